@@ -349,7 +349,7 @@ def _tf32_by_library(tf32: bool | Mapping[str, bool]) -> dict[str, bool]:
 def _settings(
     baseline: Side, candidate: Side, order: Sequence[str]
 ) -> list[tuple[dict[KernelKey, Swap], list[str]]]:
-    """Write the kernels and the sources of both sides, whose values go from one to the other."""
+    """List the kernels and the sources of both sides; the candidate keeps the kernels before."""
     settings: list[tuple[dict[KernelKey, Swap], list[str]]] = [({}, list(order))]
     for side in (baseline, candidate):
         kernels, names = settings[-1]

@@ -218,7 +218,7 @@ def explain_program(
     names = list(alone), list(program.graph_signature.user_outputs)
     restarts: Mapping[str, Any] = values
     before: dict[str, str] = {}
-    for _ in range(_PASSES):  # values that no error of the steps before reaches are aligned better
+    for _ in range(_PASSES):  # values are aligned better without the errors of the steps before
         got = known_as(_as_exported(proto, results_of(proto, restarts)), *names)
         pairs = aligned(wanted, got, Tolerance(), _similar).pairs
         if not pairs:

@@ -240,7 +240,7 @@ class _Walk:
         """Run the expected kernels on the expected results, and on those of the session."""
         steps = self._plan.steps
         expected, beside = (self._plan.start(self._given) for _ in range(2))
-        fused: dict[int, tuple[str, ...]] = {}  # by slot of what the session has not
+        fused: dict[int, tuple[str, ...]] = {}  # by slot of what the session lacks
         reads = []
         with progress_bar("expected results", total=len(steps)) as bar:
             for rank, step in enumerate(steps):

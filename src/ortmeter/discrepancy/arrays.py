@@ -122,7 +122,7 @@ def tensor_reader(tensor: "torch.Tensor") -> Callable[[int, int], "torch.Tensor"
         flat = tensor.view(-1)
         return lambda start, stop: flat[start:stop]
     dtype = tensor.dtype
-    if not dtype.is_complex:  # not every type can be gathered, the bits of all can
+    if not dtype.is_complex:  # torch.take refuses some types, but not their bits
         bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         tensor = tensor.view(bits[dtype.itemsize])
 

@@ -24,7 +24,7 @@ THRESHOLDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 
 _EXPONENT = 0x7FF << 52  # bits of the exponent of a float64; 0x7FF is twice its bias, plus one
 _MAX_THREADS = 8  # of 5 MiB
-_DOWN = 0.25  # keeps in float64 the modulus of every difference; exact for what would overflow
+_DOWN = 0.25  # a scale at which no modulus overflows, exact for large numbers
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def measure_arrays(expected: Side, got: Side, kind: Arithmetic, options: Options
     The figures are the same whatever the number of threads.
     """
     readers = expected.read, got.read
-    if got.dtype == "s":  # the error of a string that differs is 1: true was expected
+    if got.dtype == "s":  # two strings are equal, 1, or not, 0: 1 is expected
         readers = (
             lambda start, stop: np.ones(stop - start, np.bool_),
             lambda *piece: np.equal(expected.read(*piece), got.read(*piece), dtype=object),

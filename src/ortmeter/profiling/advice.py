@@ -145,7 +145,7 @@ def _casts(facts: Facts) -> Iterator[Finding]:
 
 
 def _layout(facts: Facts) -> Iterator[Finding]:
-    """Nodes that move data; a launch on a device tells nothing of that."""
+    """Nodes that move data, on the CPU: on a device, only their launches are timed."""
     if facts.profile.devices:
         return
     rows = facts.ops(_MOVES)
@@ -171,7 +171,7 @@ def _layout(facts: Facts) -> Iterator[Finding]:
 
 
 def _fusions(facts: Facts) -> Iterator[Finding]:
-    """Fusions that one tensor prevents; the same advice holds for the same operators."""
+    """Fusions that one tensor prevents, in one finding when their operators are the same."""
     original, nodes = facts.profile.original, facts.nodes
     if original is None:
         return
@@ -214,7 +214,7 @@ def _launches(facts: Facts) -> Iterator[Finding]:
     many = short["calls"].sum()
     if on_device:  # the host is busy with launches
         share = short["median"].sum() / run_us
-    else:  # a machine that interrupts each run is in its total, and in none of the medians
+    else:  # the total holds interruptions, which no median shows
         total = max(facts.profile.steady_runs["duration"].sum(), 1)
         share = 1 - max(long["median"].sum() / run_us, long["total"].sum() / total)
     share = float(np.clip(share, 0, 1))

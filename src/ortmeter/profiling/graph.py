@@ -104,7 +104,7 @@ def find_nodes(kinds: pd.DataFrame, model: onnx.ModelProto) -> list[GraphNode | 
 
 
 def find_domains(kinds: pd.DataFrame, model: onnx.ModelProto) -> list[str | None]:
-    """Find the domain of each row; that of a node not found is the only one of its operator."""
+    """Find the domain of each row: that of its node, or else the only one of its operator."""
     by_op: dict[str, set[str]] = defaultdict(set)
     for held in walk(model.graph):
         by_op[held.node.op_type].add(held.domain)

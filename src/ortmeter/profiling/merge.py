@@ -137,7 +137,7 @@ def _stack(sides: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _match(nodes: pd.DataFrame) -> Ints:
-    """Row of each node: one of the candidate has that of the node of the baseline it matches."""
+    """Row of each node in the table; two nodes that match have the same."""
     place = nodes.groupby(["side", "kind", "name"], observed=True).cumcount()
     named = nodes.assign(place=place).duplicated(["kind", "name", "place"], keep=False)
     in_order = nodes[~named].groupby(["side", "kind"]).cumcount()

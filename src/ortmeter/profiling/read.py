@@ -129,7 +129,7 @@ def read_frames(
             f"holds no complete run (model_run) among its {len(kernels) + len(others)} events, "
             f"{len(kernels)} of which are kernels",
         )
-    if graph is not None:  # which tells the domains, the file does not
+    if graph is not None:  # the file does not tell the domains
         codes = number(events, ["name", "op", "parent"])
         domains = find_domains(first_rows(events, codes), graph)
         events = events.assign(domain=_category(domains, codes))

@@ -34,7 +34,7 @@ def encode(value: Any, path: str = "data") -> Any:
     for kind, encoder in _ENCODERS.items():
         if isinstance(value, kind):
             return encoder(value, path)
-    pandas = sys.modules.get("pandas")  # what is not imported made no table
+    pandas = sys.modules.get("pandas")  # until it is imported, nothing is a table
     if pandas and isinstance(value, pandas.DataFrame):
         return _encode_table(value, path)
     raise InvalidArgumentError(

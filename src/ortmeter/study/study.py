@@ -180,7 +180,7 @@ class Study:
         self._views.append((view, folded))
         data = self.data
         result = view(data)
-        if hasattr(result, "get_figure"):  # a script shows no plot, and has its file
+        if hasattr(result, "get_figure"):  # a script does not show it, and saves it
             content = io.BytesIO()
             result.get_figure().savefig(content, format="png", dpi=150, bbox_inches="tight")
             self._figures[view.__name__] = content.getvalue()
@@ -256,7 +256,7 @@ class Study:
         if self.args.record:
             self.here.save(self.concluded(self.here))
         how = _IN_NOTEBOOK if in_ipython() else _CUDA.format(page=self.page)
-        shown = self._recalled  # with the parameters of its own
+        shown = self._recalled  # which has its own parameters
         parts: list[Any] = [shown.parameters if shown else self.args, how, environment()]
         if models:
             parts.append(fold("Models", *_drawn(models)))

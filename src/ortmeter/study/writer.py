@@ -279,7 +279,7 @@ def _bar(label: str, length: float | Estimate | Speedup) -> Bar:
     if not isinstance(estimate, Estimate):
         estimate = Estimate(
             estimate if isinstance(estimate, int) else float(estimate)
-        )  # of NumPy or not
+        )  # or a number of NumPy
     return Bar(
         estimate.value, estimate.low, estimate.high, estimate.confidence, label=label[:LABEL]
     )
