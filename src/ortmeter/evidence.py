@@ -110,11 +110,7 @@ class Finding:
     evidence: str = ""
 
     def __post_init__(self) -> None:
-        if wrong := [
-            outcome
-            for outcome in self.outcomes
-            if outcome is not None and outcome not in {True, False}
-        ]:
+        if wrong := [held for held in self.outcomes if held not in {True, False, None}]:
             raise InvalidArgumentError(f"outcome {wrong[0]!r}. Accepted: booleans and None")
 
     @property

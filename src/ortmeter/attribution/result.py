@@ -258,10 +258,8 @@ class Attribution(_Ranked[NodeAttribution]):
 
         rows = {f"{name} against float64": diff for name, diff in self.errors.items()}
         rows |= {"candidate against baseline": self.change, **self.controls}
-        figures = {
-            name: _figures(diff) | {"differ": differing(diff)} for name, diff in rows.items()
-        }
-        return pd.DataFrame.from_dict(figures, orient="index")
+        cells = {name: _figures(diff) | {"differ": differing(diff)} for name, diff in rows.items()}
+        return pd.DataFrame.from_dict(cells, orient="index")
 
     def __str__(self) -> str:
         if differing(self.change) == 0:

@@ -150,12 +150,10 @@ def explain_session(
     nodes, remaining = walk.explain(exposed, by, budget_s)
     same = [_same_bits(value, exposed[name]) for name, value in outputs.items()]
     wanted = dict(zip(outputs, walk.outputs, strict=True))
-    compared = compare_outputs(wanted, outputs, tolerance, typed=expected != "float64")
+    diffs = compare_outputs(wanted, outputs, tolerance, typed=expected != "float64")
     asked = compare(list(walk.outputs), list(outputs.values()))
     explained = compare(list(walk.outputs), [exposed[name] for name in outputs])
-    return SessionExplanation(
-        nodes, compared, asked, explained, all(same), expected, remaining, by=by
-    )
+    return SessionExplanation(nodes, diffs, asked, explained, all(same), expected, remaining, by=by)
 
 
 class _Narrow(NamedTuple):

@@ -105,11 +105,9 @@ def _beyond(
         limits.append((error, e.mul(terms[1]).add(terms[0])))
     if tolerance.ulp is not None:
         limits.append((ulp, torch.full_like(ulp, tolerance.ulp)))
-    over = torch.stack([errors > limit for errors, limit in limits] or [share > 0]).any(0)
-    for errors, limit in limits:
-        share = torch.maximum(
-            share, torch.where(over, errors / limit, 0.0).nan_to_num(0, torch.inf)
-        )
+    over = torch.stack([value > limit for value, limit in limits] or [share > 0]).any(0)
+    for value, limit in limits:
+        share = torch.maximum(share, torch.where(over, value / limit, 0.0).nan_to_num(0, torch.inf))
     return over, share
 
 

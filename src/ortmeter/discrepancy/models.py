@@ -194,22 +194,20 @@ def compare_outputs(
         for label, (first, second) in pairs.items()
     }
     if not typed:
-        diffs = {label: _without_types(compared) for label, compared in diffs.items()}
+        diffs = {label: _without_types(diff) for label, diff in diffs.items()}
     worst_first = sorted(diffs.items(), key=lambda item: _severity(item[1]), reverse=True)
     by_name = tuple(label for label, (first, second) in pairs.items() if first == second)
     by_rank = tuple(label for label, (first, second) in pairs.items() if first != second)
     return ModelDiff(dict(worst_first), by_name, by_rank, alone, *_shared(*feeds), tolerance)
 
 
-def _without_types(measured: Discrepancy) -> Discrepancy:
-    return replace(
-        measured, differences=tuple(d for d in measured.differences if d.kind != "dtype")
-    )
+def _without_types(diff: Discrepancy) -> Discrepancy:
+    return replace(diff, differences=tuple(d for d in diff.differences if d.kind != "dtype"))
 
 
-def _severity(measured: Discrepancy) -> tuple[float, ...]:
-    mismatches = measured.n_nan + measured.n_inf
-    return not measured.same_structure, mismatches, measured.n_over or 0, measured.ulp_at_max
+def _severity(diff: Discrepancy) -> tuple[float, ...]:
+    mismatches = diff.n_nan + diff.n_inf
+    return not diff.same_structure, mismatches, diff.n_over or 0, diff.ulp_at_max
 
 
 def _paired(

@@ -39,23 +39,21 @@ def pairs(expected: Any, got: Any, path: str = "") -> Iterator[Pair | Difference
 
     A list and a tuple match, a mapping matches what has attributes of these names, in any order.
     """
-    first, second = children(expected, path), children(got, path)
+    left, right = children(expected, path), children(got, path)
     if expected is None and got is None:
         return
-    if first is None and second is None and expected is not None and got is not None:
+    if left is None and right is None and expected is not None and got is not None:
         yield Pair(path, expected, got)
-    elif first is None or second is None or first.is_sequence != second.is_sequence:
+    elif left is None or right is None or left.is_sequence != right.is_sequence:
         yield Difference("structure", path, _describe(expected), _describe(got))
-    elif first.is_sequence and len(first.held) != len(second.held):
-        yield Difference(
-            "structure", path, *(f"{len(node.held)} items" for node in (first, second))
-        )
+    elif left.is_sequence and len(left.held) != len(right.held):
+        yield Difference("structure", path, *(f"{len(node.held)} items" for node in (left, right)))
     else:
-        for key, (step, _) in (first.held | second.held | first.held).items():
-            if key in first.held and key in second.held:
-                yield from pairs(first.held[key][1], second.held[key][1], path + step)
+        for key, (step, _) in (left.held | right.held | left.held).items():
+            if key in left.held and key in right.held:
+                yield from pairs(left.held[key][1], right.held[key][1], path + step)
             else:
-                there = (node.held.get(key) for node in (first, second))
+                there = (node.held.get(key) for node in (left, right))
                 kinds = (_describe(entry[1]) if entry else "nothing" for entry in there)
                 yield Difference("structure", path + step, *kinds)
 

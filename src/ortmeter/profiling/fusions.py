@@ -167,7 +167,7 @@ class _Graph:
         return needed
 
     def cut(self, region: Sequence[onnx.NodeProto], more: Sequence[str] = ()) -> onnx.ModelProto:
-        """Make a model of some nodes and their constants; its outputs are what none of them reads."""
+        """Make a model of some nodes and their constants; its outputs are what none reads."""
         read = {name for node in region for name in node.input if name}
         written = [name for node in region for name in node.output if name]
         inputs = read.difference(written, self.constants)

@@ -275,14 +275,11 @@ def _told(lead: str, effects: Speedups, brief: bool = False) -> str:
 
 
 def _bar(label: str, length: float | Estimate | Speedup) -> Bar:
-    estimate = length.estimate if isinstance(length, Speedup) else length
-    if not isinstance(estimate, Estimate):
-        estimate = Estimate(
-            estimate if isinstance(estimate, int) else float(estimate)
-        )  # or a number of NumPy
-    return Bar(
-        estimate.value, estimate.low, estimate.high, estimate.confidence, label=label[:LABEL]
-    )
+    if isinstance(length, Speedup):
+        length = length.estimate
+    if not isinstance(length, Estimate):  # a number, of NumPy or not
+        length = Estimate(length if isinstance(length, int) else float(length))
+    return Bar(length.value, length.low, length.high, length.confidence, label=label[:LABEL])
 
 
 def _largest_bars(groups: Sequence[Speedups]) -> tuple[tuple[Bar, ...], str]:
