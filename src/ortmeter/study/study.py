@@ -125,9 +125,9 @@ class Study:
         before = self._here
         data = {**(before.data if before else {}), **data}
         data["legend"] = legend or data.get("legend", "")
-        kept = record(self.page, self.args, self.provider, data)
-        on_cpu = dict.fromkeys((*(before.on_cpu if before else ()), *kept.on_cpu))
-        self._here = dataclasses.replace(kept, on_cpu=tuple(on_cpu))
+        found = record(self.page, self.args, self.provider, data)
+        on_cpu = dict.fromkeys((*(before.on_cpu if before else ()), *found.on_cpu))
+        self._here = dataclasses.replace(found, on_cpu=tuple(on_cpu))
         if self.args.record:  # nothing is lost when a cell below fails
             self._here.save(Conclusion(None, (), ""))
 

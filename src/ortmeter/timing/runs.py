@@ -63,8 +63,8 @@ def compare_runs(
     log, half = welch_log_ratio(baseline.seconds, candidate.seconds, confidence)
     half = None if half is None or not is_steady(drift) else half + abs(math.log(drift))
     how = f"{baseline.processes} and {candidate.processes} processes"
-    estimate = exponential(log, half, confidence, how)
-    return Speedup(candidate.name, name, estimate, min_effect=min_effect)
+    ratio = exponential(log, half, confidence, how)
+    return Speedup(candidate.name, name, ratio, min_effect=min_effect)
 
 
 def drift_ratio(before: Measurement, after: Measurement) -> float:
@@ -75,12 +75,12 @@ def drift_ratio(before: Measurement, after: Measurement) -> float:
 
 def check_latencies(*measured: Measurement) -> None:
     """Refuse samples that are no latencies, which a file may hold."""
-    for samples in measured:
-        least, most = float(samples.seconds.min()), float(samples.seconds.max())
+    for measurement in measured:
+        least, most = float(measurement.seconds.min()), float(measurement.seconds.max())
         if not _LEAST <= least <= most <= _MOST:
             raise InvalidArgumentError(
-                f"samples of {samples.name!r} go from {least:g} to {most:g} s. Accepted: "
-                f"{_LEAST:g} to {_MOST:g} s"
+                f"samples of {measurement.name!r} go from {least:g} to {most:g} s. "
+                f"Accepted: {_LEAST:g} to {_MOST:g} s"
             )
 
 
