@@ -72,6 +72,14 @@ def run(reader, tmp_path, monkeypatch):
     return run
 
 
+def test_the_files_of_data_are_there(wheel):
+    source = ROOT / "src"
+    files = [file for end in ("toml", "txt") for file in source.rglob(f"*.{end}")]
+    with zipfile.ZipFile(wheel) as archive:
+        assert {file.relative_to(source).as_posix() for file in files} <= {*archive.namelist()}
+    assert len(files) >= 3
+
+
 def test_the_command_line_works(run, reader, tmp_path):
     onnx.save(sample_cnn(), tmp_path / "model.onnx")
     where = Path(run("python", "-c", "import ortmeter; print(ortmeter.__file__)").strip())

@@ -44,7 +44,7 @@ MODULES = {
         ),
         "evidence",
     ),
-    "Measure in a situation": tuple(
+    "Measure a workload": tuple(
         f"workloads.{name}"
         for name in ("startup", "optimized", "load", "serving", "pauses", "threads", "memory")
     ),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ortmeter.attribution.ranges import Overflow, find_overflow, first_power, run_float64
+from ortmeter.attribution.ranges import Overflow, find_overflow, run_float64
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]> g'
 DENSE = (
@@ -59,9 +59,3 @@ def test_integers_are_not_multiplied():
     model = f"{HEAD} (float[1] X, int64[1] I) => (float[1] Y) {{ Y = Gather(X, I) }}"
     feeds = {"X": np.float32([1]), "I": np.int64([0])}
     assert find_overflow(model, feeds).operator == "input"
-
-
-def test_powers():
-    for power in (0, 1, 17, 63):
-        assert first_power(lambda x, p=power: x >= 2.0**p) == 2.0**power
-    assert first_power(lambda _: False) is None

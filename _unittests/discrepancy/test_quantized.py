@@ -1,4 +1,4 @@
-"""Products of few bits, beside rounded operands."""
+"""Low-bit matrix products, beside rounded operands."""
 
 import numpy as np
 import pytest

@@ -27,13 +27,13 @@ class Ran:
         runs = [kernel.assign(start=kernel["start"] + s, iteration=i) for i, s in shifts.items()]
         self.events = pd.concat(runs, ignore_index=True) if events is None else events
 
-    def by_iteration(self):
+    @property
+    def steady_runs(self):
         return pd.DataFrame(
             {
-                "iteration": [0, 1, 2, 3],
-                "start": [100, 1100, 2100, 3100],
-                "duration": [900, 650, 800, 610],
-                "steady": [False, True, True, True],
+                "iteration": [1, 2, 3],
+                "start": [1100, 2100, 3100],
+                "duration": [650, 800, 610],
             }
         )
 

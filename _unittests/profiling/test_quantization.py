@@ -64,7 +64,7 @@ def test_counts():
         "nodes": 5,
         "casts": 1,
         "conversions": 1,
-        "products of few bits": 1,
+        "low-bit matrix products": 1,
         "products in float": 1,
         "left in float": 1,
     }

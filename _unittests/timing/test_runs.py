@@ -7,7 +7,7 @@ import scipy.stats
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing import Measurement
 from ortmeter.timing.runs import compare_runs, drift_ratio, is_steady
-from ortmeter.timing.statistics import log_ratio_apart
+from ortmeter.timing.statistics import welch_log_ratio
 
 
 def run(*medians, name="m", rounds=3):
@@ -21,7 +21,7 @@ def test_the_interval_is_that_of_welch(first, second, confidence):
     logs = 0.02 * rng.standard_normal(first), 0.1 + 0.08 * rng.standard_normal(second)
     level = 1 - 0.6 * (1 - confidence)  # a part of the error is left
     peer = scipy.stats.ttest_ind(*logs, equal_var=False).confidence_interval(level)
-    log, half = log_ratio_apart(*(np.exp(x)[:, None] for x in logs), confidence)
+    log, half = welch_log_ratio(*(np.exp(x)[:, None] for x in logs), confidence)
     assert [log - half, log + half] == pytest.approx([peer.low, peer.high])
 
 
@@ -53,20 +53,20 @@ def test_no_interval_with_fewer_than_three_processes_on_a_side(few):
 def test_the_drift_of_the_machine_widens_the_interval():
     before, after = run(1.0, 1.001, 1.0), run(1.04, 1.041, 1.04)
     plain = compare_runs(before, after)
-    for moved in (1.03, 1 / 1.03):
-        wide = compare_runs(before, after, moved=moved)
+    for drift in (1.03, 1 / 1.03):
+        wide = compare_runs(before, after, drift=drift)
         assert math.log(wide.high / wide.low) == pytest.approx(
             math.log(plain.high / plain.low) + 2 * math.log(1.03)
         )
     assert plain.verdict == "different"
-    assert compare_runs(before, after, moved=1.045).verdict == "undecided"  # more than the effect
+    assert compare_runs(before, after, drift=1.045).verdict == "undecided"  # more than the effect
 
 
-def test_nothing_is_claimed_when_the_machine_moved_too_much():
+def test_nothing_is_claimed_when_the_machine_drifted_too_much():
     before, after = run(1.0, 1.001, 1.0), run(9.0, 9.001, 9.0)
-    for moved in (1.06, 0.94):
-        assert not is_steady(moved)
-        assert not compare_runs(before, after, moved=moved).has_interval
+    for drift in (1.06, 0.94):
+        assert not is_steady(drift)
+        assert not compare_runs(before, after, drift=drift).has_interval
     assert is_steady(1.05)
 
 

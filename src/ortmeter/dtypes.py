@@ -73,20 +73,20 @@ _TYPE_OF_NAME: dict[str, int] = {
 def onnx_type(dtype: DTypeLike) -> int:
     """Return the value of ``onnx.TensorProto.DataType`` of an element type."""
     if isinstance(dtype, int) and not isinstance(dtype, bool):
-        found = dtype if dtype in _SHORT_NAME_OF else None
+        kind = dtype if dtype in _SHORT_NAME_OF else None
     elif isinstance(dtype, str) or str(type(dtype)) == "<class 'torch.dtype'>":
-        found = _from_name(str(dtype))
+        kind = _from_name(str(dtype))
     elif isinstance(dtype, np.dtype | type):
-        found = _from_numpy(dtype)
+        kind = _from_numpy(dtype)
     else:
-        found = None
-    if found is None:
+        kind = None
+    if kind is None:
         raise InvalidArgumentError(
             f"{dtype!r} is not an ONNX element type. Accepted: a value of "
             "onnx.TensorProto.DataType, a numpy or torch dtype, 'tensor(float16)', or one of "
             + ", ".join(sorted(_TYPE_OF_NAME))
         )
-    return found
+    return kind
 
 
 def _from_name(name: str) -> int | None:
@@ -164,12 +164,12 @@ def torch_dtype(dtype: DTypeLike) -> "torch.dtype":
     """
     name = numpy_dtype(dtype).name
     module = import_optional("torch", "torch")
-    found = getattr(module, name, None)
-    if not isinstance(found, module.dtype):
+    member = getattr(module, name, None)
+    if not isinstance(member, module.dtype):
         raise InvalidArgumentError(
             f"torch {module.__version__} has no dtype for {dtype!r} (looked for torch.{name})"
         )
-    return cast("torch.dtype", found)
+    return cast("torch.dtype", member)
 
 
 def short_name(dtype: DTypeLike) -> str:

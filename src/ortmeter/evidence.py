@@ -8,7 +8,7 @@ import re
 import statistics
 import string
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -110,7 +110,7 @@ class Finding:
     evidence: str = ""
 
     def __post_init__(self) -> None:
-        if wrong := [one for one in self.outcomes if one is not None and one not in {True, False}]:
+        if wrong := [held for held in self.outcomes if held not in {True, False, None}]:
             raise InvalidArgumentError(f"outcome {wrong[0]!r}. Accepted: booleans and None")
 
     @property
@@ -169,6 +169,12 @@ class Estimate:
     def interval(self) -> tuple[float, float] | None:
         """The two ends of the interval."""
         return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def inverse(self) -> "Estimate":
+        """The inverse of a ratio."""
+        low, high = (1 / x if x else None for x in (self.high, self.low))
+        return replace(self, value=1 / self.value, low=low, high=high)
 
     def exceeds(self, bound: float) -> bool | None:
         """Whether it is at or above a bound, None when the interval does not tell."""
@@ -261,12 +267,12 @@ class Speedup(_Said, frozen=True, tag="comparison"):
     topic: str = ""
 
     def __post_init__(self) -> None:
-        found = self.estimate
-        ends = [n for n in (found.value, found.low, found.high) if n is not None]
+        estimate = self.estimate
+        ends = [n for n in (estimate.value, estimate.low, estimate.high) if n is not None]
         if not all(n > 0 for n in ends) or not 0 <= self.min_effect < math.inf:
             raise InvalidArgumentError(
-                f"{found!r}, min_effect={self.min_effect!r}. Accepted: positive ratios, a finite "
-                "effect from 0"
+                f"{estimate!r}, min_effect={self.min_effect!r}. Accepted: positive ratios, a "
+                "finite effect from 0"
             )
 
     @property
@@ -356,14 +362,10 @@ class Speedup(_Said, frozen=True, tag="comparison"):
     @property
     def magnitude(self) -> Estimate:
         """The ratio of the slower to the faster, at least 1."""
-        found = self.estimate
-        value = max(found.value, 1 / found.value)
-        if found.interval is None:
-            return Estimate(value, confidence=found.confidence, how=found.how)
-        low, high = found.interval
-        ends = sorted((max(low, 1 / low), max(high, 1 / high)))
-        least = 1.0 if low < 1 < high else ends[0]
-        return Estimate(value, least, ends[1], found.confidence, found.how)
+        above = self.estimate if self.ratio >= 1 else self.estimate.inverse
+        if above.low is None or above.high is None or above.low >= 1:
+            return above
+        return replace(above, low=1.0, high=max(above.high, 1 / above.low))
 
     @property
     def interval(self) -> str:
@@ -382,11 +384,8 @@ class Speedup(_Said, frozen=True, tag="comparison"):
     @property
     def reversed(self) -> "Speedup":
         """The same comparison, with the baseline as the subject."""
-        found = self.estimate
-        low, high = (1 / x if x else None for x in (found.high, found.low))
-        turned = Estimate(1 / found.value, low, high, found.confidence, found.how)
         named = self.named(self.baseline, self.subject)
-        return msgspec.structs.replace(named, estimate=turned)
+        return msgspec.structs.replace(named, estimate=self.estimate.inverse)
 
     @property
     def effect(self) -> str:
@@ -394,8 +393,8 @@ class Speedup(_Said, frozen=True, tag="comparison"):
         if not self.is_difference:
             small = self.verdict in {"different", "equivalent"}
             return f"within {self.min_effect:.0%}" if small else self.verdict
-        found = self if self.verdict == "faster" else self.reversed
-        return f"{found.ratio:.2f} times {self.verdict} {found.brackets}"
+        shown = self if self.verdict == "faster" else self.reversed
+        return f"{shown.ratio:.2f} times {self.verdict} {shown.brackets}"
 
     def __str__(self) -> str:
         return self._place + self._compared()
@@ -407,9 +406,9 @@ class Speedup(_Said, frozen=True, tag="comparison"):
         how = f"({100 * self.confidence:.3g}%{f', {self.how}' if self.how else ''})"
         interval = f"{self.brackets} {how}"
         if self.is_difference:
-            found = self if self.verdict == "faster" else self.reversed
-            effect = f"{found.ratio:.2f} times {self.verdict}"
-            return f"{self.subject} is {effect} than {self.baseline} {found.brackets} {how}"
+            shown = self if self.verdict == "faster" else self.reversed
+            effect = f"{shown.ratio:.2f} times {self.verdict}"
+            return f"{self.subject} is {effect} than {self.baseline} {shown.brackets} {how}"
         if self.verdict == "different":
             word = "faster" if self.ratio > 1 else "slower"
             least = f"by less than {self.min_effect:.0%}"
@@ -443,24 +442,24 @@ class Speedups(tuple[Speedup, ...]):
         ``faster`` or ``slower`` when one place at least is, and none is the other way; ``mixed``
         when there are both; ``negligible`` when every place is known to be; else ``undecided``.
         """
-        found = {one.verdict for one in self if one.is_difference}
-        if found:
-            return "mixed" if len(found) > 1 else found.pop()
-        known = self and all(one.verdict != "undecided" for one in self)
+        verdicts = {claim.verdict for claim in self if claim.is_difference}
+        if verdicts:
+            return "mixed" if len(verdicts) > 1 else verdicts.pop()
+        known = self and all(claim.verdict != "undecided" for claim in self)
         return "negligible" if known else "undecided"
 
     @property
     def largest(self) -> Speedup:
         """The one that differs most."""
-        return max(self, key=lambda one: abs(math.log(one.ratio)))
+        return max(self, key=lambda claim: abs(math.log(claim.ratio)))
 
     def named(self, subject: str = "", baseline: str = "") -> "Speedups":
         """Return the same comparisons under other names."""
-        return Speedups(one.named(subject, baseline) for one in self)
+        return Speedups(claim.named(subject, baseline) for claim in self)
 
     def about(self, topic: str) -> "Speedups":
         """Return the same comparisons with the topic by which they are found again."""
-        return Speedups(one.about(topic) for one in self)
+        return Speedups(claim.about(topic) for claim in self)
 
     def at_least(self, bound: float) -> Finding:
         """Find whether each ratio is at or above a bound; the lowest interval is what it tells.
@@ -469,23 +468,23 @@ class Speedups(tuple[Speedup, ...]):
         """
         if not self:
             return Finding(())
-        outcomes = tuple(one.exceeds(bound) for one in self)
-        lowest = min(self, key=lambda one: one.low or 0.0)
-        below = [one for one, held in zip(self, outcomes, strict=True) if held is False]
+        outcomes = tuple(claim.exceeds(bound) for claim in self)
+        lowest = min(self, key=lambda claim: claim.low or 0.0)
+        below = [claim for claim, held in zip(self, outcomes, strict=True) if held is False]
         if below and lowest not in below:
-            return Finding(outcomes, self._told(min(below, key=lambda one: one.ratio)))
+            return Finding(outcomes, self._told(min(below, key=lambda claim: claim.ratio)))
         return Finding(outcomes, f"lowest {self._told(lowest)}")
 
     def are(self, verdict: str) -> Finding:
         """Find whether each one is ``faster``, ``slower`` or ``negligible``."""
-        outcomes = tuple(one.is_a(verdict) for one in self)
+        outcomes = tuple(claim.is_a(verdict) for claim in self)
         return Finding(outcomes, "; ".join(map(self._told, self)))
 
-    def _told(self, one: Speedup) -> str:
+    def _told(self, claim: Speedup) -> str:
         """Write one ratio with its candidate, if there are several, and its place."""
         several = len({other.subject for other in self}) > 1
-        place = ", ".join(f"{name} {value}" for name, value in one.where.items())
-        told = f"{one.subject}: {one.interval}" if several else one.interval
+        place = ", ".join(f"{name} {value}" for name, value in claim.where.items())
+        told = f"{claim.subject}: {claim.interval}" if several else claim.interval
         return f"{told} at {place}" if place else told
 
 

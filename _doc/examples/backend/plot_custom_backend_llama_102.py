@@ -193,12 +193,12 @@ def check(expected, outputs):
     for name, got in outputs.items():
         error = np.abs(got - expected) / largest
         rows[name] = {"largest error": error.max(), "RMS error": (error**2).mean() ** 0.5}
-    found = to_frame(rows, "candidate")
-    found["RMS / eager"] = found["RMS error"] / found.loc[EAGER, "RMS error"]
-    accepted = (found["largest error"] <= LARGEST) & (found["RMS / eager"] <= RATIO)
-    refused = found[~accepted].drop(TF32, errors="ignore")
+    errors = to_frame(rows, "candidate")
+    errors["RMS / eager"] = errors["RMS error"] / errors.loc[EAGER, "RMS error"]
+    accepted = (errors["largest error"] <= LARGEST) & (errors["RMS / eager"] <= RATIO)
+    refused = errors[~accepted].drop(TF32, errors="ignore")
     assert refused.empty, f"out of tolerance: {refused.to_dict('index')}"
-    return found
+    return errors
 
 
 expected = call(in_float64(model))
@@ -275,10 +275,10 @@ study.show(latencies)
 
 def graphs_alone(data):
     """Graphs alone, and speedup over the row above with its 99% interval"""
-    found = data.levels.to_frame().iloc[:, :3]
+    levels = data.levels.to_frame().iloc[:, :3]
     steps = [data.levels.speedup(*pair) for pair in itertools.pairwise(data.levels)]
-    found["over the row above"] = Series({one.subject: one.interval for one in steps})
-    return found.rename(SHORT)
+    levels["over the row above"] = Series({step.subject: step.interval for step in steps})
+    return levels.rename(SHORT)
 
 
 study.show(graphs_alone)
@@ -312,9 +312,9 @@ study.keep(kernels=sums, launches=any(ran.devices for ran in profiles.values()))
 
 def kernels(data):
     counts = DataFrame(data.nodes, index=["nodes", "custom"]).T.rename_axis("level")
-    found = counts.join(data.kernels.set_index("level"))
+    joined = counts.join(data.kernels.set_index("level"))
     times = "launches, not of kernels" if data.launches else "one run"
-    return table(found.rename(SHORT), f"Kernels, and times of {times}, {data.legend}")
+    return table(joined.rename(SHORT), f"Kernels, and times of {times}, {data.legend}")
 
 
 study.show(kernels)
@@ -334,7 +334,7 @@ ortmeter.draw_model(graphs["default"].model, title="default")
 
 def answer(data, say, names, steps):
     ranking = Comparison(data.levels[name] for name in names).ranking()
-    close = {one.subject for one in ranking.claims if one.is_a("negligible")}
+    close = {claim.subject for claim in ranking.claims if claim.is_a("negligible")}
     chosen = next(name for name in names if name in {ranking.fastest, *close})
     gain, exported = (data.results.speedup(EAGER, name) for name in (chosen, "none"))
     say.answer(
@@ -344,7 +344,7 @@ def answer(data, say, names, steps):
         negligible=f"Either: compiled at level {chosen}, this Llama is",
         undecided=f"Not decided here: compiled at level {chosen}, this Llama is",
     )
-    added = enumerate_items([f"{one.subject} is {one.effect}" for one in steps])
+    added = enumerate_items([f"{claim.subject} is {claim.effect}" for claim in steps])
     say.add(f"As exported: {exported.effect}. Beside the level before: {added}.")
     say.decide(steps[0].verdict, steps)
     if gain.verdict == "faster":
@@ -361,15 +361,15 @@ def conclude(data, say):
     names = [level for level in LEVELS if level in data.levels]
     steps = Speedups(data.levels.speedup(*pair) for pair in itertools.pairwise(names))
     answer(data, say, names, steps)
-    found = steps.at_least(1 / (1 + steps[0].min_effect))
-    say.predict("no level is slower than the one before", found)
+    never_slower = steps.at_least(1 / (1 + steps[0].min_effect))
+    say.predict("no level is slower than the one before", never_slower)
     times = data.kernels.filter(like="(ms)").iloc[-1]
     share = float(times["products (ms)"] / times.sum())
     text = "products take more than half of the time of the last level ({share:.0%} of the profile)"
     say.predict(text, Finding((None if data.launches else share > 1 / 2,)), share=share)
-    for one in (data.results.speedup(EAGER, "default"), *steps[1:]):
-        subject, baseline = (name.split("+")[-1] for name in (one.subject, one.baseline))
-        say.claim([one.about(f"{subject} over {baseline}")])
+    for gain in (data.results.speedup(EAGER, "default"), *steps[1:]):
+        subject, baseline = (name.split("+")[-1] for name in (gain.subject, gain.baseline))
+        say.claim([gain.about(f"{subject} over {baseline}")])
     for name, reason in data.missing.items():
         say.note("{name}: {reason}", name=name, reason=reason)
     say.small_print(f"calls {data.results.how}, graphs {data.levels.how}")

@@ -148,8 +148,8 @@ for name, way in WAYS.items():
     groups[1][name] = ortmeter.function_candidate(build_numpy, **shape, optimize=way)
 
 others = draw_operands(args.other)
-found = search_graph(others, 1, args.search / 10)
-elsewhere = {args.other: make_group(found.candidates, 1, others)}
+ranked = search_graph(others, 1, args.search / 10)
+elsewhere = {args.other: make_group(ranked.candidates, 1, others)}
 options = {"repeat": args.repeat, "processes": args.processes, "budget_s": args.budget}
 measured = ortmeter.measure_each(groups, axis="threads", **options)
 compared = ortmeter.measure_each(elsewhere, axis="size", **options)
@@ -191,8 +191,8 @@ def latencies(data):
     columns = {"median (ms)": {name: 1e3 * m.median for name, m in data.measured[1].items()}}
     for title, group in groups.items():
         columns[title] = {claim.subject: claim.interval for claim in group.speedups(EINSUM)}
-    found = DataFrame(columns).dropna(subset="median (ms)").sort_values("median (ms)")
-    return found.rename(index=lambda graph: label(data, graph)).rename_axis("graph")
+    table = DataFrame(columns).dropna(subset="median (ms)").sort_values("median (ms)")
+    return table.rename(index=lambda graph: label(data, graph)).rename_axis("graph")
 
 
 study.show(latencies, folded=True)
@@ -261,8 +261,8 @@ model = optimize_einsum("bsnh,btnh->bnts", (1, 128, 12, 64), (1, 128, 12, 64)).m
 
 def answer(data, say, gap):
     names = data.chosen["chosen"].replace(EINSUM, data.roles["decomposed"])
-    found = (data.measured[t].speedup(EINSUM, name).at(threads=t) for t, name in names.items())
-    effects = Speedups(found).named("decomposed after a search").about("decomposed after search")
+    gains = (data.measured[t].speedup(EINSUM, name).at(threads=t) for t, name in names.items())
+    effects = Speedups(gains).named("decomposed after a search").about("decomposed after search")
     say.answer(
         effects,
         faster="Replace Einsum by Transpose and MatMul, after a search of the order:",
@@ -292,9 +292,9 @@ def judge_fusion(data, gap):
     best, worst = (data.split.loc[role, "FusedMatMul"] for role in (BEST, WORST))
     order = data.roles[BEST]
     added = data.measured.speedup(order, f"{order}, FusedMatMul")
-    gained = any(one.verdict == "faster" for one in added if one.where["threads"] == 1)
+    gained = any(gain.verdict == "faster" for gain in added if gain.where["threads"] == 1)
     useless = gap.is_difference and best <= worst and not gained
-    told = (f"threads {one.where['threads']}, with one: {one.effect}" for one in added)
+    told = (f"threads {gain.where['threads']}, with one: {gain.effect}" for gain in added)
     return Finding((False if useless else None,), "; ".join(told))
 
 
@@ -318,8 +318,8 @@ def judge_sizes(data, size):
     first, other = data.measured[1], data.compared[size]
     best = min((name for name in first if name in other), key=lambda name: first[name].median)
     level = 1 - 0.01 / (len(other) - 1)
-    found = [other.speedup(name, best, confidence=level) for name in other if name != best]
-    named = Speedups(one.named(f"speedup over {one.baseline}") for one in found)
+    claims = [other.speedup(name, best, confidence=level) for name in other if name != best]
+    named = Speedups(claim.named(f"speedup over {claim.baseline}") for claim in claims)
     return best, named.at_least(1 / (1 + named[0].min_effect))
 
 
@@ -336,9 +336,9 @@ def conclude(data, say):
     fused = {name: int(data.split["FusedMatMul"][f"{name} order"]) for name in ("best", "worst")}
     say.predict(text, judge_fusion(data, gap), topic="fused product", **fused)
     say.predict("the transpositions decide", judge_copies(data, gap))
-    best, found = judge_sizes(data, size)
+    best, claims = judge_sizes(data, size)
     text = "the fastest graph ({best}) wins at size {size} too"
-    say.predict(text, found, best=best.removeprefix("order "), size=size)
+    say.predict(text, claims, best=best.removeprefix("order "), size=size)
     as_written = data.measured.speedup(EINSUM, roles["as written"]).named("decomposed as written")
     say.claim(as_written.about("decomposed as written"))
     if kept := [str(t) for t, name in data.chosen["chosen"].items() if name == EINSUM]:

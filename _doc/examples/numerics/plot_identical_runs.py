@@ -113,8 +113,8 @@ ALONE, BASIC = "alone in its batch", "basic optimizations"
 
 def compare_alone(variant):
     """Compare the first result of a batch with that of its input alone."""
-    session, one = variant.session(), {name: value[:1] for name, value in variant.feeds.items()}
-    (batch,), (alone,) = (run_session(session, feeds).values() for feeds in (variant.feeds, one))
+    session, row = variant.session(), {name: value[:1] for name, value in variant.feeds.items()}
+    (batch,), (alone,) = (run_session(session, feeds).values() for feeds in (variant.feeds, row))
     differs = batch[:1].tobytes() != alone.tobytes()
     far = ortmeter.max_diff(batch[:1], alone).ulp_at_max
     return {"results": 1, "distinct": 1, "differing": int(differs), "difference": far}
@@ -148,8 +148,8 @@ study.show(whole_models)
 # optimizers of ONNX Runtime one by one, until the outputs have the same bits.
 
 for name, variant in models.items():
-    found = explain_optimization(variant.model, variant.feeds, budget_s=args.search, **settings)
-    print(f"{name}: {found}")
+    explained = explain_optimization(variant.model, variant.feeds, budget_s=args.search, **settings)
+    print(f"{name}: {explained}")
 
 # %%
 # Which operators change their bits?
@@ -164,16 +164,16 @@ study.keep(operators=compare_bits(variants, changes, **options))
 
 def count_changed(bits):
     """Return how many models each change moves, and how many models there are."""
-    found = (bits["differing"] > 0).groupby("change", sort=False).sum()
-    return found, bits.index.unique("case").size
+    counts = (bits["differing"] > 0).groupby("change", sort=False).sum()
+    return counts, bits.index.unique("case").size
 
 
 def counts(data):
-    found, total = count_changed(data.operators)
-    ax = new_axes(0.32 * len(found) + 1.6)
-    ax.barh(range(len(found)), found, color=series_style(0)["color"])
+    changed, total = count_changed(data.operators)
+    ax = new_axes(0.32 * len(changed) + 1.6)
+    ax.barh(range(len(changed)), changed, color=series_style(0)["color"])
     ax.set(xlim=(0, None), xlabel=f"models that change their bits, of {total} (fewer is steadier)")
-    return finish_rows(ax, list(found.index), "What changes the bits of a result", data.legend)
+    return finish_rows(ax, list(changed.index), "What changes the bits of a result", data.legend)
 
 
 study.show(counts)
@@ -187,15 +187,15 @@ study.show(counts)
 def list_changed(bits):
     """Return what changes, the largest differences first, with the error before the change."""
     before = bits["error"].xs(AGAIN, level="change").rename("before")
-    found = bits[bits["differing"] > 0].join(before, on="case")
-    return found.sort_values("difference", ascending=False, kind="stable")
+    changed = bits[bits["differing"] > 0].join(before, on="case")
+    return changed.sort_values("difference", ascending=False, kind="stable")
 
 
 def largest(data):
     """Largest differences"""
-    found = list_changed(data.operators)[["difference", "before", "error", "bound"]][:12]
+    table = list_changed(data.operators)[["difference", "before", "error", "bound"]][:12]
     columns = ["difference (ulp)", "before (ulp)", "after (ulp)", "share of the bound"]
-    return found.set_axis(columns, axis="columns")
+    return table.set_axis(columns, axis="columns")
 
 
 study.show(largest)
@@ -272,36 +272,36 @@ def unsteady(bits):
 
 def compare_graphs(bits):
     """Return what optimizing changes, whether an error grows far, and the one that grows most."""
-    found = list_changed(bits).query("change == @PLAIN_GRAPH").droplevel("change")
-    growth = (found["before"] / found["error"]).sort_values(ascending=False)
+    changed = list_changed(bits).query("change == @PLAIN_GRAPH").droplevel("change")
+    growth = (changed["before"] / changed["error"]).sort_values(ascending=False)
     worse = growth[growth >= DOUBLE].items()
     told = [f"the error of {name} grows {times:,.0f} times" for name, times in worse]
-    return found, bool((growth >= FAR).any()), (told or ["no error doubles"])[0]
+    return changed, bool((growth >= FAR).any()), (told or ["no error doubles"])[0]
 
 
 def count_wrong(data, settings):
     """Return how many runs of ScatterND are wrong with such settings, and how many there are."""
-    found = to_frame(data.additions, "settings").filter(like=settings, axis="index")
-    return found[["wrong runs", "runs"]].sum().tolist()
+    rows = to_frame(data.additions, "settings").filter(like=settings, axis="index")
+    return rows[["wrong runs", "runs"]].sum().tolist()
 
 
 # %%
 
 
 def predict(data, say):
-    both, found = concat([data.operators, data.whole]), list_changed(data.operators)
+    both, changed = concat([data.operators, data.whole]), list_changed(data.operators)
     some, total = len(unsteady(both)), count_changed(both)[1]
     text = "the same settings return the same bits, ScatterND apart ({some} of {n} models differ)"
     say.predict(text, Finding((not some,)), some=some, n=total)
 
-    moved = found.query("change == @data.threads").index.get_level_values("case")
+    moved = changed.query("change == @data.threads").index.get_level_values("case")
     told = {"some": len(moved), "n": data.operators.index.unique("case").size}
     text = "the number of threads changes no bit (it changes {some} of {n} models: {names})"
     say.predict(text, Finding((moved.empty,)), **told, names=", ".join(moved[:4]) or "none")
 
-    errors, known = found[["before", "error"]], found["bound"].dropna()
+    errors, known = changed[["before", "error"]], changed["bound"].dropna()
     far = int((errors.max(axis=1) >= FAR * errors.min(axis=1).clip(lower=1)).sum())
-    told = {"outside": int((known > 1).sum()), "n": len(known), "far": far, "total": len(found)}
+    told = {"outside": int((known > 1).sum()), "n": len(known), "far": far, "total": len(changed)}
     text = (
         "what changes stays within the bound of its rounding errors ({outside} of {n} with a bound "
         "are beyond it; {far} of all {total} change an error {times} times or more)"
@@ -337,17 +337,17 @@ def believe(data, say):
     text = "optimized graphs change from run to run"
     say.believe("#9704", text, Finding((moved[AGAIN] > 0,), again))
 
-    (wrong, runs), (one, _) = count_wrong(data, data.threads), count_wrong(data, "1 thread")
-    found = Finding((not one and (wrong > 0 or None),), f"{wrong} of {runs} runs; with 1, {one}")
-    say.believe("#18048", "ScatterND is wrong with several threads, not with 1", found)
+    (wrong, runs), (alone, _) = count_wrong(data, data.threads), count_wrong(data, "1 thread")
+    held = Finding((not alone and (wrong > 0 or None),), f"{wrong} of {runs} runs; with 1, {alone}")
+    say.believe("#18048", "ScatterND is wrong with several threads, not with 1", held)
 
     graphs, grows, told = compare_graphs(data.operators)
     text = "optimizing changes results far more than roundings do"
     say.believe("#18959", text, Finding((grows,), told))
     close = graphs["bound"].dropna() <= 1
     told = f"of {len(graphs)}, {close.sum()} are within the bound of rounding, {sum(~close)} beyond"
-    found = Finding((not close.any(),) * bool(len(close)), told)
-    say.believe("#20321", "an optimized result that differs is wrong", found)
+    held = Finding((not close.any(),) * bool(len(close)), told)
+    say.believe("#20321", "an optimized result that differs is wrong", held)
     text = "the default and the unoptimized graph differ"
     say.believe("#23284", text, Finding((moved[PLAIN_GRAPH] > 0,), plain))
 
@@ -367,8 +367,8 @@ def conclude(data, say):
         say.setting("options = onnxruntime.SessionOptions()\noptions.intra_op_num_threads = 1")
     *_, told = compare_graphs(data.operators)
     say.add(f"Optimizing changes {moved[PLAIN_GRAPH]} models; {told}.")
-    found = moved[[data.threads, PLAIN_GRAPH, NOT_PACKED]]
-    say.bars(f"models that change their bits, of {n}", {"again": some, **found})
+    lengths = moved[[data.threads, PLAIN_GRAPH, NOT_PACKED]]
+    say.bars(f"models that change their bits, of {n}", {"again": some, **lengths})
     say.command("ortmeter diff model.onnx --against unoptimized")
     predict(data, say)
     predict_settings(data, say)

@@ -80,8 +80,8 @@ print(f"LayerNormalization of onnxruntime in torch: {ortmeter.max_diff(of_torch,
 # -------------
 #
 # Each case runs on four choices of kernels and in a session, optimized or not. ``Add`` is never
-# swapped: one addition is rounded once, the same way in both libraries. Two controls run the same
-# kernels again.
+# swapped: one addition is rounded once, the same way in both libraries. The kernels of each library
+# also run a second time.
 
 
 def run_whole(model, feeds, optimization, *, tf32=False):
@@ -135,8 +135,8 @@ def measure_outputs(name, got, expected, bound):
     values = got.astype(np.float64)
     share = (np.abs(values - expected) / bound).max()
     assert share <= 1, f"{name} is outside of its bound: {ortmeter.max_diff(expected, got)}"
-    found = {"run": name, "min": values.min(), "max": values.max(), "mean": values.mean()}
-    return found | {"bound": bound.max(), "bound used": share}
+    row = {"run": name, "min": values.min(), "max": values.max(), "mean": values.mean()}
+    return row | {"bound": bound.max(), "bound used": share}
 
 
 # %%
@@ -179,9 +179,10 @@ def measure_case(kind, weights):
             continue
         outputs.append(case | measure_outputs(name, got, expected, bounds[tf32]))
     distances = [
-        {**case, "expected": one, "got": other} | measure_distance(results[one], results[other])
-        for one, other in PAIRS
-        if {one, other} <= results.keys()
+        {**case, "expected": first, "got": second}
+        | measure_distance(results[first], results[second])
+        for first, second in PAIRS
+        if {first, second} <= results.keys()
     ]
     return DataFrame(outputs), DataFrame(distances)
 
@@ -205,16 +206,16 @@ CASE = ["type", "weights"]
 def by_pair(distances, figure, unit="unit"):
     """Return a figure divided by another: a row per case, a column per pair of runs."""
     values = distances.assign(value=distances[figure] / distances[unit])
-    found = values.pivot_table("value", CASE, ["expected", "got"], sort=False)
-    return found.reindex(columns=MultiIndex.from_tuples(PAIRS))
+    pairs = values.pivot_table("value", CASE, ["expected", "got"], sort=False)
+    return pairs.reindex(columns=MultiIndex.from_tuples(PAIRS))
 
 
 def errors(data):
     """Largest errors and gap"""
     ulps, cases = by_pair(data.distances, "largest"), data.outputs.groupby(CASE, sort=False)
     unit, gap = cases["unit"].max(), ulps["torch", "session"]
-    found = ulps["float64"][["torch", "session"]].assign(bound=cases["bound"].max() / unit, gap=gap)
-    return found.add_suffix(" (ulp)").assign(**{"gap (abs)": gap * unit})
+    table = ulps["float64"][["torch", "session"]].assign(bound=cases["bound"].max() / unit, gap=gap)
+    return table.add_suffix(" (ulp)").assign(**{"gap (abs)": gap * unit})
 
 
 study.show(errors)
@@ -235,13 +236,13 @@ def exchanges(data):
     """Exchange of LayerNormalization"""
     pairs = data.distances["expected"] + ", " + data.distances["got"]
     used = data.outputs.set_index([*CASE, "run"])["bound used"]
-    found = data.distances.assign(inside=pairs.map(INSIDE)).dropna().join(used, on=[*CASE, "got"])
-    found = found.set_index([*CASE, "inside"])
+    table = data.distances.assign(inside=pairs.map(INSIDE)).dropna().join(used, on=[*CASE, "got"])
+    table = table.set_index([*CASE, "inside"])
     columns = {
-        "change (ulp)": found["largest"] / found["unit"],
-        "change (abs)": found["largest"],
-        "changed (%)": 100 * found["> 0"] / found["n"],
-        "bound (%)": 100 * found["bound used"],
+        "change (ulp)": table["largest"] / table["unit"],
+        "change (abs)": table["largest"],
+        "changed (%)": 100 * table["> 0"] / table["n"],
+        "bound (%)": 100 * table["bound used"],
     }
     return DataFrame(columns)
 
@@ -274,14 +275,14 @@ study.show(exchanges)
 
 
 def swaps(data):
-    found = data.distances.query("expected in ['torch', 'session'] and got in @SWAPS[:2]")
-    found = found.assign(
-        case=found["got"].str.removeprefix("ort ") + " " + found["type"] + " " + found["weights"],
-        candidate="to " + found["expected"].replace("session", "onnxruntime"),
-        error=found["mean"] / found["unit"],
+    table = data.distances.query("expected in ['torch', 'session'] and got in @SWAPS[:2]")
+    table = table.assign(
+        case=table["got"].str.removeprefix("ort ") + " " + table["type"] + " " + table["weights"],
+        candidate="to " + table["expected"].replace("session", "onnxruntime"),
+        error=table["mean"] / table["unit"],
     )
     told = {"what": "mean distance", "unit": "ulp of the largest output", "caption": data.legend}
-    return error_plot(found, title="One kernel swapped in torch", **told)
+    return error_plot(table, title="One kernel swapped in torch", **told)
 
 
 study.show(swaps)
@@ -295,12 +296,12 @@ study.show(swaps)
 def changes(data):
     """Mean change (ulp of the largest output)"""
     means = by_pair(data.distances, "mean")
-    found = means["torch"][SWAPS].set_axis(["LayerNorm", "MatMul", "both"], axis="columns")
-    found["session"] = means["session", "ort kernels"]
-    norm, product = found["LayerNorm"], found["MatMul"]
+    table = means["torch"][SWAPS].set_axis(["LayerNorm", "MatMul", "both"], axis="columns")
+    table["session"] = means["session", "ort kernels"]
+    norm, product = table["LayerNorm"], table["MatMul"]
     cases = {"LayerNorm": norm > product, "MatMul": norm < product, "neither": norm == product}
-    found["responsible"] = np.select([*cases.values()], [*cases], default=None)
-    return found
+    table["responsible"] = np.select([*cases.values()], [*cases], default=None)
+    return table
 
 
 study.show(changes)
@@ -314,10 +315,10 @@ study.show(changes)
 
 
 def answer(data, say):
-    found = exchanges(data)
-    beyond, changed = int(found["bound (%)"].gt(100).sum()), found["changed (%)"]
-    types = found.index.get_level_values("type").str.replace(r" \(.*", " with TF32", regex=True)
-    largest = found["change (ulp)"].groupby(types, sort=False).max()
+    exchanged = exchanges(data)
+    beyond, changed = int(exchanged["bound (%)"].gt(100).sum()), exchanged["changed (%)"]
+    types = exchanged.index.get_level_values("type").str.replace(r" \(.*", " with TF32", regex=True)
+    largest = exchanged["change (ulp)"].groupby(types, sort=False).max()
     moved = enumerate_items([f"{ulp:.3g} in {name}" for name, ulp in largest.items()])
     swap = "No: outputs go beyond" if beyond else "Yes, swap it freely: outputs stay within"
     say.add(f"{swap} the bound of rounding errors. The largest change is {moved} (in ulp).")
@@ -332,7 +333,7 @@ def answer(data, say):
         "some outputs), {bound} up to rounding ({outside} go beyond the bound)"
     )
     words = {"bits": str(changed.any()).lower(), "bound": str(beyond > 0).lower()}
-    counts = {"changed": int(changed.gt(0).sum()), "outside": beyond, "n": len(found)}
+    counts = {"changed": int(changed.gt(0).sum()), "outside": beyond, "n": len(exchanged)}
     say.note(text, topic="cannot be exchanged", **words, **counts)
 
 
@@ -343,8 +344,8 @@ FEW, RARE, MARGIN = 2, 0.05, 0.05  # ulp, share of the outputs, share of an erro
 
 
 def predict(data, say):
-    found = changes(data)["responsible"].drop("float32 (TF32)", level="type", errors="ignore")
-    held = found[found.index.get_level_values("type").str.startswith("float32")] == "MatMul"
+    causes = changes(data)["responsible"].drop("float32 (TF32)", level="type", errors="ignore")
+    held = causes[causes.index.get_level_values("type").str.startswith("float32")] == "MatMul"
     text = "in float32, MatMul changes outputs more than LayerNormalization ({held} of {n} cases)"
     say.predict(text, Finding((*held,)), held=int(held.sum()), n=len(held))
 
@@ -403,8 +404,8 @@ print(f"accepted: {tolerance}; found: {ortmeter.assert_close(of_torch, got, tole
 # the node on its own inputs (*local*), this node alone in the model (*only*), all nodes but this
 # one (*all_but*).
 
-found = ortmeter.attribute(model, feeds, "torch", "ort", provider=provider)
-changed = found.to_frame().set_index("node").filter(regex="change_ulp$")
+attribution = ortmeter.attribute(model, feeds, "torch", "ort", provider=provider)
+changed = attribution.to_frame().set_index("node").filter(regex="change_ulp$")
 show(table(changed, f"Largest change, float32 and positive weights, {provider.label}"))
 
 # %%
@@ -418,8 +419,8 @@ show(table(changed, f"Largest change, float32 and positive weights, {provider.la
 # How this was computed
 # ---------------------
 #
-# In the raw tables, *again* names a control: the same kernels, run twice. Columns that start with
-# ``>`` count the differences above each threshold.
+# In the raw tables, *again* compares the same kernels, run twice. Columns that start with ``>``
+# count the differences above each threshold.
 
 study.appendix({"model": model}, outputs=outputs, distances=distances)
 

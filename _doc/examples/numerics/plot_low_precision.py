@@ -125,15 +125,15 @@ VNNI = next(iter(cpu_instructions().values()))
 # Times more operations per second, 1 where nothing is said.
 OPERATIONS = {"cpu": {"8 bits": 4 if VNNI else 4 / 3}, "cuda": {"16 bits": 8}}
 exact = {name: run_float64(model, inputs[name]) for name, (model, _) in models.items()}
-flop = Series({name: found.flop for name, found in exact.items()})
+flop = Series({name: reference.flop for name, reference in exact.items()})
 size = Series({name: model.ByteSize() for name, (model, _) in models.items()})
 peaks = measured_peaks(**OPTIONS)
 now = peaks.least_seconds(flop, size)
-found = {"MFLOP": flop / 1e6, "weights (MiB)": size / 2**20, "at least (ms)": 1e3 * now}
+columns = {"MFLOP": flop / 1e6, "weights (MiB)": size / 2**20, "at least (ms)": 1e3 * now}
 for bits, fewer in BITS.items():
     more = OPERATIONS[provider.name].get(bits, 1)
-    found[f"{bits}, at most"] = now / peaks.least_seconds(flop / more, size / fewer)
-promised = DataFrame(found).rename_axis("model")
+    columns[f"{bits}, at most"] = now / peaks.least_seconds(flop / more, size / fewer)
+promised = DataFrame(columns).rename_axis("model")
 show(table(promised, f"Promised speedups, {legend}, {peaks}, VNNI: {VNNI}"))
 
 # %%
@@ -290,14 +290,14 @@ def find_kept(results, promised):
     """Find whether 8 bits gain what is promised at most, and static ones half of it."""
     level = 1 - 0.01 / (len(EIGHT) * len(promised))  # all the intervals hold together
     gains = [gain for way in EIGHT for gain in results.speedup("float32", way, confidence=level)]
-    found = Finding(())
+    kept = Finding(())
     for gain in gains:
         most = promised[gain.where["model"]]
-        found &= gain.estimate.within(most / 2 if gain.subject == STATIC else 0, most)
+        kept &= gain.estimate.within(most / 2 if gain.subject == STATIC else 0, most)
     high = max(gains, key=lambda gain: gain.ratio)
     static = Speedups(gain for gain in gains if gain.subject == STATIC)
     told = f"highest {high.interval} with {high.subject}, {STATIC} {static.at_least(1).evidence}"
-    return Finding(found.outcomes, told)
+    return Finding(kept.outcomes, told)
 
 
 # %%
@@ -305,16 +305,16 @@ def find_kept(results, promised):
 
 def predict_speed(data, say):
     more, limits = ("less", (0, GAIN)) if data.provider == "cpu" else ("more", (GAIN, math.inf))
-    found = Finding(())
-    for one in data.results.speedup("float32", HALF):
-        found &= one.estimate.within(*limits)
-    say.predict(f"float16 is {more} than {{gain}} times as fast", found, gain=GAIN)
+    held = Finding(())
+    for gain in data.results.speedup("float32", HALF):
+        held &= gain.estimate.within(*limits)
+    say.predict(f"float16 is {more} than {{gain}} times as fast", held, gain=GAIN)
     text = "8 bits gain at most {promise:.3g} times, and {way} half of it at least"
     promised = data.promised["8 bits, at most"]
     say.predict(text, find_kept(data.results, promised), promise=float(promised.max()), way=STATIC)
-    one, many = data.results.speedup("float32", FOUR)[:2]
-    found = Speedups([one]).at_least(1) & many.estimate.below(one.estimate)
-    say.predict("weights of 4 bits pay with one row, less with many", found)
+    gain, many = data.results.speedup("float32", FOUR)[:2]
+    held = Speedups([gain]).at_least(1) & many.estimate.below(gain.estimate)
+    say.predict("weights of 4 bits pay with one row, less with many", held)
 
 
 # %%
@@ -324,12 +324,12 @@ ROUNDINGS = {HALF: (0.0002, 2), STATIC: (0.01, 2), FOUR: (0.09, 1)}  # of one, t
 
 
 def predict_numbers(data, say):
-    errors, found = data.facts["error"][list(data.results)[1]], Finding(())
+    errors, held = data.facts["error"][list(data.results)[1]], Finding(())
     for way, (rounding, count) in ROUNDINGS.items():
         error, expected = errors[way], rounding * math.sqrt(count * LAYERS)
         told = f"{way}: {100 * error:.2g}% for {100 * expected:.2g}%"
-        found &= Finding((expected / 2 <= error <= 2 * expected,), told)
-    say.predict("errors are those of the roundings, within a factor 2", found)
+        held &= Finding((expected / 2 <= error <= 2 * expected,), told)
+    say.predict("errors are those of the roundings, within a factor 2", held)
     kinds = {kind for kind in data.sums["the session is"] if " or " not in kind}
     known = kinds and data.vnni is not None
     held = kinds == {"exact" if data.vnni else "saturated"} if known else None
@@ -347,19 +347,19 @@ def believe(data, say):
     results, errors, cpu = data.results, data.facts["error"], data.provider == "cpu"
     slower = results.speedup(HALF, "float32") if cpu else Speedups()
     inside = data.facts["casts"].xs(HALF, level="conversion").gt(2)  # beyond those of the ends
-    added = Speedups(one for one in slower if inside[one.where["model"]])
+    added = Speedups(gain for gain in slower if inside[gain.where["model"]])
     say.believe("#16778", "float16 takes twice as long on a CPU", slower.at_least(2))
     say.believe("#25824", "casts inside the model make float16 slower on a CPU", added.at_least(1))
-    found = results.speedup(SIGNED, UNSIGNED).at_least(1)
-    say.believe("#6732", "QOperator is slower with activations of int8 than of uint8", found)
+    held = results.speedup(SIGNED, UNSIGNED).at_least(1)
+    say.believe("#6732", "QOperator is slower with activations of int8 than of uint8", held)
     network = Speedups([results[CNN].speedup(STATIC, "float32")])
     say.believe("#20052", "an int8 CNN takes 1.5 times as long as float32", network.at_least(1.5))
     signed, unsigned = (100 * errors[CNN, way] for way in (SIGNED, UNSIGNED))
-    found = Finding((signed > 2 * unsigned,), f"error {signed:.2g}%, U8S8 {unsigned:.2g}%")
-    say.believe("#12072", "S8S8 ruins the accuracy of a CNN", found)
+    held = Finding((signed > 2 * unsigned,), f"error {signed:.2g}%, U8S8 {unsigned:.2g}%")
+    say.believe("#12072", "S8S8 ruins the accuracy of a CNN", held)
     lost = errors.xs(BRAIN, level="conversion").isna()
-    found = Finding(tuple(lost) if cpu else (), f"refused: {lost.sum()} of {len(lost)} models")
-    say.believe("#26311", "products in bfloat16 have no kernel on a CPU", found)
+    held = Finding(tuple(lost) if cpu else (), f"refused: {lost.sum()} of {len(lost)} models")
+    say.believe("#26311", "products in bfloat16 have no kernel on a CPU", held)
 
 
 # %%
@@ -380,14 +380,14 @@ def conclude(data, say):
     static, half = (data.results.speedup("float32", way) for way in (STATIC, HALF))
     say.answer(static, brief=True, **LEADS)
     error = 100 * data.facts["error"].xs(STATIC, level="conversion").max()
-    won, gained = ([one for one in found if one.verdict == "faster"] for found in (static, half))
+    won, gained = ([gain for gain in gains if gain.verdict == "faster"] for gains in (static, half))
     if won:
         say.add(f"At best, {Speedups(won).largest.effect}.")
     say.add(f"The error is {error:.2g}% at most. float16 halves the file;")
     say.add(f"it is shown to be faster on {len(gained)} of {len(half)} models.")
     if static.trend != "undecided":
         say.decide(f"8 bits: {len(won)} of {len(static)}")
-    say.bars(f"speedup of {STATIC} over float32", {one.where["model"]: one for one in static})
+    say.bars(f"speedup of {STATIC} over float32", {gain.where["model"]: gain for gain in static})
     say.warn("The weights are random: check the error of your own model on its data.")
     say.command('ortmeter bench model.onnx --precision "QDQ U8S8,float16"')
     say.small_print(data.results.how)

@@ -99,8 +99,8 @@ def normalize(rows):
 
 
 def with_numpy(rows, _threads):
-    found = normalize(rows.astype(np.result_type(rows.dtype, np.float32)))
-    return [result.astype(rows.dtype) for result in found]
+    outputs = normalize(rows.astype(np.result_type(rows.dtype, np.float32)))
+    return [result.astype(rows.dtype) for result in outputs]
 
 
 def with_torch(rows, threads):
@@ -128,8 +128,8 @@ def write_model(n, dtype):
 def with_onnxruntime(rows, threads):
     model = write_model(rows.shape[1], rows.dtype)
     session = ortmeter.make_session(model, provider=provider, threads=threads)
-    found = [run_session(session, {"X": row}) for row in rows]
-    return [np.stack([one[name] for one in found]) for name in ("Mean", "Y")]
+    outputs = [run_session(session, {"X": row}) for row in rows]
+    return [np.stack([output[name] for output in outputs]) for name in ("Mean", "Y")]
 
 
 # %%
@@ -174,9 +174,9 @@ def describe(dtype, got, exact, bound, size, **others):
     share = np.max(np.abs(got - exact) / (bound + unit_roundoff("float64") * np.abs(exact)))
     assert share <= 1, f"a result is outside of its bound: {share:.3g} times"
     spread = np.ptp(got, axis=0).max()
-    found = {"spread": spread / unit, "bound": 2 * np.max(bound) / unit, "moves": spread / size}
+    row = {"spread": spread / unit, "bound": 2 * np.max(bound) / unit, "moves": spread / size}
     differences = {name: np.abs(got - other).max() / unit for name, other in others.items()}
-    return found | differences | {"share": share}
+    return row | differences | {"share": share}
 
 
 def reduce_orders(library, values, positions, threads):
@@ -200,15 +200,15 @@ def compare_library(library, values, positions):
 
 # %%
 
-found = []
+rows = []
 for (key, *terms), library in product(draw(args.lengths, args.runs), LIBRARIES):
     try:
-        found += [key | row for row in compare_library(library, *terms)]
+        rows += [key | row for row in compare_library(library, *terms)]
     except ortmeter.errors.ModelError:  # no kernel of this type
         assert key["type"] != "float32", f"{library} does not run {key}"
 
 legend = f"{provider.label}, threads: {enumerate_items([*map(str, args.threads)])}"
-study.keep(legend, libraries=DataFrame(found), type=numpy_dtype(args.itype).name)
+study.keep(legend, libraries=DataFrame(rows), type=numpy_dtype(args.itype).name)
 
 
 def agreement(data):
@@ -273,16 +273,17 @@ CHANGES = {"again": "same run again", "other threads": "other threads", "spread"
 def list_changes(libraries):
     """Return whether each change moves a result; threads are other ones beside the first ones."""
     first = libraries.groupby("library")["threads"].transform("first")
-    found = (libraries[[*CHANGES]] > 0).rename(columns=CHANGES).astype(float)
-    found["other threads"] = found["other threads"].where(libraries["threads"] != first)
-    return found
+    changed = (libraries[[*CHANGES]] > 0).rename(columns=CHANGES).astype(float)
+    changed["other threads"] = changed["other threads"].where(libraries["threads"] != first)
+    return changed
 
 
 def changes(data):
     """Cases that change (%), then the largest spread and its bound"""
-    keys, found = ["library", "result"], data.libraries
-    shares = 100 * list_changes(found).groupby([found[key] for key in keys], sort=False).mean()
-    last = longest(found[found["type"] == data.type])
+    keys, libraries = ["library", "result"], data.libraries
+    groups = list_changes(libraries).groupby([libraries[key] for key in keys], sort=False)
+    shares = 100 * groups.mean()
+    last = longest(libraries[libraries["type"] == data.type])
     worst = last.loc[last.groupby(keys)["spread"].idxmax()].set_index(keys)
     return shares.join(worst[["spread", "bound"]].add_suffix(" (ulp)"))
 
@@ -319,8 +320,8 @@ def spread_of_sum(values, rows, summation):
     accumulate = "float64" if summation == "exact" else values.dtype
     bound = sum_error_bound(values, dtype=values.dtype, summation=summation, accumulate=accumulate)
     size = float(exact_sum(np.abs(values)))
-    found = describe(values.dtype, finite, exact_sum(values), bound, size) if len(finite) else {}
-    return counts if counts["overflows"] else counts | found
+    row = describe(values.dtype, finite, exact_sum(values), bound, size) if len(finite) else {}
+    return counts if counts["overflows"] else counts | row
 
 
 sums = [
@@ -350,8 +351,8 @@ study.show(spread_of_sums)
 
 def spreads(data):
     last = longest(data.sums)
-    found = last.pivot_table("spread", ["type", "law"], "candidate", sort=False, dropna=False)
-    return table(found, f"Spread (ulp) over the orders of {last['size'].max():,} terms")
+    spread = last.pivot_table("spread", ["type", "law"], "candidate", sort=False, dropna=False)
+    return table(spread, f"Spread (ulp) over the orders of {last['size'].max():,} terms")
 
 
 largest = study.data.sums.groupby("candidate")["spread"].max()
@@ -373,8 +374,8 @@ def tolerances(data):
     sums = data.sums.dropna(subset="moves")
     n, u = sums["size"], sums["type"].map(unit_roundoff)
     walk, spread = 2 * np.sqrt(n) * u, sums["moves"]
-    found = {"guaranteed": 2 * (n - 1) * u, "random walk": walk, "largest spread": spread}
-    last = DataFrame(found)[n == n.max()].groupby(sums["type"], sort=False).max()
+    row = {"guaranteed": 2 * (n - 1) * u, "random walk": walk, "largest spread": spread}
+    last = DataFrame(row)[n == n.max()].groupby(sums["type"], sort=False).max()
     last["random walk is enough (%)"] = 100 * (spread <= walk).groupby(sums["type"]).mean()
     return table(last, f"Difference between two orders of {n.max():,} terms, divided by sum |x|")
 
@@ -415,8 +416,8 @@ def conclude(data, say):
     answer(data, say)
     moved = list_changes(data.libraries)
     short = moved["other threads"][data.libraries["size"] < GRAIN].dropna()
-    found = data.sums.pivot_table("spread", ["type", "size", "law"], "candidate", sort=False)
-    last = longest(found.dropna().reset_index())
+    spreads = data.sums.pivot_table("spread", ["type", "size", "law"], "candidate", sort=False)
+    last = longest(spreads.dropna().reset_index())
     n, u = last["size"], last["type"].map(unit_roundoff)
     best = last["kahan"] <= last[["naive", "blocked", "pairwise"]].min(axis=1)
     long = last[n / 256 > np.log2(n)]  # else the bounds predict nothing

@@ -117,10 +117,10 @@ SETTINGS |= {
 def make_ways(plain, names, folder):
     """Return the ways of these names to start what a plain session starts."""
     folder.mkdir()
-    found = shorter_starts(plain, folder) if MOVES.keys() & names else {}
+    ways = shorter_starts(plain, folder) if MOVES.keys() & names else {}
     for way, changed in SETTINGS.items():
-        found[way] = dataclasses.replace(plain, settings={**plain.settings, **changed})
-    return {PLAIN: plain, **{way: found[way] for way in names if way in found}}
+        ways[way] = dataclasses.replace(plain, settings={**plain.settings, **changed})
+    return {PLAIN: plain, **{way: ways[way] for way in names if way in ways}}
 
 
 # %%
@@ -168,7 +168,7 @@ show(f"largest share of what is tolerated: {max(shares):.2g}")
 # from a disk. On CUDA, the session also creates the context, and kernels are loaded when they are
 # first used, unless an environment variable says otherwise.
 
-tried = {f"{name}: {way}": one for name, ways in candidates.items() for way, one in ways.items()}
+tried = {f"{name}: {way}": c for name, ways in candidates.items() for way, c in ways.items()}
 loaded = {name: {"CUDA_MODULE_LOADING": "EAGER"} for name in tried if "kernels loaded" in name}
 start = cold_start(tried, processes=args.processes, budget_s=args.budget, environments=loaded)
 
@@ -292,16 +292,16 @@ def find_mapped(data):
 
 def predict(data, say):
     plain = select(data, PLAIN)
-    found = plain.share(data.smallest, "import").within(0.5, math.inf)
-    found &= plain.share(data.largest, "session").within(0.5, math.inf)
-    say.predict("the import takes most of a small start, the session of a large one", found)
-    near = {way: one.within(ms / 2, 2 * ms).outcomes[0] for way, one, ms in each_move(data)}
+    held = plain.share(data.smallest, "import").within(0.5, math.inf)
+    held &= plain.share(data.largest, "session").within(0.5, math.inf)
+    say.predict("the import takes most of a small start, the session of a large one", held)
+    near = {way: took.within(ms / 2, 2 * ms).outcomes[0] for way, took, ms in each_move(data)}
     far = [way for way, held in near.items() if held is False]
-    found = Finding(tuple(near.values()), f"not {enumerate_items(far)}" if far else "")
-    say.predict("the moves explain each session within a factor of 2", found)
+    held = Finding(tuple(near.values()), f"not {enumerate_items(far)}" if far else "")
+    say.predict("the moves explain each session within a factor of 2", held)
     first, run = (Speedups([gains(data, data.largest, p)[UNPACKED]]) for p in (RESULT, STEADY))
-    found = first.are("faster") & run.are("slower")
-    say.predict("unpacked weights start sooner, and then each run is slower", found)
+    held = first.are("faster") & run.are("slower")
+    say.predict("unpacked weights start sooner, and then each run is slower", held)
     say.predict("mapped weights enter the memory in the first run", find_mapped(data))
 
 
@@ -311,25 +311,25 @@ def predict(data, say):
 
 
 def first_run_over(data, model, *phases):
-    seconds = {phase: found[f"{model}: {PLAIN}"].seconds for phase, found in data.times.items()}
+    seconds = {phase: ways[f"{model}: {PLAIN}"].seconds for phase, ways in data.times.items()}
     return estimate_ratio(seconds["first run"], sum(seconds[phase] for phase in phases))
 
 
 def believe(data, say):
-    found = first_run_over(data, CNN, STEADY).within(5, math.inf)
-    say.believe("#10746", "the first run takes more than 5 times as long as the next ones", found)
+    held = first_run_over(data, CNN, STEADY).within(5, math.inf)
+    say.believe("#10746", "the first run takes more than 5 times as long as the next ones", held)
     search = gains(data, CNN, "first run").get("cuDNN HEURISTIC")
-    found = Speedups([search]).are("faster") if search else Finding((), "not measured here")
-    say.believe("#19838", "the search of cuDNN slows the first run: HEURISTIC is faster", found)
-    found = first_run_over(data, data.largest, "session", STEADY).within(1, math.inf)
-    say.believe("#21541", "the first run takes longer than a session and a run together", found)
+    held = Speedups([search]).are("faster") if search else Finding((), "not measured here")
+    say.believe("#19838", "the search of cuDNN slows the first run: HEURISTIC is faster", held)
+    held = first_run_over(data, data.largest, "session", STEADY).within(1, math.inf)
+    say.believe("#21541", "the first run takes longer than a session and a run together", held)
     graph = gains(data, TOKENS, "session")
-    found = Speedups([graph[NONE]]).are("faster")
-    say.believe("#19022", "a session without optimization is created faster", found)
-    found = graph[SAVED].estimate.within(0, 1.25)
-    say.believe("#10131", "saving the optimized graph gains less than 1.25 times", found)
-    found = gains(data, CNN, "session")["all threads"].estimate.within(1 / 1.5, 1.5)
-    say.believe("#15165", "all threads or one: the session changes by less than 1.5 times", found)
+    held = Speedups([graph[NONE]]).are("faster")
+    say.believe("#19022", "a session without optimization is created faster", held)
+    held = graph[SAVED].estimate.within(0, 1.25)
+    say.believe("#10131", "saving the optimized graph gains less than 1.25 times", held)
+    held = gains(data, CNN, "session")["all threads"].estimate.within(1 / 1.5, 1.5)
+    say.believe("#15165", "all threads or one: the session changes by less than 1.5 times", held)
 
 
 # %%
@@ -377,11 +377,11 @@ def advise(data, say, best):
 def conclude(data, say):
     places = {data.smallest: f"{data.smallest} of weights", TOKENS: f"{data.nodes} nodes"}
     places[data.largest] = data.largest
-    found = {model: longest_step(data, model) for model in places}
-    told = [f"{step} with {places[model]} ({share:.0%})" for model, (step, share) in found.items()]
+    longest = {model: longest_step(data, model) for model in places}
+    told = [f"{step} with {places[m]} ({share:.0%})" for m, (step, share) in longest.items()]
     say.add(f"Most of the time: {', '.join(told)}.")
     ranked = sorted(gains(data, data.largest, RESULT).values(), key=lambda claim: -claim.ratio)
-    say.decide(found[data.largest][0], ranked)
+    say.decide(longest[data.largest][0], ranked)
     bars = {PLAIN: 1.0, **{claim.subject: claim for claim in ranked[:4]}}
     say.bars(f"speedup of the first result over the plain start, {data.largest}", bars)
     if ranked[0].is_a("faster"):

@@ -122,10 +122,10 @@ def check_agreement(library, points, centers, labels, values):
 rows = {}
 for points, trained, converted in ((X, kmeans, model), (wide_points, wide_kmeans, wide_model)):
     given, features = (points, trained.cluster_centers_), points.shape[1]
-    found = ortmeter.make_session(converted, **OPTIONS).run(None, {"X": points})
+    outputs = ortmeter.make_session(converted, **OPTIONS).run(None, {"X": points})
     predicted = trained.predict(points), trained.transform(points)
     rows["scikit-learn", features] = check_agreement("scikit-learn", *given, *predicted)
-    rows["onnxruntime", features] = check_agreement("onnxruntime", *given, *found)
+    rows["onnxruntime", features] = check_agreement("onnxruntime", *given, *outputs)
 show(table(to_frame(rows, "library", "features"), f"Distances against float64, {legend}"))
 
 # %%
@@ -188,10 +188,10 @@ def draw_bars(times, title, caption):
 
 def median_times(data):
     """Milliseconds of each operator in both models, longest first."""
-    found = data.operators.summary(unit="ms")
-    found = found.pivot_table("median (ms)", "candidate", "features").add_suffix(" features")
-    found = found.rename_axis(index="operator", columns=None)
-    return found.sort_values(found.columns[0], ascending=False)
+    medians = data.operators.summary(unit="ms")
+    medians = medians.pivot_table("median (ms)", "candidate", "features").add_suffix(" features")
+    medians = medians.rename_axis(index="operator", columns=None)
+    return medians.sort_values(medians.columns[0], ascending=False)
 
 
 def operators_plot(data):
@@ -207,7 +207,7 @@ study.show(operators_plot)
 def share(times, *chosen):
     """Return the % of the kernel time that some operators take, with its 99% interval."""
     mine = sum(times[op].seconds for op in chosen)
-    others = sum(one.seconds for one in times.values()) - mine
+    others = sum(measured.seconds for measured in times.values()) - mine
     ratio = estimate_ratio(others, mine)
     ends = [end and 100 / (1 + end) for end in (ratio.high, ratio.low)]
     return Estimate(100 / (1 + ratio.value), *ends, unit="%")
@@ -215,10 +215,10 @@ def share(times, *chosen):
 
 def time_per_operator(data):
     """Median time in a run, share of all the operators with its 99% interval"""
-    found = median_times(data).add_suffix(" (ms)")
+    table = median_times(data).add_suffix(" (ms)")
     for features, times in data.operators.items():
-        found[f"{features} features (%)"] = [share(times, op).written() for op in found.index]
-    return found
+        table[f"{features} features (%)"] = [share(times, op).written() for op in table.index]
+    return table
 
 
 study.show(time_per_operator)
@@ -272,9 +272,9 @@ def add_least(data):
 
 def latencies(data):
     """Latency, speedup over scikit-learn, and multiple of the least time for the labels"""
-    found = add_least(data)
-    multiples = [one.median / data.floor for one in found.values()]
-    return found.summary(PREDICT).assign(**{"/ least": multiples})
+    results = add_least(data)
+    multiples = [measured.median / data.floor for measured in results.values()]
+    return results.summary(PREDICT).assign(**{"/ least": multiples})
 
 
 study.show(latencies)

@@ -171,9 +171,9 @@ study.keep(
 
 
 def each_load(data, *ways):
-    for name, found in data.closed.items():
+    for name, loads in data.closed.items():
         for way in ways:
-            for batch, load in found[way].items():
+            for batch, load in loads[way].items():
                 yield name, way, batch, load
 
 
@@ -219,8 +219,8 @@ def find_knees(data):
 def knees(data):
     """Batch of the knee"""
     rows = {
-        name: {"predicted": str(expected), ONE: one.measured, CALLERS: called.measured}
-        for name, expected, one, called in find_knees(data)
+        name: {"predicted": str(expected), ONE: knee.measured, CALLERS: called.measured}
+        for name, expected, knee, called in find_knees(data)
     }
     return to_frame(rows, "network")
 
@@ -247,8 +247,8 @@ arriving = {
     for share in SHARES
 }
 seconds = min(args.opened / len(arriving), args.requests / capacity)
-found = measure_load(arriving, seconds=seconds)
-study.keep(opened={name: {share: found[name, share] for share in SHARES} for name in SERVED})
+bursts = measure_load(arriving, seconds=seconds)
+study.keep(opened={name: {share: bursts[name, share] for share in SHARES} for name in SERVED})
 
 # %%
 # A share above 1 is more than one call at a time can serve. Without brackets, independent requests
@@ -272,8 +272,8 @@ def each_tail(data):
 
 def tails(data):
     """Slow requests, from the arrival, by share of the capacity"""
-    found = [load for several in data.opened.values() for load in several.values()]
-    unit = common_unit([p50.value for load in found for p50 in load.percentiles([50])] or [1e-3])
+    loads = [load for several in data.opened.values() for load in several.values()]
+    unit = common_unit([p50.value for load in loads for p50 in load.percentiles([50])] or [1e-3])
     factor, rows = UNITS[unit], {name: {} for name in data.opened}
     for name, share, load, measured, predicted in each_tail(data):
         known = measured and f"{measured.written(factor)} ({factor * predicted:.3g})"
@@ -329,14 +329,14 @@ def predict(data, say):
     pays = data.provider == "cuda"
     text = f"a batch beats callers for dense layers, {'and' if pays else 'not'} for convolutions"
     say.predict(text, dense.within(*PAYS) & images.within(*(PAYS if pays else FAILS)))
-    dense, images = (one.within(expected) for _, expected, one, _ in find_knees(data))
+    dense, images = (knee.within(expected) for _, expected, knee, _ in find_knees(data))
     say.predict("a roofline predicts the knee of dense layers and of convolutions", dense & images)
     sessions = Speedups(
         compare_throughput(SESSIONS, ways[SESSIONS][1], CALLERS, ways[CALLERS][1]).at(network=name)
         for name, ways in data.closed.items()
     )
     say.predict("a session per caller serves as much as one for all", sessions.are("negligible"))
-    known = [(found, by) for _, share, _, found, by in each_tail(data) if share < 1]
+    known = [(tail, by) for _, share, _, tail, by in each_tail(data) if share < 1]
     text = "a queue of fixed service times predicts p{tail:g} within {factor} times"
     say.predict(text, serving.find_tails(known, FACTOR), tail=data.tail, factor=FACTOR)
 
@@ -362,7 +362,7 @@ def conclude(data, say):
     predict(data, say)
     believe(data, say)
     share = min(SHARES)
-    tail = {name: found for name, at, _, found, _ in each_tail(data) if at == share}
+    tail = {name: percentile for name, at, _, percentile, _ in each_tail(data) if at == share}
     told = [f"{tail[n].seconds if tail[n] else 'unknown'} with {n}" for n in (ONE, FULL, WAITING)]
     text = "At {share:g} of the capacity, p{tail:g} is {told}"
     say.note(text, tail=data.tail, share=share, told=enumerate_items(told))

@@ -110,11 +110,11 @@ def make_models(shape):
     plain = MODEL.format(m=m, k=k, n=n, w=[k, n], operator="MatMul")
     gemm = MODEL.format(m=m, k=k, n=n, w=[n, k], operator="Gemm<transB = 1>")
     constant = ortmeter.freeze_inputs(plain, {"W": w})
-    found = {ORT: constant, TRANSPOSED: ortmeter.freeze_inputs(gemm, {"W": w.T.copy()})}
+    models = {ORT: constant, TRANSPOSED: ortmeter.freeze_inputs(gemm, {"W": w.T.copy()})}
     for name, conversion in CONVERSIONS.items():
         if provider.name == "cpu" and (name != LEVEL_0 or m == 1):
-            found[name] = convert_precision(constant, conversion)
-    pairs = {name: (model, {"X": x}) for name, model in found.items()}
+            models[name] = convert_precision(constant, conversion)
+    pairs = {name: (model, {"X": x}) for name, model in models.items()}
     return {**pairs, AS_INPUT: (plain, {"X": x, "W": w})}
 
 
@@ -165,13 +165,13 @@ def compare_with_float64(shape):
     exact = x.astype(np.float64) @ w.astype(np.float64)
     bound = ortmeter.matmul_error_bound(x, w, dtype="float32")
     bound_8_bits = quantized_matmul_bound(x, w, (8, 8, None))
-    found = {
+    errors = {
         name: ortmeter.make_session(model, provider=provider).run(None, feeds)[0]
         for name, (model, feeds) in models[shape].items()
     }
     for name in OTHERS[provider.name]:
-        found[name] = as_numpy(build_call(name, shape, 1, str(provider))())
-    for name, got in found.items():
+        errors[name] = as_numpy(build_call(name, shape, 1, str(provider))())
+    for name, got in errors.items():
         share = np.abs((got - exact) / (bound_8_bits if name in CONVERSIONS else bound)).max()
         assert share <= 1, f"{name} is outside of its bound, {shape}: {share}"
         error = np.linalg.norm(got - exact) / np.linalg.norm(exact)
@@ -199,10 +199,10 @@ SETTLED |= {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(
 def make_candidates(shape, threads, names):
     settings = {"provider": provider, "threads": threads}
     called = {"shape": shape, "threads": threads, "device": str(provider)}
-    found = {n: ortmeter.session_candidate(*models[shape][n], **settings) for n in names}
+    candidates = {n: ortmeter.session_candidate(*models[shape][n], **settings) for n in names}
     for name in OTHERS[provider.name]:
-        found[name] = ortmeter.function_candidate(build_call, library=name, **called)
-    return found
+        candidates[name] = ortmeter.function_candidate(build_call, library=name, **called)
+    return candidates
 
 
 # %%
@@ -214,7 +214,7 @@ with patch.dict(os.environ, SETTLED), threadpool_limits():
     groups = {shape: make_candidates(shape, 1, models[shape]) for shape in args.shapes}
     for shape in threaded:
         groups[f"{shape}, {args.threads} threads"] = make_candidates(shape, args.threads, [ORT])
-    found = ortmeter.measure_each(groups, axis="shape", **options)
+    results = ortmeter.measure_each(groups, axis="shape", **options)
 
 # %%
 # Why do they differ? The largest product again, by a oneDNN that is limited to AVX2
@@ -222,11 +222,11 @@ with patch.dict(os.environ, SETTLED), threadpool_limits():
 # much.
 
 largest = max(args.shapes, key=lambda shape: np.prod(sizes_of(shape)))
-limited = {name: one for name, one in groups[largest].items() if name == ONEDNN}
+limited = {ONEDNN: groups[largest][ONEDNN]} if ONEDNN in groups[largest] else {}
 with patch.dict(os.environ, SETTLED | {"ONEDNN_MAX_CPU_ISA": "AVX2"}):
     narrow = ortmeter.measure(limited, **options) if limited else {}
 gb_per_s = measured_peaks(provider=provider).gb_per_s
-study.keep(legend, found=found, narrow=narrow, largest=largest, gb_per_s=gb_per_s)
+study.keep(legend, found=results, narrow=narrow, largest=largest, gb_per_s=gb_per_s)
 
 # %%
 # How many times faster is ONNX Runtime? torch and NumPy cannot pack the weights beforehand: they do
@@ -267,8 +267,8 @@ def speeds(data):
     medians = medians.loc[one_thread(data)].reindex(columns=list(NAMES)).dropna(axis="columns")
     m, k, n = np.transpose([sizes_of(shape) for shape in medians.index])
     gflop, gb = 2e-9 * m * k * n, 4e-9 * (m * k + k * n + m * n)
-    found = medians.rdiv(gflop, axis="index")
-    return found.assign(roofline=np.minimum(found.max(axis=None), data.gb_per_s * gflop / gb))
+    table = medians.rdiv(gflop, axis="index")
+    return table.assign(roofline=np.minimum(table.max(axis=None), data.gb_per_s * gflop / gb))
 
 
 study.show(speeds)
@@ -292,8 +292,8 @@ WAYS = [(ORT, way) for way in (AS_INPUT, TRANSPOSED, EIGHT, DYNAMIC)]
 def ways(data):
     """Speedup over onnxruntime, one thread"""
     rows = {}
-    for one in compare(data, *WAYS):
-        rows.setdefault(one.where["shape"], {})[one.subject] = one.interval
+    for claim in compare(data, *WAYS):
+        rows.setdefault(claim.where["shape"], {})[claim.subject] = claim.interval
     return to_frame(rows, "shape")
 
 
@@ -308,8 +308,8 @@ def more_threads(data):
     """Speedup of each library over itself on one thread, 99% intervals"""
     rows = {}
     for case in sorted({*data.found} - {*one_thread(data)}):
-        one, several = data.found[case.partition(",")[0]], data.found[case]
-        rows[case] = {name: compare_runs(one[name], several[name]).interval for name in several}
+        alone, several = data.found[case.partition(",")[0]], data.found[case]
+        rows[case] = {name: compare_runs(alone[name], several[name]).interval for name in several}
     return to_frame(rows, "shape")
 
 
@@ -337,12 +337,12 @@ def of_rows(claims, least, most=np.inf):
 
 def find_others(over):
     """Say at which shapes other libraries are shown to be faster, and how much at most."""
-    found = []
+    others = []
     for name in NAMES[1:]:
         if lost := Speedups(c for c in over if c.baseline == name and c.verdict == "slower"):
             shapes = ", ".join(claim.where["shape"] for claim in lost)
-            found.append(f"{name} at {shapes} (up to {1 / lost.largest.ratio:.2f} times faster)")
-    return "; ".join(found)
+            others.append(f"{name} at {shapes} (up to {1 / lost.largest.ratio:.2f} times faster)")
+    return "; ".join(others)
 
 
 # %%
@@ -351,12 +351,12 @@ def find_others(over):
 def answer(data, say, eight):
     over = compare(data, *LIBRARIES)
     verdict, lead = LEADS[over.trend]
-    won = [one.baseline for one in over if one.verdict == "faster"]
+    won = [claim.baseline for claim in over if claim.verdict == "faster"]
     told = ", ".join(f"{name} in {won.count(name)}" for name in dict.fromkeys(won))
     say.add(lead, n=len(one_thread(data)), won=told, lost=find_others(over))
     say.decide(verdict, over)
-    if sure := [one for one in eight if one.verdict == "faster"]:
-        best = max(sure, key=lambda one: one.low)
+    if sure := [claim for claim in eight if claim.verdict == "faster"]:
+        best = max(sure, key=lambda claim: claim.low)
         say.add(f"With one row, {best.subject} is {best.effect} than float32.")
         say.warn("8 bits are less accurate: check the outputs of your own model.")
         say.command('ortmeter bench model.onnx --precision "dynamic U8S8,weights 8 bits int8"')
@@ -369,20 +369,20 @@ def answer(data, say, eight):
 
 
 def predict(data, say, eight):
-    found = Finding(())
+    held = Finding(())
     for shape in one_thread(data):
         if shape.startswith("1x"):
             libraries = ortmeter.Comparison(m for n, m in data.found[shape].items() if n in NAMES)
-            found &= libraries.ranking().claims.at_least(1 / 2)
-    say.predict("with one row, all wait for the memory: none is twice as fast", found)
+            held &= libraries.ranking().claims.at_least(1 / 2)
+    say.predict("with one row, all wait for the memory: none is twice as fast", held)
     wide = data.found[data.largest]
-    found = Speedups(compare_runs(one, wide[name]) for name, one in data.narrow.items())
-    say.predict("oneDNN takes at least 1.5 times as long without AVX-512", found.at_least(1.5))
+    held = Speedups(compare_runs(narrow, wide[name]) for name, narrow in data.narrow.items())
+    say.predict("oneDNN takes at least 1.5 times as long without AVX-512", held.at_least(1.5))
     packed = compare(data, (AS_INPUT, ORT))
-    found = of_rows(packed, 2, 8).at_least(1.25)
-    for one in of_rows(packed, 256):
-        found &= one.estimate.below(1.25)
-    say.predict("constant weights gain at least 25% with 8 rows, less from 256 on", found)
+    held = of_rows(packed, 2, 8).at_least(1.25)
+    for claim in of_rows(packed, 256):
+        held &= claim.estimate.below(1.25)
+    say.predict("constant weights gain at least 25% with 8 rows, less from 256 on", held)
     say.predict("with one row, 8 bits are at least twice as fast", eight.at_least(2))
 
 
@@ -401,11 +401,11 @@ BELIEFS = {  # what should be the slower, the faster, and by how much at least
 
 def find_most(claims, bound):
     """Find whether ratios are above a bound in most shapes."""
-    found = [one.exceeds(bound) for one in claims]
-    above, below, half = found.count(True), found.count(False), len(found) / 2
+    outcomes = [claim.exceeds(bound) for claim in claims]
+    above, below, half = outcomes.count(True), outcomes.count(False), len(outcomes) / 2
     held = True if above > half else False if below >= half > 0 else None
-    ratios = [one.ratio for one in claims] or [np.nan]
-    told = f"above {bound:g} in {above} of {len(found)} shapes, below in {below}"
+    ratios = [claim.ratio for claim in claims] or [np.nan]
+    told = f"above {bound:g} in {above} of {len(outcomes)} shapes, below in {below}"
     return Finding((held,), f"{min(ratios):.2f} to {max(ratios):.2f}; {told}")
 
 
@@ -416,8 +416,8 @@ def conclude(data, say):
     eight = of_rows(compare(data, (ORT, EIGHT), (ORT, DYNAMIC)), 1, 1)
     answer(data, say, eight)
     predict(data, say, eight)
-    for one in compare(data, (LEVEL_0, EIGHT)):
-        say.note("one row, MatMulNBits, level 4 beside the default: {effect}", effect=one.effect)
+    for claim in compare(data, (LEVEL_0, EIGHT)):
+        say.note("one row, MatMulNBits, level 4 beside the default: {effect}", effect=claim.effect)
     many = of_rows(compare(data, (ORT, NUMPY)), 256)
     say.believe("#15908", "with many rows, OpenBLAS is twice as fast", many.at_least(1.5))
     for discussion, (text, *pair, bound) in BELIEFS.items():
@@ -439,4 +439,4 @@ study.conclude(conclude)
 # ---------------------
 
 shown = {name: model for name, (model, _) in models[args.shapes[0]].items() if name != AS_INPUT}
-study.appendix(shown, latency=found.to_frame(), errors=errors)
+study.appendix(shown, latency=results.to_frame(), errors=errors)

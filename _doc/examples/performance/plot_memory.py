@@ -105,9 +105,9 @@ variants = {name: make_variant(**setting) for name, setting in tried.items()}
 #
 # Memory does not change the order of the operations: all the bits are those of the defaults.
 
-results = {n: run_session(one.session(), feeds, one.run_config) for n, one in variants.items()}
+results = {n: run_session(v.session(), feeds, v.run_config) for n, v in variants.items()}
 (output,) = results[DEFAULT]
-assert all(np.array_equal(one[output], results[DEFAULT][output]) for one in results.values())
+assert all(np.array_equal(got[output], results[DEFAULT][output]) for got in results.values())
 
 # %%
 # How much memory does each one take?
@@ -126,8 +126,8 @@ batches = {
     "one large": [largest] + [1] * (runs - 1),
 }
 chosen = {name: batches[name] for name in args.sequences}
-found = measure_memory(variants, chosen, processes=args.processes, unbound=[UNBOUND])
-study.keep(f"{provider.label}, encoder, batches up to {largest}", found=found)
+rows = measure_memory(variants, chosen, processes=args.processes, unbound=[UNBOUND])
+study.keep(f"{provider.label}, encoder, batches up to {largest}", found=rows)
 
 # %%
 # One line per setting: the memory after each run of random batches, median of the processes.
@@ -221,7 +221,7 @@ KEPT, FREED, NOTABLE = 0.9, 0.1, 1.1  # shares of the peak, and a ratio that mat
 
 def compare(table, column, pair, sequence="random", level=0.99):
     """Estimate the ratio of what two settings take, from one number per process."""
-    sides = [table[column].xs((one, sequence), level=[0, 1]).to_numpy()[:, None] for one in pair]
+    sides = [table[column].xs((name, sequence), level=[0, 1]).to_numpy()[:, None] for name in pair]
     return estimate_ratio(*sides, level, f"{len(sides[0])} processes")
 
 
@@ -234,8 +234,8 @@ def compare_peaks(table, sequence="random"):
 
 def find_savers(table):
     """Return the settings that take less memory with random batches."""
-    found = compare_peaks(table)
-    return {n: one for n, one in found.items() if one.below(1 / NOTABLE).verdict == "right"}
+    peaks = compare_peaks(table)
+    return {n: ratio for n, ratio in peaks.items() if ratio.below(1 / NOTABLE).verdict == "right"}
 
 
 def compare_speed(table, name):
@@ -296,17 +296,17 @@ def believe(table, say):
     text = "with new shapes, disabling memory patterns takes less memory"
     say.believe("#11118", text, compare_peaks(table)[NO_PATTERN].below(1))
     ratios = {name: compare_peaks(table, name)[NO_ARENA] for name in table.index.unique("sequence")}
-    lower = [one.below(1).outcomes[0] for one in ratios.values()]
+    lower = [ratio.below(1).outcomes[0] for ratio in ratios.values()]
     told = f"random: {ratios['random']}; lower in {lower.count(True)} of {len(lower)} sequences"
     say.believe("#22271", "memory is lower without the arena", Finding(tuple(lower), told))
     text = "shrinking the arena has no effect in Python: after a large batch, as much is taken"
     last = compare(table, "last", (SHRINKING, DEFAULT), "one large")
     say.believe("#23339", text, last.within(1 / NOTABLE, NOTABLE))
-    found = Finding((), "on CUDA only")
+    held = Finding((), "on CUDA only")
     if "as requested" in table.index.unique("candidate"):
-        found = compare(table, "peak", (DEFAULT, "as requested")).below(1)
+        held = compare(table, "peak", (DEFAULT, "as requested")).below(1)
     text = "an arena that grows as requested takes more memory, the defaults take less"
-    say.believe("#14474", text, found)
+    say.believe("#14474", text, held)
 
 
 # %%
@@ -343,4 +343,4 @@ study.conclude(conclude)
 # For your own model, make a ``SessionSpec`` of it and call
 # :func:`~ortmeter.workloads.memory.measure_memory` as above.
 
-study.appendix({"encoder, one layer": sample_transformer(tokens=args.tokens, layers=1)}, runs=found)
+study.appendix({"encoder, one layer": sample_transformer(tokens=args.tokens, layers=1)}, runs=rows)

@@ -85,8 +85,8 @@ def make_candidates(size, itype):
     """Return each candidate with its model, its inputs, and the matrices that it moves."""
     dtype = numpy_dtype(itype)
     x, y, z = (rng.standard_normal((size, size)).astype(dtype) for _ in range(3))
-    two, concat, one = (write_model(body, size, itype) for body in BODIES)
-    joined = ortmeter.freeze_inputs(one, {"W": np.concatenate([y, z], axis=1)})
+    two, concat, single = (write_model(body, size, itype) for body in BODIES)
+    joined = ortmeter.freeze_inputs(single, {"W": np.concatenate([y, z], axis=1)})
     everything = {"X": x, "Y": y, "Z": z}
     return {
         "two Gemms (constant)": (ortmeter.freeze_inputs(two, {"Y": y, "Z": z}), {"X": x}, 10),
@@ -146,7 +146,7 @@ def prepare(size, name, model, feeds, matrices):
 
 results = ortmeter.measure_each(
     {
-        size: {name: prepare(size, name, *found) for name, found in group.items()}
+        size: {name: prepare(size, name, *case) for name, case in group.items()}
         for size, group in candidates.items()
     },
     axis="size",
@@ -169,10 +169,10 @@ study.keep(
 
 def latencies(data):
     """Latency, and speedup over two Gemms with its 99% interval"""
-    found = data.results.summary("two Gemms")
-    constant = found.index.get_level_values("candidate").str.endswith("(constant)")
-    found[constant] = data.results.summary("two Gemms (constant)")[constant]
-    return found.rename(columns={"99% interval": "interval"})
+    table = data.results.summary("two Gemms")
+    constant = table.index.get_level_values("candidate").str.endswith("(constant)")
+    table[constant] = data.results.summary("two Gemms (constant)")[constant]
+    return table.rename(columns={"99% interval": "interval"})
 
 
 study.show(latencies)

@@ -57,7 +57,8 @@ rng = np.random.default_rng(0)
 # * *onnxruntime*, a session with all its optimizations, whose inputs are bound to memory.
 #
 # On CUDA, each run waits for the device. Threads of torch wait for 0.1 ms after a run, not for
-# several, since onnxruntime runs next. A control runs onnxruntime against itself.
+# several, since onnxruntime runs next. An
+# :term:`A/A control` runs onnxruntime against itself.
 
 import onnxruntime
 
@@ -141,8 +142,8 @@ def measure_added():
         kernel = TorchProgram(case.model(), feeds, provider).run
         calls = {"kernel": kernel, "torch": functools.partial(function, *tensors)}
         with torch.inference_mode():
-            found = ortmeter.measure(calls, budget_s=0.1 if args.fast else 0.5)
-        added.append(found["kernel"].median - found["torch"].median)
+            times = ortmeter.measure(calls, budget_s=0.1 if args.fast else 0.5)
+        added.append(times["kernel"].median - times["torch"].median)
     return 1e6 * max(added)
 
 
@@ -172,7 +173,7 @@ def measure(cases):
 
 
 if args.cases != "sample" or not study.recall():
-    legend = f"{' and '.join(one.name for one in candidates)} on {provider.label}"
+    legend = f"{' and '.join(candidate.name for candidate in candidates)} on {provider.label}"
     study.keep(legend, **measure(choose_cases(args.cases)))
 
 kept = study.data.about.query("obstacle == ''")
@@ -201,8 +202,8 @@ def find_extremes(data):
     """Find the largest losses and gains on one thread; the lowest speedups without any."""
     cells = compare(data).xs(1, level="threads").sort_values("speedup")
     slower, faster = (cells[cells["verdict"] == verdict] for verdict in CLAIMED)
-    found = concat([slower.head(6), faster.tail(6)])
-    return cells.head(12) if found.empty else found
+    extremes = concat([slower.head(6), faster.tail(6)])
+    return cells.head(12) if extremes.empty else extremes
 
 
 # %%
@@ -210,14 +211,14 @@ def find_extremes(data):
 
 
 def largest(data):
-    found = find_extremes(data)
-    ax = new_axes(1.6 + 0.26 * len(found))
+    cells = find_extremes(data)
+    ax = new_axes(1.6 + 0.26 * len(cells))
     mark_one(ax, EFFECT, vertical=True)
-    sides = found[["low", "high"]].sub(found["speedup"], axis="index").abs().replace(np.inf, np.nan)
+    sides = cells[["low", "high"]].sub(cells["speedup"], axis="index").abs().replace(np.inf, np.nan)
     style = {**series_style(0), "linestyle": "none"}
-    ax.errorbar(found["speedup"], range(len(found)), xerr=sides.T, capsize=3, **style)
+    ax.errorbar(cells["speedup"], range(len(cells)), xerr=sides.T, capsize=3, **style)
     ax.set(xscale="log", xlabel="speedup of onnxruntime over torch, higher is better")
-    return finish_rows(ax, list(found.index), "Largest losses and gains, one thread", data.legend)
+    return finish_rows(ax, list(cells.index), "Largest losses and gains, one thread", data.legend)
 
 
 study.show(largest)
@@ -341,11 +342,11 @@ def predict(cells, say):
 
 
 def conclude(data, say):
-    found = compare(data)
-    cells = found.xs(1, level="threads")
+    compared = compare(data)
+    cells = compared.xs(1, level="threads")
     answer(data, cells, say)
     predict(cells, say)
-    last, level = data.order[-1], claim_level(found)
+    last, level = data.order[-1], claim_level(compared)
     control = control_claims(read_times(data), last, min_effect=EFFECT, level=level)
     wrong = int(control["verdict"].isin(CLAIMED).sum())
     text = "control, onnxruntime against itself: {wrong} false claims in {n} cells"

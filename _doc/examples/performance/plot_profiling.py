@@ -87,8 +87,8 @@ def find_change(name, op, domain):
 
 def count_changes(optimized):
     nodes = optimized.graph.node
-    found = Counter(find_change(n.name, n.op_type, n.domain) for n in nodes)
-    kinds = {kind: found[kind] for kind in ("unchanged", "fused", "blocked", "added")}
+    counts = Counter(find_change(n.name, n.op_type, n.domain) for n in nodes)
+    kinds = {kind: counts[kind] for kind in ("unchanged", "fused", "blocked", "added")}
     return {"nodes": len(nodes), **kinds, "removed": len(written) - len(nodes) + kinds["added"]}
 
 
@@ -201,8 +201,8 @@ def match_nodes(before, after):
     assert origins.map(len).sum() == len(times), "a node as written is not found"
     names = {"name": "name_candidate", "median": "median_candidate"}
     return after.rename(columns=names).assign(
-        name_baseline=[", ".join(found) or None for found in origins],
-        median_baseline=[times.reindex(list(found)).sum(min_count=1) for found in origins],
+        name_baseline=[", ".join(origin) or None for origin in origins],
+        median_baseline=[times.reindex(list(origin)).sum(min_count=1) for origin in origins],
         change=[find_change(*row) for row in after[["name", "op", "domain"]].to_numpy()],
         count=origins.map(len),
     )
@@ -302,7 +302,7 @@ def answer(data, say):
 
 def conclude(data, say):
     answer(data, say)
-    total, fusion, blocks = (found.estimate for found in compare(data))
+    total, fusion, blocks = (claim.estimate for claim in compare(data))
     say.predict("the rewritten network is faster", total.within(1, np.inf))
     say.predict("fusion alone saves less than 10%", fusion.within(0, 1 / 0.9))
     say.predict("the blocked layout pays for its copies", blocks.within(1, np.inf))

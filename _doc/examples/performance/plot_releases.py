@@ -69,8 +69,9 @@ ortmeter.draw_model(case.model(), title=case.name)
 
 # %%
 # Each release is in an environment of its own. The releases run a case in turn, each in its own
-# process, and the last one runs twice: the second time is a control. A release without the operator
-# is *absent*, not slow. Errors are told against the same model in float64, on the same inputs.
+# process, and the last one runs twice: the second time is an :term:`A/A control`. A release without
+# the operator is *absent*, not slow. Errors are told against the same model in float64, on the same
+# inputs.
 
 
 def prepare_releases(names):
@@ -152,7 +153,7 @@ def measure_models(names):
     times = measure_cases(candidates, variants, **SIZES).times
     operators = {}
     for name, cell in last_release(verdicts.compare_cells(times, names)).iterrows():
-        pair = [one.release for one in candidates if one.name in {cell["baseline"], names[-1]}]
+        pair = [c.release for c in candidates if c.name in {cell["baseline"], names[-1]}]
         operators[name] = profile_releases(pair, variants[name], budget_s=20.0)
     return {"times": times, "operators": operators}
 
@@ -266,8 +267,8 @@ study.show(losses)
 
 def find_errors(history):
     *_, last = order = history["order"]
-    found = accuracy.comparable_errors(read(history, "errors"))
-    errors = found.pivot_table("error", "case", "candidate", sort=False).reindex(columns=order)
+    errors = accuracy.comparable_errors(read(history, "errors"))
+    errors = errors.pivot_table("error", "case", "candidate", sort=False).reindex(columns=order)
     first, last = errors.bfill(axis=1).iloc[:, 0], errors[last]
     return DataFrame({"first (ulp)": first, "last (ulp)": last, "ratio": last / first}).dropna()
 
@@ -279,8 +280,8 @@ def since_first(history):
 
 def errors(data):
     """The largest changes of errors, by a factor of 2 or more"""
-    found = find_errors(data.history)
-    moved = found[np.log2(found["ratio"]).abs() >= 1].sort_values("ratio", ascending=False)
+    changed = find_errors(data.history)
+    moved = changed[np.log2(changed["ratio"]).abs() >= 1].sort_values("ratio", ascending=False)
     faster = verdicts.estimates(since_first(data.history)).map(str).rename("times faster")
     return moved[:12].join(faster)
 
@@ -343,7 +344,7 @@ def tell_control(history, say):
     cells = compare(history, min_effect=0.05)
     level, (last, _) = verdicts.claim_level(cells), history["control"]
     control = verdicts.control_claims(read(history, "times"), last, level=level)
-    wrong, claims = (int(found["verdict"].isin(CHANGED).sum()) for found in (control, cells))
+    wrong, claims = (int(judged["verdict"].isin(CHANGED).sum()) for judged in (control, cells))
     text = "the control has {wrong} false claims in {n} cells; the map has {claims} in {cells}"
     say.note(text, wrong=wrong, n=len(control), claims=claims, cells=int(cells["p"].count()))
 
@@ -366,13 +367,13 @@ def conclude(data, say):
     text = "fewer than 1 case in 20 is more than 1.5 times slower: {lost} of {n} are, {most} may be"
     say.predict(text, Finding(few.outcomes), lost=len(lost), n=n, most=most)
     kept = ratios.reindex(gained).dropna() < TWICE
-    found = Finding((bool(kept.mean() > 1 / 2),) if len(kept) else ())
+    held = Finding((bool(kept.mean() > 1 / 2),) if len(kept) else ())
     text = "speed is not bought with accuracy: {kept} of {n} faster cases do not double their error"
-    say.predict(text, found, kept=int(kept.sum()), n=len(kept))
+    say.predict(text, held, kept=int(kept.sum()), n=len(kept))
     speeds = verdicts.estimates(compare_models(data))
     told = ", ".join(f"{name} {speed}" for name, speed in speeds.items())
-    found = Finding(tuple(speed.exceeds(1 / LARGE) for speed in speeds), told)
-    say.predict("no whole model becomes more than 1.5 times slower", found)
+    held = Finding(tuple(speed.exceeds(1 / LARGE) for speed in speeds), told)
+    say.predict("no whole model becomes more than 1.5 times slower", held)
     tell_control(history, say)
 
 
@@ -403,7 +404,7 @@ medians = times.groupby("case", sort=False).median()
 cases = medians.join(last_release(compare(history, min_effect=0.05))).join(find_errors(history))
 absent = DataFrame(history["absent"], columns=["case", "release", "reason"])
 assert medians.isna().sum().sum() == len(absent), "a case is absent without a reason"
-profiles = {f"operators of {name}": found.rename_axis(name) for name, found in profiles.items()}
+profiles = {f"operators of {name}": frame.rename_axis(name) for name, frame in profiles.items()}
 study.appendix({case.name: case.model()}, cases=cases, absent=absent, **profiles)
 
 # %%

@@ -157,9 +157,9 @@ assert not result.failed, [(str(outcome), outcome.output) for outcome in result.
 
 tasks = {}
 for outcome in result.done:
-    options, found = outcome.task.options, outcome.record.data
+    options, data = outcome.task.options, outcome.record.data
     place = {"type": options["type"], "size": int(options["size"]), "run": outcome.task.run}
-    kept = {name: found[name] for name in ("shares", "measured")}
+    kept = {name: data[name] for name in ("shares", "measured")}
     tasks[str(outcome.task)] = {**place, "seconds": outcome.seconds, **kept}
 legend = f"{', '.join(args.types)} on {provider.label}, threads=1"
 study.keep(f"{legend}, {args.runs} processes of {args.repeat} samples", tasks=tasks)
@@ -270,8 +270,8 @@ study.show(verdicts)
 nodes = {}
 for name, model in write_models(args.sizes[-1], args.types[0]).items():
     feeds = ortmeter.random_feeds(model)
-    found = ortmeter.profile(model, feeds, provider=provider, threads=1, overhead=False)
-    nodes[name] = found.by_node()
+    ran = ortmeter.profile(model, feeds, provider=provider, threads=1, overhead=False)
+    nodes[name] = ran.by_node()
 kernels = concat(nodes, names=["candidate"]).droplevel(1)
 kernels["traffic"] = kernels["bytes"] / 2**20
 columns = {"op": "kernel", "traffic": "traffic (MiB)", "median": "median (µs)", "gb_per_s": "GB/s"}
@@ -330,9 +330,9 @@ def follow_sizes(cases, say):
         name = " ".join([case.overall.subject, case.coordinates.get("type", "")]).strip()
         verdicts.setdefault(name, []).append(case.overall.verdict)
     told = []
-    for name, found in verdicts.items():
-        decided = {*found} - {"undecided"}
-        kept = "keeps its verdict" if decided == {*found} else "is undecided"
+    for name, claims in verdicts.items():
+        decided = {*claims} - {"undecided"}
+        kept = "keeps its verdict" if decided == {*claims} else "is undecided"
         told.append(f"{name} {'changes its verdict' if len(decided) > 1 else kept}")
     if len({case.coordinates["size"] for case in cases}) > 1:
         say.add(f"From one size to another, {enumerate_items(told)}.")
@@ -349,9 +349,9 @@ def predict_traffic(cases, say):
     for name in list(TRAFFIC)[1:]:
         expected = TRAFFIC["two Adds"] / TRAFFIC[name]
         near = expected / FAR, expected * FAR
-        found = [claim.estimate.within(*near) for claim in at_largest if claim.subject == name]
+        held = [claim.estimate.within(*near) for claim in at_largest if claim.subject == name]
         text = f"traffic predicts {{expected:.2f}} for {name} at size {largest}"
-        say.predict(text, functools.reduce(operator.and_, found), expected=expected)
+        say.predict(text, functools.reduce(operator.and_, held), expected=expected)
 
 
 def predict_processes(cases, say):

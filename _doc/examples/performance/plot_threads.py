@@ -166,8 +166,8 @@ longer = measure_threads(tried, processes=args.longer)
 
 def find_shared(name):
     sizes = (2**k for k in range(8, 22))
-    found = ((n, shared_nodes(*make_operator(name, n), provider=provider)) for n in sizes)
-    return next((n for n, shared in found if any(shared.values())), None)
+    told = ((n, shared_nodes(*make_operator(name, n), provider=provider)) for n in sizes)
+    return next((n for n, shared in told if any(shared.values())), None)
 
 
 latency = {**usage.latency, **longer.latency}
@@ -186,18 +186,18 @@ study.keep(provider=provider.name, threads=most)
 
 def runs(data):
     """Runs without a pause, by scenario."""
-    return ortmeter.Comparison(found[0.0] for found in data.latency.values())
+    return ortmeter.Comparison(pauses[0.0] for pauses in data.latency.values())
 
 
 def second_thread(data, word):
     """Yield operator, elements, seconds of one thread, and what a second thread brings."""
-    found = runs(data)
-    alone = [n for n in found if n.endswith(", 1 thread") and n.split()[0] in data.shared_from]
+    compared = runs(data)
+    alone = [n for n in compared if n.endswith(", 1 thread") and n.split()[0] in data.shared_from]
     for name in alone:
         operator, elements = name.removesuffix(", 1 thread").split()
         both, level = f"{operator} {elements}, 2 threads, {word}", 1 - 0.01 / len(alone)
-        claim = found.speedup(name, both, confidence=level)
-        yield operator, int(elements), found[name].median, claim
+        claim = compared.speedup(name, both, confidence=level)
+        yield operator, int(elements), compared[name].median, claim
 
 
 def operators_plot(data):
@@ -220,8 +220,8 @@ study.show(operators_plot)
 
 def find_work(data, word, names):
     """Return the work in µs from which a second thread pays, None if that is not shown."""
-    found = second_thread(data, word)
-    threshold = find_threshold({work: claim for name, _, work, claim in found if name in names})
+    rows = second_thread(data, word)
+    threshold = find_threshold({work: claim for name, _, work, claim in rows if name in names})
     return 1e6 * threshold.value if threshold else None
 
 
@@ -257,8 +257,8 @@ def after_pauses(data):
             "latency (ms)": latency.typical.written(1e3),
             "CPU time (ms)": data.cpu[f"transformer, {setting}"][pause].typical.written(1e3),
         }
-        for setting, found in select(data, "transformer").items()
-        for pause, latency in found.items()
+        for setting, pauses in select(data, "transformer").items()
+        for pause, latency in pauses.items()
     }
     return to_frame(rows, "threads", "pause (ms)")
 
@@ -272,18 +272,18 @@ study.show(after_pauses)
 
 
 def means(data):
-    return ortmeter.Comparison(found[0.0].means for found in data.latency.values())
+    return ortmeter.Comparison(pauses[0.0].means for pauses in data.latency.values())
 
 
 def neighbours(data):
     """The transformer alone and near a neighbour, 99% intervals"""
-    found = means(data)
+    compared = means(data)
     rows = {setting: {} for setting in select(data, "alone")}
     for setting, scenario in itertools.product(rows, ("alone", "after", "beside")):
         alone, name = f"alone, {setting}", f"{scenario}, {setting}"
-        rows[setting][f"{scenario} (ms)"] = 1e3 * found[name].typical.value
+        rows[setting][f"{scenario} (ms)"] = 1e3 * compared[name].typical.value
         if name != alone:
-            rows[setting][f"{scenario}, speedup"] = found.speedup(alone, name).interval
+            rows[setting][f"{scenario}, speedup"] = compared.speedup(alone, name).interval
     return to_frame(rows, "threads")
 
 
@@ -339,19 +339,19 @@ def predict(data, say, gain, near, spent):
 def believe(data, say):
     spin, longest = f"{data.threads} threads, spin", max(data.pauses)
     settings, ms = select(data, "transformer"), 1e3 * longest
-    paused = {name: ortmeter.speedup(one[0.0], one[longest]) for name, one in settings.items()}
+    paused = {name: ortmeter.speedup(at[0.0], at[longest]) for name, at in settings.items()}
     pair = "transformer, 1 thread", "transformer, 2 threads, spin"
-    found = Speedups([runs(data).speedup(*pair)]).are("slower")
+    held = Speedups([runs(data).speedup(*pair)]).are("slower")
     cpu = estimate_ratio(*(data.cpu[name][0.0].seconds for name in reversed(pair)))
-    found &= Finding((cpu.exceeds(1),), f"{cpu} times the CPU time")
-    say.believe("#14018", "a second thread slows a model, and takes CPU time", found)
-    found = Speedups([means(data).speedup(f"alone, {spin}", f"after, {spin}")]).are("slower")
-    say.believe("#17011", "a model is slower right after another, because of threads", found)
-    found = Speedups([paused[spin]]).are("slower")
-    say.believe("#16135", "a pause of {ms:g} ms slows the next run", found, ms=ms)
+    held &= Finding((cpu.exceeds(1),), f"{cpu} times the CPU time")
+    say.believe("#14018", "a second thread slows a model, and takes CPU time", held)
+    held = Speedups([means(data).speedup(f"alone, {spin}", f"after, {spin}")]).are("slower")
+    say.believe("#17011", "a model is slower right after another, because of threads", held)
+    held = Speedups([paused[spin]]).are("slower")
+    say.believe("#16135", "a pause of {ms:g} ms slows the next run", held, ms=ms)
     slow = Speedups(paused.values()).are("slower").outcomes
-    found = Finding(slow, f"{slow.count(True)} of {len(slow)} are slower")
-    say.believe("#23461", "no setting of threads keeps a run fast after {ms:g} ms", found, ms=ms)
+    held = Finding(slow, f"{slow.count(True)} of {len(slow)} are slower")
+    say.believe("#23461", "no setting of threads keeps a run fast after {ms:g} ms", held, ms=ms)
 
 
 # %%
@@ -361,12 +361,12 @@ def conclude(data, say):
     sleep, stop, spin = (f"{data.threads} threads, {word}" for word in ("sleep", "stop", "spin"))
     stopped, gain = (runs(data).speedup(f"alone, {sleep}", f"alone, {n}") for n in (stop, spin))
     near = Speedups(
-        means(data).speedup(f"{one}, {sleep}", f"{one}, {spin}").named(f"a neighbour {one}")
-        for one in ("after", "beside")
+        means(data).speedup(f"{name}, {sleep}", f"{name}, {spin}").named(f"a neighbour {name}")
+        for name in ("after", "beside")
     )
-    spent = [data.cpu[f"transformer, {one}"][SHORT].seconds for one in (spin, sleep)]
+    spent = [data.cpu[f"transformer, {setting}"][SHORT].seconds for setting in (spin, sleep)]
     cpu = estimate_ratio(*spent)
-    costs = cpu.exceeds(2) or any(one.is_a("slower") for one in near)
+    costs = cpu.exceeds(2) or any(gain.is_a("slower") for gain in near)
 
     say.decide("", [stopped])
     say.answer(Speedups([gain]), **(COSTLY if costs else FREE))

@@ -73,7 +73,7 @@ legend = f"float32 on {provider.label}, threads={args.threads}"
 
 FOREST = "forest"
 made = {name: make_network(name) for name in args.models}
-models = {name: networks.export_network(one.model, one.inputs(2))[0] for name, one in made.items()}
+models = {name: networks.export_network(n.model, n.inputs(2))[0] for name, n in made.items()}
 batches = [(name, batch) for name in args.models for batch in args.batch]
 batches += [(FOREST, args.rows)] if FOREST in args.models else []
 cases = {f"{name}, {batch}": (name, made[name].inputs(batch, rng)) for name, batch in batches}
@@ -117,21 +117,21 @@ show(table(errors, f"Root mean square error, as a share of the largest output, {
 # runs next. On CUDA, each run waits for the device.
 
 
-def make_contenders(name, feeds):
+def make_candidates(name, feeds):
     model = made[name].model
-    found = {
+    candidates = {
         LIBRARY: network_candidate(model, feeds, **OPTIONS),
         ORT: ortmeter.session_candidate(models[name], feeds, **OPTIONS),
         UNBOUND: ortmeter.session_candidate(models[name], feeds, bound=False, **OPTIONS),
     }
     if args.inductor and name != FOREST:
-        found[INDUCTOR] = network_candidate(model, feeds, compiled=True, **OPTIONS)
-    return found
+        candidates[INDUCTOR] = network_candidate(model, feeds, compiled=True, **OPTIONS)
+    return candidates
 
 
 with networks.share_cores():
     results = ortmeter.measure_each(
-        {case: make_contenders(*who) for case, who in cases.items()},
+        {case: make_candidates(*who) for case, who in cases.items()},
         axis="case",
         processes=args.processes,
         repeat=args.repeat,
@@ -171,12 +171,12 @@ def compare(data, model="", candidate=ORT, baseline=LIBRARY):
 
 def latencies(data):
     """Medians (ms), speedups of onnxruntime with intervals that hold together at 99%"""
-    found = data.results.to_frame("s").pivot_table("median (s)", "case", "candidate", sort=False)
-    found = 1e3 * found.drop(columns=UNBOUND)
-    for other in found.columns.intersection([LIBRARY, INDUCTOR]):
+    table = data.results.to_frame("s").pivot_table("median (s)", "case", "candidate", sort=False)
+    table = 1e3 * table.drop(columns=UNBOUND)
+    for other in table.columns.intersection([LIBRARY, INDUCTOR]):
         gains = (*compare(data, "", ORT, other), *compare(data, FOREST, ORT, other))
-        found[f"over {other}"] = Series({gain.where["case"]: gain.interval for gain in gains})
-    return found
+        table[f"over {other}"] = Series({gain.where["case"]: gain.interval for gain in gains})
+    return table
 
 
 study.show(latencies)
@@ -230,26 +230,27 @@ def explain(data, case, confidence=0.99):
     gap = estimate_mean((eager - ours) / percent, confidence)
     kept = estimate_mean(turns.sum(axis="columns"), confidence)
     turns[FUSED] = turns.filter(["normalization", "elementwise"]).sum(axis="columns")
-    found = {kind: estimate_mean(turns[kind], confidence) for kind in turns}
+    means = {kind: estimate_mean(turns[kind], confidence) for kind in turns}
     rest, ends = gap.value - kept.value, (None, None)
     if gap.interval and kept.interval:
         half = np.hypot(gap.high - gap.value, kept.high - kept.value)
         ends = rest - half, rest + half
-    return {**found, MEMORY: Estimate(rest, *ends, confidence), ALL: gap}
+    return {**means, MEMORY: Estimate(rest, *ends, confidence), ALL: gap}
 
 
 # %%
 
 
-def write_percent(one):
-    return f"{one.value:+.0f}" + (f" ± {one.high - one.value:.0f}" if one.interval else "")
+def write_percent(estimate):
+    around = f" ± {estimate.high - estimate.value:.0f}" if estimate.interval else ""
+    return f"{estimate.value:+.0f}{around}"
 
 
 def explanations(data):
     """What ONNX Runtime saves, in % of a run of eager, 99% intervals"""
-    found = DataFrame({case: explain(data, case) for case in data.kinds["case"].unique()})
-    found = found.reindex([*KINDS, OUTSIDE, MEMORY, ALL]).dropna(how="all").rename_axis("kind")
-    return found.map(write_percent, na_action="ignore").fillna("")
+    table = DataFrame({case: explain(data, case) for case in data.kinds["case"].unique()})
+    table = table.reindex([*KINDS, OUTSIDE, MEMORY, ALL]).dropna(how="all").rename_axis("kind")
+    return table.map(write_percent, na_action="ignore").fillna("")
 
 
 study.show(explanations)
@@ -272,10 +273,10 @@ LEADS = {
 
 def name_cause(data, case):
     """Name the kind that explains most of a difference, with its share."""
-    found = explain(data, case, 1 - 0.01 / (len(KINDS) + 2))
-    shares = {kind: one.value / found[ALL].value for kind, one in found.items()}
+    means = explain(data, case, 1 - 0.01 / (len(KINDS) + 2))
+    shares = {kind: mean.value / means[ALL].value for kind, mean in means.items()}
     kind = max(shares.keys() - {OUTSIDE, ALL, FUSED}, key=shares.get)
-    if found[kind].exceeds(0) is None:
+    if means[kind].exceeds(0) is None:
         return "no operator is sure to explain it"
     return f"{kind}: {100 * shares[kind]:.0f}% of it"
 
@@ -290,10 +291,10 @@ def answer(data, say):
     trend = "undecided" if "undecided" in words else gains.trend
     say.add(f"{LEADS[trend]} {told} of {len(gains)} cases.")
     for verdict in ("faster", "slower"):
-        if found := Speedups(gain for gain in gains if gain.verdict == verdict):
-            case = found.largest.where["case"]
+        if won := Speedups(gain for gain in gains if gain.verdict == verdict):
+            case = won.largest.where["case"]
             place = case.replace(", ", ", batch ")
-            say.add(f"Most on {place}: {found.largest.effect} ({name_cause(data, case)}).")
+            say.add(f"Most on {place}: {won.largest.effect} ({name_cause(data, case)}).")
     known = gains.trend != "undecided"
     say.decide(f"{words.count('faster')} of {len(gains)} faster" if known else "undecided", gains)
     by_case = [(*gain.where["case"].split(", "), gain) for gain in gains]
@@ -314,8 +315,8 @@ def find_fused(data, gain):
     """Find whether what is fused explains at least half of a difference."""
     if not gain.is_difference:
         return Finding((None,))
-    found = explain(data, gain.where["case"])
-    fused, gap = found[FUSED], found[ALL].value
+    means = explain(data, gain.where["case"])
+    fused, gap = means[FUSED], means[ALL].value
     return Finding((fused.exceeds(gap / 2),), f"fused: {fused.value / gap:.0%} of the difference")
 
 
@@ -338,8 +339,8 @@ def predict(data, say):
     own = data.errors[~data.errors["case"].str.startswith(FOREST)]
     ratios = own[ORT] / own[LIBRARY]
     text = "neither is twice as far from float64: {least:.2f} to {most:.2f} times torch"
-    found = Finding(tuple(ratios.between(1 / 2, 2).tolist()))
-    say.predict(text, found, least=ratios.min(), most=ratios.max())
+    near = Finding(tuple(ratios.between(1 / 2, 2).tolist()))
+    say.predict(text, near, least=ratios.min(), most=ratios.max())
 
 
 # %%

@@ -193,7 +193,7 @@ def aligned(
     pairs = match(expected, got, similar)
     sizes: dict[int, float] = {}  # by position in `got`, those of its ancestors until known
     partner = {j: i for i, j in pairs}
-    found = []
+    placed = []
     for j, result in enumerate(got):
         before = max((sizes[parent] for parent in result.parents), default=0.0)
         sizes[j] = before
@@ -202,9 +202,9 @@ def aligned(
                 expected[partner[j]].value, result.value, tolerance=tolerance, on_mismatch="report"
             )
             sizes[j] = relative(error)
-            found.append((partner[j], Aligned(expected[partner[j]], result, error, before)))
-    found.sort(key=lambda item: item[0])
-    return Alignment(tuple(pair for _, pair in found), len(expected), len(got), tolerance)
+            placed.append((partner[j], Aligned(expected[partner[j]], result, error, before)))
+    placed.sort(key=lambda item: item[0])
+    return Alignment(tuple(pair for _, pair in placed), len(expected), len(got), tolerance)
 
 
 def relative(error: Discrepancy) -> float:

@@ -40,7 +40,7 @@ def run_exposed(
 
 def results_of(model: onnx.ModelProto, values: Mapping[str, Any]) -> list[Result]:
     """List the results of the nodes of a model that are numbers, in its order."""
-    found: list[Result] = []
+    results: list[Result] = []
     sources: dict[str, frozenset[int]] = {}  # name -> nearest results that it is computed from
     for node in model.graph.node:
         parents = frozenset().union(*(sources.get(name, frozenset()) for name in read_by(node)))
@@ -49,9 +49,9 @@ def results_of(model: onnx.ModelProto, values: Mapping[str, Any]) -> list[Result
             value = values.get(name)
             sources[name] = parents
             if computed and isinstance(value, np.ndarray) and value.dtype.kind in _NUMERIC:
-                sources[name] = frozenset([len(found)])
-                found.append(Result(name, node.name or name, operator_of(node), value, parents))
-    return found
+                sources[name] = frozenset([len(results)])
+                results.append(Result(name, node.name or name, operator_of(node), value, parents))
+    return results
 
 
 def operator_of(node: onnx.NodeProto) -> str:
@@ -142,11 +142,11 @@ def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
 def nodes_between(model: onnx.ModelProto, name: str, given: Mapping[str, Any]) -> tuple[str, ...]:
     """Nodes that compute a result from the steps before."""
     producer = {name: node for node in model.graph.node for name in node.output if name}
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     pending = [name]
     while pending:
         node = producer.get(pending.pop())
-        if node is not None and node.output[0] not in found and node.op_type != "Constant":
-            found[node.output[0]] = f"{node.op_type} ({node.name or node.output[0]})"
+        if node is not None and node.output[0] not in labels and node.op_type != "Constant":
+            labels[node.output[0]] = f"{node.op_type} ({node.name or node.output[0]})"
             pending += sorted(read_by(node) - given.keys())
-    return tuple(reversed(found.values()))
+    return tuple(reversed(labels.values()))

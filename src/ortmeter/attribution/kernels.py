@@ -308,13 +308,13 @@ class _Study:
         only = dict.fromkeys(self._local, self._of_baseline)
         all_but = dict.fromkeys(self._local, self._of_candidate)
         apart = {rank for rank, (change, *_) in self._local.items() if differing(change)}
-        for side, found, ranks in (
+        for side, effects, ranks in (
             (BASELINE, only, apart),
             (CANDIDATE, all_but, self._local.keys() - self._idle),
         ):
-            bar.update(len(found) - len(ranks))
+            bar.update(len(effects) - len(ranks))
             for rank, outputs in self._hybrid.swap_each(side, ranks):
-                found[rank] = self._compare_run(outputs)
+                effects[rank] = self._compare_run(outputs)
                 bar.update()
         nodes = [(rank, self._hybrid.steps[rank].node) for rank in sorted(self._local)]
         return tuple(
@@ -349,7 +349,7 @@ def _tf32_by_library(tf32: bool | Mapping[str, bool]) -> dict[str, bool]:
 def _settings(
     baseline: Side, candidate: Side, order: Sequence[str]
 ) -> list[tuple[dict[KernelKey, Swap], list[str]]]:
-    """Write the kernels and the sources of both sides, whose values go from one to the other."""
+    """List the kernels and the sources of both sides; the candidate keeps the kernels before."""
     settings: list[tuple[dict[KernelKey, Swap], list[str]]] = [({}, list(order))]
     for side in (baseline, candidate):
         kernels, names = settings[-1]

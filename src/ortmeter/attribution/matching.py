@@ -98,7 +98,7 @@ def _like_first(scores: np.ndarray, parents: Sequence[frozenset[int]]) -> list[i
     priority: list[int] = []
     for j in range(n):
         least = max((priority[parent] for parent in parents[j]), default=0)
-        # What looks like nothing of the first graph stays after what is before it.
+        # A result that resembles none of the first graph stays after the one before it.
         own = int(best[j]) if sure[j] else max(priority[-1:], default=0)
         priority.append(max(own, least))
     missing = [len(some) for some in parents]

@@ -211,11 +211,11 @@ def explain_optimization(
     reached = _LEVELS[: _LEVELS.index(optimization) + 1]
     outputs = {name: search.run(optimization=name) for name in reached}
     levels = {
-        name: compare_outputs(search.expected, found, tolerance) for name, found in outputs.items()
+        name: compare_outputs(search.expected, got, tolerance) for name, got in outputs.items()
     }
-    level = next((name for name, found in outputs.items() if not search.same(found)), None)
+    level = next((name for name, got in outputs.items() if not search.same(got)), None)
     repeated = search.discrepancy(search.run(optimization="none"))
-    found: list[OptimizerEffect] = []
+    effects: list[OptimizerEffect] = []
     undecided: tuple[str, ...] = ()
     remaining = search.discrepancy(outputs[optimization])
     candidates: Sequence[Optimizer] = ()
@@ -228,7 +228,7 @@ def explain_optimization(
         if search.is_late:
             undecided, responsible = tuple(names), {}
         changed = _changed_nodes(model, asked, list(responsible)) if responsible else {}
-        found = [
+        effects = [
             OptimizerEffect(
                 name,
                 level,
@@ -238,9 +238,9 @@ def explain_optimization(
             )
             for name, level in responsible.items()
         ]
-        found.sort(key=lambda effect: effect.alone.abs, reverse=True)
+        effects.sort(key=lambda effect: effect.alone.abs, reverse=True)
     return OptimizerExplanation(
-        levels, level, tuple(found), remaining, repeated, len(candidates), undecided
+        levels, level, tuple(effects), remaining, repeated, len(candidates), undecided
     )
 
 
@@ -297,17 +297,17 @@ class _Search:
 
         with progress_bar("optimizers", total=0) as bar:
             changed = [optimizer.name for optimizer in candidates if optimizer.changed]
-            # Without those that changed the graph, others may change it.
+            # With those that changed the graph disabled, others may change it.
             suspects = next((names for names in (changed, ran) if restores(names)), [])
-            found = minimal(suspects, still_restores)
-            for group in [o.name for o in candidates if o.has_rules and o.name in found]:
-                others = [name for name in found if name != group]
+            needed = minimal(suspects, still_restores)
+            for group in [o.name for o in candidates if o.has_rules and o.name in needed]:
+                others = [name for name in needed if name != group]
                 rules = [rule for rule in rewriting_rules() if rule not in levels]
                 if still_restores([*others, *rules]):
                     rules = minimal(rules, functools.partial(still_restores, kept=others))
                     levels |= dict.fromkeys(rules, levels[group])
-                    found = [*others, *rules]
-        return {name: levels[name] for name in found}
+                    needed = [*others, *rules]
+        return {name: levels[name] for name in needed}
 
 
 def _changed_nodes(
@@ -321,7 +321,7 @@ def _changed_nodes(
     for node in walk_nodes(full.graph.node):
         own = ", ".join(name for name in origins.get(node.name, ()) if name not in constants)
         done[_key(node)] = f"{node.op_type} ({own or node.name})"
-    found = {}
+    changed = {}
     for name in names:
         reduced = optimized_model(model, **without(session, (name,)))
         left = {
@@ -330,8 +330,8 @@ def _changed_nodes(
         }
         added = [told for key, told in done.items() if key not in left]
         removed = [told for key, told in left.items() if key not in done]
-        found[name] = tuple(added or removed)
-    return found
+        changed[name] = tuple(added or removed)
+    return changed
 
 
 def _key(node: onnx.NodeProto) -> tuple[Any, ...]:

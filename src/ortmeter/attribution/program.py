@@ -218,7 +218,7 @@ def explain_program(
     names = list(alone), list(program.graph_signature.user_outputs)
     restarts: Mapping[str, Any] = values
     before: dict[str, str] = {}
-    for _ in range(_PASSES):  # values that no error of the steps before reaches are aligned better
+    for _ in range(_PASSES):  # values are aligned better without the errors of the steps before
         got = known_as(_as_exported(proto, results_of(proto, restarts)), *names)
         pairs = aligned(wanted, got, Tolerance(), _similar).pairs
         if not pairs:
@@ -230,10 +230,10 @@ def explain_program(
             pair.got.name: pair.expected.value.astype(pair.got.value.dtype, copy=False)
             for pair in pairs
         }
-        found = {pair.got.name: pair.expected.name for pair in pairs}
-        if found == before:
+        names_of = {pair.got.name: pair.expected.name for pair in pairs}
+        if names_of == before:
             break
-        before = found
+        before = names_of
         cut, renamed = restarted(proto, given)
         added = {renamed[name]: value for name, value in given.items()}
         restarts = run_exposed(cut, {**feeds, **added}, run_config, **session)
@@ -288,7 +288,7 @@ def _placed(
     signature = program.graph_signature
     kinds = {spec.arg.name: type(spec.arg).__name__ for spec in signature.input_specs}
     names = [name for name in signature.user_inputs if kinds.get(name) == "TensorArgument"]
-    given = [one.name for one in declared_inputs(model)]
+    given = [declared.name for declared in declared_inputs(model)]
     if len(names) != len(given):
         raise FeedError(
             f"the program has {len(names)} inputs ({', '.join(names)}) and the model {len(given)} "
@@ -305,14 +305,14 @@ def _run(
 ) -> tuple[list[Result], dict[str, np.ndarray]]:
     """Run a program node by node: what each one gives, and the outputs by name."""
     torch = import_optional("torch", "torch")
-    found: list[Result] = []
+    results: list[Result] = []
 
     class Recorder(torch.fx.Interpreter):  # type: ignore[misc, name-defined]
         def run_node(self, node: Any) -> Any:
             value = super().run_node(node)
             if node.op == "call_function" and isinstance(value, torch.Tensor):
                 kept = as_numpy(value.detach().cpu()).copy()  # a later node may write into it
-                found.append(Result(node.name, _place(node), _target(node), kept))
+                results.append(Result(node.name, _place(node), _target(node), kept))
             return value
 
     module = program.module(check_guards=False)
@@ -324,7 +324,7 @@ def _run(
         raise ModelError(f"torch cannot run this program: {str(cause).splitlines()[0]}") from cause
     named = zip(program.graph_signature.user_outputs, outputs, strict=True)
     tensors = {name: value for name, value in named if isinstance(value, torch.Tensor)}
-    return found, {name: as_numpy(value.detach().cpu()) for name, value in tensors.items()}
+    return results, {name: as_numpy(value.detach().cpu()) for name, value in tensors.items()}
 
 
 def _target(node: Any) -> str:
@@ -349,14 +349,14 @@ def _as_exported(model: onnx.ModelProto, results: list[Result]) -> list[Result]:
         if entry.key == _FX_NODE
         for name in node.output
     }
-    found = []
+    named = []
     for result in results:
         origin = written.get(result.name, "")
         target = _TARGET.search(origin)
-        # The other nodes that the exporter writes for a target are its parts.
+        # Of the nodes that the exporter writes for a target, the last one has its result.
         is_last = origin.startswith(f"%{result.name} ")
-        found.append(replace(result, op=target.group(1)) if target and is_last else result)
-    return found
+        named.append(replace(result, op=target.group(1)) if target and is_last else result)
+    return named
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """Run a model in float64: its outputs, its operations, the range of its results."""
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,9 @@ from ortmeter.evaluator.float64 import to_float64
 from ortmeter.runtime.costs import node_cost
 from ortmeter.runtime.loading import ModelLike
 
-__all__ = ["Overflow", "Reference", "find_overflow", "first_power", "run_float64"]
+__all__ = ["Overflow", "Reference", "find_overflow", "run_float64"]
 
-_MOST = 64  # powers of two
+_POWERS = range(64)  # of two
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,9 @@ def run_float64(model: ModelLike, feeds: Mapping[str, Any]) -> Reference:
         read, written = (
             [None if a is None else np.asarray(a) for a in side] for side in (given, made)
         )
-        cost = node_cost(node, _shapes(read), _shapes(written), _types(read), _types(written))
+        # Operations do not depend on the types.
+        types = (["f64"] * len(side) for side in (read, written))
+        cost = node_cost(node, _shapes(read), _shapes(written), *types)
         flop += cost.flop if cost else 0.0
         for name, value in zip(node.output, written, strict=False):
             _note(ranges, name, node.op_type, value)
@@ -94,10 +97,6 @@ def run_float64(model: ModelLike, feeds: Mapping[str, Any]) -> Reference:
 
 def _shapes(arrays: list[Any]) -> list[tuple[int, ...] | None]:
     return [None if array is None else array.shape for array in arrays]
-
-
-def _types(arrays: list[Any]) -> list[DTypeLike | None]:
-    return [None if array is None else "f64" for array in arrays]  # only operations are read
 
 
 def _note(
@@ -165,33 +164,9 @@ def find_overflow(
         grown = {n: factor * v if v.dtype.kind == "f" else v for n, v in wide.items()}
         return run_float64(double, grown)
 
-    factor = first_power(lambda power: scaled(power).largest >= limit)
-    if factor is None:
+    power = bisect_left(_POWERS, True, key=lambda n: scaled(2.0**n).largest >= limit)
+    if power not in _POWERS:
         return Overflow(None)
+    factor = 2.0**power
     ranges = scaled(factor).ranges.items()
     return next(Overflow(factor, op, name) for name, (op, value) in ranges if value >= limit)
-
-
-def first_power(holds: Callable[[float], bool]) -> float | None:
-    """Return the first power of two, from 1, where something begins to hold, by bisection.
-
-    Parameters
-    ----------
-    holds : callable
-        ``f(power)``; once true, it is true of all larger powers.
-
-    Returns
-    -------
-    float or None
-        None when it does not hold at 2 :sup:`63`.
-
-    Examples
-    --------
-    >>> first_power(lambda power: power > 1000)
-    1024.0
-    """
-    low, high = -1, _MOST
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(2.0**middle) else (middle, high)
-    return 2.0**high if high < _MOST else None

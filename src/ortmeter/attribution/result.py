@@ -185,9 +185,9 @@ class _Ranked(Generic[AnyNode]):
         judged: Callable[[Discrepancy], tuple[float, float]] = severity(by)
 
         def rank(node: AnyNode) -> tuple[float, ...]:
-            moved: Discrepancy | None = getattr(node, self._JUDGED[0])
+            effect: Discrepancy | None = getattr(node, self._JUDGED[0])
             own: Discrepancy = getattr(node, self._JUDGED[1])
-            return (*((-1, 0) if moved is None else judged(moved)), judged(own)[1])
+            return (*((-1, 0) if effect is None else judged(effect)), judged(own)[1])
 
         return tuple(sorted(self.nodes, key=rank, reverse=True))
 
@@ -258,8 +258,8 @@ class Attribution(_Ranked[NodeAttribution]):
 
         rows = {f"{name} against float64": diff for name, diff in self.errors.items()}
         rows |= {"candidate against baseline": self.change, **self.controls}
-        found = {name: _figures(diff) | {"differ": differing(diff)} for name, diff in rows.items()}
-        return pd.DataFrame.from_dict(found, orient="index")
+        cells = {name: _figures(diff) | {"differ": differing(diff)} for name, diff in rows.items()}
+        return pd.DataFrame.from_dict(cells, orient="index")
 
     def __str__(self) -> str:
         if differing(self.change) == 0:

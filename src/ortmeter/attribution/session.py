@@ -150,10 +150,10 @@ def explain_session(
     nodes, remaining = walk.explain(exposed, by, budget_s)
     same = [_same_bits(value, exposed[name]) for name, value in outputs.items()]
     wanted = dict(zip(outputs, walk.outputs, strict=True))
-    found = compare_outputs(wanted, outputs, tolerance, typed=expected != "float64")
+    diffs = compare_outputs(wanted, outputs, tolerance, typed=expected != "float64")
     asked = compare(list(walk.outputs), list(outputs.values()))
     explained = compare(list(walk.outputs), [exposed[name] for name in outputs])
-    return SessionExplanation(nodes, found, asked, explained, all(same), expected, remaining, by=by)
+    return SessionExplanation(nodes, diffs, asked, explained, all(same), expected, remaining, by=by)
 
 
 class _Narrow(NamedTuple):
@@ -238,8 +238,8 @@ class _Walk:
         """Run the expected kernels on the expected results, and on those of the session."""
         steps = self._plan.steps
         expected, beside = (self._plan.start(self._given) for _ in range(2))
-        fused: dict[int, tuple[str, ...]] = {}  # by slot of what the session has not
-        found = []
+        fused: dict[int, tuple[str, ...]] = {}  # by slot of what the session lacks
+        reads = []
         with progress_bar("expected results", total=len(steps)) as bar:
             for rank, step in enumerate(steps):
                 step.execute(expected)
@@ -251,7 +251,7 @@ class _Walk:
                     got = [session[self._names[s]] for s in slots]
                     own = compare([beside[s] for s in slots], got)
                     total = compare([expected[s] for s in slots], got)
-                    found.append(_Read(rank, step.node, hidden, own, total))
+                    reads.append(_Read(rank, step.node, hidden, own, total))
                     for slot, value in zip(slots, got, strict=True):
                         beside[slot] = self._as_read(beside[slot], value)
                 else:
@@ -264,22 +264,22 @@ class _Walk:
                 bar.update()
         self.outputs = tuple(expected[slot] for slot in self._ends)
         self._beside = beside
-        return found
+        return reads
 
     def _mixed(self, count: int, is_late: Callable[[], bool]) -> tuple[Any, ...] | None:
         """Compute the outputs when the first suspects have the results of the session.
 
         Only what follows from the others is computed.
         """
-        values, moved = self._beside.copy(), set[int]()
+        values, recomputed = self._beside.copy(), set[int]()
         exact = set(self._ranks[count:])
         for rank in range(self._ranks[count], len(self._plan.steps)):
             if is_late():
                 return None
             step = self._plan.steps[rank]
-            if rank in exact or (rank in self._needed and not moved.isdisjoint(step.inputs)):
+            if rank in exact or (rank in self._needed and not recomputed.isdisjoint(step.inputs)):
                 step.store(values, step.apply(self._values(values, step.inputs)))
-                moved.update(slot for slot in step.outputs if slot)
+                recomputed.update(slot for slot in step.outputs if slot)
             for slot in self._freed[rank]:
                 values[slot] = None
         return self._values(values, self._ends)
@@ -292,12 +292,12 @@ class _Walk:
 
     def _values(self, values: Sequence[Any], slots: Sequence[int]) -> tuple[Any, ...]:
         """Take what a kernel reads: results of the session are converted each time."""
-        found = (values[slot] for slot in slots)
+        taken = (values[slot] for slot in slots)
         return tuple(
             self._memory.hold(as_numpy(value.value).astype(value.dtype))
             if isinstance(value, _Narrow)
             else value
-            for value in found
+            for value in taken
         )
 
 
@@ -318,7 +318,7 @@ def _uses(
 
 
 def _weight(own: Discrepancy) -> float:
-    """Own error relative to the largest value, 1 at most and for what has none."""
+    """Own error relative to the largest value: 1 at most, and where there is no such value."""
     is_relative = 0 < own.abs < own.largest
     return own.abs / own.largest if is_relative else 1.0
 
@@ -328,11 +328,11 @@ def _n_bytes(values: Sequence[Any]) -> int:
 
 
 def _effect(
-    expected: Sequence[Any], moved: Sequence[Any], types: Sequence[str | None]
+    expected: Sequence[Any], changed: Sequence[Any], types: Sequence[str | None]
 ) -> Discrepancy:
-    """Compare outputs of the expected types; their ulp are those of other types."""
-    whole = compare(list(expected), list(moved))
-    each = [compare(*pair) for pair in zip(expected, moved, strict=True)]
+    """Compare outputs in the expected types; the ulp are those of the types of the session."""
+    whole = compare(list(expected), list(changed))
+    each = [compare(*pair) for pair in zip(expected, changed, strict=True)]
     units = [
         _spacing(diff.dtype_got) / _spacing(wanted) if wanted and diff.dtype_got else 1.0
         for diff, wanted in zip(each, types, strict=True)

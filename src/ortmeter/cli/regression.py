@@ -61,7 +61,7 @@ def compare(
         if (least := min(m.processes for m in pair)) < MIN_PROCESSES:
             lacking.append(need(least))
         reasons = list(dict.fromkeys([*shared, *lacking]))
-        claim = compare_runs(*pair, moved=pace, name=f"the baseline of {stored.date:%Y-%m-%d}")
+        claim = compare_runs(*pair, drift=pace, name=f"the baseline of {stored.date:%Y-%m-%d}")
         if not reasons and not claim.has_interval:
             reasons.append(f"processes of {name} differ too much for an interval")
         if reasons:

@@ -80,30 +80,30 @@ def _array_reader(array: np.ndarray) -> Reader:
 
 
 def _read_strided(array: np.ndarray, start: int, stop: int) -> np.ndarray:
-    found: Any = np.nditer(  # its published types lack the setter of iterrange
+    pieces: Any = np.nditer(  # its published types lack the setter of iterrange
         array,
         ["external_loop", "buffered", "ranged", "refs_ok"],
         order="C",
         buffersize=stop - start,
     )
-    found.iterrange = (start, stop)
+    pieces.iterrange = (start, stop)
     out = np.empty(stop - start, array.dtype)
     end = 0
-    for piece in found:
+    for piece in pieces:
         out[end : end + piece.size] = piece
         end += piece.size
     return out
 
 
 def _read_text(read: Reader, start: int, stop: int) -> np.ndarray:
-    found = read(start, stop).tolist()
-    if not all(isinstance(text, str | bytes) for text in found):
-        types = sorted({type(value).__name__ for value in found})
+    texts = read(start, stop).tolist()
+    if not all(isinstance(text, str | bytes) for text in texts):
+        types = sorted({type(value).__name__ for value in texts})
         raise InvalidArgumentError(
             f"An array of objects ({', '.join(types)}) cannot be compared. Accepted: booleans, "
             "integers, floats, complex numbers and strings"
         )
-    decoded = [t.decode("utf-8", "backslashreplace") if isinstance(t, bytes) else t for t in found]
+    decoded = [t.decode("utf-8", "backslashreplace") if isinstance(t, bytes) else t for t in texts]
     return np.array(decoded, object)
 
 
@@ -122,7 +122,7 @@ def tensor_reader(tensor: "torch.Tensor") -> Callable[[int, int], "torch.Tensor"
         flat = tensor.view(-1)
         return lambda start, stop: flat[start:stop]
     dtype = tensor.dtype
-    if not dtype.is_complex:  # not every type can be gathered, the bits of all can
+    if not dtype.is_complex:  # torch.take refuses some types, but not their bits
         bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         tensor = tensor.view(bits[dtype.itemsize])
 

@@ -296,12 +296,12 @@ def layer_norm_error_bound(
     x, n = values.astype(np.float64), values.shape[-1]
     scale, bias = (as_numpy(operand).astype(np.float64) for operand in (scale, bias))
     check_finite(scale, bias)
-    mean, moved = (array[..., None] for array in _mean(values, accumulate))  # the mean, its error
+    mean, mean_error = (array[..., None] for array in _mean(values, accumulate))
     u, tiny = unit_roundoff(accumulate), _tiny(accumulate)
 
     growth = (n - 1) * u
     growth += _roundings(6, u) * (1 + growth)
-    of_square = moved * (2 * np.abs(mean) + moved)
+    of_square = mean_error * (2 * np.abs(mean) + mean_error)
     squares = np.square(x).mean(-1, keepdims=True) + np.square(mean) + of_square
     variance = x.var(-1, keepdims=True) + epsilon
     error = growth * squares + of_square + 2 * tiny
@@ -311,8 +311,8 @@ def layer_norm_error_bound(
         sigma = np.sqrt(variance)
         loss = np.expm1(-0.5 * np.log1p(-relative))  # the relative error of its inverse
 
-        spread = moved * (1 + loss) + loss * np.abs(x - mean)
-        spread += _roundings(8, u) * (1 + loss) * (np.abs(x) + np.abs(mean) + moved)
+        spread = mean_error * (1 + loss) + loss * np.abs(x - mean)
+        spread += _roundings(8, u) * (1 + loss) * (np.abs(x) + np.abs(mean) + mean_error)
         spread = np.abs(scale) * np.where(np.isfinite(loss), spread / sigma, np.inf)
         spread += _roundings(8, u) * np.abs(bias)
         expected = np.where(sigma > 0, (x - mean) / sigma, 0) * scale + bias

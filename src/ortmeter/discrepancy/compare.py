@@ -106,14 +106,14 @@ def max_diff(
     compared: list[_Compared] = []
     differences: list[Difference] = []
     for place in pairs(expected, got):
-        found = _compare(place, options) if isinstance(place, Pair) else place
-        if isinstance(found, _Compared):
-            compared.append(found)
-            differences += found.differences
+        result = _compare(place, options) if isinstance(place, Pair) else place
+        if isinstance(result, _Compared):
+            compared.append(result)
+            differences += result.differences
         elif on_mismatch == "raise":
-            raise ShapeMismatchError(f"{found}; nothing is broadcast")
+            raise ShapeMismatchError(f"{result}; nothing is broadcast")
         else:
-            differences.append(found)
+            differences.append(result)
     return _put_together(compared, differences, options)
 
 
@@ -192,16 +192,16 @@ def _kind(side: Side) -> str:
 def _put_together(
     compared: Sequence[_Compared], differences: Sequence[Difference], options: Options
 ) -> Discrepancy:
-    parts = [one.figures for one in compared] or [Figures.of_nothing(exact=True)]
+    parts = [arrays.figures for arrays in compared] or [Figures.of_nothing(exact=True)]
     figures = parts[0] if len(parts) == 1 else add_up(parts)
     largest = figures.worst[0]
     worst = max(compared, key=_Compared.severity, default=None)
-    over = max(compared, key=lambda one: one.figures.over[0], default=None)
+    over = max(compared, key=lambda arrays: arrays.figures.over[0], default=None)
     return Discrepancy(
         abs=_as_float(largest) if isinstance(largest, Fraction) else largest,
         rel=figures.rel,
         ulp=figures.ulp,
-        ulp_at_max=max((one.ulp_at_max for one in compared), default=0),
+        ulp_at_max=max((arrays.ulp_at_max for arrays in compared), default=0),
         sum=figures.sum,
         largest=figures.largest,
         n=figures.counts["n"],
@@ -254,8 +254,8 @@ def assert_close(
     verdict = tolerance.check(diff)
     if verdict:
         return diff
-    found = (pair for pair in pairs(expected, got) if isinstance(pair, Pair))
-    rows = [row for pair in found for row in _worst_elements(pair, equal_nan=equal_nan)]
+    matched = (pair for pair in pairs(expected, got) if isinstance(pair, Pair))
+    rows = [row for pair in matched for row in _worst_elements(pair, equal_nan=equal_nan)]
     raise AssertionError("\n".join([str(verdict), str(diff), *_table(rows)]))
 
 

@@ -42,11 +42,11 @@ def compare_on_device(
             stop = min(start + _LENGTH, got.numel())
             e, g = (read(start, stop).to(torch.float64) for read in readers)
             rows.append(_reduce_piece(e, g, kind, options))
-        found = torch.stack(rows).cpu().tolist()
+        figures = torch.stack(rows).cpu().tolist()
     number = int if kind.is_exact else float
     names: tuple[str | float, ...] = ("n", "n_finite", "n_nan", "n_inf", "n_over", *THRESHOLDS)
     parts = []
-    for start, row in zip(starts, found, strict=True):
+    for start, row in zip(starts, figures, strict=True):
         worst, rel, ulp, total, largest, at, share, over_at, *counts = row
         if worst == math.inf:  # rare: the host knows how to go beyond float64
             stop = min(start + _LENGTH, got.numel())
@@ -105,9 +105,9 @@ def _beyond(
         limits.append((error, e.mul(terms[1]).add(terms[0])))
     if tolerance.ulp is not None:
         limits.append((ulp, torch.full_like(ulp, tolerance.ulp)))
-    over = torch.stack([found > limit for found, limit in limits] or [share > 0]).any(0)
-    for found, limit in limits:
-        share = torch.maximum(share, torch.where(over, found / limit, 0.0).nan_to_num(0, torch.inf))
+    over = torch.stack([value > limit for value, limit in limits] or [share > 0]).any(0)
+    for value, limit in limits:
+        share = torch.maximum(share, torch.where(over, value / limit, 0.0).nan_to_num(0, torch.inf))
     return over, share
 
 

@@ -24,7 +24,7 @@ THRESHOLDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 
 _EXPONENT = 0x7FF << 52  # bits of the exponent of a float64; 0x7FF is twice its bias, plus one
 _MAX_THREADS = 8  # of 5 MiB
-_DOWN = 0.25  # keeps in float64 the modulus of every difference; exact for what would overflow
+_DOWN = 0.25  # a scale at which no modulus overflows, exact for large numbers
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Figures:
 
     ulp: float
     sum: float
-    # Largest error, a fraction if float64 overflows, and the opposite of its position: the first
-    # wins.
+    # Largest error, a fraction if float64 overflows, and minus its position: the maximum of equal
+    # errors is the first one.
     worst: tuple[float | Fraction, int]
     over: tuple[float, int] = (0.0, 0)  # the same, of errors beside their limit, if beyond it
     rel: float = 0.0
@@ -76,7 +76,7 @@ def measure_arrays(expected: Side, got: Side, kind: Arithmetic, options: Options
     The figures are the same whatever the number of threads.
     """
     readers = expected.read, got.read
-    if got.dtype == "s":  # the error of a string that differs is 1: true was expected
+    if got.dtype == "s":  # two strings are equal, 1, or not, 0: 1 is expected
         readers = (
             lambda start, stop: np.ones(stop - start, np.bool_),
             lambda *piece: np.equal(expected.read(*piece), got.read(*piece), dtype=object),
@@ -160,8 +160,8 @@ class _Comparer:
         if tolerance is not None and tolerance.atol:
             options = replace(options, tolerance=replace(tolerance, atol=tolerance.atol * scale))
         error = distance(e, g)
-        one = _Comparer(self._kind, error.size, options)
-        one._fill(figures, error, e, g, worst=int(error.argmax()), places=(start, index))
+        comparer = _Comparer(self._kind, error.size, options)
+        comparer._fill(figures, error, e, g, worst=int(error.argmax()), places=(start, index))
         if scale != 1:
             largest, at = figures.worst
             figures.worst = Fraction(largest) / Fraction(scale), at

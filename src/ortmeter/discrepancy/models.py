@@ -190,24 +190,24 @@ def compare_outputs(
     """
     pairs, alone = _paired(expected, got)
     diffs = {
-        label: max_diff(expected[one], got[two], tolerance=tolerance, on_mismatch="report")
-        for label, (one, two) in pairs.items()
+        label: max_diff(expected[first], got[second], tolerance=tolerance, on_mismatch="report")
+        for label, (first, second) in pairs.items()
     }
     if not typed:
-        diffs = {label: _without_types(found) for label, found in diffs.items()}
+        diffs = {label: _without_types(diff) for label, diff in diffs.items()}
     worst_first = sorted(diffs.items(), key=lambda item: _severity(item[1]), reverse=True)
-    by_name = tuple(label for label, (one, two) in pairs.items() if one == two)
-    by_rank = tuple(label for label, (one, two) in pairs.items() if one != two)
+    by_name = tuple(label for label, (first, second) in pairs.items() if first == second)
+    by_rank = tuple(label for label, (first, second) in pairs.items() if first != second)
     return ModelDiff(dict(worst_first), by_name, by_rank, alone, *_shared(*feeds), tolerance)
 
 
-def _without_types(found: Discrepancy) -> Discrepancy:
-    return replace(found, differences=tuple(d for d in found.differences if d.kind != "dtype"))
+def _without_types(diff: Discrepancy) -> Discrepancy:
+    return replace(diff, differences=tuple(d for d in diff.differences if d.kind != "dtype"))
 
 
-def _severity(found: Discrepancy) -> tuple[float, ...]:
-    mismatches = found.n_nan + found.n_inf
-    return not found.same_structure, mismatches, found.n_over or 0, found.ulp_at_max
+def _severity(diff: Discrepancy) -> tuple[float, ...]:
+    mismatches = diff.n_nan + diff.n_inf
+    return not diff.same_structure, mismatches, diff.n_over or 0, diff.ulp_at_max
 
 
 def _paired(
@@ -218,7 +218,7 @@ def _paired(
     left = [name for name in expected if name not in pairs], [n for n in got if n not in pairs]
     if len(left[0]) == len(left[1]):
         ranks = zip(*left, strict=True)
-        return pairs | {f"{one} / {two}": (one, two) for one, two in ranks}, ()
+        return pairs | {f"{first} / {second}": (first, second) for first, second in ranks}, ()
     if not pairs:
         raise InvalidArgumentError(
             f"the models have {len(expected)} and {len(got)} outputs: {', '.join(expected)} "

@@ -1,4 +1,4 @@
-"""Products of few bits: how far rounding may take them."""
+"""Low-bit matrix products: how far rounding may take them."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -17,7 +17,7 @@ _PARTS = 3  # left operand, right operand, result
 
 
 def quantized_matmul_bound(x: np.ndarray, w: np.ndarray, grids: Sequence[Grid]) -> np.ndarray:
-    r"""Bound the error of a product of matrices when operands and result are rounded to few bits.
+    r"""Bound the error of a low-bit matrix product, whose operands and result are rounded.
 
     Parameters
     ----------
@@ -54,10 +54,10 @@ def quantized_matmul_bound(x: np.ndarray, w: np.ndarray, grids: Sequence[Grid]) 
         raise InvalidArgumentError(f"grids={grids!r}. Accepted: three, with 2 bits at least")
     left, right = x.astype(np.float64), w.astype(np.float64)
     dx, dw = _step(left, grids[0]), _step(right, grids[1])
-    moved: np.ndarray = np.abs(left) @ dw + dx @ np.abs(right) + dx @ dw
-    moved += matmul_error_bound(x.astype(np.float32), w.astype(np.float32), dtype="float32")
+    error: np.ndarray = np.abs(left) @ dw + dx @ np.abs(right) + dx @ dw
+    error += matmul_error_bound(x.astype(np.float32), w.astype(np.float32), dtype="float32")
     # The largest result that a grid must hold, and that a type rounds, is itself inexact.
-    total: np.ndarray = moved + _step(np.abs(left @ right) + moved, grids[2])
+    total: np.ndarray = error + _step(np.abs(left @ right) + error, grids[2])
     return total
 
 

@@ -107,7 +107,7 @@ class Tolerance:
         return Verdict(tuple(failures))
 
     def _check_largest(self, diff: "Discrepancy", *, is_known: bool) -> list[str]:
-        """Judge the largest errors, unless the answer is known and they cannot tell."""
+        """Judge the largest errors; raise when they cannot tell, unless the answer is known."""
         failures = []
         if self.ulp is not None and diff.ulp > self.ulp:
             failures.append(f"ulp {diff.ulp:.6g} > {self.ulp:g}")

@@ -39,22 +39,22 @@ def pairs(expected: Any, got: Any, path: str = "") -> Iterator[Pair | Difference
 
     A list and a tuple match, a mapping matches what has attributes of these names, in any order.
     """
-    one, two = children(expected, path), children(got, path)
+    left, right = children(expected, path), children(got, path)
     if expected is None and got is None:
         return
-    if one is None and two is None and expected is not None and got is not None:
+    if left is None and right is None and expected is not None and got is not None:
         yield Pair(path, expected, got)
-    elif one is None or two is None or one.is_sequence != two.is_sequence:
+    elif left is None or right is None or left.is_sequence != right.is_sequence:
         yield Difference("structure", path, _describe(expected), _describe(got))
-    elif one.is_sequence and len(one.held) != len(two.held):
-        yield Difference("structure", path, *(f"{len(node.held)} items" for node in (one, two)))
+    elif left.is_sequence and len(left.held) != len(right.held):
+        yield Difference("structure", path, *(f"{len(node.held)} items" for node in (left, right)))
     else:
-        for key, (step, _) in (one.held | two.held | one.held).items():
-            if key in one.held and key in two.held:
-                yield from pairs(one.held[key][1], two.held[key][1], path + step)
+        for key, (step, _) in (left.held | right.held | left.held).items():
+            if key in left.held and key in right.held:
+                yield from pairs(left.held[key][1], right.held[key][1], path + step)
             else:
-                there = (node.held.get(key) for node in (one, two))
-                kinds = (_describe(found[1]) if found else "nothing" for found in there)
+                there = (node.held.get(key) for node in (left, right))
+                kinds = (_describe(entry[1]) if entry else "nothing" for entry in there)
                 yield Difference("structure", path + step, *kinds)
 
 

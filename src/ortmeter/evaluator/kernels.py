@@ -1,9 +1,9 @@
 """Choose the kernel of a node: what the user swaps, else the first source that takes its inputs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
+from ortmeter.dated import Fact, read_facts
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator.node import Node, domain_name
 from ortmeter.evaluator.values import Signature, describe, signature
@@ -30,68 +30,34 @@ class Source(Protocol):
         """Return the kernel of a node, or refuse."""
 
 
-@dataclass(frozen=True)
-class KnownError:
+class KnownError(Fact, frozen=True, kw_only=True):
     """A wrong answer of a source, for an operator of the standard domain.
 
-    Only the types, ranks and presence of the inputs may count in ``applies``, not their values.
+    Only the types, ranks and presence of the inputs may count, not their values.
     """
 
     source: str
     op_type: str
     reason: str
-    applies: Callable[[Node, Sequence[Any]], bool] = lambda _node, _inputs: True
+    given: int | None = None
+    missing: int | None = None
+    opset_below: int | None = None
+    reads_sequence: bool = False
+    attributes: Mapping[str, str] = {}
 
-
-def _given(inputs: Sequence[Any], position: int) -> bool:
-    return position < len(inputs) and inputs[position] is not None
-
-
-def _resize_aligned_by_scales(node: Node, inputs: Sequence[Any]) -> bool:
-    mode = node.attributes.get("coordinate_transformation_mode")
-    return mode == "align_corners" and not _given(inputs, 3)
-
-
-KNOWN_ERRORS = (
-    # onnxruntime 1.31
-    KnownError(
-        "ort",
-        "Attention",
-        "its matrix product before softmax ignores the causal mask after a past, and it refuses a "
-        "mask shorter than the keys",
-        lambda _node, inputs: _given(inputs, 3),
-    ),
-    KnownError("ort", "DFT", "errors of 1e-4 in float32 for lengths that are not a power of two"),
-    KnownError("ort", "STFT", "errors of 1e-5 in float32, that of its DFT"),
-    KnownError(
-        "ort",
-        "MaxUnpool",
-        "indices are read in the output shape given, not in the one that the kernel implies",
-        lambda _node, inputs: _given(inputs, 2),
-    ),
-    KnownError(
-        "ort",
-        "Resize",
-        "align_corners uses the rounded output size, not the scales as the tests of ONNX do",
-        _resize_aligned_by_scales,
-    ),
-    # onnx 1.23
-    KnownError(
-        "reference",
-        "Optional",
-        "a sequence becomes a sequence of sequences",
-        lambda _node, inputs: bool(inputs) and isinstance(inputs[0], list),
-    ),
-    *(
-        KnownError(
-            "reference",
-            op_type,
-            "the axes after the axis are one before opset 13; this normalizes one axis",
-            lambda node, _inputs: node.opset < 13,  # noqa: PLR2004 - see the reason
+    def applies(self, node: Node, inputs: Sequence[Any]) -> bool:
+        """Check that every condition holds."""
+        present = {rank for rank, value in enumerate(inputs) if value is not None}
+        return (
+            (self.given is None or self.given in present)
+            and self.missing not in present
+            and (self.opset_below is None or node.opset < self.opset_below)
+            and (not self.reads_sequence or (bool(inputs) and isinstance(inputs[0], list)))
+            and all(node.attributes.get(name) == text for name, text in self.attributes.items())
         )
-        for op_type in ("Softmax", "LogSoftmax", "Hardmax")
-    ),
-)
+
+
+KNOWN_ERRORS = read_facts(__package__, "known_errors.toml", KnownError)
 """Every known error: such a source is passed over, unless ``kernels`` asks for it."""
 
 

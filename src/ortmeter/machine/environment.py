@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ortmeter.dated import Fact, read_facts
 from ortmeter.runtime.cpu import cpu_info, usable_cores
 from ortmeter.runtime.providers import probe_providers
 
@@ -19,38 +20,10 @@ __all__ = ["environment"]
 
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch", "ortmeter")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# What ONNX Runtime 1.31 reads on CPU and CUDA, and the libraries of NVIDIA, that chooses kernels,
-# threads or settings of a session. Other variables are not kept: they may hold secrets.
-_VARIABLES = (
-    "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
-    "ORT_BEAM_SEARCH_USE_FAST_TOPK", "ORT_CUDA_GEMM_AUTO_TUNE",
-    "ORT_CUDA_GEMM_GRAPH_REPLAY_TUNING", "ORT_CUDA_GEMM_OPTIONS", "ORT_CUDA_TUNABLE_OP_ENABLE",
-    "ORT_CUDA_TUNABLE_OP_TUNING_ENABLE", "ORT_DECODER_MASKED_ATTENTION_LOAD_KV_DATA_IN_FLIGHT",
-    "ORT_DISABLE_DECODER_ATTENTION", "ORT_DISABLE_FLASH_ATTENTION", "ORT_DISABLE_FLASH_DECODE",
-    "ORT_DISABLE_FUSED_ATTENTION", "ORT_DISABLE_FUSED_CROSS_ATTENTION",
-    "ORT_DISABLE_FUSED_KV_DEQUANT", "ORT_DISABLE_MEMORY_EFFICIENT_ATTENTION",
-    "ORT_DISABLE_MOE_GEMV", "ORT_DISABLE_MOE_GEMV_FUSED_FINALIZE",
-    "ORT_DISABLE_SPARSE_ATTENTION_INPUT_VALIDATION", "ORT_DISABLE_TRT_FLASH_ATTENTION",
-    "ORT_ENABLE_CUDNN_FLASH_ATTENTION", "ORT_ENABLE_FP4_CUTLASS_GEMM",
-    "ORT_ENABLE_FP4_CUTLASS_UNSAFE", "ORT_ENABLE_FP4_GEMV", "ORT_ENABLE_LEAN_ATTENTION",
-    "ORT_ENABLE_NVFP4_CUTLASS_GEMM", "ORT_ENABLE_PDL", "ORT_ENABLE_QMOE_INT2_PREFILL",
-    "ORT_ENABLE_SMALL_N_GEMV", "ORT_ENABLE_XQA", "ORT_ENABLE_XQA_NATIVE_KV",
-    "ORT_ENABLE_XQA_PER_CHANNEL_KV", "ORT_FORCE_DETERMINISTIC_MOE", "ORT_FP4_GEMV_AUTOTUNE",
-    "ORT_FP4_GEMV_COL_TILES", "ORT_FP4_GEMV_KSPLIT", "ORT_FP4_GEMV_MATCH_K",
-    "ORT_FP4_GEMV_MATCH_N", "ORT_FP4_GEMV_MAX_M", "ORT_FP4_NATIVE_MAX_TOKENS_PER_EXPERT",
-    "ORT_FP4_PREFILL_MIN_TOKENS", "ORT_FP4_SM80_GEMM", "ORT_FP8_DEQUANT_SCRATCH_MIB",
-    "ORT_FP8_GEMV_DISABLE_GB10_TUNING", "ORT_FP8_GEMV_KSPLIT", "ORT_FP8_GEMV_MATCH_K",
-    "ORT_FP8_GEMV_MATCH_N", "ORT_FP8_GEMV_MAX_M", "ORT_FP8_GEMV_MMA", "ORT_FPA_INTB_GEMM",
-    "ORT_FPA_INTB_GEMV_PAIRED_K", "ORT_FPA_INTB_PROFILE_M", "ORT_GDN_PLAN",
-    "ORT_GQA_DISABLE_FLASH_ATTENTION", "ORT_INTER_OP_NUM_THREADS", "ORT_INTRA_OP_NUM_THREADS",
-    "ORT_LINEAR_ATTENTION_COL_SEQ_THRESHOLD", "ORT_LINEAR_ATTENTION_ROW_SPLIT",
-    "ORT_LOAD_CONFIG_FROM_MODEL", "ORT_MATMULNBITS_CHUNK_SIZE", "ORT_MATMULNBITS_FORCE_CHUNKED",
-    "ORT_MATMULNBITS_M_CHUNK_SIZE", "ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32",
-    "ORT_MIN_SEQ_LEN_FLASH_ATTENTION_PACKED_QKV", "ORT_MLAS_QKGEMM_S8_APPROX_VNNI",
-    "ORT_NVFP4_GEMV_RAW_LAYOUT", "ORT_QMOE_CPU_QNBIT_GEMM", "ORT_QMOE_FP4_DEEPGEMM",
-    "ORT_QMOE_INT_DEQUANT_MAX_SCRATCH_BYTES", "ORT_QMOE_ROW_TILE_SIZE", "ORT_TRANSFORMER_OPTIONS",
-    "ORT_USE_MLAS_Q4_GEMM_MOE",
-)  # fmt: skip
+
+
+class _Variables(Fact, frozen=True):
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -143,7 +116,7 @@ def environment() -> Environment:
         gpus=_gpus(),
         precision=_precision_policy(),
         commit=_git_commit(),
-        variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        variables=_known_variables(),
     )
 
 
@@ -160,6 +133,11 @@ def _system_name() -> str:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):
         return f"{platform.system()} {platform.release()}"
+
+
+def _known_variables() -> dict[str, str]:
+    known = read_facts(__package__, "variables.toml", _Variables)
+    return {name: os.environ[name] for fact in known for name in fact.names if name in os.environ}
 
 
 def _thread_settings() -> dict[str, int]:

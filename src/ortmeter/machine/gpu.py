@@ -65,7 +65,7 @@ def _look(nvml: Any, gpu: Any) -> list[str]:
         except (nvml.NVMLError, AttributeError):
             return None
 
-    found = []
+    findings = []
     number = ask("nvmlDeviceGetIndex")
     label, command = f"GPU {number}", f"nvidia-smi -i {number}"
     kinds = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
@@ -75,16 +75,16 @@ def _look(nvml: Any, gpu: Any) -> list[str]:
     if others or busy:
         used = f", which is {busy}% busy" if busy else ""
         who = f"other processes ({len(others)}) use" if others else "something uses"
-        found.append(f"{who} {label}{used}: {command} lists them, stop them")
+        findings.append(f"{who} {label}{used}: {command} lists them, stop them")
     reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:  # its name before
         reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
     if told := [text for bit, text in _REASONS.items() if reasons & bit]:
-        found.append(f"the clocks of {label} are lowered ({', '.join(told)}): wait, cool it")
+        findings.append(f"the clocks of {label} are lowered ({', '.join(told)}): wait, cool it")
     clock, most = ask("nvmlDeviceGetClockInfo", 1), ask("nvmlDeviceGetMaxClockInfo", 1)  # 1: SM
     if clock and most and clock < _LOW_CLOCK * most:
         seen = f"the clock of {label} is {clock} of {most} MHz"
-        found.append(f"{seen}: lock it with {command} --lock-gpu-clocks=MHZ")
+        findings.append(f"{seen}: lock it with {command} --lock-gpu-clocks=MHZ")
     if ask("nvmlDeviceGetPersistenceMode") == 0:
-        found.append(f"{label} unloads its driver between processes: {command} -pm 1")
-    return found
+        findings.append(f"{label} unloads its driver between processes: {command} -pm 1")
+    return findings

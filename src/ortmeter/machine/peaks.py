@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["Peaks", "add_shares", "measured_peaks"]
 
 _HEADER = '<ir_version: 10, opset_import: ["": 21]>'
-# A shorter work measures launches and synchronizations as well.
+# Shorter works would measure launches and synchronizations.
 _LONG_ENOUGH_S = {"cpu": 5e-3, "cuda": 20e-3}
 _GEMM_SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-# Larger than the caches; on CUDA, one copy does not last.
+# Larger than the caches. On CUDA, it takes several copies to last long enough.
 _COPY_BYTES = {"cpu": 2**26, "cuda": 2**29}
 _COPIES = {"cpu": (1,), "cuda": (1, 4, 16, 64, 256)}
 _SHARES = {
@@ -172,7 +172,7 @@ _Feeds = dict[str, np.ndarray]
 
 @functools.cache
 def _gemm_gflop_per_s(provider: Provider, threads: int, itype: int) -> float:
-    # The arrays are made in the memory of the host, of which GPUs rarely have less.
+    # Arrays are made in the memory of the host; a GPU that has less ends the search.
     most = half_of_memory() / 2 / numpy_dtype(itype).itemsize
     sizes = (n for n in _GEMM_SIZES if 3 * n**2 <= most)
     works = ((2 * n**3, *_gemm(n, itype, provider.name)) for n in sizes)
@@ -198,8 +198,8 @@ def _gemm(size: int, itype: int, provider: str) -> tuple[onnx.ModelProto, _Feeds
 
 @functools.cache
 def _copy_gb_per_s(provider: Provider, threads: int) -> float:
-    moved = 2 * _COPY_BYTES[provider.name]
-    works = ((n * moved, *_copy(n, provider.name)) for n in _COPIES[provider.name])
+    n_bytes = 2 * _COPY_BYTES[provider.name]
+    works = ((n * n_bytes, *_copy(n, provider.name)) for n in _COPIES[provider.name])
     return _best_throughput(works, provider, threads)
 
 

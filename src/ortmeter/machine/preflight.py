@@ -133,16 +133,16 @@ def preflight(
     }
     if provider is not None and provider.name == "cuda":
         checks["GPU"] = gpu_findings(provider)
-    findings = tuple(one for found in checks.values() for one in found or ())
-    unknown = tuple(name for name, found in checks.items() if found is None)
+    findings = tuple(finding for told in checks.values() for finding in told or ())
+    unknown = tuple(name for name, told in checks.items() if told is None)
     return Preflight(findings, tuple(boost or ()), unknown, after)
 
 
-def refuse_noisy(found: Preflight) -> None:
+def refuse_noisy(checked: Preflight) -> None:
     """Refuse to measure on a machine that is not fit."""
-    if not found.is_quiet:
+    if not checked.is_quiet:
         raise OrtMeterError(
-            f"this machine is {found}. Accepted: one that is fit, or any without --strict"
+            f"this machine is {checked}. Accepted: one that is fit, or any without --strict"
         )
 
 
@@ -167,7 +167,7 @@ def _count(root: Path, cores: Collection[int]) -> Counters:
         stolen=sum(stolen) / hertz if stolen else None,
         swapped=sum(swapped.values()) if swapped else None,
         throttled=sum(throttled) if throttled else None,
-        held=max((n for found in held for n in found.values()), default=None),
+        held=max((n for counts in held for n in counts.values()), default=None),
     )
 
 
@@ -179,8 +179,8 @@ def _core_times(root: Path) -> Iterator[tuple[int, list[int]]]:
 
 
 def _uptime(root: Path) -> float | None:
-    found = re.match(r"\d{1,20}\.\d\d\b", _read(root / "proc/uptime"))
-    return None if found is None else float(found[0])
+    uptime = re.match(r"\d{1,20}\.\d\d\b", _read(root / "proc/uptime"))
+    return None if uptime is None else float(uptime[0])
 
 
 def _grown(before: float | None, after: float | None) -> float | None:
@@ -199,21 +199,21 @@ def _load(spent: Counters, threads: int, cores: int) -> list[str] | None:
 
 
 def _quota(spent: Counters, threads: int, cores: int, root: Path) -> list[str]:
-    found = []
+    findings = []
     usable = min(cores, cpu_quota(root) or cores)
     # Without a number, onnxruntime counts the cores of the machine, whatever the quota.
     asked = threads or cores
     if asked > usable:
         limit = "" if usable == cores else ", the quota of this container"
-        found.append(
+        findings.append(
             f"{asked} thread{'s' if asked > 1 else ''} on {usable:.3g} cores{limit}: ask for "
             f"--threads {max(int(usable), 1)} at most"
         )
     if spent.held:
-        found.append(
+        findings.append(
             f"the quota stopped this container {spent.held:.0f} times: ask for fewer threads"
         )
-    return found
+    return findings
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
@@ -239,7 +239,7 @@ def _governor(root: Path, cores: Collection[int], boost: list[str] | None) -> li
 
 
 def _boost(root: Path) -> list[str] | None:
-    """Most machines boost, and are used so: the control tells when the frequency moves."""
+    """Note a boosted frequency: most machines have it, and a reference workload shows its drift."""
     folder = root / "sys/devices/system/cpu"
     switches = {"cpufreq/boost": "1", "intel_pstate/no_turbo": "0"}
     states = {name: _read(folder / name).strip() for name in switches}
@@ -274,16 +274,16 @@ def _swap(spent: Counters, root: Path) -> list[str] | None:
     memory = _numbers(root / "proc/meminfo", "MemTotal:", "SwapTotal:", "SwapFree:")
     if len(memory) < 3:  # noqa: PLR2004 - all of them
         return None
-    found = []
+    findings = []
     used = memory["SwapTotal:"] - memory["SwapFree:"]
     if used > _SWAP_SHARE * memory["MemTotal:"]:
-        found.append(
+        findings.append(
             f"{used / 2**20:.1f} GiB of memory are swapped out, and read from the disk when they "
             "are needed: free memory, then swapoff -a"
         )
     if spent.swapped:
-        found.append(f"{spent.swapped:.0f} pages are swapped meanwhile: free memory")
-    return found
+        findings.append(f"{spent.swapped:.0f} pages are swapped meanwhile: free memory")
+    return findings
 
 
 def _of_cores(root: Path, cores: Collection[int], file: str) -> list[str]:

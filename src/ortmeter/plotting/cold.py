@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 _MS = 1e3
 
 
-def cold_plot(found: ColdStart, *, title: str) -> "Axes":
+def cold_plot(start: ColdStart, *, title: str) -> "Axes":
     """Plot the phases until the first result, one row per candidate.
 
     Parameters
     ----------
-    found : ColdStart
+    start : ColdStart
         What :func:`~ortmeter.workloads.startup.cold_start` returns.
     title : str
         Title of the plot.
@@ -37,16 +37,16 @@ def cold_plot(found: ColdStart, *, title: str) -> "Axes":
     >>> ax = cold_plot(ColdStart(times, {"model": {}}), title="Start")
     >>> plt.close(ax.figure)
     """
-    names = found.names
+    names = start.names
     ax = new_axes(2.2 + 0.4 * len(names))
     places = range(len(names))
     labels = [IMPORT, SESSION, FIRST]
     left = np.zeros(len(names))
     for rank, phase in enumerate(labels):
-        widths = np.array([_MS * found.typical(name, phase).value for name in names])
+        widths = np.array([_MS * start.typical(name, phase).value for name in names])
         ax.barh(places, widths, left=left, height=0.6, color=series_style(rank)["color"])
         left += widths
-    sums = [found.typical(name, RESULT) for name in names]
+    sums = [start.typical(name, RESULT) for name in names]
     known = [(place, e.value, *e.interval) for place, e in enumerate(sums) if e.interval]
     if known:
         rows, middle, low, high = np.transpose(known)
@@ -58,4 +58,4 @@ def cold_plot(found: ColdStart, *, title: str) -> "Axes":
     ax.set_xlim(left=0)
     ax.set(xlabel="time to the first result (ms), lower is better", ylabel="candidate")
     add_legend(ax, labels)
-    return finish(ax, title, found.times.how)
+    return finish(ax, title, start.times.how)

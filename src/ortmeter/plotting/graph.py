@@ -31,7 +31,7 @@ _FILLS = {
 }
 _HOT = "#e4572e"
 _STANDARD_DOMAINS = {"", "ai.onnx"}
-# The layout of a graph takes more than a proportional time.
+# The time of a layout grows faster than the number of nodes.
 MAX_NODES = 1000
 MAX_LINES = 5
 MAX_VALUES = 6

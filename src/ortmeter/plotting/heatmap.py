@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 # ones, lost on a light page, nor the darkest ones, lost on a dark page.
 _PALETTE, _SLOWER, _FASTER = "PuOr", (0.06, 0.36), (0.64, 0.94)
 _LARGEST = 16  # a larger ratio has the same colour
-_TICKS = (2, 4, 8, _LARGEST)
 _ROW, _MARGINS = 0.21, 2.5  # inches
 _STYLES: dict[str, dict[str, Any]] = {
     "undecided": {"facecolor": "none", "edgecolor": GREY, "hatch": "////", "alpha": 0.45},
@@ -145,7 +144,7 @@ def _add_scale(axes: "np.ndarray") -> None:
     from matplotlib.colors import Normalize
     from matplotlib.patches import Patch
 
-    most = math.log2(_LARGEST)
+    most = int(math.log2(_LARGEST))
     figure = axes[0].figure
     bar = figure.colorbar(
         ScalarMappable(Normalize(-most, most), _palette()),
@@ -154,11 +153,8 @@ def _add_scale(axes: "np.ndarray") -> None:
         aspect=40,
         pad=0.02,
         label="times slower  |  times faster",
-    )
-    logs = [math.log2(tick) for tick in _TICKS]
-    names = [str(tick) for tick in _TICKS]
-    bar.set_ticks(
-        [*(-log for log in reversed(logs)), 0, *logs], labels=[*reversed(names), "1", *names]
+        ticks=range(-most, most + 1),
+        format=lambda log, _: f"{2 ** abs(log):g}",
     )
     bar.ax.tick_params(colors=GREY, labelsize=8)
     bar.ax.xaxis.label.set(color=GREY, fontsize=9)

@@ -120,10 +120,10 @@ def _place(claim: Speedup) -> str:
     return ", ".join(map(str, claim.where.values()))
 
 
-def _only(found: set[str], what: str) -> str:
-    if len(found) != 1:
+def _only(values: set[str], what: str) -> str:
+    if len(values) != 1:
         raise InvalidArgumentError(
-            f"claims have the {what} {sorted(found)}. Accepted: speedups over one baseline, along "
+            f"claims have the {what} {sorted(values)}. Accepted: speedups over one baseline, along "
             "one axis"
         )
-    return found.pop()
+    return values.pop()

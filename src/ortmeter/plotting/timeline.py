@@ -52,8 +52,8 @@ def timeline_plot(profile: Profile, *, title: str, caption: str = "") -> "Axes":
     2
     >>> plt.close(ax.figure)
     """
-    runs = profile.by_iteration().set_index("iteration")
-    durations = runs.loc[runs["steady"], "duration"].sort_values()
+    runs = profile.steady_runs.set_index("iteration")
+    durations = runs["duration"].sort_values()
     shown = int(durations.index[len(durations) // 2])
     events = profile.events[profile.events["iteration"] == shown]
     column = "name" if events["name"].nunique() <= _MAX_ROWS else "op"

@@ -1,7 +1,7 @@
 """What to try, from a profile and its graph: findings with their evidence.
 
-Each check is a function of :class:`Facts` that yields findings. The share of the time that a
-finding could save bounds it: an operator that is removed takes no time, the others still do.
+Each check is a function of :class:`Facts` that yields findings. A finding saves at most the time of
+the nodes that it is about.
 """
 
 import dataclasses
@@ -81,8 +81,8 @@ def advise(
     facts = Facts(profile, feeds, threads, usable, settings)
     if facts.nodes.empty:
         return ()
-    found = [finding for check in CHECKS for finding in check(facts)]
-    kept = [f for f in found if f.share is None or f.share >= LEAST_SHARE]
+    findings = [finding for check in CHECKS for finding in check(facts)]
+    kept = [f for f in findings if f.share is None or f.share >= LEAST_SHARE]
     return tuple(sorted(kept, key=lambda f: -1 if f.share is None else -f.share))
 
 
@@ -138,14 +138,14 @@ def _casts(facts: Facts) -> Iterator[Finding]:
     elif added and facts.written:
         told += f", and prevent fusions; ONNX Runtime added {added} of them"
         advice = "the model in float32: the CPU computes most operators in float32 only"
-        # Without them, other nodes may be fused: all the time may change.
+        # Other nodes may be fused without these casts: what that saves is not bounded.
         yield dataclasses.replace(facts.finding("casts", rows, told, advice), share=None)
     else:
         yield facts.finding("casts", rows, told, "the whole model in one type")
 
 
 def _layout(facts: Facts) -> Iterator[Finding]:
-    """Nodes that move data; a launch on a device tells nothing of that."""
+    """Nodes that move data, on the CPU: on a device, only their launches are timed."""
     if facts.profile.devices:
         return
     rows = facts.ops(_MOVES)
@@ -171,7 +171,7 @@ def _layout(facts: Facts) -> Iterator[Finding]:
 
 
 def _fusions(facts: Facts) -> Iterator[Finding]:
-    """Fusions that one tensor prevents; the same advice holds for the same operators."""
+    """Fusions that one tensor prevents, in one finding when their operators are the same."""
     original, nodes = facts.profile.original, facts.nodes
     if original is None:
         return
@@ -214,9 +214,8 @@ def _launches(facts: Facts) -> Iterator[Finding]:
     many = short["calls"].sum()
     if on_device:  # the host is busy with launches
         share = short["median"].sum() / run_us
-    else:  # a machine that interrupts each run is in its total, and in none of the medians
-        runs = facts.profile.by_iteration()
-        total = max(runs["duration"][runs["steady"]].sum(), 1)
+    else:  # the total holds interruptions, which no median shows
+        total = max(facts.profile.steady_runs["duration"].sum(), 1)
         share = 1 - max(long["median"].sum() / run_us, long["total"].sum() / total)
     share = float(np.clip(share, 0, 1))
     if many < _SHORT_COUNT or share < _SHORT_SHARE:
@@ -249,23 +248,23 @@ def _denormals(facts: Facts) -> Iterator[Finding]:
         return
     sizes = facts.profile.memory()["output_size"].sum()
     size = None if pd.isna(sizes) else int(sizes)
-    found = denormal_tensors(original, facts.feeds, size)
+    shares = denormal_tensors(original, facts.feeds, size)
     touched = {
-        name for name, node in facts.written.items() if found.keys() & {*node.input, *node.output}
+        name for name, node in facts.written.items() if shares.keys() & {*node.input, *node.output}
     }
     made_of = zip(facts.nodes["name"].astype(str), facts.nodes["origin"], strict=True)
     rows = facts.nodes[[not touched.isdisjoint((name, *origin)) for name, origin in made_of]]
     if rows.empty:
         return
-    worst = max(found, key=found.__getitem__)
+    worst = max(shares, key=shares.__getitem__)
     can_try = CAN_FLUSH and not facts.profile.devices
     told = trial(facts, "zeros instead", {}, denormals_as_zero) if can_try else ""
     if told is not None:
         yield facts.finding(
             "denormal numbers",
             rows,
-            f"{plural(len(found), 'tensor')} with numbers so small that a CPU may compute them "
-            f"slowly, {found[worst]:.1%} of {worst!r}{told}",
+            f"{plural(len(shares), 'tensor')} with numbers so small that a CPU may compute them "
+            f"slowly, {shares[worst]:.1%} of {worst!r}{told}",
             "--session-config session.set_denormal_as_zero=1, in a command of its own: the first "
             "session of a process decides",
         )

@@ -17,7 +17,7 @@ from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
 
-# A denormal number costs about a hundred others: fewer than these cannot be felt.
+# Smallest share that changes a time: a denormal number costs about a hundred others.
 _LEAST = 1e-3
 _DTYPES = (np.float32, np.float64)
 #: Whether :func:`denormals_as_zero` has an effect.

@@ -158,7 +158,7 @@ def _refuse_value(path: str, content: bytes) -> NoReturn:
 def _split(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Cut a JSON array into arrays; each comes with its offset in the file."""
     offset, buffer, bracket = 0, b"", b""
-    # Twice as much each time that no event starts: a file in one block is not copied at each read.
+    # Read twice as much when no event starts: a file of one block is not copied each time.
     while chunk := stream.read(max(_BLOCK, len(buffer))):
         buffer += chunk
         cut = buffer.rfind(_START)
@@ -229,13 +229,13 @@ class Columns:
 def collect(blocks: Iterable[Sequence[Event]]) -> tuple[Columns, Columns]:
     """Gather the executions of kernels, and everything else, fences of old versions included."""
     rows: dict[Description, int] = defaultdict(itertools.count().__next__)
-    found = []
+    arrays = []
     # Without any event, an empty block still tells the types and the shapes of the arrays.
     for events in itertools.chain([[]], blocks):
         row = np.fromiter((rows[_describe(event)] for event in events), np.int64)
         values = itertools.chain.from_iterable(map(_integers, events))
-        found.append((row, np.fromiter(values, np.int64).reshape(-1, 3 + len(SIZES))))
-    row, integers = map(np.concatenate, zip(*found, strict=True))
+        arrays.append((row, np.fromiter(values, np.int64).reshape(-1, 3 + len(SIZES))))
+    row, integers = map(np.concatenate, zip(*arrays, strict=True))
     (thread, start, duration), sizes = np.split(np.ascontiguousarray(integers.T), [3])
     if np.any(duration < 0) or any(np.any(np.abs(t) > _LONGEST_US) for t in (start, duration)):
         raise ValueError("a duration below zero, or a time above half a year")

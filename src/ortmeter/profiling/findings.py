@@ -83,8 +83,7 @@ class Facts:
     @functools.cached_property
     def profiled_us(self) -> float:
         """Latency of a run with the profiler."""
-        runs = self.profile.by_iteration()
-        return float(runs["duration"][runs["steady"]].median())
+        return float(self.profile.steady_runs["duration"].median())
 
     @property
     def run_us(self) -> float:
@@ -110,9 +109,9 @@ def count(rows: pd.DataFrame) -> str:
 
 def some(items: Iterable[str]) -> str:
     """Write the first items, and how many are left."""
-    found = list(items)
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more
+    texts = list(items)
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more
 
 
 def plural(count: int, what: str) -> str:

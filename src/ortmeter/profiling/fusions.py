@@ -91,8 +91,8 @@ def find_near_misses(
     anchors = [node for node in graph.nodes if node.name in remaining]
     anchors.sort(key=lambda node: -remaining[node.name])
     tried = ((anchor, variants) for anchor in anchors if (variants := graph.variants(anchor)))
-    found = (_try(graph, *one, provider) for one in itertools.islice(tried, _MOST_TRIED))
-    return [miss for miss in found if miss]
+    misses = (_try(graph, *attempt, provider) for attempt in itertools.islice(tried, _MOST_TRIED))
+    return [miss for miss in misses if miss]
 
 
 class _Graph:
@@ -116,13 +116,13 @@ class _Graph:
 
         One of the last nodes may be what reads that tensor: each one is left out in turn.
         """
-        found = []
+        sets = []
         for region in self._regions(anchor):
             read = {name for node in region for name in node.input}
             ends = [n for n in region if n is not anchor and not read & set(n.output)]
-            found.append(region)
-            found += [[n for n in region if n is not end] for end in ends if len(ends) > 1]
-        return [nodes for nodes in found if self.inner(nodes)]
+            sets.append(region)
+            sets += [[n for n in region if n is not end] for end in ends if len(ends) > 1]
+        return [nodes for nodes in sets if self.inner(nodes)]
 
     def _regions(self, anchor: onnx.NodeProto) -> Iterator[list[onnx.NodeProto]]:
         if anchor.op_type in _APPENDED:
@@ -144,7 +144,7 @@ class _Graph:
         for _ in range(after):
             level = self._kept((r for n in level for o in n.output for r in self.readers[o]), kinds)
             names.update(node.name for node in level)
-            # A factor, 0.5 x in a Gelu, may come from the side.
+            # Another node may compute a factor: 0.5 x in a Gelu.
             sides = self._kept((self.producer.get(i) for n in level for i in n.input), {"Mul"})
             names.update(n.name for n in sides if not self.constants.isdisjoint(n.input))
         return [node for node in self.nodes if node.name in names]
@@ -158,16 +158,16 @@ class _Graph:
     def inner(self, region: Sequence[onnx.NodeProto]) -> dict[str, tuple[str, ...]]:
         """Find the tensors inside that are needed outside, with the nodes that read them there."""
         names = {node.name for node in region}
-        found = {}
+        needed = {}
         for output in (output for node in region for output in node.output):
             readers = self.readers[output]
             outside = tuple(node.name for node in readers if node.name not in names)
             if len(outside) < len(readers) and (outside or output in self.outputs):
-                found[output] = outside
-        return found
+                needed[output] = outside
+        return needed
 
     def cut(self, region: Sequence[onnx.NodeProto], more: Sequence[str] = ()) -> onnx.ModelProto:
-        """Make a model of some nodes, with their constants; its outputs are what none reads."""
+        """Make a model of some nodes and their constants; its outputs are what none reads."""
         read = {name for node in region for name in node.input if name}
         written = [name for node in region for name in node.output if name]
         inputs = read.difference(written, self.constants)
@@ -191,7 +191,7 @@ def _try(
         except (ValueError, OrtMeterError):  # a type is not known, or the cut is not a model
             continue
         if obstacles:
-            # A product keeps its time, as does what is at the heart of a chain.
+            # Fusing saves what is appended to a product, and all of a chain but its anchor.
             pair = anchor.op_type in _APPENDED
             saved = tuple(node.name for node in nodes if (node is anchor) == pair)
             return NearMiss(tuple(node.name for node in nodes), saved, fused, obstacles)

@@ -53,7 +53,7 @@ def name_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
 
     The same model is returned when every node has a name, else a copy.
     """
-    taken = {found.node.name for found in walk(model.graph)}
+    taken = {held.node.name for held in walk(model.graph)}
     if "" not in taken:
         return model
     named = onnx.ModelProto()
@@ -83,8 +83,8 @@ def find_nodes(kinds: pd.DataFrame, model: onnx.ModelProto) -> list[GraphNode | 
     may be executed, and saved, in another order than they were written.
     """
     by_key: dict[tuple[str, str, str | None], list[GraphNode]] = defaultdict(list)
-    for found in walk(model.graph):
-        by_key[found.node.name, found.node.op_type, found.parent or None].append(found)
+    for held in walk(model.graph):
+        by_key[held.node.name, held.node.op_type, held.parent or None].append(held)
     unnamed: dict[tuple[str, str | None], list[int]] = defaultdict(list)
     matched: list[GraphNode | None] = []
     names = kinds["name"].tolist()
@@ -98,16 +98,16 @@ def find_nodes(kinds: pd.DataFrame, model: onnx.ModelProto) -> list[GraphNode | 
         candidates = by_key.get(("", op, parent), [])
         indices = [int(names[i].rpartition("_")[2]) for i in positions]
         if len(candidates) == len(positions) and indices == sorted(indices):
-            for i, found in zip(positions, candidates, strict=True):
-                matched[i] = found
+            for i, held in zip(positions, candidates, strict=True):
+                matched[i] = held
     return matched
 
 
 def find_domains(kinds: pd.DataFrame, model: onnx.ModelProto) -> list[str | None]:
-    """Find the domain of each row; that of a node not found is the only one of its operator."""
+    """Find the domain of each row: that of its node, or else the only one of its operator."""
     by_op: dict[str, set[str]] = defaultdict(set)
-    for found in walk(model.graph):
-        by_op[found.node.op_type].add(found.domain)
+    for held in walk(model.graph):
+        by_op[held.node.op_type].add(held.domain)
     return [
         node.domain if node else next(iter(by_op[op])) if len(by_op[op]) == 1 else None
         for node, op in zip(find_nodes(kinds, model), kinds["op"], strict=True)
@@ -121,18 +121,18 @@ def find_origins(
 
     Empty for what the optimizer inserted, or when no name tells.
     """
-    before = [found.node for found in walk(original.graph)]
-    after = [found.node for found in walk(optimized.graph)]
+    before = [held.node for held in walk(original.graph)]
+    after = [held.node for held in walk(optimized.graph)]
     producer = {name: rank for rank, node in enumerate(before) for name in node.output if name}
     same = _same_tensors(after, producer)
     kept = [node for node in after if node.op_type not in _COPIES]
     targets = {node.name: _targets(node, same, producer) for node in kept}
     boundary = set().union(*targets.values()) | {t.name for t in optimized.graph.initializer}
-    found = {
+    origins = {
         name: _between(wanted, boundary - wanted, before, producer)
         for name, wanted in targets.items()
     }
-    return {node.name: found.get(node.name, ()) for node in after}
+    return {node.name: origins.get(node.name, ()) for node in after}
 
 
 def _same_tensors(nodes: Iterable[onnx.NodeProto], known: Iterable[str]) -> dict[str, str]:

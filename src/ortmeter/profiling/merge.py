@@ -91,10 +91,8 @@ def merge_profiles(baseline: Profile, candidate: Profile) -> pd.DataFrame:
 
 def _steady(profile: Profile) -> tuple[pd.DataFrame, int]:
     """Kernels of the steady runs, without the columns that are not needed, and number of runs."""
-    runs = profile.by_iteration()
-    kept = runs["iteration"][runs["steady"]]
     columns = [*NODE, "signature", "iteration", "self_duration", *_TENSORS]
-    return profile.events.loc[profile.events["iteration"].isin(kept), columns], len(kept)
+    return profile.steady[columns], len(profile.steady_runs)
 
 
 def _nodes(steady: pd.DataFrame, runs: int, known: Sequence[str]) -> pd.DataFrame:
@@ -139,7 +137,7 @@ def _stack(sides: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _match(nodes: pd.DataFrame) -> Ints:
-    """Row of each node: one of the candidate has that of the node of the baseline it matches."""
+    """Row of each node in the table; two nodes that match have the same."""
     place = nodes.groupby(["side", "kind", "name"], observed=True).cumcount()
     named = nodes.assign(place=place).duplicated(["kind", "name", "place"], keep=False)
     in_order = nodes[~named].groupby(["side", "kind"]).cumcount()

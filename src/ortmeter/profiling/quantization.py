@@ -63,15 +63,15 @@ def float_operators(
     for node in nodes:
         for name in node.input:
             readers[name].append(node)
-    found: dict[str, tuple[list[str], list[str]]] = {}
+    groups: dict[str, tuple[list[str], list[str]]] = {}
     for node in nodes:
         after = [reader for output in node.output for reader in readers[output]]
         if reason := _reason(node, made, {reader.op_type for reader in after}):
-            names, around = found.setdefault(reason, ([], []))
+            names, around = groups.setdefault(reason, ([], []))
             names.append(node.name)
             around += [made[name].name for name in node.input if name in made]
             around += [reader.name for reader in after if reader.op_type in CONVERSIONS]
-    return found
+    return groups
 
 
 def _reason(node: onnx.NodeProto, made: Collection[str], after: Collection[str]) -> str | None:
@@ -87,7 +87,7 @@ def _reason(node: onnx.NodeProto, made: Collection[str], after: Collection[str])
 
 
 def count_precisions(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
-    """Count what a graph of few bits is made of.
+    """Count what a low-bit graph is made of.
 
     Parameters
     ----------
@@ -98,8 +98,8 @@ def count_precisions(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
     -------
     dict of str to int
         ``nodes``, ``casts``, ``conversions`` between integers and floating-point numbers,
-        ``products of few bits``, ``products in float``, and ``left in float``: operators beside a
-        conversion that :func:`float_operators` finds.
+        ``low-bit matrix products``, ``products in float``, and ``left in float``: operators beside
+        a conversion that :func:`float_operators` finds.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def count_precisions(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
     kinds = {
         "casts": {"Cast"},
         "conversions": {*CONVERSIONS, "DynamicQuantizeLinear"},
-        "products of few bits": _INTEGER_PRODUCTS,
+        "low-bit matrix products": _INTEGER_PRODUCTS,
         "products in float": _PRODUCTS,
     }
     left = sum(len(names) for names, _ in float_operators(nodes).values())

@@ -129,7 +129,7 @@ def read_frames(
             f"holds no complete run (model_run) among its {len(kernels) + len(others)} events, "
             f"{len(kernels)} of which are kernels",
         )
-    if graph is not None:  # which tells the domains, the file does not
+    if graph is not None:  # the file does not tell the domains
         codes = number(events, ["name", "op", "parent"])
         domains = find_domains(first_rows(events, codes), graph)
         events = events.assign(domain=_category(domains, codes))
@@ -138,12 +138,12 @@ def read_frames(
 
 def keep_runs(frame: pd.DataFrame, runs: Sequence[int]) -> pd.DataFrame:
     """Keep the events of some runs, which are numbered again in that order."""
-    # The last one is for what is outside of the runs.
+    # The last element is for what is outside of the runs, whose iteration is -1.
     last = np.max(frame["iteration"].to_numpy(), initial=max(runs))
     kept = np.full(last + 2, NO_RUN, np.int64)
     kept[list(runs)] = np.arange(len(runs))
-    found = frame.assign(iteration=kept[frame["iteration"]])
-    return found[found["iteration"] != NO_RUN].reset_index(drop=True)
+    numbered = frame.assign(iteration=kept[frame["iteration"]])
+    return numbered[numbered["iteration"] != NO_RUN].reset_index(drop=True)
 
 
 def _events_frame(kernels: Columns, runs: Columns) -> pd.DataFrame:
@@ -151,10 +151,10 @@ def _events_frame(kernels: Columns, runs: Columns) -> pd.DataFrame:
     iteration = iterations(kernels, runs)
     parent = parents(kernels, iteration)
     inner = _inner_duration(kernels, parent)
-    # A kernel of a coarse clock may start with its body.
+    # When the clock is coarse, a kernel and its body may start at the same time.
     order = np.lexsort((kernels.position, _depth(parent), kernels.start))
     names = [name.removesuffix(KERNEL) for name in kernels.names]
-    # One more description, for no parent.
+    # The row after the descriptions stands for no parent.
     parent_row = np.where(parent < 0, len(names), kernels.row[parent])[order]
     ordered = kernels.select(order)
     columns = {
@@ -200,15 +200,15 @@ def iterations(events: Columns, runs: Columns) -> Ints:
     """
     if not len(runs):
         return np.full(len(events), NO_RUN, np.int64)
-    found = _latest(events, runs)
+    ranks = _latest(events, runs)
     if not np.any(runs.start[1:] < _end(runs)[:-1]):
-        return found
+        return ranks
     for thread in np.unique(runs.thread):
         own = np.flatnonzero(runs.thread == thread)
         mine = np.flatnonzero(events.thread == thread)
         rank = _latest(events.select(mine), runs.select(own))
-        found[mine[rank != NO_RUN]] = own[rank[rank != NO_RUN]]
-    return found
+        ranks[mine[rank != NO_RUN]] = own[rank[rank != NO_RUN]]
+    return ranks
 
 
 def _latest(events: Columns, runs: Columns) -> Ints:
@@ -235,10 +235,10 @@ def parents(kernels: Columns, iteration: Ints) -> Ints:
     An event is recorded when it ends: a kernel comes after those of its body, which started after
     it, in the same thread.
     """
-    found = np.full(len(kernels), -1, np.int64)
+    parent = np.full(len(kernels), -1, np.int64)
     encloses = np.array([d.op in _WITH_BODY for d in kernels.descriptions], bool)[kernels.row]
     if not encloses.any():
-        return found
+        return parent
     # Only kernels recorded before an enclosing one, in its thread and run, may be in its body.
     pending: dict[tuple[int, int], list[int]] = {}
     places = zip(kernels.thread.tolist(), iteration.tolist(), strict=True)
@@ -246,9 +246,9 @@ def parents(kernels: Columns, iteration: Ints) -> Ints:
     for i, (place, is_parent) in enumerate(zip(places, encloses.tolist(), strict=True)):
         before = pending.setdefault(place, [])
         while is_parent and before and starts[before[-1]] >= starts[i]:
-            found[before.pop()] = i
+            parent[before.pop()] = i
         before.append(i)
-    return found
+    return parent
 
 
 def _inner_duration(kernels: Columns, parent: Ints) -> Ints:
@@ -323,8 +323,8 @@ def _tensors(types: _Types, shapes: _Shapes) -> str:
 
 def _category(values: Sequence[str | None], rows: Ints) -> pd.Categorical:
     """Make a column of categories from values, distinct or not, and the row of each event."""
-    codes, found = pd.factorize(np.fromiter(values, object, len(values)))
-    column = pd.Categorical.from_codes(codes[rows], pd.Index(found, dtype="str"))
+    codes, categories = pd.factorize(np.fromiter(values, object, len(values)))
+    column = pd.Categorical.from_codes(codes[rows], pd.Index(categories, dtype="str"))
     return column.remove_unused_categories()
 
 

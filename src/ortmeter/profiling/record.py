@@ -16,7 +16,7 @@ from ortmeter.timing import Comparison, Measurement, speedup
 from ortmeter.timing.measurement import format_seconds
 
 _US_PER_S = 1e6
-_S_PER_US = 1e-6  # recorded claims have its rounding
+_S_PER_US = 1e-6  # a factor: claims that were recorded are rounded as it does
 _MS_PER_S = 1e3
 #: Verdicts that know which side is faster; a difference that is too small to be claimed is none.
 _DIRECTIONS = {"faster": 1, "slower": -1, "equivalent": 0, "different": 0}
@@ -136,25 +136,26 @@ class Profile:
     latencies: Comparison | None = None
 
     def __repr__(self) -> str:
-        runs = self.by_iteration()
-        median = runs["duration"][runs["steady"]].median() / _US_PER_S
+        median = self.steady_runs["duration"].median() / _US_PER_S
         plain = ""
         if self.latencies is not None:
             plain = f" ({format_seconds(self.latencies[self.name].median)} unprofiled)"
         return (
-            f"profile of {len(runs)} runs, {self.by_operator()['nodes'].sum()} nodes: a profiled "
-            f"run takes {format_seconds(median)}{plain}, {self.unexplained:.0%} of it outside of "
-            "any kernel"
+            f"profile of {len(self._runs)} runs, {self.by_operator()['nodes'].sum()} nodes: a "
+            f"profiled run takes {format_seconds(median)}{plain}, {self.unexplained:.0%} of it "
+            "outside of any kernel"
         )
 
     @property
     def steady(self) -> pd.DataFrame:
         """Rows of ``events`` that belong to steady runs."""
+        return self.events[self.events["iteration"].isin(self.steady_runs["iteration"])]
+
+    @property
+    def steady_runs(self) -> pd.DataFrame:
+        """Rows of :meth:`by_iteration` that are steady."""
         runs = self.by_iteration()
-        kept: pd.DataFrame = self.events[
-            self.events["iteration"].isin(runs["iteration"][runs["steady"]])
-        ]
-        return kept
+        return runs[runs["steady"]]
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -220,8 +221,7 @@ class Profile:
     @property
     def unexplained(self) -> float:
         """Share of the steady runs during which no kernel runs, from 0 to 1."""
-        runs = self.by_iteration()
-        steady = runs[runs["steady"]]
+        steady = self.steady_runs
         return float(1 - steady["covered"].sum() / max(steady["duration"].sum(), 1))
 
     @property
@@ -290,7 +290,7 @@ class Profile:
             yield fact(_LAUNCHES, devices=", ".join(self.devices))
         if len(runs) == 1:
             yield fact("There is only one run: its times include memory allocation and cold caches")
-        counted = runs[runs["steady"]]
+        counted = self.steady_runs
         if counted["kernel_time"].sum() > _PARALLEL * counted["covered"].sum():
             yield fact(
                 "Kernels ran at the same time: their times add up to more than the duration of a "
@@ -387,10 +387,9 @@ class ProfileCheck:
         return "; ".join(map(str, self.claims))
 
 
-def _kernel_times(found: Profile) -> Measurement:
-    runs = found.by_iteration()
-    microseconds = runs["kernel_time"][runs["steady"]].to_numpy(np.float64)
-    return Measurement(found.name, _S_PER_US * microseconds[None])
+def _kernel_times(profile: Profile) -> Measurement:
+    microseconds = profile.steady_runs["kernel_time"].to_numpy(np.float64)
+    return Measurement(profile.name, _S_PER_US * microseconds[None])
 
 
 def _are_close(first: Speedup, second: Speedup) -> bool:

@@ -30,7 +30,7 @@ from ortmeter.timing.loop import collector_off
 # Rounds without and with recording: what fits in a second, within these bounds.
 _ROUNDS_S = 1.0
 _ROUNDS = (10, 100)
-# A run below the first one (s) comes after a few others: the model before it left the caches cold.
+# Runs shorter than this (s) are timed after a few others, which warm the caches again.
 _SHORT_S = 1e-3
 _RUNS_BEFORE = 3
 _RECORDED, _OPTIMIZED = "profile", "optimized.onnx"
@@ -308,11 +308,11 @@ def _open(
     path = Path(model) if is_path(model) else None
     loaded = load_model(model)
     original = name_nodes(loaded)
-    # External data is beside the file: another file would not find it.
+    # A file elsewhere would not find the external data.
     keeps_file = original is loaded or (path and has_external_data(path))
     source = model if keeps_file else original
     with open_session(make_session(source, **settings), feeds, run_config) as bound:
-        # Names of inserted nodes may differ in another session: this one tells its own graph.
+        # Another session may name inserted nodes otherwise: the graph is that of this one.
         settings |= {"profile": folder / _RECORDED, "optimized_path": folder / _OPTIMIZED}
         session = make_session(source, **settings)
         try:

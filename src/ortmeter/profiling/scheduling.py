@@ -61,11 +61,11 @@ def shared_nodes(
         for _ in range(_RUNS):
             call()
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    found: dict[str, bool] = {}
+    shared: dict[str, bool] = {}
     for event in events:
         name, is_kernel, _ = event["name"].rpartition(KERNEL)
         if is_kernel:
             stats = event["args"].get("thread_scheduling_stats") or {}
             blocks = stats.get("main_thread", {}).get("block_size", [])
-            found[name] = found.get(name, False) or bool(blocks)
-    return found
+            shared[name] = shared.get(name, False) or bool(blocks)
+    return shared

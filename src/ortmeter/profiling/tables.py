@@ -44,10 +44,10 @@ def by_node(
     table = first_rows(events, codes)[[*NODE, "signature"]].join(_times(events, codes, runs))
     steady = _is_steady(events, runs)
     table["inclusive"] = _per_run(events, codes, steady, "duration").groupby(level=0).median()
-    found = [None] * len(table) if model is None else find_nodes(table, model)
+    matched = [None] * len(table) if model is None else find_nodes(table, model)
     known = find_origins(model, original) if model and original else {}
-    table["origin"] = [known.get(node.node.name, ()) if node else () for node in found]
-    work = _work(events[steady], codes[steady], found) / int(runs["steady"].sum())
+    table["origin"] = [known.get(node.node.name, ()) if node else () for node in matched]
+    work = _work(events[steady], codes[steady], matched) / int(runs["steady"].sum())
     # The time of a kernel of a device is that of its launch.
     timed = (table["median"] > 0) & (table["provider"] == CPU)
     per_us = work / table["median"].where(timed).to_numpy()
@@ -111,7 +111,7 @@ def _times(events: pd.DataFrame, codes: Ints, runs: pd.DataFrame) -> pd.DataFram
     }
     table = pd.DataFrame(columns, index=index)
     table = table.astype(dict.fromkeys((*_MEASURES, "first"), "float64"))
-    # A sum would hold the runs that the machine interrupted.
+    # Shares of medians: in a sum, a run that the machine interrupted would count.
     medians = table["median"].fillna(0)
     return table.assign(share=medians / max(medians.sum(), 1))
 
@@ -165,15 +165,15 @@ def _work(
     rows = zip(first["node"], first.itertuples(), np.bincount(kinds), strict=True)
     for rank, row, count in rows:
         node = nodes[rank]
-        found = None if node is None else _cost_of_row(node, row)
-        total[:, rank] += np.nan if found is None else np.multiply(found, count)
+        cost = None if node is None else _cost_of_row(node, row)
+        total[:, rank] += np.nan if cost is None else np.multiply(cost, count)
     return total
 
 
-def _cost_of_row(found: GraphNode, row: Any) -> tuple[float, float] | None:
+def _cost_of_row(held: GraphNode, row: Any) -> tuple[float, float] | None:
     """Cost of one execution, None when the recorded tensors are not those of the node."""
-    node = found.node
-    inputs = _place(row.input_types, row.input_shapes, node.input, found.initializers)
+    node = held.node
+    inputs = _place(row.input_types, row.input_shapes, node.input, held.initializers)
     outputs = _place(row.output_types, row.output_shapes, node.output, {})
     if inputs is None or outputs is None:
         return None

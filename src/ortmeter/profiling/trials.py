@@ -1,4 +1,4 @@
-"""Try what is advised: a change that does not make the model faster is not worth a mention."""
+"""Measure what is advised: a change that does not make the model faster is not mentioned."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ _FIRST_LOOK = 10
 def trial(
     facts: Facts, how: str, settings: Mapping[str, Any], around: Callable[[], Any] | None = None
 ) -> str | None:
-    """Say what a change brings; nothing when it cannot be measured, None when it brings nothing."""
+    """Say what a change brings: empty when it cannot be measured, None when it is no gain."""
     if (claim := gain(facts, settings, around)) is None:
         return ""
     helps = claim.verdict == "faster" or (claim.verdict == "undecided" and (claim.ratio or 0) > 1)
@@ -46,14 +46,14 @@ def gain(
         ):
             changed = other.run if around is None else _inside(around, other.run)
             calls = {"as it is": plain.run, "changed": changed}
-            # Most changes bring nothing, which is soon seen.
+            # A few rounds show that most changes bring nothing.
             for repeat in (_FIRST_LOOK, MIN_ROUNDS):
-                found = measure(calls, repeat=repeat, precision=None, budget_s=_TRIAL_S)
-                if (found.speedups()[-1].ratio or 0) <= 1:
+                measured = measure(calls, repeat=repeat, precision=None, budget_s=_TRIAL_S)
+                if (measured.speedups()[-1].ratio or 0) <= 1:
                     break
     except OrtMeterError:
         return None
-    return found.speedups()[-1]
+    return measured.speedups()[-1]
 
 
 def _inside(context: Callable[[], Any], function: Callable[[], object]) -> Callable[[], None]:

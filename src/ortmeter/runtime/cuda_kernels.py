@@ -55,7 +55,7 @@ def cuda_opsets(op_type: str, domain: str = "", dtype: int | None = None) -> lis
 @functools.cache
 def _kernels() -> dict[tuple[str, str], list[tuple[int, int, list[str]]]]:
     """Read the table: first and last since version, element types, by domain and operator."""
-    text = importlib.resources.files("ortmeter.runtime").joinpath("cuda_kernels.txt").read_text()
+    text = importlib.resources.files(__package__).joinpath("cuda_kernels.txt").read_text()
     kernels: dict[tuple[str, str], list[tuple[int, int, list[str]]]] = {}
     for line in text.splitlines():
         if not line.startswith("#"):

@@ -34,7 +34,7 @@ def encode(value: Any, path: str = "data") -> Any:
     for kind, encoder in _ENCODERS.items():
         if isinstance(value, kind):
             return encoder(value, path)
-    pandas = sys.modules.get("pandas")  # what is not imported made no table
+    pandas = sys.modules.get("pandas")  # until it is imported, nothing is a table
     if pandas and isinstance(value, pandas.DataFrame):
         return _encode_table(value, path)
     raise InvalidArgumentError(
@@ -73,28 +73,28 @@ def _encode_measurement(measured: Measurement, _path: str) -> dict[str, Any]:
     return {"$": "measurement", "unit": "s", "repeat": measured.repeat, **fields}
 
 
-def _encode_comparison(found: Comparison, path: str) -> dict[str, Any]:
-    measured = [_encode_measurement(m, path) for m in found.values()]
-    fields = {"$": "comparison", "stopped": found.stopped, "measurements": measured}
-    if found.reference_workload is None:  # older readers accept it
+def _encode_comparison(comparison: Comparison, path: str) -> dict[str, Any]:
+    measured = [_encode_measurement(m, path) for m in comparison.values()]
+    fields = {"$": "comparison", "stopped": comparison.stopped, "measurements": measured}
+    if comparison.reference_workload is None:  # older readers accept it
         return fields
-    return {**fields, "control": _encode_measurement(found.reference_workload, path)}
+    return {**fields, "control": _encode_measurement(comparison.reference_workload, path)}
 
 
-def _encode_comparisons(found: Comparisons, path: str) -> dict[str, Any]:
-    groups = [[_encode_key(k, path), _encode_comparison(g, path)] for k, g in found.items()]
-    return {"$": "comparisons", "axis": found.axis, "groups": groups}
+def _encode_comparisons(comparisons: Comparisons, path: str) -> dict[str, Any]:
+    groups = [[_encode_key(k, path), _encode_comparison(g, path)] for k, g in comparisons.items()]
+    return {"$": "comparisons", "axis": comparisons.axis, "groups": groups}
 
 
-def _encode_load(found: Load, _path: str) -> dict[str, Any]:
+def _encode_load(load: Load, _path: str) -> dict[str, Any]:
     """Write nanoseconds between arrivals, of the wait and of the run: short numbers, and exact."""
     turns = []
-    for turn in found.turns:
+    for turn in load.turns:
         times = np.rint(1e9 * np.array([turn.arrivals, turn.starts, turn.ends])).astype(np.int64)
         _, waits, services = np.diff(times, axis=0, prepend=0).tolist()
         between = np.diff(times[0], prepend=0).tolist()
         turns.append([turn.requests_per_s, turn.left, between, waits, services])
-    point = found.point
+    point = load.point
     fields = {"threads": len(point.calls), "rate": point.rate}
     return {"$": "load", **fields, "batch": point.batch, "full": point.full, "turns": turns}
 
@@ -228,7 +228,7 @@ class _Comparison(_Tagged):
 
     def read(self, _path: str, /) -> Comparison:
         reference = self.reference_workload.read("") if self.reference_workload else None
-        measured = [one.read("") for one in self.measurements]
+        measured = [measurement.read("") for measurement in self.measurements]
         return Comparison(measured, self.stopped, reference_workload=reference)
 
 

@@ -108,7 +108,7 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
-        # Older readers accept the files that do not need these fields.
+        # These fields are left out when they say nothing, so that older readers accept the file.
         rare: dict[str, Any] = {"run": self.run} if self.run > 1 else {}
         rare |= {"on_cpu": list(self.on_cpu)} if self.on_cpu else {}
         return {
@@ -140,8 +140,8 @@ class Record:
             )
         try:
             fields = convert(fields) if version == _BEFORE else fields
-            found = msgspec.structs.asdict(msgspec.convert(fields, _File))
-            return cls(**{**found, "data": found["data"].read("data")})
+            values = msgspec.structs.asdict(msgspec.convert(fields, _File))
+            return cls(**{**values, "data": values["data"].read("data")})
         except RecordError as error:
             raise RecordError(f"not a record: {error}") from None
         except msgspec.ValidationError as error:
@@ -161,16 +161,16 @@ class Record:
         The answer mentions nodes of CUDA sessions that ran on the CPU. *details* follow the machine
         and the versions in the provenance.
         """
-        found = tuple(claims)
+        told = tuple(claims)
         if self.on_cpu:
             text = f"{answer.text} Not all of it ran on CUDA, see the nodes below."
             answer = dataclasses.replace(answer, text=text)
-            found += tuple(fact("{nodes}", nodes=nodes) for nodes in self.on_cpu)
+            told += tuple(fact("{nodes}", nodes=nodes) for nodes in self.on_cpu)
         if self.fast:
             text = f"Fast mode, too few samples to conclude. {answer.text}"
             answer = dataclasses.replace(answer, text=text)
         provenance = f"{self.environment}, {details}"
-        return Conclusion(answer, found, provenance, self._origin(details), beliefs)
+        return Conclusion(answer, told, provenance, self._origin(details), beliefs)
 
     @property
     def concluded(self) -> Conclusion:
@@ -329,13 +329,13 @@ def load_records(
         return []
     files = sorted(Path(folder).glob(f"*/{page or '*'}--*.json"))
     records = [load(file) for file in files]
-    for file, found in zip(files, records, strict=True):
-        if found.page != file.name.partition("--")[0]:
-            raise RecordError(f"{file.name} is a record of {found.page!r}")
+    for file, loaded in zip(files, records, strict=True):
+        if loaded.page != file.name.partition("--")[0]:
+            raise RecordError(f"{file.name} is a record of {loaded.page!r}")
     newest: dict[tuple[str, str], Record] = {}
-    for found in records:
-        key = (found.machine, found.file_name)
-        newest[key] = max(newest.get(key, found), found, key=lambda r: (r.date, r.run))
+    for loaded in records:
+        key = (loaded.machine, loaded.file_name)
+        newest[key] = max(newest.get(key, loaded), loaded, key=lambda r: (r.date, r.run))
     return list(newest.values())
 
 

@@ -108,10 +108,10 @@ class Conclusion:
         return (*first, *sentences(self.claims))
 
     def __str__(self) -> str:
-        found = self.answer or Answer("")
-        told = [text for text in (found.warning, str(found)) if text]
+        answer = self.answer or Answer("")
+        told = [text for text in (answer.warning, str(answer)) if text]
         lines = [textwrap.fill(text, _WIDTH) for text in told]
-        lines += [text for text in (found.setting, found.command) if text]
+        lines += [text for text in (answer.setting, answer.command) if text]
         lines.append(textwrap.fill(f"Measured on {self._measured_on}:", _WIDTH))
         lines += bullets(sentences(self.claims), _WIDTH)
         return "\n".join([*lines, *([] if self.beliefs is None else [str(self.beliefs)])])
@@ -126,9 +126,9 @@ class Conclusion:
         )
 
     def _answer_html(self) -> str:
-        found = self.answer or Answer("")
-        parts = {"answer-warning": found.warning, "answer": str(found)}
-        code = (found.setting, found.command)
+        answer = self.answer or Answer("")
+        parts = {"answer-warning": answer.warning, "answer": str(answer)}
+        code = (answer.setting, answer.command)
         return "".join(
             [f'<p class="{name}">{html.escape(text)}</p>' for name, text in parts.items() if text]
             + [f"<pre>{html.escape(text)}</pre>" for text in code if text]
@@ -142,17 +142,17 @@ class Conclusion:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the site shows of it elsewhere: JSON values."""
-        found = self.answer or Answer("")
+        answer = self.answer or Answer("")
         return {
             **self.origin,
-            "answer": str(found),
-            "verdict": found.label,
-            "bars": [[bar.label, bar.value, bar.low, bar.high] for bar in found.bars],
-            "axis": found.axis,
-            "warning": found.warning,
-            "setting": found.setting,
-            "command": found.command,
-            "small_print": found.small_print,
+            "answer": str(answer),
+            "verdict": answer.label,
+            "bars": [[bar.label, bar.value, bar.low, bar.high] for bar in answer.bars],
+            "axis": answer.axis,
+            "warning": answer.warning,
+            "setting": answer.setting,
+            "command": answer.command,
+            "small_print": answer.small_print,
             "predictions": [[c.verdict, str(c)] for c in self.claims if isinstance(c, Prediction)],
         }
 

@@ -141,10 +141,10 @@ class Study:
         bool
             Whether there is one.
         """
-        found = [] if self.args.record else load_records(self.page)
-        mine = [one for one in found if one.configuration["provider"] == str(self.provider)]
+        records = [] if self.args.record else load_records(self.page)
+        mine = [past for past in records if past.configuration["provider"] == str(self.provider)]
         if mine:
-            self._here = self._recalled = max(mine, key=lambda one: one.date)
+            self._here = self._recalled = max(mine, key=lambda past: past.date)
         return bool(mine)
 
     @property
@@ -179,13 +179,13 @@ class Study:
         """
         self._views.append((view, folded))
         data = self.data
-        found = view(data)
-        if hasattr(found, "get_figure"):  # a script shows no plot, and has its file
+        result = view(data)
+        if hasattr(result, "get_figure"):  # a script does not show it, and saves it
             content = io.BytesIO()
-            found.get_figure().savefig(content, format="png", dpi=150, bbox_inches="tight")
+            result.get_figure().savefig(content, format="png", dpi=150, bbox_inches="tight")
             self._figures[view.__name__] = content.getvalue()
-            return found
-        shown = _captioned(view, found, data)
+            return result
+        shown = _captioned(view, result, data)
         self._tables[view.__name__] = shown.frame
         return show(_folded(shown) if folded else shown)
 
@@ -206,32 +206,32 @@ class Study:
         self._conclude = function
         return show(self.concluded(self.here))
 
-    def concluded(self, found: Record) -> Conclusion:
+    def concluded(self, source: Record) -> Conclusion:
         """Conclude from a record."""
         if self._conclude is None:
             raise InvalidArgumentError(f"{self.page} has no conclusion. Accepted: after conclude()")
-        say, data = Writer(), _namespace(found)
+        say, data = Writer(), _namespace(source)
         self._conclude(data, say)
         answer = say.written
         if not str(answer):
             raise InvalidArgumentError(f"{self.page} has no answer. Accepted: say.answer, say.add")
         judged = beliefs(say.beliefs, data.legend) if say.beliefs else None
-        concluded = found.conclude(answer, say.claims, data.legend, judged)
-        if found is not self._recalled:
+        concluded = source.conclude(answer, say.claims, data.legend, judged)
+        if source is not self._recalled:
             return concluded
         origin = {**concluded.origin, "recorded": concluded.origin["date"]}
         return dataclasses.replace(concluded, origin=origin)
 
-    def replay(self, found: Record) -> Iterator[Any]:
+    def replay(self, source: Record) -> Iterator[Any]:
         """Iterate over what the page shows of a record: its views, then its conclusion."""
-        data = _namespace(found)
+        data = _namespace(source)
         for view, folded in self._views:
             shown = view(data)
             if not hasattr(shown, "get_figure"):
                 shown = _captioned(view, shown, data)
             yield _folded(shown) if folded and isinstance(shown, Table) else shown
         if self._conclude is not None:
-            yield self.concluded(found)
+            yield self.concluded(source)
 
     def appendix(
         self, models: "Mapping[str, onnx.ModelProto] | None" = None, **raw: "pd.DataFrame"
@@ -256,32 +256,32 @@ class Study:
         if self.args.record:
             self.here.save(self.concluded(self.here))
         how = _IN_NOTEBOOK if in_ipython() else _CUDA.format(page=self.page)
-        shown = self._recalled  # with the parameters of its own
+        shown = self._recalled  # which has its own parameters
         parts: list[Any] = [shown.parameters if shown else self.args, how, environment()]
         if models:
             parts.append(fold("Models", *_drawn(models)))
         if raw:
             parts.append(fold("Raw tables", *raw.values()))
-        tables = {name: found.reset_index() for name, found in {**self._tables, **raw}.items()}
+        tables = {name: frame.reset_index() for name, frame in {**self._tables, **raw}.items()}
         parts.append(save_tables(self.page, tables, figures=self._figures))
-        others = {(one.machine, one.file_name): one for one in load_records(self.page)}
+        others = {(past.machine, past.file_name): past for past in load_records(self.page)}
         if shown:
             others.pop((shown.machine, shown.file_name), None)
         parts.append(replay(self.replay, list(others.values())))
         return show(Shown(tuple(parts)))
 
 
-def _namespace(found: Record) -> SimpleNamespace:
-    kept = {"legend": found.parameters, **found.data}  # a file of a page before it was a study
+def _namespace(source: Record) -> SimpleNamespace:
+    kept = {"legend": source.parameters, **source.data}  # a file of a page before it was a study
     return SimpleNamespace(**{name.replace(" ", "_"): x for name, x in kept.items()})
 
 
-def _captioned(view: View, found: Any, data: SimpleNamespace) -> Table:
+def _captioned(view: View, result: Any, data: SimpleNamespace) -> Table:
     """Make a table whose caption is the docstring of its view, then the legend."""
-    if isinstance(found, Table):
-        return found
+    if isinstance(result, Table):
+        return result
     text = " ".join((view.__doc__ or view.__name__.replace("_", " ")).split()).rstrip(".")
-    return table(found, f"{text}, {data.legend}")
+    return table(result, f"{text}, {data.legend}")
 
 
 def _folded(shown: Table) -> Folded:

@@ -275,30 +275,31 @@ def _told(lead: str, effects: Speedups, brief: bool = False) -> str:
 
 
 def _bar(label: str, length: float | Estimate | Speedup) -> Bar:
-    found = length.estimate if isinstance(length, Speedup) else length
-    if not isinstance(found, Estimate):
-        found = Estimate(found if isinstance(found, int) else float(found))  # of NumPy or not
-    return Bar(found.value, found.low, found.high, found.confidence, label=label[:LABEL])
+    if isinstance(length, Speedup):
+        length = length.estimate
+    if not isinstance(length, Estimate):  # a number, of NumPy or not
+        length = Estimate(length if isinstance(length, int) else float(length))
+    return Bar(length.value, length.low, length.high, length.confidence, label=label[:LABEL])
 
 
 def _largest_bars(groups: Sequence[Speedups]) -> tuple[tuple[Bar, ...], str]:
     """Draw the effects of an answer at the place where the first ones are largest."""
     top = groups[0].largest
     place = ", ".join(f"{name} {value}" for name, value in top.where.items())
-    beside = (one for group in groups for one in group if one.baseline == top.baseline)
-    found = [one for one in beside if one.where == top.where]
-    bars = [_bar(top.baseline, 1.0), *(_bar(one.subject, one) for one in found)]
+    beside = (claim for group in groups for claim in group if claim.baseline == top.baseline)
+    shown = [claim for claim in beside if claim.where == top.where]
+    bars = [_bar(top.baseline, 1.0), *(_bar(claim.subject, claim) for claim in shown)]
     return tuple(bars[:_MOST]), f"speedup over {top.baseline}{f', {place}' if place else ''}"
 
 
 def sentences(claims: Iterable[Claim | str]) -> list[str]:
     """Write claims as sentences; those on one pair at several places become one, texts stay."""
-    found: list[str] = []
+    written: list[str] = []
     for _, run in itertools.groupby(claims, _pair):
         group = list(run)
         pairs = [claim for claim in group if isinstance(claim, Speedup) and claim.where]
-        found += [group_claims(pairs)] if len(pairs) > 1 else map(str, group)
-    return found
+        written += [group_claims(pairs)] if len(pairs) > 1 else map(str, group)
+    return written
 
 
 def rank(ranking: Ranking) -> str:
@@ -312,16 +313,16 @@ def rank(ranking: Ranking) -> str:
         ("equivalent", "within {:.0%}"),
         ("undecided", "undecided"),
     ):
-        found = [claim for claim in ranking.claims if claim.verdict == verdict]
-        if found:
-            named = enumerate_items([f"{c.subject} ({_times(c)})" for c in found])
-            text += f"; {words.format(found[0].min_effect)}: {named}"
+        ranked = [claim for claim in ranking.claims if claim.verdict == verdict]
+        if ranked:
+            named = enumerate_items([f"{c.subject} ({_times(c)})" for c in ranked])
+            text += f"; {words.format(ranked[0].min_effect)}: {named}"
     return text
 
 
 def _times(claim: Speedup) -> str:
-    found = claim.reversed
-    return f"{found.ratio:.2f} times {found.brackets}" if claim.has_interval else "no interval"
+    turned = claim.reversed
+    return f"{turned.ratio:.2f} times {turned.brackets}" if claim.has_interval else "no interval"
 
 
 def _pair(claim: Claim | str) -> tuple[str, ...] | None:
@@ -356,8 +357,8 @@ def group_claims(claims: Iterable[Speedup]) -> str:
             raise InvalidArgumentError(f"got {claim!r}. Accepted: comparisons with a baseline")
         groups.setdefault(claim.verdict, []).append(claim)
     parts: list[str] = []
-    for verdict, found in groups.items():
-        first = found[0]
+    for verdict, group in groups.items():
+        first = group[0]
         words = {
             "faster": f"{first.subject} is faster than {first.baseline}",
             "slower": f"{first.subject} is slower than {first.baseline}",
@@ -369,7 +370,7 @@ def group_claims(claims: Iterable[Speedup]) -> str:
             else f"undecided between {first.subject} and {first.baseline}",
         }[verdict]
         axes = ", ".join(first.where)
-        places = [f"{', '.join(map(str, c.where.values()))} ({c.interval})".lstrip() for c in found]
+        places = [f"{', '.join(map(str, c.where.values()))} ({c.interval})".lstrip() for c in group]
         parts.append(f"{words} {f'at {axes} ' if axes else ''}{enumerate_items(places)}")
     return "; ".join(parts)
 
@@ -382,9 +383,9 @@ def _by_effect(claims: Iterable[Speedup], before: str = "", brief: bool = False)
         effect = claim.verdict if brief and claim.is_difference else claim.effect
         places.setdefault(before * bool(small) + effect, []).append(claim)
     parts = []
-    for effect, found in places.items():
-        where = [", ".join(map(str, claim.where.values())) for claim in found]
-        axes = ", ".join(found[0].where)
+    for effect, group in places.items():
+        where = [", ".join(map(str, claim.where.values())) for claim in group]
+        axes = ", ".join(group[0].where)
         parts.append(f"{effect} at {axes} {enumerate_items(where)}" if axes else effect)
     return ", ".join(parts)
 

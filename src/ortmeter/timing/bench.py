@@ -55,7 +55,7 @@ def bench(
         As in :class:`~ortmeter.runtime.iobinding.BoundSession`.
     **options
         Options of :func:`~ortmeter.timing.measure`: ``repeat``, ``processes``, ``budget_s``...
-        Candidates are measured apart, by default in 5 processes each within 30 s, where one of them
+        Candidates are isolated, by default in 5 processes each within 30 s, where one of them
         would disturb the next: its threads spin after a run, or ``session.set_denormal_as_zero``
         differs, which the first session of a process decides.
 
@@ -69,7 +69,7 @@ def bench(
     ------
     InvalidArgumentError
         There is no model, an option is not known, the numbers of feeds and models differ, or one
-        process is asked for where candidates are measured apart; see also
+        process is asked for where candidates are isolated; see also
         :func:`~ortmeter.timing.measure`.
     ModelError, ProviderUnavailableError, FeedError
         As in :func:`~ortmeter.timing.candidates.session_candidate` and
@@ -106,7 +106,7 @@ def measure_variants(
     budget_s: float | None = None,
     **options: Any,
 ) -> Comparison:
-    """Measure in turn, or apart where one would disturb the next."""
+    """Measure in turn, or isolated where one would disturb the next."""
     why = why_isolated(variants)
     if why and processes == 1:
         raise InvalidArgumentError(

@@ -343,4 +343,5 @@ def _write_spawn_spec(
     for name, file in files.items():
         onnx.save_tensor(onnx.numpy_helper.from_array(as_numpy(feeds[name])), str(file))
     arguments = {"model": str(path), "feeds": {name: str(f) for name, f in files.items()}}
-    return SpawnSpec("ortmeter.timing.candidates:candidate_from_files", {**arguments, **options})
+    build = f"{__name__}:{candidate_from_files.__name__}"
+    return SpawnSpec(build, {**arguments, **options})

@@ -240,7 +240,7 @@ class _Measured:
     def how(self) -> str:
         """Processes, rounds and end: ``10 processes of 4 to 12 rounds, precision reached``.
 
-        ``each alone in 10 processes of 12 rounds`` when candidates were measured apart.
+        ``each alone in 10 processes of 12 rounds`` when candidates were isolated.
         """
         measured = [next(iter(group.values())) for group in self._comparisons().values()]
         processes, rounds = ({getattr(m, n) for m in measured} for n in ("processes", "repeat"))

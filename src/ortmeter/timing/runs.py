@@ -6,7 +6,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup
 from ortmeter.timing.drift import STEADY
 from ortmeter.timing.measurement import Measurement
-from ortmeter.timing.statistics import exponential, log_ratio_apart
+from ortmeter.timing.statistics import exponential, welch_log_ratio
 
 __all__ = ["compare_runs"]
 
@@ -18,7 +18,7 @@ def compare_runs(
     baseline: Measurement,
     candidate: Measurement,
     *,
-    moved: float = 1.0,
+    drift: float = 1.0,
     name: str = "the baseline",
     confidence: float = 0.99,
     min_effect: float = 0.05,
@@ -29,8 +29,8 @@ def compare_runs(
     ----------
     baseline, candidate : Measurement
         Samples of the other run, and of this one. Their numbers of processes may differ.
-    moved : float
-        Ratio of the two controls, 1 when it is not known.
+    drift : float
+        Ratio of the two reference workloads, 1 when it is not known.
     name : str
         What the claim calls the baseline.
     confidence : float
@@ -56,21 +56,21 @@ def compare_runs(
     >>> after = Measurement("m", [[3.0], [3.1], [3.0], [3.1], [3.1]])
     >>> print(compare_runs(before, after))
     m is 1.50 times slower than the baseline [1.42, 1.59] (99%, 5 and 5 processes)
-    >>> compare_runs(before, after, moved=0.9).verdict
+    >>> compare_runs(before, after, drift=0.9).verdict
     'undecided'
     """
     check_latencies(baseline, candidate)
-    log, half = log_ratio_apart(baseline.seconds, candidate.seconds, confidence)
-    half = None if half is None or not is_steady(moved) else half + abs(math.log(moved))
+    log, half = welch_log_ratio(baseline.seconds, candidate.seconds, confidence)
+    half = None if half is None or not is_steady(drift) else half + abs(math.log(drift))
     how = f"{baseline.processes} and {candidate.processes} processes"
     ratio = exponential(log, half, confidence, how)
     return Speedup(candidate.name, name, ratio, min_effect=min_effect)
 
 
 def drift_ratio(before: Measurement, after: Measurement) -> float:
-    """Return how many times slower the machine became: the ratio of the medians of the controls."""
+    """Return how many times slower the machine became: the ratio of the reference workloads."""
     check_latencies(before, after)
-    return math.exp(-log_ratio_apart(before.seconds, after.seconds, 0.99)[0])
+    return math.exp(-welch_log_ratio(before.seconds, after.seconds, 0.99)[0])
 
 
 def check_latencies(*measured: Measurement) -> None:
@@ -84,6 +84,6 @@ def check_latencies(*measured: Measurement) -> None:
             )
 
 
-def is_steady(moved: float) -> bool:
-    """Whether two controls are close enough to compare what was timed beside them."""
-    return max(moved, 1 / moved) <= 1 + STEADY
+def is_steady(drift: float) -> bool:
+    """Whether two reference workloads are close enough to compare what was timed with them."""
+    return max(drift, 1 / drift) <= 1 + STEADY

@@ -54,7 +54,7 @@ def log_ratio(baseline: _Array, candidate: _Array, confidence: float) -> tuple[f
     return mean, half if half <= _USELESS else None
 
 
-def log_ratio_apart(
+def welch_log_ratio(
     baseline: _Array, candidate: _Array, confidence: float
 ) -> tuple[float, float | None]:
     """Estimate the logarithm of the ratio of two latencies that were not measured in turn.
