@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ortmeter.child import warn_again
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.optional import import_optional
 from ortmeter.progress import progress_bar
-from ortmeter.runtime.placement import warn_again
+from ortmeter.runtime.placement import PlacementWarning
 from ortmeter.runtime.providers import Provider
 from ortmeter.sweep.report import SweepResult
 from ortmeter.sweep.store import Store
@@ -140,7 +141,8 @@ def run_sweep(
         shared = {"script": script, "code": code, "timeout": timeout, "cores": cores}
         _Run(client, store, shared, tell).drive(tasks, outcomes)
     for outcome in outcomes.values():
-        warn_again(outcome.record.on_cpu if outcome.record else ())
+        for message in outcome.record.on_cpu if outcome.record else ():
+            warn_again(PlacementWarning, message)
     return SweepResult(tuple(outcomes[task.key] for task in tasks), Path(output))
 
 

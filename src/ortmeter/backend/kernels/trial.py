@@ -1,15 +1,11 @@
 """Run kernels beside what they replace, in a process of its own.
 
 The process may crash, and starts without torch. The model has pairs of outputs, expected then got,
-that are computed from inputs of 32-bit real numbers. The last line of the standard output is a
-JSON object: what is ``wrong`` by kernel, why the run ``failed``, why the library is ``refused``,
-and what ``stopped`` the trial, which says nothing of the kernels.
+that are computed from inputs of 32-bit real numbers.
 """
 
-import json
 import re
-import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -22,6 +18,15 @@ TOLERANCES = {"bfloat16": 1e-1, "float16": 2e-2, "float32": 1e-4, "float64": 1e-
 SHARE = 0.98
 #: What ONNX Runtime and CUDA say when there is no memory left.
 NO_MEMORY = re.compile(r"(?i)out of memory|allocate memory|bad_alloc|ALLOC_FAILED")
+
+
+class Trial(NamedTuple):
+    """What is wrong by kernel; why the run failed, the library is refused, the trial stopped."""
+
+    wrong: dict[str, str]
+    failed: str = ""
+    refused: str = ""
+    stopped: str = ""  # which says nothing of the kernels
 
 
 class StoppedError(Exception):
@@ -81,13 +86,12 @@ def agree(expected: np.ndarray, got: np.ndarray, tolerance: float) -> bool:
     return bool(np.mean(close | same) >= SHARE)
 
 
-def main(library: str, model: str, provider: str, device: str) -> None:
-    """Print the answer as the last line."""
-    answer: dict[str, Any] = {"wrong": {}, "failed": "", "refused": "", "stopped": ""}
+def try_kernels(library: str, model: str, provider: str, device: str) -> Trial:
+    """Run the trial, whatever goes wrong."""
     try:
-        answer["wrong"] = run_trial(library, model, provider, device)
+        return Trial(run_trial(library, model, provider, device))
     except Exception as error:  # noqa: BLE001 - whatever goes wrong, the kernels are not used
         stopped = isinstance(error, StoppedError | MemoryError) or NO_MEMORY.search(str(error))
         refused = "refused" if isinstance(error, LibraryError) else "failed"
-        answer["stopped" if stopped else refused] = f"{type(error).__name__}: {error}"
-    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+        why = {"stopped" if stopped else refused: f"{type(error).__name__}: {error}"}
+        return Trial({}, **why)
