@@ -207,18 +207,18 @@ def test_an_error_of_the_package_keeps_its_class_and_its_message(functions, name
 @pytest.mark.parametrize(
     ("name", "arguments", "code", "message"),
     [
-        ("fail", {}, 1, r"stopped with exit code 1:\n(.*\n)+ValueError: a bug$"),
-        ("leave", {"code": 3}, 3, "stopped with exit code 3:\nthe import prints\nlast words$"),
-        ("leave", {"code": 0}, 0, "stopped with exit code 0:\nthe import prints\nlast words$"),
+        ("fail", {}, 1, r"stopped with exit code 1: (.*\n)+ValueError: a bug$"),
+        ("leave", {"code": 3}, 3, "stopped with exit code 3: the import prints\nlast words$"),
+        ("leave", {"code": 0}, 0, "stopped with exit code 0: the import prints\nlast words$"),
         ("stop", {"number": 11}, -11, "was killed by SIGSEGV: the import prints$"),
         ("stop", {"number": 40}, -40, "was killed by signal 40: the import prints$"),
         (
             "double",
             {"x": "a text"},
             1,
-            r"stopped with exit code 1:\n(.*\n)+.*Expected `float`, got `str`$",
+            r"stopped with exit code 1: (.*\n)+.*Expected `float`, got `str`$",
         ),
-        ("double", {}, 1, r"stopped with exit code 1:\n(.*\n)+.*missing 1 required .*: 'x'$"),
+        ("double", {}, 1, r"stopped with exit code 1: (.*\n)+.*missing 1 required .*: 'x'$"),
     ],
 )
 def test_a_process_that_dies_says_what_it_did_and_how(functions, name, arguments, code, message):

@@ -144,7 +144,7 @@ class Child:
             # What is printed before the streams are ours is no answer.
             while (line := self._process.stdout.readline()) and not line.startswith("{"):
                 pass
-        if not line:
+        if not line.endswith("\n"):
             raise self._end()
         told = json.loads(line)
         for category, message in told.get("warnings", ()):
@@ -179,16 +179,14 @@ class Child:
     @contextmanager
     def _patient(self) -> Iterator[None]:
         """Kill the process when its time is over."""
-        if self._patience_s is None:
-            yield
-            return
 
         def give_up() -> None:
             self._is_late = True
             self._process.kill()
 
-        patience = threading.Timer(self._patience_s, give_up)
-        patience.start()
+        patience = threading.Timer(self._patience_s or 0.0, give_up)
+        if self._patience_s is not None:
+            patience.start()
         try:
             yield
         finally:
@@ -208,14 +206,9 @@ class Child:
         if self._is_late:
             late = f"did not answer within {self._patience_s:g} s and was killed"
             return ChildError(f"{self._name} {late}")
-        how = f"stopped with exit code {code}"
-        if code < 0:
-            # Signals for real time have no name.
-            names = {one.value: one.name for one in signal.Signals}
-            how = f"was killed by {names.get(-code, f'signal {-code}')}"
-        tail = self.errors().strip().splitlines()[-self._lines :]
-        text = "".join(f"\n{line}" for line in tail) if len(tail) > 1 else " ".join(["", *tail])
-        return ChildError(f"{self._name} {how}{':' if tail else ''}{text}", code)
+        how = f"was {killed_by(code)}" if code < 0 else f"stopped with exit code {code}"
+        tail = "\n".join(self.errors().strip().splitlines()[-self._lines :])
+        return ChildError(f"{self._name} {how}{': ' if tail else ''}{tail}", code)
 
 
 def call(
@@ -262,6 +255,12 @@ def call(
         result: _Result = child.ask(function, **(arguments or {}))
         child.close()
     return result
+
+
+def killed_by(code: int) -> str:
+    """Name the signal of a negative exit code; those for real time have no name."""
+    known = -code in {*signal.Signals}
+    return f"killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
 
 
 def warn_again(category: type[Warning], message: str) -> None:

@@ -236,7 +236,7 @@ def test_a_trial_that_is_stopped_is_tried_again(monkeypatch):
         killed = f"import os; os.kill(os.getpid(), {int(stop)})"
         with monkeypatch.context() as patch:
             patch.setattr("ortmeter.child._BOOT", killed)
-            with pytest.raises(KernelError, match=f"stopped by {stop.name}"):
+            with pytest.raises(KernelError, match=f"was stopped: .* was killed by {stop.name}"):
                 check_library(library, [GATE], CPU)
     check_library(library, [GATE], CPU)
     assert answers(library) == [{}]

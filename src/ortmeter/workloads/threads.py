@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
@@ -102,13 +102,6 @@ class _Asked:
 _Row = tuple[list[float], float]
 
 
-class _Told(NamedTuple):
-    """What a child tells: one row per scenario and pause."""
-
-    found: dict[str, list[_Row]]
-    wake: float
-
-
 def measure_threads(
     scenarios: Mapping[str, Scenario], *, processes: int = 5, seed: int = 0
 ) -> ThreadTimings:
@@ -163,7 +156,7 @@ def measure_threads(
                 told.append(call(_measure_all, {"scenarios": asked, "seed": seed + i}))
                 bar.update()
     rows = {
-        (name, pause): [one.found[name][rank] for one in told]
+        (name, pause): [found[name][rank] for found, _ in told]
         for name, scenario in scenarios.items()
         for rank, pause in enumerate(scenario.pauses)
     }
@@ -174,7 +167,7 @@ def measure_threads(
         }
         for take in (_latencies, _means)
     )
-    return ThreadTimings(latency, cpu, Measurement("wake", np.array([[one.wake] for one in told])))
+    return ThreadTimings(latency, cpu, Measurement("wake", np.array([[wake] for _, wake in told])))
 
 
 def _latencies(row: list[_Row]) -> list[list[float]]:
@@ -331,10 +324,10 @@ def _write(scenarios: Mapping[str, Scenario], folder: Path) -> dict[str, _Asked]
     }
 
 
-def _measure_all(scenarios: dict[str, _Asked], seed: int) -> _Told:
-    """Measure every scenario: the child's part."""
+def _measure_all(scenarios: dict[str, _Asked], seed: int) -> tuple[dict[str, list[_Row]], float]:
+    """Return the rows of each scenario, and the seconds of a wake: the child's part."""
     names = np.random.default_rng(seed).permutation(list(scenarios)).tolist()
-    return _Told({name: _measure(scenarios[name], seed) for name in names}, wake_seconds())
+    return {name: _measure(scenarios[name], seed) for name in names}, wake_seconds()
 
 
 def _measure(asked: _Asked, seed: int) -> list[_Row]:

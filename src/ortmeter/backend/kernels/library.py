@@ -30,7 +30,7 @@ from ortmeter.runtime.providers import Provider
 _PROGRAM = Path(trial.__file__)
 _TIMEOUT_S = 300
 # Sent from outside, by somebody or for lack of memory: what a wrong kernel does gives others.
-_STOPPED = {-signal.SIGINT: "SIGINT", -signal.SIGTERM: "SIGTERM", -9: "SIGKILL"}
+_STOPS = (signal.SIGINT, signal.SIGTERM, 9)
 OPSET = 23
 # From the least precise.
 _REALS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
@@ -96,24 +96,17 @@ def _run_trial(
         given = {"provider": provider.execution_provider, "device": str(provider.index)}
         asked = {"library": str(library), "model": str(model), **given}
         try:
-            told = call(trial.try_kernels, asked, timeout_s=_TIMEOUT_S)
+            return call(trial.try_kernels, asked, timeout_s=_TIMEOUT_S)
+        except trial.FailedError as error:
+            refused, why = isinstance(error, trial.LibraryError), str(error)
         except ChildError as error:
-            if error.code is None:
+            if error.code is None or -error.code in _STOPS:
                 raise KernelError(
                     f"the trial of the compiled kernels was stopped: {error}"
                 ) from error
-            if stopped := _STOPPED.get(error.code):
-                raise KernelError(
-                    f"the trial of the compiled kernels was stopped by {stopped}"
-                ) from error
-            told = trial.Trial({}, failed=f"the process died with exit code {error.code}")
-    wrong, failed, refused, stopped = told
-    if stopped:
-        raise KernelError(f"the compiled kernels cannot be tried: {stopped}")
-    if not failed and not refused:
-        return wrong
+            refused, why = False, f"the process died with exit code {error.code}"
     if refused or len(expressions) == 1:
-        return {expression.name: refused or failed for expression in expressions}
+        return dict.fromkeys((expression.name for expression in expressions), why)
     half = len(expressions) // 2
     parts = (expressions[:half], expressions[half:])
     first, second = (_run_trial(library, part, provider) for part in parts)

@@ -5,11 +5,12 @@ that are computed from inputs of 32-bit real numbers.
 """
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnxruntime
 
+from ortmeter.backend.errors import KernelError
 from ortmeter.runtime.providers import load_cuda_libraries
 
 SHAPES = ((2, 5, 67), (67,), (5, 1), ())
@@ -20,20 +21,15 @@ SHARE = 0.98
 NO_MEMORY = re.compile(r"(?i)out of memory|allocate memory|bad_alloc|ALLOC_FAILED")
 
 
-class Trial(NamedTuple):
-    """What is wrong by kernel; why the run failed, the library is refused, the trial stopped."""
-
-    wrong: dict[str, str]
-    failed: str = ""
-    refused: str = ""
-    stopped: str = ""  # which says nothing of the kernels
+class StoppedError(KernelError):
+    """The kernels cannot be tried here, which says nothing of them."""
 
 
-class StoppedError(Exception):
-    """The kernels cannot be tried here."""
+class FailedError(KernelError):
+    """The kernels do not run."""
 
 
-class LibraryError(Exception):
+class LibraryError(FailedError):
     """ONNX Runtime does not load the library: none of its kernels can be used."""
 
 
@@ -86,12 +82,12 @@ def agree(expected: np.ndarray, got: np.ndarray, tolerance: float) -> bool:
     return bool(np.mean(close | same) >= SHARE)
 
 
-def try_kernels(library: str, model: str, provider: str, device: str) -> Trial:
-    """Run the trial, whatever goes wrong."""
+def try_kernels(library: str, model: str, provider: str, device: str) -> dict[str, str]:
+    """Run the trial; whatever goes wrong is a KernelError that says of what kind."""
     try:
-        return Trial(run_trial(library, model, provider, device))
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong, the kernels are not used
-        stopped = isinstance(error, StoppedError | MemoryError) or NO_MEMORY.search(str(error))
-        refused = "refused" if isinstance(error, LibraryError) else "failed"
-        why = {"stopped" if stopped else refused: f"{type(error).__name__}: {error}"}
-        return Trial({}, **why)
+        return run_trial(library, model, provider, device)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        if isinstance(error, StoppedError | MemoryError) or NO_MEMORY.search(why):
+            raise StoppedError(f"the compiled kernels cannot be tried: {why}") from error
+        raise (LibraryError if isinstance(error, LibraryError) else FailedError)(why) from error
