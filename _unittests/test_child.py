@@ -181,7 +181,7 @@ def test_a_child_has_the_variables_that_are_given_beside_those_of_its_parent(
 
 
 def test_what_is_printed_is_no_answer(functions):
-    assert call(functions.print_all) == "mine, ''"
+    assert call(functions.print_all, timeout_s=60) == "mine, ''"
 
 
 def test_what_the_start_of_the_interpreter_prints_is_no_answer(functions, monkeypatch):

@@ -230,13 +230,9 @@ def _measure_in_processes(
 
         def ask(i: int, asked: list[dict[str, SpawnSpec]], budget: float) -> list[Comparison]:
             # The time that a child takes to start is part of its budget.
-            limits = {"asked_at": time.time(), "budget_s": budget, "seed": seed + i}
-            return [
-                Comparison(group, reference_workload=reference_workload)
-                for group, reference_workload in call(
-                    measure_task, {"groups": asked, **limits, **rounds}
-                )
-            ]
+            task = {"groups": asked, "budget_s": budget, "asked_at": time.time(), "seed": seed + i}
+            measured = call(measure_task, {**task, **rounds})
+            return [Comparison(group, reference_workload=other) for group, other in measured]
 
         def alone(i: int, spawn_specs: dict[str, SpawnSpec], budget: float) -> Comparison:
             return ask(i, [spawn_specs], budget)[0]
