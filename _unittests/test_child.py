@@ -1,16 +1,26 @@
-"""Hostile files beside a model: a child process runs none of them."""
+"""Child processes answer or say why not, and run no hostile file that lies beside a model."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
+import time
+import warnings
 from pathlib import Path
 
+import numpy as np
 import onnx
+import psutil
 import pytest
 
-from ortmeter.child import child_command, run_child, set_variables
+from ortmeter import child as children
+from ortmeter.child import Child, ChildError, call, child_command, script_command, set_variables
+from ortmeter.errors import ModelError
 from ortmeter.runtime import providers
+from ortmeter.runtime.placement import PlacementWarning
+from ortmeter.timing.measurement import Measurement
 
 SHADOWED = (
     "json", "numpy", "random", "typing", "pathlib", "sitecustomize", "usercustomize", "onnxruntime",
@@ -24,6 +34,43 @@ def main(*arguments):
     told = {"arguments": arguments, "package": ortmeter.__file__, "argv": sys.argv[1:],
             "filters": sys.warnoptions, "dev": sys.flags.dev_mode, "path": sys.path}
     print(json.dumps(told))
+"""
+FUNCTIONS = """
+import os, signal, sys, time, warnings
+import numpy as np
+from ortmeter.einsum.parse import EinsumError
+from ortmeter.errors import ModelError
+from ortmeter.runtime.placement import PlacementWarning
+from ortmeter.timing.measurement import Measurement
+print("the import prints", flush=True)
+def double(x: float) -> float: return 2 * x
+def measured(given: Measurement) -> tuple[Measurement, dict[str, float]]:
+    return given, {"not a number": np.float64("nan"), "NumPy": np.float32(0.5)}
+def count(numbers: list[float]) -> list[float]: return [2 * x for x in numbers]
+def variables(names: list[str]) -> list[str | None]: return [*map(os.environ.get, names)]
+def print_all() -> str:
+    print('{"answer": "of print"}')
+    os.write(1, b'{"answer": "of a library"}\\n')
+    os.system('echo \\'{"answer": "of a program"}\\'')
+    return f"mine, {sys.stdin.read()!r}"
+def refuse() -> None:
+    error = ModelError("this model is refused,\\non two lines")
+    error.add_note("a note")
+    raise error
+def refuse_equation() -> None: raise EinsumError("no", "i?->i", 1)
+def fail() -> None:
+    print("not the last line")
+    raise ValueError("a bug")
+def leave(code: int) -> None:
+    sys.stderr.write("last words\\n")
+    sys.exit(code)
+def stop(number: int) -> None: os.kill(os.getpid(), number)
+def hang() -> None: time.sleep(60)
+def warn() -> int:
+    for text in ("MaxPool", "Mod", "MaxPool"): warnings.warn(text, PlacementWarning)
+    warnings.warn("of another library")
+    return 1
+def tell_process() -> int: return os.getpid()
 """
 MODEL = """<ir_version: 10, opset_import: ["": 21]> g (float[4] X) => (float[4] Y) { Y = Abs(X) }"""
 SCRIPT = """import sys
@@ -95,15 +142,185 @@ def test_a_child_executes_nothing_of_the_folders_around_it(folder, tmp_path, mon
     assert told["path"].index(str(folder)) > told["path"].index(str(Path(json.__file__).parents[1]))
 
 
-def test_a_child_has_the_variables_that_are_given_beside_those_of_its_parent(tmp_path, monkeypatch):
-    lines = ["import os", "def main(*names):", "    print(*map(os.environ.get, names))"]
-    (tmp_path / "variables.py").write_text("\n".join(lines))
+@pytest.fixture
+def functions(tmp_path, monkeypatch):
+    """A module of the user."""
+    (tmp_path / "functions_of_children.py").write_text(FUNCTIONS)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "functions_of_children", raising=False)
+    return importlib.import_module("functions_of_children")
+
+
+def test_a_function_is_called_in_another_process(functions):
+    assert call(functions.double, {"x": 21}) == 42.0
+    assert call(functions.tell_process) != os.getpid()
+
+
+def test_values_keep_their_types(functions):
+    given = Measurement("a", np.array([[1e-3, 2e-3]]), warmup=(0.5,))
+    found, numbers = call(functions.measured, {"given": given})
+    assert (type(found), found.name, found.warmup) == (Measurement, "a", (0.5,))
+    np.testing.assert_array_equal(found.seconds, given.seconds)
+    assert np.isnan(numbers["not a number"])
+    assert numbers["NumPy"] == 0.5
+
+
+def test_a_million_numbers_travel(functions):
+    numbers = np.random.default_rng(0).standard_normal(10**6)
+    assert call(functions.count, {"numbers": numbers}) == (2 * numbers).tolist()
+
+
+def test_a_child_has_the_variables_that_are_given_beside_those_of_its_parent(
+    functions, monkeypatch
+):
     monkeypatch.setenv("OF_THE_PARENT", "kept")
     monkeypatch.setenv("OF_BOTH", "replaced")
     given = {"OF_BOTH": "given"}
-    done = run_child("variables", "OF_THE_PARENT", "OF_BOTH", environment=given)
-    assert done.stdout.split() == ["kept", "given"]
+    names = ["OF_THE_PARENT", "OF_BOTH"]
+    assert call(functions.variables, {"names": names}, environment=given) == ["kept", "given"]
+
+
+def test_what_is_printed_is_no_answer(functions):
+    assert call(functions.print_all, timeout_s=60) == "mine, ''"
+
+
+def test_what_the_start_of_the_interpreter_prints_is_no_answer(functions, monkeypatch):
+    monkeypatch.setattr(children, "_BOOT", f"print('[] hello')\n{children._BOOT}")
+    assert call(functions.double, {"x": 1}) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("refuse", ModelError, "this model is refused,\non two lines"),
+        ("refuse_equation", ValueError, "'i?->i': no\n  i?->i\n   ^"),
+    ],
+)
+def test_an_error_of_the_package_keeps_its_class_and_its_message(functions, name, kind, message):
+    with pytest.raises(kind) as caught:
+        call(getattr(functions, name))
+    assert str(caught.value) == message
+    assert type(caught.value).__name__ == {"refuse": "ModelError"}.get(name, "EinsumError")
+    assert getattr(caught.value, "__notes__", []) == (["a note"] if name == "refuse" else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code", "message"),
+    [
+        ("fail", {}, 1, r"stopped with exit code 1: (.*\n)+ValueError: a bug$"),
+        ("leave", {"code": 3}, 3, "stopped with exit code 3: the import prints\nlast words$"),
+        ("leave", {"code": 0}, 0, "stopped with exit code 0: the import prints\nlast words$"),
+        ("stop", {"number": 11}, -11, "was killed by SIGSEGV: the import prints$"),
+        ("stop", {"number": 40}, -40, "was killed by signal 40: the import prints$"),
+        (
+            "double",
+            {"x": "a text"},
+            1,
+            r"stopped with exit code 1: (.*\n)+.*Expected `float`, got `str`$",
+        ),
+        ("double", {}, 1, r"stopped with exit code 1: (.*\n)+.*missing 1 required .*: 'x'$"),
+    ],
+)
+def test_a_process_that_dies_says_what_it_did_and_how(functions, name, arguments, code, message):
+    with pytest.raises(ChildError, match=rf"^functions_of_children:{name} {message}") as caught:
+        call(getattr(functions, name), arguments)
+    assert caught.value.code == code
+    assert str(caught.value).count("\n") <= 5
+
+
+def test_a_process_that_does_not_start_is_an_error(functions, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(ChildError, match="cannot start: .*No such file") as caught:
+        call(functions.double, {"x": 1})
+    assert caught.value.code is None
+
+
+def processes():
+    return [one.pid for one in psutil.Process().children(recursive=True)]
+
+
+def test_a_process_that_takes_too_long_is_killed(functions):
+    begin, before = time.monotonic(), processes()
+    with pytest.raises(ChildError, match="hang did not answer within 0.2 s and was killed") as late:
+        call(functions.hang, timeout_s=0.2)
+    assert late.value.code is None
+    assert time.monotonic() - begin < 30
+    assert processes() == before
+
+
+def test_a_question_that_nobody_reads_is_given_up(functions, monkeypatch):
+    monkeypatch.setattr(children, "_BOOT", "import time; time.sleep(60)")
+    with pytest.raises(ChildError, match="did not answer within 0.2 s"):
+        call(functions.count, {"numbers": [0.5] * 10**5}, timeout_s=0.2)
+
+
+def test_an_interruption_leaves_no_process_and_no_file(functions, tmp_path, monkeypatch):
+    before = processes()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+    def interrupt(*_):
+        assert processes() != before
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Child, "answer", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        call(functions.hang)
+    assert processes() == before
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_real_interruption_leaves_no_process(functions, tmp_path):
+    """Ctrl-C reaches the parent alone, while it waits."""
+    script = "from ortmeter.child import call\nimport functions_of_children as f\ncall(f.hang)"
+    command = [sys.executable, "-c", script]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as parent:
+        watched, ours = psutil.Process(parent.pid), []
+        while not ours and parent.poll() is None:
+            ours = watched.children()
+        assert ours
+        parent.send_signal(2)
+        parent.wait(timeout=60)
+    assert psutil.wait_procs(ours, timeout=60)[1] == []
+
+
+def test_warnings_of_the_package_are_given_again_once(functions, monkeypatch):
+    monkeypatch.setattr(children, "told_warnings", {(PlacementWarning, "Mod")})
+    with pytest.warns(PlacementWarning) as caught:
+        assert [call(functions.warn) for _ in range(2)] == [1, 1]
+    assert [str(one.message) for one in caught] == ["MaxPool"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call(functions.warn)
+
+
+def test_a_child_answers_several_questions(functions):
+    with Child() as child:
+        first = child.ask(functions.tell_process)
+        with pytest.raises(ModelError, match="refused"):
+            child.ask(functions.refuse)
+        child.start(functions.double, x=4)
+        assert child.answer() == 8
+        assert child.ask(functions.tell_process) == first
+        assert not child.is_dead
+        assert "the import prints" in child.errors()
+    assert child.is_dead
+
+
+def test_a_script_answers_where_nothing_is_installed(tmp_path):
+    """As in the environment of another release, with the standard library alone."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nfrom ortmeter.served import serve\n"
+        "serve(lambda do, given: {'answer': [do, given, 'msgspec' in sys.modules, sys.path]})"
+    )
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    with Child(script_command(script, bare / "bin" / "python")) as child:
+        *told, path = child.ask("anything", number=3)
+    assert told == ["anything", {"number": 3}, False]
+    assert not any("site-packages" in one and str(bare) not in one for one in path)
 
 
 def test_variables_are_set_for_a_while(monkeypatch):
@@ -148,7 +365,7 @@ def test_no_child_executes_what_is_around_it(folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}")
     monkeypatch.syspath_prepend("")
-    assert not providers._probe_cuda().startswith("the probe died")
+    assert not providers._probe_cuda().startswith("the probe d")
     page = Script("plot_x.py", "import ortmeter\nortmeter.get_parsed_args('plot_x', record=False)")
     assert check_page(page, [{}]) == "plot_x"
     assert executed(folder) == []

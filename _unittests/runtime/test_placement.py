@@ -6,9 +6,8 @@ import onnxruntime
 import pytest
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.runtime import placement
 from ortmeter.runtime.cuda_kernels import KERNELS_OF
-from ortmeter.runtime.placement import PlacementWarning, node_assignment
+from ortmeter.runtime.placement import PlacementLog, PlacementWarning, node_assignment
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
 
@@ -61,7 +60,6 @@ def cuda_session(on_cpu):
 @pytest.fixture
 def placed_on_cpu(monkeypatch):
     """Return the warnings of a session on CUDA that runs these nodes on the CPU."""
-    monkeypatch.setattr(placement, "warned", [])
 
     def create(model, on_cpu, **options):
         monkeypatch.setattr(onnxruntime, "InferenceSession", cuda_session(on_cpu))
@@ -79,6 +77,7 @@ def net(opset):
 
 def test_nodes_without_a_kernel_are_named_with_the_opsets_that_have_one(placed_on_cpu, monkeypatch):
     monkeypatch.setattr(onnxruntime, "__version__", KERNELS_OF)
+    log = PlacementLog()
     (found,) = placed_on_cpu(net(23), SHAPES | {"pool", "pool_1"})
     assert found.category is PlacementWarning
     assert found.filename == __file__
@@ -86,7 +85,10 @@ def test_nodes_without_a_kernel_are_named_with_the_opsets_that_have_one(placed_o
     assert told.startswith("2 of 10 nodes of 'net' run on the CPU in a session on CUDA")
     assert "MaxPool (no CUDA kernel at opset 23; opsets 1 to 21 have one): pool, pool_1." in told
     assert told.endswith(f"Kernels are those of ONNX Runtime {KERNELS_OF}")
-    assert placement.warned == [told]
+    assert log.messages == [told]
+    placed_on_cpu(net(23), SHAPES | {"pool", "pool_1"})
+    assert log.messages == [told]
+    assert PlacementLog().messages == []
 
 
 def test_another_release_is_told(placed_on_cpu, monkeypatch):
@@ -153,8 +155,7 @@ def test_the_placement_needs_our_session():
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("opset", [21, 23])
-def test_cuda_places_nodes_as_the_table_says(opset, monkeypatch):
-    monkeypatch.setattr(placement, "warned", [])
+def test_cuda_places_nodes_as_the_table_says(opset):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         session = make_session(net(opset), provider="cuda", optimization="none")

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import onnxruntime
 import pytest
 
+from ortmeter import child
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 from ortmeter.runtime import providers
 from ortmeter.runtime.providers import (
@@ -39,6 +40,11 @@ LIBRARY_MISSING = GPU_WHEEL_ON_CPU.replace(
 NOT_PRELOADED = LIBRARY_MISSING.replace(
     "=None): pass", "=None): print('Failed to load liby.so.13: no such file')"
 )
+DIES_OF_IT = """
+import os
+os.write(2, b"E: Failed to load library /x/lib.so with error: gone")
+os.abort()
+"""
 
 
 @pytest.fixture
@@ -47,11 +53,8 @@ def fresh_probe(monkeypatch, tmp_path):
 
     def probe(code):
         (tmp_path / "onnxruntime.py").write_text(code)
-        first = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"  # before the true one
-        monkeypatch.setattr(
-            "ortmeter.child.child_command",
-            lambda name: [sys.executable, "-c", f"{first}; import {name} as m; m.main()"],
-        )
+        first = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"  # before the true one
+        monkeypatch.setattr("ortmeter.child._BOOT", first + child._BOOT)
         return providers._probe_cuda()
 
     return probe
@@ -93,8 +96,9 @@ def test_other_names_are_refused(text):
         (LIBRARY_MISSING, "libx.so.13: gone"),
         # what ONNX Runtime itself looked for comes first, with the places
         (NOT_PRELOADED, "liby.so.13 cannot be loaded (looked for in "),
-        # a driver that kills the process
+        # a driver that kills the process, and may have said why
         ("import os; os.abort()", "died with exit code -6"),
+        (DIES_OF_IT, "gone"),
         ("import sys; print('[]'); sys.exit(3)", "exit code 3"),
         ("raise ImportError('broken wheel')", "broken wheel"),
     ],
@@ -201,12 +205,9 @@ def test_only_a_wheel_that_has_the_cuda_provider_is_probed(monkeypatch, tmp_path
     assert probe_providers.__wrapped__() == {"cpu": "", "cuda": expected}
 
 
-def test_a_probe_that_hangs_is_reported(monkeypatch):
-    def hang(*_args, **_options):
-        raise subprocess.TimeoutExpired("probe", 120)
-
-    monkeypatch.setattr(providers.subprocess, "run", hang)
-    assert "did not answer" in providers._probe_cuda()
+def test_a_probe_that_hangs_is_reported(fresh_probe, monkeypatch):
+    monkeypatch.setattr(providers, "_PROBE_TIMEOUT_S", 2)
+    assert "the probe did not answer" in fresh_probe("import time; time.sleep(60)")
 
 
 @pytest.mark.cuda

@@ -14,7 +14,6 @@ import ortmeter
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
 from ortmeter.evidence import Estimate, Note, Prediction, Speedup, fact
 from ortmeter.machine.environment import Gpu, environment
-from ortmeter.runtime import placement
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.records import (
     SCHEMA,
@@ -41,9 +40,9 @@ ANSWER = Answer("b wins, {times:.2f} times.", (CLAIM,), {"times": np.float32(1.5
 SAID = Conclusion(ANSWER, (CLAIM, fact("a sentence").about("a topic")), "a machine")
 
 
-def planted(**params):
+def planted(on_cpu=(), **params):
     args = ortmeter.get_parsed_args("plot_x", args=[], **{"size": 256, "record": False, **params})
-    return record("plot_x", args, CPU, DATA)
+    return record("plot_x", args, CPU, DATA, on_cpu=on_cpu)
 
 
 def test_a_record_comes_back_from_its_file(tmp_path):
@@ -66,12 +65,11 @@ def test_a_record_comes_back_from_its_file(tmp_path):
     assert after.save(SAID, tmp_path / "again").read_bytes() == file.read_bytes()
 
 
-def test_a_record_of_cuda_says_what_ran_on_the_cpu(tmp_path, monkeypatch):
+def test_a_record_of_cuda_says_what_ran_on_the_cpu(tmp_path):
     reason = "1 of 3 nodes of 'g' run on the CPU: MaxPool {no kernel}"
-    monkeypatch.setattr(placement, "warned", [reason])
-    found = planted()
+    found = planted(on_cpu=[reason])
     assert found.on_cpu == (reason,)
-    assert planted().on_cpu == ()  # the next page of a build starts afresh
+    assert planted().on_cpu == ()
     concluded = found.conclude(ANSWER, [CLAIM], "float32")
     text = str(concluded.answer)
     assert text == "b wins, 1.50 times. Not all of it ran on CUDA, see the nodes below."

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from matplotlib import pyplot as plt
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.pictures import freeze
 from ortmeter.plotting import speedup_plot
-from ortmeter.runtime import placement
+from ortmeter.runtime.placement import PlacementWarning
 from ortmeter.study import Speedups, Study
 from ortmeter.study.records import load
 from ortmeter.timing import Comparison, Measurement
@@ -34,12 +35,18 @@ def test_what_is_kept_by_another_call_is_added(study):
     assert study.here.data == {"first": 2, "second": 3, "legend": "CUDA"}
 
 
-def test_nodes_that_ran_on_the_cpu_are_those_of_every_call(study, monkeypatch):
-    monkeypatch.setattr(placement, "warned", ["Mod ran on CPU"])
-    study.keep("CUDA", first=1)
-    placement.warned.extend(["Mod ran on CPU", "Loop ran on CPU"])
+def test_nodes_that_ran_on_the_cpu_are_those_of_every_call(study):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn("Mod ran on CPU", PlacementWarning, stacklevel=1)
+        study.keep("CUDA", first=1)
+        for name in ("Mod", "Loop"):
+            warnings.warn(f"{name} ran on CPU", PlacementWarning, stacklevel=1)
     study.keep(second=2)
     assert study.here.on_cpu == ("Mod ran on CPU", "Loop ran on CPU")
+    following = Study("plot_sum", "The next page of a build starts afresh")
+    following.keep(first=1)
+    assert following.here.on_cpu == ()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from sweep_pages import NUMBERS, files_of, is_alive
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.runtime import placement
+from ortmeter.runtime.placement import PlacementLog, PlacementWarning
 from ortmeter.study.records import load_records
 from ortmeter.sweep import (
     cluster,  # noqa: F401 - it keeps what a test replaces in worker
@@ -50,12 +50,13 @@ def test_a_grid_gives_one_record_for_each_configuration_and_run(make_page, tmp_p
 def test_nodes_that_ran_on_the_cpu_in_a_task_are_warned_of_and_recorded(
     make_page, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(placement, "warned", [])
+    monkeypatch.setattr("ortmeter.child.told_warnings", set())
+    log = PlacementLog()
     page = make_page("fields['on_cpu'] = ['Mod ran on CPU']")
-    with pytest.warns(placement.PlacementWarning, match="Mod ran on CPU") as found:
+    with pytest.warns(PlacementWarning, match="Mod ran on CPU") as found:
         run_sweep(page.path, {"number": ["1", "2"]}, output=tmp_path / "out")
     assert len(found) == 1
-    assert placement.warned == ["Mod ran on CPU"]  # a record made after the sweep has it
+    assert log.messages == ["Mod ran on CPU"]  # a record made after the sweep has it
 
 
 def test_what_a_page_leaves_in_the_temporary_folder_goes_with_its_task(make_page, tmp_path):

@@ -7,7 +7,7 @@ from fakes import FakeClock
 from scipy.signal import lfilter
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
-from ortmeter.timing import Comparison, Measurement, loop, measure, measure_each
+from ortmeter.timing import Comparison, Measurement, SpawnSpec, loop, measure, measure_each
 from ortmeter.timing.loop import collector_off
 
 
@@ -169,12 +169,12 @@ def test_the_time_since_a_task_was_asked_is_taken_from_its_budget(monkeypatch):
 
     monkeypatch.setattr(loop, "measure_here", measured)
     source = {"text": "def build(): return int", "name": "build", "arguments": {}}
-    spawn_spec = {"target": "source", "arguments": source}
+    spawn_spec = SpawnSpec("source", source)
     task = {"groups": [{"a": spawn_spec}] * 2, "budget_s": 100.0, "seed": 0}
-    loop._measure_task({**task, "asked_at": time.time() - 60})
+    loop.measure_task(**task, asked_at=time.time() - 60)
     assert shares == pytest.approx([20, 40], abs=1)
     shares.clear()
-    loop._measure_task({**task, "asked_at": time.time() + 60})  # the clock was set back
+    loop.measure_task(**task, asked_at=time.time() + 60)  # the clock was set back
     assert shares == pytest.approx([50, 100], abs=1)
 
 

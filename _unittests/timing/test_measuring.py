@@ -1,14 +1,14 @@
-import json
 import os
 
 import numpy as np
 import pytest
 
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.runtime import placement
+from ortmeter import child
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.runtime.placement import PlacementLog, PlacementWarning
 from ortmeter.timing import Candidate, SpawnSpec, measure, measure_each
 from ortmeter.timing.candidates import function_candidate
-from ortmeter.timing.loop import main
+from ortmeter.timing.loop import measure_task
 
 
 @pytest.fixture
@@ -26,8 +26,9 @@ def refuse():
     raise ModelError("this model is refused")
 def die(): os._exit(9)
 def warn():
-    from ortmeter.runtime import placement
-    placement.warned.append("MaxPool runs on the CPU")
+    import warnings
+    from ortmeter.runtime.placement import PlacementWarning
+    warnings.warn("MaxPool runs on the CPU", PlacementWarning)
     return lambda: None
 def on_a_device():
     from types import SimpleNamespace
@@ -122,7 +123,6 @@ def test_candidates_apart_need_several_processes(module):
     ("function", "message"),
     [
         ("fail", "exit code 1.*cannot be built"),
-        ("refuse", "exit code 1: this model is refused$"),  # one line
         ("die", "exit code 9"),
         ("nothing", "nothing"),
     ],
@@ -132,29 +132,31 @@ def test_a_process_that_fails_is_reported(module, function, message):
         measure({"a": candidate(f"{module}:{function}")}, processes=2)
 
 
+def test_a_model_that_a_process_refuses_is_refused_here(module):
+    with pytest.raises(ModelError, match="^this model is refused$"):
+        measure({"a": candidate(f"{module}:refuse")}, processes=2)
+
+
 def test_a_process_waits_for_the_device(module):
     with pytest.raises(OrtMeterError, match="device 1 is awaited"):
         measure({"a": candidate(f"{module}:on_a_device")}, processes=2, sync="cuda:1")
 
 
-def test_the_child_writes_raw_times(module, tmp_path):
-    spawn_spec = {"target": f"{module}:build", "arguments": {"seconds": 0, "folder": str(tmp_path)}}
+def test_the_child_tells_raw_times(module, tmp_path):
+    spawn_spec = SpawnSpec(f"{module}:build", {"seconds": 0, "folder": str(tmp_path)})
     task = {"groups": [{"a": spawn_spec}], "repeat": 2, "warmup": 1, "seed": 0}
-    question, answer = tmp_path / "task.json", tmp_path / "answer.json"
-    question.write_text(json.dumps({**task, "budget_s": 10, "asked_at": 0}))
-    main(str(question), str(answer))
-    found = json.loads(answer.read_text())
-    ((row,),) = found["groups"]
-    assert (row["name"], found["warned"]) == ("a", [])
-    assert np.shape(row["seconds"])[0] == 1
+    (((row,), reference),) = child.call(measure_task, {**task, "budget_s": 10, "asked_at": 0})
+    assert (row.name, reference) == ("a", None)
+    assert np.shape(row.seconds)[0] == 1
 
 
 def test_what_a_process_runs_elsewhere_than_asked_is_told_once(module, monkeypatch):
-    monkeypatch.setattr(placement, "warned", [])
-    with pytest.warns(placement.PlacementWarning, match="MaxPool") as caught:
+    monkeypatch.setattr(child, "told_warnings", set())
+    log = PlacementLog()
+    with pytest.warns(PlacementWarning, match="MaxPool") as caught:
         measure({"a": candidate(f"{module}:warn")}, processes=2, repeat=1, precision=None)
     assert len(caught) == 1
-    assert placement.warned == ["MaxPool runs on the CPU"]
+    assert log.messages == ["MaxPool runs on the CPU"]
 
 
 def test_a_function_of_a_page_travels_as_source(tmp_path):

@@ -4,15 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import msgspec
 import numpy as np
 import pytest
 import scipy.stats
 
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.runtime import placement
+from ortmeter.runtime.placement import PlacementWarning
 from ortmeter.timing.candidates import SessionSpec, model_variants
 from ortmeter.timing.measurement import SpawnSpec
 from ortmeter.workloads import startup as cold
@@ -101,17 +99,22 @@ def test_a_variant_is_built_again_from_its_files(tmp_path):
 
 
 def test_what_a_child_is_warned_of_is_told_once(tmp_path, monkeypatch):
-    phases = {phase: Phase(1.0, None, None) for phase in PHASES if phase != "first result"}
-    monkeypatch.setattr(placement, "warned", ["old"])
-
-    def run_child(module, task, answer, environment):
-        answer.write_bytes(msgspec.json.encode(cold._Answer(phases, ["old", "1 node on the CPU"])))
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(cold, "run_child", run_child)
-    with pytest.warns(placement.PlacementWarning, match="^1 node on the CPU$"):
-        cold._start("a", tmp_path / "task.json")
-    cold._start("a", tmp_path / "task.json")  # a second warning would be an error
+    code = f"""
+import warnings
+from ortmeter.runtime.placement import PlacementWarning
+from ortmeter.timing.candidates import model_variants
+def build():
+    for message in ("old", "1 node on the CPU"):
+        warnings.warn(message, PlacementWarning)
+    return model_variants({TEXT!r}, provider="cpu")["g"]
+"""
+    (tmp_path / "user_module.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("ortmeter.child.told_warnings", {(PlacementWarning, "old")})
+    spawn_spec = SpawnSpec("user_module:build", {})
+    with pytest.warns(PlacementWarning, match="^1 node on the CPU$"):
+        cold._start("a", spawn_spec)
+    cold._start("a", spawn_spec)  # a second warning would be an error
 
 
 def test_strings_start_too():  # as in a pipeline of scikit-learn
@@ -156,7 +159,7 @@ def test_something_must_start(variants, processes):
 
 class FakeVariant:
     def spawn_spec(self, folder):
-        return SpawnSpec("no:one", {})
+        return SpawnSpec("no:one", {"folder": folder.name})
 
 
 @pytest.fixture
@@ -185,13 +188,11 @@ def test_candidates_take_turns_in_a_random_order(starts):
 def test_a_candidate_has_its_own_environment(monkeypatch):
     given = []
 
-    def run_child(module, task, answer, environment):
-        given.append((task.parent.name, environment))
-        phases = {phase: Phase(1.0, None, None) for phase in PHASES if phase != "first result"}
-        answer.write_bytes(msgspec.json.encode(cold._Answer(phases, [])))
-        return SimpleNamespace(returncode=0)
+    def call(function, arguments, *, environment):
+        given.append((arguments["spawn_spec"].arguments["folder"], environment))
+        return {phase: Phase(1.0, None, None) for phase in PHASES if phase != "first result"}
 
-    monkeypatch.setattr(cold, "run_child", run_child)
+    monkeypatch.setattr(cold, "call", call)
     variants, eager = {"a": FakeVariant(), "b": FakeVariant()}, {"CUDA_MODULE_LOADING": "EAGER"}
     cold_start(variants, processes=1, environments={"b": eager})
     assert sorted(given, key=str) == [("0", None)] * 2 + [("1", eager)] * 2

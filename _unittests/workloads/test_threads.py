@@ -1,13 +1,16 @@
 """Sessions measured alone in fresh processes, and their neighbours."""
 
 import os
-import subprocess
+import time
+from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 from claim_samples import compare_ratio
 
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.child import Child
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import Estimate
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.providers import Provider
@@ -82,7 +85,7 @@ def test_what_a_recipe_asks_reaches_the_session(tmp_path, monkeypatch):
     settings = {"provider": Provider("cuda", 1), "threads": 3}
     spin, sleep = (variant(**settings, spinning=word) for word in ("on", "off"))
     asked = threads._write({"a": Scenario(spin, (0.0, 0.001), 2, before=sleep)}, tmp_path)["a"]
-    rows = threads._measure(asked, 0, tmp_path / "task.json")
+    rows = threads._measure(asked, 0)
     assert made == [("cuda:1", 3, "on"), ("cuda:1", 3, "off")]
     warm = ["on"] * 3 + ["off"] * 3
     assert runs == 2 * [*warm, "off", "on", "off", "on"]  # one pause, then the other
@@ -92,23 +95,31 @@ def test_what_a_recipe_asks_reaches_the_session(tmp_path, monkeypatch):
 def test_a_neighbour_ends_with_its_situation(tmp_path, monkeypatch):
     started = []
 
-    class Watched(subprocess.Popen):
-        def __init__(self, *args, **options):
-            super().__init__(*args, **options)
+    class Watched(Child):
+        def __init__(self):
+            super().__init__()
             started.append(self)
 
-    monkeypatch.setattr(threads.subprocess, "Popen", Watched)
-    spawn_spec = variant().spawn_spec(tmp_path)
-    with threads._neighbour(spawn_spec, tmp_path / "beside.json"):
+    def measure_pauses(calls, *_, **__):
         (child,) = started
-        assert child.poll() is None  # it runs
-    assert child.poll() is not None
+        before = psutil.Process(child._process.pid).cpu_times()
+        time.sleep(0.3)
+        after = psutil.Process(child._process.pid).cpu_times()
+        assert after.user + after.system > before.user + before.system  # it runs
+        return {"": SimpleNamespace(seconds=np.ones(1), cpu=1.0)}
+
+    monkeypatch.setattr(threads, "Child", Watched)
+    monkeypatch.setattr(threads, "measure_pauses", measure_pauses)
+    large = variant(rows=4096)
+    asked = threads._write({"a": Scenario(variant(), background=large)}, tmp_path)["a"]
+    assert threads._measure(asked, 0) == [([1.0], 1.0)]
+    assert started[0].is_dead
 
 
 def test_a_model_that_cannot_run_is_told_in_one_line():
     wrong = variant(TEXT.replace("Softmax", "Softmaxx"))
     for scenario in (Scenario(wrong), Scenario(variant(), background=wrong)):
-        with pytest.raises(OrtMeterError, match=r"^A measuring process stopped with code") as error:
+        with pytest.raises(ModelError, match=r"^ONNX Runtime .*Softmaxx") as error:
             measure_threads({"wrong": scenario}, processes=1)
         assert "\n" not in str(error.value)
 

@@ -1,6 +1,5 @@
 """The level +experimental: which nodes become one kernel, and that results are the same."""
 
-import sys
 import warnings
 
 import numpy as np
@@ -325,8 +324,7 @@ def test_without_chains_no_compiler_is_needed(without_compiler):
 
 def test_a_library_that_fails_its_trial_is_not_used(monkeypatch, tmp_path):
     monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path))
-    fails = [sys.executable, "-c", "raise SystemExit(3)"]
-    monkeypatch.setattr("ortmeter.child.child_command", lambda *_: fails)
+    monkeypatch.setattr("ortmeter.child._BOOT", "raise SystemExit(3)")
     model = graph(GATED)
     with pytest.warns(KernelWarning, match="the process died with exit code 3"):
         done = optimize_model(model, parse_level(LEVEL))

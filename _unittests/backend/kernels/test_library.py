@@ -64,7 +64,7 @@ def test_a_right_library_passes_once(monkeypatch):
     library, wrong = build_library([GATE, SCALED, GATE], CPU)
     assert wrong == {}
     assert answers(library) == [{}]
-    monkeypatch.setattr("subprocess.run", None)  # nothing is started again
+    monkeypatch.setattr("subprocess.Popen", None)  # nothing is started again
     assert build_library([SCALED, GATE], CPU) == (library, {})
 
 
@@ -143,8 +143,8 @@ def test_what_onnxruntime_does_not_load_is_tried_once(monkeypatch):
         calls.append(arguments)
         return run(*arguments, **options)
 
-    run = libraries.run_child
-    monkeypatch.setattr(libraries, "run_child", count)
+    run = libraries.call
+    monkeypatch.setattr(libraries, "call", count)
     source = cpu_source([GATE, SCALED]).replace("RegisterCustomOps", "RegisterOthers")
     wrong = check_library(compile_library(source), [GATE, SCALED], CPU)
     assert set(wrong) == {GATE.name, SCALED.name}
@@ -223,7 +223,7 @@ def test_numbers_that_are_not_finite_pass():
 
 def test_a_trial_that_takes_too_long_fails(monkeypatch, tmp_path):
     monkeypatch.setattr("ortmeter.backend.kernels.library._TIMEOUT_S", 0.01)
-    with pytest.raises(KernelError, match="timed out"):
+    with pytest.raises(KernelError, match="did not answer within 0.01 s and was killed"):
         build_library([GATE], CPU)
     monkeypatch.undo()
     monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path))
@@ -231,14 +231,13 @@ def test_a_trial_that_takes_too_long_fails(monkeypatch, tmp_path):
 
 
 def test_a_trial_that_is_stopped_is_tried_again(monkeypatch):
-    run = subprocess.run
     library = compile_library(cpu_source([GATE]))
     for stop in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
-        killed = [sys.executable, "-c", f"import os; os.kill(os.getpid(), {int(stop)})"]
-        monkeypatch.setattr(subprocess, "run", lambda _, killed=killed, **o: run(killed, **o))
-        with pytest.raises(KernelError, match=f"stopped by {stop.name}"):
-            check_library(library, [GATE], CPU)
-    monkeypatch.setattr(subprocess, "run", run)
+        killed = f"import os; os.kill(os.getpid(), {int(stop)})"
+        with monkeypatch.context() as patch:
+            patch.setattr("ortmeter.child._BOOT", killed)
+            with pytest.raises(KernelError, match=f"was stopped: .* was killed by {stop.name}"):
+                check_library(library, [GATE], CPU)
     check_library(library, [GATE], CPU)
     assert answers(library) == [{}]
 
@@ -261,19 +260,18 @@ def test_a_damaged_answer_is_asked_again():
         "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED",
     ],
 )
-def test_a_trial_without_memory_says_nothing_of_the_kernels(monkeypatch, message, capsys):
+def test_a_trial_without_memory_says_nothing_of_the_kernels(monkeypatch, message):
     library = compile_library(cpu_source([GATE]))
 
     def fail(*arguments):
         raise RuntimeError(message)
 
-    def run(module, *arguments, timeout):
+    def call(function, arguments, *, timeout_s):
         with monkeypatch.context() as patch:
             patch.setattr(trial, "run_trial", fail)
-            trial.main(*map(str, arguments))
-        return subprocess.CompletedProcess([], 0, capsys.readouterr().out, "")
+            return function(**arguments)
 
-    monkeypatch.setattr(libraries, "run_child", run)
+    monkeypatch.setattr(libraries, "call", call)
     with pytest.raises(KernelError, match="cannot be tried: RuntimeError: "):
         check_library(library, [GATE], CPU)
     assert answers(library) == []

@@ -20,9 +20,9 @@ from ortmeter.cli.regression import DIGEST, Description, compare, need
 from ortmeter.cli.report import Report, check_writable
 from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.files import write_atomically
-from ortmeter.runtime import placement
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import external_files
+from ortmeter.runtime.placement import PlacementLog
 from ortmeter.study.records import Record, load
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing import Comparison
@@ -90,6 +90,7 @@ class Baseline:
     options: Namespace
     described: Mapping[str, Description]
     stored: Record | None
+    on_cpu: PlacementLog = dataclasses.field(default_factory=PlacementLog)
 
     def finish(self, report: Report, results: Comparison) -> int:
         """Compare and keep, as asked; not 0 when ``--fail-if`` refuses a candidate."""
@@ -99,7 +100,7 @@ class Baseline:
         if code and self.options.save is not None:  # the next run would pass
             report.conclude(f"samples are not kept in {self.options.save}: this run fails.")
         elif self.options.save is not None:
-            _save(self.options, report, results, self.described)
+            _save(self, report, results)
         return code
 
 
@@ -220,9 +221,8 @@ def _renamed(
     return Comparison(measured, stored.stopped, reference_workload=workload), renamed
 
 
-def _save(
-    options: Namespace, report: Report, results: Comparison, described: Mapping[str, Description]
-) -> None:
+def _save(kept: Baseline, report: Report, results: Comparison) -> None:
+    options, described = kept.options, kept.described
     models = dict.fromkeys(description["model"] for description in described.values())
     fitness = [text for looked in report.preflight.values() for text in looked.findings]
     record = Record(
@@ -235,7 +235,7 @@ def _save(
             "candidates": described,
             "fitness": list(dict.fromkeys(fitness)),
         },
-        on_cpu=tuple(placement.warned),
+        on_cpu=tuple(kept.on_cpu.messages),
     )
     write_atomically(Path(options.save), record.to_json())
     processes = next(iter(results.values())).processes

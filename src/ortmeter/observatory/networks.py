@@ -6,7 +6,6 @@ a module that these can import, not from a script. :func:`make_network` makes fo
 
 import copy
 import functools
-import json
 import math
 import tempfile
 import time
@@ -21,9 +20,9 @@ import onnx
 import pandas as pd
 
 from ortmeter.backend.errors import quiet
-from ortmeter.child import run_child, set_variables
+from ortmeter.child import call, set_variables
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
 from ortmeter.profiling.kinds import KINDS, OUTSIDE, session_kinds, torch_kinds
 from ortmeter.profiling.run import profile
@@ -477,39 +476,31 @@ def profile_networks(
     """
     rows = []
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
-        question, answer = (Path(temporary, name) for name in ("question.json", "answer.json"))
         for i, (model, exported, inputs) in enumerate(cases.values()):
-            torch.save((model, dict(inputs)), question.with_name(f"{i}.pt"))
-            onnx.save(exported, question.with_name(f"{i}.onnx"))
+            torch.save((model, dict(inputs)), Path(temporary, f"{i}.pt"))
+            onnx.save(exported, Path(temporary, f"{i}.onnx"))
         asked = {"provider": str(provider), "threads": threads, "turns": turns}
+        asked |= {"folder": temporary, "cases": list(cases)}
+        variables = {**_SHORT_WAIT, **_KEEP, **_QUIET}
         with progress_bar("profiles", total=processes) as bar:
             for process in range(processes if cases else 0):
-                task = {"cases": list(cases), "seed": process, **asked}
-                question.write_text(json.dumps(task), encoding="utf-8")
-                variables = {**_SHORT_WAIT, **_KEEP, **_QUIET}
-                child = run_child(__name__, question, answer, environment=variables)
-                if child.returncode:
-                    last = (child.stderr.strip().splitlines() or ["no message"])[-1]
-                    raise OrtMeterError(f"A profiling process stopped: {last}")
-                found = json.loads(answer.read_text(encoding="utf-8"))
+                found = call(_profile_all, {**asked, "seed": process}, environment=variables)
                 rows += [{**row, "process": process} for row in found]
                 bar.update()
     return pd.DataFrame(rows, columns=["case", "process", "turn", "kind", _LIBRARY, _ORT])
 
 
-def main(question: str, answer: str) -> None:
+def _profile_all(
+    folder: str, cases: list[str], *, seed: int, provider: str, threads: int, turns: int
+) -> list[dict[str, Any]]:
     """Profile each case: the part of the child."""
-    asked = json.loads(Path(question).read_text(encoding="utf-8"))
-    cases, rng = asked["cases"], np.random.default_rng(asked["seed"])
-    options = {"provider": Provider.parse(asked["provider"]), "threads": asked["threads"]}
-    rows = []
-    for turn in range(asked["turns"]):
+    options: dict[str, Any] = {"provider": Provider.parse(provider), "threads": threads}
+    rng, rows = np.random.default_rng(seed), []
+    for turn in range(turns):
         for i in rng.permutation(len(cases)).tolist():
-            file = Path(question).with_name(f"{i}.pt")
-            found = _profile_both(file, seed=turn, **options)
+            found = _profile_both(Path(folder, f"{i}.pt"), seed=turn, **options)
             rows += [{"case": cases[i], "turn": turn, **row} for row in found]
-    rows.sort(key=lambda row: cases.index(row["case"]))
-    Path(answer).write_text(json.dumps(rows), encoding="utf-8")
+    return sorted(rows, key=lambda row: cases.index(row["case"]))
 
 
 def _profile_both(

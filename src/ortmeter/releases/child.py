@@ -1,15 +1,12 @@
 """Run models with one release of ONNX Runtime, for a parent that measures several in turn.
 
-This script runs in the environment of that release: it imports NumPy and ONNX Runtime, nothing
-else. It reads one question in JSON per line, and answers each in one line.
+This script runs in the environment of that release: it imports NumPy, ONNX Runtime, and
+:mod:`ortmeter.served`, which needs nothing.
 """
 
 import functools
 import gc
-import json
-import os
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+
+from ortmeter.served import serve
 
 _SHORT_S = 1e-2
 _FATAL_ONLY = 4
@@ -192,30 +191,25 @@ def _reason(error: Exception) -> str:
 
 def main(open_runner: Callable[[Mapping[str, Any]], Runner], versions: Mapping[str, str]) -> None:
     """Answer until the parent closes the pipe."""
-    # What libraries print is not an answer.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    runner = None
-    gc.disable()
-    gc.freeze()  # what is loaded stays: looking through it takes as long as opening a session
-    for line in sys.stdin:
-        question = json.loads(line)
-        arguments = question.get("arguments", {})
+    runner: Runner | None = None
+
+    def answer(do: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        nonlocal runner
         try:
-            if question["do"] == "open":
+            if do == "open":
                 runner = None  # its memory is free for the next one
                 gc.collect()
                 runner = open_runner(arguments)
-                answer = None
-            elif question["do"] == "describe":
-                answer = versions
-            else:
-                answer = getattr(runner, question["do"])(**arguments)
-            told: dict[str, Any] = {"answer": answer}
+                return {"answer": None}
+            if do == "describe":
+                return {"answer": versions}
+            return {"answer": getattr(runner, do)(**arguments)}
         except Exception as error:  # noqa: BLE001 - the parent leaves this release out, and says why
-            told = {"error": _reason(error)}
-        answers.write(json.dumps(told) + "\n")
-        answers.flush()
+            return {"error": _reason(error)}
+
+    gc.disable()
+    gc.freeze()  # what is loaded stays: looking through it takes as long as opening a session
+    serve(answer)
 
 
 if __name__ == "__main__":

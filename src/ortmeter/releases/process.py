@@ -1,20 +1,14 @@
 """A process of its own for each release of ONNX Runtime, and the questions that it answers."""
 
-import json
-import subprocess
-import sys
-import tempfile
-import threading
-import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.child import Child, script_command
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.releases.environments import Release
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import holds_text, is_path, load_model
@@ -25,41 +19,24 @@ from ortmeter.timing.candidates import SessionSpec
 
 _SCRIPT = Path(__file__).with_name("child.py")
 _PATIENCE_S = 300.0
-# What this process can import, its child can too.
-_SAME_PATHS = """\
-import runpy, sys
-script, *paths = sys.argv[1:]
-sys.path += [path for path in paths if path not in sys.path]
-runpy.run_path(script, run_name="__main__")
-"""
 
 
-class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
+class ReleaseProcess(Child):
     """A process that runs models with one release; it answers one question at a time.
 
     It is a function that runs its model once, with a clock of its own: a candidate. A process that
     does not answer within *patience_s* seconds is killed.
     """
 
+    _lines = 1
+
     def __init__(
         self, release: Release, script: Path | None = None, *, patience_s: float = _PATIENCE_S
     ) -> None:
         self.release = release
-        self._patience_s = patience_s
-        # A pipe that nobody reads would block.
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
-        self._process = subprocess.Popen(  # noqa: S603 - our own script
-            _command(release, script or _SCRIPT),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            encoding="utf-8",
-        )
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether the process ended."""
-        return self._process.poll() is not None
+        python = release.python if release.key else None
+        command = script_command(script or _SCRIPT, python)
+        super().__init__(command, name=f"{release.name}: its process", patience_s=patience_s)
 
     def open(self, question: Mapping[str, Any]) -> None:
         """Create the session of a variant; it takes the place of the one before."""
@@ -70,7 +47,7 @@ class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
         """Ask for a session; :meth:`answer` waits for it. Several processes open side by side."""
         made_for = self.release.provider
         provider = [made_for, {}] if made_for else question["provider"]
-        self._tell("open", **{**question, "provider": provider})
+        self.start("open", **{**question, "provider": provider})
 
     def sample(self, number: int) -> float:
         """Return the seconds of a call, mean of *number* calls."""
@@ -79,56 +56,8 @@ class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
     def __call__(self) -> None:
         self.sample(1)
 
-    def ask(self, what: str, **arguments: Any) -> Any:
-        """Return the answer to a question; an error of ONNX Runtime is a ModelError."""
-        self._tell(what, **arguments)
-        return self.answer()
-
-    def answer(self) -> Any:
-        """Wait for the answer to the last question."""
-        start = time.monotonic()
-        patience = threading.Timer(self._patience_s, self._process.kill)
-        patience.start()
-        try:
-            line = "" if self._process.stdout is None else self._process.stdout.readline()
-        finally:
-            patience.cancel()
-        if not line:
-            raise OrtMeterError(f"{self.release.name}: {self._end(time.monotonic() - start)}")
-        told = json.loads(line)
-        if "error" in told:
-            raise ModelError(f"{self.release.name}: {told['error']}")
-        return told["answer"]
-
-    def _tell(self, what: str, **arguments: Any) -> None:
-        if self._process.stdin is not None:
-            with suppress(OSError):  # it is dead, and does not answer
-                self._process.stdin.write(json.dumps({"do": what, "arguments": arguments}) + "\n")
-                self._process.stdin.flush()
-
-    def _end(self, seconds: float) -> str:
-        """Say how the process ended."""
-        code = self._process.wait()
-        if seconds >= self._patience_s:
-            return f"its process did not answer within {self._patience_s:g} s and was killed"
-        self._errors.seek(0)
-        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        return f"its process stopped with exit code {code}{': ' if last else ''}{''.join(last)}"
-
-    def __exit__(self, *_error: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            if stream is not None:
-                with suppress(OSError):  # what was left to write has no reader
-                    stream.close()
-
-
-def _command(release: Release, script: Path) -> list[str]:
-    if release.key:
-        return [str(release.python), "-I", str(script)]
-    paths = [path for path in sys.path if Path(path).is_absolute()]
-    return [str(release.python), "-I", "-c", _SAME_PATHS, str(script), *paths]
+    def _error(self, told: Mapping[str, Any]) -> ModelError:
+        return ModelError(f"{self.release.name}: {told['error']}")
 
 
 def write_questions(variants: Mapping[str, SessionSpec], folder: Path) -> dict[str, dict[str, Any]]:

@@ -15,8 +15,8 @@ from typing import Any
 
 import onnx
 
-from ortmeter.child import run_child
-from ortmeter.errors import ModelError
+from ortmeter.child import Child
+from ortmeter.errors import ModelError, OrtMeterError
 from ortmeter.runtime.loading import ModelLike, holds_text, is_path, load_model
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.runtime.sessions import make_session
@@ -88,14 +88,17 @@ def optimizers_of(model: ModelLike, **session: Any) -> tuple[Optimizer, ...]:
             path = Path(model).absolute()
         else:
             onnx.save(load_model(model), path)
-        ended = run_child("ortmeter.runtime.optimizers", path, json.dumps(options, default=str))
-    if ended.returncode:
-        reason = (ended.stderr.strip().splitlines() or ["no message"])[-1]
-        raise ModelError(f"ONNX Runtime does not optimize this model in a child process: {reason}")
-    return _read(ended.stderr)
+        with Child() as child:
+            try:
+                child.ask(_create, path=str(path), options=json.dumps(options, default=str))
+            except OrtMeterError as error:
+                raise ModelError(
+                    f"ONNX Runtime does not optimize this model in a child process: {error}"
+                ) from error
+            return _read(child.errors())
 
 
-def main(path: str, options: str) -> None:
+def _create(path: str, options: str) -> None:
     """Create a session, for its log."""
     make_session(path, **json.loads(options))
 

@@ -8,9 +8,11 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import onnx
 
+from ortmeter.child import told_warnings
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.cuda_kernels import KERNELS_OF, cuda_kernel, cuda_opsets
 from ortmeter.runtime.graphs import bodies
@@ -23,8 +25,16 @@ __all__ = ["NodeAssignment", "PlacementWarning", "node_assignment"]
 _CPU = "CPUExecutionProvider"
 _SHOWN = 3
 
-#: What this process was warned about, once each: a record of what it measures says so.
-warned: list[str] = []
+
+class PlacementLog:
+    """Keeps what is warned of as long as it lives, here and in child processes, once each."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+        _logs.add(self)
+
+
+_logs: WeakSet[PlacementLog] = WeakSet()
 
 
 class PlacementWarning(UserWarning):
@@ -32,6 +42,12 @@ class PlacementWarning(UserWarning):
 
     ``warnings.simplefilter("error", PlacementWarning)`` turns it into an error.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        for log in _logs:  # now: a filter may hide what follows
+            if message not in log.messages:
+                log.messages.append(message)
 
 
 @dataclass(frozen=True)
@@ -112,16 +128,8 @@ def warn_of_cpu_nodes(model: onnx.ModelProto, placed: Sequence[NodeAssignment]) 
     )
     if onnxruntime.__version__ != KERNELS_OF:
         message += f", while {onnxruntime.__version__} runs"
-    if message not in warned:
-        warned.append(message)
+    told_warnings.add((PlacementWarning, message))
     warnings.warn(message, PlacementWarning, stacklevel=3)
-
-
-def warn_again(messages: Iterable[str]) -> None:
-    """Warn of what a child process was warned of, once each."""
-    for message in set(messages).difference(warned):
-        warned.append(message)
-        warnings.warn(message, PlacementWarning, stacklevel=3)
 
 
 def _enumerate(names: Sequence[str]) -> str:

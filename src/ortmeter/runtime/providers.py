@@ -5,19 +5,19 @@ import ctypes
 import functools
 import importlib.util
 import io
-import json
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortmeter.child import run_child
+from ortmeter.child import Child, ChildError
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 
 __all__ = ["Provider", "probe_providers", "resolve_provider", "usable_providers"]
 
 _EXECUTION_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _PROBE_TIMEOUT_S = 120
+_PROBE = """<ir_version: 10, opset_import: ["": 21]>
+probe (float[n, n] X) => (float[n, n] Y) { Y = MatMul(X, X) }"""
 
 #: Why CUDA does not work where the wheel has nothing for it.
 NO_CUDA = "the onnxruntime installed is the CPU wheel, which has no CUDA provider"
@@ -197,15 +197,55 @@ def _is_built_for_cuda() -> bool:
 
 
 def _probe_cuda() -> str:
+    """Return why CUDA does not work, nothing when it does.
+
+    ``get_available_providers`` describes the wheel and a session that asks for CUDA is created on
+    CPU without an error, so the only truth is a session which may not fall back. It runs in a child
+    process because a failed attempt writes to file descriptor 2 and a broken driver may abort.
+    """
+    missing, said = "", ""
     try:
-        child = run_child("ortmeter.runtime.probe", timeout=_PROBE_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"the probe did not answer ({error})"
-    try:
-        answer = json.loads(child.stdout.splitlines()[-1])
-        missing, reason = str(answer["missing"]), str(answer["reason"])
-    except (IndexError, KeyError, TypeError, ValueError):
-        missing, reason = "", f"the probe died with exit code {child.returncode}"
+        with Child(patience_s=_PROBE_TIMEOUT_S) as child:
+            try:
+                missing, reason = child.ask(_try_cuda)
+            finally:
+                said = child.errors()
+    except ChildError as error:
+        died = f"the probe died with exit code {error.code}"
+        reason = f"the probe did not answer ({error})" if error.code is None else died
     # The cause is in what the libraries wrote, the exception only says that CUDA did not start.
-    refused = re.search(r"Failed to load library .* with error: (.*)", child.stderr)
+    refused = re.search(r"Failed to load library .* with error: (.*)", said)
     return reason and (missing or (refused[1].strip() if refused else reason))
+
+
+def _try_cuda() -> tuple[str, str]:
+    """Return the libraries that are missing, and why CUDA does not work: the child's part."""
+    missing = ""
+    try:
+        import onnxruntime
+
+        if _EXECUTION_PROVIDERS["cuda"] not in onnxruntime.get_available_providers():
+            return "", NO_CUDA
+        missing = load_cuda_libraries()
+        return missing, _run_product()
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong, CUDA is not usable
+        return missing, f"{type(error).__name__}: {error}"
+
+
+def _run_product() -> str:
+    """Return why a session does not multiply two matrices on CUDA, nothing when it does."""
+    import numpy as np
+    import onnx.parser
+    import onnxruntime
+
+    name = _EXECUTION_PROVIDERS["cuda"]
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    model = onnx.parser.parse_model(_PROBE).SerializeToString()
+    session = onnxruntime.InferenceSession(model, options, providers=[name], enable_fallback=0)
+    (got,) = session.run(None, {"X": np.full((2, 2), 3, dtype=np.float32)})
+    if session.get_providers()[0] != name:
+        return f"the session runs on {session.get_providers()[0]}"
+    if not (got == 18).all():  # noqa: PLR2004
+        return f"a product of two matrices is wrong on CUDA: {got.tolist()}"
+    return ""

@@ -20,7 +20,6 @@ from ortmeter.evidence import COMPARED, JUDGED, Claim, fact
 from ortmeter.files import write_atomically
 from ortmeter.machine.environment import Environment, environment
 from ortmeter.pictures import freeze
-from ortmeter.runtime import placement
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.args import Arguments
 from ortmeter.study.encoding import Count, Kind, MappingValue, encode
@@ -202,7 +201,14 @@ class Record:
         return file
 
 
-def record(page: str, args: Arguments, provider: Provider, data: Mapping[str, Any]) -> Record:
+def record(
+    page: str,
+    args: Arguments,
+    provider: Provider,
+    data: Mapping[str, Any],
+    *,
+    on_cpu: Iterable[str] = (),
+) -> Record:
     """Make the record of a page.
 
     Parameters
@@ -216,6 +222,8 @@ def record(page: str, args: Arguments, provider: Provider, data: Mapping[str, An
     data : mapping of str to object
         Inputs of the conclusions: None, bool, int, float, str, Comparison, Comparisons,
         Measurement, DataFrame (with texts as column names), and mappings, lists or tuples of these.
+    on_cpu : iterable of str
+        What ran on the CPU though CUDA was asked for, one message each.
 
     Returns
     -------
@@ -241,8 +249,6 @@ def record(page: str, args: Arguments, provider: Provider, data: Mapping[str, An
             "Accepted: --record without ORTMETER_FAST"
         )
     encode(data)  # what cannot be kept is refused now, not when it is written
-    on_cpu = tuple(placement.warned)
-    placement.warned.clear()  # a build runs other pages in this process
     labels = {name: args.label(name) for name, _ in args if name != "record"}
     return Record(
         page=page,
@@ -250,7 +256,7 @@ def record(page: str, args: Arguments, provider: Provider, data: Mapping[str, An
         environment=environment(),
         date=dt.datetime.now(dt.UTC).replace(microsecond=0),
         data=data,
-        on_cpu=on_cpu,
+        on_cpu=tuple(on_cpu),
         fast=args.fast,
     )
 

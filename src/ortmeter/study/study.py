@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.machine.environment import environment
 from ortmeter.optional import import_optional
+from ortmeter.runtime.placement import PlacementLog
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.study.args import Param, get_parsed_args, in_ipython
 from ortmeter.study.records import Record, load_records, record, replay
@@ -102,6 +103,7 @@ class Study:
         )
         self.page = page
         self.provider = resolve_provider(self.args.provider)
+        self._on_cpu = PlacementLog()
         self._here: Record | None = None
         self._recalled: Record | None = None
         self._views: list[tuple[View, bool]] = []
@@ -125,9 +127,8 @@ class Study:
         before = self._here
         data = {**(before.data if before else {}), **data}
         data["legend"] = legend or data.get("legend", "")
-        found = record(self.page, self.args, self.provider, data)
-        on_cpu = dict.fromkeys((*(before.on_cpu if before else ()), *found.on_cpu))
-        self._here = dataclasses.replace(found, on_cpu=tuple(on_cpu))
+        on_cpu = dict.fromkeys((*(before.on_cpu if before else ()), *self._on_cpu.messages))
+        self._here = record(self.page, self.args, self.provider, data, on_cpu=on_cpu)
         if self.args.record:  # nothing is lost when a cell below fails
             self._here.save(Conclusion(None, (), ""))
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from ortmeter.child import warn_again
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.optional import import_optional
 from ortmeter.progress import progress_bar
-from ortmeter.runtime.placement import warn_again
+from ortmeter.runtime.placement import PlacementWarning
 from ortmeter.runtime.providers import Provider
 from ortmeter.sweep.report import SweepResult
 from ortmeter.sweep.store import Store
@@ -141,7 +142,8 @@ def run_sweep(
         job = Job(uuid.uuid4().hex, script, (), code, timeout, cores)
         _Run(client, store, job, tell or (lambda _: None)).drive(tasks, outcomes)
     for outcome in outcomes.values():
-        warn_again(outcome.record.on_cpu if outcome.record else ())
+        for message in outcome.record.on_cpu if outcome.record else ():
+            warn_again(PlacementWarning, message)
     return SweepResult(tuple(outcomes[task.key] for task in tasks), Path(output))
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 import ortmeter
-from ortmeter.child import child_command
+from ortmeter.child import child_command, killed_by
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.machine.environment import Environment, environment
 from ortmeter.study.records import FOLDER_VARIABLE, machine_name
@@ -241,11 +241,9 @@ class Ended:
         if self.code is None:
             return "stopped"
         if self.code < 0:
-            # Signals for real time have no name.
-            names = {known.value: known.name for known in signal.Signals}
-            name = names.get(-self.code, f"signal {-self.code}")
-            memory = " (the system does this when memory runs out)" if name == "SIGKILL" else ""
-            return f"killed by {name}{memory}"
+            is_kill = self.code == -signal.SIGKILL
+            memory = " (the system does this when memory runs out)" if is_kill else ""
+            return f"{killed_by(self.code)}{memory}"
         written = reversed(self.output.splitlines())
         last = next((line for line in written if line.strip()), "no output")
         return f"exit code {self.code}: {last.strip()[:300]}"

@@ -2,20 +2,15 @@
 
 import gc
 import itertools
-import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ortmeter.errors import OrtMeterError
 from ortmeter.optional import import_optional
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.providers import Provider
@@ -83,43 +78,25 @@ def measure_here(
     )
 
 
-class Measured(msgspec.Struct):
-    """What a child tells its parent: its measurements by group, and what it was warned of."""
-
-    groups: list[list[Measurement]]
-    reference_workloads: list[Measurement | None]
-    warned: list[str]
-
-
 def as_candidates(functions: Mapping[str, Candidate | _Function]) -> dict[str, Candidate]:
     return {n: c if isinstance(c, Candidate) else Candidate(c) for n, c in functions.items()}
 
 
-def main(question: str, answer: str) -> None:
-    """Build the candidates of a task, measure them, write their raw times: the child's part."""
-    try:
-        found = _measure_task(json.loads(Path(question).read_text(encoding="utf-8")))
-    except OrtMeterError as error:
-        sys.exit(str(error))
-    Path(answer).write_bytes(msgspec.json.encode(found, enc_hook=np.ndarray.tolist))
-
-
-def _measure_task(task: dict[str, Any]) -> Measured:
-    groups, asked_at, budget = (task.pop(name) for name in ("groups", "asked_at", "budget_s"))
-    rows, reference_workloads = [], []
+def measure_task(
+    groups: list[dict[str, SpawnSpec]], asked_at: float, budget_s: float, seed: int, **options: Any
+) -> list[tuple[list[Measurement], Measurement | None]]:
+    """Build candidates and measure them, in a fresh process: those of each group, its reference."""
+    measured = []
     for i, spawn_specs in enumerate(groups):
         # The order gives each one its place in memory: it changes from one process to the next.
-        order = np.random.default_rng(task["seed"]).permutation(list(spawn_specs)).tolist()
-        candidates = as_candidates({name: SpawnSpec(**spawn_specs[name]).build() for name in order})
-        left = budget - max(time.time() - asked_at, 0.0)
+        order = np.random.default_rng(seed).permutation(list(spawn_specs)).tolist()
+        candidates = as_candidates({name: spawn_specs[name].build() for name in order})
+        left = budget_s - max(time.time() - asked_at, 0.0)
         share = max(left, 0.0) / (len(groups) - i)
-        results = measure_here(candidates, precision=None, budget_s=share, **task)
-        rows.append([results[name] for name in spawn_specs])
-        reference_workloads.append(results.reference_workload)
+        results = measure_here(candidates, precision=None, budget_s=share, seed=seed, **options)
+        measured.append(([results[name] for name in spawn_specs], results.reference_workload))
         del candidates  # the memory of a group is free for the next one
-    # Where no session was made, the module is not there.
-    placement = sys.modules.get("ortmeter.runtime.placement")
-    return Measured(rows, reference_workloads, placement.warned if placement else [])
+    return measured
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Candidates to time, and their measurements."""
 
 import dataclasses
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Estimate
+from ortmeter.served import named
 from ortmeter.timing.statistics import geometric_mean
 
 #: Target of a spawn spec whose function travels as source.
@@ -46,8 +46,7 @@ class SpawnSpec:
             # The parent wrote this text from a function of its own program.
             exec(compile(self.arguments["text"], "<function of a page>", "exec"), scope)  # noqa: S102
             return scope[self.arguments["name"]](**self.arguments["arguments"])
-        module, _, function = self.target.partition(":")
-        return getattr(importlib.import_module(module), function)(**self.arguments)
+        return named(self.target)(**self.arguments)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 """Time candidates in turn, in this process or in fresh ones, one after the other."""
 
-import dataclasses
 import functools
-import json
 import math
 import tempfile
 import time
@@ -11,14 +9,11 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-import numpy as np
-
-from ortmeter.child import run_child
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.child import call
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing.comparison import Comparison, Comparisons
-from ortmeter.timing.loop import Measured, as_candidates, measure_here
-from ortmeter.timing.measurement import Candidate
+from ortmeter.timing.loop import as_candidates, measure_here, measure_task
+from ortmeter.timing.measurement import Candidate, SpawnSpec
 from ortmeter.timing.processes import collect, measure_isolated
 from ortmeter.timing.statistics import MIN_PROCESSES
 
@@ -233,11 +228,13 @@ def _measure_in_processes(
             "reference_workload": reference_workload,
         }
 
-        def ask(i: int, asked: list[dict[str, Any]], budget: float) -> list[Comparison]:
-            limits = {"groups": asked, "budget_s": budget, "seed": seed + i}
-            return _ask({**limits, **rounds}, folder)
+        def ask(i: int, asked: list[dict[str, SpawnSpec]], budget: float) -> list[Comparison]:
+            # The time that a child takes to start is part of its budget.
+            task = {"groups": asked, "budget_s": budget, "asked_at": time.time(), "seed": seed + i}
+            measured = call(measure_task, {**task, **rounds})
+            return [Comparison(group, reference_workload=other) for group, other in measured]
 
-        def alone(i: int, spawn_specs: dict[str, Any], budget: float) -> Comparison:
+        def alone(i: int, spawn_specs: dict[str, SpawnSpec], budget: float) -> Comparison:
             return ask(i, [spawn_specs], budget)[0]
 
         def run(i: int, keys: Sequence[_Key], budget: float) -> Mapping[_Key, Comparison]:
@@ -254,7 +251,7 @@ def _measure_in_processes(
         return collect(list(groups), run, processes=processes, **limits)
 
 
-def _spawn_spec(name: str, candidate: Candidate, folder: Path) -> dict[str, Any]:
+def _spawn_spec(name: str, candidate: Candidate, folder: Path) -> SpawnSpec:
     if candidate.spawn_spec is None:
         raise InvalidArgumentError(
             f"Candidate {name!r} has no spawn_spec: a fresh process cannot build it. "
@@ -262,27 +259,4 @@ def _spawn_spec(name: str, candidate: Candidate, folder: Path) -> dict[str, Any]
             "ortmeter.session_candidate(model, feeds) or ortmeter.function_candidate(build)"
         )
     folder.mkdir()
-    return dataclasses.asdict(candidate.spawn_spec(folder))
-
-
-def _ask(task: Mapping[str, Any], folder: Path) -> list[Comparison]:
-    question, answer = folder / "task.json", folder / "answer.json"
-    # The time that a child takes to start is part of its budget.
-    question.write_text(json.dumps({**task, "asked_at": time.time()}), encoding="utf-8")
-    child = run_child("ortmeter.timing.loop", question, answer)
-    if child.returncode:
-        tail = child.stderr.splitlines()[-5:]
-        told = f"A measuring process stopped with exit code {child.returncode}:"
-        raise OrtMeterError("\n".join([told, *tail]) if len(tail) > 1 else " ".join([told, *tail]))
-    found = msgspec.json.decode(
-        answer.read_bytes(), type=Measured, dec_hook=lambda _, samples: np.array(samples)
-    )
-    if found.warned:
-        from ortmeter.runtime.placement import warn_again
-
-        warn_again(found.warned)
-    groups = zip(found.groups, found.reference_workloads, strict=True)
-    return [
-        Comparison(group, reference_workload=reference_workload)
-        for group, reference_workload in groups
-    ]
+    return candidate.spawn_spec(folder)

@@ -3,23 +3,19 @@
 import ctypes
 import gc
 import itertools
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import numpy as np
 
-from ortmeter.child import run_child
+from ortmeter.child import call
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.machine.gpu import used_memory
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.iobinding import HostSession, run_session
-from ortmeter.runtime.placement import warn_again, warned
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.measurement import SpawnSpec
 from ortmeter.workloads.startup import resident_memory
@@ -34,12 +30,11 @@ __all__ = ["measure_memory"]
 _COLUMNS = ["candidate", "sequence", "process", "run", "batch", "memory (MiB)", "seconds"]
 
 
-class _Told(msgspec.Struct):
+class _Told(NamedTuple):
     """Growth of the memory (MiB) after each run, then once trimmed and closed; seconds."""
 
     grown: list[float]
     seconds: list[float]
-    warned: list[str]
 
 
 def measure_memory(
@@ -117,12 +112,7 @@ def measure_memory(
             for turn in np.random.default_rng(seed).permutation(len(turns)).tolist():
                 process, name, sequence = turns[turn]
                 sizes = [int(size) for size in sequences[sequence]]
-                task = {
-                    "spawn_spec": spawn_specs[name],
-                    "sizes": sizes,
-                    "is_bound": name not in unbound,
-                }
-                told = _ask(name, task, Path(temporary))
+                told = _ask(name, spawn_specs[name], sizes, is_bound=name not in unbound)
                 runs = [*map(str, range(len(sizes))), "trimmed", "closed"]
                 end = [np.nan, np.nan]
                 columns = (runs, [*sizes, *end], told.grown, [*told.seconds, *end])
@@ -135,28 +125,15 @@ def measure_memory(
     return ranked.drop(columns="rank").reset_index(drop=True)
 
 
-def _ask(name: str, asked: Mapping[str, Any], folder: Path) -> _Told:
-    task, answer = folder / "task.json", folder / "answer.json"
-    task.write_bytes(msgspec.json.encode(asked))
-    child = run_child("ortmeter.workloads.memory", task, answer)
-    if child.returncode:
-        raise OrtMeterError(f"{name!r} failed in a fresh process: {child.stderr.strip()[-600:]}")
-    told = msgspec.json.decode(answer.read_bytes(), type=_Told)
-    warn_again(told.warned)
-    return told
-
-
-def main(task: str, answer: str) -> None:
-    """Run the sequence: the child's part."""
-    asked = json.loads(Path(task).read_text(encoding="utf-8"))
+def _ask(name: str, spawn_spec: SpawnSpec, sizes: list[int], *, is_bound: bool) -> _Told:
     try:
-        spawn_spec = msgspec.convert(asked["spawn_spec"], SpawnSpec)
-        found = _watch(
-            cast("SessionSpec", spawn_spec.build()), asked["sizes"], is_bound=asked["is_bound"]
-        )
+        return call(_run, {"spawn_spec": spawn_spec, "sizes": sizes, "is_bound": is_bound})
     except OrtMeterError as error:
-        sys.exit(str(error))
-    Path(answer).write_bytes(msgspec.json.encode(found))
+        raise OrtMeterError(f"{name!r} failed in a fresh process: {error}") from error
+
+
+def _run(spawn_spec: SpawnSpec, sizes: list[int], *, is_bound: bool) -> _Told:
+    return _watch(spawn_spec.build(), sizes, is_bound=is_bound)
 
 
 def _watch(variant: "SessionSpec", sizes: Sequence[int], *, is_bound: bool) -> _Told:
@@ -179,7 +156,7 @@ def _watch(variant: "SessionSpec", sizes: Sequence[int], *, is_bound: bool) -> _
     gc.collect()
     _trim()
     grown.append(memory() - before)
-    return _Told(grown, seconds, warned)
+    return _Told(grown, seconds)
 
 
 def _run_unbound(session: Any, feeds: Mapping[str, Any], run_config: Mapping[str, Any]) -> None:

@@ -6,10 +6,8 @@ and all that is not ONNX Runtime are loaded before the clock starts. Files are i
 
 import dataclasses
 import itertools
-import json
 import math
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -21,11 +19,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ortmeter.child import run_child
+from ortmeter.child import call
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evidence import Estimate, rounded
 from ortmeter.optional import import_optional
-from ortmeter.runtime.placement import warn_again, warned
 from ortmeter.timing.comparison import Comparison, Comparisons
 from ortmeter.timing.measurement import Measurement, SpawnSpec
 from ortmeter.timing.processes import collect
@@ -63,13 +60,6 @@ class Phase(msgspec.Struct, frozen=True):
     seconds: float
     growth: float | None
     peak: float | None
-
-
-class _Answer(msgspec.Struct):
-    """What a child tells its parent: its phases, and what it was warned of."""
-
-    phases: dict[str, Phase]
-    warned: list[str]
 
 
 @dataclass(frozen=True)
@@ -205,7 +195,7 @@ def cold_start(
         for i, (name, variant) in enumerate(variants.items()):
             folder = Path(temporary, str(i))
             folder.mkdir()
-            tasks[name] = _task(variant, folder)
+            tasks[name] = variant.spawn_spec(folder)
             _start(name, tasks[name], given.get(name))
 
         def run(*_: object) -> dict[str, dict[str, Measurement]]:
@@ -233,28 +223,19 @@ def peak_memory(variant: "SessionSpec") -> float | None:
     None where the system does not tell.
     """
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        found = _start("the model", _task(variant, Path(folder)))
+        found = _start("the model", variant.spawn_spec(Path(folder)))
     return _together([found[SESSION], found[FIRST]]).peak
 
 
-def _task(variant: "SessionSpec", folder: Path) -> Path:
-    """Write what a child builds again."""
-    task = folder / "task.json"
-    spawn_spec = dataclasses.asdict(variant.spawn_spec(folder))
-    task.write_text(json.dumps(spawn_spec), encoding="utf-8")
-    return task
-
-
-def _start(name: str, task: Path, environment: Mapping[str, str] | None = None) -> dict[str, Phase]:
+def _start(
+    name: str, spawn_spec: SpawnSpec, environment: Mapping[str, str] | None = None
+) -> dict[str, Phase]:
     """Measure one fresh process."""
-    answer = task.with_name("answer.json")
-    child = run_child("ortmeter.workloads.startup", task, answer, environment=environment)
-    if child.returncode:
-        reason = " ".join(child.stderr.split())[-_LONGEST:]
-        raise ModelError(f"{name!r} failed in a fresh process: {reason}")
-    told = msgspec.json.decode(answer.read_bytes(), type=_Answer)
-    warn_again(told.warned)
-    found = told.phases
+    try:
+        found = call(_measure, {"spawn_spec": spawn_spec}, environment=environment)
+    except OrtMeterError as error:
+        reason = " ".join(str(error).split())[-_LONGEST:]
+        raise ModelError(f"{name!r} failed in a fresh process: {reason}") from error
     return {**found, RESULT: _together([found[phase] for phase in (IMPORT, SESSION, FIRST)])}
 
 
@@ -275,14 +256,9 @@ def _median(starts: list[dict[str, Phase]], phase: str, field: str) -> float | N
     return None if None in values else statistics.median(values)
 
 
-def main(task: str, answer: str) -> None:
+def _measure(spawn_spec: SpawnSpec) -> dict[str, Phase]:
     """Measure the phases of one candidate in this process: the child's part."""
-    try:
-        variant = SpawnSpec(**json.loads(Path(task).read_text(encoding="utf-8"))).build()
-        found = _Answer(dict(_phases(variant)), warned)
-    except OrtMeterError as error:
-        sys.exit(str(error))
-    Path(answer).write_bytes(msgspec.json.encode(found))
+    return dict(_phases(spawn_spec.build()))
 
 
 def _phases(variant: "SessionSpec") -> Iterator[tuple[str, Phase]]:

@@ -4,31 +4,25 @@ Threads that spin slow whatever runs next: each session is created, measured and
 after the other in random order, in fresh processes. The process is the unit of replication.
 """
 
-import dataclasses
 import gc
 import itertools
-import json
 import math
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import msgspec
 import numpy as np
 
-from ortmeter.child import child_command, run_child
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.child import Child, call
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Estimate, Finding, Speedup
 from ortmeter.progress import progress_bar
-from ortmeter.runtime.placement import warn_again, warned
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.measurement import Measurement, SpawnSpec
 from ortmeter.workloads.pauses import measure_pauses
@@ -46,7 +40,6 @@ __all__ = [
 NEIGHBOUR_PAUSE_S = 1e-2
 _MOST_S = 60.0  # of one scenario in one process
 _WAKES = 200
-_LINES = 5  # of the errors of a child
 
 
 @dataclass(frozen=True)
@@ -94,7 +87,8 @@ class ThreadTimings:
     wake: Measurement
 
 
-class _Asked(msgspec.Struct):
+@dataclass
+class _Asked:
     """A scenario as a child reads it: spawn specs in place of session specs."""
 
     variant: SpawnSpec
@@ -106,14 +100,6 @@ class _Asked(msgspec.Struct):
 
 # Latencies of a process after a pause, and its mean CPU time.
 _Row = tuple[list[float], float]
-
-
-class _Told(msgspec.Struct):
-    """What a child tells: one row per scenario and pause."""
-
-    found: dict[str, list[_Row]]
-    wake: float
-    warned: list[str]
 
 
 def measure_threads(
@@ -164,14 +150,13 @@ def measure_threads(
         )
     told = []
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
-        folder = Path(temporary)
-        asked = _write(scenarios, folder)
+        asked = _write(scenarios, Path(temporary))
         with progress_bar("processes", total=processes) as bar:
             for i in range(processes):
-                told.append(_ask(asked, seed + i, folder))
+                told.append(call(_measure_all, {"scenarios": asked, "seed": seed + i}))
                 bar.update()
     rows = {
-        (name, pause): [one.found[name][rank] for one in told]
+        (name, pause): [found[name][rank] for found, _ in told]
         for name, scenario in scenarios.items()
         for rank, pause in enumerate(scenario.pauses)
     }
@@ -182,7 +167,7 @@ def measure_threads(
         }
         for take in (_latencies, _means)
     )
-    return ThreadTimings(latency, cpu, Measurement("wake", np.array([[one.wake] for one in told])))
+    return ThreadTimings(latency, cpu, Measurement("wake", np.array([[wake] for _, wake in told])))
 
 
 def _latencies(row: list[_Row]) -> list[list[float]]:
@@ -339,36 +324,18 @@ def _write(scenarios: Mapping[str, Scenario], folder: Path) -> dict[str, _Asked]
     }
 
 
-def _ask(asked: Mapping[str, _Asked], seed: int, folder: Path) -> _Told:
-    question, answer = folder / "task.json", folder / "answer.json"
-    question.write_bytes(msgspec.json.encode({"scenarios": asked, "seed": seed}))
-    child = run_child("ortmeter.workloads.threads", question, answer)
-    if child.returncode:
-        tail = " ".join(child.stderr.splitlines()[-_LINES:])
-        raise OrtMeterError(f"A measuring process stopped with code {child.returncode}: {tail}")
-    told = msgspec.json.decode(answer.read_bytes(), type=_Told)
-    warn_again(told.warned)
-    return told
+def _measure_all(scenarios: dict[str, _Asked], seed: int) -> tuple[dict[str, list[_Row]], float]:
+    """Return the rows of each scenario, and the seconds of a wake: the child's part."""
+    names = np.random.default_rng(seed).permutation(list(scenarios)).tolist()
+    return {name: _measure(scenarios[name], seed) for name in names}, wake_seconds()
 
 
-def main(question: str, answer: str) -> None:
-    """Measure every scenario, or run as the neighbour of one: the child's part."""
-    task = json.loads(Path(question).read_text(encoding="utf-8"))
-    try:
-        if not answer:
-            _run_beside(msgspec.convert(task, SpawnSpec))
-        asked = msgspec.convert(task["scenarios"], dict[str, _Asked])
-        names = np.random.default_rng(task["seed"]).permutation(list(asked)).tolist()
-        found = {name: _measure(asked[name], task["seed"], Path(question)) for name in names}
-    except OrtMeterError as error:
-        sys.exit(str(error))
-    Path(answer).write_bytes(msgspec.json.encode(_Told(found, wake_seconds(), warned)))
-
-
-def _measure(asked: _Asked, seed: int, question: Path) -> list[_Row]:
+def _measure(asked: _Asked, seed: int) -> list[_Row]:
     """Create the sessions of a scenario, time it, and close them: their threads end."""
     rows: dict[float, _Row] = {}
-    with _neighbour(asked.background, question.with_name("beside.json")):
+    with Child() if asked.background else nullcontext() as neighbour:
+        if neighbour:
+            neighbour.ask(_run_beside, spawn_spec=asked.background)
         call = _open(asked.variant)
         before = _open(asked.before) if asked.before else None
         # One pause after the other: a long one would also slow the runs that follow.
@@ -387,29 +354,14 @@ def _open(spawn_spec: SpawnSpec) -> Callable[[], object]:
     return cast("SessionSpec", variant).call(variant.session())
 
 
-@contextmanager
-def _neighbour(spawn_spec: SpawnSpec | None, question: Path) -> Iterator[None]:
-    """Let a session of another process run meanwhile."""
-    if spawn_spec is None:
-        yield
-        return
-    question.write_bytes(msgspec.json.encode(dataclasses.asdict(spawn_spec)))
-    command = child_command("ortmeter.workloads.threads", question, "")
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:  # noqa: S603 - our own module
-        try:
-            if not (child.stdout and child.stdout.readline()):
-                raise OrtMeterError("the neighbour cannot run its model")
-            yield
-        finally:
-            child.kill()
-
-
 def _run_beside(spawn_spec: SpawnSpec) -> None:
     """Run again and again, until the parent ends this process."""
     call = _open(spawn_spec)
     call()
-    print(flush=True)  # noqa: T201 - the parent waits for it
-    parent = os.getppid()
-    while os.getppid() == parent:
-        call()
-        time.sleep(NEIGHBOUR_PAUSE_S)
+
+    def run() -> None:
+        while True:
+            call()
+            time.sleep(NEIGHBOUR_PAUSE_S)
+
+    threading.Thread(target=run, daemon=True).start()

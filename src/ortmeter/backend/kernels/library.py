@@ -3,7 +3,6 @@
 import hashlib
 import json
 import signal
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from ortmeter.backend.kernels.sources import (
     cuda_device_source,
     cuda_host_source,
 )
-from ortmeter.child import run_child
+from ortmeter.child import ChildError, call
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.files import write_atomically
 from ortmeter.optional import import_optional
@@ -31,7 +30,7 @@ from ortmeter.runtime.providers import Provider
 _PROGRAM = Path(trial.__file__)
 _TIMEOUT_S = 300
 # Sent from outside, by somebody or for lack of memory: what a wrong kernel does gives others.
-_STOPPED = {-signal.SIGINT: "SIGINT", -signal.SIGTERM: "SIGTERM", -9: "SIGKILL"}
+_STOPS = (signal.SIGINT, signal.SIGTERM, 9)
 OPSET = 23
 # From the least precise.
 _REALS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
@@ -94,25 +93,20 @@ def _run_trial(
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "trial.onnx"
         model.write_bytes(_trial_content(expressions))
-        given = (provider.execution_provider, str(provider.index))
+        given = {"provider": provider.execution_provider, "device": str(provider.index)}
+        asked = {"library": str(library), "model": str(model), **given}
         try:
-            child = run_child(trial.__name__, library, model, *given, timeout=_TIMEOUT_S)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise KernelError(f"the trial of the compiled kernels was stopped: {error}") from error
-    if stopped := _STOPPED.get(child.returncode):
-        raise KernelError(f"the trial of the compiled kernels was stopped by {stopped}")
-    try:
-        answer = json.loads(child.stdout.splitlines()[-1])
-        failed, refused, wrong = answer["failed"], answer["refused"], dict(answer["wrong"])
-        stopped = answer["stopped"]
-    except (IndexError, KeyError, TypeError, ValueError):
-        failed, refused, wrong = f"the process died with exit code {child.returncode}", "", {}
-    if stopped:
-        raise KernelError(f"the compiled kernels cannot be tried: {stopped}")
-    if not failed and not refused:
-        return wrong
+            return call(trial.try_kernels, asked, timeout_s=_TIMEOUT_S)
+        except trial.FailedError as error:
+            refused, why = isinstance(error, trial.LibraryError), str(error)
+        except ChildError as error:
+            if error.code is None or -error.code in _STOPS:
+                raise KernelError(
+                    f"the trial of the compiled kernels was stopped: {error}"
+                ) from error
+            refused, why = False, f"the process died with exit code {error.code}"
     if refused or len(expressions) == 1:
-        return {expression.name: refused or failed for expression in expressions}
+        return dict.fromkeys((expression.name for expression in expressions), why)
     half = len(expressions) // 2
     parts = (expressions[:half], expressions[half:])
     first, second = (_run_trial(library, part, provider) for part in parts)

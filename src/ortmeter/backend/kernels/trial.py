@@ -1,19 +1,16 @@
 """Run kernels beside what they replace, in a process of its own.
 
 The process may crash, and starts without torch. The model has pairs of outputs, expected then got,
-that are computed from inputs of 32-bit real numbers. The last line of the standard output is a
-JSON object: what is ``wrong`` by kernel, why the run ``failed``, why the library is ``refused``,
-and what ``stopped`` the trial, which says nothing of the kernels.
+that are computed from inputs of 32-bit real numbers.
 """
 
-import json
 import re
-import sys
 from typing import Any
 
 import numpy as np
 import onnxruntime
 
+from ortmeter.backend.errors import KernelError
 from ortmeter.runtime.providers import load_cuda_libraries
 
 SHAPES = ((2, 5, 67), (67,), (5, 1), ())
@@ -24,11 +21,15 @@ SHARE = 0.98
 NO_MEMORY = re.compile(r"(?i)out of memory|allocate memory|bad_alloc|ALLOC_FAILED")
 
 
-class StoppedError(Exception):
-    """The kernels cannot be tried here."""
+class StoppedError(KernelError):
+    """The kernels cannot be tried here, which says nothing of them."""
 
 
-class LibraryError(Exception):
+class FailedError(KernelError):
+    """The kernels do not run."""
+
+
+class LibraryError(FailedError):
     """ONNX Runtime does not load the library: none of its kernels can be used."""
 
 
@@ -81,13 +82,12 @@ def agree(expected: np.ndarray, got: np.ndarray, tolerance: float) -> bool:
     return bool(np.mean(close | same) >= SHARE)
 
 
-def main(library: str, model: str, provider: str, device: str) -> None:
-    """Print the answer as the last line."""
-    answer: dict[str, Any] = {"wrong": {}, "failed": "", "refused": "", "stopped": ""}
+def try_kernels(library: str, model: str, provider: str, device: str) -> dict[str, str]:
+    """Run the trial; whatever goes wrong is a KernelError that says of what kind."""
     try:
-        answer["wrong"] = run_trial(library, model, provider, device)
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong, the kernels are not used
-        stopped = isinstance(error, StoppedError | MemoryError) or NO_MEMORY.search(str(error))
-        refused = "refused" if isinstance(error, LibraryError) else "failed"
-        answer["stopped" if stopped else refused] = f"{type(error).__name__}: {error}"
-    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+        return run_trial(library, model, provider, device)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        if isinstance(error, StoppedError | MemoryError) or NO_MEMORY.search(why):
+            raise StoppedError(f"the compiled kernels cannot be tried: {why}") from error
+        raise (LibraryError if isinstance(error, LibraryError) else FailedError)(why) from error
