@@ -32,7 +32,6 @@ MODULES = {
             "precision",
             "providers",
             "cpu",
-            "costs",
         )
     ),
     "Know the machine": tuple(f"machine.{name}" for name in ("environment", "preflight", "peaks")),
@@ -56,6 +55,7 @@ MODULES = {
         "discrepancy.summation",
         "dtypes",
     ),
+    "Know the operators": ("operators", "operators.costs", "operators.kinds"),
     "Compare releases": tuple(
         f"releases.{name}" for name in ("environments", "latency", "profiles")
     ),

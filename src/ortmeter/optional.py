@@ -1,7 +1,8 @@
-"""Import optional dependencies; the error names the extra to install."""
+"""Import optional dependencies, at once or by their first use; the error names the extra."""
 
 import importlib
 from types import ModuleType
+from typing import Any
 
 from ortmeter.errors import MissingDependencyError
 
@@ -15,3 +16,26 @@ def import_optional(name: str, *extras: str) -> ModuleType:
         raise MissingDependencyError(
             f"{name} cannot be imported ({cause}). Install it with: {install or name}"
         ) from cause
+
+
+class _Lazy(ModuleType):
+    """Looks like a module, which is imported by the first use of one of its names."""
+
+    def __init__(self, name: str, extras: tuple[str, ...]) -> None:
+        super().__init__(name)
+        self._extras = extras
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = getattr(import_optional(self.__name__, *self._extras), name)
+        setattr(self, name, value)  # later uses cost what those of the module do
+        return value
+
+
+def lazy(name: str, *extras: str) -> Any:
+    """Stand for a module that the first use of one of its names imports.
+
+    ``importlib.util.LazyLoader`` would put it in ``sys.modules``, where others look for torch.
+    """
+    return _Lazy(name, extras)

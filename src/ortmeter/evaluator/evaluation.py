@@ -15,11 +15,9 @@ from ortmeter.evaluator.values import (
     Memory,
     addresses,
     copy_shared,
-    describe,
-    describe_type,
-    element_type,
     fed_library,
 )
+from ortmeter.operators.descriptions import describe, describe_type, element_type
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 

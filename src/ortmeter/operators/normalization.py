@@ -1,22 +1,139 @@
 """Softmax, normalizations, dropout."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.movement import flatten
-from ortmeter.evaluator.torch_kernels.registry import (
+from ortmeter.operators.movement import flatten
+from ortmeter.operators.registry import (
+    MICROSOFT,
+    Kernel,
+    RefusedError,
+    definition,
+    family,
+    kernel,
+    stand_in,
+)
+from ortmeter.operators.roundings import Run, growth, product, rounded
+from ortmeter.operators.tensors import (
+    Tensor,
     TensorFunction,
     describe,
     dtype_of,
-    kernel,
+    functional,
+    named,
+    torch,
     widened,
 )
+
+if TYPE_CHECKING:
+    from ortmeter.operators.counts import Count, Work
+
+
+def _softmax_flop(*, per_row: int) -> Count:
+    def count(work: Work) -> float:
+        length = work.shape(0)[work.integer("axis", -1)]
+        return 5 * work.size(0) + per_row * (work.size(0) // max(length, 1))
+
+    count.__doc__ = f"5 an input, {per_row} a row"
+    return count
+
+
+def _normalization_flop(per_element: int, *, skip: bool = False) -> Count:
+    """Count a normalization over the last axes: mean, variance, division, scale and bias."""
+
+    def count(work: Work) -> float:
+        rows = math.prod(work.shape(0)[: work.integer("axis", -1)])
+        added = 1 + work.has(3) + work.has(4) if skip else work.has(2)
+        return (per_element + added) * work.size(0) + 2 * rows
+
+    count.__doc__ = f"{per_element} an input, 1 for what is added, 2 a row"
+    return count
+
+
+def _instance_flop(work: Work) -> float:
+    """7 an input, 2 a channel."""
+    return 7 * work.size(0) + 2 * math.prod(work.shape(0)[:2])
+
+
+def _batch_flop(work: Work) -> float:
+    """2 an input, 5 a channel."""
+    # A scale and a bias for each channel first (+, sqrt, /, *, -), then one of each per element.
+    return 2 * work.size(0) + 5 * work.size(1)
+
+
+def _batch_bound(run: Run) -> np.ndarray:
+    """Bound ``(x - mean) scale / sigma + bias``, in any order: eight roundings of each term."""
+    x, *columns = (array.astype(np.float64) for array in run.inputs)
+    shape = (-1, *[1] * (x.ndim - 2))
+    scale, bias, mean, variance = (np.reshape(column, shape) for column in columns)
+    sigma = np.sqrt(variance + run.options.get("epsilon", 1e-5))
+    terms = np.abs(scale / sigma) * (np.abs(x) + np.abs(mean)) + np.abs(bias)
+    return rounded(growth(8) * terms, run)
+
+
+def _layer_bound(run: Run) -> np.ndarray:
+    """Roundings of the mean, the variance and the scaling."""
+    x, *columns = run.inputs
+    axis = run.options.get("axis", -1)
+    whole = [np.broadcast_to(a, x.shape[axis:]).reshape(-1) for a in columns]
+    return _normalized(run, x.reshape((*x.shape[:axis], -1)), whole)
+
+
+def _group_bound(run: Run) -> np.ndarray:
+    """Bound InstanceNormalization and GroupNormalization: one scale per channel, or group."""
+    x, *columns = run.inputs
+    groups, inside = int(run.options.get("num_groups", x.shape[1])), math.prod(x.shape[1:])
+    whole = [np.repeat(c, inside // c.size).reshape((groups, -1)) for c in columns]
+    return _normalized(run, x.reshape((x.shape[0], groups, -1)), whole)
+
+
+def _normalized(run: Run, rows: np.ndarray, columns: Sequence[np.ndarray]) -> np.ndarray:
+    from ortmeter.discrepancy.bounds import layer_norm_error_bound
+
+    scale, bias = (*columns, np.zeros(1, run.dtype))[:2]
+    epsilon = run.options.get("epsilon", 1e-5)
+    found = layer_norm_error_bound(rows, dtype=run.dtype, epsilon=epsilon, scale=scale, bias=bias)
+    return found.reshape(run.exact.shape)
+
+
+def _along_axis(run: Run) -> float:
+    return float(run.inputs[0].shape[run.options.get("axis", -1)])
+
+
+def _from_axis(run: Run) -> float:
+    return math.prod(run.inputs[0].shape[run.options.get("axis", -1) :])
+
+
+declare = family("normalization")
+declare("Softmax", kind="attention", cost=_softmax_flop(per_row=-2))
+declare("LogSoftmax", kind="attention", cost=_softmax_flop(per_row=-1))
+declare("Hardmax", kind="other", is_exact=True)
+declare("LayerNormalization", cost=_normalization_flop(6), bound=_layer_bound)
+declare(
+    "RMSNormalization",
+    cost=_normalization_flop(4),
+    bound=product(lambda run: _from_axis(run) / 2 + 6, "half a rounding a term, and 6"),
+    cpu_types="f32 f16",
+)
+declare("SimplifiedLayerNormalization", cost=_normalization_flop(4))
+declare("InstanceNormalization", cost=_instance_flop, bound=_group_bound)
+declare("GroupNormalization", bound=_group_bound)
+declare("BatchNormalization", cost=_batch_flop, bound=_batch_bound)
+declare(
+    "LpNormalization", bound=product(lambda run: _along_axis(run) + 2, "a rounding a term, and 2")
+)
+declare("LRN", "MeanVarianceNormalization")
+declare("Dropout", kind="other", is_exact=True, is_random=True)
+declare("SkipLayerNormalization", domain=MICROSOFT, cost=_normalization_flop(6, skip=True))
+declare(
+    "SkipSimplifiedLayerNormalization", domain=MICROSOFT, cost=_normalization_flop(4, skip=True)
+)
+declare("EmbedLayerNormalization", domain=MICROSOFT)
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
@@ -39,8 +156,8 @@ def _register_softmax(op_type: str, function: Callable[[Tensor, int], Tensor]) -
 
 
 for _op, _function in (
-    ("Softmax", torch.softmax),
-    ("LogSoftmax", torch.log_softmax),
+    ("Softmax", named("softmax")),
+    ("LogSoftmax", named("log_softmax")),
     ("Hardmax", _hardmax),
 ):
     _register_softmax(_op, _function)
@@ -171,6 +288,14 @@ def _lrn(
     return (wide / (sums * (alpha / size) + bias) ** beta).to(x.dtype)
 
 
+@stand_in("LRN")
+def _torch_lrn(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+    size = attributes["size"]
+    given = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0} | dict(attributes)
+    alpha, beta, bias = (given[name] for name in ("alpha", "beta", "bias"))
+    return lambda x: functional.local_response_norm(x, size, alpha, beta, bias)
+
+
 @kernel("BatchNormalization", since=7)
 def _batch_normalization_of_inference(
     x: Tensor,
@@ -239,3 +364,39 @@ def _dropout(
             "inference, or a ratio of 0"
         )
     return (x, torch.ones_like(x, dtype=torch.bool)) if n_outputs > 1 else x
+
+
+def _define_layer_norm(
+    x: np.ndarray, scale: np.ndarray, bias: np.ndarray | float | None, epsilon: float
+) -> np.ndarray:
+    centred = x - x.mean(-1, keepdims=True)
+    normalized = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + epsilon)
+    return np.asarray(normalized * scale + (0 if bias is None else bias))
+
+
+@definition("SkipLayerNormalization")
+def _skip_layer_norm(
+    x: np.ndarray,
+    skip: np.ndarray,
+    scale: np.ndarray,
+    beta: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    *,
+    epsilon: float = 1e-12,
+) -> np.ndarray:
+    return _define_layer_norm(x + skip + (0 if bias is None else bias), scale, beta, epsilon)
+
+
+@definition("SkipSimplifiedLayerNormalization")
+def _skip_rms_norm(
+    x: np.ndarray, skip: np.ndarray, scale: np.ndarray, *, epsilon: float = 1e-12
+) -> np.ndarray:
+    total = x + skip
+    return np.asarray(total / np.sqrt(np.square(total).mean(-1, keepdims=True) + epsilon) * scale)
+
+
+@definition("EmbedLayerNormalization")
+def _embed_layer_norm(*inputs: np.ndarray, epsilon: float = 1e-12) -> tuple[np.ndarray, np.ndarray]:
+    ids, segments, words, places, kinds, scale, bias = inputs
+    total = words[ids] + places[: ids.shape[1]] + kinds[segments]
+    return _define_layer_norm(total, scale, bias, epsilon), np.zeros(len(ids), np.int32)

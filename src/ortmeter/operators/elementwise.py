@@ -1,28 +1,51 @@
 """Arithmetic, comparisons, functions of one variable and conversions, element by element."""
 
+from __future__ import annotations
+
 import functools
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.registry import (
+from ortmeter.operators.counts import Work, between_inputs, nothing, per_element
+from ortmeter.operators.registry import (
+    MICROSOFT,
+    Kernel,
+    RefusedError,
+    definition,
+    family,
+    kernel,
+    stand_in,
+)
+from ortmeter.operators.roundings import mean, once, product, sum_of_products
+from ortmeter.operators.tensors import (
     BITS,
     ORDER,
     WIDER,
+    Detour,
+    Tensor,
     TensorFunction,
     describe,
     detoured,
     direct,
     dtype_of,
-    kernel,
+    functional,
     kernels,
+    torch,
     widened,
 )
+from ortmeter.optional import lazy
+
+special = lazy("scipy.special")
+
+
+declare = family("elementwise")
+_ONE = {"cost": per_element(1)}
+_ROUNDED = _ONE | {"bound": once}
+_EXACT = _ONE | {"is_exact": True}
 
 
 def _divide(x: Tensor, y: Tensor) -> Tensor:
@@ -34,43 +57,59 @@ def _fold(function: TensorFunction) -> TensorFunction:
     return lambda *inputs: functools.reduce(function, inputs)
 
 
-for _op, _since, _function, _detour in (
-    ("Add", 7, torch.add, BITS),
-    ("Sub", 7, torch.sub, BITS),
-    ("Mul", 7, torch.mul, BITS),
-    ("Div", 7, _divide, WIDER),
-    ("Max", 8, _fold(torch.maximum), ORDER),
-    ("Min", 8, _fold(torch.minimum), ORDER),
-    ("Sum", 8, _fold(torch.add), WIDER),
-    ("BitwiseAnd", 18, torch.bitwise_and, BITS),
-    ("BitwiseOr", 18, torch.bitwise_or, BITS),
-    ("BitwiseXor", 18, torch.bitwise_xor, BITS),
-    ("BitwiseNot", 18, torch.bitwise_not, BITS),
-    ("Equal", 7, torch.eq, BITS),
-    ("Greater", 7, torch.gt, ORDER),
-    ("GreaterOrEqual", 12, torch.ge, ORDER),
-    ("Less", 7, torch.lt, ORDER),
-    ("LessOrEqual", 12, torch.le, ORDER),
-    ("And", 7, torch.logical_and, BITS),
-    ("Or", 7, torch.logical_or, BITS),
-    ("Xor", 7, torch.logical_xor, BITS),
-    ("Not", 1, torch.logical_not, BITS),
-    ("Where", 9, torch.where, BITS),
-    ("HardSwish", 14, functional.hardswish, WIDER),
-    ("Mish", 18, functional.mish, WIDER),
-    ("Softsign", 1, functional.softsign, WIDER),
-):
+_DIRECT: tuple[tuple[str, int, Callable[[], TensorFunction], Detour, dict[str, Any]], ...] = (
+    ("Add", 7, lambda: torch.add, BITS, _ROUNDED | {"written_for": "linear"}),
+    ("Sub", 7, lambda: torch.sub, BITS, _ROUNDED | {"written_for": "rsub"}),
+    ("Mul", 7, lambda: torch.mul, BITS, _ROUNDED | {"written_for": "silu"}),
+    ("Div", 7, lambda: _divide, WIDER, _ROUNDED),
+    ("Max", 8, lambda: _fold(torch.maximum), ORDER, {"cost": between_inputs, "is_exact": True}),
+    ("Min", 8, lambda: _fold(torch.minimum), ORDER, {"cost": between_inputs, "is_exact": True}),
+    ("Sum", 8, lambda: _fold(torch.add), WIDER, {"cost": between_inputs, "bound": sum_of_products}),
+    ("BitwiseAnd", 18, lambda: torch.bitwise_and, BITS, {}),
+    ("BitwiseOr", 18, lambda: torch.bitwise_or, BITS, {}),
+    ("BitwiseXor", 18, lambda: torch.bitwise_xor, BITS, {}),
+    ("BitwiseNot", 18, lambda: torch.bitwise_not, BITS, {}),
+    ("Equal", 7, lambda: torch.eq, BITS, _ONE),
+    ("Greater", 7, lambda: torch.gt, ORDER, _ONE),
+    ("GreaterOrEqual", 12, lambda: torch.ge, ORDER, _ONE),
+    ("Less", 7, lambda: torch.lt, ORDER, _ONE),
+    ("LessOrEqual", 12, lambda: torch.le, ORDER, _ONE),
+    ("And", 7, lambda: torch.logical_and, BITS, _ONE),
+    ("Or", 7, lambda: torch.logical_or, BITS, _ONE),
+    ("Xor", 7, lambda: torch.logical_xor, BITS, _ONE),
+    ("Not", 1, lambda: torch.logical_not, BITS, _ONE),
+    ("Where", 9, lambda: torch.where, BITS, {"cost": nothing, "is_exact": True}),
+    ("HardSwish", 14, lambda: functional.hardswish, WIDER, {"cost": per_element(5)}),
+    ("Mish", 18, lambda: functional.mish, WIDER, {}),
+    # a kernel may multiply by an inverse
+    (
+        "Softsign",
+        1,
+        lambda: functional.softsign,
+        WIDER,
+        {"cost": per_element(3), "bound": product(lambda _run: 3, "3 roundings")},
+    ),
+)
+for _op, _since, _function, _detour, _facets in _DIRECT:
+    declare(_op, **_facets)
     direct(_op, _function, since=_since, detour=_detour)
 
 # By opset, those that have the name of the function of torch.
-for _since, _names in (
-    (6, "Abs Ceil Exp Floor Log Neg Reciprocal Relu Sigmoid Sqrt Tanh"),
-    (7, "Acos Asin Atan Cos Sin Tan"),
-    (9, "Acosh Asinh Atanh Cosh Sinh"),
-    (11, "Round"),
+for _since, _names, _facets in (
+    (6, "Abs Ceil Floor Neg Relu", _EXACT),
+    (6, "Exp Log Tanh", _ONE),
+    (6, "Reciprocal Sqrt", _ROUNDED),
+    (6, "Sigmoid", {"cost": per_element(4)}),
+    (7, "Cos Sin Tan", _ONE),
+    (7, "Acos Asin Atan", {}),
+    (9, "Acosh Asinh Atanh Cosh Sinh", {}),
+    (11, "Round", _EXACT),
 ):
     for _op in _names.split():
-        direct(_op, getattr(torch, _op.lower()), since=_since)
+        declare(_op, **_facets)
+        direct(_op, functools.partial(getattr, torch, _op.lower()), since=_since)
+
+declare("Mod", **_EXACT)
 
 
 @kernel("Mod", since=10)
@@ -90,6 +129,9 @@ def _floor_mod(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(rest == 0, torch.copysign(rest, y), moved)
 
 
+declare("Pow", **_ONE)
+
+
 @kernel("Pow", since=7)
 def _power(x: Tensor, y: Tensor) -> Tensor:
     """Power, in the type of the base."""
@@ -106,6 +148,9 @@ def _power(x: Tensor, y: Tensor) -> Tensor:
             f"Pow: given {describe(x, y)}; accepted: exponents from 0 to 2**63 - 1 for integers"
         )
     return torch.pow(x.to(torch.int64), exponent).to(x.dtype)
+
+
+declare("BitShift")
 
 
 @kernel("BitShift", since=11)
@@ -134,6 +179,9 @@ def _readable(x: Tensor) -> Tensor:
     return x.to(torch.float32) if x.element_size() == 1 else x
 
 
+declare("IsInf", "IsNaN", **_ONE)
+
+
 @kernel("IsInf", since=10)
 def _is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
     x = _readable(x)
@@ -149,11 +197,17 @@ def _check_floating(op_type: str, x: Tensor) -> None:
         raise RefusedError(f"{op_type}: given {describe(x)}; accepted: floating-point types")
 
 
+declare("Erf", **_ONE)
+
+
 @kernel("Erf", since=9)
 def _erf(x: Tensor) -> Tensor:
     """Compute in float32 at least: torch loses small numbers of narrower types."""
     _check_floating("Erf", x)
     return torch.erf(widened(x)).to(x.dtype)
+
+
+declare("Sign", **_EXACT)
 
 
 @kernel("Sign", since=9)
@@ -170,11 +224,25 @@ def _swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     return functional.silu(x) if alpha == 1 else x * torch.sigmoid(x * alpha)
 
 
+def _mean_of_inputs(work: Work) -> float:
+    """inputs an output."""  # noqa: D403
+    return len(work.inputs) * work.out
+
+
 def _mean(*inputs: Tensor) -> Tensor:
     total = functools.reduce(torch.add, map(widened, inputs))
     return (total / len(inputs)).to(inputs[0].dtype)
 
 
+declare("Mean", cost=_mean_of_inputs, bound=mean)
+declare("Identity", kind="movement", cost=nothing, reads="nothing", is_exact=True)
+declare("Softplus", cost=per_element(3))
+declare("LeakyRelu", "PRelu", cost=per_element(2), bound=once)
+declare("ThresholdedRelu", is_exact=True)
+declare("HardSigmoid", cost=per_element(4))
+declare("Gelu", cost=per_element(5), cpu_types="f32")
+declare("Swish", written_for="silu")
+declare("Celu", "Elu", "Selu", "SwiGLU")
 _ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 kernels(
@@ -198,10 +266,16 @@ kernels(
 )
 
 
+declare("Shrink")
+
+
 @kernel("Shrink", since=9)
 def _shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
     _check_floating("Shrink", x)
     return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, 0))
+
+
+declare("Clip", cost=per_element(2), is_exact=True)
 
 
 @kernel("Clip", since=6)
@@ -215,9 +289,12 @@ def _clip(x: Tensor, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002 
 
 # Largest value that rounds to a finite one, for the type that overflows to what is not a number.
 _OVERFLOW_E4M3FN = 464.0
-_E8M0 = torch.float8_e8m0fnu
-_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
-_NARROW = (torch.float16, torch.bfloat16, *_FLOAT8)
+_FLOAT8 = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")
+
+
+declare("Cast", kind="movement", cost=nothing, bound=once)
+declare("CastLike", kind="movement", cost=nothing)
+declare("BitCast", kind="movement")
 
 
 @kernel("Cast", since=6)
@@ -242,11 +319,12 @@ def convert(x: Tensor, dtype: torch.dtype, *, saturate: int = 1, round_mode: str
     """Convert to a type, rounded once to the nearest, ties to even."""
     if x.dtype == dtype:
         return x
-    if dtype == _E8M0:
+    if dtype == torch.float8_e8m0fnu:
         return _to_power_of_two(x, saturate=saturate, round_mode=round_mode)
-    if x.dtype == torch.float64 and dtype in _NARROW:
+    is_float8 = dtype in {getattr(torch, f"float8_{name}") for name in _FLOAT8}
+    if x.dtype == torch.float64 and (is_float8 or dtype in (torch.float16, torch.bfloat16)):
         x = _to_odd_float32(x)
-    if dtype in _FLOAT8:
+    if is_float8:
         return _limit(x.to(torch.float32), dtype, saturate=saturate).to(dtype)
     if x.dtype.is_complex and not dtype.is_complex:
         raise RefusedError(f"Cast: given {describe(x)} to {dtype}; accepted: real types")
@@ -275,7 +353,9 @@ def _to_odd_float32(x: Tensor) -> Tensor:
 def _to_power_of_two(x: Tensor, *, saturate: int, round_mode: str) -> Tensor:
     """Convert to float8e8m0, which holds an exponent only."""
     if not saturate:
-        raise RefusedError(f"Cast: given {describe(x)} to {_E8M0}; accepted: saturate=1")
+        raise RefusedError(
+            f"Cast: given {describe(x)} to {torch.float8_e8m0fnu}; accepted: saturate=1"
+        )
     wide = x.to(torch.float64)
     significand, exponent = torch.frexp(wide)  # 0.5 <= significand < 1
     if round_mode == "down":
@@ -286,4 +366,61 @@ def _to_power_of_two(x: Tensor, *, saturate: int, round_mode: str) -> Tensor:
         exponent = exponent - 1 + raised.to(exponent.dtype)
     biased = (exponent + 127).clamp(0, 254)
     biased = torch.where(wide == 0, 0, torch.where(torch.isinf(wide), 254, biased))
-    return torch.where(torch.isnan(wide), 255, biased).to(torch.uint8).view(_E8M0)
+    return torch.where(torch.isnan(wide), 255, biased).to(torch.uint8).view(torch.float8_e8m0fnu)
+
+
+@stand_in("Clip")
+def _clamp(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Kernel:
+    bounds = [None if bound is None else bound.item() for bound in inputs[1:]]
+    return lambda x, *_bounds: torch.clamp(x, *bounds)
+
+
+@stand_in("Pow")
+def _to_the(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Kernel:
+    exponent = inputs[1].item()
+    return lambda x, _exponent: torch.pow(x, exponent)
+
+
+@stand_in("PRelu")
+def _prelu(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Kernel:
+    slope = inputs[1].reshape(-1)
+    return lambda x, _slope: functional.prelu(x, slope)
+
+
+stand_in("HardSigmoid")(lambda _inputs, _attributes: functional.hardsigmoid)
+stand_in("Selu")(lambda _inputs, _attributes: functional.selu)
+stand_in("Sign")(lambda _inputs, _attributes: torch.sign)
+stand_in("Shrink")(
+    lambda _inputs, attributes: lambda x: functional.hardshrink(x, attributes.get("lambd", 0.5))
+)
+stand_in("ThresholdedRelu")(
+    lambda _inputs, attributes: lambda x: functional.threshold(x, attributes.get("alpha", 1.0), 0)
+)
+
+
+declare("Gelu", domain=MICROSOFT, cost=per_element(5))
+declare("BiasGelu", "QuickGelu", domain=MICROSOFT, cost=per_element(6))
+declare("FastGelu", domain=MICROSOFT)
+
+
+@definition("Gelu")
+def _gelu(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x * special.ndtr(x))
+
+
+@definition("BiasGelu")
+def _bias_gelu(x: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    return _gelu(x + bias)
+
+
+@definition("FastGelu")
+def _fast_gelu(x: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    """Follow the formula that its kernels share, with their two constants of seven digits."""
+    x = x if bias is None else x + bias
+    inner = float(np.float32(0.7978845608)), float(np.float32(0.035677408136))
+    return np.asarray(x * (1 + np.tanh(x * (inner[0] + inner[1] * x * x))) / 2)
+
+
+@definition("QuickGelu")
+def _quick_gelu(x: np.ndarray, *, alpha: float = float(np.float32(1.702))) -> np.ndarray:
+    return np.asarray(x * special.expit(alpha * x))

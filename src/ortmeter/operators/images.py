@@ -1,32 +1,37 @@
 """Images and signals: resizing, sampling on grids, regions of interest, Fourier transforms."""
 
+from __future__ import annotations
+
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
-
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.registry import (
+from ortmeter.operators.registry import Kernel, RefusedError, family, kernel, stand_in
+from ortmeter.operators.tensors import (
+    Tensor,
     TensorFunction,
     as_list,
     describe,
     dtype_of,
-    kernel,
+    functional,
+    named,
     positive_axes,
     positive_axis,
+    torch,
     widened,
 )
+
+declare = family("other")
+declare("AffineGrid", "GridSample", "NonMaxSuppression", "Resize", "Upsample")
+declare("BlackmanWindow", "DFT", "HammingWindow", "HannWindow", "STFT")
 
 _ROUNDED: dict[str, TensorFunction] = {
     "round_prefer_floor": lambda places: torch.ceil(places - 0.5),
     "round_prefer_ceil": lambda places: torch.floor(places + 0.5),
-    "floor": torch.floor,
-    "ceil": torch.ceil,
+    "floor": named("floor"),
+    "ceil": named("ceil"),
 }
 _ACCEPTED = {
     "mode": ("nearest", "linear", "cubic"),
@@ -222,9 +227,31 @@ def _outside(y: Tensor, axis: _Axis, places: Tensor, value: float) -> Tensor:
     return torch.where(beyond, value, y)
 
 
+@stand_in("Resize")
+def _torch_interpolate(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+    x, _roi, scales, sizes = (*inputs, None, None)[:4]
+    mode, rank = attributes.get("mode", "nearest"), x.ndim - 2
+    place = attributes.get("coordinate_transformation_mode", "half_pixel")
+    exact = place == "half_pixel"
+    if mode == "nearest":
+        options: dict[str, Any] = {"mode": "nearest-exact" if exact else "nearest"}
+    else:
+        name = {1: "linear", 2: "bilinear", 3: "trilinear"}[rank]
+        options = {
+            "mode": "bicubic" if mode == "cubic" else name,
+            "align_corners": place == "align_corners",
+            "antialias": bool(attributes.get("antialias", 0)),
+        }
+    if sizes is not None:
+        options["size"] = sizes.tolist()[2:]
+    else:
+        options["scale_factor"] = scales.tolist()[2:]
+    return lambda x, *_rest: functional.interpolate(x, **options)
+
+
 @kernel("Upsample", since=7, until=9)
 def _upsample(x: Tensor, scales: Any, *, mode: str = "nearest") -> Tensor:
-    factors = scales.tolist() if isinstance(scales, Tensor) else scales
+    factors = scales.tolist() if isinstance(scales, torch.Tensor) else scales
     return _resize(
         x,
         scales=torch.tensor(factors, dtype=torch.float64),
@@ -388,6 +415,6 @@ def _register_window(op_type: str, function: TensorFunction, **options: float) -
     kernel(op_type, since=17)(run)
 
 
-_register_window("HannWindow", torch.hann_window)
-_register_window("HammingWindow", torch.hamming_window, alpha=_HAMMING, beta=1 - _HAMMING)
-_register_window("BlackmanWindow", torch.blackman_window)
+_register_window("HannWindow", named("hann_window"))
+_register_window("HammingWindow", named("hamming_window"), alpha=_HAMMING, beta=1 - _HAMMING)
+_register_window("BlackmanWindow", named("blackman_window"))

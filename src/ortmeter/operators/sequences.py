@@ -1,11 +1,17 @@
 """Sequences, which are lists, and optionals, which are absent when None."""
 
+from __future__ import annotations
+
 from typing import Any
 
-import torch
-from torch import Tensor
+from ortmeter.operators.registry import family, kernel
+from ortmeter.operators.tensors import Tensor, as_list, kernels, torch
 
-from ortmeter.evaluator.torch_kernels.registry import as_list, kernel, kernels
+declare = family("other")
+declare("ConcatFromSequence", "SplitToSequence", kind="movement")
+declare("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase")
+declare("SequenceInsert", "SequenceLength")
+declare("Optional", "OptionalGetElement", "OptionalHasElement")
 
 
 def _insert(sequence: list[Tensor], tensor: Tensor, position: Tensor | None = None) -> list[Tensor]:
@@ -21,7 +27,7 @@ def _erase(sequence: list[Tensor], position: Tensor | None = None) -> list[Tenso
 
 
 def _length(sequence: list[Tensor]) -> Tensor:
-    device = sequence[0].device if sequence and isinstance(sequence[0], Tensor) else None
+    device = sequence[0].device if sequence and isinstance(sequence[0], torch.Tensor) else None
     return torch.tensor(len(sequence), dtype=torch.int64, device=device)
 
 
@@ -30,7 +36,7 @@ def _concat(sequence: list[Tensor], *, axis: int, new_axis: int = 0) -> Tensor:
 
 
 def _has_element(x: Any = None) -> Tensor:
-    return torch.tensor(x is not None, device=x.device if isinstance(x, Tensor) else None)
+    return torch.tensor(x is not None, device=x.device if isinstance(x, torch.Tensor) else None)
 
 
 kernels(

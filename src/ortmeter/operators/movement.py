@@ -1,24 +1,46 @@
 """Shapes, cutting and joining, positions, padding, constants: nothing is computed."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.registry import (
+from ortmeter.operators.counts import nothing
+from ortmeter.operators.registry import NCHWC, Kernel, RefusedError, family, kernel, stand_in
+from ortmeter.operators.roundings import Run, growth, rounded, sum_of_products
+from ortmeter.operators.tensors import (
+    Tensor,
     as_list,
     describe,
     dtype_of,
-    kernel,
+    functional,
     kernels,
     non_negative,
     positive_axes,
     positive_axis,
     same_bits,
+    torch,
 )
+
+declare = family("movement")
+declare("Flatten", "Squeeze", "Unsqueeze", cost=nothing, reads="nothing", is_exact=True)
+declare("Reshape", cost=nothing, reads="nothing", is_exact=True, written_for="view")
+declare("Shape", "Size", cost=nothing, reads="nothing")
+declare("Transpose", cost=nothing, is_exact=True, written_for="permute")
+declare("Concat", "ConstantOfShape", "Expand", "Pad", "Tile", cost=nothing, is_exact=True)
+declare("Split", cost=nothing, is_exact=True, written_for="getitem")
+declare("DepthToSpace", "SpaceToDepth", cost=nothing, is_exact=True)
+declare("Gather", cost=nothing, reads="selection", is_exact=True, written_for="embedding select")
+declare("GatherElements", "GatherND", "Slice", cost=nothing, reads="selection", is_exact=True)
+declare("ScatterElements", "ScatterND", is_exact=True, bound=sum_of_products)
+declare("Compress", "OneHot", "ReverseSequence", is_exact=True)
+declare("EyeLike", "NonZero", "Scatter", "TensorScatter")
+declare("MemcpyFromHost", "MemcpyToHost", cost=nothing)
+declare("ReorderInput", "ReorderOutput", "Upsample", domain=NCHWC, cost=nothing)
 
 
 def _integers(value: Any, like: Tensor) -> Tensor:
@@ -35,6 +57,9 @@ kernels(
     )
 )
 kernel("Concat", until=3)(lambda *inputs, axis=1: torch.cat(inputs, axis))
+stand_in("Concat")(
+    lambda _inputs, attributes: lambda *inputs: torch.cat(inputs, attributes["axis"])
+)
 
 
 @kernel("Reshape")
@@ -131,12 +156,24 @@ def _depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return blocks.reshape(n, depth, h * blocksize, w * blocksize)
 
 
+@stand_in("DepthToSpace")
+def _pixel_shuffle(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+    block = attributes["blocksize"]
+    return lambda x: functional.pixel_shuffle(x, block)
+
+
 @kernel("SpaceToDepth")
 def _space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     n, c, h, w = x.shape
     blocks = x.reshape(n, c, h // blocksize, blocksize, w // blocksize, blocksize)
     order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
     return blocks.permute(order).reshape(n, -1, h // blocksize, w // blocksize)
+
+
+@stand_in("SpaceToDepth")
+def _pixel_unshuffle(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+    block = attributes["blocksize"]
+    return lambda x: functional.pixel_unshuffle(x, block)
 
 
 @kernel("Gather")
@@ -147,10 +184,29 @@ def _gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     return torch.index_select(x, axis, flat).reshape(shape)
 
 
+@stand_in("Gather")
+def _torch_gather(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+    x, indices = inputs
+    axis = attributes.get("axis", 0) % x.ndim
+    if axis == 0 and x.ndim == 2:  # noqa: PLR2004 - rows of a table
+        return lambda x, indices: functional.embedding(indices, x)
+    if indices.ndim == 1:
+        return lambda x, indices: torch.index_select(x, axis, indices)
+    where: Any = (*(slice(None),) * axis, indices)
+    return lambda x, _indices: x[where]
+
+
 @kernel("GatherElements", since=11)
 def _gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     places = non_negative(indices, x.shape[axis])
     return same_bits(lambda t: torch.gather(t, axis, places), x)
+
+
+stand_in("GatherElements")(
+    lambda _inputs, attributes: (
+        lambda x, indices: torch.gather(x, attributes.get("axis", 0), indices)
+    )
+)
 
 
 @kernel("GatherND", since=11)
@@ -167,6 +223,12 @@ def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     return x[(*batches, *places)]
 
 
+@stand_in("GatherND")
+def _torch_gather_nd(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Kernel:
+    where = inputs[1].unbind(-1)
+    return lambda x, _indices: x[where]
+
+
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
@@ -178,6 +240,15 @@ def _scatter_elements(
     if reduction == "none":
         return same_bits(lambda t: torch.scatter(t, axis, places, _alike(updates, t)), x)
     return torch.scatter_reduce(x, axis, places, updates, _REDUCTIONS[reduction])
+
+
+@stand_in("ScatterElements")
+def _torch_scatter(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+    axis, reduction = attributes.get("axis", 0), attributes.get("reduction", "none")
+    if reduction == "none":
+        return lambda x, indices, updates: torch.scatter(x, axis, indices, updates)
+    name = _REDUCTIONS[reduction]
+    return lambda x, indices, updates: torch.scatter_reduce(x, axis, indices, updates, name)
 
 
 @kernel("Scatter", since=9)
@@ -200,6 +271,12 @@ def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str =
     places = flat.reshape(-1, 1).expand(-1, inner.numel())
     values = updates.reshape(-1, inner.numel())
     return _scatter_elements(rows, places, values, reduction=reduction).reshape(x.shape)
+
+
+@stand_in("ScatterND")
+def _torch_index_put(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+    where, adds = inputs[1].unbind(-1), attributes.get("reduction") == "add"
+    return lambda x, _indices, updates: torch.index_put(x, where, updates, accumulate=adds)
 
 
 @kernel("TensorScatter", since=24)
@@ -260,7 +337,7 @@ def _pad(
     x: Tensor, pads: Any, value: Any = None, axes: Any = None, *, mode: str = "constant"
 ) -> Tensor:
     dims = range(x.ndim) if axes is None else positive_axes(as_list(axes), x.ndim)
-    fill = value.reshape(()).item() if isinstance(value, Tensor) else value or 0
+    fill = value.reshape(()).item() if isinstance(value, torch.Tensor) else value or 0
     sizes, count = as_list(pads), len(dims)
     for dim, before, after in zip(dims, sizes[:count], sizes[count:], strict=True):
         start, stop = max(-before, 0), x.shape[dim] - max(-after, 0)
@@ -295,12 +372,36 @@ def _source(places: Tensor, size: int, mode: str, x: Tensor) -> Tensor:
     )
 
 
+@stand_in("Pad")
+def _torch_pad(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+    x, pads, *rest = inputs
+    sizes, rank = pads.tolist(), x.ndim
+    value = rest[0].item() if rest and rest[0] is not None else 0.0
+    mode = {"edge": "replicate", "wrap": "circular"}.get(
+        name := attributes.get("mode", "constant"), name
+    )
+    pairs = [n for axis in reversed(range(rank)) for n in (sizes[axis], sizes[axis + rank])]
+    while mode != "constant" and len(pairs) > 2 * (rank - 2) and not any(pairs[-2:]):
+        del pairs[-2:]
+    options = {"value": value} if mode == "constant" else {}
+    return lambda x, *_rest: functional.pad(x, pairs, mode, **options)
+
+
 @kernel("ConstantOfShape", since=9)
 def _constant_of_shape(shape: Tensor, *, value: Tensor | None = None) -> Tensor:
     sizes = shape.tolist()
     if value is None:
         return torch.zeros(sizes, device=shape.device)
     return value.to(shape.device).reshape(()).expand(sizes).contiguous()
+
+
+def _of_a_range(run: Run) -> np.ndarray:
+    """2 roundings of the largest magnitude."""
+    start = np.abs(run.inputs[0].astype(np.float64))
+    return rounded(growth(2) * (2 * start + np.abs(run.exact)), run)
+
+
+declare("Range", bound=_of_a_range)
 
 
 @kernel("Range", since=11)
@@ -316,11 +417,25 @@ def _range(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) 
     return (steps * delta.reshape(()) + start.reshape(())).to(dtype)
 
 
+@stand_in("Range")
+def _torch_arange(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Kernel:
+    limits, made = [value.item() for value in inputs], inputs[0]
+    return lambda *_limits: torch.arange(*limits, dtype=made.dtype, device=made.device)
+
+
 @kernel("EyeLike", since=9)
 def _eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
     kind = x.dtype if dtype is None else dtype_of("EyeLike", dtype)
     ones = torch.ones(x.shape, device=x.device)
     return torch.triu(torch.tril(ones, k), k).to(kind)
+
+
+@stand_in("EyeLike")
+def _torch_eye(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+    if attributes.get("k", 0):
+        raise NotImplementedError("torch.eye has the main diagonal only")
+    shape, device = inputs[0].shape, inputs[0].device
+    return lambda x: torch.eye(*shape, dtype=x.dtype, device=device)
 
 
 @kernel("OneHot", since=9)
@@ -332,3 +447,9 @@ def _one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) 
     shape[dim] = size
     places = torch.arange(size, device=indices.device).reshape(shape)
     return values[(hot == places).to(torch.int64)]
+
+
+@stand_in("OneHot")
+def _torch_one_hot(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Kernel:
+    depth = int(inputs[1])
+    return lambda indices, _depth, _values: functional.one_hot(indices, depth)

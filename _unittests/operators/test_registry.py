@@ -9,13 +9,13 @@ import torch
 from kernel_checks import case, run_kernel
 
 from ortmeter.errors import OrtMeterError
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels import find_kernel, registry
+from ortmeter.operators import find_kernel, known_operators
+from ortmeter.operators.registry import RefusedError
 
 ENTRIES = {
-    f"{op_type}-{entry.since}": (op_type, entry)
-    for op_type, entries in sorted(registry._ENTRIES.items())
-    for entry in entries
+    f"{operator.name}-{entry.since}": (operator.name, entry)
+    for operator in known_operators()
+    for entry in operator.kernels
 }
 
 

@@ -1,14 +1,31 @@
 """Attention and rotary embedding."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.registry import by_heads, describe, dtype_of, kernel
+from ortmeter.operators.registry import (
+    MICROSOFT,
+    Kernel,
+    RefusedError,
+    definition,
+    family,
+    kernel,
+    stand_in,
+)
+from ortmeter.operators.tensors import Tensor, by_heads, describe, dtype_of, functional, torch
+from ortmeter.optional import lazy
+
+special = lazy("scipy.special")
+
+declare = family("attention")
+declare("Attention", "RotaryEmbedding", cpu_types="f32 f16")
+declare("GroupQueryAttention", domain=MICROSOFT, cpu_types="f32 f16")
+declare("Attention", "MultiHeadAttention", "RotaryEmbedding", domain=MICROSOFT)
 
 _PACKED = 3  # rank of (batch, sequence, heads * size)
 _RAW, _CAPPED, _BIASED, _PROBABILITIES = range(4)  # values of qk_matmul_output_mode
@@ -173,6 +190,15 @@ def _detailed(
     return probabilities @ v, steps[mode]
 
 
+@stand_in("Attention")
+def _torch_attention(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+    causal, scale = bool(attributes.get("is_causal", 0)), attributes.get("scale")
+    grouped = inputs[0].shape[1] != inputs[1].shape[1]
+    return lambda q, k, v, mask=None: functional.scaled_dot_product_attention(
+        q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=grouped
+    )
+
+
 @kernel("RotaryEmbedding", since=23)
 def _rotary_embedding(
     x: Tensor,
@@ -196,3 +222,90 @@ def _rotary_embedding(
     turned = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
     y = torch.cat((turned, kept), -1)
     return y.flatten(2) if x.ndim == _PACKED else y.transpose(1, 2)
+
+
+def _rotate(
+    x: np.ndarray,
+    places: np.ndarray,
+    cos: np.ndarray,
+    sin: np.ndarray,
+    *,
+    interleaved: bool = False,
+) -> np.ndarray:
+    """Rotate the pairs of elements of (batch, heads, rows, size) by the angles of the places."""
+    cos, sin = cos[places][:, None], sin[places][:, None]
+    if interleaved:
+        one, two = x[..., ::2], x[..., 1::2]
+        pair = (one * cos - two * sin, one * sin + two * cos)
+        return np.stack(pair, axis=-1).reshape(x.shape)
+    one, two = np.split(x, 2, axis=-1)
+    return np.concatenate([one * cos - two * sin, one * sin + two * cos], axis=-1)
+
+
+@definition("RotaryEmbedding")
+def _rotary(
+    x: np.ndarray, places: np.ndarray, cos: np.ndarray, sin: np.ndarray, *, interleaved: int = 0
+) -> np.ndarray:
+    return _rotate(x, places, cos, sin, interleaved=bool(interleaved))
+
+
+def _heads(x: np.ndarray, count: int) -> np.ndarray:
+    return np.swapaxes(x.reshape((*x.shape[:2], count, -1)), 1, 2)
+
+
+def _attend(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, hidden: np.ndarray | None = None
+) -> np.ndarray:
+    """Attend, by heads, to the keys that are not hidden; return (batch, rows, all the heads)."""
+    scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1])
+    if hidden is not None:
+        scores = np.where(hidden, -np.inf, scores)
+    found = np.swapaxes(special.softmax(scores, axis=-1) @ v, 1, 2)
+    return np.asarray(found.reshape((*found.shape[:2], -1)))
+
+
+def _after(rows: int, keys: int) -> np.ndarray:
+    """Say which keys come after a row, the last row being that of the last key."""
+    return np.arange(keys) > np.arange(keys - rows, keys)[:, None]
+
+
+@definition("MultiHeadAttention")
+def _multi_head(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    bias: np.ndarray | None = None,
+    *,
+    num_heads: int = 1,
+    unidirectional: int = 0,
+) -> np.ndarray:
+    parts = np.split(bias, 3) if bias is not None else (0, 0, 0)
+    q, k, v = (_heads(x + part, num_heads) for x, part in zip((q, k, v), parts, strict=True))
+    return _attend(q, k, v, _after(q.shape[2], k.shape[2]) if unidirectional else None)
+
+
+@definition("Attention")
+def _packed_attention(
+    x: np.ndarray, weights: np.ndarray, bias: np.ndarray, *, num_heads: int = 1
+) -> np.ndarray:
+    return _multi_head(*np.split(x @ weights + bias, 3, axis=-1), num_heads=num_heads)
+
+
+@definition("GroupQueryAttention")
+def _grouped(
+    *inputs: Any, num_heads: int = 1, kv_num_heads: int = 1, do_rotary: int = 0
+) -> tuple[np.ndarray, ...]:
+    """Attend to the past and to the new rows; all the batches have the same length."""
+    q, k, v, past_k, past_v, lengths, _total, *angles = inputs
+    (last,) = set(lengths.ravel().tolist())
+    rows = q.shape[1]
+    queries, new_k = _heads(q, num_heads), _heads(k, kv_num_heads)
+    if do_rotary:
+        places = np.tile(np.arange(last + 1 - rows, last + 1), (len(q), 1))
+        queries, new_k = (_rotate(x, places, *angles) for x in (queries, new_k))
+    keys, values = (
+        new if past is None else np.concatenate([past, new], axis=2)
+        for past, new in ((past_k, new_k), (past_v, _heads(v, kv_num_heads)))
+    )
+    k, v = (np.repeat(x, num_heads // kv_num_heads, axis=1) for x in (keys, values))
+    return _attend(queries, k, v, _after(rows, keys.shape[2])), keys, values

@@ -7,7 +7,7 @@ import pytest
 from kernel_checks import assert_agrees, assert_same, case, run_kernel, run_ort, run_reference
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evaluator.kernels import RefusedError
+from ortmeter.operators.registry import RefusedError
 
 RNG = np.random.default_rng(0)
 

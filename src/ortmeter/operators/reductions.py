@@ -1,21 +1,54 @@
 """Reductions, positions of extremes, sorting, accumulation along an axis."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from ortmeter.evaluator.torch_kernels.registry import (
+from ortmeter.operators.counts import reduction
+from ortmeter.operators.registry import Kernel, family, kernel, stand_in
+from ortmeter.operators.roundings import Run, mean, product, sum_of_products
+from ortmeter.operators.tensors import (
+    Tensor,
     TensorFunction,
     as_list,
-    kernel,
+    named,
     positive_axes,
     positive_axis,
+    torch,
 )
 
 Reduce = Callable[[Tensor, tuple[int, ...], bool], Tensor]
+
+
+def _terms(run: Run) -> float:
+    """Count the elements that make one."""
+    return max(array.size for array in run.inputs) / max(run.exact.size, 1)
+
+
+declare = family("other")
+_SUM = {"bound": sum_of_products}
+declare("ReduceSum", cost=reduction(terms=1, results=-1), **_SUM)
+declare("ReduceL1", "ReduceSumSquare", cost=reduction(terms=2, results=-1), **_SUM)
+declare("ReduceMax", "ReduceMin", cost=reduction(terms=1, results=-1), is_exact=True)
+declare(
+    "ReduceProd",
+    cost=reduction(terms=1, results=-1),
+    bound=product(_terms, "a rounding a term"),
+)
+declare("ReduceMean", cost=reduction(terms=1, results=0), bound=mean)
+declare("ReduceLogSum", cost=reduction(terms=1, results=0))
+declare(
+    "ReduceL2",
+    cost=reduction(terms=2, results=0),
+    bound=product(lambda run: _terms(run) / 2 + 2, "half a rounding a term, and 2"),
+)
+declare("ReduceLogSumExp", cost=reduction(terms=4, results=0))
+declare("ArgMax", "ArgMin", cost=reduction(terms=1, results=-1))
+declare("TopK", "Unique", is_exact=True)
+declare("CumSum", **_SUM)
+declare("CumProd")
 
 
 def _sum(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
@@ -95,14 +128,29 @@ for _op, _function in (
     ("ReduceL2", _l2),
     ("ReduceLogSum", lambda x, *how: torch.log(_floating(_sum(x, *how))).to(x.dtype)),
     ("ReduceLogSumExp", lambda x, *how: torch.logsumexp(_floating(x), *how).to(x.dtype)),
-    ("ReduceMax", _extreme(torch.amax, 1)),
+    ("ReduceMax", _extreme(named("amax"), 1)),
     ("ReduceMean", _mean),
-    ("ReduceMin", _extreme(torch.amin, -1)),
+    ("ReduceMin", _extreme(named("amin"), -1)),
     ("ReduceProd", _prod),
     ("ReduceSum", _sum),
     ("ReduceSumSquare", _sum_square),
 ):
     _register_reduction(_op, _function)
+
+
+def _reduce(op_type: str, function: Callable[..., Tensor]) -> None:
+    @stand_in(op_type)
+    def make(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+        given = attributes.get("axes") or (inputs[1].tolist() if len(inputs) > 1 else None)
+        keep = bool(attributes.get("keepdims", 1))
+        return lambda x, *_axes: function(x, given, keep)
+
+
+_reduce("ReduceL1", lambda x, axes, keep: torch.linalg.vector_norm(x, 1, axes, keep))
+_reduce("ReduceMax", lambda x, axes, keep: torch.amax(x, axes or (), keep))
+_reduce("ReduceMean", named("mean"))
+_reduce("ReduceMin", lambda x, axes, keep: torch.amin(x, axes or (), keep))
+_reduce("ReduceSum", named("sum"))
 
 
 def _register_position(op_type: str, function: TensorFunction) -> None:
@@ -116,8 +164,8 @@ def _register_position(op_type: str, function: TensorFunction) -> None:
         return x.shape[axis] - 1 - found
 
 
-_register_position("ArgMax", torch.argmax)
-_register_position("ArgMin", torch.argmin)
+_register_position("ArgMax", named("argmax"))
+_register_position("ArgMin", named("argmin"))
 
 
 @kernel("TopK")
@@ -136,6 +184,13 @@ def _top_k(
     return found.narrow(axis, 0, count), positions.narrow(axis, 0, count)
 
 
+@stand_in("TopK")
+def _torch_topk(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+    count, axis = int(inputs[1]), attributes.get("axis", -1)
+    largest, ordered = (bool(attributes.get(name, 1)) for name in ("largest", "sorted"))
+    return lambda x, _k: tuple(torch.topk(x, count, axis, largest, ordered))
+
+
 def _register_accumulation(op_type: str, since: int, function: TensorFunction, start: int) -> None:
     @kernel(op_type, since=since)
     def run(x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
@@ -148,8 +203,8 @@ def _register_accumulation(op_type: str, since: int, function: TensorFunction, s
         return got.flip(dim) if reverse else got
 
 
-_register_accumulation("CumSum", 11, torch.cumsum, 0)
-_register_accumulation("CumProd", 26, torch.cumprod, 1)
+_register_accumulation("CumSum", 11, named("cumsum"), 0)
+_register_accumulation("CumProd", 26, named("cumprod"), 1)
 
 
 @kernel("Unique", since=11)

@@ -1,20 +1,68 @@
 """Convolutions and pooling: windows that slide over images, with the padding of ONNX."""
 
+from __future__ import annotations
+
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.registry import TensorFunction, describe, kernel, kernels
+from ortmeter.operators.counts import Count, Work, reduction
+from ortmeter.operators.products import activation
+from ortmeter.operators.registry import (
+    MICROSOFT,
+    Kernel,
+    RefusedError,
+    definition,
+    family,
+    kernel,
+    stand_in,
+)
+from ortmeter.operators.roundings import mean, sum_of_products
+from ortmeter.operators.tensors import Tensor, TensorFunction, describe, functional, kernels, torch
 
 _RANKS = (1, 2, 3)
+
+
+def _conv_flop(work: Work) -> float:
+    """2K an output, and 1 for the bias."""
+    # The fourth input of a fused convolution is added to its result.
+    added = work.has(2) + work.has(3)
+    return (2 * math.prod(work.shape(1)[1:]) + added + activation(work)) * work.out
+
+
+def _conv_transpose_flop(work: Work) -> float:
+    """2K an input, and 1 an output for the bias."""
+    return 2 * work.size(0) * math.prod(work.shape(1)[1:]) + work.out * work.has(2)
+
+
+def _pool_flop(per_window: int) -> Count:
+    def count(work: Work) -> float:
+        window: int = math.prod(work.attributes["kernel_shape"])
+        return (window + per_window) * work.out
+
+    count.__doc__ = f"size of the window{per_window or ''} an output"
+    return count
+
+
+declare = family("convolution")
+declare("Conv", cost=_conv_flop, bound=sum_of_products)
+declare("ConvTranspose", cost=_conv_transpose_flop, bound=sum_of_products)
+declare("ConvInteger")
+declare("FusedConv", domain=MICROSOFT, cost=_conv_flop)
+
+declare_pool = family("other")
+declare_pool("MaxPool", cost=_pool_flop(-1), is_exact=True)
+declare_pool("AveragePool", cost=_pool_flop(0), bound=mean)
+declare_pool("GlobalMaxPool", cost=reduction(terms=1, results=-1), is_exact=True)
+declare_pool("GlobalAveragePool", cost=reduction(terms=1, results=0), bound=mean)
+declare_pool("MaxUnpool", is_exact=True)
+declare_pool("Col2Im", "GlobalLpPool", "LpPool")
+declare_pool("NhwcMaxPool", domain=MICROSOFT, is_exact=True)
 
 
 def _of_rank(name: str, rank: int) -> TensorFunction:
@@ -152,6 +200,26 @@ def _conv(
     x = x if frame.is_symmetric else frame.pad(x)
     function = _of_rank("conv", x.ndim - 2)
     return function(x, weight, bias, frame.strides, padding, frame.dilations, group)
+
+
+def _slides(attributes: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the padding that torch can do, the same at both ends."""
+    pads = tuple(attributes.get("pads", ())) or (0,) * 2 * len(attributes["kernel_shape"])
+    half = len(pads) // 2
+    if pads[:half] != pads[half:] or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        raise NotImplementedError(f"pads={pads}")
+    return pads[:half]
+
+
+@stand_in("Conv")
+def _torch_conv(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+    weight = inputs[1]
+    pads = _slides({"kernel_shape": weight.shape[2:], **attributes})
+    function = getattr(torch, f"conv{len(pads)}d")
+    ones = (1,) * len(pads)
+    strides, dilations = (tuple(attributes.get(name, ones)) for name in ("strides", "dilations"))
+    groups = attributes.get("group", 1)
+    return lambda x, weight, bias=None: function(x, weight, bias, strides, pads, dilations, groups)
 
 
 def _conv_by_channel(x: Tensor, weight: Tensor, bias: Tensor | None, frame: _Window) -> Tensor:
@@ -345,6 +413,22 @@ def _positions(
     return flat + images.reshape(x.shape[:2] + (1,) * len(spatial))
 
 
+def _pool(op_type: str, name: str) -> None:
+    @stand_in(op_type)
+    def make(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+        size, pads = attributes["kernel_shape"], _slides(attributes)
+        function = _of_rank(f"{name}_pool", len(size))
+        strides = attributes.get("strides", (1,) * len(size))
+        counted = {"count_include_pad": bool(attributes.get("count_include_pad", 0))}
+        options = counted if name == "avg" else {"dilation": attributes.get("dilations", 1)}
+        ceil = bool(attributes.get("ceil_mode", 0))
+        return lambda x: function(x, size, strides, pads, ceil_mode=ceil, **options)
+
+
+_pool("AveragePool", "avg")
+_pool("MaxPool", "max")
+
+
 @kernel("MaxUnpool", since=9)
 def _max_unpool(
     x: Tensor,
@@ -385,3 +469,30 @@ kernels(
         ("GlobalLpPool", 2, _global_lp_pool),
     )
 )
+
+
+def windows(
+    x: np.ndarray, shape: Sequence[int], pads: Sequence[int], strides: Sequence[int], first: int
+) -> np.ndarray:
+    """List the windows of an image whose spatial axes start at *first*; NaN beyond its borders."""
+    rank = len(shape)
+    pads = pads or [0] * 2 * rank
+    around = [(0, 0)] * x.ndim
+    around[first : first + rank] = zip(pads[:rank], pads[rank:], strict=True)
+    axes = tuple(range(first, first + rank))
+    padded = np.pad(x.astype(np.float64), around, constant_values=np.nan)
+    found = np.lib.stride_tricks.sliding_window_view(padded, tuple(shape), axes)
+    steps = [slice(None)] * x.ndim
+    steps[first : first + rank] = [slice(None, None, step) for step in strides or [1] * rank]
+    return found[tuple(steps)].reshape((*found[tuple(steps)].shape[: x.ndim], -1))
+
+
+@definition("NhwcMaxPool")
+def _max_pool_of_rows(
+    x: np.ndarray,
+    *,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> np.ndarray:
+    return np.asarray(np.nanmax(windows(x, kernel_shape, pads, strides, 1), -1).astype(x.dtype))
