@@ -8,11 +8,10 @@ import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
 
-from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.errors import InvalidArgumentError, ModelError, RefusedError
 from ortmeter.evaluator import Evaluator
 from ortmeter.evaluator.sources import one_node_session
 from ortmeter.operators import registry
-from ortmeter.operators.registry import RefusedError
 
 HEAD = '<ir_version: 10, opset_import: ["": {}]>'
 

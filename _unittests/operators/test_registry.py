@@ -8,9 +8,8 @@ import pytest
 import torch
 from kernel_checks import case, run_kernel
 
-from ortmeter.errors import OrtMeterError
+from ortmeter.errors import OrtMeterError, RefusedError
 from ortmeter.operators import find_kernel, known_operators
-from ortmeter.operators.registry import RefusedError
 
 ENTRIES = {
     f"{operator.name}-{entry.since}": (operator.name, entry)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from kernel_checks import assert_agrees, assert_same, case, one_node, run_kernel, run_reference
 
+from ortmeter.errors import RefusedError
 from ortmeter.evaluator import Evaluator
-from ortmeter.operators.registry import RefusedError
 
 RNG = np.random.default_rng(0)
 HALF = np.float16

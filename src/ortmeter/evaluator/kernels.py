@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
-from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.errors import InvalidArgumentError, ModelError, RefusedError
 from ortmeter.evaluator.node import Node, domain_name
 from ortmeter.evaluator.values import Signature, signature
 from ortmeter.operators.descriptions import describe
-from ortmeter.operators.registry import Kernel, RefusedError
+from ortmeter.operators.registry import Kernel
 
 KernelKey: TypeAlias = str | tuple[str, str]
 Swap: TypeAlias = str | Callable[..., Any]

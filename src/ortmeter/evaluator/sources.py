@@ -11,14 +11,14 @@ import onnx.helper
 import onnx.shape_inference
 
 from ortmeter.dtypes import short_name
-from ortmeter.errors import ModelError
+from ortmeter.errors import ModelError, RefusedError
 from ortmeter.evaluator.kernels import Source
 from ortmeter.evaluator.node import Node
 from ortmeter.evaluator.plan import Plan
 from ortmeter.evaluator.values import Memory, Signature, signature
 from ortmeter.operators import registry
 from ortmeter.operators.descriptions import element_type, type_proto
-from ortmeter.operators.registry import Kernel, RefusedError
+from ortmeter.operators.registry import Kernel
 from ortmeter.optional import import_optional
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.iobinding import BoundSession, is_bindable

@@ -8,19 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.operators.registry import (
-    MICROSOFT,
-    Kernel,
-    RefusedError,
-    definition,
-    family,
-    kernel,
-    stand_in,
-)
-from ortmeter.operators.tensors import Tensor, by_heads, describe, dtype_of, functional, torch
-from ortmeter.optional import lazy
-
-special = lazy("scipy.special")
+from ortmeter.errors import RefusedError
+from ortmeter.operators.library import Tensor, TensorFunction, functional, special, torch
+from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
+from ortmeter.operators.tensors import by_heads, describe, dtype_of
 
 declare = family("attention")
 declare("Attention", "RotaryEmbedding", cpu_types="f32 f16")
@@ -191,7 +182,7 @@ def _detailed(
 
 
 @stand_in("Attention")
-def _torch_attention(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+def _torch_attention(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
     causal, scale = bool(attributes.get("is_causal", 0)), attributes.get("scale")
     grouped = inputs[0].shape[1] != inputs[1].shape[1]
     return lambda q, k, v, mask=None: functional.scaled_dot_product_attention(

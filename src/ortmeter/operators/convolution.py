@@ -10,20 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, RefusedError
 from ortmeter.operators.counts import Count, Work, reduction
+from ortmeter.operators.library import Tensor, TensorFunction, functional, torch
 from ortmeter.operators.products import activation
-from ortmeter.operators.registry import (
-    MICROSOFT,
-    Kernel,
-    RefusedError,
-    definition,
-    family,
-    kernel,
-    stand_in,
-)
+from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import mean, sum_of_products
-from ortmeter.operators.tensors import Tensor, TensorFunction, describe, functional, kernels, torch
+from ortmeter.operators.tensors import describe, kernels
 
 _RANKS = (1, 2, 3)
 
@@ -212,7 +205,7 @@ def _slides(attributes: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 @stand_in("Conv")
-def _torch_conv(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+def _torch_conv(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
     weight = inputs[1]
     pads = _slides({"kernel_shape": weight.shape[2:], **attributes})
     function = getattr(torch, f"conv{len(pads)}d")
@@ -415,7 +408,7 @@ def _positions(
 
 def _pool(op_type: str, name: str) -> None:
     @stand_in(op_type)
-    def make(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+    def make(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
         size, pads = attributes["kernel_shape"], _slides(attributes)
         function = _of_rank(f"{name}_pool", len(size))
         strides = attributes.get("strides", (1,) * len(size))

@@ -4,48 +4,24 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, RefusedError
 from ortmeter.operators.counts import Work, between_inputs, nothing, per_element
-from ortmeter.operators.registry import (
-    MICROSOFT,
-    Kernel,
-    RefusedError,
-    definition,
-    family,
-    kernel,
-    stand_in,
-)
+from ortmeter.operators.library import Tensor, TensorFunction, functional, special, torch
+from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import mean, once, product, sum_of_products
-from ortmeter.operators.tensors import (
-    BITS,
-    ORDER,
-    WIDER,
-    Detour,
-    Tensor,
-    TensorFunction,
-    describe,
-    detoured,
-    direct,
-    dtype_of,
-    functional,
-    kernels,
-    torch,
-    widened,
-)
-from ortmeter.optional import lazy
-
-special = lazy("scipy.special")
-
+from ortmeter.operators.tensors import describe, dtype_of, kernels, widened
+from ortmeter.operators.unsigned import BITS, ORDER, WIDER, Detour, detoured, direct
 
 declare = family("elementwise")
 _ONE = {"cost": per_element(1)}
 _ROUNDED = _ONE | {"bound": once}
 _EXACT = _ONE | {"is_exact": True}
+_SOFTSIGN = product(lambda _run: 3, "3 roundings")  # a kernel may multiply by an inverse
 
 
 def _divide(x: Tensor, y: Tensor) -> Tensor:
@@ -53,61 +29,45 @@ def _divide(x: Tensor, y: Tensor) -> Tensor:
     return torch.div(x, y, rounding_mode=None if x.is_floating_point() else "trunc")
 
 
-def _fold(function: TensorFunction) -> TensorFunction:
-    return lambda *inputs: functools.reduce(function, inputs)
+def _fold(name: str) -> TensorFunction:
+    return lambda *inputs: functools.reduce(getattr(torch, name), inputs)
 
 
-_DIRECT: tuple[tuple[str, int, Callable[[], TensorFunction], Detour, dict[str, Any]], ...] = (
-    ("Add", 7, lambda: torch.add, BITS, _ROUNDED | {"written_for": "linear"}),
-    ("Sub", 7, lambda: torch.sub, BITS, _ROUNDED | {"written_for": "rsub"}),
-    ("Mul", 7, lambda: torch.mul, BITS, _ROUNDED | {"written_for": "silu"}),
-    ("Div", 7, lambda: _divide, WIDER, _ROUNDED),
-    ("Max", 8, lambda: _fold(torch.maximum), ORDER, {"cost": between_inputs, "is_exact": True}),
-    ("Min", 8, lambda: _fold(torch.minimum), ORDER, {"cost": between_inputs, "is_exact": True}),
-    ("Sum", 8, lambda: _fold(torch.add), WIDER, {"cost": between_inputs, "bound": sum_of_products}),
-    ("BitwiseAnd", 18, lambda: torch.bitwise_and, BITS, {}),
-    ("BitwiseOr", 18, lambda: torch.bitwise_or, BITS, {}),
-    ("BitwiseXor", 18, lambda: torch.bitwise_xor, BITS, {}),
-    ("BitwiseNot", 18, lambda: torch.bitwise_not, BITS, {}),
-    ("Equal", 7, lambda: torch.eq, BITS, _ONE),
-    ("Greater", 7, lambda: torch.gt, ORDER, _ONE),
-    ("GreaterOrEqual", 12, lambda: torch.ge, ORDER, _ONE),
-    ("Less", 7, lambda: torch.lt, ORDER, _ONE),
-    ("LessOrEqual", 12, lambda: torch.le, ORDER, _ONE),
-    ("And", 7, lambda: torch.logical_and, BITS, _ONE),
-    ("Or", 7, lambda: torch.logical_or, BITS, _ONE),
-    ("Xor", 7, lambda: torch.logical_xor, BITS, _ONE),
-    ("Not", 1, lambda: torch.logical_not, BITS, _ONE),
-    ("Where", 9, lambda: torch.where, BITS, {"cost": nothing, "is_exact": True}),
-    ("HardSwish", 14, lambda: functional.hardswish, WIDER, {"cost": per_element(5)}),
-    ("Mish", 18, lambda: functional.mish, WIDER, {}),
-    # a kernel may multiply by an inverse
-    (
-        "Softsign",
-        1,
-        lambda: functional.softsign,
-        WIDER,
-        {"cost": per_element(3), "bound": product(lambda _run: 3, "3 roundings")},
-    ),
+# By opset: operators, with the name of the function of torch when it is another one.
+_TABLE: tuple[tuple[int, Detour, dict[str, Any], str], ...] = (
+    (1, BITS, _ONE, "Not:logical_not"),
+    (1, WIDER, {"cost": per_element(3), "bound": _SOFTSIGN}, "Softsign:nn.functional.softsign"),
+    (6, WIDER, _EXACT, "Abs Ceil Floor Neg Relu"),
+    (6, WIDER, _ROUNDED, "Reciprocal Sqrt"),
+    (6, WIDER, _ONE, "Exp Log Tanh"),
+    (6, WIDER, {"cost": per_element(4)}, "Sigmoid"),
+    (7, BITS, _ROUNDED, "Add Mul Sub"),
+    (7, BITS, _ONE, "And:logical_and Equal:eq Or:logical_or Xor:logical_xor"),
+    (7, ORDER, _ONE, "Greater:gt Less:lt"),
+    (7, WIDER, _ONE, "Cos Sin Tan"),
+    (7, WIDER, {}, "Acos Asin Atan"),
+    (9, BITS, {"cost": nothing, "is_exact": True}, "Where"),
+    (9, WIDER, {}, "Acosh Asinh Atanh Cosh Sinh"),
+    (11, WIDER, _EXACT, "Round"),
+    (12, ORDER, _ONE, "GreaterOrEqual:ge LessOrEqual:le"),
+    (14, WIDER, {"cost": per_element(5)}, "HardSwish:nn.functional.hardswish"),
+    (18, BITS, {}, "BitwiseAnd:bitwise_and BitwiseNot:bitwise_not"),
+    (18, BITS, {}, "BitwiseOr:bitwise_or BitwiseXor:bitwise_xor"),
+    (18, WIDER, {}, "Mish:nn.functional.mish"),
 )
-for _op, _since, _function, _detour, _facets in _DIRECT:
-    declare(_op, **_facets)
-    direct(_op, _function, since=_since, detour=_detour)
-
-# By opset, those that have the name of the function of torch.
-for _since, _names, _facets in (
-    (6, "Abs Ceil Floor Neg Relu", _EXACT),
-    (6, "Exp Log Tanh", _ONE),
-    (6, "Reciprocal Sqrt", _ROUNDED),
-    (6, "Sigmoid", {"cost": per_element(4)}),
-    (7, "Cos Sin Tan", _ONE),
-    (7, "Acos Asin Atan", {}),
-    (9, "Acosh Asinh Atanh Cosh Sinh", {}),
-    (11, "Round", _EXACT),
-):
-    for _op in _names.split():
+for _since, _detour, _facets, _names in _TABLE:
+    for _name in _names.split():
+        _op, _, _function = _name.partition(":")
         declare(_op, **_facets)
-        direct(_op, functools.partial(getattr, torch, _op.lower()), since=_since)
+        direct(_op, _function or _op.lower(), since=_since, detour=_detour)
+
+declare("Div", **_ROUNDED)
+declare("Max", "Min", cost=between_inputs, is_exact=True)
+declare("Sum", cost=between_inputs, bound=sum_of_products)
+direct("Div", _divide, since=7)
+direct("Max", _fold("maximum"), since=8, detour=ORDER)
+direct("Min", _fold("minimum"), since=8, detour=ORDER)
+direct("Sum", _fold("add"), since=8)
 
 declare("Mod", **_EXACT)
 
@@ -241,8 +201,7 @@ declare("LeakyRelu", "PRelu", cost=per_element(2), bound=once)
 declare("ThresholdedRelu", is_exact=True)
 declare("HardSigmoid", cost=per_element(4))
 declare("Gelu", cost=per_element(5), cpu_types="f32")
-declare("Swish", written_for="silu")
-declare("Celu", "Elu", "Selu", "SwiGLU")
+declare("Celu", "Elu", "Selu", "SwiGLU", "Swish")
 _ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 kernels(
@@ -370,19 +329,19 @@ def _to_power_of_two(x: Tensor, *, saturate: int, round_mode: str) -> Tensor:
 
 
 @stand_in("Clip")
-def _clamp(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Kernel:
+def _clamp(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> TensorFunction:
     bounds = [None if bound is None else bound.item() for bound in inputs[1:]]
     return lambda x, *_bounds: torch.clamp(x, *bounds)
 
 
 @stand_in("Pow")
-def _to_the(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Kernel:
+def _to_the(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> TensorFunction:
     exponent = inputs[1].item()
     return lambda x, _exponent: torch.pow(x, exponent)
 
 
 @stand_in("PRelu")
-def _prelu(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Kernel:
+def _prelu(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> TensorFunction:
     slope = inputs[1].reshape(-1)
     return lambda x, _slope: functional.prelu(x, slope)
 

@@ -8,18 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ortmeter.operators.registry import Kernel, RefusedError, family, kernel, stand_in
+from ortmeter.errors import RefusedError
+from ortmeter.operators.library import Tensor, TensorFunction, functional, torch
+from ortmeter.operators.registry import family, kernel, stand_in
 from ortmeter.operators.tensors import (
-    Tensor,
-    TensorFunction,
     as_list,
     describe,
     dtype_of,
-    functional,
     named,
     positive_axes,
     positive_axis,
-    torch,
     widened,
 )
 
@@ -228,7 +226,7 @@ def _outside(y: Tensor, axis: _Axis, places: Tensor, value: float) -> Tensor:
 
 
 @stand_in("Resize")
-def _torch_interpolate(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+def _torch_interpolate(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
     x, _roi, scales, sizes = (*inputs, None, None)[:4]
     mode, rank = attributes.get("mode", "nearest"), x.ndim - 2
     place = attributes.get("coordinate_transformation_mode", "half_pixel")

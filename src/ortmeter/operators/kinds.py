@@ -1,9 +1,10 @@
 """Kinds of operators, of ONNX Runtime and of torch."""
 
+import functools
 import re
 from collections.abc import Mapping
 
-from ortmeter.operators.registry import find_operator
+from ortmeter.operators.registry import known_operators
 
 __all__ = ["KINDS", "kind_of"]
 
@@ -47,7 +48,12 @@ def kind_of(operator: str, *, computed: bool = False) -> str:
     >>> kind_of("aten::batch_norm"), kind_of("FusedConv"), kind_of("MatMul", computed=True)
     ('normalization', 'convolution', 'attention')
     """
-    entry, name = find_operator(operator, domain=None), operator.lower()
-    guessed = (kind for kind, names in KINDS.items() if re.search(names, name))
-    kind = entry.kind if entry else next(guessed)
+    name = operator.lower()
+    guesses = (kind for kind, names in KINDS.items() if re.search(names, name))
+    kind = _declared().get(operator) or next(guesses)
     return _ATTENTION if kind == _PRODUCT and computed else kind
+
+
+@functools.cache
+def _declared() -> Mapping[str, str]:
+    return {operator.name: operator.kind for operator in known_operators()}

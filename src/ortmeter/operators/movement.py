@@ -8,33 +8,31 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, RefusedError
 from ortmeter.operators.counts import nothing
-from ortmeter.operators.registry import NCHWC, Kernel, RefusedError, family, kernel, stand_in
+from ortmeter.operators.library import Tensor, TensorFunction, functional, torch
+from ortmeter.operators.registry import NCHWC, family, kernel, stand_in
 from ortmeter.operators.roundings import Run, growth, rounded, sum_of_products
 from ortmeter.operators.tensors import (
-    Tensor,
     as_list,
     describe,
     dtype_of,
-    functional,
     kernels,
     non_negative,
     positive_axes,
     positive_axis,
-    same_bits,
-    torch,
 )
+from ortmeter.operators.unsigned import same_bits
 
 declare = family("movement")
 declare("Flatten", "Squeeze", "Unsqueeze", cost=nothing, reads="nothing", is_exact=True)
-declare("Reshape", cost=nothing, reads="nothing", is_exact=True, written_for="view")
+declare("Reshape", cost=nothing, reads="nothing", is_exact=True)
 declare("Shape", "Size", cost=nothing, reads="nothing")
-declare("Transpose", cost=nothing, is_exact=True, written_for="permute")
+declare("Transpose", cost=nothing, is_exact=True)
 declare("Concat", "ConstantOfShape", "Expand", "Pad", "Tile", cost=nothing, is_exact=True)
-declare("Split", cost=nothing, is_exact=True, written_for="getitem")
+declare("Split", cost=nothing, is_exact=True)
 declare("DepthToSpace", "SpaceToDepth", cost=nothing, is_exact=True)
-declare("Gather", cost=nothing, reads="selection", is_exact=True, written_for="embedding select")
+declare("Gather", cost=nothing, reads="selection", is_exact=True)
 declare("GatherElements", "GatherND", "Slice", cost=nothing, reads="selection", is_exact=True)
 declare("ScatterElements", "ScatterND", is_exact=True, bound=sum_of_products)
 declare("Compress", "OneHot", "ReverseSequence", is_exact=True)
@@ -157,7 +155,7 @@ def _depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
 
 
 @stand_in("DepthToSpace")
-def _pixel_shuffle(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+def _pixel_shuffle(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
     block = attributes["blocksize"]
     return lambda x: functional.pixel_shuffle(x, block)
 
@@ -171,7 +169,7 @@ def _space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
 
 
 @stand_in("SpaceToDepth")
-def _pixel_unshuffle(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+def _pixel_unshuffle(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
     block = attributes["blocksize"]
     return lambda x: functional.pixel_unshuffle(x, block)
 
@@ -185,7 +183,7 @@ def _gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
 
 
 @stand_in("Gather")
-def _torch_gather(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+def _torch_gather(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
     x, indices = inputs
     axis = attributes.get("axis", 0) % x.ndim
     if axis == 0 and x.ndim == 2:  # noqa: PLR2004 - rows of a table
@@ -224,7 +222,7 @@ def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
 
 
 @stand_in("GatherND")
-def _torch_gather_nd(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Kernel:
+def _torch_gather_nd(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> TensorFunction:
     where = inputs[1].unbind(-1)
     return lambda x, _indices: x[where]
 
@@ -243,7 +241,7 @@ def _scatter_elements(
 
 
 @stand_in("ScatterElements")
-def _torch_scatter(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+def _torch_scatter(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
     axis, reduction = attributes.get("axis", 0), attributes.get("reduction", "none")
     if reduction == "none":
         return lambda x, indices, updates: torch.scatter(x, axis, indices, updates)
@@ -274,7 +272,7 @@ def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str =
 
 
 @stand_in("ScatterND")
-def _torch_index_put(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+def _torch_index_put(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
     where, adds = inputs[1].unbind(-1), attributes.get("reduction") == "add"
     return lambda x, _indices, updates: torch.index_put(x, where, updates, accumulate=adds)
 
@@ -373,7 +371,7 @@ def _source(places: Tensor, size: int, mode: str, x: Tensor) -> Tensor:
 
 
 @stand_in("Pad")
-def _torch_pad(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+def _torch_pad(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
     x, pads, *rest = inputs
     sizes, rank = pads.tolist(), x.ndim
     value = rest[0].item() if rest and rest[0] is not None else 0.0
@@ -418,7 +416,7 @@ def _range(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) 
 
 
 @stand_in("Range")
-def _torch_arange(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Kernel:
+def _torch_arange(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> TensorFunction:
     limits, made = [value.item() for value in inputs], inputs[0]
     return lambda *_limits: torch.arange(*limits, dtype=made.dtype, device=made.device)
 
@@ -431,7 +429,7 @@ def _eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
 
 
 @stand_in("EyeLike")
-def _torch_eye(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+def _torch_eye(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
     if attributes.get("k", 0):
         raise NotImplementedError("torch.eye has the main diagonal only")
     shape, device = inputs[0].shape, inputs[0].device
@@ -450,6 +448,6 @@ def _one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) 
 
 
 @stand_in("OneHot")
-def _torch_one_hot(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Kernel:
+def _torch_one_hot(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> TensorFunction:
     depth = int(inputs[1])
     return lambda indices, _depth, _values: functional.one_hot(indices, depth)

@@ -8,27 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ortmeter.errors import RefusedError
+from ortmeter.operators.library import Tensor, TensorFunction, functional, torch
 from ortmeter.operators.movement import flatten
-from ortmeter.operators.registry import (
-    MICROSOFT,
-    Kernel,
-    RefusedError,
-    definition,
-    family,
-    kernel,
-    stand_in,
-)
+from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import Run, growth, product, rounded
-from ortmeter.operators.tensors import (
-    Tensor,
-    TensorFunction,
-    describe,
-    dtype_of,
-    functional,
-    named,
-    torch,
-    widened,
-)
+from ortmeter.operators.tensors import describe, dtype_of, named, widened
 
 if TYPE_CHECKING:
     from ortmeter.operators.counts import Count, Work
@@ -289,7 +274,7 @@ def _lrn(
 
 
 @stand_in("LRN")
-def _torch_lrn(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+def _torch_lrn(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
     size = attributes["size"]
     given = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0} | dict(attributes)
     alpha, beta, bias = (given[name] for name in ("alpha", "beta", "bias"))

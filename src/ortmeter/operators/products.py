@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ortmeter.errors import RefusedError
 from ortmeter.operators.counts import Work, nothing
+from ortmeter.operators.library import Tensor, TensorFunction, torch
 from ortmeter.operators.registry import (
     MICROSOFT,
-    Kernel,
-    RefusedError,
     definition,
     family,
     find_operator,
@@ -19,7 +19,8 @@ from ortmeter.operators.registry import (
     stand_in,
 )
 from ortmeter.operators.roundings import sum_of_products
-from ortmeter.operators.tensors import Tensor, describe, direct, same_bits, torch
+from ortmeter.operators.tensors import describe
+from ortmeter.operators.unsigned import direct, same_bits
 
 
 def activation(work: Work) -> float:
@@ -44,9 +45,9 @@ def _matmul_flop(work: Work) -> float:
 
 
 declare = family("matrix product")
-declare("MatMul", cost=_matmul_flop, bound=sum_of_products, written_for="linear mm bmm")
+declare("MatMul", cost=_matmul_flop, bound=sum_of_products)
 declare("MatMulInteger", cost=_matmul_flop)
-declare("Gemm", cost=_gemm_flop, bound=sum_of_products, written_for="linear addmm")
+declare("Gemm", cost=_gemm_flop, bound=sum_of_products)
 declare("Einsum", bound=sum_of_products)
 declare("Det", kind="other")
 declare("Trilu", kind="movement", cost=nothing, is_exact=True)
@@ -56,8 +57,8 @@ declare(
 declare("FusedGemm", domain=MICROSOFT, cost=_gemm_flop)
 declare("CDist", "Inverse", domain=MICROSOFT, kind="other")
 
-direct("MatMul", lambda: torch.matmul, since=1)
-direct("Det", lambda: torch.linalg.det, since=11)
+direct("MatMul", "matmul", since=1)
+direct("Det", "linalg.det", since=11)
 
 
 @kernel("Gemm", since=7)
@@ -90,7 +91,7 @@ def _integer(x: Tensor, factor: float) -> int:
 
 
 @stand_in("Gemm")
-def _torch_addmm(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+def _torch_addmm(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
     alpha, beta = attributes.get("alpha", 1.0), attributes.get("beta", 1.0)
     left, right = attributes.get("transA", 0), attributes.get("transB", 0)
 

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from ortmeter.dtypes import unit_roundoff
+from ortmeter.errors import RefusedError
 from ortmeter.operators.convolution import conv_integer, windows
 from ortmeter.operators.elementwise import convert
+from ortmeter.operators.library import Tensor, special, torch
 from ortmeter.operators.products import mat_mul_integer, product_of
-from ortmeter.operators.registry import MICROSOFT, RefusedError, definition, family, kernel
+from ortmeter.operators.registry import MICROSOFT, definition, family, kernel
 from ortmeter.operators.roundings import Run, once
-from ortmeter.operators.tensors import Tensor, describe, dtype_of, torch
-from ortmeter.optional import lazy
-
-special = lazy("scipy.special")
+from ortmeter.operators.tensors import describe, dtype_of
 
 
 def _off_by_one(run: Run) -> np.ndarray:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+from ortmeter.errors import RefusedError
+from ortmeter.operators.library import Tensor, torch
 from ortmeter.operators.movement import reverse_sequence
-from ortmeter.operators.registry import RefusedError, family, find_kernel, kernel
-from ortmeter.operators.tensors import Tensor, torch
+from ortmeter.operators.registry import family, find_kernel, kernel
 
 Activation = Callable[[Tensor], Tensor]
 

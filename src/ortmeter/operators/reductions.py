@@ -7,17 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ortmeter.operators.counts import reduction
-from ortmeter.operators.registry import Kernel, family, kernel, stand_in
+from ortmeter.operators.library import Tensor, TensorFunction, torch
+from ortmeter.operators.registry import family, kernel, stand_in
 from ortmeter.operators.roundings import Run, mean, product, sum_of_products
-from ortmeter.operators.tensors import (
-    Tensor,
-    TensorFunction,
-    as_list,
-    named,
-    positive_axes,
-    positive_axis,
-    torch,
-)
+from ortmeter.operators.tensors import as_list, named, positive_axes, positive_axis
 
 Reduce = Callable[[Tensor, tuple[int, ...], bool], Tensor]
 
@@ -140,7 +133,7 @@ for _op, _function in (
 
 def _reduce(op_type: str, function: Callable[..., Tensor]) -> None:
     @stand_in(op_type)
-    def make(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+    def make(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
         given = attributes.get("axes") or (inputs[1].tolist() if len(inputs) > 1 else None)
         keep = bool(attributes.get("keepdims", 1))
         return lambda x, *_axes: function(x, given, keep)
@@ -185,7 +178,7 @@ def _top_k(
 
 
 @stand_in("TopK")
-def _torch_topk(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Kernel:
+def _torch_topk(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
     count, axis = int(inputs[1]), attributes.get("axis", -1)
     largest, ordered = (bool(attributes.get(name, 1)) for name in ("largest", "sorted"))
     return lambda x, _k: tuple(torch.topk(x, count, axis, largest, ordered))

@@ -5,11 +5,11 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from ortmeter.errors import OrtMeterError
+from ortmeter.errors import RefusedError
 from ortmeter.operators.counts import Count
 from ortmeter.operators.descriptions import describe
 from ortmeter.operators.roundings import Bound
@@ -25,37 +25,17 @@ MICROSOFT = "com.microsoft"
 NCHWC = "com.microsoft.nchwc"
 
 _FAMILIES = (
-    "elementwise",
-    "movement",
-    "reductions",
-    "products",
-    "convolution",
-    "normalization",
-    "attention",
-    "quantization",
-    "recurrent",
-    "images",
-    "sequences",
-    "learning",
+    *("elementwise", "movement", "reductions", "products", "convolution", "normalization"),
+    *("attention", "quantization", "recurrent", "images", "sequences", "learning"),
 )
 
 
-class RefusedError(OrtMeterError, NotImplementedError):
-    """A source has no kernel for a node; any NotImplementedError leads to the next source."""
-
-
-@dataclass(frozen=True)
-class TorchKernel:
-    """A kernel, from one opset to another; `function` is made when it is first used."""
+class TorchKernel(NamedTuple):
+    """A kernel, from one opset to another: takes the inputs of a node, its attributes by name."""
 
     since: int
     until: int | None
-    make: Callable[[], Kernel]
-
-    @functools.cached_property
-    def function(self) -> Kernel:
-        """Take the inputs of a node, then its attributes as keywords."""
-        return self.make()
+    function: Kernel
 
 
 @dataclass(slots=True)
@@ -83,8 +63,6 @@ class Operator:
         It draws numbers.
     cpu_types : str
         Real element types of the kernel that ONNX Runtime has on CPU, all when empty.
-    written_for : str
-        Operators of torch that its exporter writes so, when the names tell little.
     definition : callable, optional
         Its definition in float64, for those that ONNX lacks: takes arrays in the order of the
         operator and its attributes by name, returns the first outputs. What no case needs is left
@@ -113,7 +91,6 @@ class Operator:
     is_quantized: bool = False
     is_random: bool = False
     cpu_types: str = ""
-    written_for: str = ""
     definition: Kernel | None = None
     stand_in: StandIn | None = None
     kernels: list[TorchKernel] = field(default_factory=list)
@@ -152,14 +129,14 @@ def kernel(
         if options_of is not None:
             documented: Any = function
             documented.__signature__ = _joined(function, options_of)
-        register(op_type, since, until, functools.partial(guard, op_type, function))
+        register(op_type, since, until, guard(op_type, function))
         return function
 
     return add
 
 
-def register(op_type: str, since: int, until: int | None, make: Callable[[], Kernel]) -> None:
-    _ENTRIES["", op_type].kernels.append(TorchKernel(since, until, make))
+def register(op_type: str, since: int, until: int | None, function: Kernel) -> None:
+    _ENTRIES["", op_type].kernels.append(TorchKernel(since, until, function))
 
 
 def stand_in(*op_types: str) -> Callable[[StandIn], StandIn]:
@@ -202,15 +179,13 @@ def known_operators() -> list[Operator]:
     return [entry for _, entry in sorted(_table().items())]
 
 
-def find_operator(op_type: str, domain: str | None = "") -> Operator | None:
+def find_operator(op_type: str, domain: str = "") -> Operator | None:
     """Find an operator.
 
     Parameters
     ----------
-    op_type : str
-        Its name.
-    domain : str or None
-        Its domain, any when it is None.
+    op_type, domain : str
+        Its name and its domain.
 
     Returns
     -------
@@ -223,9 +198,7 @@ def find_operator(op_type: str, domain: str | None = "") -> Operator | None:
     >>> find_operator("FusedConv", "com.microsoft").kind
     'convolution'
     """
-    domains = ("", MICROSOFT, NCHWC, "ai.onnx.ml") if domain is None else (domain,)
-    names = ("" if one == "ai.onnx" else one for one in domains)
-    return next(filter(None, (_table().get((name, op_type)) for name in names)), None)
+    return _table().get(("" if domain == "ai.onnx" else domain, op_type))
 
 
 def find_kernel(domain: str, op_type: str, opset: int) -> Kernel | None:
@@ -249,12 +222,10 @@ def find_kernel(domain: str, op_type: str, opset: int) -> Kernel | None:
     >>> find_kernel("", "Add", 6) is None
     True
     """
-    entry = find_operator(op_type, domain)
-    kernels = [one for one in (entry.kernels if entry else ()) if one.since <= opset]
-    last = max(kernels, key=lambda one: one.since, default=None)
-    if last is None or (last.until is not None and opset > last.until):
-        return None
-    return last.function
+    operator = find_operator(op_type, domain)
+    earlier = [each for each in (operator.kernels if operator else ()) if each.since <= opset]
+    last = max(earlier, key=lambda each: each.since, default=None)
+    return last.function if last and (last.until is None or opset <= last.until) else None
 
 
 def _joined(function: Kernel, options_of: Kernel) -> inspect.Signature:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ortmeter.operators.library import Tensor, torch
 from ortmeter.operators.registry import family, kernel
-from ortmeter.operators.tensors import Tensor, as_list, kernels, torch
+from ortmeter.operators.tensors import as_list, kernels
 
 declare = family("other")
 declare("ConcatFromSequence", "SplitToSequence", kind="movement")
