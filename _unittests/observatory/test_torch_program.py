@@ -114,7 +114,7 @@ def test_a_function_that_gives_something_else_is_refused(monkeypatch):
     case = Case("Selu", "Y = Selu(X)", "T[3,4] X")
     asked = []
 
-    def wrong(_inputs, _attributes):
+    def wrong(_x):
         asked.append(1)
         return lambda x: functional.selu(x) * 1.001
 

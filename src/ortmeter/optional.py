@@ -18,24 +18,19 @@ def import_optional(name: str, *extras: str) -> ModuleType:
         ) from cause
 
 
-class _Lazy(ModuleType):
-    """Looks like a module, which is imported by the first use of one of its names."""
-
-    def __init__(self, name: str, extras: tuple[str, ...]) -> None:
-        super().__init__(name)
-        self._extras = extras
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        value = getattr(import_optional(self.__name__, *self._extras), name)
-        setattr(self, name, value)  # later uses cost what those of the module do
-        return value
-
-
 def lazy(name: str, *extras: str) -> Any:
     """Stand for a module that the first use of one of its names imports.
 
     ``importlib.util.LazyLoader`` would put it in ``sys.modules``, where others look for torch.
     """
-    return _Lazy(name, extras)
+    module: Any = ModuleType(name)
+
+    def find(attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        value = getattr(import_optional(name, *extras), attribute)
+        setattr(module, attribute, value)  # later uses cost what those of the module do
+        return value
+
+    module.__getattr__ = find
+    return module

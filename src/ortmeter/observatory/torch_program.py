@@ -111,7 +111,7 @@ def _direct(step: Step, inputs: tuple[Any, ...], expected: Any) -> Callable[...,
     if entry is None or entry.stand_in is None:
         return None
     try:
-        function = entry.stand_in(inputs, step.node.attributes)
+        function = entry.stand_in(*inputs, **step.node.attributes)
         got = function(*inputs)
     except Exception:  # noqa: BLE001 - it was written for other inputs
         return None

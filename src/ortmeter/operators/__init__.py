@@ -6,16 +6,6 @@ question that needs them. ``tensors`` has what kernels share, ``counts`` the usu
 ``roundings`` the usual bounds.
 """
 
-from ortmeter.operators.registry import (
-    Operator,
-    find_kernel,
-    find_operator,
-    known_operators,
-)
+from ortmeter.operators.registry import Operator, find_kernel, find_operator, known_operators
 
-__all__ = [
-    "Operator",
-    "find_kernel",
-    "find_operator",
-    "known_operators",
-]
+__all__ = ["Operator", "find_kernel", "find_operator", "known_operators"]

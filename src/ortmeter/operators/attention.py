@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ortmeter.errors import RefusedError
-from ortmeter.operators.library import Tensor, TensorFunction, functional, special, torch
+from ortmeter.operators.library import Array, Tensor, TensorFunction, functional, special, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.tensors import by_heads, describe, dtype_of
 
 declare = family("attention")
-declare("Attention", "RotaryEmbedding", cpu_types="f32 f16")
+declare("Attention RotaryEmbedding", cpu_types="f32 f16")
 declare("GroupQueryAttention", domain=MICROSOFT, cpu_types="f32 f16")
-declare("Attention", "MultiHeadAttention", "RotaryEmbedding", domain=MICROSOFT)
+declare("Attention MultiHeadAttention RotaryEmbedding", domain=MICROSOFT)
 
 _PACKED = 3  # rank of (batch, sequence, heads * size)
 _RAW, _CAPPED, _BIASED, _PROBABILITIES = range(4)  # values of qk_matmul_output_mode
@@ -182,9 +181,10 @@ def _detailed(
 
 
 @stand_in("Attention")
-def _torch_attention(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-    causal, scale = bool(attributes.get("is_causal", 0)), attributes.get("scale")
-    grouped = inputs[0].shape[1] != inputs[1].shape[1]
+def _torch_attention(
+    q: Tensor, k: Tensor, *_others: Any, is_causal: int = 0, scale: float | None = None, **_: Any
+) -> TensorFunction:
+    causal, grouped = bool(is_causal), q.shape[1] != k.shape[1]
     return lambda q, k, v, mask=None: functional.scaled_dot_product_attention(
         q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=grouped
     )
@@ -215,14 +215,7 @@ def _rotary_embedding(
     return y.flatten(2) if x.ndim == _PACKED else y.transpose(1, 2)
 
 
-def _rotate(
-    x: np.ndarray,
-    places: np.ndarray,
-    cos: np.ndarray,
-    sin: np.ndarray,
-    *,
-    interleaved: bool = False,
-) -> np.ndarray:
+def _rotate(x: Array, places: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
     """Rotate the pairs of elements of (batch, heads, rows, size) by the angles of the places."""
     cos, sin = cos[places][:, None], sin[places][:, None]
     if interleaved:
@@ -234,19 +227,15 @@ def _rotate(
 
 
 @definition("RotaryEmbedding")
-def _rotary(
-    x: np.ndarray, places: np.ndarray, cos: np.ndarray, sin: np.ndarray, *, interleaved: int = 0
-) -> np.ndarray:
+def _rotary(x: Array, places: Array, cos: Array, sin: Array, *, interleaved: int = 0) -> Array:
     return _rotate(x, places, cos, sin, interleaved=bool(interleaved))
 
 
-def _heads(x: np.ndarray, count: int) -> np.ndarray:
+def _heads(x: Array, count: int) -> Array:
     return np.swapaxes(x.reshape((*x.shape[:2], count, -1)), 1, 2)
 
 
-def _attend(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, hidden: np.ndarray | None = None
-) -> np.ndarray:
+def _attend(q: Array, k: Array, v: Array, hidden: Array | None = None) -> Array:
     """Attend, by heads, to the keys that are not hidden; return (batch, rows, all the heads)."""
     scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1])
     if hidden is not None:
@@ -255,37 +244,35 @@ def _attend(
     return np.asarray(found.reshape((*found.shape[:2], -1)))
 
 
-def _after(rows: int, keys: int) -> np.ndarray:
+def _after(rows: int, keys: int) -> Array:
     """Say which keys come after a row, the last row being that of the last key."""
     return np.arange(keys) > np.arange(keys - rows, keys)[:, None]
 
 
 @definition("MultiHeadAttention")
 def _multi_head(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    bias: np.ndarray | None = None,
+    q: Array,
+    k: Array,
+    v: Array,
+    bias: Array | None = None,
     *,
     num_heads: int = 1,
     unidirectional: int = 0,
-) -> np.ndarray:
+) -> Array:
     parts = np.split(bias, 3) if bias is not None else (0, 0, 0)
     q, k, v = (_heads(x + part, num_heads) for x, part in zip((q, k, v), parts, strict=True))
     return _attend(q, k, v, _after(q.shape[2], k.shape[2]) if unidirectional else None)
 
 
 @definition("Attention")
-def _packed_attention(
-    x: np.ndarray, weights: np.ndarray, bias: np.ndarray, *, num_heads: int = 1
-) -> np.ndarray:
+def _packed_attention(x: Array, weights: Array, bias: Array, *, num_heads: int = 1) -> Array:
     return _multi_head(*np.split(x @ weights + bias, 3, axis=-1), num_heads=num_heads)
 
 
 @definition("GroupQueryAttention")
 def _grouped(
     *inputs: Any, num_heads: int = 1, kv_num_heads: int = 1, do_rotary: int = 0
-) -> tuple[np.ndarray, ...]:
+) -> tuple[Array, ...]:
     """Attend to the past and to the new rows; all the batches have the same length."""
     q, k, v, past_k, past_v, lengths, _total, *angles = inputs
     (last,) = set(lengths.ravel().tolist())

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError, RefusedError
-from ortmeter.operators.counts import Count, Work, reduction
-from ortmeter.operators.library import Tensor, TensorFunction, functional, torch
+from ortmeter.operators.counts import Count, Work, reduction, told
+from ortmeter.operators.library import Array, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.products import activation
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import mean, sum_of_products
@@ -38,8 +38,7 @@ def _pool_flop(per_window: int) -> Count:
         window: int = math.prod(work.attributes["kernel_shape"])
         return (window + per_window) * work.out
 
-    count.__doc__ = f"size of the window{per_window or ''} an output"
-    return count
+    return told(count, f"size of the window{per_window or ''} an output")
 
 
 declare = family("convolution")
@@ -54,7 +53,7 @@ declare_pool("AveragePool", cost=_pool_flop(0), bound=mean)
 declare_pool("GlobalMaxPool", cost=reduction(terms=1, results=-1), is_exact=True)
 declare_pool("GlobalAveragePool", cost=reduction(terms=1, results=0), bound=mean)
 declare_pool("MaxUnpool", is_exact=True)
-declare_pool("Col2Im", "GlobalLpPool", "LpPool")
+declare_pool("Col2Im GlobalLpPool LpPool")
 declare_pool("NhwcMaxPool", domain=MICROSOFT, is_exact=True)
 
 
@@ -195,22 +194,20 @@ def _conv(
     return function(x, weight, bias, frame.strides, padding, frame.dilations, group)
 
 
-def _slides(attributes: Mapping[str, Any]) -> tuple[int, ...]:
+def _slides(
+    size: Sequence[int], pads: Sequence[int] = (), auto_pad: str = "NOTSET", **_: Any
+) -> tuple[int, ...]:
     """Return the padding that torch can do, the same at both ends."""
-    pads = tuple(attributes.get("pads", ())) or (0,) * 2 * len(attributes["kernel_shape"])
-    half = len(pads) // 2
-    if pads[:half] != pads[half:] or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+    before, after = _explicit([*pads], len(size))
+    if before != after or auto_pad != "NOTSET":
         raise NotImplementedError(f"pads={pads}")
-    return pads[:half]
+    return tuple(before)
 
 
 @stand_in("Conv")
-def _torch_conv(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-    weight = inputs[1]
-    pads = _slides({"kernel_shape": weight.shape[2:], **attributes})
-    function = getattr(torch, f"conv{len(pads)}d")
-    ones = (1,) * len(pads)
-    strides, dilations = (tuple(attributes.get(name, ones)) for name in ("strides", "dilations"))
+def _torch_conv(x: Tensor, weight: Tensor, *_bias: Any, **attributes: Any) -> TensorFunction:
+    pads, function = _slides(weight.shape[2:], **attributes), _of_rank("conv", x.ndim - 2)
+    strides, dilations = (attributes.get(name, 1) for name in ("strides", "dilations"))
     groups = attributes.get("group", 1)
     return lambda x, weight, bias=None: function(x, weight, bias, strides, pads, dilations, groups)
 
@@ -408,14 +405,18 @@ def _positions(
 
 def _pool(op_type: str, name: str) -> None:
     @stand_in(op_type)
-    def make(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-        size, pads = attributes["kernel_shape"], _slides(attributes)
-        function = _of_rank(f"{name}_pool", len(size))
-        strides = attributes.get("strides", (1,) * len(size))
-        counted = {"count_include_pad": bool(attributes.get("count_include_pad", 0))}
-        options = counted if name == "avg" else {"dilation": attributes.get("dilations", 1)}
-        ceil = bool(attributes.get("ceil_mode", 0))
-        return lambda x: function(x, size, strides, pads, ceil_mode=ceil, **options)
+    def make(_x: Tensor, *, kernel_shape: Sequence[int], **attributes: Any) -> TensorFunction:
+        function, pads = (
+            _of_rank(f"{name}_pool", len(kernel_shape)),
+            _slides(kernel_shape, **attributes),
+        )
+        options = {"stride": attributes.get("strides", 1), "padding": pads}
+        options["ceil_mode"] = bool(attributes.get("ceil_mode", 0))
+        if name == "avg":
+            options["count_include_pad"] = bool(attributes.get("count_include_pad", 0))
+        else:
+            options["dilation"] = attributes.get("dilations", 1)
+        return lambda x: function(x, kernel_shape, **options)
 
 
 _pool("AveragePool", "avg")
@@ -465,8 +466,8 @@ kernels(
 
 
 def windows(
-    x: np.ndarray, shape: Sequence[int], pads: Sequence[int], strides: Sequence[int], first: int
-) -> np.ndarray:
+    x: Array, shape: Sequence[int], pads: Sequence[int], strides: Sequence[int], first: int
+) -> Array:
     """List the windows of an image whose spatial axes start at *first*; NaN beyond its borders."""
     rank = len(shape)
     pads = pads or [0] * 2 * rank
@@ -482,10 +483,6 @@ def windows(
 
 @definition("NhwcMaxPool")
 def _max_pool_of_rows(
-    x: np.ndarray,
-    *,
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
-) -> np.ndarray:
+    x: Array, *, kernel_shape: Sequence[int], pads: Sequence[int] = (), strides: Sequence[int] = ()
+) -> Array:
     return np.asarray(np.nanmax(windows(x, kernel_shape, pads, strides, 1), -1).astype(x.dtype))

@@ -36,14 +36,15 @@ class Work:
 Count: TypeAlias = Callable[[Work], float]
 
 
-def _written(count: Count, text: str) -> Count:
+def told(count: Count, text: str) -> Count:
+    """Say what a count is."""
     count.__doc__ = text
     return count
 
 
 def per_element(operations: int) -> Count:
     """Count operations per element of the output."""
-    return _written(lambda work: operations * work.out, f"{operations} an output")
+    return told(lambda work: operations * work.out, f"{operations} an output")
 
 
 nothing = per_element(0)
@@ -57,4 +58,4 @@ def between_inputs(work: Work) -> float:
 def reduction(*, terms: int, results: int) -> Count:
     """Count operations per element that is reduced, and per result."""
     text = f"{terms} an input" + (f", {results} an output" if results else "")
-    return _written(lambda work: terms * work.size(0) + results * work.out, text)
+    return told(lambda work: terms * work.size(0) + results * work.out, text)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError, RefusedError
 from ortmeter.operators.counts import Work, between_inputs, nothing, per_element
-from ortmeter.operators.library import Tensor, TensorFunction, functional, special, torch
+from ortmeter.operators.library import Array, Tensor, TensorFunction, functional, special, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import mean, once, product, sum_of_products
 from ortmeter.operators.tensors import describe, dtype_of, kernels, widened
@@ -62,7 +61,7 @@ for _since, _detour, _facets, _names in _TABLE:
         direct(_op, _function or _op.lower(), since=_since, detour=_detour)
 
 declare("Div", **_ROUNDED)
-declare("Max", "Min", cost=between_inputs, is_exact=True)
+declare("Max Min", cost=between_inputs, is_exact=True)
 declare("Sum", cost=between_inputs, bound=sum_of_products)
 direct("Div", _divide, since=7)
 direct("Max", _fold("maximum"), since=8, detour=ORDER)
@@ -139,7 +138,7 @@ def _readable(x: Tensor) -> Tensor:
     return x.to(torch.float32) if x.element_size() == 1 else x
 
 
-declare("IsInf", "IsNaN", **_ONE)
+declare("IsInf IsNaN", **_ONE)
 
 
 @kernel("IsInf", since=10)
@@ -197,11 +196,11 @@ def _mean(*inputs: Tensor) -> Tensor:
 declare("Mean", cost=_mean_of_inputs, bound=mean)
 declare("Identity", kind="movement", cost=nothing, reads="nothing", is_exact=True)
 declare("Softplus", cost=per_element(3))
-declare("LeakyRelu", "PRelu", cost=per_element(2), bound=once)
+declare("LeakyRelu PRelu", cost=per_element(2), bound=once)
 declare("ThresholdedRelu", is_exact=True)
 declare("HardSigmoid", cost=per_element(4))
 declare("Gelu", cost=per_element(5), cpu_types="f32")
-declare("Celu", "Elu", "Selu", "SwiGLU", "Swish")
+declare("Celu Elu Selu SwiGLU Swish")
 _ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 kernels(
@@ -329,51 +328,48 @@ def _to_power_of_two(x: Tensor, *, saturate: int, round_mode: str) -> Tensor:
 
 
 @stand_in("Clip")
-def _clamp(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> TensorFunction:
-    bounds = [None if bound is None else bound.item() for bound in inputs[1:]]
+def _clamp(_x: Tensor, *limits: Tensor | None) -> TensorFunction:
+    bounds = [None if limit is None else limit.item() for limit in limits]
     return lambda x, *_bounds: torch.clamp(x, *bounds)
 
 
 @stand_in("Pow")
-def _to_the(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> TensorFunction:
-    exponent = inputs[1].item()
-    return lambda x, _exponent: torch.pow(x, exponent)
+def _to_the(_x: Tensor, exponent: Tensor) -> TensorFunction:
+    number = exponent.item()
+    return lambda x, _exponent: torch.pow(x, number)
 
 
 @stand_in("PRelu")
-def _prelu(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> TensorFunction:
-    slope = inputs[1].reshape(-1)
-    return lambda x, _slope: functional.prelu(x, slope)
+def _prelu(_x: Tensor, slope: Tensor) -> TensorFunction:
+    flat = slope.reshape(-1)
+    return lambda x, _slope: functional.prelu(x, flat)
 
 
-stand_in("HardSigmoid")(lambda _inputs, _attributes: functional.hardsigmoid)
-stand_in("Selu")(lambda _inputs, _attributes: functional.selu)
-stand_in("Sign")(lambda _inputs, _attributes: torch.sign)
-stand_in("Shrink")(
-    lambda _inputs, attributes: lambda x: functional.hardshrink(x, attributes.get("lambd", 0.5))
-)
-stand_in("ThresholdedRelu")(
-    lambda _inputs, attributes: lambda x: functional.threshold(x, attributes.get("alpha", 1.0), 0)
-)
+stand_in("HardSigmoid")(lambda _x, **_: functional.hardsigmoid)
+stand_in("Selu")(lambda _x, **_: functional.selu)
+stand_in("Sign")(lambda _x: torch.sign)
+stand_in("Shrink")(lambda _x, *, lambd=0.5, **_: lambda x: functional.hardshrink(x, lambd))
+stand_in("ThresholdedRelu")(lambda _x, *, alpha=1.0: lambda x: functional.threshold(x, alpha, 0))
 
 
-declare("Gelu", domain=MICROSOFT, cost=per_element(5))
-declare("BiasGelu", "QuickGelu", domain=MICROSOFT, cost=per_element(6))
-declare("FastGelu", domain=MICROSOFT)
+declare = family("elementwise", domain=MICROSOFT)
+declare("Gelu", cost=per_element(5))
+declare("BiasGelu QuickGelu", cost=per_element(6))
+declare("FastGelu")
 
 
 @definition("Gelu")
-def _gelu(x: np.ndarray) -> np.ndarray:
+def _gelu(x: Array) -> Array:
     return np.asarray(x * special.ndtr(x))
 
 
 @definition("BiasGelu")
-def _bias_gelu(x: np.ndarray, bias: np.ndarray) -> np.ndarray:
+def _bias_gelu(x: Array, bias: Array) -> Array:
     return _gelu(x + bias)
 
 
 @definition("FastGelu")
-def _fast_gelu(x: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+def _fast_gelu(x: Array, bias: Array | None = None) -> Array:
     """Follow the formula that its kernels share, with their two constants of seven digits."""
     x = x if bias is None else x + bias
     inner = float(np.float32(0.7978845608)), float(np.float32(0.035677408136))
@@ -381,5 +377,5 @@ def _fast_gelu(x: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
 
 
 @definition("QuickGelu")
-def _quick_gelu(x: np.ndarray, *, alpha: float = float(np.float32(1.702))) -> np.ndarray:
+def _quick_gelu(x: Array, *, alpha: float = float(np.float32(1.702))) -> Array:
     return np.asarray(x * special.expit(alpha * x))

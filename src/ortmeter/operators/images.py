@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,8 @@ from ortmeter.operators.tensors import (
 )
 
 declare = family("other")
-declare("AffineGrid", "GridSample", "NonMaxSuppression", "Resize", "Upsample")
-declare("BlackmanWindow", "DFT", "HammingWindow", "HannWindow", "STFT")
+declare("AffineGrid GridSample NonMaxSuppression Resize Upsample")
+declare("BlackmanWindow DFT HammingWindow HannWindow STFT")
 
 _ROUNDED: dict[str, TensorFunction] = {
     "round_prefer_floor": lambda places: torch.ceil(places - 0.5),
@@ -226,24 +226,21 @@ def _outside(y: Tensor, axis: _Axis, places: Tensor, value: float) -> Tensor:
 
 
 @stand_in("Resize")
-def _torch_interpolate(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-    x, _roi, scales, sizes = (*inputs, None, None)[:4]
-    mode, rank = attributes.get("mode", "nearest"), x.ndim - 2
+def _torch_interpolate(x: Tensor, *inputs: Any, **attributes: Any) -> TensorFunction:
+    _roi, scales, sizes = (*inputs, None, None)[:3]
+    mode = attributes.get("mode", "nearest")
     place = attributes.get("coordinate_transformation_mode", "half_pixel")
-    exact = place == "half_pixel"
     if mode == "nearest":
-        options: dict[str, Any] = {"mode": "nearest-exact" if exact else "nearest"}
+        options: dict[str, Any] = {"mode": "nearest-exact" if place == "half_pixel" else mode}
     else:
-        name = {1: "linear", 2: "bilinear", 3: "trilinear"}[rank]
+        name = {3: "linear", 4: "bilinear", 5: "trilinear"}[x.ndim]
         options = {
             "mode": "bicubic" if mode == "cubic" else name,
             "align_corners": place == "align_corners",
             "antialias": bool(attributes.get("antialias", 0)),
         }
-    if sizes is not None:
-        options["size"] = sizes.tolist()[2:]
-    else:
-        options["scale_factor"] = scales.tolist()[2:]
+    key, values = ("scale_factor", scales) if sizes is None else ("size", sizes)
+    options[key] = values.tolist()[2:]
     return lambda x, *_rest: functional.interpolate(x, **options)
 
 

@@ -1,9 +1,13 @@
-"""torch and scipy, which the first kernel or definition that runs imports."""
+"""Arrays and tensors; torch and scipy are imported by the first kernel or definition that runs."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from ortmeter.optional import lazy
+
+Array: TypeAlias = np.ndarray
 
 if TYPE_CHECKING:
     import torch
@@ -16,4 +20,4 @@ else:
     torch, functional = lazy("torch", "torch"), lazy("torch.nn.functional", "torch")
     special, Tensor, TensorFunction = lazy("scipy.special"), Any, Callable[..., Any]
 
-__all__ = ["Tensor", "TensorFunction", "functional", "special", "torch"]
+__all__ = ["Array", "Tensor", "TensorFunction", "functional", "special", "torch"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError, RefusedError
 from ortmeter.operators.counts import nothing
-from ortmeter.operators.library import Tensor, TensorFunction, functional, torch
+from ortmeter.operators.library import Array, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.registry import NCHWC, family, kernel, stand_in
 from ortmeter.operators.roundings import Run, growth, rounded, sum_of_products
 from ortmeter.operators.tensors import (
@@ -25,20 +24,16 @@ from ortmeter.operators.tensors import (
 from ortmeter.operators.unsigned import same_bits
 
 declare = family("movement")
-declare("Flatten", "Squeeze", "Unsqueeze", cost=nothing, reads="nothing", is_exact=True)
-declare("Reshape", cost=nothing, reads="nothing", is_exact=True)
-declare("Shape", "Size", cost=nothing, reads="nothing")
-declare("Transpose", cost=nothing, is_exact=True)
-declare("Concat", "ConstantOfShape", "Expand", "Pad", "Tile", cost=nothing, is_exact=True)
-declare("Split", cost=nothing, is_exact=True)
-declare("DepthToSpace", "SpaceToDepth", cost=nothing, is_exact=True)
-declare("Gather", cost=nothing, reads="selection", is_exact=True)
-declare("GatherElements", "GatherND", "Slice", cost=nothing, reads="selection", is_exact=True)
-declare("ScatterElements", "ScatterND", is_exact=True, bound=sum_of_products)
-declare("Compress", "OneHot", "ReverseSequence", is_exact=True)
-declare("EyeLike", "NonZero", "Scatter", "TensorScatter")
-declare("MemcpyFromHost", "MemcpyToHost", cost=nothing)
-declare("ReorderInput", "ReorderOutput", "Upsample", domain=NCHWC, cost=nothing)
+declare("Flatten Reshape Squeeze Unsqueeze", cost=nothing, reads="nothing", is_exact=True)
+declare("Shape Size", cost=nothing, reads="nothing")
+declare("Concat ConstantOfShape Expand Pad Tile Transpose", cost=nothing, is_exact=True)
+declare("DepthToSpace SpaceToDepth Split", cost=nothing, is_exact=True)
+declare("Gather GatherElements GatherND Slice", cost=nothing, reads="selection", is_exact=True)
+declare("ScatterElements ScatterND", is_exact=True, bound=sum_of_products)
+declare("Compress OneHot ReverseSequence", is_exact=True)
+declare("EyeLike NonZero Scatter TensorScatter")
+declare("MemcpyFromHost MemcpyToHost", cost=nothing)
+declare("ReorderInput ReorderOutput Upsample", domain=NCHWC, cost=nothing)
 
 
 def _integers(value: Any, like: Tensor) -> Tensor:
@@ -55,9 +50,7 @@ kernels(
     )
 )
 kernel("Concat", until=3)(lambda *inputs, axis=1: torch.cat(inputs, axis))
-stand_in("Concat")(
-    lambda _inputs, attributes: lambda *inputs: torch.cat(inputs, attributes["axis"])
-)
+stand_in("Concat")(lambda *_inputs, axis: lambda *inputs: torch.cat(inputs, axis))
 
 
 @kernel("Reshape")
@@ -105,12 +98,7 @@ def _unsqueeze(x: Tensor, axes: Any) -> Tensor:
 
 @kernel("Split", since=2)
 def _split(
-    x: Tensor,
-    split: Any = None,
-    *,
-    axis: int = 0,
-    num_outputs: int | None = None,
-    n_outputs: int,
+    x: Tensor, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, n_outputs: int
 ) -> tuple[Tensor, ...]:
     """Cut along an axis in parts of the sizes given, or equal but the last."""
     if split is not None:
@@ -154,10 +142,9 @@ def _depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return blocks.reshape(n, depth, h * blocksize, w * blocksize)
 
 
-@stand_in("DepthToSpace")
-def _pixel_shuffle(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-    block = attributes["blocksize"]
-    return lambda x: functional.pixel_shuffle(x, block)
+stand_in("DepthToSpace")(
+    lambda _x, *, blocksize, **_: lambda x: functional.pixel_shuffle(x, blocksize)
+)
 
 
 @kernel("SpaceToDepth")
@@ -168,10 +155,9 @@ def _space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return blocks.permute(order).reshape(n, -1, h // blocksize, w // blocksize)
 
 
-@stand_in("SpaceToDepth")
-def _pixel_unshuffle(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-    block = attributes["blocksize"]
-    return lambda x: functional.pixel_unshuffle(x, block)
+stand_in("SpaceToDepth")(
+    lambda _x, *, blocksize, **_: lambda x: functional.pixel_unshuffle(x, blocksize)
+)
 
 
 @kernel("Gather")
@@ -183,9 +169,8 @@ def _gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
 
 
 @stand_in("Gather")
-def _torch_gather(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-    x, indices = inputs
-    axis = attributes.get("axis", 0) % x.ndim
+def _torch_gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> TensorFunction:
+    axis = positive_axis(axis, x.ndim)
     if axis == 0 and x.ndim == 2:  # noqa: PLR2004 - rows of a table
         return lambda x, indices: functional.embedding(indices, x)
     if indices.ndim == 1:
@@ -201,9 +186,7 @@ def _gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
 
 
 stand_in("GatherElements")(
-    lambda _inputs, attributes: (
-        lambda x, indices: torch.gather(x, attributes.get("axis", 0), indices)
-    )
+    lambda *_inputs, axis=0: lambda x, indices: torch.gather(x, axis, indices)
 )
 
 
@@ -222,8 +205,8 @@ def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
 
 
 @stand_in("GatherND")
-def _torch_gather_nd(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> TensorFunction:
-    where = inputs[1].unbind(-1)
+def _torch_gather_nd(_x: Tensor, indices: Tensor, **_: Any) -> TensorFunction:
+    where = indices.unbind(-1)
     return lambda x, _indices: x[where]
 
 
@@ -241,8 +224,7 @@ def _scatter_elements(
 
 
 @stand_in("ScatterElements")
-def _torch_scatter(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-    axis, reduction = attributes.get("axis", 0), attributes.get("reduction", "none")
+def _torch_scatter(*_inputs: Any, axis: int = 0, reduction: str = "none") -> TensorFunction:
     if reduction == "none":
         return lambda x, indices, updates: torch.scatter(x, axis, indices, updates)
     name = _REDUCTIONS[reduction]
@@ -272,8 +254,10 @@ def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str =
 
 
 @stand_in("ScatterND")
-def _torch_index_put(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-    where, adds = inputs[1].unbind(-1), attributes.get("reduction") == "add"
+def _torch_index_put(
+    _x: Tensor, indices: Tensor, _updates: Any, *, reduction: str = "none"
+) -> TensorFunction:
+    where, adds = indices.unbind(-1), reduction == "add"
     return lambda x, _indices, updates: torch.index_put(x, where, updates, accumulate=adds)
 
 
@@ -371,18 +355,16 @@ def _source(places: Tensor, size: int, mode: str, x: Tensor) -> Tensor:
 
 
 @stand_in("Pad")
-def _torch_pad(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-    x, pads, *rest = inputs
+def _torch_pad(
+    x: Tensor, pads: Tensor, fill: Tensor | None = None, *_axes: Any, mode: str = "constant"
+) -> TensorFunction:
     sizes, rank = pads.tolist(), x.ndim
-    value = rest[0].item() if rest and rest[0] is not None else 0.0
-    mode = {"edge": "replicate", "wrap": "circular"}.get(
-        name := attributes.get("mode", "constant"), name
-    )
+    mode = {"edge": "replicate", "wrap": "circular"}.get(mode, mode)
     pairs = [n for axis in reversed(range(rank)) for n in (sizes[axis], sizes[axis + rank])]
     while mode != "constant" and len(pairs) > 2 * (rank - 2) and not any(pairs[-2:]):
         del pairs[-2:]
-    options = {"value": value} if mode == "constant" else {}
-    return lambda x, *_rest: functional.pad(x, pairs, mode, **options)
+    value = None if fill is None else fill.item()
+    return lambda x, *_rest: functional.pad(x, pairs, mode, value)
 
 
 @kernel("ConstantOfShape", since=9)
@@ -393,7 +375,7 @@ def _constant_of_shape(shape: Tensor, *, value: Tensor | None = None) -> Tensor:
     return value.to(shape.device).reshape(()).expand(sizes).contiguous()
 
 
-def _of_a_range(run: Run) -> np.ndarray:
+def _of_a_range(run: Run) -> Array:
     """2 roundings of the largest magnitude."""
     start = np.abs(run.inputs[0].astype(np.float64))
     return rounded(growth(2) * (2 * start + np.abs(run.exact)), run)
@@ -416,7 +398,7 @@ def _range(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) 
 
 
 @stand_in("Range")
-def _torch_arange(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> TensorFunction:
+def _torch_arange(*inputs: Tensor, **_: Any) -> TensorFunction:
     limits, made = [value.item() for value in inputs], inputs[0]
     return lambda *_limits: torch.arange(*limits, dtype=made.dtype, device=made.device)
 
@@ -429,10 +411,10 @@ def _eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
 
 
 @stand_in("EyeLike")
-def _torch_eye(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-    if attributes.get("k", 0):
+def _torch_eye(x: Tensor, *, k: int = 0, **_: Any) -> TensorFunction:
+    if k:
         raise NotImplementedError("torch.eye has the main diagonal only")
-    shape, device = inputs[0].shape, inputs[0].device
+    shape, device = x.shape, x.device
     return lambda x: torch.eye(*shape, dtype=x.dtype, device=device)
 
 
@@ -448,6 +430,6 @@ def _one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) 
 
 
 @stand_in("OneHot")
-def _torch_one_hot(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> TensorFunction:
-    depth = int(inputs[1])
-    return lambda indices, _depth, _values: functional.one_hot(indices, depth)
+def _torch_one_hot(_indices: Tensor, depth: Tensor, *_values: Any, **_: Any) -> TensorFunction:
+    classes = int(depth)
+    return lambda indices, _depth, _values: functional.one_hot(indices, classes)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ortmeter.errors import RefusedError
-from ortmeter.operators.library import Tensor, TensorFunction, functional, torch
+from ortmeter.operators.counts import Count, Work, told
+from ortmeter.operators.library import Array, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.movement import flatten
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import Run, growth, product, rounded
 from ortmeter.operators.tensors import describe, dtype_of, named, widened
-
-if TYPE_CHECKING:
-    from ortmeter.operators.counts import Count, Work
 
 
 def _softmax_flop(*, per_row: int) -> Count:
@@ -24,8 +22,7 @@ def _softmax_flop(*, per_row: int) -> Count:
         length = work.shape(0)[work.integer("axis", -1)]
         return 5 * work.size(0) + per_row * (work.size(0) // max(length, 1))
 
-    count.__doc__ = f"5 an input, {per_row} a row"
-    return count
+    return told(count, f"5 an input, {per_row} a row")
 
 
 def _normalization_flop(per_element: int, *, skip: bool = False) -> Count:
@@ -36,8 +33,7 @@ def _normalization_flop(per_element: int, *, skip: bool = False) -> Count:
         added = 1 + work.has(3) + work.has(4) if skip else work.has(2)
         return (per_element + added) * work.size(0) + 2 * rows
 
-    count.__doc__ = f"{per_element} an input, 1 for what is added, 2 a row"
-    return count
+    return told(count, f"{per_element} an input, 1 for what is added, 2 a row")
 
 
 def _instance_flop(work: Work) -> float:
@@ -51,8 +47,8 @@ def _batch_flop(work: Work) -> float:
     return 2 * work.size(0) + 5 * work.size(1)
 
 
-def _batch_bound(run: Run) -> np.ndarray:
-    """Bound ``(x - mean) scale / sigma + bias``, in any order: eight roundings of each term."""
+def _batch_bound(run: Run) -> Array:
+    """8 roundings of each term of ``(x - mean) scale / sigma + bias``, in any order."""
     x, *columns = (array.astype(np.float64) for array in run.inputs)
     shape = (-1, *[1] * (x.ndim - 2))
     scale, bias, mean, variance = (np.reshape(column, shape) for column in columns)
@@ -61,7 +57,7 @@ def _batch_bound(run: Run) -> np.ndarray:
     return rounded(growth(8) * terms, run)
 
 
-def _layer_bound(run: Run) -> np.ndarray:
+def _layer_bound(run: Run) -> Array:
     """Roundings of the mean, the variance and the scaling."""
     x, *columns = run.inputs
     axis = run.options.get("axis", -1)
@@ -69,15 +65,15 @@ def _layer_bound(run: Run) -> np.ndarray:
     return _normalized(run, x.reshape((*x.shape[:axis], -1)), whole)
 
 
-def _group_bound(run: Run) -> np.ndarray:
-    """Bound InstanceNormalization and GroupNormalization: one scale per channel, or group."""
+def _group_bound(run: Run) -> Array:
+    """Roundings of the mean, the variance and the scaling, of a channel or a group."""
     x, *columns = run.inputs
     groups, inside = int(run.options.get("num_groups", x.shape[1])), math.prod(x.shape[1:])
     whole = [np.repeat(c, inside // c.size).reshape((groups, -1)) for c in columns]
     return _normalized(run, x.reshape((x.shape[0], groups, -1)), whole)
 
 
-def _normalized(run: Run, rows: np.ndarray, columns: Sequence[np.ndarray]) -> np.ndarray:
+def _normalized(run: Run, rows: Array, columns: Sequence[Array]) -> Array:
     from ortmeter.discrepancy.bounds import layer_norm_error_bound
 
     scale, bias = (*columns, np.zeros(1, run.dtype))[:2]
@@ -87,11 +83,11 @@ def _normalized(run: Run, rows: np.ndarray, columns: Sequence[np.ndarray]) -> np
 
 
 def _along_axis(run: Run) -> float:
-    return float(run.inputs[0].shape[run.options.get("axis", -1)])
+    return float(run.inputs[0].shape[run.options.get("axis", -1)] + 2)
 
 
 def _from_axis(run: Run) -> float:
-    return math.prod(run.inputs[0].shape[run.options.get("axis", -1) :])
+    return math.prod(run.inputs[0].shape[run.options.get("axis", -1) :]) / 2 + 6
 
 
 declare = family("normalization")
@@ -99,26 +95,19 @@ declare("Softmax", kind="attention", cost=_softmax_flop(per_row=-2))
 declare("LogSoftmax", kind="attention", cost=_softmax_flop(per_row=-1))
 declare("Hardmax", kind="other", is_exact=True)
 declare("LayerNormalization", cost=_normalization_flop(6), bound=_layer_bound)
-declare(
-    "RMSNormalization",
-    cost=_normalization_flop(4),
-    bound=product(lambda run: _from_axis(run) / 2 + 6, "half a rounding a term, and 6"),
-    cpu_types="f32 f16",
-)
+_RMS = product(_from_axis, "half a rounding a term, and 6")
+declare("RMSNormalization", cost=_normalization_flop(4), bound=_RMS, cpu_types="f32 f16")
 declare("SimplifiedLayerNormalization", cost=_normalization_flop(4))
 declare("InstanceNormalization", cost=_instance_flop, bound=_group_bound)
 declare("GroupNormalization", bound=_group_bound)
 declare("BatchNormalization", cost=_batch_flop, bound=_batch_bound)
-declare(
-    "LpNormalization", bound=product(lambda run: _along_axis(run) + 2, "a rounding a term, and 2")
-)
-declare("LRN", "MeanVarianceNormalization")
+declare("LpNormalization", bound=product(_along_axis, "a rounding a term, and 2"))
+declare("LRN MeanVarianceNormalization")
 declare("Dropout", kind="other", is_exact=True, is_random=True)
-declare("SkipLayerNormalization", domain=MICROSOFT, cost=_normalization_flop(6, skip=True))
-declare(
-    "SkipSimplifiedLayerNormalization", domain=MICROSOFT, cost=_normalization_flop(4, skip=True)
-)
-declare("EmbedLayerNormalization", domain=MICROSOFT)
+declare = family("normalization", domain=MICROSOFT)
+declare("SkipLayerNormalization", cost=_normalization_flop(6, skip=True))
+declare("SkipSimplifiedLayerNormalization", cost=_normalization_flop(4, skip=True))
+declare("EmbedLayerNormalization")
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
@@ -274,10 +263,9 @@ def _lrn(
 
 
 @stand_in("LRN")
-def _torch_lrn(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-    size = attributes["size"]
-    given = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0} | dict(attributes)
-    alpha, beta, bias = (given[name] for name in ("alpha", "beta", "bias"))
+def _torch_lrn(
+    _x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
+) -> TensorFunction:
     return lambda x: functional.local_response_norm(x, size, alpha, beta, bias)
 
 
@@ -351,9 +339,7 @@ def _dropout(
     return (x, torch.ones_like(x, dtype=torch.bool)) if n_outputs > 1 else x
 
 
-def _define_layer_norm(
-    x: np.ndarray, scale: np.ndarray, bias: np.ndarray | float | None, epsilon: float
-) -> np.ndarray:
+def _define_layer_norm(x: Array, scale: Array, bias: Array | float | None, epsilon: float) -> Array:
     centred = x - x.mean(-1, keepdims=True)
     normalized = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + epsilon)
     return np.asarray(normalized * scale + (0 if bias is None else bias))
@@ -361,27 +347,25 @@ def _define_layer_norm(
 
 @definition("SkipLayerNormalization")
 def _skip_layer_norm(
-    x: np.ndarray,
-    skip: np.ndarray,
-    scale: np.ndarray,
-    beta: np.ndarray | None = None,
-    bias: np.ndarray | None = None,
+    x: Array,
+    skip: Array,
+    scale: Array,
+    beta: Array | None = None,
+    bias: Array | None = None,
     *,
     epsilon: float = 1e-12,
-) -> np.ndarray:
+) -> Array:
     return _define_layer_norm(x + skip + (0 if bias is None else bias), scale, beta, epsilon)
 
 
 @definition("SkipSimplifiedLayerNormalization")
-def _skip_rms_norm(
-    x: np.ndarray, skip: np.ndarray, scale: np.ndarray, *, epsilon: float = 1e-12
-) -> np.ndarray:
+def _skip_rms_norm(x: Array, skip: Array, scale: Array, *, epsilon: float = 1e-12) -> Array:
     total = x + skip
     return np.asarray(total / np.sqrt(np.square(total).mean(-1, keepdims=True) + epsilon) * scale)
 
 
 @definition("EmbedLayerNormalization")
-def _embed_layer_norm(*inputs: np.ndarray, epsilon: float = 1e-12) -> tuple[np.ndarray, np.ndarray]:
+def _embed_layer_norm(*inputs: Array, epsilon: float = 1e-12) -> tuple[Array, Array]:
     ids, segments, words, places, kinds, scale, bias = inputs
     total = words[ids] + places[: ids.shape[1]] + kinds[segments]
     return _define_layer_norm(total, scale, bias, epsilon), np.zeros(len(ids), np.int32)

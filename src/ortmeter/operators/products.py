@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ortmeter.errors import RefusedError
 from ortmeter.operators.counts import Work, nothing
-from ortmeter.operators.library import Tensor, TensorFunction, torch
+from ortmeter.operators.library import Array, Tensor, TensorFunction, torch
 from ortmeter.operators.registry import (
     MICROSOFT,
     definition,
@@ -51,11 +50,10 @@ declare("Gemm", cost=_gemm_flop, bound=sum_of_products)
 declare("Einsum", bound=sum_of_products)
 declare("Det", kind="other")
 declare("Trilu", kind="movement", cost=nothing, is_exact=True)
-declare(
-    "FusedMatMul", domain=MICROSOFT, cost=_matmul_flop, bound=sum_of_products, cpu_types="f32 f64"
-)
-declare("FusedGemm", domain=MICROSOFT, cost=_gemm_flop)
-declare("CDist", "Inverse", domain=MICROSOFT, kind="other")
+declare = family("matrix product", domain=MICROSOFT)
+declare("FusedMatMul", cost=_matmul_flop, bound=sum_of_products, cpu_types="f32 f64")
+declare("FusedGemm", cost=_gemm_flop)
+declare("CDist Inverse", kind="other")
 
 direct("MatMul", "matmul", since=1)
 direct("Det", "linalg.det", since=11)
@@ -91,14 +89,10 @@ def _integer(x: Tensor, factor: float) -> int:
 
 
 @stand_in("Gemm")
-def _torch_addmm(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-    alpha, beta = attributes.get("alpha", 1.0), attributes.get("beta", 1.0)
-    left, right = attributes.get("transA", 0), attributes.get("transB", 0)
-
-    def run(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        return torch.addmm(c, a.t() if left else a, b.t() if right else b, beta=beta, alpha=alpha)
-
-    return run
+def _torch_addmm(
+    *_inputs: Tensor, transA: int = 0, transB: int = 0, **scales: Any
+) -> TensorFunction:
+    return lambda a, b, c: torch.addmm(c, a.t() if transA else a, b.t() if transB else b, **scales)
 
 
 @kernel("MatMulInteger", since=10)
@@ -125,9 +119,7 @@ def _trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
 
 
 @definition("FusedMatMul")
-def product_of(
-    a: np.ndarray, b: np.ndarray, *, alpha: float = 1, transA: int = 0, transB: int = 0
-) -> np.ndarray:
+def product_of(a: Array, b: Array, *, alpha: float = 1, transA: int = 0, transB: int = 0) -> Array:
     a, b = (
         np.swapaxes(array, -1, -2) if swapped else array
         for array, swapped in ((a, transA), (b, transB))
@@ -136,16 +128,14 @@ def product_of(
 
 
 @definition("FusedGemm")
-def _fused_gemm(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray, *, activation: str, **options: Any
-) -> np.ndarray:
+def _fused_gemm(a: Array, b: Array, c: Array, *, activation: str, **options: Any) -> Array:
     if activation != "Relu":
         raise NotImplementedError(activation)
     return np.asarray(np.maximum(product_of(a, b, **options) + c, 0))
 
 
 @definition("CDist")
-def _distances(a: np.ndarray, b: np.ndarray, *, metric: str = "sqeuclidean") -> np.ndarray:
+def _distances(a: Array, b: Array, *, metric: str = "sqeuclidean") -> Array:
     squares = np.square(a[:, None] - b[None]).sum(-1)
     return np.sqrt(squares) if metric == "euclidean" else np.asarray(squares)
 

@@ -11,19 +11,19 @@ from ortmeter.dtypes import unit_roundoff
 from ortmeter.errors import RefusedError
 from ortmeter.operators.convolution import conv_integer, windows
 from ortmeter.operators.elementwise import convert
-from ortmeter.operators.library import Tensor, special, torch
+from ortmeter.operators.library import Array, Tensor, special, torch
 from ortmeter.operators.products import mat_mul_integer, product_of
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel
 from ortmeter.operators.roundings import Run, once
 from ortmeter.operators.tensors import describe, dtype_of
 
 
-def _off_by_one(run: Run) -> np.ndarray:
+def _off_by_one(run: Run) -> Array:
     """1 integer."""
     return np.ones(np.shape(run.exact))
 
 
-def _near_the_middle(run: Run) -> np.ndarray:
+def _near_the_middle(run: Run) -> Array:
     """1 integer; for one scale, near the middle of two only."""
     if run.inputs[1].size > 1:
         return _off_by_one(run)
@@ -33,22 +33,23 @@ def _near_the_middle(run: Run) -> np.ndarray:
     return np.asarray(to_middle <= 4 * unit_roundoff(x.dtype) * np.abs(quotient), np.float64)
 
 
-family("matrix product")("MatMulIntegerToFloat", "MatMulNBits", domain=MICROSOFT)
 declare = family("elementwise", is_quantized=True, bound=_off_by_one)
 declare("QuantizeLinear", bound=_near_the_middle)
-declare("DequantizeLinear", is_quantized=False, bound=once)
 declare("DynamicQuantizeLinear")
 declare("QLinearMatMul", kind="matrix product")
 declare("QLinearConv", kind="convolution")
-declare("DequantizeLinear", domain=MICROSOFT, is_quantized=False, bound=once)
-declare("DynamicQuantizeMatMul", "QGemm", domain=MICROSOFT, kind="matrix product")
-declare("QLinearConv", domain=MICROSOFT, kind="convolution")
-declare(*["QLinearAdd", "QLinearLeakyRelu", "QLinearMul"], domain=MICROSOFT)
-declare(*["QLinearSigmoid", "QLinearWhere", "QuantizeLinear"], domain=MICROSOFT)
-declare("QLinearConcat", domain=MICROSOFT, kind="movement")
-declare("QLinearSoftmax", domain=MICROSOFT, kind="attention")
-declare("QLinearAveragePool", "QLinearGlobalAveragePool", domain=MICROSOFT, kind="other")
-declare("QLinearReduceMean", domain=MICROSOFT, kind="other")
+
+declare = family("elementwise", domain=MICROSOFT, is_quantized=True, bound=_off_by_one)
+declare("QLinearAdd QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearWhere QuantizeLinear")
+declare("DynamicQuantizeMatMul QGemm", kind="matrix product")
+declare("QLinearConv", kind="convolution")
+declare("QLinearConcat", kind="movement")
+declare("QLinearSoftmax", kind="attention")
+declare("QLinearAveragePool QLinearGlobalAveragePool QLinearReduceMean", kind="other")
+
+family("matrix product", domain=MICROSOFT)("MatMulIntegerToFloat MatMulNBits")
+for _domain in ("", MICROSOFT):
+    family("elementwise")("DequantizeLinear", domain=_domain, bound=once)
 
 
 @kernel("QuantizeLinear", since=10)
@@ -173,8 +174,8 @@ def _qlinear_conv(  # noqa: PLR0917 - the inputs of the operator
 
 @definition("MatMulNBits")
 def _matmul_of_few_bits(
-    a: np.ndarray, codes: np.ndarray, scales: np.ndarray, *, bits: int = 4, N: int, **_sizes: int
-) -> np.ndarray:
+    a: Array, codes: Array, scales: Array, *, bits: int = 4, N: int, **_sizes: int
+) -> Array:
     """Multiply by codes of a few bits, the lowest first, around the middle of their range."""
     shifts = np.arange(0, 8, bits)
     digits = (codes[..., None] >> shifts.astype(np.uint8)) & (2**bits - 1)
@@ -182,19 +183,19 @@ def _matmul_of_few_bits(
     return np.asarray(a @ (blocks * scales.reshape((N, -1, 1))).reshape((N, -1)).T)
 
 
-def _dequantize(x: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
+def _dequantize(x: Array, scale: Array, zero: Array) -> Array:
     return np.asarray((x.astype(np.float64) - zero.astype(np.float64)) * scale)
 
 
-def _quantize(y: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
+def _quantize(y: Array, scale: Array, zero: Array) -> Array:
     info = np.iinfo(zero.dtype)
     return np.asarray(np.clip(np.rint(y / scale) + zero, info.min, info.max), zero.dtype)
 
 
 @definition("DynamicQuantizeMatMul")
 def _dynamic_matmul(
-    x: np.ndarray, w: np.ndarray, scale: np.ndarray, zero: np.ndarray, bias: np.ndarray | float = 0
-) -> np.ndarray:
+    x: Array, w: Array, scale: Array, zero: Array, bias: Array | float = 0
+) -> Array:
     """Quantize the rows as DynamicQuantizeLinear does, in float32."""
     rows = x.astype(np.float32)
     low, high = np.minimum(rows.min(), 0), np.maximum(rows.max(), 0)
@@ -205,14 +206,14 @@ def _dynamic_matmul(
 
 
 @definition("MatMulIntegerToFloat")
-def _integer_matmul(*inputs: np.ndarray) -> np.ndarray:
+def _integer_matmul(*inputs: Array) -> Array:
     x, w, x_scale, w_scale, x_zero, w_zero, bias = inputs
     product = _dequantize(x, x_scale, x_zero) @ _dequantize(w, w_scale, w_zero)
     return np.asarray(product + bias)
 
 
 @definition("QGemm")
-def _q_gemm(*inputs: np.ndarray, transB: int = 0) -> np.ndarray:
+def _q_gemm(*inputs: Array, transB: int = 0) -> Array:
     x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = inputs
     product = product_of(
         _dequantize(x, x_scale, x_zero), _dequantize(w, w_scale, w_zero), transB=transB
@@ -220,52 +221,42 @@ def _q_gemm(*inputs: np.ndarray, transB: int = 0) -> np.ndarray:
     return _quantize(product + bias * (x_scale * w_scale), y_scale, y_zero)
 
 
-def _q_binary(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    def run(*inputs: np.ndarray) -> np.ndarray:
-        return _quantize(function(_dequantize(*inputs[:3]), _dequantize(*inputs[3:6])), *inputs[6:])
+def _on_floats(function: Callable[..., Array], count: int = 1) -> Callable[..., Array]:
+    """Quantize what a function returns for its operands, each with a scale and a zero point."""
+
+    def run(*inputs: Array, **options: Any) -> Array:
+        floats = [_dequantize(*inputs[3 * i : 3 * i + 3]) for i in range(count)]
+        return _quantize(function(*floats, **options), *inputs[3 * count :])
 
     return run
 
 
-def _q_unary(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    def run(*inputs: np.ndarray, **options: Any) -> np.ndarray:
-        return _quantize(function(_dequantize(*inputs[:3]), **options), *inputs[3:])
-
-    return run
-
-
-def _mean_of_images(x: np.ndarray, *, channels_last: int = 0) -> np.ndarray:
+def _mean_of_images(x: Array, *, channels_last: int = 0) -> Array:
     axes = tuple(range(1, x.ndim - 1) if channels_last else range(2, x.ndim))
     return np.asarray(x.mean(axes, keepdims=True))
 
 
 def _average_pool(
-    x: np.ndarray,
-    *,
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
-) -> np.ndarray:
+    x: Array, *, kernel_shape: Sequence[int], pads: Sequence[int] = (), strides: Sequence[int] = ()
+) -> Array:
     return np.asarray(np.nanmean(windows(x, kernel_shape, pads, strides, 2), axis=-1))
 
 
-def _q_softmax(x: np.ndarray, *, axis: int = -1, opset: int = 13) -> np.ndarray:
+def _q_softmax(x: Array, *, axis: int = -1, opset: int = 13) -> Array:
     if opset < 13:  # noqa: PLR2004 - from there it normalizes one axis
         raise NotImplementedError("opset < 13")
     return np.asarray(special.softmax(x, axis=axis))
 
 
 @definition("QLinearConcat")
-def _q_concat(
-    scale: np.ndarray, zero: np.ndarray, *inputs: np.ndarray, axis: int = 0
-) -> np.ndarray:
+def _q_concat(scale: Array, zero: Array, *inputs: Array, axis: int = 0) -> Array:
     parts = [_dequantize(*inputs[i : i + 3]) for i in range(0, len(inputs), 3)]
     return _quantize(np.concatenate(parts, axis), scale, zero)
 
 
-definition("QLinearAdd")(_q_binary(np.add))
-definition("QLinearMul")(_q_binary(np.multiply))
-definition("QLinearAveragePool")(_q_unary(_average_pool))
-definition("QLinearGlobalAveragePool")(_q_unary(_mean_of_images))
-definition("QLinearSigmoid")(_q_unary(lambda x: special.expit(x)))  # noqa: PLW0108 - imported then
-definition("QLinearSoftmax")(_q_unary(_q_softmax))
+definition("QLinearAdd")(_on_floats(np.add, 2))
+definition("QLinearMul")(_on_floats(np.multiply, 2))
+definition("QLinearAveragePool")(_on_floats(_average_pool))
+definition("QLinearGlobalAveragePool")(_on_floats(_mean_of_images))
+definition("QLinearSigmoid")(_on_floats(lambda x: special.expit(x)))  # noqa: PLW0108 - imported then
+definition("QLinearSoftmax")(_on_floats(_q_softmax))

@@ -16,7 +16,7 @@ from ortmeter.operators.registry import family, find_kernel, kernel
 Activation = Callable[[Tensor], Tensor]
 
 declare = family("other")
-declare("GRU", "LSTM", "RNN")
+declare("GRU LSTM RNN")
 
 _OPERATORS = (
     *("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ortmeter.operators.counts import reduction
@@ -21,26 +21,19 @@ def _terms(run: Run) -> float:
 
 
 declare = family("other")
-_SUM = {"bound": sum_of_products}
-declare("ReduceSum", cost=reduction(terms=1, results=-1), **_SUM)
-declare("ReduceL1", "ReduceSumSquare", cost=reduction(terms=2, results=-1), **_SUM)
-declare("ReduceMax", "ReduceMin", cost=reduction(terms=1, results=-1), is_exact=True)
-declare(
-    "ReduceProd",
-    cost=reduction(terms=1, results=-1),
-    bound=product(_terms, "a rounding a term"),
-)
-declare("ReduceMean", cost=reduction(terms=1, results=0), bound=mean)
-declare("ReduceLogSum", cost=reduction(terms=1, results=0))
-declare(
-    "ReduceL2",
-    cost=reduction(terms=2, results=0),
-    bound=product(lambda run: _terms(run) / 2 + 2, "half a rounding a term, and 2"),
-)
+_SUM, _MEAN = reduction(terms=1, results=-1), reduction(terms=1, results=0)
+declare("ReduceSum", cost=_SUM, bound=sum_of_products)
+declare("ReduceL1 ReduceSumSquare", cost=reduction(terms=2, results=-1), bound=sum_of_products)
+declare("ReduceMax ReduceMin", cost=_SUM, is_exact=True)
+declare("ReduceProd", cost=_SUM, bound=product(_terms, "a rounding a term"))
+declare("ReduceMean", cost=_MEAN, bound=mean)
+declare("ReduceLogSum", cost=_MEAN)
+_NORM = product(lambda run: _terms(run) / 2 + 2, "half a rounding a term, and 2")
+declare("ReduceL2", cost=reduction(terms=2, results=0), bound=_NORM)
 declare("ReduceLogSumExp", cost=reduction(terms=4, results=0))
-declare("ArgMax", "ArgMin", cost=reduction(terms=1, results=-1))
-declare("TopK", "Unique", is_exact=True)
-declare("CumSum", **_SUM)
+declare("ArgMax ArgMin", cost=_SUM)
+declare("TopK Unique", is_exact=True)
+declare("CumSum", bound=sum_of_products)
 declare("CumProd")
 
 
@@ -133,10 +126,9 @@ for _op, _function in (
 
 def _reduce(op_type: str, function: Callable[..., Tensor]) -> None:
     @stand_in(op_type)
-    def make(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-        given = attributes.get("axes") or (inputs[1].tolist() if len(inputs) > 1 else None)
-        keep = bool(attributes.get("keepdims", 1))
-        return lambda x, *_axes: function(x, given, keep)
+    def make(_x: Tensor, axes: Any = None, *, keepdims: int = 1, **_: Any) -> TensorFunction:
+        dims = None if axes is None else as_list(axes)
+        return lambda x, *_axes: function(x, dims, bool(keepdims))
 
 
 _reduce("ReduceL1", lambda x, axes, keep: torch.linalg.vector_norm(x, 1, axes, keep))
@@ -178,10 +170,9 @@ def _top_k(
 
 
 @stand_in("TopK")
-def _torch_topk(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> TensorFunction:
-    count, axis = int(inputs[1]), attributes.get("axis", -1)
-    largest, ordered = (bool(attributes.get(name, 1)) for name in ("largest", "sorted"))
-    return lambda x, _k: tuple(torch.topk(x, count, axis, largest, ordered))
+def _torch_topk(_x: Tensor, k: Any, *, axis: int = -1, **options: int) -> Callable[..., Any]:
+    count, flags = int(k), {name: bool(value) for name, value in options.items()}
+    return lambda x, _k: tuple(torch.topk(x, k=count, dim=axis, **flags))
 
 
 def _register_accumulation(op_type: str, since: int, function: TensorFunction, start: int) -> None:

@@ -16,7 +16,6 @@ from ortmeter.operators.roundings import Bound
 from ortmeter.runtime.cuda_kernels import cuda_opsets
 
 Kernel: TypeAlias = Callable[..., Any]  # takes the inputs of a node, returns one output or a tuple
-StandIn: TypeAlias = Callable[[tuple[Any, ...], Mapping[str, Any]], Kernel]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Domain of the operators that ONNX Runtime adds to those of ONNX.
@@ -68,8 +67,8 @@ class Operator:
         operator and its attributes by name, returns the first outputs. What no case needs is left
         out: an unknown attribute is an error.
     stand_in : callable, optional
-        Makes a function of torch from the inputs and the attributes of a node. A kernel follows
-        ONNX for every input; this may not, and stands in where it gives the same outputs.
+        Takes what a kernel takes and returns a function of torch for these inputs. A kernel
+        follows ONNX for every input; this may not, and stands in where it gives the same outputs.
     kernels : list of TorchKernel
         On tensors of torch.
 
@@ -92,7 +91,7 @@ class Operator:
     is_random: bool = False
     cpu_types: str = ""
     definition: Kernel | None = None
-    stand_in: StandIn | None = None
+    stand_in: Callable[..., Kernel] | None = None
     kernels: list[TorchKernel] = field(default_factory=list)
 
     @property
@@ -105,13 +104,13 @@ _ENTRIES: dict[tuple[str, str], Operator] = {}
 
 
 def family(kind: str, **shared: Any) -> Callable[..., None]:
-    """Return what declares the operators of a kind: ``declare("Conv", cost=..., bound=...)``."""
+    """Return what declares the operators of a kind: ``declare("Conv LpPool", bound=...)``."""
 
-    def declare(*names: str, domain: str = "", **facets: Any) -> None:
-        for name in names:
-            if (domain, name) in _ENTRIES:
-                raise ValueError(f"{domain}.{name} is declared twice")
-            _ENTRIES[domain, name] = Operator(name, domain, **{"kind": kind, **shared, **facets})
+    def declare(names: str, **facets: Any) -> None:
+        for name in names.split():
+            operator = Operator(name, **{"kind": kind, **shared, **facets})
+            if _ENTRIES.setdefault((operator.domain, name), operator) is not operator:
+                raise ValueError(f"{operator.domain}.{name} is declared twice")
 
     return declare
 
@@ -139,25 +138,19 @@ def register(op_type: str, since: int, until: int | None, function: Kernel) -> N
     _ENTRIES["", op_type].kernels.append(TorchKernel(since, until, function))
 
 
-def stand_in(*op_types: str) -> Callable[[StandIn], StandIn]:
-    """Register what makes a function of torch from the inputs and attributes of a node."""
+def _sets(facet: str, domain: str) -> Callable[[str], Callable[[Function], Function]]:
+    def of(op_type: str) -> Callable[[Function], Function]:
+        def add(function: Function) -> Function:
+            setattr(_ENTRIES[domain, op_type], facet, function)
+            return function
 
-    def add(make: StandIn) -> StandIn:
-        for op_type in op_types:
-            _ENTRIES["", op_type].stand_in = make
-        return make
+        return add
 
-    return add
+    return of
 
 
-def definition(op_type: str) -> Callable[[Function], Function]:
-    """Register the definition in float64 of an operator of ONNX Runtime."""
-
-    def add(function: Function) -> Function:
-        _ENTRIES[MICROSOFT, op_type].definition = function
-        return function
-
-    return add
+# Decorators, see the fields of an operator: ``@stand_in("Conv")``.
+stand_in, definition = _sets("stand_in", ""), _sets("definition", MICROSOFT)
 
 
 @functools.cache

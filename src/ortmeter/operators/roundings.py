@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortmeter.dtypes import float_info, numpy_dtype, unit_roundoff
+from ortmeter.operators.library import Array
 
-Change: TypeAlias = Callable[[np.ndarray], np.ndarray]
+Change: TypeAlias = Callable[[Array], Array]
 
 _ACCUMULATOR = "float32"
 _SCALINGS = 4  # roundings beside those of a sum: alpha, beta, the inverse of a number of terms
@@ -28,16 +29,16 @@ class Run:
     """
 
     options: Mapping[str, Any]
-    inputs: list[np.ndarray]
-    exact: np.ndarray
+    inputs: list[Array]
+    exact: Array
     dtype: np.dtype[Any]
-    on: Callable[[Change], np.ndarray | None]
+    on: Callable[[Change], Array | None]
 
 
-Bound: TypeAlias = Callable[[Run], np.ndarray | None]
+Bound: TypeAlias = Callable[[Run], Array | None]
 
 
-def once(run: Run) -> np.ndarray:
+def once(run: Run) -> Array:
     """Half an ulp: IEEE 754 rounds it correctly."""
     info = float_info(run.dtype)
     _, exponent = np.frexp(run.exact)
@@ -47,7 +48,7 @@ def once(run: Run) -> np.ndarray:
 def product(count: Callable[[Run], float], text: str) -> Bound:
     """Make the rule of results without cancellation, from the number of roundings they need."""
 
-    def bound(run: Run) -> np.ndarray:
+    def bound(run: Run) -> Array:
         roundings = count(run)
         return rounded(growth(roundings) * np.abs(run.exact) + roundings * tiny(), run)
 
@@ -55,7 +56,7 @@ def product(count: Callable[[Run], float], text: str) -> Bound:
     return bound
 
 
-def rounded(error: np.ndarray, run: Run) -> np.ndarray:
+def rounded(error: Array, run: Run) -> Array:
     """Add the rounding from the accumulator to the type of the result."""
     if run.dtype == numpy_dtype(_ACCUMULATOR):
         return np.asarray(error)
@@ -63,20 +64,20 @@ def rounded(error: np.ndarray, run: Run) -> np.ndarray:
     return np.asarray(error + last)
 
 
-def sum_of_products(run: Run) -> np.ndarray | None:
+def sum_of_products(run: Run) -> Array | None:
     """Roundings of a sum of products, of the magnitudes of its terms."""
     ones = run.on(np.ones_like)
     return None if ones is None else _sum(run, float(ones.max(initial=1)))
 
 
-def mean(run: Run) -> np.ndarray | None:
+def mean(run: Run) -> Array | None:
     """Roundings of a sum, of the mean magnitude."""
     window = run.options.get("kernel_shape")
     size = sum(array.size for array in run.inputs)
     return _sum(run, math.prod(window) if window else size / run.exact.size)
 
 
-def _sum(run: Run, terms: float) -> np.ndarray | None:
+def _sum(run: Run, terms: float) -> Array | None:
     magnitudes = run.on(np.abs)
     if magnitudes is None:
         return None

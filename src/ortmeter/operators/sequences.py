@@ -9,10 +9,10 @@ from ortmeter.operators.registry import family, kernel
 from ortmeter.operators.tensors import as_list, kernels
 
 declare = family("other")
-declare("ConcatFromSequence", "SplitToSequence", kind="movement")
-declare("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase")
-declare("SequenceInsert", "SequenceLength")
-declare("Optional", "OptionalGetElement", "OptionalHasElement")
+declare("ConcatFromSequence SplitToSequence", kind="movement")
+declare("SequenceAt SequenceConstruct SequenceEmpty SequenceErase")
+declare("SequenceInsert SequenceLength")
+declare("Optional OptionalGetElement OptionalHasElement")
 
 
 def _insert(sequence: list[Tensor], tensor: Tensor, position: Tensor | None = None) -> list[Tensor]:

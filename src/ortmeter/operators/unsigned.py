@@ -2,7 +2,7 @@
 
 Three are exact, each for its own family of functions. Modulo two to the number of bits, signed and
 unsigned integers have the same sums and products (`BITS`). Flipping the sign bit maps unsigned
-integers to signed ones in the same order (`ORDER`). A wider signed type holds them all, except those
+integers to signed ones in the same order (`ORDER`). A wider signed type holds all of them but those
 of 64 (`WIDER`).
 """
 
