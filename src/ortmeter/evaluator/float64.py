@@ -18,6 +18,7 @@ from ortmeter.evaluator.node import (
     subgraphs,
 )
 from ortmeter.evaluator.values import is_torch
+from ortmeter.operators import find_operator
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.graphs import walk_nodes
 from ortmeter.runtime.loading import ModelLike, load_model
@@ -28,28 +29,8 @@ _ADDED = "ortmeter.added"
 # float8 and float4 are left: their values are codes that a scale gives a meaning to.
 _FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
 # Attributes that hold an element type.
-_TYPE_ATTRIBUTES = {
-    "dtype",
-    "output_datatype",
-    "output_dtype",
-    "precision",
-    "softmax_precision",
-    "stash_type",
-    "to",
-}
-# Operators whose result is float32 unless an attribute says otherwise.
-_FLOAT_BY_DEFAULT = {
-    "BlackmanWindow": "output_datatype",
-    "HammingWindow": "output_datatype",
-    "HannWindow": "output_datatype",
-    "LayerNormalization": "stash_type",
-    "GroupNormalization": "stash_type",
-    "MelWeightMatrix": "output_datatype",
-    "RMSNormalization": "stash_type",
-    "RandomNormal": "dtype",
-    "RandomUniform": "dtype",
-    "SequenceEmpty": "dtype",
-}
+_TYPE_ATTRIBUTES = {"dtype", "output_datatype", "output_dtype", "precision"}
+_TYPE_ATTRIBUTES |= {"softmax_precision", "stash_type", "to"}
 # Arithmetic whose definition holds in any type, though ONNX lists the narrow ones.
 _OF_ANY_FLOAT = {"CausalConvWithState", "LinearAttention", "RotaryEmbedding"}
 # Values of a Constant that are not tensors.
@@ -212,8 +193,9 @@ def _add_defaults(node: onnx.NodeProto) -> None:
     given = {attribute.name: attribute for attribute in node.attribute}
     if node.domain not in {"", "ai.onnx"}:
         return
-    default = _FLOAT_BY_DEFAULT.get(node.op_type)
-    if default is not None and default not in given:
+    entry = find_operator(node.op_type)
+    default = entry.typed_by if entry else ""
+    if default and default not in given:
         node.attribute.append(onnx.helper.make_attribute(default, int(_DOUBLE)))
     elif node.op_type == "ConstantOfShape" and "value" not in given:
         node.attribute.append(onnx.helper.make_attribute("value", _tensor(np.zeros(1))))

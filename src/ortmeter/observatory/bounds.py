@@ -60,21 +60,16 @@ def error_bounds(
     entry = find_operator(node.op_type, node.domain)
     if entry is None or entry.bound is None:
         return {}
-    if entry.is_quantized:
-        names = [name for name, kind in kinds.items() if kind.kind in "iu"]
-    else:
-        narrow = kinds[node.output[0]] in {np.dtype(np.float32), np.dtype(np.float16)}
-        names = list(node.output[:1]) if narrow else []
+    names = [name for name, kind in kinds.items() if kind.kind in "iu"]
+    if not entry.is_quantized:
+        narrow = {np.dtype(np.float32), np.dtype(np.float16)}
+        names = [name for name in node.output[:1] if kinds[name] in narrow]
     operands = dict(feeds) | {t.name: dense_array(t) for t in model.graph.initializer}
     given = [operands[name] for name in node.input if name]
     run_on = functools.partial(_run_on, model, operands)
-    bounds = {
-        name: entry.bound(
-            Run(attributes(node), given, np.asarray(expected[name]), kinds[name], run_on)
-        )
-        for name in names
-    }
-    return {name: bound for name, bound in bounds.items() if bound is not None}
+    runs = {n: Run(attributes(node), given, expected[n], kinds[n], run_on) for n in names}
+    bounds = ((name, entry.bound(run)) for name, run in runs.items())
+    return {name: bound for name, bound in bounds if bound is not None}
 
 
 def weight_bounds(

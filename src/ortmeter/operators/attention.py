@@ -215,7 +215,8 @@ def _rotary_embedding(
     return y.flatten(2) if x.ndim == _PACKED else y.transpose(1, 2)
 
 
-def _rotate(x: Array, places: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
+@definition("RotaryEmbedding")
+def _rotate(x: Array, places: Array, cos: Array, sin: Array, *, interleaved: int = 0) -> Array:
     """Rotate the pairs of elements of (batch, heads, rows, size) by the angles of the places."""
     cos, sin = cos[places][:, None], sin[places][:, None]
     if interleaved:
@@ -224,11 +225,6 @@ def _rotate(x: Array, places: Array, cos: Array, sin: Array, *, interleaved: boo
         return np.stack(pair, axis=-1).reshape(x.shape)
     one, two = np.split(x, 2, axis=-1)
     return np.concatenate([one * cos - two * sin, one * sin + two * cos], axis=-1)
-
-
-@definition("RotaryEmbedding")
-def _rotary(x: Array, places: Array, cos: Array, sin: Array, *, interleaved: int = 0) -> Array:
-    return _rotate(x, places, cos, sin, interleaved=bool(interleaved))
 
 
 def _heads(x: Array, count: int) -> Array:

@@ -363,9 +363,7 @@ def _gelu(x: Array) -> Array:
     return np.asarray(x * special.ndtr(x))
 
 
-@definition("BiasGelu")
-def _bias_gelu(x: Array, bias: Array) -> Array:
-    return _gelu(x + bias)
+definition("BiasGelu")(lambda x, bias: _gelu(x + bias))
 
 
 @definition("FastGelu")

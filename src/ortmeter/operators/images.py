@@ -22,8 +22,8 @@ from ortmeter.operators.tensors import (
 )
 
 declare = family("other")
-declare("AffineGrid GridSample NonMaxSuppression Resize Upsample")
-declare("BlackmanWindow DFT HammingWindow HannWindow STFT")
+declare("AffineGrid DFT GridSample NonMaxSuppression Resize STFT Upsample")
+declare("BlackmanWindow HammingWindow HannWindow MelWeightMatrix", typed_by="output_datatype")
 
 _ROUNDED: dict[str, TensorFunction] = {
     "round_prefer_floor": lambda places: torch.ceil(places - 0.5),

@@ -208,17 +208,16 @@ def _dynamic_matmul(
 @definition("MatMulIntegerToFloat")
 def _integer_matmul(*inputs: Array) -> Array:
     x, w, x_scale, w_scale, x_zero, w_zero, bias = inputs
-    product = _dequantize(x, x_scale, x_zero) @ _dequantize(w, w_scale, w_zero)
-    return np.asarray(product + bias)
+    return np.asarray(_dequantize(x, x_scale, x_zero) @ _dequantize(w, w_scale, w_zero) + bias)
 
 
 @definition("QGemm")
 def _q_gemm(*inputs: Array, transB: int = 0) -> Array:
     x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = inputs
-    product = product_of(
-        _dequantize(x, x_scale, x_zero), _dequantize(w, w_scale, w_zero), transB=transB
+    operands = _dequantize(x, x_scale, x_zero), _dequantize(w, w_scale, w_zero)
+    return _quantize(
+        product_of(*operands, transB=transB) + bias * (x_scale * w_scale), y_scale, y_zero
     )
-    return _quantize(product + bias * (x_scale * w_scale), y_scale, y_zero)
 
 
 def _on_floats(function: Callable[..., Array], count: int = 1) -> Callable[..., Array]:

@@ -172,7 +172,8 @@ def _top_k(
 @stand_in("TopK")
 def _torch_topk(_x: Tensor, k: Any, *, axis: int = -1, **options: int) -> Callable[..., Any]:
     count, flags = int(k), {name: bool(value) for name, value in options.items()}
-    return lambda x, _k: tuple(torch.topk(x, k=count, dim=axis, **flags))
+    top_k: Any = torch.topk
+    return lambda x, _k: tuple(top_k(x, count, axis, **flags))
 
 
 def _register_accumulation(op_type: str, since: int, function: TensorFunction, start: int) -> None:

@@ -62,6 +62,8 @@ class Operator:
         It draws numbers.
     cpu_types : str
         Real element types of the kernel that ONNX Runtime has on CPU, all when empty.
+    typed_by : str
+        Attribute that holds the type of the result, which is float32 without it.
     definition : callable, optional
         Its definition in float64, for those that ONNX lacks: takes arrays in the order of the
         operator and its attributes by name, returns the first outputs. What no case needs is left
@@ -90,6 +92,7 @@ class Operator:
     is_quantized: bool = False
     is_random: bool = False
     cpu_types: str = ""
+    typed_by: str = ""
     definition: Kernel | None = None
     stand_in: Callable[..., Kernel] | None = None
     kernels: list[TorchKernel] = field(default_factory=list)

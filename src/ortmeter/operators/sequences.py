@@ -10,8 +10,8 @@ from ortmeter.operators.tensors import as_list, kernels
 
 declare = family("other")
 declare("ConcatFromSequence SplitToSequence", kind="movement")
-declare("SequenceAt SequenceConstruct SequenceEmpty SequenceErase")
-declare("SequenceInsert SequenceLength")
+declare("SequenceAt SequenceConstruct SequenceErase SequenceInsert SequenceLength")
+declare("SequenceEmpty", typed_by="dtype")
 declare("Optional OptionalGetElement OptionalHasElement")
 
 
