@@ -1,16 +1,22 @@
 """Attention and rotary embedding."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import numpy as np
 
-from ortmeter.errors import RefusedError
-from ortmeter.operators.library import Array, Tensor, TensorFunction, functional, special, torch
+from ortmeter.operators.library import (
+    Array,
+    Device,
+    Dtype,
+    Tensor,
+    TensorFunction,
+    functional,
+    special,
+    torch,
+)
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
-from ortmeter.operators.tensors import by_heads, describe, dtype_of
+from ortmeter.operators.tensors import by_heads, dtype_of, refused
 
 declare = family("attention")
 declare("Attention RotaryEmbedding", cpu_types="f32 f16")
@@ -29,7 +35,7 @@ def _allowed(
     is_causal: int,
     left: int,
     right: int,
-    device: torch.device,
+    device: Device,
 ) -> Tensor | None:
     """Return True where a query sees a key, besides the mask; None when every key is seen."""
     if valid is None and not (is_causal or left >= 0 or right >= 0):
@@ -112,10 +118,8 @@ def _attention(  # noqa: PLR0917 - the inputs of the operator
 
 def _unpack(x: Tensor, heads: int | None) -> Tensor:
     if heads is None:
-        raise RefusedError(
-            f"Attention: given {describe(x)} and no number of heads; accepted: "
-            "4 dimensions, or q_num_heads and kv_num_heads"
-        )
+        accepted = "4 dimensions, or q_num_heads and kv_num_heads"
+        raise refused("Attention", accepted, x, also=" and no number of heads")
     return by_heads(x, heads)
 
 
@@ -161,7 +165,7 @@ def _detailed(
     *,
     scale: float,
     softcap: float,
-    precision: torch.dtype,
+    precision: Dtype,
     mode: int,
 ) -> tuple[Tensor, Tensor]:
     """Compute the steps one by one; return the result and the scores of the step asked for."""

@@ -1,7 +1,5 @@
 """Convolutions and pooling: windows that slide over images, with the padding of ONNX."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -10,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.errors import InvalidArgumentError, RefusedError
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.operators.counts import Count, Work, reduction, told
 from ortmeter.operators.library import Array, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.products import activation
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import mean, sum_of_products
-from ortmeter.operators.tensors import describe, kernels
+from ortmeter.operators.tensors import kernels, refused
 
 _RANKS = (1, 2, 3)
 
@@ -138,9 +136,7 @@ def _window(
         extra = tuple(_extra(*dimension) for dimension in geometry)
     geometry = zip(sizes, before, after, extra, spans, strict=True)
     if any(sum(lengths) < span for *lengths, span in geometry):
-        raise RefusedError(
-            f"given {describe(x)} and windows of {spans}; accepted: a window inside, at least"
-        )
+        raise refused("Window", "a window inside, at least", x, also=f" and windows of {spans}")
     return _Window(tuple(kernel_shape), steps, gaps, tuple(before), tuple(after), extra)
 
 
@@ -168,9 +164,7 @@ def _extra(size: int, span: int, stride: int, before: int, after: int) -> int:
 
 def _check_rank(op_type: str, x: Tensor) -> None:
     if x.ndim - 2 not in _RANKS:
-        raise RefusedError(
-            f"{op_type}: given {describe(x)}; accepted: 1, 2 or 3 spatial dimensions"
-        )
+        raise refused(op_type, "1, 2 or 3 spatial dimensions", x)
 
 
 @kernel("Conv", options_of=_window)
@@ -308,7 +302,7 @@ def _col2im(
     image, block = image_shape.tolist(), block_shape.tolist()
     before, after = _explicit(pads, len(image))
     if len(image) != 2:  # noqa: PLR2004 - what torch folds
-        raise RefusedError(f"Col2Im: given {describe(x)}, image {image}; accepted: 2 dimensions")
+        raise refused("Col2Im", "2 dimensions", x, also=f", image {image}")
     padded = [size + first + last for size, first, last in zip(image, before, after, strict=True)]
     gaps, steps = tuple(dilations or (1, 1)), tuple(strides or (1, 1))
     y = functional.fold(x, tuple(padded), tuple(block), gaps, 0, steps)
@@ -360,7 +354,7 @@ def _max_pool(
     **geometry: Any,
 ) -> Any:
     if len(kernel_shape) not in _RANKS:
-        raise RefusedError(f"MaxPool: given {describe(x)}; accepted: 1 to 3 dimensions")
+        raise refused("MaxPool", "1 to 3 dimensions", x)
     frame = _window(x, kernel_shape, ceil_mode, **geometry)
     if x.element_size() == 1:  # exact in float32, which torch pools
         got = _maxima(x.to(torch.float32), frame, storage_order, n_outputs)
@@ -457,11 +451,9 @@ def _global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
 
 
 kernels(
-    (
-        ("GlobalAveragePool", 1, lambda x: torch.mean(x, _spatial(x), keepdim=True)),
-        ("GlobalMaxPool", 1, lambda x: torch.amax(x, _spatial(x), keepdim=True)),
-        ("GlobalLpPool", 2, _global_lp_pool),
-    )
+    ("GlobalAveragePool", 1, lambda x: torch.mean(x, _spatial(x), keepdim=True)),
+    ("GlobalMaxPool", 1, lambda x: torch.amax(x, _spatial(x), keepdim=True)),
+    ("GlobalLpPool", 2, _global_lp_pool),
 )
 
 

@@ -1,19 +1,26 @@
 """Arithmetic, comparisons, functions of one variable and conversions, element by element."""
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any
 
 import numpy as np
 
-from ortmeter.errors import InvalidArgumentError, RefusedError
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.operators.counts import Work, between_inputs, nothing, per_element
-from ortmeter.operators.library import Array, Tensor, TensorFunction, functional, special, torch
+from ortmeter.operators.descriptions import describe
+from ortmeter.operators.library import (
+    Array,
+    Dtype,
+    Tensor,
+    TensorFunction,
+    functional,
+    special,
+    torch,
+)
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import mean, once, product, sum_of_products
-from ortmeter.operators.tensors import describe, dtype_of, kernels, widened
+from ortmeter.operators.tensors import dtype_of, kernels, refused, widened
 from ortmeter.operators.unsigned import BITS, ORDER, WIDER, Detour, detoured, direct
 
 declare = family("elementwise")
@@ -103,9 +110,7 @@ def _power(x: Tensor, y: Tensor) -> Tensor:
         return torch.pow(x.to(torch.float64), y.to(torch.float64)).to(x.dtype)
     exponent = y.to(torch.int64)
     if torch.uint64 in (x.dtype, y.dtype) and x.dtype != y.dtype and (exponent < 0).any():
-        raise RefusedError(
-            f"Pow: given {describe(x, y)}; accepted: exponents from 0 to 2**63 - 1 for integers"
-        )
+        raise refused("Pow", "exponents from 0 to 2**63 - 1 for integers", x, y)
     return torch.pow(x.to(torch.int64), exponent).to(x.dtype)
 
 
@@ -153,7 +158,7 @@ def _is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) ->
 
 def _check_floating(op_type: str, x: Tensor) -> None:
     if not x.is_floating_point():
-        raise RefusedError(f"{op_type}: given {describe(x)}; accepted: floating-point types")
+        raise refused(op_type, "floating-point types", x)
 
 
 declare("Erf", **_ONE)
@@ -204,23 +209,21 @@ declare("Celu Elu Selu SwiGLU Swish")
 _ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 kernels(
-    (
-        ("Mean", 8, _mean),
-        ("IsNaN", 9, lambda x: torch.isnan(_readable(x))),
-        ("Identity", 1, lambda x: x),
-        # x itself in every type from 40 on
-        ("Softplus", 1, lambda x: functional.softplus(x, threshold=40)),
-        ("Elu", 6, lambda x, *, alpha=1.0: functional.elu(x, alpha)),
-        ("Celu", 12, lambda x, *, alpha=1.0: functional.celu(x, alpha)),
-        ("Selu", 6, lambda x, *, alpha=_ALPHA, gamma=_GAMMA: functional.elu(x, alpha) * gamma),
-        ("LeakyRelu", 6, lambda x, *, alpha=0.01: functional.leaky_relu(x, alpha)),
-        ("PRelu", 7, lambda x, slope: torch.where(x < 0, slope * x, x)),
-        ("ThresholdedRelu", 10, lambda x, *, alpha=1.0: torch.where(x > alpha, x, 0)),
-        ("HardSigmoid", 6, lambda x, *, alpha=0.2, beta=0.5: torch.clamp(x * alpha + beta, 0, 1)),
-        ("Gelu", 20, lambda x, *, approximate="none": functional.gelu(x, approximate=approximate)),
-        ("Swish", 24, _swish),
-        ("SwiGLU", 28, lambda gate, value, *, alpha=1.0: _swish(gate, alpha=alpha) * value),
-    )
+    ("Mean", 8, _mean),
+    ("IsNaN", 9, lambda x: torch.isnan(_readable(x))),
+    ("Identity", 1, lambda x: x),
+    # x itself in every type from 40 on
+    ("Softplus", 1, lambda x: functional.softplus(x, threshold=40)),
+    ("Elu", 6, lambda x, *, alpha=1.0: functional.elu(x, alpha)),
+    ("Celu", 12, lambda x, *, alpha=1.0: functional.celu(x, alpha)),
+    ("Selu", 6, lambda x, *, alpha=_ALPHA, gamma=_GAMMA: functional.elu(x, alpha) * gamma),
+    ("LeakyRelu", 6, lambda x, *, alpha=0.01: functional.leaky_relu(x, alpha)),
+    ("PRelu", 7, lambda x, slope: torch.where(x < 0, slope * x, x)),
+    ("ThresholdedRelu", 10, lambda x, *, alpha=1.0: torch.where(x > alpha, x, 0)),
+    ("HardSigmoid", 6, lambda x, *, alpha=0.2, beta=0.5: torch.clamp(x * alpha + beta, 0, 1)),
+    ("Gelu", 20, lambda x, *, approximate="none": functional.gelu(x, approximate=approximate)),
+    ("Swish", 24, _swish),
+    ("SwiGLU", 28, lambda gate, value, *, alpha=1.0: _swish(gate, alpha=alpha) * value),
 )
 
 
@@ -269,11 +272,11 @@ def _cast_like(x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str 
 def _bit_cast(x: Tensor, *, to: int) -> Tensor:
     dtype = dtype_of("BitCast", to)
     if dtype.itemsize != x.dtype.itemsize:
-        raise InvalidArgumentError(f"BitCast: {describe(x)} and {dtype} have different sizes")
+        raise InvalidArgumentError(f"BitCast: {describe([x])} and {dtype} have different sizes")
     return x.view(dtype)
 
 
-def convert(x: Tensor, dtype: torch.dtype, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
+def convert(x: Tensor, dtype: Dtype, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
     """Convert to a type, rounded once to the nearest, ties to even."""
     if x.dtype == dtype:
         return x
@@ -285,11 +288,11 @@ def convert(x: Tensor, dtype: torch.dtype, *, saturate: int = 1, round_mode: str
     if is_float8:
         return _limit(x.to(torch.float32), dtype, saturate=saturate).to(dtype)
     if x.dtype.is_complex and not dtype.is_complex:
-        raise RefusedError(f"Cast: given {describe(x)} to {dtype}; accepted: real types")
+        raise refused("Cast", "real types", x, also=f" to {dtype}")
     return x.to(dtype)
 
 
-def _limit(x: Tensor, dtype: torch.dtype, *, saturate: int) -> Tensor:
+def _limit(x: Tensor, dtype: Dtype, *, saturate: int) -> Tensor:
     if saturate:
         largest = torch.finfo(dtype).max
         return x.clamp(-largest, largest)
@@ -311,9 +314,7 @@ def _to_odd_float32(x: Tensor) -> Tensor:
 def _to_power_of_two(x: Tensor, *, saturate: int, round_mode: str) -> Tensor:
     """Convert to float8e8m0, which holds an exponent only."""
     if not saturate:
-        raise RefusedError(
-            f"Cast: given {describe(x)} to {torch.float8_e8m0fnu}; accepted: saturate=1"
-        )
+        raise refused("Cast", "saturate=1", x, also=f" to {torch.float8_e8m0fnu}")
     wide = x.to(torch.float64)
     significand, exponent = torch.frexp(wide)  # 0.5 <= significand < 1
     if round_mode == "down":

@@ -1,7 +1,5 @@
 """Images and signals: resizing, sampling on grids, regions of interest, Fourier transforms."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence
@@ -9,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortmeter.errors import RefusedError
-from ortmeter.operators.library import Tensor, TensorFunction, functional, torch
+from ortmeter.operators.library import Device, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.registry import family, kernel, stand_in
 from ortmeter.operators.tensors import (
     as_list,
-    describe,
     dtype_of,
     named,
     positive_axes,
     positive_axis,
+    refused,
     widened,
 )
 
@@ -86,7 +84,7 @@ class _Axis:
     scale: float
     region: tuple[Any, Any] = (0.0, 1.0)
 
-    def coordinates(self, transform: str, device: torch.device) -> Tensor:
+    def coordinates(self, transform: str, device: Device) -> Tensor:
         """Return where each element of the output falls in the input, float64."""
         x = torch.arange(self.output, dtype=torch.float64, device=device)
         last = self.size - 1
@@ -161,10 +159,8 @@ def _check(x: Tensor, **given: str) -> None:
             accepted = ", ".join(_ACCEPTED[name])
             raise RefusedError(f"Resize: given {name}={value!r}; accepted: {accepted}")
     if given["mode"] != "nearest" and not x.is_floating_point():
-        raise RefusedError(
-            f"Resize: given {describe(x)} and mode {given['mode']!r}; accepted: floating-point "
-            "types, or mode 'nearest'"
-        )
+        accepted = "floating-point types, or mode 'nearest'"
+        raise refused("Resize", accepted, x, also=f" and mode {given['mode']!r}")
 
 
 def _regions(roi: Tensor | None, count: int) -> list[tuple[Any, Any]]:
@@ -271,10 +267,8 @@ def _grid_sample(
 ) -> Tensor:
     mode = _MODES.get(mode, mode)
     if x.ndim > _IMAGE + 1 or (mode == "bicubic" and x.ndim != _IMAGE):
-        raise RefusedError(
-            f"GridSample: given {describe(x, grid)} and mode {mode!r}; accepted: images, and "
-            "volumes unless cubic"
-        )
+        also = f" and mode {mode!r}"
+        raise refused("GridSample", "images, and volumes unless cubic", x, grid, also=also)
     return functional.grid_sample(
         x, grid.to(x.dtype), mode, padding_mode, align_corners=bool(align_corners)
     )
@@ -372,7 +366,7 @@ kernel("DFT", since=17)(functools.partial(_dft, axis=1))
 def _as_signal(x: Tensor) -> Tensor:
     """Read the last dimension as a real number or as a real and an imaginary part."""
     if not x.numel():
-        raise RefusedError(f"given {describe(x)}; accepted: at least one element")
+        raise refused("Signal", "at least one element", x)
     return x.squeeze(-1) if x.shape[-1] == 1 else torch.view_as_complex(x.contiguous())
 
 

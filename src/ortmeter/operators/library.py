@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import functional
 
+    Device: TypeAlias = torch.device
+    Dtype: TypeAlias = torch.dtype
     TensorFunction: TypeAlias = Callable[..., Tensor]
 else:
     torch, functional = lazy("torch", "torch"), lazy("torch.nn.functional", "torch")
-    special, Tensor, TensorFunction = lazy("scipy.special"), Any, Callable[..., Any]
+    special, TensorFunction = lazy("scipy.special"), Callable[..., Any]
+    Device = Dtype = Tensor = Any
 
-__all__ = ["Array", "Tensor", "TensorFunction", "functional", "special", "torch"]
+__all__ = ["Array", "Device", "Dtype", "Tensor", "TensorFunction", "functional", "special", "torch"]

@@ -1,25 +1,24 @@
 """Shapes, cutting and joining, positions, padding, constants: nothing is computed."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import numpy as np
 
-from ortmeter.errors import InvalidArgumentError, RefusedError
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.operators.counts import nothing
+from ortmeter.operators.descriptions import describe
 from ortmeter.operators.library import Array, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.registry import NCHWC, family, kernel, stand_in
 from ortmeter.operators.roundings import Run, growth, rounded, sum_of_products
 from ortmeter.operators.tensors import (
     as_list,
-    describe,
     dtype_of,
     kernels,
     non_negative,
     positive_axes,
     positive_axis,
+    refused,
 )
 from ortmeter.operators.unsigned import same_bits
 
@@ -41,13 +40,11 @@ def _integers(value: Any, like: Tensor) -> Tensor:
 
 
 kernels(
-    (
-        ("Shape", 1, lambda x, *, start=0, end=None: _integers(x.shape[slice(start, end)], x)),
-        ("Size", 1, lambda x: _integers(math.prod(x.shape), x)),
-        ("Transpose", 1, lambda x, *, perm=None: x.permute(perm or [*reversed(range(x.ndim))])),
-        ("Tile", 6, lambda x, repeats: x.repeat(repeats.tolist())),
-        ("Concat", 4, lambda *inputs, axis: torch.cat(inputs, axis)),
-    )
+    ("Shape", 1, lambda x, *, start=0, end=None: _integers(x.shape[slice(start, end)], x)),
+    ("Size", 1, lambda x: _integers(math.prod(x.shape), x)),
+    ("Transpose", 1, lambda x, *, perm=None: x.permute(perm or [*reversed(range(x.ndim))])),
+    ("Tile", 6, lambda x, repeats: x.repeat(repeats.tolist())),
+    ("Concat", 4, lambda *inputs, axis: torch.cat(inputs, axis)),
 )
 kernel("Concat", until=3)(lambda *inputs, axis=1: torch.cat(inputs, axis))
 stand_in("Concat")(lambda *_inputs, axis: lambda *inputs: torch.cat(inputs, axis))
@@ -83,7 +80,7 @@ def _squeeze(x: Tensor, axes: Any = None) -> Tensor:
     chosen = set(positive_axes(as_list(axes), x.ndim))
     if any(x.shape[axis] != 1 for axis in chosen):
         raise InvalidArgumentError(
-            f"Squeeze: given {describe(x)} and the axes {as_list(axes)}; accepted: axes of size 1"
+            f"Squeeze: given {describe([x])} and the axes {as_list(axes)}; accepted: axes of size 1"
         )
     return x.reshape([size for axis, size in enumerate(x.shape) if axis not in chosen])
 
@@ -277,10 +274,8 @@ def _tensor_scatter(
     if mode == "circular":
         places = places.remainder(past.shape[dim])
     elif bool((places >= past.shape[dim]).any()):
-        raise RefusedError(
-            f"TensorScatter: given {describe(past, update, write_indices)}; accepted: blocks "
-            "inside the cache, in the mode linear"
-        )
+        accepted = "blocks inside the cache, in the mode linear"
+        raise refused("TensorScatter", accepted, past, update, write_indices)
     shape = [1] * past.ndim
     shape[0], shape[dim] = places.shape
     where = places.reshape(shape).expand(update.shape)
@@ -349,9 +344,7 @@ def _source(places: Tensor, size: int, mode: str, x: Tensor) -> Tensor:
         period = max(2 * (size - 1), 1)
         folded = places.remainder(period)
         return torch.minimum(folded, period - folded).clamp(max=size - 1)
-    raise RefusedError(
-        f"Pad: given {describe(x)} and mode {mode!r}; accepted: constant, reflect, edge, wrap"
-    )
+    raise refused("Pad", "constant, reflect, edge, wrap", x, also=f" and mode {mode!r}")
 
 
 @stand_in("Pad")

@@ -1,20 +1,17 @@
 """Softmax, normalizations, dropout."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ortmeter.errors import RefusedError
 from ortmeter.operators.counts import Count, Work, told
-from ortmeter.operators.library import Array, Tensor, TensorFunction, functional, torch
+from ortmeter.operators.library import Array, Dtype, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.movement import flatten
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import Run, growth, product, rounded
-from ortmeter.operators.tensors import describe, dtype_of, named, widened
+from ortmeter.operators.tensors import dtype_of, named, refused, widened
 
 
 def _softmax_flop(*, per_row: int) -> Count:
@@ -144,7 +141,7 @@ def _over_last_axes(
     *weights: Tensor | None,
     axis: int,
     epsilon: float,
-    stash: torch.dtype,
+    stash: Dtype,
 ) -> Tensor:
     """Normalize in the type asked for; in float32, torch does so by itself for narrower types."""
     shape = x.shape[axis:]
@@ -281,9 +278,9 @@ def _batch_normalization_of_inference(
 ) -> Any:
     """Refuse, before opset 14, training and the statistics of each pixel."""
     if n_outputs > 1 or not spatial:
-        raise RefusedError(
-            f"BatchNormalization: given {describe(x)}, spatial={spatial}, momentum={momentum} and "
-            f"{n_outputs} outputs; accepted before opset 14: spatial=1 and one output"
+        also = f", spatial={spatial}, momentum={momentum} and {n_outputs} outputs"
+        raise refused(
+            "BatchNormalization", "spatial=1 and one output before opset 14", x, also=also
         )
     return _batch_normalization(x, *given, epsilon=epsilon)
 
@@ -333,10 +330,8 @@ def _dropout(
 ) -> Any:
     """Return the input; nothing is drawn."""
     if training_mode is not None and bool(training_mode) and (ratio is None or float(ratio)):
-        raise RefusedError(
-            f"Dropout: given {describe(x, ratio, training_mode)} and seed={seed}; accepted: "
-            "inference, or a ratio of 0"
-        )
+        also = f" and seed={seed}"
+        raise refused("Dropout", "inference, or a ratio of 0", x, ratio, training_mode, also=also)
     return (x, torch.ones_like(x, dtype=torch.bool)) if n_outputs > 1 else x
 
 

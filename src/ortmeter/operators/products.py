@@ -1,12 +1,9 @@
 """Products of matrices and what is computed from square ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
-from ortmeter.errors import RefusedError
 from ortmeter.operators.counts import Work, nothing
 from ortmeter.operators.library import Array, Tensor, TensorFunction, torch
 from ortmeter.operators.registry import (
@@ -18,7 +15,7 @@ from ortmeter.operators.registry import (
     stand_in,
 )
 from ortmeter.operators.roundings import sum_of_products
-from ortmeter.operators.tensors import describe
+from ortmeter.operators.tensors import refused
 from ortmeter.operators.unsigned import direct, same_bits
 
 
@@ -82,9 +79,7 @@ def _gemm(
 
 def _integer(x: Tensor, factor: float) -> int:
     if factor != int(factor):
-        raise RefusedError(
-            f"Gemm: given {describe(x)} and the factor {factor}; accepted: integers for integers"
-        )
+        raise refused("Gemm", "integers for integers", x, also=f" and the factor {factor}")
     return int(factor)
 
 

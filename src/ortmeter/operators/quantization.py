@@ -1,21 +1,18 @@
 """Linear quantization, by tensor, by axis or by block, and products of quantized matrices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.errors import RefusedError
 from ortmeter.operators.convolution import conv_integer, windows
 from ortmeter.operators.elementwise import convert
-from ortmeter.operators.library import Array, Tensor, special, torch
+from ortmeter.operators.library import Array, Dtype, Tensor, special, torch
 from ortmeter.operators.products import mat_mul_integer, product_of
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel
 from ortmeter.operators.roundings import Run, once
-from ortmeter.operators.tensors import describe, dtype_of
+from ortmeter.operators.tensors import dtype_of, refused
 
 
 def _off_by_one(run: Run) -> Array:
@@ -73,20 +70,18 @@ def _quantize_linear(
         return _saturate(torch.round(ratio).double() + shift, dtype)
     is_shifted = zero is not None and bool(zero.to(torch.float32).any())
     if dtype.itemsize != 1 or not dtype.is_floating_point or is_shifted:
-        raise RefusedError(
-            f"QuantizeLinear: given {describe(x, scale, zero)} to {dtype}; accepted: integers of "
-            "8 and 16 bits, float8 with a zero point of 0"
-        )
+        accepted = "integers of 8 and 16 bits, float8 with a zero point of 0"
+        raise refused("QuantizeLinear", accepted, x, scale, zero, also=f" to {dtype}")
     return convert(ratio, dtype, saturate=saturate)
 
 
-def _quantized_type(zero: Tensor | None, output_dtype: int) -> torch.dtype:
+def _quantized_type(zero: Tensor | None, output_dtype: int) -> Dtype:
     if zero is not None:
         return zero.dtype
     return dtype_of("QuantizeLinear", output_dtype) if output_dtype else torch.uint8
 
 
-def _saturate(x: Tensor, dtype: torch.dtype) -> Tensor:
+def _saturate(x: Tensor, dtype: Dtype) -> Tensor:
     limits = torch.iinfo(dtype)
     return x.clamp(limits.min, limits.max).to(torch.int32).to(dtype)
 

@@ -1,7 +1,5 @@
 """Recurrent networks, step by step: RNN, GRU and LSTM."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,13 +1,11 @@
 """Reductions, positions of extremes, sorting, accumulation along an axis."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
 
 from ortmeter.operators.counts import reduction
-from ortmeter.operators.library import Tensor, TensorFunction, torch
+from ortmeter.operators.library import Dtype, Tensor, TensorFunction, torch
 from ortmeter.operators.registry import family, kernel, stand_in
 from ortmeter.operators.roundings import Run, mean, product, sum_of_products
 from ortmeter.operators.tensors import as_list, named, positive_axes, positive_axis
@@ -71,7 +69,7 @@ def _extreme(function: TensorFunction, sign: int) -> Reduce:
     return run
 
 
-def _least(dtype: torch.dtype, sign: int) -> Any:
+def _least(dtype: Dtype, sign: int) -> Any:
     """Return the value that the maximum (sign 1) or the minimum (sign -1) of nothing is."""
     if dtype.is_floating_point:
         return -sign * math.inf

@@ -1,7 +1,5 @@
 """Sequences, which are lists, and optionals, which are absent when None."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ortmeter.operators.library import Tensor, torch
@@ -41,18 +39,16 @@ def _has_element(x: Any = None) -> Tensor:
 
 
 kernels(
-    (
-        ("SequenceConstruct", 11, lambda *inputs: list(inputs)),
-        ("SequenceEmpty", 11, lambda *, dtype=1: []),  # noqa: ARG005 - what it would hold
-        ("SequenceAt", 11, lambda sequence, position: sequence[int(position)]),
-        ("SequenceErase", 11, _erase),
-        ("SequenceInsert", 11, _insert),
-        ("SequenceLength", 11, _length),
-        ("ConcatFromSequence", 11, _concat),
-        ("Optional", 15, lambda x=None, *, type=None: x),  # noqa: A006, ARG005 - what it would hold
-        ("OptionalHasElement", 15, _has_element),
-        ("OptionalGetElement", 15, lambda x: x),
-    )
+    ("SequenceConstruct", 11, lambda *inputs: list(inputs)),
+    ("SequenceEmpty", 11, lambda *, dtype=1: []),  # noqa: ARG005 - what it would hold
+    ("SequenceAt", 11, lambda sequence, position: sequence[int(position)]),
+    ("SequenceErase", 11, _erase),
+    ("SequenceInsert", 11, _insert),
+    ("SequenceLength", 11, _length),
+    ("ConcatFromSequence", 11, _concat),
+    ("Optional", 15, lambda x=None, *, type=None: x),  # noqa: A006, ARG005 - what it would hold
+    ("OptionalHasElement", 15, _has_element),
+    ("OptionalGetElement", 15, lambda x: x),
 )
 
 

@@ -1,15 +1,13 @@
 """What kernels of several families share."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ortmeter import dtypes
 from ortmeter.errors import InvalidArgumentError, RefusedError
-from ortmeter.operators import descriptions
-from ortmeter.operators.library import Tensor, TensorFunction, torch
+from ortmeter.operators.descriptions import describe
+from ortmeter.operators.library import Dtype, Tensor, TensorFunction, torch
 from ortmeter.operators.registry import Kernel, kernel
 
 
@@ -23,18 +21,19 @@ def named(name: str) -> TensorFunction:
     return call
 
 
-def kernels(table: Iterable[tuple[str, int, Kernel]]) -> None:
+def kernels(*table: tuple[str, int, Kernel]) -> None:
     """Register several kernels: operator, first opset, function."""
     for op_type, since, function in table:
         kernel(op_type, since=since)(function)
 
 
-def describe(*inputs: Any) -> str:
-    return descriptions.describe(inputs)
+def refused(op_type: str, accepted: str, *inputs: Any, also: str = "") -> RefusedError:
+    """Say what a kernel was given, and what it accepts."""
+    return RefusedError(f"{op_type}: given {describe(inputs)}{also}; accepted: {accepted}")
 
 
 @functools.cache
-def dtype_of(op_type: str, onnx_type: int) -> torch.dtype:
+def dtype_of(op_type: str, onnx_type: int) -> Dtype:
     """Return the torch dtype of an ONNX type."""
     name = str(onnx_type)
     try:

@@ -6,14 +6,12 @@ integers to signed ones in the same order (`ORDER`). A wider signed type holds a
 of 64 (`WIDER`).
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from ortmeter.operators.library import Tensor, TensorFunction, torch
+from ortmeter.operators.library import Dtype, Tensor, TensorFunction, torch
 from ortmeter.operators.registry import guard, register
 
 # From an unsigned type: the type to compute in, how to go there, how to come back.
@@ -22,24 +20,24 @@ Detour: TypeAlias = Callable[[Any], Way]
 
 
 @functools.cache
-def _signed() -> dict[torch.dtype, torch.dtype]:
+def _signed() -> dict[Dtype, Dtype]:
     return {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
-def BITS(dtype: torch.dtype) -> Way:  # noqa: N802
+def BITS(dtype: Dtype) -> Way:  # noqa: N802
     """Compute on the signed integers of the same bits."""
     signed = _signed()[dtype]
     return signed, lambda x: x.view(signed), lambda y: y.view(dtype)
 
 
-def ORDER(dtype: torch.dtype) -> Way:  # noqa: N802
+def ORDER(dtype: Dtype) -> Way:  # noqa: N802
     """Compute on signed integers in the same order."""
     signed = _signed()[dtype]
     lowest = torch.iinfo(signed).min
     return signed, lambda x: x.view(signed) ^ lowest, lambda y: (y ^ lowest).view(dtype)
 
 
-def WIDER(dtype: torch.dtype) -> Way:  # noqa: N802
+def WIDER(dtype: Dtype) -> Way:  # noqa: N802
     """Compute on a signed type that holds every value."""
     if dtype == torch.uint64:
         raise NotImplementedError(f"{dtype} fits in no signed type of torch")
