@@ -172,8 +172,7 @@ class Compiler:
         graphs = subgraphs(node.proto)
         plans = {
             name: self.graph(
-                graph,
-                Scope(f"{node.label}/{name}", scope.imports, scope.bound, is_nested=True),
+                graph, Scope(f"{node.label}/{name}", scope.imports, scope.bound, is_nested=True)
             )
             for name, graph in graphs.items()
         }

@@ -44,11 +44,10 @@ class TorchSource:
 
     def __init__(self, memory: Memory) -> None:
         import_optional("torch", "torch")
-        self._find = registry.find_kernel
         self._memory = memory
 
     def kernel(self, node: Node) -> Kernel:
-        found = self._find(node.domain, node.op_type, node.opset)
+        found = registry.find_kernel(node.domain, node.op_type, node.opset)
         if found is None:
             raise RefusedError(f"no kernel for {node.op_type} of opset {node.opset}")
         parameters = inspect.signature(found).parameters

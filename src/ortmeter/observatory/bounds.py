@@ -130,10 +130,8 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 def _rounds_nothing(nodes: Sequence[onnx.NodeProto], kinds: Any) -> bool:
     known = [find_operator(node.op_type, node.domain) for node in nodes]
-    if all(
-        entry and entry.is_exact and attributes(node).get("reduction") != b"add"
-        for node, entry in zip(nodes, known, strict=True)
-    ):
+    adds = any(attributes(node).get("reduction") == b"add" for node in nodes)
+    if not adds and all(entry and entry.is_exact for entry in known):
         return True
     quantized = any(entry and entry.is_quantized for entry in known)
     return len(nodes) == 1 and all(kind.kind in "iub" for kind in kinds) and not quantized

@@ -5,16 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.operators.library import (
-    Array,
-    Device,
-    Dtype,
-    Tensor,
-    TensorFunction,
-    functional,
-    special,
-    torch,
-)
+from ortmeter.operators.late import Array, Dtype, Tensor, TensorFunction, functional, special, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.tensors import by_heads, dtype_of, refused
 
@@ -35,7 +26,7 @@ def _allowed(
     is_causal: int,
     left: int,
     right: int,
-    device: Device,
+    device: Any,
 ) -> Tensor | None:
     """Return True where a query sees a key, besides the mask; None when every key is seen."""
     if valid is None and not (is_causal or left >= 0 or right >= 0):

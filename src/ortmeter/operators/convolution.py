@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.operators.costs import activation
 from ortmeter.operators.counts import Count, Work, reduction, told
-from ortmeter.operators.library import Array, Tensor, TensorFunction, functional, torch
-from ortmeter.operators.products import activation
+from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import mean, sum_of_products
 from ortmeter.operators.tensors import kernels, refused
@@ -400,11 +400,9 @@ def _positions(
 def _pool(op_type: str, name: str) -> None:
     @stand_in(op_type)
     def make(_x: Tensor, *, kernel_shape: Sequence[int], **attributes: Any) -> TensorFunction:
-        function, pads = (
-            _of_rank(f"{name}_pool", len(kernel_shape)),
-            _slides(kernel_shape, **attributes),
-        )
-        options = {"stride": attributes.get("strides", 1), "padding": pads}
+        function = _of_rank(f"{name}_pool", len(kernel_shape))
+        options: dict[str, Any] = {"stride": attributes.get("strides", 1)}
+        options["padding"] = _slides(kernel_shape, **attributes)
         options["ceil_mode"] = bool(attributes.get("ceil_mode", 0))
         if name == "avg":
             options["count_include_pad"] = bool(attributes.get("count_include_pad", 0))

@@ -68,8 +68,7 @@ def node_cost(
     entry = find_operator(node.op_type, node.domain)
     if entry is None and node.domain == NCHWC:
         entry = find_operator(node.op_type)
-    named = zip(node.input, input_shapes, strict=False)
-    unknown = any(name and shape is None for name, shape in named)
+    unknown = any(n and s is None for n, s in zip(node.input, input_shapes, strict=False))
     if not entry or not entry.cost or unknown or not output_shapes or output_shapes[0] is None:
         return None
     read = list(zip(input_types, input_shapes, strict=True))
@@ -96,3 +95,9 @@ def _total_bytes(tensors: Sequence[tuple[DTypeLike | None, Shape | None]]) -> in
         # Elements narrower than a byte are packed, the last byte is whole.
         total += -(-int(bits[0]) * math.prod(shape) // 8)
     return total
+
+
+def activation(work: Work) -> float:
+    """Count the operations per element of the activation that a fusion appended."""
+    appended = find_operator(work.attributes.get("activation", b"").decode())
+    return appended.cost(Work([(1,)], (1,), {})) if appended and appended.cost else 0

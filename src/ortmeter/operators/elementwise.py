@@ -9,15 +9,7 @@ import numpy as np
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.operators.counts import Work, between_inputs, nothing, per_element
 from ortmeter.operators.descriptions import describe
-from ortmeter.operators.library import (
-    Array,
-    Dtype,
-    Tensor,
-    TensorFunction,
-    functional,
-    special,
-    torch,
-)
+from ortmeter.operators.late import Array, Dtype, Tensor, TensorFunction, functional, special, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import mean, once, product, sum_of_products
 from ortmeter.operators.tensors import dtype_of, kernels, refused, widened
@@ -199,7 +191,6 @@ def _mean(*inputs: Tensor) -> Tensor:
 
 
 declare("Mean", cost=_mean_of_inputs, bound=mean)
-declare("Identity", kind="movement", cost=nothing, reads="nothing", is_exact=True)
 declare("Softplus", cost=per_element(3))
 declare("LeakyRelu PRelu", cost=per_element(2), bound=once)
 declare("ThresholdedRelu", is_exact=True)
@@ -211,7 +202,6 @@ _ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 kernels(
     ("Mean", 8, _mean),
     ("IsNaN", 9, lambda x: torch.isnan(_readable(x))),
-    ("Identity", 1, lambda x: x),
     # x itself in every type from 40 on
     ("Softplus", 1, lambda x: functional.softplus(x, threshold=40)),
     ("Elu", 6, lambda x, *, alpha=1.0: functional.elu(x, alpha)),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortmeter.errors import RefusedError
-from ortmeter.operators.library import Device, Tensor, TensorFunction, functional, torch
+from ortmeter.operators.late import Tensor, TensorFunction, functional, torch
 from ortmeter.operators.registry import family, kernel, stand_in
 from ortmeter.operators.tensors import (
     as_list,
@@ -33,12 +33,8 @@ _ACCEPTED = {
     "mode": ("nearest", "linear", "cubic"),
     "nearest_mode": tuple(_ROUNDED),
     "coordinate_transformation_mode": (
-        "half_pixel",
-        "half_pixel_symmetric",
-        "pytorch_half_pixel",
-        "align_corners",
-        "asymmetric",
-        "tf_crop_and_resize",
+        *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"),
+        *("align_corners", "asymmetric", "tf_crop_and_resize"),
     ),
     "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
 }
@@ -84,7 +80,7 @@ class _Axis:
     scale: float
     region: tuple[Any, Any] = (0.0, 1.0)
 
-    def coordinates(self, transform: str, device: Device) -> Tensor:
+    def coordinates(self, transform: str, device: Any) -> Tensor:
         """Return where each element of the output falls in the input, float64."""
         x = torch.arange(self.output, dtype=torch.float64, device=device)
         last = self.size - 1

@@ -25,7 +25,6 @@ KINDS: Mapping[str, str] = {
     ),
     "other": "",
 }
-_PRODUCT, _ATTENTION = "matrix product", "attention"
 
 
 def kind_of(operator: str, *, computed: bool = False) -> str:
@@ -51,7 +50,7 @@ def kind_of(operator: str, *, computed: bool = False) -> str:
     name = operator.lower()
     guesses = (kind for kind, names in KINDS.items() if re.search(names, name))
     kind = _declared().get(operator) or next(guesses)
-    return _ATTENTION if kind == _PRODUCT and computed else kind
+    return "attention" if kind == "matrix product" and computed else kind
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import numpy as np
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.operators.counts import nothing
 from ortmeter.operators.descriptions import describe
-from ortmeter.operators.library import Array, Tensor, TensorFunction, functional, torch
+from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.registry import NCHWC, family, kernel, stand_in
 from ortmeter.operators.roundings import Run, growth, rounded, sum_of_products
 from ortmeter.operators.tensors import (
@@ -23,7 +23,7 @@ from ortmeter.operators.tensors import (
 from ortmeter.operators.unsigned import same_bits
 
 declare = family("movement")
-declare("Flatten Reshape Squeeze Unsqueeze", cost=nothing, reads="nothing", is_exact=True)
+declare("Flatten Identity Reshape Squeeze Unsqueeze", cost=nothing, reads="nothing", is_exact=True)
 declare("Shape Size", cost=nothing, reads="nothing")
 declare("Concat ConstantOfShape Expand Pad Tile Transpose", cost=nothing, is_exact=True)
 declare("DepthToSpace SpaceToDepth Split", cost=nothing, is_exact=True)
@@ -40,6 +40,7 @@ def _integers(value: Any, like: Tensor) -> Tensor:
 
 
 kernels(
+    ("Identity", 1, lambda x: x),
     ("Shape", 1, lambda x, *, start=0, end=None: _integers(x.shape[slice(start, end)], x)),
     ("Size", 1, lambda x: _integers(math.prod(x.shape), x)),
     ("Transpose", 1, lambda x, *, perm=None: x.permute(perm or [*reversed(range(x.ndim))])),
@@ -182,9 +183,7 @@ def _gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     return same_bits(lambda t: torch.gather(t, axis, places), x)
 
 
-stand_in("GatherElements")(
-    lambda *_inputs, axis=0: lambda x, indices: torch.gather(x, axis, indices)
-)
+stand_in("GatherElements")(lambda *_, axis=0: lambda x, indices: torch.gather(x, axis, indices))
 
 
 @kernel("GatherND", since=11)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ortmeter.operators.counts import Count, Work, told
-from ortmeter.operators.library import Array, Dtype, Tensor, TensorFunction, functional, torch
+from ortmeter.operators.late import Array, Dtype, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.movement import flatten
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import Run, growth, product, rounded
@@ -127,12 +127,9 @@ def _register_softmax(op_type: str, function: Callable[[Tensor, int], Tensor]) -
     kernel(op_type, since=13)(along)
 
 
-for _op, _function in (
-    ("Softmax", named("softmax")),
-    ("LogSoftmax", named("log_softmax")),
-    ("Hardmax", _hardmax),
-):
-    _register_softmax(_op, _function)
+_register_softmax("Softmax", named("softmax"))
+_register_softmax("LogSoftmax", named("log_softmax"))
+_register_softmax("Hardmax", _hardmax)
 
 
 def _over_last_axes(

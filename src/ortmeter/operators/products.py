@@ -4,25 +4,13 @@ from typing import Any
 
 import numpy as np
 
+from ortmeter.operators.costs import activation
 from ortmeter.operators.counts import Work, nothing
-from ortmeter.operators.library import Array, Tensor, TensorFunction, torch
-from ortmeter.operators.registry import (
-    MICROSOFT,
-    definition,
-    family,
-    find_operator,
-    kernel,
-    stand_in,
-)
+from ortmeter.operators.late import Array, Tensor, TensorFunction, torch
+from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import sum_of_products
 from ortmeter.operators.tensors import refused
 from ortmeter.operators.unsigned import direct, same_bits
-
-
-def activation(work: Work) -> float:
-    """Count the operations per element of the activation that a fusion appended."""
-    appended = find_operator(work.attributes.get("activation", b"").decode())
-    return appended.cost(Work([(1,)], (1,), {})) if appended and appended.cost else 0
 
 
 def _gemm_flop(work: Work) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.operators.convolution import conv_integer, windows
 from ortmeter.operators.elementwise import convert
-from ortmeter.operators.library import Array, Dtype, Tensor, special, torch
+from ortmeter.operators.late import Array, Dtype, Tensor, special, torch
 from ortmeter.operators.products import mat_mul_integer, product_of
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel
 from ortmeter.operators.roundings import Run, once

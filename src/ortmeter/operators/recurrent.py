@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import Any
 
 from ortmeter.errors import RefusedError
-from ortmeter.operators.library import Tensor, torch
+from ortmeter.operators.late import Tensor, torch
 from ortmeter.operators.movement import reverse_sequence
 from ortmeter.operators.registry import family, find_kernel, kernel
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ortmeter.operators.counts import reduction
-from ortmeter.operators.library import Dtype, Tensor, TensorFunction, torch
+from ortmeter.operators.late import Dtype, Tensor, TensorFunction, torch
 from ortmeter.operators.registry import family, kernel, stand_in
 from ortmeter.operators.roundings import Run, mean, product, sum_of_products
 from ortmeter.operators.tensors import as_list, named, positive_axes, positive_axis
@@ -107,19 +107,18 @@ def _register_reduction(op_type: str, reduce: Reduce) -> None:
         return reduce(x, tuple(chosen or range(x.ndim)), bool(keepdims))
 
 
-for _op, _function in (
-    ("ReduceL1", lambda x, *how: _sum(torch.abs(x), *how)),
-    ("ReduceL2", _l2),
-    ("ReduceLogSum", lambda x, *how: torch.log(_floating(_sum(x, *how))).to(x.dtype)),
-    ("ReduceLogSumExp", lambda x, *how: torch.logsumexp(_floating(x), *how).to(x.dtype)),
-    ("ReduceMax", _extreme(named("amax"), 1)),
-    ("ReduceMean", _mean),
-    ("ReduceMin", _extreme(named("amin"), -1)),
-    ("ReduceProd", _prod),
-    ("ReduceSum", _sum),
-    ("ReduceSumSquare", _sum_square),
-):
-    _register_reduction(_op, _function)
+_register_reduction("ReduceL1", lambda x, *how: _sum(torch.abs(x), *how))
+_register_reduction("ReduceL2", _l2)
+_register_reduction("ReduceLogSum", lambda x, *how: torch.log(_floating(_sum(x, *how))).to(x.dtype))
+_register_reduction(
+    "ReduceLogSumExp", lambda x, *how: torch.logsumexp(_floating(x), *how).to(x.dtype)
+)
+_register_reduction("ReduceMax", _extreme(named("amax"), 1))
+_register_reduction("ReduceMean", _mean)
+_register_reduction("ReduceMin", _extreme(named("amin"), -1))
+_register_reduction("ReduceProd", _prod)
+_register_reduction("ReduceSum", _sum)
+_register_reduction("ReduceSumSquare", _sum_square)
 
 
 def _reduce(op_type: str, function: Callable[..., Tensor]) -> None:

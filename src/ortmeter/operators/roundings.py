@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortmeter.dtypes import float_info, numpy_dtype, unit_roundoff
-from ortmeter.operators.library import Array
+from ortmeter.operators.late import Array
 
 Change: TypeAlias = Callable[[Array], Array]
 

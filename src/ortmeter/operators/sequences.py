@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ortmeter.operators.library import Tensor, torch
+from ortmeter.operators.late import Tensor, torch
 from ortmeter.operators.registry import family, kernel
 from ortmeter.operators.tensors import as_list, kernels
 

@@ -7,7 +7,7 @@ from typing import Any
 from ortmeter import dtypes
 from ortmeter.errors import InvalidArgumentError, RefusedError
 from ortmeter.operators.descriptions import describe
-from ortmeter.operators.library import Dtype, Tensor, TensorFunction, torch
+from ortmeter.operators.late import Dtype, Tensor, TensorFunction, torch
 from ortmeter.operators.registry import Kernel, kernel
 
 

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from ortmeter.operators.library import Dtype, Tensor, TensorFunction, torch
+from ortmeter.operators.late import Dtype, Tensor, TensorFunction, torch
 from ortmeter.operators.registry import guard, register
 
 # From an unsigned type: the type to compute in, how to go there, how to come back.
@@ -44,9 +44,7 @@ def WIDER(dtype: Dtype) -> Way:  # noqa: N802
     return torch.int64, lambda x: x.to(torch.int64), lambda y: y.to(dtype)
 
 
-def direct(
-    op_type: str, function: TensorFunction | str, *, since: int, detour: Detour = WIDER
-) -> None:
+def direct(op: str, function: TensorFunction | str, *, since: int, detour: Detour = WIDER) -> None:
     """Register a function, or the name of one of torch, with a detour for unsigned integers."""
 
     @functools.cache
@@ -57,9 +55,9 @@ def direct(
         try:
             return find()(*inputs)
         except (NotImplementedError, TypeError):
-            return guard(op_type, functools.partial(detoured, find(), detour))(*inputs)
+            return guard(op, functools.partial(detoured, find(), detour))(*inputs)
 
-    register(op_type, since, None, run)
+    register(op, since, None, run)
 
 
 def same_bits(function: TensorFunction, x: Tensor, *others: Any) -> Tensor:

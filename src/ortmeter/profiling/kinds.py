@@ -12,11 +12,7 @@ from ortmeter.operators.kinds import kind_of
 from ortmeter.optional import import_optional
 from ortmeter.profiling.record import Profile
 
-__all__ = [
-    "OUTSIDE",
-    "session_kinds",
-    "torch_kinds",
-]
+__all__ = ["OUTSIDE", "session_kinds", "torch_kinds"]
 
 #: What a run does outside of any operator.
 OUTSIDE = "outside"

@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import functional
 
-    Device: TypeAlias = torch.device
     Dtype: TypeAlias = torch.dtype
     TensorFunction: TypeAlias = Callable[..., Tensor]
 else:
     torch, functional = lazy("torch", "torch"), lazy("torch.nn.functional", "torch")
     special, TensorFunction = lazy("scipy.special"), Callable[..., Any]
-    Device = Dtype = Tensor = Any
+    Dtype = Tensor = Any
 
-__all__ = ["Array", "Device", "Dtype", "Tensor", "TensorFunction", "functional", "special", "torch"]
+__all__ = ["Array", "Dtype", "Tensor", "TensorFunction", "functional", "special", "torch"]
