@@ -11,7 +11,7 @@ import torch
 from kernel_checks import case, run_kernel
 
 from ortmeter.errors import OrtMeterError, RefusedError
-from ortmeter.operators import find_kernel, find_operator, known_operators
+from ortmeter.operators import Operator, find_kernel, find_operator, known_operators
 from ortmeter.operators.kinds import KINDS
 from ortmeter.operators.registry import family
 
@@ -47,7 +47,7 @@ def test_an_operator_is_declared_once_and_has_a_kind():
     assert {operator.kind for operator in operators} <= KINDS.keys()
     assert all(find_operator(o.name, o.domain) is o for o in operators)
     assert find_operator("Relu", "ai.onnx") is find_operator("Relu")
-    assert find_operator("Relu", "com.microsoft") is None
+    assert find_operator("Relu", "com.microsoft") == Operator("Relu", "com.microsoft")
 
 
 def test_what_is_exact_or_quantized_is_no_sum():

@@ -321,8 +321,7 @@ def _operator(node: Node) -> Any:
 
 def _refuse_random(node: onnx_ir.Node) -> None:
     """Refuse numbers drawn from another generator than the one of torch."""
-    entry = find_operator(node.op_type, node.domain)
-    if entry and entry.is_random:
+    if node.op_type == "Dropout" or find_operator(node.op_type, node.domain).is_random:
         raise UnsupportedGraphError(
             f"{node.op_type}: ONNX Runtime does not use the random generator of torch",
             "model.eval() disables dropout",

@@ -193,8 +193,7 @@ def _add_defaults(node: onnx.NodeProto) -> None:
     given = {attribute.name: attribute for attribute in node.attribute}
     if node.domain not in {"", "ai.onnx"}:
         return
-    entry = find_operator(node.op_type)
-    default = entry.typed_by if entry else ""
+    default = find_operator(node.op_type).typed_by
     if default and default not in given:
         node.attribute.append(onnx.helper.make_attribute(default, int(_DOUBLE)))
     elif node.op_type == "ConstantOfShape" and "value" not in given:

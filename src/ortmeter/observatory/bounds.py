@@ -58,7 +58,7 @@ def error_bounds(
         return {}
     (node,) = nodes
     entry = find_operator(node.op_type, node.domain)
-    if entry is None or entry.bound is None:
+    if entry.bound is None:
         return {}
     names = [name for name, kind in kinds.items() if kind.kind in "iu"]
     if not entry.is_quantized:
@@ -131,9 +131,9 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
 def _rounds_nothing(nodes: Sequence[onnx.NodeProto], kinds: Any) -> bool:
     known = [find_operator(node.op_type, node.domain) for node in nodes]
     adds = any(attributes(node).get("reduction") == b"add" for node in nodes)
-    if not adds and all(entry and entry.is_exact for entry in known):
+    if not adds and all(entry.is_exact for entry in known):
         return True
-    quantized = any(entry and entry.is_quantized for entry in known)
+    quantized = any(entry.is_quantized for entry in known)
     return len(nodes) == 1 and all(kind.kind in "iub" for kind in kinds) and not quantized
 
 

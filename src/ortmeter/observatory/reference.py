@@ -81,9 +81,9 @@ def reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Reference:
 
 def _run(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
     kernels: dict[str | tuple[str, str], Any] = {
-        (node.domain, node.op_type): entry.definition
+        (node.domain, node.op_type): definition
         for node in model.graph.node
-        if (entry := find_operator(node.op_type, node.domain)) and entry.definition
+        if (definition := find_operator(node.op_type, node.domain).definition)
     }
     torch = ("torch",) if importlib.util.find_spec("torch") else ()
     evaluator = Evaluator(model, kernels, sources=(*torch, "reference"))

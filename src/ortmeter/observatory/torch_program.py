@@ -107,11 +107,11 @@ def _prepare(plan: Plan, given: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 def _direct(step: Step, inputs: tuple[Any, ...], expected: Any) -> Callable[..., Any] | None:
     """Return the function that torch has for a node, if it gives the same here."""
-    entry = find_operator(step.node.op_type, step.node.domain)
-    if entry is None or entry.stand_in is None:
+    make = find_operator(step.node.op_type, step.node.domain).stand_in
+    if make is None:
         return None
     try:
-        function = entry.stand_in(*inputs, **step.node.attributes)
+        function = make(*inputs, **step.node.attributes)
         got = function(*inputs)
     except Exception:  # noqa: BLE001 - it was written for other inputs
         return None

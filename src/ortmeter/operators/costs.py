@@ -66,10 +66,10 @@ def node_cost(
     Cost(flop=32768, bytes_moved=18944)
     """
     entry = find_operator(node.op_type, node.domain)
-    if entry is None and node.domain == NCHWC:
+    if node.domain == NCHWC and entry.cost is None:
         entry = find_operator(node.op_type)
     unknown = any(n and s is None for n, s in zip(node.input, input_shapes, strict=False))
-    if not entry or not entry.cost or unknown or not output_shapes or output_shapes[0] is None:
+    if entry.cost is None or unknown or not output_shapes or output_shapes[0] is None:
         return None
     read = list(zip(input_types, input_shapes, strict=True))
     written = list(zip(output_types, output_shapes, strict=True))
@@ -99,5 +99,5 @@ def _total_bytes(tensors: Sequence[tuple[DTypeLike | None, Shape | None]]) -> in
 
 def activation(work: Work) -> float:
     """Count the operations per element of the activation that a fusion appended."""
-    appended = find_operator(work.attributes.get("activation", b"").decode())
-    return appended.cost(Work([(1,)], (1,), {})) if appended and appended.cost else 0
+    cost = find_operator(work.attributes.get("activation", b"").decode()).cost
+    return cost(Work([(1,)], (1,), {})) if cost else 0

@@ -175,7 +175,7 @@ def known_operators() -> list[Operator]:
     return [entry for _, entry in sorted(_table().items())]
 
 
-def find_operator(op_type: str, domain: str = "") -> Operator | None:
+def find_operator(op_type: str, domain: str = "") -> Operator:
     """Find an operator.
 
     Parameters
@@ -185,8 +185,8 @@ def find_operator(op_type: str, domain: str = "") -> Operator | None:
 
     Returns
     -------
-    Operator or None
-        None when nothing is known of it.
+    Operator
+        An empty one when nothing is known of it.
 
     Examples
     --------
@@ -194,7 +194,8 @@ def find_operator(op_type: str, domain: str = "") -> Operator | None:
     >>> find_operator("FusedConv", "com.microsoft").kind
     'convolution'
     """
-    return _table().get(("" if domain == "ai.onnx" else domain, op_type))
+    domain = "" if domain == "ai.onnx" else domain
+    return _table().get((domain, op_type)) or Operator(op_type, domain)
 
 
 def find_kernel(domain: str, op_type: str, opset: int) -> Kernel | None:
@@ -218,8 +219,7 @@ def find_kernel(domain: str, op_type: str, opset: int) -> Kernel | None:
     >>> find_kernel("", "Add", 6) is None
     True
     """
-    operator = find_operator(op_type, domain)
-    earlier = [each for each in (operator.kernels if operator else ()) if each.since <= opset]
+    earlier = [each for each in find_operator(op_type, domain).kernels if each.since <= opset]
     last = max(earlier, key=lambda each: each.since, default=None)
     return last.function if last and (last.until is None or opset <= last.until) else None
 

@@ -153,8 +153,7 @@ def kernel_types(operator: str, provider: str, opset: int) -> Types:
     if not domain and operator and not onnx.defs.has(operator, max_inclusive_version=opset):
         return frozenset()
     if not operator or provider != "cuda":
-        entry = find_operator(op_type, domain)
-        types = entry.cpu_types.split() if entry else ()
+        types = find_operator(op_type, domain).cpu_types.split()
         return frozenset(t for t in REALS if not types or short_name(int(t)) in types)
     version = 1 if domain else opset
     return frozenset(t for t in REALS if cuda_kernel(op_type, domain, opset=version, dtype=int(t)))
