@@ -215,11 +215,11 @@ def _rotate(x: Array, places: Array, cos: Array, sin: Array, *, interleaved: int
     """Rotate the pairs of elements of (batch, heads, rows, size) by the angles of the places."""
     cos, sin = cos[places][:, None], sin[places][:, None]
     if interleaved:
-        one, two = x[..., ::2], x[..., 1::2]
-        pair = (one * cos - two * sin, one * sin + two * cos)
+        left, right = x[..., ::2], x[..., 1::2]
+        pair = (left * cos - right * sin, left * sin + right * cos)
         return np.stack(pair, axis=-1).reshape(x.shape)
-    one, two = np.split(x, 2, axis=-1)
-    return np.concatenate([one * cos - two * sin, one * sin + two * cos], axis=-1)
+    left, right = np.split(x, 2, axis=-1)
+    return np.concatenate([left * cos - right * sin, left * sin + right * cos], axis=-1)
 
 
 def _heads(x: Array, count: int) -> Array:
@@ -231,8 +231,8 @@ def _attend(q: Array, k: Array, v: Array, hidden: Array | None = None) -> Array:
     scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1])
     if hidden is not None:
         scores = np.where(hidden, -np.inf, scores)
-    found = np.swapaxes(special.softmax(scores, axis=-1) @ v, 1, 2)
-    return np.asarray(found.reshape((*found.shape[:2], -1)))
+    rows = np.swapaxes(special.softmax(scores, axis=-1) @ v, 1, 2)
+    return np.asarray(rows.reshape((*rows.shape[:2], -1)))
 
 
 def _after(rows: int, keys: int) -> Array:

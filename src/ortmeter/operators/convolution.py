@@ -465,10 +465,10 @@ def windows(
     around[first : first + rank] = zip(pads[:rank], pads[rank:], strict=True)
     axes = tuple(range(first, first + rank))
     padded = np.pad(x.astype(np.float64), around, constant_values=np.nan)
-    found = np.lib.stride_tricks.sliding_window_view(padded, tuple(shape), axes)
+    views = np.lib.stride_tricks.sliding_window_view(padded, tuple(shape), axes)
     steps = [slice(None)] * x.ndim
     steps[first : first + rank] = [slice(None, None, step) for step in strides or [1] * rank]
-    return found[tuple(steps)].reshape((*found[tuple(steps)].shape[: x.ndim], -1))
+    return views[tuple(steps)].reshape((*views[tuple(steps)].shape[: x.ndim], -1))
 
 
 @definition("NhwcMaxPool")

@@ -75,8 +75,8 @@ def _normalized(run: Run, rows: Array, columns: Sequence[Array]) -> Array:
 
     scale, bias = (*columns, np.zeros(1, run.dtype))[:2]
     epsilon = run.options.get("epsilon", 1e-5)
-    found = layer_norm_error_bound(rows, dtype=run.dtype, epsilon=epsilon, scale=scale, bias=bias)
-    return found.reshape(run.exact.shape)
+    errors = layer_norm_error_bound(rows, dtype=run.dtype, epsilon=epsilon, scale=scale, bias=bias)
+    return errors.reshape(run.exact.shape)
 
 
 def _along_axis(run: Run) -> float:

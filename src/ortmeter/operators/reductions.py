@@ -142,8 +142,8 @@ def _register_position(op_type: str, function: TensorFunction) -> None:
     def run(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
         if not select_last_index:
             return function(x, axis, keepdim=bool(keepdims))
-        found = function(x.flip(axis), axis, keepdim=bool(keepdims))
-        return x.shape[axis] - 1 - found
+        last = function(x.flip(axis), axis, keepdim=bool(keepdims))
+        return x.shape[axis] - 1 - last
 
 
 _register_position("ArgMax", named("argmax"))
@@ -162,8 +162,8 @@ def _top_k(
     """Sort, stable: among equals ONNX takes the lowest position, which torch.topk does not."""
     del sorted
     count, descending = int(k), bool(largest)
-    found, positions = torch.sort(x, dim=axis, descending=descending, stable=True)
-    return found.narrow(axis, 0, count), positions.narrow(axis, 0, count)
+    values, positions = torch.sort(x, dim=axis, descending=descending, stable=True)
+    return values.narrow(axis, 0, count), positions.narrow(axis, 0, count)
 
 
 @stand_in("TopK")
@@ -198,13 +198,13 @@ def _unique(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dim = 0 if axis is None else axis
     rows = x.reshape(-1) if axis is None else x
-    found, inverse, counts = torch.unique(rows, dim=dim, return_inverse=True, return_counts=True)
+    values, inverse, counts = torch.unique(rows, dim=dim, return_inverse=True, return_counts=True)
     places = torch.arange(inverse.numel(), device=x.device)
     first = torch.full_like(counts, inverse.numel())
     first = first.scatter_reduce(0, inverse, places, "amin")
     if sorted:
-        return found, first, inverse, counts
+        return values, first, inverse, counts
     order = torch.argsort(first)
     rank = torch.empty_like(order)
     rank[order] = torch.arange(order.numel(), device=x.device)
-    return found.index_select(dim, order), first[order], rank[inverse], counts[order]
+    return values.index_select(dim, order), first[order], rank[inverse], counts[order]

@@ -71,10 +71,10 @@ def same_bits(function: TensorFunction, x: Tensor, *others: Any) -> Tensor:
 
 def detoured(function: TensorFunction, detour: Detour, *inputs: Any) -> Tensor:
     """Apply a function of torch, on another type in place of unsigned integers."""
-    found = {x.dtype for x in inputs if isinstance(x, torch.Tensor) and x.dtype in _signed()}
-    if len(found) != 1:
+    dtypes = {x.dtype for x in inputs if isinstance(x, torch.Tensor) and x.dtype in _signed()}
+    if len(dtypes) != 1:
         return function(*inputs)
-    (unsigned,) = found
+    (unsigned,) = dtypes
     signed, there, back = detour(unsigned)
     moved = (there(x) if isinstance(x, torch.Tensor) and x.dtype == unsigned else x for x in inputs)
     got = function(*moved)
