@@ -26,7 +26,7 @@ import torch
 
 from ortmeter.dtypes import numpy_dtype, onnx_type
 from ortmeter.evaluator import Evaluator
-from ortmeter.evaluator.torch_kernels import find_kernel
+from ortmeter.operators import find_kernel
 from ortmeter.runtime.arrays import as_numpy
 
 sys.path.append(str(Path(__file__).parents[1] / "_unittests"))

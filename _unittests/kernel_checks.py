@@ -10,13 +10,22 @@ import onnx.helper as oh
 import onnx.reference
 import onnx.shape_inference
 import onnxruntime
+import pytest
 import torch
 
 from ortmeter.dtypes import numpy_dtype, onnx_type, torch_dtype
-from ortmeter.evaluator.torch_kernels import find_kernel
+from ortmeter.operators import find_kernel
 
 # Units in the last place that two correct computations may differ by, accumulation included.
 TOLERANCES = {"float16": 4e-3, "bfloat16": 4e-2, "float32": 2e-5, "float64": 1e-9}
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "_doc"))
 from _ext.api import public_modules
 
 from ortmeter.errors import MissingDependencyError, OrtMeterError
-from ortmeter.optional import import_optional
+from ortmeter.optional import import_optional, lazy
 
 
 def test_an_installed_module_is_returned():
@@ -26,6 +26,20 @@ def test_a_missing_module_names_the_extras(extras):
         assert f'pip install "ortmeter[{extra}]"' in str(caught.value)
     assert isinstance(caught.value, ImportError)
     assert isinstance(caught.value, OrtMeterError)
+
+
+def test_a_lazy_module_is_imported_by_the_use_of_one_of_its_names(monkeypatch):
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    module = lazy("this")
+    assert not hasattr(module, "__wrapped__")
+    assert "this" not in sys.modules
+    assert module.s.startswith("Gur Mra")
+    assert module.s is sys.modules["this"].s
+
+
+def test_a_lazy_module_that_is_missing_names_its_extra():
+    with pytest.raises(MissingDependencyError, match="ortmeter.draw"):
+        lazy("not_a_module", "draw").anything  # noqa: B018 - the use
 
 
 # As in an environment that has no extra: what cannot be imported, what is called, what is said.

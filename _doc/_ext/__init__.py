@@ -19,6 +19,7 @@ from _ext import (
     hosting,
     machines,
     mathml,
+    operators,
     plots,
     provider,
     published,
@@ -40,6 +41,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", assets.publish_assets)
     app.connect("builder-inited", wheel.publish_wheel, priority=200)
     app.connect("builder-inited", staleness.choose_pages, priority=300)
+    app.connect("builder-inited", operators.write_table)
     app.connect("builder-inited", bundle.finish_downloads, priority=700)
     app.connect("builder-inited", cards.draw_thumbnails, priority=710)
     app.connect("doctree-read", answers.add_answers)

@@ -32,7 +32,6 @@ MODULES = {
             "precision",
             "providers",
             "cpu",
-            "costs",
         )
     ),
     "Know the machine": tuple(f"machine.{name}" for name in ("environment", "preflight", "peaks")),
@@ -56,6 +55,7 @@ MODULES = {
         "discrepancy.summation",
         "dtypes",
     ),
+    "Know the operators": ("operators", "operators.costs", "operators.kinds"),
     "Compare releases": tuple(
         f"releases.{name}" for name in ("environments", "latency", "profiles")
     ),
@@ -177,7 +177,7 @@ def write_pages(app: Sphinx) -> None:
             old.unlink()
     texts["index.inc"] = names_index(groups)
     for file, text in texts.items():
-        _write_if_changed(folder / file, text)
+        write_if_changed(folder / file, text)
 
 
 def names_index(groups: dict[str, list[str]]) -> str:
@@ -269,6 +269,7 @@ def _owner(module: ModuleType, name: str) -> str:
     return max(parents, key=len) if parents else next(exporting, module.__name__)
 
 
-def _write_if_changed(file: Path, text: str) -> None:
+def write_if_changed(file: Path, text: str) -> None:
+    """Write a generated file, unless Sphinx would read the same again."""
     if not file.exists() or file.read_text(encoding="utf-8") != text:
         file.write_text(text, encoding="utf-8")

@@ -8,10 +8,10 @@ import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
 
-from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.errors import InvalidArgumentError, ModelError, RefusedError
 from ortmeter.evaluator import Evaluator
-from ortmeter.evaluator.kernels import RefusedError
 from ortmeter.evaluator.sources import one_node_session
+from ortmeter.operators import registry
 
 HEAD = '<ir_version: 10, opset_import: ["": {}]>'
 
@@ -37,8 +37,6 @@ def source_of(evaluator):
 @pytest.fixture
 def picky(monkeypatch):
     """A torch kernel of Neg that refuses what is not float32, and counts its calls."""
-    from ortmeter.evaluator import torch_kernels
-
     calls = []
 
     def negate(x):
@@ -47,9 +45,9 @@ def picky(monkeypatch):
             raise RefusedError("float32 only")
         return -x
 
-    find = torch_kernels.find_kernel
+    find = registry.find_kernel
     monkeypatch.setattr(
-        torch_kernels, "find_kernel", lambda d, op, v: negate if op == "Neg" else find(d, op, v)
+        registry, "find_kernel", lambda d, op, v: negate if op == "Neg" else find(d, op, v)
     )
     return calls
 
@@ -76,9 +74,7 @@ def test_everyone_may_refuse(picky):
 
 
 def test_an_error_of_a_kernel_is_not_a_refusal(picky, monkeypatch):
-    from ortmeter.evaluator import torch_kernels
-
-    monkeypatch.setattr(torch_kernels, "find_kernel", lambda *_: lambda x: 1 / 0)
+    monkeypatch.setattr(registry, "find_kernel", lambda *_: lambda x: 1 / 0)
     with pytest.raises(ModelError, match="torch kernel of node 'node'.*division by zero"):
         Evaluator(one_node("Neg", [np.float32])).run(None, {"x0": np.ones(2, np.float32)})
 
@@ -87,13 +83,10 @@ def test_an_error_of_a_kernel_is_not_a_refusal(picky, monkeypatch):
     "text", ["this does not support that", "not implemented", "unsupported layout"]
 )
 def test_the_text_of_an_error_does_not_change_the_library(monkeypatch, text):
-    from ortmeter.evaluator import torch_kernels
-    from ortmeter.evaluator.torch_kernels import registry
-
     def fail(x):
         raise RuntimeError(text)
 
-    monkeypatch.setattr(torch_kernels, "find_kernel", lambda *_: registry._guard("Neg", fail))
+    monkeypatch.setattr(registry, "find_kernel", lambda *_: registry.guard("Neg", fail))
     evaluator = Evaluator(one_node("Neg", [np.float32]))
     with pytest.raises(ModelError, match=f"torch kernel of node 'node'.*{text}"):
         evaluator.run(None, {"x0": np.ones(2, np.float32)})
@@ -107,9 +100,7 @@ def test_what_torch_declares_as_not_implemented_leads_to_the_next_source():
 
 
 def test_an_attribute_that_a_kernel_does_not_know_is_refused(monkeypatch):
-    from ortmeter.evaluator import torch_kernels
-
-    monkeypatch.setattr(torch_kernels, "find_kernel", lambda *_: lambda x: x * 100)
+    monkeypatch.setattr(registry, "find_kernel", lambda *_: lambda x: x * 100)
     evaluator = Evaluator(one_node("LeakyRelu", [np.float32], alpha=0.5), sources=("torch", "ort"))
     (got,) = evaluator.run(None, {"x0": np.float32([-2, 2])})
     assert got.tolist() == [-1, 2]

@@ -8,6 +8,7 @@ from ortmeter.errors import ModelError
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.torch_candidate import find_obstacle
 from ortmeter.observatory.torch_program import TorchProgram
+from ortmeter.operators import find_operator
 
 
 def run_case(case):
@@ -113,11 +114,11 @@ def test_a_function_that_gives_something_else_is_refused(monkeypatch):
     case = Case("Selu", "Y = Selu(X)", "T[3,4] X")
     asked = []
 
-    def wrong(_inputs, _attributes):
+    def wrong(_x):
         asked.append(1)
         return lambda x: functional.selu(x) * 1.001
 
-    monkeypatch.setattr("ortmeter.observatory.torch_program.FUNCTIONS", {"Selu": wrong})
+    monkeypatch.setattr(find_operator("Selu"), "stand_in", wrong)
     _, got, expected = run_case(case)
     np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-6)
     assert asked

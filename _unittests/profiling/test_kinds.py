@@ -9,34 +9,10 @@ import pytest
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.profiling import profile
 from ortmeter.profiling.kinds import (
-    kind_of,
     session_kinds,
     sum_functions,
     torch_kinds,
 )
-
-
-@pytest.mark.parametrize(
-    ("kind", "operators"),
-    [
-        ("convolution", ["Conv", "FusedConv", "aten::conv2d", "aten::mkldnn_convolution"]),
-        ("trees", ["TreeEnsembleRegressor"]),
-        ("attention", ["Softmax", "MultiHeadAttention", "aten::scaled_dot_product_attention"]),
-        ("matrix product", ["MatMul", "Gemm", "FusedMatMul", "aten::linear", "aten::mm"]),
-        ("normalization", ["LayerNormalization", "SkipLayerNormalization", "aten::batch_norm"]),
-        ("movement", ["Concat", "Reshape", "ReorderOutput", "Expand", "aten::cat", "aten::chunk"]),
-        ("elementwise", ["Gelu", "Exp", "QuickGelu", "Mul", "Relu", "aten::silu", "aten::add"]),
-        ("other", ["GlobalAveragePool", "aten::adaptive_avg_pool2d", "ReduceMean"]),
-    ],
-)
-def test_operators_of_both_libraries_have_a_kind(kind, operators):
-    assert {kind_of(operator) for operator in operators} == {kind}
-
-
-def test_a_product_of_computed_inputs_is_one_of_attention():
-    assert kind_of("MatMul", computed=True) == "attention"
-    assert kind_of("Conv", computed=True) == "convolution"
-
 
 PRODUCTS = """<ir_version: 10, opset_import: ["": 21]>
 g (float[4,4] X) => (float[4,4] Z) <float[4,4] W = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}>

@@ -12,6 +12,7 @@ __all__ = [
     "OrtMeterError",
     "ProviderUnavailableError",
     "RecordError",
+    "RefusedError",
     "ShapeMismatchError",
 ]
 
@@ -46,3 +47,7 @@ class ShapeMismatchError(OrtMeterError, ValueError):
 
 class RecordError(OrtMeterError, ValueError):
     """A file of recorded results cannot be read or does not follow its schema."""
+
+
+class RefusedError(OrtMeterError, NotImplementedError):
+    """A source has no kernel for a node; any NotImplementedError leads to the next source."""

@@ -1,7 +1,8 @@
-"""Import optional dependencies; the error names the extra to install."""
+"""Import optional dependencies, at once or by their first use; the error names the extra."""
 
 import importlib
 from types import ModuleType
+from typing import Any
 
 from ortmeter.errors import MissingDependencyError
 
@@ -15,3 +16,21 @@ def import_optional(name: str, *extras: str) -> ModuleType:
         raise MissingDependencyError(
             f"{name} cannot be imported ({cause}). Install it with: {install or name}"
         ) from cause
+
+
+def lazy(name: str, *extras: str) -> Any:
+    """Stand for a module that the first use of one of its names imports.
+
+    ``importlib.util.LazyLoader`` would put it in ``sys.modules``, where others look for torch.
+    """
+    module: Any = ModuleType(name)
+
+    def find(attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        value = getattr(import_optional(name, *extras), attribute)
+        setattr(module, attribute, value)  # later uses cost what those of the module do
+        return value
+
+    module.__getattr__ = find
+    return module

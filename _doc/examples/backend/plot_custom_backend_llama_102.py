@@ -29,9 +29,9 @@ from torch.nn.functional import rms_norm
 import ortmeter
 from ortmeter.backend import LEVELS, OrtBackend
 from ortmeter.dtypes import unit_roundoff
+from ortmeter.operators.kinds import kind_of
 from ortmeter.plotting import speedup_plot
 from ortmeter.profiling import profile_together
-from ortmeter.profiling.kinds import kind_of
 from ortmeter.study import Finding, Param, Speedups, Study, enumerate_items, show, table, to_frame
 from ortmeter.timing import Comparison
 

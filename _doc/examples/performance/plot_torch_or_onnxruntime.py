@@ -37,8 +37,9 @@ from pandas import DataFrame, Series
 import ortmeter
 from ortmeter.observatory import networks
 from ortmeter.observatory.networks import NETWORKS, make_network, network_candidate, run_network
+from ortmeter.operators.kinds import KINDS
 from ortmeter.plotting.axes import GREY, add_legend, finish_rows, new_axes, series_style
-from ortmeter.profiling.kinds import KINDS, OUTSIDE
+from ortmeter.profiling.kinds import OUTSIDE
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.study import Estimate, Finding, Param, Speedups, Study, show, table, to_frame
 from ortmeter.timing.statistics import estimate_mean

@@ -13,7 +13,8 @@ from ortmeter.evaluator.evaluation import Evaluator, parts
 from ortmeter.evaluator.float64 import exact_feeds, is_added, to_float64, widen
 from ortmeter.evaluator.kernels import KernelKey, Swap
 from ortmeter.evaluator.plan import Plan, Step, Watch
-from ortmeter.evaluator.values import element_type, fed_library
+from ortmeter.evaluator.values import fed_library
+from ortmeter.operators.descriptions import element_type
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model

@@ -11,7 +11,7 @@ import onnx
 from ortmeter.dtypes import DTypeLike, float_info
 from ortmeter.evaluator.evaluation import Evaluator
 from ortmeter.evaluator.float64 import to_float64
-from ortmeter.runtime.costs import node_cost
+from ortmeter.operators.costs import node_cost
 from ortmeter.runtime.loading import ModelLike
 
 __all__ = ["Overflow", "Reference", "find_overflow", "run_float64"]
@@ -28,7 +28,7 @@ class Reference:
     outputs : list of array
         Outputs, in the order of the model.
     flop : float
-        Operations, as :func:`~ortmeter.runtime.costs.node_cost` counts them; 0 for operators that
+        Operations, as :func:`~ortmeter.operators.costs.node_cost` counts them; 0 for operators that
         it does not know.
     ranges : mapping of str to (str, float)
         By name of a result, the operator that makes it, ``input`` for inputs, and its largest

@@ -25,13 +25,10 @@ from torch.utils._pytree import tree_leaves
 from ortmeter.backend.corrections import TRANSLATIONS, correct_model, refuse_operators
 from ortmeter.backend.errors import UnsupportedGraphError, quiet
 from ortmeter.dtypes import short_name
+from ortmeter.operators import find_operator
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 # fmt: off
-_RANDOM = frozenset({
-    "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-    "RandomUniformLike",
-})
 _VIEWS = frozenset({
     "H", "T", "__getitem__", "adjoint", "alias", "as_strided", "chunk", "detach", "diagonal",
     "dsplit", "expand", "expand_as", "getitem", "hsplit", "linalg_diagonal", "mH", "mT", "moveaxis",
@@ -324,7 +321,7 @@ def _operator(node: Node) -> Any:
 
 def _refuse_random(node: onnx_ir.Node) -> None:
     """Refuse numbers drawn from another generator than the one of torch."""
-    if node.op_type in _RANDOM:
+    if node.op_type == "Dropout" or find_operator(node.op_type, node.domain).is_random:
         raise UnsupportedGraphError(
             f"{node.op_type}: ONNX Runtime does not use the random generator of torch",
             "model.eval() disables dropout",

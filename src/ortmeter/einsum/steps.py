@@ -27,7 +27,7 @@ class Step:
     shape : tuple of int, str or None
         Shape of the output.
     flop : int or None
-        Operations, counted as in :mod:`ortmeter.runtime.costs`; None when a size is not known.
+        Operations, counted as in :mod:`ortmeter.operators.costs`; None when a size is not known.
     bytes_moved : int or None
         Bytes read and written, none by a reshape; None when a size is not known.
     where : tuple of int

@@ -9,7 +9,7 @@ import onnx
 import onnx.helper
 
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.evaluator.kernels import Choice, Kernel, KernelChain, Source, Swaps
+from ortmeter.evaluator.kernels import Choice, KernelChain, Source, Swaps
 from ortmeter.evaluator.node import (
     Names,
     Node,
@@ -24,6 +24,7 @@ from ortmeter.evaluator.node import (
 )
 from ortmeter.evaluator.plan import Plan, Step, Watch
 from ortmeter.evaluator.values import Memory, pick, stack
+from ortmeter.operators.registry import Kernel
 
 Callback = Callable[[onnx.NodeProto, list[Any], list[Any]], None]
 Bound = Mapping[str, onnx.AttributeProto]
@@ -171,8 +172,7 @@ class Compiler:
         graphs = subgraphs(node.proto)
         plans = {
             name: self.graph(
-                graph,
-                Scope(f"{node.label}/{name}", scope.imports, scope.bound, is_nested=True),
+                graph, Scope(f"{node.label}/{name}", scope.imports, scope.bound, is_nested=True)
             )
             for name, graph in graphs.items()
         }

@@ -11,15 +11,8 @@ from ortmeter.evaluator.kernels import KernelKey, Swap, Swaps
 from ortmeter.evaluator.node import Scope, initializers, opset_versions
 from ortmeter.evaluator.plan import Plan
 from ortmeter.evaluator.sources import SOURCES, SchemaSource, make_source
-from ortmeter.evaluator.values import (
-    Memory,
-    addresses,
-    copy_shared,
-    describe,
-    describe_type,
-    element_type,
-    fed_library,
-)
+from ortmeter.evaluator.values import Memory, addresses, copy_shared, fed_library
+from ortmeter.operators.descriptions import describe, describe_type, element_type
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 

@@ -4,17 +4,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from ortmeter.dated import Fact, read_facts
-from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.errors import InvalidArgumentError, ModelError, RefusedError
 from ortmeter.evaluator.node import Node, domain_name
-from ortmeter.evaluator.values import Signature, describe, signature
+from ortmeter.evaluator.values import Signature, signature
+from ortmeter.operators.descriptions import describe
+from ortmeter.operators.registry import Kernel
 
-Kernel: TypeAlias = Callable[..., Any]  # takes the inputs of a node, returns one output or a tuple
 KernelKey: TypeAlias = str | tuple[str, str]
 Swap: TypeAlias = str | Callable[..., Any]
-
-
-class RefusedError(OrtMeterError, NotImplementedError):
-    """A source has no kernel for a node; any NotImplementedError leads to the next source."""
 
 
 class NodeError(ModelError):

@@ -11,11 +11,14 @@ import onnx.helper
 import onnx.shape_inference
 
 from ortmeter.dtypes import short_name
-from ortmeter.errors import ModelError
-from ortmeter.evaluator.kernels import Kernel, RefusedError, Source
+from ortmeter.errors import ModelError, RefusedError
+from ortmeter.evaluator.kernels import Source
 from ortmeter.evaluator.node import Node
 from ortmeter.evaluator.plan import Plan
-from ortmeter.evaluator.values import Memory, Signature, element_type, signature, type_proto
+from ortmeter.evaluator.values import Memory, Signature, signature
+from ortmeter.operators import registry
+from ortmeter.operators.descriptions import element_type, type_proto
+from ortmeter.operators.registry import Kernel
 from ortmeter.optional import import_optional
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.iobinding import BoundSession, is_bindable
@@ -41,13 +44,10 @@ class TorchSource:
 
     def __init__(self, memory: Memory) -> None:
         import_optional("torch", "torch")
-        from ortmeter.evaluator.torch_kernels import find_kernel
-
-        self._find = find_kernel
         self._memory = memory
 
     def kernel(self, node: Node) -> Kernel:
-        function = self._find(node.domain, node.op_type, node.opset)
+        function = registry.find_kernel(node.domain, node.op_type, node.opset)
         if function is None:
             raise RefusedError(f"no kernel for {node.op_type} of opset {node.opset}")
         parameters = inspect.signature(function).parameters

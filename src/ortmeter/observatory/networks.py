@@ -23,8 +23,9 @@ from ortmeter.backend.errors import quiet
 from ortmeter.child import call, set_variables
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.operators.kinds import KINDS
 from ortmeter.optional import import_optional
-from ortmeter.profiling.kinds import KINDS, OUTSIDE, session_kinds, torch_kinds
+from ortmeter.profiling.kinds import OUTSIDE, session_kinds, torch_kinds
 from ortmeter.profiling.run import profile
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.iobinding import BoundSession
@@ -459,7 +460,7 @@ def profile_networks(
     Returns
     -------
     pandas.DataFrame
-        One row per case, turn and kind of operator, see :mod:`~ortmeter.profiling.kinds`: columns
+        One row per case, turn and kind of operator, see :mod:`~ortmeter.operators.kinds`: columns
         ``case``, ``process``, ``turn``, ``kind``, ``eager`` and ``onnxruntime``, in seconds of a
         run. The rows of a turn add up to its median latencies: ``outside`` is the rest of a run,
         and kinds are scaled to the latency where the profiler made them longer.

@@ -13,6 +13,7 @@ import onnx.numpy_helper
 
 from ortmeter.attribution.intermediates import operator_of, read_by, run_exposed
 from ortmeter.dtypes import onnx_type, short_name
+from ortmeter.operators import find_operator
 from ortmeter.runtime.arrays import as_numpy, is_array
 from ortmeter.runtime.graphs import walk_nodes
 from ortmeter.runtime.loading import ModelLike, load_model
@@ -23,7 +24,6 @@ from ortmeter.timing.candidates import SessionSpec
 #: They take no time worth a case.
 SKIPPED = ("Constant", "Identity")
 
-_RANDOM = ("Random", "Multinomial", "Bernoulli")
 _TEXT = "OSUT"
 _INTEGERS = ("int32", "int64")
 _SHAPES = 2  # in a name
@@ -152,7 +152,8 @@ def node_cases(
     for node in proto.graph.node:
         outputs = {name: values[name] for name in node.output if name}
         read = [name for name in dict.fromkeys([*node.input, *sorted(read_by(node))]) if name]
-        if all(name in weights for name in read) and not node.op_type.startswith(_RANDOM):
+        is_random = find_operator(node.op_type, node.domain).is_random
+        if all(name in weights for name in read) and not is_random:
             weights |= outputs
         elif node.op_type not in SKIPPED:
             inputs: dict[str, Any] = {n: values.get(n) for n in read if n not in weights}

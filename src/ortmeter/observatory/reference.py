@@ -11,7 +11,7 @@ import onnx
 from ortmeter.errors import OrtMeterError
 from ortmeter.evaluator import Evaluator, to_float64
 from ortmeter.evaluator.float64 import exact_feeds, is_added
-from ortmeter.observatory.contributed import CONTRIBUTED, DOMAIN
+from ortmeter.operators import find_operator
 from ortmeter.runtime.arrays import as_numpy
 
 __all__ = ["Reference", "reference"]
@@ -48,7 +48,7 @@ def reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Reference:
     ----------
     model : onnx.ModelProto
         Operators of ONNX, or those of ONNX Runtime that
-        ``ortmeter.observatory.contributed`` defines.
+        ``ortmeter.operators`` defines.
     feeds : mapping of str to array
         Inputs, in the types of the model.
 
@@ -81,9 +81,9 @@ def reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Reference:
 
 def _run(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
     kernels: dict[str | tuple[str, str], Any] = {
-        (DOMAIN, node.op_type): CONTRIBUTED[node.op_type]
+        (node.domain, node.op_type): definition
         for node in model.graph.node
-        if node.domain == DOMAIN and node.op_type in CONTRIBUTED
+        if (definition := find_operator(node.op_type, node.domain).definition)
     }
     torch = ("torch",) if importlib.util.find_spec("torch") else ()
     evaluator = Evaluator(model, kernels, sources=(*torch, "reference"))

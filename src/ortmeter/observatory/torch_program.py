@@ -8,6 +8,7 @@ from ortmeter.errors import ModelError
 from ortmeter.evaluator import Evaluator
 from ortmeter.evaluator.evaluation import parts
 from ortmeter.evaluator.plan import Plan, Step
+from ortmeter.operators import find_operator
 from ortmeter.optional import import_optional
 from ortmeter.runtime.loading import ModelLike
 from ortmeter.runtime.providers import Provider
@@ -17,8 +18,6 @@ import_optional("torch", "torch")
 import torch  # noqa: E402 - once the extra is known
 from torch import Tensor  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
-
-from ortmeter.observatory.torch_functions import FUNCTIONS  # noqa: E402
 
 __all__ = ["TorchProgram"]
 
@@ -108,11 +107,11 @@ def _prepare(plan: Plan, given: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 def _direct(step: Step, inputs: tuple[Any, ...], expected: Any) -> Callable[..., Any] | None:
     """Return the function that torch has for a node, if it gives the same here."""
-    make = FUNCTIONS.get(step.node.op_type) if step.node.domain == "" else None
+    make = find_operator(step.node.op_type, step.node.domain).stand_in
     if make is None:
         return None
     try:
-        function = make(inputs, step.node.attributes)
+        function = make(*inputs, **step.node.attributes)
         got = function(*inputs)
     except Exception:  # noqa: BLE001 - it was written for other inputs
         return None

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.machine.preflight import cpu_quota
+from ortmeter.operators import find_operator
 from ortmeter.profiling.denormals import CAN_FLUSH, denormal_tensors, denormals_as_zero
 from ortmeter.profiling.findings import Facts, Finding, count, plural, some
 from ortmeter.profiling.fusions import NearMiss, find_near_misses
@@ -34,7 +35,6 @@ _COPIES = ("MemcpyFromHost", "MemcpyToHost")
 _BLOCKED = ("ReorderInput", "ReorderOutput")
 _MOVES = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 _HALF = {"f16", "bf16"}
-_RANDOM = ("Random", "Multinomial", "Bernoulli")
 _SHOWN = 3
 
 
@@ -279,9 +279,8 @@ def _constants(facts: Facts) -> Iterator[Finding]:
     left = []
     for node in graph.node:
         read = {name for name in node.input if name}
-        if node.op_type == "Constant" or (
-            read and read <= known and not node.op_type.startswith(_RANDOM)
-        ):
+        is_random = find_operator(node.op_type, node.domain).is_random
+        if node.op_type == "Constant" or (read and read <= known and not is_random):
             known.update(node.output)
             if read and node.op_type not in CONVERSIONS:
                 left.append(node.name)

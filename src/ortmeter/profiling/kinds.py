@@ -1,7 +1,6 @@
 """Pair the profiles of two libraries, torch and ONNX Runtime, by kind of operator."""
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,62 +8,16 @@ import onnx
 import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.operators.kinds import kind_of
 from ortmeter.optional import import_optional
 from ortmeter.profiling.record import Profile
 
-__all__ = [
-    "KINDS",
-    "OUTSIDE",
-    "kind_of",
-    "session_kinds",
-    "torch_kinds",
-]
+__all__ = ["OUTSIDE", "session_kinds", "torch_kinds"]
 
-#: Kinds of operators, with what their names have, in both libraries; the first that fits wins.
-KINDS: Mapping[str, str] = {
-    "convolution": r"conv(?!ert)",
-    "trees": r"treeensemble",
-    "attention": r"attention|softmax|bmm",
-    "matrix product": r"matmul|gemm|linear|addmm|::mm$",
-    "normalization": r"norm",
-    "movement": (
-        r"concat|cat$|reshape|transpose|reorder|split|chunk|slice|select|shape|view|cast|::to$|"
-        r"gather|squeeze|flatten|expand|permute|contiguous|copy|clone|identity|memcpy"
-    ),
-    "elementwise": (
-        r"elu|silu|swish|sigmoid|tanh|erf|exp|log|sqrt|add|sub|mul|div|pow|neg|abs|clip|clamp|where"
-    ),
-    "other": "",
-}
-_PRODUCT, _ATTENTION = "matrix product", "attention"
 #: What a run does outside of any operator.
 OUTSIDE = "outside"
 _RUN = "ortmeter run"
 _SECONDS_PER_US = 1e-6
-
-
-def kind_of(operator: str, *, computed: bool = False) -> str:
-    """Say of which kind an operator is.
-
-    Parameters
-    ----------
-    operator : str
-        ``aten::linear`` or ``MatMul``.
-    computed : bool
-        Whether no input is a constant: such a product is one of attention.
-
-    Returns
-    -------
-    str
-        One of :data:`KINDS`.
-
-    Examples
-    --------
-    >>> kind_of("aten::batch_norm"), kind_of("FusedConv"), kind_of("MatMul", computed=True)
-    ('normalization', 'convolution', 'attention')
-    """
-    kind = next(kind for kind, names in KINDS.items() if re.search(names, operator.lower()))
-    return _ATTENTION if kind == _PRODUCT and computed else kind
 
 
 def session_kinds(found: Profile) -> dict[str, float]:

@@ -12,15 +12,9 @@ import onnx
 __all__ = ["REASONS", "count_precisions", "float_operators"]
 
 CONVERSIONS = frozenset(["DequantizeLinear", "QuantizeLinear"])
-_INTEGER_PRODUCTS = frozenset(
-    [
-        *("ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat"),
-        *("MatMulNBits", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul"),
-    ]
-)
-_PRODUCTS = frozenset(
-    ["Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"]
-)
+_INTEGER_PRODUCTS = {"ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulNBits"}
+_INTEGER_PRODUCTS |= {"MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul"}
+_PRODUCTS = {"Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"}
 _SUMS = frozenset(["Add", "Mul"])
 
 _CLOSED = "between quantized inputs and a quantized output"

@@ -186,7 +186,7 @@ class Profile:
             ``node_index``, ``provider``, ``parent``, ``signature``, the columns of
             :meth:`by_operator` from ``calls`` to ``share``, ``inclusive`` (median µs per run, body
             included), ``origin`` (tuple of the names of the original nodes, empty if unknown),
-            ``flop``, ``bytes`` (of one run, see :func:`~ortmeter.runtime.costs.node_cost`),
+            ``flop``, ``bytes`` (of one run, see :func:`~ortmeter.operators.costs.node_cost`),
             ``gflop_per_s``, ``gb_per_s`` (on the CPU). Values that need the graph are missing
             without it.
         """

@@ -9,9 +9,9 @@ import onnx
 import pandas as pd
 
 from ortmeter.dtypes import short_name
+from ortmeter.operators.costs import node_cost
 from ortmeter.profiling.events import Ints
 from ortmeter.profiling.graph import GraphNode, find_nodes, find_origins
-from ortmeter.runtime.costs import node_cost
 
 _Shape: TypeAlias = tuple[int, ...]
 

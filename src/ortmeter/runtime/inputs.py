@@ -85,17 +85,8 @@ def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
 
 
 # Operators whose output holds the elements of their first input.
-_KEEPS_ELEMENTS = {
-    "Cast",
-    "Expand",
-    "Flatten",
-    "Identity",
-    "Reshape",
-    "Slice",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-}
+_KEEPS_ELEMENTS = {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze"}
+_KEEPS_ELEMENTS |= {"Transpose", "Unsqueeze"}
 _GATHERS = {"Gather", "GatherElements", "ScatterElements"}
 
 

@@ -10,6 +10,8 @@ from onnx_ir.passes import common
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRule, RewriteRuleSet
 from onnxscript.rewriter.pattern import Var
 
+from ortmeter.dtypes import short_name
+from ortmeter.operators import find_operator
 from ortmeter.runtime.cuda_kernels import cuda_kernel
 
 T = TypeVar("T")
@@ -24,20 +26,6 @@ F16 = ir.DataType.FLOAT16
 BF16 = ir.DataType.BFLOAT16
 HALF = frozenset({F16, BF16})
 REALS = HALF | {F32, F64}
-# Element types of the kernels of the CPU; those of other operators have them all.
-_ON_CPU = {
-    **dict.fromkeys(
-        (
-            "Attention",
-            "RMSNormalization",
-            "RotaryEmbedding",
-            f"{MICROSOFT}.GroupQueryAttention",
-        ),
-        frozenset({F32, F16}),
-    ),
-    "Gelu": frozenset({F32}),
-    f"{MICROSOFT}.FusedMatMul": frozenset({F32, F64}),
-}
 # The patterns are written with the operators of this opset and the next ones.
 _OLDEST = 18
 
@@ -170,7 +158,8 @@ def kernel_types(operator: str, provider: str, opset: int) -> Types:
     if not domain and operator and not onnx.defs.has(operator, max_inclusive_version=opset):
         return frozenset()
     if not operator or provider != "cuda":
-        return _ON_CPU.get(operator, REALS)
+        types = find_operator(op_type, domain).cpu_types.split()
+        return frozenset(t for t in REALS if not types or short_name(int(t)) in types)
     version = 1 if domain else opset
     return frozenset(t for t in REALS if cuda_kernel(op_type, domain, opset=version, dtype=int(t)))
 

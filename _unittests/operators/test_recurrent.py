@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kernel_checks import assert_agrees, assert_same, case, run_kernel, run_ort
 
-from ortmeter.evaluator.kernels import RefusedError
+from ortmeter.errors import RefusedError
 
 RNG = np.random.default_rng(0)
 

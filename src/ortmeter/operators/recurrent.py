@@ -3,27 +3,31 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels import elementwise  # noqa: F401 - registers the activations
-from ortmeter.evaluator.torch_kernels.movement import reverse_sequence
-from ortmeter.evaluator.torch_kernels.registry import find_kernel, kernel
+from ortmeter.errors import RefusedError
+from ortmeter.operators.late import Tensor, torch
+from ortmeter.operators.movement import reverse_sequence
+from ortmeter.operators.registry import family, find_kernel, kernel
 
 Activation = Callable[[Tensor], Tensor]
+
+declare = family("other")
+declare("GRU LSTM RNN")
 
 _OPERATORS = (
     *("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus"),
     *("Elu", "LeakyRelu", "ThresholdedRelu", "HardSigmoid"),
 )
-_ACTIVATIONS: dict[str, Any] = {name.lower(): find_kernel("", name, 22) for name in _OPERATORS} | {
-    "affine": lambda x, *, alpha=1.0, beta=0.0: x * alpha + beta,
-    "scaledtanh": lambda x, *, alpha=1.0, beta=1.0: torch.tanh(x * beta) * alpha,
-}
+
+
+@cache
+def _activations() -> dict[str, Any]:
+    return {name.lower(): find_kernel("", name, 22) for name in _OPERATORS} | {
+        "affine": lambda x, *, alpha=1.0, beta=0.0: x * alpha + beta,
+        "scaledtanh": lambda x, *, alpha=1.0, beta=1.0: torch.tanh(x * beta) * alpha,
+    }
 
 
 def _activations_of(
@@ -37,9 +41,10 @@ def _activations_of(
     given = {"alpha": iter(alphas or ()), "beta": iter(betas or ())}
     functions: list[Activation] = []
     for name in names or default * directions:
-        if name.lower() not in _ACTIVATIONS:
-            raise RefusedError(f"activation: given {name!r}; accepted: {', '.join(_ACTIVATIONS)}")
-        function = _ACTIVATIONS[name.lower()]
+        if name.lower() not in _activations():
+            accepted = ", ".join(_activations())
+            raise RefusedError(f"activation: given {name!r}; accepted: {accepted}")
+        function = _activations()[name.lower()]
         parameters = inspect.signature(function).parameters
         options = {
             option: next(numbers, parameters[option].default)

@@ -6,38 +6,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
-
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.registry import (
-    TensorFunction,
+from ortmeter.errors import RefusedError
+from ortmeter.operators.late import Tensor, TensorFunction, functional, torch
+from ortmeter.operators.registry import family, kernel, stand_in
+from ortmeter.operators.tensors import (
     as_list,
-    describe,
     dtype_of,
-    kernel,
+    named,
     positive_axes,
     positive_axis,
+    refused,
     widened,
 )
+
+declare = family("other")
+declare("AffineGrid DFT GridSample NonMaxSuppression Resize STFT Upsample")
+declare("BlackmanWindow HammingWindow HannWindow MelWeightMatrix")
 
 _ROUNDED: dict[str, TensorFunction] = {
     "round_prefer_floor": lambda places: torch.ceil(places - 0.5),
     "round_prefer_ceil": lambda places: torch.floor(places + 0.5),
-    "floor": torch.floor,
-    "ceil": torch.ceil,
+    "floor": named("floor"),
+    "ceil": named("ceil"),
 }
 _ACCEPTED = {
     "mode": ("nearest", "linear", "cubic"),
     "nearest_mode": tuple(_ROUNDED),
     "coordinate_transformation_mode": (
-        "half_pixel",
-        "half_pixel_symmetric",
-        "pytorch_half_pixel",
-        "align_corners",
-        "asymmetric",
-        "tf_crop_and_resize",
+        *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"),
+        *("align_corners", "asymmetric", "tf_crop_and_resize"),
     ),
     "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
 }
@@ -83,7 +80,7 @@ class _Axis:
     scale: float
     region: tuple[Any, Any] = (0.0, 1.0)
 
-    def coordinates(self, transform: str, device: torch.device) -> Tensor:
+    def coordinates(self, transform: str, device: Any) -> Tensor:
         """Return where each element of the output falls in the input, float64."""
         x = torch.arange(self.output, dtype=torch.float64, device=device)
         last = self.size - 1
@@ -158,10 +155,8 @@ def _check(x: Tensor, **given: str) -> None:
             accepted = ", ".join(_ACCEPTED[name])
             raise RefusedError(f"Resize: given {name}={value!r}; accepted: {accepted}")
     if given["mode"] != "nearest" and not x.is_floating_point():
-        raise RefusedError(
-            f"Resize: given {describe(x)} and mode {given['mode']!r}; accepted: floating-point "
-            "types, or mode 'nearest'"
-        )
+        accepted = "floating-point types, or mode 'nearest'"
+        raise refused("Resize", accepted, x, also=f" and mode {given['mode']!r}")
 
 
 def _regions(roi: Tensor | None, count: int) -> list[tuple[Any, Any]]:
@@ -222,9 +217,28 @@ def _outside(y: Tensor, axis: _Axis, places: Tensor, value: float) -> Tensor:
     return torch.where(beyond, value, y)
 
 
+@stand_in("Resize")
+def _torch_interpolate(x: Tensor, *inputs: Any, **attributes: Any) -> TensorFunction:
+    _roi, scales, sizes = (*inputs, None, None)[:3]
+    mode = attributes.get("mode", "nearest")
+    place = attributes.get("coordinate_transformation_mode", "half_pixel")
+    if mode == "nearest":
+        options: dict[str, Any] = {"mode": "nearest-exact" if place == "half_pixel" else mode}
+    else:
+        name = {3: "linear", 4: "bilinear", 5: "trilinear"}[x.ndim]
+        options = {
+            "mode": "bicubic" if mode == "cubic" else name,
+            "align_corners": place == "align_corners",
+            "antialias": bool(attributes.get("antialias", 0)),
+        }
+    key, values = ("scale_factor", scales) if sizes is None else ("size", sizes)
+    options[key] = values.tolist()[2:]
+    return lambda x, *_rest: functional.interpolate(x, **options)
+
+
 @kernel("Upsample", since=7, until=9)
 def _upsample(x: Tensor, scales: Any, *, mode: str = "nearest") -> Tensor:
-    factors = scales.tolist() if isinstance(scales, Tensor) else scales
+    factors = scales.tolist() if isinstance(scales, torch.Tensor) else scales
     return _resize(
         x,
         scales=torch.tensor(factors, dtype=torch.float64),
@@ -249,10 +263,8 @@ def _grid_sample(
 ) -> Tensor:
     mode = _MODES.get(mode, mode)
     if x.ndim > _IMAGE + 1 or (mode == "bicubic" and x.ndim != _IMAGE):
-        raise RefusedError(
-            f"GridSample: given {describe(x, grid)} and mode {mode!r}; accepted: images, and "
-            "volumes unless cubic"
-        )
+        also = f" and mode {mode!r}"
+        raise refused("GridSample", "images, and volumes unless cubic", x, grid, also=also)
     return functional.grid_sample(
         x, grid.to(x.dtype), mode, padding_mode, align_corners=bool(align_corners)
     )
@@ -350,7 +362,7 @@ kernel("DFT", since=17)(functools.partial(_dft, axis=1))
 def _as_signal(x: Tensor) -> Tensor:
     """Read the last dimension as a real number or as a real and an imaginary part."""
     if not x.numel():
-        raise RefusedError(f"given {describe(x)}; accepted: at least one element")
+        raise refused("Signal", "at least one element", x)
     return x.squeeze(-1) if x.shape[-1] == 1 else torch.view_as_complex(x.contiguous())
 
 
@@ -388,6 +400,6 @@ def _register_window(op_type: str, function: TensorFunction, **options: float) -
     kernel(op_type, since=17)(run)
 
 
-_register_window("HannWindow", torch.hann_window)
-_register_window("HammingWindow", torch.hamming_window, alpha=_HAMMING, beta=1 - _HAMMING)
-_register_window("BlackmanWindow", torch.blackman_window)
+_register_window("HannWindow", named("hann_window"))
+_register_window("HammingWindow", named("hamming_window"), alpha=_HAMMING, beta=1 - _HAMMING)
+_register_window("BlackmanWindow", named("blackman_window"))

@@ -3,22 +3,36 @@
 import math
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.registry import (
+from ortmeter.operators.counts import nothing
+from ortmeter.operators.descriptions import describe
+from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, torch
+from ortmeter.operators.registry import NCHWC, family, kernel, stand_in
+from ortmeter.operators.roundings import Run, growth, rounded, sum_of_products
+from ortmeter.operators.tensors import (
     as_list,
-    describe,
     dtype_of,
-    kernel,
     kernels,
     non_negative,
     positive_axes,
     positive_axis,
-    same_bits,
+    refused,
 )
+from ortmeter.operators.unsigned import same_bits
+
+declare = family("movement")
+declare("Flatten Identity Reshape Squeeze Unsqueeze", cost=nothing, reads="nothing", is_exact=True)
+declare("Shape Size", cost=nothing, reads="nothing")
+declare("Concat ConstantOfShape Expand Pad Tile Transpose", cost=nothing, is_exact=True)
+declare("DepthToSpace SpaceToDepth Split", cost=nothing, is_exact=True)
+declare("Gather GatherElements GatherND Slice", cost=nothing, reads="selection", is_exact=True)
+declare("ScatterElements ScatterND", is_exact=True, bound=sum_of_products)
+declare("Compress OneHot ReverseSequence", is_exact=True)
+declare("EyeLike NonZero Scatter TensorScatter")
+declare("MemcpyFromHost MemcpyToHost", cost=nothing)
+declare("ReorderInput ReorderOutput Upsample", domain=NCHWC, cost=nothing)
 
 
 def _integers(value: Any, like: Tensor) -> Tensor:
@@ -26,15 +40,15 @@ def _integers(value: Any, like: Tensor) -> Tensor:
 
 
 kernels(
-    (
-        ("Shape", 1, lambda x, *, start=0, end=None: _integers(x.shape[slice(start, end)], x)),
-        ("Size", 1, lambda x: _integers(math.prod(x.shape), x)),
-        ("Transpose", 1, lambda x, *, perm=None: x.permute(perm or [*reversed(range(x.ndim))])),
-        ("Tile", 6, lambda x, repeats: x.repeat(repeats.tolist())),
-        ("Concat", 4, lambda *inputs, axis: torch.cat(inputs, axis)),
-    )
+    ("Identity", 1, lambda x: x),
+    ("Shape", 1, lambda x, *, start=0, end=None: _integers(x.shape[slice(start, end)], x)),
+    ("Size", 1, lambda x: _integers(math.prod(x.shape), x)),
+    ("Transpose", 1, lambda x, *, perm=None: x.permute(perm or [*reversed(range(x.ndim))])),
+    ("Tile", 6, lambda x, repeats: x.repeat(repeats.tolist())),
+    ("Concat", 4, lambda *inputs, axis: torch.cat(inputs, axis)),
 )
 kernel("Concat", until=3)(lambda *inputs, axis=1: torch.cat(inputs, axis))
+stand_in("Concat")(lambda *_inputs, axis: lambda *inputs: torch.cat(inputs, axis))
 
 
 @kernel("Reshape")
@@ -67,7 +81,7 @@ def _squeeze(x: Tensor, axes: Any = None) -> Tensor:
     chosen = set(positive_axes(as_list(axes), x.ndim))
     if any(x.shape[axis] != 1 for axis in chosen):
         raise InvalidArgumentError(
-            f"Squeeze: given {describe(x)} and the axes {as_list(axes)}; accepted: axes of size 1"
+            f"Squeeze: given {describe([x])} and the axes {as_list(axes)}; accepted: axes of size 1"
         )
     return x.reshape([size for axis, size in enumerate(x.shape) if axis not in chosen])
 
@@ -82,12 +96,7 @@ def _unsqueeze(x: Tensor, axes: Any) -> Tensor:
 
 @kernel("Split", since=2)
 def _split(
-    x: Tensor,
-    split: Any = None,
-    *,
-    axis: int = 0,
-    num_outputs: int | None = None,
-    n_outputs: int,
+    x: Tensor, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, n_outputs: int
 ) -> tuple[Tensor, ...]:
     """Cut along an axis in parts of the sizes given, or equal but the last."""
     if split is not None:
@@ -131,12 +140,22 @@ def _depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return blocks.reshape(n, depth, h * blocksize, w * blocksize)
 
 
+stand_in("DepthToSpace")(
+    lambda _x, *, blocksize, **_: lambda x: functional.pixel_shuffle(x, blocksize)
+)
+
+
 @kernel("SpaceToDepth")
 def _space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     n, c, h, w = x.shape
     blocks = x.reshape(n, c, h // blocksize, blocksize, w // blocksize, blocksize)
     order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
     return blocks.permute(order).reshape(n, -1, h // blocksize, w // blocksize)
+
+
+stand_in("SpaceToDepth")(
+    lambda _x, *, blocksize, **_: lambda x: functional.pixel_unshuffle(x, blocksize)
+)
 
 
 @kernel("Gather")
@@ -147,10 +166,24 @@ def _gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     return torch.index_select(x, axis, flat).reshape(shape)
 
 
+@stand_in("Gather")
+def _torch_gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> TensorFunction:
+    axis = positive_axis(axis, x.ndim)
+    if axis == 0 and x.ndim == 2:  # noqa: PLR2004 - rows of a table
+        return lambda x, indices: functional.embedding(indices, x)
+    if indices.ndim == 1:
+        return lambda x, indices: torch.index_select(x, axis, indices)
+    where: Any = (*(slice(None),) * axis, indices)
+    return lambda x, _indices: x[where]
+
+
 @kernel("GatherElements", since=11)
 def _gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     places = non_negative(indices, x.shape[axis])
     return same_bits(lambda t: torch.gather(t, axis, places), x)
+
+
+stand_in("GatherElements")(lambda *_, axis=0: lambda x, indices: torch.gather(x, axis, indices))
 
 
 @kernel("GatherND", since=11)
@@ -167,6 +200,12 @@ def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     return x[(*batches, *places)]
 
 
+@stand_in("GatherND")
+def _torch_gather_nd(_x: Tensor, indices: Tensor, **_: Any) -> TensorFunction:
+    where = indices.unbind(-1)
+    return lambda x, _indices: x[where]
+
+
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
@@ -178,6 +217,14 @@ def _scatter_elements(
     if reduction == "none":
         return same_bits(lambda t: torch.scatter(t, axis, places, _alike(updates, t)), x)
     return torch.scatter_reduce(x, axis, places, updates, _REDUCTIONS[reduction])
+
+
+@stand_in("ScatterElements")
+def _torch_scatter(*_inputs: Any, axis: int = 0, reduction: str = "none") -> TensorFunction:
+    if reduction == "none":
+        return lambda x, indices, updates: torch.scatter(x, axis, indices, updates)
+    name = _REDUCTIONS[reduction]
+    return lambda x, indices, updates: torch.scatter_reduce(x, axis, indices, updates, name)
 
 
 @kernel("Scatter", since=9)
@@ -202,6 +249,14 @@ def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str =
     return _scatter_elements(rows, places, values, reduction=reduction).reshape(x.shape)
 
 
+@stand_in("ScatterND")
+def _torch_index_put(
+    _x: Tensor, indices: Tensor, _updates: Any, *, reduction: str = "none"
+) -> TensorFunction:
+    where, adds = indices.unbind(-1), reduction == "add"
+    return lambda x, _indices, updates: torch.index_put(x, where, updates, accumulate=adds)
+
+
 @kernel("TensorScatter", since=24)
 def _tensor_scatter(
     past: Tensor,
@@ -218,10 +273,8 @@ def _tensor_scatter(
     if mode == "circular":
         places = places.remainder(past.shape[dim])
     elif bool((places >= past.shape[dim]).any()):
-        raise RefusedError(
-            f"TensorScatter: given {describe(past, update, write_indices)}; accepted: blocks "
-            "inside the cache, in the mode linear"
-        )
+        accepted = "blocks inside the cache, in the mode linear"
+        raise refused("TensorScatter", accepted, past, update, write_indices)
     shape = [1] * past.ndim
     shape[0], shape[dim] = places.shape
     where = places.reshape(shape).expand(update.shape)
@@ -260,7 +313,7 @@ def _pad(
     x: Tensor, pads: Any, value: Any = None, axes: Any = None, *, mode: str = "constant"
 ) -> Tensor:
     dims = range(x.ndim) if axes is None else positive_axes(as_list(axes), x.ndim)
-    fill = value.reshape(()).item() if isinstance(value, Tensor) else value or 0
+    fill = value.reshape(()).item() if isinstance(value, torch.Tensor) else value or 0
     sizes, count = as_list(pads), len(dims)
     for dim, before, after in zip(dims, sizes[:count], sizes[count:], strict=True):
         start, stop = max(-before, 0), x.shape[dim] - max(-after, 0)
@@ -290,9 +343,20 @@ def _source(places: Tensor, size: int, mode: str, x: Tensor) -> Tensor:
         period = max(2 * (size - 1), 1)
         folded = places.remainder(period)
         return torch.minimum(folded, period - folded).clamp(max=size - 1)
-    raise RefusedError(
-        f"Pad: given {describe(x)} and mode {mode!r}; accepted: constant, reflect, edge, wrap"
-    )
+    raise refused("Pad", "constant, reflect, edge, wrap", x, also=f" and mode {mode!r}")
+
+
+@stand_in("Pad")
+def _torch_pad(
+    x: Tensor, pads: Tensor, fill: Tensor | None = None, *_axes: Any, mode: str = "constant"
+) -> TensorFunction:
+    sizes, rank = pads.tolist(), x.ndim
+    mode = {"edge": "replicate", "wrap": "circular"}.get(mode, mode)
+    pairs = [n for axis in reversed(range(rank)) for n in (sizes[axis], sizes[axis + rank])]
+    while mode != "constant" and len(pairs) > 2 * (rank - 2) and not any(pairs[-2:]):
+        del pairs[-2:]
+    value = None if fill is None else fill.item()
+    return lambda x, *_rest: functional.pad(x, pairs, mode, value)
 
 
 @kernel("ConstantOfShape", since=9)
@@ -301,6 +365,15 @@ def _constant_of_shape(shape: Tensor, *, value: Tensor | None = None) -> Tensor:
     if value is None:
         return torch.zeros(sizes, device=shape.device)
     return value.to(shape.device).reshape(()).expand(sizes).contiguous()
+
+
+def _of_a_range(run: Run) -> Array:
+    """2 roundings of the largest magnitude."""
+    start = np.abs(run.inputs[0].astype(np.float64))
+    return rounded(growth(2) * (2 * start + np.abs(run.exact)), run)
+
+
+declare("Range", bound=_of_a_range)
 
 
 @kernel("Range", since=11)
@@ -316,11 +389,25 @@ def _range(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) 
     return (steps * delta.reshape(()) + start.reshape(())).to(dtype)
 
 
+@stand_in("Range")
+def _torch_arange(*inputs: Tensor, **_: Any) -> TensorFunction:
+    limits, made = [value.item() for value in inputs], inputs[0]
+    return lambda *_limits: torch.arange(*limits, dtype=made.dtype, device=made.device)
+
+
 @kernel("EyeLike", since=9)
 def _eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
     kind = x.dtype if dtype is None else dtype_of("EyeLike", dtype)
     ones = torch.ones(x.shape, device=x.device)
     return torch.triu(torch.tril(ones, k), k).to(kind)
+
+
+@stand_in("EyeLike")
+def _torch_eye(x: Tensor, *, k: int = 0, **_: Any) -> TensorFunction:
+    if k:
+        raise NotImplementedError("torch.eye has the main diagonal only")
+    shape, device = x.shape, x.device
+    return lambda x: torch.eye(*shape, dtype=x.dtype, device=device)
 
 
 @kernel("OneHot", since=9)
@@ -332,3 +419,9 @@ def _one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) 
     shape[dim] = size
     places = torch.arange(size, device=indices.device).reshape(shape)
     return values[(hot == places).to(torch.int64)]
+
+
+@stand_in("OneHot")
+def _torch_one_hot(_indices: Tensor, depth: Tensor, *_values: Any, **_: Any) -> TensorFunction:
+    classes = int(depth)
+    return lambda indices, _depth, _values: functional.one_hot(indices, classes)

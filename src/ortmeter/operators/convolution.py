@@ -6,15 +6,53 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.registry import TensorFunction, describe, kernel, kernels
+from ortmeter.operators.costs import activation
+from ortmeter.operators.counts import Count, Work, reduction, told
+from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, torch
+from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
+from ortmeter.operators.roundings import mean, sum_of_products
+from ortmeter.operators.tensors import kernels, refused
 
 _RANKS = (1, 2, 3)
+
+
+def _conv_flop(work: Work) -> float:
+    """2K an output, and 1 for the bias."""
+    # The fourth input of a fused convolution is added to its result.
+    added = work.has(2) + work.has(3)
+    return (2 * math.prod(work.shape(1)[1:]) + added + activation(work)) * work.out
+
+
+def _conv_transpose_flop(work: Work) -> float:
+    """2K an input, and 1 an output for the bias."""
+    return 2 * work.size(0) * math.prod(work.shape(1)[1:]) + work.out * work.has(2)
+
+
+def _pool_flop(per_window: int) -> Count:
+    def count(work: Work) -> float:
+        window: int = math.prod(work.attributes["kernel_shape"])
+        return (window + per_window) * work.out
+
+    return told(count, f"size of the window{per_window or ''} an output")
+
+
+declare = family("convolution")
+declare("Conv", cost=_conv_flop, bound=sum_of_products)
+declare("ConvTranspose", cost=_conv_transpose_flop, bound=sum_of_products)
+declare("ConvInteger")
+declare("FusedConv", domain=MICROSOFT, cost=_conv_flop)
+
+declare_pool = family("other")
+declare_pool("MaxPool", cost=_pool_flop(-1), is_exact=True)
+declare_pool("AveragePool", cost=_pool_flop(0), bound=mean)
+declare_pool("GlobalMaxPool", cost=reduction(terms=1, results=-1), is_exact=True)
+declare_pool("GlobalAveragePool", cost=reduction(terms=1, results=0), bound=mean)
+declare_pool("MaxUnpool", is_exact=True)
+declare_pool("Col2Im GlobalLpPool LpPool")
+declare_pool("NhwcMaxPool", domain=MICROSOFT, is_exact=True)
 
 
 def _of_rank(name: str, rank: int) -> TensorFunction:
@@ -98,9 +136,7 @@ def _window(
         extra = tuple(_extra(*dimension) for dimension in geometry)
     geometry = zip(sizes, before, after, extra, spans, strict=True)
     if any(sum(lengths) < span for *lengths, span in geometry):
-        raise RefusedError(
-            f"given {describe(x)} and windows of {spans}; accepted: a window inside, at least"
-        )
+        raise refused("Window", "a window inside, at least", x, also=f" and windows of {spans}")
     return _Window(tuple(kernel_shape), steps, gaps, tuple(before), tuple(after), extra)
 
 
@@ -128,9 +164,7 @@ def _extra(size: int, span: int, stride: int, before: int, after: int) -> int:
 
 def _check_rank(op_type: str, x: Tensor) -> None:
     if x.ndim - 2 not in _RANKS:
-        raise RefusedError(
-            f"{op_type}: given {describe(x)}; accepted: 1, 2 or 3 spatial dimensions"
-        )
+        raise refused(op_type, "1, 2 or 3 spatial dimensions", x)
 
 
 @kernel("Conv", options_of=_window)
@@ -152,6 +186,24 @@ def _conv(
     x = x if frame.is_symmetric else frame.pad(x)
     function = _of_rank("conv", x.ndim - 2)
     return function(x, weight, bias, frame.strides, padding, frame.dilations, group)
+
+
+def _slides(
+    size: Sequence[int], pads: Sequence[int] = (), auto_pad: str = "NOTSET", **_: Any
+) -> tuple[int, ...]:
+    """Return the padding that torch can do, the same at both ends."""
+    before, after = _explicit([*pads], len(size))
+    if before != after or auto_pad != "NOTSET":
+        raise NotImplementedError(f"pads={pads}")
+    return tuple(before)
+
+
+@stand_in("Conv")
+def _torch_conv(x: Tensor, weight: Tensor, *_bias: Any, **attributes: Any) -> TensorFunction:
+    pads, function = _slides(weight.shape[2:], **attributes), _of_rank("conv", x.ndim - 2)
+    strides, dilations = (attributes.get(name, 1) for name in ("strides", "dilations"))
+    groups = attributes.get("group", 1)
+    return lambda x, weight, bias=None: function(x, weight, bias, strides, pads, dilations, groups)
 
 
 def _conv_by_channel(x: Tensor, weight: Tensor, bias: Tensor | None, frame: _Window) -> Tensor:
@@ -250,7 +302,7 @@ def _col2im(
     image, block = image_shape.tolist(), block_shape.tolist()
     before, after = _explicit(pads, len(image))
     if len(image) != 2:  # noqa: PLR2004 - what torch folds
-        raise RefusedError(f"Col2Im: given {describe(x)}, image {image}; accepted: 2 dimensions")
+        raise refused("Col2Im", "2 dimensions", x, also=f", image {image}")
     padded = [size + first + last for size, first, last in zip(image, before, after, strict=True)]
     gaps, steps = tuple(dilations or (1, 1)), tuple(strides or (1, 1))
     y = functional.fold(x, tuple(padded), tuple(block), gaps, 0, steps)
@@ -302,7 +354,7 @@ def _max_pool(
     **geometry: Any,
 ) -> Any:
     if len(kernel_shape) not in _RANKS:
-        raise RefusedError(f"MaxPool: given {describe(x)}; accepted: 1 to 3 dimensions")
+        raise refused("MaxPool", "1 to 3 dimensions", x)
     frame = _window(x, kernel_shape, ceil_mode, **geometry)
     if x.element_size() == 1:  # exact in float32, which torch pools
         got = _maxima(x.to(torch.float32), frame, storage_order, n_outputs)
@@ -345,6 +397,24 @@ def _positions(
     return flat + images.reshape(x.shape[:2] + (1,) * len(spatial))
 
 
+def _pool(op_type: str, name: str) -> None:
+    @stand_in(op_type)
+    def make(_x: Tensor, *, kernel_shape: Sequence[int], **attributes: Any) -> TensorFunction:
+        function = _of_rank(f"{name}_pool", len(kernel_shape))
+        options: dict[str, Any] = {"stride": attributes.get("strides", 1)}
+        options["padding"] = _slides(kernel_shape, **attributes)
+        options["ceil_mode"] = bool(attributes.get("ceil_mode", 0))
+        if name == "avg":
+            options["count_include_pad"] = bool(attributes.get("count_include_pad", 0))
+        else:
+            options["dilation"] = attributes.get("dilations", 1)
+        return lambda x: function(x, kernel_shape, **options)
+
+
+_pool("AveragePool", "avg")
+_pool("MaxPool", "max")
+
+
 @kernel("MaxUnpool", since=9)
 def _max_unpool(
     x: Tensor,
@@ -379,9 +449,30 @@ def _global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
 
 
 kernels(
-    (
-        ("GlobalAveragePool", 1, lambda x: torch.mean(x, _spatial(x), keepdim=True)),
-        ("GlobalMaxPool", 1, lambda x: torch.amax(x, _spatial(x), keepdim=True)),
-        ("GlobalLpPool", 2, _global_lp_pool),
-    )
+    ("GlobalAveragePool", 1, lambda x: torch.mean(x, _spatial(x), keepdim=True)),
+    ("GlobalMaxPool", 1, lambda x: torch.amax(x, _spatial(x), keepdim=True)),
+    ("GlobalLpPool", 2, _global_lp_pool),
 )
+
+
+def windows(
+    x: Array, shape: Sequence[int], pads: Sequence[int], strides: Sequence[int], first: int
+) -> Array:
+    """List the windows of an image whose spatial axes start at *first*; NaN beyond its borders."""
+    rank = len(shape)
+    pads = pads or [0] * 2 * rank
+    around = [(0, 0)] * x.ndim
+    around[first : first + rank] = zip(pads[:rank], pads[rank:], strict=True)
+    axes = tuple(range(first, first + rank))
+    padded = np.pad(x.astype(np.float64), around, constant_values=np.nan)
+    views = np.lib.stride_tricks.sliding_window_view(padded, tuple(shape), axes)
+    steps = [slice(None)] * x.ndim
+    steps[first : first + rank] = [slice(None, None, step) for step in strides or [1] * rank]
+    return views[tuple(steps)].reshape((*views[tuple(steps)].shape[: x.ndim], -1))
+
+
+@definition("NhwcMaxPool")
+def _max_pool_of_rows(
+    x: Array, *, kernel_shape: Sequence[int], pads: Sequence[int] = (), strides: Sequence[int] = ()
+) -> Array:
+    return np.asarray(np.nanmax(windows(x, kernel_shape, pads, strides, 1), -1).astype(x.dtype))

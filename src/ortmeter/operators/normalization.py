@@ -4,19 +4,107 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.movement import flatten
-from ortmeter.evaluator.torch_kernels.registry import (
-    TensorFunction,
-    describe,
-    dtype_of,
-    kernel,
-    widened,
-)
+from ortmeter.operators.counts import Count, Work, told
+from ortmeter.operators.late import Array, Dtype, Tensor, TensorFunction, functional, torch
+from ortmeter.operators.movement import flatten
+from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
+from ortmeter.operators.roundings import Run, growth, product, rounded
+from ortmeter.operators.tensors import dtype_of, named, refused, widened
+
+
+def _softmax_flop(*, per_row: int) -> Count:
+    def count(work: Work) -> float:
+        length = work.shape(0)[work.integer("axis", -1)]
+        return 5 * work.size(0) + per_row * (work.size(0) // max(length, 1))
+
+    return told(count, f"5 an input, {per_row} a row")
+
+
+def _normalization_flop(per_element: int, *, skip: bool = False) -> Count:
+    """Count a normalization over the last axes: mean, variance, division, scale and bias."""
+
+    def count(work: Work) -> float:
+        rows = math.prod(work.shape(0)[: work.integer("axis", -1)])
+        added = 1 + work.has(3) + work.has(4) if skip else work.has(2)
+        return (per_element + added) * work.size(0) + 2 * rows
+
+    return told(count, f"{per_element} an input, 1 for what is added, 2 a row")
+
+
+def _instance_flop(work: Work) -> float:
+    """7 an input, 2 a channel."""
+    return 7 * work.size(0) + 2 * math.prod(work.shape(0)[:2])
+
+
+def _batch_flop(work: Work) -> float:
+    """2 an input, 5 a channel."""
+    # A scale and a bias for each channel first (+, sqrt, /, *, -), then one of each per element.
+    return 2 * work.size(0) + 5 * work.size(1)
+
+
+def _batch_bound(run: Run) -> Array:
+    """8 roundings of each term of ``(x - mean) scale / sigma + bias``, in any order."""
+    x, *columns = (array.astype(np.float64) for array in run.inputs)
+    shape = (-1, *[1] * (x.ndim - 2))
+    scale, bias, mean, variance = (np.reshape(column, shape) for column in columns)
+    sigma = np.sqrt(variance + run.options.get("epsilon", 1e-5))
+    terms = np.abs(scale / sigma) * (np.abs(x) + np.abs(mean)) + np.abs(bias)
+    return rounded(growth(8) * terms, run)
+
+
+def _layer_bound(run: Run) -> Array:
+    """Roundings of the mean, the variance and the scaling."""
+    x, *columns = run.inputs
+    axis = run.options.get("axis", -1)
+    whole = [np.broadcast_to(a, x.shape[axis:]).reshape(-1) for a in columns]
+    return _normalized(run, x.reshape((*x.shape[:axis], -1)), whole)
+
+
+def _group_bound(run: Run) -> Array:
+    """Roundings of the mean, the variance and the scaling, of a channel or a group."""
+    x, *columns = run.inputs
+    groups, inside = int(run.options.get("num_groups", x.shape[1])), math.prod(x.shape[1:])
+    whole = [np.repeat(c, inside // c.size).reshape((groups, -1)) for c in columns]
+    return _normalized(run, x.reshape((x.shape[0], groups, -1)), whole)
+
+
+def _normalized(run: Run, rows: Array, columns: Sequence[Array]) -> Array:
+    from ortmeter.discrepancy.bounds import layer_norm_error_bound
+
+    scale, bias = (*columns, np.zeros(1, run.dtype))[:2]
+    epsilon = run.options.get("epsilon", 1e-5)
+    errors = layer_norm_error_bound(rows, dtype=run.dtype, epsilon=epsilon, scale=scale, bias=bias)
+    return errors.reshape(run.exact.shape)
+
+
+def _along_axis(run: Run) -> float:
+    return float(run.inputs[0].shape[run.options.get("axis", -1)] + 2)
+
+
+def _from_axis(run: Run) -> float:
+    return math.prod(run.inputs[0].shape[run.options.get("axis", -1) :]) / 2 + 6
+
+
+declare = family("normalization")
+declare("Softmax", kind="attention", cost=_softmax_flop(per_row=-2))
+declare("LogSoftmax", kind="attention", cost=_softmax_flop(per_row=-1))
+declare("Hardmax", kind="other", is_exact=True)
+_RMS = product(_from_axis, "half a rounding a term, and 6")
+declare("LayerNormalization", cost=_normalization_flop(6), bound=_layer_bound)
+declare("RMSNormalization", cost=_normalization_flop(4), cpu_types="f32 f16", bound=_RMS)
+declare("SimplifiedLayerNormalization", cost=_normalization_flop(4))
+declare("InstanceNormalization", cost=_instance_flop, bound=_group_bound)
+declare("GroupNormalization", bound=_group_bound)
+declare("BatchNormalization", cost=_batch_flop, bound=_batch_bound)
+declare("LpNormalization", bound=product(_along_axis, "a rounding a term, and 2"))
+declare("LRN MeanVarianceNormalization")
+declare("Dropout", kind="other", is_exact=True)
+declare = family("normalization", domain=MICROSOFT)
+declare("SkipLayerNormalization", cost=_normalization_flop(6, skip=True))
+declare("SkipSimplifiedLayerNormalization", cost=_normalization_flop(4, skip=True))
+declare("EmbedLayerNormalization")
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
@@ -38,12 +126,9 @@ def _register_softmax(op_type: str, function: Callable[[Tensor, int], Tensor]) -
     kernel(op_type, since=13)(along)
 
 
-for _op, _function in (
-    ("Softmax", torch.softmax),
-    ("LogSoftmax", torch.log_softmax),
-    ("Hardmax", _hardmax),
-):
-    _register_softmax(_op, _function)
+_register_softmax("Softmax", named("softmax"))
+_register_softmax("LogSoftmax", named("log_softmax"))
+_register_softmax("Hardmax", _hardmax)
 
 
 def _over_last_axes(
@@ -52,7 +137,7 @@ def _over_last_axes(
     *weights: Tensor | None,
     axis: int,
     epsilon: float,
-    stash: torch.dtype,
+    stash: Dtype,
 ) -> Tensor:
     """Normalize in the type asked for; in float32, torch does so by itself for narrower types."""
     shape = x.shape[axis:]
@@ -171,6 +256,13 @@ def _lrn(
     return (wide / (sums * (alpha / size) + bias) ** beta).to(x.dtype)
 
 
+@stand_in("LRN")
+def _torch_lrn(
+    _x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
+) -> TensorFunction:
+    return lambda x: functional.local_response_norm(x, size, alpha, beta, bias)
+
+
 @kernel("BatchNormalization", since=7)
 def _batch_normalization_of_inference(
     x: Tensor,
@@ -182,9 +274,9 @@ def _batch_normalization_of_inference(
 ) -> Any:
     """Refuse, before opset 14, training and the statistics of each pixel."""
     if n_outputs > 1 or not spatial:
-        raise RefusedError(
-            f"BatchNormalization: given {describe(x)}, spatial={spatial}, momentum={momentum} and "
-            f"{n_outputs} outputs; accepted before opset 14: spatial=1 and one output"
+        also = f", spatial={spatial}, momentum={momentum} and {n_outputs} outputs"
+        raise refused(
+            "BatchNormalization", "spatial=1 and one output before opset 14", x, also=also
         )
     return _batch_normalization(x, *given, epsilon=epsilon)
 
@@ -234,8 +326,38 @@ def _dropout(
 ) -> Any:
     """Return the input; nothing is drawn."""
     if training_mode is not None and bool(training_mode) and (ratio is None or float(ratio)):
-        raise RefusedError(
-            f"Dropout: given {describe(x, ratio, training_mode)} and seed={seed}; accepted: "
-            "inference, or a ratio of 0"
-        )
+        also = f" and seed={seed}"
+        raise refused("Dropout", "inference, or a ratio of 0", x, ratio, training_mode, also=also)
     return (x, torch.ones_like(x, dtype=torch.bool)) if n_outputs > 1 else x
+
+
+def _define_layer_norm(x: Array, scale: Array, bias: Array | float | None, epsilon: float) -> Array:
+    centred = x - x.mean(-1, keepdims=True)
+    normalized = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + epsilon)
+    return np.asarray(normalized * scale + (0 if bias is None else bias))
+
+
+@definition("SkipLayerNormalization")
+def _skip_layer_norm(
+    x: Array,
+    skip: Array,
+    scale: Array,
+    beta: Array | None = None,
+    bias: Array | None = None,
+    *,
+    epsilon: float = 1e-12,
+) -> Array:
+    return _define_layer_norm(x + skip + (0 if bias is None else bias), scale, beta, epsilon)
+
+
+@definition("SkipSimplifiedLayerNormalization")
+def _skip_rms_norm(x: Array, skip: Array, scale: Array, *, epsilon: float = 1e-12) -> Array:
+    total = x + skip
+    return np.asarray(total / np.sqrt(np.square(total).mean(-1, keepdims=True) + epsilon) * scale)
+
+
+@definition("EmbedLayerNormalization")
+def _embed_layer_norm(*inputs: Array, epsilon: float = 1e-12) -> tuple[Array, Array]:
+    ids, segments, words, places, kinds, scale, bias = inputs
+    total = words[ids] + places[: ids.shape[1]] + kinds[segments]
+    return _define_layer_norm(total, scale, bias, epsilon), np.zeros(len(ids), np.int32)

@@ -6,7 +6,7 @@ import onnx.helper
 import onnx.shape_inference
 import pytest
 
-from ortmeter.runtime.costs import Cost, node_cost
+from ortmeter.operators.costs import Cost, node_cost
 from ortmeter.runtime.models import sample_cnn
 
 

@@ -1,6 +1,8 @@
-"""Tests of the table of kernels: opsets, defaults of attributes, refusals."""
+"""Tests of the table of operators: one entry each, opsets, defaults of attributes, refusals."""
 
 import inspect
+import subprocess
+import sys
 
 import numpy as np
 import onnx.defs
@@ -8,15 +10,51 @@ import pytest
 import torch
 from kernel_checks import case, run_kernel
 
-from ortmeter.errors import OrtMeterError
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels import find_kernel, registry
+from ortmeter.errors import OrtMeterError, RefusedError
+from ortmeter.operators import Operator, find_kernel, find_operator, known_operators
+from ortmeter.operators.kinds import KINDS
+from ortmeter.operators.registry import family
 
 ENTRIES = {
-    f"{op_type}-{entry.since}": (op_type, entry)
-    for op_type, entries in sorted(registry._ENTRIES.items())
-    for entry in entries
+    f"{operator.name}-{entry.since}": (operator.name, entry)
+    for operator in known_operators()
+    for entry in operator.kernels
 }
+
+
+LIGHT = """
+import sys
+from ortmeter.operators import known_operators
+from ortmeter.operators.counts import Work
+from ortmeter.operators.kinds import kind_of
+work = Work([(2, 3)] * 4, (2, 3), {"kernel_shape": [1]})
+facets = [(o.bound, o.definition, o.cuda_opsets, kind_of(o.name)) for o in known_operators()]
+flop = [operator.cost(work) for operator in known_operators() if operator.cost]
+heavy = {"torch", "scipy", "pandas", "onnxruntime"}
+print(len(facets) > 200, len(flop) > 80, heavy & set(sys.modules))
+"""
+
+
+def test_what_is_asked_of_an_operator_imports_no_torch_but_for_its_kernels():
+    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True set()\n"
+
+
+def test_an_operator_is_declared_once_and_has_a_kind():
+    with pytest.raises(ValueError, match="Relu is declared twice"):
+        family("elementwise")("Relu")
+    operators = known_operators()
+    assert {operator.kind for operator in operators} <= KINDS.keys()
+    assert all(find_operator(o.name, o.domain) is o for o in operators)
+    assert find_operator("Relu", "ai.onnx") is find_operator("Relu")
+    assert find_operator("Relu", "com.microsoft") == Operator("Relu", "com.microsoft")
+
+
+def test_what_is_exact_or_quantized_is_no_sum():
+    for operator in known_operators():
+        exceptions = {"ScatterElements", "ScatterND"}  # they may add
+        assert not (operator.is_exact and operator.bound) or operator.name in exceptions
+        assert not operator.is_quantized or operator.bound
 
 
 def schemas_of(op_type, entry):

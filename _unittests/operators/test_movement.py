@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from kernel_checks import assert_agrees, assert_same, case, run_kernel, run_ort, run_reference
 
-from ortmeter.errors import InvalidArgumentError
-from ortmeter.evaluator.kernels import RefusedError
+from ortmeter.errors import InvalidArgumentError, RefusedError
 
 RNG = np.random.default_rng(0)
 

@@ -3,12 +3,16 @@
 import math
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.registry import by_heads, describe, dtype_of, kernel
+from ortmeter.operators.late import Array, Dtype, Tensor, TensorFunction, functional, special, torch
+from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
+from ortmeter.operators.tensors import by_heads, dtype_of, refused
+
+declare = family("attention")
+declare("Attention RotaryEmbedding", cpu_types="f32 f16")
+declare("GroupQueryAttention", domain=MICROSOFT, cpu_types="f32 f16")
+declare("Attention MultiHeadAttention RotaryEmbedding", domain=MICROSOFT)
 
 _PACKED = 3  # rank of (batch, sequence, heads * size)
 _RAW, _CAPPED, _BIASED, _PROBABILITIES = range(4)  # values of qk_matmul_output_mode
@@ -22,7 +26,7 @@ def _allowed(
     is_causal: int,
     left: int,
     right: int,
-    device: torch.device,
+    device: Any,
 ) -> Tensor | None:
     """Return True where a query sees a key, besides the mask; None when every key is seen."""
     if valid is None and not (is_causal or left >= 0 or right >= 0):
@@ -105,10 +109,8 @@ def _attention(  # noqa: PLR0917 - the inputs of the operator
 
 def _unpack(x: Tensor, heads: int | None) -> Tensor:
     if heads is None:
-        raise RefusedError(
-            f"Attention: given {describe(x)} and no number of heads; accepted: "
-            "4 dimensions, or q_num_heads and kv_num_heads"
-        )
+        accepted = "4 dimensions, or q_num_heads and kv_num_heads"
+        raise refused("Attention", accepted, x, also=" and no number of heads")
     return by_heads(x, heads)
 
 
@@ -154,7 +156,7 @@ def _detailed(
     *,
     scale: float,
     softcap: float,
-    precision: torch.dtype,
+    precision: Dtype,
     mode: int,
 ) -> tuple[Tensor, Tensor]:
     """Compute the steps one by one; return the result and the scores of the step asked for."""
@@ -171,6 +173,16 @@ def _detailed(
     probabilities = probabilities.to(q.dtype)
     steps = {_RAW: raw, _CAPPED: capped, _BIASED: biased, _PROBABILITIES: probabilities}
     return probabilities @ v, steps[mode]
+
+
+@stand_in("Attention")
+def _torch_attention(
+    q: Tensor, k: Tensor, *_others: Any, is_causal: int = 0, scale: float | None = None, **_: Any
+) -> TensorFunction:
+    causal, grouped = bool(is_causal), q.shape[1] != k.shape[1]
+    return lambda q, k, v, mask=None: functional.scaled_dot_product_attention(
+        q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=grouped
+    )
 
 
 @kernel("RotaryEmbedding", since=23)
@@ -196,3 +208,73 @@ def _rotary_embedding(
     turned = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
     y = torch.cat((turned, kept), -1)
     return y.flatten(2) if x.ndim == _PACKED else y.transpose(1, 2)
+
+
+@definition("RotaryEmbedding")
+def _rotate(x: Array, places: Array, cos: Array, sin: Array, *, interleaved: int = 0) -> Array:
+    """Rotate the pairs of elements of (batch, heads, rows, size) by the angles of the places."""
+    cos, sin = cos[places][:, None], sin[places][:, None]
+    if interleaved:
+        left, right = x[..., ::2], x[..., 1::2]
+        pair = (left * cos - right * sin, left * sin + right * cos)
+        return np.stack(pair, axis=-1).reshape(x.shape)
+    left, right = np.split(x, 2, axis=-1)
+    return np.concatenate([left * cos - right * sin, left * sin + right * cos], axis=-1)
+
+
+def _heads(x: Array, count: int) -> Array:
+    return np.swapaxes(x.reshape((*x.shape[:2], count, -1)), 1, 2)
+
+
+def _attend(q: Array, k: Array, v: Array, hidden: Array | None = None) -> Array:
+    """Attend, by heads, to the keys that are not hidden; return (batch, rows, all the heads)."""
+    scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1])
+    if hidden is not None:
+        scores = np.where(hidden, -np.inf, scores)
+    rows = np.swapaxes(special.softmax(scores, axis=-1) @ v, 1, 2)
+    return np.asarray(rows.reshape((*rows.shape[:2], -1)))
+
+
+def _after(rows: int, keys: int) -> Array:
+    """Say which keys come after a row, the last row being that of the last key."""
+    return np.arange(keys) > np.arange(keys - rows, keys)[:, None]
+
+
+@definition("MultiHeadAttention")
+def _multi_head(
+    q: Array,
+    k: Array,
+    v: Array,
+    bias: Array | None = None,
+    *,
+    num_heads: int = 1,
+    unidirectional: int = 0,
+) -> Array:
+    parts = np.split(bias, 3) if bias is not None else (0, 0, 0)
+    q, k, v = (_heads(x + part, num_heads) for x, part in zip((q, k, v), parts, strict=True))
+    return _attend(q, k, v, _after(q.shape[2], k.shape[2]) if unidirectional else None)
+
+
+@definition("Attention")
+def _packed_attention(x: Array, weights: Array, bias: Array, *, num_heads: int = 1) -> Array:
+    return _multi_head(*np.split(x @ weights + bias, 3, axis=-1), num_heads=num_heads)
+
+
+@definition("GroupQueryAttention")
+def _grouped(
+    *inputs: Any, num_heads: int = 1, kv_num_heads: int = 1, do_rotary: int = 0
+) -> tuple[Array, ...]:
+    """Attend to the past and to the new rows; all the batches have the same length."""
+    q, k, v, past_k, past_v, lengths, _total, *angles = inputs
+    (last,) = set(lengths.ravel().tolist())
+    rows = q.shape[1]
+    queries, new_k = _heads(q, num_heads), _heads(k, kv_num_heads)
+    if do_rotary:
+        places = np.tile(np.arange(last + 1 - rows, last + 1), (len(q), 1))
+        queries, new_k = (_rotate(x, places, *angles) for x in (queries, new_k))
+    keys, values = (
+        new if past is None else np.concatenate([past, new], axis=2)
+        for past, new in ((past_k, new_k), (past_v, _heads(v, kv_num_heads)))
+    )
+    k, v = (np.repeat(x, num_heads // kv_num_heads, axis=1) for x in (keys, values))
+    return _attend(queries, k, v, _after(rows, keys.shape[2])), keys, values

@@ -2,10 +2,14 @@
 
 from typing import Any
 
-import torch
-from torch import Tensor
+from ortmeter.operators.late import Tensor, torch
+from ortmeter.operators.registry import family, kernel
+from ortmeter.operators.tensors import as_list, kernels
 
-from ortmeter.evaluator.torch_kernels.registry import as_list, kernel, kernels
+declare = family("other")
+declare("ConcatFromSequence SplitToSequence", kind="movement")
+declare("SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength")
+declare("Optional OptionalGetElement OptionalHasElement")
 
 
 def _insert(sequence: list[Tensor], tensor: Tensor, position: Tensor | None = None) -> list[Tensor]:
@@ -21,7 +25,7 @@ def _erase(sequence: list[Tensor], position: Tensor | None = None) -> list[Tenso
 
 
 def _length(sequence: list[Tensor]) -> Tensor:
-    device = sequence[0].device if sequence and isinstance(sequence[0], Tensor) else None
+    device = sequence[0].device if sequence and isinstance(sequence[0], torch.Tensor) else None
     return torch.tensor(len(sequence), dtype=torch.int64, device=device)
 
 
@@ -30,22 +34,20 @@ def _concat(sequence: list[Tensor], *, axis: int, new_axis: int = 0) -> Tensor:
 
 
 def _has_element(x: Any = None) -> Tensor:
-    return torch.tensor(x is not None, device=x.device if isinstance(x, Tensor) else None)
+    return torch.tensor(x is not None, device=x.device if isinstance(x, torch.Tensor) else None)
 
 
 kernels(
-    (
-        ("SequenceConstruct", 11, lambda *inputs: list(inputs)),
-        ("SequenceEmpty", 11, lambda *, dtype=1: []),  # noqa: ARG005 - what it would hold
-        ("SequenceAt", 11, lambda sequence, position: sequence[int(position)]),
-        ("SequenceErase", 11, _erase),
-        ("SequenceInsert", 11, _insert),
-        ("SequenceLength", 11, _length),
-        ("ConcatFromSequence", 11, _concat),
-        ("Optional", 15, lambda x=None, *, type=None: x),  # noqa: A006, ARG005 - what it would hold
-        ("OptionalHasElement", 15, _has_element),
-        ("OptionalGetElement", 15, lambda x: x),
-    )
+    ("SequenceConstruct", 11, lambda *inputs: list(inputs)),
+    ("SequenceEmpty", 11, lambda *, dtype=1: []),  # noqa: ARG005 - what it would hold
+    ("SequenceAt", 11, lambda sequence, position: sequence[int(position)]),
+    ("SequenceErase", 11, _erase),
+    ("SequenceInsert", 11, _insert),
+    ("SequenceLength", 11, _length),
+    ("ConcatFromSequence", 11, _concat),
+    ("Optional", 15, lambda x=None, *, type=None: x),  # noqa: A006, ARG005 - what it would hold
+    ("OptionalHasElement", 15, _has_element),
+    ("OptionalGetElement", 15, lambda x: x),
 )
 
 

@@ -4,25 +4,22 @@ import functools
 import math
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.registry import (
-    BITS,
-    ORDER,
-    WIDER,
-    TensorFunction,
-    describe,
-    detoured,
-    direct,
-    dtype_of,
-    kernel,
-    kernels,
-    widened,
-)
+from ortmeter.operators.counts import Work, between_inputs, nothing, per_element
+from ortmeter.operators.descriptions import describe
+from ortmeter.operators.late import Array, Dtype, Tensor, TensorFunction, functional, special, torch
+from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
+from ortmeter.operators.roundings import mean, once, product, sum_of_products
+from ortmeter.operators.tensors import dtype_of, kernels, refused, widened
+from ortmeter.operators.unsigned import BITS, ORDER, WIDER, Detour, detoured, direct
+
+declare = family("elementwise")
+_ONE = {"cost": per_element(1)}
+_ROUNDED = _ONE | {"bound": once}
+_EXACT = _ONE | {"is_exact": True}
+_SOFTSIGN = product(lambda _run: 3, "3 roundings")  # a kernel may multiply by an inverse
 
 
 def _divide(x: Tensor, y: Tensor) -> Tensor:
@@ -30,47 +27,47 @@ def _divide(x: Tensor, y: Tensor) -> Tensor:
     return torch.div(x, y, rounding_mode=None if x.is_floating_point() else "trunc")
 
 
-def _fold(function: TensorFunction) -> TensorFunction:
-    return lambda *inputs: functools.reduce(function, inputs)
+def _fold(name: str) -> TensorFunction:
+    return lambda *inputs: functools.reduce(getattr(torch, name), inputs)
 
 
-for _op, _since, _function, _detour in (
-    ("Add", 7, torch.add, BITS),
-    ("Sub", 7, torch.sub, BITS),
-    ("Mul", 7, torch.mul, BITS),
-    ("Div", 7, _divide, WIDER),
-    ("Max", 8, _fold(torch.maximum), ORDER),
-    ("Min", 8, _fold(torch.minimum), ORDER),
-    ("Sum", 8, _fold(torch.add), WIDER),
-    ("BitwiseAnd", 18, torch.bitwise_and, BITS),
-    ("BitwiseOr", 18, torch.bitwise_or, BITS),
-    ("BitwiseXor", 18, torch.bitwise_xor, BITS),
-    ("BitwiseNot", 18, torch.bitwise_not, BITS),
-    ("Equal", 7, torch.eq, BITS),
-    ("Greater", 7, torch.gt, ORDER),
-    ("GreaterOrEqual", 12, torch.ge, ORDER),
-    ("Less", 7, torch.lt, ORDER),
-    ("LessOrEqual", 12, torch.le, ORDER),
-    ("And", 7, torch.logical_and, BITS),
-    ("Or", 7, torch.logical_or, BITS),
-    ("Xor", 7, torch.logical_xor, BITS),
-    ("Not", 1, torch.logical_not, BITS),
-    ("Where", 9, torch.where, BITS),
-    ("HardSwish", 14, functional.hardswish, WIDER),
-    ("Mish", 18, functional.mish, WIDER),
-    ("Softsign", 1, functional.softsign, WIDER),
-):
-    direct(_op, _function, since=_since, detour=_detour)
+# By opset: operators, with the name of the function of torch when it is another one.
+_TABLE: tuple[tuple[int, Detour, dict[str, Any], str], ...] = (
+    (1, BITS, _ONE, "Not:logical_not"),
+    (1, WIDER, {"cost": per_element(3), "bound": _SOFTSIGN}, "Softsign:nn.functional.softsign"),
+    (6, WIDER, _EXACT, "Abs Ceil Floor Neg Relu"),
+    (6, WIDER, _ROUNDED, "Reciprocal Sqrt"),
+    (6, WIDER, _ONE, "Exp Log Tanh"),
+    (6, WIDER, {"cost": per_element(4)}, "Sigmoid"),
+    (7, BITS, _ROUNDED, "Add Mul Sub"),
+    (7, BITS, _ONE, "And:logical_and Equal:eq Or:logical_or Xor:logical_xor"),
+    (7, ORDER, _ONE, "Greater:gt Less:lt"),
+    (7, WIDER, _ONE, "Cos Sin Tan"),
+    (7, WIDER, {}, "Acos Asin Atan"),
+    (9, BITS, {"cost": nothing, "is_exact": True}, "Where"),
+    (9, WIDER, {}, "Acosh Asinh Atanh Cosh Sinh"),
+    (11, WIDER, _EXACT, "Round"),
+    (12, ORDER, _ONE, "GreaterOrEqual:ge LessOrEqual:le"),
+    (14, WIDER, {"cost": per_element(5)}, "HardSwish:nn.functional.hardswish"),
+    (18, BITS, {}, "BitwiseAnd:bitwise_and BitwiseNot:bitwise_not"),
+    (18, BITS, {}, "BitwiseOr:bitwise_or BitwiseXor:bitwise_xor"),
+    (18, WIDER, {}, "Mish:nn.functional.mish"),
+)
+for _since, _detour, _facets, _names in _TABLE:
+    for _name in _names.split():
+        _op, _, _function = _name.partition(":")
+        declare(_op, **_facets)
+        direct(_op, _function or _op.lower(), since=_since, detour=_detour)
 
-# By opset, those that have the name of the function of torch.
-for _since, _names in (
-    (6, "Abs Ceil Exp Floor Log Neg Reciprocal Relu Sigmoid Sqrt Tanh"),
-    (7, "Acos Asin Atan Cos Sin Tan"),
-    (9, "Acosh Asinh Atanh Cosh Sinh"),
-    (11, "Round"),
-):
-    for _op in _names.split():
-        direct(_op, getattr(torch, _op.lower()), since=_since)
+declare("Div", **_ROUNDED)
+declare("Max Min", cost=between_inputs, is_exact=True)
+declare("Sum", cost=between_inputs, bound=sum_of_products)
+direct("Div", _divide, since=7)
+direct("Max", _fold("maximum"), since=8, detour=ORDER)
+direct("Min", _fold("minimum"), since=8, detour=ORDER)
+direct("Sum", _fold("add"), since=8)
+
+declare("Mod", **_EXACT)
 
 
 @kernel("Mod", since=10)
@@ -90,6 +87,9 @@ def _floor_mod(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(rest == 0, torch.copysign(rest, y), moved)
 
 
+declare("Pow", **_ONE)
+
+
 @kernel("Pow", since=7)
 def _power(x: Tensor, y: Tensor) -> Tensor:
     """Power, in the type of the base."""
@@ -102,10 +102,11 @@ def _power(x: Tensor, y: Tensor) -> Tensor:
         return torch.pow(x.to(torch.float64), y.to(torch.float64)).to(x.dtype)
     exponent = y.to(torch.int64)
     if torch.uint64 in (x.dtype, y.dtype) and x.dtype != y.dtype and (exponent < 0).any():
-        raise RefusedError(
-            f"Pow: given {describe(x, y)}; accepted: exponents from 0 to 2**63 - 1 for integers"
-        )
+        raise refused("Pow", "exponents from 0 to 2**63 - 1 for integers", x, y)
     return torch.pow(x.to(torch.int64), exponent).to(x.dtype)
+
+
+declare("BitShift")
 
 
 @kernel("BitShift", since=11)
@@ -134,6 +135,9 @@ def _readable(x: Tensor) -> Tensor:
     return x.to(torch.float32) if x.element_size() == 1 else x
 
 
+declare("IsInf IsNaN", **_ONE)
+
+
 @kernel("IsInf", since=10)
 def _is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
     x = _readable(x)
@@ -146,7 +150,10 @@ def _is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) ->
 
 def _check_floating(op_type: str, x: Tensor) -> None:
     if not x.is_floating_point():
-        raise RefusedError(f"{op_type}: given {describe(x)}; accepted: floating-point types")
+        raise refused(op_type, "floating-point types", x)
+
+
+declare("Erf", **_ONE)
 
 
 @kernel("Erf", since=9)
@@ -154,6 +161,9 @@ def _erf(x: Tensor) -> Tensor:
     """Compute in float32 at least: torch loses small numbers of narrower types."""
     _check_floating("Erf", x)
     return torch.erf(widened(x)).to(x.dtype)
+
+
+declare("Sign", **_EXACT)
 
 
 @kernel("Sign", since=9)
@@ -170,38 +180,53 @@ def _swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     return functional.silu(x) if alpha == 1 else x * torch.sigmoid(x * alpha)
 
 
+def _mean_of_inputs(work: Work) -> float:
+    """inputs an output."""  # noqa: D403
+    return len(work.inputs) * work.out
+
+
 def _mean(*inputs: Tensor) -> Tensor:
     total = functools.reduce(torch.add, map(widened, inputs))
     return (total / len(inputs)).to(inputs[0].dtype)
 
 
+declare("Mean", cost=_mean_of_inputs, bound=mean)
+declare("Softplus", cost=per_element(3))
+declare("LeakyRelu PRelu", cost=per_element(2), bound=once)
+declare("ThresholdedRelu", is_exact=True)
+declare("HardSigmoid", cost=per_element(4))
+declare("Gelu", cost=per_element(5), cpu_types="f32")
+declare("Celu Elu Selu SwiGLU Swish")
 _ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 kernels(
-    (
-        ("Mean", 8, _mean),
-        ("IsNaN", 9, lambda x: torch.isnan(_readable(x))),
-        ("Identity", 1, lambda x: x),
-        # x itself in every type from 40 on
-        ("Softplus", 1, lambda x: functional.softplus(x, threshold=40)),
-        ("Elu", 6, lambda x, *, alpha=1.0: functional.elu(x, alpha)),
-        ("Celu", 12, lambda x, *, alpha=1.0: functional.celu(x, alpha)),
-        ("Selu", 6, lambda x, *, alpha=_ALPHA, gamma=_GAMMA: functional.elu(x, alpha) * gamma),
-        ("LeakyRelu", 6, lambda x, *, alpha=0.01: functional.leaky_relu(x, alpha)),
-        ("PRelu", 7, lambda x, slope: torch.where(x < 0, slope * x, x)),
-        ("ThresholdedRelu", 10, lambda x, *, alpha=1.0: torch.where(x > alpha, x, 0)),
-        ("HardSigmoid", 6, lambda x, *, alpha=0.2, beta=0.5: torch.clamp(x * alpha + beta, 0, 1)),
-        ("Gelu", 20, lambda x, *, approximate="none": functional.gelu(x, approximate=approximate)),
-        ("Swish", 24, _swish),
-        ("SwiGLU", 28, lambda gate, value, *, alpha=1.0: _swish(gate, alpha=alpha) * value),
-    )
+    ("Mean", 8, _mean),
+    ("IsNaN", 9, lambda x: torch.isnan(_readable(x))),
+    # x itself in every type from 40 on
+    ("Softplus", 1, lambda x: functional.softplus(x, threshold=40)),
+    ("Elu", 6, lambda x, *, alpha=1.0: functional.elu(x, alpha)),
+    ("Celu", 12, lambda x, *, alpha=1.0: functional.celu(x, alpha)),
+    ("Selu", 6, lambda x, *, alpha=_ALPHA, gamma=_GAMMA: functional.elu(x, alpha) * gamma),
+    ("LeakyRelu", 6, lambda x, *, alpha=0.01: functional.leaky_relu(x, alpha)),
+    ("PRelu", 7, lambda x, slope: torch.where(x < 0, slope * x, x)),
+    ("ThresholdedRelu", 10, lambda x, *, alpha=1.0: torch.where(x > alpha, x, 0)),
+    ("HardSigmoid", 6, lambda x, *, alpha=0.2, beta=0.5: torch.clamp(x * alpha + beta, 0, 1)),
+    ("Gelu", 20, lambda x, *, approximate="none": functional.gelu(x, approximate=approximate)),
+    ("Swish", 24, _swish),
+    ("SwiGLU", 28, lambda gate, value, *, alpha=1.0: _swish(gate, alpha=alpha) * value),
 )
+
+
+declare("Shrink")
 
 
 @kernel("Shrink", since=9)
 def _shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
     _check_floating("Shrink", x)
     return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, 0))
+
+
+declare("Clip", cost=per_element(2), is_exact=True)
 
 
 @kernel("Clip", since=6)
@@ -215,9 +240,12 @@ def _clip(x: Tensor, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002 
 
 # Largest value that rounds to a finite one, for the type that overflows to what is not a number.
 _OVERFLOW_E4M3FN = 464.0
-_E8M0 = torch.float8_e8m0fnu
-_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
-_NARROW = (torch.float16, torch.bfloat16, *_FLOAT8)
+_FLOAT8 = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")
+
+
+declare("Cast", kind="movement", cost=nothing, bound=once)
+declare("CastLike", kind="movement", cost=nothing)
+declare("BitCast", kind="movement")
 
 
 @kernel("Cast", since=6)
@@ -234,26 +262,27 @@ def _cast_like(x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str 
 def _bit_cast(x: Tensor, *, to: int) -> Tensor:
     dtype = dtype_of("BitCast", to)
     if dtype.itemsize != x.dtype.itemsize:
-        raise InvalidArgumentError(f"BitCast: {describe(x)} and {dtype} have different sizes")
+        raise InvalidArgumentError(f"BitCast: {describe([x])} and {dtype} have different sizes")
     return x.view(dtype)
 
 
-def convert(x: Tensor, dtype: torch.dtype, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
+def convert(x: Tensor, dtype: Dtype, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
     """Convert to a type, rounded once to the nearest, ties to even."""
     if x.dtype == dtype:
         return x
-    if dtype == _E8M0:
+    if dtype == torch.float8_e8m0fnu:
         return _to_power_of_two(x, saturate=saturate, round_mode=round_mode)
-    if x.dtype == torch.float64 and dtype in _NARROW:
+    is_float8 = dtype in {getattr(torch, f"float8_{name}") for name in _FLOAT8}
+    if x.dtype == torch.float64 and (is_float8 or dtype in (torch.float16, torch.bfloat16)):
         x = _to_odd_float32(x)
-    if dtype in _FLOAT8:
+    if is_float8:
         return _limit(x.to(torch.float32), dtype, saturate=saturate).to(dtype)
     if x.dtype.is_complex and not dtype.is_complex:
-        raise RefusedError(f"Cast: given {describe(x)} to {dtype}; accepted: real types")
+        raise refused("Cast", "real types", x, also=f" to {dtype}")
     return x.to(dtype)
 
 
-def _limit(x: Tensor, dtype: torch.dtype, *, saturate: int) -> Tensor:
+def _limit(x: Tensor, dtype: Dtype, *, saturate: int) -> Tensor:
     if saturate:
         largest = torch.finfo(dtype).max
         return x.clamp(-largest, largest)
@@ -275,7 +304,7 @@ def _to_odd_float32(x: Tensor) -> Tensor:
 def _to_power_of_two(x: Tensor, *, saturate: int, round_mode: str) -> Tensor:
     """Convert to float8e8m0, which holds an exponent only."""
     if not saturate:
-        raise RefusedError(f"Cast: given {describe(x)} to {_E8M0}; accepted: saturate=1")
+        raise refused("Cast", "saturate=1", x, also=f" to {torch.float8_e8m0fnu}")
     wide = x.to(torch.float64)
     significand, exponent = torch.frexp(wide)  # 0.5 <= significand < 1
     if round_mode == "down":
@@ -286,4 +315,56 @@ def _to_power_of_two(x: Tensor, *, saturate: int, round_mode: str) -> Tensor:
         exponent = exponent - 1 + raised.to(exponent.dtype)
     biased = (exponent + 127).clamp(0, 254)
     biased = torch.where(wide == 0, 0, torch.where(torch.isinf(wide), 254, biased))
-    return torch.where(torch.isnan(wide), 255, biased).to(torch.uint8).view(_E8M0)
+    return torch.where(torch.isnan(wide), 255, biased).to(torch.uint8).view(torch.float8_e8m0fnu)
+
+
+@stand_in("Clip")
+def _clamp(_x: Tensor, *limits: Tensor | None) -> TensorFunction:
+    bounds = [None if limit is None else limit.item() for limit in limits]
+    return lambda x, *_bounds: torch.clamp(x, *bounds)
+
+
+@stand_in("Pow")
+def _to_the(_x: Tensor, exponent: Tensor) -> TensorFunction:
+    number = exponent.item()
+    return lambda x, _exponent: torch.pow(x, number)
+
+
+@stand_in("PRelu")
+def _prelu(_x: Tensor, slope: Tensor) -> TensorFunction:
+    flat = slope.reshape(-1)
+    return lambda x, _slope: functional.prelu(x, flat)
+
+
+stand_in("HardSigmoid")(lambda _x, **_: functional.hardsigmoid)
+stand_in("Selu")(lambda _x, **_: functional.selu)
+stand_in("Sign")(lambda _x: torch.sign)
+stand_in("Shrink")(lambda _x, *, lambd=0.5, **_: lambda x: functional.hardshrink(x, lambd))
+stand_in("ThresholdedRelu")(lambda _x, *, alpha=1.0: lambda x: functional.threshold(x, alpha, 0))
+
+
+declare = family("elementwise", domain=MICROSOFT)
+declare("Gelu", cost=per_element(5))
+declare("BiasGelu QuickGelu", cost=per_element(6))
+declare("FastGelu")
+
+
+@definition("Gelu")
+def _gelu(x: Array) -> Array:
+    return np.asarray(x * special.ndtr(x))
+
+
+definition("BiasGelu")(lambda x, bias: _gelu(x + bias))
+
+
+@definition("FastGelu")
+def _fast_gelu(x: Array, bias: Array | None = None) -> Array:
+    """Follow the formula that its kernels share, with their two constants of seven digits."""
+    x = x if bias is None else x + bias
+    inner = float(np.float32(0.7978845608)), float(np.float32(0.035677408136))
+    return np.asarray(x * (1 + np.tanh(x * (inner[0] + inner[1] * x * x))) / 2)
+
+
+@definition("QuickGelu")
+def _quick_gelu(x: Array, *, alpha: float = float(np.float32(1.702))) -> Array:
+    return np.asarray(x * special.expit(alpha * x))

@@ -4,18 +4,35 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from ortmeter.evaluator.torch_kernels.registry import (
-    TensorFunction,
-    as_list,
-    kernel,
-    positive_axes,
-    positive_axis,
-)
+from ortmeter.operators.counts import reduction
+from ortmeter.operators.late import Dtype, Tensor, TensorFunction, torch
+from ortmeter.operators.registry import family, kernel, stand_in
+from ortmeter.operators.roundings import Run, mean, product, sum_of_products
+from ortmeter.operators.tensors import as_list, named, positive_axes, positive_axis
 
 Reduce = Callable[[Tensor, tuple[int, ...], bool], Tensor]
+
+
+def _terms(run: Run) -> float:
+    """Count the elements that make one."""
+    return max(array.size for array in run.inputs) / max(run.exact.size, 1)
+
+
+declare = family("other")
+_SUM, _MEAN = reduction(terms=1, results=-1), reduction(terms=1, results=0)
+declare("ReduceSum", cost=_SUM, bound=sum_of_products)
+declare("ReduceL1 ReduceSumSquare", cost=reduction(terms=2, results=-1), bound=sum_of_products)
+declare("ReduceMax ReduceMin", cost=_SUM, is_exact=True)
+declare("ReduceProd", cost=_SUM, bound=product(_terms, "a rounding a term"))
+declare("ReduceMean", cost=_MEAN, bound=mean)
+declare("ReduceLogSum", cost=_MEAN)
+_NORM = product(lambda run: _terms(run) / 2 + 2, "half a rounding a term, and 2")
+declare("ReduceL2", cost=reduction(terms=2, results=0), bound=_NORM)
+declare("ReduceLogSumExp", cost=reduction(terms=4, results=0))
+declare("ArgMax ArgMin", cost=_SUM)
+declare("TopK Unique", is_exact=True)
+declare("CumSum", bound=sum_of_products)
+declare("CumProd")
 
 
 def _sum(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
@@ -52,7 +69,7 @@ def _extreme(function: TensorFunction, sign: int) -> Reduce:
     return run
 
 
-def _least(dtype: torch.dtype, sign: int) -> Any:
+def _least(dtype: Dtype, sign: int) -> Any:
     """Return the value that the maximum (sign 1) or the minimum (sign -1) of nothing is."""
     if dtype.is_floating_point:
         return -sign * math.inf
@@ -90,19 +107,32 @@ def _register_reduction(op_type: str, reduce: Reduce) -> None:
         return reduce(x, tuple(chosen or range(x.ndim)), bool(keepdims))
 
 
-for _op, _function in (
-    ("ReduceL1", lambda x, *how: _sum(torch.abs(x), *how)),
-    ("ReduceL2", _l2),
-    ("ReduceLogSum", lambda x, *how: torch.log(_floating(_sum(x, *how))).to(x.dtype)),
-    ("ReduceLogSumExp", lambda x, *how: torch.logsumexp(_floating(x), *how).to(x.dtype)),
-    ("ReduceMax", _extreme(torch.amax, 1)),
-    ("ReduceMean", _mean),
-    ("ReduceMin", _extreme(torch.amin, -1)),
-    ("ReduceProd", _prod),
-    ("ReduceSum", _sum),
-    ("ReduceSumSquare", _sum_square),
-):
-    _register_reduction(_op, _function)
+_register_reduction("ReduceL1", lambda x, *how: _sum(torch.abs(x), *how))
+_register_reduction("ReduceL2", _l2)
+_register_reduction("ReduceLogSum", lambda x, *how: torch.log(_floating(_sum(x, *how))).to(x.dtype))
+_register_reduction(
+    "ReduceLogSumExp", lambda x, *how: torch.logsumexp(_floating(x), *how).to(x.dtype)
+)
+_register_reduction("ReduceMax", _extreme(named("amax"), 1))
+_register_reduction("ReduceMean", _mean)
+_register_reduction("ReduceMin", _extreme(named("amin"), -1))
+_register_reduction("ReduceProd", _prod)
+_register_reduction("ReduceSum", _sum)
+_register_reduction("ReduceSumSquare", _sum_square)
+
+
+def _reduce(op_type: str, function: Callable[..., Tensor]) -> None:
+    @stand_in(op_type)
+    def make(_x: Tensor, axes: Any = None, *, keepdims: int = 1, **_: Any) -> TensorFunction:
+        dims = None if axes is None else as_list(axes)
+        return lambda x, *_axes: function(x, dims, bool(keepdims))
+
+
+_reduce("ReduceL1", lambda x, axes, keep: torch.linalg.vector_norm(x, 1, axes, keep))
+_reduce("ReduceMax", lambda x, axes, keep: torch.amax(x, axes or (), keep))
+_reduce("ReduceMean", named("mean"))
+_reduce("ReduceMin", lambda x, axes, keep: torch.amin(x, axes or (), keep))
+_reduce("ReduceSum", named("sum"))
 
 
 def _register_position(op_type: str, function: TensorFunction) -> None:
@@ -112,12 +142,12 @@ def _register_position(op_type: str, function: TensorFunction) -> None:
     def run(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
         if not select_last_index:
             return function(x, axis, keepdim=bool(keepdims))
-        found = function(x.flip(axis), axis, keepdim=bool(keepdims))
-        return x.shape[axis] - 1 - found
+        last = function(x.flip(axis), axis, keepdim=bool(keepdims))
+        return x.shape[axis] - 1 - last
 
 
-_register_position("ArgMax", torch.argmax)
-_register_position("ArgMin", torch.argmin)
+_register_position("ArgMax", named("argmax"))
+_register_position("ArgMin", named("argmin"))
 
 
 @kernel("TopK")
@@ -132,8 +162,15 @@ def _top_k(
     """Sort, stable: among equals ONNX takes the lowest position, which torch.topk does not."""
     del sorted
     count, descending = int(k), bool(largest)
-    found, positions = torch.sort(x, dim=axis, descending=descending, stable=True)
-    return found.narrow(axis, 0, count), positions.narrow(axis, 0, count)
+    values, positions = torch.sort(x, dim=axis, descending=descending, stable=True)
+    return values.narrow(axis, 0, count), positions.narrow(axis, 0, count)
+
+
+@stand_in("TopK")
+def _torch_topk(_x: Tensor, k: Any, *, axis: int = -1, **options: int) -> Callable[..., Any]:
+    count, flags = int(k), {name: bool(value) for name, value in options.items()}
+    top_k: Any = torch.topk
+    return lambda x, _k: tuple(top_k(x, count, axis, **flags))
 
 
 def _register_accumulation(op_type: str, since: int, function: TensorFunction, start: int) -> None:
@@ -148,8 +185,8 @@ def _register_accumulation(op_type: str, since: int, function: TensorFunction, s
         return got.flip(dim) if reverse else got
 
 
-_register_accumulation("CumSum", 11, torch.cumsum, 0)
-_register_accumulation("CumProd", 26, torch.cumprod, 1)
+_register_accumulation("CumSum", 11, named("cumsum"), 0)
+_register_accumulation("CumProd", 26, named("cumprod"), 1)
 
 
 @kernel("Unique", since=11)
@@ -161,13 +198,13 @@ def _unique(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dim = 0 if axis is None else axis
     rows = x.reshape(-1) if axis is None else x
-    found, inverse, counts = torch.unique(rows, dim=dim, return_inverse=True, return_counts=True)
+    values, inverse, counts = torch.unique(rows, dim=dim, return_inverse=True, return_counts=True)
     places = torch.arange(inverse.numel(), device=x.device)
     first = torch.full_like(counts, inverse.numel())
     first = first.scatter_reduce(0, inverse, places, "amin")
     if sorted:
-        return found, first, inverse, counts
+        return values, first, inverse, counts
     order = torch.argsort(first)
     rank = torch.empty_like(order)
     rank[order] = torch.arange(order.numel(), device=x.device)
-    return found.index_select(dim, order), first[order], rank[inverse], counts[order]
+    return values.index_select(dim, order), first[order], rank[inverse], counts[order]

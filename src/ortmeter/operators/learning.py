@@ -1,0 +1,9 @@
+"""Random numbers and classical models: nothing here has a kernel on torch."""
+
+from ortmeter.operators.registry import family
+
+declare = family("other", is_random=True)
+declare("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike")
+
+declare = family("trees")
+declare("TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor", domain="ai.onnx.ml")

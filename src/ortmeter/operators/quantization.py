@@ -1,0 +1,256 @@
+"""Linear quantization, by tensor, by axis or by block, and products of quantized matrices."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortmeter.dtypes import unit_roundoff
+from ortmeter.operators.convolution import conv_integer, windows
+from ortmeter.operators.elementwise import convert
+from ortmeter.operators.late import Array, Dtype, Tensor, special, torch
+from ortmeter.operators.products import mat_mul_integer, product_of
+from ortmeter.operators.registry import MICROSOFT, definition, family, kernel
+from ortmeter.operators.roundings import Run, once
+from ortmeter.operators.tensors import dtype_of, refused
+
+
+def _off_by_one(run: Run) -> Array:
+    """1 integer."""
+    return np.ones(np.shape(run.exact))
+
+
+def _near_the_middle(run: Run) -> Array:
+    """1 integer; for one scale, near the middle of two only."""
+    if run.inputs[1].size > 1:
+        return _off_by_one(run)
+    x, scale = run.inputs[:2]
+    quotient = x.astype(np.float64) / scale.astype(np.float64)
+    to_middle = np.abs(quotient - np.floor(quotient) - 0.5)
+    return np.asarray(to_middle <= 4 * unit_roundoff(x.dtype) * np.abs(quotient), np.float64)
+
+
+declare = family("elementwise", is_quantized=True, bound=_off_by_one)
+declare("QuantizeLinear", bound=_near_the_middle)
+declare("DynamicQuantizeLinear")
+declare("QLinearMatMul", kind="matrix product")
+declare("QLinearConv", kind="convolution")
+
+declare = family("elementwise", domain=MICROSOFT, is_quantized=True, bound=_off_by_one)
+declare("QLinearAdd QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearWhere QuantizeLinear")
+declare("DynamicQuantizeMatMul QGemm", kind="matrix product")
+declare("QLinearConv", kind="convolution")
+declare("QLinearConcat", kind="movement")
+declare("QLinearSoftmax", kind="attention")
+declare("QLinearAveragePool QLinearGlobalAveragePool QLinearReduceMean", kind="other")
+
+family("matrix product", domain=MICROSOFT)("MatMulIntegerToFloat MatMulNBits")
+for _domain in ("", MICROSOFT):
+    family("elementwise")("DequantizeLinear", domain=_domain, bound=once)
+
+
+@kernel("QuantizeLinear", since=10)
+def _quantize_linear(
+    x: Tensor,
+    scale: Tensor,
+    zero: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: int = 1,
+) -> Tensor:
+    dtype = _quantized_type(zero, output_dtype)
+    work = dtype_of("QuantizeLinear", precision) if precision else scale.dtype
+    spread = _spread(scale, x, axis, block_size).to(work)
+    ratio = x.to(work) / spread
+    if dtype in (torch.uint8, torch.int8, torch.uint16, torch.int16):
+        shift = 0 if zero is None else _spread(zero, x, axis, block_size).to(torch.float64)
+        return _saturate(torch.round(ratio).double() + shift, dtype)
+    is_shifted = zero is not None and bool(zero.to(torch.float32).any())
+    if dtype.itemsize != 1 or not dtype.is_floating_point or is_shifted:
+        accepted = "integers of 8 and 16 bits, float8 with a zero point of 0"
+        raise refused("QuantizeLinear", accepted, x, scale, zero, also=f" to {dtype}")
+    return convert(ratio, dtype, saturate=saturate)
+
+
+def _quantized_type(zero: Tensor | None, output_dtype: int) -> Dtype:
+    if zero is not None:
+        return zero.dtype
+    return dtype_of("QuantizeLinear", output_dtype) if output_dtype else torch.uint8
+
+
+def _saturate(x: Tensor, dtype: Dtype) -> Tensor:
+    limits = torch.iinfo(dtype)
+    return x.clamp(limits.min, limits.max).to(torch.int32).to(dtype)
+
+
+def _spread(values: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
+    """Return a scale or a zero point in the shape that *x* broadcasts with."""
+    if values.numel() == 1:
+        return values.reshape(())
+    if block_size:
+        return values.repeat_interleave(block_size, axis).narrow(axis, 0, x.shape[axis])
+    shape = [1] * x.ndim
+    shape[axis] = -1
+    return values.reshape(shape)
+
+
+@kernel("DequantizeLinear", since=10)
+def _dequantize_linear(
+    x: Tensor,
+    scale: Tensor,
+    zero: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Tensor:
+    dtype = dtype_of("DequantizeLinear", output_dtype) if output_dtype else scale.dtype
+    wide = torch.promote_types(dtype, torch.float32)
+    centred = x.to(wide)
+    if zero is not None:
+        centred = centred - _spread(zero, x, axis, block_size).to(wide)
+    return (centred * _spread(scale, x, axis, block_size).to(wide)).to(dtype)
+
+
+@kernel("DynamicQuantizeLinear", since=11)
+def _dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    low, high = x.min().clamp(max=0), x.max().clamp(min=0)
+    scale = torch.where(high == low, 1.0, high - low).to(x.dtype) / 255
+    zero = torch.round((-low / scale).clamp(0, 255))
+    return _saturate(torch.round(x / scale) + zero, torch.uint8), scale, zero.to(torch.uint8)
+
+
+def _requantize(total: Tensor, ratio: Tensor, zero: Tensor) -> Tensor:
+    return _saturate(torch.round(total.double() * ratio.double() + zero.double()), zero.dtype)
+
+
+def _column(values: Tensor) -> Tensor:
+    return values.unsqueeze(-1) if values.ndim == 1 and values.numel() > 1 else values
+
+
+@kernel("QLinearMatMul", since=10)
+def _qlinear_mat_mul(  # noqa: PLR0917 - the inputs of the operator
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+) -> Tensor:
+    total = mat_mul_integer(a, b, a_zero, b_zero)
+    return _requantize(total, _column(a_scale) * b_scale / _column(y_scale), _column(y_zero))
+
+
+@kernel("QLinearConv", since=10, options_of=conv_integer)
+def _qlinear_conv(  # noqa: PLR0917 - the inputs of the operator
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero: Tensor,
+    w: Tensor,
+    w_scale: Tensor,
+    w_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+    bias: Tensor | None = None,
+    **geometry: Any,
+) -> Tensor:
+    total = conv_integer(x, w, x_zero, w_zero, **geometry)
+    channels = [1, -1] + [1] * (x.ndim - 2)
+    if bias is not None:
+        total = total + bias.reshape(channels)
+    ratio = x_scale * w_scale / y_scale
+    return _requantize(total, ratio.reshape(channels) if ratio.numel() > 1 else ratio, y_zero)
+
+
+@definition("MatMulNBits")
+def _matmul_of_few_bits(
+    a: Array, codes: Array, scales: Array, *, bits: int = 4, N: int, **_sizes: int
+) -> Array:
+    """Multiply by codes of a few bits, the lowest first, around the middle of their range."""
+    shifts = np.arange(0, 8, bits)
+    digits = (codes[..., None] >> shifts.astype(np.uint8)) & (2**bits - 1)
+    blocks = digits.reshape((N, scales.size // N, -1)).astype(np.float64) - 2 ** (bits - 1)
+    return np.asarray(a @ (blocks * scales.reshape((N, -1, 1))).reshape((N, -1)).T)
+
+
+def _dequantize(x: Array, scale: Array, zero: Array) -> Array:
+    return np.asarray((x.astype(np.float64) - zero.astype(np.float64)) * scale)
+
+
+def _quantize(y: Array, scale: Array, zero: Array) -> Array:
+    info = np.iinfo(zero.dtype)
+    return np.asarray(np.clip(np.rint(y / scale) + zero, info.min, info.max), zero.dtype)
+
+
+@definition("DynamicQuantizeMatMul")
+def _dynamic_matmul(
+    x: Array, w: Array, scale: Array, zero: Array, bias: Array | float = 0
+) -> Array:
+    """Quantize the rows as DynamicQuantizeLinear does, in float32."""
+    rows = x.astype(np.float32)
+    low, high = np.minimum(rows.min(), 0), np.maximum(rows.max(), 0)
+    step = np.asarray((high - low) / np.float32(255))
+    middle = np.clip(np.rint(-low / step), 0, 255).astype(np.uint8)
+    codes = _quantize(rows, step, middle)
+    return np.asarray(_dequantize(codes, step, middle) @ _dequantize(w, scale, zero) + bias)
+
+
+@definition("MatMulIntegerToFloat")
+def _integer_matmul(*inputs: Array) -> Array:
+    x, w, x_scale, w_scale, x_zero, w_zero, bias = inputs
+    return np.asarray(_dequantize(x, x_scale, x_zero) @ _dequantize(w, w_scale, w_zero) + bias)
+
+
+@definition("QGemm")
+def _q_gemm(*inputs: Array, transB: int = 0) -> Array:
+    x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = inputs
+    operands = _dequantize(x, x_scale, x_zero), _dequantize(w, w_scale, w_zero)
+    return _quantize(
+        product_of(*operands, transB=transB) + bias * (x_scale * w_scale), y_scale, y_zero
+    )
+
+
+def _on_floats(function: Callable[..., Array], count: int = 1) -> Callable[..., Array]:
+    """Quantize what a function returns for its operands, each with a scale and a zero point."""
+
+    def run(*inputs: Array, **options: Any) -> Array:
+        floats = [_dequantize(*inputs[3 * i : 3 * i + 3]) for i in range(count)]
+        return _quantize(function(*floats, **options), *inputs[3 * count :])
+
+    return run
+
+
+def _mean_of_images(x: Array, *, channels_last: int = 0) -> Array:
+    axes = tuple(range(1, x.ndim - 1) if channels_last else range(2, x.ndim))
+    return np.asarray(x.mean(axes, keepdims=True))
+
+
+def _average_pool(
+    x: Array, *, kernel_shape: Sequence[int], pads: Sequence[int] = (), strides: Sequence[int] = ()
+) -> Array:
+    return np.asarray(np.nanmean(windows(x, kernel_shape, pads, strides, 2), axis=-1))
+
+
+def _q_softmax(x: Array, *, axis: int = -1, opset: int = 13) -> Array:
+    if opset < 13:  # noqa: PLR2004 - from there it normalizes one axis
+        raise NotImplementedError("opset < 13")
+    return np.asarray(special.softmax(x, axis=axis))
+
+
+@definition("QLinearConcat")
+def _q_concat(scale: Array, zero: Array, *inputs: Array, axis: int = 0) -> Array:
+    parts = [_dequantize(*inputs[i : i + 3]) for i in range(0, len(inputs), 3)]
+    return _quantize(np.concatenate(parts, axis), scale, zero)
+
+
+definition("QLinearAdd")(_on_floats(np.add, 2))
+definition("QLinearMul")(_on_floats(np.multiply, 2))
+definition("QLinearAveragePool")(_on_floats(_average_pool))
+definition("QLinearGlobalAveragePool")(_on_floats(_mean_of_images))
+definition("QLinearSigmoid")(_on_floats(lambda x: special.expit(x)))  # noqa: PLW0108 - imported then
+definition("QLinearSoftmax")(_on_floats(_q_softmax))
