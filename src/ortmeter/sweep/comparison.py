@@ -105,7 +105,7 @@ class RunComparison:
     @property
     def stability(self) -> str:
         """What becomes of the verdict from run to run, ``faster in 2, no interval in 1``."""
-        found = (c.label if c.has_interval else "no interval" for c in self.runs.values())
+        found = (c.verdict if c.has_interval else "no interval" for c in self.runs.values())
         return ", ".join(f"{label} in {count}" for label, count in Counter(found).most_common())
 
     @property
