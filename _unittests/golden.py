@@ -29,7 +29,7 @@ TOLERANCE = 1e-5  # six digits are kept, and another processor may round the las
 NOTHING = 1e-12  # what rounding leaves of a zero
 ABSENT = "nothing"
 JUDGED = ("right", "wrong", "undecided")
-VERDICTS = {*JUDGED, "faster", "slower", "different", "equivalent"}
+VERDICTS = {*JUDGED, "faster", "slower", "negligible"}
 EXACT = 1e15  # integers below it are written in full
 ITEM = 3  # level of a claim, a bar or a table, below samples and their parts
 # A number that stands alone: neither in a name (float16) nor in a version (1.20.1).

@@ -38,6 +38,6 @@ def test_the_roundoffs_of_the_glossary_are_those_of_the_formats():
 
 
 def test_the_methodology_has_the_verdicts_of_the_code():
-    table = METHODOLOGY.split("There are five verdicts.")[1].split("Three of them")[0]
+    table = METHODOLOGY.split("There are four verdicts.")[1].split("The interval decides")[0]
     assert tuple(re.findall(r"^([a-z]+)  ", table, flags=re.MULTILINE)[1:]) == COMPARED
     assert all(f"*{verdict}*" in METHODOLOGY for verdict in JUDGED)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import (
+    COMPARED,
     Claim,
     Estimate,
     Finding,
@@ -43,14 +44,16 @@ def estimated(found):
     [
         (2.0, (1.8, 2.2), "faster", "b is 2.00 times faster than a [1.80, 2.20] (99%)"),
         (0.5, (0.4, 0.625), "slower", "b is 2.00 times slower than a [1.60, 2.50] (99%)"),
-        # the interval leaves 1 out, the effect is not worth a claim
-        (1.02, (1.01, 1.03), "different", "b is faster than a by less than 5%: 1.02 ["),
-        (1.04, (1.01, 1.08), "different", "b is faster than a by less than 5%"),
-        (0.97, (0.90, 0.99), "different", "b is slower than a by less than 5%"),
-        (1.05, (1.001, 1.1), "faster", "1.05 times faster"),
-        (1 / 1.05, (0.9, 0.99), "slower", "1.05 times slower"),
+        # the interval leaves 1 out, and is within the minimum effect
+        (1.02, (1.01, 1.03), "negligible", "b and a are within 5%: 1.02 ["),
+        (0.97, (0.96, 0.99), "negligible", "b and a are within 5%: 0.97 ["),
+        # it crosses the minimum effect: the point does not decide
+        (1.04, (1.01, 1.08), "faster", "than a [1.01, 1.08] (99%), perhaps by less than 5%"),
+        (1.049, (1.03, 1.07), "faster", "perhaps by less than 5%"),
+        (1.057, (1.04, 1.08), "faster", "perhaps by less than 5%"),
+        (0.97, (0.90, 0.99), "slower", "than a [1.01, 1.11] (99%), perhaps by less than 5%"),
         # the interval holds 1
-        (1.0, (0.96, 1.04), "equivalent", "b and a are within 5%: 1.00 ["),
+        (1.0, (0.96, 1.04), "negligible", "b and a are within 5%: 1.00 ["),
         (1.03, (0.96, 1.07), "undecided", "undecided between b and a: speedup 1.03 ["),
         (1.5, (0.9, 2.0), "undecided", "undecided between b and a: speedup 1.50 ["),
         (9.0, None, "undecided", "undecided between b and a: speedup 9.00, no interval"),
@@ -61,16 +64,17 @@ def estimated(found):
         (1.0, (1 / 1.05, 1.01), "undecided", "undecided between b and a: speedup 1.00 ["),
     ],
 )
-def test_five_verdicts(ratio, interval, verdict, text):
+def test_four_verdicts(ratio, interval, verdict, text):
     claim = compare_ratio("b", "a", ratio, interval)
     assert claim.verdict == verdict
     assert text in str(claim)
     assert claim.is_difference is (verdict in {"faster", "slower"})
-    assert "no difference can be claimed" not in str(claim)
+    assert claim.may_be_small is ("perhaps by less than 5%" in str(claim))
+    assert claim.reversed.may_be_small is claim.may_be_small
 
 
 @pytest.mark.parametrize(
-    ("min_effect", "verdict"), [(0.0, "faster"), (0.25, "faster"), (0.3, "different")]
+    ("min_effect", "verdict"), [(0.0, "faster"), (0.25, "faster"), (0.35, "negligible")]
 )
 def test_the_minimum_effect_is_that_of_the_claim(min_effect, verdict):
     assert compare_ratio("b", "a", 1.25, (1.2, 1.3), min_effect=min_effect).verdict == verdict
@@ -82,6 +86,12 @@ def test_the_minimum_effect_is_that_of_the_claim(min_effect, verdict):
 )
 def test_a_decided_comparison_is_of_one_kind(verdict, faster, negligible):
     assert (verdict.is_a("faster"), verdict.is_a("negligible")) == (faster, negligible)
+
+
+def test_a_difference_that_may_be_small_does_not_tell_whether_it_is_negligible():
+    perhaps = compare_ratio("b", "a", 1.04, (1.01, 1.08))
+    assert [perhaps.is_a(kind) for kind in COMPARED[:-1]] == [True, False, None]
+    assert perhaps.effect == "1.04 times faster [1.01, 1.08] (perhaps by less than 5%)"
 
 
 @pytest.mark.parametrize("kind", ["faster", "slower", "negligible"])

@@ -51,7 +51,7 @@ def concluded(page, calls=({}, {}, {}), graphs=({}, {}, {}), **others):
         (({}, {}, SAME), "Use OrtBackend() for repeated calls: against", "depends on batch"),
         ((SLOWER, SLOWER, SLOWER), "Stay on eager torch: OrtBackend is 2.0", "slower"),
         (({}, SAME, SLOWER), "It depends on the batch: against eager torch, O", "depends on batch"),
-        ((SAME, SAME, SAME), "Either: against eager torch, OrtBackend is as fast", "equivalent"),
+        ((SAME, SAME, SAME), "Either: against eager torch, OrtBackend is as fast", "negligible"),
     ],
 )
 def test_the_answer_follows_the_samples(page, calls, lead, label):

@@ -48,7 +48,7 @@ def concluded(page, **data):
     [
         ((4.0, 4.0, 2.0, 2.0), "Keep the default: with all", "faster", [1, 1, 2]),
         ((4.0, 1.0, 2.0, 2.0), "Stop at fusion: with all", "faster", [1, 4, 2]),
-        ((4.0, 4.0, 4.0, 4.0), "Keep the default: with all", "equivalent", [1, 1, 1]),
+        ((4.0, 4.0, 4.0, 4.0), "Keep the default: with all", "negligible", [1, 1, 1]),
         ((2.0, 2.0, 4.0, 4.0), "Try fewer optimizations: with all", "slower", [1, 1, 0.5]),
     ],
 )

@@ -123,7 +123,7 @@ def test_the_tables_and_the_plot_of_another_machine_are_its_own(page):
     errors, axes, verdicts, found = page["study"].replay(record)
     assert errors.frame.loc[256].tolist() == [25] * 3
     assert verdicts.frame.loc[(64, "one Sum"), "speedup"] == pytest.approx(1.5, rel=0.01)
-    assert verdicts.frame.loc[(256, "one Sum"), "each process"] == "faster in 1, equivalent in 1"
+    assert verdicts.frame.loc[(256, "one Sum"), "each process"] == "faster in 1, negligible in 1"
     legend = [text.get_text() for text in axes.figure.legends[0].get_texts()]
     assert legend == ["process 1", "process 2", "2 pooled"]
     assert axes.get_ylim() == pytest.approx((0.85, 2.3), rel=0.01)

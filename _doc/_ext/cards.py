@@ -23,7 +23,7 @@ from _ext.answers import (
 #: Width of the drawing of a card, and where its bars begin and end.
 WIDTH, LEFT, RIGHT, ROW = 308, 136, 264, 18
 _THUMBNAIL = (5.6, 3.5)  # inches at 100 dots
-_WON = {"faster", "yes", "right", "equivalent", "negligible"}
+_WON = {"faster", "yes", "right", "negligible"}
 _LOST = {"slower", "no", "wrong"}
 _HERE = "this build"
 _FILTERS = ("speed", "accuracy", "cpu", "cuda")

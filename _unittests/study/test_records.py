@@ -304,6 +304,17 @@ def claims_before(fields):
     return [*(fields["answer"] or {}).get("claims", []), *fields["claims"]]
 
 
+def verdict_before(claim):
+    """The verdict of a comparison by the rule of version 2, where the point decided."""
+    low, ratio, high, most = claim.low, claim.ratio, claim.high, 1 + claim.min_effect
+    if low is None or low <= 1 <= high:
+        within = low is not None and 1 / most < low and high < most
+        return "equivalent" if within else "undecided"
+    if 1 / most < ratio < most:
+        return "different"
+    return "faster" if low > 1 else "slower"
+
+
 def as_before(claim):
     """Write a claim as version 2 did: all the fields, whatever its kind."""
     fields = {"where": dict(claim.where), "topic": claim.topic, "verdict": claim.verdict}
@@ -311,7 +322,8 @@ def as_before(claim):
         found = claim.estimate
         pair = {"subject": claim.subject, "baseline": claim.baseline, "values": {}}
         numbers = {name: getattr(found, name) for name in ("low", "high", "confidence", "how")}
-        return fields | pair | numbers | {"ratio": found.value, "min_effect": claim.min_effect}
+        numbers |= {"ratio": found.value, "min_effect": claim.min_effect}
+        return fields | pair | numbers | {"verdict": verdict_before(claim)}
     assert getattr(claim, "evidence", "") == ""
     said = {"subject": claim.text, "baseline": "", "values": dict(claim.values), "how": ""}
     return fields | said | NUMBERS_BEFORE
@@ -344,7 +356,7 @@ def test_each_kind_of_claim_of_version_2_is_read():
         Speedup("new", "old", alone, {"size": 8}, 0.1, "gemm"),
     )
     assert [claim.verdict for claim in found.claims] == ["wrong", "fact", "undecided"]
-    assert found.answer.label == "below 10%"
+    assert found.answer.label == "faster"  # perhaps by less than 10%
 
 
 def test_what_version_2_left_to_defaults_is_read():

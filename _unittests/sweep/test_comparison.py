@@ -28,16 +28,16 @@ def runs_of(*ratios, noise=0.002, shape=(1, 100)):
     [
         ((2.0, 2.1, 1.9), ("faster",) * 3, "faster in 3"),
         ((0.5, 0.6), ("slower",) * 2, "slower in 2"),
-        ((1.0, 1.0), ("equivalent",) * 2, "equivalent in 2"),
-        ((1.5, 1.02, 0.5), ("faster", "different", "slower"), None),
-        ((1.5, 1.0, 1.5), ("faster", "equivalent", "faster"), "faster in 2, equivalent in 1"),
+        ((1.0, 1.0), ("negligible",) * 2, "negligible in 2"),
+        ((1.5, 1.02, 0.5), ("faster", "negligible", "slower"), None),
+        ((1.5, 1.0, 1.5), ("faster", "negligible", "faster"), "faster in 2, negligible in 1"),
         ((2.0,), ("faster",), "faster in 1"),
     ],
 )
 def test_the_verdicts_of_the_runs(ratios, verdicts, stability):
     (comparison,) = runs_of(*ratios).comparisons
     assert comparison.verdicts == verdicts
-    assert comparison.stability == (stability or "faster in 1, below 5% in 1, slower in 1")
+    assert comparison.stability == (stability or "faster in 1, negligible in 1, slower in 1")
     assert comparison.holds == (len(set(verdicts)) == 1)
 
 
@@ -244,7 +244,7 @@ def test_verdicts_that_change_are_named_reversals_first():
     changes = [c for c in conclusion(*tasks).claims if c.topic == "change"]
     assert list(map(str, changes)) == [
         "candidate new, size 16: verdict changes from run to run: faster in 2, slower in 1",
-        "candidate new, size 8: verdict changes from run to run: faster in 2, equivalent in 1",
+        "candidate new, size 8: verdict changes from run to run: faster in 2, negligible in 1",
     ]
 
 

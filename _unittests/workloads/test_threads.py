@@ -140,7 +140,7 @@ def test_what_cannot_be_measured_is_refused(scenarios, processes):
 
 
 def judged(verdict):
-    ratio = {"faster": 1.5, "slower": 0.5, "equivalent": 1.0, "undecided": 1.0}[verdict]
+    ratio = {"faster": 1.5, "slower": 0.5, "negligible": 1.0, "undecided": 1.0}[verdict]
     width = 2.0 if verdict == "undecided" else 1.01
     return compare_ratio("2", "1", ratio, (ratio / width, ratio * width))
 
@@ -150,7 +150,7 @@ def judged(verdict):
     [
         (("slower", "undecided", "faster", "faster"), (3, 1)),
         (("faster", "faster", "faster", "faster"), (1, 0)),
-        (("faster", "equivalent", "undecided", "faster"), (4, 2)),
+        (("faster", "negligible", "undecided", "faster"), (4, 2)),
         (("undecided", "undecided", "undecided", "faster"), (4, 0)),
         (("faster", "faster", "faster", "undecided"), None),
         ((), None),
@@ -166,9 +166,9 @@ def test_a_threshold_has_an_interval(verdicts, expected):
     ("verdicts", "pays", "outcomes"),
     [
         (("slower", "undecided", "faster", "faster"), True, (True, True)),
-        (("faster", "faster", "slower", "equivalent"), True, (False, False)),
+        (("faster", "faster", "slower", "negligible"), True, (False, False)),
         (("undecided", "faster", "faster", "undecided"), True, (None, None)),
-        (("slower", "faster", "faster", "equivalent"), False, (True, True)),
+        (("slower", "faster", "faster", "negligible"), False, (True, True)),
         (("slower", "slower", "slower", "faster"), False, (True, False)),
     ],
 )

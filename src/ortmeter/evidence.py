@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 #: Verdicts on the speed of a subject beside its baseline.
-COMPARED = ("faster", "slower", "different", "equivalent", "undecided")
+COMPARED = ("faster", "slower", "negligible", "undecided")
 #: Verdicts on a prediction.
 JUDGED = ("right", "wrong", "undecided")
 #: What a place and a sentence are made of.
@@ -304,23 +304,23 @@ class Speedup(_Said, frozen=True, tag="comparison"):
     def verdict(self) -> str:
         """One of :data:`COMPARED`.
 
-        ``faster`` or ``slower`` when the interval leaves 1 out and the ratio differs from 1 by the
-        minimum effect; ``different`` when it leaves 1 out and the ratio differs by less;
-        ``equivalent`` when it holds 1 and lies within the minimum effect; ``undecided`` otherwise.
+        ``negligible`` when the whole interval is within the minimum effect of 1; ``faster`` or
+        ``slower`` when it leaves 1 out and is not; ``undecided`` otherwise.
         """
         if self.low is None or self.high is None:
             return "undecided"
         most = 1 + self.min_effect
+        if 1 / most < self.low and self.high < most:
+            return "negligible"
         if self.low > 1:
-            return "faster" if self.ratio >= most else "different"
-        if self.high < 1:
-            return "slower" if self.ratio <= 1 / most else "different"
-        return "equivalent" if 1 / most < self.low and self.high < most else "undecided"
+            return "faster"
+        return "slower" if self.high < 1 else "undecided"
 
     @property
-    def label(self) -> str:
-        """The verdict for a reader: ``below 5%`` for ``different``."""
-        return f"below {self.min_effect:.0%}" if self.verdict == "different" else self.verdict
+    def may_be_small(self) -> bool:
+        """Whether it is faster or slower, perhaps by less than the minimum effect."""
+        near = self.low if self.verdict == "faster" else self.reversed.low
+        return self.is_difference and near is not None and near < 1 + self.min_effect
 
     @property
     def is_difference(self) -> bool:
@@ -352,12 +352,15 @@ class Speedup(_Said, frozen=True, tag="comparison"):
         return self.estimate.exceeds(bound)
 
     def is_a(self, verdict: str) -> bool | None:
-        """Whether it is ``faster``, ``slower`` or ``negligible``, None when undecided."""
-        if verdict not in {"faster", "slower", "negligible"}:
-            raise InvalidArgumentError(f"{verdict!r}. Accepted: faster, slower, negligible")
-        if self.verdict == "undecided":
+        """Whether it is ``faster``, ``slower`` or ``negligible``, None when undecided.
+
+        A difference that may be small does not tell whether it is negligible.
+        """
+        if verdict not in COMPARED[:-1]:
+            raise InvalidArgumentError(f"{verdict!r}. Accepted: {', '.join(COMPARED[:-1])}")
+        if self.verdict == "undecided" or (verdict == "negligible" and self.may_be_small):
             return None
-        return not self.is_difference if verdict == "negligible" else self.verdict == verdict
+        return self.verdict == verdict
 
     @property
     def magnitude(self) -> Estimate:
@@ -391,10 +394,15 @@ class Speedup(_Said, frozen=True, tag="comparison"):
     def effect(self) -> str:
         """The comparison in a few words, ``1.50 times faster [1.40, 1.60]`` or ``within 5%``."""
         if not self.is_difference:
-            small = self.verdict in {"different", "equivalent"}
+            small = self.verdict == "negligible"
             return f"within {self.min_effect:.0%}" if small else self.verdict
         shown = self if self.verdict == "faster" else self.reversed
-        return f"{shown.ratio:.2f} times {self.verdict} {shown.brackets}"
+        perhaps = f" ({self._perhaps})" * self.may_be_small
+        return f"{shown.ratio:.2f} times {self.verdict} {shown.brackets}{perhaps}"
+
+    @property
+    def _perhaps(self) -> str:
+        return f"perhaps by less than {self.min_effect:.0%}"
 
     def __str__(self) -> str:
         return self._place + self._compared()
@@ -407,16 +415,10 @@ class Speedup(_Said, frozen=True, tag="comparison"):
         interval = f"{self.brackets} {how}"
         if self.is_difference:
             shown = self if self.verdict == "faster" else self.reversed
-            effect = f"{shown.ratio:.2f} times {self.verdict}"
-            return f"{self.subject} is {effect} than {self.baseline} {shown.brackets} {how}"
-        if self.verdict == "different":
-            word = "faster" if self.ratio > 1 else "slower"
-            least = f"by less than {self.min_effect:.0%}"
-            return (
-                f"{self.subject} is {word} than {self.baseline} {least}: {self.ratio:.2f} "
-                f"{interval}"
-            )
-        if self.verdict == "equivalent":
+            effect = f"{shown.ratio:.2f} times {self.verdict} than {self.baseline}"
+            perhaps = f", {self._perhaps}" * self.may_be_small
+            return f"{self.subject} is {effect} {shown.brackets} {how}{perhaps}"
+        if self.verdict == "negligible":
             return f"{pair} are within {self.min_effect:.0%}: {self.ratio:.2f} {interval}"
         return f"undecided between {pair}: speedup {self.ratio:.2f} {interval}"
 

@@ -5,7 +5,7 @@ Does a verdict hold from one process to the next, and from one size to another?
 ===============================================================================
 
 A benchmark measures two candidates in one process, at one size, and gives a verdict: faster,
-slower, below 5% (a difference too small to matter), equivalent or undecided. Does the next process
+slower, negligible (a difference too small to matter) or undecided. Does the next process
 give the same one? Does another size? This page adds three matrices in three ways, runs the same
 script in several processes for each size with :func:`~ortmeter.sweep.run_sweep`, and compares the
 verdicts.
@@ -243,7 +243,7 @@ def verdicts(data):
         rows[(*case.coordinates.values(), pooled.subject)] = {
             "speedup": pooled.ratio,
             "99% interval": pooled.brackets,
-            "pooled verdict": pooled.label,
+            "pooled verdict": pooled.verdict,
             "each process": case.stability,
         }
     return to_frame(rows, *case.coordinates, "candidate")

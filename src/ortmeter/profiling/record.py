@@ -19,7 +19,7 @@ _US_PER_S = 1e6
 _S_PER_US = 1e-6  # a factor: claims that were recorded are rounded as it does
 _MS_PER_S = 1e3
 #: Verdicts that know which side is faster; a difference that is too small to be claimed is none.
-_DIRECTIONS = {"faster": 1, "slower": -1, "equivalent": 0, "different": 0}
+_DIRECTIONS = {"faster": 1, "slower": -1, "negligible": 0}
 _ENDS = {
     "agree": "the kernels and the latency say the same",
     "opposed": "the kernels and the latency disagree: nothing can be concluded about nodes",

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from ortmeter.errors import InvalidArgumentError, RecordError
-from ortmeter.evidence import COMPARED, JUDGED, Claim, fact
+from ortmeter.evidence import JUDGED, Claim, fact
 from ortmeter.files import write_atomically
 from ortmeter.machine.environment import Environment, environment
 from ortmeter.pictures import freeze
@@ -34,6 +34,8 @@ FOLDER_VARIABLE = "ORTMETER_RESULTS"
 
 _VERSION = 3  # incremented when older readers would misread a file
 _BEFORE = 2
+#: Verdicts of comparisons in files of version 2.
+_COMPARED_BEFORE = ("faster", "slower", "different", "equivalent", "undecided")
 _LONG = 200  # characters of a message that are shown
 
 
@@ -365,7 +367,7 @@ class _ClaimBefore(msgspec.Struct):
     """A claim of version 2: what it has tells its kind."""
 
     subject: str
-    verdict: Literal["fact", *COMPARED, *JUDGED]  # type: ignore[valid-type]
+    verdict: Literal["fact", *_COMPARED_BEFORE, *JUDGED]  # type: ignore[valid-type]
     baseline: str = ""
     where: dict[str, Any] = {}
     ratio: float | None = None
@@ -380,7 +382,7 @@ class _ClaimBefore(msgspec.Struct):
     def __post_init__(self) -> None:
         if (self.ratio is None) != (not self.baseline):
             raise ValueError("a comparison has a baseline and a ratio, others have none")
-        if self.baseline and self.verdict not in COMPARED:
+        if self.baseline and self.verdict not in _COMPARED_BEFORE:
             raise ValueError(f"{self.verdict!r} is no verdict of a comparison")
         if not self.baseline and self.verdict not in ("fact", *JUDGED):
             raise ValueError(f"{self.verdict!r} needs a baseline")

@@ -79,7 +79,7 @@ class Answer:
     values : mapping of str to number or str
         Numbers of the sentence.
     verdict : str
-        One or two words, 16 characters at most: ``faster``, ``below 5%``, ``2 of 6 wrong``. By
+        One or two words, 16 characters at most: ``faster``, ``negligible``, ``2 of 6 wrong``. By
         default the verdict of the first claim.
     bars : tuple of Bar
         Two to five bars that show the answer.
@@ -130,8 +130,7 @@ class Answer:
         """The verdict in one or two words."""
         if self.verdict or not self.claims:
             return self.verdict
-        first = self.claims[0]
-        return first.label if isinstance(first, Speedup) else first.verdict
+        return self.claims[0].verdict
 
     def __str__(self) -> str:
         return render(self.text, self.values)
@@ -309,8 +308,7 @@ def rank(ranking: Ranking) -> str:
     text = f"{ranking.fastest} has the lowest median"
     for verdict, words in (
         ("slower", "slower"),
-        ("different", "slower by less than {:.0%}"),
-        ("equivalent", "within {:.0%}"),
+        ("negligible", "within {:.0%}"),
         ("undecided", "undecided"),
     ):
         ranked = [claim for claim in ranking.claims if claim.verdict == verdict]
@@ -362,9 +360,7 @@ def group_claims(claims: Iterable[Speedup]) -> str:
         words = {
             "faster": f"{first.subject} is faster than {first.baseline}",
             "slower": f"{first.subject} is slower than {first.baseline}",
-            "different": f"{first.subject} differs from {first.baseline} by less than "
-            f"{first.min_effect:.0%}",
-            "equivalent": f"{first.subject} and {first.baseline} are within {first.min_effect:.0%}",
+            "negligible": f"{first.subject} and {first.baseline} are within {first.min_effect:.0%}",
             "undecided": "undecided"
             if parts
             else f"undecided between {first.subject} and {first.baseline}",

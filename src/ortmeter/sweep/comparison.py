@@ -105,8 +105,9 @@ class RunComparison:
     @property
     def stability(self) -> str:
         """What becomes of the verdict from run to run, ``faster in 2, no interval in 1``."""
-        labels = (c.label if c.has_interval else "no interval" for c in self.runs.values())
-        return ", ".join(f"{label} in {count}" for label, count in Counter(labels).most_common())
+        verdicts = (c.verdict if c.has_interval else "no interval" for c in self.runs.values())
+        counts = Counter(verdicts).most_common()
+        return ", ".join(f"{verdict} in {count}" for verdict, count in counts)
 
     @property
     def between(self) -> float | None:
