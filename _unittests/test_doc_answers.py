@@ -56,7 +56,8 @@ def concluded(text="One is 1.25 times faster [1.12, 1.38] & smaller.", **origin)
         Prediction("two is slower", "undecided"),
     )
     answer = Answer(text, bars=BARS, axis="speedup over two, size <8>", verdict="faster")
-    return Conclusion(answer, claims, "somewhere", {**where, "details": "float32", **origin})
+    where |= {"identity": "A <CPU>, 2 cores, caches", "pace": "0.0002", "details": "float32"}
+    return Conclusion(answer, claims, "somewhere", {**where, **origin})
 
 
 def write_page(folder, *conclusions):
@@ -236,11 +237,24 @@ def test_an_interval_in_words_may_break():
     assert answers.emphasize("[a, b] and e-mail") == "[a, b] and e-mail"
 
 
-def test_a_record_of_the_same_machine_is_named_shortly(tmp_path):
-    earlier = concluded("Before.", date="2025-12-31")
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        ({}, "Same machine, 2025-12-31"),
+        ({"pace": "0.000204"}, "Same machine, 2025-12-31"),
+        ({"pace": "0.00022"}, "Same processor, 2025-12-31, 10% slower that day"),
+        ({"pace": "0.00018"}, "Same processor, 2025-12-31, 10% faster that day"),
+        ({"pace": ""}, "Same processor, 2025-12-31"),
+        ({"identity": "other caches"}, "A &lt;CPU&gt;, 2 cores, CPU, 2025-12-31"),
+    ],
+)
+def test_a_record_is_of_the_same_machine_where_the_reference_workload_agrees(
+    tmp_path, before, named
+):
+    earlier = concluded("Before.", date="2025-12-31", **before)
     found = answers.read_page(write_page(tmp_path, concluded(), earlier), tmp_path / "results")
     box = re.sub("<[^>]+>", "", answers.box(found))
-    assert "Same machine, 2025-12-31: Before." in box
+    assert f"{named}: Before." in box
 
 
 def test_conclusions_travel_as_json():

@@ -24,7 +24,7 @@ PAGES = sorted({record.page for record in RECORDS})
 
 def planted(page, answer, *found, cpu="A CPU_1", provider="cpu", **data):
     args = ortmeter.get_parsed_args(page, args=[])
-    machine = dataclasses.replace(environment(), cpu=cpu, cores=3, gpus=())
+    machine = dataclasses.replace(environment(), cpu=cpu, cores=3, gpus=(), processor={})
     record = make_record(page, args, Provider.parse(provider), data)
     return dataclasses.replace(record, environment=machine, answer=Answer(answer), claims=found)
 
@@ -58,7 +58,7 @@ def test_machines_have_one_row_each():
         planted("plot_op_gemm2_cuda", "other.", cpu="B", **peaks),
     ]
     text = "\n".join(machines.machines_text(records))
-    assert text.count("A CPU\\_1, 3 cores\n") == 1
+    assert text.count("A CPU\\_1 (generation unknown), 3 cores\n") == 1
     assert text.count("123 GFLOP/s, 20 GB/s (float32 on CPU, threads=1)") == 2
     assert "second." not in text
 
@@ -76,13 +76,16 @@ def test_an_original_claim_is_answered_by_the_claims_of_every_machine():
         planted("plot_x", "no", fact("4").about("speed"), cpu="B"),
         planted("plot_y", "no", fact("5").about("speed")),
     ]
-    found = [("A, 3 cores, CPU", "2"), ("B, 3 cores, CPU", "4")]
+    found = [
+        ("A (generation unknown), 3 cores, CPU", "2"),
+        ("B (generation unknown), 3 cores, CPU", "4"),
+    ]
     assert claims.answers(original, records) == found
     # What a CPU says of a claim about CUDA leaves it open; a record on CUDA closes it.
     on_cuda = dataclasses.replace(original, provider="CUDA")
     assert claims.answers(on_cuda, records) == [("CUDA", "open, not recorded yet"), *found]
     gpu = planted("plot_x", "yes", fact("6").about("speed"), provider="cuda")
-    assert claims.answers(on_cuda, [gpu]) == [("A CPU_1, 3 cores, CUDA", "6")]
+    assert claims.answers(on_cuda, [gpu]) == [("A CPU_1 (generation unknown), 3 cores, CUDA", "6")]
 
 
 @pytest.mark.parametrize("original", claims.ORIGINALS, ids=lambda original: original.text[:40])

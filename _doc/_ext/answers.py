@@ -13,6 +13,7 @@ from sphinx.application import Sphinx
 
 from _ext.gallery import page_rank
 from ortmeter.study.records import load_records
+from ortmeter.timing.drift import STEADY
 
 #: Folder of the pages that sphinx-gallery writes, below the folder of the sources.
 GALLERY = "auto_examples"
@@ -168,9 +169,19 @@ def _to_copy(found: dict[str, Any]) -> str:
 
 
 def _elsewhere(found: dict[str, Any], first: dict[str, Any]) -> str:
-    """Name where another answer was measured, shortly when it is where the first one was."""
-    same = all(found[name] == first[name] for name in ("machine", "provider"))
-    return f"Same machine, {found['date']}" if same else place(found)
+    """Name where another answer was measured, shortly when it is where the first one was.
+
+    Alike machines are one and the same if the reference workload takes as long, within 5%.
+    """
+    if any(found.get(name) != first.get(name) for name in ("machine", "identity", "provider")):
+        return place(found)
+    if not (found.get("pace") and first.get("pace")):
+        return f"Same processor, {found['date']}"
+    slower = float(found["pace"]) / float(first["pace"]) - 1
+    if max(slower, 1 / (1 + slower) - 1) <= STEADY:
+        return f"Same machine, {found['date']}"
+    word = "slower" if slower > 0 else "faster"
+    return f"Same processor, {found['date']}, {abs(slower):.0%} {word} that day"
 
 
 def place(found: dict[str, Any]) -> str:

@@ -48,7 +48,7 @@ def build_context(root: Path, provider: str) -> dict[str, str]:
     return {
         "src": hash_tree(root / "src"),
         "python": platform.python_version(),
-        "cpu": f"{machine.cpu}, {machine.cores} cores",
+        "cpu": machine.identity,
         "gpu": "; ".join(str(gpu) for gpu in machine.gpus),
         "provider": provider,
         "fast": os.environ.get("ORTMETER_FAST", ""),

@@ -124,7 +124,6 @@ def _groups(records: Iterable[Record], key: Callable[[Record], object]) -> list[
 
 def _machine_row(own: Sequence[Record]) -> tuple[str, ...]:
     environment = own[0].environment
-    gpus = [str(gpu) for gpu in environment.gpus]
     versions = (f"{name} {version}" for name, version in environment.packages.items())
     peaks = {
         f"{record.data['peaks']['GFLOP/s']:.3g} GFLOP/s, {record.data['peaks']['GB/s']:.3g} GB/s "
@@ -133,7 +132,7 @@ def _machine_row(own: Sequence[Record]) -> tuple[str, ...]:
         if record.page == PEAKS_PAGE
     }
     cells = (
-        ", ".join([f"{environment.cpu}, {environment.cores} cores", *gpus]),
+        environment.hardware,
         f"{environment.system}, Python {environment.python}",
         ", ".join(versions),
         "; ".join(sorted(peaks)) or "not recorded",

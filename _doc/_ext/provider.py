@@ -28,13 +28,12 @@ def chosen_provider() -> Provider:
 
 def built_on(provider: Provider, machine: Environment) -> str:
     """Sentence of the footer: where the numbers of the site come from."""
-    devices = [f"{machine.cpu} ({machine.cores} cores)", *(gpu.name for gpu in machine.gpus)]
     versions = [
         f"{name} {machine.packages[name].partition(' ')[0]}"
         for name in ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch")
         if name in machine.packages
     ]
-    return f"Measured on {', '.join(devices)}, provider {provider.label}: {', '.join(versions)}."
+    return f"Measured on {machine.hardware}, provider {provider.label}: {', '.join(versions)}."
 
 
 def announce(_app: Sphinx, config: Config) -> None:

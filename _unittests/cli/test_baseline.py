@@ -50,6 +50,7 @@ def bench(tmp_path, machine):
         reference_workload=(0.3,) * 3,
         feed=1.0,
         cpu=None,
+        processor=None,
         numpy=None,
         settings=None,
         **latencies,
@@ -67,7 +68,12 @@ def bench(tmp_path, machine):
         ).values()
         variants = dict.fromkeys(found, variant)
         packages = {**machine.packages, **({"numpy": numpy} if numpy else {})}
-        here = dataclasses.replace(machine, packages=packages, cpu=cpu or machine.cpu)
+        here = dataclasses.replace(
+            machine,
+            packages=packages,
+            cpu=cpu or machine.cpu,
+            processor={**machine.processor, **(processor or {})},
+        )
         report = Report("ortmeter bench", machine=here)
         busy = SimpleNamespace(findings=["other processes use 2 cores"], to_dict=dict)
         report.preflight["before"] = busy
@@ -217,6 +223,14 @@ def test_a_run_that_fails_does_not_become_the_baseline(bench):
 def concluded(run):
     (row,) = table(run, "Beside the baseline")
     return row["low"] is not None, " ".join(run.told)
+
+
+def test_a_processor_of_the_same_name_may_be_another_machine(bench):
+    bench("--save", bench.file)
+    run = bench("--baseline", bench.file, "--fail-if", "slower:1.10", processor={"caches": "L3 1K"})
+    assert (run.code, concluded(run)[0]) == (2, False)
+    assert "the baseline is of another machine" in concluded(run)[1]
+    assert "caches: L3 1K" in changed(run)["Processor"][1]
 
 
 def test_another_machine_is_refused_unless_asked(bench):

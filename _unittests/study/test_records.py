@@ -232,8 +232,35 @@ def test_a_machine_is_named_by_its_processor_and_its_gpus():
         cpu="A CPU (R) @ 2.0 GHz",
         cores=4,
         gpus=(Gpu("NVIDIA H200", 1, "1"),),
+        processor={},
     )
     assert machine_name(machine) == "a-cpu-r-2.0-ghz-4-cores-nvidia-h200"
+
+
+PROCESSOR = {"family": "25", "model": "17", "stepping": "1", "instructions": "AVX2", "caches": ""}
+
+
+def test_machines_of_one_name_are_told_apart_by_their_processor():
+    """The generation is in the name; what else differs is in its last digits."""
+    one = dataclasses.replace(environment(), cpu="AMD EPYC", cores=2, gpus=(), processor=PROCESSOR)
+    same = dataclasses.replace(one, packages={}, commit=None, processor=dict(PROCESSOR))
+    others = [
+        dataclasses.replace(one, processor={**PROCESSOR, name: "other"}) for name in PROCESSOR
+    ]
+    assert machine_name(one).startswith("amd-epyc-25-17-1-2-cores-")
+    assert (machine_name(same), same.identity) == (machine_name(one), one.identity)
+    assert len({machine_name(machine) for machine in (one, *others)}) == 1 + len(others)
+    assert "generation unknown" in dataclasses.replace(one, processor={}).hardware
+
+
+def test_a_record_keeps_the_processor_and_how_fast_it_was():
+    made = record("plot_x", ortmeter.get_parsed_args("plot_x", args=[]), Provider.parse("cpu"), {})
+    again = Record.from_dict(json.loads(made.to_json()))
+    assert 1e-6 < again.pace == made.pace < 1
+    assert again.environment.processor == environment().processor
+    assert again.concluded.to_dict()["identity"] == environment().identity
+    with pytest.raises(RecordError, match="pace"):
+        Record.from_dict({**json.loads(made.to_json()), "pace": -1.0})
 
 
 def test_the_schema_is_a_schema():

@@ -29,7 +29,7 @@ Description: TypeAlias = dict[str, str]
 DIGEST = "digest of the "
 _NAME = "model"  # of the file, which may change
 _UNJUDGED = 2  # exit code
-_SHOWN = ("CPU", "GPU", "System", "Threads", "Variables", "Python", "Commit")
+_SHOWN = ("CPU", "Processor", "GPU", "System", "Threads", "Variables", "Python", "Commit")
 
 
 class _Outcome(NamedTuple):
@@ -53,7 +53,7 @@ def compare(
     same = [name for name in results if name in before]
     changes = {n: _differences(stored.data["candidates"][n], described[n]) for n in same}
     shared, told, pace = _machine(options, report, results, stored)
-    is_other = _hardware(stored.environment) != _hardware(report.machine)
+    is_other = stored.environment.identity != report.machine.identity
     outcomes = []
     for name in same:
         pair = before[name], results[name]
@@ -108,8 +108,9 @@ def _machine(
     then, now = stored.environment, report.machine
     noisy = "; ".join(stored.data["fitness"])
     told = [f"the machine was not fit to measure the baseline: {noisy}."] if noisy else []
-    if _hardware(then) != _hardware(now):
-        text = f"the baseline is of another machine, {_hardware(then)}"
+    if then.identity != now.identity:
+        which = then.hardware if then.hardware != now.hardware else then.identity
+        text = f"the baseline is of another machine, {which}"
         if options.other_machine:
             return [], [f"{text}.", *told], 1.0
         return [f"{text} (--other-machine compares)"], told, 1.0
@@ -126,10 +127,6 @@ def _machine(
     if is_steady(pace):
         return [], [f"{moved}: the intervals are that much wider.", *told], pace
     return [f"{moved}, more than {STEADY:.0%}"], told, pace
-
-
-def _hardware(machine: Environment) -> str:
-    return ", ".join([machine.cpu, f"{machine.cores} cores", *(gpu.name for gpu in machine.gpus)])
 
 
 def _differences(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmeter.dated import Fact, read_facts
-from ortmeter.runtime.cpu import cpu_info, usable_cores
+from ortmeter.runtime.cpu import cpu_info, processor, usable_cores
 from ortmeter.runtime.providers import probe_providers
 
 __all__ = ["environment"]
@@ -54,20 +54,36 @@ class Environment:
     precision: Mapping[str, str]  # of float32 products
     commit: str | None  # None when the package is not run from its own checkout
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)  # that choose kernels
+    processor: Mapping[str, str] = dataclasses.field(default_factory=dict)  # empty: not known
 
     def __str__(self) -> str:
         versions = (f"{name} {version}" for name, version in self.packages.items())
         machine = [f"{self.cpu} ({self.cores} cores)", *map(str, self.gpus)]
         return ", ".join([*machine, self.system, f"Python {self.python}", *versions])
 
+    @property
+    def hardware(self) -> str:
+        """What runs the model, in a few words: the name of a processor may hide its generation."""
+        known = "family {family}, model {model}, stepping {stepping}"
+        which = known.format_map(self.processor) if self.processor else "generation unknown"
+        gpus = (gpu.name for gpu in self.gpus)
+        return ", ".join([*gpus, f"{self.cpu} ({which})", f"{self.cores} cores"])
+
+    @property
+    def identity(self) -> str:
+        """What two machines share when they are alike: all that is known of the processor."""
+        return "; ".join([self.hardware, *self.processor.values()])
+
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that JSON accepts."""
-        return dataclasses.asdict(self)
+        """Return plain values that JSON accepts; a processor that is not known is left out."""
+        fields = dataclasses.asdict(self)
+        return fields if self.processor else {k: v for k, v in fields.items() if k != "processor"}
 
     def to_rows(self) -> list[tuple[str, str]]:
         """Return the fields as (name, text), for tables."""
         return [
             ("CPU", f"{self.cpu}, {self.cores} cores"),
+            ("Processor", _join(self.processor) or "generation unknown"),
             ("GPU", "; ".join(map(str, self.gpus)) or "none"),
             ("System", self.system),
             ("Threads", _join(self.threads) or "no limit set in the environment"),
@@ -117,6 +133,7 @@ def environment() -> Environment:
         precision=_precision_policy(),
         commit=_git_commit(),
         variables=_known_variables(),
+        processor=processor(),
     )
 
 

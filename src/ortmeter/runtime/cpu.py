@@ -6,10 +6,21 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-__all__ = ["cache_bytes", "cpu_flags", "usable_cores"]
+__all__ = ["cache_bytes", "cpu_flags", "processor", "usable_cores"]
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+# Instructions that choose the kernels of products, by the flag that tells them.
+_INSTRUCTIONS = {
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx512_vnni": "VNNI",
+    "avx_vnni": "AVX-VNNI",
+    "avx512_bf16": "BF16",
+    "amx_tile": "AMX",
+    "asimddp": "dot products",
+    "sve": "SVE",
+}
 
 
 @functools.cache
@@ -38,6 +49,39 @@ def cpu_info() -> dict[str, str]:
     first = path.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {name.strip(): text.strip() for name, _, text in pairs}
+
+
+@functools.cache
+def processor() -> dict[str, str]:
+    """Say what the processor is, which its name may not tell.
+
+    Returns
+    -------
+    dict of str to str
+        ``family``, ``model``, ``stepping``, ``instructions`` that choose kernels, ``caches``, and
+        ``hypervisor``: yes or no. Empty on systems that do not say.
+
+    Examples
+    --------
+    >>> set(processor()) <= {"family", "model", "stepping", "instructions", "caches", "hypervisor"}
+    True
+    """
+    told = cpu_info()
+    if not told:
+        return {}
+    names = {"family": "cpu family", "model": "model", "stepping": "stepping"}
+    arm = {"family": "CPU architecture", "model": "CPU part", "stepping": "CPU revision"}
+    flags = cpu_flags()
+    caches = {}
+    for folder in sorted(_CACHES.glob("index*")):
+        level, kind, size = ((folder / n).read_text().strip() for n in ("level", "type", "size"))
+        caches[f"L{level}{'' if kind == 'Unified' else kind[0].lower()}"] = size
+    return {
+        **{key: told.get(name, told.get(arm[key], "")) for key, name in names.items()},
+        "instructions": ", ".join(name for flag, name in _INSTRUCTIONS.items() if flag in flags),
+        "caches": ", ".join(f"{name} {size}" for name, size in caches.items()),
+        "hypervisor": "yes" if "hypervisor" in flags else "no",
+    }
 
 
 def usable_cores() -> int:

@@ -26,6 +26,7 @@ from ortmeter.study.encoding import Count, Kind, MappingValue, encode
 from ortmeter.study.rendering import Conclusion, Table, as_html, as_text
 from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons
+from ortmeter.timing.drift import pace
 
 __all__ = ["SCHEMA", "Record", "load", "load_records", "record", "replay"]
 
@@ -63,6 +64,8 @@ class Record:
         Rank of the run of this configuration, from 1; a sweep may repeat it.
     on_cpu : tuple of str
         Sentences about the nodes of CUDA sessions that ran on the CPU, with the reason.
+    pace : float, optional
+        Seconds of the reference workload: whether the machine was as fast as another day.
     fast : bool
         Whether it was measured in fast mode; such a record is never saved.
     """
@@ -76,6 +79,7 @@ class Record:
     claims: tuple[Claim, ...] = ()
     run: int = 1
     on_cpu: tuple[str, ...] = ()
+    pace: float | None = None
     fast: bool = False
 
     @property
@@ -112,6 +116,7 @@ class Record:
         # These fields are left out when they say nothing, so that older readers accept the file.
         rare: dict[str, Any] = {"run": self.run} if self.run > 1 else {}
         rare |= {"on_cpu": list(self.on_cpu)} if self.on_cpu else {}
+        rare |= {"pace": self.pace} if self.pace else {}
         return {
             "schema_version": _VERSION,
             "page": self.page,
@@ -183,7 +188,9 @@ class Record:
     def _origin(self, details: str) -> dict[str, str]:
         return {
             "page": self.page,
-            "machine": _heading(self.environment),
+            "machine": self.environment.hardware,
+            "identity": self.environment.identity,
+            "pace": f"{self.pace:.4g}" if self.pace else "",
             "provider": self.configuration["provider"],
             "date": f"{self.date:%Y-%m-%d}",
             "details": details,
@@ -259,6 +266,7 @@ def record(
         date=dt.datetime.now(dt.UTC).replace(microsecond=0),
         data=data,
         on_cpu=tuple(on_cpu),
+        pace=pace(),
         fast=args.fast,
     )
 
@@ -421,6 +429,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="schema_versio
     data: MappingValue
     run: Count = 1
     on_cpu: tuple[str, ...] = ()
+    pace: Annotated[float, Meta(gt=0)] | None = None
 
     def __post_init__(self) -> None:
         if "provider" not in self.configuration:
@@ -454,9 +463,17 @@ def _find_comparisons(
 
 
 def machine_name(machine: Environment) -> str:
-    """Name a machine by its processor and its GPUs, in small letters, digits and hyphens."""
-    parts = [machine.cpu, f"{machine.cores} cores", *(gpu.name for gpu in machine.gpus)]
-    return "-".join(map(_slug, parts))
+    """Name a machine by its processor and its GPUs, in small letters, digits and hyphens.
+
+    Four more digits stand for its instructions, its caches and its hypervisor, where they are
+    known: a folder has the records of machines that are alike.
+    """
+    which, digest = [], []
+    if known := machine.processor:
+        which = [known[name] for name in ("family", "model", "stepping")]
+        digest = [hashlib.sha256(machine.identity.encode()).hexdigest()[:4]]
+    gpus = (gpu.name for gpu in machine.gpus)
+    return "-".join(map(_slug, [machine.cpu, *which, f"{machine.cores} cores", *gpus, *digest]))
 
 
 def _plain(value: Any) -> Any:
@@ -511,12 +528,8 @@ def replay(report: Callable[[Record], Iterable[Any]], records: Iterable[Record])
     return Replay([(record, [freeze(item) for item in report(record)]) for record in records])
 
 
-def _heading(machine: Environment) -> str:
-    return ", ".join([*(gpu.name for gpu in machine.gpus), f"{machine.cpu}, {machine.cores} cores"])
-
-
 def _recorded(record: Record) -> str:
-    return f"{_heading(record.environment)}, recorded on {record.date:%Y-%m-%d}"
+    return f"{record.environment.hardware}, recorded on {record.date:%Y-%m-%d}"
 
 
 def _as_details(record: Record, shown: Iterable[Any]) -> str:
