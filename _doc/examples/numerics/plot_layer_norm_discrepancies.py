@@ -179,10 +179,9 @@ def measure_case(kind, weights):
             continue
         outputs.append(case | measure_outputs(name, got, expected, bounds[tf32]))
     distances = [
-        {**case, "expected": first, "got": second}
-        | measure_distance(results[first], results[second])
-        for first, second in PAIRS
-        if {first, second} <= results.keys()
+        {**case, "expected": a, "got": b} | measure_distance(results[a], results[b])
+        for a, b in PAIRS
+        if {a, b} <= results.keys()
     ]
     return DataFrame(outputs), DataFrame(distances)
 

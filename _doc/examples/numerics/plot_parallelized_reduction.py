@@ -280,10 +280,9 @@ def list_changes(libraries):
 
 def changes(data):
     """Cases that change (%), then the largest spread and its bound"""
-    keys, libraries = ["library", "result"], data.libraries
-    groups = list_changes(libraries).groupby([libraries[key] for key in keys], sort=False)
-    shares = 100 * groups.mean()
-    last = longest(libraries[libraries["type"] == data.type])
+    keys, rows = ["library", "result"], data.libraries
+    shares = 100 * list_changes(rows).groupby([rows[key] for key in keys], sort=False).mean()
+    last = longest(rows[rows["type"] == data.type])
     worst = last.loc[last.groupby(keys)["spread"].idxmax()].set_index(keys)
     return shares.join(worst[["spread", "bound"]].add_suffix(" (ulp)"))
 

@@ -146,11 +146,8 @@ with networks.share_cores():
 # A second set of processes runs and profiles both. There, the allocator of the system keeps the
 # memory that torch returns.
 
-profiled = {
-    case: (made[name].model, models[name], feeds)
-    for case, (name, feeds) in cases.items()
-    if name != FOREST
-}
+torch_cases = {case: who for case, who in cases.items() if who[0] != FOREST}
+profiled = {case: (made[n].model, models[n], feeds) for case, (n, feeds) in torch_cases.items()}
 kinds = networks.profile_networks(profiled, processes=args.profiled, **OPTIONS)
 measured = {"results": results, "kinds": kinds, "errors": errors.reset_index()}
 study.keep(legend, **measured, provider=provider.name)
@@ -242,9 +239,8 @@ def explain(data, case, confidence=0.99):
 # %%
 
 
-def write_percent(estimate):
-    around = f" ± {estimate.high - estimate.value:.0f}" if estimate.interval else ""
-    return f"{estimate.value:+.0f}{around}"
+def write_percent(share):
+    return f"{share.value:+.0f}" + (f" ± {share.high - share.value:.0f}" if share.interval else "")
 
 
 def explanations(data):
