@@ -309,7 +309,7 @@ def models(data):
     cells["speedup"] = verdicts.estimates(cells).map(str)
     for name, frame in data.models.get("operators", {}).items():
         changed = frame[frame["verdict"].isin(CHANGED)].index.drop(WHOLE, errors="ignore")
-        cells.loc[name, "operator"] = next(iter(changed), None)
+        cells.loc[name, "operator"] = next(iter(changed), "").rpartition(".")[2] or None
     cells = cells.reindex(columns=[*TIMES, "speedup", "verdict", "operator"])
     return cells.rename(columns=TIMES).rename_axis("model")
 
