@@ -128,7 +128,7 @@ def test_another_machine_gets_the_answer_of_its_own_samples(gemm_page):
         environment=dataclasses.replace(study.here.environment, cpu="A Planted CPU"),
     )
     text = " ".join(str(replay(study.replay, [there])).split())
-    assert text.startswith("A Planted CPU, ")
+    assert text.startswith("A Planted CPU (")
     assert "Two: with constant weights, one is 2.0" in text
     assert "Wrong: joined weights are never 5% slower (lowest 0.50" in text
     assert "Measured on A Planted CPU" in text
