@@ -1,4 +1,7 @@
-"""The table of operators, how a family fills it, and what a kernel refuses."""
+"""The table of operators, how a family fills it, and what a kernel refuses.
+
+An operator is declared in the file of its family, ``normalization.py`` for LayerNormalization.
+"""
 
 import functools
 import importlib
