@@ -32,6 +32,8 @@ def test_a_processor_is_what_chooses_kernels_and_times(monkeypatch, tmp_path):
         (tmp_path / f"index{i}").mkdir()
         for name, text in {"level": level, "type": kind, "size": size}.items():
             (tmp_path / f"index{i}" / name).write_text(f"{text}\n")
+    (tmp_path / "index4").mkdir()
+    (tmp_path / "index4" / "level").write_text("4\n")  # of a size that is not told
     pairs = (line.partition(":") for line in CPUINFO.partition("\n\n")[0].splitlines())
     told = {name.strip(): text.strip() for name, _, text in pairs}
     monkeypatch.setattr(module, "_CACHES", tmp_path)

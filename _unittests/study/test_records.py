@@ -251,6 +251,9 @@ def test_machines_of_one_name_are_told_apart_by_their_processor():
     assert (machine_name(same), same.identity) == (machine_name(one), one.identity)
     assert len({machine_name(machine) for machine in (one, *others)}) == 1 + len(others)
     assert "generation unknown" in dataclasses.replace(one, processor={}).hardware
+    partly = dataclasses.replace(one, processor={"family": "25"})  # as a file may say
+    assert partly.hardware == "AMD EPYC (family 25), 2 cores"
+    assert machine_name(partly).startswith("amd-epyc-25-2-cores-")
 
 
 def test_a_record_keeps_the_processor_and_how_fast_it_was():

@@ -64,10 +64,16 @@ class Environment:
     @property
     def hardware(self) -> str:
         """What runs the model, in a few words: the name of a processor may hide its generation."""
-        known = "family {family}, model {model}, stepping {stepping}"
-        which = known.format_map(self.processor) if self.processor else "generation unknown"
+        which = ", ".join(f"{name} {text}" for name, text in self.generation.items())
         gpus = (gpu.name for gpu in self.gpus)
-        return ", ".join([*gpus, f"{self.cpu} ({which})", f"{self.cores} cores"])
+        cpu = f"{self.cpu} ({which or 'generation unknown'})"
+        return ", ".join([*gpus, cpu, f"{self.cores} cores"])
+
+    @property
+    def generation(self) -> dict[str, str]:
+        """Family, model and stepping of the processor, empty when they are not known."""
+        names = ("family", "model", "stepping")
+        return {name: self.processor[name] for name in names if name in self.processor}
 
     @property
     def identity(self) -> str:

@@ -74,8 +74,11 @@ def processor() -> dict[str, str]:
     flags = cpu_flags()
     caches = {}
     for folder in sorted(_CACHES.glob("index*")):
-        level, kind, size = ((folder / n).read_text().strip() for n in ("level", "type", "size"))
-        caches[f"L{level}{'' if kind == 'Unified' else kind[0].lower()}"] = size
+        with suppress(OSError):  # a virtual machine may not say how large a cache is
+            level, kind, size = (
+                (folder / name).read_text().strip() for name in ("level", "type", "size")
+            )
+            caches[f"L{level}{'' if kind == 'Unified' else kind[:1].lower()}"] = size
     return {
         **{key: told.get(name, told.get(arm[key], "")) for key, name in names.items()},
         "instructions": ", ".join(name for flag, name in _INSTRUCTIONS.items() if flag in flags),

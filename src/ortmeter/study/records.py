@@ -468,12 +468,10 @@ def machine_name(machine: Environment) -> str:
     Four more digits stand for its instructions, its caches and its hypervisor, where they are
     known: a folder has the records of machines that are alike.
     """
-    which, digest = [], []
-    if known := machine.processor:
-        which = [known[name] for name in ("family", "model", "stepping")]
-        digest = [hashlib.sha256(machine.identity.encode()).hexdigest()[:4]]
-    gpus = (gpu.name for gpu in machine.gpus)
-    return "-".join(map(_slug, [machine.cpu, *which, f"{machine.cores} cores", *gpus, *digest]))
+    digest = hashlib.sha256(machine.identity.encode()).hexdigest()[:4]
+    parts = [machine.cpu, *machine.generation.values(), f"{machine.cores} cores"]
+    parts += [*(gpu.name for gpu in machine.gpus), *([digest] if machine.processor else [])]
+    return "-".join(map(_slug, parts))
 
 
 def _plain(value: Any) -> Any:
