@@ -12,6 +12,8 @@ each pair has one fresh process.
 ``python _benchmarks/verdict_coverage.py --runs --trials 2000``: a candidate against the samples of
 another run, between which the machine moved; its control moved with it. How often does ``--fail-if
 slower:1.10`` fail a candidate that is not slower by more than 1.10?
+``python _benchmarks/verdict_coverage.py --builds --trials 1000``: ratios measured in several
+builds, of which some move much more than others from one to the next.
 """
 
 import argparse
@@ -29,6 +31,7 @@ from scipy.signal import lfilter
 import ortmeter
 from ortmeter.evidence import Claim
 from ortmeter.timing import Candidate, Comparison, Measurement, measure, measure_each
+from ortmeter.timing.builds import TYPICAL, between_builds
 from ortmeter.timing.processes import collect
 from ortmeter.timing.runs import compare_runs, drift_ratio
 
@@ -273,6 +276,62 @@ def print_runs(trials: int) -> int:
     return failures
 
 
+#: How far the logarithm of a ratio moves between builds, and how many ratios do.
+MOVES = ([0.005, 0.015, 0.05, 0.12], [0.4, 0.4, 0.15, 0.05])
+#: Ratios of a page, builds, processes of each.
+PAGES = list(itertools.product((1, 5, 30), (2, 3, 5), (3, 5, 10)))
+
+
+def print_builds(trials: int) -> int:
+    """Measure the ratios of pages in builds; print one line per case and ratio."""
+    print("ratios builds processes ratio | held  (one build)  wrong  decided | half-width")
+    failures = 0
+    for (count, builds, processes), ratio in itertools.product(PAGES, RATIOS[:-1]):
+        rng = np.random.default_rng([count, builds, processes, int(1000 * ratio)])
+        tally: Counter[str] = Counter()
+        widths: list[float] = []
+        while tally["all"] < trials:
+            moves, noise = rng.choice(MOVES[0], (count, 1, 1), p=MOVES[1]), (count, builds, 1)
+            logs = np.log(ratio) + moves * rng.standard_normal(noise)
+            within = rng.choice([0.005, 0.01, 0.02, 0.05], (count, 1, 1))
+            logs = logs + within * rng.standard_normal((count, builds, processes))
+            one = Measurement("candidate", np.full((processes, 1), SECONDS))
+            measured = [
+                [
+                    Comparison([Measurement("baseline", SECONDS * np.exp(x[:, None])), one])
+                    for x in row
+                ]
+                for row in logs
+            ]
+            between = between_builds(
+                [x.speedup("baseline", "candidate", confidence=TYPICAL).estimate for x in row]
+                for row in measured
+            )
+            for here, *before in measured:
+                alone = here.speedup("baseline", "candidate")
+                here.before, here.between = before, between
+                claim = here.speedup("baseline", "candidate")
+                tally["all"] += 1
+                tally["held"] += claim.low <= ratio <= claim.high
+                tally["alone"] += alone.low <= ratio <= alone.high
+                tally["wrong"] += is_wrong(claim, ratio)
+                tally["decided"] += claim.verdict != "undecided"
+                widths.append(np.log(claim.high / claim.low) / 2)
+        held, own, wrong, decided = (
+            tally[x] / tally["all"] for x in ("held", "alone", "wrong", "decided")
+        )
+        failed = held < 0.98 or wrong > 0.015  # noqa: PLR2004
+        failures += failed
+        print(
+            f"{count:6d} {builds:6d} {processes:9d} {ratio:5.2f} | {held:5.1%} {own:11.1%} "
+            f"{wrong:7.2%} {decided:8.1%} | {float(np.median(widths)):10.3f}"
+            f"{'  FAILS' if failed else ''}",
+            flush=True,
+        )
+    print(f"{failures} of {len(PAGES) * len(RATIOS[:-1])} cases hold less than 98% or are wrong")
+    return failures
+
+
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[64, 64] X) => (float[64, 64] Y) { Z = MatMul(X, X)  Y = Softmax(Z) }"""
 PAIRS = 10  # pairs that share their processes
@@ -325,7 +384,10 @@ if __name__ == "__main__":
     parser.add_argument("--same", type=int, default=0, metavar="TRIALS")
     parser.add_argument("--processes", type=int, default=10)
     parser.add_argument("--runs", action="store_true", help="against the samples of another run")
+    parser.add_argument("--builds", action="store_true", help="ratios measured in several builds")
     given = parser.parse_args()
+    if given.builds:
+        sys.exit(print_builds(given.trials) > 0)
     if given.runs:
         sys.exit(print_runs(given.trials) > 0)
     if given.same:

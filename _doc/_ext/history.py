@@ -1,6 +1,5 @@
 """What pages answered over time: the answers of each day, their plots, the claims that changed."""
 
-import dataclasses
 import html
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +9,6 @@ from typing import NamedTuple
 from _ext.answers import Answers
 from _ext.tables import list_table, plain, reference
 from ortmeter.evidence import Claim
-from ortmeter.files import write_atomically
 from ortmeter.study.records import Record, load, load_records
 from ortmeter.study.writer import Bar
 
@@ -27,23 +25,15 @@ def keep_answers(folder: Path) -> list[Path]:
     There is a file per page, configuration and day: a page recorded twice on a day keeps its last
     answer. The files that are new, or not as they were, are returned.
     """
-    written = []
-    for record in load_records(folder=folder):
-        stem = record.file_name.removesuffix(".json")
-        file = folder / record.machine / "history" / f"{stem}--{record.date:%Y-%m-%d}.json"
-        content = dataclasses.replace(record, data={}).to_json()
-        if not file.exists() or file.read_bytes() != content:
-            file.parent.mkdir(exist_ok=True)
-            write_atomically(file, content)
-            written.append(file)
-    return written
+    written = (record.summarize(folder) for record in load_records(folder=folder))
+    return [file for file in written if file is not None]
 
 
 def load_history(folder: Path) -> list[History]:
     """Read the answers of each page, configuration and machine, in the order of their days."""
     kept = [load(file) for file in sorted(folder.glob("*/history/*.json"))]
-    ordered = sorted(kept, key=lambda record: (record.machine, record.file_name, record.date))
-    groups = itertools.groupby(ordered, lambda record: (record.machine, record.file_name))
+    ordered = sorted(kept, key=lambda record: (record.machine, record.case, record.date))
+    groups = itertools.groupby(ordered, lambda record: (record.machine, record.case))
     return [list(own) for _, own in groups]
 
 

@@ -77,7 +77,9 @@ def bench(tmp_path, machine):
         report = Report("ortmeter bench", machine=here)
         busy = SimpleNamespace(findings=["other processes use 2 cores"], to_dict=dict)
         report.preflight["before"] = busy
-        kept = baseline.check(options, variants)
+        kept = baseline.check(options, report, variants)
+        if kept:
+            kept.join(found)
         code = kept.finish(report, found) if kept else None
         return SimpleNamespace(code=code, told=report.sentences, report=report, found=found)
 
@@ -125,6 +127,42 @@ def test_a_file_is_replaced_only_with_force(bench):
     assert bench.file.read_text() == "mine"
     bench("--save", bench.file, "--force")
     assert load(bench.file).page == "bench"
+
+
+def test_a_file_of_the_same_candidates_gets_another_build(bench):
+    first = {"a": (10.0, 10.1, 9.9), "b": (5.0, 5.1, 4.9)}
+    second = {"a": (10.2, 10.1, 10.3), "b": (5.5, 5.6, 5.4)}
+    bench("--save", bench.file, **first)
+    run = bench("--save", bench.file, **second)
+    kept = f"samples are kept in {bench.file}, with those of 1 other builds."
+    assert run.told[-1] == kept
+    claim = run.found.speedup("a", "b")
+    assert claim.how == "reproduced in 2 of 2 builds"
+    assert claim.low < 2.0
+    assert claim.high > 1.86
+    stored = load(bench.file)
+    assert stored.data["comparison"]["b"].median == pytest.approx(5.5e-3)
+    assert [build["b"].median for build in stored.data["before"]] == [pytest.approx(5e-3)]
+    for _ in range(6):
+        bench("--save", bench.file, **first)
+    assert len(load(bench.file).data["before"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"feed": 2.0}, "other candidates, inputs or settings"),
+        ({"numpy": "1.0"}, "other versions"),
+        ({"processor": {"caches": "L9"}}, "another machine"),
+        ({"n": (1.0, 1.0, 1.0)}, "other candidates"),
+    ],
+)
+def test_a_build_of_something_else_is_not_added(bench, changed, why):
+    bench("--save", bench.file)
+    before = bench.file.read_bytes()
+    with pytest.raises(InvalidArgumentError, match=f"{why}.*replace it with --force"):
+        bench("--save", bench.file, **changed)
+    assert bench.file.read_bytes() == before
 
 
 SLOWER = (15.0, 15.1, 14.9)

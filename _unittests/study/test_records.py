@@ -91,6 +91,51 @@ def test_the_same_parameters_replace_the_file_and_others_do_not(tmp_path):
     assert load_records("plot_y", tmp_path) == []
 
 
+def on_day(day, ratio=1.5, **fields):
+    """A build of one day: "a" takes so many times longer than "b", within 1%."""
+    noise = np.exp(np.random.default_rng(day).normal(0, 0.01, (5, 1)))
+    pair = [Measurement("a", 1e-3 * ratio * noise), Measurement("b", np.full((5, 1), 1e-3))]
+    data = {"latency": Comparisons({256: Comparison(pair)}, "size"), "legend": "float32"}
+    date = dt.datetime(2026, 3, day, tzinfo=dt.UTC)
+    return dataclasses.replace(planted(), data=data, date=date, **fields)
+
+
+def test_a_page_recorded_again_is_another_build(tmp_path):
+    for day in (1, 3, 2):
+        on_day(day).save(SAID, tmp_path)
+    (found,) = load_records("plot_x", tmp_path)
+    assert [build.date.day for build in (found, *found.before)] == [3, 2, 1]
+    claim = found.data["latency"][256].speedup("a", "b")
+    assert claim.how == "reproduced in 3 of 3 builds"
+    assert load(tmp_path / found.machine / found.file_name).before == ()
+
+
+def test_only_builds_of_the_same_versions_and_machine_are_joined(tmp_path):
+    here = planted().environment
+    unknown = dataclasses.replace(here, processor={})
+    older = dataclasses.replace(here, packages={**here.packages, "onnxruntime": "1.2.3"})
+    ours = dataclasses.replace(here, packages={**here.packages, "ortmeter": "0.0.1"})
+    for day, machine in enumerate((unknown, older, ours, here), 1):
+        on_day(day, environment=machine).save(SAID, tmp_path)
+    on_day(5, configuration={"size": "512", "provider": "cpu"}).save(SAID, tmp_path)
+    first = next(found for found in load_records(folder=tmp_path) if found.date.day == 4)
+    assert [build.date.day for build in first.before] == [3]
+    alone = next(found for found in load_records(folder=tmp_path) if found.date.day == 1)
+    assert alone.before == ()  # of the same unknown processor, or of another one
+    assert not on_day(6, environment=unknown).is_build_of(alone)
+
+
+def test_the_samples_of_five_builds_are_kept_and_what_the_others_said(tmp_path):
+    for day in range(1, 8):
+        file = on_day(day).save(SAID, tmp_path)
+    days = [load(kept).date.day for kept in sorted(file.parent.glob("*.json"))]
+    assert days == [3, 4, 5, 6, 7]
+    said = [load(kept) for kept in sorted((file.parent / "history").glob("*.json"))]
+    assert [(past.date.day, past.data, past.sentences) for past in said] == [
+        (day, {}, SAID.sentences) for day in (1, 2)
+    ]
+
+
 def test_records_are_read_where_the_variable_says(tmp_path, monkeypatch):
     planted().save(SAID, tmp_path)
     monkeypatch.delenv("ORTMETER_RESULTS", raising=False)

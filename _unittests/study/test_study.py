@@ -1,6 +1,7 @@
 """A study keeps what it measures, shows and concludes it, here and from records."""
 
 import dataclasses
+import datetime as dt
 import sys
 import warnings
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_a_record_that_has_no_legend_shows_its_parameters(measured):
     table, *_, concluded = measured.replay(dataclasses.replace(measured.here, data=data))
     plt.close("all")
     assert table.caption == "Median latency, and more, provider=cpu"
-    assert concluded.provenance.endswith(", provider=cpu")
+    assert concluded.provenance.endswith(", provider=cpu, within this build")
 
 
 def test_another_record_has_its_own_answer(measured):
@@ -121,8 +122,9 @@ def test_another_record_has_its_own_answer(measured):
 def test_the_appendix_has_files_of_tables_and_figures_and_the_records(
     measured, monkeypatch, tmp_path, capsys
 ):
-    here = dataclasses.replace(measured.here, fast=False)
-    here.save(measured.concluded(here), tmp_path)
+    other = dataclasses.replace(measured.here, configuration={"provider": "cpu", "size": "9"})
+    for found in (measured.here, other):  # the build itself is not shown again
+        found.save(measured.concluded(found), tmp_path)
     monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
     capsys.readouterr()
     model = onnx.parser.parse_model(
@@ -139,8 +141,9 @@ def test_the_appendix_has_files_of_tables_and_figures_and_the_records(
     assert (folder / "plot_sum-plotted.png").read_bytes().startswith(b"\x89PNG")
     assert pd.read_csv(folder / "plot_sum-latencies.csv")["median (s)"].tolist() == [2.0, 1.0]
     assert pd.read_csv(folder / "plot_sum-raw.csv")["n"].tolist() == [1]
+    assert text.count("recorded on") == 1
     # Nothing is saved unless it is asked.
-    assert len(list(tmp_path.rglob("*.json"))) == 1
+    assert len(list(tmp_path.rglob("*.json"))) == 2
 
 
 def test_a_page_recalls_the_newest_record_of_its_provider(measured, monkeypatch, tmp_path, capsys):
@@ -166,6 +169,29 @@ def test_a_page_recalls_the_newest_record_of_its_provider(measured, monkeypatch,
     plt.close("all")
     shown = capsys.readouterr().out
     assert [f"shared from {n}" in shown for n in (1, 2, 3)] == [True, False, True]
+
+
+def test_ratios_hold_over_the_builds_of_the_same_machine(measured, monkeypatch, tmp_path):
+    """The builds before say 1.8 and 2.2: the interval is wide, the samples are of this one."""
+    monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
+    here = dataclasses.replace(measured.here, fast=False)
+    for day, slow in ((1, 1.8), (2, 2.2)):
+        noisy = slow * np.exp(np.random.default_rng(day).normal(0, 0.01, (3, 4)))
+        times = Comparison([Measurement("slow", noisy), here.data["times"]["fast"]])
+        data = {**here.data, "times": times}
+        past = dataclasses.replace(here, data=data, date=here.date - dt.timedelta(days=day))
+        past.save(measured.concluded(past), tmp_path)
+    single = measured.data.times.speedup("slow", "fast")
+    study = Study("plot_sum", "How long does a sum take?")
+    study.keep(**here.data)
+    claim = study.data.times.speedup("slow", "fast")
+    assert claim.low < 1.9
+    assert claim.high > 2.1
+    assert claim.how == "reproduced in 3 of 3 builds"
+    assert study.data.legend == "CPU, ratios over 3 builds"
+    assert study.data.times["slow"].median == 2.0
+    assert single.how == "3 processes"
+    assert single.high - single.low < claim.high - claim.low
 
 
 def test_a_page_that_is_recorded_recalls_nothing(measured, monkeypatch, tmp_path):

@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from ortmeter.files import write_atomically
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import external_files
 from ortmeter.runtime.placement import PlacementLog
-from ortmeter.study.records import Record, load
+from ortmeter.study.records import KEPT, Record, load
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing import Comparison
 from ortmeter.timing.candidates import SessionSpec
+from ortmeter.timing.comparison import join_builds
 from ortmeter.timing.runs import check_latencies
 from ortmeter.timing.statistics import MIN_PROCESSES
 
@@ -38,7 +39,12 @@ _LONG = 200  # characters of names that are shown
 def add_options(parser: ArgumentParser) -> None:
     """Declare the options of baselines."""
     group = parser.add_argument_group("baseline")
-    group.add_argument("--save", metavar="FILE", help="keep the samples (JSON), for --baseline")
+    group.add_argument(
+        "--save",
+        metavar="FILE",
+        help="keep the samples (JSON), for --baseline; a FILE of the same candidates gets another "
+        "build, and the speedups of the report hold over its builds",
+    )
     group.add_argument(
         "--baseline", metavar="FILE", help="compare with the samples that --save kept in FILE"
     )
@@ -90,7 +96,13 @@ class Baseline:
     options: Namespace
     described: Mapping[str, Description]
     stored: Record | None
+    before: Sequence[Comparison] = ()  # builds that the file has, newest first
     on_cpu: PlacementLog = dataclasses.field(default_factory=PlacementLog)
+
+    def join(self, results: Comparison) -> None:
+        """Let the speedups hold over the builds of the file."""
+        if self.before:
+            join_builds([(results, self.before)])
 
     def finish(self, report: Report, results: Comparison) -> int:
         """Compare and keep, as asked; not 0 when ``--fail-if`` refuses a candidate."""
@@ -104,10 +116,13 @@ class Baseline:
         return code
 
 
-def check(options: Namespace, variants: Mapping[str, SessionSpec]) -> Baseline | None:
+def check(
+    options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
+) -> Baseline | None:
     """Read the baseline, refuse what cannot be done: before anything is measured."""
+    appended = options.save is not None and not options.force and Path(options.save).is_file()
     if options.save is not None:
-        check_writable(Path(options.save), overwrite=options.force)
+        check_writable(Path(options.save), overwrite=options.force or appended)
     if options.baseline is None:
         for name in ("fail_if", "drop", "other_machine", "other_model"):
             if getattr(options, name):
@@ -120,7 +135,32 @@ def check(options: Namespace, variants: Mapping[str, SessionSpec]) -> Baseline |
     stored = None if options.baseline is None else _read(Path(options.baseline), variants)
     if stored is not None:
         _refuse_missing(options, stored.data["comparison"], variants)
-    return Baseline(options, described, stored)
+    before = _builds(Path(options.save), report, described, variants) if appended else ()
+    return Baseline(options, described, stored, before)
+
+
+def _builds(
+    file: Path,
+    report: Report,
+    described: Mapping[str, Description],
+    variants: Mapping[str, SessionSpec],
+) -> list[Comparison]:
+    """Read the builds of a file, which measured the same in the same conditions."""
+    wrong = ""
+    try:
+        kept = _read(file, variants)
+    except (InvalidArgumentError, RecordError) as error:
+        wrong = str(error)
+    else:
+        mine, theirs = report.machine, kept.environment
+        wrong = wrong or ("another machine" if mine.identity != theirs.identity else "")
+        wrong = wrong or ("other versions" if mine.packages != theirs.packages else "")
+        same = kept.data["candidates"] == described
+        wrong = wrong or ("" if same else "other candidates, inputs or settings")
+        wrong = wrong and f"{file} has samples of {wrong}"
+    if wrong:
+        raise InvalidArgumentError(f"{wrong}: choose another name, or replace it with --force")
+    return [kept.data["comparison"], *kept.data.get("before", [])]
 
 
 def _refuse_missing(options: Namespace, before: Collection[str], now: Collection[str]) -> None:
@@ -234,10 +274,12 @@ def _save(kept: Baseline, report: Report, results: Comparison) -> None:
             "comparison": results,
             "candidates": described,
             "fitness": list(dict.fromkeys(fitness)),
+            **({"before": [*kept.before][: KEPT - 1]} if kept.before else {}),
         },
         on_cpu=tuple(kept.on_cpu.messages),
     )
     write_atomically(Path(options.save), record.to_json())
     processes = next(iter(results.values())).processes
     few = f"; {need(processes)}" if processes < MIN_PROCESSES else ""
-    report.conclude(f"samples are kept in {options.save}{few}.")
+    builds = f", with those of {len(kept.before)} other builds" if kept.before else ""
+    report.conclude(f"samples are kept in {options.save}{builds}{few}.")

@@ -66,7 +66,7 @@ def run(options: Namespace, report: Report) -> int:
     given = model_variants(models, feeds, **session_axes(options))
     converted = precision.add_converted(options, report, given)
     with cold.saved_optimized(options, report, converted) as variants:
-        kept = baseline.check(options, variants)
+        kept = baseline.check(options, report, variants)
         with machine.watched(options, report):
             if asked:
                 return int(asked[0].fill(options, report, variants) or 0)
@@ -80,6 +80,8 @@ def run(options: Namespace, report: Report) -> int:
                 budget_s=budget_s,
                 reference_workload=True,
             )
+            if kept is not None:
+                kept.join(results)
         _fill(report, results, budget_s)
         if why:
             report.conclude(f"{why}: each candidate was measured apart, in its own processes.")

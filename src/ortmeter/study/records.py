@@ -26,6 +26,7 @@ from ortmeter.study.encoding import Count, Kind, MappingValue, encode
 from ortmeter.study.rendering import Conclusion, Table, as_html, as_text
 from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons
+from ortmeter.timing.comparison import join_builds
 from ortmeter.timing.drift import pace
 
 __all__ = ["SCHEMA", "Record", "load", "load_records", "record", "replay"]
@@ -38,6 +39,8 @@ _BEFORE = 2
 #: Verdicts of comparisons in files of version 2.
 _COMPARED_BEFORE = ("faster", "slower", "different", "equivalent", "undecided")
 _LONG = 200  # characters of a message that are shown
+#: Builds whose samples are kept.
+KEPT = 5
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,9 @@ class Record:
         Seconds of the reference workload: whether the machine was as fast as another day.
     fast : bool
         Whether it was measured in fast mode; such a record is never saved.
+    before : tuple of Record
+        Other builds of the same, newest first: same machine, parameters and versions. They are not
+        part of the file.
     """
 
     page: str
@@ -81,6 +87,7 @@ class Record:
     on_cpu: tuple[str, ...] = ()
     pace: float | None = None
     fast: bool = False
+    before: "tuple[Record, ...]" = ()
 
     @property
     def machine(self) -> str:
@@ -88,11 +95,45 @@ class Record:
         return machine_name(self.environment)
 
     @property
-    def file_name(self) -> str:
-        """Name of the file: a page recorded again with the same parameters replaces it."""
+    def case(self) -> str:
+        """What was measured: page, provider and parameters; the name of a file begins with it."""
         text = msgspec.json.encode(dict(self.configuration), order="sorted")
         digest = hashlib.sha256(text).hexdigest()[:8]
-        return f"{self.page}--{_slug(self.configuration['provider'])}--{digest}.json"
+        return f"{self.page}--{_slug(self.configuration['provider'])}--{digest}"
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file: a page recorded again is another build."""
+        return f"{self.case}--{self.date:%Y%m%dT%H%M%S}.json"
+
+    def is_build_of(self, other: "Record") -> bool:
+        """Whether it measured the same in another build: machine, parameters, versions."""
+        conditions = _conditions(self)
+        return conditions is not None and conditions == _conditions(other)
+
+    def beside(self, builds: "Iterable[Record]") -> "Record":
+        """Return this record, whose ratios have the interval of several builds.
+
+        Parameters
+        ----------
+        builds : iterable of Record
+            Records; those that measured the same before it count.
+
+        Returns
+        -------
+        Record
+            With these builds as :attr:`before`.
+        """
+        same = [other for other in builds if other.date < self.date and other.is_build_of(self)]
+        before = sorted(same, key=lambda other: other.date, reverse=True)
+        kept = [_by_place(build) for build in before]
+        join_builds(
+            [
+                (group, [build[place] for build in kept if place in build])
+                for place, group in _by_place(self).items()
+            ]
+        )
+        return dataclasses.replace(self, before=tuple(before))
 
     @property
     def parameters(self) -> str:
@@ -197,16 +238,34 @@ class Record:
         }
 
     def save(self, conclusion: Conclusion, folder: str | os.PathLike[str] | None = None) -> Path:
-        """Write ``<folder>/<machine>/<page>--<provider>--<hash>.json`` atomically.
+        """Write ``<folder>/<machine>/<page>--<provider>--<hash>--<date>.json`` atomically.
 
         The file has the data and the conclusion. The default folder is the environment variable
-        ``ORTMETER_RESULTS``, or ``results``; it is created if needed.
+        ``ORTMETER_RESULTS``, or ``results``; it is created if needed. The last five builds keep
+        their data; the conclusions of older ones go to the folder ``history``.
         """
         root = folder or os.environ.get(FOLDER_VARIABLE) or "results"
         file = Path(root, self.machine, self.file_name)
         concluded = dataclasses.replace(self, answer=conclusion.answer, claims=conclusion.claims)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, concluded.to_json())
+        dated = sorted(file.parent.glob(f"{self.case}--*T*.json"))
+        for old in dated[:-KEPT]:
+            load(old).summarize(Path(root))
+            old.unlink()
+        return file
+
+    def summarize(self, folder: Path) -> Path | None:
+        """Write the answer and the claims, without samples, to ``<machine>/history``.
+
+        A page recorded twice on a day keeps its last answer. Returns the file, None if it was so.
+        """
+        file = folder / self.machine / "history" / f"{self.case}--{self.date:%Y-%m-%d}.json"
+        content = dataclasses.replace(self, data={}).to_json()
+        if file.exists() and file.read_bytes() == content:
+            return None
+        file.parent.mkdir(exist_ok=True)
+        write_atomically(file, content)
         return file
 
 
@@ -327,8 +386,8 @@ def load_records(
     Returns
     -------
     list of Record
-        Sorted by machine, then by parameters. If a sweep ran a configuration several times, only
-        the last run is returned.
+        Sorted by machine, then by parameters. The builds before are in ``before``. If a sweep ran
+        a configuration several times, only the last run is returned.
 
     Raises
     ------
@@ -350,9 +409,9 @@ def load_records(
             raise RecordError(f"{file.name} is a record of {loaded.page!r}")
     newest: dict[tuple[str, str], Record] = {}
     for loaded in records:
-        key = (loaded.machine, loaded.file_name)
+        key = (loaded.machine, loaded.case)
         newest[key] = max(newest.get(key, loaded), loaded, key=lambda r: (r.date, r.run))
-    return list(newest.values())
+    return [loaded.beside(records) for loaded in newest.values()]
 
 
 def convert(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -460,6 +519,18 @@ def _find_comparisons(
             yield from ((name, {item.axis: place}, group) for place, group in item.items())
         elif isinstance(item, Mapping):
             yield from _find_comparisons(item, (*path, str(key)))
+
+
+def _by_place(build: Record) -> dict[object, Comparison]:
+    """Return the comparisons of a record, by keys and place."""
+    return {(name, *place.items()): found for name, place, found in build.comparisons()}
+
+
+def _conditions(build: Record) -> object:
+    """Return what two builds share; None when the processor is not known, or in fast mode."""
+    known = build.environment.processor and not build.fast
+    packages = {n: v for n, v in build.environment.packages.items() if n != "ortmeter"}
+    return (build.machine, build.case, packages) if known else None
 
 
 def machine_name(machine: Environment) -> str:

@@ -128,7 +128,10 @@ class Study:
         data = {**(before.data if before else {}), **data}
         data["legend"] = legend or data.get("legend", "")
         on_cpu = dict.fromkeys((*(before.on_cpu if before else ()), *self._on_cpu.messages))
-        self._here = record(self.page, self.args, self.provider, data, on_cpu=on_cpu)
+        here = record(self.page, self.args, self.provider, data, on_cpu=on_cpu)
+        here = dataclasses.replace(here, date=before.date) if before else here  # one build
+        stored = load_records(self.page)
+        self._here = here.beside([build for past in stored for build in (past, *past.before)])
         if self.args.record:  # nothing is lost when a cell below fails
             self._here.save(Conclusion(None, (), ""))
 
@@ -217,7 +220,8 @@ class Study:
         if not str(answer):
             raise InvalidArgumentError(f"{self.page} has no answer. Accepted: say.answer, say.add")
         judged = beliefs(say.beliefs, data.legend) if say.beliefs else None
-        concluded = source.conclude(answer, say.claims, data.legend, judged)
+        details = data.legend if source.before else f"{data.legend}, within this build"
+        concluded = source.conclude(answer, say.claims, details, judged)
         if source is not self._recalled:
             return concluded
         origin = {**concluded.origin, "recorded": concluded.origin["date"]}
@@ -265,15 +269,17 @@ class Study:
             parts.append(fold("Raw tables", *raw.values()))
         tables = {name: frame.reset_index() for name, frame in {**self._tables, **raw}.items()}
         parts.append(save_tables(self.page, tables, figures=self._figures))
-        others = {(past.machine, past.file_name): past for past in load_records(self.page)}
-        if shown:
-            others.pop((shown.machine, shown.file_name), None)
-        parts.append(replay(self.replay, list(others.values())))
+        past = load_records(self.page)
+        mine = {(build.machine, build.file_name) for build in (self.here, *self.here.before)}
+        others = [other for other in past if (other.machine, other.file_name) not in mine]
+        parts.append(replay(self.replay, others))
         return show(Shown(tuple(parts)))
 
 
 def _namespace(source: Record) -> SimpleNamespace:
     kept = {"legend": source.parameters, **source.data}  # a file of a page before it was a study
+    if source.before:
+        kept["legend"] += f", ratios over {1 + len(source.before)} builds"
     return SimpleNamespace(**{name.replace(" ", "_"): x for name, x in kept.items()})
 
 

@@ -107,7 +107,7 @@ class Store:
         packages = sorted(record.environment.packages.items())
         versions = [record.environment.python, packages, self._script, self._code]
         digest = hashlib.sha256(msgspec.json.encode(versions)).hexdigest()[:8]
-        name = f"{Path(record.file_name).stem}--{digest}--{record.run}.json"
+        name = f"{record.case}--{digest}--{record.run}.json"
         file = self._output / record.machine / name
         try:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -4,12 +4,15 @@ import dataclasses
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import UNITS, Estimate, Speedup, Speedups, common_unit, rounded
+from ortmeter.timing.builds import TYPICAL, between_builds, over_builds
 from ortmeter.timing.measurement import Measurement
 from ortmeter.timing.statistics import estimate_ratio, log_ratio
 
@@ -271,12 +274,23 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         A fixed product timed in the same rounds, which says how much the machine itself drifted. It
         is not one of the candidates.
 
+    Attributes
+    ----------
+    before : sequence of Comparison
+        Measurements of the same candidates in other builds, which speedups count, see
+        :func:`~ortmeter.timing.comparison.join_builds`.
+    between : float
+        Variance of the logarithm of a ratio between these builds.
+
     Examples
     --------
     >>> found = Comparison([Measurement("a", [[2.0, 2.0]]), Measurement("b", [[1.0, 1.0]])])
     >>> found.speedup("a", "b").ratio, found["a"].median
     (2.0, 2.0)
     """
+
+    before: "Sequence[Comparison]"
+    between: float
 
     def __init__(
         self,
@@ -294,6 +308,7 @@ class Comparison(_Measured, Mapping[str, Measurement]):
             raise InvalidArgumentError("two measurements share a name. Accepted: distinct names")
         self.stopped = stopped
         self.reference_workload = reference_workload
+        self.before, self.between = (), 0.0
 
     def __getitem__(self, name: str) -> Measurement:
         try:
@@ -308,8 +323,20 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         return len(self._by_name)
 
     def speedup(self, baseline: str, candidate: str, *, confidence: float = 0.99) -> Speedup:
-        """Compare two candidates, given by name, see :func:`speedup`."""
-        return speedup(self[baseline], self[candidate], confidence=confidence)
+        """Compare two candidates, given by name, see :func:`speedup`.
+
+        The interval is that of all the builds that measured both, if there are several.
+        """
+        here = speedup(self[baseline], self[candidate], confidence=confidence)
+        before = (build for build in self.before if baseline in build and candidate in build)
+        builds = [here, *(b.speedup(baseline, candidate, confidence=confidence) for b in before)]
+        known = [build.estimate for build in builds if build.has_interval]
+        if len(builds) == 1 or not known:
+            return here
+        found = msgspec.structs.replace(here, estimate=over_builds(known, self.between))
+        alike = sum(build.verdict == found.verdict for build in builds)
+        how = f"reproduced in {alike} of {len(builds)} builds"
+        return msgspec.structs.replace(found, estimate=dataclasses.replace(found.estimate, how=how))
 
     def saved(self, baseline: str, candidate: str) -> Estimate:
         """Estimate the seconds that a call of the candidate saves, below zero if it is slower.
@@ -424,6 +451,26 @@ class Comparisons(_Measured, Mapping[Any, Comparison]):
 
     def __repr__(self) -> str:
         return f"Comparisons({self.axis}: {', '.join(map(str, self))})"
+
+
+def join_builds(groups: Sequence[tuple[Comparison, Sequence[Comparison]]]) -> None:
+    """Let the speedups of comparisons hold over the builds that measured the same before.
+
+    Samples, medians and quartiles stay those of each comparison.
+
+    Parameters
+    ----------
+    groups : sequence of (Comparison, sequence of Comparison)
+        A comparison, and those of other builds. How far builds differ is estimated from all.
+    """
+    between = between_builds(
+        [build.speedup(*pair, confidence=TYPICAL).estimate for build in builds]
+        for here, before in groups
+        for pair in itertools.pairwise(here)
+        if (builds := [build for build in (here, *before) if {*pair} <= {*build}])
+    )
+    for here, before in groups:
+        here.before, here.between = before, between
 
 
 def _calls(seconds: float, saved: Estimate) -> tuple[int | str, str]:

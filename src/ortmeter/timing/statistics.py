@@ -65,8 +65,6 @@ def welch_log_ratio(
     far the machine drifted between the two. With few processes of unequal spread, Welch's is a
     little too narrow: it is made for a smaller error than the one that is allowed.
     """
-    from scipy.special import stdtrit
-
     logs = [np.log(np.median(seconds, axis=1)) for seconds in (baseline, candidate)]
     log = float(logs[0].mean() - logs[1].mean())
     if min(map(len, logs)) < MIN_PROCESSES:
@@ -76,8 +74,7 @@ def welch_log_ratio(
     if error == 0:
         return log, 0.0
     freedom = error**2 / sum(e**2 / (len(x) - 1) for e, x in zip(errors, logs, strict=True))
-    tail = _ERROR_LEFT * (1 - confidence) / 2
-    half = float(stdtrit(freedom, 1 - tail)) * math.sqrt(error)
+    half = student(freedom, confidence) * math.sqrt(error)
     return log, half if half <= _USELESS else None
 
 
@@ -202,9 +199,13 @@ def _inflation(logs: _Array) -> float:
 
 
 def _half_width(logs: _Array, inflation: float, confidence: float) -> float:
+    effective = len(logs) / inflation
+    quantile = student(max(effective - 1, 1.0), confidence)
+    return quantile * float(logs.std(ddof=1)) / math.sqrt(effective)
+
+
+def student(freedom: float, confidence: float) -> float:
+    """Return how many standard errors an interval goes away from its estimate, on each side."""
     from scipy.special import stdtrit
 
-    effective = len(logs) / inflation
-    tail = _ERROR_LEFT * (1 - confidence) / 2
-    quantile = float(stdtrit(max(effective - 1, 1.0), 1 - tail))
-    return quantile * float(logs.std(ddof=1)) / math.sqrt(effective)
+    return float(stdtrit(freedom, 1 - _ERROR_LEFT * (1 - confidence) / 2))
