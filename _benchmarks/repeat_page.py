@@ -1,34 +1,128 @@
-"""Run a page several times in fresh processes and count how often its verdicts agree.
+"""Build pages several times on one machine, and count what does not repeat.
 
-python _benchmarks/repeat_page.py [--times 10] [PAGE [OPTION ...]]
+``python _benchmarks/repeat_page.py [--builds 3] [--into FOLDER] [PAGE ...]``: all pages but two
+long ones, unless some are named. What a build should not depend on is disturbed on purpose: the
+order of the pages, the memory that is in use and in the caches, the length of the environment. The
+records are in ``FOLDER/<build>``; builds that are there are not made again.
+
+Ratios are those of each candidate over the first one. *One build* compares the intervals of two
+builds; *joined* compares the interval of all but the last build with that of the last, both with
+the variance between builds. A change is beyond the noise when it is larger than the half-width of
+the interval of the difference. Verdicts are those of the answers and predictions.
 """
 
 import argparse
 import collections
+import dataclasses
+import itertools
+import math
 import os
+import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ortmeter.evidence import Claim
-from ortmeter.study.records import load_records
+import numpy as np
+
+from ortmeter.evidence import Claim, Estimate
+from ortmeter.study.records import Record, load_records
+from ortmeter.timing import Comparison
+from ortmeter.timing.builds import TYPICAL, between_builds, over_builds
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "_doc" / "examples" / "performance" / "plot_op_gemm2_cuda.py"
+PAGES = sorted((ROOT / "_doc" / "examples").glob("*/plot_*.py"))
+LONG = ("plot_releases", "plot_operators_torch")
+GIB = 2**30
 
 
-def verdicts(page: str, options: list[str]) -> Mapping[str, str]:
-    """Run a page once; return the verdict of each of its comparisons and predictions."""
-    with tempfile.TemporaryDirectory() as folder:
+def build(pages: Sequence[Path], folder: Path, seed: int) -> None:
+    """Run the pages in a random order, each after a disturbance, and keep their records."""
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    for page in chance.sample(pages, len(pages)):
+        if any(folder.glob(f"*/{page.stem}--*.json")):
+            continue
+        taken = np.ones(chance.randrange(4 * GIB) // 8)
+        environment = {
+            **os.environ,
+            "ORTMETER_RESULTS": str(folder),
+            "ORTMETER_RECORD": "1",
+            "MPLBACKEND": "agg",
+            "MALLOC_TOP_PAD_": str(chance.randrange(64 * 4096)),
+            "PADDING": "x" * chance.randrange(8192),
+        }
+        half = taken[: taken.size // 2].copy()  # what is free is in pieces
+        del taken
         subprocess.run(  # noqa: S603 - a page of this project
-            [sys.executable, page, *options, "--record"],
-            env={**os.environ, "ORTMETER_RESULTS": folder},
-            stdout=subprocess.DEVNULL,
-            check=True,
+            [sys.executable, str(page)], env=environment, stdout=subprocess.DEVNULL, check=True
         )
-        (record,) = load_records(folder=folder)
+        del half
+
+
+def ratios(builds: Sequence[Record]) -> Iterator[tuple[str, list[Comparison], tuple[str, str]]]:
+    """Iterate over the ratios that all builds measured: where, comparisons, both names."""
+    by_place = [
+        {(name, *place.items()): found for name, place, found in record.comparisons()}
+        for record in builds
+    ]
+    for place in by_place[0]:
+        found = [own[place] for own in by_place if place in own]
+        if len(found) == len(builds):
+            first, *others = found[0]
+            for other in others:
+                if all({first, other} <= {*one} for one in found):
+                    yield f"{place}: {other} over {first}", found, (first, other)
+
+
+def alone(group: Comparison, pair: tuple[str, str], confidence: float = 0.99) -> Estimate:
+    """Estimate a ratio from one build."""
+    own = Comparison([group[name] for name in pair])
+    return own.speedup(*pair, confidence=confidence).estimate
+
+
+def is_disjoint(one: Estimate, other: Estimate) -> bool:
+    """Whether two intervals have nothing in common."""
+    return one.low > other.high or other.low > one.high
+
+
+def half(one: Estimate) -> float:
+    """Half-width of the interval, of the logarithm."""
+    return math.log(one.high / one.low) / 2
+
+
+def count_ratios(builds: Sequence[Record], tally: collections.Counter[str]) -> list[float]:
+    """Count how ratios move from a build to the next; return by how much."""
+    found = list(ratios(builds))
+    between = between_builds([alone(g, pair, TYPICAL) for g in groups] for _, groups, pair in found)
+    moved = []
+    for where, groups, pair in found:
+        each = [alone(group, pair) for group in groups]
+        if any(one.interval is None for one in each):
+            tally["without interval"] += 1
+            continue
+        for one, other in itertools.combinations(each, 2):
+            change = abs(math.log(one.value / other.value))
+            moved.append(change)
+            tally["pairs"] += 1
+            tally["disjoint"] += is_disjoint(one, other)
+            tally["beyond"] += change > math.hypot(half(one), half(other))
+            narrow = max(half(one), half(other)) < 0.05  # noqa: PLR2004
+            tally["narrow"] += narrow
+            tally["narrow, disjoint"] += narrow and is_disjoint(one, other)
+            if is_disjoint(one, other):
+                print(f"  disjoint: {where}: {one}, {other}")
+        *before, last = each
+        joined, final = over_builds(before, between), over_builds([last], between)
+        tally["joined"] += 1
+        if is_disjoint(joined, final):
+            tally["joined, disjoint"] += 1
+            print(f"  joined, disjoint: {where}: {joined}, {final}")
+    return moved
+
+
+def verdicts(record: Record) -> Mapping[str, str]:
+    """Return the verdict of each comparison and prediction."""
     claims = (*(record.answer.claims if record.answer else ()), *record.claims)
     return {case(claim): claim.verdict for claim in claims if claim.verdict != "fact"}
 
@@ -40,22 +134,67 @@ def case(claim: Claim) -> str:
     return ", ".join([pair, *(f"{name} {value}" for name, value in claim.where.items())])
 
 
+def count_verdicts(builds: Sequence[Mapping[str, str]], tally: collections.Counter[str]) -> None:
+    """Count the verdicts of two builds that agree, do not decide, or contradict."""
+    for one, other in itertools.combinations(builds, 2):
+        for name in one.keys() & other.keys():
+            both = {one[name], other[name]}
+            kind = "agree" if len(both) == 1 else "contradict"
+            kind = "to or from undecided" if len(both) > 1 and "undecided" in both else kind
+            if kind == "contradict" and "negligible" in both:
+                kind = "to or from negligible"
+            tally[kind] += 1
+            if len(both) > 1:
+                print(f"  {kind}: {name}: {one[name]}, {other[name]}")
+
+
+def concluded(page: str, builds: Sequence[Record]) -> list[Mapping[str, str]]:
+    """Conclude each build again, with the builds before it."""
+    sys.path[:0] = [str(ROOT / "_unittests"), str(ROOT / "_doc")]
+    from page_runner import define_page
+
+    study = define_page(page)["study"]
+    found = []
+    for rank, record in enumerate(builds):
+        joined = record.beside(builds[:rank])
+        said = study.concluded(joined)
+        again = dataclasses.replace(record, answer=said.answer, claims=said.claims)
+        found.append(verdicts(again))
+    return found
+
+
+def report(pages: Sequence[str], folders: Sequence[Path]) -> None:
+    """Print, page by page and for all of them, what does not repeat."""
+    tallies = {name: collections.Counter() for name in ("ratios", "one build", "joined")}
+    moved: list[float] = []
+    for page in pages:
+        builds = [record for folder in folders for record in load_records(page, folder)]
+        print(page, flush=True)
+        moved += count_ratios(builds, tallies["ratios"])
+        count_verdicts([verdicts(record) for record in builds], tallies["one build"])
+        print("  with the builds before:")
+        count_verdicts(concluded(page, builds), tallies["joined"])
+    print()
+    for name, tally in tallies.items():
+        print(f"{name}: " + ", ".join(f"{what} {n}" for what, n in tally.items()))
+    change = np.expm1(moved)
+    print(f"change: median {np.median(change):.1%}, 90th percentile {np.quantile(change, 0.9):.1%}")
+
+
 def main() -> None:
-    """Print, for each case, its verdicts and how often each one came."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--times", type=int, default=10)
-    parser.add_argument("page", nargs="?", default=str(PAGE))
-    args, options = parser.parse_known_args()
-    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for _ in range(args.times):
-        for name, word in verdicts(args.page, options).items():
-            counts[name][word] += 1
-    agreement = 0
-    for name, words in counts.items():
-        agreement += words.most_common(1)[0][1]
-        print(f"{name}: " + ", ".join(f"{word} {n}" for word, n in words.most_common()))
-    total = sum(words.total() for words in counts.values())
-    print(f"{agreement} of {total} verdicts are the most common one of their case")
+    """Build, then report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--builds", type=int, default=3)
+    parser.add_argument("--into", type=Path)
+    parser.add_argument("pages", nargs="*", metavar="PAGE")
+    options = parser.parse_args()
+    wanted = options.pages or [page.stem for page in PAGES if page.stem not in LONG]
+    pages = [page for page in PAGES if page.stem in wanted]
+    into = options.into or Path(tempfile.mkdtemp(prefix="ortmeter-builds-"))
+    folders = [into / str(rank) for rank in range(options.builds)]
+    for seed, folder in enumerate(folders):
+        build(pages, folder, seed)
+    report([page.stem for page in pages], folders)
 
 
 if __name__ == "__main__":
