@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -40,6 +40,8 @@ Scalar: TypeAlias = bool | int | float | str | None
 
 #: Units of a duration, and how many there are in a second.
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
+#: Level of an interval, unless another one is written beside it.
+LEVEL = 0.99
 _SPEC = re.compile(r",?(\.\d)?[a-z%]?")
 
 
@@ -157,7 +159,7 @@ class Estimate:
     value: float
     low: float | None = None
     high: float | None = None
-    confidence: float = 0.99
+    confidence: float = LEVEL
     how: str = ""
     unit: str = ""
 
@@ -362,6 +364,13 @@ class Speedup(_Said, frozen=True, tag="comparison"):
             return None
         return self.verdict == verdict
 
+    def widened(self, times: float) -> "Speedup":
+        """Return the same comparison with an interval so many times wider."""
+        if self.low is None or self.high is None:
+            return self
+        low, high = (self.ratio * (end / self.ratio) ** times for end in (self.low, self.high))
+        return msgspec.structs.replace(self, estimate=replace(self.estimate, low=low, high=high))
+
     @property
     def magnitude(self) -> Estimate:
         """The ratio of the slower to the faster, at least 1."""
@@ -373,11 +382,7 @@ class Speedup(_Said, frozen=True, tag="comparison"):
     @property
     def interval(self) -> str:
         """The ratio and its interval, ``1.50 [1.40, 1.60]``."""
-        return (
-            f"{self.ratio:.2f} {self.brackets}"
-            if self.brackets
-            else f"{self.ratio:.2f}, no interval"
-        )
+        return f"{self.ratio:.2f}" + (f" {self.brackets}" if self.brackets else ", no interval")
 
     @property
     def brackets(self) -> str:
@@ -398,11 +403,16 @@ class Speedup(_Said, frozen=True, tag="comparison"):
             return f"within {self.min_effect:.0%}" if small else self.verdict
         shown = self if self.verdict == "faster" else self.reversed
         perhaps = f" ({self._perhaps})" * self.may_be_small
-        return f"{shown.ratio:.2f} times {self.verdict} {shown.brackets}{perhaps}"
+        return f"{shown.ratio:.2f} times {self.verdict} {shown.brackets}{self.level}{perhaps}"
 
     @property
     def _perhaps(self) -> str:
         return f"perhaps by less than {self.min_effect:.0%}"
+
+    @property
+    def level(self) -> str:
+        """The level of the interval as a sentence adds it, `` (99.9%)``, empty if it is 99%."""
+        return "" if self.confidence == LEVEL else f" ({100 * self.confidence:.4g}%)"
 
     def __str__(self) -> str:
         return self._place + self._compared()
@@ -464,13 +474,15 @@ class Speedups(tuple[Speedup, ...]):
         return Speedups(claim.about(topic) for claim in self)
 
     def at_least(self, bound: float) -> Finding:
-        """Find whether each ratio is at or above a bound; the lowest interval is what it tells.
+        r"""Find whether each ratio is at or above a bound; the lowest interval is what it tells.
 
-        An interval that contradicts is told instead, when the lowest one does not decide.
+        An interval that contradicts is told instead, when the lowest one does not decide. One of
+        *n* contradicts by luck more often than one alone: it must do so when it is :math:`\sqrt n`
+        times wider, which keeps the level of all where intervals come from 3 processes or more.
         """
         if not self:
             return Finding(())
-        outcomes = tuple(claim.exceeds(bound) for claim in self)
+        outcomes = self._judged(lambda claim: claim.exceeds(bound))
         lowest = min(self, key=lambda claim: claim.low or 0.0)
         below = [claim for claim, held in zip(self, outcomes, strict=True) if held is False]
         if below and lowest not in below:
@@ -478,15 +490,25 @@ class Speedups(tuple[Speedup, ...]):
         return Finding(outcomes, f"lowest {self._told(lowest)}")
 
     def are(self, verdict: str) -> Finding:
-        """Find whether each one is ``faster``, ``slower`` or ``negligible``."""
-        outcomes = tuple(claim.is_a(verdict) for claim in self)
+        """Find whether each one is ``faster``, ``slower`` or ``negligible``.
+
+        One contradicts as for :meth:`at_least`.
+        """
+        outcomes = self._judged(lambda claim: claim.is_a(verdict))
         return Finding(outcomes, "; ".join(map(self._told, self)))
+
+    def _judged(self, judge: Callable[[Speedup], bool | None]) -> tuple[bool | None, ...]:
+        wider = math.sqrt(len(self))
+        return tuple(
+            None if held is False and judge(claim.widened(wider)) is not False else held
+            for claim, held in ((claim, judge(claim)) for claim in self)
+        )
 
     def _told(self, claim: Speedup) -> str:
         """Write one ratio with its candidate, if there are several, and its place."""
         several = len({other.subject for other in self}) > 1
         place = ", ".join(f"{name} {value}" for name, value in claim.where.items())
-        told = f"{claim.subject}: {claim.interval}" if several else claim.interval
+        told = f"{claim.subject}: " * several + claim.interval + claim.level
         return f"{told} at {place}" if place else told
 
 
