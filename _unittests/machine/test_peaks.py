@@ -9,7 +9,7 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.machine import peaks
-from ortmeter.machine.peaks import Peaks, add_shares, measured_peaks
+from ortmeter.machine.peaks import Peaks, measured_peaks
 from ortmeter.runtime.providers import Provider
 
 
@@ -151,31 +151,3 @@ def test_the_least_times_of_a_frame_are_computed_at_once():
     frame = pd.DataFrame({"flop": [1e9, 1e10, np.nan], "bytes": [1e9, 1e9, 1.0]})
     least = Peaks(gflop_per_s=100, gb_per_s=20).least_seconds(frame["flop"], frame["bytes"])
     np.testing.assert_allclose(least, [0.05, 0.1, np.nan])
-
-
-def test_shares_are_those_of_the_throughputs():
-    frame = pd.DataFrame(
-        {"gflop_per_s": [50.0, None, 33.3333], "gb_per_s": [30.0, 5.0, None]},
-        index=["a", "b", "c"],
-    )
-    shares = add_shares(frame, Peaks(gflop_per_s=100, gb_per_s=20))
-    assert list(shares.columns[2:]) == ["share of peak GFLOP/s", "share of peak GB/s"]
-    np.testing.assert_array_equal(shares.iloc[:, 2], [0.5, np.nan, 0.333])
-    np.testing.assert_array_equal(shares.iloc[:, 3], [1.5, 0.25, np.nan])
-    assert list(frame.columns) == ["gflop_per_s", "gb_per_s"]
-
-
-def test_throughputs_may_be_unknown():
-    frame = pd.DataFrame({"gflop_per_s": [None], "gb_per_s": pd.array([None], "Float64")})
-    assert add_shares(frame, Peaks(1, 1)).iloc[:, 2:].isna().all(axis=None)
-
-
-def test_a_frame_without_throughput_is_refused():
-    with pytest.raises(InvalidArgumentError, match="Column 'gb_per_s' is missing.*'gflop_per_s'"):
-        add_shares(pd.DataFrame({"gflop_per_s": [1.0]}), Peaks(1, 1))
-
-
-@pytest.mark.cuda
-def test_cuda_has_peaks():
-    found = measured_peaks(provider="cuda", itype="float16")
-    assert found.gflop_per_s > measured_peaks(provider="cpu").gflop_per_s

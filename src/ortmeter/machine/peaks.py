@@ -4,24 +4,19 @@ import functools
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 
 from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type
-from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import rounded
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.models import freeze_inputs
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing import measure
 from ortmeter.timing.candidates import session_candidate
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["Peaks", "add_shares", "measured_peaks"]
+__all__ = ["Peaks", "measured_peaks"]
 
 _HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 # Shorter works would measure launches and synchronizations.
@@ -30,10 +25,6 @@ _GEMM_SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 # Larger than the caches. On CUDA, it takes several copies to last long enough.
 _COPY_BYTES = {"cpu": 2**26, "cuda": 2**29}
 _COPIES = {"cpu": (1,), "cuda": (1, 4, 16, 64, 256)}
-_SHARES = {
-    "gflop_per_s": ("GFLOP/s", "share of peak GFLOP/s"),
-    "gb_per_s": ("GB/s", "share of peak GB/s"),
-}
 
 
 @dataclass(frozen=True)
@@ -124,47 +115,6 @@ def measured_peaks(
     return Peaks(
         _gemm_gflop_per_s(resolved, threads, onnx_type(itype)), _copy_gb_per_s(resolved, threads)
     )
-
-
-def add_shares(frame: "pd.DataFrame", peaks: Peaks) -> "pd.DataFrame":
-    """Compare throughputs to the peaks.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        Columns ``gflop_per_s`` and ``gb_per_s``, as in the nodes of a profile, or ``GFLOP/s`` and
-        ``GB/s``, as in :meth:`ortmeter.timing.Comparison.to_frame`.
-    peaks : Peaks
-        Peaks of the same provider, type and number of threads.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The frame with columns ``share of peak GFLOP/s`` and ``share of peak GB/s``, with three
-        significant digits, missing where the throughput is missing.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A column is missing.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> frame = pd.DataFrame({"gflop_per_s": [50.0], "gb_per_s": [2.0]})
-    >>> add_shares(frame, Peaks(gflop_per_s=100, gb_per_s=20)).iloc[0, 2:].tolist()
-    [0.5, 0.1]
-    """
-    shares: dict[str, Any] = {}
-    for name, (label, title) in _SHARES.items():
-        column = label if label in frame.columns else name
-        if column not in frame.columns:
-            raise InvalidArgumentError(
-                f"Column {name!r} is missing, the frame has {list(map(str, frame.columns))}"
-            )
-        peak = getattr(peaks, name)
-        shares[title] = [rounded(value / peak, 3) for value in frame[column].astype(float)]
-    return frame.assign(**shares)
 
 
 _Feeds = dict[str, np.ndarray]
