@@ -150,6 +150,20 @@ def test_predictions_are_judged_at_the_end_of_the_text_that_makes_them(found):
     assert '<span class="verdict undecided">undecided</span> two is slower' in judged
 
 
+def test_what_the_box_says_is_not_said_again(found):
+    other = concluded("Two.", machine="H100")
+    shown = "".join(one._repr_html_() for one in (concluded(), other))
+    doctree = publish_doctree(TEXT.format(shown=shown))
+    answers._say_once(doctree, [text for _, text in found.here["predictions"][:1]])
+    (text,) = [raw.astext() for raw in doctree.findall(nodes.raw)]
+    here, there = text.split('data-conclusion="')[1:]
+    assert '<p class="answer' not in here
+    assert "one is faster (2)</li>" not in here.partition('">')[2]
+    assert "<li>Undecided: two is slower</li>" in here
+    assert '<p class="answer">Two.</p>' in there
+    assert "<li>Right: one is faster (2)</li>" in there
+
+
 def test_cards_show_the_answer_of_each_machine(found):
     text = cards.cards([found], "../", choose=True)
     assert f'href="../auto_examples/performance/{PAGE}.html"' in text

@@ -1,9 +1,10 @@
 """The answer of each page: read from what the page shows, put under its title and elsewhere."""
 
 import html
+import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from ortmeter.timing.drift import STEADY
 GALLERY = "auto_examples"
 
 _SHOWN = re.compile(r'data-conclusion="([^"]*)"')
+# What a conclusion begins with: the box has it.
+_ANSWER = re.compile(r'(?<=">)(?:<p class="answer[^>]*>.*?</p>|<pre>.*?</pre>)+', flags=re.DOTALL)
 _TITLE = re.compile(r"^(.+)\n=+$", flags=re.MULTILINE)
 _TAGS = re.compile(r"^\s*🏷 Tags: (.+)$", flags=re.MULTILINE)
 _TIMES = re.compile(r"\d[\d.]* times (?:faster|slower|longer)")
@@ -124,7 +127,18 @@ def add_answers(app: Sphinx, doctree: nodes.document) -> None:
         return
     section = title.parent
     section.insert(section.index(title) + 1, nodes.raw("", box(found), format="html"))
-    _judge(doctree, found)
+    judged = found.all[0]["predictions"] if _judge(doctree, found) else ()
+    _say_once(doctree, [text for _, text in judged])
+
+
+def _say_once(doctree: nodes.document, judged: Sequence[str]) -> None:
+    """Leave out of the first conclusion what the box and the predictions above say."""
+    shown = (raw for raw in doctree.findall(nodes.raw) if _SHOWN.search(raw.astext()))
+    for raw in itertools.islice(shown, 1):
+        text = _ANSWER.sub("", raw.astext(), count=1)
+        for said in judged:
+            text = text.replace(f"<li>{html.escape(said)}</li>", "", 1)
+        raw.replace_self(nodes.raw("", text, format="html"))
 
 
 def is_page(docname: str) -> bool:
@@ -220,12 +234,12 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _judge(doctree: nodes.document, found: Answers) -> None:
-    """Write the verdicts on the predictions at the end of the text that makes them."""
+def _judge(doctree: nodes.document, found: Answers) -> bool:
+    """Write the verdicts on the predictions at the end of the text that makes them, if any."""
     predictions = found.all[0]["predictions"]
     start = next((p for p in doctree.findall(nodes.paragraph) if _predicts(p)), None)
     if start is None or not predictions:
-        return
+        return False
     items = "".join(
         f'<li><span class="verdict {verdict}">{verdict}</span> '
         f"{html.escape(text.partition(': ')[2])}</li>"
@@ -239,6 +253,7 @@ def _judge(doctree: nodes.document, found: Answers) -> None:
         where += 1
     raw = nodes.raw("", f'<ul class="predictions">{items}</ul>', format="html")
     start.parent.insert(where, raw)
+    return True
 
 
 def _predicts(paragraph: nodes.paragraph) -> bool:
