@@ -11,7 +11,7 @@ import pytest
 from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
 from ortmeter.runtime.placement import node_assignment
 from ortmeter.runtime.providers import Provider
-from ortmeter.runtime.sessions import make_session, optimized_model, session_provider
+from ortmeter.runtime.sessions import make_session, optimized_model, session_code, session_provider
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n, n] X) => (float[n, n] Y) { Z = Identity(X)  Y = MatMul(Z, X) }"""
@@ -199,3 +199,57 @@ def test_tf32_is_off_unless_asked_for():
         (got,) = make_session(TEXT, provider="cuda", tf32=tf32).run(None, {"X": x})
         errors.append(np.abs(got - expected).max())
     assert errors[0] * 10 < errors[1]
+
+
+ABS = """<ir_version: 10, opset_import: ["": 21]>
+g (float[2] X) => (float[2] Y) { Y = Abs(X) }"""
+SETTINGS = [
+    {"threads": 2, "spinning": "off"},
+    {"optimization": "basic", "session_options": {"execution_mode": "parallel"}},
+    {"session_options": {"enable_mem_pattern": "false", "enable_cpu_mem_arena": False}},
+    {"session_config": {"session.disable_prepacking": 1}, "spinning": "during-run"},
+    {},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_code_to_copy_makes_the_session_of_its_settings(settings, tmp_path, monkeypatch):
+    """Beside the session that make_session makes: each attribute, each entry."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(onnx.parser.parse_model(ABS), "model.onnx")
+    names = {}
+    exec(session_code(**settings), names)  # noqa: S102 - ours
+    got = names["session"].get_session_options()
+    usual = {"threads": 0, "spinning": "on"}
+    made = make_session("model.onnx", provider="cpu", **{**usual, **settings})
+    expected = made.get_session_options()
+    attributes = ("intra_op_num_threads", "graph_optimization_level", "execution_mode")
+    for name in (*attributes, "enable_mem_pattern", "enable_cpu_mem_arena", "enable_mem_reuse"):
+        assert getattr(got, name) == getattr(expected, name)
+    for entry in ("disable_prepacking", "force_spinning_stop", "intra_op.allow_spinning"):
+        pair = []
+        for options in (got, expected):
+            try:
+                pair.append(options.get_session_config_entry(f"session.{entry}"))
+            except RuntimeError:
+                pair.append(None)
+        on = entry == "intra_op.allow_spinning" and "spinning" not in settings
+        assert pair[0] == (None if on else pair[1])
+
+
+def test_code_of_a_run_gives_its_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(onnx.parser.parse_model(ABS), "model.onnx")
+    key = "memory.enable_memory_arena_shrinkage"
+    names = {}
+    exec(session_code(run_config={key: "cpu:0"}), names)  # noqa: S102 - ours
+    assert names["run_options"].get_run_config_entry(key) == "cpu:0"
+    (got,) = names["session"].run(None, {"X": np.float32([-1, 2])}, names["run_options"])
+    assert got.tolist() == [1, 2]
+
+
+def test_a_setting_that_has_no_code_is_refused():
+    with pytest.raises(InvalidArgumentError, match="setting 'tf32'. Accepted: threads"):
+        session_code(tf32=True)
+    with pytest.raises(InvalidArgumentError, match="enable_mem_pattern='maybe'"):
+        session_code(session_options={"enable_mem_pattern": "maybe"})

@@ -16,6 +16,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.pictures import freeze
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.placement import PlacementWarning
+from ortmeter.runtime.sessions import session_code
 from ortmeter.study import Speedups, Study
 from ortmeter.study.records import load
 from ortmeter.timing import Comparison, Measurement
@@ -212,3 +213,23 @@ def test_a_study_that_has_nothing_to_say_is_refused(study, monkeypatch):
         study.conclude(lambda data, say: say.note("a note"))
     with pytest.raises(InvalidArgumentError, match="page='sum/1'. Accepted: the name of a file"):
         Study("sum/1", "How long?")
+
+
+def test_the_setting_of_an_answer_runs_as_it_stands(study):
+    model = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[2] X) => (float[2] Y) { Y = Abs(X) }"""
+    settings = {"session_options": {"enable_mem_pattern": False}, "threads": 2}
+    study.keep("CPU")
+
+    def conclude(data, say):
+        say.add("Switch it off.")
+        say.setting(session_code(**settings))
+
+    study.conclude(conclude)
+    session = study.run_setting(model)["session"]
+    options = session.get_session_options()
+    assert (options.enable_mem_pattern, options.intra_op_num_threads) == (False, 2)
+    (got,) = session.run(None, {"X": np.float32([-1, 2])})
+    assert got.tolist() == [1, 2]
+    study.conclude(lambda data, say: say.add("Nothing to set."))
+    assert study.run_setting(model) == {}

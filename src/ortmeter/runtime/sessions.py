@@ -33,7 +33,7 @@ from ortmeter.runtime.settings import (
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["make_session", "optimized_model"]
+__all__ = ["make_session", "optimized_model", "session_code"]
 
 #: No machine has more, and a system may not survive them.
 MAX_THREADS = 1024
@@ -46,6 +46,9 @@ LEVELS = {
     "all": "ORT_ENABLE_ALL",
 }
 _FATAL_ONLY = 4
+# What an argument of make_session sets, and arguments that hold several settings.
+_ATTRIBUTES = {"threads": "intra_op_num_threads", "optimization": "graph_optimization_level"}
+_GROUPS = ("session_options", "session_config", "provider_options")
 
 
 def make_session(
@@ -208,6 +211,66 @@ def optimized_model(
         file = Path(temporary) / "optimized.onnx"
         make_session(model, provider=provider, **options, optimized_path=file)
         return load_model(file, external_folder=folder)
+
+
+def session_code(*, run_config: Mapping[str, Any] | None = None, **settings: Any) -> str:
+    """Write a setting as plain onnxruntime, to copy: it runs as it stands on ``model.onnx``.
+
+    Parameters
+    ----------
+    run_config : mapping, optional
+        Configuration entries of a run.
+    **settings
+        Of :func:`make_session`: ``threads``, ``optimization``, ``spinning``, ``session_options``,
+        ``session_config`` or ``provider_options``. What is not given keeps the default of ONNX
+        Runtime.
+
+    Returns
+    -------
+    str
+        Lines that make ``session``, and ``run_options`` if there are entries of a run.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A setting is not one of these, or its value is not accepted.
+
+    Examples
+    --------
+    >>> print(session_code(session_options={"enable_mem_pattern": False}))
+    import onnxruntime
+    options = onnxruntime.SessionOptions()
+    options.enable_mem_pattern = False
+    session = onnxruntime.InferenceSession("model.onnx", options)
+    """
+    known = ("threads", "optimization", "spinning", *_GROUPS)
+    if unknown := [name for name in settings if name not in known]:
+        raise InvalidArgumentError(f"setting {unknown[0]!r}. Accepted: {', '.join(known)}")
+    usual = {"threads": 0, "optimization": "all", "spinning": "on"}
+    made = _session_options(**{n: settings.get(n, value) for n, value in usual.items()})
+    apply_options(made, settings.get("session_options") or {})
+    names = [attribute for name, attribute in _ATTRIBUTES.items() if name in settings]
+    names += settings.get("session_options") or {}
+    lines = ["import onnxruntime", "options = onnxruntime.SessionOptions()"]
+    lines += [f"options.{name} = {_written(getattr(made, name))}" for name in names]
+    config = dict(settings.get("session_config") or {})
+    config |= SPINNING[spinning_name(settings["spinning"])] if "spinning" in settings else {}
+    lines += [f"options.add_session_config_entry({n!r}, {str(v)!r})" for n, v in config.items()]
+    asked = settings.get("provider_options")
+    more = f', providers=[("CUDAExecutionProvider", {dict(asked)})]' if asked else ""
+    lines.append(f'session = onnxruntime.InferenceSession("model.onnx", options{more})')
+    if run_config:
+        lines.append("run_options = onnxruntime.RunOptions()")
+        lines += [
+            f"run_options.add_run_config_entry({n!r}, {str(v)!r})" for n, v in run_config.items()
+        ]
+    return "\n".join(lines).replace("'", '"')
+
+
+def _written(value: Any) -> str:
+    kind = type(value)
+    module = "onnxruntime." if kind.__module__.startswith("onnxruntime") else ""
+    return f"{module}{kind.__name__}.{value.name}" if module else repr(value)
 
 
 def check_settings(threads: int, optimization: str, spinning: str) -> None:

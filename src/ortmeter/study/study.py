@@ -1,15 +1,20 @@
 """A page as one object: what it measures, shows and concludes, here and from records."""
 
+import contextlib
 import dataclasses
 import io
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import onnx
+
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.machine.environment import environment
 from ortmeter.optional import import_optional
+from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.placement import PlacementLog
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.study.args import Param, get_parsed_args, in_ipython
@@ -28,7 +33,6 @@ from ortmeter.study.rendering import (
 from ortmeter.study.writer import Writer
 
 if TYPE_CHECKING:
-    import onnx
     import pandas as pd
 
 #: A function of the data that returns a frame, a table or a plot.
@@ -226,6 +230,28 @@ class Study:
             return concluded
         origin = {**concluded.origin, "recorded": concluded.origin["date"]}
         return dataclasses.replace(concluded, origin=origin)
+
+    def run_setting(self, model: "ModelLike", **names: Any) -> dict[str, Any]:
+        """Run the setting of the answer as a reader would: as it stands, on ``model.onnx``.
+
+        Parameters
+        ----------
+        model : ModelProto, bytes, path or text
+            Model of the page.
+        **names : object
+            What the setting needs besides it, such as a model of torch.
+
+        Returns
+        -------
+        dict of str to object
+            The names that the setting defines; empty when the answer has none.
+        """
+        answer = self.concluded(self.here).answer
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            onnx.save(load_model(model), "model.onnx")
+            before = {*names, "__builtins__"}
+            exec(answer.setting if answer else "", names)  # noqa: S102 - computed by the page
+        return {name: value for name, value in names.items() if name not in before}
 
     def replay(self, source: Record) -> Iterator[Any]:
         """Iterate over what the page shows of a record: its views, then its conclusion."""
