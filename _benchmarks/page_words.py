@@ -1,0 +1,59 @@
+"""Count the words of prose that a page shows: outside code, tables, plots and closed folds.
+
+``python _benchmarks/page_words.py [--site dist/html] [PAGE ...]`` counts them on rendered pages;
+``--source`` estimates them from the text of the scripts, without what is computed.
+"""
+
+import argparse
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import html5lib
+from sphinx_gallery.py_source_parser import split_code_and_text_blocks
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "_doc" / "examples").glob("*/plot_*.py"))
+HIDDEN = {"pre", "table", "details", "script", "style", "svg", "math", "figure", "img", "nav"}
+# The links to download a page, its tags, the thumbnails of pages that use the same functions.
+APART = re.compile(r"sphx-glr-(footer|download|example-tags|timing|thumb)|headerlink|prev-next")
+_TABLE = re.compile(r"^(=+ +=.*\n(?:.+\n)+?=+ +=.*\n(?:(?:.+\n)+?=+ +=.*\n)?)", re.MULTILINE)
+
+
+def words(element: ET.Element) -> int:
+    """Count the words of an element and of what it holds, but for what is hidden or apart."""
+    if element.tag in HIDDEN or APART.search(element.get("class", "")):
+        return 0
+    inside = len((element.text or "").split())
+    return inside + sum(words(child) + len((child.tail or "").split()) for child in element)
+
+
+def rendered(page: Path, site: Path) -> int:
+    """Count the words of a page of the site."""
+    file = site / "auto_examples" / page.parent.name / f"{page.stem}.html"
+    document = html5lib.parse(file.read_text(encoding="utf-8"), namespaceHTMLElements=False)
+    return words(document.find(".//article"))
+
+
+def written(page: Path, _site: Path) -> int:
+    """Count the words of the text of a script."""
+    blocks = split_code_and_text_blocks(str(page))[1]
+    texts = (text for kind, text, *_ in blocks if kind == "text")
+    return sum(len(_TABLE.sub("", text).split()) for text in texts)
+
+
+def main() -> None:
+    """Print one line per page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("pages", nargs="*", metavar="PAGE")
+    parser.add_argument("--site", type=Path, default=ROOT / "dist" / "html")
+    parser.add_argument("--source", action="store_true")
+    options = parser.parse_args()
+    for page in PAGES:
+        if not options.pages or page.stem in options.pages:
+            count = (written if options.source else rendered)(page, options.site)
+            print(f"{page.stem:40s} {count:6d}")
+
+
+if __name__ == "__main__":
+    main()
