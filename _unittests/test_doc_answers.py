@@ -84,7 +84,7 @@ def test_a_page_that_shows_a_record_measured_nothing_here(tmp_path):
     assert "recorded on 2026-01-02" in re.sub("<[^>]+>", "", answers.box(found))
     other = write_page(tmp_path / "other", concluded("Of this build."))
     both = [answers.read_page(other, tmp_path / "results"), found]
-    written = cards.cards(both, "", choose=True)
+    written = cards.cards(both, "")
     first = written.count('<div class="from from-m0">')
     assert first == 2
     assert "Not recorded" not in written.partition('from-m0">')[2].partition('from-m1">')[0]
@@ -165,31 +165,32 @@ def test_what_the_box_says_is_not_said_again(found):
 
 
 def test_cards_show_the_answer_of_each_machine(found):
-    text = cards.cards([found], "../", choose=True)
+    text = cards.cards([found], "../")
     assert f'href="../auto_examples/performance/{PAGE}.html"' in text
-    assert "this build: A &lt;CPU&gt;, 2 cores, CPU" in text
-    assert "recorded: H100, CUDA" in text
+    assert "A &lt;CPU&gt;, 2 cores, CPU (this build)" in text
+    assert "H100, CUDA (recorded)" in text
     assert text.count('class="from from-m') == 2
     assert text.count('class="verdict won from from-m') == 2
     assert re.findall(r'id="t-(\w+)" disabled', text) == ["accuracy"]
     assert 'class="card is-speed is-cpu is-cuda"' in text
     assert "CUDA: not recorded yet" not in text
-    on_cpu = cards.cards([dataclasses.replace(found, recorded=())], "", choose=True)
+    on_cpu = cards.cards([dataclasses.replace(found, recorded=())], "")
     assert "CUDA: not recorded yet" in on_cpu
     # A filter that keeps no card cannot be chosen.
     assert re.findall(r'id="t-(\w+)" disabled', on_cpu) == ["accuracy", "cuda"]
 
 
-def test_without_a_choice_a_card_has_one_answer(found):
-    text = cards.cards([found], "../")
+def test_a_record_of_the_machine_of_this_build_is_no_other_choice(found):
+    past = concluded("Older.", date="2025-12-31").to_dict()
+    text = cards.cards([dataclasses.replace(found, recorded=(past,))], "")
+    assert text.count('name="machine"') == 1
     assert text.count("card-answer") == 1
     assert "<b>1.25 times faster</b>" in text
-    assert "input" not in text
 
 
 def test_a_page_without_a_record_of_a_machine_says_so(found):
     mine = dataclasses.replace(found, recorded=())
-    text = cards.cards([found, mine], "", choose=True)
+    text = cards.cards([found, mine], "")
     assert text.count("Not recorded on this machine.") == 1
 
 
@@ -208,7 +209,7 @@ def test_bars_are_as_long_as_their_values():
     assert cards.bars({**concluded().to_dict(), "bars": []}) == ""
 
 
-def test_the_index_of_the_gallery_has_cards():
+def test_the_index_of_the_gallery_lists_the_questions():
     text = (
         "Gallery\n=======\n\n.. raw:: html\n\n  <div id='sg-tag-list' class='x'></div>\n\n\n"
         '.. raw:: html\n\n    <div class="sphx-glr-thumbnails">\n\n.. thumbnail-parent-div-open\n\n'
@@ -217,7 +218,8 @@ def test_the_index_of_the_gallery_has_cards():
     )
     content = [text]
     cards.replace_thumbnails(None, "auto_examples/index", content)
-    assert f".. ortmeter-cards:: {PAGE} plot_b\n" in content[0]
+    listed = f"* :doc:`/auto_examples/performance/{PAGE}`\n* :doc:`/auto_examples/einsum/plot_b`\n"
+    assert listed in content[0]
     assert "thumbnail" not in content[0]
     assert "sg-tag-list" not in content[0]
     assert content[0].endswith("\nAfter\n")

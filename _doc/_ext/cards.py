@@ -1,13 +1,15 @@
-"""Cards of the pages: question, answer, verdict and bars, without a script and without an image."""
+"""Cards of the pages: question, answer, verdict and bars, without a script and without an image.
+
+The front page has them; the index of the gallery lists the questions.
+"""
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from docutils import nodes
-from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -34,7 +36,7 @@ _THUMBNAILS = re.compile(
     flags=re.MULTILINE | re.DOTALL,
 )
 _TAG_LIST = re.compile(r"^\.\. raw:: html\n\n +<div id='sg-tag-list'.*?</div>\n", re.MULTILINE)
-_PAGE = re.compile(r":doc:`/auto_examples/\w+/(plot_\w+)`")
+_PAGE = re.compile(r":doc:`(/auto_examples/\w+/plot_\w+)`")
 
 
 def register(app: Sphinx) -> None:
@@ -44,27 +46,20 @@ def register(app: Sphinx) -> None:
 
 
 class CardsDirective(SphinxDirective):
-    """Cards of all pages, or of those that are named; ``:choose:`` adds the choices."""
-
-    optional_arguments = 1
-    final_argument_whitespace = True
-    option_spec: ClassVar[dict[str, Any]] = {"choose": directives.flag}
+    """Cards of all pages, with a choice of the machine and of the tag."""
 
     def run(self) -> list[nodes.Node]:
         """Write the cards."""
         source = Path(self.env.srcdir)
         for file in [*page_files(source).values(), *source.glob("results/*/*.json")]:
             self.env.note_dependency(str(file))
-        found = read_answers(source)
-        names = self.arguments[0].split() if self.arguments else list(found)
-        chosen = [found[name] for name in names if name in found]
-        depth = self.env.docname.count("/")
-        written = cards(chosen, "../" * depth, choose="choose" in self.options)
+        root = "../" * self.env.docname.count("/")
+        written = cards(list(read_answers(source).values()), root)
         return [nodes.raw("", written, format="html")]
 
 
 def replace_thumbnails(_app: Sphinx, docname: str, content: list[str]) -> None:
-    """Put cards in the place of the thumbnails in the index of the gallery."""
+    """List the questions in the place of the thumbnails in the index of the gallery."""
     if not (docname.startswith("auto_examples/") and docname.endswith("/index")):
         return
     text = _TAG_LIST.sub("", content[0])
@@ -72,11 +67,10 @@ def replace_thumbnails(_app: Sphinx, docname: str, content: list[str]) -> None:
 
 
 def _directive(thumbnails: re.Match[str]) -> str:
-    pages = _PAGE.findall(thumbnails[0])
-    return f".. ortmeter-cards:: {' '.join(pages)}\n" if pages else ""
+    return "".join(f"* :doc:`{page}`\n" for page in _PAGE.findall(thumbnails[0]))
 
 
-def cards(found: Sequence[Answers], root: str, *, choose: bool = False) -> str:
+def cards(found: Sequence[Answers], root: str) -> str:
     """Write cards as HTML.
 
     Parameters
@@ -85,32 +79,28 @@ def cards(found: Sequence[Answers], root: str, *, choose: bool = False) -> str:
         The pages.
     root : str
         Path from the page that shows the cards to the root of the site.
-    choose : bool
-        Whether a reader chooses the machine and the tag. Without it, a card has one answer: that
-        of this build, else of the first record.
 
     Returns
     -------
     str
         HTML that needs no script: the choices are radio buttons and rules of style.
     """
-    sources = list(dict.fromkeys(_source(page, answer) for page in found for answer in page.all))
-    written = "".join(_card(page, root, sources if choose else []) for page in found)
-    form = _choices(found, sources) if choose else ""
-    style = _style(len(sources)) if choose else ""
-    return f'<div class="cards">{style}{form}<div class="card-grid">{written}</div></div>'
+    sources = list(dict.fromkeys(_source(answer) for page in found for answer in page.all))
+    here = {_source(page.here) for page in found if page.here}
+    written = "".join(_card(page, root, sources, here) for page in found)
+    form = _choices(found, sources, here)
+    grid = f'<div class="card-grid">{written}</div>'
+    return f'<div class="cards">{_style(len(sources))}{form}{grid}</div>'
 
 
-def _source(page: Answers, answer: dict[str, Any]) -> str:
-    provider = str(answer["provider"]).upper()
-    if answer is page.here:
-        return f"{_HERE}: {answer['machine']}, {provider}"
-    return f"recorded: {answer['machine']}, {provider}"
+def _source(answer: dict[str, Any]) -> str:
+    return f"{answer['machine']}, {str(answer['provider']).upper()}"
 
 
-def _choices(found: Sequence[Answers], sources: Sequence[str]) -> str:
+def _choices(found: Sequence[Answers], sources: Sequence[str], here: Collection[str]) -> str:
+    labels = (f"{text} ({_HERE if text in here else 'recorded'})" for text in sources)
     machines = "".join(
-        _radio("machine", f"m{i}", text, checked=i == 0) for i, text in enumerate(sources)
+        _radio("machine", f"m{i}", text, checked=i == 0) for i, text in enumerate(labels)
     )
     if not any(page.on_cuda for page in found):
         machines += '<span class="choice-none">CUDA: not recorded yet</span>'
@@ -149,14 +139,12 @@ def _classes(page: Answers) -> list[str]:
     return [tag for tag in page.tags if tag in {"speed", "accuracy"}] + sorted(providers)
 
 
-def _card(page: Answers, root: str, sources: Sequence[str]) -> str:
+def _card(page: Answers, root: str, sources: Sequence[str], here: Collection[str]) -> str:
     classes = " ".join(f"is-{tag}" for tag in _classes(page))
-    by_source = {_source(page, answer): answer for answer in reversed(page.all)}
+    by_source = {_source(answer): answer for answer in reversed(page.all)}
     if page.recorded and not page.here:  # a build has no time for what it shows
-        by_source = (
-            dict.fromkeys((s for s in sources if s.startswith(_HERE)), page.recorded[0]) | by_source
-        )
-    shown = [by_source.get(source) for source in sources] or page.all[:1]
+        by_source = dict.fromkeys(here, page.recorded[0]) | by_source
+    shown = [by_source.get(source) for source in sources]
     verdicts = "".join(_verdict(answer, i) for i, answer in enumerate(shown))
     answers = "".join(
         f'<div class="from from-m{i}">{_answer(answer)}</div>' for i, answer in enumerate(shown)
