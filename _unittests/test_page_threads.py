@@ -113,12 +113,72 @@ def verdicts(page, **planting):
         ({"pays": (0, 0, 0, 1)}, ["wrong", "right", "right", "right"]),
         ({"gain": 1.0}, ["right", "wrong", "right", "right"]),
         ({"cpu": 0.2}, ["right", "right", "wrong", "right"]),
+        ({"cpu": 1.2}, ["right", "right", "wrong", "right"]),  # more than 10% beyond
         ({"near": 2.0}, ["right", "right", "right", "wrong"]),
         ({"shared": None}, ["undecided", "right", "right", "right"]),  # none to judge
     ],
 )
 def test_each_prediction_can_be_right_or_wrong(page, planting, expected):
     assert verdicts(page, **planting) == expected
+
+
+@pytest.mark.parametrize(
+    ("planting", "told", "answer"),
+    [
+        ({}, ["Mul not below 100 and not shown", "MatMul between 0 and 400"], "400 µs {} (1 of 2"),
+        (
+            {"pays": (0, 1, 0, 1)},
+            ["Mul between 10 and 100", "MatMul between 400 and 1000"],
+            "1,000",
+        ),
+        # The smallest size of each one is not shared.
+        (
+            {"shared": 256},
+            ["Mul not below 100 and not shown", "MatMul between 400 and 1000"],
+            "1,0",
+        ),
+        (
+            {"pays": (0, 1, 0, 0)},
+            ["Mul between 10 and 100", "MatMul not below 1000"],
+            "100 µs {} (1",
+        ),
+        ({"pays": (0, 0, 0, 0)}, ["Mul not below 100", "MatMul not below 1000"], None),
+        ({"shared": None}, ["Mul not below 100", "MatMul not below 1000"], None),
+    ],
+)
+def test_the_work_that_pays_is_told_by_operator(page, planting, told, answer):
+    found = concluded(page, **planting)
+    for word in ("spins", "sleeps"):
+        (note,) = (
+            str(claim)
+            for claim in found.claims
+            if f"second thread that {word} pays from" in str(claim)
+        )
+        assert [text in note for text in told] == [True, True]
+        if answer:
+            assert f" from {answer.format(f'if it {word}')}" in str(found.answer)
+    assert ("not shown to pay." in str(found.answer)) == (answer is None)
+
+
+def test_halves_of_the_processes_do_not_contradict_each_other(page):
+    """As the second thread is measured in twenty processes, ten of them are another measurement."""
+    rng, record = np.random.default_rng(0), golden.recorded(PAGE)
+    names = [name for name in record.data["latency"] if name.split()[0] in page["OPERATORS"]]
+    counts = set()
+    for _ in range(30):
+        halves = []
+        for picked in np.split(rng.permutation(20), 2):
+            latency = {
+                n: {0.0: Measurement(n, record.data["latency"][n][0.0].seconds[picked])}
+                for n in names
+            }
+            data = SimpleNamespace(latency=latency, shared_from=record.data["shared from"])
+            halves.append([found for w in WORDS for _, found in page["find_works"](data, w)])
+        for one, other in zip(*halves, strict=True):
+            assert one.low < (other.high or np.inf)
+            assert other.low < (one.high or np.inf)
+        counts |= {sum(found.high is not None for found in half) for half in halves}
+    assert min(counts) >= 5  # of nine
 
 
 def test_on_cuda_the_threads_of_the_cpu_do_not_matter(page):
