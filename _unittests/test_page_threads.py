@@ -123,41 +123,45 @@ def test_each_prediction_can_be_right_or_wrong(page, planting, expected):
 
 
 @pytest.mark.parametrize(
-    ("planting", "told", "answer"),
+    ("planting", "mul", "matmul", "answer"),
     [
-        ({}, ["Mul not below 100 and not shown", "MatMul between 0 and 400"], "400 µs {} (1 of 2"),
+        ({}, "not below 100 and not shown", "between 0 and 400", " from 400 µs for 1"),
         (
             {"pays": (0, 1, 0, 1)},
-            ["Mul between 10 and 100", "MatMul between 400 and 1000"],
-            "1,000",
+            "between 10 and 100",
+            "between 400 and 1000",
+            " from 1,000 µs for 2",
         ),
         # The smallest size of each one is not shared.
         (
             {"shared": 256},
-            ["Mul not below 100 and not shown", "MatMul between 400 and 1000"],
-            "1,0",
+            "not below 100 and not shown",
+            "between 400 and 1000",
+            " from 1,000 µs for 1",
         ),
         (
-            {"pays": (0, 1, 0, 0)},
-            ["Mul between 10 and 100", "MatMul not below 1000"],
-            "100 µs {} (1",
+            {"pays": (0, 1, 1, 0)},
+            "between 10 and 100",
+            "not below 1000 and not shown",
+            " from 100 µs for 1",
         ),
-        ({"pays": (0, 0, 0, 0)}, ["Mul not below 100", "MatMul not below 1000"], None),
-        ({"shared": None}, ["Mul not below 100", "MatMul not below 1000"], None),
+        (
+            {"pays": (0,) * 4},
+            "not below 100 and not shown",
+            "not below 1000 and not shown",
+            " for 0",
+        ),
+        ({"shared": None}, "not below 100 and not shown", "not below 1000 and not shown", " for 0"),
     ],
 )
-def test_the_work_that_pays_is_told_by_operator(page, planting, told, answer):
+def test_the_work_that_pays_is_told_by_operator(page, planting, mul, matmul, answer):
     found = concluded(page, **planting)
-    for word in ("spins", "sleeps"):
-        (note,) = (
-            str(claim)
-            for claim in found.claims
-            if f"second thread that {word} pays from" in str(claim)
+    for word in ("spin", "sleep"):
+        told = (
+            f"Work from which two threads that {word} are faster, in µs: Mul {mul}; MatMul {matmul}"
         )
-        assert [text in note for text in told] == [True, True]
-        if answer:
-            assert f" from {answer.format(f'if it {word}')}" in str(found.answer)
-    assert ("not shown to pay." in str(found.answer)) == (answer is None)
+        assert told in map(str, found.claims)
+        assert f"Two threads that {word} are faster{answer} of 2 operators." in str(found.answer)
 
 
 def test_halves_of_the_processes_do_not_contradict_each_other(page):

@@ -235,10 +235,11 @@ class Threshold:
     high: float | None
 
     def __str__(self) -> str:
-        if self.low == self.high:
-            return f"{self.low:g}"
-        low, high = (f"{rounded(end, 3):g}" for end in (self.low, self.high))
-        return f"not below {low} and not shown" if self.high is None else f"between {low} and {high}"
+        ends = (self.low, self.low if self.high is None else self.high)
+        low, high = (f"{end if end % 1 == 0 else rounded(end, 3):g}" for end in ends)
+        if self.high is None:
+            return f"not below {low} and not shown"
+        return high if low == high else f"between {low} and {high}"
 
     def within(self, expected: "Threshold") -> Finding:
         """Find whether a measured threshold lies where it is expected."""

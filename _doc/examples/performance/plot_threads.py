@@ -180,8 +180,8 @@ study.keep(provider=provider.name, threads=most)
 # From which work does a second thread pay?
 # -----------------------------------------
 #
-# Each point has its interval, and those of all operators hold together at 99%. Inside the grey band,
-# a difference is too small to matter.
+# Each point has its interval, and those of all operators hold together at 99%. Inside the grey
+# band, a difference is too small to matter.
 
 
 def runs(data):
@@ -213,10 +213,10 @@ def operators_plot(data):
 study.show(operators_plot)
 
 # %%
-# *shared from*: the size from which ONNX Runtime gives the second thread some of the work. The other
-# columns are times with one thread, and the work from which two threads pay is between them. *not
-# below*: the largest size that is not shared, or at which they are slower. *shown from*: the next
-# one at which they are faster; sizes beyond may be undecided, none is slower. A dash: not shown.
+# *shared from*: the size from which ONNX Runtime gives the second thread some of the work. The work
+# from which two threads are faster, in time with one, is between the other columns. *not below*:
+# the largest size that is not shared, or at which they are slower. *shown from*: the next one at
+# which they are faster. Beyond, a size may be undecided, and none is slower. A dash: not shown.
 
 
 def find_works(data, word):
@@ -230,15 +230,10 @@ def find_works(data, word):
 
 def thresholds(data):
     """Where an operator is shared, and where a second thread pays: 99%, all operators together"""
-    rows = {
-        (operator, word): {
-            "shared from (elements)": data.shared_from[operator],
-            "not below (µs)": found.low,
-            "shown from (µs)": found.high,
-        }
-        for word in SPINNING
-        for operator, found in find_works(data, word)
-    }
+    rows = {}
+    for word, (name, work) in ((w, found) for w in SPINNING for found in find_works(data, w)):
+        rows[name, word] = {"shared from (elements)": data.shared_from[name]}
+        rows[name, word] |= {"not below (µs)": work.low, "shown from (µs)": work.high}
     return to_frame(rows, "operator", "second thread")
 
 
@@ -335,7 +330,7 @@ def predict(data, say, gain, near, spent):
     text = f"{no}a second thread that sleeps pays when the work exceeds two wakes"
     say.predict(text, find_beyond(tried, 2 * data.wake.typical.value, pays=computes))
     say.predict(f"{no}run after run, threads that spin are faster", Speedups([gain]).are(faster))
-    text = f"{no}each thread that spins takes the CPU time of a pause, within 10%"
+    text = f"{no}each spinning thread takes a pause of CPU time within 10%: measured over predicted"
     predicted = asleep + computes * (data.threads - 1) * SHORT
     say.predict(text, estimate_ratio(busy, predicted).within(1 / 1.1, 1.1))
     say.predict(f"{no}with neighbours, threads that spin are slower", near.are(slower))
@@ -366,10 +361,15 @@ def believe(data, say):
 # %%
 
 
-def tell_works(word, found):
-    ends = [threshold.high for threshold in found.values() if threshold.high is not None]
-    which = f"if it {word}s ({len(ends)} of {len(found)} operators)"
-    return f" from {max(ends):,.0f} µs {which}" if ends else ""
+def tell_works(data, say):
+    for word in ("spin", "sleep"):
+        works = dict(find_works(data, word))
+        ends = [work.high for work in works.values() if work.high is not None]
+        at = f" from {max(ends):,.0f} µs" if ends else ""
+        shown = f"{len(ends)} of {len(works)} operators"
+        say.add(f"Two threads that {word} are faster{at} for {shown}.")
+        told = "; ".join(f"{name} {work}" for name, work in works.items())
+        say.note(f"Work from which two threads that {word} are faster, in µs: {{told}}", told=told)
 
 
 def conclude(data, say):
@@ -386,16 +386,11 @@ def conclude(data, say):
     say.decide("", [stopped])
     say.answer(Speedups([gain]), **(COSTLY if costs else FREE))
     say.add(f"Stopping after a run: {stopped.effect}. Spinning takes {cpu} times the CPU time.")
-    works = {word: dict(find_works(data, word)) for word in ("spin", "sleep")}
-    told = list(filter(None, itertools.starmap(tell_works, works.items())))
-    say.add(f"A second thread is {'' if told else 'not '}shown to pay{','.join(told)}.")
+    tell_works(data, say)
     say.bars("speedup over threads that sleep", {"sleep": 1.0, "stop": stopped, "spin": gain})
     say.command("ortmeter bench model.onnx --threads 2 --spinning on,during-run,off")
     predict(data, say, gain, near, spent)
     believe(data, say)
-    for word, found in works.items():
-        told = "; ".join(f"{name} {threshold}" for name, threshold in found.items())
-        say.note(f"A second thread that {word}s pays from a work in µs: {{told}}", told=told)
 
 
 study.conclude(conclude)
