@@ -154,7 +154,7 @@ def judged(verdict):
         (("faster", "faster", "faster", "faster"), 0.5, 1),
         (("faster", "slower", "undecided", "faster"), 2, 4),
         (("undecided", "negligible", "undecided", "faster"), 0.5, 4),
-        (("slower", "faster", "undecided", "negligible"), 1, 2),  # one undecided moves no end
+        (("slower", "faster", "undecided", "negligible"), 1, 2),  # undecided beyond
         (("faster", "faster", "faster", "slower"), 4, None),
         (("slower", "undecided", "undecided", "undecided"), 1, None),
         ((), 0.5, None),

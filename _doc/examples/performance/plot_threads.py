@@ -359,6 +359,7 @@ def believe(data, say):
 
 
 # %%
+# The answer has the largest of these works, over the operators where it is shown.
 
 
 def tell_works(data, say):
@@ -370,6 +371,9 @@ def tell_works(data, say):
         say.add(f"Two threads that {word} are faster{at} for {shown}.")
         told = "; ".join(f"{name} {work}" for name, work in works.items())
         say.note(f"Work from which two threads that {word} are faster, in µs: {{told}}", told=told)
+
+
+# %%
 
 
 def conclude(data, say):
