@@ -79,10 +79,13 @@ def test_one_undecided_doubling_does_not_hide_a_knee():
 
 
 def test_the_interval_of_a_knee_has_the_true_one():
-    """A call takes an overhead and so much per request; one turn in ten is slow."""
+    """A call takes an overhead and so much per request; one turn in ten is slow.
+
+    One doubling adds about 10%: the knee is the batch before or the one after.
+    """
     rng, trials, held, shown = np.random.default_rng(0), 300, 0, 0
     for _ in range(trials):
-        overhead = np.exp(rng.uniform(*np.log([0.5, 20.0])))
+        overhead = 2.0 ** rng.integers(1, 7) * np.exp(rng.uniform(-0.1, 0.1)) / 4.5
         speeds = {2**i: 2**i / (overhead + 2**i) for i in range(9)}
         gains = {b: speeds[2 * b] / speeds[b] for b in speeds if b < max(speeds)}
         true = min(b for b, gain in gains.items() if gain < 1.1)
