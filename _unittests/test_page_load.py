@@ -9,6 +9,7 @@ import pytest
 from page_runner import define_page
 
 import ortmeter
+from ortmeter.workloads.serving import find_knee
 
 PAGE = "plot_load"
 RISING = {1: 500, 2: 1000, 4: 2000}  # requests per second of one call, the last ones for the rest
@@ -107,6 +108,26 @@ def test_each_prediction_is_judged(page, options, expected):
 def test_each_belief_is_judged(page, options, expected):
     found = concluded(page, **options).beliefs.frame["verdict"].to_dict()
     assert found == dict(zip(("#16030", "#7178", "#20173", "#3190"), expected, strict=True))
+
+
+def test_halves_of_the_turns_agree_on_the_knees(page):
+    """As a point is measured in ten turns, five of them are another measurement."""
+    rng, data = np.random.default_rng(0), golden.recorded(PAGE).data
+    for ways in data["closed"].values():
+        for loads in (ways["one call"], ways["callers"]):
+            for _ in range(10):
+                one, other = (
+                    find_knee(
+                        {
+                            b: dataclasses.replace(load, turns=tuple(load.turns[i] for i in picked))
+                            for b, load in loads.items()
+                        }
+                    )
+                    for picked in np.split(rng.permutation(10), 2)
+                )
+                assert one.low <= (other.high or np.inf)
+                assert other.low <= (one.high or np.inf)
+                assert one.low > 1 or one.high is not None or other.high is not None  # it says some
 
 
 def test_callers_share_a_session_and_sessions_do_not(page, monkeypatch):

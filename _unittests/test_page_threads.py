@@ -113,12 +113,76 @@ def verdicts(page, **planting):
         ({"pays": (0, 0, 0, 1)}, ["wrong", "right", "right", "right"]),
         ({"gain": 1.0}, ["right", "wrong", "right", "right"]),
         ({"cpu": 0.2}, ["right", "right", "wrong", "right"]),
+        ({"cpu": 1.2}, ["right", "right", "wrong", "right"]),  # more than 10% beyond
         ({"near": 2.0}, ["right", "right", "right", "wrong"]),
         ({"shared": None}, ["undecided", "right", "right", "right"]),  # none to judge
     ],
 )
 def test_each_prediction_can_be_right_or_wrong(page, planting, expected):
     assert verdicts(page, **planting) == expected
+
+
+@pytest.mark.parametrize(
+    ("planting", "mul", "matmul", "answer"),
+    [
+        ({}, "not below 100 and not shown", "between 0 and 400", " from 400 µs for 1"),
+        (
+            {"pays": (0, 1, 0, 1)},
+            "between 10 and 100",
+            "between 400 and 1000",
+            " from 1,000 µs for 2",
+        ),
+        # The smallest size of each one is not shared.
+        (
+            {"shared": 256},
+            "not below 100 and not shown",
+            "between 400 and 1000",
+            " from 1,000 µs for 1",
+        ),
+        (
+            {"pays": (0, 1, 1, 0)},
+            "between 10 and 100",
+            "not below 1000 and not shown",
+            " from 100 µs for 1",
+        ),
+        (
+            {"pays": (0,) * 4},
+            "not below 100 and not shown",
+            "not below 1000 and not shown",
+            " for 0",
+        ),
+        ({"shared": None}, "not below 100 and not shown", "not below 1000 and not shown", " for 0"),
+    ],
+)
+def test_the_work_that_pays_is_told_by_operator(page, planting, mul, matmul, answer):
+    found = concluded(page, **planting)
+    for word in ("spin", "sleep"):
+        told = (
+            f"Work from which two threads that {word} are faster, in µs: Mul {mul}; MatMul {matmul}"
+        )
+        assert told in map(str, found.claims)
+        assert f"Two threads that {word} are faster{answer} of 2 operators." in str(found.answer)
+
+
+def test_halves_of_the_processes_do_not_contradict_each_other(page):
+    """As the second thread is measured in twenty processes, ten of them are another measurement."""
+    rng, record = np.random.default_rng(0), golden.recorded(PAGE)
+    names = [name for name in record.data["latency"] if name.split()[0] in page["OPERATORS"]]
+    counts = set()
+    for _ in range(30):
+        halves = []
+        for picked in np.split(rng.permutation(20), 2):
+            latency = {
+                n: {0.0: Measurement(n, record.data["latency"][n][0.0].seconds[picked])}
+                for n in names
+            }
+            data = SimpleNamespace(latency=latency, shared_from=record.data["shared from"])
+            halves.append([found for w in WORDS for _, found in page["find_works"](data, w)])
+        for one, other in zip(*halves, strict=True):
+            assert one.low < (other.high or np.inf)
+            assert other.low < (one.high or np.inf)
+        counts |= {sum(found.high is not None for found in half) for half in halves}
+    assert min(counts) >= 5  # of nine
 
 
 def test_on_cuda_the_threads_of_the_cpu_do_not_matter(page):

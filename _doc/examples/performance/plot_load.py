@@ -206,7 +206,8 @@ study.show(throughput)
 # %%
 # The knee is the batch from which a doubling adds less than 10%. It is predicted by a roofline of
 # the peaks of this machine, between perfect overlap of operations and reads, and none. The measured
-# one is an interval too: steps between batches are known or not, at 99% for all of them.
+# one is an interval too: not below the last batch that a doubling is shown to reach with 10% more,
+# and shown from the next one whose doubling is shown to add less, at 99% for all doublings.
 
 
 def find_knees(data):
@@ -219,7 +220,7 @@ def find_knees(data):
 def knees(data):
     """Batch of the knee"""
     rows = {
-        name: {"predicted": str(expected), ONE: knee.measured, CALLERS: called.measured}
+        name: {"predicted": str(expected), ONE: str(knee), CALLERS: str(called)}
         for name, expected, knee, called in find_knees(data)
     }
     return to_frame(rows, "network")
@@ -309,7 +310,7 @@ def advise(data, say):
     say.decide(words.pop() if len(words) == 1 else "by network")
     say.bars("requests/s over one call of one request", bars)
     text = "The knee of the dense network (a doubling adds less than 10%) is {knee}."
-    say.add(text, knee=serving.find_knee(data.closed[DENSE][ONE]).measured)
+    say.add(text, knee=str(serving.find_knee(data.closed[DENSE][ONE])))
     say.command("ortmeter bench model.onnx --callers 1,2,4")
     say.small_print("peaks {peaks}", peaks=str(Peaks(**data.peaks)))
 

@@ -4,19 +4,17 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Estimate, Finding, Speedup
+from ortmeter.evidence import Estimate, Finding, Speedup, Threshold
 from ortmeter.machine.peaks import Peaks
 from ortmeter.workloads.load import Load, Point, compare_throughput
 
 __all__ = [
     "GROWTH",
-    "Knee",
     "expected_knee",
     "expected_latencies",
     "find_knee",
@@ -34,38 +32,7 @@ _WON, _LOST = (1.05, math.inf), (0.0, 1 / 1.05)  # speedups that matter
 _Array = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Knee:
-    """The batch from which no doubling pays: at least *low*, at most *high*, None if unknown.
-
-    Examples
-    --------
-    >>> print(Knee(8, 8), Knee(8, 32), Knee(8, None), sep=", ")
-    8, between 8 and 32, 8 or more
-    """
-
-    low: int
-    high: int | None
-
-    def __str__(self) -> str:
-        if self.high is None:
-            return f"{self.low} or more"
-        return f"{self.low}" if self.low == self.high else f"between {self.low} and {self.high}"
-
-    @property
-    def measured(self) -> str:
-        """The same of a measurement, which says when it is undecided."""
-        return str(self) if self.high in {self.low, None} else f"undecided {self}"
-
-    def within(self, expected: "Knee") -> Finding:
-        """Find whether a measured knee lies where it is expected."""
-        top, most = self.high or math.inf, expected.high or math.inf
-        apart = top < expected.low or self.low > most
-        held = False if apart else (self.low >= expected.low and top <= most) or None
-        return Finding((held,), f"predicted {expected}, measured {self.measured}")
-
-
-def find_knee(loads: Mapping[int, Load], *, confidence: float = 0.99) -> Knee:
+def find_knee(loads: Mapping[int, Load], *, confidence: float = 0.99) -> Threshold:
     """Find the batch from which throughput grows by less than 10% per doubling.
 
     Parameters
@@ -73,13 +40,15 @@ def find_knee(loads: Mapping[int, Load], *, confidence: float = 0.99) -> Knee:
     loads : mapping of int to Load
         By batch, points of one call of :func:`~ortmeter.workloads.load.measure_load`.
     confidence : float
-        Level of the whole interval: that of each step is higher (Bonferroni).
+        Level of the whole interval: that of each pair of batches is higher (Bonferroni).
 
     Returns
     -------
-    Knee
-        *low* is the batch after the last step that is known to pay, *high* the first one from which
-        no step pays for sure.
+    Threshold
+        The larger a batch, the less a doubling is taken to add. So the first doubling between two
+        batches pays when all of them together do, and the last one does not when they do not: *low*
+        is the batch after the last one that is known to pay, *high* that before the next one that
+        is known not to.
 
     Examples
     --------
@@ -93,17 +62,17 @@ def find_knee(loads: Mapping[int, Load], *, confidence: float = 0.99) -> Knee:
     batches = sorted(loads)
     if len(batches) < 2:  # noqa: PLR2004 - a step
         raise InvalidArgumentError(f"got batches {batches}. Accepted: two or more")
-    steps = list(itertools.pairwise(batches))
-    level = 1 - (1 - confidence) / len(steps)
-    pays = [
-        compare_throughput(str(b), loads[b], str(a), loads[a], confidence=level).exceeds(
+    pairs = list(itertools.combinations(enumerate(batches), 2))
+    level = 1 - (1 - confidence) / len(pairs)
+    pays = {
+        (i, j): compare_throughput(str(b), loads[b], str(a), loads[a], confidence=level).exceeds(
             (1 + GROWTH) ** math.log2(b / a)
         )
-        for a, b in steps
-    ]
-    low = max((b for (_, b), known in zip(steps, pays, strict=True) if known), default=batches[0])
-    flat = len(list(itertools.takewhile(lambda known: known is False, reversed(pays))))
-    return Knee(low, steps[-flat][0] if flat else None)
+        for (i, a), (j, b) in pairs
+    }
+    low = max((i + 1 for (i, _), held in pays.items() if held), default=0)
+    flat = [j - 1 for (_, j), held in pays.items() if held is False and j > low]
+    return Threshold(batches[low], batches[min(flat)] if flat else None)
 
 
 def find_lost_growth(loads: Mapping[int, Load]) -> Finding:
@@ -211,7 +180,7 @@ def _find_each(
     return Finding(outcomes, f"speedup, {listed}")
 
 
-def expected_knee(flop: float, bytes_read: float, peaks: Peaks) -> Knee:
+def expected_knee(flop: float, bytes_read: float, peaks: Peaks) -> Threshold:
     """Return the batch where a roofline no longer grows, from the work of a model.
 
     Parameters
@@ -225,7 +194,7 @@ def expected_knee(flop: float, bytes_read: float, peaks: Peaks) -> Knee:
 
     Returns
     -------
-    Knee
+    Threshold
         *low* if operations and bytes overlap perfectly, *high* if they do not at all.
 
     Examples
@@ -239,7 +208,7 @@ def expected_knee(flop: float, bytes_read: float, peaks: Peaks) -> Knee:
     for times in (np.maximum(batches * work, reading), batches * work + reading):
         gains = 2 * times[:-1] / times[1:]
         ends.append(int(batches[np.argmax(gains < 1 + GROWTH)]))
-    return Knee(*ends)
+    return Threshold(*ends)
 
 
 def expected_latencies(load: Load, seconds: float) -> _Array:

@@ -5,7 +5,6 @@ after the other in random order, in fresh processes. The process is the unit of 
 """
 
 import gc
-import itertools
 import math
 import os
 import tempfile
@@ -21,7 +20,7 @@ import numpy as np
 
 from ortmeter.child import Child, call
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Estimate, Finding, Speedup
+from ortmeter.evidence import Estimate, Finding, Speedup, Threshold
 from ortmeter.progress import progress_bar
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.measurement import Measurement, SpawnSpec
@@ -178,33 +177,33 @@ def _means(row: list[_Row]) -> list[list[float]]:
     return [[cpu] for _, cpu in row]
 
 
-def find_threshold(claims: Mapping[float, Speedup]) -> Estimate | None:
-    """Find the work from which a candidate is always faster.
+def find_threshold(claims: Mapping[float, Speedup], least: float = 0.0) -> Threshold:
+    """Find the work from which a candidate is faster.
 
     Parameters
     ----------
     claims : mapping of float to Speedup
         By work, such as the seconds that the baseline takes. The intervals should hold together.
+    least : float
+        Work at which the candidate is known not to be faster.
 
     Returns
     -------
-    Estimate or None
-        The smallest work from which every claim is ``faster``. Its interval begins at the largest
-        work with another verdict than ``undecided``, 0 if there is none. None when the candidate is
-        not faster at the largest work.
+    Threshold
+        Not below the largest work at which the candidate is ``slower``, shown from the next one at
+        which it is ``faster``: it is then taken to be so at larger ones. What is not decided widens
+        the interval.
 
     Examples
     --------
-    >>> from ortmeter.evidence import Speedup
     >>> lost, won = (Speedup("2", "1", Estimate(r, r - 0.1, r + 0.1)) for r in (0.5, 1.5))
     >>> tie = Speedup("2", "1", Estimate(1.1, 0.5, 2))
-    >>> find_threshold({10.0: lost, 20.0: tie, 40.0: won, 80.0: won}).text
-    '40 [10, 40]'
+    >>> print(find_threshold({10.0: lost, 20.0: tie, 40.0: won, 80.0: tie}))
+    between 10 and 40
     """
-    found = [(work, claims[work].verdict) for work in sorted(claims)]
-    lost = [work for work, verdict in found if verdict not in {"faster", "undecided"}]
-    won = [w for w, _ in itertools.takewhile(lambda row: row[1] == "faster", reversed(found))]
-    return Estimate(won[-1], max(lost, default=0.0), won[-1]) if won else None
+    low = max((work for work, claim in claims.items() if claim.verdict == "slower"), default=least)
+    won = (work for work, claim in claims.items() if work > low and claim.verdict == "faster")
+    return Threshold(low, min(won, default=None))
 
 
 def find_beyond(
@@ -237,14 +236,14 @@ def find_beyond(
     >>> won = Speedup("2", "1", Estimate(1.5, 1.4, 1.6))
     >>> found = find_beyond([(1e-5, won), (9e-5, won), (4e-4, won)], 1e-4)
     >>> found.outcomes, found.evidence
-    ((False, True), '1 of 2 operators that are a factor of 2 away from 100 µs agree')
+    ((False, True), '1 of 2 cases that are a factor of 2 away from 100 µs agree')
     """
     outcomes: list[bool | None] = []
     for work, claim in claims:
         if max(work / bound, bound / work) > factor:
             held = claim.is_a("faster")
             outcomes.append(None if held is None else held == (pays and work > bound))
-    agree = f"{outcomes.count(True)} of {len(outcomes)} operators"
+    agree = f"{outcomes.count(True)} of {len(outcomes)} cases"
     away = f"a factor of {factor:g} away from {Estimate(bound).seconds}"
     return Finding(tuple(outcomes), f"{agree} that are {away} agree")
 
