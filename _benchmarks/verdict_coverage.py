@@ -254,7 +254,7 @@ def print_runs(trials: int) -> int:
                 one_run(rng, scale, moved=moved, drift=drift, effect=effect, processes=count)
                 for scale, count in zip((1.0, slowdown), processes, strict=True)
             )
-            claim = compare_runs(old, new, moved=drift_ratio(control, same))
+            claim = compare_runs(old, new, drift=drift_ratio(control, same))
             counts["none"] += not claim.has_interval
             if claim.has_interval:
                 counts["held"] += claim.low <= 1 / slowdown <= claim.high

@@ -219,8 +219,15 @@ class Estimate:
         value, *ends = (f"{rounded(factor * x, 3):g}" for x in (self.value, *(self.interval or ())))
         return f"{value} [{', '.join(ends)}]" if ends else value
 
+    @property
+    def told_level(self) -> str:
+        """The level of the interval as a sentence adds it, `` (99.9%)``, empty if it is 99%."""
+        usual = self.interval is None or self.confidence == LEVEL
+        return "" if usual else f" ({100 * self.confidence:.4g}%)"
+
     def __str__(self) -> str:
-        return self.seconds if self.unit == "s" else f"{self.written()} {self.unit}".strip()
+        text = self.seconds if self.unit == "s" else f"{self.written()} {self.unit}".strip()
+        return text + self.told_level
 
 
 @dataclass(frozen=True)
@@ -430,17 +437,12 @@ class Speedup(_Said, frozen=True, tag="comparison"):
             small = self.verdict == "negligible"
             return f"within {self.min_effect:.0%}" if small else self.verdict
         shown = self if self.verdict == "faster" else self.reversed
-        perhaps = f" ({self._perhaps})" * self.may_be_small
-        return f"{shown.ratio:.2f} times {self.verdict} {shown.brackets}{self.level}{perhaps}"
+        more = self.estimate.told_level + f" ({self._perhaps})" * self.may_be_small
+        return f"{shown.ratio:.2f} times {self.verdict} {shown.brackets}{more}"
 
     @property
     def _perhaps(self) -> str:
         return f"perhaps by less than {self.min_effect:.0%}"
-
-    @property
-    def level(self) -> str:
-        """The level of the interval as a sentence adds it, `` (99.9%)``, empty if it is 99%."""
-        return "" if self.confidence == LEVEL else f" ({100 * self.confidence:.4g}%)"
 
     def __str__(self) -> str:
         return self._place + self._compared()
@@ -536,7 +538,7 @@ class Speedups(tuple[Speedup, ...]):
         """Write one ratio with its candidate, if there are several, and its place."""
         several = len({other.subject for other in self}) > 1
         place = ", ".join(f"{name} {value}" for name, value in claim.where.items())
-        told = f"{claim.subject}: " * several + claim.interval + claim.level
+        told = f"{claim.subject}: " * several + claim.interval + claim.estimate.told_level
         return f"{told} at {place}" if place else told
 
 

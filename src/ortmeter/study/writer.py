@@ -320,7 +320,8 @@ def rank(ranking: Ranking) -> str:
 
 def _times(claim: Speedup) -> str:
     turned = claim.reversed
-    return f"{turned.ratio:.2f} times {turned.brackets}" if claim.has_interval else "no interval"
+    told = f"{turned.ratio:.2f} times {turned.brackets}{turned.estimate.told_level}"
+    return told if claim.has_interval else "no interval"
 
 
 def _pair(claim: Claim | str) -> tuple[str, ...] | None:

@@ -322,6 +322,13 @@ class Comparison(_Measured, Mapping[str, Measurement]):
     def __len__(self) -> int:
         return len(self._by_name)
 
+    def select(self, names: Iterable[str]) -> "Comparison":
+        """Return some of the measurements, in this order, with their builds."""
+        chosen = Comparison([self[name] for name in names], self.stopped)
+        chosen.reference_workload = self.reference_workload
+        chosen.before, chosen.between = self.before, self.between
+        return chosen
+
     def speedup(self, baseline: str, candidate: str, *, confidence: float = 0.99) -> Speedup:
         """Compare two candidates, given by name, see :func:`speedup`.
 
