@@ -23,6 +23,7 @@ from ortmeter.evidence import (
     Threshold,
     fact,
 )
+from ortmeter.timing.statistics import estimate_ratio
 
 # A ratio in its interval, exactly: multiples of 1/64 are floats.
 INTERVALS = st.lists(st.integers(1, 256), min_size=3, max_size=3).map(
@@ -469,3 +470,36 @@ def test_outcomes_are_booleans():
 )
 def test_an_effect_is_a_few_words(ratio, interval, effect):
     assert compare_ratio("b", "a", ratio, interval).effect == effect
+
+
+def test_one_case_of_many_contradicts_when_a_wider_interval_still_does():
+    """The luckiest of n intervals misses more often than one: planted at the edge."""
+    edge = Speedup("one", "two", Estimate(0.97, 0.95, 0.99))
+    clear = Speedup("one", "two", Estimate(0.5, 0.45, 0.55))
+    fine = Speedup("one", "two", Estimate(1.5, 1.4, 1.6))
+    assert Speedups([edge]).at_least(1).verdict == "wrong"
+    assert Speedups([edge, *[fine] * 5]).at_least(1).verdict == "undecided"
+    assert Speedups([clear, *[fine] * 5]).at_least(1).verdict == "wrong"
+    assert Speedups([edge, *[fine] * 5]).are("faster").verdict == "undecided"
+    assert Speedups([clear, *[fine] * 5]).are("faster").verdict == "wrong"
+
+
+def test_the_error_of_wrong_holds_for_many_cases():
+    """Cases that are all at 1, in 3 processes each: how often is "at least 1" wrong?"""
+    rng = np.random.default_rng(0)
+    ones = np.ones((3, 1))
+    wrong = 0
+    for _ in range(400):
+        drawn = np.exp(rng.normal(0, 0.02, (10, 3, 1)))
+        claims = Speedups(Speedup("a", "b", estimate_ratio(x, ones)) for x in drawn)
+        wrong += claims.at_least(1).verdict == "wrong"
+    assert wrong <= 0.02 * 400
+
+
+def test_a_level_other_than_99_is_beside_its_interval():
+    sure = Speedup("one", "two", Estimate(1.5, 1.4, 1.6, 0.998))
+    assert sure.effect == "1.50 times faster [1.40, 1.60] (99.8%)"
+    assert str(sure.estimate) == "1.5 [1.4, 1.6] (99.8%)"
+    assert Speedups([sure]).at_least(1).evidence == "lowest 1.50 [1.40, 1.60] (99.8%)"
+    assert sure.interval == "1.50 [1.40, 1.60]"  # of a table, whose caption tells
+    assert str(Estimate(1.5, confidence=0.998)) == "1.5"

@@ -91,3 +91,14 @@ def test_candidates_that_a_build_lacks_have_the_interval_of_the_others():
     here.between = 0.015**2
     assert here.speedup("a", "c").how == "5 processes"
     assert here.speedup("a", "b").how == "reproduced in 2 of 2 builds"
+
+
+def test_a_selection_keeps_the_builds():
+    ones = np.ones((5, 1))
+    here = Comparison(Measurement(n, x * ones) for n, x in (("a", 2), ("b", 1), ("c", 3)))
+    before = Comparison(Measurement(n, x * ones) for n, x in (("a", 3), ("b", 1), ("c", 3)))
+    here.before, here.between = [before], 0.015**2
+    chosen = here.select(["b", "a"])
+    assert list(chosen) == ["b", "a"]
+    assert chosen.speedup("a", "b") == here.speedup("a", "b")
+    assert "2 builds" in chosen.ranking().claims[0].how
