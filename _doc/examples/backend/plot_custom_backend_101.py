@@ -212,8 +212,8 @@ study.keep(compiling=Comparison(Measurement(name, [row]) for name, row in sample
 # %%
 # A call of the compiled model takes :math:`t`, one of eager :math:`t_e`. A preparation that takes
 # :math:`c`, here the compilation, pays off after :math:`c / (t_e - t)` calls. The interval is that
-# of the speedup, given :math:`c`: what compilations vary by is not in it. *never*: the compiled
-# model is slower. *undecided*: the interval of the speedup contains 1, or there are too few samples.
+# of the speedup, given :math:`c`: the spread of compilations is not in it. *never*: the compiled
+# model is slower. *undecided*: the interval of the speedup contains 1, or too few samples.
 
 
 def break_even(data):
