@@ -208,6 +208,16 @@ def cheap_copies(data):
     return data | {"split": data["split"].assign(copies=data["split"]["copies"].min())}
 
 
+ORDER = "order bntsh"  # which the search of the record chose
+
+
+def fused_alone(data):
+    """The search chose a fused product with one thread, and its order is slow without."""
+    names = data["chosen"]["chosen"].tolist()[::-1]
+    measured = slow(data["measured"], **{ORDER: 2.0})
+    return data | {"measured": measured, "chosen": data["chosen"].assign(chosen=names)}
+
+
 def moves_explain(data):
     """Sessions that take what the moves of their weights take."""
     times, group = data["times"], data["times"]["session"]
@@ -409,7 +419,11 @@ OWN = {
         "cheap products": cheap_products,
         "launches": lambda data: data | {"launches": True},
     },
-    "plot_einsum_decomposition": {"cheap copies": cheap_copies},
+    "plot_einsum_decomposition": {
+        "cheap copies": cheap_copies,
+        "fused alone": fused_alone,
+        "fast order": lambda data: data | {"measured": slow(data["measured"], **{ORDER: 0.4})},
+    },
     "plot_first_result": {
         "moves explain": moves_explain,
         "read at once": lambda data: _of_unpacked(data, 200.0),

@@ -227,3 +227,9 @@ def test_the_setting_runs(page):
     exec(concluded(page, {}).answer.setting, names)  # noqa: S102 - lines of ours
     x = torch.arange(-2.0, 3.0)
     assert torch.equal(names["compiled"](x), x.relu())
+
+
+@pytest.mark.parametrize(("slower", "verdict"), [(1.03, "right"), (1.08, "wrong")])
+def test_a_level_is_said_slower_by_what_it_is_judged_by(page, slower, verdict):
+    found = concluded(page, {KERNELS: 3.0 * slower, COMPILED: 3.0 * slower}).claims[0]
+    assert str(found).startswith(f"{verdict.capitalize()}: no level is 5% slower than the one")

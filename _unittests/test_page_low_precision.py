@@ -88,7 +88,7 @@ def test_the_answer_begins_with_what_to_do(page, speed, processes, lead, label):
 def test_predictions_and_beliefs(page):
     found = conclude(page, USUAL)
     assert verdicts(found) == ["right"] * 5
-    assert believed(found) == ["wrong", "undecided", "right", "wrong", "wrong", "right"]
+    assert believed(found) == ["wrong", "undecided", "right", "right", "wrong", "right"]
     fast = {"float16": 2.0, "dynamic U8S8": 6.0, (FOUR, ONE): 2.0, (FOUR, MANY): 3.0}
     assert verdicts(conclude(page, fast, errors={STATIC: 0.3}, vnni=False)) == ["wrong"] * 5
     assert verdicts(conclude(page, USUAL | {(STATIC, CNN): 1.2}))[1] == "wrong"  # too little
@@ -117,13 +117,34 @@ def test_cuda_is_expected_to_gain(page):
 def test_sums_are_those_of_the_instructions(page):
     for vnni, kinds, verdict in (
         (False, ["saturated", "exact or saturated"], "right"),
+        (True, ["exact"], "right"),
         (True, ["neither"], "wrong"),
         (False, ["exact", "saturated"], "wrong"),
         (True, ["exact or saturated"], "undecided"),
         (None, ["exact"], "undecided"),
     ):
-        sums = pd.DataFrame({"the session is": kinds})
-        assert verdicts(conclude(page, USUAL, sums=sums, vnni=vnni))[-1] == verdict
+        found = conclude(page, USUAL, sums=pd.DataFrame({"the session is": kinds}), vnni=vnni)
+        *_, sums = (claim for claim in found.claims if isinstance(claim, Prediction))
+        assert sums.verdict == verdict
+        # Only the branch that ran is judged.
+        assert ("saturate without" in sums.text, "exact with" in sums.text) == (
+            vnni is False,
+            vnni is not False,
+        )
+
+
+def test_an_int8_cnn_is_judged_on_all_the_conversions(page):
+    def judge(speeds, **other):
+        return conclude(page, speeds, **other).beliefs.frame.loc["#20052"]
+
+    ways = page["EIGHT"]
+    slow = {(way, CNN): 0.3 for way in ways[:2]}
+    found = judge(slow)  # the static conversion is 3 times faster, two others are slow
+    assert found["verdict"] == "right"
+    assert f"(2 of {len(ways)} do, " in found["belief"]
+    assert judge({(way, CNN): 1.0 for way in ways})["verdict"] == "wrong"
+    assert judge({(way, CNN): 1 / 1.5 for way in ways}, noise=0.05)["verdict"] == "undecided"
+    assert judge(slow, processes=2)["verdict"] == "undecided"
 
 
 def test_pairs_saturate(page):

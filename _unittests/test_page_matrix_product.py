@@ -107,6 +107,22 @@ def test_predictions_and_beliefs_are_judged(page, data, predictions, right, wron
     assert [*judged[judged == "wrong"].index] == wrong.split()
 
 
+def test_what_is_said_of_one_row_is_what_is_judged(page):
+    # One library is 1.37 times faster: this does not tell what they wait for.
+    ratios = USUAL | {"torch": (1.37, 2.0, 2.0, 2.2, 2.2)}
+    found = concluded(page, plant(ratios))
+    assert found.claims[0].text == "with one row, no library is twice as fast as another"
+    assert found.claims[0].verdict == "right"
+    twice = USUAL | {"torch": (2.2, 2.0, 2.0, 2.2, 2.2)}
+    assert concluded(page, plant(twice)).claims[0].verdict == "wrong"
+
+
+def test_a_belief_says_the_bound_that_it_is_judged_by(page):
+    beliefs = concluded(page, plant()).beliefs.frame["belief"]
+    for discussion, words in (("#15908", "1.5 times"), ("#2667", "10%"), ("#27619", "1.25 times")):
+        assert words in beliefs[discussion]
+
+
 def test_tables_have_the_speeds_and_what_threads_bring(page):
     data = SimpleNamespace(**plant())
     speeds = page["speeds"](data)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 
 import numpy as np
 import pandas as pd
@@ -69,13 +70,38 @@ def test_the_answer_says_when_nothing_saves_memory_and_when_it_is_given_back(pag
 def test_predictions_and_beliefs_are_judged(page):
     slow = dict.fromkeys(("no memory pattern", "as requested"), 1.3)
     right = conclude(page, USUAL | {"no memory pattern": 22.0, "as requested": 80.0}, speeds=slow)
-    assert verdicts(right) == (["right"] * 5, ["right", "wrong", "right", "right"])
+    assert verdicts(right) == (["right"] * 5, ["right", "wrong", "wrong", "right"])
     other = conclude(page, OTHER | {"as requested": 30.0}, kept=0.3, left=0.2, trimmed={})
     wrong = ["wrong", "wrong", "wrong", "wrong", "right"], ["wrong", "right", "wrong", "wrong"]
     assert verdicts(other) == wrong
     noisy = conclude(page, OTHER, noise=2.0)
     assert verdicts(noisy)[0][1::2] == ["undecided"] * 2
-    assert verdicts(noisy)[1] == ["undecided"] * 4
+    assert verdicts(noisy)[1] == ["undecided", "undecided", "wrong", "undecided"]  # once trimmed
+
+
+def belief(page, name, *args, **planted):
+    return conclude(page, *args, **planted).beliefs.frame.loc[name]
+
+
+def test_shrinking_has_an_effect_if_the_system_can_have_the_memory_back(page):
+    # As much is taken after the last run: only what is left once trimmed refutes.
+    found = belief(page, "#23339", USUAL)
+    assert found["verdict"] == "wrong"
+    assert re.search(r"\((1|0\.99|1\.0)\d* \[.*; 0\.02", found["belief"])
+    assert belief(page, "#23339", USUAL, trimmed={})["verdict"] == "right"
+    assert belief(page, "#23339", USUAL | {"shrinking": 20.0}, trimmed={})["verdict"] == "wrong"
+    assert belief(page, "#23339", USUAL, trimmed={}, noise=2.0)["verdict"] == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("without", "verdict"), [(21.0, "right"), (19.0, "wrong"), (17.1, "wrong")]
+)
+def test_twice_the_peak_is_judged_at_two(page, without, verdict):
+    # 40 / 17.1 is 2.34.
+    found = conclude(page, USUAL | {"no memory pattern": without}, noise=0.001)
+    (twice,) = (c for c in found.claims if getattr(c, "text", "").startswith("memory patterns dou"))
+    assert twice.verdict == verdict
+    assert twice.evidence.startswith(f"{40 / without:.2f}"[:3])
 
 
 def test_every_sequence_has_its_batches(page):

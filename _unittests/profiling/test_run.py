@@ -1,15 +1,18 @@
 import os
 import re
 import tempfile
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
+import pandas as pd
 import pytest
 
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError
-from ortmeter.profiling import profile, profile_together, run
+from ortmeter.profiling import measure_operators, profile, profile_together, run
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.models import sample_cnn
+from ortmeter.timing.candidates import SessionSpec
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n] X, int64[k] I) => (float[k] Y) { Z = Abs(X)  [pick] Y = Gather(Z, I) }"""
@@ -292,3 +295,36 @@ def test_threads_that_spin_are_profiled_alone_only():
         profile(TEXT, FEEDS, **spinning)
     with pytest.raises(InvalidArgumentError, match="threads of 'b' spin after a run"):
         profile_together({"a": {}, "b": {"spinning": "on"}}, model=TEXT, feeds=FEEDS, threads=2)
+
+
+def test_operators_are_the_sums_of_their_kernels_by_run_and_process(monkeypatch, empty):
+    # Two Add of 3 and 4 µs in the first run, 5 and 6 in the second; Mul is below the resolution.
+    rows = [
+        (0, "Add", 3),
+        (0, "Add", 4),
+        (0, "Mul", 0),
+        (1, "Add", 5),
+        (1, "Add", 6),
+        (1, "Mul", 2),
+    ]
+    steady = pd.DataFrame(rows, columns=["iteration", "op", "self_duration"])
+    asked = []
+
+    def planted(model, feeds, **settings):
+        asked.append((load_model(model).graph.name, feeds["X"].tolist(), settings["repeat"]))
+        return SimpleNamespace(steady=steady)
+
+    monkeypatch.setattr(run, "profile", planted)
+    monkeypatch.setattr(run, "call", lambda function, arguments: function(**arguments))
+    text = (
+        """<ir_version: 10, opset_import: ["": 21]> g (float[n] X) => (float[n] Y) { Y = Abs(X) }"""
+    )
+    specs = {
+        n: SessionSpec(text, {"X": np.full(n, n, np.float32)}, {"provider": "cpu"}) for n in (1, 2)
+    }
+    found = measure_operators(specs, axis="size", processes=3, repeat=2)
+    assert asked == 3 * [("g", [1.0], 2), ("g", [2.0, 2.0], 2)]
+    assert (found.axis, list(found), list(found[2])) == ("size", [1, 2], ["Add", "Mul"])
+    np.testing.assert_allclose(found[1]["Add"].seconds, 3 * [[7e-6, 11e-6]])
+    np.testing.assert_allclose(found[2]["Mul"].seconds, 3 * [[1e-6, 2e-6]])
+    assert list(empty.iterdir()) == []

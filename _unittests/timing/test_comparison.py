@@ -85,9 +85,13 @@ def test_a_preparation_is_repaid_by_what_the_calls_save():
     seconds = {"slower": 1.0, "fast": 2.4681, "same": 0.5, "not measured": 1.0}
     table = exact.repaid("slow", seconds)
     assert table.to_dict("index") == {  # in the order of the comparison
-        "fast": {"preparation (s)": 2.4681, "calls": 1230, "99% interval": "[1230, 1230]"},
-        "same": {"preparation (s)": 0.5, "calls": "never", "99% interval": ""},
-        "slower": {"preparation (s)": 1.0, "calls": "never", "99% interval": ""},
+        "fast": {
+            "preparation (s)": 2.4681,
+            "calls": 1230,
+            "99% given the preparation": "[1230, 1230]",
+        },
+        "same": {"preparation (s)": 0.5, "calls": "never", "99% given the preparation": ""},
+        "slower": {"preparation (s)": 1.0, "calls": "never", "99% given the preparation": ""},
     }
     assert exact.repaid("slow", {"fast": 0.0021}).loc["fast", "calls"] == 2  # a call is whole
     few = planted(slow=2.0, fast=1.0, processes=2).repaid("slow", {"fast": 1.0})
@@ -102,7 +106,7 @@ def test_the_interval_of_the_calls_is_that_of_the_speedup():
     assert table.index.names == ["size", "candidate"]
     assert table["calls"].iloc[1] == "never"
     saved = group.saved("slow", "fast")
-    got = [table["calls"].iloc[0], *json.loads(table["99% interval"].iloc[0])]
+    got = [table["calls"].iloc[0], *json.loads(table["99% given the preparation"].iloc[0])]
     expected = [1e6 / saved.value, 1e6 / saved.high, 1e6 / saved.low]
     assert got == pytest.approx(expected, rel=0.005)
     assert expected[1] < expected[0] < expected[2]

@@ -211,13 +211,13 @@ study.keep(compiling=Comparison(Measurement(name, [row]) for name, row in sample
 
 # %%
 # A call of the compiled model takes :math:`t`, one of eager :math:`t_e`. A preparation that takes
-# :math:`c`, here the compilation, pays off after :math:`c / (t_e - t)` calls. The interval comes
-# from that of the speedup. *never*: the compiled model is slower. *undecided*: the interval of the
-# speedup contains 1, or there are too few samples.
+# :math:`c`, here the compilation, pays off after :math:`c / (t_e - t)` calls. The interval is that
+# of the speedup, given :math:`c`: the spread of compilations is not in it. *never*: the compiled
+# model is slower. *undecided*: the interval of the speedup contains 1, or too few samples.
 
 
 def break_even(data):
-    """Calls that pay for a compilation"""
+    """Calls that pay for a compilation of this time"""
     seconds = {name: measured.median for name, measured in data.compiling.items()}
     return data.results.repaid(EAGER, seconds)
 

@@ -334,8 +334,8 @@ def predict_numbers(data, say):
     known = kinds and data.vnni is not None
     held = kinds == {"exact" if data.vnni else "saturated"} if known else None
     told = f"VNNI: {data.vnni}, sums: {' and '.join(sorted(kinds)) or 'the same'}"
-    text = "sums of 8 bits are exact with VNNI, and saturate without it"
-    say.predict(text, Finding((held,), told))
+    branch = "saturate without VNNI" if data.vnni is False else "are exact with VNNI"
+    say.predict(f"sums of 8 bits {branch}", Finding((held,), told))
 
 
 # %%
@@ -352,11 +352,16 @@ def believe(data, say):
     say.believe("#25824", "casts inside the model make float16 slower on a CPU", added.at_least(1))
     held = results.speedup(SIGNED, UNSIGNED).at_least(1)
     say.believe("#6732", "QOperator is slower with activations of int8 than of uint8", held)
-    network = Speedups([results[CNN].speedup(STATIC, "float32")])
-    say.believe("#20052", "an int8 CNN takes 1.5 times as long as float32", network.at_least(1.5))
+    pairs, each = ((way, "float32") for way in EIGHT if way in results[CNN]), 1 - 0.01 / len(EIGHT)
+    cnn = [results[CNN].speedup(*pair, confidence=each) for pair in pairs]
+    held = [claim.exceeds(1.5) for claim in cnn]
+    most = max(cnn, key=lambda claim: claim.ratio)
+    told = f"{held.count(True)} of {len(held)} do, {most.baseline} most: {most.interval}"
+    held = Finding((True in held or (None if None in held else False),), told)
+    say.believe("#20052", "with some conversion, an int8 CNN takes 1.5 times as long", held)
     signed, unsigned = (100 * errors[CNN, way] for way in (SIGNED, UNSIGNED))
     held = Finding((signed > 2 * unsigned,), f"error {signed:.2g}%, U8S8 {unsigned:.2g}%")
-    say.believe("#12072", "S8S8 ruins the accuracy of a CNN", held)
+    say.believe("#12072", "S8S8 ruins the accuracy of a CNN: it doubles the error of U8S8", held)
     lost = errors.xs(BRAIN, level="conversion").isna()
     held = Finding(tuple(lost) if cpu else (), f"refused: {lost.sum()} of {len(lost)} models")
     say.believe("#26311", "products in bfloat16 have no kernel on a CPU", held)

@@ -45,10 +45,11 @@ import ortmeter
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.machine.peaks import measured_peaks
 from ortmeter.plotting import comparison_plot, profile_notes
-from ortmeter.profiling import ProfileCheck, profile_together
+from ortmeter.profiling import ProfileCheck, measure_operators, profile_together
 from ortmeter.study import Estimate, Finding, Param, Speedups, Study, enumerate_items, show, table
 from ortmeter.study.rendering import fold, to_frame
-from ortmeter.timing import Comparison, Comparisons, Measurement
+from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.statistics import estimate_ratio
 
 study = Study(
@@ -133,26 +134,19 @@ show(table(to_frame(rows, "library", "features"), f"Distances against float64, {
 # -----------------------
 #
 # ONNX Runtime records the time of every kernel. The first model is profiled twice, in turn: as it
-# was written, and after the optimizations of ONNX Runtime. The second model is profiled after them.
+# was written, and after the optimizations of ONNX Runtime.
 
 levels = {"as written": {"optimization": "none"}, "optimized": {"optimization": "all"}}
-runs = {"repeat": args.runs - 1, **OPTIONS}
-written, ran = profile_together(levels, model=model, feeds={"X": X}, **runs).values()
-wide_ran = ortmeter.profile(wide_model, {"X": wide_points}, overhead=False, **runs)
+runs = args.runs - 1
+written, ran = profile_together(
+    levels, model=model, feeds={"X": X}, repeat=runs, **OPTIONS
+).values()
 ortmeter.draw_model(ran.model, title="KMeans, share of the time", notes=profile_notes(ran))
 
 # %%
-# The time of an operator is the sum of its kernels in one run. ``Mul`` multiplies by zero, then
-# ``Gemm`` adds these zeros to the product: this changes nothing.
-
-
-def time_operators(ran):
-    times = ran.steady.groupby(["op", "iteration"], observed=True)["self_duration"].sum()
-    # A time is rounded down: less than a microsecond counts as one.
-    return Comparison(
-        Measurement(op, 1e-6 * np.maximum([own], 1))
-        for op, own in times.groupby("op", observed=True)
-    )
+# The time of an operator is the sum of its kernels in one run. Both models are profiled in fresh
+# processes: the runs of one process are alike, and say little about the next process. ``Mul``
+# multiplies by zero, then ``Gemm`` adds these zeros to the product: this changes nothing.
 
 
 def find_useless(model):
@@ -161,10 +155,12 @@ def find_useless(model):
 
 
 check = written.compare(ran)
-operators = {args.features: time_operators(ran), args.wide: time_operators(wide_ran)}
+fresh = {"processes": 2 * args.processes, "repeat": max(runs // 2, 2)}
+models = {args.features: (model, X), args.wide: (wide_model, wide_points)}
+variants = {features: SessionSpec(m, {"X": x}, OPTIONS) for features, (m, x) in models.items()}
 study.keep(
     legend,
-    operators=Comparisons(operators, "features"),
+    operators=measure_operators(variants, axis="features", **fresh),
     nodes=ran.by_node()[["name", "op", "median"]],
     check=(check.kernels, check.latencies),
     useless=find_useless(ran.model),
@@ -201,7 +197,7 @@ def operators_plot(data):
 study.show(operators_plot)
 
 # %%
-# The share of all the kernels comes with an interval, computed from the runs.
+# The share of all the kernels comes with an interval, over processes.
 
 
 def share(times, *chosen):
@@ -305,20 +301,22 @@ draw_bars(times, "KMeans, each node beside its least time", f"{legend}, peaks: {
 
 
 def find_longest(times):
-    """Return the longest operator, and whether it is shown to be."""
+    """Return the longest operator, then those that are not shown to be shorter."""
     longest = max(times, key=lambda op: times[op].median)
     longer = times.speedups(longest, together=0.99)
-    return longest, longer.at_least(1).verdict == "right"
+    return [longest, *(claim.subject for claim in longer if not claim.exceeds(1))]
 
 
 def locate(data, say):
     for features, times in data.operators.items():
-        op, shown = find_longest(times)
-        name = op if shown else f"{op} (undecided)"
-        say.add(f"With {features} features, {name} takes the most kernel time, {share(times, op)}.")
+        longest, *others = find_longest(times)
+        name = " or ".join([longest, *(["another"] if others[1:] else others)])
+        told = f"{longest} " * bool(others) + str(share(times, longest))
+        say.add(f"With {features} features, {name} takes the most kernel time, {told}.")
     (few, times), *_ = data.operators.items()
-    op, shown = find_longest(times)
-    say.decide(op[:16] if shown else "undecided")
+    longest, *others = find_longest(times)
+    if not others:
+        say.decide(longest[:16])
     shares = {op: share(times, op) for op in times}
     largest = sorted(shares, key=lambda op: -shares[op].value)[:5]
     say.bars(f"% of the kernel time, {few} features", {op: shares[op] for op in largest})

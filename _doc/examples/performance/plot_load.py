@@ -328,7 +328,7 @@ def predict(data, say):
         for ways in data.closed.values()
     )
     pays = data.provider == "cuda"
-    text = f"a batch beats callers for dense layers, {'and' if pays else 'not'} for convolutions"
+    text = f"a batch beats callers by 5% for dense layers, {'and' if pays else 'not'} convolutions"
     say.predict(text, dense.within(*PAYS) & images.within(*(PAYS if pays else FAILS)))
     dense, images = (knee.within(expected) for _, expected, knee, _ in find_knees(data))
     say.predict("a roofline predicts the knee of dense layers and of convolutions", dense & images)
@@ -336,7 +336,7 @@ def predict(data, say):
         compare_throughput(SESSIONS, ways[SESSIONS][1], CALLERS, ways[CALLERS][1]).at(network=name)
         for name, ways in data.closed.items()
     )
-    say.predict("a session per caller serves as much as one for all", sessions.are("negligible"))
+    say.predict("a session per caller serves the same within 5%", sessions.are("negligible"))
     known = [(tail, by) for _, share, _, tail, by in each_tail(data) if share < 1]
     text = "a queue of fixed service times predicts p{tail:g} within {factor} times"
     say.predict(text, serving.find_tails(known, FACTOR), tail=data.tail, factor=FACTOR)
@@ -349,12 +349,12 @@ def predict(data, say):
 
 def believe(data, say):
     whole, parts = ({name: ways[w] for name, ways in data.closed.items()} for w in (ONE, CALLERS))
-    text = "past a best batch of images, more is slower"
+    text = "past a best batch of images, more is 5% slower"
     say.believe("#16030", text, serving.find_lost_growth(whole[IMAGES]))
-    text = "images one by one are faster than in a batch"
+    text = "images one by one are 5% faster than in a batch"
     say.believe("#7178", text, serving.find_lost_batches({IMAGES: whole[IMAGES]}))
-    say.believe("#20173", "a batch is slower than its parts", serving.find_lost_batches(whole))
-    text = "a batch split among callers of one thread is faster than whole"
+    say.believe("#20173", "a batch is 5% slower than its parts", serving.find_lost_batches(whole))
+    text = "a batch split among callers of one thread is 5% faster than whole"
     say.believe("#3190", text, serving.find_won_split(whole, parts))
 
 

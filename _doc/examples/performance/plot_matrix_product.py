@@ -30,7 +30,7 @@ W transposed    onnxruntime, ``Gemm<transB = 1>``: the constant is stored as tor
 **Prediction.** A product takes :math:`2mkn` operations and reads :math:`4kn` bytes of weights. The
 longer of the two times is its *roofline*.
 
-* One row reads a weight for two operations. All libraries wait for the memory: none is twice as
+* One row reads a weight for two operations. If all libraries wait for the memory, none is twice as
   fast as another. With 8 bits, there are four times fewer bytes: at least twice as fast.
 * From 256 rows on, the vectors of the processor decide. Those of AVX-512 are twice as wide as those
   of AVX2: a library that uses them is at least 1.5 times faster.
@@ -374,7 +374,7 @@ def predict(data, say, eight):
         if shape.startswith("1x"):
             libraries = ortmeter.Comparison(m for n, m in data.found[shape].items() if n in NAMES)
             held &= libraries.ranking().claims.at_least(1 / 2)
-    say.predict("with one row, all wait for the memory: none is twice as fast", held)
+    say.predict("with one row, no library is twice as fast as another", held)
     wide = data.found[data.largest]
     held = Speedups(compare_runs(narrow, wide[name]) for name, narrow in data.narrow.items())
     say.predict("oneDNN takes at least 1.5 times as long without AVX-512", held.at_least(1.5))
@@ -391,9 +391,9 @@ def predict(data, say, eight):
 # holds, from the smallest to the largest of the shapes.
 
 BELIEFS = {  # what should be the slower, the faster, and by how much at least
-    "#2667": ("the kernels of ONNX Runtime beat those of oneDNN", ONEDNN, ORT, 1.1),
+    "#2667": ("the kernels of ONNX Runtime beat those of oneDNN by 10%", ONEDNN, ORT, 1.1),
     "#3311": ("constant weights, packed beforehand, are faster", AS_INPUT, ORT, 1),
-    "#27619": ("weights stored transposed are faster", ORT, TRANSPOSED, 1.25),
+    "#27619": ("weights stored transposed are 1.25 times faster", ORT, TRANSPOSED, 1.25),
     "#10153": ("8 bits take longer than float32", DYNAMIC, ORT, 1),
     "#23004": ("MatMulNBits is slower than quantize_dynamic", EIGHT, DYNAMIC, 1),
 }
@@ -419,9 +419,10 @@ def conclude(data, say):
     for claim in compare(data, (LEVEL_0, EIGHT)):
         say.note("one row, MatMulNBits, level 4 beside the default: {effect}", effect=claim.effect)
     many = of_rows(compare(data, (ORT, NUMPY)), 256)
-    say.believe("#15908", "with many rows, OpenBLAS is twice as fast", many.at_least(1.5))
+    text = "with many rows, OpenBLAS is twice as fast, 1.5 times at least"
+    say.believe("#15908", text, many.at_least(1.5))
     for discussion, (text, *pair, bound) in BELIEFS.items():
-        say.believe(discussion, text, find_most(compare(data, pair), bound))
+        say.believe(discussion, f"{text} in most shapes", find_most(compare(data, pair), bound))
 
 
 study.conclude(conclude)

@@ -367,8 +367,8 @@ def predict_processes(cases, say):
     held = sum(case.holds for case in known)
     say.predict(text, counted, held=held, cases=len(known), far=FAR - 1)
     apart = [case.runs_differ for case in several if case.runs_differ is not None]
-    met = Finding((any(apart),) if apart else ())
-    text = "in some cases, the intervals of two processes do not overlap: {apart} of {cases}"
+    met = Finding((any(apart) or None,))  # what these processes do not show may exist
+    text = "in some cases, the intervals of two processes do not overlap: {apart} of {cases} here"
     say.predict(text, met, apart=sum(apart), cases=len(apart))
 
 

@@ -350,7 +350,7 @@ def conclude(data, say):
     cnn, _, decoder, forest = (compare(data, name) for name in NETWORKS)
     elsewhere = Finding((), f"not measured on {data.provider.upper()}")
     several = Speedups(gain.reversed for gain in cnn).at_least(2)
-    text = "on a GPU, a CNN takes several times as long as on torch"
+    text = "on a GPU, a CNN takes several times (2 or more) as long as on torch"
     say.believe("#10303", text, several if data.provider == "cuda" else elsewhere)
     copies = compare(data, "CNN", ORT, UNBOUND).are("faster")
     say.believe("#8166", "copies of inputs and outputs make a CNN slow; binding them helps", copies)

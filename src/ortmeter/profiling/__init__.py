@@ -3,8 +3,8 @@
 ``profile`` runs a model and records its kernels, ``read_profile`` reads a file of ONNX Runtime.
 Both return a :class:`Profile`. To compare profiles, ``profile_together`` takes them in turn,
 :meth:`Profile.compare` checks that they agree with the latencies, and ``merge_profiles`` matches
-their nodes. ``advise`` says what to try. Times are in microseconds, the resolution of ONNX Runtime;
-sizes are in bytes.
+their nodes. ``measure_operators`` times operators in fresh processes. ``advise`` says what to try.
+Times are in microseconds, the resolution of ONNX Runtime; sizes are in bytes.
 """
 
 from ortmeter.profiling.advice import advise
@@ -12,7 +12,7 @@ from ortmeter.profiling.findings import Finding
 from ortmeter.profiling.merge import merge_profiles
 from ortmeter.profiling.read import read_profile
 from ortmeter.profiling.record import Profile, ProfileCheck, find_headroom
-from ortmeter.profiling.run import profile, profile_together
+from ortmeter.profiling.run import measure_operators, profile, profile_together
 
 __all__ = [
     "Finding",
@@ -20,6 +20,7 @@ __all__ = [
     "ProfileCheck",
     "advise",
     "find_headroom",
+    "measure_operators",
     "merge_profiles",
     "profile",
     "profile_together",

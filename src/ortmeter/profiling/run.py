@@ -14,6 +14,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import onnx
 
+from ortmeter.child import call
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.files import refuse_full_disk
 from ortmeter.profiling.graph import name_nodes
@@ -24,8 +25,10 @@ from ortmeter.runtime.loading import ModelLike, has_external_data, is_path, load
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.runtime.settings import spins
-from ortmeter.timing import Comparison, Measurement, speedup
+from ortmeter.timing import Comparison, Comparisons, Measurement, speedup
+from ortmeter.timing.candidates import SessionSpec, variant_from_files
 from ortmeter.timing.loop import collector_off
+from ortmeter.timing.statistics import PROCESSES
 
 # Rounds without and with recording: what fits in a second, within these bounds.
 _ROUNDS_S = 1.0
@@ -183,6 +186,59 @@ def profile_together(
     if not asked:
         raise InvalidArgumentError("variants is empty. Accepted: a mapping of names to arguments")
     return _profile(asked, repeat, warmup, overhead=True)
+
+
+def measure_operators(
+    variants: Mapping[Any, SessionSpec], *, axis: str, processes: int = PROCESSES, repeat: int = 100
+) -> Comparisons:
+    """Time the kernels of each operator of models, in fresh processes which record their runs.
+
+    Parameters
+    ----------
+    variants : mapping of SessionSpec
+        By value of the axis, models with their inputs and settings, on CPU: a device has launches.
+    axis : str
+        Name of the axis.
+    processes : int
+        Fresh processes, each of which records all the models; an interval needs 3.
+    repeat : int
+        Runs in each process, the first one apart.
+
+    Returns
+    -------
+    Comparisons
+        By value of the axis, a measurement per operator: the sum of its kernels in a run. A time is
+        rounded down: less than a microsecond counts as one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Z = Abs(X)  Y = Exp(Z) }'''
+    >>> spec = SessionSpec(text, {"X": np.float32([1, 2])}, {"provider": "cpu"})
+    >>> found = measure_operators({2: spec}, axis="size", processes=1, repeat=3)
+    >>> list(found[2]), found[2]["Abs"].seconds.shape
+    (['Abs', 'Exp'], (1, 3))
+    """
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
+        folders = (Path(tempfile.mkdtemp(dir=temporary)) for _ in variants)
+        asked = [v.spawn_spec(f).arguments for v, f in zip(variants.values(), folders, strict=True)]
+        task = {"variants": asked, "repeat": repeat}
+        found = [call(_operator_times, task) for _ in range(processes)]
+    groups = {}
+    for key, turns in zip(variants, zip(*found, strict=True), strict=True):
+        times = {op: np.array([own[op] for own in turns]) for op in turns[0]}
+        groups[key] = Comparison(Measurement(op, own) for op, own in times.items())
+    return Comparisons(groups, axis)
+
+
+def _operator_times(variants: list[Any], repeat: int) -> list[dict[str, list[float]]]:
+    """Profile each model: the part of the child."""
+    asked = (variant_from_files(**own) for own in variants)
+    ran = (profile(x.model, x.feeds, repeat=repeat, overhead=False, **x.settings) for x in asked)
+    kernels = (own.steady.groupby(["iteration", "op"], observed=True) for own in ran)
+    times = (1e-6 * own["self_duration"].sum().clip(lower=1) for own in kernels)
+    return [{str(op): t.tolist() for op, t in own.unstack().items()} for own in times]
 
 
 def _profile(

@@ -234,11 +234,18 @@ class Writer:
         """Say what few readers need."""
         self._slots["small_print"] = render(text, values)
 
-    def predict(self, text: str, finding: Finding, *, topic: str = "", **values: Scalar) -> None:
-        """Judge a prediction; what decides follows in parentheses."""
-        self._predictions.append(
-            Prediction(text, finding.verdict, finding.evidence, values, topic=topic)
-        )
+    def predict(
+        self,
+        text: str,
+        finding: Finding,
+        *,
+        topic: str = "",
+        where: Mapping[str, Scalar] | None = None,
+        **values: Scalar,
+    ) -> None:
+        """Judge a prediction, where it holds; what decides follows in parentheses."""
+        judged = finding.verdict, finding.evidence
+        self._predictions.append(Prediction(text, *judged, values, where or {}, topic))
 
     def believe(self, discussion: str, text: str, finding: Finding, **values: Scalar) -> None:
         """Judge what a public discussion believed."""

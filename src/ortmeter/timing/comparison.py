@@ -207,16 +207,17 @@ class _Measured:
         pandas.DataFrame
             Index ``candidate``, after the axis if there is one. Columns ``preparation (s)``,
             ``calls``, a whole number of three digits, ``never`` if no time is saved or
-            ``undecided``, and ``99% interval``, a text in brackets, from that of the speedup.
+            ``undecided``, and ``99% given the preparation``, a text in brackets: the interval of
+            the speedup alone, what the preparation took is taken as known.
 
         Examples
         --------
         >>> times = {"eager": [[0.003] * 9] * 3, "compiled": [[0.001] * 9] * 3}
         >>> found = Comparison([Measurement(name, t) for name, t in times.items()])
         >>> found.repaid("eager", {"compiled": 2.5})  # doctest: +NORMALIZE_WHITESPACE
-                   preparation (s)  calls  99% interval
+                   preparation (s)  calls 99% given the preparation
         candidate
-        compiled               2.5   1250  [1250, 1250]
+        compiled               2.5   1250              [1250, 1250]
         """
         import pandas as pd
 
@@ -224,7 +225,7 @@ class _Measured:
         for key, group in self._comparisons().items():
             names = [name for name in group if name in seconds]
             counts = [_calls(seconds[name], group.saved(baseline, name)) for name in names]
-            rows = pd.DataFrame(counts, columns=["calls", "99% interval"])
+            rows = pd.DataFrame(counts, columns=["calls", "99% given the preparation"])
             rows.insert(0, "preparation (s)", [seconds[name] for name in names])
             frames[key] = rows.set_index(pd.Index(names, name="candidate"))
         table: pd.DataFrame = pd.concat(frames, names=[self.axis])
