@@ -14,7 +14,7 @@ _heard = logging.getLogger("ortmeter.progress")
 
 
 class _Teller(logging.Handler):
-    """Sends ``plot_threads: 120 of 400 sessions, 31 s`` to the log, seconds since the page began."""
+    """Sends ``plot_threads: 120 of 400 sessions, 31 s`` to the log: the time of the page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
