@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from ortmeter import progress
-from ortmeter.progress import progress_bar
+from ortmeter.progress import follow, progress_bar
 
 LOOP = """
 import time
@@ -92,3 +92,14 @@ def test_a_log_of_warnings_gets_nothing(clock, caplog):
     with progress_bar("rounds", total=3) as bar:
         bar.update()
     assert not caplog.records
+
+
+def test_a_loop_is_followed_until_it_stops(clock, caplog):
+    seen = []
+    for item in follow({"a": 1, "b": 2, "c": 3}.items(), "cases"):
+        seen.append(item)
+        clock[0] += 6
+        if item == ("b", 2):
+            break
+    assert seen == [("a", 1), ("b", 2)]
+    assert [record.getMessage() for record in caplog.records] == ["1 of 3 cases"]

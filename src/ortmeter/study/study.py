@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.machine.environment import environment
 from ortmeter.optional import import_optional
+from ortmeter.progress import follow
 from ortmeter.runtime.placement import PlacementLog
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.study.args import Param, get_parsed_args, in_ipython
@@ -90,6 +91,8 @@ class Study:
     candidate
     sum                 2
     """
+
+    follow = staticmethod(follow)
 
     def __init__(self, page: str, title: str, **params: Any) -> None:
         if not re.fullmatch(r"plot_\w+", page):
