@@ -74,6 +74,7 @@ html_sidebars = {
     name: []
     for name in (
         "index",
+        "helper",
         "own_model",
         "several_machines",
         "gpu",

@@ -1,13 +1,19 @@
-"""What the site shows of the output of a command."""
+"""What the site shows of the output of a command, and of blocks of code."""
 
+import re
 import sys
+import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from sphinx.errors import ExtensionError
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "_doc"))
-from _ext.commands import find_points
+DOC = Path(__file__).parent.parent / "_doc"
+sys.path.insert(0, str(DOC))
+from _ext.commands import find_points  # noqa: E402
+from _ext.executed import run_code  # noqa: E402
 
 PRINTED = """\
 A machine
@@ -31,3 +37,44 @@ def test_points_are_on_one_line():
 def test_a_missing_heading_stops_the_build():
     with pytest.raises(ExtensionError, match="nothing is printed below 'Other'"):
         find_points(PRINTED, "Other")
+
+
+BLOCK = re.compile(
+    r"^\.\. code-block:: python\n   :class: executed\n\n((?:   .*\n|\n)+)", re.MULTILINE
+)
+
+
+@pytest.fixture(scope="module")
+def helper():
+    """Blocks of the page on the helper, what each one prints, and the names that they define."""
+    text = (DOC / "helper.rst").read_text(encoding="utf-8")
+    blocks, names = [textwrap.dedent(block).strip() for block in BLOCK.findall(text)], {}
+    return blocks, [run_code(block, names) for block in blocks], names
+
+
+def test_the_page_on_the_helper_is_short(helper):
+    lengths = [len(block.splitlines()) for block in helper[0]]
+    assert len(lengths) == 6
+    assert max(lengths) <= 10
+    assert sum(lengths) <= 80
+
+
+def test_the_page_on_the_helper_prints_what_it_promises(helper):
+    _, (arguments, nothing, result, merged, distance, timed), names = helper
+    assert arguments == "size=64, threads=1"
+    assert nothing == ""
+    assert result.startswith("f32[64x64] min -0.17")  # the minimum of a Gelu
+    ops = {line.split("(")[0].strip(): line for line in merged.splitlines()[1:]}
+    assert "baseline only" in ops["Erf"]
+    assert "candidate only" in ops["Gelu"]
+    assert "both" in ops["MatMul"]
+    x, w = (torch.from_numpy(names["feeds"][name]).double() for name in "XW")
+    expected = torch.nn.functional.gelu(x @ w).numpy()
+    worst = np.abs(expected - names["got"]).max()
+    assert float(distance.split()[2]) == pytest.approx(worst, rel=1e-2)
+    assert re.search(r"^all is .* none \[.*\] \(99%|undecided", timed, re.MULTILINE)
+
+
+def test_a_block_that_fails_stops_the_build():
+    with pytest.raises(ExtensionError, match="ZeroDivisionError: .*raised by\n1 / 0"):
+        run_code("1 / 0", {})

@@ -334,6 +334,14 @@ def test_warning_of_a_page_fails_the_build_and_is_not_published(site):
     assert "examples/performance/plot_a.py:" not in site.html("plot_a")
 
 
+def test_progress_of_a_page_is_in_the_log_and_not_published(site):
+    loop = "with progress_bar('sessions', total=400) as bar:\n    bar.update(120)"
+    site.write("plot_a", f"from ortmeter.progress import progress_bar\n{loop}")
+    assert site.build()[0] == 0, site.log
+    assert re.search(r"^plot_a: 120 of 400 sessions, \d+ s$", site.log, re.MULTILINE)
+    assert "120 of 400" not in (site.gallery / "plot_a.rst").read_text() + site.html("plot_a")
+
+
 @pytest.mark.slow
 def test_page_over_its_budget_is_told_and_fails_nothing(site):
     conf = site.doc / "conf.py"

@@ -167,6 +167,21 @@ def test_every_level_is_checked_and_has_its_rules(ran):
     assert torch.get_num_threads() == ran["threads_before"]
 
 
+@pytest.mark.slow
+def test_other_shapes_graph_breaks_and_custom_operators_are_checked(ran):
+    assert len(ran["lengths"].graphs) == 1
+    assert ["MatMul" in graph.operators for graph in ran["parts"].graphs] == [False, True]
+    assert not ran["lengths"].fallbacks + ran["parts"].fallbacks
+    got = torch.arange(4.0)
+    ran["check_close"](got, got)
+    with pytest.raises(AssertionError):
+        ran["check_close"](got + 1e-3, got)
+    if ran["library"]:
+        assert list(ran["backend"].graphs[0].operators) == [
+            f"ortmeter.kernels.{ran['node'].op_type}"
+        ]
+
+
 def test_kernels_are_summed_by_kind(page):
     rows = [("FusedMatMul", 2, 700.0), ("MatMul", 1, 300.0), ("GroupQueryAttention", 1, 200.0)]
     operators = DataFrame([*rows, ("Mul", 3, 90.0)], columns=["op", "calls", "median"])
@@ -175,6 +190,7 @@ def test_kernels_are_summed_by_kind(page):
     assert page["sum_kernels"](operators[3:])["products (ms)"] == 0
 
 
+LLAMA = "this Llama (sequence 256, hidden 512)"  # that of the record
 MEDIANS = {
     "eager": 8.0,
     "inductor": 6.0,
@@ -196,22 +212,37 @@ def concluded(page, medians, **others):
 @pytest.mark.parametrize(
     ("medians", "lead", "label"),
     [
-        ({}, f"Compile at level {KERNELS}: against eager torch, this Llama is 3.2", "faster"),
+        ({}, f"Compile at level {KERNELS}: against eager torch, {LLAMA} is 3.2", "faster"),
         ({COMPILED: 2.0}, f"Compile at level {COMPILED}: against eager torch", "faster"),
         ({KERNELS: 6.0, COMPILED: 4.5}, "Compile at level default: against", "faster"),
         ({"default": 5.0, KERNELS: 4.5, COMPILED: 4.4}, "Compile at level none: a", "slower"),
-        ({"eager": 2.0}, f"Stay on eager torch: compiled at level {KERNELS}, this", "faster"),
-        ({"eager": 2.5}, f"Either: compiled at level {KERNELS}, this Llama is as fast", "faster"),
+        ({"eager": 2.0}, f"Stay on eager torch: compiled at level {KERNELS}, {LLAMA}", "faster"),
+        ({"eager": 2.5}, f"Either: compiled at level {KERNELS}, {LLAMA} is as fast", "faster"),
     ],
 )
 def test_the_answer_follows_the_samples(page, medians, lead, label):
     answer = concluded(page, medians).answer
     assert str(answer).startswith(lead)
     assert answer.label == label  # of the rules of ``default``
+    assert len(str(answer).split()) <= 60
     eager = (MEDIANS | medians)["eager"]
     expected = [eager / (MEDIANS | medians)[name] for name in page["LEVELS"]]
     assert [bar.value for bar in answer.bars] == pytest.approx([1, *expected], rel=0.01)
     assert bool(answer.setting) == lead.startswith("Compile")
+
+
+@pytest.mark.parametrize(
+    ("legend", "which"),
+    [
+        ("sequence 1024, hidden 4096, float32 on CPU", "sequence 1024, hidden 4096"),
+        ("CPU, float32, layers 1, batch 1, sequence 128, hidden 512", "sequence 128, hidden 512"),
+        ("medium Llama, float32 on CPU, threads=1", "medium Llama"),
+    ],
+)
+def test_the_answer_says_which_llama_was_measured(page, legend, which):
+    """Records of three ages say it each in their way."""
+    found = concluded(page, {}, legend=legend)
+    assert f"against eager torch, this Llama ({which}) is 3.2" in str(found.answer)
 
 
 def test_what_is_missing_is_said(page):

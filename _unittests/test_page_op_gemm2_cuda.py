@@ -91,6 +91,21 @@ def test_the_ratios_of_the_answer_are_in_the_table_and_on_the_plot(gemm_page):
     plt.close(axes.figure)
 
 
+def test_times_are_drawn_on_logarithmic_scales(gemm_page):
+    groups = {256: FASTER, 512: SLOWER}
+    data = SimpleNamespace(results=Comparisons(groups, "size"), legend="planted")
+    axes = gemm_page["times"](data)
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    names = [text.get_text() for text in axes.figure.legends[0].get_texts()]
+    for name, bars in zip(names, axes.containers, strict=True):
+        expected = [1e3 * np.median(group[name].seconds) for group in groups.values()]
+        assert list(bars.lines[0].get_xdata()) == [256, 512]
+        assert bars.lines[0].get_ydata() == pytest.approx(expected, rel=1e-3)
+    (cubic,) = (line for line in axes.lines if line.get_linestyle() == "--" and line.zorder == 0)
+    assert np.divide(*cubic.get_ydata()[::-1]) == pytest.approx(8)
+    plt.close(axes.figure)
+
+
 def judged(gemm_page, groups):
     """Verdicts of the predictions: joined is not slower, changing is alike, differences fade."""
     claims = concluded(gemm_page, groups).claims

@@ -16,6 +16,7 @@ from _ext import (
     cards,
     cells,
     commands,
+    executed,
     hosting,
     machines,
     mathml,
@@ -46,6 +47,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", cards.draw_thumbnails, priority=710)
     app.connect("doctree-read", answers.add_answers)
     app.connect("doctree-read", cells.drop_empty_cells)
+    app.connect("doctree-read", executed.run_blocks)
     app.connect("doctree-read", plots.box_plots)
     app.connect("doctree-resolved", hosting.link_colab)
     app.connect("html-page-context", answers.add_description)

@@ -122,7 +122,7 @@ def gallery_conf(doc: Path, build: Path) -> dict[str, Any]:
         "image_srcset": ["2x"],
         "thumbnail_size": (560, 350),
         "recommender": {"enable": True, "n_examples": 3, "min_df": 1, "max_df": 1.0},
-        "reset_modules": ("matplotlib", "_ext.resetting.reset"),
+        "reset_modules": ("matplotlib", "_ext.resetting.reset", "_ext.progress.follow"),
         "reset_modules_order": "both",
         "remove_config_comments": True,
         "show_memory": False,

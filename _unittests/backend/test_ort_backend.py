@@ -1,4 +1,5 @@
 import importlib.metadata
+import shutil
 import sys
 
 import onnx
@@ -167,3 +168,22 @@ def test_cuda_follows_the_stream_of_torch():
 def test_tensors_on_two_devices_are_explained():
     explanation = explain(lambda x: (x.cuda() * 2).cpu(), X)
     assert "on cpu, cuda" in explanation.graphs[0].fallback.reason
+
+
+@pytest.mark.skipif(not shutil.which("c++"), reason="a library needs a compiler of C++")
+def test_a_model_calls_operators_of_a_library_of_the_caller():
+    writer = OrtBackend("default+onnxruntime+experimental", provider="cpu")
+    compiled(writer, nn.functional.tanhshrink)
+    library, (node,) = writer.graphs[0].kernels, writer.graphs[0].model.graph.node
+    symbolic = torch._dynamo.dont_skip_tracing(torch.onnx.ops.symbolic)
+
+    def shrink(x):
+        name = f"{node.domain}::{node.op_type}"
+        return symbolic(name, (x,), dtype=x.dtype, shape=x.shape, version=1) * 2
+
+    backend = OrtBackend("none", custom_ops=[library], fallback=False)
+    torch.testing.assert_close(compiled(backend, shrink), 2 * nn.functional.tanhshrink(X))
+    assert backend.graphs[0].operators[f"{node.domain}.{node.op_type}"] == 1
+    torch.compiler.reset()
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=node.domain):
+        compiled(OrtBackend("none", fallback=False), shrink)

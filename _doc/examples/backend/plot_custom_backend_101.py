@@ -125,7 +125,7 @@ if args.inductor:
 # A backend keeps a description of each graph that it compiled, here one per batch.
 
 functions = {}
-for batch, x in inputs.items():
+for batch, x in study.follow(inputs.items(), "batches"):
     compiled = {name: compile_and_call(model, backend, x) for name, backend in backends.items()}
     group = {EAGER: model, **compiled}
     functions[batch] = {name: functools.partial(f, x) for name, f in group.items()}

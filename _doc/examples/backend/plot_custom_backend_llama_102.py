@@ -31,7 +31,6 @@ from ortmeter.backend import LEVELS, OrtBackend
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.operators.kinds import kind_of
 from ortmeter.plotting import speedup_plot
-from ortmeter.profiling import profile_together
 from ortmeter.study import Finding, Param, Speedups, Study, enumerate_items, show, table, to_frame
 from ortmeter.timing import Comparison
 
@@ -135,7 +134,7 @@ if provider.name == "cuda" and args.dtype == "float32":
 # Inductor and the last level need a compiler: C++ on a CPU, Triton for inductor on CUDA.
 
 functions, missing = {EAGER: model}, {}
-for name, backend in compilers.items():
+for name, backend in study.follow(compilers.items(), "compilations"):
     compiled = torch.compile(model, backend=backend, dynamic=False, fullgraph=True)
     try:
         with warnings.catch_warnings(action="ignore"):  # inductor warns about its code
@@ -202,7 +201,7 @@ def check(expected, outputs):
 
 
 expected = call(in_float64(model))
-outputs = {name: call(function) for name, function in functions.items()}
+outputs = {name: call(function) for name, function in study.follow(functions.items(), "checks")}
 errors = check(expected, outputs)
 show(table(errors.rename(SHORT), f"Relative to the largest output. {ACCEPTED}"))
 
@@ -241,7 +240,10 @@ variants = {level: make_variant(graph) for level, graph in graphs.items()}
 sessions = {level: ortmeter.session_candidate(**variant) for level, variant in variants.items()}
 levels = ortmeter.measure(sessions, processes=args.processes, budget_s=args.budget)
 
-legend = f"{config} Llama, {args.dtype} on {provider.label}, threads={args.threads}"
+legend = (
+    f"sequence {sequence}, hidden {dimensions['hidden_size']}, {args.dtype} on {provider.label}"
+)
+legend += f", threads={args.threads}"
 nodes = {level: (graph.node_count, graph.custom_count) for level, graph in graphs.items()}
 study.keep(legend, results=results, levels=levels, nodes=nodes, missing=missing)
 
@@ -304,7 +306,8 @@ def sum_kernels(operators):
     return {"kernels": operators["calls"].sum(), **dict.fromkeys(KINDS.values(), 0.0), **times}
 
 
-profiles = profile_together(variants, repeat=12)
+# One after the other: the sessions of a large model do not fit in memory together.
+profiles = {n: ortmeter.profile(**v, repeat=12, overhead=False) for n, v in variants.items()}
 operators = {level: ran.by_operator() for level, ran in profiles.items()}
 sums = DataFrame({"level": level, **sum_kernels(ran)} for level, ran in operators.items())
 study.keep(kernels=sums, launches=any(ran.devices for ran in profiles.values()))
@@ -325,6 +328,49 @@ study.show(kernels)
 ortmeter.draw_model(graphs["default"].model, title="default")
 
 # %%
+# Other shapes, graph breaks, your operators
+# ------------------------------------------
+#
+# With ``dynamic=True``, one graph serves every length; a graph break, here a condition on a value,
+# makes two graphs, and ONNX Runtime runs both. Both are checked below.
+# Outputs of the model have a size of one, up to about four.
+
+check_close = functools.partial(torch.testing.assert_close, rtol=0, atol=4 * LARGEST)
+lengths, parts = (OrtBackend("default", fallback=False, **SETTINGS) for _ in range(2))
+any_length = torch.compile(model, backend=lengths, dynamic=True, fullgraph=True)
+
+
+@torch.compile(backend=parts, dynamic=False)
+def broken(*tokens):
+    return model(*tokens) if tokens[0].min() >= 0 else tokens
+
+
+for length in (8, 12):
+    tokens = [tensor[:, :length] for tensor in inputs]
+    check_close(any_length(*tokens)[0], model(*tokens)[0])
+check_close(broken(*tokens)[0], model(*tokens)[0])
+assert (len(lengths.graphs), len(parts.graphs)) == (1, 2)
+
+# %%
+# A model may call operators that you wrote: ``custom_ops`` registers the library that has them. In
+# place of yours, here is the one that the last level compiles for ``tanhshrink``.
+
+shrink, x = torch.nn.functional.tanhshrink, torch.randn(64, 64, device=device)
+writer = OrtBackend([*LEVELS][-1], fallback=False, **SETTINGS)
+torch.compile(shrink, backend=writer)(x)
+library, (node,) = writer.graphs[0].kernels, writer.graphs[0].model.graph.node
+symbolic = torch._dynamo.dont_skip_tracing(torch.onnx.ops.symbolic)  # noqa: SLF001 - documented
+
+
+def own_shrink(x):
+    return symbolic(f"{node.domain}::{node.op_type}", (x,), dtype=x.dtype, shape=x.shape, version=1)
+
+
+if library:  # there is a compiler
+    backend = OrtBackend("none", custom_ops=[library], fallback=False, **SETTINGS)
+    check_close(torch.compile(own_shrink, backend=backend)(x), shrink(x))
+
+# %%
 # What the measurements say
 # -------------------------
 #
@@ -333,16 +379,18 @@ ortmeter.draw_model(graphs["default"].model, title="default")
 
 
 def answer(data, say, names, steps):
+    of = ("sequence", "hidden", "tiny", "short", "small", "medium", "large")  # of any record
+    llama = f"this Llama ({', '.join(x for x in data.legend.split(', ') if x.startswith(of))}) is"
     ranking = Comparison(data.levels[name] for name in names).ranking()
     close = {claim.subject for claim in ranking.claims if claim.is_a("negligible")}
     chosen = next(name for name in names if name in {ranking.fastest, *close})
     gain, exported = (data.results.speedup(EAGER, name) for name in (chosen, "none"))
     say.answer(
         Speedups([gain]),
-        faster=f"Compile at level {chosen}: against eager torch, this Llama is",
-        slower=f"Stay on eager torch: compiled at level {chosen}, this Llama is",
-        negligible=f"Either: compiled at level {chosen}, this Llama is",
-        undecided=f"Not decided here: compiled at level {chosen}, this Llama is",
+        faster=f"Compile at level {chosen}: against eager torch, {llama}",
+        slower=f"Stay on eager torch: compiled at level {chosen}, {llama}",
+        negligible=f"Either: compiled at level {chosen}, {llama}",
+        undecided=f"Not decided here: compiled at level {chosen}, {llama}",
     )
     added = enumerate_items([f"{claim.subject} is {claim.effect}" for claim in steps])
     say.add(f"As exported: {exported.effect}. Beside the level before: {added}.")

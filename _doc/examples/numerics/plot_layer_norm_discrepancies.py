@@ -188,7 +188,8 @@ def measure_case(kind, weights):
 
 # %%
 
-measured = [measure_case(kind, weights) for kind in TF32 for weights in ("positive", "centred")]
+cases = [(kind, weights) for kind in TF32 for weights in ("positive", "centred")]
+measured = [measure_case(*case) for case in study.follow(cases, "cases")]
 outputs, distances = (concat(frames, ignore_index=True) for frames in zip(*measured, strict=True))
 legend = f"{batch} x {args.length} x {args.features} on {provider.label}"
 study.keep(legend, outputs=outputs, distances=distances)

@@ -157,7 +157,7 @@ def run(model, feeds):
 (x,), w = feeds.values(), onnx.numpy_helper.to_array(layer.graph.initializer[0])
 expected = np.maximum(x.astype(np.float64) @ w.astype(np.float64), 0)
 shares = {}
-for way in WAYS[1:]:
+for way in study.follow(WAYS[1:], "conversions"):
     try:
         error = np.abs(run(convert_precision(layer, way, [feeds]), feeds) - expected)
     except (InvalidArgumentError, ModelError):  # no kernel
@@ -182,7 +182,7 @@ def relative_error(got, expected):
 
 rows, candidates = {}, {name: {} for name in models}
 for name, (plain, _) in models.items():
-    for way in WAYS:
+    for way in study.follow(WAYS, "conversions"):
         try:
             model = plain if way == "float32" else convert_precision(plain, way, samples[name])
             wrong = relative_error(run(model, inputs[name]), exact[name].outputs[0])

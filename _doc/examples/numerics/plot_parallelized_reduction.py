@@ -201,7 +201,8 @@ def compare_library(library, values, positions):
 # %%
 
 rows = []
-for (key, *terms), library in product(draw(args.lengths, args.runs), LIBRARIES):
+cases = [*product(draw(args.lengths, args.runs), LIBRARIES)]
+for (key, *terms), library in study.follow(cases, "cases"):
     try:
         rows += [key | row for row in compare_library(library, *terms)]
     except ortmeter.errors.ModelError:  # no kernel of this type

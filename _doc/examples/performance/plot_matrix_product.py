@@ -118,7 +118,7 @@ def make_models(shape):
     return {**pairs, AS_INPUT: (plain, {"X": x, "W": w})}
 
 
-models = {shape: make_models(shape) for shape in args.shapes}
+models = {shape: make_models(shape) for shape in study.follow(args.shapes, "shapes")}
 
 # %%
 # The other libraries. Fresh processes run the source of this function: it imports what it needs.

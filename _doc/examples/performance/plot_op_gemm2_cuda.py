@@ -36,6 +36,7 @@ import ortmeter
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.machine.peaks import measured_peaks
 from ortmeter.plotting import speedup_plot
+from ortmeter.plotting.axes import GREY, add_legend, finish, new_axes, series_style
 from ortmeter.study import Param, Study, show, table
 
 SIZES = {"small": (256, 512, 1024), "medium": (512, 1024, 2048), "large": (1024, 2048, 4096, 8192)}
@@ -196,6 +197,26 @@ def speedups(data):
 
 
 study.show(speedups)
+
+# %%
+# The latencies by size, on logarithmic scales. Along the dashed line, time grows like the
+# operations, :math:`n^3`. Beside that growth, what separates two candidates hardly shows.
+
+
+def times(data):
+    medians = data.results.to_frame().pivot_table("median (ms)", "size", "candidate")
+    sizes, names = medians.index, ["two Gemms", CONSTANT[1], CHANGING[1], COPIED[1], CONSTANT[0]]
+    ax = new_axes(4)
+    for rank, name in enumerate(names):
+        ax.errorbar(sizes, medians[name], **series_style(rank))
+    add_legend(ax, names)
+    ax.plot(sizes, medians.min(axis=None) * (sizes / sizes[0]) ** 3, "--", color=GREY, zorder=0)
+    ax.set_xscale("log", base=2)
+    ax.set(yscale="log", xlabel="size", ylabel="median latency (ms), lower is better")
+    return finish(ax, "Latency by size", data.legend)
+
+
+study.show(times)
 
 # %%
 # Why?

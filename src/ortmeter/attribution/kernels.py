@@ -245,7 +245,7 @@ class _Study:
         self._idle: set[int] = set()
         self._controls: dict[str, Discrepancy] = {}
         self._missing: dict[str, str] = {}
-        with progress_bar("attribution", total=4 * len(hybrid.steps)) as bar:
+        with progress_bar("nodes", total=4 * len(hybrid.steps)) as bar:
             self.baseline = hybrid.run(BASELINE, self._beside_baseline(bar))
             self.candidate = hybrid.run(CANDIDATE, self._beside_candidate(bar))
             self._of_baseline = self._compare_run(self.baseline)

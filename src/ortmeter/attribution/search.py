@@ -65,7 +65,7 @@ def find_effects(
 
     whole = Span(0, steps, compare(*ends))
     singles, groups = ([whole], []) if steps == 1 else ([], [rank(whole)])
-    with progress_bar("search, s", total=math.ceil(budget_s)) as bar:
+    with progress_bar("seconds of search", total=math.ceil(budget_s)) as bar:
         while groups and spent() < budget_s and len(kept) < most_kept:
             if spent() >= _ENOUGH_TIME * budget_s and _is_enough(singles, groups, severity):
                 break

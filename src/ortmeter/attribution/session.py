@@ -33,7 +33,7 @@ from ortmeter.evaluator.evaluation import Evaluator, parts
 from ortmeter.evaluator.float64 import exact_feeds, is_added, to_float64
 from ortmeter.evaluator.node import NOTHING, Node
 from ortmeter.evaluator.plan import Step
-from ortmeter.progress import progress_bar
+from ortmeter.progress import follow
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.graphs import with_intermediate_outputs
 from ortmeter.runtime.inputs import half_of_memory
@@ -240,28 +240,26 @@ class _Walk:
         expected, beside = (self._plan.start(self._given) for _ in range(2))
         fused: dict[int, tuple[str, ...]] = {}  # by slot of what the session lacks
         reads = []
-        with progress_bar("expected results", total=len(steps)) as bar:
-            for rank, step in enumerate(steps):
-                step.execute(expected)
-                given = self._values(beside, step.inputs)
-                step.store(beside, step.apply(given))
-                hidden = tuple(dict.fromkeys(n for s in step.inputs for n in fused.get(s, ())))
-                slots = [s for s in step.outputs if self._names.get(s) in session]
-                if slots:
-                    got = [session[self._names[s]] for s in slots]
-                    own = compare([beside[s] for s in slots], got)
-                    total = compare([expected[s] for s in slots], got)
-                    reads.append(_Read(rank, step.node, hidden, own, total))
-                    for slot, value in zip(slots, got, strict=True):
-                        beside[slot] = self._as_read(beside[slot], value)
-                else:
-                    label = () if is_added(step.node.proto) else (step.node.label,)
-                    fused |= {slot: (*hidden, *label) for slot in step.outputs if slot}
-                for slot in self._freed[rank]:
-                    expected[slot] = None
-                    if slot not in self._useful:
-                        beside[slot] = None
-                bar.update()
+        for rank, step in enumerate(follow(steps, "nodes")):
+            step.execute(expected)
+            given = self._values(beside, step.inputs)
+            step.store(beside, step.apply(given))
+            hidden = tuple(dict.fromkeys(n for s in step.inputs for n in fused.get(s, ())))
+            slots = [s for s in step.outputs if self._names.get(s) in session]
+            if slots:
+                got = [session[self._names[s]] for s in slots]
+                own = compare([beside[s] for s in slots], got)
+                total = compare([expected[s] for s in slots], got)
+                reads.append(_Read(rank, step.node, hidden, own, total))
+                for slot, value in zip(slots, got, strict=True):
+                    beside[slot] = self._as_read(beside[slot], value)
+            else:
+                label = () if is_added(step.node.proto) else (step.node.label,)
+                fused |= {slot: (*hidden, *label) for slot in step.outputs if slot}
+            for slot in self._freed[rank]:
+                expected[slot] = None
+                if slot not in self._useful:
+                    beside[slot] = None
         self.outputs = tuple(expected[slot] for slot in self._ends)
         self._beside = beside
         return reads

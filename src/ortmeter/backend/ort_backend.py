@@ -49,6 +49,10 @@ class OrtBackend:
         Threads inside an operator, on CPU. By default ``torch.get_num_threads()``.
     tf32 : bool
         Let CUDA round the operands of float32 products to TF32.
+    custom_ops : sequence of path
+        Libraries of operators for ONNX Runtime. A model calls them with
+        ``torch.onnx.ops.symbolic("domain::Operator", ...)``, which dynamo traces after
+        ``torch._dynamo.dont_skip_tracing``.
     dump : path, optional
         Folder where each ONNX graph is written, without weights of more than 64 KiB.
 
@@ -102,6 +106,7 @@ class OrtBackend:
         provider: str | None = None,
         threads: int | None = None,
         tf32: bool = False,
+        custom_ops: Sequence[str | os.PathLike[str]] = (),
         dump: str | os.PathLike[str] | None = None,
     ) -> None:
         if threads is not None and threads < 0:
@@ -115,6 +120,7 @@ class OrtBackend:
             provider=None if provider is None else resolve_provider(provider),
             threads=threads,
             tf32=tf32,
+            custom_ops=tuple(custom_ops),
             dump=None if dump is None else Path(dump),
         )
         self._fallback = fallback

@@ -1,5 +1,6 @@
 """A graph of dynamo on ONNX Runtime: a session for each set of weights that it is called with."""
 
+import os
 import threading
 import time
 from collections import Counter
@@ -60,6 +61,7 @@ class Settings:
     provider: Provider | None
     threads: int | None
     tf32: bool
+    custom_ops: tuple[str | os.PathLike[str], ...]
     dump: Path | None
 
 
@@ -292,7 +294,7 @@ def build_program(
         tf32=settings.tf32,
         initializers=values,
         stream=None if stream is None else stream.cuda_stream,
-        custom_ops=[] if library is None else [library],
+        custom_ops=[*settings.custom_ops, *([] if library is None else [library])],
     )
     _check_outputs(session, exported, arguments)
     record = CompiledGraph(

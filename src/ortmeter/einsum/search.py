@@ -14,7 +14,7 @@ from ortmeter.einsum.candidates import EinsumCandidate, list_candidates
 from ortmeter.einsum.parse import read_operands
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.optional import import_optional
-from ortmeter.progress import progress_bar
+from ortmeter.progress import follow
 from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
@@ -281,24 +281,20 @@ def race(
     runs: dict[str, _Run] = {}
     measured: dict[str, Measurement] = {}
     refused: dict[str, str] = {}
-    with progress_bar("models", total=len(candidates)) as bar:
-        for name, candidate in candidates.items():
-            # The next one may be as fast as the fastest so far.
-            next_s = 2 * min((timed.median for timed in measured.values()), default=0.0)
-            if runs and time.perf_counter() - begin + next_s > _START_SHARE * budget_s:
-                break
-            bar.update()
-            try:
-                session = make_session(
-                    candidate.model, provider=provider, threads=candidate.threads
-                )
-                names = [node.name for node in session.get_inputs()]
-                run = BoundSession(session, dict(zip(names, operands, strict=True))).run
-                measured[name] = Measurement(name, np.array([[_shortest(run)]]))
-            except (OrtMeterError, onnx.shape_inference.InferenceError) as error:
-                refused[name] = str(error)
-                continue
-            runs[name] = run
+    for name, candidate in follow(candidates.items(), "models"):
+        # The next one may be as fast as the fastest so far.
+        next_s = 2 * min((timed.median for timed in measured.values()), default=0.0)
+        if runs and time.perf_counter() - begin + next_s > _START_SHARE * budget_s:
+            break
+        try:
+            session = make_session(candidate.model, provider=provider, threads=candidate.threads)
+            names = [node.name for node in session.get_inputs()]
+            run = BoundSession(session, dict(zip(names, operands, strict=True))).run
+            measured[name] = Measurement(name, np.array([[_shortest(run)]]))
+        except (OrtMeterError, onnx.shape_inference.InferenceError) as error:
+            refused[name] = str(error)
+            continue
+        runs[name] = run
     if not runs:
         raise ModelError("; ".join(refused.values()))
     finalists = tuple(runs)

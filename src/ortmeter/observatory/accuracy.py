@@ -13,7 +13,7 @@ from ortmeter.errors import OrtMeterError
 from ortmeter.observatory.judge import COLUMNS, Judge
 from ortmeter.observatory.matrix import RuntimeCandidate
 from ortmeter.observatory.reference import SAME
-from ortmeter.progress import progress_bar
+from ortmeter.progress import follow
 from ortmeter.releases.process import ReleaseProcess, write_questions
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing.candidates import SessionSpec
@@ -79,9 +79,9 @@ def measure_errors(
     """
     where = resolve_provider(provider)
     rows: list[dict[str, Any]] = []
-    with ExitStack() as stack, progress_bar("errors", total=len(cases)) as bar:
+    with ExitStack() as stack:
         children = {c.name: stack.enter_context(c.start()) for c in candidates}
-        for name, case in cases.items():
+        for name, case in follow(cases.items(), "cases"):
             variant = case.prepared(where, threads)
             judge = Judge(variant)
             with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
@@ -95,7 +95,6 @@ def measure_errors(
                             children[one.name] = stack.enter_context(one.start())
                         continue
                     rows.append({"case": name, "candidate": one.name, **judge.errors(got)})
-            bar.update()
     return pd.DataFrame(rows, columns=[*_ROWS, *COLUMNS]).set_index(_ROWS)
 
 

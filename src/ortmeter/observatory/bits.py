@@ -14,7 +14,7 @@ from ortmeter.discrepancy import max_diff
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.observatory.accuracy import outputs_of
 from ortmeter.observatory.judge import Judge, digest
-from ortmeter.progress import progress_bar
+from ortmeter.progress import follow
 from ortmeter.releases.environments import INSTALLED, parse_release
 from ortmeter.releases.process import ReleaseProcess, write_questions
 from ortmeter.runtime.iobinding import run_session
@@ -86,17 +86,16 @@ def compare_bits(
             f"runs={runs!r}, processes={processes!r}. Accepted: one run at least, processes from 0"
         )
     rows: list[dict[str, Any]] = []
-    with ExitStack() as stack, progress_bar("cases", total=len(variants)) as bar:
+    with ExitStack() as stack:
         release = parse_release(INSTALLED)
         children = [stack.enter_context(ReleaseProcess(release)) for _ in range(processes)]
-        for name, variant in variants.items():
+        for name, variant in follow(variants.items(), "cases"):
             found = {AGAIN: _run(variant, {}, runs) + _run(variant, {}, runs)}
             if found[AGAIN]:
                 if children:
                     found[ELSEWHERE] = list(_run_elsewhere(variant, children, runs))
                 found |= {what: _run(variant, new, runs) for what, new in changes.items()}
             rows += ({"case": name, **row} for row in _compare(variant, found))
-            bar.update()
     return pd.DataFrame(rows, columns=[*_ROWS, *_COLUMNS]).set_index(_ROWS)
 
 

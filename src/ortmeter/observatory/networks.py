@@ -27,7 +27,7 @@ from ortmeter.operators.kinds import KINDS
 from ortmeter.optional import import_optional
 from ortmeter.profiling.kinds import OUTSIDE, session_kinds, torch_kinds
 from ortmeter.profiling.run import profile
-from ortmeter.progress import progress_bar
+from ortmeter.progress import follow
 from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
@@ -483,11 +483,9 @@ def profile_networks(
         asked = {"provider": str(provider), "threads": threads, "turns": turns}
         asked |= {"folder": temporary, "cases": list(cases)}
         variables = {**_SHORT_WAIT, **_KEEP, **_QUIET}
-        with progress_bar("profiles", total=processes) as bar:
-            for process in range(processes if cases else 0):
-                found = call(_profile_all, {**asked, "seed": process}, environment=variables)
-                rows += [{**row, "process": process} for row in found]
-                bar.update()
+        for process in follow(range(processes if cases else 0), "profiles"):
+            found = call(_profile_all, {**asked, "seed": process}, environment=variables)
+            rows += [{**row, "process": process} for row in found]
     return pd.DataFrame(rows, columns=["case", "process", "turn", "kind", _LIBRARY, _ORT])
 
 

@@ -20,6 +20,7 @@ from ortmeter.files import refuse_full_disk
 from ortmeter.profiling.graph import name_nodes
 from ortmeter.profiling.read import keep_runs, read_frames
 from ortmeter.profiling.record import Profile
+from ortmeter.progress import progress_bar
 from ortmeter.runtime.iobinding import BoundSession, HostSession, open_session
 from ortmeter.runtime.loading import ModelLike, has_external_data, is_path, load_model
 from ortmeter.runtime.providers import Provider
@@ -397,10 +398,11 @@ def _take_turns(pairs: Iterable[_Pair], repeat: int, warmup: int, *, overhead: b
     rng = np.random.default_rng(0)
     rounds, start = repeat, time.perf_counter()
     runs_before = _RUNS_BEFORE if len(runners) > 1 else 0
-    with collector_off():
+    with collector_off(), progress_bar("profiled rounds", total=repeat) as bar:
         for done in itertools.count(1):
             for rank in rng.permutation(len(runners)).tolist():
                 runners[rank].sample(runs_before)
+            bar.update()
             if done == repeat and overhead:
                 round_s = (time.perf_counter() - start) / done
                 least, most = _ROUNDS

@@ -15,7 +15,7 @@ import pandas as pd
 from ortmeter.evidence import Estimate, Speedup, rounded
 from ortmeter.profiling.read import read_profile
 from ortmeter.profiling.record import Profile
-from ortmeter.progress import progress_bar
+from ortmeter.progress import follow
 from ortmeter.releases.environments import Release
 from ortmeter.releases.process import ReleaseProcess, write_questions
 from ortmeter.runtime.loading import load_model
@@ -71,12 +71,9 @@ def profile_releases(
     """
     sides: list[list[dict[str, tuple[int, float]]]] = [[], []]
     begin = time.perf_counter()
-    with (
-        tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary,
-        progress_bar("profiles", total=processes) as bar,
-    ):
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
         (question,) = write_questions({"": variant}, Path(temporary)).values()
-        for i in range(processes):
+        for i in follow(range(processes), "profiles"):
             elapsed = time.perf_counter() - begin
             if i and elapsed * (i + 1) / i > budget_s:
                 break
@@ -90,7 +87,6 @@ def profile_releases(
                 profiles = _record(children, folder, question, repeat, turns=turns, seed=i)
             for side, found in zip(sides, profiles, strict=True):
                 side.append(_operators(found))
-            bar.update()
     return _table([release.name for release in pair], sides)
 
 

@@ -14,6 +14,7 @@ import onnx
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.machine.environment import environment
 from ortmeter.optional import import_optional
+from ortmeter.progress import follow
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.placement import PlacementLog
 from ortmeter.runtime.providers import resolve_provider
@@ -94,6 +95,8 @@ class Study:
     candidate
     sum                 2
     """
+
+    follow = staticmethod(follow)
 
     def __init__(self, page: str, title: str, **params: Any) -> None:
         if not re.fullmatch(r"plot_\w+", page):

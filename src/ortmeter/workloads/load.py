@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Estimate, Speedup
-from ortmeter.progress import progress_bar
+from ortmeter.progress import follow
 from ortmeter.timing.loop import collector_off
 from ortmeter.timing.percentiles import LEVELS, Percentile, percentiles
 from ortmeter.timing.statistics import estimate_ratio, geometric_mean
@@ -273,20 +273,15 @@ def measure_load(
     rounds = max(_turns(point, seconds) for point in points.values())
     deadline = clock() + int(1.5e9 * seconds * len(points))
     threads = max(len(point.calls) for point in points.values())
-    with (
-        ThreadPoolExecutor(threads, "ortmeter-load") as pool,
-        collector_off(),
-        progress_bar("turns", total=rounds) as bar,
-    ):
+    with ThreadPoolExecutor(threads, "ortmeter-load") as pool, collector_off():
         for point in points.values():
             _Turn(point, clock, sleep).callers(pool, _WARM_UP * seconds)
-        for i in range(rounds):
+        for i in follow(range(rounds), "turns"):
             for rank in rng.permutation(len(points)).tolist():
                 key = list(points)[rank]
                 if i < _turns(points[key], seconds):
                     turn = _Turn(points[key], clock, sleep)
                     turns[key].append(turn.run(pool, length[key], rng))
-            bar.update()
             if clock() >= deadline:
                 break
     return {key: Load(points[key], tuple(taken)) for key, taken in turns.items()}

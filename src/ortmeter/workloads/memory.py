@@ -14,7 +14,7 @@ import numpy as np
 from ortmeter.child import call
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.machine.gpu import used_memory
-from ortmeter.progress import progress_bar
+from ortmeter.progress import follow
 from ortmeter.runtime.iobinding import HostSession, run_session
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.measurement import SpawnSpec
@@ -108,19 +108,18 @@ def measure_memory(
             folder = Path(temporary, str(rank))
             folder.mkdir()
             spawn_specs[name] = variant.spawn_spec(folder)
-        with progress_bar("processes", total=len(turns)) as bar:
-            for turn in np.random.default_rng(seed).permutation(len(turns)).tolist():
-                process, name, sequence = turns[turn]
-                sizes = [int(size) for size in sequences[sequence]]
-                told = _ask(name, spawn_specs[name], sizes, is_bound=name not in unbound)
-                runs = [*map(str, range(len(sizes))), "trimmed", "closed"]
-                end = [np.nan, np.nan]
-                columns = (runs, [*sizes, *end], told.grown, [*told.seconds, *end])
-                rows += [(name, sequence, process, *row) for row in zip(*columns, strict=True)]
-                bar.update()
+        order = np.random.default_rng(seed).permutation(len(turns)).tolist()
+        for turn in follow(order, "processes"):
+            process, name, sequence = turns[turn]
+            sizes = [int(size) for size in sequences[sequence]]
+            told = _ask(name, spawn_specs[name], sizes, is_bound=name not in unbound)
+            runs = [*map(str, range(len(sizes))), "trimmed", "closed"]
+            end = [np.nan, np.nan]
+            columns = (runs, [*sizes, *end], told.grown, [*told.seconds, *end])
+            rows += [(name, sequence, process, *row) for row in zip(*columns, strict=True)]
     frame = pd.DataFrame(rows, columns=_COLUMNS)
-    order = {key: rank for rank, key in enumerate(itertools.product(variants, sequences))}
-    keys = [order[pair] for pair in zip(frame["candidate"], frame["sequence"], strict=True)]
+    ranks = {key: rank for rank, key in enumerate(itertools.product(variants, sequences))}
+    keys = [ranks[pair] for pair in zip(frame["candidate"], frame["sequence"], strict=True)]
     ranked = frame.assign(rank=keys).sort_values(["rank", "process"], kind="stable")
     return ranked.drop(columns="rank").reset_index(drop=True)
 

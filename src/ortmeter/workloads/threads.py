@@ -21,7 +21,7 @@ import numpy as np
 from ortmeter.child import Child, call
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Estimate, Finding, Speedup, Threshold
-from ortmeter.progress import progress_bar
+from ortmeter.progress import follow
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.measurement import Measurement, SpawnSpec
 from ortmeter.workloads.pauses import measure_pauses
@@ -147,13 +147,12 @@ def measure_threads(
         raise InvalidArgumentError(
             f"{len(scenarios)} scenarios in {processes} processes. Accepted: one or more of each"
         )
-    told = []
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
         asked = _write(scenarios, Path(temporary))
-        with progress_bar("processes", total=processes) as bar:
-            for i in range(processes):
-                told.append(call(_measure_all, {"scenarios": asked, "seed": seed + i}))
-                bar.update()
+        told = [
+            call(_measure_all, {"scenarios": asked, "seed": seed + i})
+            for i in follow(range(processes), "processes")
+        ]
     rows = {
         (name, pause): [found[name][rank] for found, _ in told]
         for name, scenario in scenarios.items()
