@@ -6,6 +6,8 @@ import functools
 import importlib.util
 import io
 import re
+import subprocess
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,15 +116,17 @@ def resolve_provider(provider: str | Provider) -> Provider:
     Parameters
     ----------
     provider : str or Provider
-        ``auto`` (CUDA if it works, else CPU), ``cpu``, ``cuda`` or ``cuda:1``. A `Provider` is
-        returned as it is.
+        ``auto``, ``cpu``, ``cuda`` or ``cuda:1``. ``auto`` is CUDA if it works, and the CPU on a
+        machine without a GPU, or with the CPU wheel: a warning tells then that there is a GPU. A
+        `Provider` is returned as it is.
 
     Raises
     ------
     InvalidArgumentError
         The name is not known.
     ProviderUnavailableError
-        CUDA was requested and does not work; the message gives the reason.
+        CUDA does not work, and was requested, or the GPU wheel is installed and ``nvidia-smi -L``
+        lists a GPU; the message gives the reason.
 
     Examples
     --------
@@ -131,17 +135,37 @@ def resolve_provider(provider: str | Provider) -> Provider:
     """
     if isinstance(provider, Provider):
         return provider
-    if isinstance(provider, str) and provider == "auto":
-        provider = next(iter(usable_providers()), "cpu")
-    asked = Provider.parse(provider)
+    is_auto = isinstance(provider, str) and provider == "auto"
+    asked = Provider.parse("cuda" if is_auto else provider)
     # The probe costs a child process: whoever asks for the CPU does not need it.
-    if asked.name != "cpu" and (reason := probe_providers()[asked.name]):
-        raise ProviderUnavailableError(
-            f"provider={provider!r} does not work on this machine: {reason}. It needs a GPU with "
-            'its driver (nvidia-smi -L lists it) and pip install "ortmeter[gpu]", without the CPU '
-            "wheel onnxruntime. Accepted otherwise: provider='cpu' or 'auto'"
-        )
-    return asked
+    if asked.name == "cpu" or not (reason := probe_providers()[asked.name]):
+        return asked
+    if is_auto and (probe_providers()["cpu"] or not _lists_gpu()):
+        return Provider("cpu")
+    if is_auto and reason == NO_CUDA:
+        _warn_of_cpu_wheel()
+        return Provider("cpu")
+    raise ProviderUnavailableError(
+        f"provider={provider!r}: CUDA does not work on this machine: {reason}. It needs a GPU with "
+        'its driver (nvidia-smi -L lists it) and pip install "ortmeter[gpu]", without the CPU '
+        "wheel onnxruntime. To run on the CPU: make PROVIDER=cpu, --provider cpu, or provider='cpu'"
+    )
+
+
+@functools.cache
+def _lists_gpu() -> bool:
+    """Ask the driver, as the Makefile does: CUDA that fails does not mean that there is no GPU."""
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False, timeout=60)  # noqa: S607
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return listed.returncode == 0
+
+
+@functools.cache
+def _warn_of_cpu_wheel() -> None:
+    text = "the CPU runs everything. To use the GPU: pip install ortmeter[gpu], without onnxruntime"
+    warnings.warn(f"nvidia-smi -L lists a GPU, but {NO_CUDA}: {text}", stacklevel=3)
 
 
 def load_cuda_libraries() -> str:
