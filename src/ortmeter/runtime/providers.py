@@ -106,8 +106,7 @@ def usable_providers() -> tuple[str, ...]:
     >>> "cpu" in usable_providers()
     True
     """
-    reasons = probe_providers()
-    return tuple(name for name in ("cuda", "cpu") if not reasons[name])
+    return tuple(name for name in ("cuda", "cpu") if not probe_providers()[name])
 
 
 def resolve_provider(provider: str | Provider) -> Provider:
@@ -140,10 +139,8 @@ def resolve_provider(provider: str | Provider) -> Provider:
     # The probe costs a child process: whoever asks for the CPU does not need it.
     if asked.name == "cpu" or not (reason := probe_providers()[asked.name]):
         return asked
-    if is_auto and (probe_providers()["cpu"] or not _lists_gpu()):
-        return Provider("cpu")
-    if is_auto and reason == NO_CUDA:
-        _warn_of_cpu_wheel()
+    if is_auto and (reason == NO_CUDA or probe_providers()["cpu"] or not _lists_gpu()):
+        _warn_of_cpu_wheel(reason)
         return Provider("cpu")
     raise ProviderUnavailableError(
         f"provider={provider!r}: CUDA does not work on this machine: {reason}. It needs a GPU with "
@@ -155,17 +152,17 @@ def resolve_provider(provider: str | Provider) -> Provider:
 @functools.cache
 def _lists_gpu() -> bool:
     """Ask the driver, as the Makefile does: CUDA that fails does not mean that there is no GPU."""
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False, timeout=60)  # noqa: S607
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return listed.returncode == 0
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        run = subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False, timeout=60)  # noqa: S607
+        return run.returncode == 0
+    return False
 
 
 @functools.cache
-def _warn_of_cpu_wheel() -> None:
-    text = "the CPU runs everything. To use the GPU: pip install ortmeter[gpu], without onnxruntime"
-    warnings.warn(f"nvidia-smi -L lists a GPU, but {NO_CUDA}: {text}", stacklevel=3)
+def _warn_of_cpu_wheel(reason: str) -> None:
+    if reason == NO_CUDA and _lists_gpu():
+        text = "the CPU runs everything. To use the GPU: pip install ortmeter[gpu], not onnxruntime"
+        warnings.warn(f"nvidia-smi -L lists a GPU, but {NO_CUDA}: {text}", stacklevel=3)
 
 
 def load_cuda_libraries() -> str:
