@@ -55,14 +55,9 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
 def describe_session(options: Namespace) -> str:
     """Write the settings of the sessions, those that nobody asked for too."""
     provider = resolve_provider("auto") if options.provider == "auto" else options.provider
-    given = [f"{name}={getattr(options, name)}" for name in ("optimization", "threads", "spinning")]
-    return ", ".join(
-        [
-            f"provider={provider}",
-            *given,
-            *(text for name in _PAIRS for text in getattr(options, name)),
-        ]
-    )
+    plain = ("optimization", "threads", "spinning")
+    given = [f"provider={provider}", *(f"{name}={getattr(options, name)}" for name in plain)]
+    return ", ".join([*given, *(text for name in _PAIRS for text in getattr(options, name))])
 
 
 def session_axes(options: Namespace) -> dict[str, Any]:
