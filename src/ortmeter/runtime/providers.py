@@ -6,12 +6,11 @@ import functools
 import importlib.util
 import io
 import re
-import subprocess
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortmeter.child import Child, ChildError
+from ortmeter.child import Child, ChildError, output_of
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 
 __all__ = ["Provider", "probe_providers", "resolve_provider", "usable_providers"]
@@ -152,10 +151,7 @@ def resolve_provider(provider: str | Provider) -> Provider:
 @functools.cache
 def _lists_gpu() -> bool:
     """Ask the driver, as the Makefile does: CUDA that fails does not mean that there is no GPU."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        run = subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False, timeout=60)  # noqa: S607
-        return run.returncode == 0
-    return False
+    return output_of("nvidia-smi", "-L") is not None
 
 
 @functools.cache
