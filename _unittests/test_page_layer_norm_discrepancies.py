@@ -2,14 +2,17 @@
 
 import dataclasses
 import itertools
+import subprocess
+import sys
 from types import SimpleNamespace
 
+import fake_cuda
 import numpy as np
 import onnx
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
-from page_runner import run_page
+from page_runner import EXAMPLES, run_page
 
 from ortmeter.errors import ModelError
 from ortmeter.evidence import Prediction
@@ -83,7 +86,7 @@ def test_what_is_planted_has_the_columns_of_the_page(page):
     data = planted()
     assert set(page["outputs"]) == set(data["outputs"])
     assert set(page["distances"]) - set(data["distances"]) == {
-        *("> 0.0001", "> 0.001", "> 0.01", "> 0.1", "> 1")
+        *("relative", "> 0.0001", "> 0.001", "> 0.01", "> 0.1", "> 1")
     }
     assert MEANS.keys() <= {*page["distances"][["expected", "got"]].itertuples(index=False)}
 
@@ -170,10 +173,61 @@ def test_the_tables_and_the_plot_have_the_numbers_that_were_measured(page):
     assert changes.loc["float32", "positive"].tolist() == [0.125, 0.125, 0.1875, 0.375, "neither"]
     # Where the product of onnxruntime is missing, no kernel is responsible.
     assert changes.loc["float16", "responsible"].isna().all()
+    table = page["mixtures"](shown).loc[("ort LayerNorm", "planted")]
+    assert table.loc["float32", "positive"].tolist() == [0.125, 0.4375]
+    assert table.loc["float16", "positive"].isna().tolist() == [False, True]
     axes = page["swaps"](shown)
-    to_torch, to_session = (bars.lines[0].get_xdata().tolist() for bars in axes.containers)
-    assert (to_torch, to_session) == ([0.125] * 6, [0.4375, 0.25] * 2)
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    to_torch, to_session = (
+        dict(zip(rows, (float(bar.get_width()) for bar in bars), strict=True))
+        for bars in axes.containers
+    )
+    assert to_torch == {
+        **{f"ort LayerNorm planted {kind}": 0.5 for kind in KINDS},
+        **{f"ort MatMul planted {kind}": 0.5 for kind in KINDS[:2]},
+    }
+    assert [to_session[f"ort LayerNorm planted {kind}"] for kind in KINDS[:2]] == [1.75] * 2
     plt.close(axes.figure)
+
+
+KINDS = ["float32 positive", "float32 centred", "float16 positive", "float16 centred"]
+
+
+def test_cuda_and_the_cpu_are_in_one_table(page):
+    """The CPU comes first, then CUDA; a record of one provider has its rows only."""
+    here = planted(means={("torch", "session"): 2.0})
+    there = planted()["distances"]
+    both = SimpleNamespace(**here, cpu_distances=there, legend="2 x 3 x 4 on CUDA")
+    found = page["libraries"](both)
+    assert found.index.unique("provider").tolist() == ["CPU", "CUDA"]
+    assert found.loc[("CPU", "float16", "centred"), "largest"] == 4 * 0.5 * UNIT
+    assert found.loc[("CUDA", "float16", "centred"), "largest"] == 4 * 2.0 * UNIT
+    assert page["mixtures"](both).index.unique("provider").tolist() == ["CPU", "CUDA"]
+    alone = SimpleNamespace(**here, legend="2 x 3 x 4 on CPU")
+    assert page["libraries"](alone).index.unique("provider").tolist() == ["CPU"]
+
+
+@pytest.mark.slow
+def test_the_page_has_both_providers_where_cuda_works(tmp_path):
+    """The stand-in runs on the CPU what it says it runs on CUDA."""
+    environment = fake_cuda.environment(tmp_path, tmp_path / "cuda.log")
+    (script,) = EXAMPLES.rglob("plot_layer_norm_discrepancies.py")
+    done = subprocess.run(
+        [sys.executable, str(script), "--provider", "cuda"],
+        env={**environment, "ORTMETER_FAST": "1", "MPLBACKEND": "agg"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.partition("Distance from torch")[2].partition("Exchange of")[0]
+    cpu, cuda = rows.partition("CPU ")[2].split("\nCUDA ")
+    for kind in ("float32", "float16"):
+        assert kind in cpu
+        assert kind in cuda
+    assert "TF32" not in cpu
+    assert "float32 (TF32 in ort)" in cuda
 
 
 def test_the_reference_and_the_bound(page):
@@ -218,9 +272,9 @@ def test_the_cases_of_cuda_pass_through_the_page(page, monkeypatch):
     asked, names = {}, page["measure_case"].__globals__
 
     def asking(name, run):
-        def ask(model, feeds, setting, *, tf32):
+        def ask(model, feeds, setting, *, tf32, where):
             asked[name] = tf32
-            return run(model, feeds, setting)
+            return run(model, feeds, setting, where=where)
 
         return ask
 
@@ -239,7 +293,7 @@ def test_the_cases_of_cuda_pass_through_the_page(page, monkeypatch):
 
 
 def test_a_kernel_that_must_be_there_stops_the_page(page, monkeypatch):
-    def refuse(model, feeds, setting, *, tf32):
+    def refuse(model, feeds, setting, *, tf32, where):
         raise ModelError("no kernel")
 
     runs = {**page["RUNS"], "session": (refuse, "all", "ort")}

@@ -207,6 +207,55 @@ def test_a_page_never_runs_on_another_provider_than_asked(fast, tmp_path):
     assert "Measured on" not in done.stdout
 
 
+#: A GPU wheel whose CUDA does not start, in every process that reads it.
+BROKEN = """import sys; sys.path.append({here!r}); import fake_cuda
+hook = fake_cuda._Hook()
+hook._patches = {{"ortmeter.runtime.providers": lambda module: setattr(
+    module, "probe_providers", lambda: {{"cpu": "", "cuda": "libcublas is lost"}})}}
+sys.meta_path.insert(0, hook)
+"""
+
+
+LISTS_A_GPU = '[ "$1" = -L ] && echo "GPU 0: Some GPU (UUID: 0)" || echo "Some GPU, 81559, 580.95"'
+
+
+@pytest.fixture
+def with_gpu(monkeypatch, tmp_path):
+    """An nvidia-smi that lists a GPU, and no provider asked for; a folder with nothing else."""
+    driver = tmp_path / "bin" / "nvidia-smi"
+    driver.parent.mkdir()
+    driver.write_text(f"#!/bin/sh\n{LISTS_A_GPU}\n", encoding="utf-8")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(driver.parent), os.environ["PATH"]]))
+    monkeypatch.delenv("ORTMETER_PROVIDER", raising=False)
+    return driver.parent
+
+
+@pytest.mark.parametrize("recording", [{}, {"ORTMETER_RECORD": "1"}], ids=["alone", "record"])
+def test_a_page_never_runs_on_the_cpu_of_a_machine_whose_gpu_fails(with_gpu, tmp_path, recording):
+    here = str(EXAMPLES.parent.parent / "_unittests")
+    (tmp_path / "sitecustomize.py").write_text(BROKEN.format(here=here), encoding="utf-8")
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    done = run_script(GEMM, tmp_path, flags=(), PYTHONPATH=paths, **recording)
+    assert done.returncode != 0
+    assert "libcublas is lost" in done.stderr
+    assert "make PROVIDER=cpu, --provider cpu" in done.stderr
+    assert not done.stdout
+
+
+@pytest.mark.slow
+def test_a_page_runs_on_the_cpu_with_the_cpu_wheel_and_one_warning(with_gpu, tmp_path):
+    from ortmeter.runtime.providers import NO_CUDA, probe_providers
+
+    if probe_providers()["cuda"] != NO_CUDA:
+        pytest.skip("the GPU wheel is installed")
+    done = run_script(GEMM, tmp_path, flags=(), ORTMETER_FAST="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Warning: ") == 1
+    assert "lists a GPU, but the onnxruntime installed is the CPU wheel" in done.stderr
+    assert "float32 on CPU" in done.stdout
+
+
 def test_a_type_without_kernel_is_an_error_when_it_is_the_one_to_measure(fast, tmp_path):
     done = run_script(GEMM, tmp_path, "--itype", "16", flags=())
     assert done.returncode != 0

@@ -17,6 +17,7 @@ import pytest
 
 import ortmeter
 from ortmeter.cli import main
+from ortmeter.runtime import providers
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 SYMBOLIC = f"{HEADER} g (float[batch, 4] X) => (float[batch, 4] Y) {{ [e] Y = Exp(X) }}"
@@ -49,6 +50,25 @@ def test_env_tells_the_machine_and_why_a_provider_does_not_work():
     found = sections(json.loads(done.stdout))
     assert {row["provider"] for row in found["Providers"][0]} == {"cpu", "cuda"}
     assert {"CPU", "Python", "Packages"} <= {row["what"] for row in found["Environment"][0]}
+
+
+@pytest.mark.filterwarnings("default:nvidia-smi -L lists a GPU")
+@pytest.mark.parametrize(
+    ("reason", "code", "told"),
+    [
+        ("libcublas is lost", 2, "libcublas is lost"),
+        ("libcublas is lost", 2, "make PROVIDER=cpu, --provider cpu"),
+        (providers.NO_CUDA, 0, "UserWarning: nvidia-smi -L lists a GPU"),
+    ],
+)
+def test_a_command_leaves_a_gpu_with_the_cpu_wheel_alone(models, monkeypatch, reason, code, told):
+    monkeypatch.setattr(providers, "probe_providers", lambda: {"cpu": "", "cuda": reason})
+    monkeypatch.setattr(providers, "_lists_gpu", lambda: True)
+    providers._warn_of_cpu_wheel.cache_clear()
+    done = run("bench", models / "exp.onnx", "--dim", "batch=2", "--repeat", 2, "--budget", 1)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.count(told) == 1
+    assert ("provider=cpu" in done.stdout) is (code == 0)
 
 
 def test_bench_compares_what_varies(models, tmp_path):

@@ -44,7 +44,7 @@ def test_the_table_escapes_what_a_driver_says(monkeypatch):
     ],
 )
 def test_the_list_of_gpus_is_read(monkeypatch, listing, expected):
-    monkeypatch.setattr(module, "_output", lambda *command: listing)
+    monkeypatch.setattr(module, "output_of", lambda *command: listing)
     assert module._gpus() == expected
     assert all("driver" in str(gpu) for gpu in expected)
 
@@ -106,5 +106,5 @@ def test_the_commit_is_the_one_of_our_checkout_only(monkeypatch, tmp_path):
 
 
 def test_a_program_that_fails_gives_nothing():
-    assert module._output(sys.executable, "-c", "raise SystemExit(3)") is None
-    assert module._output("not-a-program-of-this-machine") is None
+    assert module.output_of(sys.executable, "-c", "raise SystemExit(3)") is None
+    assert module.output_of("not-a-program-of-this-machine") is None

@@ -1,3 +1,4 @@
+import os
 import shutil
 import subprocess
 import sys
@@ -165,7 +166,68 @@ def test_the_probe_agrees_with_the_driver_of_this_machine():
         assert probe_providers()["cuda"]
 
 
+@pytest.fixture
+def driver(monkeypatch, tmp_path):
+    """Write the nvidia-smi that this process finds first; what is known of the other is lost."""
+
+    def write(script):
+        file = tmp_path / "bin" / "nvidia-smi"
+        file.parent.mkdir()
+        file.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        file.chmod(0o755)
+        monkeypatch.setenv("PATH", os.pathsep.join([str(file.parent), os.environ["PATH"]]))
+
+    caches = providers._lists_gpu, providers._warn_of_cpu_wheel
+    for cache in caches:
+        cache.cache_clear()
+    yield write
+    for cache in caches:
+        cache.cache_clear()
+
+
+LISTS_A_GPU = '[ "$1" = -L ] && echo "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)"'
+NO_DEVICE = 'echo "No devices were found"; exit 6'
+
+
+def test_auto_never_leaves_a_gpu_that_its_wheel_is_for(monkeypatch, driver):
+    """The numbers of a CPU would be published as those of the machine."""
+    driver(LISTS_A_GPU)
+    reasons = {"cpu": "", "cuda": "libcublasLt.so.13 cannot be loaded"}
+    monkeypatch.setattr(providers, "probe_providers", lambda: reasons)
+    for _ in range(2):
+        with pytest.raises(ProviderUnavailableError) as refused:
+            resolve_provider("auto")
+    for told in ("libcublasLt.so.13 cannot be loaded", "make PROVIDER=cpu", "--provider cpu"):
+        assert told in str(refused.value)
+    assert resolve_provider("cpu") == Provider("cpu")
+
+
+@pytest.mark.parametrize("script", [NO_DEVICE, None])
+def test_auto_is_the_cpu_where_no_gpu_is_listed(monkeypatch, driver, script):
+    if script:
+        driver(script)
+    else:
+        monkeypatch.setenv("PATH", "")
+    reasons = {"cpu": "", "cuda": "no driver"}
+    monkeypatch.setattr(providers, "probe_providers", lambda: reasons)
+    assert resolve_provider("auto") == Provider("cpu")
+
+
+def test_the_cpu_wheel_leaves_a_gpu_with_one_warning(monkeypatch, driver):
+    driver(LISTS_A_GPU)
+    reasons = {"cpu": "", "cuda": providers.NO_CUDA}
+    monkeypatch.setattr(providers, "probe_providers", lambda: reasons)
+    with pytest.warns(UserWarning, match="lists a GPU, but .* CPU wheel") as told:
+        found = [resolve_provider("auto"), resolve_provider("auto")]
+    assert found == [Provider("cpu")] * 2
+    assert len(told) == 1
+    # Without any wheel, what runs needs none.
+    monkeypatch.setattr(providers, "probe_providers", lambda: dict.fromkeys(reasons, "missing"))
+    assert resolve_provider("auto") == Provider("cpu")
+
+
 def test_cuda_asked_for_without_cuda_says_why(monkeypatch):
+    monkeypatch.setattr(providers, "_lists_gpu", lambda: False)
     reasons = {"cpu": "", "cuda": "the moon is full"}
     monkeypatch.setattr(providers, "probe_providers", lambda: reasons)
     with pytest.raises(

@@ -155,6 +155,15 @@ def test_the_optimized_graph_is_the_one_of_the_level(level, expected):
     assert len(got.graph.node) == expected
 
 
+def test_the_optimized_graph_is_saved_where_it_is_asked(tmp_path):
+    file = tmp_path / "kept.onnx"
+    got = optimized_model(TEXT, provider="cpu", path=file)
+    assert onnx.load(file) == got
+    (node,) = onnx.load(file).graph.node
+    assert node.op_type == "MatMul"
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_the_optimized_graph_has_the_external_data_of_the_original(tmp_path):
     model = onnx.parser.parse_model(TEXT.replace("MatMul(Z, X)", "MatMul(Z, W)"))
     weights = np.arange(81, dtype=np.float32).reshape(9, 9)

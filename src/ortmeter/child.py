@@ -302,3 +302,14 @@ def set_variables(values: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def output_of(*command: str) -> str | None:
+    """Run a program of the system, return what it printed, None when it failed or is missing."""
+    try:
+        child = subprocess.run(  # noqa: S603 - fixed commands, no shell
+            command, capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return child.stdout

@@ -9,9 +9,10 @@ product and a bias. Can the normalization of one library run inside the other? W
 which kernel is responsible?
 
 **Prediction.** In float32, ``MatMul`` is responsible, with or without TF32: it adds many terms, and
-each library adds them in its own order. In 16 bits, a swap of kernels changes less than 5% of the
-outputs, by at most 2 :term:`ulp`. There, a :term:`session` is closer to float64 than its kernels
-run one by one, and running a session changes the outputs more than any swap of kernels.
+each library adds them in its own order, which changes a sum (:ref:`l-plot-parallelized-reduction`).
+In 16 bits, a swap of kernels changes less than 5% of the outputs, by at most 2 :term:`ulp`. There,
+a :term:`session` is closer to float64 than its kernels run one by one, and running a session
+changes the outputs more than any swap of kernels.
 """
 
 # sphinx_gallery_tags = ["accuracy", "LayerNormalization", "MatMul", "float16"]
@@ -23,7 +24,7 @@ from pandas import DataFrame, MultiIndex, concat
 import ortmeter
 from ortmeter.discrepancy.bounds import layer_norm_error_bound, matmul_error_bound
 from ortmeter.dtypes import numpy_dtype, unit_roundoff
-from ortmeter.plotting import error_plot
+from ortmeter.plotting.axes import add_legend, finish_rows, new_axes, series_style
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.models import layer_norm_matmul
 from ortmeter.study import Finding, Param, Study, enumerate_items, show, table
@@ -58,6 +59,7 @@ session = ortmeter.make_session(model, provider=provider)
 got = run_session(session, feeds)["Z"]
 exact = ortmeter.Evaluator(ortmeter.to_float64(model))
 norm, expected = exact.run(["normalized", "Z"], {"X": feeds["X"].astype(np.float64)})
+print(f"onnxruntime: {ortmeter.string_type(got)}")
 print(f"onnxruntime beside float64: {ortmeter.max_diff(expected, got)}")
 
 # %%
@@ -65,13 +67,14 @@ print(f"onnxruntime beside float64: {ortmeter.max_diff(expected, got)}")
 # but for those that onnxruntime (*ort*) replaces. What does another normalization change in torch?
 
 
-def run_kernels(model, feeds, replaced, *, tf32=False):
-    evaluator = ortmeter.Evaluator(model, replaced, sources=("torch",), device=provider, tf32=tf32)
+def run_kernels(model, feeds, replaced, *, tf32=False, where=provider):
+    evaluator = ortmeter.Evaluator(model, replaced, sources=("torch",), device=where, tf32=tf32)
     return evaluator.run(None, feeds)[0]
 
 
 of_torch = run_kernels(model, feeds, {})
 swapped = run_kernels(model, feeds, {"LayerNormalization": "ort"})
+print(f"torch: {ortmeter.string_type(of_torch)}")
 print(f"torch beside float64: {ortmeter.max_diff(expected, of_torch)}")
 print(f"LayerNormalization of onnxruntime in torch: {ortmeter.max_diff(of_torch, swapped)}")
 
@@ -84,8 +87,8 @@ print(f"LayerNormalization of onnxruntime in torch: {ortmeter.max_diff(of_torch,
 # also run a second time.
 
 
-def run_whole(model, feeds, optimization, *, tf32=False):
-    options = {"provider": provider, "optimization": optimization, "tf32": tf32}
+def run_whole(model, feeds, optimization, *, tf32=False, where=provider):
+    options = {"provider": where, "optimization": optimization, "tf32": tf32}
     return run_session(ortmeter.make_session(model, **options), feeds)["Z"]
 
 
@@ -153,14 +156,15 @@ PAIRS += [("ort kernels", name) for name in ("ort MatMul", "ort kernels, again")
 def measure_distance(expected, got):
     diff = ortmeter.max_diff(expected, got)
     counts = {f"> {limit:g}": diff.histogram[limit] for limit in (0, 1e-4, 1e-3, 0.01, 0.1, 1)}
-    return {"largest": diff.abs, "mean": diff.mean_abs, "sum": diff.sum, "n": diff.n} | counts
+    sizes = {"largest": diff.abs, "relative": diff.rel, "mean": diff.mean_abs, "sum": diff.sum}
+    return {**sizes, "n": diff.n, **counts}
 
 
 # %%
 # How a case runs, on all kernels:
 
 
-def measure_case(kind, weights):
+def measure_case(kind, weights, where=provider, wide=wide):
     dtype = numpy_dtype(kind.partition(" ")[0])
     model, x = layer_norm_matmul(args.features, weights=weights, dtype=dtype), wide.astype(dtype)
     exact = ortmeter.Evaluator(ortmeter.to_float64(model))
@@ -173,7 +177,7 @@ def measure_case(kind, weights):
     for name, (run, setting, library) in RUNS.items():
         tf32 = library in TF32[kind]
         try:
-            got = results[name] = run(model, {"X": x}, setting, tf32=tf32)
+            got = results[name] = run(model, {"X": x}, setting, tf32=tf32, where=where)
         except ortmeter.errors.ModelError:  # onnxruntime has no kernel of this type
             assert kind == "bfloat16", f"{name} does not run {kind}"
             continue
@@ -187,12 +191,21 @@ def measure_case(kind, weights):
 
 
 # %%
+# On CUDA, the cases without TF32 also run on the CPU, with two sequences.
 
-cases = [(kind, weights) for kind in TF32 for weights in ("positive", "centred")]
-measured = [measure_case(*case) for case in study.follow(cases, "cases")]
-outputs, distances = (concat(frames, ignore_index=True) for frames in zip(*measured, strict=True))
+
+def measure_all(kinds, *place):
+    cases = [(kind, weights) for kind in kinds for weights in ("positive", "centred")]
+    measured = [measure_case(*case, *place) for case in study.follow(cases, "cases")]
+    return [concat(frames, ignore_index=True) for frames in zip(*measured, strict=True)]
+
+
+outputs, distances = measure_all(TF32)
 legend = f"{batch} x {args.length} x {args.features} on {provider.label}"
 study.keep(legend, outputs=outputs, distances=distances)
+if provider.name == "cuda":
+    kinds = [kind for kind, libraries in TF32.items() if not libraries]
+    study.keep(cpu_distances=measure_all(kinds, "cpu", wide[:2])[1])
 
 # %%
 # The table has the largest errors of torch and of a session, their bound, and the largest
@@ -219,6 +232,27 @@ def errors(data):
 
 
 study.show(errors)
+
+# %%
+# As the original page has it, in absolute value: on a machine with CUDA, each type has the rows of
+# the CPU, then those of CUDA. *Relative* is the largest relative difference: for centred weights,
+# some outputs are close to zero. *> 0.1* counts the outputs that differ by more than 0.1.
+
+
+def by_provider(data):
+    """Return the distances, after those on the CPU where the page runs on CUDA."""
+    here = data.legend.rpartition(" ")[2]
+    frames = {"CPU": getattr(data, "cpu_distances", None), here: data.distances}
+    return concat(frames, names=["provider"]).set_index(CASE, append=True).droplevel(1)
+
+
+def libraries(data):
+    """Distance from torch to a session of onnxruntime"""
+    pairs = by_provider(data).query("expected == 'torch' and got == 'session'")
+    return pairs.reindex(columns=["largest", "relative", "mean", "> 0.1"])
+
+
+study.show(libraries)
 
 # %%
 # What does an exchange change?
@@ -270,19 +304,33 @@ study.show(exchanges)
 # few outputs change. A session may compute several nodes in float32 between two ``Cast``, which
 # saves roundings. It knows its weights in advance, and may choose another kernel for the product.
 #
-# In the plot, torch runs with one kernel of onnxruntime: how far are its outputs from those of
-# torch, and of a session of onnxruntime?
+# A *mixture* is torch with one kernel of onnxruntime: how far are its outputs from those of torch,
+# and of a session of onnxruntime? Where the distance is zero, the kernel of the other library makes
+# no difference.
+
+
+def mixtures(data):
+    """Largest distance from a mixture to each library"""
+    rows = by_provider(data).query("expected in ['torch', 'session'] and got in @SWAPS[:2]")
+    index = ["got", *rows.index.names]
+    return rows.pivot_table("largest", index, "expected", sort=False).add_prefix("to ")
+
+
+study.show(mixtures)
+
+# %%
+# The plot has them in ulp, without TF32.
 
 
 def swaps(data):
-    table = data.distances.query("expected in ['torch', 'session'] and got in @SWAPS[:2]")
-    table = table.assign(
-        case=table["got"].str.removeprefix("ort ") + " " + table["type"] + " " + table["weights"],
-        candidate="to " + table["expected"].replace("session", "onnxruntime"),
-        error=table["mean"] / table["unit"],
-    )
-    told = {"what": "mean distance", "unit": "ulp of the largest output", "caption": data.legend}
-    return error_plot(table, title="One kernel swapped in torch", **told)
+    unit = by_provider(data).groupby(level=["provider", *CASE])["unit"].max()
+    table = mixtures(data).query("not type.str.contains('TF32')")
+    ulps = table.div(unit, axis="index").reindex(table.index)
+    colors = [series_style(rank)["color"] for rank in range(2)]
+    ax = ulps.plot.barh(ax=new_axes(0.35 * len(ulps) + 1.4), color=colors, legend=False)
+    ax.set(xlabel="largest distance (ulp of the largest output), lower is better", ylabel="mixture")
+    add_legend(ax, [*ulps])
+    return finish_rows(ax, [*map(" ".join, ulps.index)], "Mixtures of kernels", data.legend)
 
 
 study.show(swaps)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.providers import resolve_provider
 from ortmeter.runtime.sessions import MAX_THREADS
 
 # Argument in Python -> option of KEY=VALUE.
@@ -53,8 +54,9 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
 
 def describe_session(options: Namespace) -> str:
     """Write the settings of the sessions, those that nobody asked for too."""
-    plain = ("provider", "optimization", "threads", "spinning")
-    given = [f"{name}={getattr(options, name)}" for name in plain]
+    provider = resolve_provider("auto") if options.provider == "auto" else options.provider
+    plain = ("optimization", "threads", "spinning")
+    given = [f"provider={provider}", *(f"{name}={getattr(options, name)}" for name in plain)]
     return ", ".join([*given, *(text for name in _PAIRS for text in getattr(options, name))])
 
 

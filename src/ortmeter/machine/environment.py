@@ -5,13 +5,13 @@ import html
 import importlib.metadata
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ortmeter.child import output_of
 from ortmeter.dated import Fact, read_facts
 from ortmeter.runtime.cpu import cpu_info, processor, usable_cores
 from ortmeter.runtime.providers import probe_providers
@@ -194,7 +194,7 @@ def _onnxruntime_build() -> str:
 
 
 def _gpus() -> tuple[Gpu, ...]:
-    listing = _output(
+    listing = output_of(
         "nvidia-smi",
         "--query-gpu=name,memory.total,driver_version",
         "--format=csv,noheader,nounits",
@@ -229,19 +229,8 @@ def _git_commit() -> str | None:
 
 
 def _first_line(*command: str) -> str | None:
-    lines = (_output(*command) or "").splitlines()
+    lines = (output_of(*command) or "").splitlines()
     return lines[0].strip() if lines else None
-
-
-def _output(*command: str) -> str | None:
-    """Run a program of the system, return what it printed, None when it failed or is missing."""
-    try:
-        child = subprocess.run(  # noqa: S603 - fixed commands, no shell
-            command, capture_output=True, text=True, timeout=20, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return child.stdout
 
 
 def _join(pairs: Mapping[str, object]) -> str:

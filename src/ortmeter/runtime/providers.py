@@ -6,10 +6,11 @@ import functools
 import importlib.util
 import io
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortmeter.child import Child, ChildError
+from ortmeter.child import Child, ChildError, output_of
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 
 __all__ = ["Provider", "probe_providers", "resolve_provider", "usable_providers"]
@@ -104,8 +105,7 @@ def usable_providers() -> tuple[str, ...]:
     >>> "cpu" in usable_providers()
     True
     """
-    reasons = probe_providers()
-    return tuple(name for name in ("cuda", "cpu") if not reasons[name])
+    return tuple(name for name in ("cuda", "cpu") if not probe_providers()[name])
 
 
 def resolve_provider(provider: str | Provider) -> Provider:
@@ -114,15 +114,17 @@ def resolve_provider(provider: str | Provider) -> Provider:
     Parameters
     ----------
     provider : str or Provider
-        ``auto`` (CUDA if it works, else CPU), ``cpu``, ``cuda`` or ``cuda:1``. A `Provider` is
-        returned as it is.
+        ``auto``, ``cpu``, ``cuda`` or ``cuda:1``. ``auto`` is CUDA if it works, and the CPU on a
+        machine without a GPU, or with the CPU wheel: a warning tells then that there is a GPU. A
+        `Provider` is returned as it is.
 
     Raises
     ------
     InvalidArgumentError
         The name is not known.
     ProviderUnavailableError
-        CUDA was requested and does not work; the message gives the reason.
+        CUDA does not work, and was requested, or the GPU wheel is installed and ``nvidia-smi -L``
+        lists a GPU; the message gives the reason.
 
     Examples
     --------
@@ -131,17 +133,32 @@ def resolve_provider(provider: str | Provider) -> Provider:
     """
     if isinstance(provider, Provider):
         return provider
-    if isinstance(provider, str) and provider == "auto":
-        provider = next(iter(usable_providers()), "cpu")
-    asked = Provider.parse(provider)
+    is_auto = isinstance(provider, str) and provider == "auto"
+    asked = Provider.parse("cuda" if is_auto else provider)
     # The probe costs a child process: whoever asks for the CPU does not need it.
-    if asked.name != "cpu" and (reason := probe_providers()[asked.name]):
-        raise ProviderUnavailableError(
-            f"provider={provider!r} does not work on this machine: {reason}. It needs a GPU with "
-            'its driver (nvidia-smi -L lists it) and pip install "ortmeter[gpu]", without the CPU '
-            "wheel onnxruntime. Accepted otherwise: provider='cpu' or 'auto'"
-        )
-    return asked
+    if asked.name == "cpu" or not (reason := probe_providers()[asked.name]):
+        return asked
+    if is_auto and (reason == NO_CUDA or probe_providers()["cpu"] or not _lists_gpu()):
+        _warn_of_cpu_wheel(reason)
+        return Provider("cpu")
+    raise ProviderUnavailableError(
+        f"provider={provider!r}: CUDA does not work on this machine: {reason}. It needs a GPU with "
+        'its driver (nvidia-smi -L lists it) and pip install "ortmeter[gpu]", without the CPU '
+        "wheel onnxruntime. To run on the CPU: make PROVIDER=cpu, --provider cpu, or provider='cpu'"
+    )
+
+
+@functools.cache
+def _lists_gpu() -> bool:
+    """Ask the driver, as the Makefile does: CUDA that fails does not mean that there is no GPU."""
+    return output_of("nvidia-smi", "-L") is not None
+
+
+@functools.cache
+def _warn_of_cpu_wheel(reason: str) -> None:
+    if reason == NO_CUDA and _lists_gpu():
+        text = "the CPU runs everything. To use the GPU: pip install ortmeter[gpu], not onnxruntime"
+        warnings.warn(f"nvidia-smi -L lists a GPU, but {NO_CUDA}: {text}", stacklevel=3)
 
 
 def load_cuda_libraries() -> str:

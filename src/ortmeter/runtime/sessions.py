@@ -176,14 +176,16 @@ def session_provider(session: "onnxruntime.InferenceSession") -> Provider:
 
 
 def optimized_model(
-    model: ModelLike, *, provider: str | Provider = "auto", **options: Any
+    model: ModelLike, *, path: str | os.PathLike[str] | None = None, **options: Any
 ) -> onnx.ModelProto:
     """Return the graph that ONNX Runtime executes after its optimizations.
 
     Parameters
     ----------
-    model, provider, **options
+    model, **options
         As in :func:`make_session`.
+    path : path, optional
+        Where it is saved too.
 
     Returns
     -------
@@ -208,8 +210,8 @@ def optimized_model(
     # current folder for a model in memory.
     folder = Path(model).parent if is_path(model) else Path()
     with tempfile.TemporaryDirectory() as temporary:
-        file = Path(temporary) / "optimized.onnx"
-        make_session(model, provider=provider, **options, optimized_path=file)
+        file = Path(path or Path(temporary) / "optimized.onnx")
+        make_session(model, **options, optimized_path=file)
         return load_model(file, external_folder=folder)
 
 
