@@ -122,7 +122,7 @@ class Record:
         Returns
         -------
         Record
-            With these builds as :attr:`before`.
+            With these builds as ``before``.
         """
         same = [other for other in builds if other.date < self.date and other.is_build_of(self)]
         before = sorted(same, key=lambda other: other.date, reverse=True)

@@ -279,7 +279,7 @@ class Comparison(_Measured, Mapping[str, Measurement]):
     ----------
     before : sequence of Comparison
         Measurements of the same candidates in other builds, which speedups count, see
-        :func:`~ortmeter.timing.comparison.join_builds`.
+        ``timing.comparison.join_builds``.
     between : float
         Variance of the logarithm of a ratio between these builds.
 
