@@ -271,6 +271,8 @@ LEVEL = 1 - 0.02 / (GRAPHS * (GRAPHS - 1))  # the best and the worst are one pai
 SETTING = """from ortmeter.einsum import optimize_einsum
 model = optimize_einsum("bsnh,btnh->bnts", (1, 128, 12, 64), (1, 128, 12, 64)).model"""
 
+# %%
+
 
 def answer(data, say, gap):
     names = data.chosen["chosen"].replace(EINSUM, data.roles["decomposed"])
