@@ -192,8 +192,8 @@ def make_candidate(name, batch, function):
 # %%
 
 groups = {b: {n: make_candidate(n, b, f) for n, f in own.items()} for b, own in functions.items()}
-rounds = {"processes": args.processes, "repeat": 50, "precision": None, "budget_s": 60.0}
-results = ortmeter.measure_each(groups, axis="batch", sync=device, **rounds)
+rounds = {"processes": args.processes, "repeat": 50, "precision": None, "sync": device}
+results = ortmeter.measure_each(groups, axis="batch", budget_s=30.0 * args.processes, **rounds)
 sizes = f"{args.features} features, hidden {args.hidden}"
 legend = f"{sizes}, float32 on {provider.label}, threads={args.threads}, TF32 off"
 study.keep(legend, results=results, left_out=left_out, provider=provider.label)

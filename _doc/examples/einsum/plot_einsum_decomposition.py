@@ -153,10 +153,9 @@ def make_group(models, threads, operands):
 
 groups = {}
 for threads, search in searches.items():
-    few = {EINSUM, PERMUTED, *orders.values(), search.best.name}
     found = models | {c.name: c.model for c in search.candidates}
-    kept = {name: model for name, model in found.items() if threads == 1 or name in few}
-    groups[threads] = make_group(kept, threads, operands)
+    kept = found if threads == 1 else {EINSUM, PERMUTED, *orders.values(), search.best.name}
+    groups[threads] = make_group({k: found[k] for k in found if k in kept}, threads, operands)
 shape = {"equation": EQUATION, "size": args.size}
 groups[1] |= {k: ortmeter.function_candidate(build_call, way=w, **shape) for k, w in WAYS.items()}
 
