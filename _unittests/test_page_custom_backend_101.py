@@ -120,7 +120,7 @@ def test_every_level_is_checked_and_leaves_fewer_nodes(ran):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["scale", "up.bias", "up.weight", "down.weight", "down.bias"])
 def test_weights_of_eleven_bits_are_out_of_tolerance(ran, name):
-    rounded = torch.nn.Sequential(*(ran["Block"](16, 32) for _ in range(2)))
+    rounded = ran["make_model"](16, 32, "cpu")
     weights = ran["model"].state_dict()
     for key, weight in weights.items():
         if key.endswith(name):
@@ -133,6 +133,23 @@ def test_weights_of_eleven_bits_are_out_of_tolerance(ran, name):
     functions = {"eager": lambda: ran["model"](x), "rounded": lambda: rounded(x)}
     with pytest.raises(AssertionError, match="rounded is outside of its tolerance"):
         list(ran["check"](batch, functions))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["eager", OURS])
+def test_the_calls_are_measured_again_in_fresh_processes(ran, name):
+    # The model, its weights and its outputs are those of the page.
+    batch = min(ran["inputs"])
+    scope = {"__name__": "fresh"}
+    exec(ran["source"], scope)  # noqa: S102 - the source that a process gets
+    shape = {"features": 16, "hidden": 32, "device": "cpu"}
+    call = scope["build_call"](name, batch, 1, **shape)
+    (x,) = call.args
+    assert x.shape == (batch, 16)
+    torch.testing.assert_close(call(), ran["model"](x))
+    candidates = {name: ran["make_candidate"](name, batch, ran["functions"][batch][name])}
+    found = ortmeter.measure(candidates, processes=2, repeat=2, warmup=1, precision=None)
+    assert found[name].seconds.shape == (2, 2)
 
 
 @pytest.mark.slow

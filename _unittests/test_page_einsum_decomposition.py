@@ -114,7 +114,7 @@ def test_what_2021_claimed_is_found_by_its_topic(page):
     found = verdicts(conclude(page, group(1.0, written=4.0), group(2.0, written=1.0)))
     assert found["decomposed after search"] == ["faster", "negligible"]
     assert found["decomposed as written"] == ["slower", "faster"]
-    assert found["most of the speed"] == ["wrong", "undecided"]
+    assert found["fused speed"] == ["wrong", "undecided"]
     # The graph that the search chose is compared; decompose_einsum where it chose Einsum.
     both = (group(4.0), group(4.0, **{FUSED: 1.0}))
     found = conclude(page, *both, chosen=["Einsum", FUSED])
@@ -138,7 +138,7 @@ def test_what_2021_claimed_is_found_by_its_topic(page):
 def test_a_fused_product_is_judged_by_number_of_threads(page, medians, chosen, count, verdict):
     groups = group(), group(medians[0], **{FUSED: medians[1]})
     found = conclude(page, *groups, chosen=["order fast", chosen], best=(10, 60, count))
-    (first, second) = (c for c in found.claims if c.topic == "most of the speed")
+    (first, second) = (c for c in found.claims if c.topic == "fused speed")
     assert [first.where, second.where] == [{"threads": 1}, {"threads": 2}]
     assert (first.verdict, second.verdict) == ("undecided" if count else "wrong", verdict)
 

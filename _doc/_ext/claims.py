@@ -57,7 +57,7 @@ ORIGINALS = (
     Original(
         "a product fused with a transposition explains why it is faster",
         "plot_einsum_decomposition",
-        "most of the speed",
+        "fused speed",
     ),
     Original(
         "discrepancies are significant, higher for float16",

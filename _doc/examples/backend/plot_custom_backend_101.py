@@ -18,6 +18,7 @@ rewriting the graph changes little.
 
 import functools
 import gc
+import inspect
 import itertools
 import time
 import warnings
@@ -32,7 +33,7 @@ import ortmeter
 from ortmeter.backend import OrtBackend, float64_reference
 from ortmeter.plotting import speedup_plot
 from ortmeter.study import Param, Speedups, Study, show, table, to_frame
-from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing import Candidate, Comparison, Measurement, SpawnSpec
 
 study = Study(
     "plot_custom_backend_101",
@@ -42,8 +43,8 @@ study = Study(
     hidden=Param(512, fast=32, minimum=1, help="length of a row inside a block"),
     inductor=Param(True, fast=False, help="compare with inductor, which needs a compiler"),
     threads=Param(1, minimum=1, help="threads of torch and of onnxruntime"),
-    budget=Param(7.0, fast=1.0, full=15.0, help="seconds for the calls, then again for the graphs"),
-    processes=Param(5, fast=1, full=10, minimum=1, help="fresh processes for the graphs, at least"),
+    budget=Param(6.0, fast=1.0, full=15.0, help="seconds for the graphs"),
+    processes=Param(4, fast=1, full=10, minimum=1, help="fresh processes; more for the graphs"),
     compilations=Param(2, fast=1, full=3, minimum=1, help="samples of a compilation"),
 )
 args, provider = study.args, study.provider
@@ -51,7 +52,6 @@ device = str(provider)
 threads_before = torch.get_num_threads()
 torch.set_num_threads(args.threads)
 torch.set_float32_matmul_precision("highest")  # no TF32
-torch.manual_seed(0)
 rng = np.random.default_rng(0)
 
 # %%
@@ -64,22 +64,27 @@ rng = np.random.default_rng(0)
 # operations.
 
 
-class Block(torch.nn.Module):
-    """A normalization, then a perceptron, added to the input."""
+def make_model(features, hidden, device):
+    import torch  # a fresh process calls this function
 
-    def __init__(self, features, hidden):
-        super().__init__()
-        self.scale = torch.nn.Parameter(0.5 + torch.rand(features))
-        self.up = torch.nn.Linear(features, hidden)
-        self.down = torch.nn.Linear(hidden, features)
+    class Block(torch.nn.Module):
+        """A normalization, then a perceptron, added to the input."""
 
-    def forward(self, x):
-        norm = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
-        return x + self.down(torch.relu(self.up(norm)))
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(0.5 + torch.rand(features))
+            self.up = torch.nn.Linear(features, hidden)
+            self.down = torch.nn.Linear(hidden, features)
+
+        def forward(self, x):
+            norm = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
+            return x + self.down(torch.relu(self.up(norm)))
+
+    torch.manual_seed(0)
+    return torch.nn.Sequential(Block(), Block()).eval().requires_grad_(False).to(device)
 
 
-blocks = (Block(args.features, args.hidden) for _ in range(2))
-model = torch.nn.Sequential(*blocks).eval().requires_grad_(False).to(device)
+model = make_model(args.features, args.hidden, device)
 drawn = {batch: rng.standard_normal((batch, args.features), np.float32) for batch in args.batch}
 inputs = {batch: torch.from_numpy(values).to(device) for batch, values in drawn.items()}
 first = inputs[args.batch[0]]
@@ -160,10 +165,35 @@ show(table(errors, f"Error against float64, {provider.label}"))
 # How long does a call take?
 # --------------------------
 #
-# A call takes a tensor on the device and returns one there. Candidates are timed in turn. The grey
-# band is 5% around eager.
+# A call takes a tensor on the device and returns one there. Candidates are timed in turn, in fresh
+# processes, which get the source of the functions that make the model and compile it. The grey band
+# is 5% around eager.
 
-results = ortmeter.measure_each(functions, axis="batch", budget_s=args.budget, sync=device)
+
+def build_call(name, batch, threads, **shape):
+    torch.set_num_threads(threads)
+    model, x = make_model(**shape), torch.randn(batch, shape["features"]).to(shape["device"])
+    own = OrtBackend(name, provider=shape["device"], fallback=False) if name in LEVELS else name
+    return functools.partial(compile_and_call(model, own, x) if name != "eager" else model, x)
+
+
+imports = "import functools, warnings, torch\nfrom torch._dynamo import config as dynamo_config\n"
+imports += f"from ortmeter.backend import OrtBackend\nLEVELS = {LEVELS}\n"
+source = imports + "\n".join(map(inspect.getsource, (make_model, compile_and_call, build_call)))
+
+
+def make_candidate(name, batch, function):
+    shape = {"features": args.features, "hidden": args.hidden, "device": device}
+    asked = {"name": name, "batch": batch, "threads": args.threads, **shape}
+    spec = SpawnSpec("source", {"text": source, "name": "build_call", "arguments": asked})
+    return Candidate(function, spawn_spec=lambda _folder: spec)
+
+
+# %%
+
+groups = {b: {n: make_candidate(n, b, f) for n, f in own.items()} for b, own in functions.items()}
+rounds = {"processes": args.processes, "repeat": 50, "precision": None, "sync": device}
+results = ortmeter.measure_each(groups, axis="batch", budget_s=30.0 * args.processes, **rounds)
 sizes = f"{args.features} features, hidden {args.hidden}"
 legend = f"{sizes}, float32 on {provider.label}, threads={args.threads}, TF32 off"
 study.keep(legend, results=results, left_out=left_out, provider=provider.label)
@@ -312,12 +342,9 @@ small = torch.ones(8, 16, device=device)
 compile_and_call(torch.relu, keep_graph, small)
 torch.compiler.reset()
 backend = OrtBackend(provider=device, fallback=False)
-ways = {
-    EAGER: torch.relu,
-    RETURNED: backend(received[-1], [small]),
-    GUARDED: compile_and_call(torch.relu, backend, small),
-    UNCHANGED: compile_and_call(torch.relu, "eager", small),
-}
+ways = {EAGER: torch.relu, RETURNED: backend(received[-1], [small])}
+for name, guarded in {GUARDED: backend, UNCHANGED: "eager"}.items():
+    ways[name] = compile_and_call(torch.relu, guarded, small)
 assert torch.equal(ways[GUARDED](small), torch.relu(small))
 
 calls = {name: functools.partial(function, small) for name, function in ways.items()}

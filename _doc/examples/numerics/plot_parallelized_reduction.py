@@ -324,11 +324,8 @@ def spread_of_sum(values, rows, summation):
     return counts if counts["overflows"] else counts | row
 
 
-sums = [
-    key | {"candidate": name} | spread_of_sum(values, values[positions], name)
-    for key, values, positions in draw(args.config, args.orders)
-    for name in SUMMATIONS
-]
+cases = [(*case, name) for case in draw(args.config, args.orders) for name in SUMMATIONS]
+sums = [k | {"candidate": n} | spread_of_sum(values, values[p], n) for k, values, p, n in cases]
 study.keep(sums=DataFrame(sums))
 
 # %%

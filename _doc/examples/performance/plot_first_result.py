@@ -226,11 +226,9 @@ def gains(data, model, phase):
 
 def speedups(data):
     """Speedups over the plain start"""
-    rows = {
-        (model, way): {p: gains(data, model, p)[way].interval for p in (RESULT, "session", STEADY)}
-        for model in (data.largest, TOKENS, CNN)
-        for way in gains(data, model, RESULT)
-    }
+    models, parts = (data.largest, TOKENS, CNN), (RESULT, "session", STEADY)
+    pairs = [(model, way) for model in models for way in gains(data, model, RESULT)]
+    rows = {(m, way): {p: gains(data, m, p)[way].interval for p in parts} for m, way in pairs}
     return to_frame(rows, "model", "way")
 
 
@@ -368,8 +366,9 @@ def advise(data, say, best):
         ways = select(data, data.largest)
         packing = ways.typical(PLAIN, RESULT).value - ways.typical(UNPACKED, RESULT).value
         _, calls, interval = ways.times[STEADY].repaid(UNPACKED, {PLAIN: packing}).loc[PLAIN]
-        text = "Runs that repay the packing of weights, if it takes {ms:.3g} ms: {n} {ends}"
-        say.note(text, ms=1e3 * packing, n=calls, ends=interval)
+        say.note(
+            "Runs that repay {s:.2g} s of packing: {n} {ends}", s=packing, n=calls, ends=interval
+        )
 
 
 # %%

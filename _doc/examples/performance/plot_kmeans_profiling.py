@@ -138,9 +138,7 @@ show(table(to_frame(rows, "library", "features"), f"Distances against float64, {
 
 levels = {"as written": {"optimization": "none"}, "optimized": {"optimization": "all"}}
 runs = args.runs - 1
-written, ran = profile_together(
-    levels, model=model, feeds={"X": X}, repeat=runs, **OPTIONS
-).values()
+plain, ran = profile_together(levels, model=model, feeds={"X": X}, repeat=runs, **OPTIONS).values()
 ortmeter.draw_model(ran.model, title="KMeans, share of the time", notes=profile_notes(ran))
 
 # %%
@@ -154,7 +152,7 @@ def find_useless(model):
     return [n.name for n in model.graph.node if n.op_type == "Mul" and zeros & set(n.input)]
 
 
-check = written.compare(ran)
+check = plain.compare(ran)
 fresh = {"processes": 2 * args.processes, "repeat": max(runs // 2, 2)}
 models = {args.features: (model, X), args.wide: (wide_model, wide_points)}
 variants = {features: SessionSpec(m, {"X": x}, OPTIONS) for features, (m, x) in models.items()}

@@ -298,13 +298,10 @@ def believe(table, say):
     lower = [ratio.below(1).outcomes[0] for ratio in ratios.values()]
     told = f"random: {ratios['random']}; lower in {lower.count(True)} of {len(lower)} sequences"
     say.believe("#22271", "memory is lower without the arena", Finding(tuple(lower), told))
-    text = "shrinking the arena has no effect in Python: after a large batch, as much is taken, and"
-    text += " as much is left once trimmed, within 10%"
+    text = "shrinking has no effect in Python: as much (10%) after a large batch, and once trimmed"
     both = table.assign(left=(table["trimmed"] - table["closed"]).clip(lower=0.1))  # MiB
     pair, limits = (SHRINKING, DEFAULT), (1 / NOTABLE, NOTABLE)
-    last, left = (
-        compare(both, name, pair, "one large").within(*limits) for name in ("last", "left")
-    )
+    last, left = (compare(both, x, pair, "one large").within(*limits) for x in ("last", "left"))
     say.believe("#23339", text, last & left)
     held = Finding((), "on CUDA only")
     if "as requested" in table.index.unique("candidate"):

@@ -118,9 +118,7 @@ def measure_sums():
     models = write_models(args.size, args.type)
     feeds = ortmeter.random_feeds(models["two Adds"], seed=0)
     shares = {name: check(model, feeds, options) for name, model in models.items()}
-    candidates = {
-        name: ortmeter.session_candidate(model, feeds, **options) for name, model in models.items()
-    }
+    candidates = {k: ortmeter.session_candidate(m, feeds, **options) for k, m in models.items()}
     measured = ortmeter.measure(candidates, repeat=args.repeat, precision=None, budget_s=10)
     study.keep(f"{args.type} on {study.provider.label}", measured=measured, shares=shares)
     study.conclude(conclude_sums)

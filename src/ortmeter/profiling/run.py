@@ -29,7 +29,6 @@ from ortmeter.runtime.settings import spins
 from ortmeter.timing import Comparison, Comparisons, Measurement, speedup
 from ortmeter.timing.candidates import SessionSpec, variant_from_files
 from ortmeter.timing.loop import collector_off
-from ortmeter.timing.statistics import PROCESSES
 
 # Rounds without and with recording: what fits in a second, within these bounds.
 _ROUNDS_S = 1.0
@@ -190,7 +189,7 @@ def profile_together(
 
 
 def measure_operators(
-    variants: Mapping[Any, SessionSpec], *, axis: str, processes: int = PROCESSES, repeat: int = 100
+    variants: Mapping[Any, SessionSpec], *, axis: str, processes: int, repeat: int = 100
 ) -> Comparisons:
     """Time the kernels of each operator of models, in fresh processes which record their runs.
 
@@ -227,9 +226,9 @@ def measure_operators(
         task = {"variants": asked, "repeat": repeat}
         found = [call(_operator_times, task) for _ in range(processes)]
     groups = {}
-    for key, turns in zip(variants, zip(*found, strict=True), strict=True):
-        times = {op: np.array([own[op] for own in turns]) for op in turns[0]}
-        groups[key] = Comparison(Measurement(op, own) for op, own in times.items())
+    for key, *own in zip(variants, *found, strict=True):
+        times = {op: np.array([turn[op] for turn in own]) for op in own[0]}
+        groups[key] = Comparison(itertools.starmap(Measurement, times.items()))
     return Comparisons(groups, axis)
 
 
@@ -237,9 +236,8 @@ def _operator_times(variants: list[Any], repeat: int) -> list[dict[str, list[flo
     """Profile each model: the part of the child."""
     asked = (variant_from_files(**own) for own in variants)
     ran = (profile(x.model, x.feeds, repeat=repeat, overhead=False, **x.settings) for x in asked)
-    kernels = (own.steady.groupby(["iteration", "op"], observed=True) for own in ran)
-    times = (1e-6 * own["self_duration"].sum().clip(lower=1) for own in kernels)
-    return [{str(op): t.tolist() for op, t in own.unstack().items()} for own in times]
+    tables = (own.steady.pivot_table("self_duration", "iteration", "op", "sum") for own in ran)
+    return [{str(op): t.tolist() for op, t in (1e-6 * x.clip(lower=1)).items()} for x in tables]
 
 
 def _profile(

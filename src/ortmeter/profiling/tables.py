@@ -98,7 +98,8 @@ def first_rows(events: pd.DataFrame, codes: Ints) -> pd.DataFrame:
 def _times(events: pd.DataFrame, codes: Ints, runs: pd.DataFrame) -> pd.DataFrame:
     """Statistics of the time of each number, in µs, over the steady runs."""
     index = pd.RangeIndex(int(codes.max(initial=-1)) + 1)
-    steady, first = _is_steady(events, runs), _is_first(events, runs)
+    steady, runs_of = _is_steady(events, runs), events["iteration"].to_numpy()
+    first = np.isin(runs_of, runs["iteration"].to_numpy()[:1])
     time, count = events["self_duration"], int(runs["steady"].sum())
     total = _sum(codes[steady], time[steady], len(index))
     per_run = _per_run(events, codes, steady, "self_duration").groupby(level=0)
@@ -126,10 +127,6 @@ def _per_run(
 
 def _is_steady(events: pd.DataFrame, runs: pd.DataFrame) -> npt.NDArray[np.bool_]:
     return np.isin(events["iteration"].to_numpy(), runs["iteration"].to_numpy()[runs["steady"]])
-
-
-def _is_first(events: pd.DataFrame, runs: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    return np.isin(events["iteration"].to_numpy(), runs["iteration"].to_numpy()[:1])
 
 
 def _sum(codes: Ints, values: "pd.Series[int]", count: int) -> Ints:

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import (
@@ -41,6 +42,7 @@ LEADS = {
 LABEL = 20
 _VERDICT = 16  # characters
 _FEWEST, _MOST = 2, 5  # bars
+_At: TypeAlias = Mapping[str, Scalar] | None
 
 
 @dataclass(frozen=True)
@@ -235,15 +237,9 @@ class Writer:
         self._slots["small_print"] = render(text, values)
 
     def predict(
-        self,
-        text: str,
-        finding: Finding,
-        *,
-        topic: str = "",
-        where: Mapping[str, Scalar] | None = None,
-        **values: Scalar,
+        self, text: str, finding: Finding, *, topic: str = "", where: _At = None, **values: Scalar
     ) -> None:
-        """Judge a prediction, where it holds; what decides follows in parentheses."""
+        """Judge a prediction, at its place; what decides follows in parentheses."""
         judged = finding.verdict, finding.evidence
         self._predictions.append(Prediction(text, *judged, values, where or {}, topic))
 

@@ -83,19 +83,9 @@ def bench(
     >>> list(found)
     ['optimization=none', 'optimization=all']
     """
-    variants = model_variants(
-        models,
-        feeds,
-        provider=provider,
-        optimization=optimization,
-        threads=threads,
-        spinning=spinning,
-        session_options=session_options,
-        session_config=session_config,
-        provider_options=provider_options,
-        run_config=run_config,
-    )
-    return measure_variants(variants, **options)
+    given = dict(locals())
+    del given["options"]
+    return measure_variants(model_variants(**given), **options)
 
 
 def measure_variants(

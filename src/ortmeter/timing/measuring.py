@@ -99,21 +99,8 @@ def measure(
     >>> results["sum"].repeat, results.stopped
     (3, 'repeat')
     """
-    found = measure_each(
-        {"": candidates},
-        axis="",
-        repeat=repeat,
-        warmup=warmup,
-        precision=precision,
-        budget_s=budget_s,
-        processes=processes,
-        isolated=isolated,
-        sync=sync,
-        seed=seed,
-        reference_workload=reference_workload,
-        timer=timer,
-    )
-    return found[""]
+    given = dict(locals())
+    return measure_each({"": given.pop("candidates")}, axis="", **given)[""]
 
 
 def measure_each(
