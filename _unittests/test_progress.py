@@ -103,3 +103,23 @@ def test_a_loop_is_followed_until_it_stops(clock, caplog):
             break
     assert seen == [("a", 1), ("b", 2)]
     assert [record.getMessage() for record in caplog.records] == ["1 of 3 cases"]
+
+
+HALF = """
+import time
+from ortmeter import progress
+progress._SHOW_AFTER_S = 0
+bar = progress.progress_bar("rounds", total=3)
+time.sleep(0.15)
+bar.update(2);
+"""
+
+
+def test_a_kernel_of_a_notebook_shows_the_bar_and_then_clears_it():
+    nbformat = pytest.importorskip("nbformat")
+    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, (HALF, LOOP))])
+    pytest.importorskip("nbclient").NotebookClient(notebook, timeout=60).execute()
+    (shown,), (cleared, printed) = (cell["outputs"] for cell in notebook.cells)
+    assert "rounds:  67%" in shown["text"]
+    assert (cleared["name"], cleared["text"].strip()) == ("stderr", "")
+    assert printed["text"] == "done\n"
