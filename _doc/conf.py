@@ -88,6 +88,7 @@ html_sidebars = {
 }
 html_theme_options = {
     "navbar_align": "left",
+    "header_links_before_dropdown": 6,
     "navigation_with_keys": False,
     "show_toc_level": 2,
     "secondary_sidebar_items": {"**": ["page-toc", "sg_download_links"], "index": []},

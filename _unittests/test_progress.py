@@ -103,3 +103,28 @@ def test_a_loop_is_followed_until_it_stops(clock, caplog):
             break
     assert seen == [("a", 1), ("b", 2)]
     assert [record.getMessage() for record in caplog.records] == ["1 of 3 cases"]
+
+
+HALF = """
+import time
+from ortmeter import progress
+progress._SHOW_AFTER_S = 0
+bar = progress.progress_bar("rounds", total=3)
+time.sleep(0.15)
+bar.update(2)
+print()
+"""
+
+
+def test_a_kernel_of_a_notebook_shows_the_bar_and_then_clears_it():
+    nbformat = pytest.importorskip("nbformat")
+    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, (LOOP, HALF))])
+    pytest.importorskip("nbclient").NotebookClient(notebook, timeout=60).execute()
+    streams = [{"stderr": "", "stdout": ""} for _ in notebook.cells]
+    for stream, cell in zip(streams, notebook.cells, strict=True):
+        for output in cell["outputs"]:
+            stream[output["name"]] += output["text"]
+    cleared, shown = streams
+    assert "rounds:  67%" in shown["stderr"]
+    assert not cleared["stderr"].rsplit("\r", 2)[-2].strip()
+    assert cleared["stdout"] == "done\n"

@@ -20,7 +20,8 @@ def run_blocks(app: Sphinx, doctree: nodes.document) -> None:
     names: dict[str, Any] = {}
     for block in blocks:
         if printed := run_code(block.astext(), names):
-            shown = nodes.literal_block(printed, printed, language="none", classes=["sentences"])
+            classes = [] if "\n" in printed else ["sentences"]  # a table has columns to keep
+            shown = nodes.literal_block(printed, printed, language="none", classes=classes)
             block.parent.insert(block.parent.index(block) + 1, shown)
 
 

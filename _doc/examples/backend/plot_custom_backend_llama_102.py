@@ -307,10 +307,10 @@ def sum_kernels(operators):
 
 
 # One after the other: the sessions of a large model do not fit in memory together.
-profiles = {n: ortmeter.profile(**v, repeat=12, overhead=False) for n, v in variants.items()}
-operators = {level: ran.by_operator() for level, ran in profiles.items()}
+found = {n: ortmeter.profile(**v, repeat=12 // batch, overhead=False) for n, v in variants.items()}
+operators = {level: ran.by_operator() for level, ran in found.items()}
 sums = DataFrame({"level": level, **sum_kernels(ran)} for level, ran in operators.items())
-study.keep(kernels=sums, launches=any(ran.devices for ran in profiles.values()))
+study.keep(kernels=sums, launches=any(ran.devices for ran in found.values()))
 
 
 def kernels(data):
