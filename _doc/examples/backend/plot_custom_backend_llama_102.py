@@ -358,7 +358,7 @@ assert (len(lengths.graphs), len(parts.graphs)) == (1, 2)
 shrink, x = torch.nn.functional.tanhshrink, torch.randn(64, 64, device=device)
 writer = OrtBackend([*LEVELS][-1], fallback=False, **SETTINGS)
 torch.compile(shrink, backend=writer)(x)
-library, (node,) = writer.graphs[0].kernels, writer.graphs[0].model.graph.node
+library, (node, *_) = writer.graphs[0].kernels, writer.graphs[0].model.graph.node
 symbolic = torch._dynamo.dont_skip_tracing(torch.onnx.ops.symbolic)  # noqa: SLF001 - documented
 
 
