@@ -6,8 +6,8 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting import (
-    bar_plot,
     axes,
+    bar_plot,
     comparison_plot,
     draw_model,
     operator_plot,

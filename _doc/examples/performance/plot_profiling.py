@@ -346,8 +346,8 @@ timeline_plot(after, title=f"One run, {REWRITTEN}, {provider.label}", caption=le
 # ``ortmeter.profile`` profiles one model, and :func:`~ortmeter.profiling.read_profile` reads a file
 # that ``enable_profiling`` of ``onnxruntime.SessionOptions`` wrote. The original page reads and
 # merges its files with onnx-array-api. Both libraries get the same files, of the network as written
-# and of the one that ``optimized_model`` saves, ten runs each. Do they find the same times, and which
-# is faster? ``make bench`` has longer files.
+# and of the one that ``optimized_model`` saves, ten runs each. Do they find the same times, and
+# which is faster? ``make bench`` has longer files.
 
 
 def read_by_peer(file):
@@ -364,6 +364,9 @@ READERS = {
     "onnx-array-api": lambda: merge_ort_profile(*map(read_by_peer, files))[0],
     "ortmeter": lambda: ortmeter.merge_profiles(*(read_profile(f, warmup=0) for f in files)),
 }
+# %%
+# The files are in a temporary folder. The page stops if an operator has not the same time.
+
 with TemporaryDirectory() as folder:
     saved = f"{folder}/sample_cnn.optimized.onnx"
     ortmeter.optimized_model(model, provider="cpu", path=saved)

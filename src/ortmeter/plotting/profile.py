@@ -205,7 +205,7 @@ def bar_plot(frame: pd.DataFrame, *, title: str, what: str, caption: str = "") -
         places = np.arange(len(frame)) + 0.4 * (rank - 0.5)
         ax.barh(places, frame[name], 0.38, color=series_style(rank)["color"], label=name)
     ax.set(xlabel=what, ylabel=frame.index.name)
-    add_legend(ax, list(frame))
+    add_legend(ax, [str(name) for name in frame])
     return finish_rows(ax, list(frame.index), title, caption)
 
 
