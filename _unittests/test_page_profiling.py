@@ -1,15 +1,24 @@
 """The page on what onnxruntime optimizes: what it concludes from planted samples, what it sums."""
 
+import ast
 import dataclasses
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
 
+import fake_cuda
 import numpy as np
 import onnx
 import pandas as pd
 import pytest
 from onnx.reference import ReferenceEvaluator
-from page_runner import run_page
+from page_runner import EXAMPLES, run_page
 
-from ortmeter.runtime.sessions import optimized_model
+import ortmeter
+from ortmeter.profiling import read_profile
+from ortmeter.runtime.sessions import make_session, optimized_model
 from ortmeter.timing import Comparison, Measurement
 
 LEVELS = ("as written", "fused", "blocked", "blocked on noise")
@@ -88,11 +97,11 @@ def test_nodes_are_named_when_the_profile_tells(page, kernels, last):
 
 def test_the_levels_are_counted_on_their_graphs(page):
     """The oracle counts operators: 14 were written, a Sigmoid and an Add can join."""
-    assert page["levels"].loc["as written"].tolist() == [14, 14, 0, 0, 0, 0]
+    assert page["levels"].loc["cpu", "as written"].tolist() == [14, 14, 0, 0, 0, 0]
     for name, level in page["LEVELS"].items():
         optimized = optimized_model(page["model"], provider="cpu", optimization=level)
         ops = [node.op_type for node in optimized.graph.node]
-        found = page["levels"].loc[name]
+        found = page["levels"].loc["cpu", name]
         assert found["nodes"] == len(ops)
         assert found["added"] == sum(op.startswith("Reorder") for op in ops)
         assert found["removed"] == 2 - ops.count("Sigmoid") - ops.count("Add")
@@ -137,6 +146,86 @@ def test_the_changes_of_the_network_add_up_to_both_profiles(page):
         assert total[f"{name} (ms)"] == pytest.approx(ran.by_node()["median"].sum() / 1000)
     made_of = [names for names in page["after"].by_node()["origin"] if len(names) > 1]
     assert sorted(made_of) == [("down", "sum"), ("gate", "gate_act")]
+
+
+def test_the_operators_are_counted_on_both_graphs(page):
+    """The oracle counts the types of nodes; two were fused, seven reorders were added."""
+    found = pd.DataFrame(page["ops"]).fillna(0)
+    assert found["as written"].to_dict() == {
+        **Counter(node.op_type for node in page["model"].graph.node),
+        "ReorderInput": 0,
+        "ReorderOutput": 0,
+    }
+    assert found["as written"].sum() == 14
+    assert found["blocked"].sum() == len(page["after"].by_node())
+
+
+TIMES = {"total_baseline": "durbase", "total_candidate": "duropti"}
+
+
+def test_the_peer_reads_the_times_of_the_file_and_leaves_it(page, tmp_path):
+    """The oracle is the JSON; the file is that of a session which runs no more."""
+    session = make_session(page["model"], provider="cpu", profile=tmp_path / "run")
+    for _ in range(3):
+        session.run(None, page["feeds"])
+    file = session.end_profiling()
+    events = json.loads(Path(file).read_text(encoding="utf-8"))
+    expected = sum(event["dur"] for event in events if event["name"].endswith("_kernel_time"))
+    frame = page["read_by_peer"](file)
+    assert frame["dur"][frame["cat"] == "Node"].sum() == expected
+    assert read_profile(file, warmup=0).events["duration"].sum() == expected
+    # The page compares operators: one microsecond more is seen.
+    ours, theirs = page["ours"], page["theirs"].copy()
+    theirs.loc[0, "durbase"] = theirs.loc[0, "durbase"] + 1
+    sums = [
+        table.groupby(op, observed=True)[[*columns]].sum().to_numpy(int).tolist()
+        for table, op, columns in [
+            (ours, "op", TIMES.keys()),
+            (page["theirs"], "args_op_name", TIMES.values()),
+            (theirs, "args_op_name", TIMES.values()),
+        ]
+    ]
+    assert sorted(sums[0]) == sorted(sums[1]) != sorted(sums[2])
+
+
+def test_the_merge_in_the_workbook_has_types_and_shapes_as_columns(page):
+    merged = ortmeter.merge_profiles(page["before"], page["after"])
+    assert {"op", "input_types", "input_shapes", "output_types", "output_shapes"} <= set(merged)
+    (row,) = merged[merged["name_baseline"] == "sum"].itertuples()
+    side = page["args"].size // 2
+    assert (row.input_types, row.input_shapes) == (("f32",) * 2, ((1, 64, side, side),) * 2)
+
+
+FIGURES = """
+import runpy, sys
+from matplotlib import pyplot as plt
+sys.argv = [sys.argv[1]]
+runpy.run_path(sys.argv[0], run_name="__main__")
+axes = [ax for number in plt.get_fignums() for ax in plt.figure(number).axes]
+print("figures:", [ax.get_title(loc="left") for ax in axes])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("provider", ["cpu", "cuda"])
+def test_a_gpu_build_has_the_profile_of_cuda_after_that_of_the_cpu(tmp_path, provider):
+    """The stand-in runs on the CPU what it says it runs on CUDA."""
+    (script,) = EXAMPLES.rglob("plot_profiling.py")
+    asked = {"ORTMETER_FAST": "1", "MPLBACKEND": "agg", "ORTMETER_PROVIDER": provider}
+    done = subprocess.run(
+        [sys.executable, "-c", FIGURES, str(script)],
+        env={**fake_cuda.environment(tmp_path, tmp_path / "cuda.log"), **asked},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    titles = ast.literal_eval(done.stdout.rpartition("figures: ")[2])
+    profiles = [title for title in titles if title.startswith("Time per node")]
+    expected = ["Time per node, CPU", "Time per node, CUDA"]
+    assert profiles == expected[: 2 if provider == "cuda" else 1]
+    assert ("\ncuda as written " in done.stdout) is (provider == "cuda")
 
 
 def test_the_bound_refuses_another_network(page):

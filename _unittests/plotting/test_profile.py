@@ -7,6 +7,7 @@ import pytest
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting import (
     axes,
+    bar_plot,
     comparison_plot,
     draw_model,
     operator_plot,
@@ -155,6 +156,18 @@ def test_the_two_sides_have_a_bar_each():
 def test_a_comparison_has_two_sides_and_a_row(merged, names):
     with pytest.raises(InvalidArgumentError, match="Accepted: at least one row, two names"):
         comparison_plot(merged, title="t", names=names)
+
+
+def test_a_bar_plot_has_the_columns_side_by_side():
+    frame = pd.DataFrame(
+        {"before": [2.0, np.nan], "after": [1.0, 3.0]}, index=pd.Index(["Conv", "Add"], name="op")
+    )
+    ax = bar_plot(frame, title="t", what="nodes", caption="c")
+    assert rows(ax) == ["Conv", "Add"]
+    np.testing.assert_array_equal(lengths(ax, 0), [2, np.nan])
+    np.testing.assert_array_equal(lengths(ax, 1), [1, 3])
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("nodes", "op")
+    assert [c.get_label() for c in ax.containers] == ["before", "after"]
 
 
 def test_notes_tell_what_was_measured():

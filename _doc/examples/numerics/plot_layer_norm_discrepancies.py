@@ -24,7 +24,7 @@ from pandas import DataFrame, MultiIndex, concat
 import ortmeter
 from ortmeter.discrepancy.bounds import layer_norm_error_bound, matmul_error_bound
 from ortmeter.dtypes import numpy_dtype, unit_roundoff
-from ortmeter.plotting.axes import add_legend, finish_rows, new_axes, series_style
+from ortmeter.plotting import bar_plot
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.models import layer_norm_matmul
 from ortmeter.study import Finding, Param, Study, enumerate_items, show, table
@@ -59,7 +59,6 @@ session = ortmeter.make_session(model, provider=provider)
 got = run_session(session, feeds)["Z"]
 exact = ortmeter.Evaluator(ortmeter.to_float64(model))
 norm, expected = exact.run(["normalized", "Z"], {"X": feeds["X"].astype(np.float64)})
-print(f"onnxruntime: {ortmeter.string_type(got)}")
 print(f"onnxruntime beside float64: {ortmeter.max_diff(expected, got)}")
 
 # %%
@@ -74,7 +73,7 @@ def run_kernels(model, feeds, replaced, *, tf32=False, where=provider):
 
 of_torch = run_kernels(model, feeds, {})
 swapped = run_kernels(model, feeds, {"LayerNormalization": "ort"})
-print(f"torch: {ortmeter.string_type(of_torch)}")
+print(f"torch: {ortmeter.string_type(of_torch)}; onnxruntime: {ortmeter.string_type(got)}")
 print(f"torch beside float64: {ortmeter.max_diff(expected, of_torch)}")
 print(f"LayerNormalization of onnxruntime in torch: {ortmeter.max_diff(of_torch, swapped)}")
 
@@ -326,11 +325,8 @@ def swaps(data):
     unit = by_provider(data).groupby(level=["provider", *CASE])["unit"].max()
     table = mixtures(data).query("not type.str.contains('TF32')")
     ulps = table.div(unit, axis="index").reindex(table.index)
-    colors = [series_style(rank)["color"] for rank in range(2)]
-    ax = ulps.plot.barh(ax=new_axes(0.35 * len(ulps) + 1.4), color=colors, legend=False)
-    ax.set(xlabel="largest distance (ulp of the largest output), lower is better", ylabel="mixture")
-    add_legend(ax, [*ulps])
-    return finish_rows(ax, [*map(" ".join, ulps.index)], "Mixtures of kernels", data.legend)
+    told = {"what": "largest distance (ulp of the largest output)", "caption": data.legend}
+    return bar_plot(ulps.set_axis(map(" ".join, ulps.index)), title="Mixtures of kernels", **told)
 
 
 study.show(swaps)

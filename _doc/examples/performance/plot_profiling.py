@@ -18,16 +18,19 @@ a convolution has enough operations to gain more than the copies cost.
 
 import dataclasses
 from collections import Counter
+from tempfile import TemporaryDirectory
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pandas as pd
+from onnx_array_api.ort.ort_profile import merge_ort_profile, ort_profile
 
 import ortmeter
 from ortmeter.machine.peaks import Peaks, measured_peaks
 from ortmeter.observatory.bounds import weight_bounds
 from ortmeter.observatory.reference import reference
-from ortmeter.plotting import comparison_plot, profile_notes, speedup_plot, timeline_plot
-from ortmeter.profiling import ProfileCheck, find_headroom, profile_together
+from ortmeter.plotting import bar_plot, comparison_plot, profile_notes, speedup_plot, timeline_plot
+from ortmeter.profiling import ProfileCheck, find_headroom, profile_together, read_profile
 from ortmeter.study import Param, Speedups, Study, show, table
 from ortmeter.study.rendering import fold
 from ortmeter.study.writer import LEADS
@@ -71,7 +74,9 @@ AS_WRITTEN, FUSED, REWRITTEN = LEVELS
 
 # %%
 # ``optimized_model`` returns the graph that runs. What happened to its nodes shows in their names,
-# operators and domains: those of ``com.microsoft.nchwc`` work on blocks of channels.
+# operators and domains: those of ``com.microsoft.nchwc`` work on blocks of channels. onnxruntime
+# lists the operators of each provider, its own too, in a `table of kernels
+# <https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md>`_.
 
 written = {node.name: node.op_type for node in model.graph.node}
 
@@ -95,12 +100,16 @@ def count_changes(optimized):
 # %%
 # A *removed* node is computed by the convolution that it joined. *Added* nodes change the layout.
 
+PLACES = dict.fromkeys(("cpu", str(provider)))  # on a machine with CUDA, both
 counts = {
-    name: count_changes(ortmeter.optimized_model(model, provider=provider, optimization=level))
+    (where, name): count_changes(
+        ortmeter.optimized_model(model, provider=where, optimization=level)
+    )
+    for where in PLACES
     for name, level in LEVELS.items()
 }
-levels = pd.DataFrame(counts).T.rename_axis("level")
-show(table(levels, f"Number of nodes on {provider.label}"))
+levels = pd.DataFrame(counts).T.rename_axis([None, "level"])
+show(table(levels, "Number of nodes"))
 
 # %%
 # Do they compute the same thing?
@@ -171,28 +180,10 @@ study.show(latencies)
 # -----------------------
 #
 # ``profile_together`` runs both networks in turn, with the profiler of onnxruntime and without.
-# ``compare`` checks that the profiles and the latencies say the same: if not, the times of the
-# nodes explain nothing. In the drawings, the colour of a node is its share of the time.
-
-profiles = profile_together(
-    {name: {"optimization": LEVELS[name]} for name in (AS_WRITTEN, REWRITTEN)},
-    model=model,
-    feeds=feeds,
-    repeat=args.runs - 1,
-    **OPTIONS,
-)
-before, after = profiles.values()
-check = before.compare(after)
-drawings = (
-    ortmeter.draw_model(ran.model, title=name, notes=profile_notes(ran))
-    for name, ran in profiles.items()
-)
-trust = (*check.claims, *after.trust)
-show(fold("Both networks, and how far their profiles can be trusted", *drawings, *trust))
-
-# %%
 # ``by_node`` has a row per node, with its *origin*: the nodes as written that it was made of. A
 # fused node is compared with the sum of these; a reorder has none.
+
+NAMES = (AS_WRITTEN, REWRITTEN)
 
 
 def match_nodes(before, after):
@@ -208,15 +199,45 @@ def match_nodes(before, after):
     )
 
 
-matched = match_nodes(before.by_node(), after.by_node())
-title = f"Time per node, {provider.label}"
-comparison_plot(matched, names=(AS_WRITTEN, REWRITTEN), title=title, caption=legend)
+def profile_levels(where):
+    variants = {name: {"optimization": LEVELS[name]} for name in NAMES}
+    given = {"model": model, "feeds": feeds, **OPTIONS, "provider": where}
+    profiles = profile_together(variants, repeat=args.runs - 1, **given)
+    matched = match_nodes(*(ran.by_node() for ran in profiles.values()))
+    comparison_plot(matched, names=NAMES, title=f"Time per node, {where.upper()}")
+    return profiles, matched
 
+
+# %%
+# The first plot is that of the CPU. On a GPU build, a second one has the same nodes on CUDA, where
+# no layout changes: the time to launch them, and what fusion removes.
+
+for where in PLACES:
+    profiles, matched = profile_levels(where)
+
+# %%
+# What follows is about the last plot. ``compare`` checks that the profiles and the latencies say
+# the same: if not, the times of the nodes explain nothing. In the drawings, the colour of a node is
+# its share of the time.
+
+before, after = profiles.values()
+check = before.compare(after)
+drawn = [ortmeter.draw_model(r.model, title=n, notes=profile_notes(r)) for n, r in profiles.items()]
+title = "Both networks, and how far their profiles can be trusted"
+show(fold(title, *drawn, *check.claims, *after.trust))
+
+# %%
+# How many nodes has each operator?
+
+ops = {name: Counter(n.op_type for n in ran.model.graph.node) for name, ran in profiles.items()}
+bar_plot(pd.DataFrame(ops), title="Nodes of each operator", what="number", caption=legend)
+
+# %%
 # %%
 # What does each change bring? Nodes that are added cost time, those that are blocked must save
 # more.
 
-IN_MS = [f"{name} (ms)" for name in (AS_WRITTEN, REWRITTEN)]
+IN_MS = [f"{name} (ms)" for name in NAMES]
 
 
 def sum_changes(matched):
@@ -235,7 +256,7 @@ def sum_changes(matched):
 peaks = measured_peaks(**OPTIONS)
 study.keep(
     nodes=after.by_node()[["name", "op", "median", "flop", "bytes"]],
-    counts=counts[REWRITTEN]
+    counts=counts[str(provider), REWRITTEN]
     | {"written": len(written), "convolutions": list(written.values()).count("Conv")},
     changes=sum_changes(matched).reset_index(),
     peaks=dataclasses.asdict(peaks),
@@ -251,17 +272,6 @@ def changes(data):
 
 
 study.show(changes)
-
-# %%
-# *At the peaks* is the time of the same work at the speed of a large Gemm or of a large copy on
-# this machine, whichever is longer. It is no lower bound: a cache may be faster than a large copy.
-
-columns = ["name_candidate", "name_baseline", "median_baseline", "median_candidate"]
-by_node = matched[columns].set_axis(["node", "made of", *IN_MS], axis=1).set_index("node")
-by_node[IN_MS] /= 1e3
-least = 1e3 * peaks.least_seconds(matched["flop"], matched["bytes"])
-by_node["at the peaks (ms)"] = least.to_numpy()
-show(fold(f"Each node; peaks: {peaks}", table(by_node, legend)))
 
 # %%
 # What the measurements say
@@ -334,16 +344,60 @@ timeline_plot(after, title=f"One run, {REWRITTEN}, {provider.label}", caption=le
 
 # %%
 # ``ortmeter.profile`` profiles one model, and :func:`~ortmeter.profiling.read_profile` reads a file
-# that ``enable_profiling`` of ``onnxruntime.SessionOptions`` wrote. The raw tables have the time of
-# each operator, both profiles matched by types and shapes
-# (:func:`~ortmeter.profiling.merge_profiles`), and the first events of the rewritten network.
+# that ``enable_profiling`` of ``onnxruntime.SessionOptions`` wrote. The original page reads and
+# merges its files with onnx-array-api. Both libraries get the same files, of the network as written
+# and of the one that ``optimized_model`` saves, ten runs each. Do they find the same times, and
+# which is faster? ``make bench`` has longer files.
 
-merged = ortmeter.merge_profiles(before, after)
+
+def read_by_peer(file):
+    """Give ort_profile a session that ran already. Its merge accepts no integers: axes go."""
+    ran = Mock(end_profiling=lambda: file)
+    with patch("onnxruntime.InferenceSession", return_value=ran), patch("os.remove"):
+        frame = ort_profile("", feeds, repeat=0)
+    types = frame["args_input_type_shape"].dropna().map(lambda s: [t for t in s if "float" in t])
+    return frame.assign(args_input_type_shape=types)
+
+
+files = []
+READERS = {
+    "onnx-array-api": lambda: merge_ort_profile(*map(read_by_peer, files))[0],
+    "ortmeter": lambda: ortmeter.merge_profiles(*(read_profile(f, warmup=0) for f in files)),
+}
+# %%
+# The files are in a temporary folder. The page stops if an operator has not the same time.
+
+with TemporaryDirectory() as folder:
+    saved = f"{folder}/sample_cnn.optimized.onnx"
+    ortmeter.optimized_model(model, provider="cpu", path=saved)
+    print("saved:", saved.removeprefix(f"{folder}/"))
+    for graph in (model, saved):
+        given = {"provider": "cpu", "optimization": "none", "profile": f"{folder}/{len(files)}"}
+        session = ortmeter.make_session(graph, **given)
+        for _ in range(10):
+            session.run(None, feeds)
+        files.append(session.end_profiling())
+    timed = ortmeter.measure(READERS, budget_s=args.budget, precision=None)
+    theirs, ours = (read() for read in READERS.values())
+for one, other in {"total_baseline": "durbase", "total_candidate": "duropti"}.items():
+    times = ours.groupby("op", observed=True)[one].sum().to_dict()
+    assert times == theirs.groupby("args_op_name")[other].sum().to_dict()
+print(f"the same times of operators; {timed.speedup('onnx-array-api', 'ortmeter')}")
+
+# %%
+# The raw tables have each node beside those that it was made of, the time of each operator, a row
+# per node of both profiles, matched by types and shapes
+# (:func:`~ortmeter.profiling.merge_profiles`), and the first events of the rewritten network. *At
+# the peaks* is the time of the same work at the speed of a large Gemm or of a large copy on this
+# machine, whichever is longer. It is no lower bound: a cache may be faster than a large copy.
+
+least = 1e6 * peaks.least_seconds(matched["flop"], matched["bytes"])
 study.appendix(
     {AS_WRITTEN: model},
     errors=errors,
+    nodes=matched.assign(**{"at the peaks (µs)": least}),
     operators=pd.concat({name: ran.by_operator() for name, ran in profiles.items()}),
-    merged=merged[["label", "side", "median_baseline", "median_candidate"]],
+    merged=ortmeter.merge_profiles(before, after),
     events=after.events.head(20),
 )
 

@@ -7,12 +7,13 @@ from ortmeter.plotting.graph import NodeNote, draw_model
 from ortmeter.plotting.heatmap import change_map
 from ortmeter.plotting.latency import latency_plot, speedup_plot
 from ortmeter.plotting.load import load_plot
-from ortmeter.plotting.profile import comparison_plot, operator_plot, profile_notes
+from ortmeter.plotting.profile import bar_plot, comparison_plot, operator_plot, profile_notes
 from ortmeter.plotting.timeline import timeline_plot
 
 __all__ = [
     "Drawing",
     "NodeNote",
+    "bar_plot",
     "change_map",
     "cold_plot",
     "comparison_plot",

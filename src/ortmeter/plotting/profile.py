@@ -170,14 +170,43 @@ def comparison_plot(
     labels = [node_label(op, name) for op, name in zip(merged["op"], first, strict=True)]
     shown = group_small(merged[columns].astype(float).set_axis(labels), columns)
     scale, unit = choose_unit(shown[columns].to_numpy())
-    ax = new_axes(1.8 + 0.36 * len(shown))
-    for rank, (column, name) in enumerate(zip(columns, names, strict=True)):
-        places = np.arange(len(shown)) + 0.4 * (rank - 0.5)
-        color = series_style(rank)["color"]
-        ax.barh(places, shown[column] * scale, height=0.38, color=color, label=name)
-    ax.set(xlabel=_per_run(merged["provider"], unit), ylabel="node of either side")
-    add_legend(ax, list(names))
-    return finish_rows(ax, list(shown.index), title, caption)
+    times = (shown * scale).set_axis(list(names), axis="columns").rename_axis("node of either side")
+    return bar_plot(times, title=title, what=_per_run(merged["provider"], unit), caption=caption)
+
+
+def bar_plot(frame: pd.DataFrame, *, title: str, what: str, caption: str = "") -> "Axes":
+    """Plot the columns of a frame side by side, a bar for each in every row.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        Numbers; a missing one has no bar. The index names the rows.
+    what : str
+        Label of the axis of the numbers, with their unit.
+    title, caption
+        As in :func:`operator_plot`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes, readable on a light and on a dark page.
+
+    Examples
+    --------
+    >>> from matplotlib import pyplot as plt
+    >>> nodes = pd.DataFrame({"before": [2, 1], "after": [1, 1]}, index=["Conv", "Add"])
+    >>> ax = bar_plot(nodes, title="Number of nodes", what="nodes")
+    >>> [label.get_text() for label in ax.get_yticklabels()]
+    ['Conv', 'Add']
+    >>> plt.close(ax.figure)
+    """
+    ax = new_axes(1.8 + 0.36 * len(frame))
+    for rank, name in enumerate(frame):
+        places = np.arange(len(frame)) + 0.4 * (rank - 0.5)
+        ax.barh(places, frame[name], 0.38, color=series_style(rank)["color"], label=name)
+    ax.set(xlabel=what, ylabel=frame.index.name)
+    add_legend(ax, [str(name) for name in frame])
+    return finish_rows(ax, list(frame.index), title, caption)
 
 
 def _note(row: Any) -> NodeNote:
