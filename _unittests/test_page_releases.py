@@ -127,7 +127,7 @@ def test_the_tables_and_the_map_have_what_changed(page):
     advice = page["advices"](data)
     assert advice["advice"].to_dict() == {"1.1": "stay", "1.2": "stay"}  # Worst, then Worse
     assert advice["slower"].tolist() == [2, 1]
-    assert advice["operators"].tolist() == ["Worst, Back", "Worse"]
+    assert advice["operators"].tolist() == ["Back, Worst", "Worse"]
     back = SimpleNamespace(**plant({"Back": (10, 30, 10), "Same": (10, 10, 10)}))
     assert page["advices"](back)["advice"].tolist() == ["skip", "go"]
     figure = page["changes"](data)

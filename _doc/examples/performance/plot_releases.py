@@ -358,7 +358,8 @@ def advise(history, say, lost, few, n):
     if shown and len(lost):
         before, since = lost["baseline"].iloc[0], lost["since"].mode()[0]
         text = f"Using {lost.index[0].partition('-')[0]}? Measure before you upgrade from {before} "
-        text += f"to {last}: up to {ratios.iloc[0]} times slower. {len(lost)} of {n} cases lose over 1.5 times."
+        text += f"to {last}: up to {ratios.iloc[0]} times slower. {len(lost)} of {n} cases "
+        text += "lose over 1.5 times."
         ops = [name.partition("-")[0] for name in lost.index[lost["since"] == since]]
         named = enumerate_items([*dict.fromkeys(ops)][:3])
         say.warn(f"Since {since}, cases of {named} are over 1.5 times slower.")
