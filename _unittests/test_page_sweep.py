@@ -71,7 +71,7 @@ BIG, SMALL, MIXED = (1.5, 1.5, 1.5), (1.1, 1.0, 1.1), (1.5, 1.5, 1.0)
         ([(64, BIG), (256, BIG)], "One process is enough here: 4 of 4 verdicts", "4 of 4 hold"),
         ([(64, SMALL), (256, BIG)], "Trust one process beyond 15%: 3 of 3 verdicts", "3 of 4 hold"),
         ([(64, BIG), (256, MIXED)], "Measure in several processes: 3 of 4 ver", "3 of 4 hold"),
-        ([(64, (1.5,))], "Not decided here: take 100 samples or more in several", "undecided"),
+        ([(64, (1.5,))], "Not shown here: measure yours with the command below", "undecided"),
     ],
 )
 def test_the_answer_says_whether_one_process_is_enough(page, rows, lead, label):

@@ -301,7 +301,9 @@ def predict(data, say):
     moved = changed.query("change == @data.threads").index.get_level_values("case")
     told = {"some": len(moved), "n": data.operators.index.unique("case").size}
     text = "the number of threads changes no bit (it changes {some} of {n} models: {names})"
-    say.predict(text, Finding((moved.empty,)), **told, names="; ".join(map(in_words, moved[:4])) or "none")
+    say.predict(
+        text, Finding((moved.empty,)), **told, names="; ".join(map(in_words, moved[:4])) or "none"
+    )
 
     errors, known = changed[["before", "error"]], changed["bound"].dropna()
     far = int((errors.max(axis=1) >= FAR * errors.min(axis=1).clip(lower=1)).sum())

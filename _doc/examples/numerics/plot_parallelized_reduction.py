@@ -398,10 +398,11 @@ def answer(data, say):
         say.add("Test equality only if nothing changes: identical runs repeat their bits.")
     shares = 100 * moved.mean().dropna()
     told = [f"{share:.3g}% with {name}" for name, share in shares.items()]
-    say.add(f"Otherwise results change ({', '.join(told[1:])}): allow for rounding.")
-    text = "A {type} mean of {size:,} terms moves by up to {spread:,.0f} ulp ({library}); theory "
-    text += "allows {bound:,.0f}."
-    say.add(text, type=data.type, **worst[["size", "spread", "library", "bound"]])
+    text = "Otherwise allow for rounding: a {type} mean of {size:,} terms moves by up to "
+    text += "{spread:,.0f} ulp ({library})."
+    say.add(text, type=data.type, **worst[["size", "spread", "library"]])
+    text = f"results change in {', '.join(told[1:])}; theory allows {{bound:,.0f}} ulp"
+    say.small_print(text, bound=worst["bound"])
     say.decide("they differ" if len(differ) else "same bits")
     axis = f"largest change of a {data.type} mean of {worst['size']:,} terms (ulp)"
     say.bars(axis, longest(means)[[*CHANGES]].max().rename(CHANGES)[shares.index])

@@ -336,7 +336,7 @@ def follow_sizes(cases, say):
         kept = "keeps its verdict" if decided == {*claims} else "is undecided"
         told.append(f"{name} {'changes its verdict' if len(decided) > 1 else kept}")
     if len({case.coordinates["size"] for case in cases}) > 1:
-        say.add(f"From one size to another, {enumerate_items(told)}.")
+        say.small_print(f"From one size to another, {enumerate_items(told)}.")
 
 
 # %%
