@@ -15,6 +15,8 @@ its terms. Over the longest vectors, the naive sum has the largest spread, and a
 a GPU, spreads more than a pairwise one. Kahan's sum has the smallest spread, exact summation apart,
 as long as :math:`n u < 1`, for :math:`n` terms and a unit roundoff :math:`u` (:math:`2^{-24}` in
 float32). In float16, the order alone decides whether some sums overflow.
+
+**You learn** when a test may ask for equal bits, and which tolerance it needs otherwise.
 """
 
 # sphinx_gallery_tags = ["accuracy", "reduction", "LayerNormalization"]

@@ -14,6 +14,8 @@ verdicts.
 faster than two ``Add``, ``Concat`` then ``ReduceSum`` runs at 0.6 times their speed. In some cases,
 the intervals of two processes do not overlap. The verdict on a difference beyond 15% is the same in
 every process.
+
+**You learn** when one process is enough to compare two models.
 """
 
 # sphinx_gallery_tags = ["speed", "sweep", "statistics"]
