@@ -91,8 +91,8 @@ BEYOND = {"Relu": {AGAIN: {"error": 3.0}, ELSEWHERE: differ(1, 3.0, 1.1)}}
 )
 def test_the_page_concludes_what_is_planted(planted, bars, verdicts, beliefs):
     found = concluded(**planted)
-    assert str(found.answer).startswith("Not always" if bars[0] else "Yes")
-    assert len(str(found.answer).split()) <= 45
+    assert str(found.answer).startswith("Do not test equality" if bars[0] else "Test equality")
+    assert len(str(found.answer).split()) <= 35
     assert found.answer.label == "not always"
     assert [bar.value for bar in found.answer.bars] == bars
     assert [claim.verdict for claim in found.claims] == verdicts.split()

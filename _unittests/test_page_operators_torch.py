@@ -50,10 +50,20 @@ def conclude(page, data):
 @pytest.mark.parametrize(
     ("data", "label", "bars", "lead"),
     [
-        (plant(), "2 slower", [2, 1, 2], "Look up your slow operators: of 5 cases on one thread"),
-        (plant(PLANTED[1:2]), "0 slower", [0, 1, 0], "Look up your slow operators: of 1 cases"),
-        (plant(PLANTED[2:4]), "0 slower", [0, 0, 2], "Measure yours, nothing is shown here"),
-        (plant(processes=2), "undecided", [0, 0, 5], "Measure yours, nothing is shown here"),
+        (
+            plant(),
+            "2 slower",
+            [2, 1, 2],
+            "No overall winner: look up your slow operators. Of 5 cases",
+        ),
+        (
+            plant(PLANTED[1:2]),
+            "0 slower",
+            [0, 1, 0],
+            "Keep ONNX Runtime: no operator is shown to be slower. Of 1",
+        ),
+        (plant(PLANTED[2:4]), "0 slower", [0, 0, 2], "Not shown here: measure yours"),
+        (plant(processes=2), "undecided", [0, 0, 5], "Not shown here: measure yours"),
     ],
     ids=["both", "faster", "equal", "too few"],
 )
@@ -62,12 +72,13 @@ def test_the_answer_counts_what_is_shown(page, data, label, bars, lead):
     assert answer.label == label
     assert [bar.value for bar in answer.bars] == bars
     assert str(answer).startswith(lead)
-    assert len(str(answer).split()) <= 45
+    assert len(str(answer).split()) <= 35
 
 
 def test_the_answer_names_the_largest_loss_and_gain(page):
     answer = conclude(page, plant()).answer
-    assert "slower in 2, up to 80 times (Round, f16); faster in 1, up to 3 times" in str(answer)
+    assert "slower in 2, up to 80" in str(answer)
+    assert str(answer).endswith("times (Round, float16); faster in 1.")
     assert answer.small_print.endswith("more than 5% of its time in 2 of 5 cases")  # 1 and 5 µs
 
 

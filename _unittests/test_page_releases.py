@@ -63,11 +63,12 @@ def conclude(page, data):
 
 def test_the_answer_counts_the_losses_and_begins_with_the_worst(page):
     found = conclude(page, MANY)
-    assert str(found.answer).startswith("Using Worst? Measure before you choose 1.2, up to ")
+    assert str(found.answer).startswith("Using Worst? Measure before you upgrade from 1.0 to 1.2: ")
+    assert found.answer.warning == "Since 1.1, cases of Worst are over 1.5 times slower."
     assert found.answer.label == "2 slower"
     assert [bar.value for bar in found.answer.bars] == pytest.approx([8, 4], rel=0.05)
     assert found.answer.command.endswith("--runtime 1.0,1.2")
-    assert len(str(found.answer).split()) <= 45
+    assert len(str(found.answer).split()) <= 35
     assert [claim.verdict for claim in found.claims[:3]] == ["right", "wrong", "right"]
     losses, accuracy, _, control = (plain_claim(claim)["numbers"] for claim in found.claims)
     assert losses == [2, 66, 2]
@@ -93,6 +94,11 @@ def test_the_predictions_are_judged(page, data, label, verdicts):
     assert [claim.verdict for claim in found.claims[:3]] == verdicts
     assert found.answer.label == label
     assert len(found.answer.bars) == 0
+    assert str(found.answer).startswith(
+        {"0 slower": "Upgrade to 1.2:", "1 slower": "Using A?"}.get(
+            label, "Not shown here: measure"
+        )
+    )
 
 
 def test_a_release_beside_itself_decides_nothing(page):
@@ -118,6 +124,12 @@ def test_the_tables_and_the_map_have_what_changed(page):
     cells = page["last_release"](page["compare"](MANY["history"], min_effect=0.05))
     assert cells.loc["Back", "verdict"] == "undecided"
     assert cells.loc["New", "baseline"] == "1.1"
+    advice = page["advices"](data)
+    assert advice["advice"].to_dict() == {"1.1": "stay", "1.2": "stay"}  # Worst, then Worse
+    assert advice["slower"].tolist() == [2, 1]
+    assert advice["operators"].tolist() == ["Back, Worst", "Worse"]
+    back = SimpleNamespace(**plant({"Back": (10, 30, 10), "Same": (10, 10, 10)}))
+    assert page["advices"](back)["advice"].tolist() == ["skip", "go"]
     figure = page["changes"](data)
     rows = {label.get_text() for label in figure.axes[0].get_yticklabels()}
     assert rows == {"Worst", "Worse", "Back", "Close", "Rough"}

@@ -21,6 +21,8 @@ with any number of threads. Another graph, or weights in another layout, use oth
 change, within the bound of the rounding errors. A row of a batch is computed alone, with the same
 bits in any batch. Two threads that add to the same place without waiting for each other lose
 additions: no rounding explains the result.
+
+**You learn** what a test may compare bit by bit, and what makes results differ.
 """
 
 # sphinx_gallery_tags = ["accuracy", "threads", "optimization"]
@@ -31,12 +33,14 @@ from pandas import concat
 import ortmeter
 from ortmeter.attribution import explain_optimization
 from ortmeter.observatory.bits import AGAIN, ELSEWHERE, compare_bits
+from ortmeter.observatory.case import in_words
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.plotting.axes import finish_rows, new_axes, series_style
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.models import sample_cnn, sample_transformer
 from ortmeter.runtime.precision import convert_precision
+from ortmeter.runtime.sessions import session_code
 from ortmeter.study import Finding, Param, Study, to_frame
 from ortmeter.timing.candidates import SessionSpec
 
@@ -193,9 +197,9 @@ def list_changed(bits):
 
 def largest(data):
     """Largest differences"""
-    table = list_changed(data.operators)[["difference", "before", "error", "bound"]][:12]
+    table = list_changed(data.operators)[["difference", "before", "error", "bound"]][:8]
     columns = ["difference (ulp)", "before (ulp)", "after (ulp)", "share of the bound"]
-    return table.set_axis(columns, axis="columns")
+    return table.set_axis(columns, axis="columns").rename(in_words, level="case")
 
 
 study.show(largest)
@@ -275,7 +279,7 @@ def compare_graphs(bits):
     changed = list_changed(bits).query("change == @PLAIN_GRAPH").droplevel("change")
     growth = (changed["before"] / changed["error"]).sort_values(ascending=False)
     worse = growth[growth >= DOUBLE].items()
-    told = [f"the error of {name} grows {times:,.0f} times" for name, times in worse]
+    told = [f"the error of {in_words(name)} grows {times:,.0f} times" for name, times in worse]
     return changed, bool((growth >= FAR).any()), (told or ["no error doubles"])[0]
 
 
@@ -297,7 +301,9 @@ def predict(data, say):
     moved = changed.query("change == @data.threads").index.get_level_values("case")
     told = {"some": len(moved), "n": data.operators.index.unique("case").size}
     text = "the number of threads changes no bit (it changes {some} of {n} models: {names})"
-    say.predict(text, Finding((moved.empty,)), **told, names=", ".join(moved[:4]) or "none")
+    say.predict(
+        text, Finding((moved.empty,)), **told, names="; ".join(map(in_words, moved[:4])) or "none"
+    )
 
     errors, known = changed[["before", "error"]], changed["bound"].dropna()
     far = int((errors.max(axis=1) >= FAR * errors.min(axis=1).clip(lower=1)).sum())
@@ -359,14 +365,14 @@ def conclude(data, say):
     some, (moved, n) = len(unsteady(data.operators)), count_changed(data.operators)
     wrong, runs = count_wrong(data, data.threads)
     say.decide("not always" if some or wrong else "same bits")
-    lead = "Not always" if some else "Yes, test equality"
-    say.add(f"{lead}: run again, {n - some} of {n} models of one operator return the same bits.")
+    lead = "Do not test equality" if some else "Test equality of identical runs"
+    say.add(f"{lead}: {n - some} of {n} models of one operator repeat their bits.")
     if wrong:
-        text = "with several, {wrong} of {runs} runs lose additions."
-        say.add(f"But add with ScatterND on one thread: {text}", wrong=wrong, runs=runs)
-        say.setting("options = onnxruntime.SessionOptions()\noptions.intra_op_num_threads = 1")
+        say.add("Add with ScatterND on one thread.")
+        say.warn(f"On several threads, ScatterND loses additions in {wrong} of {runs} runs.")
+        say.setting(session_code(threads=1))
     *_, told = compare_graphs(data.operators)
-    say.add(f"Optimizing changes {moved[PLAIN_GRAPH]} models; {told}.")
+    say.small_print(f"Optimizing changes {moved[PLAIN_GRAPH]} models; {told}.")
     lengths = moved[[data.threads, PLAIN_GRAPH, NOT_PACKED]]
     say.bars(f"models that change their bits, of {n}", {"again": some, **lengths})
     say.command("ortmeter diff model.onnx --against unoptimized")

@@ -15,6 +15,8 @@ its terms. Over the longest vectors, the naive sum has the largest spread, and a
 a GPU, spreads more than a pairwise one. Kahan's sum has the smallest spread, exact summation apart,
 as long as :math:`n u < 1`, for :math:`n` terms and a unit roundoff :math:`u` (:math:`2^{-24}` in
 float32). In float16, the order alone decides whether some sums overflow.
+
+**You learn** when a test may ask for equal bits, and which tolerance it needs otherwise.
 """
 
 # sphinx_gallery_tags = ["accuracy", "reduction", "LayerNormalization"]
@@ -395,10 +397,11 @@ def answer(data, say):
         say.add("Test equality only if nothing changes: identical runs repeat their bits.")
     shares = 100 * moved.mean().dropna()
     told = [f"{share:.3g}% with {name}" for name, share in shares.items()]
-    say.add(f"Otherwise results change ({', '.join(told[1:])}): allow for rounding.")
-    text = "A {type} mean of {size:,} terms moves by up to {spread:,.0f} ulp ({library}); theory "
-    text += "allows {bound:,.0f}."
-    say.add(text, type=data.type, **worst[["size", "spread", "library", "bound"]])
+    text = "Otherwise allow for rounding: a {type} mean of {size:,} terms moves by up to "
+    text += "{spread:,.0f} ulp ({library})."
+    say.add(text, type=data.type, **worst[["size", "spread", "library"]])
+    text = f"results change in {', '.join(told[1:])}; theory allows {{bound:,.0f}} ulp"
+    say.small_print(text, bound=worst["bound"])
     say.decide("they differ" if len(differ) else "same bits")
     axis = f"largest change of a {data.type} mean of {worst['size']:,} terms (ulp)"
     say.bars(axis, longest(means)[[*CHANGES]].max().rename(CHANGES)[shares.index])

@@ -14,6 +14,8 @@ than 1 case in 20 is more than 1.5 times slower in the last release than in the 
 Speed is not bought with accuracy: of the cases that became 1.5 times faster, more than half keep
 their error below twice what it was. A whole model spends its time in many kernels: none of four
 becomes more than 1.5 times slower.
+
+**You learn** which release to take, which to skip, and which operators to test before an upgrade.
 """
 
 # sphinx_gallery_tags = ["speed", "accuracy", "releases", "operators"]
@@ -31,6 +33,7 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter.evidence import Estimate, Finding
 from ortmeter.observatory import accuracy, verdicts
+from ortmeter.observatory.case import in_words
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
 from ortmeter.plotting import change_map
@@ -38,7 +41,7 @@ from ortmeter.releases.environments import parse_release, prepare
 from ortmeter.releases.profiles import WHOLE, profile_releases
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.models import sample_cnn
-from ortmeter.study import Param, Study
+from ortmeter.study import Param, Study, enumerate_items
 from ortmeter.timing.candidates import SessionSpec
 
 RELEASES = ("1.20.1", "1.22.1", "1.24.4", "1.26.0", "1.27.0", "1.29.0", "1.31.1", "1.32.0")
@@ -65,7 +68,7 @@ SIZES = {"passes": args.passes, "processes": args.processes}
 
 case = catalogue()["Where-same-shape-f32-L2"]
 print(case.body, case.inputs, sep="\n")
-ortmeter.draw_model(case.model(), title=case.name)
+ortmeter.draw_model(case.model(), title=in_words(case.name))
 
 # %%
 # Each release is in an environment of its own. The releases run a case in turn, each in its own
@@ -184,28 +187,6 @@ if not study.recall():
     study.keep(f"{provider.label}, {sets}, {np.datetime64('today')}", **measure())
 
 # %%
-# Do they compute the same thing?
-# -------------------------------
-#
-# Where a bound of the rounding errors is derived (products, sums, means, normalizations, operations
-# rounded once), a result beyond it is a finding: the release computes something else. So is a NaN,
-# or an infinity, that float64 does not have.
-
-
-def read(history, key):
-    """Read times, or errors, with the names of the cases."""
-    return history[key].rename(index=dict(enumerate(history["cases"])), level="case")
-
-
-def outside(data):
-    """Results outside of their bound; the unit is the ulp of the largest element"""
-    columns = {"largest": "error (ulp)", "bound": "share of bound", "mismatched": "NaN or infinite"}
-    return accuracy.out_of_bound(read(data.history, "errors"))[[*columns]].rename(columns=columns)
-
-
-study.show(outside)
-
-# %%
 # Which cases changed?
 # --------------------
 #
@@ -217,6 +198,11 @@ LARGE, TWICE = 1.5, 2.0
 CHANGED = ("faster", "slower")
 
 
+def read(history, key):
+    """Read times, or errors, with the names of the cases."""
+    return history[key].rename(index=dict(enumerate(history["cases"])), level="case")
+
+
 def compare(history, order=None, min_effect=LARGE - 1):
     """Compare each release with the best one before it, case by case."""
     times = read(history, "times")
@@ -226,7 +212,8 @@ def compare(history, order=None, min_effect=LARGE - 1):
 def changes(data):
     """Cases that changed"""
     cells = compare(data.history, min_effect=0.05).rename_axis(["panel", "row", "column"])
-    cells = cells.rename("threads: {}".format, level="panel").reset_index()
+    cells = cells.rename("threads: {}".format, level="panel").rename(in_words, level="row")
+    cells = cells.reset_index()
     if not cells["verdict"].isin(CHANGED).any():
         return cells[["row", "panel", "speedup", "verdict"]][:12].set_index("row")
     return change_map(cells, title="Each release beside the best before it", caption=data.legend)
@@ -235,7 +222,30 @@ def changes(data):
 study.show(changes)
 
 # %%
-# The ten largest losses, on one thread: the best release before the last one, both times, their
+# Which release to take, by the cases that become 1.5 times slower in it: *go* where none is shown,
+# *skip* where later releases are as fast again, *stay* where some remain slower.
+
+
+def advices(data):
+    """Upgrade advice on one thread, for who uses these operators"""
+    order = data.history["order"]
+    cells = compare(data.history).query("threads == 1").droplevel("threads")
+    verdict = cells.pivot_table("verdict", "case", "candidate", aggfunc="first")[order[1:]]
+    lost = verdict.eq("slower").astype(int)
+    new = lost.gt(lost.shift(axis=1, fill_value=0))
+    lasts = new & lost.iloc[:, ::-1].cummin(axis=1).gt(0)
+    counts = {"slower": new, "for good": lasts, "faster": verdict.eq("faster")}
+    table = DataFrame({name: cases.sum() for name, cases in counts.items()})
+    table["advice"] = np.select([lasts.any(), new.any()], ["stay", "skip"], "go")
+    table.loc[cells["p"].groupby("candidate").count() == 0, "advice"] = "not shown"
+    ops = {name: {case.partition("-")[0]: 0 for case in new.index[new[name]]} for name in new}
+    return table.assign(operators=[", ".join([*ops[name]][:4]) for name in table.index])
+
+
+study.show(advices)
+
+# %%
+# The eight largest losses, on one thread: the best release before the last one, both times, their
 # ratio with its interval, and the release since which it lasts.
 
 TIMES = {"baseline": "best before", "before": "before (µs)", "after": "after (µs)"}
@@ -249,12 +259,30 @@ def find_losses(history):
 
 def losses(data):
     """Cases that are more than 1.5 times slower than in the best release before"""
-    lost = find_losses(data.history)[:10]
+    lost = find_losses(data.history)[:8].rename(in_words)
     lost["times slower"] = verdicts.estimates(lost, slower=True).map(str)
     return lost[[*TIMES, "times slower", "since"]].rename(columns=TIMES)
 
 
 study.show(losses)
+
+# %%
+# Do they compute the same thing?
+# -------------------------------
+#
+# Where a bound of the rounding errors is derived (products, sums, means, normalizations, operations
+# rounded once), a result beyond it is a finding: the release computes something else. So is a NaN,
+# or an infinity, that float64 does not have.
+
+
+def outside(data):
+    """Results outside of their bound; the unit is the ulp of the largest element"""
+    columns = {"largest": "error (ulp)", "bound": "share of bound", "mismatched": "NaN or infinite"}
+    found = accuracy.out_of_bound(read(data.history, "errors"))[[*columns]]
+    return found.rename(in_words, level="case").rename(columns=columns)
+
+
+study.show(outside)
 
 # %%
 # Is speed bought with accuracy?
@@ -283,7 +311,7 @@ def errors(data):
     changed = find_errors(data.history)
     moved = changed[np.log2(changed["ratio"]).abs() >= 1].sort_values("ratio", ascending=False)
     faster = verdicts.estimates(since_first(data.history)).map(str).rename("times faster")
-    return moved[:12].join(faster)
+    return moved[:8].join(faster).rename(in_words)
 
 
 study.show(errors)
@@ -322,19 +350,27 @@ study.show(models)
 
 
 def advise(history, say, lost, few, n):
-    *_, last = history["order"]
-    lead = f"Nothing speaks against {last}:" if few.verdict == "right" else "Not decided here:"
-    if len(lost):
-        ratios = verdicts.estimates(lost, slower=True)
-        lead = f"Using {lost.index[0].partition('-')[0]}? Measure before you choose {last}, up to "
-        lead += f"{ratios.iloc[0]} times slower than the best release before."
-        say.command(f"ortmeter bench model.onnx --runtime {lost['baseline'].iloc[0]},{last}")
-    if len(lost) > 1:
-        say.bars(f"times slower in {last} than in the best release before", dict(ratios[:5]))
-    if history["order"] == history["control"]:
-        lead = "Not decided here, one release ran beside itself:"
-    say.add(f"{lead} {len(lost)} of {n} cases are over 1.5 times slower.")
-    say.decide("undecided" if lead.startswith("Not decided") else f"{len(lost)} slower")
+    *_, before, last = history["order"]
+    is_alone = history["order"] == history["control"]
+    shown = not is_alone and (len(lost) > 0 or few.verdict == "right")
+    ratios = verdicts.estimates(lost, slower=True)
+    text = f"Upgrade to {last}: none of {n} cases is shown to be over 1.5 times slower."
+    if shown and len(lost):
+        before, since = lost["baseline"].iloc[0], lost["since"].mode()[0]
+        text = f"Using {lost.index[0].partition('-')[0]}? Measure before you upgrade from {before} "
+        text += f"to {last}: up to {ratios.iloc[0]} times slower. {len(lost)} of {n} cases "
+        text += "lose over 1.5 times."
+        ops = [name.partition("-")[0] for name in lost.index[lost["since"] == since]]
+        named = enumerate_items([*dict.fromkeys(ops)][:3])
+        say.warn(f"Since {since}, cases of {named} are over 1.5 times slower.")
+    say.add(text if shown else "Not shown here: measure yours with the command below.")
+    pair = RELEASES[-2:] if is_alone else (before, last)
+    say.command(f"ortmeter bench model.onnx --runtime {','.join(pair)}")
+    if shown and len(lost) > 1:
+        labels = [in_words(name).replace(", ", " ").replace("float", "f") for name in ratios.index]
+        bars = dict(zip(labels[:5], ratios, strict=False))
+        say.bars(f"times slower in {last} than in the best release before", bars)
+    say.decide(f"{len(lost)} slower" if shown else "undecided")
 
 
 # %%
@@ -362,7 +398,8 @@ def conclude(data, say):
     gained = since_first(history).query("verdict == 'faster'").index
     ratios = find_errors(history)["ratio"]
     worse = (ratios >= TWICE).sum()
-    say.add(f"{len(gained)} are as much faster than {first}; {worse} at least double its error.")
+    text = "one thread; {gained} cases are as much faster than {first}, {worse} double its error"
+    say.small_print(text, gained=len(gained), first=first, worse=int(worse))
 
     text = "fewer than 1 case in 20 is more than 1.5 times slower: {lost} of {n} are, {most} may be"
     say.predict(text, Finding(few.outcomes), lost=len(lost), n=n, most=most)
@@ -370,9 +407,11 @@ def conclude(data, say):
     held = Finding((bool(kept.mean() > 1 / 2),) if len(kept) else ())
     text = "speed is not bought with accuracy: {kept} of {n} faster cases do not double their error"
     say.predict(text, held, kept=int(kept.sum()), n=len(kept))
-    speeds = verdicts.estimates(compare_models(data))
-    told = ", ".join(f"{name} {speed}" for name, speed in speeds.items())
-    held = Finding(tuple(speed.exceeds(1 / LARGE) for speed in speeds), told)
+    slower = verdicts.estimates(compare_models(data), slower=True)
+    told = ", ".join(f"{name} {times}" for name, times in slower.items())
+    told = f"times slower: {told}" if told else ""
+    outcomes = [held for times in slower for held in times.within(0, LARGE).outcomes]
+    held = Finding(tuple(outcomes), told)
     say.predict("no whole model becomes more than 1.5 times slower", held)
     tell_control(history, say)
 
@@ -387,6 +426,15 @@ study.conclude(conclude)
 # a case meets one of them. Other processors: a kernel is often written for one family. The time to
 # create a session, memory. A difference below 5%, or one that a second set of processes does not
 # show, is not claimed: *undecided* does not mean equal.
+#
+# What to remember
+# ----------------
+#
+# * Test an upgrade with your own model, on your own processor: no list of operators replaces it.
+# * A loss has a release where it begins: the one before is a way back.
+# * There is nothing to set: the advice is a release to install.
+#
+# Read next: :ref:`l-plot-operators-torch`.
 #
 # How this was computed
 # ---------------------

@@ -21,7 +21,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec
 
-__all__ = ["Case", "call", "expand"]
+__all__ = ["Case", "call", "expand", "in_words"]
 
 #: What the values of an input are: a distribution, or these numbers.
 Values: TypeAlias = str | int | float | Sequence[float]
@@ -295,6 +295,34 @@ def call(
     op = operator.partition("<")[0].rpartition(".")[2]
     body = f"{_names(outputs)} = {operator}({_names(inputs)})"
     return Case(op, body, inputs, variant, type, outputs, **fields)
+
+
+def in_words(name: str) -> str:
+    """Write the name of a case for a reader.
+
+    Parameters
+    ----------
+    name : str
+        That of a :class:`~ortmeter.observatory.case.Case`, or of anything else.
+
+    Returns
+    -------
+    str
+        Operator, variant and type; where inputs and outputs fit, unless that is L2, as for most
+        cases. What is no name of a case stays.
+
+    Examples
+    --------
+    >>> in_words("Where-same-shape-f32-L2")
+    'Where, same shape, float32'
+    >>> in_words("Conv-1-D-f16-L1")
+    'Conv, 1-D, float16, L1'
+    """
+    if not (match := re.fullmatch(r"([^-]+)(?:-(.+))?-([a-z]+\d+)-(L\d|memory)", name)):
+        return name
+    op, variant, kind, size = match.groups()
+    spaced = re.sub(r"-(?!D\b)", " ", variant or "")
+    return ", ".join(filter(None, [op, spaced, numpy_dtype(kind).name, size.replace("L2", "")]))
 
 
 def _names(tensors: str) -> str:
