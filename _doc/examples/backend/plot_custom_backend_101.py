@@ -435,6 +435,8 @@ study.conclude(conclude)
 # * The other modes of inductor, ``max-autotune`` and CUDA graphs, and its cache on disk.
 # * The memory of the weights.
 #
+# No command compares ways to run a torch model: ``ortmeter`` takes ONNX files.
+#
 # :func:`~ortmeter.backend.explain` shows what the backend does with your model, graph by graph.
 #
 # How this was computed

@@ -32,7 +32,6 @@ from ortmeter.dtypes import unit_roundoff
 from ortmeter.operators.kinds import kind_of
 from ortmeter.plotting import speedup_plot
 from ortmeter.study import Finding, Param, Speedups, Study, enumerate_items, show, table, to_frame
-from ortmeter.timing import Comparison
 
 with warnings.catch_warnings(action="ignore"):  # of what draws its progress in a notebook
     from transformers import LlamaConfig, LlamaModel
@@ -381,7 +380,7 @@ if library:  # there is a compiler
 def answer(data, say, names, steps):
     of = ("sequence", "hidden", "tiny", "short", "small", "medium", "large")  # of any record
     llama = f"this Llama ({', '.join(x for x in data.legend.split(', ') if x.startswith(of))}) is"
-    ranking = Comparison(data.levels[name] for name in names).ranking()
+    ranking = data.levels.select(names).ranking()
     close = {claim.subject for claim in ranking.claims if claim.is_a("negligible")}
     chosen = next(name for name in names if name in {ranking.fastest, *close})
     gain, exported = (data.results.speedup(EAGER, name) for name in (chosen, "none"))
@@ -419,6 +418,7 @@ def conclude(data, say):
         say.claim([gain.about(f"{subject} over {baseline}")])
     for name, reason in data.missing.items():
         say.note("{name}: {reason}", name=name, reason=reason)
+    say.command("ortmeter bench model.onnx --optimization none,basic,extended,all")
     say.small_print(f"calls {data.results.how}, graphs {data.levels.how}")
 
 

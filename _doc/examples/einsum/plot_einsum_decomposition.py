@@ -367,6 +367,7 @@ def conclude(data, say):
     if kept := [str(t) for t, name in data.chosen["chosen"].items() if name == EINSUM]:
         text = "With threads {threads}, the search chose Einsum: decomposed is then without search"
         say.note(text, topic="decomposed after search", threads=" and ".join(kept))
+    say.command("ortmeter profile model.onnx")
     say.small_print(data.measured.how)
 
 

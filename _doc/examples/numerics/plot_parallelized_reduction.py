@@ -405,6 +405,7 @@ def answer(data, say):
     say.decide("they differ" if len(differ) else "same bits")
     axis = f"largest change of a {data.type} mean of {worst['size']:,} terms (ulp)"
     say.bars(axis, longest(means)[[*CHANGES]].max().rename(CHANGES)[shares.index])
+    say.command("ortmeter diff model.onnx --against float64")
     say.setting("atol = x.size**0.5 * numpy.finfo(x.dtype).eps * abs(x).mean()")
 
 

@@ -372,8 +372,8 @@ def predict(data, say, eight):
     held = Finding(())
     for shape in one_thread(data):
         if shape.startswith("1x"):
-            libraries = ortmeter.Comparison(m for n, m in data.found[shape].items() if n in NAMES)
-            held &= libraries.ranking().claims.at_least(1 / 2)
+            libraries = [name for name in data.found[shape] if name in NAMES]
+            held &= data.found[shape].select(libraries).ranking().claims.at_least(1 / 2)
     say.predict("with one row, no library is twice as fast as another", held)
     wide = data.found[data.largest]
     held = Speedups(compare_runs(narrow, wide[name]) for name, narrow in data.narrow.items())

@@ -248,6 +248,7 @@ def compare_speed(table, name):
 def advise(table, say):
     """Say which setting takes least, and what it costs."""
     savers = find_savers(table)
+    say.command("ortmeter bench model.onnx --cold --session-option enable_mem_pattern=True,False")
     if not savers:
         say.add("No setting is shown to take less memory with random batches.")
         return

@@ -270,7 +270,8 @@ study.conclude(conclude)
 # The shapes are square. With a batch of one row, for instance, memory counts more than operations.
 # Products with a bias, types with a scale (float8, int8), models where the concatenation fuses with
 # what follows, and a busy machine are not measured here. ``--threads`` changes the number of
-# threads, ``--itype`` the type.
+# threads, ``--itype`` the type. No command merges the Gemms of a model: write both models, and
+# compare them with ``ortmeter bench two.onnx one.onnx``.
 #
 # How this was computed
 # ---------------------

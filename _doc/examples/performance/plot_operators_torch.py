@@ -304,9 +304,12 @@ def describe(cells, verdict):
 
 def answer(cells, say):
     counts = cells["verdict"].value_counts().reindex(VERDICTS, fill_value=0).to_dict()
-    lead = "No overall winner: look up your slow operators."
+    known = counts["slower"] or (cells["low"] >= 1 / (1 + EFFECT)).all()
+    lead = "No overall winner: look" if counts["faster"] else "Look"
+    lead = f"{lead} up your slow operators."
     if not counts["slower"]:
-        lead = "Keep ONNX Runtime: no operator is shown to be slower."
+        lead = "Keep ONNX Runtime: no" if known else "Measure yours: no"
+        lead = f"{lead} operator is shown to be slower."
     told = describe(cells, "slower" if counts["slower"] else "faster")
     told += f"; faster in {counts['faster']}" * bool(counts["slower"])
     told = f"Of {len(cells)} cases on one thread, ONNX Runtime is {told}."
@@ -314,7 +317,6 @@ def answer(cells, say):
     say.add(
         f"{lead} {told}" if is_shown else "Not shown here: measure yours with the command below."
     )
-    known = counts["slower"] or (cells["low"] >= 1 / (1 + EFFECT)).all()
     say.decide(f"{counts['slower']} slower" if known else "undecided")
     say.bars("cases, one thread", counts)
     say.command("ortmeter operators --against torch --model model.onnx")

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 import ortmeter
 from ortmeter.evidence import Estimate, Finding
@@ -356,13 +356,15 @@ def advise(history, say, lost, few, n):
     ratios = verdicts.estimates(lost, slower=True)
     text = f"Upgrade to {last}: none of {n} cases is shown to be over 1.5 times slower."
     if shown and len(lost):
-        before, since = lost["baseline"].iloc[0], lost["since"].mode()[0]
-        text = f"Using {lost.index[0].partition('-')[0]}? Measure before you upgrade from {before} "
+        ops = Series([name.partition("-")[0] for name in lost.index], lost.index)
+        before = lost["baseline"].iloc[0]
+        text = f"Using {ops.iloc[0]}? Measure before you upgrade from {before} "
         text += f"to {last}: up to {ratios.iloc[0]} times slower. {len(lost)} of {n} cases "
         text += "lose over 1.5 times."
-        ops = [name.partition("-")[0] for name in lost.index[lost["since"] == since]]
-        named = enumerate_items([*dict.fromkeys(ops)][:3])
-        say.warn(f"Since {since}, cases of {named} are over 1.5 times slower.")
+        since = lost["since"].groupby(ops, sort=False).first().drop(ops.iloc[0])
+        named = [f"{op} since {release}" for op, release in since.items()]
+        if named:
+            say.warn(f"Also over 1.5 times slower: {enumerate_items(named[:3])}.")
     say.add(text if shown else "Not shown here: measure yours with the command below.")
     pair = RELEASES[-2:] if is_alone else (before, last)
     say.command(f"ortmeter bench model.onnx --runtime {','.join(pair)}")
@@ -398,7 +400,8 @@ def conclude(data, say):
     gained = since_first(history).query("verdict == 'faster'").index
     ratios = find_errors(history)["ratio"]
     worse = (ratios >= TWICE).sum()
-    text = "one thread; {gained} cases are as much faster than {first}, {worse} double its error"
+    text = "one thread; {gained} cases are over 1.5 times faster than {first}, "
+    text += "{worse} at least double its error"
     say.small_print(text, gained=len(gained), first=first, worse=int(worse))
 
     text = "fewer than 1 case in 20 is more than 1.5 times slower: {lost} of {n} are, {most} may be"

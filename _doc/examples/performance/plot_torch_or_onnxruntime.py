@@ -301,6 +301,7 @@ def answer(data, say):
     say.bars(axis, {"torch eager": 1.0, **bars})
     if trend == "faster":
         say.setting('torch.onnx.export(model, (x,), "model.onnx", dynamo=True)')
+    say.command("ortmeter operators --against torch --model model.onnx")
     say.small_print(data.results.how)
 
 
