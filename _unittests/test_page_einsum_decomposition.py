@@ -73,8 +73,8 @@ def verdicts(found):
 @pytest.mark.parametrize(
     ("medians", "shape", "lead", "label"),
     [
-        ((1.0, 0.5), ENOUGH, "Replace Einsum by the graph that a search finds: ", "faster"),
-        ((1.0, 2.0), ENOUGH, "Replace Einsum by the graph that a search finds: ", "faster in part"),
+        ((1.0, 0.5), ENOUGH, "Replace Einsum by what a search finds: ", "faster"),
+        ((1.0, 2.0), ENOUGH, "Replace Einsum by what a search finds: ", "faster in part"),
         ((1.0, 4.0), ENOUGH, "It depends on the threads: ", "faster in part"),
         ((2.0, 4.0), ENOUGH, "Keep Einsum: ", "not faster"),
         ((2.0, 2.0), ENOUGH, "Keep Einsum: ", "not faster"),
@@ -101,7 +101,7 @@ def test_the_bars_and_the_worst_order_are_beside_einsum(page):
         "worst order",
     ]
     assert [bar.value for bar in answer.bars] == pytest.approx([1, 2, 4 / 3, 1 / 3], rel=0.02)
-    assert str(answer).endswith("]: transpositions take 62% of its time.")
+    assert str(answer).endswith("): transpositions take 62% of its time.")
     # The profile of a device has no times; orders that are alike are not told apart.
     launched = (np.nan, np.nan, 0)
     record = kept(page, group(), best=launched, worst=launched)
@@ -148,7 +148,7 @@ def test_transpose_and_matmul_are_not_credited_with_a_fused_product(page):
     plain, fused = group(), group(2.0, **{FUSED: 0.9})
     found = conclude(page, plain, fused, chosen=["order fast", FUSED])
     text = str(found.answer)
-    assert text.startswith("Replace Einsum by the graph that a search finds: 2.0")
+    assert text.startswith("Replace Einsum by what a search finds: 2.0")
     assert "MatMul and" not in text
     assert "Without FusedMatMul, it is as fast within 5% at threads 2." in text
     (alone,) = (c for c in found.claims if getattr(c, "subject", "").startswith("Transpose and"))

@@ -279,7 +279,7 @@ def answer(data, say, gap):
     effects = Speedups(gains).named("decomposed after a search").about("decomposed after search")
     say.answer(
         effects,
-        faster="Replace Einsum by the graph that a search finds:",
+        faster="Replace Einsum by what a search finds:",
         mixed="It depends on the threads: decomposed, after a search, it is",
         slower=("not faster", "Keep Einsum: decomposed, even after a search, it is"),
         negligible=("not faster", "Keep Einsum: decomposed, even after a search, it is"),

@@ -49,6 +49,7 @@ from ortmeter.observatory.bounds import weight_bounds
 from ortmeter.observatory.reference import reference
 from ortmeter.plotting import cold_plot
 from ortmeter.runtime.models import layer_stack, sample_transformer
+from ortmeter.runtime.sessions import session_code
 from ortmeter.study import Finding, Param, Speedups, Study, enumerate_items, show, table, to_frame
 from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.statistics import estimate_ratio
@@ -331,18 +332,18 @@ def believe(data, say):
 
 
 # %%
-# The answer names the step that takes half of the time, and the best way to shorten it.
+# The answer is the best way to shorten the start of the largest model; the small print names the
+# step that takes half of the time.
 
 ADVICE = {
-    UNPACKED: "for few runs, keep weights in their own file, not packed",
-    EXTERNAL: "keep weights in their own file",
-    PREPACKED: "keep weights in their own file, packed",
+    UNPACKED: "For few runs, keep large weights in their own file, not packed",
+    EXTERNAL: "Keep large weights in their own file",
+    PREPACKED: "Keep large weights in their own file, packed",
 }
 SETTING = """\
+import onnx
 onnx.save(onnx.load("model.onnx"), "outside.onnx", save_as_external_data=True, location="weights")
-options = onnxruntime.SessionOptions()
-options.add_session_config_entry("session.disable_prepacking", "1")
-session = onnxruntime.InferenceSession("outside.onnx", options)"""
+""" + session_code(session_config={"session.disable_prepacking": 1}).replace("model", "outside")
 
 # %%
 
@@ -359,8 +360,9 @@ def longest_step(data, model):
 def advise(data, say, best):
     """Say what the best way brings, and after how many runs it no longer does."""
     run = gains(data, data.largest, STEADY)[best.subject]
-    advice = ADVICE.get(best.subject, f"choose {best.subject}")
-    say.add(f"There, {advice}: {best.effect}; each run: {run.effect}.")
+    advice = ADVICE.get(best.subject, f"Start with {best.subject}")
+    first = f"the first result of {data.largest} is {best.effect}"
+    say.add(f"{advice}: {first}; each run: {run.effect}.")
     if best.subject == UNPACKED:
         say.setting(SETTING)
         ways = select(data, data.largest)
@@ -379,7 +381,6 @@ def conclude(data, say):
     places[data.largest] = data.largest
     longest = {model: longest_step(data, model) for model in places}
     told = [f"{step} with {places[m]} ({share:.0%})" for m, (step, share) in longest.items()]
-    say.add(f"Most of the time: {', '.join(told)}.")
     ranked = sorted(gains(data, data.largest, RESULT).values(), key=lambda claim: -claim.ratio)
     say.decide(longest[data.largest][0], ranked)
     bars = {PLAIN: 1.0, **{claim.subject: claim for claim in ranked[:4]}}
@@ -387,9 +388,9 @@ def conclude(data, say):
     if ranked[0].is_a("faster"):
         advise(data, say, ranked[0])
     else:
-        say.add("There, no way is known to shorten it.")
+        say.add(f"Not shown here: a way to start {data.largest} sooner. Measure yours, see below.")
     say.command("ortmeter bench model.onnx --cold --shorten")
-    say.small_print(data.times.how)
+    say.small_print(f"{data.times.how}; most of the time: {', '.join(told)}")
     predict(data, say)
     believe(data, say)
 

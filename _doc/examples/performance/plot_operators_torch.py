@@ -302,6 +302,9 @@ def describe(cells, verdict):
     return f"{verdict} in {len(times)}, up to {times[most]} times ({op}, {dtype})"
 
 
+# %%
+
+
 def answer(cells, say):
     counts = cells["verdict"].value_counts().reindex(VERDICTS, fill_value=0).to_dict()
     known = counts["slower"] or (cells["low"] >= 1 / (1 + EFFECT)).all()

@@ -362,8 +362,7 @@ def advise(history, say, lost, few, n):
         text += f"to {last}: up to {ratios.iloc[0]} times slower. {len(lost)} of {n} cases "
         text += "lose over 1.5 times."
         since = lost["since"].groupby(ops, sort=False).first().drop(ops.iloc[0])
-        named = [f"{op} since {release}" for op, release in since.items()]
-        if named:
+        if named := [f"{op} since {release}" for op, release in since.items()]:
             say.warn(f"Also over 1.5 times slower: {enumerate_items(named[:3])}.")
     say.add(text if shown else "Not shown here: measure yours with the command below.")
     pair = RELEASES[-2:] if is_alone else (before, last)
@@ -376,6 +375,14 @@ def advise(history, say, lost, few, n):
 
 
 # %%
+
+
+def predict_models(data, say):
+    slower = verdicts.estimates(compare_models(data), slower=True)
+    told = ", ".join(f"{name} {times}" for name, times in slower.items())
+    outcomes = [held for times in slower for held in times.within(0, LARGE).outcomes]
+    held = Finding(tuple(outcomes), "times slower: " * bool(told) + told)
+    say.predict("no whole model becomes more than 1.5 times slower", held)
 
 
 def tell_control(history, say):
@@ -399,10 +406,9 @@ def conclude(data, say):
     advise(history, say, lost, few, n)
     gained = since_first(history).query("verdict == 'faster'").index
     ratios = find_errors(history)["ratio"]
-    worse = (ratios >= TWICE).sum()
     text = "one thread; {gained} cases are over 1.5 times faster than {first}, "
     text += "{worse} at least double its error"
-    say.small_print(text, gained=len(gained), first=first, worse=int(worse))
+    say.small_print(text, gained=len(gained), first=first, worse=int((ratios >= TWICE).sum()))
 
     text = "fewer than 1 case in 20 is more than 1.5 times slower: {lost} of {n} are, {most} may be"
     say.predict(text, Finding(few.outcomes), lost=len(lost), n=n, most=most)
@@ -410,12 +416,7 @@ def conclude(data, say):
     held = Finding((bool(kept.mean() > 1 / 2),) if len(kept) else ())
     text = "speed is not bought with accuracy: {kept} of {n} faster cases do not double their error"
     say.predict(text, held, kept=int(kept.sum()), n=len(kept))
-    slower = verdicts.estimates(compare_models(data), slower=True)
-    told = ", ".join(f"{name} {times}" for name, times in slower.items())
-    told = f"times slower: {told}" if told else ""
-    outcomes = [held for times in slower for held in times.within(0, LARGE).outcomes]
-    held = Finding(tuple(outcomes), told)
-    say.predict("no whole model becomes more than 1.5 times slower", held)
+    predict_models(data, say)
     tell_control(history, say)
 
 

@@ -297,6 +297,9 @@ def count(cases):
     return f"{sum(case.holds for case in cases)} of {len(cases)}"
 
 
+# %%
+
+
 def advise(cases, say):
     """Say whether one process is enough."""
     decided = [case for case in cases if len(case.runs) > 1 and case.is_decided]
