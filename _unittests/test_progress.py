@@ -53,6 +53,13 @@ def test_a_page_or_a_file_shows_nothing(monkeypatch):
     assert run_bar(monkeypatch, io.StringIO()) == ""
 
 
+def test_the_level_of_the_root_asks_for_no_line(monkeypatch, caplog):
+    """A library that is imported may set it: a page would print the lines."""
+    caplog.set_level(logging.INFO)
+    assert run_bar(monkeypatch, io.StringIO()) == ""
+    assert not caplog.records
+
+
 def test_a_notebook_shows_the_bar(monkeypatch):
     stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
     assert "rounds" in run_bar(monkeypatch, stream)

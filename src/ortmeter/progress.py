@@ -39,9 +39,10 @@ def progress_bar(description: str, total: int) -> Any:
     """Return a tqdm bar, shown in a terminal or a notebook only, after one second.
 
     A page or a file keeps every refresh of a bar as text, so nothing is written there. Where the
-    logger of this module is enabled for ``INFO``, it gets ``120 of 400 rounds`` every few seconds.
+    logger of this module has a level of its own, ``INFO``, it gets ``120 of 400 rounds`` every few
+    seconds: libraries set that of the root.
     """
-    if logger.isEnabledFor(logging.INFO):
+    if logger.level and logger.isEnabledFor(logging.INFO):
         sink = io.StringIO()
         return _Lines(desc=description, total=total, file=sink, mininterval=0, leave=False)
     watched = sys.stderr.isatty() or "ipykernel" in type(sys.stderr).__module__
