@@ -121,10 +121,12 @@ def test_the_description_of_a_page_is_its_answer(page):
 
 
 @each_page
-def test_a_conclusion_has_five_points_at_most(page):
+def test_a_conclusion_has_five_predictions_and_five_points_at_most(page):
     for div in article_of(page).iter("div"):
         if div.get("class") == "ortmeter-conclusion":
-            assert len(div.findall("ul/li")) <= 5
+            points = ["".join(item.itertext()) for item in div.findall("ul/li")]
+            judged = [text.startswith(("Right: ", "Wrong: ", "Undecided: ")) for text in points]
+            assert max(sum(judged), len(judged) - sum(judged)) <= 5
 
 
 @each_page
