@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 import re
+import os
 import shutil
 import subprocess
 import tempfile
@@ -125,8 +126,10 @@ def fetch_assets(source: Path, folder: Path) -> list[str]:
             modules = install_packages(source, Path(temporary))
             for pin in pins:
                 pin.check(modules / pin.path)
-            for pin in pins:
-                shutil.copyfile(modules / pin.path, folder / pin.name)
+            for pin in pins:  # whole at once: another process may be reading
+                beside = folder.with_name(f"{pin.name}.{os.getpid()}")
+                shutil.copyfile(modules / pin.path, beside)
+                beside.replace(folder / pin.name)
     names = [pin.name for pin in pins]
     for file in folder.iterdir():
         if file.name not in names:
