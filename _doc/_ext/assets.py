@@ -7,8 +7,8 @@ site are static.
 import base64
 import hashlib
 import json
-import re
 import os
+import re
 import shutil
 import subprocess
 import tempfile
