@@ -343,7 +343,7 @@ ADVICE = {
 SETTING = """\
 import onnx
 onnx.save(onnx.load("model.onnx"), "outside.onnx", save_as_external_data=True, location="weights")
-""" + session_code(session_config={"session.disable_prepacking": 1}).replace("model", "outside")
+""" + session_code("outside.onnx", session_config={"session.disable_prepacking": 1})
 
 # %%
 

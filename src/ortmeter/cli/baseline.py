@@ -146,20 +146,19 @@ def _builds(
     variants: Mapping[str, SessionSpec],
 ) -> list[Comparison]:
     """Read the builds of a file, which measured the same in the same conditions."""
-    wrong = ""
+    how = "choose another name, or replace it with --force"
     try:
         kept = _read(file, variants)
     except (InvalidArgumentError, RecordError) as error:
-        wrong = str(error)
-    else:
-        mine, theirs = report.machine, kept.environment
-        wrong = wrong or ("another machine" if mine.identity != theirs.identity else "")
-        wrong = wrong or ("other versions" if mine.packages != theirs.packages else "")
-        same = kept.data["candidates"] == described
-        wrong = wrong or ("" if same else "other candidates, inputs or settings")
-        wrong = wrong and f"{file} has samples of {wrong}"
-    if wrong:
-        raise InvalidArgumentError(f"{wrong}: choose another name, or replace it with --force")
+        raise InvalidArgumentError(f"{error}: {how}") from error
+    mine, theirs = report.machine, kept.environment
+    differs = {
+        "another machine": mine.identity != theirs.identity,
+        "other versions": mine.packages != theirs.packages,
+        "other candidates, inputs or settings": kept.data["candidates"] != described,
+    }
+    if wrong := [what for what, is_so in differs.items() if is_so]:
+        raise InvalidArgumentError(f"{file} has samples of {wrong[0]}: {how}")
     return [kept.data["comparison"], *kept.data.get("before", [])]
 
 

@@ -215,11 +215,15 @@ def optimized_model(
         return load_model(file, external_folder=folder)
 
 
-def session_code(*, run_config: Mapping[str, Any] | None = None, **settings: Any) -> str:
-    """Write a setting as plain onnxruntime, to copy: it runs as it stands on ``model.onnx``.
+def session_code(
+    model: str = "model.onnx", *, run_config: Mapping[str, Any] | None = None, **settings: Any
+) -> str:
+    """Write a setting as plain onnxruntime, to copy: it runs as it stands beside the model.
 
     Parameters
     ----------
+    model : str
+        Name of its file.
     run_config : mapping, optional
         Configuration entries of a run.
     **settings
@@ -260,7 +264,7 @@ def session_code(*, run_config: Mapping[str, Any] | None = None, **settings: Any
     lines += [f"options.add_session_config_entry({n!r}, {str(v)!r})" for n, v in config.items()]
     asked = settings.get("provider_options")
     more = f', providers=[("CUDAExecutionProvider", {dict(asked)})]' if asked else ""
-    lines.append(f'session = onnxruntime.InferenceSession("model.onnx", options{more})')
+    lines.append(f'session = onnxruntime.InferenceSession("{model}", options{more})')
     if run_config:
         lines.append("run_options = onnxruntime.RunOptions()")
         lines += [

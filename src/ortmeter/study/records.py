@@ -125,6 +125,8 @@ class Record:
             With these builds as ``before``.
         """
         same = [other for other in builds if other.date < self.date and other.is_build_of(self)]
+        if not same:
+            return self
         before = sorted(same, key=lambda other: other.date, reverse=True)
         kept = [_by_place(build) for build in before]
         join_builds(
