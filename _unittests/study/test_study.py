@@ -106,7 +106,7 @@ def test_a_record_that_has_no_legend_shows_its_parameters(measured):
     table, *_, concluded = measured.replay(dataclasses.replace(measured.here, data=data))
     plt.close("all")
     assert table.caption == "Median latency, and more, provider=cpu"
-    assert concluded.provenance.endswith(", provider=cpu, within this build")
+    assert concluded.provenance.endswith(", provider=cpu, within one build")
 
 
 def test_another_record_has_its_own_answer(measured):

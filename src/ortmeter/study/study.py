@@ -227,7 +227,7 @@ class Study:
         if not str(answer):
             raise InvalidArgumentError(f"{self.page} has no answer. Accepted: say.answer, say.add")
         judged = beliefs(say.beliefs, data.legend) if say.beliefs else None
-        details = data.legend if source.before else f"{data.legend}, within this build"
+        details = data.legend if source.before else f"{data.legend}, within one build"
         concluded = source.conclude(answer, say.claims, details, judged)
         if source is not self._recalled:
             return concluded
