@@ -303,7 +303,10 @@ def test_machines_have_one_row_for_each_answer(found):
     assert "H100" in text
     assert "not recorded" not in text
     on_cpu = dataclasses.replace(found, recorded=())
-    assert machines.answers_text([on_cpu])[0] == "On CUDA, no page is recorded yet."
+    alone = machines.answers_text([on_cpu])
+    assert alone[0] == "One machine measured all pages: its answers are at their top."
+    assert alone[2] == "On CUDA, no page is recorded yet."
+    assert "list-table" not in "".join(alone)
     both = machines.answers_text([found, on_cpu])
     assert both[0] == "On CUDA, :ref:`l-plot-op-gemm2-cuda` is not recorded yet."
     assert machines.answers_text([]) == []

@@ -66,6 +66,24 @@ def runtime_of(record: Record) -> str:
     return found.partition(" ")[0]  # the commit is in the record
 
 
+def what_differs(before: Record, after: Record) -> str:
+    """Write what may explain a change: the versions that are not the same, or that they are."""
+    old, new = (
+        {"Python": record.environment.python}
+        | {name: text.partition(" ")[0] for name, text in record.environment.packages.items()}
+        for record in (before, after)
+    )
+    changed = [
+        f"{name} {old.get(name, 'absent')}, then {new.get(name, 'absent')}"
+        for name in (old | new)
+        if old.get(name) != new.get(name)
+    ]
+    if changed:
+        return "; ".join(changed)
+    unknown = "" if after.environment.generation else ", another processor of this name"
+    return f"the same versions: noise{unknown}, or another text of the page"
+
+
 def place_of(record: Record) -> str:
     """Write where a record was measured: the machine and the provider."""
     origin = record.concluded.to_dict()
@@ -151,10 +169,11 @@ def changes_text(histories: Sequence[History]) -> list[str]:
                 plain(f"{record.date:%Y-%m-%d}, {runtime_of(record)}: {claim}")
                 for record, claim in zip((before, after), claims, strict=True)
             ),
+            plain(what_differs(before, after)),
         )
         for before, after, claims in sorted(found, key=lambda x: x.after.date, reverse=True)
     ]
-    table = list_table(("page", "machine", "before", "after"), rows, classes="stacked")
+    table = list_table(("page", "machine", "before", "after", "why"), rows, classes="stacked")
     return ["Claims whose verdict is another than in the record before:", "", *table]
 
 

@@ -92,7 +92,10 @@ def machines_text(records: Sequence[Record]) -> list[str]:
 
 
 def answers_text(pages: Collection[Answers]) -> list[str]:
-    """Write the table of the answers: what this build found, then what was recorded."""
+    """Write the table of the answers: what this build found, then what was recorded.
+
+    With one machine there is no table: its answers are on the pages.
+    """
     rows = []
     for page in pages:
         for answer in page.all:
@@ -112,6 +115,9 @@ def answers_text(pages: Collection[Answers]) -> list[str]:
         told = [f"On CUDA, {enumerate_items(missing)} {verb} not recorded yet.", ""]
     else:
         told = []
+    places = {(answer["machine"], answer["provider"]) for page in pages for answer in page.all}
+    if len(places) == 1:
+        return ["One machine measured all pages: its answers are at their top.", "", *told]
     return told + list_table(
         ("page", "machine", "provider", "date", "answer"), rows, classes="stacked answers"
     )
