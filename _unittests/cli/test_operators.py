@@ -218,7 +218,7 @@ def test_a_slower_case_is_named_with_its_interval(measured, tmp_path, capsys):
         "a script for an issue: ortmeter operators --repro PRelu.",
         "PRelu with 1.32: 2 values do not match.",
         "Exp with 1.32: an error of 3.5 times its bound.",
-        "Exp is less accurate with 1.32: 3 ulp, 0.5 with 1.26.",
+        "Exp: less accurate with 1.32, 3 ulp, 0.5 with 1.26.",
         "bits of the outputs differ in 1 of 2 cases.",
     ]
     assert [row["case"] for row in tables["1.32 beside 1.26"]] == ["PRelu", "Exp"]

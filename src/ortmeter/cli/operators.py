@@ -16,6 +16,7 @@ from ortmeter.cli.report import Report, check_writable
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.files import write_atomically
+from ortmeter.observatory.case import in_words
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.matrix import Interrupted, RuntimeCandidate, measure_cases
 from ortmeter.observatory.nodes import NodeCase, node_cases
@@ -195,7 +196,8 @@ def _describe(cases: Mapping[str, AnyCase]) -> pd.DataFrame:
             first = case.node.name or next(filter(None, case.node.output), "")
             rows.append({"case": name, "nodes": case.nodes, "the first": first})
         else:
-            rows.append({"case": name, "inputs": case.inputs, "opset": case.opset})
+            words = {"case": name, "in words": in_words(name)}
+            rows.append(words | {"inputs": case.inputs, "opset": case.opset})
     return pd.DataFrame(rows).set_index("case")
 
 

@@ -18,6 +18,7 @@ from ortmeter.observatory.accuracy import (
     measure_errors,
     out_of_bound,
 )
+from ortmeter.observatory.case import in_words
 from ortmeter.observatory.matrix import AGAIN, Matrix, RuntimeCandidate
 from ortmeter.observatory.verdicts import (
     claim_level,
@@ -104,7 +105,7 @@ def _sentences(
         for row in told:
             since = {} if row["since"] == last else {"since": row["since"]}
             speed = Estimate(row["speedup"], row["low"], row["high"])
-            where = {"case": f"{row['case']}{place[row['threads']]}", **since}
+            where = {"case": f"{in_words(row['case'])}{place[row['threads']]}", **since}
             yield Speedup(last, row["baseline"], speed, where)
         if len(moved) > len(told):
             yield f"{len(moved) - len(told)} more {word}: the tables have them."
@@ -151,8 +152,9 @@ def _slowest(matrix: Matrix, name: str) -> str:
         return f"{name} runs none of the cases."
     least, most = (format_seconds(value * 1e-6) for value in (medians.min(), medians.max()))
     return (
-        f"{plural(len(medians), 'case')} with {name}, from {least} to {most} ({medians.idxmax()}): "
-        "with another candidate, --runtime or --against torch, they are compared."
+        f"{plural(len(medians), 'case')} with {name}, from {least} to {most} "
+        f"({in_words(medians.idxmax())}): with another candidate, --runtime or --against torch, "
+        "they are compared."
     )
 
 
@@ -173,7 +175,8 @@ def _is_small(cells: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def _plot(cells: pd.DataFrame, report: Report) -> "Figure":
-    frame = cells.reset_index().rename(columns={"case": "row", "candidate": "column"})
+    named = cells.rename(in_words, level="case")
+    frame = named.reset_index().rename(columns={"case": "row", "candidate": "column"})
     frame["panel"] = frame["threads"].map(_threads)
     return change_map(
         frame, title="Speedup over the best candidate before", caption=report.machine.cpu
@@ -198,14 +201,14 @@ def fill_errors(
         if math.isinf(row["bound"]):
             beyond = f"{row['differing']:.1%} of the values differ, where no rounding explains it"
         what = f"{row['mismatched']:.0f} values do not match" if row["mismatched"] else beyond
-        report.conclude(f"{row['case']} with {row['candidate']}: {what}.")
+        report.conclude(f"{in_words(row['case'])}, with {row['candidate']}: {what}.")
     changes = accuracy_changes(errors).reset_index()
     for row in changes.head(_TOLD).to_dict("records"):
         word = "less" if row["error_ratio"] > 1 else "more"
         unit = "ulp" if row["unit"] == "ulp" else "ulp of the largest value"
         report.conclude(
-            f"{row['case']} is {word} accurate with {row['candidate']}: {digits(row['after'])} "
-            f"{unit}, {digits(row['before'])} with {row['previous']}."
+            f"{in_words(row['case'])}: {word} accurate with {row['candidate']}, "
+            f"{digits(row['after'])} {unit}, {digits(row['before'])} with {row['previous']}."
         )
     if len(changes) > _TOLD:
         report.conclude(f"{len(changes) - _TOLD} more changed their accuracy: the table has them.")
