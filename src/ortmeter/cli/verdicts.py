@@ -201,7 +201,7 @@ def fill_errors(
         if math.isinf(row["bound"]):
             beyond = f"{row['differing']:.1%} of the values differ, where no rounding explains it"
         what = f"{row['mismatched']:.0f} values do not match" if row["mismatched"] else beyond
-        report.conclude(f"{in_words(row['case'])}, with {row['candidate']}: {what}.")
+        report.conclude(f"{in_words(row['case'])} with {row['candidate']}: {what}.")
     changes = accuracy_changes(errors).reset_index()
     for row in changes.head(_TOLD).to_dict("records"):
         word = "less" if row["error_ratio"] > 1 else "more"
