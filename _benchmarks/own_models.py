@@ -1,6 +1,6 @@
 """Models that are not ours, to try every option of the command line on.
 
-ThreadTimings: python _benchmarks/own_models.py FOLDER [WHEEL_OR_MODEL ...]
+``python _benchmarks/own_models.py FOLDER [WHEEL_OR_MODEL ...]``
 
 Writes two models into FOLDER: an encoder of transformers exported by torch (BERT with random
 weights), and a pipeline of scikit-learn whose columns are texts and numbers. Models are copied
