@@ -1,6 +1,6 @@
 """Build pages several times on one machine, and count what does not repeat.
 
-``python _benchmarks/repeat_page.py [--builds 3] [--into FOLDER] [PAGE ...]``: all pages but two
+``python _benchmarks/repeat_page.py [--builds 3] [--into FOLDER] [--full] [PAGE ...]``: all but two
 long ones, unless some are named. What a build should not depend on is disturbed on purpose: the
 order of the pages, the memory that is in use and in the caches, the length of the environment. The
 records are in ``FOLDER/<build>``; builds that are there are not made again.
@@ -35,9 +35,21 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "_doc" / "examples").glob("*/plot_*.py"))
 LONG = ("plot_releases", "plot_operators_torch")
 GIB = 2**30
+# Keep what a page measured at the sizes of a build: ORTMETER_RECORD takes the full ones.
+CHILD = """
+import runpy, sys
+from ortmeter.study.study import Study
+start = Study.__init__
+def started(self, *args, **params):
+    start(self, *args, **params)
+    vars(self.args)["record"] = True
+Study.__init__ = started
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
-def build(pages: Sequence[Path], folder: Path, seed: int) -> None:
+def build(pages: Sequence[Path], folder: Path, seed: int, *, full: bool) -> None:
     """Run the pages in a random order, each after a disturbance, and keep their records."""
     chance = random.Random(seed)  # noqa: S311 - no secret
     for page in chance.sample(pages, len(pages)):
@@ -47,16 +59,15 @@ def build(pages: Sequence[Path], folder: Path, seed: int) -> None:
         environment = {
             **os.environ,
             "ORTMETER_RESULTS": str(folder),
-            "ORTMETER_RECORD": "1",
             "MPLBACKEND": "agg",
             "MALLOC_TOP_PAD_": str(chance.randrange(64 * 4096)),
             "PADDING": "x" * chance.randrange(8192),
-        }
+        } | ({"ORTMETER_RECORD": "1"} if full else {})
         half = taken[: taken.size // 2].copy()  # what is free is in pieces
         del taken
-        subprocess.run(  # noqa: S603 - a page of this project
-            [sys.executable, str(page)], env=environment, stdout=subprocess.DEVNULL, check=True
-        )
+        own = [] if full else ["-c", CHILD]
+        command = [sys.executable, *own, str(page)]
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)  # noqa: S603
         del half
 
 
@@ -184,8 +195,9 @@ def report(pages: Sequence[str], folders: Sequence[Path]) -> None:
 def main() -> None:
     """Build, then report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--builds", type=int, default=3)
+    parser.add_argument("--builds", type=int, default=3, choices=range(2, 10))
     parser.add_argument("--into", type=Path)
+    parser.add_argument("--full", action="store_true", help="sizes of a record, not of a build")
     parser.add_argument("pages", nargs="*", metavar="PAGE")
     options = parser.parse_args()
     wanted = options.pages or [page.stem for page in PAGES if page.stem not in LONG]
@@ -193,7 +205,7 @@ def main() -> None:
     into = options.into or Path(tempfile.mkdtemp(prefix="ortmeter-builds-"))
     folders = [into / str(rank) for rank in range(options.builds)]
     for seed, folder in enumerate(folders):
-        build(pages, folder, seed)
+        build(pages, folder, seed, full=options.full)
     report([page.stem for page in pages], folders)
 
 
