@@ -35,6 +35,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "_doc" / "examples").glob("*/plot_*.py"))
 LONG = ("plot_releases", "plot_operators_torch")
 GIB = 2**30
+KINDS = ("ratios", "one build", "joined", "last build")
 # Keep what a page measured at the sizes of a build: ORTMETER_RECORD takes the full ones.
 CHILD = """
 import runpy, sys
@@ -176,15 +177,20 @@ def concluded(page: str, builds: Sequence[Record]) -> list[Mapping[str, str]]:
 
 def report(pages: Sequence[str], folders: Sequence[Path]) -> None:
     """Print, page by page and for all of them, what does not repeat."""
-    tallies = {name: collections.Counter() for name in ("ratios", "one build", "joined")}
+    tallies = {name: collections.Counter() for name in KINDS}
     moved: list[float] = []
     for page in pages:
         builds = [record for folder in folders for record in load_records(page, folder)]
         print(page, flush=True)
         moved += count_ratios(builds, tallies["ratios"])
-        count_verdicts([verdicts(record) for record in builds], tallies["one build"])
+        single, joined = [verdicts(record) for record in builds], concluded(page, builds)
+        count_verdicts(single, tallies["one build"])
         print("  with the builds before:")
-        count_verdicts(concluded(page, builds), tallies["joined"])
+        count_verdicts(joined, tallies["joined"])
+        decided = [name for name, verdict in single[-1].items() if verdict != "undecided"]
+        tallies["last build"]["decided alone"] += len(decided)
+        still = sum(joined[-1].get(name, "undecided") != "undecided" for name in decided)
+        tallies["last build"]["with the builds before"] += still
     print()
     for name, tally in tallies.items():
         print(f"{name}: " + ", ".join(f"{what} {n}" for what, n in tally.items()))
