@@ -10,7 +10,7 @@ import pytest
 from claim_samples import compare_ratio
 
 from ortmeter.cli import bench_releases, main
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.releases.environments import Release
 from ortmeter.releases.latency import compare_releases
 from ortmeter.timing.comparison import Comparison
@@ -60,6 +60,18 @@ def test_releases_are_compared_with_what_changed(model, tmp_path, capsys):
     assert re.search(r"old|new", report["conclusion"][0])
     assert any(s.startswith("left out: broken: it has no X") for s in report["conclusion"])
     assert "data:image/png;base64," in html.read_text(encoding="utf-8")
+
+
+def test_latencies_stay_when_a_release_has_no_profile(model, monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise ModelError("new: Unable to serialize model as it contains compiled nodes")
+
+    monkeypatch.setattr(bench_releases, "profile_releases", refuse)
+    assert bench(model, "--runtime", "old,new", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert "operators are not compared: new: Unable to serialize" in "\n".join(report["conclusion"])
+    assert "Latency" in [section["title"] for section in report["sections"]]
+    assert not any("Operators" in section["title"] for section in report["sections"])
 
 
 @pytest.mark.slow

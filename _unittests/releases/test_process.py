@@ -42,6 +42,26 @@ def stand_in(folder, code):
 
 
 @pytest.mark.parametrize(
+    ("provider", "threads", "options"),
+    [
+        ("OpenVINOExecutionProvider", 1, {"num_of_threads": "1"}),
+        ("OpenVINOExecutionProvider", 0, {}),  # as many as there are
+        ("CUDAExecutionProvider", 1, {}),
+    ],
+)
+def test_a_provider_that_ignores_the_threads_of_a_session_gets_its_own(
+    provider, threads, options, tmp_path, monkeypatch
+):
+    body = "(float[n] X) => (float[n] Y) { Y = Neg(X) }"
+    asked = question(tmp_path, body, {"X": np.float32([1])}, threads=threads)
+    with ReleaseProcess(Release("ov", provider=provider)) as child:
+        sent = {}
+        monkeypatch.setattr(child, "start", lambda _, **arguments: sent.update(arguments))
+        child.start_open(asked)
+    assert sent["provider"] == [provider, options]
+
+
+@pytest.mark.parametrize(
     ("body", "feeds", "expected"),
     [
         # bound

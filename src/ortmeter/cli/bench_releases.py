@@ -12,6 +12,7 @@ from ortmeter.cli.options import split
 from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
 from ortmeter.discrepancy import max_diff
+from ortmeter.errors import ModelError
 from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.axes import wrap
 from ortmeter.plotting.latency import speedup_plot
@@ -86,17 +87,22 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
             report.add(f"Latency{where}", table, partial(_plot, comparison, where))
             names = claims.largest.baseline, claims.largest.subject
             slowest = max(comparison[name].median for name in names)
-            operators = profile_releases(
-                [release for name in names for release in releases if release.name == name],
-                variants[name],
-                processes=next(iter(comparison.values())).processes,
-                repeat=min(max(int(_PROFILED_S / slowest), 10), 200),
-                budget_s=(deadline - time.perf_counter()) / (len(results.comparisons) - rank),
-            )
-            title = f"Operators of {names[1]} beside {names[0]}, time in a profiled run{where}"
-            report.add(title, operators.head(_TOP))
-            told = [*_since(claims), _operators_sentence(operators, claims.largest)]
-            report.conclude(*(f"{several}{sentence}" for sentence in told))
+            report.conclude(*(f"{several}{sentence}" for sentence in _since(claims)))
+            try:
+                operators = profile_releases(
+                    [release for name in names for release in releases if release.name == name],
+                    variants[name],
+                    processes=next(iter(comparison.values())).processes,
+                    repeat=min(max(int(_PROFILED_S / slowest), 10), 200),
+                    budget_s=(deadline - time.perf_counter()) / (len(results.comparisons) - rank),
+                )
+            except ModelError as error:  # latencies are measured, and stay
+                report.conclude(f"{several}operators are not compared: {error}.")
+            else:
+                title = f"Operators of {names[1]} beside {names[0]}, time in a profiled run{where}"
+                report.add(title, operators.head(_TOP))
+                told = _operators_sentence(operators, claims.largest)
+                report.conclude(f"{several}{told}")
         if moved := drift(comparison.reference_workload):
             report.conclude(f"{several}{moved}.")
     for (name, _), reason in results.left_out.items():

@@ -186,6 +186,7 @@ def _reason(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.partition("[ONNXRuntimeError] : ")[2].split(" : ", 2)[-1] or text
     text = re.sub(r"/\S+\.(cc|h|hpp):\d+ .*\) (?=[A-Z])", "", text)
+    text = text.rstrip(".")
     return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"
 
 

@@ -20,6 +20,9 @@ from ortmeter.timing.candidates import SessionSpec
 _SCRIPT = Path(__file__).with_name("child.py")
 _PATIENCE_S = 300.0
 
+# Providers that ignore the threads of the session, and their own option.
+_THREADS = {"OpenVINOExecutionProvider": "num_of_threads"}
+
 
 class ReleaseProcess(Child):
     """A process that runs models with one release; it answers one question at a time.
@@ -45,8 +48,10 @@ class ReleaseProcess(Child):
 
     def start_open(self, question: Mapping[str, Any]) -> None:
         """Ask for a session; :meth:`answer` waits for it. Several processes open side by side."""
-        made_for = self.release.provider
-        provider = [made_for, {}] if made_for else question["provider"]
+        provider, threads = question["provider"], question["attributes"].get("intra_op_num_threads")
+        if made_for := self.release.provider:
+            count = {_THREADS[made_for]: str(threads)} if threads and made_for in _THREADS else {}
+            provider = [made_for, count]
         self.start("open", **{**question, "provider": provider})
 
     def sample(self, number: int) -> float:
