@@ -342,8 +342,7 @@ def answer(data, say, eight):
     verdict, lead = LEADS[over.trend]
     say.command("ortmeter operators --against torch --model model.onnx --filter MatMul,Gemm")
     if sure := [claim for claim in eight if claim.subject == DYNAMIC and claim.is_a("faster")]:
-        best = max(sure, key=lambda claim: claim.low)
-        say.add(f"With one row, use dynamic 8 bits: {best.effect} than float32.")
+        say.add(f"With one row, use dynamic 8 bits: {sure[0].effect} than float32.")
         say.warn("8 bits change the outputs: compare them with those of float32 on your own data.")
         say.setting(SETTING)
         say.command('ortmeter bench model.onnx --precision "dynamic U8S8,weights 8 bits int8"')
@@ -439,8 +438,8 @@ if copied := study.run_setting(given[ORT][0]):
 # What to remember
 # ----------------
 #
-# * With one row, memory decides: fewer bytes are faster. With many rows, instructions do.
-# * Keep weights constant: a session packs them once.
+# * With one row, memory decides: read fewer bytes. With many rows, instructions do.
+# * Keep weights constant.
 #
 # Read next: :ref:`l-plot-low-precision`.
 #
