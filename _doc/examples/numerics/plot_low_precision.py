@@ -142,12 +142,12 @@ show(table(promised, f"Promised speedups, {legend}, {peaks}, VNNI: {VNNI}"))
 # Do they compute the same thing?
 # -------------------------------
 #
-# In one dense layer, if weights are known within :math:`\Delta W`, activations
-# within :math:`\Delta X` and outputs within :math:`\Delta Y`, the error is at most
+# In one dense layer, if weights are known within :math:`\Delta W`, activations within
+# :math:`\Delta X` and outputs within :math:`\Delta Y`, the error is at most
 # :math:`|X| \Delta W + \Delta X |W| + \Delta X \Delta W + \Delta Y`, plus that of the float32
 # product (:func:`~ortmeter.discrepancy.quantized.quantized_matmul_bound`). :math:`\Delta` is one
 # step of the grid: :math:`m/(2^{b-1}-1)` with :math:`b` bits and :math:`m` the largest number, or
-# :math:`2^{-11}|x|` in float16. The page stops above 1, unless sums saturate, see below.
+# :math:`2^{-11}|x|` in float16. The page stops beyond this bound, unless sums saturate, see below.
 
 
 def run(model, feeds):
@@ -203,8 +203,8 @@ study.keep(legend, results=results, facts=facts, promised=promised)
 # How fast, how wrong?
 # --------------------
 #
-# Small weights may fit in a cache, and gain more than promised. Below 1, operators have no fast
-# kernel: float32 is faster.
+# Small weights may fit in a cache, and gain more than promised. Below 1, float32 is faster: no
+# kernel is fast there.
 
 
 def choose(data):
@@ -219,7 +219,7 @@ def speedups(data):
 study.show(speedups)
 
 # %%
-# The raw tables have all the conversions.
+# The raw tables have all the conversions, by the names that ``ortmeter bench --precision`` takes.
 
 
 def ways(data):
@@ -378,14 +378,14 @@ def answer(data, say):
     static, half = (data.results.speedup("float32", way) for way in (STATIC, HALF))
     won, lost = (Speedups(g for g in static if g.verdict == v) for v in ("faster", "slower"))
     best = max(won, key=lambda gain: gain.low) if won else static.largest
-    where, known = f" ({best.where['model']}", static.trend != "undecided"
+    where, known = best.where["model"], static.trend != "undecided"
     lead = "Quantize to static 8 bits" + "".join(f", not {gain.where['model']}" for gain in lost)
     if won:
-        error = 100 * data.facts["error"][best.where["model"], STATIC]
-        say.add(f"{lead}: up to {best.effect}{where}, error {error:.2g}%).")
+        error = 100 * data.facts["error"][where, STATIC]
+        say.add(f"{lead}: up to {best.effect} ({where}, error {error:.2g}%).")
         say.setting(SETTING)
     elif known:
-        say.add(f"Keep float32: static 8 bits are {best.effect}{f'{where})' * bool(lost)}.")
+        say.add(f"Keep float32: static 8 bits are {best.effect}{f' ({where})' * bool(lost)}.")
     gained = sum(gain.verdict == "faster" for gain in half)
     told = f"float16 halves the file: faster in {gained} of {len(half)} cases."
     say.add(told if known else "Not shown here: measure yours with the command below.")
