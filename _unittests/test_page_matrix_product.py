@@ -5,12 +5,14 @@ from types import SimpleNamespace
 
 import golden
 import numpy as np
+import onnx
 import pytest
 from page_runner import define_page
 from threadpoolctl import threadpool_limits
 
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 NAME = "plot_matrix_product"
@@ -73,20 +75,28 @@ def concluded(page, data):
 @pytest.mark.parametrize(
     ("data", "label", "lead"),
     [
-        (plant(), "depends", "Take oneDNN at 8x64x64, 64x64x64 (up to 1.4"),
+        (plant(), "depends", "In float32, take oneDNN in 2 of 5 shapes, else ONNX Runtime."),
         (plant(dict.fromkeys(USUAL, (1.5,) * 5)), "onnxruntime", "Stay with ONNX Runtime: of 5"),
-        (plant(dict.fromkeys(USUAL, (0.5,) * 5)), "another", "Take torch at 1x64x64, 8x64x64"),
-        (plant(dict.fromkeys(USUAL, (1.0,) * 5)), "no difference", "Take any: in 5 shapes"),
-        (plant(processes=2), "undecided", "Not decided here: 5 shapes"),
+        (
+            plant(dict.fromkeys(USUAL, (0.5,) * 5)),
+            "another",
+            "In float32, take torch in 5, oneDNN in 5 and numpy in 5 of 5 shapes.",
+        ),
+        (plant(dict.fromkeys(USUAL, (1.0,) * 5)), "no difference", "In float32, take any library"),
+        (plant(processes=2), "undecided", "Not shown here: measure yours with the command below."),
     ],
 )
 def test_the_answer_says_which_library_and_where(page, data, label, lead):
     answer = concluded(page, data).answer
-    assert str(answer).startswith(lead)
+    assert lead in str(answer)
+    assert len(str(answer).split()) <= 35
     assert answer.label == label
     gained = label in {"depends", "another"}
-    assert ("8 bits" in str(answer), bool(answer.command)) == (gained, gained)
-    assert {claim.confidence for claim in answer.claims} == {1 - 0.01 / 15}  # they hold together
+    assert str(answer).startswith("With one row, use dynamic 8 bits: ") == gained
+    assert (bool(answer.setting), bool(answer.warning)) == (gained, gained)
+    assert answer.command.startswith("ortmeter bench" if gained else "ortmeter operators")
+    assert ("oneDNN is faster at" in answer.small_print) == gained
+    assert {claim.confidence for claim in answer.claims} == {1 - 0.01 / 35}  # they hold together
     assert [bar.label for bar in answer.bars] == list(LIBRARIES)
     assert answer.bars[0].value == pytest.approx(100, rel=0.02)
 
@@ -105,6 +115,34 @@ def test_predictions_and_beliefs_are_judged(page, data, predictions, right, wron
     judged = found.beliefs.frame["verdict"]
     assert [*judged[judged == "right"].index] == right.split()
     assert [*judged[judged == "wrong"].index] == wrong.split()
+
+
+def test_the_setting_is_the_conversion_that_was_measured(page, tmp_path, monkeypatch):
+    model, feeds = page["make_models"]("1x32x24")["8 bits dynamic"]
+    monkeypatch.chdir(tmp_path)
+    onnx.save(load_model(page["make_models"]("1x32x24")["onnxruntime"][0]), "model.onnx")
+    copied = {}
+    exec(concluded(page, plant()).answer.setting, copied)  # noqa: S102 - what a reader copies
+    got, expected = (s.run(None, feeds)[0] for s in (copied["session"], make_session(model)))
+    assert np.array_equal(got, expected)
+    x, w = page["draw_operands"]("1x32x24")
+    assert 0 < np.abs(got - x @ w).max() < 0.1
+
+
+def test_a_speedup_has_one_interval_on_the_page(page):
+    """The tables, the answer and the predictions show the same brackets."""
+    data = plant(USUAL | {"8 bits": (1.0,) * 5, "numpy": (2.2, 1.6, 1.7, 1.9, 1.9)})
+    found, shown = concluded(page, data), SimpleNamespace(**data)
+    gain = page["ways"](shown).loc["1x64x64", "8 bits dynamic"]
+    ratio, brackets = gain.split(" ", 1)
+    assert f"{ratio} times faster {brackets} (99.97%)" in str(found.answer)
+    told = " ".join(map(str, found.claims))
+    levels = {claim.confidence for claim in page["compare"](shown, *page["LIBRARIES"])}
+    assert levels == {1 - 0.01 / 35}
+    assert "(99.8" not in told
+    over = page["compare"](shown, ("numpy", "onnxruntime"))[0]
+    assert over.where["shape"] == "1x64x64"
+    assert f"lowest numpy: {over.reversed.interval} (99.97%) at shape 1x64x64" in told
 
 
 def test_what_is_said_of_one_row_is_what_is_judged(page):

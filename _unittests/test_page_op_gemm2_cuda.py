@@ -53,13 +53,12 @@ def concluded(gemm_page, groups):
 def test_the_answer_follows_the_samples(gemm_page):
     found = concluded(gemm_page, {1: FASTER, 2: SLOWER, 3: EQUAL})
     text = str(found.answer)
-    assert text.startswith("It depends on the size: with constant weights, one is 3.0")
+    assert text.startswith("Merge two Gemms whose weights are constant, not at size 2: 3.0")
     assert "times faster [2.9" in text
-    assert "times slower [1.9" in text
-    assert "at size 2, as fast within 5% at size 3. If they change at each run, joining" in text
+    assert text.endswith("at size 1; no gain of 5% is shown at other sizes.")
     assert found.answer.label == "by size"
-    # Each bar is over two Gemms with the same weights.
-    assert [bar.value for bar in found.answer.bars] == pytest.approx([1, 3, 2], rel=0.05)
+    # Each bar is over two Gemms with constant weights.
+    assert [bar.value for bar in found.answer.bars] == pytest.approx([1, 3, 0.5, 1], rel=0.05)
     changing = [claim for claim in found.claims if claim.topic == "weights that change"]
     assert [claim.verdict for claim in changing][:2] == ["faster", "slower"]
     assert changing[0].ratio == pytest.approx(2, rel=0.05)
@@ -68,15 +67,19 @@ def test_the_answer_follows_the_samples(gemm_page):
 @pytest.mark.parametrize(
     ("groups", "lead"),
     [
-        ({1: FASTER}, "One, when the weights are constant: 3.0"),
-        ({2: SLOWER}, "Two: with constant weights, one is 2.0"),
-        ({3: EQUAL}, "Either: with constant weights, one is as fast within 5% at"),
+        ({1: FASTER}, "Merge two Gemms whose weights are constant: 3.0"),
+        ({1: FASTER, 3: EQUAL}, "Merge two Gemms whose weights are constant: 3.0"),
+        ({2: SLOWER}, "Keep two Gemms: with constant weights, one is 2.0"),
+        ({3: EQUAL}, "Merge two Gemms or not: with constant weights, no time changes by 5%."),
+        (dict.fromkeys((1, 2, 4, 8, 16), FASTER), "Merge two Gemms"),  # more sizes than bars
     ],
 )
 def test_the_answer_begins_with_what_to_do(gemm_page, groups, lead):
     answer = concluded(gemm_page, groups).answer
     assert str(answer).startswith(lead)
-    assert len(str(answer).split()) <= 45
+    assert len(str(answer).split()) <= 35
+    assert ("no gain of 5% is shown at other sizes" in str(answer)) == (len(groups) == 2)
+    assert answer.command == "ortmeter bench two.onnx one.onnx"
 
 
 def test_the_ratios_of_the_answer_are_in_the_table_and_on_the_plot(gemm_page):
@@ -129,7 +132,7 @@ def test_the_three_predictions_are_judged(gemm_page, groups, verdicts):
 def test_too_few_samples_decide_nothing(gemm_page):
     few = Comparison(dataclasses.replace(m, seconds=m.seconds[:1, :5]) for m in FASTER.values())
     found = concluded(gemm_page, {1: few})
-    assert str(found.answer).startswith("Not decided here: ")
+    assert str(found.answer) == "Not shown here: measure yours with the command below."
     assert found.answer.label == "undecided"
     assert not any(claim.verdict in {"faster", "slower"} for claim in found.claims)
     assert judged(gemm_page, {1: few}) == ["undecided"] * 3
@@ -144,6 +147,6 @@ def test_another_machine_gets_the_answer_of_its_own_samples(gemm_page):
     )
     text = " ".join(str(replay(study.replay, [there])).split())
     assert text.startswith("A Planted CPU (")
-    assert "Two: with constant weights, one is 2.0" in text
+    assert "Keep two Gemms: with constant weights, one is 2.0" in text
     assert "Wrong: joined weights are never 5% slower (lowest 0.50" in text
     assert "Measured on A Planted CPU" in text

@@ -11,7 +11,7 @@ of ONNX Runtime ask this in `#16778 <https://github.com/microsoft/onnxruntime/is
 `#20052 <https://github.com/microsoft/onnxruntime/issues/20052>`__,
 `#12072 <https://github.com/microsoft/onnxruntime/issues/12072>`__ and
 `#26311 <https://github.com/microsoft/onnxruntime/issues/26311>`__. This page converts three models
-with the tools of ONNX Runtime and compares each result with float32.
+with the tools of ONNX Runtime, and compares four cases with float32.
 
 **Prediction.** A run lasts at least as long as its operations, and as the bytes that it reads:
 fewer bits pay where one of the two shrinks (a *roofline*). *U8S8* means activations in uint8 and
@@ -22,18 +22,19 @@ numbers            bytes          operations on a CPU                   error of
 =================  =============  ====================================  ===================
 float16            2 times fewer  in float32, after a conversion        0.02% (rms)
 8 bits             4 times fewer  4 times more per second, with VNNI    1%
-weights of 4 bits  7 times fewer  in float32, after a conversion        9%
+weights of 4 bits  7 times fewer  in float32 or int8, after conversion  9%
 =================  =============  ====================================  ===================
 
 A session on a CPU converts weights of float16 when it loads them: they gain nothing. 8 bits gain up
-to 4 times, and at least half of that. CUDA is the opposite: tensor cores multiply in 16 bits, and
-no kernel does in 8 bits. Weights of 4 bits pay when a run has one row, since it reads all the
-weights for few operations, and less with many rows.
+to 4 times, static ones half of it at least. CUDA is the opposite: tensor cores multiply in 16 bits,
+and no kernel does in 8 bits. Weights of 4 bits, times inputs of 8 bits, pay with one row, which
+reads all the weights for few operations, and less with many rows.
 
-A rounding moves a number by a step over :math:`\sqrt{12}` (rms). The largest of many normal numbers
-is 4 times their deviation, 2.4 times in blocks of 32. These errors add like squares: after
-:math:`n` products, :math:`\sqrt{2n}` times that of one, or :math:`\sqrt{n}` times when only weights
-are rounded.
+A rounding moves a number by a step over :math:`\sqrt{12}` (rms); the largest number is 4 times the
+deviation of all, 2.4 times in blocks of 32. Errors add like squares: after :math:`n` products,
+:math:`\sqrt{2n}` times that of one, or :math:`\sqrt{n}` times when only weights are rounded.
+
+**You learn** which conversion to try first, where it pays, and what to check.
 """
 
 # sphinx_gallery_tags = ["speed", "accuracy", "quantization"]
@@ -49,7 +50,7 @@ from ortmeter.attribution.ranges import run_float64
 from ortmeter.discrepancy.quantized import quantized_matmul_bound
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.machine.peaks import measured_peaks
-from ortmeter.plotting import error_plot, speedup_plot
+from ortmeter.plotting import speedup_plot
 from ortmeter.profiling.quantization import count_precisions
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.models import layer_stack, sample_cnn, sample_transformer
@@ -77,8 +78,7 @@ legend = f"{provider.label}, threads={args.threads}"
 # ----------
 #
 # Dense layers run with one row and with many; then a small convolutional network and an encoder.
-# Their weights are random: a trained network has other errors. The static ways (QDQ, QOperator)
-# need the range of each result, which they read from four other inputs.
+# Their weights are random: a trained network has other errors.
 
 LAYERS = 6
 CNN = "convolutions"
@@ -100,25 +100,27 @@ inputs = {name: draw_feeds(*pair) for name, pair in models.items()}
 samples = {name: [draw_feeds(*pair) for _ in range(4)] for name, pair in models.items()}
 
 # %%
-# One call converts a model. *QDQ* puts conversions around float operators, which ONNX Runtime then
-# replaces; *QOperator* writes operators on integers; *dynamic* computes the ranges in each run;
-# *channels* has one scale per channel of a weight; the others convert weights only, in blocks of
-# 32, and *int8* rounds what they multiply too. Here, one dense layer as QDQ:
+# One call converts a model. *Dynamic*: each run computes the range of each result. *Static*: they
+# are read once, from four other inputs. *QDQ* puts conversions around float operators, which ONNX
+# Runtime then replaces; *QOperator* writes operators on integers; *signed* has activations of int8;
+# *channels* has one scale per channel of a weight. The others convert weights only, in blocks of
+# 32, and *int8* rounds what they multiply too. The static way, on one dense layer:
 
 HALF, STATIC, DYNAMIC, FOUR = "float16", "QDQ U8S8", "dynamic U8S8", "weights 4 bits int8"
 SIGNED, UNSIGNED, BRAIN = "QOperator S8S8", "QOperator U8S8", "bfloat16"
-SHOWN = [HALF, DYNAMIC, STATIC, SIGNED, FOUR]
+SHOWN = {HALF: "float16", DYNAMIC: "8 bits, dynamic", STATIC: "8 bits, static"}  # in words
+SHOWN |= {SIGNED: "8 bits, static, signed", FOUR: "weights of 4 bits, inputs of 8"}
+SHOWN |= {f"weights {bits} bits": f"weights of {bits} bits" for bits in (4, 8)}
 WAYS = ["float32", *SHOWN, UNSIGNED, BRAIN] if args.fast else ["float32", *PRECISIONS]
 feeds = draw_feeds(layer, (args.rows, args.width))
-ortmeter.draw_model(convert_precision(layer, STATIC, [feeds]), title=STATIC)
+ortmeter.draw_model(convert_precision(layer, STATIC, [feeds]), title=SHOWN[STATIC])
 
 # %%
 # What can be gained?
 # -------------------
 #
-# The least time of each model at the peaks of this machine, those of a large product and of a large
-# copy, and what fewer bits gain at most: they read fewer bytes, and some do more operations. With
-# VNNI, a CPU multiplies uint8 by int8 four times as fast as float32.
+# The least time at the peaks of this machine, a large product and a large copy, and what fewer bits
+# gain at most.
 
 BITS = {"16 bits": 2, "8 bits": 4, "4 bits": 32 / 4.5}  # times fewer bytes; scales take half a bit
 VNNI = next(iter(cpu_instructions().values()))
@@ -140,13 +142,12 @@ show(table(promised, f"Promised speedups, {legend}, {peaks}, VNNI: {VNNI}"))
 # Do they compute the same thing?
 # -------------------------------
 #
-# One dense layer tells what to expect. If weights are known within :math:`\Delta W`, activations
-# within :math:`\Delta X` and outputs within :math:`\Delta Y`, the error is at most
+# In one dense layer, if weights are known within :math:`\Delta W`, activations within
+# :math:`\Delta X` and outputs within :math:`\Delta Y`, the error is at most
 # :math:`|X| \Delta W + \Delta X |W| + \Delta X \Delta W + \Delta Y`, plus that of the float32
 # product (:func:`~ortmeter.discrepancy.quantized.quantized_matmul_bound`). :math:`\Delta` is one
 # step of the grid: :math:`m/(2^{b-1}-1)` with :math:`b` bits and :math:`m` the largest number, or
-# :math:`2^{-11}|x|` in float16. The page stops above 1, unless the CPU adds pairs of products in 16
-# bits, see below.
+# :math:`2^{-11}|x|` in float16. The page stops beyond this bound, unless sums saturate, see below.
 
 
 def run(model, feeds):
@@ -170,10 +171,8 @@ show(f"largest share of the bound: {max(shares.values()):.2g}")
 # What is measured?
 # -----------------
 #
-# Each conversion of each model: its size, its error beside float64, and its latency. ONNX Runtime
-# rewrites each graph; the raw table counts its nodes. *Casts* convert between 16 and 32 bits,
-# *conversions* between 8 bits and float32. *Left in float*: products and sums beside a conversion,
-# which were not replaced; ``ortmeter profile`` tells what to try.
+# Size, error beside float64 and latency. The raw tables count nodes of the optimized graph: *casts*
+# between 16 and 32 bits, *conversions* between 8 bits and float32, products *left in float*.
 
 
 def relative_error(got, expected):
@@ -193,7 +192,7 @@ for name, (plain, _) in models.items():
             rows[name, way] = {"why not": str(error).partition(": ")[2]}
 
 # %%
-# All the ways of a model run in turn, in fresh processes.
+# All the conversions of a model run in turn, in fresh processes.
 
 HOW = {"warmup": 2, "precision": None, "processes": args.processes, "budget_s": args.budget}
 results = ortmeter.measure_each(candidates, axis="model", **HOW)
@@ -204,47 +203,43 @@ study.keep(legend, results=results, facts=facts, promised=promised)
 # How fast, how wrong?
 # --------------------
 #
-# Weights that fit in a cache once they are small may gain more than promised: the roofline has no
-# cache.
+# Small weights may fit in a cache, and gain more than promised. Below 1, float32 is faster: no
+# kernel is fast there.
+
+
+def choose(data):
+    gains = data.results.speedups("float32")
+    return [gain.named(SHOWN[gain.subject]) for gain in gains if gain.subject in SHOWN]
 
 
 def speedups(data):
-    claims = [claim for way in SHOWN for claim in data.results.speedup("float32", way)]
-    return speedup_plot(claims, title="Speedup over float32", caption=data.legend)
+    return speedup_plot(choose(data), title="Speedup over float32", caption=data.legend)
 
 
 study.show(speedups)
 
 # %%
+# The raw tables have all the conversions, by the names that ``ortmeter bench --precision`` takes.
 
 
-def differences(data):
-    errors = 100 * data.facts[["error"]].rename_axis(["candidate", "case"]).query("case in @SHOWN")
-    return error_plot(errors.reset_index(), title="Error (rms)", unit="%", caption=data.legend)
+def ways(data):
+    """Largest error (rms), and speedup over float32 with its 99% interval"""
+    errors = 100 * data.facts["error"].groupby(level="conversion").max()
+    rows = {words: {"error (%)": errors[way]} for way, words in SHOWN.items()}
+    for gain in choose(data):
+        rows[gain.subject][gain.where["model"]] = gain.interval
+    return to_frame(rows, "conversion")
 
 
-study.show(differences)
-
-# %%
-
-
-def conversions(data):
-    """Size, relative error (rms), why it was not measured, speedup over float32"""
-    facts = data.facts.assign(**{"error (%)": 100 * data.facts["error"]})
-    speed = data.results.summary("float32").rename_axis(facts.index.names)
-    return facts[["size (MiB)", "error (%)", "why not"]].join(speed[["speedup", "99% interval"]])
-
-
-study.show(conversions, folded=True)
+study.show(ways)
 
 # %%
 # Do sums of 8 bits saturate?
 # ---------------------------
 #
 # Before VNNI, a CPU multiplies uint8 by int8 and adds two neighbours in 16 bits: 2 x 255 x 127 does
-# not fit, and the sum stays at 32767. NumPy computes this and the exact result, the session is
-# compared with both. *7 bits* is what ``reduce_range`` of the tools does to weights. CUDA has no
-# such product: the CPU computes it.
+# not fit, and the sum stays at 32767. NumPy computes both results. *7 bits*: ``reduce_range`` does
+# this to weights. CUDA has no such product: the CPU computes it.
 
 MATMUL = """<ir_version: 10, opset_import: ["": 21]>
 g (uint8[m, k] X, int8[k, n] W) => (int32[m, n] Y) { Y = MatMulInteger(X, W) }"""
@@ -280,7 +275,7 @@ study.show(sums)
 # What the measurements say
 # -------------------------
 #
-# In brackets, 99% intervals. Predictions on speed:
+# In brackets, 99% intervals. What is said of many is judged with wider ones, which hold together.
 
 EIGHT = [way for way in PRECISIONS if way.startswith(("dynamic", "QDQ", "QOperator"))]
 GAIN = 1.5  # times faster: more than what a busy machine makes
@@ -289,14 +284,14 @@ GAIN = 1.5  # times faster: more than what a busy machine makes
 def find_kept(results, promised):
     """Find whether 8 bits gain what is promised at most, and static ones half of it."""
     level = 1 - 0.01 / (len(EIGHT) * len(promised))  # all the intervals hold together
-    gains = [gain for way in EIGHT for gain in results.speedup("float32", way, confidence=level)]
     kept = Finding(())
-    for gain in gains:
-        most = promised[gain.where["model"]]
-        kept &= gain.estimate.within(most / 2 if gain.subject == STATIC else 0, most)
-    high = max(gains, key=lambda gain: gain.ratio)
-    static = Speedups(gain for gain in gains if gain.subject == STATIC)
-    told = f"highest {high.interval} with {high.subject}, {STATIC} {static.at_least(1).evidence}"
+    for way in EIGHT:
+        for gain in results.speedup("float32", way, confidence=level):
+            most = promised[gain.where["model"]]
+            kept &= gain.estimate.within(most / 2 if way == STATIC else 0, most)
+    gains = [gain for way in EIGHT for gain in results.speedup("float32", way)]
+    high, static = max(gains, key=lambda gain: gain.ratio), results.speedup("float32", STATIC)
+    told = f"highest {high.interval} with {high.subject}, static {static.at_least(1).evidence}"
     return Finding(kept.outcomes, told)
 
 
@@ -309,12 +304,12 @@ def predict_speed(data, say):
     for gain in data.results.speedup("float32", HALF):
         held &= gain.estimate.within(*limits)
     say.predict(f"float16 is {more} than {{gain}} times as fast", held, gain=GAIN)
-    text = "8 bits gain at most {promise:.3g} times, and {way} half of it at least"
+    text = "8 bits gain at most {promise:.3g} times, and static ones half of it at least"
     promised = data.promised["8 bits, at most"]
-    say.predict(text, find_kept(data.results, promised), promise=float(promised.max()), way=STATIC)
+    say.predict(text, find_kept(data.results, promised), promise=float(promised.max()))
     gain, many = data.results.speedup("float32", FOUR)[:2]
     held = Speedups([gain]).at_least(1) & many.estimate.below(gain.estimate)
-    say.predict("weights of 4 bits pay with one row, less with many", held)
+    say.predict(f"{SHOWN[FOUR]}, pay with one row, less with many", held)
 
 
 # %%
@@ -327,7 +322,7 @@ def predict_numbers(data, say):
     errors, held = data.facts["error"][list(data.results)[1]], Finding(())
     for way, (rounding, count) in ROUNDINGS.items():
         error, expected = errors[way], rounding * math.sqrt(count * LAYERS)
-        told = f"{way}: {100 * error:.2g}% for {100 * expected:.2g}%"
+        told = f"{SHOWN[way]}: {100 * error:.2g}% for {100 * expected:.2g}%"
         held &= Finding((expected / 2 <= error <= 2 * expected,), told)
     say.predict("errors are those of the roundings, within a factor 2", held)
     kinds = {kind for kind in data.sums["the session is"] if " or " not in kind}
@@ -339,8 +334,8 @@ def predict_numbers(data, say):
 
 
 # %%
-# Beliefs are judged on these models, not on those of the discussions. The evidence tells how many
-# times slower the first one is.
+# Beliefs are judged on these models, not on those of the discussions. A ratio tells how many times
+# slower the first one is.
 
 
 def believe(data, say):
@@ -352,10 +347,9 @@ def believe(data, say):
     say.believe("#25824", "casts inside the model make float16 slower on a CPU", added.at_least(1))
     held = results.speedup(SIGNED, UNSIGNED).at_least(1)
     say.believe("#6732", "QOperator is slower with activations of int8 than of uint8", held)
-    pairs, each = ((way, "float32") for way in EIGHT if way in results[CNN]), 1 - 0.01 / len(EIGHT)
-    cnn = [results[CNN].speedup(*pair, confidence=each) for pair in pairs]
-    held = [claim.exceeds(1.5) for claim in cnn]
-    most = max(cnn, key=lambda claim: claim.ratio)
+    pairs, each = [(way, "float32") for way in EIGHT if way in results[CNN]], 1 - 0.01 / len(EIGHT)
+    held = [results[CNN].speedup(*pair, confidence=each).exceeds(1.5) for pair in pairs]
+    most = max((results[CNN].speedup(*pair) for pair in pairs), key=lambda claim: claim.ratio)
     told = f"{held.count(True)} of {len(held)} do, {most.baseline} most: {most.interval}"
     held = Finding((True in held or (None if None in held else False),), told)
     say.believe("#20052", "with some conversion, an int8 CNN takes 1.5 times as long", held)
@@ -363,39 +357,53 @@ def believe(data, say):
     held = Finding((signed > 2 * unsigned,), f"error {signed:.2g}%, U8S8 {unsigned:.2g}%")
     say.believe("#12072", "S8S8 ruins the accuracy of a CNN: it doubles the error of U8S8", held)
     lost = errors.xs(BRAIN, level="conversion").isna()
-    held = Finding(tuple(lost) if cpu else (), f"refused: {lost.sum()} of {len(lost)} models")
+    held = Finding(tuple(lost) if cpu else (), f"refused: {lost.sum()} of {len(lost)} cases")
     say.believe("#26311", "products in bfloat16 have no kernel on a CPU", held)
 
 
 # %%
-# The answer is about static conversion to 8 bits, which needs a few inputs to read ranges from.
+# The answer is about static 8 bits.
 
-LEADS = {
-    "faster": f"Quantize to 8 bits ({STATIC}):",
-    "slower": f"Keep float32: 8 bits ({STATIC}) are",
-    "mixed": f"Quantize some models to 8 bits ({STATIC}):",
-    "negligible": f"Use 8 bits ({STATIC}) for their size:",
-    "undecided": f"Measure 8 bits ({STATIC}) on your model:",
-}
+SETTING = """\
+# samples: a few of your inputs, dictionaries of arrays by name
+from types import SimpleNamespace
+import onnxruntime
+from onnxruntime.quantization import QuantType, quantize_static
+reader = SimpleNamespace(get_next=iter([*samples, None]).__next__)
+quantize_static("model.onnx", "static.onnx", reader, activation_type=QuantType.QUInt8)
+session = onnxruntime.InferenceSession("static.onnx")"""
+
+
+def answer(data, say):
+    static, half = (data.results.speedup("float32", way) for way in (STATIC, HALF))
+    won, lost = (Speedups(g for g in static if g.verdict == v) for v in ("faster", "slower"))
+    best = max(won, key=lambda gain: gain.low) if won else static.largest
+    where, known = best.where["model"], static.trend != "undecided"
+    lead = "Quantize to static 8 bits" + "".join(f", not {gain.where['model']}" for gain in lost)
+    if won:
+        error = 100 * data.facts["error"][where, STATIC]
+        say.add(f"{lead}: up to {best.effect} ({where}, error {error:.2g}%).")
+        say.setting(SETTING)
+    elif known:
+        say.add(f"Keep float32: static 8 bits are {best.effect}{f' ({where})' * bool(lost)}.")
+    gained = sum(gain.verdict == "faster" for gain in half)
+    told = f"float16 halves the file: faster in {gained} of {len(half)} cases."
+    say.add(told if known else "Not shown here: measure yours with the command below.")
+    say.decide(f"8 bits: {len(won)} of {len(static)}" if known else static.trend, static)
+    say.bars("speedup, static 8 bits over float32", {gain.where["model"]: gain for gain in static})
+
 
 # %%
 
 
 def conclude(data, say):
-    static, half = (data.results.speedup("float32", way) for way in (STATIC, HALF))
-    say.answer(static, brief=True, **LEADS)
-    error = 100 * data.facts["error"].xs(STATIC, level="conversion").max()
-    won, gained = ([gain for gain in gains if gain.verdict == "faster"] for gains in (static, half))
-    if won:
-        say.add(f"At best, {Speedups(won).largest.effect}.")
-    say.add(f"The error is {error:.2g}% at most. float16 halves the file;")
-    say.add(f"it is shown to be faster on {len(gained)} of {len(half)} models.")
-    if static.trend != "undecided":
-        say.decide(f"8 bits: {len(won)} of {len(static)}")
-    say.bars(f"speedup of {STATIC} over float32", {gain.where["model"]: gain for gain in static})
-    say.warn("The weights are random: check the error of your own model on its data.")
+    answer(data, say)
+    dynamic = data.results[CNN].speedup("float32", DYNAMIC)
+    slow = f"Dynamic 8 bits make {CNN} {dynamic.effect}. " * (dynamic.verdict == "slower")
+    say.warn(f"{slow}The weights are random: only your own data tell what is lost on your model.")
     say.command('ortmeter bench model.onnx --precision "QDQ U8S8,float16"')
     say.small_print(data.results.how)
+    say.claim(data.results.speedup(STATIC, DYNAMIC).named(SHOWN[DYNAMIC], SHOWN[STATIC]))
     predict_speed(data, say)
     predict_numbers(data, say)
     believe(data, say)
@@ -404,17 +412,33 @@ def conclude(data, say):
 study.conclude(conclude)
 
 # %%
+# The setting, as a reader would run it, returns what was measured.
+
+feeds, given = next(iter(inputs.values())), next(iter(samples.values()))
+if copied := study.run_setting(dense, samples=given):
+    session = ortmeter.make_session(convert_precision(dense, STATIC, given), provider="cpu")
+    assert np.array_equal(session.run(None, feeds), copied["session"].run(None, feeds))
+
+# %%
 # What this page does not cover
 # -----------------------------
 #
-# Trained networks: their weights have outliers, their outputs are classes, and only their own data
-# say what an error of a few percent costs. Training with quantization, calibration by entropy or
+# Trained networks: their weights have outliers, and only their own data say what an error of a few
+# percent costs. Training with quantization, calibration by entropy or
 # percentile, 8 bits that start with ``reduce_range``, float8, models of gigabytes, batches of
 # images, other providers (OpenVINO, TensorRT), and the time that a conversion takes. float16 ends
 # at 65504: :func:`~ortmeter.attribution.ranges.find_overflow` finds what overflows. The roofline
 # counts neither caches nor the results between two nodes.
 #
+# What to remember
+# ----------------
+#
+# * Fewer bits pay where a kernel computes with them; elsewhere, a conversion only adds work.
+# * Small errors on random weights promise nothing: compare the outputs that you use.
+#
+# Read next: :ref:`l-plot-matrix-product`.
+#
 # How this was computed
 # ---------------------
 
-study.appendix(facts=facts, latency=results.to_frame())
+study.appendix(facts=facts, latency=results.summary("float32"))

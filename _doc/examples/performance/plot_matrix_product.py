@@ -22,8 +22,8 @@ oneDNN          called through torch; ``W`` is packed beforehand, as inductor ca
 numpy           ``numpy.matmul``, which is OpenBLAS
 W as input      onnxruntime, where ``W`` is not constant: each call packs it
 W transposed    onnxruntime, ``Gemm<transB = 1>``: the constant is stored as torch stores it
-8 bits          ``MatMulNBits``: weights of 8 bits, ``accuracy_level`` 4 rounds ``X`` to int8 too
-8 bits level 0  the same with the default ``accuracy_level``, where ``X`` stays in float32
+8 bits          ``MatMulNBits``: weights of 8 bits; ``accuracy_level`` 4 rounds ``X`` to int8 too,
+                its default, *level 0*, does not
 8 bits dynamic  ``X`` and ``W`` in 8 bits (``quantize_dynamic``); each call rounds ``X``
 ==============  ====================================================================================
 
@@ -36,6 +36,8 @@ longer of the two times is its *roofline*.
   of AVX2: a library that uses them is at least 1.5 times faster.
 * Packing moves :math:`kn` numbers for :math:`2mkn` operations, and one row needs none. Constant
   weights gain at least 25% with 8 rows, less from 256 rows on.
+
+**You learn** when 8 bits are worth a try, and whether another library multiplies faster.
 """
 
 # sphinx_gallery_tags = ["speed", "MatMul", "torch", "quantization"]
@@ -53,7 +55,7 @@ from ortmeter.machine.peaks import measured_peaks
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.precision import convert_precision
-from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_frame
+from ortmeter.study import Finding, Param, Speedups, Study, enumerate_items, show, table, to_frame
 from ortmeter.timing.runs import compare_runs
 
 ONE_ROW, ROWS, LAYER = "1x4096x4096", ("8x2048x4096", "24x2048x2048"), "512x1024x1024"
@@ -80,8 +82,8 @@ legend = f"{provider.label}, shapes m x k x n"
 # The candidates
 # --------------
 #
-# Three models for ONNX Runtime, and three conversions of the first one to 8 bits. The default
-# ``accuracy_level`` is tried on one row only. On CUDA, all is in float32.
+# Three models for ONNX Runtime, and three conversions of the first one to 8 bits; *level 0* runs
+# with one row only. On CUDA, all is in float32.
 
 NAMES = ORT, TORCH, ONEDNN, NUMPY = "onnxruntime", "torch", "oneDNN", "numpy"
 AS_INPUT, TRANSPOSED = "W as input", "W transposed"
@@ -155,9 +157,8 @@ def build_call(library, shape, threads, device):
 # The reference is the product in float64. In float32, each element is within
 # :math:`k\,u\,|X||W|` of it, :math:`u` the unit roundoff, in any order of the additions
 # (:func:`~ortmeter.discrepancy.bounds.matmul_error_bound`). With 8 bits, a rounding moves a number
-# by a step at most, of which there are 127 up to the largest
-# (:func:`~ortmeter.discrepancy.quantized.quantized_matmul_bound`). *bound* is the largest share of
-# it, *error* the root mean square of the errors beside that of the results.
+# by a step at most (:func:`~ortmeter.discrepancy.quantized.quantized_matmul_bound`). *bound* is the
+# largest share of it, *error* the root mean square of the errors beside that of the results.
 
 
 def compare_with_float64(shape):
@@ -180,7 +181,8 @@ def compare_with_float64(shape):
 
 with threadpool_limits():  # NumPy has its threads again afterwards
     errors = DataFrame(row for shape in args.shapes for row in compare_with_float64(shape))
-largest_errors = errors.groupby("candidate", sort=False)[["error (%)", "bound"]].max()
+kinds = errors["candidate"].where(errors["candidate"].isin(CONVERSIONS), "all in float32")
+largest_errors = errors.groupby(kinds, sort=False)[["error (%)", "bound"]].max()
 show(table(largest_errors, f"largest over the shapes, {legend}"))
 
 # %%
@@ -188,9 +190,8 @@ show(table(largest_errors, f"largest over the shapes, {legend}"))
 # -------------------------
 #
 # All run in turn, in fresh processes; a process is a sample. Weights that the caches cannot hold
-# come from memory at each call. The threads of a library soon stop waiting when its product ends,
-# since another one runs next, and the allocator of the system keeps the memory of results: the
-# processes that start inside of ``patch.dict`` have these variables.
+# come from memory at each call. ``patch.dict`` sets variables of these processes: threads soon stop
+# waiting when a product ends, since another library runs next, and the allocator keeps memory.
 
 SETTLED = {"GOMP_SPINCOUNT": "10000", "OPENBLAS_THREAD_TIMEOUT": "4"}
 SETTLED |= {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
@@ -217,9 +218,8 @@ with patch.dict(os.environ, SETTLED), threadpool_limits():
     results = ortmeter.measure_each(groups, axis="shape", **options)
 
 # %%
-# Why do they differ? The largest product again, by a oneDNN that is limited to AVX2
-# (``ONEDNN_MAX_CPU_ISA``). A library that stays with AVX2 on a processor that has AVX-512 loses as
-# much.
+# Why do they differ? The largest product again, by a oneDNN that is limited to AVX2: another
+# library that stays with AVX2 loses as much.
 
 largest = max(args.shapes, key=lambda shape: np.prod(sizes_of(shape)))
 limited = {ONEDNN: groups[largest][ONEDNN]} if ONEDNN in groups[largest] else {}
@@ -229,8 +229,11 @@ gb_per_s = measured_peaks(provider=provider).gb_per_s
 study.keep(legend, found=results, narrow=narrow, largest=largest, gb_per_s=gb_per_s)
 
 # %%
-# How many times faster is ONNX Runtime? torch and NumPy cannot pack the weights beforehand: they do
-# at each call, where they do. All the intervals of a plot hold together, at 99%.
+# How many times faster is ONNX Runtime? torch and NumPy pack the weights at each call, where they
+# do. The intervals hold together at 99%: each one has a higher level.
+
+LIBRARIES = [(name, ORT) for name in NAMES[1:]]
+WAYS = [(ORT, way) for way in (AS_INPUT, TRANSPOSED, EIGHT, DYNAMIC)]
 
 
 def one_thread(data):
@@ -240,11 +243,8 @@ def one_thread(data):
 def compare(data, *pairs):
     """Compare pairs of a baseline and a candidate, in each shape that has both."""
     kept = [(s, *pair) for s in one_thread(data) for pair in pairs if {*pair} <= {*data.found[s]}]
-    level = 1 - 0.01 / max(len(kept), 1)
+    level = 1 - 0.01 / (len(LIBRARIES + WAYS) * len(one_thread(data)))
     return Speedups(data.found[s].speedup(*pair, confidence=level).at(shape=s) for s, *pair in kept)
-
-
-LIBRARIES = [(name, ORT) for name in NAMES[1:]]
 
 
 def speedups(data):
@@ -274,23 +274,18 @@ def speeds(data):
 study.show(speeds)
 
 # %%
-# NumPy and SciPy each have their OpenBLAS, with kernels for the *architecture* below. Haswell has
-# AVX2 only; the environment variable ``OPENBLAS_CORETYPE`` names another one. MKL, which torch
-# calls, also looks at the vendor of the processor.
-
-show(DataFrame(threadpool_info())[["internal_api", "version", "architecture"]].dropna())
-
-# %%
+# NumPy and SciPy each have their OpenBLAS, with kernels for an *architecture*, see the raw tables.
+# Haswell has AVX2 only; ``OPENBLAS_CORETYPE`` names another one. MKL, which torch calls, also looks
+# at the vendor of the processor.
+#
 # What can be had within ONNX Runtime?
 # ------------------------------------
 #
 # The baseline is its product with constant weights.
 
-WAYS = [(ORT, way) for way in (AS_INPUT, TRANSPOSED, EIGHT, DYNAMIC)]
-
 
 def ways(data):
-    """Speedup over onnxruntime, one thread"""
+    """Speedup over onnxruntime, one thread, intervals that hold together at 99%"""
     rows = {}
     for claim in compare(data, *WAYS):
         rows.setdefault(claim.where["shape"], {})[claim.subject] = claim.interval
@@ -319,30 +314,24 @@ study.show(more_threads)
 # What the measurements say
 # -------------------------
 #
-# In brackets, 99% intervals of ratios of latencies. With one row, each library is compared with the
-# fastest.
+# In brackets, intervals of ratios of latencies, 99% unless another level follows.
 
 LEADS = {
-    "faster": ("onnxruntime", "Stay with ONNX Runtime: of {n} shapes, it is faster than {won}."),
-    "slower": ("another", "Take {lost}: of {n} shapes, ONNX Runtime is faster in none."),
-    "mixed": ("depends", "Take {lost}, else ONNX Runtime: of {n} shapes, it is faster than {won}."),
-    "negligible": ("no difference", "Take any: in {n} shapes, all are as fast within 5%."),
-    "undecided": ("undecided", "Not decided here: {n} shapes show no difference, nor exclude one."),
+    "faster": ("onnxruntime", "Stay with ONNX Runtime: of {n} shapes, others are faster in none."),
+    "slower": ("another", "In float32, take {lost} of {n} shapes{rest}."),
+    "mixed": ("depends", "In float32, take {lost} of {n} shapes{rest}."),
+    "negligible": ("no difference", "In float32, take any library: all are as fast within 5%."),
+    "undecided": ("undecided", "Not shown here: measure yours with the command below."),
 }
+SETTING = """\
+import onnxruntime
+from onnxruntime.quantization import quantize_dynamic
+quantize_dynamic("model.onnx", "dynamic.onnx", op_types_to_quantize=["MatMul"])
+session = onnxruntime.InferenceSession("dynamic.onnx")"""
 
 
 def of_rows(claims, least, most=np.inf):
     return Speedups(c for c in claims if least <= sizes_of(c.where["shape"])[0] <= most)
-
-
-def find_others(over):
-    """Say at which shapes other libraries are shown to be faster, and how much at most."""
-    others = []
-    for name in NAMES[1:]:
-        if lost := Speedups(c for c in over if c.baseline == name and c.verdict == "slower"):
-            shapes = ", ".join(claim.where["shape"] for claim in lost)
-            others.append(f"{name} at {shapes} (up to {1 / lost.largest.ratio:.2f} times faster)")
-    return "; ".join(others)
 
 
 # %%
@@ -351,29 +340,32 @@ def find_others(over):
 def answer(data, say, eight):
     over = compare(data, *LIBRARIES)
     verdict, lead = LEADS[over.trend]
-    won = [claim.baseline for claim in over if claim.verdict == "faster"]
-    told = ", ".join(f"{name} in {won.count(name)}" for name in dict.fromkeys(won))
-    say.add(lead, n=len(one_thread(data)), won=told, lost=find_others(over))
-    say.decide(verdict, over)
-    if sure := [claim for claim in eight if claim.verdict == "faster"]:
-        best = max(sure, key=lambda claim: claim.low)
-        say.add(f"With one row, {best.subject} is {best.effect} than float32.")
-        say.warn("8 bits are less accurate: check the outputs of your own model.")
+    say.command("ortmeter operators --against torch --model model.onnx --filter MatMul,Gemm")
+    if sure := [claim for claim in eight if claim.subject == DYNAMIC and claim.is_a("faster")]:
+        say.add(f"With one row, use dynamic 8 bits: {sure[0].effect} than float32.")
+        say.warn("8 bits change the outputs: compare them with those of float32 on your own data.")
+        say.setting(SETTING)
         say.command('ortmeter bench model.onnx --precision "dynamic U8S8,weights 8 bits int8"')
+    pairs = [(c.baseline, c.where["shape"]) for c in over if c.verdict == "slower"]
+    lost = {name: [shape for other, shape in pairs if other == name] for name, _ in pairs}
+    told = enumerate_items([f"{name} in {len(where)}" for name, where in lost.items()] or [""])
+    n, beaten = len(one_thread(data)), len({shape for _, shape in pairs})
+    if not sure or verdict != "undecided":
+        say.add(lead, n=n, lost=told, rest=", else ONNX Runtime" * (beaten < n))
+    say.decide(verdict, over)
     bars = speeds(data).loc[data.largest].drop("roofline")
     say.bars(f"GFLOP/s, {data.largest}, threads=1", bars)
-    say.small_print(data.found.how)
+    places = [f"{name} is faster at {', '.join(where)}" for name, where in lost.items()]
+    say.small_print("; ".join([data.found.how, *places]))
 
 
 # %%
 
 
 def predict(data, say, eight):
-    held = Finding(())
-    for shape in one_thread(data):
-        if shape.startswith("1x"):
-            libraries = [name for name in data.found[shape] if name in NAMES]
-            held &= data.found[shape].select(libraries).ranking().claims.at_least(1 / 2)
+    pairs = [(one, other) for one in NAMES for other in NAMES if one != other]
+    ratios = of_rows(compare(data, *pairs), 1, 1)
+    held = Finding(tuple(x.exceeds(1 / 2) for x in ratios), ratios.at_least(1 / 2).evidence)
     say.predict("with one row, no library is twice as fast as another", held)
     wide = data.found[data.largest]
     held = Speedups(compare_runs(narrow, wide[name]) for name, narrow in data.narrow.items())
@@ -387,8 +379,7 @@ def predict(data, say, eight):
 
 
 # %%
-# What the discussions believed, in our words. A ratio of latencies tells how many times over it
-# holds, from the smallest to the largest of the shapes.
+# What the discussions believed, in our words: ratios of latencies, smallest and largest.
 
 BELIEFS = {  # what should be the slower, the faster, and by how much at least
     "#2667": ("the kernels of ONNX Runtime beat those of oneDNN by 10%", ONEDNN, ORT, 1.1),
@@ -427,6 +418,15 @@ def conclude(data, say):
 study.conclude(conclude)
 
 # %%
+# The setting, as a reader would run it, returns what was measured.
+
+given = models[args.shapes[0]]
+if copied := study.run_setting(given[ORT][0]):
+    model, feeds = given[DYNAMIC]
+    session = ortmeter.make_session(model, provider="cpu")
+    assert np.array_equal(session.run(None, feeds), copied["session"].run(None, feeds))
+
+# %%
 # What this page does not cover
 # -----------------------------
 #
@@ -435,8 +435,17 @@ study.conclude(conclude)
 # model compete for the caches: 8 bits may fit where float32 does not, and gain more than four
 # times. A model has other operators, and :ref:`l-plot-torch-or-onnxruntime` compares whole ones.
 #
+# What to remember
+# ----------------
+#
+# * With one row, memory decides: read fewer bytes. With many rows, instructions do.
+# * Keep weights constant.
+#
+# Read next: :ref:`l-plot-low-precision`.
+#
 # How this was computed
 # ---------------------
 
 shown = {name: model for name, (model, _) in models[args.shapes[0]].items() if name != AS_INPUT}
-study.appendix(shown, latency=results.to_frame(), errors=errors)
+blas = DataFrame(threadpool_info())[["internal_api", "version", "architecture"]].dropna()
+study.appendix(shown, latency=results.to_frame(), errors=errors, blas=blas)

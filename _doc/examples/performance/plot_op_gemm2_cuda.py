@@ -21,9 +21,10 @@ two Gemms (constant)    two products, Concat of the outputs      3        3 + 3 
 ======================  =======================================  =======  ==============
 
 Real weights are constant: joined when the model is saved, they save traffic and kernels, and
-should never be 5% slower. Weights that change at every run: a traffic of 9 against 10 should be
-hard to tell apart. Differences should fade when :math:`n` grows, since operations grow like
-:math:`n^3`.
+should never be 5% slower. Weights that change at every run: 9 against 10 should be hard to tell
+apart. Differences should fade when :math:`n` grows.
+
+**You learn** when joining two products is worth it.
 """
 
 # sphinx_gallery_tags = ["speed", "Gemm", "IOBinding"]
@@ -37,7 +38,7 @@ from ortmeter.dtypes import numpy_dtype
 from ortmeter.machine.peaks import measured_peaks
 from ortmeter.plotting import speedup_plot
 from ortmeter.plotting.axes import GREY, add_legend, finish, new_axes, series_style
-from ortmeter.study import Param, Study, show, table
+from ortmeter.study import Param, Speedups, Study, show, table
 
 SIZES = {"small": (256, 512, 1024), "medium": (512, 1024, 2048), "large": (1024, 2048, 4096, 8192)}
 study = Study(
@@ -58,8 +59,7 @@ rng = np.random.default_rng(0)
 # The candidates
 # --------------
 #
-# Each model is written for one size and one type: with known shapes, the runtime allocates the
-# outputs once.
+# Each model is written for one size and one type.
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 BODIES = {
@@ -105,9 +105,9 @@ candidates = {size: make_candidates(size, args.itype) for size in args.config}
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is the product of the same operands in float64. Each result must be within the
-# derived error bound of a product (:func:`~ortmeter.discrepancy.bounds.matmul_error_bound`), or the
-# page stops. Another model needs another bound: this one knows neither a bias nor an activation.
+# The reference is the product in float64. Each result must be within the error bound of a product
+# (:func:`~ortmeter.discrepancy.bounds.matmul_error_bound`), or the page stops. Another model needs
+# another bound: this one knows neither a bias nor an activation.
 
 OPTIONS = {"provider": provider, "threads": args.threads}
 rows = []
@@ -165,22 +165,9 @@ study.keep(
 )
 
 # %%
-# Each speedup is over two Gemms with the same weights, constant or changing at each run. It is
-# averaged over the processes: it may differ a little from the ratio of the medians.
-
-
-def latencies(data):
-    """Latency, and speedup over two Gemms with its 99% interval"""
-    table = data.results.summary("two Gemms")
-    constant = table.index.get_level_values("candidate").str.endswith("(constant)")
-    table[constant] = data.results.summary("two Gemms (constant)")[constant]
-    return table.rename(columns={"99% interval": "interval"})
-
-
-study.show(latencies)
-
-# %%
-# Each point is a row of the table. Inside the grey band, 5% around 1, a difference does not matter.
+# Each speedup is over two Gemms with the same weights, constant or changing at each run, averaged
+# over the processes: it may differ a little from the ratio of the medians. Inside the grey band, 5%
+# around 1, a difference does not matter.
 
 CONSTANT = ("two Gemms (constant)", "one Gemm (constant)")
 CHANGING = ("two Gemms", "Concat then Gemm")
@@ -199,8 +186,24 @@ def speedups(data):
 study.show(speedups)
 
 # %%
-# The latencies by size, on logarithmic scales. Along the dashed line, time grows like the
-# operations, :math:`n^3`. Beside that growth, what separates two candidates hardly shows.
+
+
+def latencies(data):
+    """Latency, and speedup over two Gemms with its 99% interval"""
+    table = data.results.summary("two Gemms")
+    constant = table.index.get_level_values("candidate").str.endswith("(constant)")
+    table[constant] = data.results.summary("two Gemms (constant)")[constant]
+    return table.rename(columns={"99% interval": "interval"})
+
+
+study.show(latencies, folded=True)
+
+# %%
+# Why?
+# ----
+#
+# Along the dashed line, time grows like the operations, :math:`n^3`. Beside that growth, what
+# separates two candidates hardly shows.
 
 
 def times(data):
@@ -219,12 +222,8 @@ def times(data):
 study.show(times)
 
 # %%
-# Why?
-# ----
-#
 # A candidate close to the fastest large Gemm of this machine (:mod:`~ortmeter.machine.peaks`)
-# spends its time in operations: less traffic hardly shows. Small matrices stay in a cache, which
-# may be faster than a large copy.
+# spends its time in operations: less traffic hardly shows. Small matrices stay in a cache.
 
 
 def shares(data):
@@ -233,29 +232,34 @@ def shares(data):
     return rates.join((100 * rates / Series(data.peaks)).add_suffix(" (% of peak)"))
 
 
-study.show(shares)
+study.show(shares, folded=True)
 
 # %%
 # What the measurements say
 # -------------------------
 #
-# In brackets, the 99% interval of the ratio of latencies.
+# In brackets, the 99% interval of the ratio of latencies. There is nothing to set: no option joins
+# two Gemms, write the model with the joined weights.
 
 
 def conclude(data, say):
     joined, changing = (compare(data, pair) for pair in (CONSTANT, CHANGING))
-    say.answer(
-        joined,
-        faster="One, when the weights are constant:",
-        slower="Two: with constant weights, one is",
-        mixed=("by size", "It depends on the size: with constant weights, one is"),
-        negligible="Either: with constant weights, one is",
-        undecided="Not decided here: with constant weights, one is",
-    )
-    say.also(
-        "If they change at each run, joining them first is", changing, topic="weights that change"
-    )
+    won, lost = (Speedups(x for x in joined if x.verdict == v) for v in ("faster", "slower"))
+    best = (won or lost or joined).largest
+    told, more = f"{best.effect} at size {best.where['size']}", len(won) + len(lost) < len(joined)
+    keep = "".join(f", not at size {claim.where['size']}" for claim in lost)
+    merge = f"Merge two Gemms whose weights are constant{keep}: {told}"
+    leads = {"slower": f"Keep two Gemms: with constant weights, one is {told}."}
+    leads["negligible"] = "Merge two Gemms or not: with constant weights, no time changes by 5%."
+    leads["undecided"] = "Not shown here: measure yours with the command below."
+    merge += "; no gain of 5% is shown at other sizes." if more else "."
+    say.add(leads.get(joined.trend, merge))
+    say.decide("by size" if won and lost else joined.trend, joined)
+    bars = {f"one, size {claim.where['size']}": claim for claim in joined[:4]}
+    say.bars("speedup over two Gemms, constant weights", {"two Gemms": 1.0, **bars})
+    say.command("ortmeter bench two.onnx one.onnx")
     say.small_print(data.results.how)
+    say.claim(changing.about("weights that change"))
     say.predict("joined weights are never 5% slower", joined.at_least(1 / 1.05))
     say.predict("weights that change are as fast joined within 5%", changing.are("negligible"))
     say.predict("the difference fades", joined[-1].magnitude.below(joined[0].magnitude))
@@ -270,8 +274,15 @@ study.conclude(conclude)
 # The shapes are square. With a batch of one row, for instance, memory counts more than operations.
 # Products with a bias, types with a scale (float8, int8), models where the concatenation fuses with
 # what follows, and a busy machine are not measured here. ``--threads`` changes the number of
-# threads, ``--itype`` the type. No command merges the Gemms of a model: write both models, and
-# compare them with ``ortmeter bench two.onnx one.onnx``.
+# threads, ``--itype`` the type.
+#
+# What to remember
+# ----------------
+#
+# * Join what is constant when the model is written: a run moves less.
+# * The gain fades where operations take the time: write both models with your sizes, and compare.
+#
+# Read next: :ref:`l-plot-matrix-product`.
 #
 # How this was computed
 # ---------------------
