@@ -367,11 +367,9 @@ def conclude(data, say):
     believe(data, say)
     tail = {name: level for name, share, _, level, _ in each_tail(data) if share == min(SHARES)}
     told = [f"{tail[n].seconds if tail[n] else 'unknown'} with {n}" for n in (ONE, FULL, WAITING)]
-    late = tail[ONE] and tail[FULL] and tail[ONE].below(tail[FULL]).verdict == "right"
-    text = (
-        f"A full batch waits: at a load of {min(SHARES):.0%}, {100 - data.tail:g}% of requests take"
-    )
-    (say.warn if late else say.note)(f"{text} more than {enumerate_items(told)}.")
+    if tail[ONE] and tail[FULL] and tail[ONE].below(tail[FULL]).verdict == "right":
+        late = f"at a load of {min(SHARES):.0%}, {100 - data.tail:g}% of requests take more than "
+        say.warn(f"A full batch waits: {late}{enumerate_items(told)}.")
 
 
 study.conclude(conclude)
