@@ -46,7 +46,7 @@ from ortmeter.profiling.scheduling import shared_nodes
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.models import sample_transformer
 from ortmeter.runtime.sessions import session_code
-from ortmeter.study import Finding, Param, Speedups, Study, enumerate_items, to_frame
+from ortmeter.study import Finding, Param, Speedups, Study, to_frame
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.statistics import estimate_ratio
 from ortmeter.workloads.threads import Scenario, find_beyond, find_threshold, measure_threads
@@ -173,10 +173,9 @@ def find_shared(name):
     return next((n for n, shared in told if any(shared.values())), None)
 
 
-latency = {**usage.latency, **longer.latency}
 study.keep(f"float32 on {provider.label}, {most} threads at most", provider=provider.name)
-study.keep(latency=latency, cpu=longer.cpu, wake=usage.wake, pauses=pauses, threads=most)
-study.keep(shared_from={name: find_shared(name) for name in OPERATORS})
+study.keep(latency={**usage.latency, **longer.latency}, cpu=longer.cpu, wake=usage.wake)
+study.keep(shared_from={op: find_shared(op) for op in OPERATORS}, pauses=pauses, threads=most)
 
 # %%
 # From which work does a second thread pay?
@@ -249,8 +248,8 @@ study.show(thresholds)
 # What does a pause cost?
 # -----------------------
 #
-# Threads that spin fall asleep after a while: a longer pause takes no more CPU time. Runs in a row
-# are in the next section.
+# Threads that spin fall asleep after a while: the CPU time of a pause has a limit. The next section
+# has runs in a row.
 
 
 def select(data, scenario):
@@ -278,19 +277,17 @@ study.show(after_pauses)
 # The transformer run after run: alone, right *after* another session, and *beside* another process.
 # Medians alone; means near a neighbour, which takes whole slices of time.
 
-
 SCENARIOS = ("alone", "after", "beside")
 
 
 def neighbours(data):
-    """The transformer alone and near a neighbour; speedup over threads that sleep, 99% intervals"""
+    """The transformer run after run; speedup over threads that sleep, 99% intervals"""
     rows = {setting: {} for setting in select(data, "alone")}
     for setting, scenario in itertools.product(rows, SCENARIOS):
         compared, name = runs(data, scenario), f"{scenario}, {setting}"
+        calm = f"{scenario}, {data.threads} threads, sleep"
         rows[setting][f"{scenario} (ms)"] = 1e3 * compared[name].typical.value
-        rows[setting][f"{scenario}, speedup"] = compared.speedup(
-            f"{scenario}, {data.threads} threads, sleep", name
-        ).interval
+        rows[setting][f"{scenario}, speedup"] = compared.speedup(calm, name).interval
     return to_frame(rows, "threads")
 
 
@@ -330,7 +327,7 @@ def advise(data, say, stopped, waits):
     calm = "stop" if stopped.is_a("faster") and not find_costs(*waits) else "sleep"
     gain, *waits = compare(data, calm, "spin")
     if costs := find_costs(*waits):
-        say.warn(f"Spinning, the default, costs: {enumerate_items([text for _, text in costs])}.")
+        say.warn(f"Spinning, the default, costs: {'; '.join(text for _, text in costs)}.")
         say.add(f"{' or '.join(when for when, _ in costs).capitalize()}? {WAYS[calm]}.")
     if costs or gain.is_a("slower"):
         say.setting(session_code(spinning=SPINNING[calm]))
