@@ -161,26 +161,26 @@ def test_each_prediction_can_be_right_or_wrong(page, planting, expected):
             {},
             "not below 100 and not shown",
             "between 0 and 400",
-            "Two threads pay for operators from 400 µs (1 of 2).",
+            "Two threads pay for operators of 400 µs or more (1 of 2).",
         ),
         (
             {"pays": (0, 1, 0, 1)},
             "between 10 and 100",
             "between 400 and 1000",
-            "Two threads pay for operators from 1,000 µs (2 of 2).",
+            "Two threads pay for operators of 1,000 µs or more (2 of 2).",
         ),
         # The smallest size of each one is not shared.
         (
             {"shared": 256},
             "not below 100 and not shown",
             "between 400 and 1000",
-            "Two threads pay for operators from 1,000 µs (1 of 2).",
+            "Two threads pay for operators of 1,000 µs or more (1 of 2).",
         ),
         (
             {"pays": (0, 1, 1, 0)},
             "between 10 and 100",
             "not below 1000 and not shown",
-            "Two threads pay for operators from 100 µs (1 of 2).",
+            "Two threads pay for operators of 100 µs or more (1 of 2).",
         ),
         (
             {"pays": (0,) * 4},

@@ -315,7 +315,7 @@ def advise(data, say):
     say.decide(words.pop() if len(words) == 1 else "by network")
     say.bars("requests/s over one call of one request", bars)
     say.command("ortmeter bench model.onnx --callers 1,2,4")
-    say.small_print("peaks {peaks}", peaks=str(Peaks(**data.peaks)))
+    say.small_print(f"for batches, add --batch 8 --dim NAME=8; peaks {Peaks(**data.peaks)}")
 
 
 # %%

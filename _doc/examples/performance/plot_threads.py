@@ -342,7 +342,7 @@ def advise(data, say, stopped, waits):
     ends = [work.high for _, work in find_works(data, calm if costs else "spin")]
     pays = "are not shown to pay"
     if shown := [high for high in ends if high is not None]:
-        pays = f"pay for operators from {max(shown):,.0f} µs ({len(shown)} of {len(ends)})"
+        pays = f"pay for operators of {max(shown):,.0f} µs or more ({len(shown)} of {len(ends)})"
     say.add(f"Two threads {pays}.")
 
 
