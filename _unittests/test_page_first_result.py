@@ -85,7 +85,7 @@ def test_no_step_and_no_way_is_an_answer_too(page):
         answer = conclude(page, dict.fromkeys(USUAL, (30, 30, 30, 5)), **options).answer
         assert answer.small_print.count(f"{word} with") == 3
         assert str(answer).startswith(
-            "Not shown here: a way to start 100 MiB sooner. Measure yours"
+            "How to start 100 MiB of weights sooner: not shown here, measure yours with the "
         )
         assert (answer.label, answer.setting) == (word, "")
 

@@ -63,17 +63,33 @@ def judged(found):
 
 
 @pytest.mark.parametrize(
-    ("labels", "lead"),
+    ("labels", "lead", "distances"),
     [
-        ((2.0, 1.0), "For labels alone, use ONNX Runtime: 2.00 times faster ["),
-        ((1.0, 2.0), "For labels alone, stay on scikit-learn: ONNX Runtime is 2.00 times slower ["),
-        ((1.0, 1.0), "For labels alone, take either: ONNX Runtime is as fast within 5%."),
+        # ONNX Runtime takes twice the time with distances.
+        ((3.0, 1.0), "For labels alone, use ONNX Runtime: 3.0", "For distances, use ONNX Runtime."),
+        ((2.0, 1.0), "For labels alone, use ONNX Runtime: 2.00 times faster [", ""),
+        (
+            (1.0, 2.0),
+            "For labels alone, stay on scikit-learn: ONNX Runtime is 2.00 times slower",
+            "",
+        ),
+        ((1.0, 1.0), "For labels alone, take either: ONNX Runtime is as fast within 5%.", ""),
     ],
 )
-def test_the_answer_begins_with_what_to_do(page, labels, lead):
-    answer = conclude(page, labels=labels).answer
-    assert str(answer).startswith(lead)
-    assert len(str(answer).split()) <= 45
+def test_the_answer_begins_with_what_to_do(page, labels, lead, distances):
+    answer = str(conclude(page, labels=labels).answer)
+    assert answer.startswith(lead)
+    assert (distances or "Distances: not compared here.") in answer
+    assert len(answer.split()) <= 35
+
+
+def test_what_is_not_shown_is_no_advice(page):
+    few = planted((2, 12), **{PREDICT: 2.0, LABELS: 1.0, BOTH: 2.0})
+    answer = str(conclude(page, measured=few).answer)
+    assert answer.startswith(
+        "For labels alone, not shown here, time both as this page does: undecided."
+    )
+    assert "Distances: not compared here." in answer
 
 
 @pytest.mark.parametrize(
@@ -115,7 +131,7 @@ def test_what_is_not_shown_to_be_shorter_may_be_the_longest(page):
     assert others
     assert len(find(times(20.0, 10.0, rows=2))) == 3
     several = planted(Add=40, Sqrt=40, Gemm=40), planted(Add=40, Sqrt=40, Gemm=20)
-    for narrow, words in zip(several, ("or another takes", "takes the most"), strict=True):
+    for narrow, words in zip(several, ("Add or another (20", "Add or Sqrt (20"), strict=True):
         assert words in str(conclude(page, narrow=narrow).answer)
 
 

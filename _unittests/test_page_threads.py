@@ -23,14 +23,15 @@ def page():
 
 
 USUAL = {"pays": (0, 0, 1, 1), "gain": 1.5, "near": 0.5, "cpu": 1.0, "paused": 2.0}
-USUAL |= {"noise": 0.01, "shared": 1, "provider": "cpu"}
+USUAL |= {"noise": 0.01, "shared": 1, "provider": "cpu", "stop": 1.0, "stop_cpu": 0.0}
 
 
 def planted(**changed):
     """Two threads that win 1.6 times where they pay, threads that spin that win *gain* times.
 
     Near a neighbour those are *near* times as fast as threads that sleep. They take *cpu* cores
-    during a pause, after which a run takes *paused* times longer. A wake takes 50 µs.
+    during a pause, after which a run takes *paused* times longer. A wake takes 50 µs. Threads that
+    stop win *stop* times run after run, and take *stop_cpu* cores during a pause.
     """
     has = SimpleNamespace(**(USUAL | changed))
     rng = np.random.default_rng(0)
@@ -45,11 +46,13 @@ def planted(**changed):
         for word in WORDS:
             latency[f"{case}, 2 threads, {word}"] = {0.0: work / (1.6 if wins else 0.6)}
     for word in ("1 thread", *(f"2 threads, {word}" for word in WORDS)):
-        spins = word.endswith("spin")
-        run = 2 * ALONE if word == "1 thread" else ALONE / (has.gain if spins else 1.0)
+        spins, stops = word.endswith("spin"), word.endswith("stop")
+        wins = has.gain if spins else has.stop if stops else 1.0
+        run = 2 * ALONE if word == "1 thread" else ALONE / wins
         latency[f"transformer, {word}"] = {p: run * (has.paused if p else 1) for p in PAUSES}
         least = SLEEP if word != "1 thread" else 0.8 * SLEEP
-        used[f"transformer, {word}"] = {p: least + has.cpu * spins * p for p in PAUSES}
+        cores = has.cpu * spins + has.stop_cpu * stops
+        used[f"transformer, {word}"] = {p: least + cores * p for p in PAUSES}
         latency[f"alone, {word}"] = {0.0: run}
         for one in ("after", "beside"):
             latency[f"{one}, {word}"] = {0.0: ALONE / (has.near if spins else 1.0)}
@@ -71,32 +74,61 @@ def concluded(page, **planting):
     return page["study"].concluded(record)
 
 
+BOTH = "Cores shared or pauses? Let threads sleep. Otherwise "
+STOP = "Cores shared or pauses? Stop spinning after runs. Otherwise "
+KEEP, EITHER = "keep the default: 1.", "take either: as fast within 5%."
+YOURS = "measure yours with the command below: here, undecided."
+FREE = {"cpu": 0.0, "near": 1.0}
+ALONE_AND_FREE = "Alone, run after run, "
+#: Entries of the setting of each way to wait, as the documentation of ONNX Runtime has them.
+ENTRIES = {
+    "sleep": ("session.intra_op.allow_spinning", "0"),
+    "stop": ("session.force_spinning_stop", "1"),
+}
+
+
 @pytest.mark.parametrize(
-    ("planting", "verdict", "lead"),
+    ("planting", "verdict", "told", "calm"),
     [
-        ({}, "spin if alone", "Spin only on an idle machine, run after run: the t"),
-        ({"cpu": 0.0, "near": 1.0}, "spin", "Let threads spin, no cost is shown: "),
-        ({"cpu": 0.0, "near": 0.5}, "spin if alone", "Spin only on an idle"),
-        ({"gain": 1.0, "near": 1.0}, "sleep", "Let threads sleep: "),
-        ({"gain": 0.7, "near": 1.0, "cpu": 0.0}, "sleep", "Let threads sleep: if they spin, "),
-        ({"gain": 1.0, "near": 1.0, "cpu": 0.0}, "no difference", "Spin or sleep, no cost is"),
-        (
-            {"noise": 2.0},
-            "sleep",
-            "Let threads sleep: spinning costs, and whether it is faster is u",
-        ),
-        ({"noise": 2.0, "cpu": 0.0}, "undecided", "Measure your model: whether threads that"),
+        ({}, "spin if alone", BOTH + KEEP, "sleep"),
+        ({"cpu": 0.0}, "spin if alone", "Cores shared? Let threads sleep. Otherwise keep", "sleep"),
+        ({"near": 1.0}, "spin if alone", "Pauses? Let threads sleep. Otherwise keep the", "sleep"),
+        (FREE, "spin", ALONE_AND_FREE + KEEP, None),
+        ({"gain": 1.0}, "sleep", BOTH + EITHER, "sleep"),
+        ({"gain": 1.0} | FREE, "no difference", ALONE_AND_FREE + EITHER, None),
+        ({"gain": 0.7}, "sleep", BOTH + "too: if they spin, a run is 1.4", "sleep"),
+        ({"gain": 0.7} | FREE, "sleep", "Let threads sleep: if they spin, a run is 1.4", "sleep"),
+        ({"noise": 2.0}, "undecided", f"Pauses? Let threads sleep. Otherwise {YOURS}", "sleep"),
+        ({"noise": 2.0} | FREE, "undecided", ALONE_AND_FREE + YOURS, None),
+        # Stopping after a run is advised where it is faster than sleeping, unless it costs too.
+        ({"stop": 1.2}, "spin if alone", STOP + KEEP, "stop"),
+        ({"stop": 1.5}, "stop", STOP + EITHER, "stop"),
+        ({"stop": 1.5, "stop_cpu": 1.0}, "spin if alone", BOTH + KEEP, "sleep"),
     ],
 )
-def test_the_advice_weighs_speed_and_cost(page, planting, verdict, lead):
+def test_the_advice_weighs_speed_and_cost(page, planting, verdict, told, calm):
     answer = concluded(page, **planting).answer
     assert answer.label == verdict
-    assert str(answer).startswith(lead)
-    assert len(str(answer).split()) <= 60
+    assert str(answer).startswith(told)
+    assert len(str(answer).split()) <= 35
+    copied = {}
+    exec(answer.setting.partition("session = ")[0], copied)  # noqa: S102 - what a reader copies
+    assert ("options" in copied) == (calm is not None)
+    for way, (key, value) in ENTRIES.items():
+        assert (f'("{key}", "{value}")' in answer.setting) == (way == calm)
     if "noise" not in planting:
         bars = {bar.label: bar.value for bar in answer.bars}
-        gain = planting.get("gain", 1.5)
-        assert bars == pytest.approx({"sleep": 1, "stop": 1, "spin": gain}, rel=0.02)
+        expected = {"sleep": 1, "stop": planting.get("stop", 1), "spin": planting.get("gain", 1.5)}
+        assert bars == pytest.approx(expected, rel=0.02)
+
+
+def test_what_spinning_costs_is_a_warning(page):
+    near, cpu = "near a neighbour, a run takes ", "a pause of 10 ms and a run take "
+    for planting, told in (({}, (near, cpu)), ({"near": 1.0}, (cpu,)), ({"cpu": 0.0}, (near,))):
+        warning = concluded(page, **planting).answer.warning
+        assert warning.startswith("Spinning, the default, costs: ")
+        assert [text in warning for text in (near, cpu)] == [text in told for text in (near, cpu)]
+    assert concluded(page, **FREE).answer.warning == ""
 
 
 def verdicts(page, **planting):
@@ -125,43 +157,54 @@ def test_each_prediction_can_be_right_or_wrong(page, planting, expected):
 @pytest.mark.parametrize(
     ("planting", "mul", "matmul", "answer"),
     [
-        ({}, "not below 100 and not shown", "between 0 and 400", " from 400 µs for 1"),
+        (
+            {},
+            "not below 100 and not shown",
+            "between 0 and 400",
+            "Two threads pay for operators of 400 µs or more (1 of 2).",
+        ),
         (
             {"pays": (0, 1, 0, 1)},
             "between 10 and 100",
             "between 400 and 1000",
-            " from 1,000 µs for 2",
+            "Two threads pay for operators of 1,000 µs or more (2 of 2).",
         ),
         # The smallest size of each one is not shared.
         (
             {"shared": 256},
             "not below 100 and not shown",
             "between 400 and 1000",
-            " from 1,000 µs for 1",
+            "Two threads pay for operators of 1,000 µs or more (1 of 2).",
         ),
         (
             {"pays": (0, 1, 1, 0)},
             "between 10 and 100",
             "not below 1000 and not shown",
-            " from 100 µs for 1",
+            "Two threads pay for operators of 100 µs or more (1 of 2).",
         ),
         (
             {"pays": (0,) * 4},
             "not below 100 and not shown",
             "not below 1000 and not shown",
-            " for 0",
+            "Two threads are not shown to pay.",
         ),
-        ({"shared": None}, "not below 100 and not shown", "not below 1000 and not shown", " for 0"),
+        (
+            {"shared": None},
+            "not below 100 and not shown",
+            "not below 1000 and not shown",
+            "Two threads are not shown to pay.",
+        ),
     ],
 )
 def test_the_work_that_pays_is_told_by_operator(page, planting, mul, matmul, answer):
-    found = concluded(page, **planting)
+    names = {name.replace(" ", "_"): kept for name, kept in planted(**planting).items()}
+    data = SimpleNamespace(**names)
     for word in ("spin", "sleep"):
-        told = (
-            f"Work from which two threads that {word} are faster, in µs: Mul {mul}; MatMul {matmul}"
-        )
-        assert told in map(str, found.claims)
-        assert f"Two threads that {word} are faster{answer} of 2 operators." in str(found.answer)
+        works = {name: str(work) for name, work in page["find_works"](data, word)}
+        assert works == {"Mul": mul, "MatMul": matmul}
+    rows = [(name, word) for word in ("spin", "sleep") for name in ("Mul", "MatMul")]
+    assert page["thresholds"](data).index.tolist() == rows
+    assert str(concluded(page, **planting).answer).endswith(answer)
 
 
 def test_halves_of_the_processes_do_not_contradict_each_other(page):

@@ -388,7 +388,8 @@ def conclude(data, say):
     if ranked[0].is_a("faster"):
         advise(data, say, ranked[0])
     else:
-        say.add(f"Not shown here: a way to start {data.largest} sooner. Measure yours, see below.")
+        text = f"How to start {data.largest} of weights sooner: not shown here, "
+        say.add(text + "measure yours with the command below.")
     say.command("ortmeter bench model.onnx --cold --shorten")
     say.small_print(f"{data.times.how}; most of the time: {', '.join(told)}")
     predict(data, say)

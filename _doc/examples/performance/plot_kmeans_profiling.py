@@ -5,8 +5,7 @@ Where does a KMeans spend its time?
 ===================================
 
 scikit-learn trains a KMeans and skl2onnx converts it to ONNX. ONNX Runtime then finds the nearest
-center of many points at once. Which operators take the time? How far is each one from the limits of
-the machine? Is ONNX Runtime faster than scikit-learn?
+center of many points at once. Which operators take the time? Is it faster than scikit-learn?
 
 With :math:`N` points :math:`x` of :math:`F` features and :math:`K` centers :math:`c`, the model
 expands the squared distance into :math:`\|x\|^2 - 2xc + \|c\|^2`:
@@ -25,6 +24,8 @@ distances                Sqrt                 :math:`NK`             :math:`2NK`
 takes less than half of the kernel time, because the other steps read and write :math:`NK` values
 several times. With more features, its share grows. Finding the labels takes more than twice the
 least time: what the machine needs to read the points and write the labels once.
+
+**You learn** which library to call for labels, and which operators of a model to look at first.
 """
 
 # sphinx_gallery_tags = ["speed", "profiling", "KMeans", "scikit-learn"]
@@ -74,8 +75,8 @@ assert args.features < args.wide, "--wide must be above --features"
 # The model
 # ---------
 #
-# Random points are drawn around as many centers as there are clusters. We train two models: one
-# with few features, one with many. A KMeans predicts with as many threads as it was trained with.
+# Points are drawn around as many centers as there are clusters. One model has few features, one has
+# many. A KMeans predicts with as many threads as it was trained with.
 
 
 def draw_points(features):
@@ -102,7 +103,7 @@ X, wide_points = draw_points(args.features), draw_points(args.wide)
 # :math:`(F + 4) u (\|x\| + \|c\|)^2`, where :math:`u` is the unit roundoff. The error of a distance
 # :math:`d` is at most this bound divided by :math:`d`. A point is a tie when its two smallest
 # distances differ by less than twice the bound. The label of any other point must be the nearest
-# center, or the page stops.
+# center.
 
 
 def check_agreement(library, points, centers, labels, values):
@@ -133,8 +134,7 @@ show(table(to_frame(rows, "library", "features"), f"Distances against float64, {
 # Where does the time go?
 # -----------------------
 #
-# ONNX Runtime records the time of every kernel. The first model is profiled twice, in turn: as it
-# was written, and after the optimizations of ONNX Runtime.
+# The first model is profiled twice, in turn: as it was written, and as ONNX Runtime optimizes it.
 
 levels = {"as written": {"optimization": "none"}, "optimized": {"optimization": "all"}}
 runs = args.runs - 1
@@ -142,9 +142,11 @@ plain, ran = profile_together(levels, model=model, feeds={"X": X}, repeat=runs, 
 ortmeter.draw_model(ran.model, title="KMeans, share of the time", notes=profile_notes(ran))
 
 # %%
+# Which operators take the time?
+# ------------------------------
+#
 # The time of an operator is the sum of its kernels in one run. Both models are profiled in fresh
-# processes: the runs of one process are alike, and say little about the next process. ``Mul``
-# multiplies by zero, then ``Gemm`` adds these zeros to the product: this changes nothing.
+# processes. ``Mul`` multiplies by zero, then ``Gemm`` adds these zeros: this changes nothing.
 
 
 def find_useless(model):
@@ -165,9 +167,8 @@ study.keep(
 )
 
 # %%
-# The work of Gemm and ReduceSumSquare grows with :math:`F`. The other operators work on :math:`N`
-# or :math:`NK` values, whatever :math:`F` is. Look at which bars grow. On a device, a profile has
-# the launches of kernels, not their times.
+# The work of Gemm and ReduceSumSquare grows with :math:`F`, that of the others does not. On a
+# device, a profile has the launches of kernels, not their times.
 
 
 def draw_bars(times, title, caption):
@@ -223,8 +224,8 @@ study.show(time_per_operator)
 #
 # ``predict`` returns the labels only. The candidate *onnxruntime* does the same: ``Extractor``
 # removes the node that computes the distances. *onnxruntime, both* returns labels and distances.
-# All use the same number of threads. They are measured in fresh processes, which read the estimator
-# and the points from a temporary file.
+# The distances of scikit-learn are not timed. All use the same number of threads, in fresh
+# processes, which read the estimator and the points from a file.
 
 PREDICT, LABELS, BOTH, LEAST = "scikit-learn", "onnxruntime", "onnxruntime, both", "least time"
 labels_only = onnx.utils.Extractor(model).extract_model(["X"], ["label"])
@@ -267,7 +268,7 @@ def add_least(data):
 def latencies(data):
     """Latency, speedup over scikit-learn, and multiple of the least time for the labels"""
     results = add_least(data)
-    multiples = [measured.median / data.floor for measured in results.values()]
+    multiples = [results.speedup(name, LEAST).ratio for name in results]
     return results.summary(PREDICT).assign(**{"/ least": multiples})
 
 
@@ -293,9 +294,8 @@ draw_bars(times, "KMeans, each node beside its least time", f"{legend}, peaks: {
 # What the measurements say
 # -------------------------
 #
-# The sentences below are computed from the samples. Nothing is concluded about operators in two
-# cases: on a device, where a profile times only the launches of kernels, and when profiles and
-# latencies contradict each other.
+# Nothing is concluded about operators on a device, or when profiles and latencies contradict each
+# other.
 
 
 def find_longest(times):
@@ -306,16 +306,16 @@ def find_longest(times):
 
 
 def locate(data, say):
-    for features, times in data.operators.items():
-        longest, *others = find_longest(times)
-        name = " or ".join([longest, *(["another"] if others[1:] else others)])
-        told = f"{longest} " * bool(others) + str(share(times, longest))
-        say.add(f"With {features} features, {name} takes the most kernel time, {told}.")
-    (few, times), *_ = data.operators.items()
-    longest, *others = find_longest(times)
+    found = {features: find_longest(times) for features, times in data.operators.items()}
+    told = [
+        f"{' or '.join([longest, *(['another'] if others[1:] else others)])} ({features} features)"
+        for features, (longest, *others) in found.items()
+    ]
+    say.add(f"Longest operator: {', '.join(told)}.")
+    few, (longest, *others) = next(iter(found.items()))
     if not others:
         say.decide(longest[:16])
-    shares = {op: share(times, op) for op in times}
+    shares = {op: share(data.operators[few], op) for op in data.operators[few]}
     largest = sorted(shares, key=lambda op: -shares[op].value)[:5]
     say.bars(f"% of the kernel time, {few} features", {op: shares[op] for op in largest})
     if data.useless:
@@ -352,11 +352,13 @@ def conclude(data, say):
         faster="For labels alone, use ONNX Runtime:",
         slower="For labels alone, stay on scikit-learn: ONNX Runtime is",
         negligible="For labels alone, take either: ONNX Runtime is",
-        undecided="For labels alone, try both: the difference is",
+        undecided="For labels alone, not shown here, time both as this page does:",
     )
+    wins = data.measured.speedup(PREDICT, BOTH).is_a("faster")  # than the labels of scikit-learn
+    say.add("For distances, use ONNX Runtime." if wins else "Distances: not compared here.")
     obstacle = ProfileCheck(*data.check).obstacle
     if obstacle:
-        say.add("The time of each operator is not known: {obstacle}.", obstacle=obstacle)
+        say.add("The time of each operator is not known.")
     else:
         locate(data, say)
     predict(data, say, obstacle)
@@ -370,18 +372,26 @@ study.conclude(conclude)
 # What this page does not cover
 # -----------------------------
 #
-# The balance between the product and the other operators depends on the numbers of features and
-# clusters: try ``--features``, ``--wide`` and ``--clusters``. With fewer points (``--points``), the
-# arrays may fit in the caches, which changes the comparison with scikit-learn. On CUDA, the points
-# are on the device before the clock starts. The model runs as skl2onnx wrote it: the page tries
-# neither fused operators nor labels without :math:`\|x\|^2`. Distances computed from differences,
-# more accurate for points close to a center, are not tried either.
+# Other numbers of features and clusters: try ``--features``, ``--wide`` and ``--clusters``. With
+# fewer points (``--points``), the arrays may fit in the caches, which changes the comparison with
+# scikit-learn. On CUDA, the points are on the device before the clock starts. The model runs as
+# skl2onnx wrote it: neither fused operators, nor labels without :math:`\|x\|^2`, nor distances
+# computed from differences are tried.
+#
+# What to remember
+# ----------------
+#
+# * Labels need less work than distances: a library that skips what they do not need wins.
+# * Operators that read and write whole arrays may take longer than the matrix product.
+# * There is nothing to set: the answer is which library to call.
+#
+# Read next: :ref:`l-plot-profiling`, for what ONNX Runtime optimizes.
 #
 # How this was computed
 # ---------------------
 #
-# The first run of a profile allocates the results. The other times on this page leave it out.
-# Without this package, ``enable_profiling`` of ``onnxruntime.SessionOptions`` starts the profiler,
+# The first run of a profile allocates the results: times leave it out. Without this package,
+# ``enable_profiling`` of ``onnxruntime.SessionOptions`` starts the profiler,
 # and ``end_profiling`` of the session writes a file, which
 # :func:`~ortmeter.profiling.read_profile` reads.
 

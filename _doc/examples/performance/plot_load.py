@@ -4,9 +4,9 @@
 Batch more, or call more?
 =========================
 
-A service has more requests than one call answers. Two ways to use the same cores: put several
-requests in one call, or call from several threads, with one session or one each. People ask which
-one (`#16030 <https://github.com/microsoft/onnxruntime/issues/16030>`__,
+A service has more requests than one call answers. It can put several of them in one call, or call
+from several threads, with one session or one each. People ask which one is better
+(`#16030 <https://github.com/microsoft/onnxruntime/issues/16030>`__,
 `#7178 <https://github.com/microsoft/onnxruntime/issues/7178>`__,
 `#20173 <https://github.com/microsoft/onnxruntime/issues/20173>`__,
 `#3190 <https://github.com/microsoft/onnxruntime/issues/3190>`__), and some find that a batch is
@@ -26,6 +26,8 @@ one session, or several  the same: a session has no lock around a run
 requests at a rate       a queue of fixed service times (M/D/c) predicts the slow tail
 on CUDA                  callers share one device: throughput comes from the batch
 =======================  =========================================================================
+
+**You learn** when to put requests in one call, and what waiting for a batch costs.
 """
 
 # sphinx_gallery_tags = ["speed", "batch", "threads", "latency"]
@@ -71,8 +73,8 @@ cores = args.cores or min(usable_cores(), 4)
 # Two networks
 # ------------
 #
-# The weights of the dense network take at least twice the largest cache of this machine. Those of
-# the convolutions fit in any cache.
+# The weights of the dense network take at least twice the largest cache, those of the convolutions
+# fit in any.
 
 LEAST_WEIGHTS = {"cpu": 2 * (cache_bytes() or 2**25), "cuda": 2**28}  # bytes
 LARGEST_BATCH = {"cpu": 128, "cuda": 1024}
@@ -97,10 +99,9 @@ def draw_requests(name, batch):
 # Does a batch compute the same thing?
 # ------------------------------------
 #
-# The reference is each network in float64. The tolerance is derived: after layers of :math:`K_1,
-# K_2, ...` products, an output is within :math:`(K_1 + K_2 + ...) u |W_n| ... |W_1| |x|` of the
-# exact one. The same network with absolute weights computes this product. The page stops if an
-# output is outside.
+# The reference is each network in float64. After layers of :math:`K_1, K_2, ...` products, an
+# output must be within :math:`(K_1 + K_2 + ...) u |W_n| ... |W_1| |x|` of it. The same network with
+# absolute weights computes this product.
 
 for name, batch in itertools.product(networks, (1, 4)):
     model, weights = networks[name]
@@ -201,7 +202,7 @@ def throughput(data):
     return to_frame(rows, "network", "batch")
 
 
-study.show(throughput)
+study.show(throughput, folded=True)
 
 # %%
 # The knee is the batch from which a doubling adds less than 10%. It is predicted by a roofline of
@@ -292,27 +293,29 @@ study.show(tails)
 # ratios of throughput.
 
 ADVICE = {"faster": "batch more", "slower": "call more", "negligible": "either"}
-PLACES = {DENSE: "when weights exceed the caches", IMAGES: "for convolutions"}
+PLACES = {DENSE: "Weights exceed the caches?", IMAGES: "Convolutions?"}
+MEASURE = "Not shown here: measure yours with the command below."
 
 
 def advise(data, say):
-    callers = f"{len(data.closed[DENSE][CALLERS][1].point.calls)} callers of single requests"
     words, bars = set(), {"one at a time": 1.0}
     for name, ways in data.closed.items():
+        callers = f"{len(ways[CALLERS][1].point.calls)} callers"
         best = compare_best("batches of {}", ways[ONE], callers, ways[CALLERS][1])
-        where = f"{PLACES[name]}: {best.subject}, beside {callers}, are"
-        leads = {trend: f"{advice.capitalize()} {where}" for trend, advice in ADVICE.items()}
-        say.answer(Speedups([best]), undecided=f"Measure {where}", **leads)
-        words.add(ADVICE.get(Speedups([best]).trend, "undecided"))
+        won, lost = (best.subject, callers) if best.ratio > 1 else (callers, best.subject)
+        told = {"negligible": "Batch or call: within 5%."}.get(best.verdict, MEASURE)
+        if best.is_difference:
+            told = f"Use {won}: {best.magnitude} times the requests/s of {lost}."
+        say.add(f"{PLACES[name]} {told}")
+        say.decide("", [best])
+        words.add(ADVICE.get(best.verdict, "undecided"))
         pair = ONE, ways[ONE][1]
         bars[f"{name}, batch"] = compare_best("batch {}", ways[ONE], *pair)
         bars[f"{name}, callers"] = compare_throughput(CALLERS, ways[CALLERS][1], *pair)
     say.decide(words.pop() if len(words) == 1 else "by network")
     say.bars("requests/s over one call of one request", bars)
-    text = "The knee of the dense network (a doubling adds less than 10%) is {knee}."
-    say.add(text, knee=str(serving.find_knee(data.closed[DENSE][ONE])))
     say.command("ortmeter bench model.onnx --callers 1,2,4")
-    say.small_print("peaks {peaks}", peaks=str(Peaks(**data.peaks)))
+    say.small_print(f"for batches, add --batch 8 --dim NAME=8; peaks {Peaks(**data.peaks)}")
 
 
 # %%
@@ -362,16 +365,19 @@ def conclude(data, say):
     advise(data, say)
     predict(data, say)
     believe(data, say)
-    share = min(SHARES)
-    tail = {name: percentile for name, at, _, percentile, _ in each_tail(data) if at == share}
+    tail = {name: level for name, share, _, level, _ in each_tail(data) if share == min(SHARES)}
     told = [f"{tail[n].seconds if tail[n] else 'unknown'} with {n}" for n in (ONE, FULL, WAITING)]
-    text = "At {share:g} of the capacity, p{tail:g} is {told}"
-    say.note(text, tail=data.tail, share=share, told=enumerate_items(told))
+    if tail[ONE] and tail[FULL] and tail[ONE].below(tail[FULL]).verdict == "right":
+        late = f"at a load of {min(SHARES):.0%}, {100 - data.tail:g}% of requests take more than "
+        say.warn(f"A full batch waits: {late}{enumerate_items(told)}.")
 
 
 study.conclude(conclude)
 
 # %%
+# There is nothing to set: a batch is more rows of the inputs, callers are threads of your program
+# that share a session of one thread.
+#
 # What this page does not cover
 # -----------------------------
 #
@@ -380,10 +386,18 @@ study.conclude(conclude)
 # Requests of unequal sizes need padding, and a service that is remote adds its own queues. Rates
 # are tried at a few shares of the capacity only. Python takes a few microseconds per call.
 #
+# What to remember
+# ----------------
+#
+# * A batch pays where reading the weights takes longer than the operations of one request.
+# * Few requests? A call that takes what waits makes none of them wait for a full batch.
+#
+# Read next: :ref:`l-plot-threads`, for the threads of one call.
+#
 # How this was computed
 # ---------------------
 #
-# For your own model, ``ortmeter bench --callers 1,2,4`` and ``--rate 50,100`` measure the same;
-# ``--batch`` says how many requests its inputs hold.
+# The command of the answer varies the callers. With ``--dim NAME=8 --batch 8``, each of them sends
+# batches of 8 requests: compare the requests/s. With ``--rate 50,100``, requests arrive.
 
 study.appendix({name: model for name, (model, _) in networks.items()})

@@ -9,8 +9,8 @@ Users of ONNX Runtime ask this in `#11118 <https://github.com/microsoft/onnxrunt
 `#22271 <https://github.com/microsoft/onnxruntime/issues/22271>`__,
 `#23339 <https://github.com/microsoft/onnxruntime/issues/23339>`__,
 `#14474 <https://github.com/microsoft/onnxruntime/issues/14474>`__ and
-`#12070 <https://github.com/microsoft/onnxruntime/issues/12070>`__. This page runs an encoder on
-sequences of batches, in fresh processes, and reads the memory of the process after each run.
+`#12070 <https://github.com/microsoft/onnxruntime/issues/12070>`__. We run an encoder on sequences
+of batches, in fresh processes, and read their memory after each run.
 
 **Prediction.** The *arena* of a session keeps what it takes from the system, so memory follows the
 largest batch, not the current one, and closing the session frees it. With *memory patterns*, a
@@ -28,6 +28,8 @@ neither              both
 shrinking            ``memory.enable_memory_arena_shrinkage``, an entry of the run
 not bound            ``session.run`` instead of IOBinding: outputs are allocated outside
 ===================  ==========================================================================
+
+**You learn** whether memory that grows is a leak, and which setting lowers its peak.
 """
 
 # sphinx_gallery_tags = ["speed", "memory", "IOBinding"]
@@ -38,6 +40,7 @@ from ortmeter.evidence import Speedup
 from ortmeter.plotting.axes import add_legend, finish, new_axes, series_style
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.models import sample_transformer
+from ortmeter.runtime.sessions import session_code
 from ortmeter.study import Finding, Param, Speedups, Study
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.statistics import estimate_ratio
@@ -65,8 +68,7 @@ rng = np.random.default_rng(0)
 # The settings
 # ------------
 #
-# On CUDA, the memory is that of the device, and two more settings change it: how the arena grows,
-# and how cuDNN searches its algorithms.
+# On CUDA, the memory is that of the device, and two more settings change it.
 
 DEFAULT, NO_PATTERN, NO_ARENA = "default", "no memory pattern", "no arena"
 SHRINKING, UNBOUND = "shrinking", "not bound"
@@ -113,31 +115,28 @@ assert all(np.array_equal(got[output], results[DEFAULT][output]) for got in resu
 # How much memory does each one take?
 # -----------------------------------
 #
-# ``measure_memory`` runs each sequence of batches in fresh processes, and reads after each run what
-# the process has gained since its session was created. A negative number means that the creation of
-# the session had left memory to free.
+# ``measure_memory`` reads after each run what the process has gained since its session was created.
 
-runs, largest = args.runs, args.largest
 batches = {
-    "fixed": [largest] * runs,
-    "growing": np.linspace(1, largest, runs).round().astype(int).tolist(),
-    "cycling": [max(largest >> (2 - i % 3), 1) for i in range(runs)],
-    "random": np.random.default_rng(0).integers(1, largest + 1, runs).tolist(),
-    "one large": [largest] + [1] * (runs - 1),
+    "fixed": [args.largest] * args.runs,
+    "growing": np.linspace(1, args.largest, args.runs).round().astype(int).tolist(),
+    "cycling": [max(args.largest >> (2 - i % 3), 1) for i in range(args.runs)],
+    "random": np.random.default_rng(0).integers(1, args.largest + 1, args.runs).tolist(),
+    "one large": [args.largest] + [1] * (args.runs - 1),
 }
 chosen = {name: batches[name] for name in args.sequences}
 rows = measure_memory(variants, chosen, processes=args.processes, unbound=[UNBOUND])
-study.keep(f"{provider.label}, encoder, batches up to {largest}", found=rows)
+study.keep(f"{provider.label}, encoder, batches up to {args.largest}", found=rows)
 
 # %%
-# One line per setting: the memory after each run of random batches, median of the processes.
+# One line per setting, median of the processes.
 
 MEMORY = "memory (MiB)"
 
 
 def memory_plot(data):
     rows = data.found[data.found["batch"].notna() & (data.found["sequence"] == "random")]
-    medians = rows.pivot_table(MEMORY, "run", "candidate", "median", sort=False)
+    medians = rows.pivot_table(MEMORY, "run", "candidate", "median", sort=False).clip(lower=0)
     ax = new_axes(4.2)
     for rank, name in enumerate(medians):
         ax.errorbar(range(1, len(medians) + 1), medians[name], **series_style(rank))
@@ -150,9 +149,9 @@ def memory_plot(data):
 study.show(memory_plot)
 
 # %%
-# Each process is summarized by its peak, its last run, and what is left at the end: when the
-# allocator of the system is asked to return what it keeps (``malloc_trim``), then when the session
-# is closed. The first run, which allocates, is left out of the time of a row.
+# Each process is summarized by its peak, its last run, and what is left once the allocator of the
+# system returns what it keeps (``malloc_trim``), then once the session is closed. The first run,
+# which allocates, is left out of the time of a row.
 
 KEYS = ["candidate", "sequence", "process"]
 
@@ -166,14 +165,14 @@ def summarize(data):
     return taken.join(ends).assign(**{"ms per row": 1e3 * later["seconds"] / later["batch"]})
 
 
-def by_sequence(data, column):
-    """Return the median of the processes: a row per setting, a column per sequence."""
-    medians = summarize(data)[column].groupby(["candidate", "sequence"], sort=False).median()
-    return medians.unstack(sort=False).rename_axis("setting")
+def by_sequence(data, column, typical="median"):
+    """Tabulate a summary of the processes: a row per setting, a column per sequence."""
+    found = summarize(data)[column].groupby(["candidate", "sequence"], sort=False).agg(typical)
+    return found.unstack(sort=False).rename_axis("setting")
 
 
 def peaks(data):
-    """Largest memory (MiB)"""
+    """Largest memory (MiB), median of the processes"""
     return by_sequence(data, "peak")
 
 
@@ -183,14 +182,14 @@ study.show(peaks)
 # What frees it?
 # --------------
 #
-# One large batch is followed by batches of one row: what was taken, what still is after the last
-# run, once trimmed, and once the session is closed.
+# One large batch is followed by batches of one row. 0: none is shown beyond what the process had
+# before its first run.
 
 
 def freed(data):
     """Memory of one large batch, then small ones (MiB)"""
-    medians = summarize(data).xs("one large", level="sequence").groupby("candidate", sort=False)
-    return medians[["peak", "last", "trimmed", "closed"]].median().rename_axis("setting")
+    mib = summarize(data).xs("one large", level="sequence").groupby("candidate", sort=False)
+    return mib[["peak", "last", "trimmed", "closed"]].median().clip(lower=0).rename_axis("setting")
 
 
 study.show(freed)
@@ -199,12 +198,12 @@ study.show(freed)
 # What does it cost?
 # ------------------
 #
-# The time of a row of the batch, copies and bindings included.
+# Copies and bindings are included.
 
 
 def row_times(data):
-    """Time of a row (ms), lower is better"""
-    return by_sequence(data, "ms per row")
+    """Time of a row (ms), geometric mean of the processes, lower is better"""
+    return by_sequence(data, "ms per row", lambda ms: np.exp(np.log(ms).mean()))
 
 
 study.show(row_times)
@@ -213,8 +212,7 @@ study.show(row_times)
 # What the measurements say
 # -------------------------
 #
-# Each process gives one number. In brackets, 99% intervals of ratios: memory is divided by that of
-# the defaults.
+# Each process gives one number. In brackets, 99% intervals of ratios, unless another level follows.
 
 KEPT, FREED, NOTABLE = 0.9, 0.1, 1.1  # shares of the peak, and a ratio that matters
 
@@ -233,8 +231,8 @@ def compare_peaks(table, sequence="random"):
 
 
 def find_savers(table):
-    """Return the settings that take less memory with random batches."""
-    peaks = compare_peaks(table)
+    """Return the settings of a session or a run that take less memory with random batches."""
+    peaks = {n: ratio for n, ratio in compare_peaks(table).items() if n != UNBOUND}
     return {n: ratio for n, ratio in peaks.items() if ratio.below(1 / NOTABLE).verdict == "right"}
 
 
@@ -248,31 +246,27 @@ def compare_speed(table, name):
 def advise(table, say):
     """Say which setting takes least, and what it costs."""
     savers = find_savers(table)
-    say.command("ortmeter bench model.onnx --cold --session-option enable_mem_pattern=True,False")
     if not savers:
-        say.add("No setting is shown to take less memory with random batches.")
+        say.add("A setting that takes less: not shown here, measure yours with the command below.")
         return
     best = min(savers, key=lambda name: savers[name].value)
-    options = SETTINGS.get(best, {}).get("session_options", {})
-    told = " and ".join(f"{key}={value}" for key, value in options.items()) or f"setting {best}"
-    lead = f"If batch sizes vary, use {told}: the peak is {1 - savers[best].value:.0%} lower"
-    known = dict.fromkeys(("faster", "slower", "negligible"), f"{lead}, and a row is")
-    say.answer(Speedups([compare_speed(table, best)]), **known, undecided=f"{lead}; its speed is")
-    say.small_print(f"peak {savers[best]} times that of the defaults, {savers[best].how}")
-    if options:
-        code = ["import onnxruntime", "options = onnxruntime.SessionOptions()"]
-        code += [f"options.{key} = {value}" for key, value in options.items()]
-        say.setting("\n".join(code))
+    given, speed = (SETTINGS | ON_CUDA)[best], compare_speed(table, best)
+    told = " and ".join(f"{k}={value}" for group in given.values() for k, value in group.items())
+    costs = {"slower": f"a row is {speed.reversed.estimate} times slower"}
+    costs["undecided"] = "measure its speed with the command below"
+    cost = costs.get(speed.verdict, "no slowdown is shown")
+    say.add(f"Batch sizes vary? Set {told}: a peak {savers[best].inverse} times lower, {cost}.")
+    say.decide("", [speed])
+    say.setting(session_code(**given))
 
 
 # %%
 
 
-def predict(table, say, large):
-    held = Finding(tuple((large["last"] >= KEPT) & (large["closed"] <= FREED)))
-    kept, left = 100 * large["last"].median(), 100 * max(large["closed"].median(), 0)
-    text = "the arena keeps 90% or more of what the largest batch took ({kept:.0f}%), closing frees"
-    say.predict(text + " 90% or more ({left:.0f}% left)", held, kept=kept, left=left)
+def predict(table, say, large, kept):
+    shares = {name: 100 * max(large[name].median(), 0) for name in ("last", "trimmed", "closed")}
+    text = "90% or more stays after small batches ({last:.0f}%, {trimmed:.0f}% if trimmed), closing"
+    say.predict(text + " frees 90% or more ({closed:.0f}% left)", kept, **shares)
     fixed, random = (compare_peaks(table, name)[NO_PATTERN] for name in ("fixed", "random"))
     text = "without memory patterns, fixed and random batches have a peak 1.1 times lower or more"
     say.predict(text, fixed.below(1 / NOTABLE) & random.below(1 / NOTABLE))
@@ -288,8 +282,8 @@ def predict(table, say, large):
 
 
 # %%
-# What the discussions believed, in our words, is judged on this model. An arena that shrinks may
-# give memory to the allocator of the system, which keeps it until it is trimmed: both are read.
+# What the discussions believed, in our words. An arena that shrinks may give memory to the
+# allocator of the system, which keeps it until it is trimmed: both are read.
 
 
 def believe(table, say):
@@ -318,31 +312,48 @@ def conclude(data, say):
     table = summarize(data)
     large = table.xs((DEFAULT, "one large"), level=["candidate", "sequence"])
     large = large.div(large["peak"], axis=0)
-    kept, freed = large["last"].median(), 1 - max(large["closed"].median(), 0)
-    text = "The arena keeps {kept:.0%} of what the largest batch took"
-    say.add(text + "; close the session to free {freed:.0%}.", kept=kept, freed=freed)
+    kept = Finding(tuple((large["last"] >= KEPT) & (large["closed"] <= FREED)))
     advise(table, say)
-    say.decide("it is kept" if kept >= KEPT else "it is given back")
+    if kept.verdict == "right":
+        say.add("Memory follows the largest batch: close the session to free it.")
+    say.decide("it is kept" if large["last"].median() >= KEPT else "it is given back")
+    for name, sequence in ((SHRINKING, "random"), (NO_ARENA, "fixed")):
+        if (ratio := compare_peaks(table, sequence)[name]).exceeds(NOTABLE):
+            say.warn(f"With {name}, {sequence} batches take {ratio} times the default memory.")
     say.bars("peak, random batches (MiB)", peaks(data)["random"].clip(lower=0).head())
-    predict(table, say, large)
+    say.command("ortmeter bench model.onnx --cold --session-option enable_mem_pattern=True,False")
+    predict(table, say, large, kept)
     believe(table, say)
 
 
 study.conclude(conclude)
 
 # %%
+# The setting runs as it is printed, with the default number of threads.
+
+copied = study.run_setting(model).get("session")
+assert not copied or np.allclose(copied.run(None, feeds)[0], results[DEFAULT][output], atol=1e-3)
+
+# %%
 # What this page does not cover
 # -----------------------------
 #
 # Leaks: each sequence ends. Several sessions in one process, which may share an arena. Threads,
-# each of which may have a heap of its own in the allocator of the system. Other allocators
-# (jemalloc, tcmalloc, mimalloc), other systems. Weights, which are there before the first run.
-# :ref:`l-plot-first-result` has the memory of the creation of a session.
+# which may have heaps of their own. Other allocators (jemalloc, tcmalloc, mimalloc), other systems.
+# Weights, which are there before the first run.
+#
+# What to remember
+# ----------------
+#
+# * An arena keeps what the largest batch took: memory that stops growing is no leak.
+# * What helps batches of many sizes may cost those of one size.
+#
+# Read next: :ref:`l-plot-first-result`, for the memory of the creation of a session.
 #
 # How this was computed
 # ---------------------
 #
-# For your own model, make a ``SessionSpec`` of it and call
-# :func:`~ortmeter.workloads.memory.measure_memory` as above.
+# The command runs one batch: a memory pattern shows in the growth of its second run. For a sequence
+# of batches, call :func:`~ortmeter.workloads.memory.measure_memory` as above.
 
 study.appendix({"encoder, one layer": sample_transformer(tokens=args.tokens, layers=1)}, runs=rows)

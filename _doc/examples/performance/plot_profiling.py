@@ -12,6 +12,8 @@ and as onnxruntime rewrites it. What changes, what does it bring, and where does
 nodes can join a convolution, a ``Sigmoid`` and an ``Add``. The other layout stores images in blocks
 of channels, which costs copies. It pays for them: with 64 channels and :math:`3 \times 3` kernels,
 a convolution has enough operations to gain more than the copies cost.
+
+**You learn** which level of optimization to ask for, and where the time of a network goes.
 """
 
 # sphinx_gallery_tags = ["speed", "profiling", "optimization", "Conv"]
@@ -31,9 +33,9 @@ from ortmeter.observatory.bounds import weight_bounds
 from ortmeter.observatory.reference import reference
 from ortmeter.plotting import bar_plot, comparison_plot, profile_notes, speedup_plot, timeline_plot
 from ortmeter.profiling import ProfileCheck, find_headroom, profile_together, read_profile
+from ortmeter.runtime.sessions import session_code
 from ortmeter.study import Param, Speedups, Study, show, table
 from ortmeter.study.rendering import fold
-from ortmeter.study.writer import LEADS
 
 study = Study(
     "plot_profiling",
@@ -55,8 +57,7 @@ rng = np.random.default_rng(0)
 #
 # * *as written*: no optimization.
 # * *fused* (``ORT_ENABLE_EXTENDED`` in onnxruntime): a node such as ``Sigmoid`` joins the
-#   convolution before it. This saves one write and one read of an image. The operations are the
-#   same.
+#   convolution before it, which saves one write and one read of an image.
 # * *blocked* (``ORT_ENABLE_ALL``, the default): it fuses as well, and convolutions store images in
 #   blocks of channels (NCHWc) instead of channel after channel (NCHW). A block fills a vector of
 #   the CPU. A node without such a kernel needs the usual layout: ``ReorderOutput`` before it and
@@ -73,10 +74,9 @@ LEVELS = {"as written": "none", "fused": "extended", "blocked": "all"}
 AS_WRITTEN, FUSED, REWRITTEN = LEVELS
 
 # %%
-# ``optimized_model`` returns the graph that runs. What happened to its nodes shows in their names,
-# operators and domains: those of ``com.microsoft.nchwc`` work on blocks of channels. onnxruntime
-# lists the operators of each provider, its own too, in a `table of kernels
-# <https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md>`_.
+# ``optimized_model`` returns the graph that runs. Nodes of the domain ``com.microsoft.nchwc`` work
+# on blocks of channels; a `table of kernels
+# <https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md>`_ has all operators.
 
 written = {node.name: node.op_type for node in model.graph.node}
 
@@ -119,7 +119,7 @@ show(table(levels, "Number of nodes"))
 # of operands moved by :math:`Ku` at most, where :math:`u` is the unit roundoff. The longest sum has
 # 576 products and a bias: the largest error must be below what the output moves by when each
 # weight moves by :math:`577u`, up or down at random
-# (:func:`~ortmeter.observatory.bounds.weight_bounds`), or the page stops.
+# (:func:`~ortmeter.observatory.bounds.weight_bounds`).
 
 exact = reference(model, feeds).outputs
 bound = weight_bounds(model, feeds, exact, 577 * 2.0**-24)["output"]
@@ -137,8 +137,8 @@ show(table(errors, f"Error against float64, {legend}"))
 # -------------------------
 #
 # The levels run in turn, in fresh processes. A fourth candidate runs the blocked network on an
-# image of noise. The operations are the same, but ``PRelu`` branches on a sign, and a CPU predicts
-# a branch better when neighbours look alike.
+# image of noise: ``PRelu`` branches on a sign, and a CPU predicts a branch better when neighbours
+# look alike.
 
 ON_NOISE = f"{REWRITTEN} on noise"
 
@@ -155,7 +155,7 @@ measured = ortmeter.measure(
 study.keep(legend, measured=measured)
 
 # %%
-# Inside the grey band, 5% around 1, a difference does not matter.
+# Inside the grey band, a difference does not matter.
 
 
 def speedups(data):
@@ -210,32 +210,32 @@ def profile_levels(where):
 
 # %%
 # The first plot is that of the CPU. On a GPU build, a second one has the same nodes on CUDA, where
-# no layout changes: the time to launch them, and what fusion removes.
+# no layout changes: the time to launch them.
 
 for where in PLACES:
     profiles, matched = profile_levels(where)
 
 # %%
 # What follows is about the last plot. ``compare`` checks that the profiles and the latencies say
-# the same: if not, the times of the nodes explain nothing. In the drawings, the colour of a node is
-# its share of the time.
+# the same: if not, the times of the nodes explain nothing.
 
 before, after = profiles.values()
 check = before.compare(after)
 drawn = [ortmeter.draw_model(r.model, title=n, notes=profile_notes(r)) for n, r in profiles.items()]
-title = "Both networks, and how far their profiles can be trusted"
-show(fold(title, *drawn, *check.claims, *after.trust))
+show(fold("Both networks, and how far to trust profiles", *drawn, *check.claims, *after.trust))
 
 # %%
 # How many nodes has each operator?
+# ---------------------------------
 
 ops = {name: Counter(n.op_type for n in ran.model.graph.node) for name, ran in profiles.items()}
 bar_plot(pd.DataFrame(ops), title="Nodes of each operator", what="number", caption=legend)
 
 # %%
-# %%
-# What does each change bring? Nodes that are added cost time, those that are blocked must save
-# more.
+# What does each change bring?
+# ----------------------------
+#
+# Nodes that are added cost time, those that are blocked must save more.
 
 IN_MS = [f"{name} (ms)" for name in NAMES]
 
@@ -289,18 +289,19 @@ def compare(data):
 
 def answer(data, say):
     total, fusion, blocks = compare(data)
-    advice = "Stop at fusion" if blocks.verdict == "slower" else "Keep the default"
-    say.answer(
-        Speedups([total]),
-        faster=f"{advice}: with all optimizations, this network is",
-        slower="Try fewer optimizations: with all of them, this network is",
-        negligible=f"{advice}: with all optimizations, this network is",
-        undecided="Measure your model: here, the effect of all optimizations is",
-    )
-    say.answer(Speedups([fusion]), **dict.fromkeys(LEADS, "Fusion alone:"))
-    blocked = "{blocked} of {convolutions} convolutions work on blocks of channels"
-    say.add(blocked + ", {removed} of {written} nodes are fused into others.", **data.counts)
-    say.decide("")  # the verdict is that of the first effect
+    advice, level, claim = "Keep the default", REWRITTEN, total
+    if blocks.verdict == "slower" != fusion.verdict:
+        advice, level, claim = "Stop at fusion", FUSED, blocks.reversed
+    leads = dict.fromkeys(("faster", "negligible"), f"{advice}:")
+    leads["slower"] = "Optimize nothing: the default is"
+    leads["undecided"] = "Not shown here, measure yours with the command below:"
+    say.answer(Speedups([claim]), **leads)
+    text = "{blocked} of {convolutions} convolutions change layout, {removed} of {written} nodes"
+    told = str(fusion.estimate)
+    say.add(f"{text} are fused; fusion alone: {{told}} times as fast.", **data.counts, told=told)
+    say.decide("", [fusion])  # the verdict is that of the first effect
+    if best := {"slower": AS_WRITTEN, "undecided": None}.get(claim.verdict, level):
+        say.setting(session_code(optimization=LEVELS[best]))
     shown = {AS_WRITTEN: 1.0, FUSED: fusion, REWRITTEN: total}
     say.bars("speedup over the network as written", shown)
     say.command("ortmeter profile model.onnx --baseline unoptimized")
@@ -326,14 +327,28 @@ def conclude(data, say):
 study.conclude(conclude)
 
 # %%
+# The setting runs as it is printed: its error is within the bound too.
+
+copied = study.run_setting(model).get("session")
+assert not copied or ortmeter.max_diff(exact["output"], copied.run(None, feeds)[0]).abs <= bound
+
+# %%
 # What this page does not cover
 # -----------------------------
 #
 # Other networks, batches of several images, other types, several threads (``--threads``), and
 # transformers, where fusion replaces dozens of nodes. A rewritten model that is saved is valid on
 # CPUs with blocks of the same size only. CUDA has no layout in blocks: the last two levels run the
-# same kernels. The profiler records the launch of a kernel of a device, not its execution: nothing
-# is then concluded about nodes.
+# same kernels. A profile has the launches of the kernels of a device: nothing is then concluded
+# about nodes.
+#
+# What to remember
+# ----------------
+#
+# * The default optimizes most: another level needs a measure that says so.
+# * A layout pays when the operations of a node outweigh the copies around it.
+#
+# Read next: :ref:`l-plot-first-result`, for what optimizing costs at the start.
 #
 # How this was computed
 # ---------------------
@@ -343,11 +358,10 @@ study.conclude(conclude)
 timeline_plot(after, title=f"One run, {REWRITTEN}, {provider.label}", caption=legend)
 
 # %%
-# ``ortmeter.profile`` profiles one model, and :func:`~ortmeter.profiling.read_profile` reads a file
-# that ``enable_profiling`` of ``onnxruntime.SessionOptions`` wrote. The original page reads and
-# merges its files with onnx-array-api. Both libraries get the same files, of the network as written
-# and of the one that ``optimized_model`` saves, ten runs each. Do they find the same times, and
-# which is faster? ``make bench`` has longer files.
+# :func:`~ortmeter.profiling.read_profile` reads a file that ``enable_profiling`` of
+# ``onnxruntime.SessionOptions`` wrote. The original page does so with onnx-array-api. Both get the
+# same files, of the network as written and of the one that ``optimized_model`` saves, ten runs
+# each. Do they find the same times, and which is faster?
 
 
 def read_by_peer(file):
@@ -365,7 +379,7 @@ READERS = {
     "ortmeter": lambda: ortmeter.merge_profiles(*(read_profile(f, warmup=0) for f in files)),
 }
 # %%
-# The files are in a temporary folder. The page stops if an operator has not the same time.
+# The page stops if an operator has not the same time.
 
 with TemporaryDirectory() as folder:
     saved = f"{folder}/sample_cnn.optimized.onnx"

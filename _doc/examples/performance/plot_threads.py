@@ -11,8 +11,8 @@ stop spinning when a run ends (``session.force_spinning_stop``), or always sleep
 (`#14018 <https://github.com/microsoft/onnxruntime/issues/14018>`__), that models called in series
 slow each other (`#17011 <https://github.com/microsoft/onnxruntime/issues/17011>`__), that a pause
 slows the next run (`#16135 <https://github.com/microsoft/onnxruntime/issues/16135>`__, `#23461
-<https://github.com/microsoft/onnxruntime/issues/23461>`__). We measure the latency and the CPU
-time of the process, all threads together.
+<https://github.com/microsoft/onnxruntime/issues/23461>`__). Two cores cannot tell how many threads
+are best: we measure when a second one pays, and what waiting costs.
 
 **Prediction.** With one thread an operator takes :math:`w`. With two, it takes :math:`w/2` plus the
 time :math:`k` to wake a thread that sleeps. We measure :math:`k` without ONNX Runtime.
@@ -27,6 +27,8 @@ another session follows    its threads find free cores    slower: the cores are 
 =========================  =============================  ==============================
 
 With CUDA, these threads serve only what is left on the CPU: none of these effects should show.
+
+**You learn** from which work a second thread pays, and how your threads should wait.
 """
 
 # sphinx_gallery_tags = ["speed", "threads", "CPU time", "latency"]
@@ -43,6 +45,7 @@ from ortmeter.plotting import speedup_plot
 from ortmeter.profiling.scheduling import shared_nodes
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.models import sample_transformer
+from ortmeter.runtime.sessions import session_code
 from ortmeter.study import Finding, Param, Speedups, Study, to_frame
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.statistics import estimate_ratio
@@ -67,8 +70,8 @@ rng = np.random.default_rng(0)
 # Three operators and a transformer
 # ---------------------------------
 #
-# ``Mul`` moves memory, ``LayerNormalization`` works on each row, ``MatMul`` computes. Each one is a
-# model of one node, at several sizes.
+# ``Mul`` moves memory, ``LayerNormalization`` works on each row, ``MatMul`` computes. Each is a
+# model of one node.
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 OPERATORS = {  # elements of the smallest size, shapes for a number of elements
@@ -120,9 +123,9 @@ for name, (model, feeds) in models.items():
 # What is measured
 # ----------------
 #
-# A session whose threads spin slows whatever runs next. Each session is therefore created, timed
-# and closed alone, in random order, in fresh processes, and each process gives one number. The CPU
-# time is that of a pause and of the run that follows it.
+# Threads that spin slow whatever runs next: each session is created, timed and closed alone, in
+# random order, in fresh processes, which give one number each. The CPU time is that of a pause and
+# of the run that follows it.
 
 SPINNING = {"spin": "on", "stop": "during-run", "sleep": "off"}
 
@@ -145,7 +148,7 @@ usage = measure_threads(tried, processes=args.processes)
 
 # %%
 # The transformer also runs after a pause, right after another session of its process (*after*), and
-# while another process runs it every ten milliseconds (*beside*).
+# while another process runs it every ten milliseconds (*beside*), with the same settings.
 
 SHORT = 0.01
 pauses = tuple(sorted({0.0, SHORT, *args.pauses}))
@@ -170,23 +173,22 @@ def find_shared(name):
     return next((n for n, shared in told if any(shared.values())), None)
 
 
-latency = {**usage.latency, **longer.latency}
-legend = f"float32 on {provider.label}, {most} threads at most"
-study.keep(legend, latency=latency, cpu=longer.cpu, wake=usage.wake, pauses=pauses)
-study.keep(shared_from={name: find_shared(name) for name in OPERATORS})
-study.keep(provider=provider.name, threads=most)
+study.keep(f"float32 on {provider.label}, {most} threads at most", provider=provider.name)
+study.keep(latency={**usage.latency, **longer.latency}, cpu=longer.cpu, wake=usage.wake)
+study.keep(shared_from={op: find_shared(op) for op in OPERATORS}, pauses=pauses, threads=most)
 
 # %%
 # From which work does a second thread pay?
 # -----------------------------------------
 #
-# Each point has its interval, and those of all operators hold together at 99%. Inside the grey
-# band, a difference is too small to matter.
+# Intervals of all operators hold together at 99%. Inside the grey band, a difference does not
+# matter.
 
 
-def runs(data):
-    """Runs without a pause, by scenario."""
-    return ortmeter.Comparison(pauses[0.0] for pauses in data.latency.values())
+def runs(data, scenario="alone"):
+    """Runs without a pause; near a neighbour, which takes whole slices of time, their means."""
+    first = (pauses[0.0] for pauses in data.latency.values())
+    return ortmeter.Comparison(m if scenario == "alone" else m.means for m in first)
 
 
 def second_thread(data, word):
@@ -196,21 +198,24 @@ def second_thread(data, word):
     for name in alone:
         operator, elements = name.removesuffix(", 1 thread").split()
         both, level = f"{operator} {elements}, 2 threads, {word}", 1 - 0.01 / len(alone)
-        claim = compared.speedup(name, both, confidence=level)
-        yield operator, int(elements), compared[name].typical.value, claim
+        claim = compared.speedup(name, both, confidence=level).named(word, "1 thread")
+        yield operator, int(elements), compared[name].typical.value, claim.at(elements=elements)
 
 
-def operators_plot(data):
-    claims = [
-        claim.named(f"{operator}, {word}", "1 thread").at(elements=elements)
-        for word in ("spin", "sleep")
-        for operator, elements, _, claim in second_thread(data, word)
-    ]
-    claims.sort(key=lambda claim: claim.where["elements"])
-    return speedup_plot(claims, title="Speedup of two threads over one", caption=data.legend)
+def plot_of(op):
+    def plot(data):
+        claims = [
+            c for w in ("spin", "sleep") for name, *_, c in second_thread(data, w) if name == op
+        ]
+        return speedup_plot(claims, title=f"Two threads over one, {op}", caption=data.legend)
+
+    plot.__name__ = f"{op}_plot"
+    return plot
 
 
-study.show(operators_plot)
+study.show(plot_of("Mul"))
+study.show(plot_of("LayerNormalization"))
+study.show(plot_of("MatMul"))
 
 # %%
 # *shared from*: the size from which ONNX Runtime gives the second thread some of the work. The work
@@ -231,7 +236,7 @@ def find_works(data, word):
 def thresholds(data):
     """Where an operator is shared, and where a second thread pays: 99%, all operators together"""
     rows = {}
-    for word, (name, work) in ((w, found) for w in SPINNING for found in find_works(data, w)):
+    for word, (name, work) in ((w, x) for w in ("spin", "sleep") for x in find_works(data, w)):
         rows[name, word] = {"shared from (elements)": data.shared_from[name]}
         rows[name, word] |= {"not below (µs)": work.low, "shown from (µs)": work.high}
     return to_frame(rows, "operator", "second thread")
@@ -240,12 +245,11 @@ def thresholds(data):
 study.show(thresholds)
 
 # %%
-# What do a pause and a neighbour cost?
-# -------------------------------------
+# What does a pause cost?
+# -----------------------
 #
-# Latency of the transformer after a pause, and CPU time of the pause and the run. Threads that spin
-# fall asleep after a while: a longer pause then takes no more CPU time. Pauses are in random order,
-# and a pause of 0 may come just after a long one: the last table has many runs in a row.
+# Threads that spin fall asleep after a while: the CPU time of a pause has a limit. The next section
+# has runs in a row.
 
 
 def select(data, scenario):
@@ -255,39 +259,35 @@ def select(data, scenario):
 
 
 def after_pauses(data):
-    """The transformer after a pause, 99% intervals"""
-    rows = {
-        (setting, f"{1e3 * pause:g}"): {
-            "latency (ms)": latency.typical.written(1e3),
-            "CPU time (ms)": data.cpu[f"transformer, {setting}"][pause].typical.written(1e3),
-        }
-        for setting, pauses in select(data, "transformer").items()
-        for pause, latency in pauses.items()
-    }
-    return to_frame(rows, "threads", "pause (ms)")
+    """Milliseconds of a run after a pause, CPU time of both, 99% intervals"""
+    rows = {setting: {} for setting in select(data, "transformer")}
+    taken = {"run": data.latency, "CPU": data.cpu}
+    for setting, pause, what in itertools.product(rows, (SHORT, max(data.pauses)), taken):
+        estimate = taken[what][f"transformer, {setting}"][pause].typical
+        rows[setting][f"{what}, pause {1e3 * pause:g} ms"] = estimate.written(1e3)
+    return to_frame(rows, "threads")
 
 
 study.show(after_pauses)
 
 # %%
-# The transformer run after run: alone, right after another session of its process, and beside
-# another process that runs it every ten milliseconds. Its neighbours have the same settings. Means,
-# not medians: a neighbour takes whole slices of time.
+# What does a neighbour cost?
+# ---------------------------
+#
+# The transformer run after run: alone, right *after* another session, and *beside* another process.
+# Medians alone; means near a neighbour, which takes whole slices of time.
 
-
-def means(data):
-    return ortmeter.Comparison(pauses[0.0].means for pauses in data.latency.values())
+SCENARIOS = ("alone", "after", "beside")
 
 
 def neighbours(data):
-    """The transformer alone and near a neighbour, 99% intervals"""
-    compared = means(data)
+    """The transformer run after run; speedup over threads that sleep, 99% intervals"""
     rows = {setting: {} for setting in select(data, "alone")}
-    for setting, scenario in itertools.product(rows, ("alone", "after", "beside")):
-        alone, name = f"alone, {setting}", f"{scenario}, {setting}"
+    for setting, scenario in itertools.product(rows, SCENARIOS):
+        compared, name = runs(data, scenario), f"{scenario}, {setting}"
+        calm = f"{scenario}, {data.threads} threads, sleep"
         rows[setting][f"{scenario} (ms)"] = 1e3 * compared[name].typical.value
-        if name != alone:
-            rows[setting][f"{scenario}, speedup"] = compared.speedup(alone, name).interval
+        rows[setting][f"{scenario}, speedup"] = compared.speedup(calm, name).interval
     return to_frame(rows, "threads")
 
 
@@ -297,20 +297,53 @@ study.show(neighbours)
 # What the measurements say
 # -------------------------
 #
-# All ways are beside threads that sleep; CPU time is that of a pause of 10 ms and a run. Spinning
-# costs when it doubles it, or slows a run near a neighbour.
+# Spinning costs when it doubles the CPU time of a pause of 10 ms and a run, or slows a run near a
+# neighbour. Stopping is advised where it is faster than sleeping, at no such cost.
 
-COSTLY = {
-    "faster": ("spin if alone", "Spin only on an idle machine, run after run: the transformer is"),
-    "slower": ("sleep", "Let threads sleep: if they spin, the transformer is"),
-    "negligible": ("sleep", "Let threads sleep: if they spin, the transformer is"),
-    "undecided": ("sleep", "Let threads sleep: spinning costs, and whether it is faster is"),
-}
-FREE = COSTLY | {
-    "faster": ("spin", "Let threads spin, no cost is shown: the transformer is"),
-    "negligible": ("no difference", "Spin or sleep, no cost is shown: the transformer is"),
-    "undecided": ("undecided", "Measure your model: whether threads that spin are faster is"),
-}
+WAYS = {"sleep": "Let threads sleep", "stop": "Stop spinning after runs"}
+
+
+def compare(data, calm, other):
+    """Compare two ways to wait: alone, near neighbours, and by the CPU time of a pause."""
+    names = [f"{data.threads} threads, {word}" for word in (calm, other)]
+    alone, *near = (runs(data, s).speedup(*(f"{s}, {n}" for n in names)) for s in SCENARIOS)
+    spent = [data.cpu[f"transformer, {name}"][SHORT].seconds for name in reversed(names)]
+    return alone, Speedups(near), spent
+
+
+def find_costs(near, spent):
+    """Say when a way to wait costs, and how much."""
+    longer = [claim.reversed.estimate for claim in near if claim.is_a("slower")][:1]
+    costs = [("cores shared", f"near a neighbour, a run takes {x} times as long") for x in longer]
+    if (cpu := estimate_ratio(*spent)).exceeds(2):
+        costs.append(("pauses", f"a pause of 10 ms and a run take {cpu} times the CPU time"))
+    return costs
+
+
+# %%
+
+
+def advise(data, say, stopped, waits):
+    calm = "stop" if stopped.is_a("faster") and not find_costs(*waits) else "sleep"
+    gain, *waits = compare(data, calm, "spin")
+    if costs := find_costs(*waits):
+        say.warn(f"Spinning, the default, costs: {'; '.join(text for _, text in costs)}.")
+        say.add(f"{' or '.join(when for when, _ in costs).capitalize()}? {WAYS[calm]}.")
+    if costs or gain.is_a("slower"):
+        say.setting(session_code(spinning=SPINNING[calm]))
+    lead = "Otherwise" if costs else "Alone, run after run,"
+    say.answer(
+        Speedups([gain]),
+        faster=("spin if alone" if costs else "spin", f"{lead} keep the default:"),
+        slower=(calm, f"{'Otherwise too' if costs else WAYS[calm]}: if they spin, a run is"),
+        negligible=(calm if costs else "no difference", f"{lead} take either:"),
+        undecided=f"{lead} measure yours with the command below: here,",
+    )
+    ends = [work.high for _, work in find_works(data, calm if costs else "spin")]
+    pays = "are not shown to pay"
+    if shown := [high for high in ends if high is not None]:
+        pays = f"pay for operators of {max(shown):,.0f} µs or more ({len(shown)} of {len(ends)})"
+    say.add(f"Two threads {pays}.")
 
 
 # %%
@@ -349,7 +382,7 @@ def believe(data, say):
     cpu = estimate_ratio(*(data.cpu[name][0.0].seconds for name in reversed(pair)))
     held &= Finding((cpu.exceeds(1),), f"{cpu} times the CPU time")
     say.believe("#14018", "a second thread slows a model, and takes CPU time", held)
-    held = Speedups([means(data).speedup(f"alone, {spin}", f"after, {spin}")]).are("slower")
+    held = Speedups([runs(data, "after").speedup(f"alone, {spin}", f"after, {spin}")]).are("slower")
     say.believe("#17011", "a model is slower right after another, because of threads", held)
     held = Speedups([paused[spin]]).are("slower")
     say.believe("#16135", "a pause of {ms:g} ms slows the next run", held, ms=ms)
@@ -359,55 +392,42 @@ def believe(data, say):
 
 
 # %%
-# The answer has the largest of these works, over the operators where it is shown.
-
-
-def tell_works(data, say):
-    for word in ("spin", "sleep"):
-        works = dict(find_works(data, word))
-        ends = [work.high for work in works.values() if work.high is not None]
-        at = f" from {max(ends):,.0f} µs" if ends else ""
-        shown = f"{len(ends)} of {len(works)} operators"
-        say.add(f"Two threads that {word} are faster{at} for {shown}.")
-        told = "; ".join(f"{name} {work}" for name, work in works.items())
-        say.note(f"Work from which two threads that {word} are faster, in µs: {{told}}", told=told)
-
-
-# %%
 
 
 def conclude(data, say):
-    sleep, stop, spin = (f"{data.threads} threads, {word}" for word in ("sleep", "stop", "spin"))
-    stopped, gain = (runs(data).speedup(f"alone, {sleep}", f"alone, {n}") for n in (stop, spin))
-    near = Speedups(
-        means(data).speedup(f"{name}, {sleep}", f"{name}, {spin}").named(f"a neighbour {name}")
-        for name in ("after", "beside")
-    )
-    spent = [data.cpu[f"transformer, {setting}"][SHORT].seconds for setting in (spin, sleep)]
-    cpu = estimate_ratio(*spent)
-    costs = cpu.exceeds(2) or any(gain.is_a("slower") for gain in near)
-
+    (stopped, *waits), spun = compare(data, "sleep", "stop"), compare(data, "sleep", "spin")
     say.decide("", [stopped])
-    say.answer(Speedups([gain]), **(COSTLY if costs else FREE))
-    say.add(f"Stopping after a run: {stopped.effect}. Spinning takes {cpu} times the CPU time.")
-    tell_works(data, say)
-    say.bars("speedup over threads that sleep", {"sleep": 1.0, "stop": stopped, "spin": gain})
-    say.command("ortmeter bench model.onnx --threads 2 --spinning on,during-run,off")
-    predict(data, say, gain, near, spent)
+    advise(data, say, stopped, waits)
+    say.bars("speedup over threads that sleep", {"sleep": 1.0, "stop": stopped, "spin": spun[0]})
+    say.command("ortmeter bench model.onnx --threads 1,2 --spinning on,during-run,off")
+    predict(data, say, *spun)
     believe(data, say)
 
 
 study.conclude(conclude)
 
 # %%
+# The setting runs as it is printed. To keep the default, there is nothing to set.
+
+copied = study.run_setting(transformer[0]).get("session")
+assert not copied or (np.abs(copied.run(None, feeds)[0] - expected) <= bound).all()
+
+# %%
 # What this page does not cover
 # -----------------------------
 #
 # The discussions on pauses are about GPUs, whose clock slows down too. Threads pinned to cores,
-# the threads between operators (``execution_mode``), the length of the spin
-# (``session.intra_op.spin_duration_us``) and several callers of one session are not measured here.
-# In a model, an operator may find threads that still spin after the previous one: models of one
-# operator do not show it.
+# ``execution_mode``, the length of the spin (``session.intra_op.spin_duration_us``) and several
+# callers of one session are not measured. In a model, an operator may find threads that still spin
+# after the previous one: models of one operator do not show it.
+#
+# What to remember
+# ----------------
+#
+# * A second thread pays when an operator takes longer than a wake.
+# * Threads that spin buy latency with the time of others.
+#
+# Read next: :ref:`l-plot-load`.
 #
 # How this was computed
 # ---------------------
