@@ -297,8 +297,7 @@ def answer(data, say):
     elif data.measured[1].speedup(EINSUM, data.roles[WORST], confidence=LEVEL).verdict == "slower":
         say.add("The worst order of the letters is slower than Einsum.")
     say.decide("faster in part" if rest else verdict, effects)
-    each = ", ".join(f"{e.interval} at threads {e.where['threads']}" for e in effects)
-    say.small_print(f"{data.measured.how}; over Einsum after a search: {each}")
+    say.small_print(f"{data.measured.how}; over Einsum: {effects.are('faster').evidence}")
     fused = {t: name.partition(",")[0] for t, name in names.items() if FUSED in name}
     alone = (data.measured[t].speedup(EINSUM, name).at(threads=t) for t, name in fused.items())
     say.claim(Speedups(alone).named("Transpose and MatMul, same order").about(f"without {FUSED}"))
