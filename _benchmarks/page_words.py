@@ -22,7 +22,8 @@ _TABLE = re.compile(r"^(=+ +=.*\n(?:.+\n)+?=+ +=.*\n(?:(?:.+\n)+?=+ +=.*\n)?)", 
 
 def words(element: ET.Element) -> int:
     """Count the words of an element and of what it holds, but for what is hidden or apart."""
-    if element.tag in HIDDEN or APART.search(element.get("class", "")):
+    tag = element.tag.rpartition("}")[2]  # that of a drawing has a namespace
+    if tag in HIDDEN or APART.search(element.get("class", "")):
         return 0
     inside = len((element.text or "").split())
     return inside + sum(words(child) + len((child.tail or "").split()) for child in element)

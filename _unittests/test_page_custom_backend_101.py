@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import golden
+import numpy as np
 import pytest
 import torch
 from golden_plants import level
@@ -13,12 +14,12 @@ from page_runner import EXAMPLES, define_page, run_page
 
 import ortmeter
 from ortmeter.evidence import Prediction
-from ortmeter.timing import Comparisons
+from ortmeter.timing import Comparison, Comparisons, Measurement
 
 PAGE, OURS = "plot_custom_backend_101", "default+onnxruntime"
 LEVELS = ("none", "default", OURS)
 MEDIANS = {"eager": 4.0, "inductor": 2.0, "none": 1.0, "default": 1.0, OURS: 1.0}
-SLOWER, SAME = {OURS: 8.0}, {OURS: 4.0}
+SLOWER, SAME, AHEAD = {OURS: 8.0}, {OURS: 4.0}, {"inductor": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -45,24 +46,44 @@ def concluded(page, calls=({}, {}, {}), graphs=({}, {}, {}), **others):
 
 
 @pytest.mark.parametrize(
-    ("calls", "lead", "label"),
+    ("calls", "start", "label", "bars"),
     [
-        (({}, {}, {}), "Use OrtBackend() for repeated calls: against eager", "faster"),
-        (({}, {}, SAME), "Use OrtBackend() for repeated calls: against", "depends on batch"),
-        ((SLOWER, SLOWER, SLOWER), "Stay on eager torch: OrtBackend is 2.0", "slower"),
-        (({}, SAME, SLOWER), "It depends on the batch: against eager torch, O", "depends on batch"),
-        ((SAME, SAME, SAME), "Either: against eager torch, OrtBackend is as fast", "negligible"),
+        (({}, {}, {}), "From 1 calls on, use OrtBackend: 4.0", "faster", (2, 4)),
+        (({OURS: 2.0}, {}, {}), "From 1 calls on, use OrtBackend: 2.0", "faster", (2, 2)),
+        (({}, {}, SAME), "From 1 calls on, use OrtBackend: 4.0", "depends on batch", (2, 4)),
+        (({}, {}, SLOWER), "From 1 calls on, use OrtBackend: ", "depends on batch", (2, 4)),
+        ((AHEAD, AHEAD, AHEAD), "Use inductor: it beats OrtBa", "behind inductor", (8, 4)),
+        ((SLOWER, SLOWER, SLOWER), "Stay on eager torch: OrtBackend is 2.", "slower", (2, 0.5)),
+        ((SAME, SAME, SAME), "Stay on eager torch: OrtBackend is withi", "negligible", (2, 1)),
     ],
 )
-def test_the_answer_follows_the_samples(page, calls, lead, label):
+def test_the_answer_follows_the_samples(page, calls, start, label, bars):
     answer = concluded(page, calls).answer
-    assert str(answer).startswith(lead)
+    assert str(answer).startswith(start)
+    assert str(answer).endswith(" No gain shown at batch 1024.") == (label == "depends on batch")
     assert answer.label == label
-    assert len(str(answer).split()) <= 65
-    assert bool(answer.setting) == lead.startswith("Use")
-    bars = {bar.label: bar.value for bar in answer.bars}
-    expected = {"eager": 1, "inductor": 2, "OrtBackend": 4 / calls[0].get(OURS, 1.0)}
-    assert bars == pytest.approx(expected, rel=0.02)
+    assert len(str(answer).split()) <= 35
+    assert bool(answer.setting) == bool(answer.warning) == start.startswith("From")
+    expected = dict(zip(("eager", "inductor", "OrtBackend"), (1, *bars), strict=True))
+    assert {bar.label: bar.value for bar in answer.bars} == pytest.approx(expected, rel=0.02)
+
+
+def test_a_wide_interval_leads_nothing(page):
+    shares = {OURS: np.array([[0.03], [0.04], [0.05]])}  # of three processes
+    wide = Comparison(
+        Measurement(name, median * shares.get(name, 1.0) * np.ones((3, 8)))
+        for name, median in MEDIANS.items()
+    )
+    recorded = golden.recorded(PAGE).data["results"]
+    groups = {batch: level(own, MEDIANS) for batch, own in recorded.items()}
+    found = concluded(page, results=Comparisons(groups | {1: wide}, "batch")).answer
+    (first, *_) = found.claims
+    assert first.verdict == "faster"
+    assert first.high > 2 * first.low
+    assert "batch 1." not in str(found)
+    found = concluded(page, results=Comparisons(dict.fromkeys(groups, wide), "batch")).answer
+    assert str(found) == "Not shown here: measure yours with ortmeter.measure."
+    assert (found.label, found.setting) == ("undecided", "")
 
 
 def verdicts(page, *samples, **others):
@@ -101,10 +122,10 @@ def test_a_missing_inductor_is_said(page):
 @pytest.mark.slow
 def test_the_setting_runs(page):
     model = torch.nn.ReLU()
-    names = {"torch": torch, "model": model}
-    compiled = eval(concluded(page).answer.setting, names)  # noqa: S307 - a line of ours
+    names, x = {"model": model}, torch.arange(-2.0, 3.0)
+    exec(concluded(page).answer.setting, names)  # noqa: S102 - lines of ours
     with torch.no_grad():
-        assert torch.equal(compiled(torch.arange(-2.0, 3.0)), torch.arange(-2.0, 3.0).relu())
+        assert torch.equal(names["compiled"](x), x.relu())
 
 
 @pytest.mark.slow
@@ -148,7 +169,8 @@ def test_the_calls_are_measured_again_in_fresh_processes(ran, name):
     assert x.shape == (batch, 16)
     torch.testing.assert_close(call(), ran["model"](x))
     candidates = {name: ran["make_candidate"](name, batch, ran["functions"][batch][name])}
-    found = ortmeter.measure(candidates, processes=2, repeat=2, warmup=1, precision=None)
+    options = {"repeat": 2, "warmup": 1, "precision": None, "budget_s": 60}
+    found = ortmeter.measure(candidates, processes=2, **options)
     assert found[name].seconds.shape == (2, 2)
 
 

@@ -73,23 +73,41 @@ def verdicts(found):
 @pytest.mark.parametrize(
     ("medians", "shape", "lead", "label"),
     [
-        ((1.0, 0.5), ENOUGH, "Replace Einsum by what a search finds: ", "faster"),
-        ((1.0, 2.0), ENOUGH, "Replace Einsum by what a search finds: ", "faster in part"),
-        ((1.0, 4.0), ENOUGH, "It depends on the threads: ", "faster in part"),
+        ((1.0, 0.5), ENOUGH, "Replace Einsum by what a search finds", "faster"),
+        ((1.0, 2.0), ENOUGH, "Replace Einsum by what a search finds", "faster in part"),
+        ((1.0, 4.0), ENOUGH, "Replace Einsum by what a search finds", "faster in part"),
         ((2.0, 4.0), ENOUGH, "Keep Einsum: ", "not faster"),
         ((2.0, 2.0), ENOUGH, "Keep Einsum: ", "not faster"),
-        ((1.0, 0.5), TOO_FEW, "Not decided here: ", "undecided"),
+        ((1.0, 0.5), TOO_FEW, "Not shown here: ", "undecided"),
     ],
 )
 def test_the_answer_follows_the_samples(page, medians, shape, lead, label):
     answer = conclude(page, *(group(median, shape=shape) for median in medians)).answer
     assert str(answer).startswith(lead)
-    assert len(str(answer).split()) <= 45
+    assert len(str(answer).split()) <= 35
     assert answer.label == label
+    assert ("No gain shown at threads 2." in str(answer)) == (label == "faster in part")
     assert bool(answer.setting) == lead.startswith("Replace")
     assert [claim.where for claim in answer.claims] == [{"threads": 1}, {"threads": 2}]
     ratios = [claim.ratio for claim in answer.claims]
     assert ratios == pytest.approx([2 / median for median in medians], rel=0.02)
+
+
+def test_a_wide_interval_leads_nothing(page):
+    shares = {"order fast": np.array([[0.03], [0.04], [0.05]])}  # of three processes
+    medians = {"Einsum": 2.0, "order fast": 1.0, "order written": 1.5, "order slow": 1.5}
+    answer = conclude(
+        page,
+        Comparison(
+            Measurement(name, median * shares.get(name, 1.0) * np.ones((3, 8)))
+            for name, median in medians.items()
+        ),
+    ).answer
+    (claim,) = answer.claims
+    assert claim.verdict == "faster"
+    assert claim.high > 2 * claim.low
+    assert str(answer) == "Not shown here: measure yours with optimize_einsum."
+    assert (answer.label, answer.setting) == ("undecided", "")
 
 
 def test_the_bars_and_the_worst_order_are_beside_einsum(page):
@@ -101,13 +119,13 @@ def test_the_bars_and_the_worst_order_are_beside_einsum(page):
         "worst order",
     ]
     assert [bar.value for bar in answer.bars] == pytest.approx([1, 2, 4 / 3, 1 / 3], rel=0.02)
-    assert str(answer).endswith("): transpositions take 62% of its time.")
+    assert str(answer).endswith(" The worst order of the letters is slower than Einsum.")
     # The profile of a device has no times; orders that are alike are not told apart.
     launched = (np.nan, np.nan, 0)
     record = kept(page, group(), best=launched, worst=launched)
     assert "nan" not in str(page["study"].concluded(record))
     plt.close(page["causes"](_namespace(record)).figure)
-    assert "order is" not in str(conclude(page, group(1.0, written=1.0, slow=1.0)).answer)
+    assert "worst" not in str(conclude(page, group(1.0, written=1.0, slow=1.0)).answer)
 
 
 def test_what_2021_claimed_is_found_by_its_topic(page):
@@ -147,14 +165,13 @@ def test_transpose_and_matmul_are_not_credited_with_a_fused_product(page):
     # The graph that is chosen with two threads is 2.2 times faster, its order alone is not.
     plain, fused = group(), group(2.0, **{FUSED: 0.9})
     found = conclude(page, plain, fused, chosen=["order fast", FUSED])
-    text = str(found.answer)
-    assert text.startswith("Replace Einsum by what a search finds: 2.0")
-    assert "MatMul and" not in text
-    assert "Without FusedMatMul, it is as fast within 5% at threads 2." in text
+    assert str(found.answer).startswith(
+        "Replace Einsum by what a search finds for your shapes: here 2.0"
+    )
+    assert "FusedMatMul" in found.answer.warning
     (alone,) = (c for c in found.claims if getattr(c, "subject", "").startswith("Transpose and"))
     assert (alone.verdict, alone.where) == ("negligible", {"threads": 2})
-    assert len(text.split()) <= 45
-    assert "FusedMatMul" not in str(conclude(page, plain, group()).answer)
+    assert not conclude(page, plain, group()).answer.warning
 
 
 def test_permuted_letters_and_the_call_of_einsum_are_compared(page):
@@ -221,5 +238,8 @@ def test_the_page_measures_what_it_shows(page):
     renamed = page["EQUATION"].translate(page["LETTERS"])
     assert (renamed, len(set(renamed))) == ("thns,tbns->tnbh", len(set(page["EQUATION"])))
     names = {}
-    exec(page["SETTING"], names)  # noqa: S102 - what a reader copies
-    assert [len(x.type.tensor_type.shape.dim) for x in names["model"].graph.input] == [4, 4]
+    exec(conclude(page, group()).answer.setting, names)  # noqa: S102 - what a reader copies
+    operands = ortmeter.random_feeds(names["model"])
+    (got,) = ortmeter.make_session(names["model"]).run(None, operands)
+    expected = np.einsum(page["EQUATION"], *operands.values())
+    np.testing.assert_allclose(got, expected, atol=1e-5 * abs(expected).max())

@@ -4,14 +4,16 @@ r"""
 What does a torch.compile backend on ONNX Runtime bring?
 ========================================================
 
-``torch.compile`` captures the operations of a model as a graph and gives it to a *backend*, a
-function that returns what runs instead. The default backend, inductor, generates kernels.
-:class:`~ortmeter.backend.OrtBackend` translates the graph into ONNX, rewrites it and runs it with
-onnxruntime. Is it faster than torch and than inductor? How many calls pay for its compilation?
+``torch.compile(model, backend=OrtBackend())`` runs a model of torch on onnxruntime. torch captures
+its operations as a graph and gives it to a *backend*, a function that returns what runs instead.
+:class:`~ortmeter.backend.OrtBackend` translates the graph into ONNX and rewrites it; the default
+backend, inductor, generates kernels. Which one is the fastest? How many calls pay for compiling?
 
 **Prediction.** With few rows in a batch, fixed costs dominate: compiled graphs are faster than
 eager torch, and a graph with fewer nodes is faster. With many rows, matrix products dominate:
 rewriting the graph changes little.
+
+**You learn** whether to compile, with which backend, and after how many calls it pays.
 """
 
 # sphinx_gallery_tags = ["speed", "torch.compile", "MLP"]
@@ -32,7 +34,7 @@ from torch._inductor.utils import fresh_cache
 import ortmeter
 from ortmeter.backend import OrtBackend, float64_reference
 from ortmeter.plotting import speedup_plot
-from ortmeter.study import Param, Speedups, Study, show, table, to_frame
+from ortmeter.study import Param, Speedups, Study, enumerate_items, show, table, to_frame
 from ortmeter.timing import Candidate, Comparison, Measurement, SpawnSpec
 
 study = Study(
@@ -59,9 +61,7 @@ rng = np.random.default_rng(0)
 # --------------
 #
 # The model is a multilayer perceptron of two blocks. Each block normalizes its input, applies two
-# linear layers with a ``relu`` in between, and adds its input. With :math:`F` features and
-# :math:`H` hidden ones, the matrix products of a call on :math:`B` rows need :math:`8BFH`
-# operations.
+# linear layers with a ``relu`` in between, and adds its input.
 
 
 def make_model(features, hidden, device):
@@ -98,7 +98,7 @@ first = inputs[args.batch[0]]
 #   what ``OrtBackend()`` does, and what the answer is about.
 #
 # ``dynamic=False`` compiles one graph per shape. With ``fallback=False``, a graph that onnxruntime
-# cannot run is an error. By default torch runs it, with a warning.
+# cannot run is an error; by default, torch runs it with a warning.
 
 EAGER, INDUCTOR, OURS = "eager", "inductor", "default+onnxruntime"
 LEVELS = ("none", "default", OURS)
@@ -132,8 +132,7 @@ if args.inductor:
 functions = {}
 for batch, x in study.follow(inputs.items(), "batches"):
     compiled = {name: compile_and_call(model, backend, x) for name, backend in backends.items()}
-    group = {EAGER: model, **compiled}
-    functions[batch] = {name: functools.partial(f, x) for name, f in group.items()}
+    functions[batch] = {n: functools.partial(f, x) for n, f in {EAGER: model, **compiled}.items()}
 graphs = {level: dict(zip(args.batch, backends[level].graphs, strict=True)) for level in LEVELS}
 
 # %%
@@ -144,8 +143,8 @@ graphs = {level: dict(zip(args.batch, backends[level].graphs, strict=True)) for 
 # errors of float32 (:func:`~ortmeter.backend.float64_reference`): the model runs again in float64,
 # and each operation adds a random error of that size. With :math:`u = 2^{-24}`, it is :math:`u`
 # times the result, and :math:`\sqrt n\, u` times the sum of the magnitudes for a sum of :math:`n`
-# terms, whose errors are nearly independent [1]_. An output is accepted within 8 standard
-# deviations of 32 such runs. The page stops if one is outside.
+# terms, whose errors are nearly independent [1]_. Outputs are within 8 standard deviations of 32
+# such runs, or the page stops.
 
 
 def check(batch, functions):
@@ -159,15 +158,14 @@ def check(batch, functions):
 
 rows = [row for batch in args.batch for row in check(batch, functions[batch])]
 errors = to_frame(dict(rows), "batch", "candidate")
-show(table(errors, f"Error against float64, {provider.label}"))
+show(table(errors.nlargest(5, "error / tolerance"), "The closest to their tolerance"))
 
 # %%
 # How long does a call take?
 # --------------------------
 #
 # A call takes a tensor on the device and returns one there. Candidates are timed in turn, in fresh
-# processes, which get the source of the functions that make the model and compile it. The grey band
-# is 5% around eager.
+# processes, which get the source of what makes the model. The grey band is 5% around eager.
 
 
 def build_call(name, batch, threads, **shape):
@@ -214,7 +212,7 @@ def latencies(data):
     return data.results.summary(EAGER)
 
 
-study.show(latencies)
+study.show(latencies, folded=True)
 
 # %%
 # How many calls pay for the compilation?
@@ -240,10 +238,10 @@ samples = DataFrame(
 study.keep(compiling=Comparison(Measurement(name, [row]) for name, row in samples.items()))
 
 # %%
-# A call of the compiled model takes :math:`t`, one of eager :math:`t_e`. A preparation that takes
-# :math:`c`, here the compilation, pays off after :math:`c / (t_e - t)` calls. The interval is that
-# of the speedup, given :math:`c`: the spread of compilations is not in it. *never*: the compiled
-# model is slower. *undecided*: the interval of the speedup contains 1, or too few samples.
+# A preparation that takes :math:`c` pays off after :math:`c / (t_e - t)` calls, of :math:`t` each
+# instead of :math:`t_e` on eager. The interval is that of the speedup, given :math:`c`: the spread
+# of compilations is not in it. *never*: the compiled model is slower. *undecided*: the interval of
+# the speedup contains 1, or too few samples.
 
 
 def break_even(data):
@@ -258,9 +256,9 @@ study.show(break_even)
 # What does a backend receive?
 # ----------------------------
 #
-# This is the smallest backend. It keeps the graph it receives and runs it as it is. The parameters
-# of the model are inputs of the graph, after ``x``. A graph is valid only for inputs that pass its
-# *guards*, tests on their shape for instance: below, three calls on two shapes give two graphs.
+# The smallest backend keeps the graph it receives and runs it as it is. Parameters are inputs of
+# the graph, after ``x``. A graph is valid only for inputs that pass its *guards*, tests on their
+# shape for instance: below, three calls on two shapes give two graphs.
 
 received = []
 
@@ -297,15 +295,17 @@ counts = to_frame({level: count_nodes(graph) for level, graph in described.items
 show(table(counts, f"Number of nodes, {provider.label}"))
 
 # %%
-# At level ``none``, each operation of the normalization is a node. At level
-# ``default+onnxruntime``, below, the normalization is one node. On CUDA this node also includes the
-# addition before it. On CPU this level has the same nodes as ``default``.
+# At level ``none``, each operation of the normalization is a node. At ``default+onnxruntime``,
+# below, it is one node, which on CUDA includes the addition before it. On CPU, ``default`` has the
+# same nodes.
 
 ortmeter.draw_model(described[OURS].model, title=OURS)
 
 # %%
-# The graphs alone, without torch, with constant weights, timed in fresh processes. Speedups are
-# over ``none``.
+# How fast are the graphs alone?
+# ------------------------------
+#
+# Without torch, with constant weights, timed in fresh processes. Speedups are over ``none``.
 
 
 def load_graph(graph):
@@ -333,8 +333,7 @@ study.show(graphs_alone)
 # -------------------------------------------------------
 #
 # One ``relu`` on a small tensor, called in four ways. ``torch.compile`` checks the guards before
-# every call of the function that ``OrtBackend`` makes of a graph, or of that of the backend
-# ``eager`` of torch, which runs the graph as it is.
+# every call of what a backend returns. The backend ``eager`` of torch runs the graph as it is.
 
 RETURNED, GUARDED = "function of OrtBackend", "OrtBackend behind guards"
 UNCHANGED = "eager behind guards"
@@ -363,45 +362,53 @@ study.show(one_relu)
 # What the measurements say
 # -------------------------
 #
-# In brackets, the 99% interval of a ratio of latencies, or of what follows from it.
+# The least gain over eager leads the answer, unless its interval is wider than a factor of 2. In
+# brackets, 99% intervals.
+
+ADVICE = {
+    "faster": "From {calls} calls on, use OrtBackend: {effect} than eager torch at batch {batch}.",
+    "behind inductor": "Use inductor: it beats OrtBackend, {effect} than eager at batch {batch}.",
+    "undecided": "Not shown here: measure yours with ortmeter.measure.",
+}
+SETTING = "import torch\nfrom ortmeter.backend import OrtBackend\n"
+SETTING += "compiled = torch.compile(model, backend=OrtBackend(), dynamic=False)"
+
+# %%
 
 
 def answer(data, say):
     gains, beside = (data.results.speedup(b, OURS).named("OrtBackend") for b in (EAGER, INDUCTOR))
-    say.answer(
-        gains,
-        faster="Use OrtBackend() for repeated calls: against eager torch, it is",
-        slower="Stay on eager torch: OrtBackend is",
-        mixed="It depends on the batch: against eager torch, OrtBackend is",
-        negligible="Either: against eager torch, OrtBackend is",
-        undecided="Not decided here: against eager torch, OrtBackend is",
-    )
-    if gains.trend == "faster":
-        say.setting('torch.compile(model, backend="ortmeter", dynamic=False)')
-    if beside:
-        say.also("Against inductor, it is", beside, topic="", brief=True)
-    same = len({gain.verdict for gain in gains}) == 1
-    say.decide(gains[0].verdict if same else "depends on batch", beside)
-    few = min(data.results)
-    calls, shown = data.results[few], {INDUCTOR: INDUCTOR, "OrtBackend": OURS}
-    bars = {label: calls.speedup(EAGER, name) for label, name in shown.items() if name in calls}
-    say.bars(f"speedup over eager, batch {few}", {EAGER: 1.0, **bars})
+    sure = [gain for gain in gains if gain.has_interval and gain.high < 2 * gain.low]
+    won, lost = ([g for g in sure if g.verdict == verdict] for verdict in ("faster", "slower"))
+    lead = min(won or lost or gains, key=lambda gain: gain.ratio)
+    at, paid = lead.where, break_even(data)["calls"].xs(OURS, level="candidate")
+    is_behind = won and any(g.where == at and g.verdict == "slower" for g in beside)
+    advice = "behind inductor" if is_behind else lead.verdict if lead in sure else "undecided"
+    text = ADVICE.get(advice, "Stay on eager torch: OrtBackend is {effect} at batch {batch}.")
+    say.add(text, effect=lead.effect, **at, calls=str(paid[at["batch"]]))
+    if advice == "faster":
+        say.warn("Each new shape of the inputs compiles again; after eight, torch stays eager.")
+        say.setting(SETTING)
+    if rest := [str(gain.where["batch"]) for gain in gains if won and gain.verdict != "faster"]:
+        say.add(f"No gain shown at batch {enumerate_items(rest)}.")
+    say.decide("depends on batch" if rest else advice, (*gains, *beside))
+    say.claim((*gains, *beside))
+    bars = {g.subject: g for g in (*data.results.speedup(EAGER, INDUCTOR), *gains) if g.where == at}
+    say.bars(f"speedup over eager, batch {at['batch']}", {EAGER: 1.0, **bars})
+    say.small_print(f"{data.results.how}; graphs {data.levels.how}")
 
 
 # %%
-# The predictions concern the smallest batch, then the largest one.
 
 
 def predict(data, say):
-    few, many = min(data.results), max(data.results)
+    few, many, nodes = min(data.results), max(data.results), data.nodes
     pairs = list(itertools.pairwise(LEVELS))
-    smaller = [(a, b) for a, b in pairs if data.nodes[b] < data.nodes[a]]
-    fewer = Speedups(data.levels[few].speedup(*pair) for pair in smaller)
+    fewer = Speedups(data.levels[few].speedup(a, b) for a, b in pairs if nodes[b] < nodes[a])
     last = Speedups(data.levels[many].speedup(*pair) for pair in pairs)
     compiled = "at batch {batch}, compiled graphs are faster than eager"
     say.predict(compiled, data.results[few].speedups(EAGER).at_least(1), batch=few)
-    nodes = "at batch {batch}, a graph with fewer nodes is faster"
-    say.predict(nodes, fewer.at_least(1), batch=few)
+    say.predict("at batch {batch}, a graph of fewer nodes is faster", fewer.at_least(1), batch=few)
     little = "at batch {batch}, each level changes the time by less than {least}"
     say.predict(little, last.are("negligible"), batch=many, least=f"{last[0].min_effect:.0%}")
 
@@ -411,39 +418,48 @@ def predict(data, say):
 
 def conclude(data, say):
     answer(data, say)
-    paid = break_even(data)["calls"].xs(OURS, level="candidate")
-    calls = ", ".join(f"{calls} at batch {batch}" for batch, calls in paid.items())
-    say.add(f"Calls that repay compiling ({data.compiling[OURS].median:.3g} s): {calls}.")
     predict(data, say)
     if data.left_out:
         say.note("Inductor is not compared: {reason}", reason=data.left_out)
     guards = "Guards cost {eager} around the eager backend, {ours} around OrtBackend"
     eager, ours = data.calls.saved(UNCHANGED, EAGER), data.calls.saved(GUARDED, RETURNED)
     say.note(guards, eager=str(eager), ours=str(ours))
-    say.small_print(f"{data.results.how}; graphs {data.levels.how}")
 
 
 study.conclude(conclude)
 
 # %%
+# The setting of the answer, if any, returns what its candidate does.
+
+copied = study.run_setting(described[OURS].model, model=model)
+assert not copied or torch.equal(copied["compiled"](first), functions[args.batch[0]][OURS]())
+
+# %%
 # What this page does not cover
 # -----------------------------
 #
-# * Larger models. A transformer has more patterns to rewrite: see
-#   :ref:`the page on Llama <l-plot-custom-backend-llama-102>`.
+# * Larger models. A transformer has more patterns to rewrite.
 # * Training, 16-bit types, ``dynamic=True``, graph breaks and weights that change.
 # * The other modes of inductor, ``max-autotune`` and CUDA graphs, and its cache on disk.
 # * The memory of the weights.
 #
-# No command compares ways to run a torch model: ``ortmeter`` takes ONNX files.
+# No command compares ways to run a torch model: ``ortmeter`` takes ONNX files. To measure yours:
+# ``ortmeter.measure({"eager": lambda: model(x), "compiled": lambda: compiled(x)})``.
+# :func:`~ortmeter.backend.explain` shows what becomes of each graph.
 #
-# :func:`~ortmeter.backend.explain` shows what the backend does with your model, graph by graph.
+# What to remember
+# ----------------
+#
+# * Compiling costs once per shape, and pays by the call: count the calls of each shape.
+# * The fewer the rows, the more the fixed costs count: guards, calls of kernels.
+#
+# Read next: :ref:`l-plot-custom-backend-llama-102`.
 #
 # How this was computed
 # ---------------------
 #
-# TF32 is off in torch and in onnxruntime. Both use one thread by default, because the idle threads
-# of one library spin and slow down the other.
+# TF32 is off. Both libraries use one thread by default, because idle threads of one spin and slow
+# down the other.
 #
 # .. [1] Higham and Mary, *A new approach to probabilistic rounding error analysis*, SIAM Journal on
 #    Scientific Computing 41(5), 2019.

@@ -234,7 +234,7 @@ class Study:
         origin = {**concluded.origin, "recorded": concluded.origin["date"]}
         return dataclasses.replace(concluded, origin=origin)
 
-    def run_setting(self, model: "ModelLike", **names: Any) -> dict[str, Any]:
+    def run_setting(self, model: "ModelLike", /, **names: Any) -> dict[str, Any]:
         """Run the setting of the answer as a reader would: as it stands, on ``model.onnx``.
 
         Parameters
