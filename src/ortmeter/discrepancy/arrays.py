@@ -151,8 +151,6 @@ class Arithmetic:
         if self.n_bits is None:
             return 1.0
         _, exponent = math.frexp(max(magnitude, self.smallest_normal))
-        if magnitude == math.inf:  # modulus of a finite complex number, past 2**1024
-            exponent = sys.float_info.max_exp + 1
         return math.ldexp(1.0, exponent - 1 - self.n_bits)
 
     def pieces(self, size: int) -> list[tuple[int, int]]:
