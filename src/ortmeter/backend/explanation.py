@@ -85,27 +85,6 @@ class Explanation:
             )
         return pd.DataFrame(rows).set_index("graph")
 
-    def operators(self) -> "pd.DataFrame":
-        """Return one row per graph and operator: number of nodes ``before`` and ``after``."""
-        rows = [
-            (i, name, done.exported_operators.get(name, 0), done.operators.get(name, 0))
-            for i, done in self._compiled()
-            for name in {**done.exported_operators, **done.operators}
-        ]
-        return _frame(rows, ["graph", "operator"], ["before", "after"])
-
-    def refusals(self) -> "pd.DataFrame":
-        """Return one row per graph, rule and reason why it did not apply, with a count."""
-        rows = [
-            (i, rule, reason, len(results), results[0])
-            for i, done in self._compiled()
-            for (rule, reason), results in _by_reason(done.refusals).items()
-        ]
-        return _frame(rows, ["graph", "rule"], ["reason", "times", "at"])
-
-    def _compiled(self) -> list[tuple[int, CompiledGraph]]:
-        return [(i, g.compiled) for i, g in enumerate(self.graphs) if g.compiled is not None]
-
     def __str__(self) -> str:
         graphs = [f"graph {i}: {graph}" for i, graph in enumerate(self.graphs)]
         return "\n".join([*graphs, f"model compared with torch: {self.discrepancy}"])
@@ -139,10 +118,9 @@ def explain(
     Examples
     --------
     >>> explanation = explain(lambda x: x @ x.t(), torch.ones(2, 2))
-    >>> explanation.operators().after.to_dict()
-    {(0, 'Transpose'): 0, (0, 'MatMul'): 0, (0, 'com.microsoft.FusedMatMul'): 1}
-    >>> print(explanation.refusals().reason.to_list())
-    []
+    >>> compiled = explanation.graphs[0].compiled
+    >>> compiled.operators, compiled.refusals
+    ({'com.microsoft.FusedMatMul': 1}, ())
     """
     chosen = backend or OrtBackend()
     compared: list[_Compared] = []
@@ -183,12 +161,6 @@ class _Compared:
 
 def _may_be_written(argument: Any) -> bool:
     return isinstance(argument, torch.Tensor) and not isinstance(argument, torch.nn.Parameter)
-
-
-def _frame(rows: list[tuple[Any, ...]], index: list[str], columns: list[str]) -> "pd.DataFrame":
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=[*index, *columns]).set_index(index)
 
 
 def _by_reason(refusals: Sequence[Refusal]) -> dict[tuple[str, str], list[str]]:
