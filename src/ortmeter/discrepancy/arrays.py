@@ -76,23 +76,7 @@ def _array_reader(array: np.ndarray) -> Reader:
     if array.flags.c_contiguous:
         flat = array.reshape(-1)
         return lambda start, stop: flat[start:stop]
-    return lambda start, stop: _read_strided(array, start, stop)
-
-
-def _read_strided(array: np.ndarray, start: int, stop: int) -> np.ndarray:
-    pieces: Any = np.nditer(  # its published types lack the setter of iterrange
-        array,
-        ["external_loop", "buffered", "ranged", "refs_ok"],
-        order="C",
-        buffersize=stop - start,
-    )
-    pieces.iterrange = (start, stop)
-    out = np.empty(stop - start, array.dtype)
-    end = 0
-    for piece in pieces:
-        out[end : end + piece.size] = piece
-        end += piece.size
-    return out
+    return lambda start, stop: array.flat[start:stop]
 
 
 def _read_text(read: Reader, start: int, stop: int) -> np.ndarray:
