@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -12,9 +12,6 @@ from ortmeter.backend.ort_backend import OrtBackend
 from ortmeter.backend.record import CompiledGraph, Fallback, list_counts
 from ortmeter.backend.rules import Refusal
 from ortmeter.discrepancy import Discrepancy, max_diff
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Explanation", "explain"]
 
@@ -62,28 +59,6 @@ class Explanation:
 
     graphs: tuple[ExplainedGraph, ...]
     discrepancy: Discrepancy
-
-    def to_frame(self) -> "pd.DataFrame":
-        """Return one row per graph: where it runs, nodes before and after, fusions, error."""
-        import pandas as pd
-
-        rows = []
-        for i, graph in enumerate(self.graphs):
-            done, error = graph.compiled, graph.discrepancy
-            rows.append(
-                {
-                    "graph": i,
-                    "runs_on": "torch" if done is None else f"onnxruntime {done.provider}",
-                    "exported_nodes": done and sum(done.exported_operators.values()),
-                    "nodes": done and done.node_count,
-                    "custom_nodes": done and done.custom_count,
-                    "fusions": "" if done is None else list_counts(done.fusions),
-                    "max_ulp": error and error.ulp,
-                    "ulp_at_max": error and error.ulp_at_max,
-                    "reason": graph.fallback.reason if graph.fallback else "",
-                }
-            )
-        return pd.DataFrame(rows).set_index("graph")
 
     def __str__(self) -> str:
         graphs = [f"graph {i}: {graph}" for i, graph in enumerate(self.graphs)]
