@@ -175,12 +175,9 @@ def _try_each(
             versions[release.name] = child.ask("describe")
             try:
                 child.open(question)
-                names = child.ask("outputs", file=str(folder / "outputs.npz"))
+                outputs[name, release.name] = child.outputs(folder)
             except OrtMeterError as error:
                 left_out[name, release.name] = str(error)
-                continue
-        with np.load(folder / "outputs.npz", allow_pickle=False) as file:
-            outputs[name, release.name] = {n: file[key] for n, key in names.items()}
     return versions, left_out, outputs
 
 
