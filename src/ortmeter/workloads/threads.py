@@ -22,7 +22,7 @@ from ortmeter.child import Child, call
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Estimate, Finding, Speedup, Threshold
 from ortmeter.progress import follow
-from ortmeter.timing.candidates import SessionSpec
+from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.measurement import Measurement, SpawnSpec
 from ortmeter.workloads.pauses import measure_pauses
 
@@ -90,9 +90,9 @@ class ThreadTimings:
 class _Asked:
     """A scenario as a child reads it: spawn specs in place of session specs."""
 
-    variant: SpawnSpec
     pauses: list[float]
     rounds: int
+    variant: SpawnSpec
     before: SpawnSpec | None = None
     background: SpawnSpec | None = None
 
@@ -301,23 +301,11 @@ def wake_seconds(count: int = _WAKES) -> float:
 
 def _write(scenarios: Mapping[str, Scenario], folder: Path) -> dict[str, _Asked]:
     """Write the files of each variant once: several scenarios share some."""
-    spawn_specs: dict[int, SpawnSpec] = {}
-
-    def spawn_spec(variant: SessionSpec) -> SpawnSpec:
-        if id(variant) not in spawn_specs:
-            mine = folder / str(len(spawn_specs))
-            mine.mkdir()
-            spawn_specs[id(variant)] = variant.spawn_spec(mine)
-        return spawn_specs[id(variant)]
-
+    used = {name: (one.variant, one.before, one.background) for name, one in scenarios.items()}
+    variants = {id(one): one for several in used.values() for one in several if one}
+    specs = write_specs(variants, folder)
     return {
-        name: _Asked(
-            spawn_spec(one.variant),
-            [*one.pauses],
-            one.rounds,
-            spawn_spec(one.before) if one.before else None,
-            spawn_spec(one.background) if one.background else None,
-        )
+        name: _Asked([*one.pauses], one.rounds, *(specs.get(id(other)) for other in used[name]))
         for name, one in scenarios.items()
     }
 
