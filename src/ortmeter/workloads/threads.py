@@ -90,9 +90,9 @@ class ThreadTimings:
 class _Asked:
     """A scenario as a child reads it: spawn specs in place of session specs."""
 
+    variant: SpawnSpec
     pauses: list[float]
     rounds: int
-    variant: SpawnSpec
     before: SpawnSpec | None = None
     background: SpawnSpec | None = None
 
@@ -301,11 +301,16 @@ def wake_seconds(count: int = _WAKES) -> float:
 
 def _write(scenarios: Mapping[str, Scenario], folder: Path) -> dict[str, _Asked]:
     """Write the files of each variant once: several scenarios share some."""
-    used = {name: (one.variant, one.before, one.background) for name, one in scenarios.items()}
-    variants = {id(one): one for several in used.values() for one in several if one}
-    specs = write_specs(variants, folder)
+    used = (v for one in scenarios.values() for v in (one.variant, one.before, one.background))
+    specs = write_specs({id(variant): variant for variant in used if variant}, folder)
     return {
-        name: _Asked([*one.pauses], one.rounds, *(specs.get(id(other)) for other in used[name]))
+        name: _Asked(
+            specs[id(one.variant)],
+            [*one.pauses],
+            one.rounds,
+            specs.get(id(one.before)),
+            specs.get(id(one.background)),
+        )
         for name, one in scenarios.items()
     }
 
