@@ -313,7 +313,7 @@ def test_whether_a_ratio_exceeds_a_bound(interval, bound, expected):
 @pytest.mark.parametrize("end", [{"low": 1.5}, {"high": 2.5}])
 def test_half_an_interval_is_none(end):
     half = Estimate(2.0, **end)
-    assert (half.interval, half.exceeds(1.1), half.text) == (None, None, "2")
+    assert (half.interval, half.exceeds(1.1), half.written()) == (None, None, "2")
     claim = Speedup("b", "a", half)
     assert (claim.interval, claim.exceeds(1.1)) == ("2.00, no interval", None)
     assert claim.verdict == "undecided"
@@ -330,7 +330,7 @@ def test_half_an_interval_is_none(end):
     ],
 )
 def test_an_estimate_is_written_with_three_digits(estimate, text, seconds):
-    assert (estimate.text, estimate.seconds) == (text, seconds)
+    assert (estimate.written(), estimate.seconds) == (text, seconds)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ import onnx
 import onnx.parser
 import pytest
 
-from ortmeter.backend import record
 from ortmeter.backend.record import CompiledGraph, Fallback, count_operators, dump_model
 
 NESTED = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "local": 1]>
@@ -35,7 +34,6 @@ def graph(nested):
         optimization_s=0.25,
         session_s=0.25,
         weight_bytes=8,
-        memory_bytes=None,
         placement={"CPUExecutionProvider": 2},
     )
 
@@ -82,11 +80,3 @@ def test_a_dump_that_stops_leaves_nothing(nested, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         dump_model(nested, tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_memory_is_unknown_where_the_system_does_not_tell(monkeypatch):
-    def missing(*arguments, **options):
-        raise FileNotFoundError
-
-    monkeypatch.setattr(record.Path, "read_text", missing)
-    assert record.resident_bytes() is None

@@ -239,7 +239,7 @@ def test_what_is_not_finite_is_told_once():
     assert "1 mismatched NaN; 1 mismatched inf; 1 of 4 elements beyond atol=0.1" in told
 
 
-def test_the_worst_elements_are_shown_side_by_side():
+def test_a_failure_shows_the_worst_element_of_both():
     expected = {"a": np.arange(6.0).reshape(2, 3), "b": ["x", 1]}
     got = {"a": np.array([[0, 1, 2.5], [math.nan, 4, 5]]), "b": ["y", 1]}
     with pytest.raises(AssertionError) as info:
@@ -250,27 +250,7 @@ def test_the_worst_elements_are_shown_side_by_side():
         "the worst ['a'](1, 0): expected 3.0, got nan"
     )
     assert lines[1].startswith("largest error 1 at ")
-    assert [line.split() for line in lines[2:]] == [
-        ["where", "expected", "got", "error"],
-        ["['a'](1,", "0)", "3.0", "nan", "inf"],
-        ["['b'][0]", "'x'", "'y'", "1"],
-        ["['a'](0,", "2)", "2.0", "2.5", "0.5"],
-    ]
-
-
-def test_the_worst_elements_are_found_in_every_piece():
-    got = np.zeros((2, 200_000), np.float32)
-    got[1, 199_999], got[0, 7], got[1, 3] = 3, 2, -4
-    got[1, 5:9] = 1
-    with pytest.raises(AssertionError) as info:
-        assert_close(np.zeros_like(got), got)
-    assert [line.split()[:2] for line in str(info.value).splitlines()[3:]] == [
-        ["(1,", "3)"],
-        ["(1,", "199999)"],
-        ["(0,", "7)"],
-        ["(1,", "5)"],
-        ["(1,", "6)"],
-    ]
+    assert len(lines) == 2
 
 
 def test_what_is_close_is_returned():

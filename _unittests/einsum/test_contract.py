@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ortmeter.einsum import EinsumError, contract
-from ortmeter.einsum.candidates import PLAIN
 from ortmeter.einsum.contract import einsum, einsum_cache
 from ortmeter.errors import InvalidArgumentError, ModelError
 
@@ -235,54 +234,3 @@ def test_the_cache_is_bounded_and_keeps_what_is_used(monkeypatch):
         einsum("i->", often)
         assert len(einsum_cache) <= 3
     assert sorted(shape for *_, shape in einsum_cache) == [(1,), (6,), (7,)]
-
-
-class Clock:
-    """A clock that the runs advance."""
-
-    def __init__(self, monkeypatch):
-        self.now, self.calls = 0.0, []
-        monkeypatch.setattr(contract.time, "perf_counter", lambda: self.now)
-
-    def run(self, name, seconds):
-        def run(operands):
-            self.calls.append(name)
-            self.now += seconds[name]
-            return operands
-
-        return run
-
-
-def test_a_call_that_adapts_leaves_a_model_that_became_slow(monkeypatch):
-    seconds = {PLAIN: 3.0, "a": 1.0, "b": 2.0}
-    clock = Clock(monkeypatch)
-    call = contract._Adaptive({name: clock.run(name, seconds) for name in seconds}, "b")
-    trial, period = 3 * (contract._WARM + contract._ROUNDS), contract._PERIOD
-    for _ in range(trial + period):
-        assert call([7]) == [7]
-    assert clock.calls[: 2 * len(seconds)] == [*seconds] * 2
-    assert set(clock.calls[trial + 1 :]) == {"a"}
-    seconds["a"] = 5.0
-    clock.calls.clear()
-    for _ in range(trial + 2 * period):
-        call([])
-    assert set(clock.calls[trial + 1 :]) == {"b"}
-    seconds["b"] = 3.0  # not faster than the plain operator
-    for _ in range(2 * trial):
-        call([])
-    assert clock.calls[-1] == PLAIN
-
-
-def test_a_call_that_adapts_gives_what_numpy_gives():
-    a, b = draw([(3, 4), (4, 5)])
-    for _ in range(300):
-        got = einsum("ij,jk->ik", a, b, optimize=True, adapt=True)
-        np.testing.assert_allclose(got, a @ b, rtol=1e-5)
-    (call,) = einsum_cache.values()
-    assert PLAIN in call._runs
-    assert len(call._runs) > 1
-
-
-def test_adapting_without_a_search_is_refused():
-    with pytest.raises(InvalidArgumentError, match="adapt=True, optimize=False"):
-        einsum("ij->ji", np.ones((2, 2)), adapt=True)

@@ -4,7 +4,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting import effect_plot, error_plot
+from ortmeter.plotting import error_plot
 from ortmeter.plotting.axes import GREY
 
 FRAME = pd.DataFrame(
@@ -80,37 +80,3 @@ def test_errors_that_are_all_zero_can_be_drawn():
 def test_refused_frames(frame, message):
     with pytest.raises(InvalidArgumentError, match=message):
         error_plot(frame, title="")
-
-
-EFFECTS = pd.DataFrame(
-    {
-        "name": ["exp", "$a$\x1b", "3 nodes", "idle", "bad", "b", "c"],
-        "first": [0, 1, 2, 5, 6, 7, 8],
-        "last": [0, 1, 4, 5, 6, 7, 8],
-        "effect": [1e-9, 1e-6, 1e-8, 0.0, np.nan, 3e-7, 2e-9],
-    }
-)
-
-
-def test_effects_of_nodes_and_of_groups():
-    ax = effect_plot(EFFECTS, title="Effects", caption="CPU", what="effect (mean)")
-    (dots,) = ax.lines
-    assert dots.get_xdata().tolist() == [0, 1, 7, 8]
-    assert dots.get_ydata().tolist() == [1e-9, 1e-6, 3e-7, 2e-9]
-    (lines,) = ax.collections
-    assert [path.vertices.tolist() for path in lines.get_paths()] == [[[1.5, 1e-8], [4.5, 1e-8]]]
-    assert ax.get_yscale() == "log"
-    named = [text.get_text() for text in ax.texts[:3]]
-    assert named == ["\\$a\\$\N{REPLACEMENT CHARACTER}", "b", "c"]
-    assert ax.texts[3].get_text() == "CPU, dots: nodes; lines: groups that are not told apart"
-    assert ax.get_ylabel() == "effect (mean), lower is better"
-    plt.close(ax.figure)
-
-
-def test_effects_that_are_not_drawn():
-    ax = effect_plot(EFFECTS[3:5], title="Effects")
-    assert not ax.lines[0].get_xdata().size
-    ax.figure.canvas.draw()
-    plt.close(ax.figure)
-    with pytest.raises(InvalidArgumentError, match="Columns name, first, last and effect"):
-        effect_plot(EFFECTS.drop(columns="last"), title="Effects")

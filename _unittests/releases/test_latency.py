@@ -22,7 +22,7 @@ def variants():
 def test_releases_are_measured_in_turn_in_fresh_processes(variants):
     releases = [Release("old"), Release("broken", provider="XExecutionProvider"), Release("new")]
     options = {"processes": 2, "repeat": 3, "precision": None, "budget_s": 60}
-    found = measure_releases(releases, variants, **options, reference_workload=True)
+    found = measure_releases(releases, variants, **options)
     assert list(found.comparisons) == list(variants)
     for name, comparison in found.comparisons.items():
         assert {n: m.seconds.shape for n, m in comparison.items()} == {"old": (2, 3), "new": (2, 3)}
@@ -49,13 +49,7 @@ def test_releases_whose_threads_spin_are_measured_apart(spinning, isolated, monk
 
     monkeypatch.setattr(releases, "ReleaseProcess", Process)
     variants = model_variants(ABS, FEEDS, provider="cpu", threads=2, spinning=spinning)
-    options = {
-        "processes": 2,
-        "repeat": 3,
-        "precision": None,
-        "budget_s": 60,
-        "reference_workload": True,
-    }
+    options = {"processes": 2, "repeat": 3, "precision": None, "budget_s": 60}
     found = measure_releases([Release("old"), Release("new")], variants, **options)
     (comparison,) = found.comparisons.values()
     assert max(most) == (1 if isolated else 2)

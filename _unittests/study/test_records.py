@@ -55,7 +55,7 @@ def test_a_record_comes_back_from_its_file(tmp_path):
     assert after.date == before.date
     assert after.configuration == {"size": "256", "provider": "cpu"}
     assert after.data["legend"] == "float32"
-    assert after.sentences == SAID.sentences
+    assert after.concluded.sentences == SAID.sentences
     assert after.claims[1].topic == "a topic"
     assert (after.answer.claims, str(after.answer)) == ((CLAIM,), "b wins, 1.50 times.")
     assert after.data["latency"].axis == "size"
@@ -131,7 +131,7 @@ def test_the_samples_of_five_builds_are_kept_and_what_the_others_said(tmp_path):
     days = [load(kept).date.day for kept in sorted(file.parent.glob("*.json"))]
     assert days == [3, 4, 5, 6, 7]
     said = [load(kept) for kept in sorted((file.parent / "history").glob("*.json"))]
-    assert [(past.date.day, past.data, past.sentences) for past in said] == [
+    assert [(past.date.day, past.data, past.concluded.sentences) for past in said] == [
         (day, {}, SAID.sentences) for day in (1, 2)
     ]
 

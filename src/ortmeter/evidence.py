@@ -204,11 +204,6 @@ class Estimate:
         return Finding((held,), f"{self} against {other}")
 
     @property
-    def text(self) -> str:
-        """The number and its interval, with three digits."""
-        return self.written()
-
-    @property
     def seconds(self) -> str:
         """The same of a duration in seconds, in the unit that suits it."""
         unit = common_unit([abs(self.value)])

@@ -2,14 +2,13 @@
 
 import ctypes
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import onnx_ir as ir
 import pytest
-from backend_kernels import BOOL, F16, F32, F64, number, step, unary
+from backend_kernels import BOOL, F16, F32, F64, number, step
 
 from ortmeter.backend.errors import KernelError
 from ortmeter.backend.kernels import compiler
@@ -156,7 +155,6 @@ def test_two_processes_compile_at_once(tmp_path):
 BF16 = ir.DataType.BFLOAT16
 GATE = Expression((F32, F32), (step("Sigmoid", "x0"), step("Mul", "t0", "x1")))
 needs_nvrtc = pytest.mark.skipif(find_nvrtc() is None, reason="NVRTC is not installed")
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 
 
 def every_operator(dtype):
@@ -197,14 +195,6 @@ def test_what_nvrtc_opens_is_opened_before_it(monkeypatch, tmp_path):
     assert [Path(name).name for name in opened] == ["libnvrtc-builtins.so.13.0", "libnvrtc.so.13"]
 
 
-@needs_nvcc
-def test_nvcc_stands_for_nvrtc(monkeypatch):
-    monkeypatch.setattr(compiler, "find_nvrtc", lambda: None)
-    cubin = compile_device(cuda_device_source([GATE, unary("Tanh", F16)]), "sm_90")
-    assert cubin.startswith(b"\x7fELF")
-    assert b"kernel_1" in cubin
-
-
 @needs_nvrtc
 def test_a_refusal_says_why():
     with pytest.raises(KernelError, match=r"(?s)NVRTC \d+.\d+ refuses .*no_such_thing"):
@@ -220,8 +210,7 @@ def test_device_code_is_compiled_once(monkeypatch):
     assert compile_device(cuda_device_source([GATE]), "sm_90") == first
 
 
-def test_without_a_compiler_of_device_code(monkeypatch, tmp_path):
+def test_without_a_compiler_of_device_code(monkeypatch):
     monkeypatch.setattr(compiler, "find_nvrtc", lambda: None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(KernelError, match="tried NVRTC and nvcc.*nvidia-cuda-nvrtc"):
+    with pytest.raises(KernelError, match="not found. Install it: pip install nvidia-cuda-nvrtc"):
         compile_device(cuda_device_source([GATE]), "sm_90")

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -12,9 +12,6 @@ from ortmeter.backend.ort_backend import OrtBackend
 from ortmeter.backend.record import CompiledGraph, Fallback, list_counts
 from ortmeter.backend.rules import Refusal
 from ortmeter.discrepancy import Discrepancy, max_diff
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Explanation", "explain"]
 
@@ -63,49 +60,6 @@ class Explanation:
     graphs: tuple[ExplainedGraph, ...]
     discrepancy: Discrepancy
 
-    def to_frame(self) -> "pd.DataFrame":
-        """Return one row per graph: where it runs, nodes before and after, fusions, error."""
-        import pandas as pd
-
-        rows = []
-        for i, graph in enumerate(self.graphs):
-            done, error = graph.compiled, graph.discrepancy
-            rows.append(
-                {
-                    "graph": i,
-                    "runs_on": "torch" if done is None else f"onnxruntime {done.provider}",
-                    "exported_nodes": done and sum(done.exported_operators.values()),
-                    "nodes": done and done.node_count,
-                    "custom_nodes": done and done.custom_count,
-                    "fusions": "" if done is None else list_counts(done.fusions),
-                    "max_ulp": error and error.ulp,
-                    "ulp_at_max": error and error.ulp_at_max,
-                    "reason": graph.fallback.reason if graph.fallback else "",
-                }
-            )
-        return pd.DataFrame(rows).set_index("graph")
-
-    def operators(self) -> "pd.DataFrame":
-        """Return one row per graph and operator: number of nodes ``before`` and ``after``."""
-        rows = [
-            (i, name, done.exported_operators.get(name, 0), done.operators.get(name, 0))
-            for i, done in self._compiled()
-            for name in {**done.exported_operators, **done.operators}
-        ]
-        return _frame(rows, ["graph", "operator"], ["before", "after"])
-
-    def refusals(self) -> "pd.DataFrame":
-        """Return one row per graph, rule and reason why it did not apply, with a count."""
-        rows = [
-            (i, rule, reason, len(results), results[0])
-            for i, done in self._compiled()
-            for (rule, reason), results in _by_reason(done.refusals).items()
-        ]
-        return _frame(rows, ["graph", "rule"], ["reason", "times", "at"])
-
-    def _compiled(self) -> list[tuple[int, CompiledGraph]]:
-        return [(i, g.compiled) for i, g in enumerate(self.graphs) if g.compiled is not None]
-
     def __str__(self) -> str:
         graphs = [f"graph {i}: {graph}" for i, graph in enumerate(self.graphs)]
         return "\n".join([*graphs, f"model compared with torch: {self.discrepancy}"])
@@ -139,10 +93,9 @@ def explain(
     Examples
     --------
     >>> explanation = explain(lambda x: x @ x.t(), torch.ones(2, 2))
-    >>> explanation.operators().after.to_dict()
-    {(0, 'Transpose'): 0, (0, 'MatMul'): 0, (0, 'com.microsoft.FusedMatMul'): 1}
-    >>> print(explanation.refusals().reason.to_list())
-    []
+    >>> compiled = explanation.graphs[0].compiled
+    >>> compiled.operators, compiled.refusals
+    ({'com.microsoft.FusedMatMul': 1}, ())
     """
     chosen = backend or OrtBackend()
     compared: list[_Compared] = []
@@ -183,12 +136,6 @@ class _Compared:
 
 def _may_be_written(argument: Any) -> bool:
     return isinstance(argument, torch.Tensor) and not isinstance(argument, torch.nn.Parameter)
-
-
-def _frame(rows: list[tuple[Any, ...]], index: list[str], columns: list[str]) -> "pd.DataFrame":
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=[*index, *columns]).set_index(index)
 
 
 def _by_reason(refusals: Sequence[Refusal]) -> dict[tuple[str, str], list[str]]:

@@ -38,8 +38,6 @@ class CompiledGraph:
         Seconds spent in each step.
     weight_bytes : int
         Size of the weights of more than 64 KiB.
-    memory_bytes : int or None
-        Growth of the resident memory while the session was created; None if unknown.
     placement : mapping of str to int
         Nodes by provider, in the graph that ONNX Runtime executes.
     builds : int
@@ -64,7 +62,6 @@ class CompiledGraph:
     optimization_s: float
     session_s: float
     weight_bytes: int
-    memory_bytes: int | None
     placement: Mapping[str, int]
     builds: int = 1
     file: Path | None = None
@@ -150,12 +147,3 @@ def dump_model(model: onnx.ModelProto, folder: str | os.PathLike[str]) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, content)
     return target
-
-
-def resident_bytes() -> int | None:
-    """Resident memory of this process, None where the system does not tell."""
-    try:
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None

@@ -19,7 +19,7 @@ from torch.fx import GraphModule, traceback
 from ortmeter.backend.errors import UnsupportedGraphError
 from ortmeter.backend.export import ExportedGraph, example_value, export_graph, may_be
 from ortmeter.backend.levels import Level, optimize_model
-from ortmeter.backend.record import CompiledGraph, count_operators, dump_model, resident_bytes
+from ortmeter.backend.record import CompiledGraph, count_operators, dump_model
 from ortmeter.backend.rules.products import allow_copies
 from ortmeter.backend.rules.rule import Refusal
 from ortmeter.backend.weights import (
@@ -279,7 +279,6 @@ def build_program(
     light = onnx_ir.to_proto(model)
     optimized_at = time.perf_counter()
 
-    memory = resident_bytes()
     held = still_read(model, large) if settings.prepack and provider.name == "cpu" else {}
     share_initializers(model, held, arguments)
     library = optimized.kernels.library
@@ -307,7 +306,6 @@ def build_program(
         optimization_s=optimized_at - exported_at,
         session_s=time.perf_counter() - optimized_at,
         weight_bytes=sum(arguments[i].nbytes for i in large.values()),
-        memory_bytes=None if memory is None else (resident_bytes() or memory) - memory,
         placement=dict(Counter(node.provider for node in node_assignment(session))),
         builds=builds,
         file=None if settings.dump is None else dump_model(light, settings.dump),

@@ -74,7 +74,6 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
         processes=options.processes or PROCESSES,
         repeat=options.repeat,
         budget_s=budget_s * (_MEASURED if len(releases) > 1 else 1),
-        reference_workload=True,
     )
     report.add("Releases", _releases_table(releases, results))
     for rank, (name, comparison) in enumerate(results.comparisons.items()):

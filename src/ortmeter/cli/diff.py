@@ -31,7 +31,7 @@ from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator import Evaluator, to_float64
 from ortmeter.evaluator.float64 import exact_feeds
-from ortmeter.plotting import NodeNote, draw_model, effect_plot
+from ortmeter.plotting import NodeNote, draw_model
 from ortmeter.runtime.graphs import without_maps
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
@@ -248,9 +248,8 @@ def _tell(
     ranked = pd.DataFrame([node.to_row() for node in known[: options.top]], columns=list(columns))
     which = "the session" if explained.same_outputs else "the session that exposes them"
     title = f"Nodes of {which} by effect on outputs ({RANKED_BY[by]})"
-    plots = [partial(_plot, explained, by)]
     if known:
-        report.add(title, readable(ranked.rename(columns=columns)), plots.pop())
+        report.add(title, readable(ranked.rename(columns=columns)))
     if explained.remaining:
         columns = {"first": "first node", "last": "last node", "nodes": "nodes", effect: "effect"}
         left = pd.DataFrame(
@@ -258,26 +257,10 @@ def _tell(
         )
         left = left.sort_values(effect, ascending=False, na_position="first").head(options.top)
         title = f"Groups of nodes that are not told apart ({RANKED_BY[by]})"
-        report.add(title, readable(left.rename(columns=columns)), *plots)
+        report.add(title, readable(left.rename(columns=columns)))
     if len(model.graph.node) <= MAX_DRAWN:
         report.add("The graph, coloured by effect on outputs", partial(_draw, model, explained, by))
     report.conclude(f"{explained}.")
-
-
-def _plot(explained: SessionExplanation, by: str) -> Any:
-    """Plot effects along the graph, if there is one."""
-    place = {node.name: rank for rank, node in enumerate(explained.nodes)}
-    nodes = [(node.name, [node.name], node.to_row()) for node in explained.nodes]
-    groups = [(f"{len(g.nodes)} nodes", g.nodes, g.to_row()) for g in explained.remaining]
-    rows = [
-        (name, place[names[0]], place[names[-1]], row[f"effect_{by}"])
-        for name, names, row in (*nodes, *groups)
-    ]
-    frame = pd.DataFrame(rows, columns=["name", "first", "last", "effect"])
-    if not (np.isfinite(frame["effect"]) & (frame["effect"] > 0)).any():
-        return None
-    what = f"effect ({RANKED_BY[by]})"
-    return effect_plot(frame, title="Effects of the nodes on the outputs", what=what).figure
 
 
 def _draw(model: onnx.ModelProto, explained: SessionExplanation, by: str) -> Any:

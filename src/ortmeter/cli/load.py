@@ -160,7 +160,7 @@ def _compare_callers(
             yield best.at(**place)
         else:
             text = "{speed} requests/s with callers={first} (99%)"
-            yield fact(text, place, speed=loads[name, first].throughput().text, first=first)
+            yield fact(text, place, speed=loads[name, first].throughput().written(), first=first)
     last = callers[-1]
     each = _level_of_each(len(names) - 1)
     for name in names[1:]:

@@ -76,23 +76,7 @@ def _array_reader(array: np.ndarray) -> Reader:
     if array.flags.c_contiguous:
         flat = array.reshape(-1)
         return lambda start, stop: flat[start:stop]
-    return lambda start, stop: _read_strided(array, start, stop)
-
-
-def _read_strided(array: np.ndarray, start: int, stop: int) -> np.ndarray:
-    pieces: Any = np.nditer(  # its published types lack the setter of iterrange
-        array,
-        ["external_loop", "buffered", "ranged", "refs_ok"],
-        order="C",
-        buffersize=stop - start,
-    )
-    pieces.iterrange = (start, stop)
-    out = np.empty(stop - start, array.dtype)
-    end = 0
-    for piece in pieces:
-        out[end : end + piece.size] = piece
-        end += piece.size
-    return out
+    return lambda start, stop: array.flat[start:stop]
 
 
 def _read_text(read: Reader, start: int, stop: int) -> np.ndarray:
@@ -151,8 +135,6 @@ class Arithmetic:
         if self.n_bits is None:
             return 1.0
         _, exponent = math.frexp(max(magnitude, self.smallest_normal))
-        if magnitude == math.inf:  # modulus of a finite complex number, past 2**1024
-            exponent = sys.float_info.max_exp + 1
         return math.ldexp(1.0, exponent - 1 - self.n_bits)
 
     def pieces(self, size: int) -> list[tuple[int, int]]:

@@ -9,14 +9,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ortmeter.discrepancy.arrays import Arithmetic, Side
 from ortmeter.discrepancy.result import Tolerance
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.cpu import usable_cores
 
 #: Absolute errors above which elements are counted.
@@ -24,7 +24,6 @@ THRESHOLDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 
 _EXPONENT = 0x7FF << 52  # bits of the exponent of a float64; 0x7FF is twice its bias, plus one
 _MAX_THREADS = 8  # of 5 MiB
-_DOWN = 0.25  # a scale at which no modulus overflows, exact for large numbers
 
 
 @dataclass(frozen=True)
@@ -41,9 +40,8 @@ class Figures:
 
     ulp: float
     sum: float
-    # Largest error, a fraction if float64 overflows, and minus its position: the maximum of equal
-    # errors is the first one.
-    worst: tuple[float | Fraction, int]
+    # Largest error and minus its position: the maximum of equal errors is the first one.
+    worst: tuple[float, int]
     over: tuple[float, int] = (0.0, 0)  # the same, of errors beside their limit, if beyond it
     rel: float = 0.0
     largest: float = 0.0  # finite magnitude of expected
@@ -101,14 +99,6 @@ def measure_arrays(expected: Side, got: Side, kind: Arithmetic, options: Options
         return add_up(list(itertools.chain.from_iterable(shares)))
 
 
-def measure_piece(
-    start: int, e: np.ndarray, g: np.ndarray, kind: Arithmetic, options: Options
-) -> Figures:
-    """Compare a piece that starts at a flat position."""
-    with np.errstate(all="ignore"):
-        return _Comparer(kind, e.size, options).compare(start, e, g)
-
-
 class _Comparer:
     """Compare pieces of two arrays, one after the other. One per thread."""
 
@@ -138,34 +128,11 @@ class _Comparer:
         figures.counts["n_finite"] = error.size
         if error.size == 0:
             return figures
-        if error.dtype.kind == "f" and (e.dtype.kind == "c" or not math.isfinite(error[worst])):
-            beyond = _overflows(error, e, g)
-            if beyond.any():
-                index = np.arange(error.size) if index is None else index
-                parts = (
-                    self._measure(e[rows] * scale, g[rows] * scale, start, index[rows], scale)
-                    for rows, scale in ((~beyond, 1.0), (beyond, _DOWN))
-                    if rows.any()
-                )
-                return add_up([figures, *parts])
+        if e.dtype.kind == "c" and not np.isfinite(np.abs([e, g])).all():
+            raise InvalidArgumentError(
+                "The modulus of a complex number overflows float64. Accepted: smaller numbers"
+            )
         self._fill(figures, error, e, g, worst=worst, places=(start, index))
-        return figures
-
-    def _measure(
-        self, e: np.ndarray, g: np.ndarray, start: int, index: np.ndarray, scale: float
-    ) -> Figures:
-        """Return the figures of finite numbers, all multiplied by a power of two."""
-        figures = Figures.of_nothing(exact=False)
-        options, tolerance = self._options, self._options.tolerance
-        if tolerance is not None and tolerance.atol:
-            options = replace(options, tolerance=replace(tolerance, atol=tolerance.atol * scale))
-        error = distance(e, g)
-        comparer = _Comparer(self._kind, error.size, options)
-        comparer._fill(figures, error, e, g, worst=int(error.argmax()), places=(start, index))
-        if scale != 1:
-            largest, at = figures.worst
-            figures.worst = Fraction(largest) / Fraction(scale), at
-            figures.sum, figures.largest = figures.sum / scale, figures.largest / scale
         return figures
 
     def _fill(
@@ -280,18 +247,6 @@ def _exact_sum(error: np.ndarray) -> int:
         return int(error.sum())
     low = int((error & 0xFFFFFFFF).sum())
     return low + (int((error >> 32).sum()) << 32)
-
-
-def _overflows(error: np.ndarray, e: np.ndarray, g: np.ndarray) -> np.ndarray:
-    """Mask the finite numbers whose difference or modulus float64 does not hold."""
-    largest = np.finfo(np.float64).max
-    if e.dtype.kind == "f":
-        return error > largest
-    parts = [side.view(side.real.dtype) for side in (e, g)]
-    if max(max(side.max(), -side.min()) for side in parts) <= largest * _DOWN:
-        return np.zeros(error.size, np.bool_)
-    mask: np.ndarray = np.any([x > largest for x in (error, *map(np.absolute, (e, g)))], axis=0)
-    return mask
 
 
 def distance(expected: np.ndarray, got: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:

@@ -210,7 +210,7 @@ class Discrepancy:
     abs : float
         Largest absolute error, ``|got - expected|``, the modulus of the difference for complex
         numbers, 1 for strings that differ. An exact ``int`` when both sides hold integers or
-        booleans. ``inf`` when a difference of finite values overflows; `rel` and `ulp` do not.
+        booleans. ``inf``, as `rel` and `ulp`, when a difference of finite values overflows.
     rel : float
         Largest relative error, ``|got - expected| / |expected|``. ``inf`` when *got* is not zero
         somewhere *expected* is.

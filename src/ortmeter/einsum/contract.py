@@ -1,17 +1,15 @@
 """Evaluate an equation on NumPy arrays with ONNX Runtime."""
 
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 
-from ortmeter.einsum.candidates import PLAIN
 from ortmeter.einsum.plan import decompose_einsum
-from ortmeter.einsum.search import fastest, optimize_einsum
+from ortmeter.einsum.search import optimize_einsum
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.sessions import make_session
 
@@ -22,8 +20,6 @@ _SESSIONS = 256
 # Copying this many bytes costs less than naming arrays at every call.
 _SMALL_BYTES = 32_768
 _NUMBERS = "biuf"
-_KEPT = 3  # models that a call may choose again, beside Einsum
-_WARM, _ROUNDS, _PERIOD = 2, 32, 1000
 
 #: What :func:`einsum` keeps, the last used at the end, by equation, options, types and shapes.
 einsum_cache: OrderedDict[Hashable, _Run] = OrderedDict()
@@ -34,7 +30,6 @@ def einsum(
     equation: str,
     *operands: Any,
     optimize: bool = False,
-    adapt: bool = False,
     threads: int | None = None,
 ) -> _Array:
     """Evaluate an equation on ONNX Runtime, on CPU.
@@ -53,10 +48,6 @@ def einsum(
         If true, search for the fastest model, see :func:`~ortmeter.einsum.optimize_einsum`: the
         first call for given types and shapes takes up to two seconds. If false, use the model of
         :func:`~ortmeter.einsum.decompose_einsum`.
-    adapt : bool
-        With *optimize*, keep the fastest models of the search and ``Einsum``, time them on calls in
-        turn, and choose again: at once, then after 1 000 calls, 2 000, 4 000... A search in a bad
-        moment is not paid for ever, but two calls may differ in their last bits.
     threads : int, optional
         Threads inside an operator; by default, ONNX Runtime chooses. With *optimize*, this number
         or one, whichever is faster.
@@ -71,8 +62,7 @@ def einsum(
     EinsumError
         The equation is not valid or does not suit the operands.
     InvalidArgumentError
-        There is no operand, ONNX cannot multiply the common type, or *adapt* is given without
-        *optimize*.
+        There is no operand, or ONNX cannot multiply the common type.
     ModelError
         ONNX Runtime has no kernel for the common type.
 
@@ -87,7 +77,6 @@ def einsum(
     key = (
         equation,
         optimize,
-        adapt,
         threads,
         *[x.dtype for x in arrays],
         *[x.shape for x in arrays],
@@ -97,7 +86,7 @@ def einsum(
         with _building:  # one at a time: two searches would disturb each other
             run = einsum_cache.get(key)
             if run is None:
-                run = _build(equation, arrays, optimize, adapt, threads or 0)
+                run = _build(equation, arrays, optimize, threads or 0)
                 while len(einsum_cache) >= _SESSIONS:
                     einsum_cache.popitem(last=False)
                 einsum_cache[key] = run
@@ -108,12 +97,8 @@ def einsum(
     return run(arrays)
 
 
-def _build(
-    equation: str, arrays: Sequence[_Array], optimize: bool, adapt: bool, threads: int
-) -> _Run:
+def _build(equation: str, arrays: Sequence[_Array], optimize: bool, threads: int) -> _Run:
     """Make what evaluates an equation on operands of these types and shapes."""
-    if adapt and not optimize:
-        raise InvalidArgumentError("adapt=True, optimize=False. Accepted: adapt with optimize=True")
     if not arrays:
         raise InvalidArgumentError(f"{equation!r} has no operand. Accepted: at least one")
     common = np.result_type(*arrays)
@@ -122,51 +107,12 @@ def _build(
         def convert(operands: Sequence[_Array]) -> list[_Array]:
             return [x.astype(common, copy=False) for x in operands]
 
-        run = _build(equation, convert(arrays), optimize, adapt, threads)
+        run = _build(equation, convert(arrays), optimize, threads)
         return lambda operands: run(convert(operands))
     if not optimize:
         return _runner(decompose_einsum(equation, *arrays).to_onnx(), arrays, threads)
     search = optimize_einsum(equation, *arrays, provider="cpu", threads=threads, at_most=True)
-    if not adapt or search.race is None:
-        return _runner(search.model, arrays, search.best.threads)
-    quartile = {name: search.race.measured[name].quartiles[0] for name in search.race.finalists}
-    kept = {search.best.name, PLAIN, *sorted(quartile, key=lambda name: quartile[name])[:_KEPT]}
-    ways = [c for c in search.candidates if c.name in kept & {*search.race.measured}]
-    runs = {way.name: _runner(way.model, arrays, way.threads) for way in ways}
-    return _Adaptive(runs, search.best.name)
-
-
-class _Adaptive:
-    """Ways to evaluate an equation, timed in use, in turn, to choose the one of the next calls."""
-
-    def __init__(self, runs: Mapping[str, _Run], best: str) -> None:
-        self._runs, self._best = dict(runs), best
-        self._period = self._wait = 0  # calls until the next choice
-        self._turns = self._new_turns()
-
-    def __call__(self, operands: Sequence[_Array]) -> _Array:
-        if self._wait > 0:
-            self._wait -= 1
-            return self._runs[self._best](operands)
-        try:
-            name, times = next(self._turns)
-        except ValueError:  # another thread takes its turn
-            return self._runs[self._best](operands)
-        begin = time.perf_counter()
-        result = self._runs[name](operands)
-        times.append(time.perf_counter() - begin)
-        return result
-
-    def _new_turns(self) -> Iterator[tuple[str, list[float]]]:
-        """Give each call its way and where its time goes, then choose, for ever."""
-        while True:
-            times: dict[str, list[float]] = {name: [] for name in self._runs}
-            for name in [*self._runs] * (_WARM + _ROUNDS):
-                yield name, times[name]
-            count = min(map(len, times.values()))  # a thread may still be running
-            timed = {name: np.array(taken[_WARM:count]) for name, taken in times.items()}
-            self._best = fastest(timed, PLAIN)
-            self._wait = self._period = max(2 * self._period, _PERIOD)
+    return _runner(search.model, arrays, search.best.threads)
 
 
 def _runner(model: onnx.ModelProto, operands: Sequence[_Array], threads: int) -> _Run:

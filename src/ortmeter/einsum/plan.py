@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import onnx
 
@@ -12,9 +12,6 @@ from ortmeter.einsum.layouts import Layout, choose_layouts
 from ortmeter.einsum.parse import Axes, EinsumError, Equation, Operands, Sizes, read_operands
 from ortmeter.einsum.steps import Step, StepBuilder, Tensor
 from ortmeter.errors import FeedError, InvalidArgumentError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Path: TypeAlias = Sequence[Sequence[int]]
 
@@ -117,21 +114,6 @@ class EinsumPlan:
                 f"{self.equation!r} has {len(names)} operands, {len(operands)} were given"
             )
         return dict(zip(names, operands, strict=True))
-
-    def to_frame(self) -> "pd.DataFrame":
-        """Describe the steps.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per step: ``kind``, ``inputs``, ``output``, ``subscripts``, ``shape``, ``flop``,
-            ``bytes_moved``.
-        """
-        import pandas as pd
-
-        columns = ("kind", "inputs", "output", "subscripts", "shape", "flop", "bytes_moved")
-        rows = [[getattr(step, name) for name in columns] for step in self.steps]
-        return pd.DataFrame(rows, columns=list(columns))
 
     def __str__(self) -> str:
         rows = [

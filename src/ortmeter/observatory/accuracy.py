@@ -14,7 +14,7 @@ from ortmeter.observatory.judge import COLUMNS, Judge
 from ortmeter.observatory.matrix import RuntimeCandidate
 from ortmeter.observatory.reference import SAME
 from ortmeter.progress import follow
-from ortmeter.releases.process import ReleaseProcess, write_questions
+from ortmeter.releases.process import write_questions
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing.candidates import SessionSpec
 
@@ -89,20 +89,13 @@ def measure_errors(
                 for one in candidates:
                     try:
                         children[one.name].open(one.question(question))
-                        got = outputs_of(children[one.name], Path(folder))
+                        got = children[one.name].outputs(Path(folder))
                     except OrtMeterError:
                         if children[one.name].is_dead:
                             children[one.name] = stack.enter_context(one.start())
                         continue
                     rows.append({"case": name, "candidate": one.name, **judge.errors(got)})
     return pd.DataFrame(rows, columns=[*_ROWS, *COLUMNS]).set_index(_ROWS)
-
-
-def outputs_of(child: ReleaseProcess, folder: Path) -> dict[str, np.ndarray]:
-    """Run the session of a process once, and read its outputs that are numbers."""
-    names = child.ask("outputs", file=str(folder / "outputs.npz"))
-    with np.load(folder / "outputs.npz", allow_pickle=False) as file:
-        return {name: file[key] for name, key in names.items()}
 
 
 def out_of_bound(errors: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,6 @@ import pandas as pd
 
 from ortmeter.discrepancy import max_diff
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.observatory.accuracy import outputs_of
 from ortmeter.observatory.judge import Judge, digest
 from ortmeter.progress import follow
 from ortmeter.releases.environments import INSTALLED, parse_release
@@ -121,7 +120,7 @@ def _run_elsewhere(
         for child in children:
             child.open(question)
             for _ in range(runs):
-                yield outputs_of(child, Path(folder))
+                yield child.outputs(Path(folder))
 
 
 def _compare(

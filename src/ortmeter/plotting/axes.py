@@ -158,23 +158,6 @@ def whiskers(claim: "Speedup") -> tuple[float, float]:
     return ratio - (claim.low or ratio), (claim.high or ratio) - ratio
 
 
-def add_titles(ax: "Axes", title: str, caption: str) -> None:
-    """Write a title and, below it, a smaller caption."""
-    caption = wrap(caption, 70)
-    lines = len(caption.splitlines())
-    ax.set_title(wrap(title, 52), loc="left", pad=8 + 12 * lines, color=GREY)
-    ax.annotate(
-        caption,
-        (0, 1),
-        (0, 6),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        va="bottom",
-        fontsize=9,
-        color=GREY,
-    )
-
-
 def paint(ax: "Axes") -> None:
     """Make the background transparent and everything that is not data grey."""
     ax.patch.set_alpha(0)
@@ -207,7 +190,19 @@ def finish(ax: "Axes", title: str, caption: str) -> "Axes":
     >>> ax = finish(new_axes(3), "Latency", "float32 on CPU")
     >>> plt.close(ax.figure)
     """
-    add_titles(ax, title, caption)
+    caption = wrap(caption, 70)
+    lines = len(caption.splitlines())
+    ax.set_title(wrap(title, 52), loc="left", pad=8 + 12 * lines, color=GREY)
+    ax.annotate(
+        caption,
+        (0, 1),
+        (0, 6),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        va="bottom",
+        fontsize=9,
+        color=GREY,
+    )
     paint(ax)
     return ax
 

@@ -3,14 +3,10 @@
 import dataclasses
 import html
 import importlib.resources
-import os
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
-from pathlib import Path
 
-from ortmeter.errors import InvalidArgumentError
-from ortmeter.files import write_atomically
 from ortmeter.optional import import_optional
 
 _KEPT_ON_TEXT = {"x", "y", "text-anchor", "font-size", "font-weight"}
@@ -39,19 +35,6 @@ _BUTTONS = {
 _BUTTON = """<button type="button" data-action="{action}" title="{label}" aria-label="{label}" \
 style="min-width:2.2em;min-height:2em;margin-left:.3em;padding:0 .5em;color:inherit;\
 background:none;border:1px solid #8888;border-radius:4px;cursor:pointer">{action}</button>"""
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-</head>
-<body style="font-family:sans-serif">
-{body}
-</body>
-</html>
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +48,8 @@ class Drawing:
     dot : str
         The graph in the DOT language.
     svg : str
-        The picture, to insert in a page: it uses the text colour of the page and shrinks to the
-        width of its container.
+        The picture, to insert in a page or to write into a file: it uses the text colour of the
+        page and shrinks to the width of its container.
 
     Notes
     -----
@@ -89,25 +72,6 @@ class Drawing:
             svg=self.svg,
             script=script.read_text(encoding="utf-8"),
         )
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write and return a file: ``.svg`` on white, ``.html`` to zoom, ``.dot`` without layout.
-
-        An existing file is replaced once the new one is complete.
-        """
-        path = Path(path)
-        if path.suffix == ".svg":
-            content = self.svg.replace('style="', 'style="background:#fff;color:#000;', 1)
-        elif path.suffix == ".html":
-            content = _PAGE.format(title=html.escape(self.title), body=self._repr_html_())
-        elif path.suffix == ".dot":
-            content = self.dot
-        else:
-            raise InvalidArgumentError(
-                f"got {path.name!r}. Accepted: a name that ends with .svg, .html or .dot"
-            )
-        write_atomically(path, content.encode())
-        return path
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,6 @@ from ortmeter.plotting.axes import (
     GREY,
     add_legend,
     clean,
-    finish,
     finish_rows,
     need_columns,
     new_axes,
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_NAMED = 3  # effects with the name of their node
 _SPREAD = 0.5  # share of the height of a row that its candidates occupy
 
 
@@ -103,69 +101,3 @@ def _scale(ax: "Axes", values: np.ndarray) -> None:
     smallest = 10 ** np.floor(np.log10(positive.min())) if positive.size else 1.0
     ax.set_xscale("symlog", linthresh=smallest, linscale=0.4)
     ax.set_xlim(-0.1 * smallest, 2 * max(positive.max(initial=0), smallest))
-
-
-def effect_plot(
-    frame: "pd.DataFrame", *, title: str, what: str = "effect on outputs", caption: str = ""
-) -> "Axes":
-    """Plot what nodes, and groups of nodes, change in the outputs, along the graph.
-
-    The axis of the effects is logarithmic. The largest ones are named.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        One row per node or group: columns *name*, *first* and *last*, positions in the graph, which
-        are the same for a node, and *effect*. Effects that are zero, infinite or NaN are not drawn.
-        Other columns are ignored.
-    title, caption : str
-        As in :func:`error_plot`.
-    what : str
-        Name of the effects, with their unit, for the label of the axis.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes, readable on a light and on a dark page.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A column is missing, or the frame is empty.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from matplotlib import pyplot as plt
-    >>> frame = pd.DataFrame(
-    ...     {"name": ["exp", "4 nodes"], "first": [0, 1], "last": [0, 4], "effect": [1e-6, 1e-9]})
-    >>> ax = effect_plot(frame, title="Effects of own errors")
-    >>> [text.get_text() for text in ax.texts]
-    ['exp', 'dots: nodes; lines: groups that are not told apart']
-    >>> plt.close(ax.figure)
-    """
-    need_columns(frame, "name", "first", "last", "effect")
-    drawn = frame[np.isfinite(frame["effect"]) & (frame["effect"] > 0)]
-    is_node = drawn["first"] == drawn["last"]
-    nodes, groups = drawn[is_node], drawn[~is_node]
-    ax = new_axes(3.6)
-    ax.plot(nodes["first"], nodes["effect"], **{**series_style(0), "linestyle": "none"})
-    color = series_style(1)["color"]
-    ax.hlines(groups["effect"], groups["first"] - 0.5, groups["last"] + 0.5, color, linewidth=3)
-    ax.set_yscale("log")
-    middle = (frame["first"].min() + frame["last"].max()) / 2
-    for row in nodes.nlargest(_NAMED, "effect").itertuples():
-        is_left = row.first <= middle
-        ax.annotate(
-            plain(shorten(clean(str(row.name)), 30)),
-            (row.first, row.effect),
-            (7 if is_left else -7, 0),
-            textcoords="offset points",
-            ha="left" if is_left else "right",
-            va="center",
-            fontsize=8,
-            color=GREY,
-        )
-    ax.set(xlabel="position of the node in the graph", ylabel=f"{plain(what)}, lower is better")
-    told = "dots: nodes" + ("; lines: groups that are not told apart" if len(groups) else "")
-    return finish(ax, title, f"{caption}{', ' if caption else ''}{told}")

@@ -45,9 +45,7 @@ def session_kinds(found: Profile) -> dict[str, float]:
     >>> list(session_kinds(ran))
     ['attention', 'elementwise']
     """
-    runs = found.by_iteration()
-    events = found.events[found.events["iteration"].isin(runs["iteration"][runs["steady"]])]
-    weighted = _weighted(found.model)
+    events, weighted = found.steady, _weighted(found.model)
     pairs = zip(events["op"], events["name"], strict=True)
     kinds = [kind_of(str(op), computed=str(name) not in weighted) for op, name in pairs]
     return _median_run(kinds, events["iteration"], events["self_duration"])

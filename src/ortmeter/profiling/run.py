@@ -27,7 +27,7 @@ from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.runtime.settings import spins
 from ortmeter.timing import Comparison, Comparisons, Measurement, speedup
-from ortmeter.timing.candidates import SessionSpec, variant_from_files
+from ortmeter.timing.candidates import SessionSpec, variant_from_files, write_specs
 from ortmeter.timing.loop import collector_off
 
 # Rounds without and with recording: what fits in a second, within these bounds.
@@ -221,8 +221,7 @@ def measure_operators(
     (['Abs', 'Exp'], (1, 3))
     """
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
-        folders = (Path(tempfile.mkdtemp(dir=temporary)) for _ in variants)
-        asked = [v.spawn_spec(f).arguments for v, f in zip(variants.values(), folders, strict=True)]
+        asked = [spec.arguments for spec in write_specs(variants, Path(temporary)).values()]
         task = {"variants": asked, "repeat": repeat}
         found = [call(_operator_times, task) for _ in range(processes)]
     groups = {}

@@ -60,9 +60,8 @@ def measure_releases(
     repeat: int | None = None,
     precision: float | None = 0.02,
     budget_s: float = 10.0,
-    reference_workload: bool = False,
 ) -> ReleaseResults:
-    """Measure each variant with each release, in turn inside the same loop.
+    """Measure each variant with each release, and a reference workload, in turn in one loop.
 
     Where the threads of a variant spin after a run, its releases are measured apart.
 
@@ -74,7 +73,7 @@ def measure_releases(
         Models with their inputs and settings.
     processes : int
         Sets of fresh processes, one process per release in each, for Student's intervals.
-    repeat, precision, budget_s, reference_workload
+    repeat, precision, budget_s
         As in :func:`~ortmeter.timing.measure`.
 
     Returns
@@ -110,11 +109,7 @@ def measure_releases(
             for rank, name in enumerate(names):
                 share = max(deadline - time.perf_counter(), 0.0) / (len(names) - rank)
                 asked = functools.partial(
-                    _measure_once,
-                    question=questions[name],
-                    repeat=repeat,
-                    reference_workload=reference_workload,
-                    seed=i,
+                    _measure_once, question=questions[name], repeat=repeat, seed=i
                 )
                 if len(able[name]) > 1 and spins(variants[name].settings):
                     alone = {one.name: functools.partial(asked, [one]) for one in able[name]}
@@ -139,7 +134,6 @@ def _measure_once(
     *,
     question: Mapping[str, Any],
     repeat: int | None,
-    reference_workload: bool,
     seed: int,
 ) -> Comparison:
     """Measure releases in turn, each in a fresh process."""
@@ -156,7 +150,7 @@ def _measure_once(
             precision=None,
             budget_s=max(ends - time.perf_counter(), _LEAST_S),
             seed=seed,
-            reference_workload=reference_workload,
+            reference_workload=True,
         )
 
 
@@ -175,12 +169,9 @@ def _try_each(
             versions[release.name] = child.ask("describe")
             try:
                 child.open(question)
-                names = child.ask("outputs", file=str(folder / "outputs.npz"))
+                outputs[name, release.name] = child.outputs(folder)
             except OrtMeterError as error:
                 left_out[name, release.name] = str(error)
-                continue
-        with np.load(folder / "outputs.npz", allow_pickle=False) as file:
-            outputs[name, release.name] = {n: file[key] for n, key in names.items()}
     return versions, left_out, outputs
 
 

@@ -124,8 +124,7 @@ def _operators(found: Profile) -> dict[str, tuple[int, float]]:
         name = row["op"] if plain else f"{row['domain']}.{row['op']}".removeprefix(_CONTRIBUTED)
         nodes, median = times.get(name, (0, 0.0))  # on another provider
         times[name] = nodes + int(row["nodes"]), median + float(row["median"])
-    runs = found.by_iteration()
-    steady = runs[runs["steady"]]
+    steady = found.steady_runs
     outside = float((steady["duration"] - steady["covered"]).median())
     return {**times, OUTSIDE: (0, outside), WHOLE: (0, float(steady["duration"].median()))}
 

@@ -142,11 +142,6 @@ class Record:
         """The parameters on one line."""
         return ", ".join(f"{name}={label}" for name, label in self.configuration.items())
 
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """The answer and the claims, as sentences."""
-        return self.concluded.sentences
-
     def comparisons(self) -> Iterator[tuple[str, Mapping[str, Any], Comparison]]:
         """Iterate over comparisons: keys joined by dots, place ``{"size": 256}``, measurements."""
         yield from _find_comparisons(self.data, ())

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ortmeter.evidence import Speedup, rounded
 from ortmeter.pictures import freeze
-from ortmeter.plotting.sweep import is_number, sweep_plot
+from ortmeter.plotting.sweep import sweep_plot
 from ortmeter.study.rendering import Conclusion, as_html, as_text
 from ortmeter.sweep.comparison import (
     MACHINE,
@@ -27,7 +27,7 @@ from ortmeter.sweep.comparison import (
 from ortmeter.sweep.tasks import Outcome
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 _MS = 1e3
 _CONSTANTS = ("page", "group", MACHINE)
@@ -108,7 +108,7 @@ class SweepReport:
         say = conclude(self.outcomes, self.comparisons)
         return Conclusion(say.written, say.claims, "; ".join(machines) or "nothing")
 
-    def plots(self) -> "list[Figure]":
+    def plots(self) -> "list[Axes]":
         """Plot speedups against a size, a figure for each group of candidates of each page.
 
         The size is the axis of the measurements when it is a number, else the numeric option that
@@ -189,23 +189,13 @@ class SweepResult:
         return str(self.report()._repr_html_())
 
 
-def _draw(own: Sequence[RunComparison]) -> "Figure":
+def _draw(own: Sequence[RunComparison]) -> "Axes":
     return sweep_plot(
         [c.overall for c in own],
-        x=_default_size(own),
         runs=[c.ratios if len(c.runs) > 1 else () for c in own],
         title="Does the speedup hold over the grid?",
         caption=_legend([_place(c) for c in own]),
     )
-
-
-def _default_size(own: Sequence[RunComparison]) -> str | None:
-    """Choose the size: the axis of the measurements, or the option with the most numbers."""
-    names = list(dict.fromkeys(name for c in own for name in c.coordinates))
-    values = {name: {c.coordinates.get(name) for c in own} for name in names}
-    numeric = [n for n in names if len(values[n]) > 1 and all(map(is_number, values[n]))]
-    inside = [name for name in numeric if names.index(name) > names.index(MACHINE)]
-    return max(inside or numeric, key=lambda name: len(values[name]), default=None)
 
 
 def _place(place: Cell | RunComparison, candidate: str = "") -> dict[str, Any]:

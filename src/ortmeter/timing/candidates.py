@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import onnx
 
@@ -29,6 +29,7 @@ __all__ = ["SessionSpec", "function_candidate", "model_variants", "session_candi
 
 _Feeds = Mapping[str, Any]
 _Settings = Mapping[str, Any] | None
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,16 @@ class SessionSpec:
         options = {**self.settings, "provider": str(self.settings["provider"])}
         options["run_config"] = dict(self.run_config)
         return _write_spawn_spec(self.model, self.feeds, options, folder)
+
+
+def write_specs(variants: Mapping[_Key, SessionSpec], folder: Path) -> dict[_Key, SpawnSpec]:
+    """Write what fresh processes build variants from, each in a folder of its own."""
+    specs = {}
+    for rank, (key, variant) in enumerate(variants.items()):
+        own = folder / str(rank)
+        own.mkdir()
+        specs[key] = variant.spawn_spec(own)
+    return specs
 
 
 def model_variants(

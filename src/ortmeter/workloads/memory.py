@@ -17,13 +17,13 @@ from ortmeter.machine.gpu import used_memory
 from ortmeter.progress import follow
 from ortmeter.runtime.iobinding import HostSession, run_session
 from ortmeter.runtime.providers import Provider
+from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.measurement import SpawnSpec
 from ortmeter.workloads.startup import resident_memory
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ortmeter.timing.candidates import SessionSpec
 
 __all__ = ["measure_memory"]
 
@@ -38,7 +38,7 @@ class _Told(NamedTuple):
 
 
 def measure_memory(
-    variants: "Mapping[str, SessionSpec]",
+    variants: Mapping[str, SessionSpec],
     sequences: Mapping[str, Sequence[int]],
     *,
     processes: int = 3,
@@ -103,11 +103,7 @@ def measure_memory(
     turns = list(itertools.product(range(processes), variants, sequences))
     rows = []
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
-        spawn_specs = {}
-        for rank, (name, variant) in enumerate(variants.items()):
-            folder = Path(temporary, str(rank))
-            folder.mkdir()
-            spawn_specs[name] = variant.spawn_spec(folder)
+        spawn_specs = write_specs(variants, Path(temporary))
         order = np.random.default_rng(seed).permutation(len(turns)).tolist()
         for turn in follow(order, "processes"):
             process, name, sequence = turns[turn]
@@ -135,7 +131,7 @@ def _run(spawn_spec: SpawnSpec, sizes: list[int], *, is_bound: bool) -> _Told:
     return _watch(spawn_spec.build(), sizes, is_bound=is_bound)
 
 
-def _watch(variant: "SessionSpec", sizes: Sequence[int], *, is_bound: bool) -> _Told:
+def _watch(variant: SessionSpec, sizes: Sequence[int], *, is_bound: bool) -> _Told:
     for feed in variant.feeds.values():
         np.asarray(feed).sum()  # a file is mapped: its pages count from now on
     memory = _reader(variant.settings["provider"])

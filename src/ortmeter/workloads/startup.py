@@ -23,6 +23,7 @@ from ortmeter.child import call
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evidence import Estimate, rounded
 from ortmeter.optional import import_optional
+from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.comparison import Comparison, Comparisons
 from ortmeter.timing.measurement import Measurement, SpawnSpec
 from ortmeter.timing.processes import collect
@@ -33,7 +34,6 @@ __all__ = ["ColdStart", "cold_start"]
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ortmeter.timing.candidates import SessionSpec
 
 IMPORT, SESSION, FIRST, SECOND, STEADY = (
     "import",
@@ -130,7 +130,7 @@ class ColdStart:
 
 
 def cold_start(
-    variants: "Mapping[str, SessionSpec]",
+    variants: Mapping[str, SessionSpec],
     *,
     processes: int = 10,
     budget_s: float = 60.0,
@@ -191,12 +191,9 @@ def cold_start(
     rng = np.random.default_rng(seed)
     starts: dict[str, list[dict[str, Phase]]] = {name: [] for name in variants}
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
-        tasks = {}
-        for i, (name, variant) in enumerate(variants.items()):
-            folder = Path(temporary, str(i))
-            folder.mkdir()
-            tasks[name] = variant.spawn_spec(folder)
-            _start(name, tasks[name], given.get(name))
+        tasks = write_specs(variants, Path(temporary))
+        for name, task in tasks.items():
+            _start(name, task, given.get(name))
 
         def run(*_: object) -> dict[str, dict[str, Measurement]]:
             for name in rng.permutation(list(tasks)).tolist():
@@ -217,7 +214,7 @@ def cold_start(
     return ColdStart(Comparisons(times, "phase"), memory)
 
 
-def peak_memory(variant: "SessionSpec") -> float | None:
+def peak_memory(variant: SessionSpec) -> float | None:
     """Return by how many MiB a fresh process grows at most to create a session and run it once.
 
     None where the system does not tell.
@@ -261,7 +258,7 @@ def _measure(spawn_spec: SpawnSpec) -> dict[str, Phase]:
     return dict(_phases(spawn_spec.build()))
 
 
-def _phases(variant: "SessionSpec") -> Iterator[tuple[str, Phase]]:
+def _phases(variant: SessionSpec) -> Iterator[tuple[str, Phase]]:
     from ortmeter.runtime.providers import load_cuda_libraries
     from ortmeter.runtime.settings import run_keys, session_keys
 

@@ -22,7 +22,7 @@ from ortmeter.child import Child, call
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Estimate, Finding, Speedup, Threshold
 from ortmeter.progress import follow
-from ortmeter.timing.candidates import SessionSpec
+from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.measurement import Measurement, SpawnSpec
 from ortmeter.workloads.pauses import measure_pauses
 
@@ -301,22 +301,15 @@ def wake_seconds(count: int = _WAKES) -> float:
 
 def _write(scenarios: Mapping[str, Scenario], folder: Path) -> dict[str, _Asked]:
     """Write the files of each variant once: several scenarios share some."""
-    spawn_specs: dict[int, SpawnSpec] = {}
-
-    def spawn_spec(variant: SessionSpec) -> SpawnSpec:
-        if id(variant) not in spawn_specs:
-            mine = folder / str(len(spawn_specs))
-            mine.mkdir()
-            spawn_specs[id(variant)] = variant.spawn_spec(mine)
-        return spawn_specs[id(variant)]
-
+    used = (v for one in scenarios.values() for v in (one.variant, one.before, one.background))
+    specs = write_specs({id(variant): variant for variant in used if variant}, folder)
     return {
         name: _Asked(
-            spawn_spec(one.variant),
+            specs[id(one.variant)],
             [*one.pauses],
             one.rounds,
-            spawn_spec(one.before) if one.before else None,
-            spawn_spec(one.background) if one.background else None,
+            specs.get(id(one.before)),
+            specs.get(id(one.background)),
         )
         for name, one in scenarios.items()
     }

@@ -1,7 +1,6 @@
 """Compile sources once: what is compiled stays in the user's cache folder.
 
-C++ is compiled by the compiler of the machine, device code by NVRTC, which needs no GPU, else by
-nvcc.
+C++ is compiled by the compiler of the machine, device code by NVRTC, which needs no GPU.
 """
 
 import ctypes
@@ -84,15 +83,15 @@ def compile_library(source: str, *, libraries: Sequence[str] = ()) -> Path:
     """Compile a source in C++ into a library, unless that was done before."""
     compiler = find_compiler()
     options = [*_FLAGS, *_WIDE, *(f"-l{name}" for name in libraries)]
-    build = functools.partial(_compile_file, compiler.command, options, source, ".cpp")
+    build = functools.partial(_compile_file, compiler.command, options, source)
     machine = (platform.machine(), *cpu_flags())  # -march=native
     return keep((*compiler.command, compiler.version, *options, *machine, source), ".so", build)
 
 
 def _compile_file(
-    command: Sequence[str], options: Sequence[str], source: str, suffix: str, target: Path
+    command: Sequence[str], options: Sequence[str], source: str, target: Path
 ) -> None:
-    code = target.with_suffix(suffix)
+    code = target.with_suffix(".cpp")
     code.write_text(source, encoding="utf-8")
     run_compiler([*command, os.fspath(code), "-o", os.fspath(target), *options])
 
@@ -155,21 +154,15 @@ def find_nvrtc() -> ctypes.CDLL | None:
 
 def compile_device(source: str, architecture: str) -> bytes:
     """Compile CUDA C++ that includes nothing into a cubin for an architecture such as ``sm_90``."""
-    library, nvcc = find_nvrtc(), shutil.which("nvcc")
-    options = [f"--gpu-architecture={architecture}", *_DEVICE_FLAGS]
-
-    if library is not None:
-        version = _nvrtc_version(library)
-        build = functools.partial(_compile_with_nvrtc, library, options, source)
-    elif nvcc is not None:
-        version = run_compiler([nvcc, "--version"])
-        build = functools.partial(_compile_file, [nvcc, "-cubin"], options, source, ".cu")
-    else:
+    library = find_nvrtc()
+    if library is None:
         raise KernelError(
-            "no compiler of device code works here (tried NVRTC and nvcc). Install one: "
+            "NVRTC, which compiles device code, is not found. Install it: "
             "pip install nvidia-cuda-nvrtc"
         )
-    return keep((version, *options, source), ".cubin", build).read_bytes()
+    options = [f"--gpu-architecture={architecture}", *_DEVICE_FLAGS]
+    build = functools.partial(_compile_with_nvrtc, library, options, source)
+    return keep((_nvrtc_version(library), *options, source), ".cubin", build).read_bytes()
 
 
 def _nvrtc_version(library: ctypes.CDLL) -> str:
