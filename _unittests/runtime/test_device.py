@@ -1,9 +1,11 @@
 """What runs on a real device, which is not the host: WebGPU. `make test-device` runs this."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -121,7 +123,9 @@ def test_a_run_ends_when_its_outputs_are_ready():
 
 def test_nodes_that_run_elsewhere_are_counted():
     x = np.eye(3, dtype=np.float32) * 2
-    with pytest.warns(PlacementWarning, match="1 of 2 nodes of 'g' run on the CPU.*Det: det"):
+    with pytest.warns(
+        PlacementWarning, match="1 of 2 nodes.* software WEBGPU.*Det .not taken.: det"
+    ):
         session = make_session(PARTIAL, provider="webgpu")
     assert {node.op_type: node.provider for node in node_assignment(session)} == {
         "MatMul": "WebGpuExecutionProvider",
@@ -179,10 +183,69 @@ def test_another_device_is_not_there():
         resolve_provider("webgpu:7")
 
 
+RESOLVE = """
+from ortmeter.runtime.providers import resolve_provider
+try:
+    resolve_provider("webgpu")
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER", "0", "a software adapter is not allowed without "),
+        ("VK_ICD_FILENAMES", "/nowhere", "Failed to get a WebGPU adapter: No supported adapters."),
+    ],
+)
+def test_the_probe_says_what_a_device_lacks(variable, value, told):
+    done = subprocess.run(
+        [sys.executable, "-c", RESOLVE],
+        env={**os.environ, variable: value},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert told in done.stdout
+
+
+def test_a_library_is_registered_once_whatever_names_it(tmp_path):
+    """ONNX Runtime aborts at exit otherwise."""
+    (tmp_path / "link.so").symlink_to(resolve_provider("webgpu").file)
+    made = "; ".join(
+        f"session = make_session({MATMUL!r}, provider={name!r})"
+        for name in ("webgpu", f"webgpu={tmp_path}/link.so")
+    )
+    ends = "print(session.ortmeter_provider)"
+    code = f"from ortmeter.runtime.sessions import make_session; {made}; {ends}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"webgpu={tmp_path}/link.so"
+
+
 def test_an_unknown_option_is_refused():
     with pytest.raises(InvalidArgumentError, match="'preferedLayout' is not read by"):
         make_session(MATMUL, provider="webgpu", provider_options={"preferedLayout": "NHWC"})
     make_session(MATMUL, provider="webgpu", provider_options={"preferredLayout": "NHWC"})
+
+
+def test_a_page_says_that_its_device_is_software(tmp_path):
+    page = Path(__file__).parents[2] / "_doc/examples/performance/plot_op_gemm2_cuda.py"
+    done = subprocess.run(
+        [sys.executable, page, "--provider", "webgpu"],
+        env={**os.environ, "ORTMETER_FAST": "1", "MPLBACKEND": "agg", "TMPDIR": str(tmp_path)},
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "float32 on software WEBGPU" in done.stdout
+    assert "onnxruntime-ep-webgpu 0.4.0" in done.stdout
+    assert " on WEBGPU" not in done.stdout
 
 
 PENDING = f"""

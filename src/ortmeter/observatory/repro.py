@@ -119,7 +119,7 @@ def repro_script(
         arrays="\n".join(lines),
         threads=threads,
         provider=_provider(where),
-        device=f'"{where.name}", {where.index}',
+        device=f'"cuda", {where.index}' if where.on_cuda else '"cpu", 0',
     )
 
 

@@ -115,11 +115,10 @@ def warn_of_cpu_nodes(
     model: onnx.ModelProto, placed: Sequence[NodeAssignment], provider: Provider
 ) -> None:
     """Warn when nodes of a session run on the CPU, on CUDA those that have no kernel there."""
-    on_cpu = ((node, "") for node in placed if node.provider != provider.execution_provider)
+    on_cpu = ((node, "not taken") for node in placed if node.provider == _CPU)
     reasons: dict[str, list[str]] = {}
     for node, reason in without_kernel(model, placed) if provider.on_cuda else on_cpu:
-        key = f"{node.op_type} ({reason})" if reason else node.op_type
-        reasons.setdefault(key, []).append(node.name or "without a name")
+        reasons.setdefault(f"{node.op_type} ({reason})", []).append(node.name or "without a name")
     if not reasons:
         return
     import onnxruntime
@@ -128,7 +127,7 @@ def warn_of_cpu_nodes(
     listed = "; ".join(f"{reason}: {_enumerate(names)}" for reason, names in reasons.items())
     message = (
         f"{count} of {len(placed)} nodes of {model.graph.name!r} run on the CPU in a session on "
-        f"{provider.name.upper()}, with copies to and from it: {listed}"
+        f"{provider.label}, with copies to and from it: {listed}"
     )
     if provider.on_cuda:
         message += f". Kernels are those of ONNX Runtime {KERNELS_OF}"
