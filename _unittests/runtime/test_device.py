@@ -14,6 +14,7 @@ import torch
 
 import ortmeter
 from ortmeter.errors import FeedError, InvalidArgumentError, ProviderUnavailableError
+from ortmeter.evaluator import Evaluator
 from ortmeter.machine.environment import environment
 from ortmeter.runtime.arrays import device_of
 from ortmeter.runtime.iobinding import BoundSession, run_session
@@ -147,6 +148,15 @@ def test_a_profile_has_the_nodes_of_the_device():
     arrays = feeds(64, 32)
     found = ortmeter.profile(MATMUL, arrays, provider="webgpu", repeat=3)
     assert set(found.by_node()["provider"]) == {"WebGpuExecutionProvider"}
+
+
+def test_the_evaluator_takes_the_next_source_for_what_the_device_does_not_run():
+    evaluator = Evaluator(PARTIAL, sources=("ort", "reference"), device="webgpu")
+    x = np.eye(3, dtype=np.float32) * 2
+    found = dict(zip(evaluator.output_names, evaluator.run(None, {"X": x}), strict=True))
+    np.testing.assert_allclose(found["D"], 8)
+    np.testing.assert_allclose(found["Y"], x @ x)
+    assert evaluator.assignment["source"].tolist() == ["ort", "reference"]
 
 
 def test_max_diff_reads_the_device():

@@ -9,7 +9,10 @@ from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 from ortmeter.runtime import providers
 from ortmeter.runtime.plugins import full_name
 from ortmeter.runtime.providers import Provider, probe_providers, resolve_provider
+from ortmeter.runtime.sessions import make_session
 
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n] X) => (float[n] Y) { Y = Abs(X) }"""
 ENGINE = Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_shared.so"
 PACKAGE = """
 from pathlib import Path
@@ -67,6 +70,29 @@ def test_the_probe_says_why_a_provider_does_not_work(text, told):
     assert told in str(refused.value)
     assert "--provider cpu" in str(refused.value)
     assert text not in providers.described
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [(b"\0num_of_threads\0", {"num_of_threads": "2"}), (b"", {})]
+)
+def test_threads_are_an_option_where_the_library_has_one(tmp_path, monkeypatch, content, told):
+    (tmp_path / "lib.so").write_bytes(content + b"\0device_type\0")
+    monkeypatch.setattr(Provider, "file", str(tmp_path / "lib.so"))
+    seen = []
+
+    def create(source, options, *, providers, enable_fallback):
+        seen.append(providers[0])
+        raise RuntimeError("stop here")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", create)
+    options = {"provider": Provider("openvino"), "threads": 2}
+    for given in ({}, {"device_type": "GPU"}):
+        with pytest.raises(ProviderUnavailableError, match="stop here"):
+            make_session(TEXT, **options, provider_options=given)
+        assert seen.pop() == ("OpenVINOExecutionProvider", {**told, **given})
+    with pytest.raises(InvalidArgumentError, match="'devicetype' is not read by .*lib.so"):
+        make_session(TEXT, **options, provider_options={"devicetype": "GPU"})
+    assert not seen
 
 
 @pytest.fixture
