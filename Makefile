@@ -20,6 +20,9 @@ BROWSER := .venv/.installed-browser
 COVERAGE := .venv/.installed-coverage
 FLOOR := build/floor
 NIGHTLY := build/nightly
+DEVICE := build/device
+# A driver of Vulkan that computes on the CPU, as browsers bring one.
+VULKAN ?= $(firstword $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json /usr/lib*/chromium-browser/vk_swiftshader_icd.json /opt/google/chrome/vk_swiftshader_icd.json /usr/share/vulkan/icd.d/lvp_icd*.json))
 FAST = -m "not slow and not site and not browser"
 # What `make test-install` installs with the wheel; where `make nightly` finds ONNX Runtime, what it runs (all).
 EXTRA ?=
@@ -44,7 +47,7 @@ SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)
 export ORTMETER_CACHE = $(CURDIR)/build/cache
 
-.PHONY: help install html html-noplot page record gpu-check test test-slow test-op-db test-all golden coverage test-floor test-newest test-install nightly test-site test-browser publish-check publish packages lint bench notebooks serve clean
+.PHONY: help install html html-noplot page record gpu-check test test-slow test-device test-op-db test-all golden coverage test-floor test-newest test-install nightly test-site test-browser publish-check publish packages lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -64,6 +67,10 @@ test: install ## run the tests that take seconds, every feature touched
 	$(PYTEST) $(FAST)
 test-slow: install ## run the tests that `make test` leaves out, and that need no site
 	$(PYTEST) -m "slow and not site and not browser"
+test-device: install ## run the tests of a device: WebGPU on a driver in software, or say why not
+	test -e $(DEVICE)/.installed || { rm -rf $(DEVICE) && $(BIN)/python -m pip install --quiet --no-deps --only-binary=:all: --target $(DEVICE) onnxruntime-ep-webgpu==0.4.0 && touch $(DEVICE)/.installed; } || true
+	mkdir -p $(DEVICE) && ln -sf $(wildcard $(dir $(VULKAN))libvulkan.so.1) $(DEVICE)/ 2>/dev/null || true
+	PYTHONPATH=$(CURDIR)/$(DEVICE)$(PYTHONPATH:%=:%) LD_LIBRARY_PATH=$(CURDIR)/$(DEVICE)$(LD_LIBRARY_PATH:%=:%) $(VULKAN:%=VK_ICD_FILENAMES=%) ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 $(BIN)/python -m pytest -m device _unittests/runtime/test_device.py
 test-op-db: install ## compare the backend with torch on torch's own samples, in build/op-db
 	$(BIN)/python _unittests/op_db.py --out build/op-db --workers $(WORKERS) --table _doc/backend_operators.csv $(BEFORE:%=--before %)
 test-all: install ## run both

@@ -365,7 +365,7 @@ def test_no_child_executes_what_is_around_it(folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}")
     monkeypatch.syspath_prepend("")
-    assert not providers._probe_cuda().startswith("the probe d")
+    assert not providers._probe("cuda")[0].startswith("the probe d")
     page = Script("plot_x.py", "import ortmeter\nortmeter.get_parsed_args('plot_x', record=False)")
     assert check_page(page, [{}]) == "plot_x"
     assert executed(folder) == []

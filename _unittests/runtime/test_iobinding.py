@@ -231,7 +231,7 @@ class FakeBinding:
         self.calls = []
 
     def __getattr__(self, name):
-        return lambda *given: self.calls.append((name, *given[:1]))
+        return lambda *given, **_: self.calls.append((name, *given[:1]))
 
 
 def test_an_array_of_another_library_is_waited_for(matmul, monkeypatch):

@@ -5,7 +5,7 @@ import onnx.parser
 import onnxruntime
 import pytest
 
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 from ortmeter.runtime.cuda_kernels import KERNELS_OF
 from ortmeter.runtime.placement import PlacementLog, PlacementWarning, node_assignment
 from ortmeter.runtime.providers import Provider
@@ -115,7 +115,7 @@ def test_a_type_without_a_kernel_is_told(placed_on_cpu):
 def test_an_operator_without_any_kernel_and_many_nodes(placed_on_cpu):
     body = " ".join(f"[n{i}] Y{i + 1} = Det (Y{i})" for i in range(5))
     text = f"""<ir_version: 10, opset_import: ["": 21]>
-    g (float[n, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1] Y0) => (float Y5) {{ {body} }}"""
+    g (float[n, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1] X) => (float Y5) {{ [abs] Y0 = Abs (X) {body} }}"""
     (found,) = placed_on_cpu(text, {f"n{i}" for i in range(5)})
     assert "Det (no CUDA kernel at opset 21): n0, n1, n2 and 2 more" in str(found.message)
 
@@ -123,7 +123,7 @@ def test_an_operator_without_any_kernel_and_many_nodes(placed_on_cpu):
 def test_a_body_and_nodes_without_names(placed_on_cpu):
     text = """<ir_version: 10, opset_import: ["": 23]>
     g (float[n] X, bool C) => (float[n] Y) {
-      Y = If (C) <
+      [choice] Y = If (C) <
         then_branch = yes () => (float[n] A) { A = Elu (X) },
         else_branch = no () => (float[n] B) { [inside] B = Elu (X) }
       >
@@ -131,6 +131,12 @@ def test_a_body_and_nodes_without_names(placed_on_cpu):
     (found,) = placed_on_cpu(text, {"", "inside"})
     assert "2 of 3 nodes" in str(found.message)
     assert ": without a name, inside." in str(found.message)
+
+
+def test_a_session_without_any_node_there_is_refused(placed_on_cpu):
+    """ONNX Runtime lists CUDA first all the same."""
+    with pytest.raises(ProviderUnavailableError, match="none of the 2 nodes.*CPUExecutionProvider"):
+        placed_on_cpu(TEXT.replace("Identity", "Abs"), {""})
 
 
 def test_a_session_is_refused_on_demand(placed_on_cpu):

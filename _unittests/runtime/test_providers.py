@@ -26,11 +26,18 @@ class SessionOptions:
 class InferenceSession:
     def __init__(self, model, options, providers, enable_fallback): pass
     def run(self, names, feeds): return [feeds["X"] @ feeds["X"]]
-    def get_providers(self): return ["CPUExecutionProvider"]
+    def end_profiling(self): return profile(["CPUExecutionProvider"])
+def profile(providers):
+    import json, tempfile
+    with tempfile.NamedTemporaryFile("w", delete=False) as file:
+        json.dump([{"cat": "Node", "args": {"provider": name}} for name in providers], file)
+    return file.name
 def get_available_providers(): return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+def get_ep_devices(): return []
+package_name, __version__ = "onnxruntime-gpu", "1.31.1"
 def preload_dlls(cuda=True, directory=None): pass
 """
-CUDA_WORKS = GPU_WHEEL_ON_CPU.replace('["CPUExecutionProvider"]', '["CUDAExecutionProvider"]')
+CUDA_WORKS = GPU_WHEEL_ON_CPU.replace('(["CPUExecutionProvider"])', '(["CUDAExecutionProvider"])')
 CUDA_IS_WRONG = CUDA_WORKS.replace("@", "*")
 LIBRARY_MISSING = GPU_WHEEL_ON_CPU.replace(
     "enable_fallback): pass",
@@ -56,7 +63,7 @@ def fresh_probe(monkeypatch, tmp_path):
         (tmp_path / "onnxruntime.py").write_text(code)
         first = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"  # before the true one
         monkeypatch.setattr("ortmeter.child._BOOT", first + child._BOOT)
-        return providers._probe_cuda()
+        return providers._probe("cuda")[0]
 
     return probe
 
@@ -262,7 +269,7 @@ def test_only_a_wheel_that_has_the_cuda_provider_is_probed(monkeypatch, tmp_path
         (capi / library).touch()
     wheel = SimpleNamespace(submodule_search_locations=[str(capi.parent)])
     monkeypatch.setattr(providers.importlib.util, "find_spec", lambda name: wheel)
-    monkeypatch.setattr(providers, "_probe_cuda", lambda: "probed")
+    monkeypatch.setattr(providers, "_probe", lambda provider: ("probed", ""))
     expected = "probed" if library else providers.NO_CUDA
     assert probe_providers.__wrapped__() == {"cpu": "", "cuda": expected}
 

@@ -259,7 +259,7 @@ def build_program(
         return None
     provider = _provider(exported, arguments, settings)
     lowered: tuple[Refusal, ...] = ()
-    if provider.name == "cuda" and settings.opset is None:
+    if provider.on_cuda and settings.opset is None:
         exported, lowered = with_cuda_kernels(exported, module, arguments)
     model, before = exported.model, count_operators(onnx_ir.to_proto(exported.model))
     exported_at = time.perf_counter()
@@ -279,7 +279,7 @@ def build_program(
     light = onnx_ir.to_proto(model)
     optimized_at = time.perf_counter()
 
-    held = still_read(model, large) if settings.prepack and provider.name == "cpu" else {}
+    held = still_read(model, large) if settings.prepack and not provider.allocation else {}
     share_initializers(model, held, arguments)
     library = optimized.kernels.library
     # Other tensor objects on the same memory: the session must not keep the parameters alive.
@@ -418,7 +418,7 @@ def session_stream(provider: Provider) -> "Stream | None":
     The default stream has a null handle, which ONNX Runtime takes for "none given": a stream of its
     own stands for it.
     """
-    if provider.name != "cuda":
+    if not provider.on_cuda:
         return None
     current = torch.cuda.current_stream(provider.index)
     return current if current.cuda_stream else torch.cuda.Stream(provider.index)  # type: ignore[no-untyped-call]

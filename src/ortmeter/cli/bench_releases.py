@@ -61,8 +61,8 @@ def is_asked(options: Namespace) -> bool:
 
 def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]) -> None:
     """Fill the report with latencies by release, since when, and the operators that changed."""
-    provider = {variant.settings["provider"].name for variant in variants.values()}
-    default = "cuda" if provider == {"cuda"} else "cpu"
+    on_cuda = all(variant.settings["provider"].on_cuda for variant in variants.values())
+    default = "cuda" if on_cuda else "cpu"
     releases = [parse_release(text, default) for text in split("--runtime", options.runtime)]
     for release in releases:
         prepare(release, lambda line: tell(f"ortmeter bench: {line}"))

@@ -202,7 +202,7 @@ def _on(provider: str, session: Mapping[str, Any]) -> dict[str, Any]:
             f"--against: got {provider!r}. Accepted: {', '.join(_EVALUATIONS)}, "
             f"{alternatives.UNOPTIMIZED}, cpu, cuda or cuda:1"
         ) from None
-    if moved["provider"].name == "cpu":
+    if moved["provider"].is_cpu:
         moved.pop("provider_options", None)
     return moved
 

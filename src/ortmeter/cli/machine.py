@@ -25,7 +25,7 @@ def watched(options: Namespace, report: Report) -> Iterator[None]:
     """Look at the machine before a measurement, then at what happened meanwhile."""
     counts = split("--threads", options.threads, thread_count)
     threads = max(counts, key=lambda count: count or len(core_numbers()))
-    provider = max(split("--provider", options.provider, resolve_provider), key=lambda p: p.name)
+    provider = max(split("--provider", options.provider, resolve_provider), key=lambda p: p.on_cuda)
     before = preflight(threads, provider)
     if options.strict:
         refuse_noisy(before)

@@ -231,8 +231,7 @@ def _providers(options: Namespace) -> list[Provider]:
 
 
 def _releases(options: Namespace) -> list[Release]:
-    names = {provider.name for provider in _providers(options)}
-    default = "cuda" if "cuda" in names else "cpu"
+    default = "cuda" if any(each.on_cuda for each in _providers(options)) else "cpu"
     return [parse_release(text, default) for text in split("--runtime", options.runtime)]
 
 

@@ -22,7 +22,9 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
     """Declare the options of a session."""
     what = "several values, separated by commas, are compared" if several else None
     group = parser.add_argument_group("session", what)
-    group.add_argument("--provider", default="auto", help="auto (the default), cpu, cuda or cuda:1")
+    group.add_argument(
+        "--provider", default="auto", help="auto (the default), cpu, cuda or NAME[:index][=LIBRARY]"
+    )
     group.add_argument(
         "--optimization", default="all", help="none, basic, extended, layout or all (the default)"
     )
@@ -39,7 +41,7 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
     for argument, what in (
         ("session_options", "attribute of SessionOptions, inter_op_num_threads=2"),
         ("session_config", "configuration entry, session.set_denormal_as_zero=1"),
-        ("provider_options", "option of the CUDA provider, cudnn_conv_algo_search=HEURISTIC"),
+        ("provider_options", "option of the provider, cudnn_conv_algo_search=HEURISTIC on CUDA"),
         ("run_config", "configuration entry of a run, memory.enable_memory_arena_shrinkage=cpu:0"),
     ):
         group.add_argument(

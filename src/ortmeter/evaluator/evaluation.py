@@ -97,7 +97,7 @@ class Evaluator:
         swaps = Swaps(kernels, SOURCES)
         asked = {*order, *(swap for swap in kernels.values() if isinstance(swap, str))}
         provider = resolve_provider(device)
-        library = "torch" if "torch" in asked or provider.name != "cpu" else "numpy"
+        library = "torch" if "torch" in asked or provider.on_cuda else "numpy"
         self._memory = Memory(provider, library)
         self._context = Context(self._memory, callback)
         self._tf32 = tf32

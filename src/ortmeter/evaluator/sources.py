@@ -11,7 +11,7 @@ import onnx.helper
 import onnx.shape_inference
 
 from ortmeter.dtypes import short_name
-from ortmeter.errors import ModelError, RefusedError
+from ortmeter.errors import ModelError, ProviderUnavailableError, RefusedError
 from ortmeter.evaluator.kernels import Source
 from ortmeter.evaluator.node import Node
 from ortmeter.evaluator.plan import Plan
@@ -109,7 +109,7 @@ class OrtSource:
     def _session(self, model: bytes) -> "onnxruntime.InferenceSession":
         try:
             session = one_node_session(model, self._memory.device, tf32=self._tf32)
-        except ModelError as cause:
+        except (ModelError, ProviderUnavailableError) as cause:
             raise RefusedError(str(cause)) from cause
         _refuse_packed(o.type for o in session.get_outputs() if o.type.startswith("tensor("))
         return session

@@ -37,7 +37,7 @@ class Memory:
         self.device = device
         self.library = library
         # Without an index, torch takes the current device.
-        self._place = "cpu" if device.name == "cpu" else f"{device.name}:{device.index}"
+        self._place = f"{device.name}:{device.index}" if device.on_cuda else "cpu"
         self._torch: Any = import_optional("torch", "torch") if library == "torch" else None
         self._tensor = self._torch.Tensor if self._torch else None
         self._torch_device = (
@@ -70,7 +70,7 @@ class Memory:
             return value
         if isinstance(value, list | tuple):
             return [self.receive(item) for item in value]
-        if value is not None and (device := device_of(value)) not in {"cpu", str(self.device)}:
+        if value is not None and (device := device_of(value)) not in {"cpu", self.device.place}:
             raise InvalidArgumentError(f"it is on {device} while the model runs on {self.device}")
         return self.hold(value)
 
@@ -86,8 +86,8 @@ class Memory:
         """Compute without gradients, and on CUDA with the precision asked for."""
         if self._torch is None:
             return contextlib.nullcontext()
-        on_cpu = self.device.name == "cpu"
-        return self._torch.no_grad() if on_cpu else self._cuda_policy(tf32=tf32)
+
+        return self._cuda_policy(tf32=tf32) if self.device.on_cuda else self._torch.no_grad()
 
     @contextlib.contextmanager
     def _cuda_policy(self, *, tf32: bool) -> Iterator[None]:

@@ -14,7 +14,7 @@ from typing import Any
 from ortmeter.child import output_of
 from ortmeter.dated import Fact, read_facts
 from ortmeter.runtime.cpu import cpu_info, processor, usable_cores
-from ortmeter.runtime.providers import probe_providers
+from ortmeter.runtime.providers import described, probe_providers
 
 __all__ = ["environment"]
 
@@ -134,7 +134,8 @@ def environment() -> Environment:
         providers={
             name: f"not usable ({reason})" if reason else "usable"
             for name, reason in probe_providers().items()
-        },
+        }
+        | {name: f"usable: {what}" for name, what in described.items()},
         gpus=_gpus(),
         precision=_precision_policy(),
         commit=_git_commit(),
@@ -173,7 +174,8 @@ def _thread_settings() -> dict[str, int]:
 
 def _package_versions() -> dict[str, str]:
     versions = {}
-    for name in _PACKAGES:
+    plugins = (f"onnxruntime-ep-{place.partition(':')[0]}" for place in described)
+    for name in (*_PACKAGES, *plugins):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -125,7 +125,7 @@ def _gemm_gflop_per_s(provider: Provider, threads: int, itype: int) -> float:
     # Arrays are made in the memory of the host; a GPU that has less ends the search.
     most = half_of_memory() / 2 / numpy_dtype(itype).itemsize
     sizes = (n for n in _GEMM_SIZES if 3 * n**2 <= most)
-    works = ((2 * n**3, *_gemm(n, itype, provider.name)) for n in sizes)
+    works = ((2 * n**3, *_gemm(n, itype, _kind(provider))) for n in sizes)
     return _best_throughput(works, provider, threads)
 
 
@@ -148,8 +148,9 @@ def _gemm(size: int, itype: int, provider: str) -> tuple[onnx.ModelProto, _Feeds
 
 @functools.cache
 def _copy_gb_per_s(provider: Provider, threads: int) -> float:
-    n_bytes = 2 * _COPY_BYTES[provider.name]
-    works = ((n * n_bytes, *_copy(n, provider.name)) for n in _COPIES[provider.name])
+    kind = _kind(provider)
+    n_bytes = 2 * _COPY_BYTES[kind]
+    works = ((n * n_bytes, *_copy(n, kind)) for n in _COPIES[kind])
     return _best_throughput(works, provider, threads)
 
 
@@ -159,6 +160,11 @@ def _copy(count: int, provider: str) -> tuple[onnx.ModelProto, _Feeds]:
     nodes = " ".join(f"{after} = Neg({before})" for before, after in itertools.pairwise(names))
     text = f"{_HEADER} peak (float[n] X) => (float[n] Y) {{ {nodes} }}"
     return onnx.parser.parse_model(text), {"X": array}
+
+
+def _kind(provider: Provider) -> str:
+    """Return whether works are those of the host or of a device."""
+    return "cuda" if provider.allocation else "cpu"
 
 
 def _best_throughput(
@@ -175,7 +181,7 @@ def _best_throughput(
                 raise
             break
         best = max(best, amount / seconds / 1e9)
-        if seconds >= _LONG_ENOUGH_S[provider.name]:
+        if seconds >= _LONG_ENOUGH_S[_kind(provider)]:
             break
     return best
 

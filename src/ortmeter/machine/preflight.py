@@ -131,7 +131,7 @@ def preflight(
         "stolen time": _stolen(spent, len(cores)),
         "swap": _swap(spent, root),
     }
-    if provider is not None and provider.name == "cuda":
+    if provider is not None and provider.on_cuda:
         checks["GPU"] = gpu_findings(provider)
     findings = tuple(finding for told in checks.values() for finding in told or ())
     unknown = tuple(name for name, told in checks.items() if told is None)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.discrepancy import max_diff
-from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
 from ortmeter.observatory.judge import Judge, digest
 from ortmeter.progress import follow
 from ortmeter.releases.environments import INSTALLED, parse_release
@@ -103,7 +103,7 @@ def _run(variant: SessionSpec, new: Mapping[str, Any], runs: int) -> list[_Outpu
     try:
         session = dataclasses.replace(variant, settings={**variant.settings, **new}).session()
         results = [run_session(session, variant.feeds, variant.run_config) for _ in range(runs)]
-    except ModelError:
+    except (ModelError, ProviderUnavailableError):
         return []
     return [{name: x for name, x in found.items() if _is_numeric(x)} for found in results]
 

@@ -60,8 +60,7 @@ class RuntimeCandidate:
         """Return what its process is asked to open."""
         if self.provider is None:
             return dict(question)
-        device = {} if self.provider.name == "cpu" else {"device_id": str(self.provider.index)}
-        return {**question, "provider": [self.provider.execution_provider, device]}
+        return {**question, "provider": [self.provider.execution_provider, self.provider.options]}
 
 
 @dataclass(frozen=True)

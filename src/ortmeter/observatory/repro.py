@@ -114,12 +114,12 @@ def repro_script(
     text = base64.b64encode(zlib.compress(data, 9)).decode()
     return _SCRIPT.format(
         header="\n".join(_header(case, requirements, drawn)),
-        preload="" if where.name == "cpu" else _PRELOAD,
+        preload=_PRELOAD if where.on_cuda else "",
         model="\n".join(f'    b"{part}"' for part in textwrap.wrap(text, _WIDTH)),
         arrays="\n".join(lines),
         threads=threads,
         provider=_provider(where),
-        device=f'"{where.name}", {where.index}',
+        device=f'"cuda", {where.index}' if where.on_cuda else '"cpu", 0',
     )
 
 
@@ -139,7 +139,7 @@ def _quoted(text: str) -> str:
 
 def _provider(provider: Provider) -> str:
     name = _quoted(provider.execution_provider)
-    return name if provider.name == "cpu" else f'({name}, {{"device_id": {provider.index}}})'
+    return name if provider.is_cpu else f'({name}, {{"device_id": {provider.index}}})'
 
 
 def _without_weights(case: AnyCase) -> tuple[bytes, list[tuple[int, str, np.ndarray]]]:

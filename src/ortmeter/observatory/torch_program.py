@@ -70,7 +70,7 @@ class TorchProgram:
         self.names = plan.outputs
         self.nodes = len(plan.steps)
         self.synchronize: Callable[[], object] | None = None
-        if context.memory.device.name != "cpu":
+        if context.memory.device.on_cuda:
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = tf32
             self.synchronize = torch.cuda.synchronize

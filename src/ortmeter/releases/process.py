@@ -89,7 +89,8 @@ def _question(variant: SessionSpec, base: Path) -> dict[str, Any]:
     usual = SPINNING[spinning_name(plain["spinning"])]
     config = {**usual, **checked_config(settings.get("session_config") or {})}
     provider = settings["provider"]
-    device = {"device_id": str(provider.index), "use_tf32": str(int(settings.get("tf32", False)))}
+    tf32 = {"use_tf32": str(int(settings.get("tf32", False)))} if provider.on_cuda else {}
+    device = {**provider.options, **tf32}
     device |= {k: str(v) for k, v in (settings.get("provider_options") or {}).items()}
     if is_path(variant.model) and not holds_text(variant.model):
         model = Path(variant.model).resolve()
@@ -100,7 +101,7 @@ def _question(variant: SessionSpec, base: Path) -> dict[str, Any]:
         "model": str(model),
         "arrays": str(base.with_suffix(".npz")),
         "feeds": _write_arrays(variant.feeds, base.with_suffix(".npz")),
-        "provider": [provider.execution_provider, {} if provider.name == "cpu" else device],
+        "provider": [provider.execution_provider, device],
         "attributes": {
             "intra_op_num_threads": plain["threads"],
             "graph_optimization_level": ["GraphOptimizationLevel", LEVELS[plain["optimization"]]],

@@ -20,6 +20,8 @@ _ACCEPTED = (
     "anything with __array__ or __dlpack__"
 )
 _DLPACK_CUDA = 2
+#: Memory that DLPack names, and torch shares with ONNX Runtime.
+DLPACK_DEVICES = ("cpu", "cuda")
 _NUMERIC = (np.ndarray, np.generic, bool, int, float, complex)
 
 
@@ -27,6 +29,8 @@ def device_of(value: Any) -> str:
     """Name the device that holds an array."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__"):
         return "cpu"
+    if _is_ortvalue(value) and value.device_name() not in DLPACK_DEVICES:
+        return str(value.device_name())
     kind, index = value.__dlpack_device__()
     return str(Provider("cuda", int(index))) if kind == _DLPACK_CUDA else "cpu"
 

@@ -12,9 +12,9 @@ from ortmeter.dtypes import short_name
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.optional import import_optional
 from ortmeter.runtime.arrays import as_numpy, device_of
-from ortmeter.runtime.ortvalues import EXPORTS, is_known_to_numpy, to_ortvalue
-from ortmeter.runtime.providers import Provider
-from ortmeter.runtime.sessions import reason_of, session_provider
+from ortmeter.runtime.ortvalues import EXPORTS, is_known_to_numpy, on_plugin, to_ortvalue
+from ortmeter.runtime.providers import Provider, reason_of
+from ortmeter.runtime.sessions import session_provider
 from ortmeter.runtime.settings import run_options
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         run_config: Mapping[str, Any] | None = None,
     ) -> None:
         self.provider = session_provider(session)
+        self._fence, self._device = on_plugin(self.provider)
         self._required = {node.name: node for node in session.get_inputs()}
         self._accepted = self._required | {
             node.name: node for node in session.get_overridable_initializers()
@@ -111,6 +112,8 @@ class BoundSession(AbstractContextManager["BoundSession"]):
             self._allocate(self._volatile)
         try:
             self._run_bound(self._binding)
+            if self._fence is not None:  # a run leaves its outputs pending on this device
+                self._fence.numpy()
         except OrtMeterError:
             raise
         except Exception as cause:
@@ -143,7 +146,7 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         values = self._binding.get_outputs()
         if len(values) != len(self._outputs) or not all(value.has_value() for value in values):
             raise OrtMeterError("There are no outputs: call run first")
-        if kind == "torch" and self.provider.name == "cuda":
+        if kind == "torch" and self.provider.on_cuda:
             self._shown_to = import_optional("torch", "torch").cuda
         return {
             name: EXPORTS[kind](value) for name, value in zip(self._outputs, values, strict=True)
@@ -225,7 +228,10 @@ class BoundSession(AbstractContextManager["BoundSession"]):
     def _allocate(self, names: Iterable[str]) -> None:
         """Let ONNX Runtime allocate these outputs in the next run."""
         for name in names:
-            self._binding.bind_output(name, self.provider.name, self.provider.index)
+            if self._device is None:
+                self._binding.bind_output(name, **self.provider.allocation)
+            else:  # the public method takes no vendor
+                self._binding._iobinding.bind_output(name, self._device)  # noqa: SLF001
 
 
 def run_session(

@@ -1,5 +1,6 @@
 """Arrays of any library to and from the values of ONNX Runtime, without copies where possible."""
 
+import atexit
 import ctypes
 import functools
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import onnx.numpy_helper
 from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type, short_name, torch_dtype
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
-from ortmeter.runtime.arrays import as_numpy, device_of
+from ortmeter.runtime.arrays import DLPACK_DEVICES, as_numpy, device_of
 from ortmeter.runtime.providers import Provider
 
 if TYPE_CHECKING:
@@ -24,12 +25,39 @@ _PACKED = {"i4", "u4", "f4e2m1", "i2", "u2"}
 def to_ortvalue(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
     """Put an array on the device of a provider."""
     ort = import_optional("onnxruntime", "cpu", "gpu")
-    device = device_of(value)
-    if device not in {"cpu", str(provider)}:
-        raise InvalidArgumentError(f"it is on {device} while the session runs on {provider}")
+    device, wanted = device_of(value), memory_name(provider)
+    if device not in {"cpu", wanted}:
+        raise InvalidArgumentError(f"it is on {device} while the session runs on {provider.place}")
     if isinstance(value, ort.OrtValue):
-        return value if device == str(provider) else _copy(value, provider)
+        return value if device == wanted else _copy(value, provider)
     return _from_host(value, provider) if device == "cpu" else _from_device(value)
+
+
+@functools.cache
+def on_plugin(provider: Provider) -> tuple["onnxruntime.OrtValue | None", Any]:
+    """Return 16 bytes on the device of a plugin, and where a binding allocates outputs there.
+
+    ONNX Runtime does not wait for such a device, whose queue is in order: reading the bytes does. A
+    process that ends before the work is done would crash. None twice for memory that has a name.
+    """
+    from onnxruntime import OrtDevice
+
+    memory = provider.memory
+    if memory is None:
+        return None, None
+    fence = _from_host(np.zeros(4, np.float32), provider)
+    atexit.register(fence.numpy)
+    kind = provider.device.device.type.name.lower()
+    kind = "gpu" if kind == "cpu" else kind  # a driver in software stands for one
+    device = OrtDevice.make(kind, memory.device_id, memory.device_vendor_id)
+    return fence, device._get_c_device()  # noqa: SLF001
+
+
+def memory_name(provider: Provider) -> str:
+    """Name the memory of a provider as ``device_of`` names that of a value."""
+    fence, _ = on_plugin(provider)
+    named = provider.place if provider.on_cuda else "cpu"
+    return named if fence is None else device_of(fence)
 
 
 def _from_host(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
@@ -43,12 +71,12 @@ def _from_host(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
         )
     native = np.require(array, numpy_dtype(element_type), "C")
     if is_known_to_numpy(element_type):
-        return OrtValue.ortvalue_from_numpy(native, provider.name, provider.index)
-    if short_name(element_type) in _PACKED:
+        host = OrtValue.ortvalue_from_numpy(native)
+    elif short_name(element_type) in _PACKED:
         host = _pack(native, element_type)
     else:
         host = OrtValue.ortvalue_from_numpy_with_onnx_type(native, element_type)
-    return host if provider.name == "cpu" else _copy(host, provider)
+    return _copy(host, provider) if provider.allocation else host
 
 
 def _pack(array: np.ndarray, element_type: int) -> "onnxruntime.OrtValue":
@@ -67,13 +95,15 @@ def is_known_to_numpy(element_type: DTypeLike) -> bool:
 
 
 def _copy(value: "onnxruntime.OrtValue", provider: Provider) -> "onnxruntime.OrtValue":
-    """Copy to the device of a provider."""
-    from onnxruntime import OrtValue
+    """Copy to the device of a provider, through what it registered to allocate and to copy."""
+    from onnxruntime import OrtValue, copy_tensors
 
-    copy = OrtValue.ortvalue_from_shape_and_type(
-        value.shape(), value.element_type(), provider.name, provider.index
-    )
-    copy.update_inplace(value)
+    kind = value.element_type()
+    copy = OrtValue.ortvalue_from_shape_and_type(value.shape(), kind, **provider.allocation)
+    try:
+        copy_tensors([value], [copy])
+    except Exception:  # noqa: BLE001 - a provider of the wheel registers nothing: it copies itself
+        copy.update_inplace(value)
     return copy
 
 
@@ -120,14 +150,14 @@ def _as_is(value: "onnxruntime.OrtValue") -> "onnxruntime.OrtValue":
 
 
 def _export_numpy(value: "onnxruntime.OrtValue") -> Any:
-    if device_of(value) != "cpu" and not is_known_to_numpy(value.data_type()):
-        value = _copy(value, Provider("cpu"))
-    return as_numpy(value)
+    return as_numpy(value if device_of(value) == "cpu" else _copy(value, Provider("cpu")))
 
 
 def _export_torch(value: "onnxruntime.OrtValue") -> Any:
     torch = import_optional("torch", "torch")
     dtype = torch_dtype(value.data_type())
+    if value.device_name() not in DLPACK_DEVICES:
+        value = _copy(value, Provider("cpu"))
     try:
         return torch.from_dlpack(value).view(dtype)
     except RuntimeError:  # float8 is not a type of DLPack: its bits travel as bytes

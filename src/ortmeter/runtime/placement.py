@@ -16,6 +16,7 @@ from ortmeter.child import told_warnings
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.cuda_kernels import KERNELS_OF, cuda_kernel, cuda_opsets
 from ortmeter.runtime.graphs import bodies
+from ortmeter.runtime.providers import Provider
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -110,10 +111,13 @@ def node_assignment(session: "onnxruntime.InferenceSession") -> tuple[NodeAssign
     )
 
 
-def warn_of_cpu_nodes(model: onnx.ModelProto, placed: Sequence[NodeAssignment]) -> None:
-    """Warn when nodes of a session on CUDA run on the CPU because CUDA has no kernel for them."""
+def warn_of_cpu_nodes(
+    model: onnx.ModelProto, placed: Sequence[NodeAssignment], provider: Provider
+) -> None:
+    """Warn when nodes of a session run on the CPU, on CUDA those that have no kernel there."""
+    on_cpu = ((node, "not taken") for node in placed if node.provider == _CPU)
     reasons: dict[str, list[str]] = {}
-    for node, reason in without_kernel(model, placed):
+    for node, reason in without_kernel(model, placed) if provider.on_cuda else on_cpu:
         reasons.setdefault(f"{node.op_type} ({reason})", []).append(node.name or "without a name")
     if not reasons:
         return
@@ -123,11 +127,12 @@ def warn_of_cpu_nodes(model: onnx.ModelProto, placed: Sequence[NodeAssignment]) 
     listed = "; ".join(f"{reason}: {_enumerate(names)}" for reason, names in reasons.items())
     message = (
         f"{count} of {len(placed)} nodes of {model.graph.name!r} run on the CPU in a session on "
-        f"CUDA, with copies to and from it: {listed}. "
-        f"Kernels are those of ONNX Runtime {KERNELS_OF}"
+        f"{provider.label}, with copies to and from it: {listed}"
     )
-    if onnxruntime.__version__ != KERNELS_OF:
-        message += f", while {onnxruntime.__version__} runs"
+    if provider.on_cuda:
+        message += f". Kernels are those of ONNX Runtime {KERNELS_OF}"
+        if onnxruntime.__version__ != KERNELS_OF:
+            message += f", while {onnxruntime.__version__} runs"
     told_warnings.add((PlacementWarning, message))
     warnings.warn(message, PlacementWarning, stacklevel=3)
 

@@ -5,35 +5,50 @@ import ctypes
 import functools
 import importlib.util
 import io
+import json
 import re
+import tempfile
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ortmeter.child import Child, ChildError, output_of
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
+from ortmeter.runtime import plugins
 
 __all__ = ["Provider", "probe_providers", "resolve_provider", "usable_providers"]
 
 _EXECUTION_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_NAME = re.compile(r"([a-z][a-z0-9-]*)(?::(\d+))?(?:=(.+))?")
+_CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
+# Where it failed in its own source: /folder/file.h:563 void Class::function(int) const
+_PLACE = re.compile(r"/\S+\.\w+:\d+ [^\n]*?\)(?: const|::<lambda\(\)>)?(?: \[with .*?\])? ")
+_THREADS = "num_of_threads"
 _PROBE_TIMEOUT_S = 120
 _PROBE = """<ir_version: 10, opset_import: ["": 21]>
 probe (float[n, n] X) => (float[n, n] Y) { Y = MatMul(X, X) }"""
 
 #: Why CUDA does not work where the wheel has nothing for it.
 NO_CUDA = "the onnxruntime installed is the CPU wheel, which has no CUDA provider"
+#: What the providers are that were asked for by name and work, beside those of the wheels.
+described: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
 class Provider:
-    """An execution provider and the index of its device.
+    """An execution provider, the index of its device, and the library that has it.
 
     Parameters
     ----------
-    name : {"cpu", "cuda"}
-        Short name, also the device type of ONNX Runtime and torch.
+    name : str
+        Short name, in lower case: ``cpu``, ``cuda``, or another of ONNX Runtime, ``webgpu``.
     index : int
         Index of the device, 0 on CPU.
+    library : str
+        File of a plugin. Empty, the provider is in the wheel of ONNX Runtime, or in the package
+        ``onnxruntime-ep-<name>``.
 
     Examples
     --------
@@ -45,35 +60,137 @@ class Provider:
 
     name: str
     index: int = 0
+    library: str = field(default="", repr=False)
 
     @classmethod
     def parse(cls, text: str) -> "Provider":
-        """Read ``cpu``, ``cuda`` or ``cuda:1``.
+        """Read ``NAME[:index][=LIBRARY]``: ``cpu``, ``cuda:1``, ``webgpu=libwebgpu.so``.
 
         Raises
         ------
         InvalidArgumentError
-            Anything else.
+            Anything else, or a name that ONNX Runtime does not have.
         """
-        match = re.fullmatch(r"(cpu|cuda(?::(\d+))?)", text) if isinstance(text, str) else None
-        if match is None:
+        match = _NAME.fullmatch(text) if isinstance(text, str) else None
+        name, index, library = match.groups(default="") if match else ("", "", "")
+        if not (library or _is_known(name)) or (name == "cpu" and text != name):
             raise InvalidArgumentError(
-                f"provider={text!r} is not known. Accepted: auto, cpu, cuda, cuda:1 (device index)"
+                f"provider={text!r} is not known. Accepted: auto, cpu, cuda, cuda:1 (device "
+                "index), another one of ONNX Runtime, or NAME=LIBRARY (the file of a plugin)"
             )
-        return cls(text.partition(":")[0], int(match[2] or 0))
+        return cls(name, int(index or 0), library and str(Path(library).absolute()))
 
     @property
     def execution_provider(self) -> str:
         """Name of the provider in ONNX Runtime."""
-        return _EXECUTION_PROVIDERS[self.name]
+        if self.name in _EXECUTION_PROVIDERS:
+            return _EXECUTION_PROVIDERS[self.name]
+        import onnxruntime
+
+        return plugins.full_name(self.name, onnxruntime.get_all_providers()) or self.device.ep_name
+
+    @property
+    def device(self) -> Any:
+        """What ONNX Runtime lists of its device, None for a provider that it knows by name only."""
+        return None if self.is_cpu else plugins.find_device(self.name, self.index, self.library)
+
+    @property
+    def file(self) -> str:
+        """Its own library, empty without one; CUDA refuses by itself what it does not know."""
+        if self.device is not None:
+            return plugins.library_of(self.device)
+        if self.is_cpu or self.on_cuda:
+            return ""
+        import onnxruntime
+
+        folder = Path(onnxruntime.__file__).with_name("capi")
+        return str(next(folder.glob(f"*onnxruntime_providers_{self.name}.*"), ""))
+
+    @property
+    def threads(self) -> str:
+        """Its own option for the number of threads, empty where none is known."""
+        return _THREADS if self.file and not plugins.unread(self.file, [_THREADS]) else ""
+
+    def given_to(self, options: Any, asked: Mapping[str, Any]) -> list[Any] | None:
+        """Add the provider to the options of a session, or return what it takes beside them."""
+        texts = {name: str(value) for name, value in asked.items()}
+        if self.file and (unread := plugins.unread(self.file, texts)):
+            raise InvalidArgumentError(
+                f"provider option {unread!r} is not read by {self.file}, which would ignore it"
+            )
+        if self.device is not None:
+            options.add_provider_for_devices([self.device], texts)
+            return None
+        return [(self.execution_provider, {**self.options, **texts})]
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What chooses its device in the wheel."""
+        return {"device_id": str(self.index)} if self.on_cuda or self.index else {}
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is the one that every session has, without options of its own."""
+        return self.name == "cpu"
+
+    @property
+    def memory(self) -> Any:
+        """What ONNX Runtime allocates on its device with, None where memory has a name."""
+        if self.device is None:
+            return None
+        import onnxruntime
+
+        return self.device.memory_info(onnxruntime.OrtDeviceMemoryType.DEFAULT)
+
+    @property
+    def is_software(self) -> bool:
+        """Whether a driver that computes on the CPU stands for a device with its own memory."""
+        return self.memory is not None and self.device.device.type.name == "CPU"
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether its tensors are in the memory of CUDA, which torch shares."""
+        return self.name == "cuda"
+
+    @property
+    def allocation(self) -> dict[str, Any]:
+        """What ONNX Runtime takes to allocate in its memory, nothing for that of the host."""
+        if self.memory is not None:
+            return {"memory_info": self.memory}
+        return {"device_type": "cuda", "device_id": self.index} if self.on_cuda else {}
 
     @property
     def label(self) -> str:
-        """Name for titles, ``CPU`` or ``CUDA``."""
-        return str(self).upper()
+        """Name for titles, ``CPU`` or ``CUDA``; a GPU that a driver computes is ``software``."""
+        return f"{'software ' * self.is_software}{self.place.upper()}"
+
+    @property
+    def place(self) -> str:
+        """Its name and device, ``cuda:1``, without the library."""
+        return f"{self.name}:{self.index}" if self.index else self.name
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.index}" if self.index else self.name
+        return f"{self.place}={self.library}" if self.library else self.place
+
+
+def _is_known(name: str) -> bool:
+    """Whether ONNX Runtime has a provider of this name, or a package is installed for it."""
+    if name in _EXECUTION_PROVIDERS or importlib.util.find_spec("onnxruntime") is None:
+        return name in _EXECUTION_PROVIDERS
+    import onnxruntime
+
+    return plugins.offers(name, onnxruntime.get_all_providers())
+
+
+def _absent(provider: Provider) -> str:
+    """Return why there is nothing to try: neither the wheel, nor a package, has this provider."""
+    import onnxruntime
+
+    wheel = onnxruntime.get_available_providers()
+    if provider.library or plugins.offers(provider.name, wheel):
+        return ""
+    package = f"the package onnxruntime-ep-{provider.name} is not installed"
+    return NO_CUDA if provider.on_cuda else f"onnxruntime has {', '.join(wheel)}, and {package}"
 
 
 @functools.cache
@@ -94,7 +211,7 @@ def probe_providers() -> dict[str, str]:
     if importlib.util.find_spec("onnxruntime") is None:
         reason = 'onnxruntime is not installed: pip install "ortmeter[cpu]" or "ortmeter[gpu]"'
         return dict.fromkeys(_EXECUTION_PROVIDERS, reason)
-    return {"cpu": "", "cuda": _probe_cuda() if _is_built_for_cuda() else NO_CUDA}
+    return {"cpu": "", "cuda": _probe("cuda")[0] if _is_built_for_cuda() else NO_CUDA}
 
 
 def usable_providers() -> tuple[str, ...]:
@@ -114,17 +231,19 @@ def resolve_provider(provider: str | Provider) -> Provider:
     Parameters
     ----------
     provider : str or Provider
-        ``auto``, ``cpu``, ``cuda`` or ``cuda:1``. ``auto`` is CUDA if it works, and the CPU on a
-        machine without a GPU, or with the CPU wheel: a warning tells then that there is a GPU. A
-        `Provider` is returned as it is.
+        ``auto``, or ``NAME[:index][=LIBRARY]``: ``cpu``, ``cuda:1``, ``webgpu``. ``auto`` is CUDA
+        if it works, and the CPU on a machine without a GPU, or with the CPU wheel: a warning tells
+        then that there is a GPU. Any other name of ONNX Runtime is looked for in its wheel, then
+        in the package ``onnxruntime-ep-NAME``; with a file, in that plugin, whose code runs. It is
+        tried in a child process first. A `Provider` is returned as it is.
 
     Raises
     ------
     InvalidArgumentError
         The name is not known.
     ProviderUnavailableError
-        CUDA does not work, and was requested, or the GPU wheel is installed and ``nvidia-smi -L``
-        lists a GPU; the message gives the reason.
+        The provider does not work, and was requested, or the GPU wheel is installed and
+        ``nvidia-smi -L`` lists a GPU; the message gives the reason.
 
     Examples
     --------
@@ -135,8 +254,17 @@ def resolve_provider(provider: str | Provider) -> Provider:
         return provider
     is_auto = isinstance(provider, str) and provider == "auto"
     asked = Provider.parse("cuda" if is_auto else provider)
+    if asked.library or asked.name not in _EXECUTION_PROVIDERS:
+        reason, what = (absent, "") if (absent := _absent(asked)) else _found(str(asked))
+        if reason:
+            raise ProviderUnavailableError(
+                f"provider={provider!r} does not work here: {reason.rstrip('.')}. "
+                "To run on the CPU: --provider cpu"
+            )
+        described[asked.place] = what
+        return asked
     # The probe costs a child process: whoever asks for the CPU does not need it.
-    if asked.name == "cpu" or not (reason := probe_providers()[asked.name]):
+    if asked.is_cpu or not (reason := probe_providers()[asked.name]):
         return asked
     if is_auto and (reason == NO_CUDA or probe_providers()["cpu"] or not _lists_gpu()):
         _warn_of_cpu_wheel(reason)
@@ -213,56 +341,92 @@ def _is_built_for_cuda() -> bool:
     return any(any(folder.glob("capi/*onnxruntime_providers_cuda*")) for folder in folders)
 
 
-def _probe_cuda() -> str:
-    """Return why CUDA does not work, nothing when it does.
+def _probe(provider: str) -> tuple[str, str]:
+    """Return why a provider does not work, nothing when it does, and what it is then.
 
     ``get_available_providers`` describes the wheel and a session that asks for CUDA is created on
     CPU without an error, so the only truth is a session which may not fall back. It runs in a child
     process because a failed attempt writes to file descriptor 2 and a broken driver may abort.
     """
-    missing, said = "", ""
+    missing, said, description = "", "", ""
     try:
         with Child(patience_s=_PROBE_TIMEOUT_S) as child:
             try:
-                missing, reason = child.ask(_try_cuda)
+                missing, reason, description = child.ask(_try, provider=provider)
             finally:
                 said = child.errors()
     except ChildError as error:
         died = f"the probe died with exit code {error.code}"
         reason = f"the probe did not answer ({error})" if error.code is None else died
-    # The cause is in what the libraries wrote, the exception only says that CUDA did not start.
+    # The cause is in what the libraries wrote, the exception only says that it did not start.
     refused = re.search(r"Failed to load library .* with error: (.*)", said)
-    return reason and (missing or (refused[1].strip() if refused else reason))
+    return reason and (missing or (refused[1].strip() if refused else reason)), description
 
 
-def _try_cuda() -> tuple[str, str]:
-    """Return the libraries that are missing, and why CUDA does not work: the child's part."""
+_found = functools.cache(_probe)
+
+
+def _try(provider: str) -> tuple[str, str, str]:
+    """Return the libraries that are missing, why it does not work, what it is: the child's part."""
     missing = ""
     try:
-        import onnxruntime
+        asked = Provider.parse(provider)
+        if absent := _absent(asked):
+            return "", absent, ""
+        if asked.on_cuda:
+            missing = load_cuda_libraries()
+        reason = _run_product(asked)
+        return missing, reason, "" if reason else _describe(asked)
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong, it is not usable
+        return missing, reason_of(error), ""
 
-        if _EXECUTION_PROVIDERS["cuda"] not in onnxruntime.get_available_providers():
-            return "", NO_CUDA
-        missing = load_cuda_libraries()
-        return missing, _run_product()
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong, CUDA is not usable
-        return missing, f"{type(error).__name__}: {error}"
+
+def reason_of(cause: Exception) -> str:
+    """Message of ONNX Runtime without its codes and the places in its source."""
+    return _PLACE.sub("", _CODE.sub("", str(cause))).strip()
 
 
-def _run_product() -> str:
-    """Return why a session does not multiply two matrices on CUDA, nothing when it does."""
+def _describe(provider: Provider) -> str:
+    """Describe what runs: package or wheel, library as its bytes tell it, device, threads."""
+    import hashlib
+
+    import onnxruntime
+
+    told = f"{onnxruntime.package_name} {onnxruntime.__version__}"
+    if provider.device is not None:
+        package = "" if provider.library else plugins.package_of(provider.name)
+        digest = hashlib.sha256(Path(provider.file).read_bytes()).hexdigest()[:16]
+        hardware, adapter = provider.device.device, "a software adapter on the "
+        told = f"{package} ({Path(provider.file).name}, sha256 {digest}) on ".lstrip()
+        told += f"{adapter * provider.is_software}{hardware.type.name} of {hardware.vendor}"
+    return told if provider.threads else f"{told}, whose number of threads is not controlled"
+
+
+def _run_product(provider: Provider) -> str:
+    """Return why a session does not multiply two matrices on a provider, nothing when it does."""
     import numpy as np
     import onnx.parser
     import onnxruntime
 
-    name = _EXECUTION_PROVIDERS["cuda"]
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    options.enable_profiling = True
     model = onnx.parser.parse_model(_PROBE).SerializeToString()
-    session = onnxruntime.InferenceSession(model, options, providers=[name], enable_fallback=0)
-    (got,) = session.run(None, {"X": np.full((2, 2), 3, dtype=np.float32)})
-    if session.get_providers()[0] != name:
-        return f"the session runs on {session.get_providers()[0]}"
+    with tempfile.TemporaryDirectory() as folder:
+        options.profile_file_prefix = f"{folder}/probe"
+        session = onnxruntime.InferenceSession(
+            model, options, providers=provider.given_to(options, {}), enable_fallback=0
+        )
+        (got,) = session.run(None, {"X": np.full((2, 2), 3, dtype=np.float32)})
+        ran_on = _ran_on(session.end_profiling())
+    if set(ran_on) != {provider.execution_provider}:
+        return f"the session runs on {', '.join(ran_on) or 'nothing'}"
     if not (got == 18).all():  # noqa: PLR2004
-        return f"a product of two matrices is wrong on CUDA: {got.tolist()}"
+        return f"a product of two matrices is wrong on {provider.label}: {got.tolist()}"
     return ""
+
+
+def _ran_on(profile: str) -> list[str]:
+    """List the providers of the nodes of a profile: what a session lists first may run none."""
+    events = json.loads(Path(profile).read_text(encoding="utf-8"))
+    return list({event["args"]["provider"]: 0 for event in events if event.get("cat") == "Node"})

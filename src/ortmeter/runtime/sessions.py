@@ -1,7 +1,6 @@
 """Create inference sessions that run on the requested provider."""
 
 import os
-import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from ortmeter.runtime.loading import (
     read_without_external_data,
 )
 from ortmeter.runtime.placement import node_assignment, warn_of_cpu_nodes
-from ortmeter.runtime.providers import Provider, load_cuda_libraries, resolve_provider
+from ortmeter.runtime.providers import Provider, load_cuda_libraries, reason_of, resolve_provider
 from ortmeter.runtime.settings import (
     SPINNING,
     apply_config,
@@ -153,17 +152,21 @@ def make_session(
     for library in custom_ops:
         _register(library, options)
     source = _source(model)
-    asked = {"use_tf32": int(tf32), **(provider_options or {})}
+    asked: dict[str, Any] = {"use_tf32": int(tf32)} if resolved.on_cuda else {}
+    if threads and resolved.threads:  # the threads of a session are those of its nodes on the CPU
+        asked[resolved.threads] = threads
+    asked |= provider_options or {}
     session = _create(source, options, resolved, asked, stream=stream)
-    got = session.get_providers()[0]
-    if got != resolved.execution_provider:
-        raise ProviderUnavailableError(
-            f"provider={str(resolved)!r} was requested but the session runs on {got}"
-        )
-    if resolved.name != "cpu":
-        placed = node_assignment(session)
-        if any(node.provider != got for node in placed):
-            warn_of_cpu_nodes(read_without_external_data(source), placed)
+    session.ortmeter_provider = resolved  # ONNX Runtime tells neither the library nor the device
+    if not resolved.is_cpu and (placed := node_assignment(session)):
+        elsewhere = {node.provider for node in placed} - {resolved.execution_provider}
+        if all(node.provider in elsewhere for node in placed):
+            raise ProviderUnavailableError(
+                f"provider={str(resolved)!r} was requested but it takes none of the {len(placed)} "
+                f"nodes of this model, which run on {', '.join(sorted(elsewhere))}"
+            )
+        if elsewhere:
+            warn_of_cpu_nodes(read_without_external_data(source), placed, resolved)
     return session
 
 
@@ -172,7 +175,7 @@ def session_provider(session: "onnxruntime.InferenceSession") -> Provider:
     first = session.get_providers()[0]
     name = first.removesuffix("ExecutionProvider").lower()
     options = session.get_provider_options().get(first, {})
-    return Provider(name, int(options.get("device_id", 0)))
+    return getattr(session, "ortmeter_provider", Provider(name, int(options.get("device_id", 0))))
 
 
 def optimized_model(
@@ -316,21 +319,19 @@ def _create(
 ) -> Any:
     import onnxruntime
 
-    providers: list[Any] = ["CPUExecutionProvider"]
-    if provider.name == "cuda":
+    if provider.on_cuda:
         load_cuda_libraries()
-        cuda_options = {"device_id": str(provider.index)}
-        cuda_options |= {name: str(value) for name, value in asked.items()}
-        if stream is not None:
-            cuda_options["user_compute_stream"] = str(stream)
-        providers.insert(0, (provider.execution_provider, cuda_options))
+        asked = asked if stream is None else {**asked, "user_compute_stream": stream}
+    providers = [] if provider.is_cpu else provider.given_to(options, asked)
+    if providers is not None:  # what it does not run is for the CPU
+        providers.append("CPUExecutionProvider")
     try:
         # With the fallback, ONNX Runtime prints the reason of a failure and runs on the CPU.
         return onnxruntime.InferenceSession(source, options, providers=providers, enable_fallback=0)
     except Exception as cause:
         refuse_full_disk(Path(options.optimized_model_filepath))
         # Those of ONNX Runtime derive from neither: the provider refuses its device or an option.
-        unavailable = provider.name != "cpu" and isinstance(cause, ValueError | RuntimeError)
+        unavailable = not provider.is_cpu and isinstance(cause, ValueError | RuntimeError)
         error = ProviderUnavailableError if unavailable else ModelError
         raise error(
             f"ONNX Runtime {onnxruntime.__version__} refuses this model on {provider}: "
@@ -368,13 +369,3 @@ def _source(model: ModelLike) -> str | bytes:
             "This model exceeds 2 GiB, the limit of a protobuf message. Accepted: the path of a "
             "model saved with external data (onnx.save_model(..., save_as_external_data=True))"
         ) from cause
-
-
-_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
-# Where it failed in its own source: /folder/file.h:563 void Class::function(int) const
-_PLACE = re.compile(r"/\S+\.\w+:\d+ [^\n]*?\)(?: const)?(?: \[with .*?\])? ")
-
-
-def reason_of(cause: Exception) -> str:
-    """Message of ONNX Runtime without its codes and the places in its source."""
-    return _PLACE.sub("", _CODE.sub("", str(cause)))

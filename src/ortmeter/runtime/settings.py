@@ -164,7 +164,7 @@ def _checked(what: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[
 
 def refuse_options_of_cpu(names: Collection[str], providers: Iterable[Provider]) -> None:
     """Refuse options of a provider that no session would read."""
-    if names and all(provider.name == "cpu" for provider in providers):
+    if names and all(provider.is_cpu for provider in providers):
         raise InvalidArgumentError(
             f"provider options {', '.join(names)} given for the CPU, which has none. Accepted: "
             "provider='cuda', or session_options and session_config"

@@ -317,7 +317,7 @@ def record(
     labels = {name: args.label(name) for name, _ in args if name != "record"}
     return Record(
         page=page,
-        configuration={**labels, "provider": str(provider)},
+        configuration={**labels, "provider": provider.place},
         environment=environment(),
         date=dt.datetime.now(dt.UTC).replace(microsecond=0),
         data=data,

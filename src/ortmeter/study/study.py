@@ -105,7 +105,7 @@ class Study:
             page,
             description=title,
             **params,
-            provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
+            provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1, webgpu, auto"),
             record=Param(False, env="ORTMETER_RECORD", help="keep the samples for other builds"),
         )
         self.page = page
@@ -153,7 +153,7 @@ class Study:
             Whether there is one.
         """
         records = [] if self.args.record else load_records(self.page)
-        mine = [past for past in records if past.configuration["provider"] == str(self.provider)]
+        mine = [past for past in records if past.configuration["provider"] == self.provider.place]
         if mine:
             self._here = self._recalled = max(mine, key=lambda past: past.date)
         return bool(mine)

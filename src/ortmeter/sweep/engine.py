@@ -170,7 +170,7 @@ def needs(task: Task) -> dict[str, float]:
     """
     provider = task.options.get("provider", "auto")
     device = Provider.parse("cpu" if provider == "auto" else provider)
-    name = "cpu" if device.name == "cpu" else f"{device.name}:{device.index}"
+    name = "cpu" if device.is_cpu else f"{device.name}:{device.index}"
     counts = [float(n) for n in task.options.get("threads", "").split(",") if n.strip().isdecimal()]
     return {name: 1.0, "cores": max(counts, default=1.0) or 1.0}
 

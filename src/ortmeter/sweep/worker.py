@@ -57,7 +57,7 @@ class Machine:
 def describe_machine() -> Machine:
     own = _environment()
     devices = ["cpu"]
-    if own.providers.get("cuda") == "usable":
+    if own.providers.get("cuda", "").startswith("usable"):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         count = len(own.gpus) if visible is None else len(visible.split(","))
         devices += [f"cuda:{i}" for i in range(max(count, 1))]

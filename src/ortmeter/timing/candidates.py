@@ -144,7 +144,7 @@ def model_variants(
     variants = {}
     for values in itertools.product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
-        if chosen[_PROVIDER].name == "cpu":  # it has no options: combinations of them are the same
+        if chosen[_PROVIDER].is_cpu:  # it has no options: combinations of them are the same
             chosen = {axis: v for axis, v in chosen.items() if axis[0] != "provider_options"}
         shown = (axis for axis in varying if axis in chosen)
         name = ", ".join(

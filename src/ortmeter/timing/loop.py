@@ -113,8 +113,7 @@ def collector_off() -> Iterator[None]:
 
 def _synchronized(function: _Function, sync: str | None) -> _Function:
     """Add to a function a wait for a device of torch; the CPU needs none."""
-    device = Provider("cpu") if sync is None else Provider.parse(sync)
-    if device.name == "cpu":
+    if sync is None or not (device := Provider.parse(sync)).on_cuda:
         return function
     torch = import_optional("torch", "torch")
 

@@ -162,7 +162,7 @@ def _reader(provider: Provider) -> Callable[[], float]:
     """Return what reads the memory, in MiB."""
 
     def read() -> float:
-        if provider.name == "cuda":
+        if provider.on_cuda:
             used = used_memory(provider)
         else:
             resident = resident_memory()

@@ -106,7 +106,7 @@ def shorter_starts(variant: SessionSpec, folder: Path) -> dict[str, SessionSpec]
     if level_of(variant) != _NONE:
         starts["no optimization"] = _replace(variant, optimization=_NONE)
         starts[_SAVED] = _save(variant, folder / "optimized.onnx")
-        if variant.settings["provider"].name == "cpu" and not _is_beside(variant):
+        if variant.settings["provider"].is_cpu and not _is_beside(variant):
             config = {"session.save_model_format": "ORT"}
             starts["ORT format"] = _save(variant, folder / "optimized.ort", config)
     outside = dataclasses.replace(variant, model=_move_weights(variant, folder / "external.onnx"))

@@ -265,7 +265,7 @@ def _phases(variant: SessionSpec) -> Iterator[tuple[str, Phase]]:
     with _watched() as seen:
         import_optional("onnxruntime", "cpu", "gpu")  # what is timed
 
-        if variant.settings["provider"].name == "cuda":
+        if variant.settings["provider"].on_cuda:
             load_cuda_libraries()
     yield IMPORT, seen[0]
     if "session_config" in variant.settings or variant.run_config:

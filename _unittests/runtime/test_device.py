@@ -1,0 +1,296 @@
+"""What runs on a real device, which is not the host: WebGPU. `make test-device` runs this."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import ortmeter
+from ortmeter.errors import FeedError, InvalidArgumentError, ProviderUnavailableError
+from ortmeter.evaluator import Evaluator
+from ortmeter.machine.environment import environment
+from ortmeter.runtime.arrays import device_of
+from ortmeter.runtime.iobinding import BoundSession, run_session
+from ortmeter.runtime.ortvalues import EXPORTS, to_ortvalue
+from ortmeter.runtime.placement import PlacementWarning, node_assignment
+from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.runtime.sessions import make_session, session_provider
+
+pytestmark = pytest.mark.device
+
+WEBGPU = Provider("webgpu")
+HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+MATMUL = f"{HEADER} g (float[n, k] X, float[k, 3] Y) => (float[n, 3] Z) {{ Z = MatMul(X, Y) }}"
+CHAIN = " ".join(f"Y{i + 1} = MatMul(Y{i}, Y{i})" for i in range(24))
+LONG = f"{HEADER} g (float[n, n] Y0) => (float[n, n] Y24) {{ {CHAIN} }}"
+# Det has a kernel on the CPU alone.
+PARTIAL = f"""{HEADER} g (float[n, n] X) => (float D, float[n, n] Y)
+{{ [product] Y = MatMul(X, X) [det] D = Det(X) }}"""
+
+
+def feeds(n=5, k=4, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = {"X": (n, k), "Y": (k, 3)}
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def test_a_bound_run_computes_what_numpy_computes():
+    arrays = feeds(64, 32)
+    session = make_session(MATMUL, provider="webgpu")
+    assert session_provider(session) == WEBGPU
+    with BoundSession(session, arrays) as bound:
+        for seed in (0, 1):
+            arrays = feeds(64 + seed, 32, seed)  # another shape
+            for name, array in arrays.items():
+                bound.update(name, array)
+            bound.run()
+            expected = arrays["X"].astype(np.float64) @ arrays["Y"].astype(np.float64)
+            np.testing.assert_allclose(bound.outputs()["Z"], expected, atol=1e-4)
+            assert torch.equal(bound.outputs("torch")["Z"], torch.tensor(bound.outputs()["Z"]))
+            assert device_of(bound.outputs("ortvalue")["Z"]) not in {"cpu", "cuda"}
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.arange(6).reshape(2, 3),
+        np.array([True, False]),
+        np.float16([1, 2]),
+        np.array([1, 2], ml_dtypes.bfloat16),
+        np.uint8([1, 2, 3]),
+        np.array(3.0, np.float32),
+        np.zeros((0, 3), np.float32),
+        np.arange(6, dtype=np.float32)[::2],
+    ],
+    ids=lambda a: f"{a.dtype}{a.shape}",
+)
+def test_arrays_go_there_and_back(array):
+    value = to_ortvalue(array, WEBGPU)
+    assert device_of(value) != "cpu"
+    assert to_ortvalue(value, WEBGPU) is value
+    got = EXPORTS["numpy"](value)
+    assert got.dtype == array.dtype
+    np.testing.assert_array_equal(got.astype(float), array.astype(float))
+    with pytest.raises(InvalidArgumentError, match="while the session runs on cpu"):
+        to_ortvalue(value, Provider("cpu"))
+
+
+def test_outputs_of_a_session_are_inputs_of_another():
+    arrays = feeds()
+    product = make_session(MATMUL, provider="webgpu")
+    absolute = make_session(
+        f"{HEADER} g (float[n, m] X) => (float[n, m] Y) {{ Y = Abs(X) }}", provider="webgpu"
+    )
+    with BoundSession(product, arrays) as first:
+        first.run()
+        with BoundSession(absolute, {"X": first.outputs("ortvalue")["Z"]}) as second:
+            second.run()
+            np.testing.assert_array_equal(second.outputs()["Y"], np.abs(first.outputs()["Z"]))
+        on_cpu = make_session(MATMUL, provider="cpu")
+        with pytest.raises(FeedError, match="while the session runs on cpu"):
+            BoundSession(on_cpu, {**arrays, "X": first.outputs("ortvalue")["Z"]})
+
+
+def seconds(function):
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def test_a_run_ends_when_its_outputs_are_ready():
+    """ONNX Runtime returns at once: without the fence, the time would be that of a submission."""
+    x = np.full((128, 128), 1 / 128, np.float32)
+    session = make_session(LONG, provider="webgpu")
+    with BoundSession(session, {"Y0": x}) as bound:
+        bound.run()
+        whole, fenced, submitted, left = [], [], [], []
+        for _ in range(4):  # in turn: a driver in software shares the cores with what else runs
+            whole.append(seconds(lambda: session.run(None, {"Y0": x})))
+            fenced.append(seconds(bound.run))
+            submitted.append(seconds(lambda: session.run_with_iobinding(bound._binding)))
+            left.append(seconds(bound._fence.numpy))
+    assert min(submitted) < 0.1 * min(whole)
+    assert min(left) > 0.3 * min(whole)
+    assert 0.3 < min(fenced) / min(whole) < 3
+
+
+def test_nodes_that_run_elsewhere_are_counted():
+    x = np.eye(3, dtype=np.float32) * 2
+    with pytest.warns(
+        PlacementWarning, match="1 of 2 nodes.* software WEBGPU.*Det .not taken.: det"
+    ):
+        session = make_session(PARTIAL, provider="webgpu")
+    assert {node.op_type: node.provider for node in node_assignment(session)} == {
+        "MatMul": "WebGpuExecutionProvider",
+        "Det": "CPUExecutionProvider",
+    }
+    got = run_session(session, {"X": x})
+    np.testing.assert_allclose(got["D"], 8)
+    np.testing.assert_allclose(got["Y"], x @ x)
+
+
+def test_a_session_that_runs_nothing_there_is_refused():
+    """ONNX Runtime lists WebGPU first all the same."""
+    text = f"{HEADER} g (float[n, n] X) => (float D) {{ D = Det(X) }}"
+    with pytest.raises(ProviderUnavailableError, match="none of the 1 nodes.*CPUExecution"):
+        make_session(text, provider="webgpu")
+
+
+def test_a_profile_has_the_nodes_of_the_device():
+    arrays = feeds(64, 32)
+    found = ortmeter.profile(MATMUL, arrays, provider="webgpu", repeat=3)
+    assert set(found.by_node()["provider"]) == {"WebGpuExecutionProvider"}
+
+
+def test_the_evaluator_takes_the_next_source_for_what_the_device_does_not_run():
+    evaluator = Evaluator(PARTIAL, sources=("ort", "reference"), device="webgpu")
+    x = np.eye(3, dtype=np.float32) * 2
+    found = dict(zip(evaluator.output_names, evaluator.run(None, {"X": x}), strict=True))
+    np.testing.assert_allclose(found["D"], 8)
+    np.testing.assert_allclose(found["Y"], x @ x)
+    assert evaluator.assignment["source"].tolist() == ["ort", "reference"]
+
+
+def test_max_diff_reads_the_device():
+    arrays = feeds(64, 32)
+    with BoundSession(make_session(MATMUL, provider="webgpu"), arrays) as bound:
+        bound.run()
+        got = bound.outputs("ortvalue")["Z"]
+        expected = run_session(make_session(MATMUL, provider="cpu"), arrays)["Z"]
+        found = ortmeter.max_diff(expected, got)
+    assert found.abs < 1e-4
+    assert ortmeter.max_diff(expected + 1, got).abs > 0.9
+
+
+def test_processes_measure_the_device():
+    candidates = {
+        name: ortmeter.session_candidate(LONG, {"Y0": np.eye(128, dtype=np.float32)}, provider=name)
+        for name in ("cpu", "webgpu")
+    }
+    found = ortmeter.measure(candidates, repeat=3, processes=2, precision=None)
+    assert found["webgpu"].median > 1e-3
+
+
+def test_the_environment_names_what_ran():
+    told = environment().providers["webgpu"]
+    assert told.startswith("usable: onnxruntime-ep-webgpu 0.4.0 (lib")
+    assert "sha256" in told
+    assert "on a software adapter on the CPU of " in told
+    assert environment().packages["onnxruntime-ep-webgpu"] == "0.4.0"
+    assert resolve_provider("webgpu").label == "software WEBGPU"
+
+
+def test_another_device_is_not_there():
+    with pytest.raises(ProviderUnavailableError, match="offers 1 of the devices here"):
+        resolve_provider("webgpu:7")
+
+
+RESOLVE = """
+from ortmeter.runtime.providers import resolve_provider
+try:
+    resolve_provider("webgpu")
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER", "0", "a software adapter is not allowed without "),
+        ("VK_ICD_FILENAMES", "/nowhere", "Failed to get a WebGPU adapter: No supported adapters."),
+    ],
+)
+def test_the_probe_says_what_a_device_lacks(variable, value, told):
+    done = subprocess.run(
+        [sys.executable, "-c", RESOLVE],
+        env={**os.environ, variable: value},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert told in done.stdout
+
+
+def test_a_library_is_registered_once_whatever_names_it(tmp_path):
+    """ONNX Runtime aborts at exit otherwise."""
+    (tmp_path / "link.so").symlink_to(resolve_provider("webgpu").file)
+    made = "; ".join(
+        f"session = make_session({MATMUL!r}, provider={name!r})"
+        for name in ("webgpu", f"webgpu={tmp_path}/link.so")
+    )
+    ends = "print(session.ortmeter_provider)"
+    code = f"from ortmeter.runtime.sessions import make_session; {made}; {ends}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"webgpu={tmp_path}/link.so"
+
+
+def test_an_unknown_option_is_refused():
+    with pytest.raises(InvalidArgumentError, match="'preferedLayout' is not read by"):
+        make_session(MATMUL, provider="webgpu", provider_options={"preferedLayout": "NHWC"})
+    make_session(MATMUL, provider="webgpu", provider_options={"preferredLayout": "NHWC"})
+
+
+def test_a_page_says_that_its_device_is_software(tmp_path):
+    page = Path(__file__).parents[2] / "_doc/examples/performance/plot_op_gemm2_cuda.py"
+    done = subprocess.run(
+        [sys.executable, page, "--provider", "webgpu"],
+        env={**os.environ, "ORTMETER_FAST": "1", "MPLBACKEND": "agg", "TMPDIR": str(tmp_path)},
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "float32 on software WEBGPU" in done.stdout
+    assert "onnxruntime-ep-webgpu 0.4.0" in done.stdout
+    assert " on WEBGPU" not in done.stdout
+
+
+PENDING = f"""
+import os, sys, time
+import numpy as np
+from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.sessions import make_session
+session = make_session({LONG!r}, provider="webgpu")
+bound = BoundSession(session, {{"Y0": np.full((128, 128), 1 / 128, np.float32)}})
+bound.run()
+print("ready", flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", ["", "session.run_with_iobinding(bound._binding)", "raise OSError"])
+def test_a_process_ends_without_a_crash(end):
+    done = subprocess.run(
+        [sys.executable, "-c", f"{PENDING}{end}\n"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == (1 if "raise" in end else 0), done.stderr
+
+
+def test_an_interrupted_process_ends_without_a_crash():
+    loop = f"{PENDING}while True: bound.run()\n"
+    for wait in (0.05, 0.13, 0.21):
+        process = subprocess.Popen(
+            [sys.executable, "-c", loop], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(wait)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGINT, errors
+        assert errors.rstrip().endswith("KeyboardInterrupt")
