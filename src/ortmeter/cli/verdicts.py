@@ -153,8 +153,8 @@ def _slowest(matrix: Matrix, name: str) -> str:
     least, most = (format_seconds(value * 1e-6) for value in (medians.min(), medians.max()))
     return (
         f"{plural(len(medians), 'case')} with {name}, from {least} to {most} "
-        f"({in_words(str(medians.idxmax()))}): with another candidate, --runtime or --against torch, "
-        "they are compared."
+        f"({in_words(str(medians.idxmax()))}): with another candidate, --runtime or --against "
+        "torch, they are compared."
     )
 
 
