@@ -59,9 +59,8 @@ def test_the_answer_follows_the_samples(gemm_page):
     assert found.answer.label == "by size"
     # Each bar is over two Gemms with constant weights.
     assert [bar.value for bar in found.answer.bars] == pytest.approx([1, 3, 0.5, 1], rel=0.05)
-    changing = [claim for claim in found.claims if claim.topic == "weights that change"]
-    assert [claim.verdict for claim in changing][:2] == ["faster", "slower"]
-    assert changing[0].ratio == pytest.approx(2, rel=0.05)
+    (changing,) = (claim for claim in found.claims if "weights that change" in str(claim))
+    assert changing.verdict == "wrong"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ with the tools of ONNX Runtime, and compares four cases with float32.
 
 **Prediction.** A run lasts at least as long as its operations, and as the bytes that it reads:
 fewer bits pay where one of the two shrinks (a *roofline*). *U8S8* means activations in uint8 and
-weights in int8.
+weights in int8; *VNNI*, the instructions of a CPU that multiply them.
 
 =================  =============  ====================================  ===================
 numbers            bytes          operations on a CPU                   error of a rounding
@@ -319,12 +319,12 @@ ROUNDINGS = {HALF: (0.0002, 2), STATIC: (0.01, 2), FOUR: (0.09, 1)}  # of one, t
 
 
 def predict_numbers(data, say):
-    errors, held = data.facts["error"][list(data.results)[1]], Finding(())
+    name, held = list(data.results)[1], Finding(())
     for way, (rounding, count) in ROUNDINGS.items():
-        error, expected = errors[way], rounding * math.sqrt(count * LAYERS)
+        error, expected = data.facts["error"][name, way], rounding * math.sqrt(count * LAYERS)
         told = f"{SHOWN[way]}: {100 * error:.2g}% for {100 * expected:.2g}%"
         held &= Finding((expected / 2 <= error <= 2 * expected,), told)
-    say.predict("errors are those of the roundings, within a factor 2", held)
+    say.predict(f"errors of {name} are those of the roundings, within a factor 2", held)
     kinds = {kind for kind in data.sums["the session is"] if " or " not in kind}
     known = kinds and data.vnni is not None
     held = kinds == {"exact" if data.vnni else "saturated"} if known else None

@@ -381,7 +381,7 @@ study.conclude(conclude)
 # What to remember
 # ----------------
 #
-# * Labels need less work than distances: a library that skips what they do not need wins.
+# * Labels need less work than distances: a library may skip what they do not need.
 # * Operators that read and write whole arrays may take longer than the matrix product.
 # * There is nothing to set: the answer is which library to call.
 #

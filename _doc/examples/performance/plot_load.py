@@ -289,8 +289,8 @@ study.show(tails)
 # What the measurements say
 # -------------------------
 #
-# The answer compares the best batch with callers of one request each. In brackets, 99% intervals of
-# ratios of throughput.
+# The answer compares the best batch with callers of one request each. In brackets, 99% intervals,
+# unless another level follows.
 
 ADVICE = {"faster": "batch more", "slower": "call more", "negligible": "either"}
 PLACES = {DENSE: "Weights exceed the caches?", IMAGES: "Convolutions?"}

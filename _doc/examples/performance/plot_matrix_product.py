@@ -385,7 +385,7 @@ BELIEFS = {  # what should be the slower, the faster, and by how much at least
     "#2667": ("the kernels of ONNX Runtime beat those of oneDNN by 10%", ONEDNN, ORT, 1.1),
     "#3311": ("constant weights, packed beforehand, are faster", AS_INPUT, ORT, 1),
     "#27619": ("weights stored transposed are 1.25 times faster", ORT, TRANSPOSED, 1.25),
-    "#10153": ("8 bits take longer than float32", DYNAMIC, ORT, 1),
+    "#10153": ("dynamic 8 bits take longer than float32", DYNAMIC, ORT, 1),
     "#23004": ("MatMulNBits is slower than quantize_dynamic", EIGHT, DYNAMIC, 1),
 }
 

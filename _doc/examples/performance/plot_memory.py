@@ -291,7 +291,7 @@ def believe(table, say):
     say.believe("#11118", text, compare_peaks(table)[NO_PATTERN].below(1))
     ratios = {name: compare_peaks(table, name)[NO_ARENA] for name in table.index.unique("sequence")}
     lower = [ratio.below(1).outcomes[0] for ratio in ratios.values()]
-    told = f"random: {ratios['random']}; lower in {lower.count(True)} of {len(lower)} sequences"
+    told = f"random: {ratios['random']}; shown in {lower.count(True)} of {len(lower)} sequences"
     say.believe("#22271", "memory is lower without the arena", Finding(tuple(lower), told))
     text = "shrinking has no effect in Python: as much (10%) after a large batch, and once trimmed"
     both = table.assign(left=(table["trimmed"] - table["closed"]).clip(lower=0.1))  # MiB
