@@ -29,7 +29,7 @@ shrinking            ``memory.enable_memory_arena_shrinkage``, an entry of the r
 not bound            ``session.run`` instead of IOBinding: outputs are allocated outside
 ===================  ==========================================================================
 
-**You learn** whether memory that grows is a leak, and which setting lowers its peak.
+**You learn** whether memory that grows is a leak, and which setting holds less between two runs.
 """
 
 # sphinx_gallery_tags = ["speed", "memory", "IOBinding"]
@@ -149,9 +149,9 @@ def memory_plot(data):
 study.show(memory_plot)
 
 # %%
-# Each process is summarized by its peak, its last run, and what is left once the allocator of the
-# system returns what it keeps (``malloc_trim``), then once the session is closed. The first run,
-# which allocates, is left out of the time of a row.
+# Each process is summarized by the most that it holds after a run, by its last run, and by what is
+# left once the allocator of the system returns what it keeps (``malloc_trim``), then once the
+# session is closed. The first run, which allocates, is left out of the time of a row.
 
 KEYS = ["candidate", "sequence", "process"]
 
@@ -159,7 +159,7 @@ KEYS = ["candidate", "sequence", "process"]
 def summarize(data):
     """Return what each process took: a row per candidate, sequence and process."""
     runs = data.found.dropna(subset="batch")
-    taken = runs.groupby(KEYS, sort=False)[MEMORY].agg(peak="max", last="last")
+    taken = runs.groupby(KEYS, sort=False)[MEMORY].agg(most="max", last="last")
     ends = data.found[data.found["batch"].isna()].pivot(index=KEYS, columns="run", values=MEMORY)
     later = runs[runs["run"] != "0"].groupby(KEYS, sort=False)[["seconds", "batch"]].sum()
     return taken.join(ends).assign(**{"ms per row": 1e3 * later["seconds"] / later["batch"]})
@@ -171,12 +171,12 @@ def by_sequence(data, column, typical="median"):
     return found.unstack(sort=False).rename_axis("setting")
 
 
-def peaks(data):
-    """Largest memory (MiB), median of the processes"""
-    return by_sequence(data, "peak")
+def held(data):
+    """Most memory held after a run (MiB), median of the processes"""
+    return by_sequence(data, "most")
 
 
-study.show(peaks)
+study.show(held)
 
 # %%
 # What frees it?
@@ -189,7 +189,7 @@ study.show(peaks)
 def freed(data):
     """Memory of one large batch, then small ones (MiB)"""
     mib = summarize(data).xs("one large", level="sequence").groupby("candidate", sort=False)
-    return mib[["peak", "last", "trimmed", "closed"]].median().clip(lower=0).rename_axis("setting")
+    return mib[["most", "last", "trimmed", "closed"]].median().clip(lower=0).rename_axis("setting")
 
 
 study.show(freed)
@@ -214,7 +214,7 @@ study.show(row_times)
 #
 # Each process gives one number. In brackets, 99% intervals of ratios, unless another level follows.
 
-KEPT, FREED, NOTABLE = 0.9, 0.1, 1.1  # shares of the peak, and a ratio that matters
+KEPT, FREED, NOTABLE = 0.9, 0.1, 1.1  # shares of the most, and a ratio that matters
 
 
 def compare(table, column, pair, sequence="random", level=0.99):
@@ -223,17 +223,17 @@ def compare(table, column, pair, sequence="random", level=0.99):
     return estimate_ratio(*sides, level, f"{len(sides[0])} processes")
 
 
-def compare_peaks(table, sequence="random"):
-    """Return the peak of each setting over that of the defaults; the intervals hold together."""
+def compare_held(table, sequence="random"):
+    """Return what each setting holds over the defaults; the intervals hold together."""
     names = [name for name in table.index.unique("candidate") if name != DEFAULT]
     place = sequence, 1 - 0.01 / len(names)
-    return {name: compare(table, "peak", (name, DEFAULT), *place) for name in names}
+    return {name: compare(table, "most", (name, DEFAULT), *place) for name in names}
 
 
 def find_savers(table):
     """Return the settings of a session or a run that take less memory with random batches."""
-    peaks = {n: ratio for n, ratio in compare_peaks(table).items() if n != UNBOUND}
-    return {n: ratio for n, ratio in peaks.items() if ratio.below(1 / NOTABLE).verdict == "right"}
+    ratios = {n: ratio for n, ratio in compare_held(table).items() if n != UNBOUND}
+    return {n: ratio for n, ratio in ratios.items() if ratio.below(1 / NOTABLE).verdict == "right"}
 
 
 def compare_speed(table, name):
@@ -244,18 +244,20 @@ def compare_speed(table, name):
 
 
 def advise(table, say):
-    """Say which setting takes least, and what it costs."""
+    """Say which setting holds least, and what it costs: first those that are not slower."""
     savers = find_savers(table)
     if not savers:
         say.add("A setting that takes less: not shown here, measure yours with the command below.")
         return
-    best = min(savers, key=lambda name: savers[name].value)
-    given, speed = (SETTINGS | ON_CUDA)[best], compare_speed(table, best)
+    speeds = {name: compare_speed(table, name) for name in savers}
+    best = min(savers, key=lambda name: (speeds[name].verdict == "slower", savers[name].value))
+    given, speed = (SETTINGS | ON_CUDA)[best], speeds[best]
     told = " and ".join(f"{k}={value}" for group in given.values() for k, value in group.items())
     costs = {"slower": f"a row is {speed.reversed.estimate} times slower"}
     costs["undecided"] = "measure its speed with the command below"
     cost = costs.get(speed.verdict, "no slowdown is shown")
-    say.add(f"Batch sizes vary? Set {told}: a peak {savers[best].inverse} times lower, {cost}.")
+    less = savers[best].inverse
+    say.add(f"Batch sizes vary? Set {told}: runs leave {less} times less memory, {cost}.")
     say.decide("", [speed])
     say.setting(session_code(**given))
 
@@ -267,10 +269,10 @@ def predict(table, say, large, kept):
     shares = {name: 100 * max(large[name].median(), 0) for name in ("last", "trimmed", "closed")}
     text = "90% or more stays after small batches ({last:.0f}%, {trimmed:.0f}% if trimmed), closing"
     say.predict(text + " frees 90% or more ({closed:.0f}% left)", kept, **shares)
-    fixed, random = (compare_peaks(table, name)[NO_PATTERN] for name in ("fixed", "random"))
-    text = "without memory patterns, fixed and random batches have a peak 1.1 times lower or more"
+    fixed, random = (compare_held(table, name)[NO_PATTERN] for name in ("fixed", "random"))
+    text = "without memory patterns, fixed and random batches hold 1.1 times less memory or more"
     say.predict(text, fixed.below(1 / NOTABLE) & random.below(1 / NOTABLE))
-    shares = (table["trimmed"] / table["peak"]).xs("random", level="sequence")
+    shares = (table["trimmed"] / table["most"]).xs("random", level="sequence")
     shares = shares.groupby("candidate").max()[[NO_ARENA, SHRINKING]].clip(lower=0)
     told = ", ".join(f"{name}: {share:.0%} left" for name, share in shares.items())
     text = "without the arena, or when it shrinks, the system can have 90% of the memory back"
@@ -278,7 +280,7 @@ def predict(table, say, large, kept):
     slower = Speedups(compare_speed(table, name) for name in find_savers(table)).are("slower")
     say.predict("with random batches, what saves memory is slower", slower)
     twice = fixed.inverse.within(0, 2) & random.inverse.within(0, 2)
-    say.predict("memory patterns double the peak of fixed and random batches at most", twice)
+    say.predict("memory patterns double what fixed and random batches hold at most", twice)
 
 
 # %%
@@ -288,8 +290,8 @@ def predict(table, say, large, kept):
 
 def believe(table, say):
     text = "with new shapes, disabling memory patterns takes less memory"
-    say.believe("#11118", text, compare_peaks(table)[NO_PATTERN].below(1))
-    ratios = {name: compare_peaks(table, name)[NO_ARENA] for name in table.index.unique("sequence")}
+    say.believe("#11118", text, compare_held(table)[NO_PATTERN].below(1))
+    ratios = {name: compare_held(table, name)[NO_ARENA] for name in table.index.unique("sequence")}
     lower = [ratio.below(1).outcomes[0] for ratio in ratios.values()]
     told = f"random: {ratios['random']}; shown in {lower.count(True)} of {len(lower)} sequences"
     say.believe("#22271", "memory is lower without the arena", Finding(tuple(lower), told))
@@ -300,7 +302,7 @@ def believe(table, say):
     say.believe("#23339", text, last & left)
     held = Finding((), "on CUDA only")
     if "as requested" in table.index.unique("candidate"):
-        held = compare(table, "peak", (DEFAULT, "as requested")).below(1)
+        held = compare(table, "most", (DEFAULT, "as requested")).below(1)
     text = "an arena that grows as requested takes more memory, the defaults take less"
     say.believe("#14474", text, held)
 
@@ -311,16 +313,16 @@ def believe(table, say):
 def conclude(data, say):
     table = summarize(data)
     large = table.xs((DEFAULT, "one large"), level=["candidate", "sequence"])
-    large = large.div(large["peak"], axis=0)
+    large = large.div(large["most"], axis=0)
     kept = Finding(tuple((large["last"] >= KEPT) & (large["closed"] <= FREED)))
     advise(table, say)
     if kept.verdict == "right":
         say.add("Memory follows the largest batch: close the session to free it.")
     say.decide("it is kept" if large["last"].median() >= KEPT else "it is given back")
     for name, sequence in ((SHRINKING, "random"), (NO_ARENA, "fixed")):
-        if (ratio := compare_peaks(table, sequence)[name]).exceeds(NOTABLE):
+        if (ratio := compare_held(table, sequence)[name]).exceeds(NOTABLE):
             say.warn(f"With {name}, {sequence} batches take {ratio} times the default memory.")
-    say.bars("peak, random batches (MiB)", peaks(data)["random"].clip(lower=0).head())
+    say.bars("most held, random batches (MiB)", held(data)["random"].clip(lower=0).head())
     say.command("ortmeter bench model.onnx --cold --session-option enable_mem_pattern=True,False")
     predict(table, say, large, kept)
     believe(table, say)
@@ -340,7 +342,8 @@ assert not copied or np.allclose(copied.run(None, feeds)[0], results[DEFAULT][ou
 #
 # Leaks: each sequence ends. Several sessions in one process, which may share an arena. Threads,
 # which may have heaps of their own. Other allocators (jemalloc, tcmalloc, mimalloc), other systems.
-# Weights, which are there before the first run.
+# Weights, which are there before the first run. What a run takes and returns before its end: memory
+# is read after it.
 #
 # What to remember
 # ----------------
