@@ -372,7 +372,7 @@ def conclude(data, say):
         say.warn(f"On several threads, ScatterND loses additions in {wrong} of {runs} runs.")
         say.setting(session_code(threads=1))
     *_, told = compare_graphs(data.operators)
-    say.small_print(f"Optimizing changes {moved[PLAIN_GRAPH]} models; {told}.")
+    say.small_print(f"Optimizing changes {moved[PLAIN_GRAPH]} models; {told}")
     lengths = moved[[data.threads, PLAIN_GRAPH, NOT_PACKED]]
     say.bars(f"models that change their bits, of {n}", {"again": some, **lengths})
     say.command("ortmeter diff model.onnx --against unoptimized")

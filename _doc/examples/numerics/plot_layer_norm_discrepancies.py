@@ -403,7 +403,7 @@ def predict(data, say):
     short = data.distances[~data.distances["type"].str.startswith("float32")]
     ulp = float(by_pair(short, "largest")["torch"][SWAPS].max(axis=None))
     share = float(by_pair(short, "> 0", "n")["torch"][SWAPS].max(axis=None))
-    text = "in 16 bits, a swap changes {share:.2%} of the outputs at most, by {ulp:.2g} ulp at most"
+    text = "in 16 bits, kernels swapped change {share:.2%} of the outputs at most, by {ulp:.2g} ulp"
     say.predict(text, Finding((ulp <= FEW and share < RARE,)), share=share, ulp=ulp)
 
     means = by_pair(short, "mean").dropna(subset=[("session", "ort kernels")])

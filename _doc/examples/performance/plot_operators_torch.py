@@ -6,7 +6,7 @@ Where is ONNX Runtime slower than torch, operator by operator?
 
 The same models of one operator run on torch, eager, and on onnxruntime: same inputs, same threads,
 in turn, in fresh processes. A difference is claimed when two independent sets of processes show it,
-at a false discovery rate of 1% over all cases.
+at a :term:`false discovery rate` of 1% over all cases.
 
 **Prediction.** A call of a function costs less than a run of a session: below 5 µs, torch is
 faster. Out of cache, both wait for memory: most functions of one element at a time are within 5%.

@@ -316,7 +316,7 @@ def conclude(data, say):
     total, fusion, blocks = (claim.estimate for claim in compare(data))
     say.predict("the rewritten network is faster", total.within(1, np.inf))
     say.predict("fusion alone saves less than 10%", fusion.within(0, 1 / 0.9))
-    say.predict("the blocked layout pays for its copies", blocks.within(1, np.inf))
+    say.predict("over fusion, the blocked layout pays for its copies", blocks.within(1, np.inf))
     image = data.measured.speedup(ON_NOISE, REWRITTEN)
     say.claim([image.named("the blocked network on a smooth image", "on noise")])
     check = ProfileCheck(*data.check)
