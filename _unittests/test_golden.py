@@ -56,7 +56,7 @@ def change_ratio(sample):
 
 
 def change_bound(sample):
-    sample["claims"][-1]["high"] = None
+    sample["answer"][0]["high"] = None
 
 
 def change_verdict(sample):
@@ -87,12 +87,12 @@ def add_row(sample):
     ("change", "path"),
     [
         (change_ratio, "recorded.answer[0].ratio"),
-        (change_bound, "recorded.claims[5].high"),
+        (change_bound, "recorded.answer[0].high"),
         (change_verdict, "recorded.claims[0].verdict"),
         (change_place, "recorded.answer[0].place[0]"),
         (change_cell, "recorded.tables[0][14]["),
         (change_bar, "recorded.bars[1][0]"),
-        (lose_claim, "recorded.claims[5]"),
+        (lose_claim, "recorded.claims[2]"),
         (add_row, "recorded.tables[0][15]"),
     ],
 )

@@ -64,7 +64,7 @@ def conclude(page, data):
 def test_the_answer_counts_the_losses_and_begins_with_the_worst(page):
     found = conclude(page, MANY)
     assert str(found.answer).startswith("Using Worst? Measure before you upgrade from 1.0 to 1.2: ")
-    assert found.answer.warning == "Also over 1.5 times slower: Worse since 1.2."
+    assert found.answer.warning == "The next largest losses: Worse since 1.2."
     assert found.answer.label == "2 slower"
     assert [bar.value for bar in found.answer.bars] == pytest.approx([8, 4], rel=0.05)
     assert found.answer.command.endswith("--runtime 1.0,1.2")

@@ -393,6 +393,14 @@ study.conclude(conclude)
 # additions. Random operators, training, and models that run in parallel are left out. Why sums
 # differ is in :ref:`l-plot-parallelized-reduction`.
 #
+# What to remember
+# ----------------
+#
+# * Additions to the same place from several threads need one thread, or another operator.
+# * Other bits are no error: compare with float64 before you call one wrong.
+#
+# Read next: :ref:`l-plot-parallelized-reduction`.
+#
 # How this was computed
 # ---------------------
 

@@ -356,7 +356,7 @@ def spreads(data):
 
 largest = study.data.sums.groupby("candidate")["spread"].max()
 assert list(largest[largest == 0].index) == ["exact"]
-study.show(spreads)
+study.show(spreads, folded=True)
 
 # %%
 # Which tolerance should a test have?
@@ -450,6 +450,14 @@ study.conclude(conclude)
 # a library. Products of matrices, which have their own bound
 # (:func:`~ortmeter.discrepancy.bounds.matmul_error_bound`). The order that a library takes depends
 # on its version, on the instructions of the processor and on the provider.
+#
+# What to remember
+# ----------------
+#
+# * Equal bits need the same library, terms, order and number of threads.
+# * A tolerance comes from the number of terms and their type, not from one failing test.
+#
+# Read next: :ref:`l-plot-identical-runs`.
 #
 # How this was computed
 # ---------------------

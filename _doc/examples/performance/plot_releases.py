@@ -6,7 +6,7 @@ Which operators became slower, or less accurate, from one release to the next?
 
 The same models of one operator run with several releases of onnxruntime, in turn, in fresh
 processes. Each release is compared with the best one before it. A difference is claimed when two
-independent sets of processes show it, at a false discovery rate of 1% over all cases.
+independent sets of processes show it, at a :term:`false discovery rate` of 1% over all cases.
 
 **Prediction.** A kernel works on whole vectors of a CPU, 4 to 16 values at a time, or value by
 value. A rewritten kernel then changes by several times, and most kernels are not rewritten: fewer
@@ -363,7 +363,7 @@ def advise(history, say, lost, few, n):
         text += "lose over 1.5 times."
         since = lost["since"].groupby(ops, sort=False).first().drop(ops.iloc[0])
         if named := [f"{op} since {release}" for op, release in since.items()]:
-            say.warn(f"Also over 1.5 times slower: {enumerate_items(named[:3])}.")
+            say.warn(f"The next largest losses: {enumerate_items(named[:3])}.")
     say.add(text if shown else "Not shown here: measure yours with the command below.")
     pair = RELEASES[-2:] if is_alone else (before, last)
     say.command(f"ortmeter bench model.onnx --runtime {','.join(pair)}")
@@ -407,10 +407,10 @@ def conclude(data, say):
     gained = since_first(history).query("verdict == 'faster'").index
     ratios = find_errors(history)["ratio"]
     text = "one thread; {gained} cases are over 1.5 times faster than {first}, "
-    text += "{worse} at least double its error"
+    text += "{worse} of all at least double its error"
     say.small_print(text, gained=len(gained), first=first, worse=int((ratios >= TWICE).sum()))
 
-    text = "fewer than 1 case in 20 is more than 1.5 times slower: {lost} of {n} are, {most} may be"
+    text = "fewer than 1 case in 20 is over 1.5 times slower: {lost} of {n} are, {most} at most"
     say.predict(text, Finding(few.outcomes), lost=len(lost), n=n, most=most)
     kept = ratios.reindex(gained).dropna() < TWICE
     held = Finding((bool(kept.mean() > 1 / 2),) if len(kept) else ())

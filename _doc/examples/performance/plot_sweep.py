@@ -339,7 +339,7 @@ def follow_sizes(cases, say):
         kept = "keeps its verdict" if decided == {*claims} else "is undecided"
         told.append(f"{name} {'changes its verdict' if len(decided) > 1 else kept}")
     if len({case.coordinates["size"] for case in cases}) > 1:
-        say.small_print(f"From one size to another, {enumerate_items(told)}.")
+        say.small_print(f"From one size to another, {enumerate_items(told)}")
 
 
 # %%
@@ -398,6 +398,13 @@ study.conclude(conclude)
 # The interval of one process says nothing about another process. To cover what changes between
 # them, measure in several: ``measure(..., processes=10)``. The page *Several machines* shows how to
 # sweep over machines.
+#
+# What to remember
+# ----------------
+#
+# * An interval of one process says nothing of the next one.
+#
+# Read next: :doc:`/methodology`, for the several processes of the other pages.
 #
 # How this was computed
 # ---------------------
