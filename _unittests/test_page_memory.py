@@ -68,7 +68,9 @@ MEASURE = "measure yours with the command below."
 )
 def test_the_answer_names_the_setting_that_takes_least(page, planted, told, verdict):
     answer = conclude(page, USUAL, **planted).answer
-    lead = r"Batch sizes vary\? Set enable_mem_pattern=False: runs leave (\S+) \[\S+ \S+\] \(99.8%\)"
+    lead = (
+        r"Batch sizes vary\? Set enable_mem_pattern=False: runs leave (\S+) \[\S+ \S+\] \(99.8%\)"
+    )
     assert float(re.match(lead, str(answer))[1]) == pytest.approx(2, rel=0.01)
     assert str(answer).endswith(told + FOLLOWS)
     assert len(str(answer).split()) <= 35
