@@ -5,6 +5,7 @@ import datetime as dt
 import hashlib
 import json
 import math
+import re
 import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -230,13 +231,33 @@ def _read(file: Path, variants: Mapping[str, SessionSpec]) -> Record:
         described = {}
     if stored.page != _PAGE or not isinstance(measured, Comparison) or {*measured} - {*described}:
         raise RecordError(f"{file.name} was not written by ortmeter bench --save")
+    measured, described = _renamed(measured, described)
     check_latencies(*filter(None, [*measured.values(), measured.reference_workload]))
     if not {*measured} & {*variants}:
         raise InvalidArgumentError(
             f"{file.name} has other candidates than this run: {_listed(measured)}. This run has "
             f"{_listed(variants)}. Accepted: the models and options of the run that was saved"
         )
-    return stored
+    return dataclasses.replace(
+        stored, data={**stored.data, "comparison": measured, "candidates": described}
+    )
+
+
+def _renamed(
+    stored: Comparison, described: Mapping[str, Description]
+) -> tuple[Comparison, dict[str, Description]]:
+    """Replace ``spinning=stop`` by its current name, ``during-run``, in files of before."""
+
+    def current(name: str) -> str:
+        return re.sub(r"\bspinning=stop\b", "spinning=during-run", name)
+
+    measured = [dataclasses.replace(m, name=current(name)) for name, m in stored.items()]
+    renamed = {current(name): dict(description) for name, description in described.items()}
+    for description in renamed.values():
+        if description.get("spinning") == "stop":
+            description["spinning"] = "during-run"
+    workload = stored.reference_workload
+    return Comparison(measured, stored.stopped, reference_workload=workload), renamed
 
 
 def _save(kept: Baseline, report: Report, results: Comparison) -> None:
