@@ -90,8 +90,9 @@ def test_the_answer_says_what_to_do(page, options, told, ratios, verdict):
 
 
 def test_a_full_batch_that_waits_is_a_warning_if_it_is_shown(page):
-    waits = r"A full batch waits: at a load of 30%, 5% of requests take more than 9\.53 \[5\.84, "
+    waits = r"Filling a batch delays requests: at a load of 30%, 5% of requests take over 46\.5 \["
     assert re.match(waits, concluded(page).answer.warning)
+    assert " ms, 9.53 [5.84, " in concluded(page).answer.warning
     alike = {"full batch": golden.recorded(PAGE).data["opened"]["one call"]}
     assert concluded(page, opened=alike).answer.warning == ""
 

@@ -368,7 +368,7 @@ def conclude(data, say):
     lead = "Do not test equality" if some else "Test equality of identical runs"
     say.add(f"{lead}: {n - some} of {n} models of one operator repeat their bits.")
     if wrong and not count_wrong(data, "1 thread")[0]:
-        say.add("Add with ScatterND on one thread.")
+        say.add("Use one thread where ScatterND adds.")
         say.warn(f"On several threads, ScatterND loses additions in {wrong} of {runs} runs.")
         say.setting(session_code(threads=1))
     *_, told = compare_graphs(data.operators)

@@ -367,14 +367,15 @@ def answer(data, say):
     beyond, changed = int(exchanged["bound (%)"].gt(100).sum()), exchanged["changed (%)"]
     types = exchanged.index.get_level_values("type").str.replace(r" \(.*", " with TF32", regex=True)
     ulps = exchanged["change (ulp)"].groupby(types, sort=False).max()
+    either = "Take LayerNormalization from torch or ONNX Runtime:"
     if beyond:
-        say.add(f"Do not swap it: {beyond} of {len(exchanged)} swaps go beyond rounding errors.")
+        say.add(f"Keep one library: {beyond} of {len(exchanged)} swaps go beyond rounding errors.")
     elif changed.any():
-        say.add(f"Swap it freely: outputs move by {ulps.max():.3g} ulp at most ({ulps.idxmax()}),")
+        say.add(f"{either} outputs move by {ulps.max():.3g} ulp at most ({ulps.idxmax()}),")
         test = "within rounding errors. Do not test equality: up to {most:.2g}% of them change."
         say.add(test, most=changed.max())
     else:
-        say.add("Swap it freely: no bit changes.")
+        say.add(f"{either} no bit changes.")
     say.decide("beyond the bound" if beyond else "within rounding")
     say.bars("largest change of an output when LayerNormalization is swapped (ulp)", ulps)
     say.command("ortmeter diff model.onnx --against torch")

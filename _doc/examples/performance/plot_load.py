@@ -47,7 +47,7 @@ from ortmeter.machine.peaks import Peaks, measured_peaks
 from ortmeter.plotting import load_plot
 from ortmeter.runtime.cpu import cache_bytes, usable_cores
 from ortmeter.runtime.models import layer_stack
-from ortmeter.study import Param, Speedups, Study, enumerate_items, to_frame
+from ortmeter.study import Param, Speedups, Study, to_frame
 from ortmeter.workloads import serving
 from ortmeter.workloads.load import Point, compare_best, compare_throughput, measure_load
 
@@ -366,10 +366,10 @@ def conclude(data, say):
     predict(data, say)
     believe(data, say)
     tail = {name: level for name, share, _, level, _ in each_tail(data) if share == min(SHARES)}
-    told = [f"{tail[n].seconds if tail[n] else 'unknown'} with {n}" for n in (ONE, FULL, WAITING)]
     if tail[ONE] and tail[FULL] and tail[ONE].below(tail[FULL]).verdict == "right":
-        late = f"at a load of {min(SHARES):.0%}, {100 - data.tail:g}% of requests take more than "
-        say.warn(f"A full batch waits: {late}{enumerate_items(told)}.")
+        late = f"at a load of {min(SHARES):.0%}, {100 - data.tail:g}% of requests take over "
+        alone = f"{tail[ONE].seconds} run one by one"
+        say.warn(f"Filling a batch delays requests: {late}{tail[FULL].seconds}, {alone}.")
 
 
 study.conclude(conclude)
