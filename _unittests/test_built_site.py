@@ -125,7 +125,8 @@ def test_a_conclusion_has_five_predictions_and_five_points_at_most(page):
     for div in article_of(page).iter("div"):
         if div.get("class") == "ortmeter-conclusion":
             points = ["".join(item.itertext()) for item in div.findall("ul/li")]
-            judged = [text.startswith(("Right: ", "Wrong: ", "Undecided: ")) for text in points]
+            verdict = re.compile("(threads [0-9]+: )?(Right|Wrong|Undecided): ")
+            judged = [verdict.match(text) is not None for text in points]
             assert max(sum(judged), len(judged) - sum(judged)) <= 5
 
 

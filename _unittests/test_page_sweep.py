@@ -69,7 +69,11 @@ BIG, SMALL, MIXED = (1.5, 1.5, 1.5), (1.1, 1.0, 1.1), (1.5, 1.5, 1.0)
     ("rows", "lead", "label"),
     [
         ([(64, BIG), (256, BIG)], "One process is enough here: 4 of 4 verdicts", "4 of 4 hold"),
-        ([(64, SMALL), (256, BIG)], "Over 15% apart? One process is enough: 3 of 3 verdicts", "3 of 4 hold"),
+        (
+            [(64, SMALL), (256, BIG)],
+            "Over 15% apart? One process is enough: 3 of 3 verdicts",
+            "3 of 4 hold",
+        ),
         ([(64, BIG), (256, MIXED)], "Measure in several processes: 3 of 4 ver", "3 of 4 hold"),
         ([(64, (1.5,))], "Not shown here: measure yours with the command below", "undecided"),
     ],

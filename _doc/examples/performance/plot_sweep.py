@@ -313,7 +313,9 @@ def advise(cases, say):
     if all(case.holds for case in decided):
         say.add(f"One process is enough here: {count(decided)} verdicts hold {among}.")
     elif far and all(case.holds for case in far):
-        say.add(f"Over {FAR - 1:.0%} apart? One process is enough: {count(far)} verdicts hold {among}.")
+        say.add(
+            f"Over {FAR - 1:.0%} apart? One process is enough: {count(far)} verdicts hold {among}."
+        )
         say.add(f"Closer? Measure in several: {count(near)} verdicts hold.")
     else:
         say.add(f"Measure in several processes: {count(decided)} verdicts hold {among}.")
