@@ -112,14 +112,15 @@ def answers(original: Original, records: Iterable[Record]) -> list[tuple[str, st
     found = [
         (_where(record), sentence)
         for record in own
-        for sentence in sentences(c for c in _claims(record) if c.topic == original.topic)
+        for sentence in sentences(c for c in claims_of(record) if c.topic == original.topic)
     ]
     asked = original.provider == "CUDA"
     answered = found and any(is_cuda(record.configuration) == asked for record in own)
     return found if answered else [(original.provider, "open, not recorded yet"), *found]
 
 
-def _claims(record: Record) -> tuple[Claim, ...]:
+def claims_of(record: Record) -> tuple[Claim, ...]:
+    """Return what a record claims: what its answer stands on, then the rest."""
     return (*(record.answer.claims if record.answer else ()), *record.claims)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from _ext.answers import Answers
+from _ext.claims import claims_of
 from _ext.tables import list_table, plain, reference
 from ortmeter.evidence import Claim
 from ortmeter.study.records import Record, load, load_records
@@ -52,8 +53,8 @@ def changes(history: History) -> Iterator[Change]:
     it holds: one that a later version of the page words otherwise is another claim.
     """
     for before, after in itertools.pairwise(history):
-        found = {_key(claim): claim for claim in _claims(before)}
-        for claim in _claims(after):
+        found = {_key(claim): claim for claim in claims_of(before)}
+        for claim in claims_of(after):
             old = found.get(_key(claim))
             if old is not None and old.verdict != claim.verdict:
                 yield Change(before, after, (old, claim))
@@ -185,10 +186,6 @@ def _figure(bars: Sequence[tuple[Record, Bar]]) -> str:
 
 def _width(bars: Sequence[tuple[Record, Bar]]) -> int:
     return _LEFT + _COLUMN * len(bars)
-
-
-def _claims(record: Record) -> tuple[Claim, ...]:
-    return (*(record.answer.claims if record.answer else ()), *record.claims)
 
 
 def _key(claim: Claim) -> tuple[object, ...]:

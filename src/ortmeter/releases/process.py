@@ -13,6 +13,7 @@ from ortmeter.releases.environments import Release
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import holds_text, is_path, load_model
 from ortmeter.runtime.ortvalues import is_known_to_numpy
+from ortmeter.runtime.providers import THREADS
 from ortmeter.runtime.sessions import LEVELS, check_settings
 from ortmeter.runtime.settings import SPINNING, apply_options, checked_config, spinning_name
 from ortmeter.timing.candidates import SessionSpec
@@ -20,8 +21,7 @@ from ortmeter.timing.candidates import SessionSpec
 _SCRIPT = Path(__file__).with_name("child.py")
 _PATIENCE_S = 300.0
 
-# Providers that ignore the threads of the session, and their own option.
-_THREADS = {"OpenVINOExecutionProvider": "num_of_threads"}
+_IGNORES_THREADS = "OpenVINOExecutionProvider"  # those of the session
 
 
 class ReleaseProcess(Child):
@@ -50,8 +50,8 @@ class ReleaseProcess(Child):
         """Ask for a session; :meth:`answer` waits for it. Several processes open side by side."""
         provider, threads = question["provider"], question["attributes"].get("intra_op_num_threads")
         if made_for := self.release.provider:
-            count = {_THREADS[made_for]: str(threads)} if threads and made_for in _THREADS else {}
-            provider = [made_for, count]
+            is_told = threads and made_for == _IGNORES_THREADS
+            provider = [made_for, {THREADS: str(threads)} if is_told else {}]
         self.start("open", **{**question, "provider": provider})
 
     def sample(self, number: int) -> float:

@@ -83,5 +83,10 @@ def _register(library: str) -> None:
 
 def unread(library: str, names: Iterable[str]) -> str:
     """Return an option that a library does not read, as its bytes tell: it would be ignored."""
-    content = Path(library).read_bytes()
-    return next((name for name in names if name.encode() + b"\0" not in content), "")
+    return next((name for name in names if not _reads(library, name)), "")
+
+
+@functools.cache
+def _reads(library: str, name: str) -> bool:
+    """Look once for an option: a library has many megabytes, and sessions are many."""
+    return name.encode() + b"\0" in Path(library).read_bytes()

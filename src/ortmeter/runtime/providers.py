@@ -25,7 +25,8 @@ _NAME = re.compile(r"([a-z][a-z0-9-]*)(?::(\d+))?(?:=(.+))?")
 _CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 # Where it failed in its own source: /folder/file.h:563 void Class::function(int) const
 _PLACE = re.compile(r"/\S+\.\w+:\d+ [^\n]*?\)(?: const|::<lambda\(\)>)?(?: \[with .*?\])? ")
-_THREADS = "num_of_threads"
+#: Option of the providers that ignore the threads of a session.
+THREADS = "num_of_threads"
 _PROBE_TIMEOUT_S = 120
 _PROBE = """<ir_version: 10, opset_import: ["": 21]>
 probe (float[n, n] X) => (float[n, n] Y) { Y = MatMul(X, X) }"""
@@ -109,7 +110,7 @@ class Provider:
     @property
     def threads(self) -> str:
         """Its own option for the number of threads, empty where none is known."""
-        return _THREADS if self.file and not plugins.unread(self.file, [_THREADS]) else ""
+        return THREADS if self.file and not plugins.unread(self.file, [THREADS]) else ""
 
     def given_to(self, options: Any, asked: Mapping[str, Any]) -> list[Any] | None:
         """Add the provider to the options of a session, or return what it takes beside them."""
