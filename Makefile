@@ -21,8 +21,11 @@ COVERAGE := .venv/.installed-coverage
 FLOOR := build/floor
 NIGHTLY := build/nightly
 DEVICE := build/device
-# A driver of Vulkan that computes on the CPU, as browsers bring one.
-VULKAN ?= $(firstword $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json /usr/lib*/chromium-browser/vk_swiftshader_icd.json /opt/google/chrome/vk_swiftshader_icd.json /usr/share/vulkan/icd.d/lvp_icd*.json))
+# A driver of Vulkan that computes on the CPU, as browsers bring one; without any, that of Debian's Chromium,
+# unpacked: its package is found without root, by lists of its own.
+DRIVERS := /usr/lib/chromium/vk_swiftshader_icd.json /usr/lib*/chromium-browser/vk_swiftshader_icd.json /opt/google/chrome/vk_swiftshader_icd.json /usr/share/vulkan/icd.d/lvp_icd*.json $(CURDIR)/$(DEVICE)/usr/lib/chromium/vk_swiftshader_icd.json
+VULKAN ?= $(shell ls $(DRIVERS) 2>/dev/null | head -1)
+APT = apt-get -qq -o Dir::State=$(CURDIR)/$(DEVICE)/apt -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache=$(CURDIR)/$(DEVICE)/apt
 FAST = -m "not slow and not site and not browser"
 # What `make test-install` installs with the wheel; where `make nightly` finds ONNX Runtime, what it runs (all).
 EXTRA ?=
@@ -67,9 +70,9 @@ test: install ## run the tests that take seconds, every feature touched
 	$(PYTEST) $(FAST)
 test-slow: install ## run the tests that `make test` leaves out, and that need no site
 	$(PYTEST) -m "slow and not site and not browser"
-test-device: install ## run the tests of a device: WebGPU on a driver in software, or say why not
-	test -e $(DEVICE)/.installed || { rm -rf $(DEVICE) && $(BIN)/python -m pip install --quiet --no-deps --only-binary=:all: --target $(DEVICE) onnxruntime-ep-webgpu==0.4.0 && touch $(DEVICE)/.installed; } || true
-	mkdir -p $(DEVICE) && ln -sf $(wildcard $(dir $(VULKAN))libvulkan.so.1) $(DEVICE)/ 2>/dev/null || true
+test-device: install $(DEVICE)/.driver ## run the tests of a device: WebGPU on a driver in software, or say why not
+	test -e $(DEVICE)/.installed || { $(BIN)/python -m pip install --quiet --no-deps --only-binary=:all: --target $(DEVICE) onnxruntime-ep-webgpu==0.4.0 && touch $(DEVICE)/.installed; } || true
+	ln -sf $(wildcard $(dir $(VULKAN))libvulkan.so.1) $(DEVICE)/ 2>/dev/null || true
 	PYTHONPATH=$(CURDIR)/$(DEVICE)$(PYTHONPATH:%=:%) LD_LIBRARY_PATH=$(CURDIR)/$(DEVICE)$(LD_LIBRARY_PATH:%=:%) $(VULKAN:%=VK_ICD_FILENAMES=%) ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 $(BIN)/python -m pytest -m device _unittests/runtime/test_device.py
 test-op-db: install ## compare the backend with torch on torch's own samples, in build/op-db
 	$(BIN)/python _unittests/op_db.py --out build/op-db --workers $(WORKERS) --table _doc/backend_operators.csv $(BEFORE:%=--before %)
@@ -143,6 +146,10 @@ build/newest/.installed $(NIGHTLY)/.installed: build/%/.installed: pyproject.tom
 	build/$*/bin/python -m pip install --quiet uv
 	build/$*/bin/uv pip install --quiet --python build/$*/bin/python --editable ".[cpu,gallery]" --group test
 	touch $@
+
+$(DEVICE)/.driver:
+	mkdir -p $(DEVICE)/apt/lists/partial $(DEVICE)/apt/archives/partial
+	test -n "$(VULKAN)" || { cd $(DEVICE) && $(APT) update && $(APT) download chromium-common && dpkg -x chromium-common_*.deb . && rm -r chromium-common_*.deb apt; } && touch $(CURDIR)/$@ || true
 
 $(COVERAGE): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group coverage
