@@ -16,7 +16,7 @@ from ortmeter.machine.preflight import Counters, Preflight
 def test_the_largest_number_of_threads_is_looked_at(monkeypatch, threads, expected):
     asked = []
 
-    def preflight(threads, provider, *, since=None):
+    def preflight(threads, provider, *, since):
         asked.append((threads, since))
         return Preflight((), (), (), Counters(*[None] * 7))
 
@@ -25,5 +25,5 @@ def test_the_largest_number_of_threads_is_looked_at(monkeypatch, threads, expect
     report = Report("bench")
     with machine.watched(Namespace(threads=threads, provider="cpu", strict=True), report):
         assert list(report.preflight) == ["before"]
-    assert asked == [(expected, None), (expected, report.preflight["before"])]
+    assert asked == [(expected, machine._BEGUN), (expected, report.preflight["before"])]
     assert list(report.preflight) == ["before", "during"]

@@ -170,6 +170,7 @@ class _Parser(ArgumentParser):
 
 
 def _declare(name: str, parser: ArgumentParser) -> None:
+    importlib.import_module("ortmeter.cli.machine")  # first: it looks at the machine meanwhile
     command = importlib.import_module(f"ortmeter.cli.{name}")
     if name not in _SERVERS:
         parser.add_argument("--json", action="store_true", help="print JSON instead of text")

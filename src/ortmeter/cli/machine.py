@@ -10,6 +10,9 @@ from ortmeter.machine.preflight import preflight, refuse_noisy
 from ortmeter.runtime.cpu import core_numbers
 from ortmeter.runtime.providers import resolve_provider
 
+# The load of others is counted from here, while a command imports what it needs: nothing waits.
+_BEGUN = preflight(pause=lambda _: None)
+
 
 def add_options(parser: ArgumentParser) -> None:
     """Declare the option of a strict check."""
@@ -26,7 +29,7 @@ def watched(options: Namespace, report: Report) -> Iterator[None]:
     counts = split("--threads", options.threads, thread_count)
     threads = max(counts, key=lambda count: count or len(core_numbers()))
     provider = max(split("--provider", options.provider, resolve_provider), key=lambda p: p.on_cuda)
-    before = preflight(threads, provider)
+    before = preflight(threads, provider, since=_BEGUN)
     if options.strict:
         refuse_noisy(before)
     report.preflight["before"] = before

@@ -18,14 +18,15 @@ from ortmeter.plotting.axes import (
     series_style,
 )
 from ortmeter.plotting.graph import NodeNote
-from ortmeter.profiling import Profile
 from ortmeter.runtime.graphs import walk_nodes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from ortmeter.profiling import Profile
 
-def profile_notes(profile: Profile) -> dict[str | int, NodeNote]:
+
+def profile_notes(profile: "Profile") -> dict[str | int, NodeNote]:
     """Make the notes of the nodes of a graph for :func:`~ortmeter.plotting.draw_model`.
 
     Parameters
@@ -66,7 +67,7 @@ def profile_notes(profile: Profile) -> dict[str | int, NodeNote]:
     return {name: _note(row) for name, row in ran.items() if name in known}
 
 
-def operator_plot(profile: Profile, *, title: str, caption: str = "") -> "Axes":
+def operator_plot(profile: "Profile", *, title: str, caption: str = "") -> "Axes":
     """Plot the time of each operator, with whiskers at the quartiles.
 
     Parameters

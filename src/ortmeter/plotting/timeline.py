@@ -14,16 +14,17 @@ from ortmeter.plotting.axes import (
     node_label,
     series_style,
 )
-from ortmeter.profiling import Profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from ortmeter.profiling import Profile
 
 _COLORED = 6  # operators that have a colour of their own
 _MAX_ROWS = 40
 
 
-def timeline_plot(profile: Profile, *, title: str, caption: str = "") -> "Axes":
+def timeline_plot(profile: "Profile", *, title: str, caption: str = "") -> "Axes":
     """Plot the timeline of the steady run of median duration.
 
     Parameters
