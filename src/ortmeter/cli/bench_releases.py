@@ -126,12 +126,12 @@ def _questions(
     """Ask since when a variant is slow, and since when its outputs differ, where both ends run."""
     first, last = ends
     for name, comparison in results.comparisons.items():
-        claims, variant = compare_releases(comparison), variants[name]
-        if claims and claims.overall.verdict == "slower":
-            yield bisect.ask_speed(name, variant, first, 1 / claims.overall.ratio, budget_s)
-        change = partial(_change, first, variant)
+        claims, change = compare_releases(comparison), partial(_change, first, variants[name])
         if claims and change(last):
             yield bisect.ask_outputs(f"outputs of {name} differ", change)
+        if claims and claims.overall.verdict == "slower":
+            ratio = claims.overall.reversed.ratio
+            yield bisect.ask_speed(name, variants[name], first, ratio, budget_s)
 
 
 def _change(first: Release, variant: SessionSpec, release: Release) -> str:

@@ -145,14 +145,14 @@ def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -
     worse = verdicts.fill_errors(report, candidates, cases, where, threads[0])
     if not span:
         return None
-    slow = slower.reset_index()[["threads", "case", "speedup"]].to_numpy()
-    questions = [
-        bisect.ask_speed(in_words(case), cases[case].prepared(where, count), span[0], 1 / speedup)
-        for count, case, speedup in slow
-    ]
+    first, questions = candidates[0], []
     for case in worse:
-        look = partial(_worse, candidates[0], cases[case], where, threads[0])
+        look = partial(_worse, first, cases[case], where, threads[0])
         questions.append(bisect.ask_outputs(f"outputs of {in_words(case)} are worse", look))
+    slow = slower.reset_index()[["threads", "case", "speedup"]].to_numpy()
+    for count, case, speedup in slow:
+        variant = cases[case].prepared(where, count)
+        questions.append(bisect.ask_speed(in_words(case), variant, first.release, 1 / speedup))
     return bisect.fill(options, report, span, questions)
 
 
