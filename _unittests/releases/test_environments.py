@@ -11,7 +11,13 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.releases import environments as releases
-from ortmeter.releases.environments import kept_releases, parse_release, prepare, remove_releases
+from ortmeter.releases.environments import (
+    kept_releases,
+    list_releases,
+    parse_release,
+    prepare,
+    remove_releases,
+)
 
 NUMPY = f"numpy=={np.__version__}"
 
@@ -234,9 +240,74 @@ def test_a_stable_release_is_no_nightly(uv, cache):
     assert list(cache.iterdir()) == []
 
 
+@pytest.fixture
+def listed(uv, monkeypatch):
+    """Let a registry have these versions, and an index some nightly builds; return the calls."""
+    monkeypatch.setattr(releases.importlib.util, "find_spec", lambda _name: None)
+    return uv(
+        "print('Resolved 1 package')\n"
+        "builds = '1.32.0.dev2, 1.32.0.dev10, 1.31.0.dev7, ' if '--pre' in sys.argv else ''\n"
+        "print(f'Available versions: {builds}1.32.0, 1.31.1, 1.30.0, 1.9.0')"
+    )
+
+
+def test_the_releases_of_a_range_are_listed_oldest_first(listed):
+    found = list_releases("1.9", "1.32.0")
+    assert [release.name for release in found] == ["1.9.0", "1.30.0", "1.31.1", "1.32.0"]
+    assert found[-1] == parse_release("1.32.0")
+    (command,) = map(eval, listed.read_text().splitlines())
+    assert command[:5] == ["tool", "run", "--python", sys.executable, "pip"]
+    assert command[5:8] == ["index", "versions", "onnxruntime"]
+
+
+def test_nightly_builds_of_an_index_are_listed_between(listed):
+    found = list_releases("1.31.1", "1.32.0", index="https://x/simple")
+    assert [release.name for release in found] == [
+        "1.31.1",
+        "1.32.0.dev2",
+        "1.32.0.dev10",
+        "1.32.0",
+    ]
+    build = found[1]
+    assert (build.requirements[0], build.index) == ("onnxruntime==1.32.0.dev2", "https://x/simple")
+    assert found[0].index == found[-1].index == ""
+    assert "--index-url=https://x/simple" in listed.read_text().splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("ends", "index", "message"),
+    [
+        (("1.31.0", "1.32.0"), "", "1.31.0..1.32.0. Accepted: two releases of onnxruntime for Pyt"),
+        (("1.32.0", "1.31.1"), "", "the older first, among 1.9.0, 1.30.0, 1.31.1, 1.32.0"),
+        (("1.32.0", "1.32.0"), "", "Accepted: two releases"),
+        (("1.9.0", "1.30.0"), "https://x", "https://x has no nightly build of onnxruntime for"),
+    ],
+)
+def test_a_range_that_cannot_be_listed(ends, index, message, listed):
+    with pytest.raises(InvalidArgumentError, match=message):
+        list_releases(*ends, index=index)
+
+
+def test_releases_that_cannot_be_listed_say_why(uv, monkeypatch):
+    monkeypatch.setattr(releases.importlib.util, "find_spec", lambda _name: None)
+    uv("print('ERROR: there is no onnxruntime-gpu')\nsys.exit(1)")
+    told = "onnxruntime-gpu: its releases cannot be listed for Python .*: ERROR: there is no"
+    with pytest.raises(OrtMeterError, match=told):
+        list_releases("1.31.1", "1.32.0", "cuda")
+
+
 def test_the_environment_of_this_process_needs_nothing(cache):
     assert prepare(parse_release("installed")).python == Path(sys.executable)
     assert not cache.exists()
+
+
+@pytest.mark.slow
+def test_the_real_registry():
+    try:
+        found = list_releases("1.26.0", "1.31.1")
+    except OrtMeterError as error:
+        pytest.skip(f"there is no registry of packages: {error}")
+    assert {"1.26.0", "1.27.0", "1.31.1"} <= {release.name for release in found}
 
 
 @pytest.mark.slow

@@ -2,20 +2,23 @@
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
+from ortmeter.cli import bisect
 from ortmeter.cli.options import split
 from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
-from ortmeter.discrepancy import max_diff
+from ortmeter.discrepancy import Tolerance, max_diff
 from ortmeter.errors import ModelError
 from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.axes import wrap
 from ortmeter.plotting.latency import speedup_plot
+from ortmeter.releases.bisection import measure_pair
 from ortmeter.releases.environments import Release, parse_release, prepare
 from ortmeter.releases.latency import (
     ReleaseClaims,
@@ -40,6 +43,7 @@ _NAMED = 5
 _MOVED = ("faster", "slower")
 _PROFILED_S = 0.3  # in each process
 _MEASURED = 0.6  # share of the budget; the rest is for profiles
+_CLOSE = 1e-3  # of the largest output: what differs more is searched
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -52,18 +56,21 @@ def add_options(parser: ArgumentParser) -> None:
         f"the cache, see ortmeter env --runtimes (then --processes is {PROCESSES} and --budget "
         f"{_BUDGET_S:g} seconds, profiles included)",
     )
+    bisect.add_options(parser)
 
 
 def is_asked(options: Namespace) -> bool:
     """Whether releases are compared."""
-    return options.runtime is not None
+    return options.runtime is not None or options.bisect or options.index_url is not None
 
 
-def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]) -> None:
+def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]) -> int:
     """Fill the report with latencies by release, since when, and the operators that changed."""
     on_cuda = all(variant.settings["provider"].on_cuda for variant in variants.values())
     default = "cuda" if on_cuda else "cpu"
-    releases = [parse_release(text, default) for text in split("--runtime", options.runtime)]
+    span = bisect.read_range(options, default)
+    texts = [] if span else split("--runtime", options.runtime)
+    releases = [parse_release(text, default) for text in texts] or [span[0], span[-1]]
     for release in releases:
         prepare(release, lambda line: tell(f"ortmeter bench: {line}"))
     budget_s = _BUDGET_S if options.budget is None else options.budget
@@ -106,6 +113,39 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
             report.conclude(f"{several}{moved}.")
     for (name, _), reason in results.left_out.items():
         report.conclude(f"left out: {f'{name}, ' if len(variants) > 1 else ''}{reason}.")
+    questions = _questions(variants, releases, results, budget_s)
+    return bisect.fill(options, report, span, questions) if span else 0
+
+
+def _questions(
+    variants: Mapping[str, SessionSpec],
+    ends: Sequence[Release],
+    results: ReleaseResults,
+    budget_s: float,
+) -> Iterator[bisect.Question]:
+    """Ask since when a variant is slow, and since when its outputs differ, where both ends run."""
+    first, last = ends
+    for name, comparison in results.comparisons.items():
+        claims, change = compare_releases(comparison), partial(_change, first, variants[name])
+        if claims and change(last):
+            yield bisect.ask_outputs(f"outputs of {name} differ", change)
+        if claims and claims.overall.verdict == "slower":
+            ratio = claims.overall.reversed.ratio
+            yield bisect.ask_speed(name, variants[name], first, ratio, budget_s)
+
+
+def _change(first: Release, variant: SessionSpec, release: Release) -> str:
+    """Say which output is not that of the first release; empty when all are close."""
+    found = measure_pair(first, release, variant, processes=1, repeat=1, budget_s=0)
+    before, after = (found.outputs["", one.name] for one in (first, release))
+    for name in before.keys() & after.keys():
+        old = before[name]
+        largest = np.abs(old[np.isfinite(old)]).max(initial=0) if old.dtype.kind == "f" else 0
+        close = Tolerance(atol=_CLOSE * float(largest))
+        verdict = close.check(max_diff(old, after[name], tolerance=close, on_mismatch="report"))
+        if not verdict:
+            return f"{name} against {first.name}, {'; '.join(verdict.failures)}"
+    return ""
 
 
 def _plot(comparison: Comparison, where: str) -> "Axes":

@@ -37,8 +37,8 @@ COMMANDS: Mapping[str, str] = {
 _SERVERS = {"scheduler", "worker"}
 _EPILOG = (
     "exit codes: 0 success, 1 results differ beyond the tolerance, a model is slower than "
-    "--fail-if allows, or a task of a sweep failed, 2 error, or --fail-if cannot judge, "
-    "130 interrupted, 143 terminated"
+    "--fail-if allows, or a task of a sweep failed, 2 error, --fail-if cannot judge, or --bisect "
+    "finds no release, 130 interrupted, 143 terminated"
 )
 
 #: Exit codes: done; what was asked cannot be done; Ctrl-C. A command has 1 for what differs.

@@ -4,18 +4,20 @@ import dataclasses
 import difflib
 import itertools
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
-from ortmeter.cli import machine, verdicts
+from ortmeter.cli import bisect, machine, verdicts
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import number, split, thread_count
 from ortmeter.cli.report import Report, check_writable
 from ortmeter.cli.terminal import tell
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.files import write_atomically
+from ortmeter.observatory.accuracy import measure_errors
 from ortmeter.observatory.case import in_words
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.matrix import Interrupted, RuntimeCandidate, measure_cases
@@ -62,6 +64,7 @@ def register(parser: ArgumentParser) -> None:
         metavar="RELEASE,RELEASE",
         help="releases of ONNX Runtime, oldest first, as in ortmeter bench (installed)",
     )
+    bisect.add_options(parser)
     group.add_argument("--against", choices=[_TORCH], help="torch runs the same cases, first")
     group.add_argument(
         "--provider", default="auto", help="auto (the default), cpu, cuda, or several: cpu,cuda"
@@ -90,7 +93,7 @@ def register(parser: ArgumentParser) -> None:
     group.add_argument("--output", metavar="FILE", help="write the script of --repro here")
 
 
-def run(options: Namespace, report: Report) -> str | None:
+def run(options: Namespace, report: Report) -> str | int | None:
     """Fill the report with times, verdicts and errors, or return the script of ``--repro``."""
     _refuse(options)
     cases, left_out = _cases(options)
@@ -101,22 +104,24 @@ def run(options: Namespace, report: Report) -> str | None:
         obstacles = {name: find_obstacle(case) for name, case in cases.items()}
         left_out |= {name: why for name, why in obstacles.items() if why}
         cases = {name: case for name, case in cases.items() if not obstacles[name]}
+    code = None
     if options.list:
         report.conclude(f"{plural(len(cases), 'case')}.")
         report.add("Cases", _describe(cases))
     elif cases:
-        _measure(options, report, cases)
+        code = _measure(options, report, cases)
     if left_out:
         what = "node" if options.models else "case"
         report.conclude(f"{plural(len(left_out), what)} left out, see the reasons.")
         rows = pd.DataFrame(left_out.items(), columns=[what, "reason"])
         report.add("Left out", rows.set_index(what))
-    return None
+    return code
 
 
-def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> None:
+def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> int | None:
     threads = split("--threads", options.threads, thread_count)
-    candidates = _candidates(options)
+    span = bisect.read_range(options, _default(options))
+    candidates = _candidates(options, [span[0], span[-1]] if span else _releases(options))
     few = _COMPARED if len(candidates) > 1 else _ALONE
     processes, passes = options.processes or few[0], options.passes or few[1]
     where = candidates[0].provider or resolve_provider("cpu")
@@ -134,14 +139,40 @@ def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -
         except Interrupted as stop:
             verdicts.fill(report, candidates, stop.matrix)
             raise
-    verdicts.fill(report, candidates, matrix)
+    slower = verdicts.fill(report, candidates, matrix)
     if options.models:
         report.add("Nodes", _describe(cases))
-    verdicts.fill_errors(report, candidates, cases, where, threads[0])
+    worse = verdicts.fill_errors(report, candidates, cases, where, threads[0])
+    if not span:
+        return None
+    first, questions = candidates[0], []
+    for case in worse:
+        look = partial(_worse, first, cases[case], where, threads[0])
+        questions.append(bisect.ask_outputs(f"outputs of {in_words(case)} are worse", look))
+    slow = slower.reset_index()[["threads", "case", "speedup"]].to_numpy()
+    for count, case, speedup in slow:
+        variant = cases[case].prepared(where, count)
+        questions.append(bisect.ask_speed(in_words(case), variant, first.release, 1 / speedup))
+    return bisect.fill(options, report, span, questions)
+
+
+def _worse(
+    first: RuntimeCandidate, case: AnyCase, where: Provider, threads: int, release: Release
+) -> str:
+    """Say what is worse than with the first release; empty when nothing is."""
+    pair = [first, dataclasses.replace(first, name=release.name, release=release)]
+    errors = measure_errors(pair, {"": case}, provider=where, threads=threads)
+    if len(errors) < len(pair):
+        raise ModelError(f"{release.name} does not run it")
+    return verdicts.worse(errors, first.name, release.name).get("", "")
 
 
 def _refuse(options: Namespace) -> None:
     """Refuse options that would have no effect."""
+    if options.bisect and (options.against or options.list or options.repro):
+        raise InvalidArgumentError("--bisect needs releases: remove --against, --list or --repro")
+    if options.bisect and len(_providers(options)) > 1:
+        raise InvalidArgumentError(f"--provider {options.provider}: --bisect needs one")
     if options.repro is None and options.output is not None:
         raise InvalidArgumentError(f"--output {options.output}: expected --repro CASE too")
     others = {"--list": options.list, "--json": options.json, "--html": options.html is not None}
@@ -230,16 +261,20 @@ def _providers(options: Namespace) -> list[Provider]:
     return split("--provider", options.provider, resolve_provider)
 
 
+def _default(options: Namespace) -> str:
+    return "cuda" if any(each.on_cuda for each in _providers(options)) else "cpu"
+
+
 def _releases(options: Namespace) -> list[Release]:
-    default = "cuda" if any(each.on_cuda for each in _providers(options)) else "cpu"
+    default = _default(options)
     return [parse_release(text, default) for text in split("--runtime", options.runtime)]
 
 
-def _candidates(options: Namespace) -> list[RuntimeCandidate]:
+def _candidates(options: Namespace, releases: Sequence[Release]) -> list[RuntimeCandidate]:
     """List what runs the cases, torch first; the environments of releases are made."""
     providers = _providers(options)
     runners = [torch_candidate()] if options.against else []
-    for release in _releases(options):
+    for release in releases:
         prepare(release, lambda line: tell(f"ortmeter operators: {line}"))
         runners.append(RuntimeCandidate(release.name, release))
     several = len(providers) > 1

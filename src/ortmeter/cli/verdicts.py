@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -44,17 +44,22 @@ _EFFECT = 0.05  # smallest relative difference worth a claim
 _CLAIMED = ("faster", "slower")
 
 
-def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix) -> None:
-    """Fill the report with the times of the candidates, and with verdicts if there are several."""
+def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix) -> pd.DataFrame:
+    """Fill the report with the times of the candidates, and with verdicts if there are several.
+
+    Returns the cells where the last one is slower.
+    """
+    slower = pd.DataFrame()
     names = [candidate.name for candidate in candidates]
     counts = list(matrix.times.index.unique("threads"))
     place = {count: f", {_threads(count)}" if len(counts) > 1 else "" for count in counts}
     if len(names) > 1:
         cells = compare_cells(matrix.times, names, min_effect=_EFFECT)
         report.conclude(*_sentences(cells, names, matrix, place))
-        slower = losses(cells, names[-1]).index.get_level_values("case")
+        slower = losses(cells, names[-1])
         if len(slower) and all(c.script is None for c in candidates):  # torch has no script
-            report.conclude(f"a script for an issue: ortmeter operators --repro {slower[0]}.")
+            case = slower.index.get_level_values("case")[0]
+            report.conclude(f"a script for an issue: ortmeter operators --repro {case}.")
         is_pair = len(names) == _PAIR
         beside = f"{names[1]} beside {names[0]}" if is_pair else "Beside the best before"
         plots = [partial(_plot, cells, report)] if cells["verdict"].isin(_CLAIMED).any() else []
@@ -76,6 +81,7 @@ def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix)
         absent = [(*key, reason) for key, reason in matrix.absent.items()]
         report.add("Absent", pd.DataFrame(absent, columns=columns).set_index("case"))
         report.conclude(f"{len(absent)} absent: the table has the reasons.")
+    return slower
 
 
 def _threads(count: int) -> str:
@@ -189,26 +195,23 @@ def fill_errors(
     cases: Mapping[str, Prepared],
     provider: Provider,
     threads: int,
-) -> None:
-    """Fill the report with how close each candidate is to float64."""
+) -> dict[str, str]:
+    """Fill the report with how close each candidate is to float64.
+
+    Returns what :func:`worse` says of them.
+    """
     try:
         errors = measure_errors(candidates, cases, provider=provider, threads=threads)
     except OrtMeterError as error:  # what was measured before is kept
         report.conclude(f"outputs are not compared: {error}.")
-        return
+        return {}
     for row in out_of_bound(errors).reset_index().to_dict("records"):
-        beyond = f"an error of {digits(row['bound'])} times its bound"
-        if math.isinf(row["bound"]):
-            beyond = f"{row['differing']:.1%} of the values differ, where no rounding explains it"
-        what = f"{row['mismatched']:.0f} values do not match" if row["mismatched"] else beyond
-        report.conclude(f"{in_words(row['case'])} with {row['candidate']}: {what}.")
+        report.conclude(f"{in_words(row['case'])} with {row['candidate']}: {_wrong(row)}.")
     changes = accuracy_changes(errors).reset_index()
     for row in changes.head(_TOLD).to_dict("records"):
         word = "less" if row["error_ratio"] > 1 else "more"
-        unit = "ulp" if row["unit"] == "ulp" else "ulp of the largest value"
         report.conclude(
-            f"{in_words(row['case'])}: {word} accurate with {row['candidate']}, "
-            f"{digits(row['after'])} {unit}, {digits(row['before'])} with {row['previous']}."
+            f"{in_words(row['case'])}: {word} accurate with {row['candidate']}, {_moved(row)}."
         )
     if len(changes) > _TOLD:
         report.conclude(f"{len(changes) - _TOLD} more changed their accuracy: the table has them.")
@@ -218,6 +221,30 @@ def fill_errors(
             f"bits of the outputs differ in {changed.sum()} of {plural(len(changed), 'case')}."
         )
     report.add("Errors against float64", _errors_table(errors, len(candidates)))
+    return worse(errors, candidates[0].name, candidates[-1].name)
+
+
+def worse(errors: pd.DataFrame, first: str, last: str) -> dict[str, str]:
+    """Say, by case, what a candidate has wrong or less accurate, and the first one has not."""
+    moved = accuracy_changes(errors).query("error_ratio > 1").reset_index().to_dict("records")
+    wrong = out_of_bound(errors).reset_index().to_dict("records")
+    told = {(row["case"], row["candidate"]): _moved(row) for row in moved}
+    told |= {(row["case"], row["candidate"]): _wrong(row) for row in wrong}
+    right = {case for case, name in errors.index if name == first and (case, first) not in told}
+    return {case: text for (case, name), text in told.items() if name == last and case in right}
+
+
+def _wrong(row: Mapping[Any, Any]) -> str:
+    if row["mismatched"]:
+        return f"{row['mismatched']:.0f} values do not match"
+    if math.isinf(row["bound"]):
+        return f"{row['differing']:.1%} of the values differ, where no rounding explains it"
+    return f"an error of {digits(row['bound'])} times its bound"
+
+
+def _moved(row: Mapping[Any, Any]) -> str:
+    unit = "ulp" if row["unit"] == "ulp" else "ulp of the largest value"
+    return f"{digits(row['after'])} {unit}, {digits(row['before'])} with {row['previous']}"
 
 
 def _errors_table(errors: pd.DataFrame, candidates: int) -> pd.DataFrame:

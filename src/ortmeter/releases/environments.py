@@ -45,12 +45,11 @@ _GPU_LIBRARIES = Version("1.21")  # the first release that takes them from wheel
 # Seconds: of silence on a connection, and until the registry said something.
 _SILENCE_S, _ANSWER_S = 3, 4.0
 # pip says that it could not reach a registry at this level only.
-_PIP_OPTIONS = (
-    *("--no-input", "--progress-bar=off", "--no-compile", "-vv"),
-    *("--retries=0", f"--timeout={_SILENCE_S}"),
-)
+_PIP_OPTIONS = ("--no-input", "-vv", "--retries=0", f"--timeout={_SILENCE_S}")
 _ANSWERED = re.compile(r"\s*(Fetched page http|Downloading |Using cached |Resolved |Processing )")
+_AVAILABLE = "Available versions: "
 _UNREACHED = "Could not fetch URL"
+_PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 _MARK = "release.json"
 _LONGEST = 600  # characters of a reason
 _MIB = 1 << 20
@@ -121,7 +120,7 @@ def parse_release(text: str, provider: str = "cpu") -> Release:
     """
     if text == INSTALLED:
         return Release(INSTALLED)
-    default = "onnxruntime-gpu" if provider == "cuda" else "onnxruntime"
+    default = _default(provider)
     today = f"{dt.datetime.now(tz=dt.UTC).date()}"
     if text == NIGHTLY:
         suffix = f"{NIGHTLY}-{today}"
@@ -135,6 +134,63 @@ def parse_release(text: str, provider: str = "cpu") -> Release:
     suffix = f"{version or today}{'-cuda' if extras else ''}"
     requirement = f"{distribution}{extras}{f'=={version}' if version else ''}"
     return _release(text.replace("==", " "), distribution, requirement, version, suffix=suffix)
+
+
+def list_releases(first: str, last: str, provider: str = "cpu", index: str = "") -> list[Release]:
+    """List what the registry has from one version to another, with a wheel for this Python.
+
+    Parameters
+    ----------
+    first, last : str
+        Versions, the older first.
+    provider : str
+        They are versions of ``onnxruntime-gpu`` when this is ``cuda``.
+    index : str
+        Address of an index, whose nightly builds between the two are listed too.
+
+    Returns
+    -------
+    list of Release
+        Final releases, the two ends included, and nightly builds; oldest first.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A version is not in the registry, the second is not the newer one, or the index has no
+        nightly build between the two.
+    OrtMeterError
+        The registry does not answer.
+    """
+    name, low, high = _default(provider), Version(first), Version(last)
+    if not {low, high} <= {*(known := _listed(name))} or low >= high:
+        raise InvalidArgumentError(
+            f"{first}..{last}. Accepted: two releases of {name} for {_PYTHON}, the older first, "
+            f"among {', '.join(map(str, known))}"
+        )
+    found = [parse_release(f"{v}", provider) for v in known if low <= v <= high]
+    listed = _listed(name, index) if index else []
+    builds = [v for v in listed if v.is_devrelease and low < v < high]
+    if index and not builds:
+        raise InvalidArgumentError(
+            f"{index} has no nightly build of {name} for {_PYTHON} between {first} and {last}"
+        )
+    found += [_release(f"{v}", name, f"{name}=={v}", v, suffix=f"{v}", index=index) for v in builds]
+    return sorted(found, key=lambda release: Version(release.name))
+
+
+def _listed(name: str, index: str = "") -> list[Version]:
+    """Ask pip, which knows the registry of the user and the wheels that suit this Python."""
+    uv = [shutil.which("uv") or "uv", "tool", "run", "--python", sys.executable, "pip"]
+    pip = [sys.executable, "-I", "-m", "pip"] if importlib.util.find_spec("pip") else uv
+    command = [*pip, "index", "versions", name, *_PIP_OPTIONS, "--only-binary=:all:"]
+    command += ["--pre", f"--index-url={index}"] if index else []
+    lines = _run_installer(command, f"{name}: its releases cannot be listed", releases_folder())
+    (told,) = (line for line in lines if line.startswith(_AVAILABLE))
+    return sorted(map(Version, told.removeprefix(_AVAILABLE).split(", ")))
+
+
+def _default(provider: str) -> str:
+    return "onnxruntime-gpu" if provider == "cuda" else "onnxruntime"
 
 
 def _distribution(text: str, default: str) -> tuple[str, Version | None]:
@@ -248,29 +304,35 @@ def _install(release: Release, folder: Path) -> None:
         command, before_stable = [uv, "pip", "install", "--python", python], "--prerelease=allow"
     else:
         pip = [sys.executable if has_pip else python, "-I", "-m", "pip", "--python", python]
-        command, before_stable = [*pip, "install", *_PIP_OPTIONS], "--pre"
+        once = ("--progress-bar=off", "--no-compile")
+        command, before_stable = [*pip, "install", *_PIP_OPTIONS, *once], "--pre"
     # The other dependencies serve the tools of ONNX Runtime; those of CUDA are its libraries.
     runtime, numpy = release.requirements
+    what = f"{release.name}: {runtime} and {numpy} cannot be installed"
     command += ["--only-binary=:all:", *([] if "[" in runtime else ["--no-deps"])]
     if release.index:
-        _run_installer([*command, numpy], release, folder)
+        _run_installer([*command, numpy], what, folder)
         command += [before_stable, f"--index-url={release.index}"]
-        _run_installer([*command, runtime], release, folder)
+        _run_installer([*command, runtime], what, folder)
         if not any(folder.glob("**/onnxruntime*.dev*.dist-info")):
             raise OrtMeterError(
                 f"{release.name}: {release.index} does not answer: another registry has a stable "
                 "release only"
             )
     else:
-        _run_installer([*command, runtime, numpy], release, folder)
+        _run_installer([*command, runtime, numpy], what, folder)
     made = {"name": release.name, "requirements": release.requirements, "index": release.index}
     write_atomically(folder / _MARK, json.dumps(made).encode())
 
 
-def _run_installer(command: Sequence[str], release: Release, folder: Path) -> None:
-    """Run an installer, which must hear from the registry before it is given more time."""
+def _run_installer(command: Sequence[str], what: str, folder: Path) -> list[str]:
+    """Run an installer, which must hear from the registry before it is given more time.
+
+    Returns the lines that it printed; an error begins with *what* fails.
+    """
     limits = {"UV_HTTP_TIMEOUT": str(_SILENCE_S), "UV_HTTP_RETRIES": "0", "UV_NO_PROGRESS": "1"}
-    start, answered, lines = time.monotonic(), False, []
+    start, answered = time.monotonic(), False
+    lines: list[str] = []
     with subprocess.Popen(  # noqa: S603 - requirements were checked, no shell
         command,
         cwd=folder,  # uv obeys a file of the current folder
@@ -297,10 +359,8 @@ def _run_installer(command: Sequence[str], release: Release, folder: Path) -> No
         reason = " ".join(_errors(lines)) or f"exit code {code}"
         if not answered and time.monotonic() - start >= _ANSWER_S:
             reason = f"no registry of packages answered within {_ANSWER_S:g} s"
-        raise OrtMeterError(
-            f"{release.name}: {' and '.join(release.requirements)} cannot be installed for Python "
-            f"{sys.version_info.major}.{sys.version_info.minor}: {reason[-_LONGEST:]}"
-        )
+        raise OrtMeterError(f"{what} for {_PYTHON}: {reason[-_LONGEST:]}")
+    return lines
 
 
 def _errors(lines: Sequence[str]) -> list[str]:

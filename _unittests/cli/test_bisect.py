@@ -1,0 +1,171 @@
+"""Search of a release from the command line: what it says, its exit codes; nothing is installed."""
+
+import json
+from argparse import Namespace
+
+import numpy as np
+import onnx
+import pytest
+
+from ortmeter.cli import bench_releases, bisect, main
+from ortmeter.cli.bisect import Question
+from ortmeter.cli.report import Report
+from ortmeter.errors import OrtMeterError
+from ortmeter.evidence import Estimate
+from ortmeter.releases.environments import Release
+
+NAMES = ["1.20.1", "1.22.0", "1.24.4", "1.26.0", "1.27.0", "1.31.1", "1.32.0"]
+RELEASES = [Release(name) for name in NAMES]
+MODEL = """<ir_version: 10, opset_import: ["": 21]>
+g (float[8] X) => (float[8] Y) { Y = Sin(X) }"""
+OPTIONS = Namespace(command="bench")
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch, tmp_path):
+    monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(bisect, "list_releases", lambda *_: RELEASES)
+
+
+def since(name, said="x is slow", why=None):
+    """Ask what began with a release; one that *why* names has no answer, but this."""
+
+    def is_bad(release):
+        if why and release.name in why:
+            raise why[release.name]
+        return NAMES.index(release.name) >= NAMES.index(name)
+
+    return Question(said, is_bad, lambda good, bad: f"{bad.name} beside {good.name}")
+
+
+def test_each_question_has_an_answer_first():
+    report = Report("r")
+    report.conclude("what the ends say.")
+    questions = [since("1.27.0"), since("1.22.0", "y is wrong")]
+    assert bisect.fill(OPTIONS, report, RELEASES, questions) == 0
+    assert report.sentences == [
+        "x is slow since 1.27.0: 1.27.0 beside 1.26.0 (5 environments of 7 releases).",
+        "y is wrong since 1.22.0: 1.22.0 beside 1.20.1 (5 environments of 7 releases).",
+        "what the ends say.",
+    ]
+
+
+def test_a_release_without_answer_leaves_the_others_theirs():
+    report = Report("r")
+    why = {"1.24.4": OrtMeterError("noise")}
+    questions = [since("1.22.0", why=why), since("1.32.0", "y is slow")]
+    assert bisect.fill(OPTIONS, report, RELEASES, questions) == 2
+    left = "or an earlier release after 1.20.1: noise (4 environments of 7 releases)."
+    assert report.sentences == [
+        f"x is slow since 1.26.0, {left}",
+        "y is slow since 1.32.0: 1.32.0 beside 1.31.1 (4 environments of 7 releases).",
+    ]
+
+
+def test_an_interruption_keeps_what_is_known():
+    report = Report("r")
+    questions = [since("1.27.0"), since("1.27.0", "y is slow", {"1.31.1": KeyboardInterrupt()})]
+    with pytest.raises(KeyboardInterrupt):
+        bisect.fill(OPTIONS, report, RELEASES, questions)
+    assert report.sentences[0].startswith("x is slow since 1.27.0: ")
+    assert report.sentences[1] == (
+        "y is slow since 1.32.0, or an earlier release after 1.26.0: interrupted "
+        "(4 environments of 7 releases)."
+    )
+
+
+def test_ends_that_do_not_differ_have_nothing_to_search():
+    report = Report("r")
+    assert bisect.fill(OPTIONS, report, RELEASES, []) == 2
+    (told,) = report.sentences
+    assert told.startswith("nothing to search: 1.32.0 is not shown to be slower than 1.20.1, nor ")
+
+
+def test_slow_is_nearer_to_the_last_release(monkeypatch):
+    asked = []
+
+    def is_slower(first, release, variant, factor, budget_s):
+        asked.append((first.name, release.name, variant, factor, budget_s))
+        return True
+
+    monkeypatch.setattr(bisect, "is_slower", is_slower)
+    monkeypatch.setattr(bisect, "slowdown", lambda *_, **__: Estimate(12.34, 11.0, 13.6))
+    question = bisect.ask_speed("PRelu", "variant", RELEASES[0], 9.0, 20.0)
+    assert question.is_bad(RELEASES[2])
+    assert asked == [("1.20.1", "1.24.4", "variant", 3.0, 20.0)]
+    told = question.effect(RELEASES[3], RELEASES[4])
+    assert told == "12.3 [11, 13.6] times slower than in 1.26.0"
+
+
+@pytest.fixture
+def model(tmp_path):
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "wave.onnx")
+    return tmp_path / "wave.onnx"
+
+
+@pytest.mark.parametrize("command", ["bench", "operators"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--runtime", "1.20.1..1.32.0"], "--runtime 1.20.1..1.32.0. Accepted: a range, 1.20.1.."),
+        (["--runtime", "1.20.1,1.32.0", "--bisect"], "--runtime 1.20.1,1.32.0. Accepted: a range"),
+        (["--runtime", "1.20...1.32.0", "--bisect"], "--runtime 1.20...1.32.0. Accepted: a range"),
+        (["--bisect"], "Accepted: a range, 1.20.1..1.32.0, with --bisect"),
+        (["--runtime", "1.31.1", "--index-url", "https://x"], "and with --index-url"),
+        (["--index-url", "https://x"], "and with --index-url"),
+    ],
+)
+def test_a_range_and_a_search_go_together(command, options, message, model, capsys):
+    given = [str(model)] if command == "bench" else ["--filter", "Relu-f32-L1"]
+    assert main([command, *given, *options]) == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert (told.out, told.err.count("\n")) == ("", 1)
+
+
+def test_bench_compares_the_ends_then_searches(model, monkeypatch, capsys):
+    """The same library stands for all: outputs are the same, latencies are planted."""
+    claims = bench_releases.compare_releases
+
+    def slower(comparison):
+        found = claims(comparison)
+        ratio = Estimate(0.25, 0.2, 0.3)
+        overall = type(found.overall)(found.overall.subject, found.overall.baseline, ratio)
+        return type(found)(overall, found.steps)
+
+    monkeypatch.setattr(bench_releases, "compare_releases", slower)
+    monkeypatch.setattr(bisect, "is_slower", lambda _, release, *__: release.name >= "1.27")
+    monkeypatch.setattr(bisect, "slowdown", lambda *_, **__: Estimate(4.0, 3.0, 5.0))
+    monkeypatch.setattr(bench_releases, "_PROFILED_S", 0.01)
+    few = ["--processes", "1", "--repeat", "2", "--budget", "1", "--json"]
+    assert main(["bench", str(model), "--runtime", "1.20.1..1.32.0", "--bisect", *few]) == 0
+    told = json.loads(capsys.readouterr().out)["conclusion"]
+    assert told[0] == (
+        "wave.onnx is slow since 1.27.0: 4 [3, 5] times slower than in 1.26.0 (5 environments of 7 "
+        "releases)."
+    )
+    assert told[1].startswith("1.32.0 is 4.00 times slower than 1.20.1 [3.33, 5.00]")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        (np.float32([1, 1000]), np.float32([1.5, 1000]), ""),
+        (np.float32([1, 1000]), np.float32([3, 1000]), "Y against 1.20.1, 1 of 2 elements beyond"),
+        (np.float32([1, np.inf]), np.float32([1, np.inf]), ""),
+        (np.float32([1, np.inf]), np.float32([1, 1]), "Y against 1.20.1, 1 mismatched inf"),
+        (np.int64([2**53 + 1]), np.int64([2**53]), "got 9007199254740992"),
+        (np.int64([2**53 + 1]), np.int64([2**53 + 1]), ""),
+        (np.array([True]), np.array([False]), "Y against 1.20.1, 1 of 1 elements"),
+        (np.float32([1]), np.float32([1, 1]), "Y against 1.20.1, shape: expected (1,), got (2,)"),
+        (np.float32([]), np.float32([]), ""),
+    ],
+)
+def test_outputs_that_differ(before, after, change, monkeypatch):
+    pair = RELEASES[0], RELEASES[1]
+    outputs = {("", pair[0].name): {"Y": before}, ("", pair[1].name): {"Y": after}}
+    found = Namespace(outputs=outputs)
+    monkeypatch.setattr(bench_releases, "measure_pair", lambda *_, **__: found)
+    told = bench_releases._change(pair[0], None, pair[1])
+    assert change in told
+    assert bool(told) == bool(change)
