@@ -60,10 +60,10 @@ def reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Reference:
     Examples
     --------
     >>> text = '''<ir_version: 8, opset_import: ["": 17]>
-    ... g (float[2] X) => (float[2] Y) { Y = Sqrt(X) }'''
-    >>> found = reference(onnx.parser.parse_model(text), {"X": np.float32([2, 4])})
+    ... g (float[2] X) => (float[2] Y) { Y = Reciprocal(X) }'''
+    >>> found = reference(onnx.parser.parse_model(text), {"X": np.float32([3, 4])})
     >>> found.kind, found.outputs["Y"].tolist()
-    ('float64', [1.4142135623730951, 2.0])
+    ('float64', [0.3333333333333333, 0.25])
     """
     double = to_float64(model)
     kind = FLOAT32 if any(map(is_added, double.graph.node)) else FLOAT64
