@@ -18,6 +18,8 @@ from ortmeter.releases.environments import Release
 from ortmeter.releases.process import ReleaseProcess, write_questions
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec
+from ortmeter.timing.comparison import Comparison, Comparisons
+from ortmeter.timing.measurement import Measurement
 
 __all__ = ["Matrix", "RuntimeCandidate", "measure_cases"]
 
@@ -81,6 +83,15 @@ class Matrix:
     times: pd.DataFrame
     absent: Mapping[tuple[str, str], str] = field(default_factory=dict)
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def comparisons(self, threads: int, baseline: str) -> Comparisons:
+        """Put the times of the sets together, case by case, those of the baseline first."""
+        times = 1e-6 * self.times.xs(threads, level="threads")
+        groups = {}
+        for case, rows in times.groupby("case", sort=False):
+            kept = rows[[baseline, *rows.columns.drop(baseline)]].dropna(axis="columns")
+            groups[case] = Comparison(Measurement(name, kept[[name]].to_numpy()) for name in kept)
+        return Comparisons(groups, "case")
 
 
 class Interrupted(KeyboardInterrupt):

@@ -1,0 +1,433 @@
+r"""
+.. _l-plot-providers:
+
+Which provider should this model run on?
+========================================
+
+ONNX Runtime gives the nodes of a model to an *execution provider*: its own kernels on the CPU,
+those of OpenVINO, CUDA. Some find OpenVINO four times faster than the CPU provider on
+convolutions (`#12316 <https://github.com/microsoft/onnxruntime/issues/12316>`__), others find it
+slower (`#15027 <https://github.com/microsoft/onnxruntime/issues/15027>`__, `openvino#22401
+<https://github.com/openvinotoolkit/openvino/issues/22401>`__). The same models run on each one, in
+turn, in fresh processes, on as many threads.
+
+**Prediction.**
+
+================================  ==================================================================
+one row through dense layers      two operations per weight: whoever runs them waits for the
+                                  weights, no provider is 1.2 times faster
+64 rows, an encoder               products, for which all have tuned kernels: within 1.2 times
+convolutions                      OpenVINO generates code for each shape: it is faster
+OpenVINO, provider or package     the same kernels: within 1.1 times
+openvino as it is                 computes in bfloat16 where the CPU does: faster, and each result
+                                  is rounded to 8 bits
+two threads                       nothing changes: the work is shared alike
+================================  ==================================================================
+
+**You learn** how to compare providers fairly: same threads, same precision, placement, errors.
+"""
+
+# sphinx_gallery_tags = ["speed", "accuracy", "providers"]
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from pandas import DataFrame
+
+import ortmeter
+from ortmeter.attribution.ranges import run_float64
+from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
+from ortmeter.plotting import speedup_plot
+from ortmeter.plotting.axes import wrap
+from ortmeter.profiling.read import read_profile
+from ortmeter.releases.environments import Release, parse_release, prepare
+from ortmeter.releases.process import write_questions
+from ortmeter.runtime.models import layer_stack, sample_cnn, sample_transformer
+from ortmeter.runtime.precision import convert_precision, cpu_instructions
+from ortmeter.runtime.providers import Provider
+from ortmeter.study import Param, Speedups, Study, enumerate_items, show, table, to_frame
+from ortmeter.timing.candidates import SessionSpec
+
+study = Study(
+    "plot_providers",
+    "Which provider should this model run on?",
+    width=Param(1024, fast=64, minimum=1, help="features of the dense layers"),
+    tokens=Param(64, fast=8, full=128, minimum=1, help="tokens of the encoder"),
+    size=Param(56, fast=16, full=112, minimum=8, help="height and width of the image"),
+    threads=Param((1,), full=(1, 2), minimum=1, help="numbers of threads, the first one decides"),
+    sets=Param(3, fast=1, full=12, minimum=1, help="sets of fresh processes, one per candidate"),
+)
+args, provider = study.args, study.provider
+rng = np.random.default_rng(0)
+
+# %%
+# The models
+# ----------
+#
+# Four dense layers with one row and with many, an encoder of two layers, a small convolutional
+# network, and each of them in 8 bits: conversions (*QDQ*) around its operators, which a provider
+# may replace by kernels on integers. Weights are random.
+
+FLOATS, EIGHT = ("1-row dense", "64-row dense", "encoder", "convolutions"), "8-bit "
+dense = ortmeter.freeze_inputs(*layer_stack("MatMul", [args.width], [args.width] * 2, layers=4))
+made = [
+    (dense, (1, args.width)),
+    (dense, (64, args.width)),
+    (sample_transformer(tokens=args.tokens), (1, args.tokens, 256)),
+    (sample_cnn(size=args.size), (1, 3, args.size, args.size)),
+]
+models = {}
+for name, (model, shape) in zip(FLOATS, made, strict=True):
+    models[name] = model, {model.graph.input[0].name: rng.standard_normal(shape, np.float32)}
+for name, (model, feeds) in list(models.items()):
+    models[EIGHT + name] = convert_precision(model, "QDQ U8S8", [feeds]), feeds
+
+# %%
+# What can be gained?
+# -------------------
+#
+# A CPU does tens of operations in the time of reading one byte from memory. Far below, a model
+# waits for its weights; far above, kernels decide.
+
+exact = {name: run_float64(*models[name]) for name in FLOATS}
+work = DataFrame({"MFLOP": {name: found.flop / 1e6 for name, found in exact.items()}})
+work["weights (MB)"] = [model.ByteSize() / 1e6 for model, _ in made]
+work["operations per byte"] = work["MFLOP"] / work["weights (MB)"]
+show(table(work.rename_axis("model"), "Work of a run, float32"))
+
+# %%
+# The candidates
+# --------------
+#
+# *CPU* and *OpenVINO* are two providers of one wheel, in an environment of their own, a process
+# each. OpenVINO ignores the threads of a session and has its own option, ``num_of_threads``, which
+# takes the same number here. On a GPU machine, *CUDA* is that of the installed onnxruntime. *CPU,
+# again* is an :term:`A/A control`.
+
+CPU, OPENVINO, CONTROL = "CPU", "OpenVINO", "CPU, again"
+FLOAT32, AS_IT_IS = "openvino, float32", "openvino, as it is"
+WHEEL, VERSION, NUMPY = "onnxruntime-openvino==1.24.1", "2026.4.1", f"numpy=={np.__version__}"
+key = f"openvino-{VERSION}-{sys.implementation.cache_tag}-{NUMPY.replace('==', '')}"
+direct = Release(f"openvino {VERSION}", (f"openvino=={VERSION}", NUMPY), key)
+wheel = parse_release(WHEEL)
+
+# %%
+# The package openvino runs the same files without onnxruntime, in float32, then with the precision
+# that it chooses. This is the program of its processes; inputs and outputs stay where they are, as
+# in a bound session.
+
+PROGRAM = """
+import openvino
+from ortmeter.releases.runner import Bound, Runner, main, read_feeds
+
+class Direct(Runner):
+    def __init__(self, question):
+        threads = question["attributes"]["intra_op_num_threads"]
+        options = {"INFERENCE_NUM_THREADS": threads, **PRECISION}
+        model = openvino.Core().compile_model(question["model"], "CPU", options)
+        request, feeds = model.create_infer_request(), read_feeds(question)
+        for name, array in feeds.items():
+            request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+        self.names = [output.any_name for output in model.outputs]
+        run = lambda: request.infer(share_outputs=True)
+        self.bound = Bound(run, lambda: [*run().values()], feeds)
+
+main(Direct, {"openvino": openvino.__version__})"""
+PRECISIONS = {FLOAT32: {"INFERENCE_PRECISION_HINT": "f32"}, AS_IT_IS: {}}
+
+# %%
+
+
+def make_candidates(folder):
+    """List the candidates; the last one runs twice. Without environments, the installed release."""
+    here, candidates = parse_release("installed"), []
+    if not provider.is_cpu:
+        candidates.append(RuntimeCandidate(provider.label, replace(here, provider=provider)))
+    if is_complete:
+        candidates.append(RuntimeCandidate(OPENVINO, wheel))
+        for rank, (name, options) in enumerate(PRECISIONS.items()):
+            program = folder / f"{rank}.py"
+            program.write_text(f"PRECISION = {options}\n{PROGRAM}")
+            candidates.append(RuntimeCandidate(name, direct, program))
+    of_cpu = replace(wheel if is_complete else here, provider=Provider("cpu"))
+    return [*candidates, RuntimeCandidate(CPU, of_cpu)]
+
+
+# %%
+# Do they compute the same thing, where, on how many cores?
+# ---------------------------------------------------------
+#
+# Errors are told against float64, in parts of the largest output; those of 8 bits against the
+# float32 model. A profile counts the nodes that a session left to the CPU provider. The CPU time of
+# runs, and of a pause after them, tells how many cores a candidate takes: threads that spin in a
+# pause would slow the next candidate.
+
+
+def examine(candidate, questions, folder):
+    with candidate.start() as child:
+        for name, question in questions.items():
+            child.open(candidate.question(question))
+            (got,) = child.outputs(folder).values()
+            expected = exact[name.removeprefix(EIGHT)].outputs[0]
+            error = np.abs(got - expected).max() / np.abs(expected).max()
+            row = {"candidate": candidate.name, "case": name, "error": error}
+            row["cores"], row["cores in a pause"] = child.ask("cores", seconds=0.02)
+            if candidate.script is None:
+                child.ask("record", prefix=str(folder / "profile"), optimized="")
+                child.sample(1)
+                ran_on = read_profile(child.ask("end")).by_node()["provider"]
+                row["left to CPU"] = int((ran_on == "CPUExecutionProvider").sum())
+                assert candidate.name == CPU or row["left to CPU"] < len(ran_on), "took no node"
+            yield row
+
+
+# %%
+# How long does each one take?
+# ----------------------------
+#
+# A set has a fresh process of each candidate, which runs the models in turn with the others.
+
+
+def measure(folder):
+    options = {"provider": provider}
+    specs = {name: SessionSpec(*model, options) for name, model in models.items()}
+    candidates, questions = make_candidates(folder), write_questions(specs, folder)
+    facts = [row for one in candidates for row in examine(one, questions, folder)]
+    sizes = {"threads": args.threads, "passes": 1, "processes": args.sets}
+    matrix = measure_cases(candidates, specs, **sizes)
+    return {
+        "times": {str(n): matrix.comparisons(n, baseline=CPU) for n in args.threads},
+        "facts": DataFrame(facts).set_index(["candidate", "case"]),
+        "bfloat16": cpu_instructions()["bf16, products of bfloat16"],
+    }
+
+
+# %%
+# A build measures where both environments are in the cache, and shows the newest record elsewhere.
+# ``python plot_providers.py --record`` makes them, which takes a network, and measures for longer.
+
+environments = [prepare(each) if args.record else each for each in (wheel, direct)]
+is_complete = not args.fast and all(each.folder.exists() for each in environments)
+if is_complete or not study.recall():
+    used = wheel.name if is_complete else "installed onnxruntime"
+    with tempfile.TemporaryDirectory() as folder:
+        legend = f"{provider.label}, {used}, sets of processes: {args.sets}"
+        study.keep(legend, **measure(Path(folder)))
+
+# %%
+# Errors of float32 near :math:`2^{-24} \approx 6 \cdot 10^{-8}`, and those of 8 bits alike for
+# all, tell that candidates compute the same.
+
+
+def errors(data):
+    """Errors, in parts of the largest output"""
+    return data.facts.pivot_table("error", "case", "candidate", sort=False)
+
+
+study.show(errors)
+
+# %%
+# A model that a provider took whole is one node of its own, and leaves none.
+
+
+def placement(data):
+    """Nodes of a model left to the CPU provider, and cores taken on one thread, at most"""
+    columns = ["left to CPU", "cores", "cores in a pause"]
+    return data.facts.groupby("candidate", sort=False)[columns].max()
+
+
+study.show(placement)
+
+# %%
+# Inside the grey band, a difference does not matter.
+
+
+def gains(data):
+    claims = [c.at(case=wrap(c.where["case"], 8)) for c in first(data).speedups(CPU)]
+    title = f"Speedup over the CPU provider, threads: {next(iter(data.times))}"
+    return speedup_plot(claims, title=title, caption=data.legend)
+
+
+def first(data):
+    """Return the times by model of the first number of threads, which decides."""
+    return next(iter(data.times.values()))
+
+
+study.show(gains)
+
+# %%
+
+
+def speedups(data):
+    """Speedup over the CPU provider, 99% intervals"""
+    rows = {}
+    for threads, times in data.times.items():
+        for case, group in times.items():
+            rows[threads, case] = {"CPU (ms)": 1e3 * group[CPU].median}
+            rows[threads, case] |= {c.subject: c.interval for c in group.speedups(CPU)}
+    return to_frame(rows, "threads", "case")
+
+
+study.show(speedups)
+
+# %%
+# What the measurements say
+# -------------------------
+#
+# A provider is not advised where its error is more than twice that of the CPU provider, and more
+# than :math:`2^{-12}` of the largest output, what 4,096 roundings of float32 reach; nor where it
+# takes more cores than it was given.
+
+FAR, BUSY = 2.0**-12, 1.5
+BESIDE = (FLOAT32, AS_IT_IS, CONTROL)  # they are no providers
+
+
+def find_flaws(data):
+    """Find where a candidate is far from float64, or takes more cores than one."""
+    error = data.facts["error"]
+    is_far = error.gt(np.maximum(2 * error[CPU], FAR), level="case")
+    return data.facts[is_far | (data.facts["cores"] > BUSY)].drop(AS_IT_IS, errors="ignore")
+
+
+def compare(data):
+    """Compare the providers with that of the CPU, where they do the same with as many cores."""
+    flaws = {*find_flaws(data).index}
+    claims = (claim for claim in first(data).speedups(CPU) if claim.subject not in BESIDE)
+    return Speedups(c for c in claims if (c.subject, c.where["case"]) not in flaws)
+
+
+# %%
+
+
+MOST = 3  # that are named
+
+
+def name_models(claims):
+    names = [claim.where["case"] for claim in claims]
+    return enumerate_items(names) if len(names) <= MOST else f"{len(names)} models"
+
+
+def advise(data, say, claims):
+    ranked = sorted(claims, key=lambda claim: -claim.ratio)
+    won = [claim for claim in ranked if claim.is_a("faster")]
+    won = [claim for claim in won if claim.subject == won[0].subject]
+    lost = [claim for claim in reversed(ranked) if claim.is_a("slower")]
+    text = "Not shown here: measure yours with the command below."
+    if claims.trend == "negligible":
+        text = "Keep the CPU provider: the others are as fast within 5%."
+    if lost:
+        text = (
+            f"Keep the CPU provider: {lost[0].subject} is up to {lost[0].reversed.estimate} times "
+        )
+        text += f"slower ({lost[0].where['case']}), and faster on none."
+    if won:
+        name, most = won[0].subject, "up to " * (len(won) > 1)
+        text = f"Run {name_models(won)} on {name}: {most}{won[0].estimate} times faster."
+        others = name_models(lost) if lost else "the others: no gain is shown"
+        text += f" Keep the CPU provider for {others}." * (len(won) < len(first(data)))
+        say.setting(SETTING.format(name=name, options=OPTIONS.get(name, {})))
+    say.add(text)
+    label = f"{len(won)} of {len(first(data))} faster"
+    say.decide(label if won or lost else claims.trend, claims)
+
+
+# %%
+# The setting to copy. Without its number of threads, OpenVINO takes all the cores.
+
+OPTIONS = {OPENVINO: {"num_of_threads": "1"}}
+SETTING = """import onnxruntime
+providers = [("{name}ExecutionProvider", {options}), "CPUExecutionProvider"]
+session = onnxruntime.InferenceSession("model.onnx", providers=providers)"""
+
+
+def tell(data, say):
+    """Say what is not compared, how openvino computes as it is, and what the control claims."""
+    if len(found := find_flaws(data)):
+        names = enumerate_items([*found.index.unique("candidate")])
+        error, cores = found["error"].max(), found["cores"].max()
+        say.warn(
+            f"Not compared: {names}, errors up to {error:.1%}, {cores:.1f} cores on one thread."
+        )
+    if AS_IT_IS in data.facts.index:
+        text = "openvino as it is, float32 models: errors up to {error:.2%} of the largest output"
+        say.note(text, error=float(data.facts.loc[AS_IT_IS].loc[[*FLOATS], "error"].max()))
+    again = [claim for claim in first(data).speedups(CPU) if claim.subject == CONTROL]
+    wrong = sum(claim.is_difference for claim in again)
+    say.note("the control has {wrong} false claims in {n}", wrong=wrong, n=len(again))
+
+
+# %%
+
+
+def select(data, baseline, candidate, *kept, rank=0):
+    """Compare two candidates on some models, with one of the numbers of threads."""
+    times = [*data.times.values()][rank : rank + 1]
+    groups = [(name, group[name]) for group in times for name in kept if candidate in group[name]]
+    return Speedups(g.speedup(baseline, candidate).at(case=name) for name, g in groups)
+
+
+def predict(data, say):
+    row, rows, encoder, convolutions = FLOATS
+    single, many = select(data, CPU, OPENVINO, row), select(data, CPU, OPENVINO, rows, encoder)
+    images = select(data, CPU, OPENVINO, convolutions)
+    again = select(data, CPU, OPENVINO, convolutions, rank=1)
+    same = select(data, FLOAT32, OPENVINO, *FLOATS)
+    lower = select(data, FLOAT32, AS_IT_IS, rows, convolutions)
+    how = "faster" if data.bfloat16 else "negligible"
+    say.predict("one row waits for its weights: OpenVINO is within 1.2 times", single.within(1.2))
+    say.predict("products are tuned on both sides: OpenVINO is within 1.2 times", many.within(1.2))
+    say.predict("convolutions are faster on OpenVINO", images.are("faster"))
+    say.predict("the provider is within 1.1 times of the package, in float32", same.within(1.1))
+    say.predict(f"openvino as it is, bfloat16 {data.bfloat16}: {how}", lower.are(how))
+    say.predict("convolutions are faster on two threads too", again.are("faster"))
+    say.believe("#12316", "OpenVINO is 3 times faster on convolutions", images.at_least(3))
+    say.believe("#15027", "OpenVINO is slower on convolutions", images.are("slower"))
+
+
+# %%
+
+
+def conclude(data, say):
+    claims = compare(data)
+    advise(data, say, claims)
+    tell(data, say)
+    shown = {c.where["case"]: c for c in sorted(claims, key=lambda claim: claim.ratio)}
+    bars = {name: shown[name] for name in FLOATS if name in shown}
+    if len(bars) > 1:
+        say.bars("speedup of the fastest provider over that of the CPU", bars)
+    say.command(f"ortmeter bench model.onnx --runtime {WHEEL} --provider cpu,openvino")
+    predict(data, say)
+
+
+study.conclude(conclude)
+
+# %%
+# What this page does not cover
+# -----------------------------
+#
+# Other devices of OpenVINO (GPU, NPU), other providers, trained weights, models whose shapes
+# change, several callers at once. The time to compile a model, which is longer on OpenVINO: see
+# :ref:`l-plot-first-result`. ``device_type=GPU`` without such a device, or a precision that the CPU
+# lacks, silently becomes a session on the CPU: the profile does not tell.
+#
+# What to remember
+# ----------------
+#
+# * Compare providers with the same threads and the same precision: the defaults differ in both.
+# * A session lists its provider first even if it took no node: count nodes in a profile.
+# * A speedup of another processor is no answer: the command measures yours.
+#
+# Read next: :ref:`l-plot-threads`.
+#
+# How this was computed
+# ---------------------
+#
+# Each set of processes gives one time per candidate, the median of a few samples; intervals are
+# Student's, over the sets. Where the installed wheel has OpenVINO, ``ortmeter bench model.onnx
+# --provider cpu,openvino`` compares both without another environment; ``--precision`` converts to
+# 8 bits.
+
+study.appendix({"convolutions": models["convolutions"][0]}, facts=study.data.facts)
