@@ -2,6 +2,7 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ortmeter.errors import InvalidArgumentError
@@ -13,6 +14,23 @@ from ortmeter.releases import child
 from ortmeter.releases.environments import Release
 from ortmeter.releases.process import ReleaseProcess
 from ortmeter.runtime.providers import Provider
+
+
+def test_the_times_of_a_case_are_compared_with_a_baseline():
+    axes = [[1, 2], [0], range(3), ["Exp", "Abs"]]
+    index = pd.MultiIndex.from_product(axes, names=ROWS)
+    times = pd.DataFrame({"new": 10.0, "old": 20.0, "absent": np.nan}, index=index)
+    times.loc[2] *= 3
+    times.loc[times.index.get_level_values("case") == "Abs", "absent"] = 40.0
+    found = matrix.Matrix(times).comparisons(2, "old", axis="model")
+    assert {case: list(group) for case, group in found.items()} == {
+        "Exp": ["old", "new"],
+        "Abs": ["old", "new", "absent"],
+    }
+    assert found["Exp"]["old"].seconds.tolist() == [[pytest.approx(60e-6)]] * 3
+    assert [c.ratio for c in found.speedup("old", "new")] == [pytest.approx(2)] * 2
+    assert [c.where for c in found.speedup("old", "new")] == [{"model": "Exp"}, {"model": "Abs"}]
+
 
 HERE = Release("here")  # this interpreter stands for any release
 

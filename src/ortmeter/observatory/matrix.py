@@ -84,14 +84,14 @@ class Matrix:
     absent: Mapping[tuple[str, str], str] = field(default_factory=dict)
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def comparisons(self, threads: int, baseline: str) -> Comparisons:
+    def comparisons(self, threads: int, baseline: str, *, axis: str = "case") -> Comparisons:
         """Put the times of the sets together, case by case, those of the baseline first."""
         times = 1e-6 * self.times.xs(threads, level="threads")
         groups = {}
         for case, rows in times.groupby("case", sort=False):
             kept = rows[[baseline, *rows.columns.drop(baseline)]].dropna(axis="columns")
             groups[case] = Comparison(Measurement(name, kept[[name]].to_numpy()) for name in kept)
-        return Comparisons(groups, "case")
+        return Comparisons(groups, axis)
 
 
 class Interrupted(KeyboardInterrupt):
