@@ -79,6 +79,7 @@ PAGES = (
     "performance/plot_first_result",
     "performance/plot_memory",
     "performance/plot_load",
+    "performance/plot_providers",
     "performance/plot_sweep",
     "backend/plot_custom_backend_101",
     "performance/plot_matrix_product",

@@ -157,6 +157,16 @@ def test_a_place_that_contradicts_is_told_before_a_lower_one_that_does_not_tell(
     assert Speedups([wide, WON]).at_least(1).evidence == "lowest 1.00 [0.30, 3.00]"
 
 
+def test_ratios_within_so_many_times_whichever_is_faster():
+    near, far = Speedup("one", "two", Estimate(0.9, 0.85, 0.95)), Estimate(0.5, 0.4, 0.6)
+    found = Speedups([near.at(n=1), Speedup("one", "two", far).at(n=2)])
+    assert found.within(1.2).outcomes == (True, False)
+    assert found.within(3.0).verdict == "right"
+    assert found.within(1.1).outcomes == (None, False)
+    assert found.within(1.1).evidence == "0.90 [0.85, 0.95] at n 1; 0.50 [0.40, 0.60] at n 2"
+    assert Speedups().within(1.2).verdict == "undecided"
+
+
 @pytest.mark.parametrize("find", [lambda x: x.at_least(1), lambda x: x.are("faster")])
 def test_no_place_decides_nothing(find):
     assert find(Speedups()).verdict == "undecided"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from argparse import Namespace
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from ortmeter.cli import bench_releases, main
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.releases.environments import Release
 from ortmeter.releases.latency import compare_releases
+from ortmeter.runtime.providers import Provider
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.measurement import Measurement
 
@@ -21,7 +23,7 @@ g (float[512] X) => (float[512] Y) { A = Sin(X) Y = Cos(A) }"""
 STAND_INS = {
     "old": Release("old"),
     "new": Release("new"),
-    "broken": Release("broken", provider="XExecutionProvider"),
+    "broken": Release("broken", provider=Provider("cuda")),
 }
 
 
@@ -58,7 +60,7 @@ def test_releases_are_compared_with_what_changed(model, tmp_path, capsys):
     (operators,) = (rows for title, rows in tables.items() if title.startswith("Operators of "))
     assert {row["operator"] for row in operators} >= {"Sin", "Cos"}
     assert re.search(r"old|new", report["conclusion"][0])
-    assert any(s.startswith("left out: broken: it has no X") for s in report["conclusion"])
+    assert any(s.startswith("left out: broken: it has no CUDA") for s in report["conclusion"])
     assert "data:image/png;base64," in html.read_text(encoding="utf-8")
 
 
@@ -74,6 +76,34 @@ def test_latencies_stay_when_a_release_has_no_profile(model, monkeypatch, capsys
     assert not any("Operators" in section["title"] for section in report["sections"])
 
 
+def test_a_release_runs_on_each_provider_that_is_named(model, capsys):
+    """Stand-ins have no OpenVINO: each one says so, and runs on the CPU."""
+    assert bench(model, "--runtime", "old,new", "--provider", "openvino,cpu", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    tables = {section["title"]: section["tables"][0] for section in report["sections"]}
+    assert [row["release"] for row in tables["Latency"]] == ["old cpu", "new cpu"]
+    assert [row["provider"] for row in tables["Releases"]] == ["openvino", "cpu"] * 2
+    left_out = [said for said in report["conclusion"] if said.startswith("left out: ")]
+    assert [said.split(":")[1] for said in left_out] == [" old openvino", " new openvino"]
+    assert all("it has no OpenVINOExecutionProvider" in said for said in left_out)
+    assert report["session"].startswith("provider=openvino,cpu, ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "names", "of_variants"),
+    [
+        ("auto", ["new"], "cpu"),
+        ("cpu", ["new"], "cpu"),
+        ("cpu,cuda:1", ["new cpu", "new cuda:1"], "cuda:1"),
+    ],
+)
+def test_a_name_has_the_provider_where_there_are_several(asked, names, of_variants, model):
+    options = Namespace(provider=asked, runtime="new")
+    provider = bench_releases.variant_provider(options)
+    assert [one.name for one in bench_releases._releases(options, "cpu")] == names
+    assert str(provider) == of_variants
+
+
 @pytest.mark.slow
 def test_variants_have_a_comparison_each(model, capsys):
     assert bench(model, "--runtime", "old,new", "--optimization", "none,all", "--json") == 0
@@ -86,7 +116,7 @@ def test_variants_have_a_comparison_each(model, capsys):
     ("text", "message"),
     [
         ("older", "release 'older' is not known. Accepted: a version"),
-        ("broken", "no release runs this model. broken: it has no XExecutionProvider"),
+        ("broken", "no release runs this model. broken: it has no CUDAExecutionProvider"),
         (",", "--runtime: got ',', expected values"),
     ],
 )

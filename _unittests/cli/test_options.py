@@ -1,6 +1,7 @@
 """What is given to the options, and what they refuse before anything is done."""
 
 import argparse
+from argparse import Namespace
 
 import numpy as np
 import onnx
@@ -8,9 +9,10 @@ import onnx.parser
 import pytest
 
 from ortmeter.cli import main
-from ortmeter.cli.options import number, split, thread_count
+from ortmeter.cli import options as cli_options
+from ortmeter.cli.options import describe_session, number, split, thread_count
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.runtime.providers import resolve_provider
+from ortmeter.runtime.providers import Provider, resolve_provider
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 
@@ -40,6 +42,27 @@ def test_threads_that_no_machine_has_are_refused(text):
 def test_an_element_that_is_refused_says_why():
     with pytest.raises(InvalidArgumentError, match="provider='gpu' is not known. Accepted: auto"):
         split("--provider", "cpu,gpu", resolve_provider)
+
+
+@pytest.mark.parametrize(
+    ("provider", "option", "told"),
+    [
+        ("cpu", "", "threads=2"),
+        ("cpu,cuda", "", "threads=2"),
+        ("cpu,webgpu", "", "threads=2 (not controlled on webgpu)"),
+        ("cpu,openvino", "num_of_threads", "threads=2"),
+    ],
+)
+def test_the_header_says_where_threads_are_not_controlled(provider, option, told, monkeypatch):
+    monkeypatch.setattr(Provider, "threads", option)
+    monkeypatch.setattr(cli_options, "resolve_provider", Provider.parse)
+    given = Namespace(provider=provider, optimization="all", threads="2", spinning="off")
+    for name in cli_options._PAIRS:
+        setattr(given, name, [])
+    expected = f"provider={provider}, optimization=all, {told}, spinning=off"
+    assert describe_session(given) == expected
+    given.runtime = "onnxruntime-openvino"  # which is not tried here
+    assert "not controlled" not in describe_session(given)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,20 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 from ortmeter.observatory import matrix
 from ortmeter.observatory.case import Case
-from ortmeter.observatory.matrix import AGAIN, ROWS, Interrupted, RuntimeCandidate, measure_cases
+from ortmeter.observatory.matrix import (
+    AGAIN,
+    ROWS,
+    Interrupted,
+    RuntimeCandidate,
+    examine_cases,
+    measure_cases,
+)
 from ortmeter.observatory.verdicts import compare_cells, control_claims
 from ortmeter.releases import child
 from ortmeter.releases.environments import Release
@@ -15,6 +23,44 @@ from ortmeter.releases.process import ReleaseProcess
 from ortmeter.runtime.providers import Provider
 
 HERE = Release("here")  # this interpreter stands for any release
+
+
+def test_each_candidate_is_examined_on_each_case():
+    cases = {op: Case(op, f"Y = {op}(X)", "T[8] X") for op in ("Relu", "Abs")}
+    specs = {name: case.prepared(Provider("cpu")) for name, case in cases.items()}
+    found = examine_cases([RuntimeCandidate(name, HERE) for name in ("one", "two")], specs)
+    assert found.index.tolist() == list(itertools.product(("one", "two"), cases))
+    for (_, name), row in found.iterrows():
+        (x,) = cases[name].feeds().values()
+        expected = np.maximum(x, 0) if name == "Relu" else np.abs(x)
+        np.testing.assert_array_equal(row["outputs"]["Y"], expected)
+        assert row["left to CPU"] == 1
+        assert 0 <= row["cores in a pause"] < row["cores"] < 1.5
+
+
+def test_a_provider_that_takes_no_node_is_refused():
+    """That of Azure is in each wheel, and runs nothing of ONNX."""
+    azure = RuntimeCandidate("azure", Release("azure", provider=Provider("azure")))
+    specs = {"Relu": Case("Relu", "Y = Relu(X)", "T[8] X").prepared(Provider("cpu"))}
+    with pytest.raises(ProviderUnavailableError, match="azure: azure takes no node"):
+        examine_cases([azure], specs)
+
+
+def test_the_times_of_a_case_are_compared_with_a_baseline():
+    axes = [[1, 2], [0], range(3), ["Exp", "Abs"]]
+    index = pd.MultiIndex.from_product(axes, names=ROWS)
+    times = pd.DataFrame({"new": 10.0, "old": 20.0, "absent": np.nan}, index=index)
+    times[times.index.get_level_values("threads") == 2] *= 3
+    times.loc[times.index.get_level_values("case") == "Abs", "absent"] = 40.0
+    found = matrix.Matrix(times).comparisons(2, "old", axis="model")
+    assert {case: list(group) for case, group in found.items()} == {
+        "Exp": ["old", "new"],
+        "Abs": ["old", "new", "absent"],
+    }
+    assert found["Exp"]["old"].seconds.tolist() == [[pytest.approx(60e-6)]] * 3
+    assert [c.ratio for c in found.speedup("old", "new")] == [pytest.approx(2)] * 2
+    assert [c.where for c in found.speedup("old", "new")] == [{"model": "Exp"}, {"model": "Abs"}]
+
 
 # A child whose runs last what it says, by name of the only input.
 STAND_IN = """

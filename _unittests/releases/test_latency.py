@@ -6,6 +6,7 @@ from ortmeter.releases import latency as releases
 from ortmeter.releases.environments import Release
 from ortmeter.releases.latency import compare_releases, measure_releases
 from ortmeter.releases.process import ReleaseProcess
+from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.measurement import Measurement
@@ -20,14 +21,14 @@ def variants():
 
 
 def test_releases_are_measured_in_turn_in_fresh_processes(variants):
-    releases = [Release("old"), Release("broken", provider="XExecutionProvider"), Release("new")]
+    releases = [Release("old"), Release("broken", provider=Provider("cuda")), Release("new")]
     options = {"processes": 2, "repeat": 3, "precision": None, "budget_s": 60}
     found = measure_releases(releases, variants, **options)
     assert list(found.comparisons) == list(variants)
     for name, comparison in found.comparisons.items():
         assert {n: m.seconds.shape for n, m in comparison.items()} == {"old": (2, 3), "new": (2, 3)}
         assert comparison.reference_workload.seconds.shape == (2, 3)
-        assert "broken: it has no XExecutionProvider" in found.left_out[name, "broken"]
+        assert "broken: it has no CUDAExecutionProvider" in found.left_out[name, "broken"]
         for release in ("old", "new"):
             np.testing.assert_array_equal(found.outputs[name, release]["Y"], [1, 2])
     assert found.versions["old"]["numpy"] == np.__version__
@@ -88,8 +89,8 @@ def test_a_set_of_processes_has_all_its_budget(variants, monkeypatch):
 
 
 def test_no_release_runs_the_model(variants):
-    with pytest.raises(ModelError, match="no release runs this model. x: it has no XExec"):
-        measure_releases([Release("x", provider="XExecutionProvider")], variants)
+    with pytest.raises(ModelError, match="no release runs this model. x: it has no CUDAExec"):
+        measure_releases([Release("x", provider=Provider("cuda"))], variants)
 
 
 @pytest.mark.parametrize("names", [[], ["a", "a"]])

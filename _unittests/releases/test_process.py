@@ -12,6 +12,7 @@ from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.releases import child as release_child
 from ortmeter.releases.environments import Release
 from ortmeter.releases.process import ReleaseProcess, write_questions
+from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import model_variants
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
@@ -44,9 +45,10 @@ def stand_in(folder, code):
 @pytest.mark.parametrize(
     ("provider", "threads", "options"),
     [
-        ("OpenVINOExecutionProvider", 1, {"num_of_threads": "1"}),
-        ("OpenVINOExecutionProvider", 0, {}),  # as many as there are
-        ("CUDAExecutionProvider", 1, {}),
+        (Provider("openvino"), 1, {"num_of_threads": "1"}),
+        (Provider("openvino"), 0, {}),  # as many as there are
+        (Provider("cuda", 1), 1, {"device_id": "1"}),
+        (Provider("cpu"), 1, {"use_tf32": "0"}),  # the options of the question are for its own
     ],
 )
 def test_a_provider_that_ignores_the_threads_of_a_session_gets_its_own(
@@ -54,11 +56,12 @@ def test_a_provider_that_ignores_the_threads_of_a_session_gets_its_own(
 ):
     body = "(float[n] X) => (float[n] Y) { Y = Neg(X) }"
     asked = question(tmp_path, body, {"X": np.float32([1])}, threads=threads)
+    asked["provider"][1]["use_tf32"] = "0"
     with ReleaseProcess(Release("ov", provider=provider)) as child:
         sent = {}
         monkeypatch.setattr(child, "start", lambda _, **arguments: sent.update(arguments))
         child.start_open(asked)
-    assert sent["provider"] == [provider, options]
+    assert sent["provider"] == [provider.execution_provider, options]
 
 
 @pytest.mark.parametrize(

@@ -282,7 +282,7 @@ def child_command(module: str, *arguments: str | os.PathLike[str]) -> list[str]:
 def script_command(script: Path, python: Path | None = None) -> list[str]:
     """Write the command of a child process that runs a script, in another environment if asked.
 
-    The script imports :mod:`ortmeter.served`, the only module of this package that it has there.
+    The script imports what needs no other package: :mod:`ortmeter.served`, and what stands on it.
     """
     if python is None:
         return child_command(served.__name__, script)

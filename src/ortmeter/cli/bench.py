@@ -63,7 +63,10 @@ def run(options: Namespace, report: Report) -> int:
         )
     models = list(dict.fromkeys(map(Path, options.models)))
     feeds = list(make_feeds(options, models).values())
-    given = model_variants(models, feeds, **session_axes(options))
+    axes = session_axes(options)
+    if bench_releases.is_asked(options) and not options.bisect:
+        axes["provider"] = bench_releases.variant_provider(options)
+    given = model_variants(models, feeds, **axes)
     converted = precision.add_converted(options, report, given)
     with cold.saved_optimized(options, report, converted) as variants:
         kept = baseline.check(options, report, variants)

@@ -1,8 +1,10 @@
 """Compare releases of ONNX Runtime on the same model: which one made it slower, and where."""
 
+import itertools
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.cli import bisect
-from ortmeter.cli.options import split
+from ortmeter.cli.options import session_providers, split
 from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
 from ortmeter.discrepancy import Tolerance, max_diff
@@ -27,6 +29,7 @@ from ortmeter.releases.latency import (
     measure_releases,
 )
 from ortmeter.releases.profiles import WHOLE, profile_releases
+from ortmeter.runtime.providers import Provider
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing import Comparison
 from ortmeter.timing.candidates import SessionSpec
@@ -54,7 +57,7 @@ def add_options(parser: ArgumentParser) -> None:
         help="releases of ONNX Runtime to compare, oldest first: 1.24.1, onnxruntime-gpu==1.30.0, "
         "onnxruntime-openvino, a wheel file, nightly, or installed; each gets an environment in "
         f"the cache, see ortmeter env --runtimes (then --processes is {PROCESSES} and --budget "
-        f"{_BUDGET_S:g} seconds, profiles included)",
+        f"{_BUDGET_S:g} seconds, profiles included); --provider cpu,openvino runs each on both",
     )
     bisect.add_options(parser)
 
@@ -64,13 +67,18 @@ def is_asked(options: Namespace) -> bool:
     return options.runtime is not None or options.bisect or options.index_url is not None
 
 
+def variant_provider(options: Namespace) -> Provider:
+    """Return the provider of the variants: the one whose options they have, which is not tried."""
+    asked = session_providers(options)
+    return next((provider for provider in asked if not provider.is_cpu), asked[0])
+
+
 def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]) -> int:
     """Fill the report with latencies by release, since when, and the operators that changed."""
-    on_cuda = all(variant.settings["provider"].on_cuda for variant in variants.values())
+    on_cuda = any(variant.settings["provider"].on_cuda for variant in variants.values())
     default = "cuda" if on_cuda else "cpu"
     span = bisect.read_range(options, default)
-    texts = [] if span else split("--runtime", options.runtime)
-    releases = [parse_release(text, default) for text in texts] or [span[0], span[-1]]
+    releases = [span[0], span[-1]] if span else _releases(options, default)
     for release in releases:
         prepare(release, lambda line: tell(f"ortmeter bench: {line}"))
     budget_s = _BUDGET_S if options.budget is None else options.budget
@@ -146,6 +154,19 @@ def _change(first: Release, variant: SessionSpec, release: Release) -> str:
         if not verdict:
             return f"{name} against {first.name}, {'; '.join(verdict.failures)}"
     return ""
+
+
+def _releases(options: Namespace, default: str) -> list[Release]:
+    """List the releases, once for each provider that is named; else each has its own."""
+    releases = [parse_release(text, default) for text in split("--runtime", options.runtime)]
+    if options.provider == "auto":
+        return releases
+    providers = session_providers(options)
+    several = len(providers) > 1
+    return [
+        replace(release, name=f"{release.name}{f' {provider}' * several}", provider=provider)
+        for release, provider in itertools.product(releases, providers)
+    ]
 
 
 def _plot(comparison: Comparison, where: str) -> "Axes":
@@ -227,6 +248,7 @@ def _releases_table(releases: Sequence[Release], results: ReleaseResults) -> pd.
             if ran == release.name and outputs is not first[name] and output in first[name]
         ]
         row = {"release": release.name, **results.versions[release.name]}
-        row |= {"provider": release.provider} if any(r.provider for r in releases) else {}
+        if any(one.provider for one in releases):
+            row["provider"] = str(release.provider or "")
         rows.append({**row, "largest change of outputs": rounded(max(changes, default=None), 3)})
     return pd.DataFrame(rows).set_index("release")

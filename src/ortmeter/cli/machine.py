@@ -4,11 +4,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ortmeter.cli.options import split, thread_count
+from ortmeter.cli.options import session_providers, split, thread_count
 from ortmeter.cli.report import Report
 from ortmeter.machine.preflight import preflight, refuse_noisy
 from ortmeter.runtime.cpu import core_numbers
-from ortmeter.runtime.providers import resolve_provider
 
 # The load of others is counted from here, while a command imports what it needs: nothing waits.
 _BEGUN = preflight(pause=lambda _: None)
@@ -28,7 +27,7 @@ def watched(options: Namespace, report: Report) -> Iterator[None]:
     """Look at the machine before a measurement, then at what happened meanwhile."""
     counts = split("--threads", options.threads, thread_count)
     threads = max(counts, key=lambda count: count or len(core_numbers()))
-    provider = max(split("--provider", options.provider, resolve_provider), key=lambda p: p.on_cuda)
+    provider = max(session_providers(options), key=lambda p: p.on_cuda)
     before = preflight(threads, provider, since=_BEGUN)
     if options.strict:
         refuse_noisy(before)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.runtime.providers import resolve_provider
+from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import MAX_THREADS
 
 # Argument in Python -> option of KEY=VALUE.
@@ -56,10 +56,21 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
 
 def describe_session(options: Namespace) -> str:
     """Write the settings of the sessions, those that nobody asked for too."""
-    provider = resolve_provider("auto") if options.provider == "auto" else options.provider
-    plain = ("optimization", "threads", "spinning")
-    given = [f"provider={provider}", *(f"{name}={getattr(options, name)}" for name in plain)]
+    provider = str(resolve_provider("auto")) if options.provider == "auto" else options.provider
+    here = [] if getattr(options, "runtime", None) else session_providers(options)
+    loose = [one.place for one in here if not (one.is_cpu or one.on_cuda or one.threads)]
+    told = {"provider": provider, "optimization": options.optimization, "threads": options.threads}
+    told["threads"] += f" (not controlled on {', '.join(loose)})" if loose else ""
+    told["spinning"] = options.spinning
+    given = [f"{name}={value}" for name, value in told.items()]
     return ", ".join([*given, *(text for name in _PAIRS for text in getattr(options, name))])
+
+
+def session_providers(options: Namespace) -> list[Provider]:
+    """Read the providers; those that are named are not tried where other environments have them."""
+    is_elsewhere = getattr(options, "runtime", None) and options.provider != "auto"
+    read = Provider.parse if is_elsewhere else resolve_provider
+    return split("--provider", options.provider, read)
 
 
 def session_axes(options: Namespace) -> dict[str, Any]:

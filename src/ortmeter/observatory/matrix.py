@@ -11,15 +11,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.errors import InvalidArgumentError, OrtMeterError, ProviderUnavailableError
 from ortmeter.evidence import rounded
+from ortmeter.profiling.read import read_profile
 from ortmeter.progress import progress_bar
 from ortmeter.releases.environments import Release
 from ortmeter.releases.process import ReleaseProcess, write_questions
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec
+from ortmeter.timing.comparison import Comparison, Comparisons
+from ortmeter.timing.measurement import Measurement
 
-__all__ = ["Matrix", "RuntimeCandidate", "measure_cases"]
+__all__ = ["Matrix", "RuntimeCandidate", "examine_cases", "measure_cases"]
 
 #: Suffix of the control: the last candidate again, in a process of its own.
 AGAIN = ", again"
@@ -29,6 +32,7 @@ ROWS = ("threads", "pass", "process", "case")
 _ROUNDS, _FEW_ROUNDS, _LONG_S = 4, 2, 5e-3
 _SAMPLE_S, _SHORTEST_S, _DIGITS = 5e-4, 1e-7, 4
 _PATIENCE_S = 60.0
+_EXAMINED_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,16 @@ class Matrix:
     absent: Mapping[tuple[str, str], str] = field(default_factory=dict)
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
+    def comparisons(self, threads: int, baseline: str, *, axis: str = "case") -> Comparisons:
+        """Put the times of the sets together, case by case, those of the baseline first."""
+        times = 1e-6 * self.times.xs(threads, level="threads")
+        names = [baseline, *times.columns.drop(baseline)]
+        groups = {}
+        for case, rows in times.groupby("case", sort=False):
+            ran = [name for name in names if rows[name].notna().all()]
+            groups[case] = Comparison(Measurement(name, rows[[name]].to_numpy()) for name in ran)
+        return Comparisons(groups, axis)
+
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, with the matrix of what was measured before it.
@@ -95,6 +109,59 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, matrix: Matrix) -> None:
         super().__init__()
         self.matrix = matrix
+
+
+def examine_cases(
+    candidates: Sequence[RuntimeCandidate], cases: Mapping[str, SessionSpec]
+) -> pd.DataFrame:
+    """Look at what each candidate does with each case: outputs, cores, nodes on the CPU provider.
+
+    Parameters
+    ----------
+    candidates, cases
+        As in :func:`measure_cases`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Index ``candidate``, ``case``. Columns: ``outputs``, arrays by name; ``cores`` that runs
+        keep busy, and ``cores in a pause`` after them; ``left to CPU``, the nodes that a session
+        left to the CPU provider, missing where there is no session.
+
+    Raises
+    ------
+    ModelError
+        A candidate does not run a case.
+    ProviderUnavailableError
+        A provider takes no node of a case.
+    """
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
+        folder = Path(temporary)
+        questions = write_questions(cases, folder)
+        for candidate in candidates:
+            with candidate.start() as child:
+                for case, question in questions.items():
+                    child.open(candidate.question(question))
+                    row: dict[str, Any] = {"candidate": candidate.name, "case": case}
+                    row["outputs"] = child.outputs(folder)
+                    row["cores"], row["cores in a pause"] = child.ask("cores", seconds=_EXAMINED_S)
+                    if candidate.script is None:
+                        row["left to CPU"] = _left_to_cpu(candidate, child, folder)
+                    rows.append(row)
+    return pd.DataFrame(rows).set_index(["candidate", "case"])
+
+
+def _left_to_cpu(candidate: RuntimeCandidate, child: ReleaseProcess, folder: Path) -> int:
+    """Count nodes in a profile: a session lists its provider first even if it takes none."""
+    child.ask("record", prefix=str(folder / "profile"), optimized="")
+    child.sample(1)
+    ran_on = read_profile(child.ask("end")).by_node()["provider"]
+    left = int((ran_on == Provider("cpu").execution_provider).sum())
+    provider = candidate.release.provider or candidate.provider
+    if provider and not provider.is_cpu and left == len(ran_on):
+        raise ProviderUnavailableError(f"{candidate.name}: {provider} takes no node")
+    return left
 
 
 def measure_cases(

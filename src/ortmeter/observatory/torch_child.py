@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ortmeter.observatory.torch_program import TorchProgram
-from ortmeter.releases.child import Bound, Runner, main
+from ortmeter.releases.runner import Bound, Runner, main, read_feeds
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.providers import Provider
 
@@ -31,8 +31,7 @@ class TorchRunner(Runner):
         if name not in _PROVIDERS:
             raise ValueError(f"torch has no {name}")
         provider = Provider(_PROVIDERS[name], int(device.get("device_id", 0)))
-        with np.load(question["arrays"]) as file:
-            feeds = {name: file[key] for name, key in question["feeds"].items()}
+        feeds = read_feeds(question)
         if threads := question["attributes"].get("intra_op_num_threads"):
             torch.set_num_threads(threads)
         tf32 = bool(int(device.get("use_tf32", 0)))

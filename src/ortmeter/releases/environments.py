@@ -24,12 +24,13 @@ from packaging.version import InvalidVersion, Version
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.files import cache_folder, write_atomically
+from ortmeter.runtime.providers import Provider
 
 __all__ = ["Release", "parse_release", "prepare"]
 
 #: Distributions that install the module ``onnxruntime``.
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
-_MADE_FOR = {"onnxruntime-openvino": "OpenVINOExecutionProvider"}
+_MADE_FOR = {"onnxruntime-openvino": Provider("openvino")}
 INSTALLED = "installed"
 NIGHTLY = "nightly"
 
@@ -71,15 +72,16 @@ class Release:
         Name of its folder in the cache.
     index : str
         Address of the registry, empty for the one of the installer.
-    provider : str
-        The execution provider that this distribution is made for, empty for the one asked for.
+    provider : Provider, optional
+        What runs its sessions, by default the provider of each variant. It is the one that the
+        distribution is made for, where there is one.
     """
 
     name: str
     requirements: tuple[str, ...] = ()
     key: str = ""
     index: str = ""
-    provider: str = ""
+    provider: Provider | None = None
 
     @property
     def folder(self) -> Path:
@@ -243,7 +245,7 @@ def _release(
     numpy = "numpy<2" if old else f"numpy=={np.__version__}"
     tag = numpy.replace("==", "").replace("<", "-")
     key = f"{distribution}-{suffix}-{sys.implementation.cache_tag}-{tag}"
-    made_for = _MADE_FOR.get(distribution, "")
+    made_for = _MADE_FOR.get(distribution)
     return Release(name, (requirement, numpy), key, index, made_for)
 
 

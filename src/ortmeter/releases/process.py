@@ -48,11 +48,14 @@ class ReleaseProcess(Child):
 
     def start_open(self, question: Mapping[str, Any]) -> None:
         """Ask for a session; :meth:`answer` waits for it. Several processes open side by side."""
-        provider, threads = question["provider"], question["attributes"].get("intra_op_num_threads")
-        if made_for := self.release.provider:
-            is_told = threads and made_for == _IGNORES_THREADS
-            provider = [made_for, {THREADS: str(threads)} if is_told else {}]
-        self.start("open", **{**question, "provider": provider})
+        name, device = question["provider"]
+        if own := self.release.provider:
+            known = device if own.execution_provider == name else {}
+            name, device = own.execution_provider, {**known, **own.options}
+        threads = question["attributes"].get("intra_op_num_threads")
+        if threads and name == _IGNORES_THREADS:
+            device = {THREADS: str(threads), **device}
+        self.start("open", **{**question, "provider": [name, device]})
 
     def sample(self, number: int) -> float:
         """Return the seconds of a call, mean of *number* calls."""

@@ -1,0 +1,107 @@
+"""Run a model for a parent that measures several candidates in turn: what every runner shares.
+
+A script in another environment imports this module, :mod:`ortmeter.served` and NumPy.
+"""
+
+import functools
+import gc
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ortmeter.served import serve
+
+_SHORT_S = 1e-2
+_LONGEST = 300  # characters of a reason, which providers tell last
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Functions that run once and read the outputs, and the inputs, which are read in place."""
+
+    run: Callable[[], object]
+    read: Callable[[], Sequence[Any]]
+    inputs: Any
+
+
+class Runner:
+    """What runs a model: its inputs are bound, its outputs have names."""
+
+    bound: Bound
+    names: Sequence[str]
+    last = 0.0
+
+    def sample(self, number: int) -> float:
+        """Return the seconds of a call, mean of *number* calls."""
+        if self.last < _SHORT_S:  # another process ran meanwhile: caches are cold
+            self.bound.run()
+        loop = range(number)
+        start = time.perf_counter()
+        for _ in loop:
+            self.bound.run()
+        self.last = (time.perf_counter() - start) / number
+        return self.last
+
+    def outputs(self, file: str) -> dict[str, str]:
+        """Write the outputs of a run that are arrays of numbers; return their names in the file."""
+        self.bound.run()
+        pairs = zip(self.names, self.bound.read(), strict=True)
+        found = {name: array for name, array in pairs if _is_numeric(array)}
+        np.savez(file, *found.values())
+        return {name: f"arr_{rank}" for rank, name in enumerate(found)}
+
+    def cores(self, seconds: float) -> list[float]:
+        """Return how many cores runs keep busy, then a pause that is as long."""
+        found = []
+        for work in (self.bound.run, functools.partial(time.sleep, seconds)):
+            start, spent = time.perf_counter(), time.process_time()
+            while time.perf_counter() - start < seconds:
+                work()
+            found.append((time.process_time() - spent) / (time.perf_counter() - start))
+        return found
+
+
+def read_feeds(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the inputs of a question."""
+    with np.load(question["arrays"]) as file:
+        return {name: file[key] for name, key in question["feeds"].items()}
+
+
+def _is_numeric(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype != object
+
+
+def _reason(error: Exception) -> str:
+    """Write an error on one line, without the codes of ONNX Runtime."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = text.partition("[ONNXRuntimeError] : ")[2].split(" : ", 2)[-1] or text
+    text = re.sub(r"/\S+\.(cc|h|hpp):\d+ .*\) (?=[A-Z])", "", text)
+    text = text.rstrip(".")
+    return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"
+
+
+def main(open_runner: Callable[[Mapping[str, Any]], Runner], versions: Mapping[str, str]) -> None:
+    """Answer until the parent closes the pipe."""
+    runner: Runner | None = None
+
+    def answer(do: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        nonlocal runner
+        try:
+            if do == "open":
+                runner = None  # its memory is free for the next one
+                gc.collect()
+                runner = open_runner(arguments)
+                return {"answer": None}
+            if do == "describe":
+                return {"answer": versions}
+            return {"answer": getattr(runner, do)(**arguments)}
+        except Exception as error:  # noqa: BLE001 - the parent leaves this release out, and says why
+            return {"error": _reason(error)}
+
+    gc.disable()
+    gc.freeze()  # what is loaded stays: looking through it takes as long as opening a session
+    serve(answer)
