@@ -37,7 +37,7 @@ _TRACKER = "https://github.com/microsoft/onnxruntime/issues"
 _QUANTIZED = re.compile("Quant|QLinear|Integer|NBits|QMoE|QAttention|QGemm")
 _PATIENCE_S = 120
 _LINES = 5  # of the errors of a script
-_LOOP, _LONGEST, _LEAST = 256, 16, 0.5  # bytes, bytes of an instruction, % of the samples
+_LOOP, _LONGEST, _LEAST = 256, 16, 0.1  # bytes, bytes of an instruction, % of the samples
 _ARCHITECTURES = {"x86_64": "X64", "AMD64": "X64", "arm64": "ARM64", "aarch64": "ARM64"}
 
 
