@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import onnx
+import onnxruntime
 import pandas as pd
 import pytest
 
@@ -15,12 +16,15 @@ from ortmeter.evidence import Estimate
 from ortmeter.observatory.accuracy import COLUMNS
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.matrix import AGAIN, ROWS, Interrupted, Matrix
+from ortmeter.observatory.nodes import node_cases
 from ortmeter.observatory.repro import repro_script
 from ortmeter.releases.environments import Release
+from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.providers import Provider
 
 PRELU = next(name for name in catalogue() if name.startswith("PRelu-per-channel"))
 SMALL = "Relu-f32-L1"  # the cheapest one
+ISSUE = ["--report", "--repro", PRELU, "--runtime", "a,b"]
 ONES = {"PRelu": 1.0, "Exp": 1.0}
 
 
@@ -128,7 +132,11 @@ def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
         (["--filter", ","], "--filter: got ',', expected values"),
         (["--repro", "Lrn"], "--repro: case 'Lrn' is not known. Accepted: LRN-"),
         (["--output", "x.py"], "--output x.py: expected --repro CASE too"),
-        (["--repro", PRELU, "--json", "--list"], "prints a script only: remove --list, --json"),
+        (["--repro", PRELU, "--json", "--list"], "an issue, only: remove --list, --json"),
+        (["--report", "--runtime", "a,b"], "--report: expected --repro CASE, releases"),
+        (["--report", "--repro", PRELU], "a good one first (--runtime 1.26.0,1.31.1)"),
+        ([*ISSUE, "--against", "torch"], "no --against"),
+        ([*ISSUE, "--provider", "cpu,cuda"], "one --provider"),
         (["--dim", "n=3"], "--dim: got 'n'. Accepted: none"),
         (["--value", "X=3"], "--value: got 'X=3'. Accepted: NAME=VALUE for one of the inputs"),
         (["--threads", "x"], "--threads: got 'x', expected an integer"),
@@ -152,7 +160,7 @@ def test_the_script_of_a_case_is_printed_or_written(tmp_path, capsys):
     file = tmp_path / "repro.py"
     assert main(["operators", "--repro", PRELU, "--output", str(file), *ways]) == 0
     assert file.read_text() == script
-    assert f"measures {PRELU}" in capsys.readouterr().out
+    assert f"measures {PRELU}" in " ".join(capsys.readouterr().out.split())
     file.write_text("mine")
     assert "exists" in refused(capsys, "--repro", PRELU, "--output", file)
     assert file.read_text() == "mine"
@@ -166,6 +174,85 @@ def test_a_script_too_long_for_an_issue_goes_to_a_file(tmp_path, capsys, monkeyp
     file = tmp_path / "repro.py"
     assert main(["operators", "--repro", PRELU, "--output", str(file)]) == 0
     assert len(file.read_text()) > 100
+
+
+@pytest.fixture
+def slower(monkeypatch):
+    """Replace what measures: the last release takes the given times longer, and has errors."""
+    asked = {}
+
+    def give(ratio, bound):
+        def measure_cases(candidates, cases, **options):
+            asked.update(cases=list(cases), **options)
+            axes = [options["threads"], range(2), range(5), list(cases)]
+            index = pd.MultiIndex.from_product(axes, names=ROWS)
+            names = [one.name for one in candidates]
+            drawn = {
+                name: np.random.default_rng(rank).uniform(0.99, 1.01, len(index)) * times
+                for rank, (name, times) in enumerate(zip(names, (10, 10 * ratio), strict=True))
+            }
+            versions = {name: {"onnxruntime": "9.9"} for name in names}
+            return Matrix(pd.DataFrame(drawn, index), {}, versions)
+
+        def measure_errors(candidates, cases, **_):
+            assert list(cases) == [asked["cases"][0]]
+            places = [(name, one.name) for name in cases for one in candidates]
+            index = pd.MultiIndex.from_tuples(places, names=["case", "candidate"])
+            return pd.DataFrame({"bound": [0.5, bound], "mismatched": 0, "differing": 0.5}, index)
+
+        monkeypatch.setattr(operators, "measure_cases", measure_cases)
+        monkeypatch.setattr(operators, "measure_errors", measure_errors)
+        monkeypatch.setattr(operators, "whole_models", lambda *_: ({}, "one, two"))
+        monkeypatch.setattr(operators, "hot_loop", lambda *_: "")
+        return asked
+
+    return give
+
+
+def test_an_issue_has_the_cases_of_the_operator_and_the_outputs(slower, tmp_path, capsys):
+    asked = slower(3, 0.5)
+    file = tmp_path / "issue.md"
+    assert main(["operators", *ISSUE, "--provider", "cpu", "--output", str(file)]) == 0
+    assert "is ready to paste. Nothing was sent." in " ".join(capsys.readouterr().out.split())
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith("# [Performance] PRelu, per channel, float32: 3 times slower with ")
+    assert asked["threads"] == [1, 2]
+    assert asked["cases"] == [name for name in catalogue() if name.startswith("PRelu")]
+    for name in asked["cases"]:
+        assert text.count(f"| {name} | f32[") == 2
+    assert text.count(f"\nonnxruntime {onnxruntime.__version__}, CPU") == 2
+    assert "\nNo whole model that was tried has PRelu: one, two.\n" in text
+    assert "This machine was " in text.partition("\n---\n")[2]
+    assert "exists" in refused(capsys, *ISSUE, "--output", file)
+
+
+def test_an_issue_on_a_wrong_result_shows_an_element(slower, capsys):
+    slower(1, 9.0)
+    assert main(["operators", *ISSUE, "--provider", "cpu", "--threads", "1"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# PRelu, per channel, float32: wrong result with onnxruntime b\n")
+    told = "The result is wrong with onnxruntime b, of a and b: an error of 9 times its bound.\n"
+    assert told in text
+    assert len(re.findall(r"^element \d+: \S+, expected \S+$", text, re.MULTILINE)) == 2
+    assert "quantized" not in text
+
+
+def test_there_may_be_nothing_to_report(slower, capsys):
+    slower(1, 0.5)
+    told = refused(capsys, *ISSUE, "--provider", "cpu")
+    assert "PRelu, per channel, float32: nothing to report. b is not shown to be slower" in told
+
+
+def test_an_issue_on_a_node_has_its_model(slower, cnn, capsys):
+    asked = slower(3, 0.5)
+    name = next(name for name in node_cases(cnn, random_feeds(cnn))[0] if "PRelu" in name)
+    issue = ["--model", str(cnn), "--repro", name, "--report", "--runtime", "a,b"]
+    assert main(["operators", *issue, "--provider", "cpu", "--threads", "1"]) == 0
+    text = capsys.readouterr().out
+    assert asked["cases"] == [name, "cnn.onnx"]
+    assert "In a whole model:" in text
+    assert "| cnn.onnx |  | 1 | " in text
+    assert f"| {name} | f32[1, 64, 16, 16] " in text
 
 
 def test_one_contender_has_times_and_errors(capsys):

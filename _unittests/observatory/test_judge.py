@@ -47,6 +47,12 @@ def test_integers_are_compared_exactly():
     assert (wrong["abs"], wrong["bound"], wrong["differing"]) == (1, math.inf, 0.166667)
 
 
+def test_integers_that_float64_does_not_tell_apart_are():
+    exact = judge(Case("Abs", "Y = Abs(X)", "T[2] X", type="i64"))
+    exact.reference.outputs["Y"][:] = large = np.int64([2**53 + 1, 2**62 + 1])
+    assert [exact.errors({"Y": large - k})["bound"] for k in (0, 1)] == [0, math.inf]
+
+
 def test_a_quantized_result_may_be_off_by_one():
     case = Case(
         "QLinearSigmoid", "Y = com.microsoft.QLinearSigmoid(X, S, Z, R, Z)",

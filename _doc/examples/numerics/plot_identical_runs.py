@@ -168,6 +168,7 @@ study.keep(operators=compare_bits(variants, changes, **options))
 
 def count_changed(bits):
     """Return how many models each change moves, and how many models there are."""
+    bits = bits[bits["results"] > 0]  # what this release runs
     counts = (bits["differing"] > 0).groupby("change", sort=False).sum()
     return counts, bits.index.unique("case").size
 

@@ -50,6 +50,7 @@ from ortmeter.attribution.ranges import run_float64
 from ortmeter.discrepancy.quantized import quantized_matmul_bound
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.machine.peaks import measured_peaks
+from ortmeter.observatory.catalogue import catalogue
 from ortmeter.plotting import speedup_plot
 from ortmeter.profiling.quantization import count_precisions
 from ortmeter.runtime.iobinding import run_session
@@ -150,8 +151,8 @@ show(table(promised, f"Promised speedups, {legend}, {peaks}, VNNI: {VNNI}"))
 # :math:`2^{-11}|x|` in float16. The page stops beyond this bound, unless sums saturate, see below.
 
 
-def run(model, feeds):
-    (output,) = run_session(ortmeter.make_session(model, **OPTIONS), feeds).values()
+def run(model, feeds, **more):
+    (output,) = run_session(ortmeter.make_session(model, **OPTIONS, **more), feeds).values()
     return output
 
 
@@ -190,6 +191,17 @@ for name, (plain, _) in models.items():
             candidates[name][way] = ortmeter.session_candidate(model, inputs[name], **OPTIONS)
         except (InvalidArgumentError, ModelError) as error:  # nothing to convert, or no kernel
             rows[name, way] = {"why not": str(error).partition(": ")[2]}
+
+# %%
+# Weights of int8 alone have another error: ONNX Runtime makes one operator of their
+# ``DequantizeLinear`` and of the product, ``MatMulNBits``, which rounds the other factor to 8 bits
+# too. At level 1 it stays in float32.
+
+LEVEL = "session.qdq_matmulnbits_accuracy_level"
+alone = catalogue()["MatMul-weights-of-int8-f32-L2"]
+right = run_float64(alone.model(), alone.feeds()).outputs[0]
+for told, more in {"default": {}, f"{LEVEL}=1": {"session_config": {LEVEL: "1"}}}.items():
+    show(f"{told}: error {relative_error(run(alone.model(), alone.feeds(), **more), right):.2g}")
 
 # %%
 # All the conversions of a model run in turn, in fresh processes.

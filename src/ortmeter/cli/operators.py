@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import itertools
+import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -15,18 +16,22 @@ from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import number, split, thread_count
 from ortmeter.cli.report import Report, check_writable
 from ortmeter.cli.terminal import tell
+from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.files import write_atomically
-from ortmeter.observatory.accuracy import measure_errors
-from ortmeter.observatory.case import in_words
+from ortmeter.observatory.accuracy import measure_errors, out_of_bound, told_error
+from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.catalogue import catalogue
-from ortmeter.observatory.matrix import Interrupted, RuntimeCandidate, measure_cases
+from ortmeter.observatory.issue import hot_loop, run_script, show_wrong, whole_models, write_issue
+from ortmeter.observatory.matrix import Interrupted, Matrix, RuntimeCandidate, measure_cases
 from ortmeter.observatory.nodes import NodeCase, node_cases
 from ortmeter.observatory.repro import AnyCase, repro_script
 from ortmeter.observatory.torch_candidate import find_obstacle, torch_candidate
 from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import INSTALLED, Release, parse_release, prepare
 from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.study.writer import enumerate_items
+from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.measurement import format_seconds
 
 _TORCH = "torch"
@@ -69,7 +74,9 @@ def register(parser: ArgumentParser) -> None:
     group.add_argument(
         "--provider", default="auto", help="auto (the default), cpu, cuda, or several: cpu,cuda"
     )
-    group.add_argument("--threads", default="1", help="threads per operator, or several: 1,2 (1)")
+    group.add_argument(
+        "--threads", help="threads per operator, or several: 1,2 (1; 1,2 with --report)"
+    )
     group = parser.add_argument_group("measurement")
     processes, passes = _COMPARED
     group.add_argument(
@@ -90,15 +97,23 @@ def register(parser: ArgumentParser) -> None:
         help="print a short script that measures a case with NumPy and ONNX Runtime only, to paste "
         "into an issue",
     )
-    group.add_argument("--output", metavar="FILE", help="write the script of --repro here")
+    group.add_argument(
+        "--report",
+        action="store_true",
+        help="write, with --repro and releases, an issue in the form of the template of ONNX "
+        "Runtime: what is slower or wrong, the script and what it prints with each release, other "
+        "sizes and types, whole models; nothing is sent",
+    )
+    group.add_argument("--output", metavar="FILE", help="write the script, or the issue, here")
 
 
 def run(options: Namespace, report: Report) -> str | int | None:
-    """Fill the report with times, verdicts and errors, or return the script of ``--repro``."""
+    """Fill the report with times, verdicts and errors, or return what ``--repro`` writes."""
     _refuse(options)
+    options.threads = options.threads or ("1,2" if options.report else "1")
     cases, left_out = _cases(options)
     if options.repro is not None:
-        return _write_script(options, report, cases)
+        return _write(options, report, cases)
     cases = _filtered(cases, options.filter)
     if options.against:
         obstacles = {name: find_obstacle(case) for name, case in cases.items()}
@@ -122,23 +137,13 @@ def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -
     threads = split("--threads", options.threads, thread_count)
     span = bisect.read_range(options, _default(options))
     candidates = _candidates(options, [span[0], span[-1]] if span else _releases(options))
-    few = _COMPARED if len(candidates) > 1 else _ALONE
-    processes, passes = options.processes or few[0], options.passes or few[1]
     where = candidates[0].provider or resolve_provider("cpu")
-    _tell_duration(len(cases), len(threads), len(candidates), processes * passes)
-    with machine.watched(options, report):
-        try:
-            matrix = measure_cases(
-                candidates,
-                {name: case.prepared(where, threads[0]) for name, case in cases.items()},
-                threads=threads,
-                processes=processes,
-                passes=passes,
-                control=len(candidates) > 1,
-            )
-        except Interrupted as stop:
-            verdicts.fill(report, candidates, stop.matrix)
-            raise
+    try:
+        specs = {name: case.prepared(where, threads[0]) for name, case in cases.items()}
+        matrix = _matrix(options, report, candidates, specs)
+    except Interrupted as stop:
+        verdicts.fill(report, candidates, stop.matrix)
+        raise
     slower = verdicts.fill(report, candidates, matrix)
     if options.models:
         report.add("Nodes", _describe(cases))
@@ -167,6 +172,27 @@ def _worse(
     return verdicts.worse(errors, first.name, release.name).get("", "")
 
 
+def _matrix(
+    options: Namespace,
+    report: Report,
+    candidates: Sequence[RuntimeCandidate],
+    specs: Mapping[str, SessionSpec],
+) -> Matrix:
+    threads = split("--threads", options.threads, thread_count)
+    few = _COMPARED if len(candidates) > 1 else _ALONE
+    processes, passes = options.processes or few[0], options.passes or few[1]
+    _tell_duration(len(specs), len(threads), len(candidates), processes * passes)
+    with machine.watched(options, report):
+        return measure_cases(
+            candidates,
+            specs,
+            threads=threads,
+            processes=processes,
+            passes=passes,
+            control=len(candidates) > 1,
+        )
+
+
 def _refuse(options: Namespace) -> None:
     """Refuse options that would have no effect."""
     if options.bisect and (options.against or options.list or options.repro):
@@ -175,9 +201,17 @@ def _refuse(options: Namespace) -> None:
         raise InvalidArgumentError(f"--provider {options.provider}: --bisect needs one")
     if options.repro is None and options.output is not None:
         raise InvalidArgumentError(f"--output {options.output}: expected --repro CASE too")
+    fits = options.repro is not None and "," in options.runtime and not options.against
+    if options.report and not (fits and "," not in options.provider):
+        raise InvalidArgumentError(
+            "--report: expected --repro CASE, releases, a good one first (--runtime "
+            "1.26.0,1.31.1), one --provider, no --against"
+        )
     others = {"--list": options.list, "--json": options.json, "--html": options.html is not None}
     if options.repro is not None and (given := [name for name, on in others.items() if on]):
-        raise InvalidArgumentError(f"--repro prints a script only: remove {', '.join(given)}")
+        raise InvalidArgumentError(
+            f"--repro prints a script, or an issue, only: remove {', '.join(given)}"
+        )
 
 
 def _cases(options: Namespace) -> tuple[dict[str, AnyCase], dict[str, str]]:
@@ -232,29 +266,84 @@ def _describe(cases: Mapping[str, AnyCase]) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("case")
 
 
-def _write_script(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> str | None:
+def _write(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> str | None:
     if options.repro not in cases:
         raise InvalidArgumentError(
             f"--repro: case {options.repro!r} is not known. {_close(options.repro, cases)}"
         )
-    script = repro_script(
+    if options.output is not None:
+        check_writable(Path(options.output), overwrite=options.force)
+    text = repro_script(
         cases[options.repro],
         provider=_providers(options)[0],
         threads=split("--threads", options.threads, thread_count)[0],
         requirements=[r.requirements[0] for r in _releases(options) if r.requirements],
     )
+    what = f"measures {options.repro}: it needs NumPy and ONNX Runtime only."
+    if options.report:
+        text, what = _issue(options, report, cases, text), "is ready to paste. Nothing was sent."
     if options.output is None:
-        if len(script) > _LONGEST:
+        if len(text) > _LONGEST:
             raise InvalidArgumentError(
-                f"--repro: the script of {options.repro!r} takes {len(script)} characters, more "
+                f"--repro: the text of {options.repro!r} takes {len(text)} characters, more "
                 f"than an issue, {_LONGEST}. Accepted: --output FILE"
             )
-        return script
-    file = Path(options.output)
-    check_writable(file, overwrite=options.force)
-    write_atomically(file, script.encode())
-    report.conclude(f"{file} measures {options.repro}: it needs NumPy and ONNX Runtime only.")
+        return text
+    write_atomically(Path(options.output), text.encode())
+    report.conclude(f"{options.output} {what}")
     return None
+
+
+def _issue(options: Namespace, report: Report, cases: Mapping[str, AnyCase], script: str) -> str:
+    """Measure a case, those of its operator, and whole models; write what an issue says."""
+    name, (where,) = options.repro, _providers(options)
+    candidates = _candidates(options, _releases(options))
+    alike = {name: cases[name]}
+    alike |= {key: case for key, case in cases.items() if case.op == cases[name].op}
+    remarks = []
+    if options.models:
+        (model,) = map(Path, options.models)
+        feeds = make_feeds(options, [model])[model]
+        whole = {model.name: SessionSpec(model, feeds, {"provider": where})}
+    else:
+        whole, tried = whole_models(cases[name].op, where)
+        if not whole:
+            remarks.append(f"No whole model that was tried has {cases[name].op}: {tried}.")
+    specs = {key: case.prepared(where) for key, case in alike.items()}
+    matrix = _matrix(options, report, candidates, {**specs, **whole})
+    errors = out_of_bound(measure_errors(candidates, {name: cases[name]}, provider=where))
+    wrong = ""
+    if (name, candidates[-1].name) in errors.index:
+        bad = errors.index.get_level_values("candidate").tolist()
+        wrong = (
+            f"The result is wrong with onnxruntime {enumerate_items(bad)}, of "
+            f"{enumerate_items([one.name for one in candidates])}: {told_error(errors.iloc[-1])}."
+        )
+        script = show_wrong(script, specs[name], candidates[-1].release)
+    elif where.is_cpu:
+        remarks.append(hot_loop(script, candidates[-1].release))
+    text = write_issue(
+        name,
+        matrix,
+        {key: _inputs(case) for key, case in alike.items()},
+        script,
+        {one.name: run_script(script, one.release) for one in candidates},
+        machine=report.machine,
+        provider=where,
+        wrong=wrong,
+        remarks=remarks,
+    )
+    return f"{text}\n{report.told_preflight}\n"
+
+
+def _inputs(case: AnyCase) -> str:
+    """Write the types and shapes of what a case takes."""
+    if isinstance(case, Case):
+        return re.sub(r"\bT\b", case.type, case.inputs)
+    arrays = {**case.inputs, **case.weights}
+    return ", ".join(
+        f"{short_name(array.dtype)}{list(array.shape)} {name}" for name, array in arrays.items()
+    )
 
 
 def _providers(options: Namespace) -> list[Provider]:

@@ -1,6 +1,5 @@
 """What ``operators`` says of times and errors: sentences first, then tables."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from ortmeter.observatory.accuracy import (
     comparable_errors,
     measure_errors,
     out_of_bound,
+    told_error,
 )
 from ortmeter.observatory.case import in_words
 from ortmeter.observatory.matrix import AGAIN, Matrix, RuntimeCandidate
@@ -206,7 +206,7 @@ def fill_errors(
         report.conclude(f"outputs are not compared: {error}.")
         return {}
     for row in out_of_bound(errors).reset_index().to_dict("records"):
-        report.conclude(f"{in_words(row['case'])} with {row['candidate']}: {_wrong(row)}.")
+        report.conclude(f"{in_words(row['case'])} with {row['candidate']}: {told_error(row)}.")
     changes = accuracy_changes(errors).reset_index()
     for row in changes.head(_TOLD).to_dict("records"):
         word = "less" if row["error_ratio"] > 1 else "more"
@@ -229,17 +229,9 @@ def worse(errors: pd.DataFrame, first: str, last: str) -> dict[str, str]:
     moved = accuracy_changes(errors).query("error_ratio > 1").reset_index().to_dict("records")
     wrong = out_of_bound(errors).reset_index().to_dict("records")
     told = {(row["case"], row["candidate"]): _moved(row) for row in moved}
-    told |= {(row["case"], row["candidate"]): _wrong(row) for row in wrong}
+    told |= {(row["case"], row["candidate"]): told_error(row) for row in wrong}
     right = {case for case, name in errors.index if name == first and (case, first) not in told}
     return {case: text for (case, name), text in told.items() if name == last and case in right}
-
-
-def _wrong(row: Mapping[Any, Any]) -> str:
-    if row["mismatched"]:
-        return f"{row['mismatched']:.0f} values do not match"
-    if math.isinf(row["bound"]):
-        return f"{row['differing']:.1%} of the values differ, where no rounding explains it"
-    return f"an error of {digits(row['bound'])} times its bound"
 
 
 def _moved(row: Mapping[Any, Any]) -> str:

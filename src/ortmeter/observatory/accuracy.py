@@ -1,5 +1,6 @@
 """How close each candidate is to float64, whether bits changed, what is out of its bound."""
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from ortmeter.observatory.reference import SAME
 from ortmeter.progress import follow
 from ortmeter.releases.process import write_questions
 from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.study.rendering import digits
 from ortmeter.timing.candidates import SessionSpec
 
 __all__ = [
@@ -119,6 +121,15 @@ def out_of_bound(errors: pd.DataFrame) -> pd.DataFrame:
     [('Sum', '1.31')]
     """
     return errors[(errors["bound"] > 1) | (errors["mismatched"] > 0)]
+
+
+def told_error(row: Any) -> str:
+    """Say what no rounding explains in a row, or a record, of :func:`out_of_bound`."""
+    if row["mismatched"]:
+        return f"{row['mismatched']:.0f} values do not match"
+    if math.isinf(row["bound"]):
+        return f"{row['differing']:.1%} of the values differ, where no rounding explains it"
+    return f"an error of {digits(row['bound'])} times its bound"
 
 
 def bits_changed(errors: pd.DataFrame) -> pd.Series:

@@ -98,6 +98,8 @@ def _share(expected: np.ndarray, got: np.ndarray, bound: np.ndarray) -> float:
     e, g = expected.astype(np.float64), got.astype(np.float64)
     with np.errstate(all="ignore"):
         error = np.abs(g - e)
+        if expected.dtype.kind in "iu":  # float64 does not tell large integers apart
+            error = np.maximum(error, expected != got)
         share = np.where(error > 0, error / bound, 0.0)[np.isfinite(e) & np.isfinite(g)]
     return float(np.max(share, initial=0.0))
 

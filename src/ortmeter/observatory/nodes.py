@@ -61,6 +61,11 @@ class NodeCase:
     source: onnx.ModelProto = field(repr=False)
     nodes: int = 1
 
+    @property
+    def op(self) -> str:
+        """Operator, without its domain."""
+        return self.node.op_type
+
     def model(self) -> onnx.ModelProto:
         """Build the model of the node alone, in the opset of its model.
 

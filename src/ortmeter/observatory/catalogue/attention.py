@@ -1,6 +1,6 @@
 """What transformers are made of: attention, rotary embeddings, sums that are normalized."""
 
-from ortmeter.observatory.case import Case, call
+from ortmeter.observatory.case import Case, Values, call
 
 _QUERY = "T[1,8,64,64] Q"
 
@@ -22,10 +22,51 @@ _STANDARD = (
         "q_num_heads = 8, kv_num_heads = 8",
     ),
     Case(
+        "Attention", "Y = Attention<is_causal = 0>(Q, K, V, , , , N)",
+        f"{_QUERY}, T[1,8,64,64] K, T[1,8,64,64] V, i64[1] N", "50 keys of 64",
+        values={"N": [50]}, opset=24,
+    ),
+    call(
+        "Attention<is_causal = 1, left_window_size = 16>",
+        f"{_QUERY}, T[1,8,64,64] K, T[1,8,64,64] V", "window of 16", opset=25,
+    ),
+    Case(
         "Attention",
         "U = Transpose<perm = [0,1,3,2]>(K) P = MatMul(Q, U) S = Div(P, R) "
         "W = Softmax<axis = -1>(S) Y = MatMul(W, V)",
         f"{_QUERY}, T[1,8,64,64] K, T[1,8,64,64] V, T[] R", "of five nodes", values={"R": 8},
+    ),
+)  # fmt: skip
+
+
+def _linear(variant: str, rows: int, more: str = "", read: str = "", **values: Values) -> Case:
+    """Write 8 heads of 64 elements, whose state is a matrix, for *rows* new rows."""
+    rule = variant.partition(" of ")[0].replace(" ", "_")
+    return Case(
+        "LinearAttention",
+        "Y, PS = LinearAttention<q_num_heads = 8, kv_num_heads = 8, "
+        f'update_rule = "{rule}">(Q, K, V{read})',
+        f"T[1,{rows},512] Q, T[1,{rows},512] K, T[1,{rows},512] V{more}", variant,
+        outputs="T Y, T[1,8,64,64] PS", values=values, opset=27,
+    )  # fmt: skip
+
+
+# ONNX Runtime runs opset 27 from 1.32 on.
+_RECURRENT = (
+    _linear("linear of 64 rows", 64),
+    _linear("gated of 64 rows", 64, ", T[1,64,8] D", ", , D", D=-0.125),
+    _linear(
+        "gated delta of one row", 1, ", T[1,8,64,64] S, T[1,1,8] D, T[1,1,8] B", ", S, D, B",
+        B="positive",
+    ),
+    call(
+        "CausalConvWithState", "T[1,512,64] X, T[512,1,4] W, T[512] B", "64 rows",
+        outputs="T Y, T[1,512,3] PS", weights="W B", opset=27,
+    ),
+    call(
+        'CausalConvWithState<activation = "silu">',
+        "T[1,512,1] X, T[512,1,4] W, T[512] B, T[1,512,3] S", "silu of one row",
+        outputs="T[1,512,1] Y, T PS", weights="W B", opset=27,
     ),
 )  # fmt: skip
 
@@ -113,4 +154,4 @@ _SUMS = (
     ),
 )  # fmt: skip
 
-CASES = (*_STANDARD, *_ROTARY, *_CONTRIBUTED, *_SUMS)
+CASES = (*_STANDARD, *_RECURRENT, *_ROTARY, *_CONTRIBUTED, *_SUMS)

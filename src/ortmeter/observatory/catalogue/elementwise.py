@@ -49,6 +49,7 @@ _UNARY = (
     call("Gelu", _IMAGES, opset=20),
     call('Gelu<approximate = "tanh">', _IMAGES, "tanh", opset=20),
     call("IsNaN", _IMAGES, outputs="b8[1,64,28,28] Y"),
+    call("BitCast<to = 6>", _IMAGES, "to i32", outputs="i32 Y", opset=26),
     call("IsInf", _IMAGES, outputs="b8[1,64,28,28] Y"),
     # Inputs for which the function is defined.
     *(call(op, _IMAGES, values=_POSITIVE) for op in ("Log", "Sqrt", "Reciprocal")),

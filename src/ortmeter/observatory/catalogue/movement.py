@@ -151,6 +151,7 @@ _REPETITIONS = (
     ),
     call("EyeLike", "T[256,256] X"),
     *(call("CumSum", f"{_ROWS}, i64[] A", f"axis {axis}", values={"A": axis}) for axis in (0, 2)),
+    call("CumProd", f"{_ROWS}, i64[] A", "axis 2", values={"A": 2, "X": "positive"}, opset=26),
     call("Trilu", _ROWS, "upper", opset=14),
     call("Trilu<upper = 0>", _ROWS, "lower", opset=14),
 )  # fmt: skip

@@ -1,0 +1,356 @@
+"""The report of a finding, in the form of the template of ONNX Runtime for issues."""
+
+import math
+import platform
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote_plus
+
+import numpy as np
+import pandas as pd
+
+from ortmeter.child import output_of
+from ortmeter.errors import MissingDependencyError, OrtMeterError
+from ortmeter.evidence import Estimate
+from ortmeter.machine.environment import Environment
+from ortmeter.observatory.case import in_words
+from ortmeter.observatory.judge import Judge
+from ortmeter.observatory.matrix import Matrix
+from ortmeter.observatory.verdicts import compare_cells, estimates, losses
+from ortmeter.profiling.findings import plural
+from ortmeter.releases.environments import Release
+from ortmeter.releases.process import ReleaseProcess, write_questions
+from ortmeter.runtime.feeds import random_feeds
+from ortmeter.runtime.models import sample_cnn
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import optimized_model
+from ortmeter.study.rendering import digits
+from ortmeter.study.writer import enumerate_items
+from ortmeter.timing.candidates import SessionSpec
+from ortmeter.timing.measurement import format_seconds
+
+_TRACKER = "https://github.com/microsoft/onnxruntime/issues"
+_QUANTIZED = re.compile("Quant|QLinear|Integer|NBits|QMoE|QAttention|QGemm")
+_PATIENCE_S = 120
+_LINES = 5  # of the errors of a script
+_LOOP, _LONGEST, _LEAST = 256, 16, 0.1  # bytes, bytes of an instruction, % of the samples
+_ARCHITECTURES = {"x86_64": "X64", "AMD64": "X64", "arm64": "ARM64", "aarch64": "ARM64"}
+
+
+def whole_models(op: str, provider: Provider) -> tuple[dict[str, SessionSpec], str]:
+    """Choose the small networks that run an operator.
+
+    Parameters
+    ----------
+    op : str
+        Operator, without its domain. It may come from the optimization of the graph.
+    provider : Provider
+        Where they run.
+
+    Returns
+    -------
+    dict of str to SessionSpec
+        Those that have it, with one thread and inputs of a batch of one.
+    str
+        The names of all those that were tried; without torch, only one.
+
+    Examples
+    --------
+    >>> list(whole_models("PRelu", Provider("cpu"))[0])
+    ['small CNN with PRelu']
+    """
+    models = {"small CNN with PRelu": (sample_cnn(), random_feeds(sample_cnn()))}
+    with suppress(MissingDependencyError):
+        from ortmeter.observatory.networks import NETWORKS, export_network, make_network
+
+        for name in NETWORKS:
+            network = make_network(name)
+            exported, _ = export_network(network.model, network.inputs(2))
+            models[name] = exported, network.inputs(1)
+    found = {
+        name: SessionSpec(model, feeds, {"provider": provider})
+        for name, (model, feeds) in models.items()
+        if op in {node.op_type for node in optimized_model(model, provider=provider).graph.node}
+    }
+    return found, ", ".join(models)
+
+
+def run_script(script: str, release: Release) -> str:
+    """Run a script in the environment of a release, by its standard input.
+
+    Parameters
+    ----------
+    script : str
+        Source that needs NumPy and ONNX Runtime only.
+    release : Release
+        Its environment exists.
+
+    Returns
+    -------
+    str
+        What it printed.
+
+    Raises
+    ------
+    OrtMeterError
+        It failed, or took more than 120 s.
+
+    Examples
+    --------
+    >>> run_script("print(1 + 1)", Release("installed"))
+    '2'
+    """
+    command = [str(release.python), "-I", "-"]
+    try:
+        done = subprocess.run(  # noqa: S603 - our own script, no shell
+            command, input=script, capture_output=True, text=True, timeout=_PATIENCE_S, check=True
+        )
+    except subprocess.CalledProcessError as cause:
+        told = " ".join(cause.stderr.strip().splitlines()[-_LINES:])
+        raise OrtMeterError(f"{release.name}: the script fails: {told}") from cause
+    except (OSError, subprocess.TimeoutExpired) as cause:
+        raise OrtMeterError(f"{release.name}: the script cannot run: {cause}") from cause
+    return done.stdout.strip()
+
+
+def hot_loop(script: str, release: Release) -> str:
+    """Find the instructions of ONNX Runtime that take the most time of a script, with ``perf``.
+
+    Parameters
+    ----------
+    script : str
+        See :func:`run_script`.
+    release : Release
+        Its environment exists.
+
+    Returns
+    -------
+    str
+        A paragraph with the share of the samples of each instruction; empty where ``perf`` or
+        ``objdump`` is missing or fails, and where the loop has the name of a function.
+    """
+    python = str(release.python)
+    where = "import onnxruntime.capi.onnxruntime_pybind11_state as s; print(s.__file__)"
+    library = (output_of(python, "-I", "-c", where) or "").strip()
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        data = str(Path(folder, "perf.data"))
+        output_of("perf", "record", "-q", "-e", "cpu-clock", "-o", data, python, "-I", "-c", script)
+        told = output_of("perf", "report", "-i", data, "--stdio", "--sort", "dso,sym") or ""
+    found = re.findall(rf"([\d.]+)%\s+{re.escape(Path(library).name)}\s+\[\.\] (0x\w+)", told)
+    shares = {int(address, 16): float(share) for share, address in found if float(share) > _LEAST}
+    if not shares:
+        return ""
+    hottest = max(shares, key=lambda address: shares[address])
+    near = [address for address in shares if abs(address - hottest) < _LOOP]
+    ends = f"--start-address={min(near)}", f"--stop-address={max(near) + _LONGEST}"
+    code = output_of("objdump", "-d", "--no-show-raw-insn", *ends, library) or ""
+    lines = [
+        f"{shares.get(int(address, 16), ''):5} {address}: {re.sub(' *[#<].*', '', text)}"
+        for address, text in re.findall(r"^ +([0-9a-f]+):\t(.*)$", code, re.MULTILINE)
+        if int(address, 16) <= max(near)  # the next ones are cut
+    ]
+    return (
+        f"Where the script spends its time in {release.name} (`perf`, % of the samples):\n\n"
+        + _code("", lines)
+    )
+
+
+def show_wrong(script: str, variant: SessionSpec, release: Release) -> str:
+    """Add the lines that print the element of the first output that is the most wrong.
+
+    Parameters
+    ----------
+    script : str
+        See :func:`~ortmeter.observatory.repro.repro_script`.
+    variant : SessionSpec
+        What it runs.
+    release : Release
+        The one whose result is wrong.
+
+    Returns
+    -------
+    str
+        The script; it is the same where nothing else computes the output.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="ortmeter-") as folder,
+        ReleaseProcess(release) as child,
+    ):
+        child.open(write_questions({"": variant}, Path(folder))[""])
+        name, got = next(iter(child.outputs(Path(folder)).items()))
+    expected = Judge(variant).reference.outputs.get(name)
+    if expected is None or expected.shape != got.shape:
+        return script
+    with np.errstate(all="ignore"):
+        error = np.abs(expected.astype(np.longdouble) - got.astype(np.longdouble)).ravel()
+    place = int(np.nan_to_num(error, nan=0, posinf=np.inf).argmax())
+    return (
+        f"{script}got = binding.get_outputs()[0].numpy().ravel()[{place}]\n"
+        f'print(f"element {place}: {{got}}, expected {expected.ravel()[place]}")\n'
+    )
+
+
+def write_issue(
+    case: str,
+    matrix: Matrix,
+    inputs: Mapping[str, str],
+    script: str,
+    printed: Mapping[str, str],
+    *,
+    machine: Environment,
+    provider: Provider,
+    wrong: str = "",
+    began: str = "",
+    remarks: Sequence[str] = (),
+) -> str:
+    """Write an issue for ONNX Runtime: a performance issue, or a wrong result.
+
+    Parameters
+    ----------
+    case : str
+        What is slower or wrong: a case of the matrix.
+    matrix : Matrix
+        Times of the case, of others like it, and of whole models.
+    inputs : mapping of str to str
+        Types and shapes of what the cases take; those that are not there are whole models.
+    script : str
+        What measures the case.
+    printed : mapping of str to str
+        For each release, the oldest first, what the script printed there.
+    machine : Environment
+        Where it was measured.
+    provider : Provider
+        What ran it.
+    wrong : str
+        How the result of the last release is wrong, a sentence.
+    began : str
+        The first bad release, a sentence; by default the first slow one in the matrix.
+    remarks : sequence of str
+        Paragraphs for the end of the description.
+
+    Returns
+    -------
+    str
+        Markdown: the title, the fields of the template, then what the reader does before sending.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There are less than two releases.
+    OrtMeterError
+        The result is right, and the last release is not shown to be slower.
+    """
+    releases = list(printed)
+    cells = compare_cells(matrix.times, releases)
+    slower = _slower(cells, case, releases)
+    if not slower and not wrong:
+        own = cells.loc[cells.index.get_level_values("case") == case]
+        told = ", ".join(map(str, estimates(own))) or "unknown"
+        raise OrtMeterError(
+            f"{in_words(case)}: nothing to report. {releases[-1]} is not shown to be slower than "
+            f"those before, and its result is right (speedup {told})"
+        )
+    title, *sentences = slower or [""]
+    if wrong:
+        title = f"{in_words(case)}: wrong result with onnxruntime {releases[-1]}"
+    if began:
+        sentences[1:] = [began]
+    rows = list(_rows(cells, matrix.times[releases], inputs))
+    described = [wrong, *sentences, _table([row for row in rows if row[0] in inputs], releases)]
+    if models := [row for row in rows if row[0] not in inputs]:
+        described.append(f"In a whole model:\n\n{_table(models, releases)}")
+    passes, processes = (len(matrix.times.index.unique(name)) for name in ("pass", "process"))
+    described.append(
+        f"Median times of `Run` with bound inputs and outputs, in {passes} times {processes} fresh "
+        f"processes, releases in turn; intervals at 99%. {machine.cpu}, {machine.cores} cores "
+        f"({dict(machine.to_rows())['Processor']}), {machine.system}, Python {machine.python}."
+    )
+    described += remarks
+    fields = {
+        "Describe the issue": "\n\n".join(filter(None, described)),
+        "To reproduce": _reproduce(script, printed, matrix),
+        "Urgency": "Use case: ...",
+        **_system(machine, provider, matrix.versions[releases[-1]]),
+    }
+    if not wrong:
+        fields["Model File"] = "It is in the script."
+        fields["Is this a quantized model?"] = "Yes" if _QUANTIZED.search(case) else "No"
+    asked = quote_plus(f"is:issue {case.partition('-')[0]}")
+    template = "08-general.yml" if wrong else "05-performance.yml"
+    end = (
+        f"Nothing was sent. Is it known? <{_TRACKER}?q={asked}>. If not, write the use case and "
+        f"paste the fields: <{_TRACKER}/new?template={template}>\n"
+    )
+    parts = (f"### {name}\n\n{text}" for name, text in fields.items())
+    return "\n\n".join([f"# {title}", *parts, "---", end])
+
+
+def _slower(cells: pd.DataFrame, case: str, releases: Sequence[str]) -> list[str]:
+    """Return a title and sentences, the last one on when it began; nothing if it is not slower."""
+    last, words = releases[-1], in_words(case)
+    lost = losses(cells, last).query("case == @case").reset_index()
+    for row in lost.sort_values("threads").head(1).to_dict("records"):
+        times = Estimate(row["speedup"], row["low"], row["high"]).inverse
+        before, after = (format_seconds(row[side] * 1e-6) for side in ("before", "after"))
+        beside = f"with onnxruntime {last} than with {row['baseline']}"
+        good = releases[releases.index(row["since"]) - 1]
+        title = f"[Performance] {words}: {times.value:.2g} times slower {beside}"
+        told = f"{words}: a run takes {times} times longer {beside}, {after} instead of {before}"
+        first = (
+            f"Of {enumerate_items(releases)}, {row['since']} is the first slow one, after {good}."
+        )
+        return [title, f"{told} ({plural(row['threads'], 'thread')}).", first]
+    return []
+
+
+def _rows(
+    cells: pd.DataFrame, times: pd.DataFrame, inputs: Mapping[str, str]
+) -> Iterator[list[str]]:
+    """Write a row for each case and number of threads, in the last release."""
+    medians = times.groupby(level=["threads", "case"], sort=False).median()
+    slower = estimates(cells, slower=True).xs(times.columns[-1], level="candidate")
+    for threads, case in medians.index:
+        shown = ["absent" if math.isnan(t) else digits(t) for t in medians.loc[threads, case]]
+        ratio = str(slower.get((threads, case), ""))
+        yield [case, inputs.get(case, ""), str(threads), *shown, ratio]
+
+
+def _table(rows: Sequence[Sequence[str]], releases: Sequence[str]) -> str:
+    header = ["case", "inputs", "threads", *(f"{name} (µs)" for name in releases), "times slower"]
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def _reproduce(script: str, printed: Mapping[str, str], matrix: Matrix) -> str:
+    """Write the script and its outputs, each release in an environment of its own."""
+    versions = [
+        " with ".join(f"{name} {version}" for name, version in matrix.versions[release].items())
+        for release in printed
+    ]
+    told = f"Its output, in environments of {enumerate_items(versions)}:"
+    parts = [_code("python", [script.rstrip()]), told, _code("", list(printed.values()))]
+    return "\n\n".join(parts)
+
+
+def _code(language: str, lines: Sequence[str]) -> str:
+    return "\n".join([f"```{language}", *lines, "```"])
+
+
+def _system(
+    machine: Environment, provider: Provider, versions: Mapping[str, str]
+) -> dict[str, str]:
+    name = provider.execution_provider
+    return {
+        "Platform": platform.system().replace("Darwin", "Mac"),
+        "OS Version": machine.system,
+        "ONNX Runtime Installation": "Released Package",
+        "ONNX Runtime Version or Commit ID": versions["onnxruntime"],
+        "ONNX Runtime API": "Python",
+        "Architecture": _ARCHITECTURES.get(platform.machine(), "Other / Unknown"),
+        "Execution Provider": "Default CPU" if provider.is_cpu else name.partition("Execution")[0],
+        "Execution Provider Library Version": "_No response_",
+    }
