@@ -72,7 +72,7 @@ test-slow: install ## run the tests that `make test` leaves out, and that need n
 	$(PYTEST) -m "slow and not site and not browser"
 test-device: install $(DEVICE)/.driver ## run the tests of a device: WebGPU on a driver in software, or say why not
 	test -e $(DEVICE)/.installed || { $(BIN)/python -m pip install --quiet --no-deps --only-binary=:all: --target $(DEVICE) onnxruntime-ep-webgpu==0.4.0 && touch $(DEVICE)/.installed; } || true
-	ln -sf $(wildcard $(dir $(VULKAN))libvulkan.so.1) $(DEVICE)/ 2>/dev/null || true
+	for library in $(wildcard $(dir $(VULKAN))libvulkan.so.1); do ln -sf $$library $(DEVICE)/; done
 	PYTHONPATH=$(CURDIR)/$(DEVICE)$(PYTHONPATH:%=:%) LD_LIBRARY_PATH=$(CURDIR)/$(DEVICE)$(LD_LIBRARY_PATH:%=:%) $(VULKAN:%=VK_ICD_FILENAMES=%) ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 $(BIN)/python -m pytest -m device _unittests/runtime/test_device.py
 test-op-db: install ## compare the backend with torch on torch's own samples, in build/op-db
 	$(BIN)/python _unittests/op_db.py --out build/op-db --workers $(WORKERS) --table _doc/backend_operators.csv $(BEFORE:%=--before %)
