@@ -18,7 +18,7 @@ from ortmeter.cli.terminal import tell
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.files import write_atomically
 from ortmeter.observatory.accuracy import measure_errors
-from ortmeter.observatory.case import in_words
+from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.matrix import Interrupted, RuntimeCandidate, measure_cases
 from ortmeter.observatory.nodes import NodeCase, node_cases
@@ -30,6 +30,7 @@ from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing.measurement import format_seconds
 
 _TORCH = "torch"
+_EDGE = "edge"
 # Processes and passes of a comparison, and of times alone.
 _COMPARED, _ALONE = (10, 2), (3, 1)
 # Seconds: of a cell, about, and of a process that starts; more than this is told.
@@ -82,6 +83,13 @@ def register(parser: ArgumentParser) -> None:
         type=number(1),
         help=f"a claim holds in each of them ({passes}; {_ALONE[1]} for one candidate)",
     )
+    group.add_argument(
+        "--values",
+        dest="edges",
+        choices=[_EDGE],
+        help="edge values and shapes instead of times: integers too large for a float, zeros of "
+        "both signs, NaN, infinities, empty tensors... also in int64; two references judge",
+    )
     machine.add_options(parser)
     group = parser.add_argument_group("report to the developers")
     group.add_argument(
@@ -122,9 +130,13 @@ def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -
     threads = split("--threads", options.threads, thread_count)
     span = bisect.read_range(options, _default(options))
     candidates = _candidates(options, [span[0], span[-1]] if span else _releases(options))
+    where = candidates[0].provider or resolve_provider("cpu")
+    if options.edges:
+        named = {name: case for name, case in cases.items() if isinstance(case, Case)}
+        verdicts.fill_edges(report, candidates, named, where, threads[0])
+        return None
     few = _COMPARED if len(candidates) > 1 else _ALONE
     processes, passes = options.processes or few[0], options.passes or few[1]
-    where = candidates[0].provider or resolve_provider("cpu")
     _tell_duration(len(cases), len(threads), len(candidates), processes * passes)
     with machine.watched(options, report):
         try:
@@ -169,12 +181,16 @@ def _worse(
 
 def _refuse(options: Namespace) -> None:
     """Refuse options that would have no effect."""
-    if options.bisect and (options.against or options.list or options.repro):
-        raise InvalidArgumentError("--bisect needs releases: remove --against, --list or --repro")
+    if options.bisect and (options.against or options.edges or options.list or options.repro):
+        raise InvalidArgumentError(
+            "--bisect needs releases: remove --against, --values, --list or --repro"
+        )
     if options.bisect and len(_providers(options)) > 1:
         raise InvalidArgumentError(f"--provider {options.provider}: --bisect needs one")
     if options.repro is None and options.output is not None:
         raise InvalidArgumentError(f"--output {options.output}: expected --repro CASE too")
+    if options.edges and options.models:
+        raise InvalidArgumentError("--values edge: expected the cases of the catalogue, no --model")
     others = {"--list": options.list, "--json": options.json, "--html": options.html is not None}
     if options.repro is not None and (given := [name for name, on in others.items() if on]):
         raise InvalidArgumentError(f"--repro prints a script only: remove {', '.join(given)}")
