@@ -137,7 +137,7 @@ def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
         (["--provider", "rocm"], "provider='rocm' is not known. Accepted: auto, cpu, cuda"),
         (["--model", "no.onnx"], "Model 'no.onnx' cannot be read: No such file"),
         (["--runtime", "a,a,", "--filter", "zzz"], "--filter: got 'zzz'"),
-        (["--bisect", "--list"], "--bisect needs releases: remove --against, --list or --repro"),
+        (["--bisect", "--list"], "--bisect needs releases: remove --against, --values, --list"),
         (["--bisect", "--repro", PRELU], "--bisect needs releases: remove"),
         (["--bisect", "--provider", "cpu,cpu"], "--provider: got 'cpu,cpu'"),
     ],

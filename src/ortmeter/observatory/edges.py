@@ -195,7 +195,7 @@ class _Edge:
             what = _way(got[place], first[place])
             operands = self._operands(got.shape, place)
             reason = _DISAGREE if unknown[place] else self._nameless(got)
-            reason = reason or self._undecided(what, name, place, first, operands)
+            reason = reason or self._undecided(what, name, place, first, got[place], operands)
             if (what, bool(reason)) not in found:
                 found.add((what, bool(reason)))
                 inputs = ", ".join(f"{n} = {_text(one)}" for n, one in operands.items())
@@ -261,6 +261,7 @@ class _Edge:
         name: str,
         place: tuple[int, ...],
         expected: np.ndarray,
+        got: Any,
         operands: Mapping[str, Any],
     ) -> str:
         """Say why ONNX does not decide between a result and that of the references."""
@@ -274,6 +275,8 @@ class _Edge:
         if self._is_finite:
             limit = float(float_info(expected.dtype).max) / 4
             return "" if (np.abs(expected) < limit).all() else "it overflows"
+        if not np.isfinite(got) and not np.isfinite(expected[place]):
+            return "infinities may meet a zero, or each other"
         zero, one = (found[name][place] if found else None for found in self._without_specials)
         return "products by zero may be left out" if zero is not None and zero == one else ""
 
