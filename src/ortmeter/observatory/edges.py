@@ -195,7 +195,7 @@ class _Edge:
             what = _way(got[place], first[place])
             operands = self._operands(got.shape, place)
             reason = _DISAGREE if unknown[place] else self._nameless(got)
-            reason = reason or self._undecided(what, name, place, first, got[place], operands)
+            reason = reason or self._undecided(what, name, place, answers[-1], got[place], operands)
             if (what, bool(reason)) not in found:
                 found.add((what, bool(reason)))
                 inputs = ", ".join(f"{n} = {_text(one)}" for n, one in operands.items())
@@ -270,10 +270,10 @@ class _Edge:
             if self._compares and len({*map(np.signbit, zeros)}) > 1:
                 return "zeros of both signs are equal"
             return "" if self._by_element else "a sum may begin with 0.0"
-        if self._by_element or expected.dtype.kind != "f":
+        if self._by_element or got.dtype.kind != "f":
             return ""
         if self._is_finite:
-            limit = float(float_info(expected.dtype).max) / 4
+            limit = float(float_info(got.dtype).max) / 4
             return "" if (np.abs(expected) < limit).all() else "it overflows"
         if not np.isfinite(got) and not np.isfinite(expected[place]):
             return "infinities may meet a zero, or each other"
