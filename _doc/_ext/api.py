@@ -73,6 +73,8 @@ MODULES = {
             "networks",
             "verdicts",
             "accuracy",
+            "edge_cases",
+            "edges",
         )
     ),
     "Transform and execute": (

@@ -13,6 +13,7 @@ import ortmeter
 from ortmeter.cli import main, operators, verdicts
 from ortmeter.errors import ModelError
 from ortmeter.evidence import Estimate
+from ortmeter.observatory import edges
 from ortmeter.observatory.accuracy import COLUMNS
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.matrix import AGAIN, ROWS, Interrupted, Matrix
@@ -131,6 +132,7 @@ def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
         (["--filter", "PRelux"], "--filter: got 'PRelux', which no name has. Accepted: PRelu-"),
         (["--filter", ","], "--filter: got ',', expected values"),
         (["--repro", "Lrn"], "--repro: case 'Lrn' is not known. Accepted: LRN-"),
+        (["--values", "edge", "--model", "cnn.onnx"], "--values edge: expected the cases of the"),
         (["--output", "x.py"], "--output x.py: expected --repro CASE too"),
         (["--repro", PRELU, "--json", "--list"], "an issue, only: remove --list, --json"),
         (["--report", "--runtime", "a,b"], "--report: expected --repro CASE, releases"),
@@ -143,7 +145,7 @@ def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
         (["--provider", "rocm"], "provider='rocm' is not known. Accepted: auto, cpu, cuda"),
         (["--model", "no.onnx"], "Model 'no.onnx' cannot be read: No such file"),
         (["--runtime", "a,a,", "--filter", "zzz"], "--filter: got 'zzz'"),
-        (["--bisect", "--list"], "--bisect needs releases: remove --against, --list or --repro"),
+        (["--bisect", "--list"], "--bisect needs releases: remove --against, --values, --list"),
         (["--bisect", "--repro", PRELU], "--bisect needs releases: remove"),
         (["--bisect", "--provider", "cpu,cpu"], "--provider: got 'cpu,cpu'"),
     ],
@@ -253,6 +255,59 @@ def test_an_issue_on_a_node_has_its_model(slower, cnn, capsys):
     assert "In a whole model:" in text
     assert "| cnn.onnx |  | 1 | " in text
     assert f"| {name} | f32[1, 64, 16, 16] " in text
+
+
+def test_edge_values_are_told_the_worst_first(capsys, monkeypatch):
+    rows = [
+        (
+            "ReduceSum-i64-L2",
+            "wrong integer",
+            "wrong",
+            "2^53 + 1",
+            "2^53 + 1",
+            "9",
+            "8",
+            "new",
+            "new",
+        ),
+        ("Erf-f32-L2", "NaN", "wrong", "NaN", "X = nan", "nan", "1", "old", "old"),
+        (
+            "Where-f32-L2",
+            "sign of zero",
+            "wrong",
+            "-0.0",
+            "X = -0",
+            "-0",
+            "0",
+            "always",
+            "old, new",
+        ),
+        ("Pad-f32-L2", "fails", "open", "one element", "", "", "no", "always", "old, new"),
+    ]
+    found = pd.DataFrame([(*row, "") for row in rows], columns=edges.COLUMNS)
+    asked = {}
+
+    def measure_edges(candidates, cases, **options):
+        asked.update(names=[one.name for one in candidates], cases=[*cases], **options)
+        return found if cases else found[:0]
+
+    monkeypatch.setattr(verdicts, "measure_edges", measure_edges)
+    told, tables = report_of(
+        capsys, "--values", "edge", "--runtime", "old,new", "--filter", "ReduceL1-last"
+    )
+    assert asked["names"] == ["old", "new"]
+    assert [name.split("-f32")[0] for name in asked["cases"][:1]] == ["ReduceL1-last-axis"]
+    assert asked["cases"][1:] == ["ReduceL1-last-axis-i64-L2"]
+    assert told[0] == (
+        "3 wrong results on edge values and shapes of 2 cases, 2 of them with new, the worst first."
+    )
+    assert told[1:] == [
+        "ReduceSum, int64, 2^53 + 1: wrong integer, since new. Expected 9, got 8.",
+        "Where, float32, X = -0: sign of zero, always. Expected -0, got 0.",
+        "1 is open, no finding: the table says why.",
+    ]
+    assert [row["case"] for row in tables["Wrong results"]] == [row[0] for row in rows[:3]]
+    assert [row["case"] for row in tables["Open"]] == ["Pad-f32-L2"]
 
 
 def test_one_contender_has_times_and_errors(capsys):

@@ -35,6 +35,7 @@ from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.measurement import format_seconds
 
 _TORCH = "torch"
+_EDGE = "edge"
 # Processes and passes of a comparison, and of times alone.
 _COMPARED, _ALONE = (10, 2), (3, 1)
 # Seconds: of a cell, about, and of a process that starts; more than this is told.
@@ -89,6 +90,13 @@ def register(parser: ArgumentParser) -> None:
         type=number(1),
         help=f"a claim holds in each of them ({passes}; {_ALONE[1]} for one candidate)",
     )
+    group.add_argument(
+        "--values",
+        dest="edges",
+        choices=[_EDGE],
+        help="edge values and shapes instead of times: integers too large for a float, zeros of "
+        "both signs, NaN, infinities, empty tensors... also in int64; two references judge",
+    )
     machine.add_options(parser)
     group = parser.add_argument_group("report to the developers")
     group.add_argument(
@@ -138,6 +146,10 @@ def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -
     span = bisect.read_range(options, _default(options))
     candidates = _candidates(options, [span[0], span[-1]] if span else _releases(options))
     where = candidates[0].provider or resolve_provider("cpu")
+    if options.edges:
+        named = {name: case for name, case in cases.items() if isinstance(case, Case)}
+        verdicts.fill_edges(report, candidates, named, where, threads[0])
+        return None
     try:
         specs = {name: case.prepared(where, threads[0]) for name, case in cases.items()}
         matrix = _matrix(options, report, candidates, specs)
@@ -195,18 +207,25 @@ def _matrix(
 
 def _refuse(options: Namespace) -> None:
     """Refuse options that would have no effect."""
-    if options.bisect and (options.against or options.list or options.repro):
-        raise InvalidArgumentError("--bisect needs releases: remove --against, --list or --repro")
+    if options.bisect and (options.against or options.edges or options.list or options.repro):
+        raise InvalidArgumentError(
+            "--bisect needs releases: remove --against, --values, --list or --repro"
+        )
     if options.bisect and len(_providers(options)) > 1:
         raise InvalidArgumentError(f"--provider {options.provider}: --bisect needs one")
     if options.repro is None and options.output is not None:
         raise InvalidArgumentError(f"--output {options.output}: expected --repro CASE too")
+<<<<<<< HEAD
     fits = options.repro is not None and "," in options.runtime and not options.against
     if options.report and not (fits and "," not in options.provider):
         raise InvalidArgumentError(
             "--report: expected --repro CASE, releases, a good one first (--runtime "
             "1.26.0,1.31.1), one --provider, no --against"
         )
+=======
+    if options.edges and options.models:
+        raise InvalidArgumentError("--values edge: expected the cases of the catalogue, no --model")
+>>>>>>> values
     others = {"--list": options.list, "--json": options.json, "--html": options.html is not None}
     if options.repro is not None and (given := [name for name, on in others.items() if on]):
         raise InvalidArgumentError(

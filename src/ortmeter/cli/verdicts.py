@@ -18,7 +18,9 @@ from ortmeter.observatory.accuracy import (
     out_of_bound,
     told_error,
 )
-from ortmeter.observatory.case import in_words
+from ortmeter.observatory.case import Case, in_words
+from ortmeter.observatory.edge_cases import edge_cases
+from ortmeter.observatory.edges import ALWAYS, OPEN, WRONG, measure_edges
 from ortmeter.observatory.matrix import AGAIN, Matrix, RuntimeCandidate
 from ortmeter.observatory.verdicts import (
     claim_level,
@@ -249,3 +251,39 @@ def _errors_table(errors: pd.DataFrame, candidates: int) -> pd.DataFrame:
     shown["unit"] = shown["unit"].replace("largest", "ulp of largest")
     columns = ["case", "candidate", "error", "unit", "of bound", "bits"]
     return shown.drop_duplicates(["case", "bits"])[columns].set_index("case")
+
+
+def fill_edges(
+    report: Report,
+    candidates: Sequence[RuntimeCandidate],
+    cases: Mapping[str, Case],
+    provider: Provider,
+    threads: int,
+) -> None:
+    """Fill the report with the edge values and shapes on which candidates are wrong."""
+    known = edge_cases(cases)
+    found = measure_edges(candidates, known, provider=provider, threads=threads)
+    wrong, unknown = (found[found["verdict"] == verdict] for verdict in (WRONG, OPEN))
+    last = candidates[-1].name
+    now = wrong["candidates"].str.split(", ").map(lambda names: last in names).astype(bool)
+    told = plural(len(wrong), "wrong result")
+    report.conclude(
+        f"{told} on edge values and shapes of {plural(len(known), 'case')}, {now.sum()} of them "
+        f"with {last}{', the worst first' if len(wrong) > 1 else ''}."
+    )
+    for row in wrong[now].head(_TOLD).to_dict("records"):
+        since = ALWAYS if row["since"] == ALWAYS else f"since {row['since']}"
+        report.conclude(
+            f"{in_words(row['case'])}, {row['inputs']}: {row['what']}, {since}. "
+            f"Expected {row['expected']}, got {row['got']}."
+        )
+    if len(unknown):
+        verb = "is" if len(unknown) == 1 else "are"
+        report.conclude(f"{len(unknown)} {verb} open, no finding: the table says why.")
+    columns = ["case", "what", "edge", "inputs", "expected", "got"]
+    for title, rows, more in (
+        ("Wrong results", wrong, ["since", "candidates"]),
+        ("Open", unknown, ["candidates", "reason"]),
+    ):
+        if len(rows):
+            report.add(title, rows[[*columns, *more]].set_index("case"))

@@ -206,7 +206,7 @@ class Case:
             ) from error
         if name in self.weights.split() and dtype.kind not in "iub" and len(shape) > 1:
             # The outputs of products stay near 1: float16 does not overflow.
-            array = np.asarray(array * math.prod(shape[1:]) ** -0.5).astype(dtype)
+            array = np.asarray(array * max(1, math.prod(shape[1:])) ** -0.5).astype(dtype)
         return array
 
 

@@ -1,0 +1,416 @@
+"""Values that break: cases on edge values and shapes, judged by two independent references."""
+
+import dataclasses
+import functools
+import itertools
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx.shape_inference
+import pandas as pd
+
+from ortmeter.dtypes import float_info
+from ortmeter.errors import OrtMeterError
+from ortmeter.evaluator import Evaluator
+from ortmeter.observatory.bounds import attributes
+from ortmeter.observatory.case import Case
+from ortmeter.observatory.edge_cases import SHAPES, SMALL, edge_feeds, reshaped
+from ortmeter.observatory.matrix import RuntimeCandidate
+from ortmeter.observatory.reference import reference
+from ortmeter.operators import Operator, find_operator
+from ortmeter.progress import follow
+from ortmeter.releases.process import ReleaseProcess, write_questions
+from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.timing.candidates import SessionSpec
+
+__all__ = ["measure_edges"]
+
+#: What is told of a wrong result.
+COLUMNS = (
+    *("case", "what", "verdict", "edge", "inputs", "expected", "got", "since", "candidates"),
+    "reason",
+)
+#: Ways to be wrong, the worst first.
+WAYS = ("dies", "wrong integer", "NaN", "infinity", "value", "shape", "sign of zero", "fails")
+WRONG, OPEN, ALWAYS, NOT_JUDGED = "wrong", "open", "always", "not judged"
+
+_Arrays = Mapping[str, np.ndarray]
+
+_SOURCES = ("reference", "torch")  # independent of each other, and of ONNX Runtime
+_DRAWN = "as drawn"
+# Share of a float that is a rounding, and of an integer in float64.
+_ROUNDING, _DOUBLE_ROUNDING = 1e-2, 2.0**-40
+_FIRST = 1000  # wrong elements looked at
+_INTEGERS = ("i8", "u8", "i32", "i64")
+_DISAGREE = "the references disagree"
+# Where ONNX says another thing than both references, by operator and way: its sentence.
+_SPECIFIED = {
+    ("Clip", "infinity"): "They default to numeric_limits::lowest() and numeric_limits::max()",
+    ("ReduceMean", "NaN"): "Reduction over an empty set of values yields undefined",
+    # exp(-0.0) - 1 is 0.0.
+    ("Selu", "sign of zero"): "y = gamma * (alpha * e^x - alpha) for x <= 0",
+    ("Celu", "sign of zero"): "max(0,x) + min(0,alpha*(exp(x/alpha)-1))",
+}
+
+
+def measure_edges(
+    candidates: Sequence[RuntimeCandidate],
+    cases: Mapping[str, Case],
+    *,
+    provider: str | Provider = "cpu",
+    threads: int = 1,
+) -> pd.DataFrame:
+    """Find the edge values and shapes on which candidates return wrong results.
+
+    The references are ``onnx.reference``, on NumPy, and the kernels of this package on torch, in
+    the types of the case and in float64. Two that agree judge.
+
+    Parameters
+    ----------
+    candidates : sequence of RuntimeCandidate
+        Releases, the oldest first.
+    cases : mapping of str to Case
+        See :func:`~ortmeter.observatory.edge_cases.edge_cases`.
+    provider : str or Provider
+        Where they run.
+    threads : int
+        Number of threads.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each case and each way to be wrong, the worst first. Texts:
+
+        * *case*: its name.
+        * *what*: ``dies``, ``wrong integer``, ``NaN`` and ``infinity`` (added or missing),
+          ``value``, ``shape``, ``sign of zero``, ``fails``, or ``not judged``.
+        * *verdict*: ``wrong``, or ``open`` where the references disagree or ONNX does not decide.
+        * *edge*: the edge values or shapes that show it.
+        * *inputs*, *expected*, *got*: of one element; *inputs* is an edge where an element of the
+          output is made of many.
+        * *since*: the first candidate that is wrong, ``always`` if all that run the case are.
+        * *candidates*: those that are wrong.
+        * *reason*: why it is open.
+    """
+    where = resolve_provider(provider)
+    rows: list[dict[str, str]] = []
+    able: dict[str, list[str]] = {}
+    with ExitStack() as stack:
+        runners = [_Runner(one, stack) for one in candidates]
+        for name, case in follow(cases.items(), "cases"):
+            answers = _ask(runners, case.prepared(where, threads))
+            running = [one for one in runners if not isinstance(answers[one.name], str)]
+            able[name] = [one.name for one in running]
+            for edge in _edges(case, running, {"provider": where, "threads": threads}):
+                if edge is None:
+                    rows.append({"case": name, "what": NOT_JUDGED, "reason": "one reference"})
+                    continue
+                rows += [
+                    {"case": name, "edge": edge.label, "candidate": candidate, **found}
+                    for candidate, outputs in edge.outputs.items()
+                    for found in edge.judge(outputs)
+                ]
+    return _gathered(rows, able)
+
+
+class _Reason(str):
+    """Why there are no outputs."""
+
+
+class _Death(_Reason):
+    """The process is dead."""
+
+
+class _Runner:
+    """The process of a candidate; one that dies is started again."""
+
+    def __init__(self, candidate: RuntimeCandidate, stack: ExitStack) -> None:
+        self.name, self._candidate, self._stack = candidate.name, candidate, stack
+        self._child: ReleaseProcess = stack.enter_context(candidate.start())
+
+    def outputs(self, question: Mapping[str, Any], folder: Path) -> _Arrays | _Reason:
+        try:
+            self._child.open(self._candidate.question(question))
+            return self._child.outputs(folder)
+        except OrtMeterError as error:
+            reason = str(error).removeprefix(f"{self.name}: ")
+            if not self._child.is_dead:
+                return _Reason(reason)
+            self._child = self._stack.enter_context(self._candidate.start())
+            return _Death(reason)
+
+
+def _ask(runners: Sequence[_Runner], variant: SessionSpec) -> dict[str, _Arrays | _Reason]:
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        question = write_questions({"": variant}, Path(folder))[""]
+        return {one.name: one.outputs(question, Path(folder)) for one in runners}
+
+
+@dataclasses.dataclass
+class _Edge:
+    """A case on some values: what the references return, and the candidates."""
+
+    label: str
+    case: Case
+    model: onnx.ModelProto
+    feeds: _Arrays
+    answers: Sequence[_Arrays]
+    exact: _Arrays
+    outputs: dict[str, _Arrays | _Reason] = dataclasses.field(default_factory=dict)
+
+    def judge(self, got: _Arrays | _Reason) -> Iterator[dict[str, str]]:
+        """Yield the ways in which outputs, or the lack of them, are wrong."""
+        if isinstance(got, _Reason):
+            shapes = [f"{one.dtype.name}{list(one.shape)}" for one in self.answers[0].values()]
+            what = "dies" if isinstance(got, _Death) else "fails"
+            yield self._told(what, self.label, ", ".join(shapes), got)
+            return
+        for name, array in got.items():
+            answers = [one[name] for one in (*self.answers, self.exact) if name in one]
+            shapes = [str(list(one.shape)) for one in answers]
+            if str(list(array.shape)) not in shapes:
+                reason = self._nameless(array) if len({*shapes}) == 1 else _DISAGREE
+                yield self._told("shape", self.label, shapes[0], str(list(array.shape)), reason)
+            elif len({*shapes}) == 1:
+                yield from self._elements(name, array, answers)
+
+    def _elements(
+        self, name: str, got: np.ndarray, answers: Sequence[np.ndarray]
+    ) -> Iterator[dict[str, str]]:
+        """Yield one element of each way to be wrong, judged and open."""
+        first = answers[0]
+        # An integer that float64 rounds agrees with what float64 loses.
+        told = answers if got.dtype.kind == "f" else answers[: len(_SOURCES)]
+        wrong = functools.reduce(np.logical_and, (_differs(got, one) for one in told))
+        unknown = functools.reduce(np.logical_or, (_differs(first, one) for one in answers))
+        found = set()
+        for place in map(tuple, np.argwhere(wrong)[:_FIRST]):
+            what = _way(got[place], first[place])
+            operands = self._operands(got.shape, place)
+            reason = _DISAGREE if unknown[place] else self._nameless(got)
+            reason = reason or self._undecided(what, name, place, answers[-1], got[place], operands)
+            if (what, bool(reason)) not in found:
+                found.add((what, bool(reason)))
+                inputs = ", ".join(f"{n} = {_text(one)}" for n, one in operands.items())
+                yield self._told(
+                    what, inputs or self.label, _text(first[place]), _text(got[place]), reason
+                )
+
+    def _told(
+        self, what: str, inputs: str, expected: str, got: str, reason: str = ""
+    ) -> dict[str, str]:
+        specified = (_SPECIFIED.get((node.op_type, what)) for node in self.model.graph.node)
+        told = {"what": what, "inputs": inputs, "expected": expected, "got": got}
+        return {**told, "reason": next(filter(None, specified), reason)}
+
+    @functools.cached_property
+    def _known(self) -> list[Operator]:
+        return [find_operator(node.op_type, node.domain) for node in self.model.graph.node]
+
+    @functools.cached_property
+    def _by_element(self) -> bool:
+        return all(one.kind in ("elementwise", "movement") for one in self._known)
+
+    @functools.cached_property
+    def _compares(self) -> bool:
+        reductions = [attributes(node).get("reduction") for node in self.model.graph.node]
+        exact = any(one.is_exact and one.kind != "movement" for one in self._known)
+        return exact or b"max" in reductions or b"min" in reductions
+
+    @functools.cached_property
+    def _floats(self) -> dict[str, np.ndarray]:
+        return {name: array for name, array in self.feeds.items() if array.dtype.kind == "f"}
+
+    @functools.cached_property
+    def _is_finite(self) -> bool:
+        return all(np.isfinite(array).all() for array in self._floats.values())
+
+    @functools.cached_property
+    def _operands_of_all(self) -> dict[str, np.ndarray]:
+        """Inputs and weights of an operator that makes an element of one of each, else none."""
+        if any(one.kind != "elementwise" or one.is_quantized for one in self._known):
+            return {}
+        weights = {t.name: onnx.numpy_helper.to_array(t) for t in self.model.graph.initializer}
+        return {**self.feeds, **weights}
+
+    def _operands(self, shape: tuple[int, ...], place: tuple[int, ...]) -> dict[str, Any]:
+        with suppress(ValueError):
+            both = self._operands_of_all.items()
+            return {name: np.broadcast_to(array, shape)[place] for name, array in both}
+        return {}
+
+    def _nameless(self, got: np.ndarray) -> str:
+        """Say whether the inputs have what ONNX gives no order or no integer."""
+        if self._compares and any(np.isnan(array).any() for array in self._floats.values()):
+            return "ONNX does not order NaN"
+        of_integers = got.dtype.kind != "f" or any(one.is_quantized for one in self._known)
+        if of_integers and not self._is_finite:
+            return "no integer stands for NaN or an infinity"
+        return ""
+
+    def _undecided(
+        self,
+        what: str,
+        name: str,
+        place: tuple[int, ...],
+        expected: np.ndarray,
+        got: Any,
+        operands: Mapping[str, Any],
+    ) -> str:
+        """Say why ONNX does not decide between a result and that of the references."""
+        if what == "sign of zero":
+            zeros = [one for one in operands.values() if one.dtype.kind == "f" and one == 0]
+            if self._compares and len({*map(np.signbit, zeros)}) > 1:
+                return "zeros of both signs are equal"
+            return "" if self._by_element else "a sum may begin with 0.0"
+        if self._by_element or got.dtype.kind != "f":
+            return ""
+        if self._is_finite:
+            limit = float(float_info(got.dtype).max) / 4
+            return "" if (np.abs(expected) < limit).all() else "it overflows"
+        if not np.isfinite(got) and not np.isfinite(expected[place]):
+            return "infinities may meet a zero, or each other"
+        zero, one = (found[name][place] if found else None for found in self._without_specials)
+        return "products by zero may be left out" if zero is not None and zero == one else ""
+
+    @functools.cached_property
+    def _without_specials(self) -> list[_Arrays | None]:
+        """What a reference returns where NaN and infinities are 0, and 1."""
+        found = []
+        for value in (0, 1):
+            plain = {n: np.where(np.isfinite(a), a, a.dtype.type(value)) for n, a in self._floats.items()}
+            edge = _answered("", self.case, {**self.feeds, **plain})
+            found.append(edge.answers[0] if edge else None)
+        return found
+
+
+def _differs(got: np.ndarray, one: np.ndarray) -> np.ndarray:
+    """Tell the elements that no rounding explains."""
+    with np.errstate(all="ignore"):
+        if got.dtype.kind != "f" and one.dtype.kind != "f":
+            return np.asarray(got != one)
+        if got.dtype.kind != "f":
+            most = 1 + _DOUBLE_ROUNDING * np.abs(one)
+            return np.asarray(~(np.abs(got.astype(np.float64) - one) <= most))
+        a, b = got.astype(np.float64), one.astype(got.dtype).astype(np.float64)
+        most = _ROUNDING * np.maximum(np.abs(a), np.abs(b)) + float(float_info(got.dtype).tiny)
+        near = (np.abs(a - b) <= most) & np.isfinite(a) & np.isfinite(b)
+        sign = (a == 0) & (b == 0) & (np.signbit(a) != np.signbit(b))
+        return np.asarray(~(near | (a == b) | (np.isnan(a) & np.isnan(b))) | sign)
+
+
+def _way(got: Any, expected: Any) -> str:
+    if got.dtype.kind != "f":
+        return "wrong integer"
+    if np.isnan(got) != np.isnan(expected):
+        return "NaN"
+    if np.isinf(got) or np.isinf(expected):
+        return "infinity"
+    return "sign of zero" if got == expected == 0 else "value"
+
+
+def _text(value: Any) -> str:
+    return f"{value.item():.9g}" if value.dtype.kind == "f" else str(value.item())
+
+
+def _edges(
+    case: Case, runners: Sequence[_Runner], settings: Mapping[str, Any]
+) -> Iterator[_Edge | None]:
+    """Yield the edges of a case, on small shapes if some candidate takes them; None if unknown."""
+
+    def run(edge: _Edge) -> _Edge:
+        edge.outputs.update(_ask(runners, SessionSpec(edge.model, edge.feeds, settings)))
+        return edge
+
+    for make in SMALL:
+        base = _answered(_DRAWN, reshaped(case, make))
+        if base and not all(isinstance(got, str) for got in run(base).outputs.values()):
+            break
+    else:
+        yield None
+        return
+    yield base
+    variants = [
+        *((label, base.case, feeds) for label, feeds in edge_feeds(base.case)),
+        *((label, reshaped(base.case, make), None) for label, make in SHAPES.items()),
+    ]
+    for label, other, feeds in variants:
+        if (feeds or other != base.case) and (edge := _answered(label, other, feeds)):
+            yield run(edge)
+
+
+def _answered(label: str, case: Case, feeds: _Arrays | None = None) -> _Edge | None:
+    """Ask the references; None unless both answer."""
+    answers = []
+    # Each one refuses in its own ways.
+    with suppress(Exception), np.errstate(all="ignore"):
+        model, given = case.model(), feeds or case.feeds()
+        for source in _SOURCES:
+            evaluator = Evaluator(model, sources=(source,))
+            found = map(np.asarray, evaluator.run(None, given))
+            answers.append(dict(zip(evaluator.output_names, found, strict=True)))
+        return _Edge(label, case, model, given, answers, _exact(case, given))
+    return None
+
+
+def _exact(case: Case, feeds: _Arrays) -> _Arrays:
+    """Compute in float64, integers too: what overflows in their type differs."""
+    if case.type in _INTEGERS:
+        case = dataclasses.replace(case, type="f64")
+    try:
+        types = {name: array.dtype for name, array in case.feeds().items()}
+        with np.errstate(all="ignore"):
+            feeds = {name: array.astype(types[name]) for name, array in feeds.items()}
+            return reference(case.model(), feeds).outputs
+    except OrtMeterError:
+        return {}
+
+
+def _gathered(rows: Sequence[Mapping[str, str]], able: Mapping[str, list[str]]) -> pd.DataFrame:
+    """Make one row of what is wrong in the same way, in the same candidates."""
+    # What drawn values show too is no edge: its error is compared with float64 elsewhere.
+    usual = {
+        (row["case"], row["candidate"], row["what"])
+        for row in rows
+        if row.get("edge") == _DRAWN and row["what"] in ("value", "wrong integer")
+    }
+    wrong: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        wrong.setdefault((row["case"], row.get("edge", "")), set()).add(row.get("candidate", ""))
+    alike: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
+    for row in rows:
+        case, edge, one, what = (row.get(k, "") for k in ("case", "edge", "candidate", "what"))
+        reason = row["reason"]
+        if what == "fails" and wrong[case, edge] >= {*able[case]}:
+            reason = reason or "every candidate refuses it"
+        if (case, one, what) not in usual:
+            alike.setdefault((case, what, edge, reason), []).append(row)
+    merged: dict[tuple[str, ...], dict[str, str]] = {}
+    for (case, what, edge, reason), same in alike.items():
+        names = list(dict.fromkeys(row.get("candidate", "") for row in same))
+        verdict = OPEN if reason else WRONG
+        old = merged.get((case, what, verdict, *names), {})
+        merged[case, what, verdict, *names] = {
+            **{name: same[-1].get(name, "") for name in ("inputs", "expected", "got")},
+            **{"case": case, "what": what, "verdict": verdict, "reason": reason},
+            "edge": ", ".join(dict.fromkeys([*(old["edge"].split(", ") if old else ()), edge])),
+            "since": ALWAYS if names == able[case] else names[0],
+            "candidates": ", ".join(names),
+        }
+    # What is also open adds nothing to what is wrong.
+    known = {(r["case"], r["what"], r["candidates"]) for r in merged.values() if not r["reason"]}
+    shown = [
+        r
+        for r in merged.values()
+        if not r["reason"] or (r["case"], r["what"], r["candidates"]) not in known
+    ]
+    order = (WRONG, OPEN, *WAYS, NOT_JUDGED)
+    told = sorted(shown, key=lambda r: (order.index(r["verdict"]), order.index(r["what"])))
+    return pd.DataFrame(told, columns=[*COLUMNS])
