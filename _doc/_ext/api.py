@@ -73,6 +73,7 @@ MODULES = {
             "networks",
             "verdicts",
             "accuracy",
+            "findings",
         )
     ),
     "Transform and execute": (

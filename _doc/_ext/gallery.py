@@ -19,6 +19,7 @@ SECTIONS = {
         "plot_sweep",
         "plot_memory",
         "plot_releases",
+        "plot_broken",
         "plot_torch_or_onnxruntime",
         "plot_matrix_product",
         "plot_operators_torch",

@@ -26,7 +26,7 @@ from ortmeter.observatory import accuracy, verdicts
 from ortmeter.observatory.case import in_words
 from ortmeter.observatory.edges import measure_edges
 from ortmeter.observatory.findings import FINDINGS, INSTEAD
-from ortmeter.observatory.matrix import ROWS, RuntimeCandidate, measure_cases
+from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
 from ortmeter.releases.environments import parse_release, prepare
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.sessions import session_code
@@ -44,7 +44,7 @@ study = Study(
 args, provider = study.args, study.provider
 several = max(usable_cores(), 2)
 SIZES = {"passes": args.passes, "processes": args.processes}
-LARGE, FAR, COST = 1.5, 2**13, 4  # times slower, ulp of the largest element, times the best before
+LARGE, FAR, COST = 1.5, 2**13, 4  # times slower, ulp of the largest element, times the best
 BAD = [one for effect in ("wrong", "slower") for one in FINDINGS if one.effect == effect]
 
 # %%
@@ -83,7 +83,8 @@ def measure_times(candidates, findings):
     matrix = measure_cases(candidates, specs, **SIZES)
     both = measure_cases(candidates, racing, threads=[1, several], **SIZES).times.reset_index()
     both["case"] += np.where(both["threads"] == 1, INSTEAD, "")
-    return concat([matrix.times, both.assign(threads=1).set_index(list(ROWS))]), matrix.absent
+    both = both.assign(threads=1).set_index(matrix.times.index.names)
+    return concat([matrix.times, both]), matrix.absent
 
 
 # %%
@@ -111,8 +112,7 @@ def measure_results(candidates, findings):
 
 
 def measure():
-    releases = args.releases if args.record else ["installed"]
-    findings = BAD if args.record else BAD[:2]
+    releases, findings = (args.releases, BAD) if args.record else (["installed"], BAD[:2])
     made = [prepare(parse_release(name, provider.name)) for name in releases]
     candidates = [RuntimeCandidate(one.name, one) for one in made]
     times, absent = measure_times(candidates, findings)
@@ -138,7 +138,7 @@ if not study.recall():
 def find_wrong(data):
     """Say how results are wrong in the last release, since when, and what is right instead."""
     far = data.errors.groupby(["case", "candidate"])["largest"].max()
-    told = far[far > FAR].map("{:,.0f} ulp off".format).to_dict()
+    told = (far[far > FAR] * 2**-24).map("{:.1%} off, or more".format).to_dict()
     for edge in data.edges[data.edges["verdict"] == "wrong"].itertuples():
         for release in edge.candidates.split(", "):
             told.setdefault((edge.case, release), f"{edge.got}, not {edge.expected}")
@@ -147,8 +147,9 @@ def find_wrong(data):
         if one.effect == "wrong" and (one.case, last) in told:
             right = [rank for rank, r in enumerate(data.releases) if (one.case, r) not in told]
             until = data.releases[right[-1]] if right else None
-            since = data.releases[right[-1] + 1 if right else 0]
-            is_right = one.instead and (one.case + INSTEAD, last) not in told
+            since = data.releases[right[-1] + 1] if right else f"{data.releases[0]} or before"
+            other = (one.case + INSTEAD, last)
+            is_right = far.get(other, np.inf) <= FAR and other not in told
             text = one.instead.text if is_right else None
             rows[one.case] = [told[one.case, last], until, since, text]
     return DataFrame(rows, index=["result", "right until", "since", "meanwhile"]).T
@@ -233,7 +234,7 @@ def holding(data):
     lost = find_losses(data)
     wrong_ones = {n: f"{one.result}, since {one.since}" for n, one in find_wrong(data).iterrows()}
     ratios = verdicts.estimates(lost, slower=True).items()
-    slower = {n: f"{x.value:.3g} times slower since {lost['since'][n]}" for n, x in ratios}
+    slower = {n: f"{x.value:.2g} times slower since {lost['since'][n]}" for n, x in ratios}
     told = {"wrong": wrong_ones, "slower": slower}
     held = [one for one in BAD if one.case in told[one.effect]]
     return [(one, f"{in_words(one.case)}: {told[one.effect][one.case]}") for one in held]
@@ -243,7 +244,7 @@ def known(data):
     """What the developers know of what holds"""
     columns = ["finding", "cause", "issue", "searched"]
     rows = [
-        [text, one.cause, f"{one.issue or 'none'}: {one.state}", f"{one.searched}"]
+        [text, one.cause, f"{one.issue}: {one.state}".removeprefix(": "), f"{one.searched}"]
         for one, text in holding(data)
     ]
     return DataFrame(rows, columns=columns).set_index("finding")
@@ -329,7 +330,7 @@ def conclude(data, say):
         say.add(f"On {last}, check {enumerate_items(shorten(bad)[:4])}: wrong results.")
         say.warn(f"{told[0][1]}.")
     if len(ratios):
-        most = f"up to {ratios.iloc[0].value:.3g} times slower"
+        most = f"up to {ratios.iloc[0].value:.2g} times slower"
         some = enumerate_items(shorten(ratios.index, 1)[:3])
         say.add(f"Replace {some}: {most}, {len(ratios)} cases in all.")
     if not held:
@@ -341,7 +342,7 @@ def conclude(data, say):
     filtered = f" --filter {','.join(shorten(bad, 1))}"
     say.command(f"ortmeter operators --values edge{filtered * bool(bad)}")
     if len(ratios) > 1:
-        bars = dict(zip(shorten(ratios.index[:5]), ratios, strict=True))
+        bars = dict(zip(shorten(ratios.index[:5]), ratios.iloc[:5], strict=True))
         say.bars(f"times slower in {last} than in the best release before", bars)
     say.decide(f"{len(held)} hold" if held else "undecided")
     predict(data, say)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -19,19 +20,37 @@ INSTEAD = ", instead"
 
 
 class Workaround(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to do meanwhile: other fields of the case, or settings of its session."""
+    """What to do meanwhile.
+
+    Parameters
+    ----------
+    text : str
+        How a table names it.
+    case : mapping of str to object
+        Fields that replace those of the case: other nodes, other inputs.
+    settings : mapping of str to object
+        Arguments of :func:`~ortmeter.runtime.sessions.make_session`.
+    """
 
     text: str
-    case: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
+    case: Mapping[str, Any] = {}
+    settings: Mapping[str, Any] = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """A case with settings of its own."""
+    """A case with settings of its own.
+
+    Parameters
+    ----------
+    case : Case
+        Model and inputs.
+    settings : mapping of str to object
+        Arguments of :func:`~ortmeter.runtime.sessions.make_session`; they win over others.
+    """
 
     case: Case
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
         """Return what a process needs to run it."""
@@ -40,7 +59,26 @@ class Workload:
 
 
 class Finding(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A difference between two releases: *release* is the first one that has it.
+    """A difference between two releases.
+
+    Parameters
+    ----------
+    established : date
+        When it was found.
+    case : str
+        Name of a case of the catalogue.
+    effect : {"wrong", "slower", "faster", "less accurate", "more accurate"}
+        What changed.
+    before, release : str
+        The last release without it, of those measured, empty where all have it; the first with it.
+    told, cause : str
+        What was seen on the machine of the record; why, as far as it is known.
+    issue, state, searched : str, str, date
+        Issues of onnxruntime, empty where none was found, and their state when it was searched.
+    change : mapping of str to object
+        Fields that replace those of the case of the catalogue.
+    instead : Workaround, optional
+        What to do meanwhile, in the same release.
 
     Examples
     --------
@@ -56,11 +94,11 @@ class Finding(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     cause: str
     state: str
     searched: dt.date
-    change: dict[str, Any] = {}
+    change: Mapping[str, Any] = {}
     instead: Workaround | None = None
 
     def workloads(self) -> dict[str, Workload]:
-        """Return the case and, after its name and ``, instead``, what to do meanwhile."""
+        """Return the case and, under its name followed by :data:`INSTEAD`, what to do meanwhile."""
         case = dataclasses.replace(catalogue()[self.case], **self.change)
         found = {self.case: Workload(case)}
         if self.instead:
@@ -69,5 +107,5 @@ class Finding(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return found
 
 
-#: All of them, what holds first.
+#: Losses that hold, then what is mended, then gains.
 FINDINGS = read_facts(__package__, "findings.toml", Finding)
