@@ -18,6 +18,7 @@ ORDER = ["1.0", "1.1", "1.2"]
 CONTROL = "1.2, again"
 PRELU, WHERE = "PRelu-per-channel-f32-L2", "Where-same-shape-f32-L2"
 SUM, MATMUL = "ReduceSum-last-axis-i64-L2", "MatMul-weights-of-int8-f32-L2"
+RACE = "ScatterND-add-rows-f32-L3"
 SKIP, NONZERO = "SkipLayerNormalization-of-two-nodes-f32-L2", "NonZero-f32-L2"
 LARGEST = 3.5  # ulp
 
@@ -31,13 +32,14 @@ def plant(times, far=None, edges=(), noise=0.01):
         {"case": case, "candidate": one, "largest": (far or {}).get((case, one), LARGEST)}
         for case, one in itertools.product(times, ORDER)
     ]
-    columns = ["case", "candidates", "got", "expected", "verdict"]
-    rows = [[case, ", ".join(where), "0", "-0", verdict] for case, where, verdict in edges]
+    columns = ["case", "candidates", "got", "expected", "verdict", "what"]
+    what = {"wrong": "sign of zero", "open": "not judged"}
+    rows = [[case, ", ".join(where), "0", "-0", v, what[v]] for case, where, v in edges]
     return {
         "times": pd.DataFrame(drawn, index=index, columns=[*ORDER, CONTROL]),
         "errors": pd.DataFrame(errors),
         "edges": pd.DataFrame(rows, columns=columns),
-        "absent": [],
+        "absent": pd.DataFrame(columns=["case", "release", "reason"]),
         "order": ORDER,
         "releases": ORDER,
         "legend": "CPU",
@@ -102,6 +104,14 @@ def test_a_wrong_result_has_a_release_where_it_begins():
     assert view("wrong", mended).empty
 
 
+def test_what_is_wrong_by_chance_is_not_right_where_it_is_not_seen():
+    far = {(RACE, one): 1e6 for one in ("1.1", "1.2")}
+    table = view("wrong", plant({RACE: (9,) * 3, RACE + INSTEAD: (9,) * 3}, far))
+    assert table.iloc[:, 1:4].fillna("-").to_numpy().tolist() == [
+        ["-", "1.1 or before", "one thread"]
+    ]
+
+
 def test_a_loss_has_a_release_where_it_begins_and_what_is_faster():
     table = view("slow", HELD)
     assert table.index.tolist() == ["PRelu, per channel, float32", "NonZero, float32"]
@@ -127,6 +137,12 @@ def test_what_is_wrong_too_is_not_advised():
     data["errors"].loc[data["errors"]["case"] == MATMUL + INSTEAD, "largest"] = np.nan  # not known
     assert meanwhile("wrong", data) == ["-"]
     assert not conclude(data).answer.setting
+
+
+def test_what_nothing_judges_is_not_advised():
+    times, far = {SKIP: (9,) * 3, SUM: (9,) * 3, SUM + INSTEAD: (9,) * 3}, {(SUM, "1.2"): 1e5}
+    assert meanwhile("wrong", plant(times, far)) == ["MatMul by ones"]
+    assert meanwhile("wrong", plant(times, far, [(SUM + INSTEAD, [], "open")])) == ["-"]
 
 
 def test_a_mended_loss_is_not_shown():

@@ -74,6 +74,7 @@ MODULES = {
             "verdicts",
             "accuracy",
             "findings",
+            "edges",
         )
     ),
     "Transform and execute": (
