@@ -5,15 +5,17 @@ import itertools
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
+import onnx.parser
 import pandas as pd
 import pytest
 from golden import plain_claim
-from page_runner import run_page
+from page_runner import define_page, run_page
 
 from ortmeter.observatory.findings import FINDINGS, INSTEAD
 from ortmeter.observatory.matrix import ROWS
 
-PAGE = run_page("plot_broken")
+PAGE = "plot_broken"
 ORDER = ["1.0", "1.1", "1.2"]
 CONTROL = "1.2, again"
 PRELU, WHERE = "PRelu-per-channel-f32-L2", "Where-same-shape-f32-L2"
@@ -62,12 +64,12 @@ HELD = plant(
 
 
 def conclude(data):
-    record = dataclasses.replace(PAGE["study"].here, data=data, fast=False)
-    return PAGE["study"].concluded(record)
+    study = run_page(PAGE)["study"]
+    return study.concluded(dataclasses.replace(study.here, data=data, fast=False))
 
 
 def view(name, data):
-    return PAGE[name](SimpleNamespace(**data))
+    return define_page(PAGE)[name](SimpleNamespace(**data))
 
 
 def meanwhile(name, data):
@@ -170,7 +172,7 @@ def test_what_upstream_knows_stands_beside_what_holds():
 
 def test_a_finding_with_other_inputs_has_no_report_of_the_catalogue():
     changed = next(one for one in FINDINGS if one.change)
-    assert PAGE["write_command"](changed, "1.2").startswith("none")
+    assert define_page(PAGE)["write_command"](changed, "1.2").startswith("none")
 
 
 def test_too_much_noise_decides_nothing():
@@ -182,3 +184,20 @@ def test_a_costly_way_round_is_told():
     data = plant({PRELU: (10, 10, 90), PRELU + INSTEAD: (60, 60, 60)})
     costs, _ = conclude(data).claims
     assert costs.verdict == "wrong"
+
+
+def test_the_setting_runs_as_it_is_printed(tmp_path, monkeypatch):
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2,4] X, float[2,4] Z, float[4] S) '
+        "=> (float[2,4] Y) { A = Add(X, Z) Y = LayerNormalization(A, S) }"
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    data = plant({SKIP: (10, 10, 50), SKIP + INSTEAD: (10, 10, 10)})
+    names = {}
+    exec(conclude(data).answer.setting, names)  # noqa: S102 - computed by the page
+    config = "optimization.disable_specified_optimizers"
+    assert names["options"].get_session_config_entry(config) == "SkipLayerNormFusion"
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    (got,) = names["session"].run(None, {"X": x, "Z": x, "S": np.ones(4, np.float32)})
+    np.testing.assert_allclose(got.mean(axis=1), 0, atol=1e-6)
