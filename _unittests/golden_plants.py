@@ -200,9 +200,9 @@ def level(compared, medians):
 # What only one page has: a planted sample is a function of its data.
 
 
-def ways_round(data):
-    """What is wrong on edge values has something right instead."""
-    return data | {"edges": data["edges"].query("what != 'sign of zero'")}
+def no_way_round(data):
+    """What to do meanwhile is wrong too."""
+    return data | {"errors": data["errors"].assign(largest=1e6)}
 
 
 def cheap_products(data):
@@ -421,7 +421,7 @@ def fused(data):
 
 
 OWN = {
-    "plot_broken": {"ways round": ways_round},
+    "plot_broken": {"no way round": no_way_round},
     "plot_custom_backend_llama_102": {
         "cheap products": cheap_products,
         "launches": lambda data: data | {"launches": True},

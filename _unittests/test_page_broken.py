@@ -18,7 +18,7 @@ from ortmeter.observatory.matrix import ROWS
 PAGE = "plot_broken"
 ORDER = ["1.0", "1.1", "1.2"]
 CONTROL = "1.2, again"
-PRELU, WHERE = "PRelu-per-channel-f32-L2", "Where-same-shape-f32-L2"
+PRELU, WHERE = "PRelu-per-channel-f32-L2", "Where-scalar-f32-L2"
 SUM, MATMUL = "ReduceSum-last-axis-i64-L2", "MatMul-weights-of-int8-f32-L2"
 RACE = "ScatterND-add-rows-f32-L3"
 SKIP, NONZERO = "SkipLayerNormalization-of-two-nodes-f32-L2", "NonZero-f32-L2"
@@ -79,7 +79,7 @@ def meanwhile(name, data):
 def test_what_holds_is_told_wrong_results_first():
     found = conclude(HELD)
     assert str(found.answer) == (
-        "On 1.2, check MatMul weights of int8 and Where same shape: wrong results. "
+        "On 1.2, check MatMul weights of int8 and Where scalar: wrong results. "
         "Replace PRelu and NonZero: up to 8 times slower, 2 cases in all."
     )
     assert found.answer.warning == "MatMul, weights of int8, float32: 0.6% off, or more, since 1.1."
@@ -91,7 +91,7 @@ def test_what_holds_is_told_wrong_results_first():
     costs, ways = found.claims
     assert (costs.verdict, ways.verdict) == ("right", "wrong")
     assert plain_claim(costs)["numbers"] == pytest.approx([4, 2], rel=0.05)
-    assert plain_claim(ways)["numbers"] == [1, 2]  # nothing is known instead of Where
+    assert plain_claim(ways)["numbers"] == [1, 2]  # nothing is measured instead of Where
 
 
 def test_a_wrong_result_has_a_release_where_it_begins():

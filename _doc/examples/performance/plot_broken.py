@@ -129,7 +129,8 @@ if not study.recall():
 #
 # *Since* is the first of the releases from which on all are wrong, *right until* the one before.
 # *Meanwhile* is what to do instead, where it is right, and *times slower* what it costs, in the
-# last release. Where there is none, an older release remains.
+# last release. Where there is none, an older release remains, if one is right. A result that is off
+# is so by a share of its largest element.
 
 
 def find_wrong(data):
