@@ -67,14 +67,13 @@ MODULES = {
             "reference",
             "bounds",
             "bits",
+            "findings",
             "matrix",
             "torch_candidate",
             "torch_program",
             "networks",
             "verdicts",
             "accuracy",
-            "findings",
-            "edges",
         )
     ),
     "Transform and execute": (

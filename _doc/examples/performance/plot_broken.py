@@ -269,7 +269,7 @@ def write_command(finding, last):
 
 
 def reports(data):
-    """Options of ``ortmeter operators`` for a report"""
+    """Options of ortmeter operators for a report"""
     rows = [[text, write_command(one, data.releases[-1])] for one, text in holding(data)]
     return DataFrame(rows, columns=["finding", "options"]).set_index("finding")
 
