@@ -190,7 +190,8 @@ study.show(wrong)
 # ---------------------------
 #
 # Beside the best release before, on one thread, by more than 1.5 times. *Meanwhile* is what to do
-# instead, where it is shown to be faster in the last release, *then* is its time.
+# instead, where it is shown to be faster in the last release, *then* is its time. *Since* is one of
+# the releases measured here: ``ortmeter operators --bisect`` looks at those between two of them.
 
 
 def compare(data):
