@@ -67,6 +67,7 @@ MODULES = {
             "reference",
             "bounds",
             "bits",
+            "findings",
             "matrix",
             "torch_candidate",
             "torch_program",

@@ -20,6 +20,7 @@ SECTIONS = {
         "plot_memory",
         "plot_releases",
         "plot_providers",
+        "plot_broken",
         "plot_torch_or_onnxruntime",
         "plot_matrix_product",
         "plot_operators_torch",

@@ -438,7 +438,7 @@ study.conclude(conclude)
 # * A loss has a release where it begins: the one before is a way back.
 # * There is nothing to set: the advice is a release to install.
 #
-# Read next: :ref:`l-plot-operators-torch`.
+# Read next: :ref:`l-plot-broken`.
 #
 # How this was computed
 # ---------------------

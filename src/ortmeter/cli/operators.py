@@ -215,17 +215,14 @@ def _refuse(options: Namespace) -> None:
         raise InvalidArgumentError(f"--provider {options.provider}: --bisect needs one")
     if options.repro is None and options.output is not None:
         raise InvalidArgumentError(f"--output {options.output}: expected --repro CASE too")
-<<<<<<< HEAD
     fits = options.repro is not None and "," in options.runtime and not options.against
     if options.report and not (fits and "," not in options.provider):
         raise InvalidArgumentError(
             "--report: expected --repro CASE, releases, a good one first (--runtime "
             "1.26.0,1.31.1), one --provider, no --against"
         )
-=======
     if options.edges and options.models:
         raise InvalidArgumentError("--values edge: expected the cases of the catalogue, no --model")
->>>>>>> values
     others = {"--list": options.list, "--json": options.json, "--html": options.html is not None}
     if options.repro is not None and (given := [name for name, on in others.items() if on]):
         raise InvalidArgumentError(

@@ -1,0 +1,111 @@
+"""What was found in releases of ONNX Runtime, what upstream knows of it, what to do meanwhile."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from ortmeter.dated import Fact, read_facts
+from ortmeter.observatory.case import Case
+from ortmeter.observatory.catalogue import catalogue
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing.candidates import SessionSpec
+
+__all__ = ["FINDINGS", "INSTEAD", "Finding", "Workaround", "Workload"]
+
+#: Suffix of the name of a case: what to do meanwhile.
+INSTEAD = ", instead"
+
+
+class Workaround(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to do meanwhile.
+
+    Parameters
+    ----------
+    text : str
+        How a table names it.
+    case : mapping of str to object
+        Fields that replace those of the case: other nodes, other inputs.
+    settings : mapping of str to object
+        Arguments of :func:`~ortmeter.runtime.sessions.make_session`.
+    """
+
+    text: str
+    case: Mapping[str, Any] = {}
+    settings: Mapping[str, Any] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """A case with settings of its own.
+
+    Parameters
+    ----------
+    case : Case
+        Model and inputs.
+    settings : mapping of str to object
+        Arguments of :func:`~ortmeter.runtime.sessions.make_session`; they win over others.
+    """
+
+    case: Case
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
+        """Return what a process needs to run it."""
+        spec = self.case.prepared(provider, threads)
+        return dataclasses.replace(spec, settings={**spec.settings, **self.settings})
+
+
+class Finding(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A difference between two releases.
+
+    Parameters
+    ----------
+    established : date
+        When it was found.
+    case : str
+        Name of a case of the catalogue.
+    effect : {"wrong", "slower", "faster", "less accurate", "more accurate"}
+        What changed.
+    before, release : str
+        The last release without it, of those measured, empty where all have it; the first with it.
+    told, cause : str
+        What was seen on the machine of the record; why, as far as it is known.
+    issue, state, searched : str, str, date
+        Issues of onnxruntime, empty where none was found, and their state when it was searched.
+    change : mapping of str to object
+        Fields that replace those of the case of the catalogue.
+    instead : Workaround, optional
+        What to do meanwhile, in the same release.
+
+    Examples
+    --------
+    >>> finding = next(one for one in FINDINGS if one.case == "LRN-size-5-f32-L2")
+    >>> finding.effect, finding.before, finding.release, finding.issue
+    ('slower', '1.20.1', 'onnxruntime 1.22.1', '#26293')
+    """
+
+    case: str
+    effect: Literal["wrong", "slower", "faster", "less accurate", "more accurate"]
+    before: str = ""
+    told: str
+    cause: str
+    state: str
+    searched: dt.date
+    change: Mapping[str, Any] = {}
+    instead: Workaround | None = None
+
+    def workloads(self) -> dict[str, Workload]:
+        """Return the case and, under its name followed by :data:`INSTEAD`, what to do meanwhile."""
+        case = dataclasses.replace(catalogue()[self.case], **self.change)
+        found = {self.case: Workload(case)}
+        if self.instead:
+            other = dataclasses.replace(case, **self.instead.case)
+            found[self.case + INSTEAD] = Workload(other, self.instead.settings)
+        return found
+
+
+#: Losses that hold, then what is mended, then gains.
+FINDINGS = read_facts(__package__, "findings.toml", Finding)
