@@ -139,7 +139,11 @@ REFUSED = [
     # types that torch names and computes nothing with, or does not name
     case("Cast", 21, np.float32([1]), to=22),
     case("Cast", 23, np.float32([1]), to=23),
-    # unsigned integers of 64 bits fit in no signed type
+    case("Cast", 25, np.float32([1]), to=onnx.TensorProto.FLOAT8E8M0),
+    # unsigned integers of more than 8 bits, for which torch has few kernels
+    case("Add", 14, np.uint16([1]), np.uint16([1])),
+    case("Greater", 13, np.uint32([1]), np.uint32([1])),
+    case("Max", 13, np.uint64([1]), np.uint64([1])),
     case("Div", 14, np.uint64([2**63]), np.uint64([3])),
     case("Mod", 13, np.uint64([2**63]), np.uint64([3])),
     case("MatMul", 13, np.uint64([[1]]), np.uint64([[1]])),

@@ -19,8 +19,8 @@ from ortmeter.operators.tensors import (
     positive_axes,
     positive_axis,
     refused,
+    same_bits,
 )
-from ortmeter.operators.unsigned import same_bits
 
 declare = family("movement")
 declare("Flatten Identity Reshape Squeeze Unsqueeze", cost=nothing, reads="nothing", is_exact=True)
@@ -291,8 +291,6 @@ def _compress(x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tenso
 
 @kernel("NonZero", since=9)
 def _non_zero(x: Tensor) -> Tensor:
-    if x.dtype in (torch.uint16, torch.uint32, torch.uint64):
-        x = x != 0
     return torch.nonzero(x).t()
 
 
