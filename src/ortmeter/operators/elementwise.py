@@ -104,27 +104,6 @@ def _power(x: Tensor, y: Tensor) -> Tensor:
 declare("BitShift")
 
 
-@kernel("BitShift", since=11)
-def _bit_shift(x: Tensor, y: Tensor, *, direction: str) -> Tensor:
-    """Shift bits; a count out of range leaves what the extension of the sign gives."""
-    bits = 8 * x.element_size()
-    wide, count = x.to(torch.int64), y.to(torch.int64)
-    inside = (count >= 0) & (count < bits)
-    last = torch.where(inside, count, bits - 1)
-    if direction == "LEFT":
-        return torch.where(inside, torch.bitwise_left_shift(wide, last), 0).to(x.dtype)
-    if x.dtype == torch.uint64:
-        return torch.where(inside, _shift_unsigned(wide, last), 0).to(x.dtype)
-    shifted = torch.bitwise_right_shift(wide, last)
-    return torch.where(inside | (wide < 0), shifted, 0).to(x.dtype)
-
-
-def _shift_unsigned(x: Tensor, count: Tensor) -> Tensor:
-    """Shift the bits of an int64 to the right, zeros coming in."""
-    half = torch.bitwise_right_shift(x, 1) & torch.iinfo(torch.int64).max
-    return torch.where(count == 0, x, torch.bitwise_right_shift(half, (count - 1).clamp(min=0)))
-
-
 def _readable(x: Tensor) -> Tensor:
     """Widen the types of 8 bits, which have few kernels."""
     return x.to(torch.float32) if x.element_size() == 1 else x

@@ -41,7 +41,7 @@ def direct(op: str, function: TensorFunction | str, *, since: int) -> None:
         except (NotImplementedError, TypeError):
             return guard(op, find())(*inputs)  # which says what torch refuses
 
-    register(op, since, None, run)
+    register(op, since, run)
 
 
 def same_bits(function: TensorFunction, x: Tensor, *others: Any) -> Tensor:
