@@ -118,8 +118,6 @@ INDICES = [
     case("GatherND", 13, X, WHERE[:5, :6, :1], batch_dims=2),
     case("Scatter", 9, X, WHERE[:1], X[:1], axis=0),
     case("ScatterElements", 11, X, ints(1, -1).reshape(1, 1, 2), X[:1, :1, :2], axis=2),
-    case("Compress", 9, X, np.array([True, False, True])),
-    case("Compress", 11, X, np.array([True, False, True]), axis=1),
     case("NonZero", 13, X > 0),
 ]
 

@@ -150,6 +150,7 @@ REFUSED = [
     # attributes
     case("Dropout", 13, np.float32([1]), np.float32(0.5), np.array(True)),
     case("BatchNormalization", 9, *[np.ones((1, 1), "f4")] * 5, n_outputs=5),
+    case("BatchNormalization", 15, *[np.ones((1, 1), "f4")] * 5, n_outputs=3, training_mode=1),
     case("BatchNormalization", 7, *[np.ones((1, 1), "f4")] * 5, spatial=0),
     case("Gemm", 13, np.int32([[1]]), np.int32([[1]]), alpha=0.5),
     case("MaxPool", 12, np.ones((1, 1, 2, 2), "f4"), n_outputs=2, kernel_shape=[2, 2]),

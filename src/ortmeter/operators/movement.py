@@ -245,14 +245,6 @@ def _torch_index_put(
     return lambda x, _indices, updates: torch.index_put(x, where, updates, accumulate=adds)
 
 
-@kernel("Compress", since=9)
-def _compress(x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
-    places = torch.nonzero(condition).reshape(-1)
-    if axis is None:
-        return x.reshape(-1)[places]
-    return torch.index_select(x, axis, places)
-
-
 @kernel("NonZero", since=9)
 def _non_zero(x: Tensor) -> Tensor:
     return torch.nonzero(x).t()
