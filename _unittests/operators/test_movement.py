@@ -119,6 +119,10 @@ INDICES = [
     case("Scatter", 9, X, WHERE[:1], X[:1], axis=0),
     case("ScatterElements", 11, X, ints(1, -1).reshape(1, 1, 2), X[:1, :1, :2], axis=2),
     case("NonZero", 13, X > 0),
+    case("OneHot", 9, np.float32([1, 2]), np.float32([3]), np.float32([0, 1])),
+    case("OneHot", 11, ints(0, -1, 7, 2), ints(4), np.float32([2, 5])),
+    case("OneHot", 11, WHERE[0], ints(4), np.float32([0, 1]), axis=0),
+    case("OneHot", 11, WHERE[0], ints(4), np.float32([0, 1]), axis=1),
 ]
 
 

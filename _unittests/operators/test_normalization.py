@@ -85,6 +85,9 @@ NORMALIZATIONS = [
     case("RMSNormalization", 23, X, floats(1), axis=1),
     case("InstanceNormalization", 6, X, floats(3), floats(3)),
     case("GroupNormalization", 21, floats(2, 6, 4), floats(6), floats(6), num_groups=3),
+    case("MeanVarianceNormalization", 9, floats(2, 3, 4, 5), axes=[0, 1]),
+    case("MeanVarianceNormalization", 13, floats(2, 3, 4, 5)),
+    case("LpNormalization", 1, X, axis=1, p=2),
 ]
 
 
@@ -99,6 +102,7 @@ def test_normalizations(case):
 @pytest.mark.parametrize(
     "case",
     [
+        case("LpNormalization", 1, X, axis=1, p=1),
         case("LRN", 13, floats(2, 5, 4, 3), size=3, alpha=0.5, beta=0.6, bias=2.0),
         *(case("BatchNormalization", opset, *BATCH, epsilon=1e-3) for opset in (7, 9, 14, 15)),
     ],

@@ -98,6 +98,18 @@ def test_squares_of_halves_do_not_overflow():
     sums = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
     expected = wide / (1 + 1e-4 / 3 * sums) ** 0.75
     np.testing.assert_allclose(only(case("LRN", 13, x, size=3)), expected, rtol=2e-3)
+    expected = wide / np.linalg.norm(wide, axis=1, keepdims=True)
+    got = only(case("LpNormalization", 22, x, axis=1))
+    np.testing.assert_allclose(got, expected, rtol=2e-3, atol=1e-6)
+    expected = (wide - wide.mean((0, 2, 3), keepdims=True)) / wide.std((0, 2, 3), keepdims=True)
+    got = only(case("MeanVarianceNormalization", 13, x))
+    np.testing.assert_allclose(got, expected, rtol=4e-3, atol=2e-3)
+
+
+def test_the_norm_of_denormals_is_not_rounded():
+    tiny = np.full(2, 2**-24, HALF)
+    got = only(case("LpNormalization", 22, tiny, axis=0))
+    np.testing.assert_allclose(got, [0.5**0.5] * 2, rtol=1e-3)
 
 
 def test_the_mean_of_extremes_does_not_overflow():

@@ -362,3 +362,14 @@ def _torch_eye(x: Tensor, *, k: int = 0, **_: Any) -> TensorFunction:
         raise NotImplementedError("torch.eye has the main diagonal only")
     shape, device = x.shape, x.device
     return lambda x: torch.eye(*shape, dtype=x.dtype, device=device)
+
+
+@kernel("OneHot", since=9)
+def _one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
+    size = int(depth.item())
+    dim = positive_axis(axis, indices.ndim + 1)
+    hot = non_negative(indices, size).unsqueeze(dim)
+    shape = [1] * hot.ndim
+    shape[dim] = size
+    places = torch.arange(size, device=indices.device).reshape(shape)
+    return values[(hot == places).to(torch.int64)]

@@ -213,6 +213,23 @@ def _instance_normalization(
     return torch.instance_norm(x, scale, bias, None, None, True, 0.0, epsilon, cudnn)
 
 
+@kernel("MeanVarianceNormalization", since=9)
+def _mean_variance_normalization(
+    x: Tensor, *, axes: tuple[int, ...] | list[int] = (0, 2, 3)
+) -> Tensor:
+    wide = widened(x)
+    variance, mean = torch.var_mean(wide, tuple(axes), correction=0, keepdim=True)
+    return ((wide - mean) / (torch.sqrt(variance) + 1e-9)).to(x.dtype)
+
+
+@kernel("LpNormalization")
+def _lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+    """Divide by the norm along an axis; zeros stay zeros."""
+    wide = widened(x)
+    norm = torch.linalg.vector_norm(wide, p, axis, keepdim=True)
+    return torch.where(norm == 0, 0, wide / norm).to(x.dtype)
+
+
 @kernel("LRN")
 def _lrn(
     x: Tensor, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0
