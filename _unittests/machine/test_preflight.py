@@ -245,7 +245,7 @@ BUSY = {
     "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=1), SimpleNamespace(pid=2)],
     "nvmlDeviceGetGraphicsRunningProcesses": NvmlError("not supported"),
     "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=40),
-    "nvmlDeviceGetCurrentClocksThrottleReasons": 0x1 | 0x4 | 0x20,
+    "nvmlDeviceGetCurrentClocksEventReasons": 0x1 | 0x4 | 0x20,
     "nvmlDeviceGetClockInfo": 345,
     "nvmlDeviceGetMaxClockInfo": 1980,
     "nvmlDeviceGetPersistenceMode": 0,

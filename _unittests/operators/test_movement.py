@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kernel_checks import assert_agrees, assert_same, case, run_kernel, run_ort, run_reference
 
-from ortmeter.errors import InvalidArgumentError, RefusedError
+from ortmeter.errors import InvalidArgumentError
 
 RNG = np.random.default_rng(0)
 
@@ -118,8 +118,6 @@ INDICES = [
     case("GatherND", 13, X, WHERE[:5, :6, :1], batch_dims=2),
     case("Scatter", 9, X, WHERE[:1], X[:1], axis=0),
     case("ScatterElements", 11, X, ints(1, -1).reshape(1, 1, 2), X[:1, :1, :2], axis=2),
-    case("Compress", 9, X, np.array([True, False, True])),
-    case("Compress", 11, X, np.array([True, False, True]), axis=1),
     case("NonZero", 13, X > 0),
     case("OneHot", 9, np.float32([1, 2]), np.float32([3]), np.float32([0, 1])),
     case("OneHot", 11, ints(0, -1, 7, 2), ints(4), np.float32([2, 5])),
@@ -200,11 +198,3 @@ def test_ranges_of_halves_do_not_accumulate():
 def test_a_dimension_that_is_not_one_cannot_be_removed():
     with pytest.raises(InvalidArgumentError, match=r"axes \[0\].*size 1"):
         run_kernel(case("Squeeze", 13, X, ints(0)))
-
-
-def test_a_cache_is_written_in_place_of_each_sample():
-    cache, update = np.zeros((2, 1, 4, 2), "f4"), np.ones((2, 1, 2, 2), "f4")
-    called = case("TensorScatter", 24, cache, update, ints(1, 3), mode="circular")
-    assert_agrees(called, run_reference)
-    with pytest.raises(RefusedError, match="inside the cache"):
-        run_kernel(case("TensorScatter", 24, cache, update, ints(1, 3)))

@@ -61,8 +61,6 @@ def test_quantization_to_float8():
 QUANTIZED = [
     case("QuantizeLinear", 10, floats(3, 4) * 9, np.float32(0.1)),
     case("DequantizeLinear", 13, integers("i4", -99, 99, 3, 4), np.float32([0.1, 0.2, 0.3, 0.4])),
-    case("DynamicQuantizeLinear", 11, floats(3, 4), n_outputs=3),
-    case("DynamicQuantizeLinear", 11, np.float32([1, 2, 3]), n_outputs=3),
     case(
         "ConvInteger",
         10,

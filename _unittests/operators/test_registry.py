@@ -139,16 +139,29 @@ REFUSED = [
     # types that torch names and computes nothing with, or does not name
     case("Cast", 21, np.float32([1]), to=22),
     case("Cast", 23, np.float32([1]), to=23),
-    # unsigned integers of 64 bits fit in no signed type
+    case("Cast", 25, np.float32([1]), to=onnx.TensorProto.FLOAT8E8M0),
+    # unsigned integers of more than 8 bits, for which torch has few kernels
+    case("Add", 14, np.uint16([1]), np.uint16([1])),
+    case("Greater", 13, np.uint32([1]), np.uint32([1])),
+    case("Max", 13, np.uint64([1]), np.uint64([1])),
     case("Div", 14, np.uint64([2**63]), np.uint64([3])),
     case("Mod", 13, np.uint64([2**63]), np.uint64([3])),
     case("MatMul", 13, np.uint64([[1]]), np.uint64([[1]])),
     # attributes
     case("Dropout", 13, np.float32([1]), np.float32(0.5), np.array(True)),
     case("BatchNormalization", 9, *[np.ones((1, 1), "f4")] * 5, n_outputs=5),
+    case("BatchNormalization", 15, *[np.ones((1, 1), "f4")] * 5, n_outputs=3, training_mode=1),
     case("BatchNormalization", 7, *[np.ones((1, 1), "f4")] * 5, spatial=0),
     case("Gemm", 13, np.int32([[1]]), np.int32([[1]]), alpha=0.5),
+    case("MaxPool", 12, np.ones((1, 1, 2, 2), "f4"), n_outputs=2, kernel_shape=[2, 2]),
     case("Resize", 13, np.uint8([[1]]), None, np.float32([2, 2]), mode="linear"),
+    *(
+        case("Resize", 18, np.float32([[1]]), None, np.float32([2, 2]), **{name: value})
+        for name, value in [
+            ("coordinate_transformation_mode", "tf_crop_and_resize"),
+            ("keep_aspect_ratio_policy", "not_larger"),
+        ]
+    ),
     case("GridSample", 20, *[np.zeros((1, 1, 2, 2, n), "f4") for n in (2, 3)], mode="cubic"),
     case("Conv", 11, np.zeros((1, 1, 1, 1, 1, 1), "f4"), np.zeros((1, 1, 1, 1, 1, 1), "f4")),
     case("Shrink", 9, np.int32([1])),

@@ -24,7 +24,7 @@ def parse(svg):
 def test_html_stands_alone_and_does_not_collide():
     page = draw_model(MLP, title='<i>"A"')._repr_html_()
     assert not re.search(r"\b(?:src|href|id)=|url\(|import|//[a-z]", page.replace(SVG[1:-1], ""))
-    assert "&lt;i&gt;&quot;A&quot;" in page
+    assert "&lt;i&gt;&#34;A&#34;" in page
     assert "<i>" not in page
     assert "max-height:60vh" in page
 

@@ -122,22 +122,22 @@ def test_a_node_more_is_seen():
 def test_texts():
     drawing = draw_model(MLP)
     assert texts(drawing, "node") == [
-        ["MatMul", "W f32[8,1]"],
+        ["MatMul", "W f32[8, 1]"],
         ["Relu"],
         ["Concat", "axis=1"],
         ["LpNormalization", "axis=1, p=2"],
         ["Add", "bias f32[2] = [0.5,-1]"],
     ]
-    assert texts(drawing, "input") == [["input X", "f32[batch,8]"]]
-    assert texts(drawing, "output") == [["output Y", "f32[batch,2]"]]
+    assert texts(drawing, "input") == [["input X", "f32[batch, 8]"]]
+    assert texts(drawing, "output") == [["output Y", "f32[batch, 2]"]]
     labels = [[line.strip() for line in lines] for lines in texts(drawing, "edge")]
-    assert ["h", "f32[batch,1]"] in labels
-    assert ["p", "f32[batch,2]"] in labels
+    assert ["h", "f32[batch, 1]"] in labels
+    assert ["p", "f32[batch, 2]"] in labels
     assert tooltips(drawing, "node")[0].splitlines() == [
         "MatMul (no name)",
-        "input 0: X f32[batch,8]",
-        "input 1: W f32[8,1]",
-        "output 0: h f32[batch,1]",
+        "input 0: X f32[batch, 8]",
+        "input 1: W f32[8, 1]",
+        "output 0: h f32[batch, 1]",
     ]
     description = parse(drawing.svg).get("aria-label")
     assert description.startswith("mlp: graph of 5 nodes (1 MatMul, 1 Relu")

@@ -1,6 +1,5 @@
 """Match the intermediate results of two graphs by values, operators and order."""
 
-import heapq
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -101,22 +100,7 @@ def _like_first(scores: np.ndarray, parents: Sequence[frozenset[int]]) -> list[i
         # A result that resembles none of the first graph stays after the one before it.
         own = int(best[j]) if sure[j] else max(priority[-1:], default=0)
         priority.append(max(own, least))
-    missing = [len(some) for some in parents]
-    children: list[list[int]] = [[] for _ in range(n)]
-    for j, some in enumerate(parents):
-        for parent in some:
-            children[parent].append(j)
-    ready = [(priority[j], j) for j in range(n) if not missing[j]]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, j = heapq.heappop(ready)
-        order.append(j)
-        for child in children[j]:
-            missing[child] -= 1
-            if not missing[child]:
-                heapq.heappush(ready, (priority[child], child))
-    return order
+    return sorted(range(n), key=priority.__getitem__)
 
 
 def _longest(scores: np.ndarray) -> list[tuple[int, int]]:

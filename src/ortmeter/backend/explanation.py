@@ -1,6 +1,7 @@
 """Explain what the backend does with a model."""
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from ortmeter.discrepancy import Discrepancy, max_diff
 __all__ = ["Explanation", "explain"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ExplainedGraph:
     """A graph of a model. Torch runs it if it is not compiled or has nothing to compute.
 
@@ -25,7 +26,7 @@ class ExplainedGraph:
 
     compiled: CompiledGraph | None
     fallback: Fallback | None
-    discrepancy: Discrepancy | None
+    discrepancy: Discrepancy | None = None
 
     def __str__(self) -> str:
         if self.compiled is None:
@@ -98,40 +99,35 @@ def explain(
     ({'com.microsoft.FusedMatMul': 1}, ())
     """
     chosen = backend or OrtBackend()
-    compared: list[_Compared] = []
+    graphs: list[ExplainedGraph] = []
 
     def compile_and_compare(module: GraphModule, arguments: Sequence[Any]) -> Callable[..., Any]:
-        compared.append(_Compared(chosen, module, arguments))
-        return compared[-1].run
+        compiled, fallbacks = len(chosen.graphs), len(chosen.fallbacks)
+        run = chosen(module, arguments)
+        graph = ExplainedGraph(
+            next(iter(chosen.graphs[compiled:]), None),
+            next(iter(chosen.fallbacks[fallbacks:]), None),
+        )
+        graphs.append(graph)
+        return functools.partial(_compare_first, graph, module, run) if graph.compiled else run
 
     with torch.no_grad():
         expected = model(*copy.deepcopy(inputs))
         got = torch.compile(model, backend=compile_and_compare)(*copy.deepcopy(inputs))
-    return Explanation(tuple(graph.explained() for graph in compared), max_diff(expected, got))
+    return Explanation(tuple(graphs), max_diff(expected, got))
 
 
-class _Compared:
-    """A graph that runs on both sides in its first call."""
-
-    def __init__(self, backend: OrtBackend, module: GraphModule, arguments: Sequence[Any]) -> None:
-        graphs, fallbacks = len(backend.graphs), len(backend.fallbacks)
-        self._module = module
-        self._run = backend(module, arguments)
-        self._compiled = next(iter(backend.graphs[graphs:]), None)
-        self._fallback = next(iter(backend.fallbacks[fallbacks:]), None)
-        self._discrepancy: Discrepancy | None = None
-
-    def run(self, *arguments: Any) -> Any:
-        if self._compiled is None or self._discrepancy is not None:
-            return self._run(*arguments)
-        copies = [a.clone() if _may_be_written(a) else a for a in arguments]
-        expected = self._module(*copies)
-        got = self._run(*arguments)
-        self._discrepancy = max_diff(list(expected), list(got))
-        return got
-
-    def explained(self) -> ExplainedGraph:
-        return ExplainedGraph(self._compiled, self._fallback, self._discrepancy)
+def _compare_first(
+    graph: ExplainedGraph, module: GraphModule, run: Callable[..., Any], *arguments: Any
+) -> Any:
+    """Run a graph, on both sides in its first call."""
+    if graph.discrepancy is not None:
+        return run(*arguments)
+    copies = [a.clone() if _may_be_written(a) else a for a in arguments]
+    expected = module(*copies)
+    got = run(*arguments)
+    graph.discrepancy = max_diff(list(expected), list(got))
+    return got
 
 
 def _may_be_written(argument: Any) -> bool:

@@ -11,7 +11,7 @@ from ortmeter.einsum.emit import emit_model
 from ortmeter.einsum.layouts import Layout, choose_layouts
 from ortmeter.einsum.parse import Axes, EinsumError, Equation, Operands, Sizes, read_operands
 from ortmeter.einsum.steps import Step, StepBuilder, Tensor
-from ortmeter.errors import FeedError, InvalidArgumentError
+from ortmeter.errors import FeedError
 
 Path: TypeAlias = Sequence[Sequence[int]]
 
@@ -137,7 +137,6 @@ def decompose_einsum(
     equation: str,
     *shapes_or_operands: Any,
     order: str | None = None,
-    path: Path | None = None,
     dtype: DTypeLike | None = None,
 ) -> EinsumPlan:
     """Decompose an equation into matrix products, transposes and reshapes.
@@ -152,9 +151,6 @@ def decompose_einsum(
     order : str, optional
         Order of all the letters of the equation inside the products; the dimensions of an ellipsis
         are ``0``, ``1``, ... By default, each product has the order that moves the fewest elements.
-    path : sequence of pairs of int, optional
-        Positions of the operands to multiply at each step: they are removed from the list and their
-        product is appended, as in :func:`numpy.einsum_path`. By default, the path of opt_einsum.
     dtype : dtype, optional
         Type of the elements, see :mod:`ortmeter.dtypes`, by default that of the operands, or
         float32 for shapes.
@@ -169,8 +165,7 @@ def decompose_einsum(
     EinsumError
         The equation is not valid or does not suit the operands.
     InvalidArgumentError
-        A shape, *order* or *path* does not match the equation, or the operands have different
-        types.
+        A shape or *order* does not match the equation, or the operands have different types.
 
     Notes
     -----
@@ -185,7 +180,7 @@ def decompose_einsum(
     >>> plan.flop
     240
     """
-    return make_plan(read_operands(equation, shapes_or_operands, dtype), order=order, path=path)
+    return make_plan(read_operands(equation, shapes_or_operands, dtype), order=order)
 
 
 def make_plan(
@@ -195,7 +190,11 @@ def make_plan(
     path: Path | None = None,
     elementwise: bool = False,
 ) -> EinsumPlan:
-    """Plan an equation that was read; *elementwise* makes no product of matrices."""
+    """Plan an equation that was read; *elementwise* makes no product of matrices.
+
+    *path* has the positions of the operands to multiply at each step: they are removed from the
+    list and their product is appended, as in :func:`numpy.einsum_path`.
+    """
     parsed, sizes = operands.equation, operands.sizes
     if order is not None:
         _check_order(order, parsed)
@@ -265,22 +264,12 @@ def _list_products(path: Path, count: int) -> list[tuple[int, int]]:
     products: list[tuple[int, int]] = []
     numbers = list(range(count))
     for group in path:
-        if not group or len(set(group)) < len(group) or not set(group) <= set(range(len(numbers))):
-            raise InvalidArgumentError(
-                f"path={list(path)!r}: {tuple(group)} does not pick distinct operands among "
-                f"{len(numbers)}"
-            )
         first, *others = (numbers[i] for i in group)
         numbers = [number for i, number in enumerate(numbers) if i not in group]
         for other in others:
             products.append((first, other))
             first = count + len(products) - 1
         numbers.append(first)
-    if len(numbers) != 1:
-        raise InvalidArgumentError(
-            f"path={list(path)!r} leaves {len(numbers)} operands out of {count}. Accepted: it "
-            "leaves one"
-        )
     return products
 
 

@@ -352,49 +352,22 @@ def _max_pool(
     storage_order: int = 0,
     n_outputs: int = 1,
     **geometry: Any,
-) -> Any:
-    if len(kernel_shape) not in _RANKS:
-        raise refused("MaxPool", "1 to 3 dimensions", x)
+) -> Tensor:
+    del storage_order  # of the positions
+    if len(kernel_shape) not in _RANKS or n_outputs > 1:
+        raise refused("MaxPool", "1 to 3 dimensions, without positions", x)
     frame = _window(x, kernel_shape, ceil_mode, **geometry)
-    if x.element_size() == 1:  # exact in float32, which torch pools
-        got = _maxima(x.to(torch.float32), frame, storage_order, n_outputs)
-        return (got[0].to(x.dtype), got[1]) if n_outputs > 1 else got.to(x.dtype)
-    return _maxima(x, frame, storage_order, n_outputs)
-
-
-def _maxima(x: Tensor, frame: _Window, storage_order: int, n_outputs: int) -> Any:
     inner = frame.is_pooled_by_torch
-    padded = x if inner else frame.pad(x, -math.inf)
-    got: Any = _of_rank("max_pool", len(frame.kernel))(
-        padded,
+    # Types of one byte are exact in float32, which torch pools.
+    wide = x.to(torch.float32) if x.element_size() == 1 else x
+    got: Tensor = _of_rank("max_pool", len(frame.kernel))(
+        wide if inner else frame.pad(wide, -math.inf),
         frame.kernel,
         frame.strides,
         frame.before if inner else 0,
         frame.dilations,
-        return_indices=n_outputs > 1,
     )
-    if n_outputs == 1:
-        return got
-    values, places = got
-    sizes = padded.shape[2:]
-    return values, _positions(places, sizes, x, () if inner else frame.before, storage_order)
-
-
-def _positions(
-    places: Tensor, sizes: Any, x: Tensor, before: tuple[int, ...], storage_order: int
-) -> Tensor:
-    """Turn positions in each padded image into positions in the whole input."""
-    inside = list(torch.unravel_index(places, tuple(sizes)))
-    for axis, shift in enumerate(before):
-        inside[axis] = inside[axis] - shift
-    spatial = list(x.shape[2:])
-    if storage_order:
-        inside, spatial = inside[::-1], spatial[::-1]
-    flat = torch.zeros_like(places)
-    for size, index in zip(spatial, inside, strict=True):
-        flat = flat * size + index
-    images = torch.arange(x.shape[0] * x.shape[1], device=x.device) * math.prod(spatial)
-    return flat + images.reshape(x.shape[:2] + (1,) * len(spatial))
+    return got.to(x.dtype)
 
 
 def _pool(op_type: str, name: str) -> None:
@@ -413,30 +386,6 @@ def _pool(op_type: str, name: str) -> None:
 
 _pool("AveragePool", "avg")
 _pool("MaxPool", "max")
-
-
-@kernel("MaxUnpool", since=9)
-def _max_unpool(
-    x: Tensor,
-    places: Tensor,
-    output_shape: Tensor | None = None,
-    *,
-    kernel_shape: list[int],
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
-) -> Tensor:
-    rank = len(kernel_shape)
-    before, after = _explicit(pads, rank)
-    geometry = zip(x.shape[2:], strides or [1] * rank, kernel_shape, before, after, strict=True)
-    spatial = [(size - 1) * step - b - a + width for size, step, width, b, a in geometry]
-    inferred = [*x.shape[:2], *spatial]
-    flat = x.new_zeros(math.prod(inferred))
-    y = flat.scatter(0, places.reshape(-1), x.reshape(-1)).reshape(inferred)
-    if output_shape is None:
-        return y
-    larger = y.new_zeros(output_shape.tolist())
-    larger[tuple(slice(size) for size in y.shape)] = y
-    return larger
 
 
 def _spatial(x: Tensor) -> tuple[int, ...]:

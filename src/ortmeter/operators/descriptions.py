@@ -38,8 +38,8 @@ def _describe(value: Any) -> str:
 def describe_type(kind: onnx.TypeProto) -> str:
     """Write a type as ``f32[n, 3]``, ``sequence of f32[?]``, ``optional f32[]``."""
     match kind.WhichOneof("value"):
-        case "tensor_type":
-            tensor = kind.tensor_type
+        case "tensor_type" | "sparse_tensor_type" as name:
+            tensor = getattr(kind, name)
             text = short_name(tensor.elem_type) if tensor.elem_type else "any type"
             if not tensor.HasField("shape"):
                 return text
@@ -52,4 +52,6 @@ def describe_type(kind: onnx.TypeProto) -> str:
             return f"sequence of {describe_type(kind.sequence_type.elem_type)}"
         case "optional_type":
             return f"optional {describe_type(kind.optional_type.elem_type)}"
+        case "map_type":
+            return f"map to {describe_type(kind.map_type.value_type)}"
     return "any type"

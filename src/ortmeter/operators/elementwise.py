@@ -12,8 +12,7 @@ from ortmeter.operators.descriptions import describe
 from ortmeter.operators.late import Array, Dtype, Tensor, TensorFunction, functional, special, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import mean, once, product, sum_of_products
-from ortmeter.operators.tensors import dtype_of, kernels, refused, widened
-from ortmeter.operators.unsigned import BITS, ORDER, WIDER, Detour, detoured, direct
+from ortmeter.operators.tensors import direct, dtype_of, kernels, refused, widened
 
 declare = family("elementwise")
 _ONE = {"cost": per_element(1)}
@@ -32,39 +31,37 @@ def _fold(name: str) -> TensorFunction:
 
 
 # By opset: operators, with the name of the function of torch when it is another one.
-_TABLE: tuple[tuple[int, Detour, dict[str, Any], str], ...] = (
-    (1, BITS, _ONE, "Not:logical_not"),
-    (1, WIDER, {"cost": per_element(3), "bound": _SOFTSIGN}, "Softsign:nn.functional.softsign"),
-    (6, WIDER, _EXACT, "Abs Ceil Floor Neg Relu"),
-    (6, WIDER, _ROUNDED, "Reciprocal Sqrt"),
-    (6, WIDER, _ONE, "Exp Log Tanh"),
-    (6, WIDER, {"cost": per_element(4)}, "Sigmoid"),
-    (7, BITS, _ROUNDED, "Add Mul Sub"),
-    (7, BITS, _ONE, "And:logical_and Equal:eq Or:logical_or Xor:logical_xor"),
-    (7, ORDER, _ONE, "Greater:gt Less:lt"),
-    (7, WIDER, _ONE, "Cos Sin Tan"),
-    (7, WIDER, {}, "Acos Asin Atan"),
-    (9, BITS, {"cost": nothing, "is_exact": True}, "Where"),
-    (9, WIDER, {}, "Acosh Asinh Atanh Cosh Sinh"),
-    (11, WIDER, _EXACT, "Round"),
-    (12, ORDER, _ONE, "GreaterOrEqual:ge LessOrEqual:le"),
-    (14, WIDER, {"cost": per_element(5)}, "HardSwish:nn.functional.hardswish"),
-    (18, BITS, {}, "BitwiseAnd:bitwise_and BitwiseNot:bitwise_not"),
-    (18, BITS, {}, "BitwiseOr:bitwise_or BitwiseXor:bitwise_xor"),
-    (18, WIDER, {}, "Mish:nn.functional.mish"),
+_TABLE: tuple[tuple[int, dict[str, Any], str], ...] = (
+    (1, _ONE, "Not:logical_not"),
+    (1, {"cost": per_element(3), "bound": _SOFTSIGN}, "Softsign:nn.functional.softsign"),
+    (6, _EXACT, "Abs Ceil Floor Neg Relu"),
+    (6, _ROUNDED, "Reciprocal Sqrt"),
+    (6, _ONE, "Exp Log Tanh"),
+    (6, {"cost": per_element(4)}, "Sigmoid"),
+    (7, _ROUNDED, "Add Mul Sub"),
+    (7, _ONE, "And:logical_and Equal:eq Greater:gt Less:lt Or:logical_or Xor:logical_xor"),
+    (7, _ONE, "Cos Sin Tan"),
+    (7, {}, "Acos Asin Atan"),
+    (9, {"cost": nothing, "is_exact": True}, "Where"),
+    (9, {}, "Acosh Asinh Atanh Cosh Sinh"),
+    (11, _EXACT, "Round"),
+    (12, _ONE, "GreaterOrEqual:ge LessOrEqual:le"),
+    (14, {"cost": per_element(5)}, "HardSwish:nn.functional.hardswish"),
+    (18, {}, "BitwiseAnd:bitwise_and BitwiseNot:bitwise_not"),
+    (18, {}, "BitwiseOr:bitwise_or BitwiseXor:bitwise_xor Mish:nn.functional.mish"),
 )
-for _since, _detour, _facets, _names in _TABLE:
+for _since, _facets, _names in _TABLE:
     for _name in _names.split():
         _op, _, _function = _name.partition(":")
         declare(_op, **_facets)
-        direct(_op, _function or _op.lower(), since=_since, detour=_detour)
+        direct(_op, _function or _op.lower(), since=_since)
 
 declare("Div", **_ROUNDED)
 declare("Max Min", cost=between_inputs, is_exact=True)
 declare("Sum", cost=between_inputs, bound=sum_of_products)
 direct("Div", _divide, since=7)
-direct("Max", _fold("maximum"), since=8, detour=ORDER)
-direct("Min", _fold("minimum"), since=8, detour=ORDER)
+direct("Max", _fold("maximum"), since=8)
+direct("Min", _fold("minimum"), since=8)
 direct("Sum", _fold("add"), since=8)
 
 declare("Mod", **_EXACT)
@@ -74,10 +71,8 @@ declare("Mod", **_EXACT)
 def _mod(x: Tensor, y: Tensor, *, fmod: int = 0) -> Tensor:
     """Remainder, with the sign of the divisor or, with *fmod*, of the dividend."""
     if fmod:
-        return detoured(torch.fmod, WIDER, x, y)
-    if x.is_floating_point():
-        return _floor_mod(x, y)
-    return detoured(torch.remainder, WIDER, x, y)
+        return torch.fmod(x, y)
+    return _floor_mod(x, y) if x.is_floating_point() else torch.remainder(x, y)
 
 
 def _floor_mod(x: Tensor, y: Tensor) -> Tensor:
@@ -107,27 +102,6 @@ def _power(x: Tensor, y: Tensor) -> Tensor:
 
 
 declare("BitShift")
-
-
-@kernel("BitShift", since=11)
-def _bit_shift(x: Tensor, y: Tensor, *, direction: str) -> Tensor:
-    """Shift bits; a count out of range leaves what the extension of the sign gives."""
-    bits = 8 * x.element_size()
-    wide, count = x.to(torch.int64), y.to(torch.int64)
-    inside = (count >= 0) & (count < bits)
-    last = torch.where(inside, count, bits - 1)
-    if direction == "LEFT":
-        return torch.where(inside, torch.bitwise_left_shift(wide, last), 0).to(x.dtype)
-    if x.dtype == torch.uint64:
-        return torch.where(inside, _shift_unsigned(wide, last), 0).to(x.dtype)
-    shifted = torch.bitwise_right_shift(wide, last)
-    return torch.where(inside | (wide < 0), shifted, 0).to(x.dtype)
-
-
-def _shift_unsigned(x: Tensor, count: Tensor) -> Tensor:
-    """Shift the bits of an int64 to the right, zeros coming in."""
-    half = torch.bitwise_right_shift(x, 1) & torch.iinfo(torch.int64).max
-    return torch.where(count == 0, x, torch.bitwise_right_shift(half, (count - 1).clamp(min=0)))
 
 
 def _readable(x: Tensor) -> Tensor:
@@ -171,8 +145,6 @@ def _sign(x: Tensor) -> Tensor:
     """Sign; what is not a number stays so."""
     if x.is_floating_point():
         return torch.where(torch.isnan(x), x, torch.sign(x))
-    if x.dtype in (torch.uint16, torch.uint32, torch.uint64):
-        return (x != 0).to(x.dtype)
     return torch.sign(x)
 
 
@@ -249,13 +221,8 @@ declare("BitCast", kind="movement")
 
 
 @kernel("Cast", since=6)
-def _cast(x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
-    return convert(x, dtype_of("Cast", to), saturate=saturate, round_mode=round_mode)
-
-
-@kernel("CastLike", since=15)
-def _cast_like(x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
-    return convert(x, target.dtype, saturate=saturate, round_mode=round_mode)
+def _cast(x: Tensor, *, to: int, saturate: int = 1) -> Tensor:
+    return convert(x, dtype_of("Cast", to), saturate=saturate)
 
 
 @kernel("BitCast", since=26)
@@ -266,12 +233,12 @@ def _bit_cast(x: Tensor, *, to: int) -> Tensor:
     return x.view(dtype)
 
 
-def convert(x: Tensor, dtype: Dtype, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
+def convert(x: Tensor, dtype: Dtype, *, saturate: int = 1) -> Tensor:
     """Convert to a type, rounded once to the nearest, ties to even."""
     if x.dtype == dtype:
         return x
     if dtype == torch.float8_e8m0fnu:
-        return _to_power_of_two(x, saturate=saturate, round_mode=round_mode)
+        raise refused("Cast", "types that hold more than an exponent", x, also=f" to {dtype}")
     is_float8 = dtype in {getattr(torch, f"float8_{name}") for name in _FLOAT8}
     if x.dtype == torch.float64 and (is_float8 or dtype in (torch.float16, torch.bfloat16)):
         x = _to_odd_float32(x)
@@ -299,23 +266,6 @@ def _to_odd_float32(x: Tensor) -> Tensor:
     bits = bits - (near.abs().double() > x.abs()).to(torch.int32)
     inexact = (near.double() != x) & ~torch.isnan(x)
     return torch.where(inexact, (bits | 1).view(torch.float32), near)
-
-
-def _to_power_of_two(x: Tensor, *, saturate: int, round_mode: str) -> Tensor:
-    """Convert to float8e8m0, which holds an exponent only."""
-    if not saturate:
-        raise refused("Cast", "saturate=1", x, also=f" to {torch.float8_e8m0fnu}")
-    wide = x.to(torch.float64)
-    significand, exponent = torch.frexp(wide)  # 0.5 <= significand < 1
-    if round_mode == "down":
-        exponent = exponent - 1
-    else:
-        exact, middle = 0.5, 0.75
-        raised = significand > exact if round_mode == "up" else significand >= middle
-        exponent = exponent - 1 + raised.to(exponent.dtype)
-    biased = (exponent + 127).clamp(0, 254)
-    biased = torch.where(wide == 0, 0, torch.where(torch.isinf(wide), 254, biased))
-    return torch.where(torch.isnan(wide), 255, biased).to(torch.uint8).view(torch.float8_e8m0fnu)
 
 
 @stand_in("Clip")

@@ -34,9 +34,9 @@ _ACCEPTED = {
     "nearest_mode": tuple(_ROUNDED),
     "coordinate_transformation_mode": (
         *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"),
-        *("align_corners", "asymmetric", "tf_crop_and_resize"),
+        *("align_corners", "asymmetric"),
     ),
-    "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
+    "keep_aspect_ratio_policy": ("stretch",),
 }
 
 
@@ -72,13 +72,12 @@ class _Filter:
 
 @dataclass(frozen=True)
 class _Axis:
-    """How one dimension is resized; sizes are in elements, the region in shares of the input."""
+    """How one dimension is resized; sizes are in elements."""
 
     dim: int
     size: int
     output: int
     scale: float
-    region: tuple[Any, Any] = (0.0, 1.0)
 
     def coordinates(self, transform: str, device: Any) -> Tensor:
         """Return where each element of the output falls in the input, float64."""
@@ -88,12 +87,6 @@ class _Axis:
             return x / self.scale
         if transform == "align_corners":
             return x * (last / (self._width - 1)) if self._width != 1 else torch.zeros_like(x)
-        if transform == "tf_crop_and_resize":
-            start, end = self.region
-            if self.output == 1:
-                return torch.full_like(x, float(0.5 * (start + end) * last))
-            places: Tensor = x * (end - start) * last / (self._width - 1) + start * last
-            return places
         return self._half_pixel(x, transform)
 
     def _half_pixel(self, x: Tensor, transform: str) -> Tensor:
@@ -127,6 +120,7 @@ def _resize(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Tensor:
+    del roi, extrapolation_value  # of a crop
     _check(
         x,
         mode=mode,
@@ -135,17 +129,12 @@ def _resize(
         keep_aspect_ratio_policy=keep_aspect_ratio_policy,
     )
     dims = positive_axes(axes, x.ndim) if axes is not None else list(range(x.ndim))
-    crop = coordinate_transformation_mode == "tf_crop_and_resize"
-    regions = _regions(roi if crop else None, len(dims))
-    resized = _axes(x, dims, scales, sizes, policy=keep_aspect_ratio_policy, regions=regions)
     rule = _Filter(mode, nearest_mode, cubic_coeff_a, exclude_outside, antialias)
     y = x
-    for axis in resized:
-        if crop or axis.scale != 1 or axis.output != axis.size:
+    for axis in _axes(x, dims, scales, sizes):
+        if axis.scale != 1 or axis.output != axis.size:
             places = axis.coordinates(coordinate_transformation_mode, x.device)
             y = _interpolate(y, axis.dim, places, axis.scale, rule)
-            if crop:
-                y = _outside(y, axis, places, extrapolation_value)
     return y
 
 
@@ -159,39 +148,19 @@ def _check(x: Tensor, **given: str) -> None:
         raise refused("Resize", accepted, x, also=f" and mode {given['mode']!r}")
 
 
-def _regions(roi: Tensor | None, count: int) -> list[tuple[Any, Any]]:
-    """Return the start and the end of each axis, scalars in the type of the region."""
-    if roi is None or not roi.numel():
-        return [(0.0, 1.0)] * count
-    values = roi.unbind()
-    return list(zip(values[:count], values[count:], strict=True))
-
-
 def _axes(
-    x: Tensor,
-    dims: Sequence[int],
-    scales: Tensor | None,
-    sizes: Tensor | None,
-    *,
-    policy: str,
-    regions: Sequence[tuple[Any, Any]],
+    x: Tensor, dims: Sequence[int], scales: Tensor | None, sizes: Tensor | None
 ) -> list[_Axis]:
     lengths = [x.shape[dim] for dim in dims]
     if sizes is None or not sizes.numel():
         factors: list[float] = [] if scales is None else scales.tolist()
         outputs = [
-            math.floor(length * float(end - start) * factor)
-            for length, factor, (start, end) in zip(lengths, factors, regions, strict=True)
+            math.floor(length * factor) for length, factor in zip(lengths, factors, strict=True)
         ]
     else:
         outputs = as_list(sizes)
         factors = [output / length for output, length in zip(outputs, lengths, strict=True)]
-        if policy != "stretch":
-            common = min(factors) if policy == "not_larger" else max(factors)
-            factors = [common] * len(dims)
-            outputs = [math.floor(common * length + 0.5) for length in lengths]
-    rows = zip(dims, lengths, outputs, factors, regions, strict=True)
-    return [_Axis(*row) for row in rows]
+    return [_Axis(*row) for row in zip(dims, lengths, outputs, factors, strict=True)]
 
 
 def _interpolate(x: Tensor, dim: int, places: Tensor, scale: float, rule: _Filter) -> Tensor:
@@ -208,13 +177,6 @@ def _interpolate(x: Tensor, dim: int, places: Tensor, scale: float, rule: _Filte
     shape[dim : dim + 2] = taps.shape
     split = read.reshape(*x.shape[:dim], *taps.shape, *x.shape[dim + 1 :])
     return (split * weights.to(wide).reshape(shape)).sum(dim + 1).to(x.dtype)
-
-
-def _outside(y: Tensor, axis: _Axis, places: Tensor, value: float) -> Tensor:
-    shape = [1] * y.ndim
-    shape[axis.dim] = -1
-    beyond = ((places < 0) | (places > axis.size - 1)).reshape(shape)
-    return torch.where(beyond, value, y)
 
 
 @stand_in("Resize")
@@ -234,18 +196,6 @@ def _torch_interpolate(x: Tensor, *inputs: Any, **attributes: Any) -> TensorFunc
     key, values = ("scale_factor", scales) if sizes is None else ("size", sizes)
     options[key] = values.tolist()[2:]
     return lambda x, *_rest: functional.interpolate(x, **options)
-
-
-@kernel("Upsample", since=7, until=9)
-def _upsample(x: Tensor, scales: Any, *, mode: str = "nearest") -> Tensor:
-    factors = scales.tolist() if isinstance(scales, torch.Tensor) else scales
-    return _resize(
-        x,
-        scales=torch.tensor(factors, dtype=torch.float64),
-        mode=mode,
-        coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
-    )
 
 
 _MODES = {"linear": "bilinear", "cubic": "bicubic"}
@@ -273,59 +223,6 @@ def _grid_sample(
 @kernel("AffineGrid", since=20)
 def _affine_grid(theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Tensor:
     return functional.affine_grid(theta, size.tolist(), align_corners=bool(align_corners))
-
-
-@kernel("NonMaxSuppression", since=10)
-def _non_max_suppression(
-    boxes: Tensor,
-    scores: Tensor,
-    max_output: Tensor | None = None,
-    iou_threshold: Tensor | None = None,
-    score_threshold: Tensor | None = None,
-    *,
-    center_point_box: int = 0,
-) -> Tensor:
-    """Keep the best boxes of each class that overlap none of those kept; (batch, class, box)."""
-    limit = 0 if max_output is None else int(max_output)
-    iou = 0.0 if iou_threshold is None else float(iou_threshold)
-    lowest = None if score_threshold is None else float(score_threshold)
-    corners = _from_centres(boxes) if center_point_box else _ordered(boxes)
-    rows = [
-        (batch, label, box)
-        for batch in range(scores.shape[0])
-        for label in range(scores.shape[1])
-        for box in _keep(corners[batch], scores[batch, label], limit, iou, lowest)
-    ]
-    return torch.tensor(rows, dtype=torch.int64, device=boxes.device).reshape(-1, 3)
-
-
-def _from_centres(boxes: Tensor) -> Tensor:
-    centres, halves = boxes[..., :2], boxes[..., 2:] / 2
-    return torch.cat((centres - halves, centres + halves), -1)
-
-
-def _ordered(boxes: Tensor) -> Tensor:
-    first, second = boxes[..., :2], boxes[..., 2:]
-    return torch.cat((torch.minimum(first, second), torch.maximum(first, second)), -1)
-
-
-def _keep(boxes: Tensor, scores: Tensor, limit: int, iou: float, lowest: float | None) -> list[int]:
-    order = torch.argsort(scores, descending=True, stable=True)
-    if lowest is not None:
-        order = order[scores[order] > lowest]
-    kept: list[int] = []
-    while order.numel() and len(kept) < limit:
-        best, order = order[0], order[1:]
-        kept.append(int(best))
-        order = order[_overlap(boxes[best], boxes[order]) <= iou]
-    return kept
-
-
-def _overlap(box: Tensor, others: Tensor) -> Tensor:
-    low, high = torch.maximum(box[:2], others[:, :2]), torch.minimum(box[2:], others[:, 2:])
-    common = (high - low).clamp(min=0).prod(-1)
-    area = (box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(-1)
-    return torch.where(common > 0, common / (area - common), 0)
 
 
 _HAMMING = 25 / 46

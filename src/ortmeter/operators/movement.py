@@ -19,8 +19,8 @@ from ortmeter.operators.tensors import (
     positive_axes,
     positive_axis,
     refused,
+    same_bits,
 )
-from ortmeter.operators.unsigned import same_bits
 
 declare = family("movement")
 declare("Flatten Identity Reshape Squeeze Unsqueeze", cost=nothing, reads="nothing", is_exact=True)
@@ -47,7 +47,6 @@ kernels(
     ("Tile", 6, lambda x, repeats: x.repeat(repeats.tolist())),
     ("Concat", 4, lambda *inputs, axis: torch.cat(inputs, axis)),
 )
-kernel("Concat", until=3)(lambda *inputs, axis=1: torch.cat(inputs, axis))
 stand_in("Concat")(lambda *_inputs, axis: lambda *inputs: torch.cat(inputs, axis))
 
 
@@ -131,18 +130,12 @@ def _mirrored(size: int, start: int, end: int, step: int) -> slice:
 
 @kernel("DepthToSpace")
 def _depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    if mode == "CRD":
+        return functional.pixel_shuffle(x, blocksize)
     n, c, h, w = x.shape
     depth = c // blocksize**2
-    if mode == "DCR":
-        blocks = x.reshape(n, blocksize, blocksize, depth, h, w).permute(0, 3, 4, 1, 5, 2)
-    else:
-        blocks = x.reshape(n, depth, blocksize, blocksize, h, w).permute(0, 1, 4, 2, 5, 3)
+    blocks = x.reshape(n, blocksize, blocksize, depth, h, w).permute(0, 3, 4, 1, 5, 2)
     return blocks.reshape(n, depth, h * blocksize, w * blocksize)
-
-
-stand_in("DepthToSpace")(
-    lambda _x, *, blocksize, **_: lambda x: functional.pixel_shuffle(x, blocksize)
-)
 
 
 @kernel("SpaceToDepth")
@@ -151,11 +144,6 @@ def _space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     blocks = x.reshape(n, c, h // blocksize, blocksize, w // blocksize, blocksize)
     order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
     return blocks.permute(order).reshape(n, -1, h // blocksize, w // blocksize)
-
-
-stand_in("SpaceToDepth")(
-    lambda _x, *, blocksize, **_: lambda x: functional.pixel_unshuffle(x, blocksize)
-)
 
 
 @kernel("Gather")
@@ -257,42 +245,8 @@ def _torch_index_put(
     return lambda x, _indices, updates: torch.index_put(x, where, updates, accumulate=adds)
 
 
-@kernel("TensorScatter", since=24)
-def _tensor_scatter(
-    past: Tensor,
-    update: Tensor,
-    write_indices: Tensor | None = None,
-    *,
-    axis: int = -2,
-    mode: str = "linear",
-) -> Tensor:
-    dim = positive_axis(axis, past.ndim)
-    steps = torch.arange(update.shape[dim], device=past.device)
-    starts: Any = 0 if write_indices is None else write_indices.to(torch.int64).unsqueeze(1)
-    places = (starts + steps).expand(past.shape[0], -1)
-    if mode == "circular":
-        places = places.remainder(past.shape[dim])
-    elif bool((places >= past.shape[dim]).any()):
-        accepted = "blocks inside the cache, in the mode linear"
-        raise refused("TensorScatter", accepted, past, update, write_indices)
-    shape = [1] * past.ndim
-    shape[0], shape[dim] = places.shape
-    where = places.reshape(shape).expand(update.shape)
-    return same_bits(lambda t: torch.scatter(t, dim, where, _alike(update, t)), past)
-
-
-@kernel("Compress", since=9)
-def _compress(x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
-    places = torch.nonzero(condition).reshape(-1)
-    if axis is None:
-        return x.reshape(-1)[places]
-    return torch.index_select(x, axis, places)
-
-
 @kernel("NonZero", since=9)
 def _non_zero(x: Tensor) -> Tensor:
-    if x.dtype in (torch.uint16, torch.uint32, torch.uint64):
-        x = x != 0
     return torch.nonzero(x).t()
 
 
@@ -419,9 +373,3 @@ def _one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) 
     shape[dim] = size
     places = torch.arange(size, device=indices.device).reshape(shape)
     return values[(hot == places).to(torch.int64)]
-
-
-@stand_in("OneHot")
-def _torch_one_hot(_indices: Tensor, depth: Tensor, *_values: Any, **_: Any) -> TensorFunction:
-    classes = int(depth)
-    return lambda indices, _depth, _values: functional.one_hot(indices, classes)

@@ -169,16 +169,11 @@ def _layer_normalization(
 
 
 def _statistics(x: Tensor, rank: int, epsilon: float) -> tuple[Tensor, Tensor]:
-    variance, mean = _var_mean(x, tuple(range(-rank, 0)), keepdim=True)
+    axes = tuple(range(-rank, 0))
+    variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+    if mean.isnan().any():  # it is infinite with infinities of one sign
+        mean = torch.mean(x, axes, keepdim=True)
     return mean, torch.rsqrt(variance + epsilon)
-
-
-def _var_mean(x: Tensor, axes: Sequence[int], *, keepdim: bool) -> tuple[Tensor, Tensor]:
-    """Return the variance and the mean, which is infinite with infinities of one sign."""
-    variance, mean = torch.var_mean(x, tuple(axes), correction=0, keepdim=keepdim)
-    if mean.isnan().any():
-        mean = torch.mean(x, tuple(axes), keepdim=keepdim)
-    return variance, mean
 
 
 @kernel("RMSNormalization", since=23)
@@ -187,16 +182,6 @@ def _rms_normalization(
 ) -> Tensor:
     stash = dtype_of("RMSNormalization", stash_type)
     return _over_last_axes(functional.rms_norm, x, scale, axis=axis, epsilon=epsilon, stash=stash)
-
-
-@kernel("GroupNormalization", since=18)
-def _group_normalization_per_group(
-    x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float = 1e-5
-) -> Tensor:
-    """Normalize groups of channels; scale and bias have one value a group."""
-    repeats = x.shape[1] // num_groups
-    scale, bias = scale.repeat_interleave(repeats), bias.repeat_interleave(repeats)
-    return functional.group_norm(x, num_groups, scale, bias, epsilon)
 
 
 @kernel("GroupNormalization", since=21)
@@ -264,24 +249,6 @@ def _torch_lrn(
 
 
 @kernel("BatchNormalization", since=7)
-def _batch_normalization_of_inference(
-    x: Tensor,
-    *given: Tensor,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
-    spatial: int = 1,
-    n_outputs: int = 1,
-) -> Any:
-    """Refuse, before opset 14, training and the statistics of each pixel."""
-    if n_outputs > 1 or not spatial:
-        also = f", spatial={spatial}, momentum={momentum} and {n_outputs} outputs"
-        raise refused(
-            "BatchNormalization", "spatial=1 and one output before opset 14", x, also=also
-        )
-    return _batch_normalization(x, *given, epsilon=epsilon)
-
-
-@kernel("BatchNormalization", since=14)
 def _batch_normalization(
     x: Tensor,
     scale: Tensor,
@@ -291,33 +258,19 @@ def _batch_normalization(
     *,
     epsilon: float = 1e-5,
     momentum: float = 0.9,
+    spatial: int = 1,
     training_mode: int = 0,
     n_outputs: int = 1,
-) -> Any:
-    """Normalize each channel by the statistics given or, in training, by those of the batch."""
-    if not training_mode:
-        y = _normalize(x, scale, bias, mean, variance, epsilon=epsilon)
-        return (y, mean, variance) if n_outputs > 1 else y
-    axes = [axis for axis in range(x.ndim) if axis != 1]
-    batch_variance, batch_mean = _var_mean(x.to(mean.dtype), axes, keepdim=False)
-    y = _normalize(x, scale, bias, batch_mean, batch_variance, epsilon=epsilon)
-    if n_outputs == 1:
-        return y
-    return y, _blend(mean, batch_mean, momentum), _blend(variance, batch_variance, momentum)
-
-
-def _normalize(
-    x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float
 ) -> Tensor:
+    """Normalize each channel by the statistics given."""
+    if training_mode or n_outputs > 1 or not spatial:
+        also = f", {spatial=}, {training_mode=}, {momentum=} and {n_outputs} outputs"
+        raise refused("BatchNormalization", "inference, spatial=1, one output", x, also=also)
     if mean.dtype == scale.dtype == x.dtype:
         return functional.batch_norm(x, mean, variance, scale, bias, eps=epsilon)
     wide = torch.promote_types(x.dtype, mean.dtype)
     mean, variance, scale, bias = (t.to(wide) for t in (mean, variance, scale, bias))
     return functional.batch_norm(x.to(wide), mean, variance, scale, bias, eps=epsilon).to(x.dtype)
-
-
-def _blend(running: Tensor, of_batch: Tensor, momentum: float) -> Tensor:
-    return running * momentum + of_batch.to(running.dtype) * (1 - momentum)
 
 
 @kernel("Dropout", since=7)

@@ -9,8 +9,7 @@ from ortmeter.operators.counts import Work, nothing
 from ortmeter.operators.late import Array, Tensor, TensorFunction, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import sum_of_products
-from ortmeter.operators.tensors import refused
-from ortmeter.operators.unsigned import direct, same_bits
+from ortmeter.operators.tensors import direct, refused, same_bits
 
 
 def _gemm_flop(work: Work) -> float:

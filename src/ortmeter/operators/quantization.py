@@ -115,14 +115,6 @@ def _dequantize_linear(
     return (centred * _spread(scale, x, axis, block_size).to(wide)).to(dtype)
 
 
-@kernel("DynamicQuantizeLinear", since=11)
-def _dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    low, high = x.min().clamp(max=0), x.max().clamp(min=0)
-    scale = torch.where(high == low, 1.0, high - low).to(x.dtype) / 255
-    zero = torch.round((-low / scale).clamp(0, 255))
-    return _saturate(torch.round(x / scale) + zero, torch.uint8), scale, zero.to(torch.uint8)
-
-
 def _requantize(total: Tensor, ratio: Tensor, zero: Tensor) -> Tensor:
     return _saturate(torch.round(total.double() * ratio.double() + zero.double()), zero.dtype)
 

@@ -33,10 +33,9 @@ _FAMILIES = (
 
 
 class TorchKernel(NamedTuple):
-    """A kernel, from one opset to another: takes the inputs of a node, its attributes by name."""
+    """A kernel, from an opset on: takes the inputs of a node, its attributes by name."""
 
     since: int
-    until: int | None
     function: Kernel
 
 
@@ -119,7 +118,7 @@ def family(kind: str, **shared: Any) -> Callable[..., None]:
 
 
 def kernel(
-    op_type: str, *, since: int = 1, until: int | None = None, options_of: Kernel | None = None
+    op_type: str, *, since: int = 1, options_of: Kernel | None = None
 ) -> Callable[[Function], Function]:
     """Register a function as the torch kernel of an operator between two opsets; decorator.
 
@@ -131,14 +130,14 @@ def kernel(
         if options_of is not None:
             documented: Any = function
             documented.__signature__ = _joined(function, options_of)
-        register(op_type, since, until, guard(op_type, function))
+        register(op_type, since, guard(op_type, function))
         return function
 
     return add
 
 
-def register(op_type: str, since: int, until: int | None, function: Kernel) -> None:
-    _ENTRIES["", op_type].kernels.append(TorchKernel(since, until, function))
+def register(op_type: str, since: int, function: Kernel) -> None:
+    _ENTRIES["", op_type].kernels.append(TorchKernel(since, function))
 
 
 def _sets(facet: str, domain: str) -> Callable[[str], Callable[[Function], Function]]:
@@ -221,7 +220,7 @@ def find_kernel(domain: str, op_type: str, opset: int) -> Kernel | None:
     """
     earlier = [each for each in find_operator(op_type, domain).kernels if each.since <= opset]
     last = max(earlier, key=lambda each: each.since, default=None)
-    return last.function if last and (last.until is None or opset <= last.until) else None
+    return last.function if last else None
 
 
 def _joined(function: Kernel, options_of: Kernel) -> inspect.Signature:

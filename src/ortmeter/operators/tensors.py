@@ -1,6 +1,7 @@
 """What kernels of several families share."""
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from ortmeter import dtypes
 from ortmeter.errors import InvalidArgumentError, RefusedError
 from ortmeter.operators.descriptions import describe
 from ortmeter.operators.late import Dtype, Tensor, TensorFunction, torch
-from ortmeter.operators.registry import Kernel, kernel
+from ortmeter.operators.registry import Kernel, guard, kernel, register
 
 
 def named(name: str) -> TensorFunction:
@@ -25,6 +26,31 @@ def kernels(*table: tuple[str, int, Kernel]) -> None:
     """Register several kernels: operator, first opset, function."""
     for op_type, since, function in table:
         kernel(op_type, since=since)(function)
+
+
+def direct(op: str, function: TensorFunction | str, *, since: int) -> None:
+    """Register a function, or the name of one of torch: a call costs little around it."""
+
+    @functools.cache
+    def find() -> TensorFunction:
+        return operator.attrgetter(function)(torch) if isinstance(function, str) else function
+
+    def run(*inputs: Any) -> Any:
+        try:
+            return find()(*inputs)
+        except (NotImplementedError, TypeError):
+            return guard(op, find())(*inputs)  # which says what torch refuses
+
+    register(op, since, run)
+
+
+def same_bits(function: TensorFunction, x: Tensor, *others: Any) -> Tensor:
+    """Apply a function that only moves elements, whatever their type."""
+    try:
+        return function(x, *others)
+    except NotImplementedError:
+        integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        return function(x.view(integers[x.element_size()]), *others).view(x.dtype)
 
 
 def refused(op_type: str, accepted: str, *inputs: Any, also: str = "") -> RefusedError:

@@ -1,40 +1,14 @@
 """A drawing of a graph: laid out, shown by a page or a notebook, saved to a file."""
 
 import dataclasses
-import html
-import importlib.resources
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
+from pathlib import Path
 
 from ortmeter.optional import import_optional
 
 _KEPT_ON_TEXT = {"x", "y", "text-anchor", "font-size", "font-weight"}
-
-# Colours are those of the page; grey lines and the tooltip are readable on any of them.
-_FRAME = """<div class="ortmeter-drawing" style="position:relative;margin:1em 0">
-<div style="display:flex;flex-wrap:wrap;gap:.5em;align-items:center;margin-bottom:.3em">
-<span style="flex:1;overflow-wrap:anywhere">{title}</span>
-<span class="ortmeter-tools" hidden>{buttons}</span></div>
-<div class="ortmeter-view" tabindex="0" role="group" aria-label="{title}. {help}" \
-style="max-height:60vh;overflow:auto;box-sizing:border-box;border:1px solid #8888;\
-border-radius:4px">{svg}</div>
-<div class="ortmeter-tip" hidden style="position:absolute;z-index:9;pointer-events:none;\
-max-width:100%;box-sizing:border-box;padding:.3em .6em;border:1px solid #888;border-radius:4px;\
-background:#1f2328;color:#fff;font:13px/1.4 sans-serif;white-space:pre-wrap;\
-overflow-wrap:anywhere"></div>
-<script>{script}</script>
-</div>"""
-_HELP = "Drag or use the arrow keys to move, Ctrl and the wheel or + and - to zoom, 0 to reset."
-_BUTTONS = {
-    "+": "Zoom in",
-    "-": "Zoom out",
-    "fit": "Fit the whole graph",
-    "reset": "Reset the view",
-}
-_BUTTON = """<button type="button" data-action="{action}" title="{label}" aria-label="{label}" \
-style="min-width:2.2em;min-height:2em;margin-left:.3em;padding:0 .5em;color:inherit;\
-background:none;border:1px solid #8888;border-radius:4px;cursor:pointer">{action}</button>"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,15 +37,14 @@ class Drawing:
     svg: str = dataclasses.field(repr=False)
 
     def _repr_html_(self) -> str:
-        buttons = [_BUTTON.format(action=key, label=label) for key, label in _BUTTONS.items()]
-        script = importlib.resources.files(__package__).joinpath("pan_zoom.js")
-        return _FRAME.format(
-            title=html.escape(self.title),
-            help=_HELP,
-            buttons="".join(buttons),
-            svg=self.svg,
-            script=script.read_text(encoding="utf-8"),
+        import jinja2
+
+        frame, script = (
+            Path(__file__).with_name(name).read_text(encoding="utf-8")
+            for name in ("drawing.html", "pan_zoom.js")
         )
+        template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(frame)
+        return template.render(title=self.title, svg=self.svg, script=script)
 
 
 @dataclasses.dataclass(frozen=True)

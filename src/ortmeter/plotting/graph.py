@@ -17,6 +17,7 @@ import onnx.shape_inference
 
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.operators.descriptions import describe_type
 from ortmeter.plotting.axes import clean, shorten
 from ortmeter.plotting.drawing import Drawing, Element, lay_out
 from ortmeter.runtime.graphs import bodies, walk_nodes
@@ -278,7 +279,7 @@ def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
     for tensor in graph.initializer:
         yield tensor.name, _tensor_text(tensor)
     for sparse in graph.sparse_initializer:
-        dims = ",".join(map(str, sparse.dims))
+        dims = ", ".join(map(str, sparse.dims))
         yield sparse.values.name, f"sparse [{dims}]"
 
 
@@ -343,25 +344,18 @@ def _fill(texts: Iterable[str]) -> list[str]:
 
 
 def _type_text(info: onnx.TypeProto) -> str:
-    """Write a type, ``float32[n,4]`` for a tensor, an empty text when it is unknown."""
-    kind = info.WhichOneof("value")
-    match kind:
-        case "tensor_type":
-            return _tensor_type_text(info.tensor_type)
-        case "sparse_tensor_type":
-            return f"sparse {_tensor_type_text(info.sparse_tensor_type)}"
-        case "sequence_type" | "optional_type":
-            return f"{kind.removesuffix('_type')}({_type_text(getattr(info, kind).elem_type)})"
-        case "map_type":
-            key = _element_text(info.map_type.key_type)
-            return f"map({key}, {_type_text(info.map_type.value_type)})"
-        case _:
-            return ""
+    """Write a type, an empty text when it is unknown."""
+    if info.WhichOneof("value") is None:
+        return ""
+    try:
+        return clean(describe_type(info))
+    except InvalidArgumentError:  # an element type that ONNX does not have
+        return ""
 
 
 def _tensor_text(tensor: onnx.TensorProto) -> str:
     """Write the type and shape of a constant, with its values when it has a few of them."""
-    text = f"{_element_text(tensor.data_type)}[{','.join(map(str, tensor.dims))}]"
+    text = f"{_element_text(tensor.data_type)}[{', '.join(map(str, tensor.dims))}]"
     values = _values_text(tensor)
     return f"{text} = {values}" if values else text
 
@@ -383,19 +377,6 @@ def _attribute_text(attribute: onnx.AttributeProto) -> str:
         case _:
             value = f"({kind.lower().replace('_', ' ')})"
     return clean(f"{attribute.name}={value}")
-
-
-def _tensor_type_text(info: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) -> str:
-    element = _element_text(info.elem_type)
-    if not info.HasField("shape"):
-        return element
-    return f"{element}[{','.join(map(_dimension_text, info.shape.dim))}]"
-
-
-def _dimension_text(dimension: onnx.TensorShapeProto.Dimension) -> str:
-    if dimension.HasField("dim_value"):
-        return str(dimension.dim_value)
-    return shorten(clean(dimension.dim_param), 20) or "?"
 
 
 def _element_text(element: int) -> str:
