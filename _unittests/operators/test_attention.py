@@ -1,11 +1,11 @@
 """Attention and rotary embedding."""
 
+import math
+
 import ml_dtypes
 import numpy as np
 import pytest
 from kernel_checks import assert_agrees, assert_same, case, run_kernel, run_reference
-
-from ortmeter.errors import RefusedError
 
 RNG = np.random.default_rng(0)
 
@@ -43,19 +43,31 @@ ATTENTIONS = [
     *(
         attended(heads, packed=packed, past=past, n_outputs=n_outputs, **options)
         for heads in ((4, 4), (4, 2), (4, 1))
-        for packed, past, n_outputs in ((False, 0, 1), (True, 0, 1), (False, 3, 3), (True, 3, 3))
+        for packed, past, n_outputs in ((False, 0, 1), (True, 0, 1), (False, 3, 3), (True, 3, 4))
         for options in (
             {},
             {"is_causal": 1},
             {"scale": 0.3},
             {"softmax_precision": 1},
-            {"softcap": 2.0},
+            {"qk_matmul_output_mode": 1, "softcap": 2.0},
+            {"qk_matmul_output_mode": 2, "softcap": 2.0},
+            {"qk_matmul_output_mode": 3},
         )
     ),
     *(attended(mask=mask, is_causal=causal) for mask in MASKS for causal in (0, 1)),
+    *(attended(mask=MASKS[1], n_outputs=4, past=0, qk_matmul_output_mode=m) for m in (0, 2, 3)),
     attended(mask=floats(2, 1, 4, 4)),  # shorter than the keys
     attended(valid=[5, 3]),
     attended(valid=[6, 2], is_causal=1, mask=MASKS[0]),
+    *(
+        attended(opset=25, **options, **window)
+        for options in ({}, {"is_causal": 1}, {"past": 2, "n_outputs": 3}, {"valid": [5, 6]})
+        for window in (
+            {"left_window_size": 1},
+            {"right_window_size": 1},
+            {"left_window_size": 2, "right_window_size": 0},
+        )
+    ),
     attended(opset=23, past=3, n_outputs=3, is_causal=1),
 ]
 
@@ -65,9 +77,13 @@ def test_attention(case):
     assert_agrees(case, run_reference)
 
 
-def test_the_scores_are_left_to_other_sources():
-    with pytest.raises(RefusedError, match="and 4 outputs; accepted: 3 outputs"):
-        run_kernel(attended(n_outputs=4, past=3))
+def test_raw_scores_are_not_capped():
+    """Where onnx.reference gives those after the cap, against the text of the operator."""
+    called = attended(n_outputs=4, past=3, softcap=2.0)
+    q, k, past = called.inputs[0], called.inputs[1], called.inputs[4]
+    keys = np.concatenate([past, k], 2).astype("f8")
+    expected = q.astype("f8") @ keys.swapaxes(2, 3) / math.sqrt(q.shape[3])
+    np.testing.assert_allclose(run_kernel(called)[3], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["f16", "bf16"])

@@ -15,7 +15,7 @@ declare("GroupQueryAttention", domain=MICROSOFT, cpu_types="f32 f16")
 declare("Attention MultiHeadAttention RotaryEmbedding", domain=MICROSOFT)
 
 _PACKED = 3  # rank of (batch, sequence, heads * size)
-_OUTPUTS = 3  # the result, the keys and the values; not the scores
+_RAW, _CAPPED, _BIASED, _PROBABILITIES = range(4)  # values of qk_matmul_output_mode
 
 
 def _allowed(
@@ -24,10 +24,12 @@ def _allowed(
     past: int,
     valid: Tensor | None,
     is_causal: int,
+    left: int,
+    right: int,
     device: Any,
 ) -> Tensor | None:
     """Return True where a query sees a key, besides the mask; None when every key is seen."""
-    if valid is None and not is_causal:
+    if valid is None and not (is_causal or left >= 0 or right >= 0):
         return None
     queries, keys = (torch.arange(size, device=device) for size in shape)
     # Absolute positions of the queries: those that precede them are in a cache.
@@ -37,7 +39,12 @@ def _allowed(
         valid = valid.reshape(-1, 1, 1, 1)
         places = places + (valid - shape[0])
         seen = keys < valid
-    return seen & (keys <= places) if is_causal else seen
+    ahead = keys - places
+    if is_causal:
+        seen = seen & (ahead <= 0)
+    if left >= 0:
+        seen = seen & (ahead >= -left)
+    return seen & (ahead <= right) if right >= 0 else seen
 
 
 @kernel("Attention", since=23)
@@ -52,14 +59,15 @@ def _attention(  # noqa: PLR0917 - the inputs of the operator
     *,
     is_causal: int = 0,
     kv_num_heads: int | None = None,
+    left_window_size: int = -1,
     q_num_heads: int | None = None,
+    qk_matmul_output_mode: int = 0,
+    right_window_size: int = -1,
     scale: float | None = None,
     softcap: float = 0.0,
     softmax_precision: int | None = None,
     n_outputs: int = 1,
 ) -> Any:
-    if n_outputs > _OUTPUTS:
-        raise refused("Attention", f"{_OUTPUTS} outputs", q, k, v, also=f" and {n_outputs} outputs")
     packed = q.ndim == _PACKED
     if packed:
         q, k, v = (
@@ -74,18 +82,29 @@ def _attention(  # noqa: PLR0917 - the inputs of the operator
         past=past,
         valid=nonpad_kv_seqlen,
         is_causal=is_causal,
+        left=left_window_size,
+        right=right_window_size,
         device=q.device,
     )
     bias = _bias(mask, allowed, q, k)
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     precision = q.dtype if softmax_precision is None else dtype_of("Attention", softmax_precision)
-    if softcap or precision != q.dtype:
-        y = _detailed(q, k, v, bias, scale=scale, softcap=softcap, precision=precision)
+    if n_outputs <= _PROBABILITIES and not softcap and precision == q.dtype:
+        y, scores = _fused(q, k, v, bias, scale), None
     else:
-        y = _fused(q, k, v, bias, scale)
+        y, scores = _detailed(
+            q,
+            k,
+            v,
+            bias,
+            scale=scale,
+            softcap=softcap,
+            precision=precision,
+            mode=qk_matmul_output_mode,
+        )
     if packed:
         y = y.transpose(1, 2).flatten(2)
-    return (y, k, v)[:n_outputs] if n_outputs > 1 else y
+    return (y, k, v, scores)[:n_outputs] if n_outputs > 1 else y
 
 
 def _unpack(x: Tensor, heads: int | None) -> Tensor:
@@ -121,7 +140,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -
         # torch gives these zeros on CPU, and promises nothing for its other kernels.
         return torch.where(_sees_nothing(bias), 0, y)
     if y.device.type == "cpu" and not y.any(-1).all():  # torch: zeros where no score is a number
-        return _detailed(q, k, v, None, scale=scale, softcap=0.0, precision=q.dtype)
+        return _detailed(q, k, v, None, scale=scale, softcap=0.0, precision=q.dtype, mode=_RAW)[0]
     return y
 
 
@@ -138,19 +157,22 @@ def _detailed(
     scale: float,
     softcap: float,
     precision: Dtype,
-) -> Tensor:
-    """Compute the steps one by one."""
+    mode: int,
+) -> tuple[Tensor, Tensor]:
+    """Compute the steps one by one; return the result and the scores of the step asked for."""
     if q.shape[1] != k.shape[1]:
         repeats = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
     root = math.sqrt(scale)
-    scores = (q * root) @ (k * root).transpose(2, 3)
-    scores = torch.tanh(scores / softcap) * softcap if softcap else scores
-    scores = scores if bias is None else scores + bias
-    probabilities = torch.softmax(scores.to(precision), -1)
+    raw = (q * root) @ (k * root).transpose(2, 3)
+    capped = torch.tanh(raw / softcap) * softcap if softcap else raw
+    biased = capped if bias is None else capped + bias
+    probabilities = torch.softmax(biased.to(precision), -1)
     if bias is not None:
         probabilities = torch.where(_sees_nothing(bias), 0, probabilities)
-    return probabilities.to(q.dtype) @ v
+    probabilities = probabilities.to(q.dtype)
+    steps = {_RAW: raw, _CAPPED: capped, _BIASED: biased, _PROBABILITIES: probabilities}
+    return probabilities @ v, steps[mode]
 
 
 @stand_in("Attention")
