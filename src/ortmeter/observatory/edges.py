@@ -2,10 +2,8 @@
 
 import dataclasses
 import functools
-import itertools
-import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -123,9 +121,13 @@ def measure_edges(
 class _Reason(str):
     """Why there are no outputs."""
 
+    __slots__ = ()
+
 
 class _Death(_Reason):
     """The process is dead."""
+
+    __slots__ = ()
 
 
 class _Runner:
@@ -195,7 +197,9 @@ class _Edge:
             what = _way(got[place], first[place])
             operands = self._operands(got.shape, place)
             reason = _DISAGREE if unknown[place] else self._nameless(got)
-            reason = reason or self._undecided(what, name, place, answers[-1], got[place], operands)
+            reason = reason or self._undecided(
+                what, got[place], answers[-1], operands, at=(name, place)
+            )
             if (what, bool(reason)) not in found:
                 found.add((what, bool(reason)))
                 inputs = ", ".join(f"{n} = {_text(one)}" for n, one in operands.items())
@@ -258,13 +262,14 @@ class _Edge:
     def _undecided(
         self,
         what: str,
-        name: str,
-        place: tuple[int, ...],
-        expected: np.ndarray,
         got: Any,
+        expected: np.ndarray,
         operands: Mapping[str, Any],
+        *,
+        at: tuple[str, tuple[int, ...]],
     ) -> str:
         """Say why ONNX does not decide between a result and that of the references."""
+        name, place = at
         if what == "sign of zero":
             zeros = [one for one in operands.values() if one.dtype.kind == "f" and one == 0]
             if self._compares and len({*map(np.signbit, zeros)}) > 1:
@@ -285,7 +290,10 @@ class _Edge:
         """What a reference returns where NaN and infinities are 0, and 1."""
         found = []
         for value in (0, 1):
-            plain = {n: np.where(np.isfinite(a), a, a.dtype.type(value)) for n, a in self._floats.items()}
+            plain = {
+                name: np.where(np.isfinite(array), array, array.dtype.type(value))
+                for name, array in self._floats.items()
+            }
             edge = _answered("", self.case, {**self.feeds, **plain})
             found.append(edge.answers[0] if edge else None)
         return found
@@ -399,7 +407,10 @@ def _gathered(rows: Sequence[Mapping[str, str]], able: Mapping[str, list[str]]) 
         old = merged.get((case, what, verdict, *names), {})
         merged[case, what, verdict, *names] = {
             **{name: same[-1].get(name, "") for name in ("inputs", "expected", "got")},
-            **{"case": case, "what": what, "verdict": verdict, "reason": reason},
+            "case": case,
+            "what": what,
+            "verdict": verdict,
+            "reason": reason,
             "edge": ", ".join(dict.fromkeys([*(old["edge"].split(", ") if old else ()), edge])),
             "since": ALWAYS if names == able[case] else names[0],
             "candidates": ", ".join(names),
