@@ -556,8 +556,7 @@ def test_nodes_that_are_no_case_are_told(tmp_path, capsys):
 
 def test_contenders_are_torch_then_releases_on_each_provider(measured, monkeypatch, capsys):
     monkeypatch.setattr(operators, "resolve_provider", Provider.parse)
-    of_machine = {"cpu": Provider("cpu"), "cuda:1": Provider("cpu", 1)}
-    monkeypatch.setattr(operators.machine, "resolve_provider", of_machine.get)
+    monkeypatch.setattr(operators.machine, "session_providers", lambda _: [Provider("cpu")])
     asked, _ = measured({"installed": times(installed=ONES)["installed"]})
     monkeypatch.setattr(verdicts, "fill", lambda *_: None)
     monkeypatch.setattr(verdicts, "fill_errors", lambda *_: None)
