@@ -342,8 +342,8 @@ def conclude(data, say):
     ways = [one.instead for one, _ in told if one.instead and one.instead.text in helps]
     if config := {k: v for way in ways for k, v in way.settings.get("session_config", {}).items()}:
         say.setting(session_code(session_config=config))
-    filtered = f" --filter {','.join(shorten(bad, 1))}"
-    say.command(f"ortmeter operators --values edge{filtered * bool(bad)}")
+    names = ",".join(shorten([name for name in bad if name in {*data.edges["case"]}], 1))
+    say.command(f"ortmeter operators --values edge{f' --filter {names}' * bool(names)}")
     if len(ratios) > 1:
         bars = dict(zip(shorten(ratios.index[:5]), ratios.iloc[:5], strict=True))
         say.bars(f"times slower in {last} than in the best release before", bars)
