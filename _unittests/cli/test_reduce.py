@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
-from ortmeter.cli import main, reduce
+from ortmeter.cli import main, reduce, until
 from ortmeter.cli.until import Question
+from ortmeter.releases.environments import Release
 from ortmeter.runtime.feed_files import read_feeds
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
@@ -192,3 +193,37 @@ def test_a_node_that_fails_is_left_alone(file):
     onnx.save(onnx.parser.parse_model(text), file)
     assert cut(file, "fails:out of") == 0
     assert found() == ["Gather"]
+
+
+def test_a_report_needs_two_releases(file, capsys):
+    assert cut(file, "nan", "--report") == 2
+    assert "Accepted: --until '... --runtime A,B'" in capsys.readouterr().err
+    assert not Path("chain-reduced").exists()
+
+
+@pytest.mark.parametrize("question", ["slower:2", "nan"])
+def test_a_report_has_the_smallest_model_and_the_whole_one(question, file, monkeypatch, capsys):
+    def ask(self, spec, inputs):
+        return b"Softsign" in Path(spec.model).read_bytes(), "seen"
+
+    def write_issue(case, matrix, inputs, script, printed, *, wrong, **_):
+        told.update(case=case, inputs=inputs, printed=printed, wrong=wrong)
+        return "text"
+
+    told = {}
+    monkeypatch.setattr(Question, "ask", ask)
+    monkeypatch.setattr(until, "parse_release", lambda name, _: Release(name))
+    monkeypatch.setattr(reduce, "write_issue", write_issue)
+    monkeypatch.setattr(reduce, "show_wrong", lambda script, *_: f"{script}# wrong")
+    monkeypatch.setattr(reduce, "run_script", lambda script, one: (one.name, script[-7:]))
+    monkeypatch.setattr(reduce, "measure_cases", lambda _, cases, **__: told.update(cases=cases))
+    assert cut(file, f"{question} --runtime old,new", "--report") == 0
+    assert Path("chain-reduced/issue.md").read_text(encoding="utf-8") == "text"
+    assert list(told["cases"]) == ["Softsign", "chain"]
+    assert told["case"] == "Softsign"
+    assert told["inputs"] == {"Softsign": "B: f32[1, 1]"}
+    assert list(told["printed"]) == ["old", "new"]
+    is_wrong = question == "nan"
+    assert told["wrong"] == ("With onnxruntime new: seen." if is_wrong else "")
+    assert (told["printed"]["new"][1] == "# wrong") == is_wrong
+    assert "nothing was sent" in capsys.readouterr().out

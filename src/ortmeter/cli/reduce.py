@@ -28,16 +28,20 @@ from ortmeter.cli.until import Question, read_question
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.evaluator import Evaluator
 from ortmeter.files import write_atomically
+from ortmeter.observatory.issue import run_script, show_wrong, write_issue
+from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
 from ortmeter.observatory.repro import repro_script
 from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import prepare
 from ortmeter.runtime.graphs import with_intermediate_outputs
+from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
 
 _TRIED, _MODEL, _INPUTS, _SCRIPT = "tried.json", "model.onnx", "test_data_set_0", "repro.py"
+_ISSUE = "issue.md"
 _LARGE = 2**30  # bytes of weights that go to a file of their own
 _NAMED = 5  # operators
 _TOLD = {True: "yes", False: "no", None: "undecided"}
@@ -64,6 +68,12 @@ def register(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help="for a command, or an answer of a process (60)",
     )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="also write issue.md, in the form of the template of ONNX Runtime, as ortmeter "
+        "operators --report does; --until names two releases",
+    )
     add_session(parser, several=False)
     add_feeds(parser)
 
@@ -75,6 +85,10 @@ def run(options: Namespace, report: Report) -> int:
     distribution = "cuda" if settings["provider"].on_cuda else "cpu"
     run_config = settings.pop("run_config", {})
     question = read_question(options.until, options.timeout, distribution)
+    if options.report and len(question.releases) == 1:
+        raise InvalidArgumentError(
+            f"--report: got --until {options.until!r}. Accepted: --until '... --runtime A,B'"
+        )
     start = Reduced(file.stem, load_model(file), make_feeds(options, [file])[file])
     folder = Path(options.output or f"{file.stem}-reduced")
     spec = SessionSpec(file, start.arrays, settings, run_config)
@@ -97,7 +111,11 @@ def run(options: Namespace, report: Report) -> int:
             _write_script(tried.best, question, spec, folder),
         )
         report.add("What was tried", pd.DataFrame(list(tried.answers.values())))
-    return SUCCESS if tried.told == _TOLD[True] else USAGE
+    if tried.told != _TOLD[True]:
+        return USAGE
+    if options.report:
+        report.conclude(_write_issue(report, tried, question, spec, folder))
+    return SUCCESS
 
 
 class _Tried:
@@ -221,6 +239,34 @@ def _write_script(best: Reduced, question: Question, spec: SessionSpec, folder: 
         return f"{folder} has {_MODEL} and {_INPUTS}; there is no script: {error}"
     write_atomically(folder / _SCRIPT, script.encode())
     return f"{folder} has {_MODEL}, {_INPUTS} and {_SCRIPT}"
+
+
+def _write_issue(
+    report: Report, tried: _Tried, question: Question, spec: SessionSpec, folder: Path
+) -> str:
+    """Measure the smallest model and the whole one, write what an issue says."""
+    best = tried.best
+    name = " ".join(dict.fromkeys(node.op_type for node in best.proto.graph.node))
+    part = replace(spec, model=folder / _MODEL, feeds=best.arrays)
+    script = (folder / _SCRIPT).read_text(encoding="ascii")
+    wrong = ""
+    if question.kind != "slower":
+        wrong = f"With onnxruntime {question.releases[-1].name}: {tried.seen}."
+        script = show_wrong(script, part, question.releases[-1])
+    provider, threads = spec.settings["provider"], spec.settings["threads"]
+    candidates = [RuntimeCandidate(one.name, one, provider=provider) for one in question.releases]
+    text = write_issue(
+        name,
+        measure_cases(candidates, {name: part, best.name: spec}, threads=[threads]),
+        {name: ", ".join(map(str, declared_inputs(best.proto)))},
+        script,
+        {one.name: run_script(script, one) for one in question.releases},
+        machine=report.machine,
+        provider=provider,
+        wrong=wrong,
+    )
+    write_atomically(folder / _ISSUE, text.encode())
+    return f"{folder / _ISSUE} is ready to paste; nothing was sent"
 
 
 def _describe(reduced: Reduced) -> str:
