@@ -99,15 +99,15 @@ def test_releases_are_compared_with_each_other(spec, monkeypatch):
 
 
 def test_a_failure_is_that_of_the_last_release_and_has_the_text(spec, monkeypatch):
-    releases = {"old": Release("old"), "new": Release("new", provider="XExecutionProvider")}
+    releases = {"old": Release("old"), "new": Release("new", provider=Provider("cuda"))}
     monkeypatch.setattr(until, "parse_release", lambda name, _: releases[name])
     model = spec("Y = Abs (X)", X=[-1])
     assert ask("fails --runtime old,new", model)[0]
-    assert ask("fails:XExecution --runtime old,new", model)[0]
+    assert ask("fails:CUDAExecution --runtime old,new", model)[0]
     assert not ask("fails:YExecution --runtime old,new", model)[0]
     holds, seen = ask("fails --runtime new,old", model)
     assert not holds
-    assert "XExecutionProvider" in seen
+    assert "CUDAExecutionProvider" in seen
 
 
 def test_nan_of_an_input_is_none_of_the_model(spec):
