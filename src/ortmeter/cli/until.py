@@ -39,7 +39,7 @@ _ACCEPTED = (
 )
 _COMMAND = "command"
 # Of a decision; rounds of a process; seconds of each of the three looks at an interval.
-_ERROR, _ROUNDS, _BUDGET_S = 0.01, 50, 90.0
+_ERROR, _ROUNDS, _BUDGET_S = 0.01, 50, 45.0
 
 
 @dataclass(frozen=True)
