@@ -376,6 +376,6 @@ def test_the_discrepancy_that_is_explained_is_that_of_the_session(models, capsys
 
 def test_another_provider_has_no_options_of_the_first():
     session = {"provider": "cuda:1", "threads": 2, "provider_options": {"do_copy_in_default": 1}}
-    moved = ortmeter.cli.diff._on("cpu", session)
+    moved = ortmeter.cli.diff.on_provider("cpu", session)
     assert moved == {"provider": Provider("cpu"), "threads": 2}
     assert session["provider"] == "cuda:1"

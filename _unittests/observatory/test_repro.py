@@ -7,9 +7,11 @@ import sys
 import zlib
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
+from ortmeter.attribution.reduction import reduce_model
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.catalogue import catalogue
@@ -158,3 +160,21 @@ def test_what_has_no_script_says_why():
 @pytest.mark.cuda
 def test_the_script_runs_on_cuda():
     assert ", CUDAExecutionProvider: " in run(repro_script(CONV, provider=Provider("cuda")))
+
+
+def test_the_script_of_a_reduced_model_draws_the_same_bits():
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((32, 16)).astype(np.float32)
+    text = f"{HEADER} g (float[16, 32] X) => (float[16, 16] Y) {{ Y = MatMul(X, V) }}"
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "V"))
+    x = rng.standard_normal((16, 32)).astype(np.float32)
+
+    def holds(reduced):
+        return "drawn" in reduced.step
+
+    best = reduce_model(model, {"X": x}, holds, lambda *_: {}, name="product")
+    assert set(best.drawn) == {"X", "V"}
+    data, feeds = made_by(repro_script(best))
+    np.testing.assert_array_equal(feeds["X"], best.feeds()["X"])
+    assert onnx.load_from_string(data) == best.model()

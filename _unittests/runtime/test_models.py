@@ -1,6 +1,7 @@
 import ml_dtypes
 import numpy as np
 import onnx.checker
+import onnx.helper
 import onnx.numpy_helper
 import onnx.parser
 import onnx.reference
@@ -15,6 +16,7 @@ from ortmeter.runtime.models import (
     layer_stack,
     sample_cnn,
     sample_transformer,
+    sub_model,
 )
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
@@ -224,3 +226,24 @@ def test_the_layers_of_a_stack_keep_the_size_of_numbers(operator, item, weight):
     (got,) = onnx.reference.ReferenceEvaluator(model).run(None, {"A0": x, **weights})
     assert got.shape == x.shape
     assert 0.1 < np.sqrt((got**2).mean()) / np.sqrt((x**2).mean()) < 10
+
+
+def test_a_part_of_a_model_has_the_functions_and_opsets_that_it_calls():
+    text = """<ir_version: 9, opset_import: ["": 21, "own": 1, "other": 2]>
+    g (float[2] X) => (float[2] Y) { A = own.twice(X)  Y = Neg(A) }
+    <domain: "own", opset_import: ["": 21]> twice (x) => (y) { y = Add(x, x) }"""
+    source = onnx.parser.parse_model(text)
+    ends = {name: onnx.helper.make_tensor_value_info(name, 1, [2]) for name in "XAY"}
+    first, last = (
+        sub_model(source, [node], [ends[node.input[0]]], [ends[node.output[0]]], [])
+        for node in source.graph.node
+    )
+    x = np.float32([1, -2])
+    for part, name, expected in ((first, "X", 2 * x), (last, "A", -x)):
+        onnx.checker.check_model(part, full_check=True)
+        assert part.ir_version == 9
+        (got,) = onnx.reference.ReferenceEvaluator(part).run(None, {name: x})
+        np.testing.assert_array_equal(got, expected)
+    assert [f.name for f in first.functions] == ["twice"]
+    assert {v.domain for v in last.opset_import} == {""}
+    assert not last.functions

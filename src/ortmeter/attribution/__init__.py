@@ -4,7 +4,7 @@
 evaluator with a session: ``search`` bisects their nodes. ``optimizers`` finds the graph
 optimizations that change the outputs of a session, ``alignment`` where two graphs part
 (``matching`` pairs the results that ``intermediates`` reads), ``program`` the step of a program of
-torch that its model does otherwise.
+torch that its model does otherwise, ``reduction`` the smallest model that still shows it.
 """
 
 from ortmeter.attribution.alignment import Aligned, Alignment, align
@@ -16,6 +16,7 @@ from ortmeter.attribution.optimizers import (
     explain_optimization,
 )
 from ortmeter.attribution.program import ProgramExplanation, ProgramStep, explain_program
+from ortmeter.attribution.reduction import Reduced, reduce_model
 from ortmeter.attribution.result import (
     Attribution,
     NodeAttribution,
@@ -34,6 +35,7 @@ __all__ = [
     "OptimizerExplanation",
     "ProgramExplanation",
     "ProgramStep",
+    "Reduced",
     "Result",
     "SessionExplanation",
     "SessionGroup",
@@ -43,4 +45,5 @@ __all__ = [
     "explain_optimization",
     "explain_program",
     "explain_session",
+    "reduce_model",
 ]

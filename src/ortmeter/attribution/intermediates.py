@@ -19,7 +19,8 @@ from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
 
-_NOT_INFERRED = (
+#: What shape inference raises: its own errors, and those of a model that is too large.
+NOT_INFERRED = (
     *(onnx.shape_inference.InferenceError, onnx.checker.ValidationError),
     *(ValueError, google.protobuf.message.EncodeError),
 )
@@ -84,7 +85,7 @@ def refuse_too_large(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> None:
             shape = value.type.tensor_type.shape
             del shape.dim[:]
             shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in sizes)
-    with contextlib.suppress(*_NOT_INFERRED):
+    with contextlib.suppress(*NOT_INFERRED):
         graph = onnx.shape_inference.infer_shapes(copy, data_prop=True).graph
     kinds = [value.type.tensor_type for value in graph.output]
     total = sum(
@@ -116,7 +117,7 @@ def restarted(
     cut.CopyFrom(model)
     del cut.graph.value_info[:]
     for node in cut.graph.node:
-        _rename(node, renamed)
+        rename_reads(node, renamed)
     outputs = {value.name for value in model.graph.output}
     for name, value in values.items():
         kind = onnx_type(value.dtype)
@@ -127,14 +128,14 @@ def restarted(
     return cut, renamed
 
 
-def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
+def rename_reads(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
     """Rename what a node reads, and what its bodies read around them."""
     for rank, name in enumerate(node.input):
         node.input[rank] = renamed.get(name, name)
     for _, body in bodies(node):
         outer = {name: renamed[name] for name in _captured(body) if name in renamed}
         for inner in body.node:
-            _rename(inner, outer)
+            rename_reads(inner, outer)
         for value in body.output:
             value.name = outer.get(value.name, value.name)
 

@@ -38,7 +38,7 @@ from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 
-_EVALUATIONS = ("torch", "reference", "float64")
+EVALUATIONS = ("torch", "reference", "float64")
 
 
 def register(parser: ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument("models", metavar="MODEL", nargs="+", help="one or two ONNX files")
     parser.add_argument(
         "--against",
-        help=f"what one model is compared with: {', '.join(_EVALUATIONS)}, "
+        help=f"what one model is compared with: {', '.join(EVALUATIONS)}, "
         f"{alternatives.UNOPTIMIZED} or a provider (float64 by default)",
     )
     alternatives.add_options(parser)
@@ -142,10 +142,10 @@ def _compare_ways(
         compared = explained.outputs
     else:
         got = _run(path, feeds, **session)
-        if against in _EVALUATIONS:
-            expected = _evaluate(load_model(path), feeds, against, session["provider"])
+        if against in EVALUATIONS:
+            expected = evaluate(load_model(path), feeds, against, session["provider"])
         else:
-            expected = _run(path, feeds, **_on(against, session))
+            expected = _run(path, feeds, **on_provider(against, session))
         compared = compare_outputs(expected, got, tolerance, typed=against != "float64")
     ours = f"ONNX Runtime on {session['provider'].label}"
     _add_outputs(report, compared, got=ours, expected=against)
@@ -167,7 +167,7 @@ def _explain(
         return explain_program(path, options.against_torch_program, feeds, **session), ""
     if against == alternatives.UNOPTIMIZED:
         return explain_optimization(path, feeds, budget_s=budget_s, **session), ""
-    if against not in _EVALUATIONS:
+    if against not in EVALUATIONS:
         return None, ""
     if budget_s == 0:
         return None, "--search-budget 0"
@@ -193,13 +193,13 @@ def _run(
     return run_session(make_session(model, **session), feeds, run_config)
 
 
-def _on(provider: str, session: Mapping[str, Any]) -> dict[str, Any]:
+def on_provider(provider: str, session: Mapping[str, Any]) -> dict[str, Any]:
     """Move a session to another provider, with the options that it has."""
     try:
         moved = {**session, "provider": resolve_provider(provider)}
     except InvalidArgumentError:
         raise InvalidArgumentError(
-            f"--against: got {provider!r}. Accepted: {', '.join(_EVALUATIONS)}, "
+            f"--against: got {provider!r}. Accepted: {', '.join(EVALUATIONS)}, "
             f"{alternatives.UNOPTIMIZED}, cpu, cuda or cuda:1"
         ) from None
     if moved["provider"].is_cpu:
@@ -207,7 +207,7 @@ def _on(provider: str, session: Mapping[str, Any]) -> dict[str, Any]:
     return moved
 
 
-def _evaluate(
+def evaluate(
     model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], how: str, provider: Provider
 ) -> dict[str, Any]:
     names = [output.name for output in model.graph.output]

@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "diff": "Compare the outputs of two models, or of two ways to run one, and find the nodes "
     "responsible.",
     "operators": "Compare operators one by one between releases, providers and torch.",
+    "reduce": "Cut a model to the smallest one that is still slower, differs, has NaN or fails.",
     "sweep": "Run a page over a grid of configurations, on this machine or on several.",
     "scheduler": "Run the scheduler of sweeps until interrupted.",
     "worker": "Run a worker of sweeps on this machine until interrupted.",

@@ -15,8 +15,8 @@ from ortmeter.attribution.intermediates import operator_of, read_by, run_exposed
 from ortmeter.dtypes import onnx_type, short_name
 from ortmeter.operators import find_operator
 from ortmeter.runtime.arrays import as_numpy, is_array
-from ortmeter.runtime.graphs import walk_nodes
 from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.models import sub_model
 from ortmeter.runtime.ortvalues import is_known_to_numpy
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec
@@ -74,31 +74,18 @@ class NodeCase:
         ModelProto
             With initializers for the weights; old releases read its version of the format.
         """
-        graph = onnx.helper.make_graph(
-            [self.node],
-            "node",
-            [
-                onnx.helper.make_tensor_value_info(name, onnx_type(array.dtype), array.shape)
-                for name, array in self.inputs.items()
-            ],
-            [
-                onnx.helper.make_tensor_value_info(name, onnx_type(dtype), None)
-                for name, dtype in self.outputs.items()
-            ],
-            [onnx.numpy_helper.from_array(array, name) for name, array in self.weights.items()],
-        )
-        inside = list(walk_nodes([self.node]))
-        known = {(function.domain, function.name) for function in self.source.functions}
-        calls = any((node.domain, node.op_type) in known for node in inside)
-        domains = {node.domain for node in inside} | {""}
-        opsets = [v for v in self.source.opset_import if calls or v.domain in domains]
-        functions = self.source.functions if calls else ()
-        return onnx.helper.make_model(
-            graph,
-            opset_imports=opsets,
-            functions=functions,
-            ir_version=min(max(self.source.ir_version, _FEWEST), _FORMAT),
-        )
+        inputs = [
+            onnx.helper.make_tensor_value_info(name, onnx_type(array.dtype), array.shape)
+            for name, array in self.inputs.items()
+        ]
+        outputs = [
+            onnx.helper.make_tensor_value_info(name, onnx_type(dtype), None)
+            for name, dtype in self.outputs.items()
+        ]
+        weights = [onnx.numpy_helper.from_array(array, n) for n, array in self.weights.items()]
+        model = sub_model(self.source, [self.node], inputs, outputs, weights)
+        model.ir_version = min(max(model.ir_version, _FEWEST), _FORMAT)
+        return model
 
     def feeds(self) -> dict[str, np.ndarray]:
         """Return what the node gets in a run, its weights apart."""

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx.numpy_helper
 
+from ortmeter.attribution.reduction import EMBEDDED, Reduced, quantiles
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.observatory.case import INTEGERS, RANGES, Case
 from ortmeter.observatory.nodes import NodeCase
@@ -20,8 +21,6 @@ from ortmeter.runtime.providers import Provider
 #: A case of the catalogue, or a node of the reader's model.
 AnyCase: TypeAlias = Case | NodeCase
 
-_EMBEDDED = 512  # bytes of an array that the script has as they are
-_QUANTILES = 17
 _WIDTH = 88
 _PRELOAD = 'getattr(ort, "preload_dlls", lambda: None)()\n'
 
@@ -58,7 +57,7 @@ print(f"{{where}}: {{us:.4g}} us, checksum {{zlib.crc32(outputs):08x}}")
 
 
 def repro_script(
-    case: AnyCase,
+    case: AnyCase | Reduced,
     *,
     provider: Provider | None = None,
     threads: int = 1,
@@ -71,9 +70,10 @@ def repro_script(
 
     Parameters
     ----------
-    case : Case or NodeCase
-        See :func:`~ortmeter.observatory.catalogue.catalogue` and
-        :func:`~ortmeter.observatory.nodes.node_cases`.
+    case : Case, NodeCase or Reduced
+        See :func:`~ortmeter.observatory.catalogue.catalogue`,
+        :func:`~ortmeter.observatory.nodes.node_cases` and
+        :func:`~ortmeter.attribution.reduce_model`.
     provider : Provider, optional
         By default the CPU.
     threads : int
@@ -85,8 +85,8 @@ def repro_script(
     -------
     str
         Source in Python, ASCII only. It draws the arrays of a case of the catalogue as the case
-        does, the same bits. Those of a node are in the script when they are small, and drawn from
-        their quantiles otherwise: its first lines say so.
+        does, the same bits. Those of a node, or of a model, are in the script when they are
+        small, and drawn from their quantiles otherwise: its first lines say so.
 
     Raises
     ------
@@ -123,7 +123,9 @@ def repro_script(
     )
 
 
-def _header(case: AnyCase, requirements: Sequence[str], drawn: Sequence[str]) -> Iterator[str]:
+def _header(
+    case: AnyCase | Reduced, requirements: Sequence[str], drawn: Sequence[str]
+) -> Iterator[str]:
     yield f"# {_quoted(case.name)[1:-1]}: python repro.py with each release"
     for requirement in requirements:
         yield f"#   pip install numpy {_quoted(requirement)}"
@@ -142,7 +144,7 @@ def _provider(provider: Provider) -> str:
     return name if provider.is_cpu else f'({name}, {{"device_id": {provider.index}}})'
 
 
-def _without_weights(case: AnyCase) -> tuple[bytes, list[tuple[int, str, np.ndarray]]]:
+def _without_weights(case: AnyCase | Reduced) -> tuple[bytes, list[tuple[int, str, np.ndarray]]]:
     """Serialize the model without its large weights, listed with where they go, in this order."""
     model = case.model()
     data = model.SerializeToString(deterministic=True)
@@ -150,7 +152,7 @@ def _without_weights(case: AnyCase) -> tuple[bytes, list[tuple[int, str, np.ndar
     for tensor in model.graph.initializer:
         raw = tensor.raw_data
         # What occurs twice, or compresses well, stays in the model.
-        if len(zlib.compress(raw)) > _EMBEDDED and data.count(raw) == 1:
+        if len(zlib.compress(raw)) > EMBEDDED and data.count(raw) == 1:
             array = onnx.numpy_helper.to_array(tensor)
             weights.append((data.index(raw), tensor.name, array))
     weights.sort(key=lambda weight: weight[0])
@@ -160,7 +162,7 @@ def _without_weights(case: AnyCase) -> tuple[bytes, list[tuple[int, str, np.ndar
     return kept + data[end:], weights
 
 
-def _make(case: AnyCase, name: str, array: np.ndarray, drawn: list[str]) -> list[str]:
+def _make(case: AnyCase | Reduced, name: str, array: np.ndarray, drawn: list[str]) -> list[str]:
     """Write what makes an array: lines that come before, and an expression."""
     if not is_known_to_numpy(array.dtype) or array.dtype.kind in "OSUT":
         raise InvalidArgumentError(
@@ -172,18 +174,17 @@ def _make(case: AnyCase, name: str, array: np.ndarray, drawn: list[str]) -> list
         if name in case.weights.split() and not is_integer and array.ndim > 1:
             made += f" * np.{array.dtype}({math.prod(array.shape[1:]) ** -0.5})"
         return [_generator(case.seed(name), array), f"drawn = {expression}", made]
-    if array.nbytes <= _EMBEDDED:
+    if array.nbytes <= EMBEDDED:
         text = base64.b64encode(array.tobytes()).decode()
         made = f'np.frombuffer(base64.b64decode("{text}"), {kind})'
         return [f"{made}.reshape({array.shape}).copy()"]
     drawn.append(_quoted(name))
-    finite = np.nan_to_num(array).astype(np.float64)
-    drawn_from = np.quantile(finite, np.linspace(0, 1, _QUANTILES), method="nearest")
-    quantiles = [round(q) if is_integer else float(f"{q:.6g}") for q in drawn_from]
-    points = f"np.linspace(0, 1, {_QUANTILES})"
+    known = case.drawn.get(name) if isinstance(case, Reduced) else None
+    drawn_from = quantiles(array) if known is None else known
+    points = f"np.linspace(0, 1, {len(drawn_from)})"
     return [
         _generator(zlib.crc32(name.encode()), array),
-        *textwrap.wrap(f"quantiles = {quantiles}", _WIDTH, subsequent_indent="    "),
+        *textwrap.wrap(f"quantiles = {drawn_from}", _WIDTH, subsequent_indent="    "),
         f"drawn = np.interp(rng.random(shape), {points}, quantiles)",
         f"np.asarray({'np.round(drawn)' if is_integer else 'drawn'}, {kind})",
     ]

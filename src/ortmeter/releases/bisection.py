@@ -13,7 +13,7 @@ from ortmeter.timing.statistics import PROCESSES
 
 # Processes of each look at the same two releases: the next ones are for what is undecided.
 _LOOKS = (PROCESSES, 2 * PROCESSES, 4 * PROCESSES)
-_LEVEL = 1 - 0.01 / 8 / len(_LOOKS)
+_ERROR = 0.01 / 8
 
 
 @dataclass
@@ -140,11 +140,31 @@ def is_slower(
     OrtMeterError
         Nothing is decided after the last processes, or a release does not run the model.
     """
+    times = decide_slowdown(good, other, variant, factor, budget_s=budget_s)
+    if (answer := times.exceeds(factor)) is None:
+        raise OrtMeterError(
+            f"{other.name} is undecided beside {good.name}: slowdown {times} in {times.how}, where "
+            f"{factor:.2f} decides"
+        )
+    return answer
+
+
+def decide_slowdown(
+    good: Release,
+    other: Release,
+    variant: SessionSpec,
+    factor: float,
+    error: float = _ERROR,
+    **limits: Any,
+) -> Estimate:
+    """Measure a slowdown until it is above or below a factor, three times at most.
+
+    A decision is wrong with the probability *error*; the other arguments are those of
+    :func:`slowdown`.
+    """
+    level = 1 - error / len(_LOOKS)
     for processes in _LOOKS:
-        times = slowdown(good, other, variant, _LEVEL, processes=processes, budget_s=budget_s)
-        if (answer := times.exceeds(factor)) is not None:
-            return answer
-    raise OrtMeterError(
-        f"{other.name} is undecided beside {good.name}: slowdown {times} in {times.how}, where "
-        f"{factor:.2f} decides"
-    )
+        times = slowdown(good, other, variant, level, processes=processes, **limits)
+        if times.exceeds(factor) is not None:
+            break
+    return times

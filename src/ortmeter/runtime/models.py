@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
+import onnx.helper
 import onnx.numpy_helper
 import onnx.parser
 
 from ortmeter.dtypes import DTypeLike, float_info, numpy_dtype, onnx_type
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.graphs import walk_nodes
 from ortmeter.runtime.loading import ModelLike, load_model
 
 __all__ = ["freeze_inputs", "layer_norm_matmul", "layer_stack", "sample_cnn", "sample_transformer"]
@@ -329,6 +331,27 @@ def sample_transformer(
             onnx.numpy_helper.from_array(values, name) for name, values in drawn.items()
         )
     return model
+
+
+def sub_model(
+    source: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    weights: Sequence[onnx.TensorProto],
+) -> onnx.ModelProto:
+    """Build a model of some nodes of another one, with the opsets and functions that they need."""
+    graph = onnx.helper.make_graph(nodes, "part", inputs, outputs, weights)
+    inside = list(walk_nodes(nodes))
+    known = {(function.domain, function.name) for function in source.functions}
+    calls = any((node.domain, node.op_type) in known for node in inside)
+    domains = {node.domain for node in inside} | {""}
+    return onnx.helper.make_model(
+        graph,
+        opset_imports=[v for v in source.opset_import if calls or v.domain in domains],
+        functions=source.functions if calls else (),
+        ir_version=source.ir_version,
+    )
 
 
 def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,0 +1,229 @@
+"""The command that cuts a model, end to end; the interpreter of the tests stands for releases."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from ortmeter.cli import main, reduce, until
+from ortmeter.cli.until import Question
+from ortmeter.releases.environments import Release
+from ortmeter.runtime.feed_files import read_feeds
+from ortmeter.runtime.iobinding import run_session
+from ortmeter.runtime.sessions import make_session
+
+HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+CHAIN = f"""{HEADER} g (float[2, 8] X) => (float[2, 8] Y) <float[8] W = {{1,2,3,4,5,6,7,8}}> {{
+A = Exp (X)  B = Mul (A, W)  C = Softsign (B)  D = Sqrt (C)  E = Neg (D)  Y = Abs (E) }}"""
+# The bytes of the model are enough to know its operators.
+CHECK = "import sys; sys.exit(b'Softsign' not in open(sys.argv[1], 'rb').read())"
+COMMAND = f"command: {shlex.quote(sys.executable)} -I -S -c {shlex.quote(CHECK)} {{model}}"
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(onnx.parser.parse_model(CHAIN), "chain.onnx")
+    return tmp_path / "chain.onnx"
+
+
+def cut(file, question, *options):
+    return main(["reduce", str(file), "--until", question, *map(str, options)])
+
+
+def found(folder="chain-reduced"):
+    model = onnx.load(Path(folder, "model.onnx"))
+    return [node.op_type for node in model.graph.node]
+
+
+def test_a_command_decides_what_remains_and_files_run_again(file, capsys):
+    assert cut(file, COMMAND, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert "6 nodes (" in told["conclusion"][0]
+    assert "become 1 node (Softsign)" in told["conclusion"][0]
+    assert found() == ["Softsign"]
+    model, inputs = Path("chain-reduced/model.onnx"), Path("chain-reduced/test_data_set_0")
+    feeds = read_feeds(model, inputs)
+    assert [array.shape for array in feeds.values()] == [(1, 1)]
+    outputs = run_session(make_session(model, provider="cpu"), feeds)
+    ((x,), (y,)) = feeds.values(), outputs.values()
+    np.testing.assert_allclose(y, x / (1 + np.abs(x)))
+    assert main(["diff", str(model), "--feeds", str(inputs), "--search-budget", "0"]) == 0
+    script = Path("chain-reduced/repro.py").read_text(encoding="ascii")
+    assert script.startswith("# chain: python repro.py")
+    (tried,) = (s["tables"][0] for s in told["sections"] if s["title"] == "What was tried")
+    assert tried[0]["step"] == "the model as it is"
+    assert {row["holds"] for row in tried} == {"yes", "no"}
+
+
+def test_what_is_false_at_the_start_is_an_error(file, capsys):
+    code = f"command: {shlex.quote(sys.executable)} -I -S -c 'raise SystemExit(3)' {{model}}"
+    assert cut(file, code) == 2
+    told = capsys.readouterr().err
+    assert "does not hold for chain.onnx as it is" in told
+    assert "exit code 3" in told
+    assert not Path("chain-reduced").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Y = com.microsoft.FastGelu(C)  C = Softsign(X)", ["Softsign"]),  # not in its order
+        ("C = com.microsoft.Gelu(X)  Y = Softsign(C)", ["Softsign"]),
+        ("C = own.Operator(X)  Y = Softsign(C)", ["Operator", "Softsign"]),
+    ],
+)
+def test_a_model_that_breaks_a_rule_or_has_other_operators_is_cut(file, text, expected):
+    domains = '"": 21, "com.microsoft": 1, "own": 1'
+    header = HEADER.replace('"": 21', domains)
+    graph = f"g (float[2, 8] X) => (float[2, 8] Y) {{ {text} }}"
+    onnx.save(onnx.parser.parse_model(f"{header} {graph}"), file)
+    assert cut(file, COMMAND) == 0
+    assert found() == expected
+
+
+@pytest.mark.parametrize("after", [1, 3, 5])
+def test_ctrl_c_keeps_the_best_and_the_next_run_goes_on(file, after, monkeypatch, capsys):
+    asked = []
+
+    def ask(self, spec, inputs):
+        asked.append(spec)
+        if len(asked) > stop:
+            raise KeyboardInterrupt
+        return b"Softsign" in Path(spec.model).read_bytes(), "seen"
+
+    monkeypatch.setattr(Question, "ask", ask)
+    stop = 1000
+    assert cut(file, "nan", "--output", "whole") == 0
+    in_all, stop = len(asked), after
+    asked.clear()
+    assert cut(file, "nan") == 130
+    assert "partial" in capsys.readouterr().out
+    assert "Softsign" in found()
+    stop = 1000
+    assert cut(file, "nan") == 0
+    assert len(asked) == in_all + 1  # the one that was interrupted is looked at again
+    assert found() == ["Softsign"]
+    read = [json.loads(Path(f, "tried.json").read_bytes()) for f in ("whole", "chain-reduced")]
+    assert read[0]["answers"] == read[1]["answers"]
+
+
+def test_what_is_not_decided_at_the_start_may_be_after_a_cut(file, monkeypatch, capsys):
+    def ask(self, spec, inputs):
+        nodes = [node.op_type for node in onnx.load(spec.model).graph.node]
+        return (None if len(nodes) > 3 else "Softsign" in nodes and decides), "seen"
+
+    monkeypatch.setattr(Question, "ask", ask)
+    decides = True
+    assert cut(file, "nan") == 0
+    assert found() == ["Softsign"]
+    assert "the model as it is: undecided, seen" in capsys.readouterr().err
+    decides = False
+    assert cut(file, "nan", "--output", "never") == 2
+    assert len(found("never")) == 6
+
+
+def test_a_folder_with_something_else_is_left_alone(file, tmp_path, capsys):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    assert cut(file, COMMAND, "--output", mine) == 2
+    assert "has something else than this reduction" in capsys.readouterr().err
+    assert [path.name for path in mine.iterdir()] == ["notes.txt"]
+    assert cut(file, COMMAND) == 0
+    assert cut(file, f"{COMMAND} {{inputs}}") == 2  # another question
+    assert cut(file, f"{COMMAND} {{inputs}}", "--force") == 0
+    Path("chain-reduced/tried.json").write_text("{}")
+    assert cut(file, COMMAND) == 2
+
+
+def test_external_data_is_read_and_written_when_large(file, monkeypatch):
+    model = onnx.load(file)
+    onnx.save(model, file, save_as_external_data=True, size_threshold=0, location="weights.bin")
+    monkeypatch.setattr(reduce, "_LARGE", 8)
+    check = CHECK.replace("Softsign", "Mul")
+    command = f"command: {shlex.quote(sys.executable)} -I -S -c {shlex.quote(check)} {{model}}"
+    assert cut(file, command, "--output", "large") == 0
+    made = onnx.load("large/model.onnx", load_external_data=False)
+    assert [node.op_type for node in made.graph.node] == ["Mul"]
+    (weight,) = onnx.load("large/model.onnx").graph.initializer
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(weight), [1])  # the axis is shortened
+
+
+def test_a_body_keeps_what_it_reads_around_it(file):
+    text = f"""{HEADER} g (float[2, 8] X) => (float[2, 8] Y) {{
+    A = Exp (X)  S = ReduceMax <keepdims = 0> (A)  K = Cast <to = 9> (S)
+    B = If (K) < then_branch = t () => (float[2, 8] T) {{ T = Softsign (A) }},
+                 else_branch = f () => (float[2, 8] F) {{ F = Neg (A) }} >
+    Y = Sqrt (B) }}"""
+    onnx.save(onnx.parser.parse_model(text), file)
+    assert cut(file, COMMAND) == 0
+    assert found() == ["If"]
+    feeds = read_feeds("chain-reduced/model.onnx", "chain-reduced/test_data_set_0")
+    assert set(feeds) == {"K", "A"}
+
+
+@pytest.mark.slow
+def test_a_difference_is_found_in_a_chain(file):
+    steps = [f"V{i + 1} = {'Add' if i % 2 else 'Neg'} (V{i}{', one' * (i % 2)})" for i in range(12)]
+    steps[5:7] = ["L = Add (V5, large)", "V7 = Sub (L, large)"]
+    text = f"""{HEADER} g (float[4] V0) => (float[4] V12)
+    <float one = {{1}}, float large = {{1e7}}> {{ {" ".join(steps)} }}"""
+    onnx.save(onnx.parser.parse_model(text), file)
+    assert cut(file, "differs:1e-2 --against float64") == 0
+    assert found() == ["Add", "Sub"]
+
+
+@pytest.mark.slow
+def test_nan_starts_at_the_node_whose_inputs_have_none(file):
+    nodes = "A = Neg (X)  B = Abs (A)  C = Neg (B)  D = Sqrt (C)  Y = Exp (D)"
+    text = f"{HEADER} g (float[4] X) => (float[4] Y) {{ {nodes} }}"
+    onnx.save(onnx.parser.parse_model(text), file)
+    assert cut(file, "nan", "--value", "X=1,2,3,4") == 0
+    assert found() == ["Sqrt"]
+
+
+def test_a_node_that_fails_is_left_alone(file):
+    text = f"""{HEADER} g (float[4] X) => (float[2] Y) <int64[2] rows = {{1, 9}}> {{
+    A = Exp (X)  B = Neg (A)  C = Gather (B, rows)  D = Abs (C)  Y = Sqrt (D) }}"""
+    onnx.save(onnx.parser.parse_model(text), file)
+    assert cut(file, "fails:out of") == 0
+    assert found() == ["Gather"]
+
+
+def test_a_report_needs_two_releases(file, capsys):
+    assert cut(file, "nan", "--report") == 2
+    assert "Accepted: --until '... --runtime A,B'" in capsys.readouterr().err
+    assert not Path("chain-reduced").exists()
+
+
+@pytest.mark.parametrize("question", ["slower:2", "nan"])
+def test_a_report_has_the_smallest_model_and_the_whole_one(question, file, monkeypatch, capsys):
+    def ask(self, spec, inputs):
+        return b"Softsign" in Path(spec.model).read_bytes(), "seen"
+
+    def write_issue(case, matrix, inputs, script, printed, *, wrong, **_):
+        told.update(case=case, inputs=inputs, printed=printed, wrong=wrong)
+        return "text"
+
+    told = {}
+    monkeypatch.setattr(Question, "ask", ask)
+    monkeypatch.setattr(until, "parse_release", lambda name, _: Release(name))
+    monkeypatch.setattr(reduce, "write_issue", write_issue)
+    monkeypatch.setattr(reduce, "show_wrong", lambda script, *_: f"{script}# wrong")
+    monkeypatch.setattr(reduce, "run_script", lambda script, one: (one.name, script[-7:]))
+    monkeypatch.setattr(reduce, "measure_cases", lambda _, cases, **__: told.update(cases=cases))
+    assert cut(file, f"{question} --runtime old,new", "--report") == 0
+    assert Path("chain-reduced/issue.md").read_text(encoding="utf-8") == "text"
+    assert list(told["cases"]) == ["Softsign", "chain"]
+    assert told["case"] == "Softsign"
+    assert told["inputs"] == {"Softsign": "B: f32[1, 1]"}
+    assert list(told["printed"]) == ["old", "new"]
+    is_wrong = question == "nan"
+    assert told["wrong"] == ("With onnxruntime new: seen." if is_wrong else "")
+    assert (told["printed"]["new"][1] == "# wrong") == is_wrong
+    assert "nothing was sent" in capsys.readouterr().out

@@ -1,0 +1,284 @@
+"""Cut a model to the smallest one that is still slower, differs, has NaN or fails."""
+
+import functools
+import hashlib
+import json
+import shutil
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pandas as pd
+
+from ortmeter.attribution.intermediates import refuse_too_large
+from ortmeter.attribution.reduction import Reduced, reduce_model
+from ortmeter.cli.execution import SUCCESS, USAGE
+from ortmeter.cli.inputs import add_feeds, make_feeds
+from ortmeter.cli.options import add_session, describe_session, number, session_settings
+from ortmeter.cli.report import Report
+from ortmeter.cli.terminal import tell
+from ortmeter.cli.until import Question, read_question
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.evaluator import Evaluator
+from ortmeter.files import write_atomically
+from ortmeter.observatory.issue import run_script, show_wrong, write_issue
+from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
+from ortmeter.observatory.repro import repro_script
+from ortmeter.profiling.findings import plural
+from ortmeter.releases.environments import prepare
+from ortmeter.runtime.graphs import with_intermediate_outputs
+from ortmeter.runtime.inputs import declared_inputs
+from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.providers import resolve_provider
+from ortmeter.study.writer import enumerate_items
+from ortmeter.timing.candidates import SessionSpec
+
+_TRIED, _MODEL, _INPUTS, _SCRIPT = "tried.json", "model.onnx", "test_data_set_0", "repro.py"
+_ISSUE = "issue.md"
+_LARGE = 2**30  # bytes of weights that go to a file of their own
+_NAMED = 5  # operators
+_TOLD = {True: "yes", False: "no", None: "undecided"}
+
+
+def register(parser: ArgumentParser) -> None:
+    parser.usage = "%(prog)s [options] MODEL --until TEXT"
+    parser.add_argument("models", metavar="MODEL", nargs=1, help="ONNX file")
+    parser.add_argument(
+        "--until",
+        required=True,
+        metavar="TEXT",
+        help="what holds for the model, and for the smallest one: 'slower:1.5 --runtime A,B' (the "
+        "second release, as in ortmeter bench), 'differs:1e-3 --against float64' (an error "
+        "relative to the largest value; --against as in ortmeter diff, or --runtime A,B), nan, "
+        "fails, fails:TEXT (TEXT is in the message), or 'command: python check.py {model} "
+        "{inputs}' (exit code 0; no shell)",
+    )
+    parser.add_argument("--output", metavar="FOLDER", help="where to write (MODEL-reduced)")
+    parser.add_argument(
+        "--timeout",
+        type=number(0.1, kind=float),
+        default=60.0,
+        metavar="SECONDS",
+        help="for a command, or an answer of a process (60)",
+    )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="also write issue.md, in the form of the template of ONNX Runtime, as ortmeter "
+        "operators --report does; --until names two releases",
+    )
+    add_session(parser, several=False)
+    add_feeds(parser)
+
+
+def run(options: Namespace, report: Report) -> int:
+    """Reduce a model, fill the report with what was tried; the best is kept when interrupted."""
+    file = Path(options.models[0])
+    settings = session_settings(options) | {"provider": resolve_provider(options.provider)}
+    distribution = "cuda" if settings["provider"].on_cuda else "cpu"
+    run_config = settings.pop("run_config", {})
+    question = read_question(options.until, options.timeout, distribution)
+    if options.report and len(question.releases) == 1:
+        raise InvalidArgumentError(
+            f"--report: got --until {options.until!r}. Accepted: --until '... --runtime A,B'"
+        )
+    start = Reduced(file.stem, load_model(file), make_feeds(options, [file])[file])
+    folder = Path(options.output or f"{file.stem}-reduced")
+    spec = SessionSpec(file, start.arrays, settings, run_config)
+    tried = _Tried(start, question, spec, folder, options)
+    for release in question.releases:
+        prepare(release, lambda line: tell(f"ortmeter reduce: {line}"))
+    if not tried(start) and tried.told == _TOLD[False]:
+        raise InvalidArgumentError(
+            f"--until {options.until!r} does not hold for {file.name} as it is: {tried.seen}. "
+            "Accepted: what holds at the start"
+        )
+    record = functools.partial(_record, question, spec)
+    try:
+        reduce_model(start.proto, start.arrays, tried, record, name=start.name)
+    finally:
+        _write(tried.best, folder)
+        report.conclude(
+            f"{_describe(start)} become {_describe(tried.best)}: {tried.seen}",
+            f"{len(tried.answers)} models were tried",
+            _write_script(tried.best, question, spec, folder),
+        )
+        report.add("What was tried", pd.DataFrame(list(tried.answers.values())))
+    if tried.told != _TOLD[True]:
+        return USAGE
+    if options.report:
+        report.conclude(_write_issue(report, tried, question, spec, folder))
+    return SUCCESS
+
+
+class _Tried:
+    """What was tried, and the best; a file keeps it, so that a run that was stopped goes on."""
+
+    def __init__(
+        self,
+        start: Reduced,
+        question: Question,
+        spec: SessionSpec,
+        folder: Path,
+        options: Namespace,
+    ) -> None:
+        self.best, self.told, self.seen = start, "", ""
+        self.answers: dict[str, dict[str, Any]] = {}
+        self._question, self._spec, self._file = question, spec, folder / _TRIED
+        self._model = Path(options.models[0])
+        digest = hashlib.blake2b(self._model.read_bytes()).hexdigest()
+        self._asked = [options.until, describe_session(options), digest]
+        if folder.exists() and any(folder.iterdir()) and not options.force:
+            with suppress(OSError, ValueError, KeyError, TypeError):  # it is not ours
+                kept = json.loads(self._file.read_bytes())
+                self.answers = kept["answers"] if kept["asked"] == self._asked else {}
+            if not self.answers:
+                raise InvalidArgumentError(
+                    f"--output: {str(folder)!r} has something else than this reduction. Accepted: "
+                    "another folder, or --force"
+                )
+
+    def __call__(self, reduced: Reduced) -> bool:
+        """Look at a model, unless it was looked at."""
+        with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
+            folder = Path(temporary)
+            _write(reduced, folder)
+            files = sorted(file for file in folder.rglob("*") if file.is_file())
+            key = hashlib.blake2b(b"".join(file.read_bytes() for file in files)).hexdigest()
+            if key not in self.answers:
+                holds, seen = self._look(reduced, folder)
+                self.answers[key] = {"step": reduced.step, "holds": _TOLD[holds], "seen": seen}
+                tell(f"ortmeter reduce: {reduced.step}: {_TOLD[holds]}, {seen}")
+                if self.told or holds is not False:  # nothing is left where it is false at first
+                    self._file.parent.mkdir(parents=True, exist_ok=True)
+                    kept = {"asked": self._asked, "answers": self.answers}
+                    write_atomically(self._file, json.dumps(kept, indent=1).encode())
+        told = self.answers[key]["holds"]
+        if told == _TOLD[True] or reduced is self.best:
+            self.best, self.told, self.seen = reduced, told, self.answers[key]["seen"]
+        return bool(told == _TOLD[True])
+
+    def _look(self, reduced: Reduced, folder: Path) -> tuple[bool | None, str]:
+        file = folder / _MODEL
+        if (reason := _why_invalid(file)) and not self._was_invalid:
+            return False, f"not valid: {reason}"
+        spec = replace(self._spec, model=file, feeds=reduced.arrays)
+        return self._question.ask(spec, folder / _INPUTS)
+
+    @functools.cached_property
+    def _was_invalid(self) -> bool:
+        """Whether the model as it is breaks the rules of ONNX: its parts may too."""
+        return bool(_why_invalid(self._model))
+
+
+def _why_invalid(file: Path) -> str:
+    try:
+        onnx.checker.check_model(file, full_check=True)
+    except Exception as error:  # noqa: BLE001 - protobuf and onnx have their own
+        return str(error).splitlines()[0]
+    return ""
+
+
+def _record(
+    question: Question,
+    spec: SessionSpec,
+    model: onnx.ModelProto,
+    feeds: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Compute the results of the nodes, in a process that may die, else one by one."""
+    exposed = with_intermediate_outputs(model)
+    refuse_too_large(exposed, feeds)
+    with suppress(OrtMeterError), tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        _write(Reduced("", exposed, feeds), Path(folder))
+        exposing = replace(spec, model=Path(folder, _MODEL), feeds=feeds)
+        return question.outputs(exposing, 0, optimization="none")
+    values: dict[str, np.ndarray] = {}  # those before the node that fails
+    with suppress(OrtMeterError):
+        Evaluator(model, callback=functools.partial(_keep, values)).run(None, feeds)
+    return values
+
+
+def _keep(
+    values: dict[str, np.ndarray],
+    node: onnx.NodeProto,
+    _: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+) -> None:
+    values.update(zip(node.output, outputs, strict=False))
+
+
+def _write(reduced: Reduced, folder: Path) -> None:
+    """Write a model and its inputs, as the tests of ONNX have them."""
+    if _weight(reduced) > _LARGE:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(reduced.proto)  # which saving empties
+        onnx.save(copy, folder / _MODEL, save_as_external_data=True, location=f"{_MODEL}.data")
+    else:
+        write_atomically(folder / _MODEL, reduced.proto.SerializeToString(deterministic=True))
+    shutil.rmtree(folder / _INPUTS, ignore_errors=True)
+    (folder / _INPUTS).mkdir()
+    for rank, (name, array) in enumerate(reduced.arrays.items()):
+        tensor = onnx.numpy_helper.from_array(array, name)
+        write_atomically(folder / _INPUTS / f"input_{rank}.pb", tensor.SerializeToString())
+
+
+def _write_script(best: Reduced, question: Question, spec: SessionSpec, folder: Path) -> str:
+    """Write the script; say what there is."""
+    requirements = [one.requirements[0] for one in question.releases if one.requirements]
+    where = {name: spec.settings[name] for name in ("provider", "threads")}
+    try:
+        script = repro_script(best, **where, requirements=requirements)
+    except InvalidArgumentError as error:
+        return f"{folder} has {_MODEL} and {_INPUTS}; there is no script: {error}"
+    write_atomically(folder / _SCRIPT, script.encode())
+    return f"{folder} has {_MODEL}, {_INPUTS} and {_SCRIPT}"
+
+
+def _write_issue(
+    report: Report, tried: _Tried, question: Question, spec: SessionSpec, folder: Path
+) -> str:
+    """Measure the smallest model and the whole one, write what an issue says."""
+    best = tried.best
+    name = " ".join(dict.fromkeys(node.op_type for node in best.proto.graph.node))
+    part = replace(spec, model=folder / _MODEL, feeds=best.arrays)
+    script = (folder / _SCRIPT).read_text(encoding="ascii")
+    wrong = ""
+    if question.kind != "slower":
+        wrong = f"With onnxruntime {question.releases[-1].name}: {tried.seen}."
+        script = show_wrong(script, part, question.releases[-1])
+    provider, threads = spec.settings["provider"], spec.settings["threads"]
+    candidates = [RuntimeCandidate(one.name, one, provider=provider) for one in question.releases]
+    text = write_issue(
+        name,
+        measure_cases(candidates, {name: part, best.name: spec}, threads=[threads]),
+        {name: ", ".join(map(str, declared_inputs(best.proto)))},
+        script,
+        {one.name: run_script(script, one) for one in question.releases},
+        machine=report.machine,
+        provider=provider,
+        wrong=wrong,
+    )
+    write_atomically(folder / _ISSUE, text.encode())
+    return f"{folder / _ISSUE} is ready to paste; nothing was sent"
+
+
+def _describe(reduced: Reduced) -> str:
+    operators = Counter(node.op_type for node in reduced.proto.graph.node)
+    named = [f"{n} {op}" if n > 1 else op for op, n in operators.most_common(_NAMED)]
+    named += ["others"] * (len(operators) > _NAMED)
+    size = sum(node.ByteSize() for node in reduced.proto.graph.node) + _weight(reduced)
+    size += sum(array.nbytes for array in reduced.arrays.values())
+    return (
+        f"{plural(operators.total(), 'node')} ({enumerate_items(named)}) of {size / 2**20:.3g} MiB"
+    )
+
+
+def _weight(reduced: Reduced) -> int:
+    return sum(tensor.ByteSize() for tensor in reduced.proto.graph.initializer)
