@@ -67,50 +67,41 @@ def rewrite_model(model: ModelLike, rewriter: str, **options: Any) -> onnx.Model
         logging.disable(level)
 
 
-def _onnxsim(model: onnx.ModelProto, **options: Any) -> Any:
-    return import_optional("onnxsim", "rewrite").simplify(model, **options)[0]
+def _from(module: str) -> Any:
+    return import_optional(module, "rewrite")
 
 
-def _onnxslim(model: onnx.ModelProto, **options: Any) -> Any:
-    return import_optional("onnxslim", "rewrite").slim(model, **options)
+def _fuse(model: onnx.ModelProto, **options: Any) -> Any:
+    ir, fusions = _from("onnx_ir"), _from("onnxscript.rewriter.ort_fusions")
+    folded = ir.from_proto(_from("onnxscript.optimizer").optimize(model))
+    return ir.to_proto(fusions.optimize_for_ort(folded, **options)[0])
 
 
-def _onnxscript(model: onnx.ModelProto, **options: Any) -> Any:
-    return import_optional("onnxscript.optimizer", "rewrite").optimize(model, **options)
-
-
-def _ort_fusions(model: onnx.ModelProto) -> Any:
-    fusions = import_optional("onnxscript.rewriter.ort_fusions", "rewrite")
-    ir = import_optional("onnx_ir", "rewrite")
-    return ir.to_proto(fusions.optimize_for_ort(ir.from_proto(_onnxscript(model)))[0])
-
-
-def _onnx_ir(model: onnx.ModelProto) -> Any:
-    passes = import_optional("onnx_ir.passes.common", "rewrite")
-    ir = import_optional("onnx_ir", "rewrite")
+def _clean(model: onnx.ModelProto) -> Any:
+    ir, common = _from("onnx_ir"), _from("onnx_ir.passes.common")
     steps = ir.passes.Sequential(
-        passes.LiftConstantsToInitializersPass(),
-        passes.DeduplicateInitializersPass(),
-        passes.IdentityEliminationPass(),
-        passes.CommonSubexpressionEliminationPass(),
-        passes.RemoveUnusedNodesPass(),
+        common.LiftConstantsToInitializersPass(),
+        common.DeduplicateInitializersPass(),
+        common.IdentityEliminationPass(),
+        common.CommonSubexpressionEliminationPass(),
+        common.RemoveUnusedNodesPass(),
     )
     return ir.to_proto(steps(ir.from_proto(model)).model)
 
 
-def _transformers(model: onnx.ModelProto, **options: Any) -> Any:
-    optimizer = import_optional("onnxruntime.transformers.optimizer", "cpu", "gpu")
-    # Its own level 1 first leaves models that a session refuses, or attention that it does not fuse.
+def _match(model: onnx.ModelProto, **options: Any) -> Any:
+    # A session that optimizes first, the default, leaves nodes that are not matched, or refused.
+    optimizer = _from("onnxruntime.transformers.optimizer")
     return optimizer.optimize_model(model, **{"opt_level": 0, **options}).model
 
 
 #: Public graph optimizers, and ``none``.
 REWRITERS: Mapping[str, Callable[..., onnx.ModelProto]] = {
     "none": lambda model: model,
-    "onnxsim": _onnxsim,
-    "onnxslim": _onnxslim,
-    "onnxscript": _onnxscript,
-    "ort_fusions": _ort_fusions,
-    "onnx_ir": _onnx_ir,
-    "transformers": _transformers,
+    "onnxsim": lambda model, **options: _from("onnxsim").simplify(model, **options)[0],
+    "onnxslim": lambda model, **options: _from("onnxslim").slim(model, **options),
+    "onnxscript": lambda model, **options: _from("onnxscript.optimizer").optimize(model, **options),
+    "ort_fusions": _fuse,
+    "onnx_ir": _clean,
+    "transformers": _match,
 }
