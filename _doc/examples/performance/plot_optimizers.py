@@ -208,13 +208,17 @@ def walk_down(model):
 # How long does it take?
 # ----------------------
 #
-# All run in turn in fresh processes: a run, then the creation of a session from a file.
+# The creation of a session is measured as a run is, from a file.
 
 
 def open_file(path, settings):
     import ortmeter
 
     return lambda: ortmeter.make_session(path, **settings)
+
+
+# %%
+# All run in turn in fresh processes.
 
 
 def measure(folder):
@@ -304,6 +308,9 @@ def over_all(comparisons, *ways):
 
 def reverse(gains):
     return Speedups(gain.reversed for gain in gains)
+
+
+# %%
 
 
 def advise(data, say):
