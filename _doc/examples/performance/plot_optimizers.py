@@ -62,7 +62,7 @@ study = Study(
     models=Param("ViT TorchScript", full=(*EXPORTED, "text detector"), sequence=str, help="models"),
     tools=Param(FUSING, full=SIMPLE + FUSING, help="graph optimizers that run before a session"),
     processes=Param(5, fast=1, full=10, minimum=1, help="fresh processes that measure"),
-    budget=Param(8.0, fast=0.4, full=120.0, help="seconds to measure runs, then sessions"),
+    budget=Param(8.0, fast=0.4, full=100.0, help="seconds to measure runs, then sessions"),
 )
 args, provider = study.args, study.provider
 rng = np.random.default_rng(0)
