@@ -30,6 +30,7 @@ MODULES = {
             "iobinding",
             "models",
             "precision",
+            "rewriting",
             "providers",
             "cpu",
         )

