@@ -79,7 +79,7 @@ def meanwhile(name, data):
 def test_what_holds_is_told_wrong_results_first():
     found = conclude(HELD)
     assert str(found.answer) == (
-        "On 1.2, check MatMul weights of int8 and Where scalar: wrong results. "
+        "On 1.2, check MatMul and Where: wrong results. "
         "Replace PRelu and NonZero: up to 8 times slower, 2 cases in all."
     )
     assert found.answer.warning == "MatMul, weights of int8, float32: 0.6% off, or more, since 1.1."

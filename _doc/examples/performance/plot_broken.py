@@ -139,7 +139,8 @@ def find_wrong(data):
     told = (far[far > FAR] * 2**-24).map("{:.1%} off, or more".format).to_dict()
     for edge in data.edges[data.edges["verdict"] == "wrong"].itertuples():
         for release in edge.candidates.split(", "):
-            told.setdefault((edge.case, release), f"{edge.got}, not {edge.expected}")
+            text = f"{edge.got}, not {edge.expected}, on {edge.inputs}"
+            told.setdefault((edge.case, release), text)
     not_judged = {*data.edges.loc[data.edges["what"] == "not judged", "case"]}
     rows, last = {}, data.releases[-1]
     for one in BAD:
@@ -330,7 +331,9 @@ def conclude(data, say):
     bad = [one.case for one, _ in told if one.effect == "wrong"]
     ratios = verdicts.estimates(find_losses(data), slower=True)
     if bad:
-        say.add(f"On {last}, check {enumerate_items(shorten(bad)[:4])}: wrong results.")
+        first, more = shorten(bad, 1)[:3], len(shorten(bad, 1)[3:])
+        ops = enumerate_items([*first, *[f"{more} more"] * bool(more)])
+        say.add(f"On {last}, check {ops}: wrong results.")
         say.warn(f"{told[0][1]}.")
     if len(ratios):
         most = f"up to {ratios.iloc[0].value:.2g} times slower"

@@ -296,7 +296,6 @@ study.show(speedups)
 #
 # In brackets, 99% intervals; those of the answer hold together, since the best way is looked for.
 
-YOURS = "Not shown here: measure yours with the command below."
 CODE = "import ortmeter\nfrom ortmeter.runtime.rewriting import rewrite_model\n"
 CODE += 'session = ortmeter.make_session(rewrite_model("model.onnx", "TOOL"))'
 
@@ -305,28 +304,33 @@ def over_all(comparisons, *ways):
     return Speedups(gain for way in ways for gain in comparisons.speedup(ALL, way))
 
 
-def reverse(gains):
-    return Speedups(gain.reversed for gain in gains)
-
-
 # %%
 
 
+def rank(comparisons, ways):
+    """Return the gains over level all, and those that are decided, the largest first."""
+    gains = [g for g in comparisons.speedups(ALL, together=0.99) if g.subject in ways]
+    gains.sort(key=lambda gain: -(gain.low or 0))
+    return gains, [g for g in gains if g.verdict == "faster" and not g.may_be_small]
+
+
 def advise(data, say):
-    gains = [g for g in data.times.speedups(ALL, together=0.99) if g.subject not in LEVELS]
-    won = [gain for gain in gains if gain.verdict == "faster" and not gain.may_be_small]
-    best = max(won or gains, key=lambda gain: gain.low or 0)
+    gains, won = rank(data.times, (KEPT, *SIMPLE, *FUSING))
+    _, loads = rank(data.starts, SIMPLE + FUSING)
+    best = (won or gains)[0]
     way, where = best.subject, best.where["model"]
     told = f"Disable {FUSION}" if way == KEPT else f"Rewrite with {way}"
     if won:
         say.add(f"{told}: up to {best.effect} ({where}).")
         say.setting(session_code(**CONFIG) if way == KEPT else CODE.replace("TOOL", way))
-    known = any(gain.verdict != "undecided" for gain in gains)
     if not {gain.subject for gain in won} - {KEPT}:
-        say.add("No tool is shown to be 5% faster." if known else YOURS)
+        say.add("Keep your graph: no tool is shown to be 5% faster.")
+    if loads and not won:
+        say.add(f"To load it sooner, rewrite with {loads[0].subject}: up to {loads[0].effect}.")
+        say.setting(CODE.replace("TOOL", loads[0].subject))
     told = ", ".join(f"{tool} {n}" for tool, n in find_fused(data).sum().items())
     say.add(f"Of {len(data.paths)} attentions, fused: {told}.")
-    say.decide(way if won else "no tool" if known else "undecided", [best])
+    say.decide(way if won else "no tool", [best])
     bars = {g.subject: g for g in gains if g.where == best.where and g.subject in (way, *FUSING)}
     say.bars(f"speedup over level all, {where}", {ALL: 1.0, **bars})
 
@@ -337,13 +341,12 @@ def advise(data, say):
 
 def judge(data, say):
     gains = over_all(data.times, *SIMPLE)
-    held = gains.at_least(1 / 1.05) & reverse(gains).at_least(1 / 1.05)
+    held = gains.at_least(1 / 1.05) & Speedups(g.reversed for g in gains).at_least(1 / 1.05)
     say.predict("simplifiers leave runs within 5%", held)
     say.predict("after them, a session loads faster", over_all(data.starts, *SIMPLE).at_least(1))
     pairs = [gain for pair in itertools.pairwise(LEVELS) for gain in data.times.speedup(*pair)]
-    say.predict(
-        "each level is as fast as the one below, within 5%", Speedups(pairs).at_least(1 / 1.05)
-    )
+    text = "each level is as fast as the one below, within 5%"
+    say.predict(text, Speedups(pairs).at_least(1 / 1.05))
     fused, held, most = find_fused(data), Finding(()), 1 + TOKENS / (6 * WIDTH)
     alone = fused.index[fused["ort_fusions"] & ~fused["transformers"]]
     for gain in (g for g in data.times.speedup(*reversed(FUSING)) if g.where["model"] in alone):
@@ -355,21 +358,21 @@ def judge(data, say):
 # Each belief, in our words, is judged on the models of this page.
 
 
+def count_fused(data, part, expected):
+    found = find_fused(data)["transformers"].filter(like=part)
+    outcomes = tuple(bool(fused) == expected for fused in found)
+    return Finding(outcomes, f"fused: {found.sum()} of {len(found)}")
+
+
 def believe(data, say):
-    sim = over_all(data.times, "onnxsim")
+    sim, slim = (over_all(data.times, tool) for tool in ("onnxsim", "onnxslim"))
     say.believe("onnxsim#51", "a simplified model runs 5% faster", sim.at_least(1.05))
-    say.believe("onnxsim#268", "a simplified model runs slower", reverse(sim).at_least(1))
-    say.believe(
-        "optimum#1744", "onnxslim gains 3%", over_all(data.times, "onnxslim").at_least(1.03)
-    )
-    for issue, part, text, expected in (
-        ("#10359", "BERT", "attention of BERT is not fused", False),
-        ("#21208", "ViT", "attention of ViT is not fused", False),
-        ("#23864", "eager", "without sdpa, attention is fused", True),
-    ):
-        found = find_fused(data)["transformers"].filter(like=part)
-        outcomes = tuple(bool(fused) == expected for fused in found)
-        say.believe(issue, text, Finding(outcomes, f"fused: {found.sum()} of {len(found)}"))
+    slower = Speedups(gain.reversed for gain in sim).at_least(1)
+    say.believe("onnxsim#268", "a simplified model runs slower", slower)
+    say.believe("optimum#1744", "onnxslim gains 3%", slim.at_least(1.03))
+    for issue, part in {"#10359": "BERT", "#21208": "ViT"}.items():
+        say.believe(issue, f"attention of {part} is not fused", count_fused(data, part, False))
+    say.believe("#23864", "without sdpa, attention is fused", count_fused(data, "eager", True))
 
 
 # %%

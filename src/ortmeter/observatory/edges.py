@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -172,7 +173,7 @@ class _Edge:
         if isinstance(got, _Reason):
             shapes = [f"{one.dtype.name}{list(one.shape)}" for one in self.answers[0].values()]
             what = "dies" if isinstance(got, _Death) else "fails"
-            yield self._told(what, self.label, ", ".join(shapes), got)
+            yield self._told(what, self.label, ", ".join(shapes), str(got))
             return
         for name, array in got.items():
             answers = [one[name] for one in (*self.answers, self.exact) if name in one]
@@ -358,7 +359,7 @@ def _answered(label: str, case: Case, feeds: _Arrays | None = None) -> _Edge | N
     """Ask the references; None unless both answer."""
     answers = []
     # Each one refuses in its own ways.
-    with suppress(Exception), np.errstate(all="ignore"):
+    with suppress(Exception), np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         model, given = case.model(), feeds or case.feeds()
         for source in _SOURCES:
             evaluator = Evaluator(model, sources=(source,))
