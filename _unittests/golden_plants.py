@@ -437,6 +437,7 @@ def fused(data):
     return data | {"kinds": kinds, "errors": errors}
 
 
+SIMPLIFIERS = ("onnxsim", "onnxslim", "onnxscript", "onnx_ir")
 OWN = {
     "plot_broken": {"no way round": no_way_round},
     "plot_custom_backend_llama_102": {
@@ -469,6 +470,11 @@ OWN = {
     "plot_memory": {"costly patterns": costly_patterns, "given back": given_back},
     "plot_op_gemm2_cuda": {"slower last": slower_last},
     "plot_operators_torch": {"slower": beside_torch(3.0), "faster": beside_torch(1 / 3)},
+    "plot_optimizers": {
+        "fast loads": lambda data: (
+            data | {"starts": slow(data["starts"], **dict.fromkeys(SIMPLIFIERS, 0.1))}
+        ),
+    },
     "plot_parallelized_reduction": {"usual": usual_spreads, "unusual": unusual_spreads},
     "plot_profiling": {
         "fused": lambda data: data | {"measured": slow(data["measured"], fused=0.5)},

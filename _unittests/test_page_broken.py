@@ -34,9 +34,9 @@ def plant(times, far=None, edges=(), noise=0.01):
         {"case": case, "candidate": one, "largest": (far or {}).get((case, one), LARGEST)}
         for case, one in itertools.product(times, ORDER)
     ]
-    columns = ["case", "candidates", "got", "expected", "verdict", "what"]
+    columns = ["case", "candidates", "got", "expected", "verdict", "what", "inputs"]
     what = {"wrong": "sign of zero", "open": "not judged"}
-    rows = [[case, ", ".join(where), "0", "-0", v, what[v]] for case, where, v in edges]
+    rows = [[case, ", ".join(where), "0", "-0", v, what[v], "-0"] for case, where, v in edges]
     return {
         "times": pd.DataFrame(drawn, index=index, columns=[*ORDER, CONTROL]),
         "errors": pd.DataFrame(errors),
@@ -99,7 +99,7 @@ def test_a_wrong_result_has_a_release_where_it_begins():
     begun = table.iloc[:, :4].fillna("-").to_numpy().tolist()
     assert begun == [
         ["0.6% off, or more", "1.0", "1.1", "accuracy level 1"],
-        ["0, not -0", "-", "1.0 or before", "-"],
+        ["0, not -0, on -0", "-", "1.0 or before", "-"],
     ]
     assert table["times slower"].iloc[0].startswith("3")
     mended = plant({MATMUL: (10,) * 3}, {(MATMUL, "1.1"): 1e5}, [(WHERE, ORDER[:2], "wrong")])
@@ -151,7 +151,7 @@ def test_a_mended_loss_is_not_shown():
     data = plant({PRELU: (10, 80, 10), NONZERO: (10, 10, 10)})
     rows = view("not_shown", data)
     assert rows.loc["PRelu, per channel, float32", "here"] == "not shown on this machine"
-    assert rows.loc["LRN, size 5, float32", "here"] == "not measured"
+    assert rows.loc["MatMul, square, int64", "here"] == "not measured"
     found = conclude(data)
     assert found.answer.label == "undecided"
     assert str(found.answer).startswith("Nothing is shown here: ")

@@ -72,7 +72,7 @@ def verdicts(found):
         (
             {},
             10,
-            "Keep your graph: no tool is shown to be 5% faster. To load it sooner, ",
+            "Keep your graph: no tool is shown to be 5% faster. To load sooner, ",
             "no tool",
         ),
         ({SKIP: 1.2}, 1, "Keep your graph: no tool is shown to be 5% faster. Of 3", "no tool"),

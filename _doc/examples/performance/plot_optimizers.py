@@ -326,7 +326,7 @@ def advise(data, say):
     if not {gain.subject for gain in won} - {KEPT}:
         say.add("Keep your graph: no tool is shown to be 5% faster.")
     if loads and not won:
-        say.add(f"To load it sooner, rewrite with {loads[0].subject}: up to {loads[0].effect}.")
+        say.add(f"To load sooner, rewrite with {loads[0].subject}: up to {loads[0].effect}.")
         say.setting(CODE.replace("TOOL", loads[0].subject))
     told = ", ".join(f"{tool} {n}" for tool, n in find_fused(data).sum().items())
     say.add(f"Of {len(data.paths)} attentions, fused: {told}.")
