@@ -20,7 +20,6 @@ from ortmeter.sweep.comparison import (
     Cell,
     RunComparison,
     conclude,
-    gather_claims,
     group_by,
     make_cells,
 )
@@ -96,9 +95,14 @@ class SweepReport:
         return _readable(rows, [*runs, *_SPREAD])
 
     @property
-    def claims(self) -> pd.DataFrame:
-        """What the pages claim, numbers apart, how often and where."""
-        return gather_claims(self.outcomes)
+    def answers(self) -> pd.DataFrame:
+        """What the page answered, one row per task that has an answer."""
+        rows = [
+            (str(o.task), o.machine, str(o.record.answer))
+            for o in self.outcomes
+            if o.record and o.record.answer
+        ]
+        return pd.DataFrame(rows, columns=["task", "machine", "answer"]).set_index("task")
 
     @property
     def conclusion(self) -> Conclusion:
@@ -128,7 +132,7 @@ class SweepReport:
         parts: list[tuple[str, list[Any]]] = [
             ("Over the grid", [self.table, *map(freeze, self.plots())]),
             ("From run to run", [self.spread]),
-            ("What the pages concluded", [self.claims]),
+            ("What the pages answered", [self.answers]),
             ("Tasks without a result", [reasons.set_index("task"), *outputs]),
         ]
         return [
