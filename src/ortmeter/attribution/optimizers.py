@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from ortmeter.attribution.reduction import minimal
 from ortmeter.attribution.result import differing
-from ortmeter.attribution.search import minimal
 from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
 from ortmeter.discrepancy.models import ModelDiff, compare_outputs
 from ortmeter.errors import InvalidArgumentError
