@@ -11,7 +11,7 @@ from ortmeter.evaluator.kernels import KernelKey, Swap, Swaps
 from ortmeter.evaluator.node import Scope, initializers, opset_versions
 from ortmeter.evaluator.plan import Plan
 from ortmeter.evaluator.sources import SOURCES, SchemaSource, make_source
-from ortmeter.evaluator.values import Memory, addresses, copy_shared, fed_library
+from ortmeter.evaluator.values import Memory, addresses, fed_library, owned
 from ortmeter.operators.descriptions import describe, describe_type, element_type
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
@@ -163,7 +163,7 @@ class Evaluator:
         del given  # only the slots keep the inputs, until their last use
         with self._memory.policy(tf32=self._tf32):
             results = self._plan.compute(names, values, self._context.watcher)
-            results = copy_shared(results, self._weights, fed)
+            results = [owned(result, self._weights, fed) for result in results]
         return [self._context.show(result) for result in results]
 
     @property
