@@ -1,4 +1,4 @@
-"""Find which of many move a result: steps within a budget of time, or a minimal list of names."""
+"""Find which of many steps move a result, within a budget of time."""
 
 import heapq
 import math
