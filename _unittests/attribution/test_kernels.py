@@ -11,6 +11,7 @@ import pytest
 from ortmeter import make_session, max_diff
 from ortmeter.attribution import kernels as attribution
 from ortmeter.attribution.kernels import attribute
+from ortmeter.attribution.result import differing
 from ortmeter.errors import (
     FeedError,
     InvalidArgumentError,
@@ -140,12 +141,8 @@ def test_controls():
     (got,) = session.run(None, feeds)
     assert found.errors["session, all"].worst[1] in got
     assert found.missing == {}
-    assert set(found.runs().index) == {
-        "baseline against float64",
-        "candidate against float64",
-        "session, all against float64",
-        "session, none against float64",
-        "candidate against baseline",
+    assert set(found.errors) == {"baseline", "candidate", "session, all", "session, none"}
+    assert set(found.controls) == {
         "baseline, run twice",
         "candidate, run twice",
         "ort kernels against session, all",
@@ -167,9 +164,9 @@ def test_in_float16_the_session_is_not_the_sum_of_its_kernels():
     model = layer_norm_matmul(256, dtype="float16")
     x = ((np.random.default_rng(0).random((1, 64, 256)) - 0.5) * 120).astype(np.float16)
     found = attribute(model, {"X": x}, provider="cpu")
-    runs = found.runs()
-    assert runs.loc["ort kernels against session, all", "differ"] > 10 * found.change.histogram[0]
-    assert runs["mean"]["session, all against float64"] < runs["mean"]["candidate against float64"]
+    against = found.controls["ort kernels against session, all"]
+    assert differing(against) > 10 * found.change.histogram[0]
+    assert found.errors["session, all"].mean_abs < found.errors["candidate"].mean_abs
     assert found.controls["candidate, run twice"].abs == 0
 
 

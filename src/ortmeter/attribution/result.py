@@ -245,22 +245,6 @@ class Attribution(_Ranked[NodeAttribution]):
         *("only_error_ulp", "all_but_error_ulp"),
     )
 
-    def runs(self) -> "pd.DataFrame":
-        """Return one row per whole run and per control.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Index: the compared runs. Columns: *ulp*, *abs*, *mean* as in
-            :meth:`NodeAttribution.to_row`, and *differ*, the number of different elements.
-        """
-        import pandas as pd
-
-        rows = {f"{name} against float64": diff for name, diff in self.errors.items()}
-        rows |= {"candidate against baseline": self.change, **self.controls}
-        cells = {name: _figures(diff) | {"differ": differing(diff)} for name, diff in rows.items()}
-        return pd.DataFrame.from_dict(cells, orient="index")
-
     def __str__(self) -> str:
         if differing(self.change) == 0:
             return f"{len(self.nodes)} nodes on {self.provider}: candidate and baseline are equal"
