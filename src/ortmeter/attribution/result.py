@@ -271,8 +271,8 @@ class SessionExplanation(_Ranked[SessionNode]):
     exposed : Discrepancy
         The same for the session whose intermediate results are outputs, which `nodes` explains.
     same_outputs : bool
-        Whether both sessions give the same outputs, bit for bit. Reading an intermediate result may
-        disable an optimization of ONNX Runtime.
+        Whether both sessions give equal outputs. Reading an intermediate result may disable an
+        optimization of ONNX Runtime.
     expected : str
         ``float64``, ``torch`` or ``reference``.
     remaining : tuple of SessionGroup

@@ -120,7 +120,9 @@ def correct_model(model: ir.Model, types: Sequence[torch.dtype]) -> None:
             if node.op_type in _LOSES_NAN and dtype is not None and dtype.is_floating_point():
                 _keep_nan(node, dtype)
     for rank, wanted in enumerate(types):
-        _copy_input(model.graph, rank)
+        value = model.graph.outputs[rank]
+        if value.is_graph_input():  # their memory would be the same
+            _output_of(ir.Node("", "Identity", [value]), model.graph, rank, value.dtype)
         _give_type(model.graph, rank, ir.tensor_adapters.from_torch_dtype(wanted))
 
 
@@ -198,13 +200,6 @@ def _keep_nan(node: ir.Node, dtype: ir.DataType) -> None:
     ir.convenience.replace_nodes_and_values(
         node.graph, node, [node], written, node.outputs, results
     )
-
-
-def _copy_input(graph: ir.Graph, rank: int) -> None:
-    """Copy an output that is an input: their memory would be the same."""
-    value = graph.outputs[rank]
-    if value.is_graph_input():
-        _output_of(ir.Node("", "Identity", [value]), graph, rank, value.dtype)
 
 
 def _output_of(node: ir.Node, graph: ir.Graph, rank: int, dtype: ir.DataType | None) -> None:

@@ -118,8 +118,15 @@ class SweepReport:
         The size is the axis of the measurements when it is a number, else the numeric option that
         has the most values; without any, there is one row per place of the grid.
         """
-        groups = group_by(self.comparisons, lambda c: c.pair[:3])
-        return [_draw(own) for own in groups.values()]
+        return [
+            sweep_plot(
+                [c.overall for c in own],
+                runs=[c.ratios if len(c.runs) > 1 else () for c in own],
+                title="Does the speedup hold over the grid?",
+                caption=_legend([_place(c) for c in own]),
+            )
+            for own in group_by(self.comparisons, lambda c: c.pair[:3]).values()
+        ]
 
     def parts(self) -> list[tuple[str, list[Any]]]:
         """Return titles, each with its tables and plots, as a report takes them."""
@@ -191,15 +198,6 @@ class SweepResult:
 
     def _repr_html_(self) -> str:
         return str(self.report()._repr_html_())
-
-
-def _draw(own: Sequence[RunComparison]) -> "Axes":
-    return sweep_plot(
-        [c.overall for c in own],
-        runs=[c.ratios if len(c.runs) > 1 else () for c in own],
-        title="Does the speedup hold over the grid?",
-        caption=_legend([_place(c) for c in own]),
-    )
 
 
 def _place(place: Cell | RunComparison, candidate: str = "") -> dict[str, Any]:
