@@ -112,11 +112,6 @@ class Evaluator:
         self._feeds = FeedChecker(proto.graph, self._memory)
 
     @property
-    def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs, those with a default included."""
-        return self._plan.inputs
-
-    @property
     def output_names(self) -> tuple[str, ...]:
         """Names of the outputs."""
         return self._plan.outputs
