@@ -330,17 +330,7 @@ def _count_verdicts(own: Sequence[RunComparison]) -> Note:
 
 
 def _judge_runs(several: Sequence[RunComparison]) -> Iterator[Claim]:
-    """Say which verdicts change from run to run, reversals first, and how far ratios move."""
-    placed = zip(several, _places(several, several), strict=True)
-    changed = [(c, place) for c, place in placed if c.is_decided and not c.holds]
-    changed.sort(key=lambda change: not {"faster", "slower"} <= set(change[0].verdicts))
-    for c, place in changed[:_MANY]:
-        counts = dict(Counter(c.verdicts))
-        text = ", ".join(f"{verdict} in {{{verdict}}}" for verdict in counts)
-        where = {"candidate": c.overall.subject, **place}
-        yield fact(f"verdict changes from run to run: {text}", where, **counts).about("change")
-    if len(changed) > _MANY:
-        yield fact("{more} other verdicts change", more=len(changed) - _MANY).about("change")
+    """Say how far ratios move from run to run."""
     if not several:
         return
     between = [float(np.expm1(c.between or 0.0)) for c in several]
