@@ -108,8 +108,9 @@ def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> E
                     "Give it a copy of this input",
                 )
             model, kept, _ = _convert(module, computed, updated, arguments, opset)
-    for graph in (model.graph, *model.functions.values()):
-        for node in graph.all_nodes():
+    owners: list[onnx_ir.Graph | onnx_ir.Function] = [model.graph, *model.functions.values()]
+    for owner in owners:
+        for node in owner.all_nodes():
             _refuse_random(node)
             node.metadata_props.pop(_STACK_TRACE, None)  # paths of this machine
     return ExportedGraph(
