@@ -15,7 +15,6 @@ from ortmeter.backend.errors import KernelError, KernelWarning
 from ortmeter.backend.kernels.choice import known_shapes, sizes_by_name, why_not
 from ortmeter.backend.kernels.expression import (
     NUMBERS,
-    REALS,
     Expression,
     Literal,
     Step,
@@ -24,7 +23,7 @@ from ortmeter.backend.kernels.expression import (
 from ortmeter.backend.kernels.library import build_library
 from ortmeter.backend.kernels.sources import DOMAIN
 from ortmeter.backend.rules.graph_values import constant, dimensions
-from ortmeter.backend.rules.rule import Refusal, Rule
+from ortmeter.backend.rules.rule import REALS, Refusal, Rule
 from ortmeter.runtime.providers import Provider
 
 _MAX_INPUTS, _MAX_OUTPUTS, _MAX_NODES = 16, 4, 64
