@@ -113,9 +113,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def cluster(folder, *workers, options=(), retries=3):
+def cluster(folder, *workers, options=(), **variables):
     """Start a scheduler and workers that believe to be on machines of their own."""
-    servers = [Server("scheduler", "--port", 0, "--retries", retries, *options)]
+    servers = [Server("scheduler", "--port", 0, *options, **variables)]
     address = servers[0].address
     try:
         for name in workers:

@@ -29,7 +29,7 @@ def group(seed=0, noise=0.002, shape=(1, 100), **medians):
     )
 
 
-def outcome(data, options=None, *, run=1, cpu="A CPU", page=PAGE, claims=(), answer=None):
+def outcome(data, options=None, *, run=1, cpu="A CPU", page=PAGE, answer=None):
     """Outcome of a task that measured these data."""
     options = options or {}
     record = Record(
@@ -39,7 +39,6 @@ def outcome(data, options=None, *, run=1, cpu="A CPU", page=PAGE, claims=(), ans
         date=dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
         data=data,
         answer=answer,
-        claims=tuple(claims),
     )
     machine = cpu.lower().replace(" ", "-")
     return Outcome(Task(page, options, run), machine, 1.0, record, Path("x.json"))

@@ -11,6 +11,7 @@ import pytest
 from ortmeter import make_session, max_diff
 from ortmeter.attribution import kernels as attribution
 from ortmeter.attribution.kernels import attribute
+from ortmeter.attribution.result import differing
 from ortmeter.errors import (
     FeedError,
     InvalidArgumentError,
@@ -140,12 +141,8 @@ def test_controls():
     (got,) = session.run(None, feeds)
     assert found.errors["session, all"].worst[1] in got
     assert found.missing == {}
-    assert set(found.runs().index) == {
-        "baseline against float64",
-        "candidate against float64",
-        "session, all against float64",
-        "session, none against float64",
-        "candidate against baseline",
+    assert set(found.errors) == {"baseline", "candidate", "session, all", "session, none"}
+    assert set(found.controls) == {
         "baseline, run twice",
         "candidate, run twice",
         "ort kernels against session, all",
@@ -167,9 +164,9 @@ def test_in_float16_the_session_is_not_the_sum_of_its_kernels():
     model = layer_norm_matmul(256, dtype="float16")
     x = ((np.random.default_rng(0).random((1, 64, 256)) - 0.5) * 120).astype(np.float16)
     found = attribute(model, {"X": x}, provider="cpu")
-    runs = found.runs()
-    assert runs.loc["ort kernels against session, all", "differ"] > 10 * found.change.histogram[0]
-    assert runs["mean"]["session, all against float64"] < runs["mean"]["candidate against float64"]
+    against = found.controls["ort kernels against session, all"]
+    assert differing(against) > 10 * found.change.histogram[0]
+    assert found.errors["session, all"].mean_abs < found.errors["candidate"].mean_abs
     assert found.controls["candidate, run twice"].abs == 0
 
 
@@ -352,15 +349,8 @@ def test_tensors_of_torch_give_what_arrays_give():
     assert attribute(model, tensors, provider="cpu").to_frame().equals(from_arrays)
 
 
-@pytest.mark.parametrize(
-    ("tf32", "expected"),
-    [
-        (False, {"torch": False, "ort": False}),
-        (True, {"torch": True, "ort": True}),
-        ({"ort": True}, {"torch": False, "ort": True}),
-    ],
-)
-def test_tf32_is_asked_of_each_library(tf32, expected, monkeypatch):
+@pytest.mark.parametrize("tf32", [False, True])
+def test_tf32_is_asked_of_each_library(tf32, monkeypatch):
     asked = []
     monkeypatch.setattr(
         Memory,
@@ -375,7 +365,7 @@ def test_tf32_is_asked_of_each_library(tf32, expected, monkeypatch):
     evaluator = attribution.Evaluator
     monkeypatch.setattr(attribution, "Evaluator", recorded)
     attribute(*chain(), provider="cpu", tf32=tf32)
-    assert asked == [expected["ort"], expected["ort"], None, expected["torch"]]
+    assert asked == [tf32, tf32, None, tf32]
 
 
 def test_the_frame_and_the_texts():
@@ -403,7 +393,6 @@ def test_the_frame_and_the_texts():
         ({"baseline": "numpy"}, InvalidArgumentError, "numpy"),
         ({"candidate": {"Gemm": "ort"}}, InvalidArgumentError, "'Gemm' match no node"),
         ({"candidate": {"Tanh": "cuda"}}, InvalidArgumentError, "'cuda' is not a kernel"),
-        ({"tf32": {"numpy": True}}, InvalidArgumentError, r"unknown \['numpy'\]. Accepted"),
         ({"feeds": {}}, FeedError, "X"),
         ({"provider": "tpu"}, InvalidArgumentError, "provider='tpu'"),
     ],
@@ -466,16 +455,15 @@ def test_a_provider_that_does_not_work_is_refused():
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("tf32", [False, True, {"ort": True}])
+@pytest.mark.parametrize("tf32", [False, True])
 def test_tf32_is_the_choice_of_each_library(tf32):
     model = layer_norm_matmul(512)
     x = ((np.random.default_rng(0).random((1, 256, 512)) - 0.5) * 120).astype(np.float32)
     found = attribute(model, {"X": x}, provider="cuda", tf32=tf32)
-    rounded = {"torch": tf32 is True, "ort": bool(tf32)}
     product = found.nodes[1]
-    assert (product.local_error_baseline.ulp_at_max > 50) == rounded["torch"]
-    assert (product.local_error_candidate.ulp_at_max > 50) == rounded["ort"]
-    assert (found.errors["session, all"].ulp_at_max > 50) == rounded["ort"]
+    assert (product.local_error_baseline.ulp_at_max > 50) == tf32
+    assert (product.local_error_candidate.ulp_at_max > 50) == tf32
+    assert (found.errors["session, all"].ulp_at_max > 50) == tf32
     assert found.controls["baseline, run twice"].abs == 0
 
 

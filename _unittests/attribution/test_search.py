@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ortmeter.attribution.result import compare, severity
-from ortmeter.attribution.search import find_effects, minimal
+from ortmeter.attribution.search import find_effects
 
 SIZE = 64
 
@@ -127,27 +127,3 @@ def test_not_a_number_comes_before_any_error():
     steps.results[3:, 5] = np.nan
     spans = steps.search(budget_s=3)
     assert max(spans, key=lambda span: severity("mean")(span.effect)).start == 2
-
-
-@pytest.mark.parametrize("wanted", [*itertools.combinations("abcdefg", 1), "ag", "bcf", "abcdefg"])
-def test_a_minimal_list_keeps_what_is_needed(wanted):
-    calls = []
-
-    def holds(names):
-        calls.append(names)
-        return set(wanted) <= set(names)
-
-    assert set(minimal("abcdefg", holds)) == set(wanted)
-    assert all(set(call) <= set("abcdefg") for call in calls)
-    assert len(calls) < 60
-
-
-def test_one_name_among_many_is_found_by_halves():
-    calls = []
-
-    def holds(names):
-        calls.append(names)
-        return 37 in names
-
-    assert minimal(range(64), holds) == [37]
-    assert len(calls) <= 12

@@ -40,7 +40,7 @@ def test_a_wrong_value_is_seen(tmp_path, monkeypatch):
     broken.write_text(
         "from ortmeter.backend import corrections\n"
         "corrections.TRANSLATIONS.clear()\n"
-        "corrections._give_type = lambda *_: None\n",
+        "corrections._give_type = corrections.refuse_operators = lambda *_: None\n",
         encoding="utf-8",
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

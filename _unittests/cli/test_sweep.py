@@ -88,7 +88,6 @@ def test_what_is_not_accepted_is_one_line_and_code_2(tmp_path, capsys, arguments
     [
         ["sweep", "plot_x.py", "--grid", "a=1", "--timeout", "nan"],
         ["scheduler", "--port", "99999"],
-        ["scheduler", "--retries", "-1"],
     ],
 )
 def test_numbers_out_of_range_are_refused(capsys, arguments):

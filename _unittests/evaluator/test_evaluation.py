@@ -29,7 +29,7 @@ def test_a_model_gives_what_numpy_gives(sources):
     (got,) = evaluator.run(None, FEEDS)
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, -np.sqrt(2 * (X + Y)), rtol=1e-6)
-    assert (evaluator.input_names, evaluator.output_names) == (("X", "Y"), ("Z",))
+    assert evaluator.output_names == ("Z",)
 
 
 @pytest.mark.parametrize("sources", SOURCES, ids=" ".join)

@@ -26,7 +26,8 @@ from ortmeter.sweep import load_sweep, read_tls, run_sweep
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory):
     """Address of a scheduler with two workers."""
-    with cluster(tmp_path_factory.mktemp("locks"), "one", "two", retries=1) as (address, servers):
+    once = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
+    with cluster(tmp_path_factory.mktemp("locks"), "one", "two", **once) as (address, servers):
         yield address, servers
 
 

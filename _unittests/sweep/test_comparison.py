@@ -2,15 +2,11 @@
 
 import math
 
-import msgspec
 import numpy as np
 import pytest
-from claim_samples import compare_ratio
 from scipy import stats
 from sweep_samples import failure, group, outcome, report_of, samples
 
-from ortmeter.evidence import Estimate, Prediction, fact
-from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons, speedup
 
 
@@ -199,7 +195,6 @@ def test_a_run_with_too_few_samples_changes_no_verdict():
     assert str(found.answer) == (
         "1 of 1 verdicts hold in all runs, 0 of 1 over the whole grid; undecided: 1."
     )
-    assert not any(claim.topic == "change" for claim in found.claims)
 
 
 def test_the_answer_stands_on_the_claims_of_all_the_runs_together():
@@ -239,122 +234,10 @@ def test_groups_and_pages_are_named_where_there_are_several():
     ]
 
 
-def test_verdicts_that_change_are_named_reversals_first():
-    tasks = [*runs("8", 1.5, 1.0, 1.5), *runs("16", 1.5, 1.5, 0.5)]
-    changes = [c for c in conclusion(*tasks).claims if c.topic == "change"]
-    assert list(map(str, changes)) == [
-        "candidate new, size 16: verdict changes from run to run: faster in 2, slower in 1",
-        "candidate new, size 8: verdict changes from run to run: faster in 2, negligible in 1",
-    ]
-
-
-def test_many_changes_are_counted():
-    tasks = [task for n in range(6) for task in runs(str(n), 1.5, 1.0)]
-    assert "2 other verdicts change" in conclusion(*tasks).sentences
-
-
 def test_the_spread_is_said():
     (spread,) = [c for c in conclusion(*runs("8", 1.0, 1.2)).claims if c.topic == "spread"]
     assert spread.values["most"] == pytest.approx(0.2 / 2**0.5, rel=0.1)
     assert str(spread).endswith("in 1 of 1 cases, the intervals of two runs do not overlap")
-
-
-WON = compare_ratio("a", "b", 2.0, (1.9, 2.1))
-LOST = compare_ratio("a", "b", 0.5, (0.4, 0.6))
-
-
-def said(*claims, cpus=("A", "A", "B", "B"), types=("1", "10", "1", "10")):
-    return [
-        outcome({}, {"itype": itype}, cpu=cpu, claims=claim)
-        for claim, cpu, itype in zip(claims, cpus, types, strict=True)
-    ]
-
-
-def gathered(tasks):
-    table = report_of(*tasks).claims
-    rows = zip(table.index, table.to_numpy(), strict=True)
-    return {claim: tuple(values) for (_, claim), values in rows}
-
-
-def test_claims_are_gathered_by_their_fields_whatever_their_numbers():
-    always, again = (fact("always, {n:.1f} times", n=n) for n in (1, 1234.5))
-    most = fact("most")
-    found = gathered(
-        said(
-            [WON, always, most],
-            [
-                msgspec.structs.replace(WON, estimate=Estimate(3.0, 1.9, 4.0)),
-                again,
-                fact("half"),
-                most,
-            ],
-            [LOST, again, most, Prediction("p", "right")],
-            [LOST, always, fact("half"), fact("alone"), Prediction("p", "wrong")],
-        )
-    )
-    assert found == {
-        "a over b: faster": ("2 of 4", "a"),
-        "a over b: slower": ("2 of 4", "b"),
-        "half": ("2 of 4", "float16"),
-        "alone": ("1 of 4", "float16, b"),
-        "most": ("3 of 4", "all but float16, b"),
-        "Right: p": ("1 of 4", "float32, b"),
-        "Wrong: p": ("1 of 4", "float16, b"),
-        "always, … times": ("4 of 4", "everywhere"),
-    }
-    assert list(found)[-1] == "always, … times"
-
-
-def test_the_places_of_claims_are_those_of_the_question():
-    """A pair compared at two sizes in two tasks is asked about four times."""
-    tasks = [
-        outcome({}, {"mode": "x"}, claims=[WON.at(size=8), WON.at(size=16)]),
-        outcome({}, {"mode": "y"}, claims=[WON.at(size=8), LOST.at(size=16)]),
-    ]
-    assert gathered(tasks) == {
-        "a over b: faster": ("3 of 4", "all but y, size 16"),
-        "a over b: slower": ("1 of 4", "y, size 16"),
-    }
-
-
-def test_runs_are_counted():
-    claims = [WON, WON, LOST]
-    tasks = [outcome({}, {}, run=run, claims=[claim]) for run, claim in enumerate(claims, 1)]
-    assert gathered(tasks) == {
-        "a over b: faster": ("2 of 3", "2 of 3 runs"),
-        "a over b: slower": ("1 of 3", "1 of 3 runs"),
-    }
-
-
-def test_topics_and_answers_count():
-    tasks = [
-        outcome({}, {"mode": "x"}, answer=Answer("yes.", (WON,)), claims=[WON.about("t")]),
-        outcome({}, {"mode": "y"}, answer=Answer("no.", (LOST,)), claims=[WON.about("t")]),
-    ]
-    assert gathered(tasks) == {
-        "a over b: faster": ("1 of 2", "x"),
-        "a over b: slower": ("1 of 2", "y"),
-        "t: a over b: faster": ("2 of 2", "everywhere"),
-    }
-
-
-def test_pages_are_not_mixed():
-    tasks = [
-        outcome({}, claims=[WON], page="plot_a"),
-        outcome({}, claims=[LOST], page="plot_b"),
-    ]
-    table = report_of(*tasks).claims
-    assert table.loc["plot_a", "count"].tolist() == ["1 of 1"]
-    assert table["where"].tolist() == ["everywhere"] * 2
-
-
-def test_the_conclusion_counts_the_claims_of_the_pages():
-    a, b = fact("a"), fact("b")
-    found = conclusion(*said([a, b], [a], [a], [a]))
-    assert found.sentences[-1] == "the 4 tasks make 2 different claims, 1 common to all"
-    none = conclusion(*said([a], [b], [a], [b]))
-    assert none.sentences[-1] == "the 4 tasks make 2 different claims, none common to all"
-    assert len(conclusion(*said([a], [b], [a], [b])[:1]).claims) == 0
 
 
 def test_axes_are_places():

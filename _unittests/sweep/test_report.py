@@ -8,7 +8,7 @@ from matplotlib import pyplot as plt
 from sweep_samples import failure, group, outcome, report_of
 
 from ortmeter.cli.report import Report
-from ortmeter.evidence import fact
+from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 
@@ -28,13 +28,13 @@ def sizes(small, large):
 def report():
     """Two types, two machines; float16 is slower on one of them, and two tasks have no result."""
     return report_of(
-        outcome(sizes(0.5, 0.5), {"itype": "1"}, claims=[fact("new wins {n} times", n=2)]),
-        outcome(sizes(0.5, 2.0), {"itype": "10"}, claims=[fact("old wins")]),
+        outcome(sizes(0.5, 0.5), {"itype": "1"}, answer=Answer("New wins.")),
+        outcome(sizes(0.5, 2.0), {"itype": "10"}, answer=Answer("Old wins.")),
         outcome(
             sizes(0.25, 0.25),
             {"itype": "1"},
             cpu="Another CPU",
-            claims=[fact("new wins {n} times", n=4)],
+            answer=Answer("New wins."),
         ),
         failure({"itype": "10"}, machine="another-cpu"),
         failure({"itype": "16"}, error=""),
@@ -176,11 +176,20 @@ def test_what_cannot_be_compared_has_no_verdict(seconds):
     assert found.table.loc["apart"].isna().tolist() == [False] * 3 + [True] * 4
 
 
-def test_a_page_without_measurements_has_its_claims():
-    found = report_of(outcome({"errors": 3}, claims=[fact("all are close")]))
+def test_a_page_without_measurements_has_its_answer():
+    found = report_of(outcome({"errors": 3}, answer=Answer("All are close.")))
     assert found.table.empty
-    assert [title for title, _ in found.parts()] == ["What the pages concluded"]
-    assert "all are close" in str(found)
+    assert [title for title, _ in found.parts()] == ["What the pages answered"]
+    assert "All are close." in str(found)
+
+
+def test_the_answers_are_those_of_the_tasks_that_have_one(report):
+    assert report.answers.to_numpy().tolist() == [
+        ["a-cpu", "New wins."],
+        ["a-cpu", "Old wins."],
+        ["another-cpu", "New wins."],
+    ]
+    assert report_of(outcome({}), failure()).answers.empty
 
 
 def test_nothing_at_all_is_reported():
@@ -191,7 +200,7 @@ def test_nothing_at_all_is_reported():
 
 def test_the_text_and_the_page_hold_every_part(report):
     text, page = str(report), report._repr_html_()
-    for title in ("Over the grid", "What the pages concluded", "Tasks without a result"):
+    for title in ("Over the grid", "What the pages answered", "Tasks without a result"):
         assert f"{title}\n---" in text
         assert f"<h4>{title}</h4>" in page
     assert "From run to run" not in text

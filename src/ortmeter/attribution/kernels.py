@@ -36,7 +36,7 @@ def attribute(
     candidate: Side = "ort",
     *,
     provider: str | Provider = "auto",
-    tf32: bool | Mapping[str, bool] = False,
+    tf32: bool = False,
     sources: Sequence[str] = ("torch", "ort", "reference"),
     exact_kernels: Mapping[KernelKey, Swap] | None = None,
 ) -> Attribution:
@@ -56,9 +56,8 @@ def attribute(
         the baseline.
     provider : str or Provider
         ``auto``, ``cpu``, ``cuda`` or ``cuda:1``: where every kernel runs.
-    tf32 : bool or mapping of str to bool
-        Whether float32 products may round their operands to TF32 on CUDA, for all the sources or
-        by source: ``{"ort": True}``.
+    tf32 : bool
+        Whether float32 products may round their operands to TF32 on CUDA.
     sources : sequence of str
         Fallback sources, in order, for nodes without a kernel in the chosen source. Such a node may
         have the same kernel on both sides.
@@ -106,27 +105,26 @@ def attribute(
     if not proto.graph.node:
         raise ModelError("This model has no node to compare. Accepted: a model with nodes")
     device = resolve_provider(provider)
-    allowed = _tf32_by_library(tf32)
     order = list(
         dict.fromkeys(
             [*sources, *(side for side in (baseline, candidate) if isinstance(side, str))]
         )
     )
     sides = [
-        Evaluator(proto, kernels, names, device, tf32=allowed["ort"])
+        Evaluator(proto, kernels, names, device, tf32=tf32)
         for kernels, names in _settings(baseline, candidate, order)
     ]
     double = to_float64(proto)
     exact = Evaluator(double, exact_kernels, order, device)
     hybrid = _Hybrid(sides, exact, feeds, exact_feeds(proto, double, feeds))
-    with hybrid.memory.policy(tf32=allowed["torch"]):
+    with hybrid.memory.policy(tf32=tf32):
         study = _Study(hybrid)
         study.run_twice()
     if "ort" in (baseline, candidate):
         side = study.candidate if candidate == "ort" else study.baseline
         for level in _SESSIONS:
             make = functools.partial(
-                make_session, model, provider=device, optimization=level, tf32=allowed["ort"]
+                make_session, model, provider=device, optimization=level, tf32=tf32
             )
             study.add_session(level, make, feeds, side)
     return study.attribution(str(device))
@@ -332,19 +330,6 @@ class _Study:
 
     def _compare_run(self, outputs: list[Any]) -> tuple[Discrepancy, Discrepancy]:
         return compare(self.baseline, outputs), compare(self._exact, outputs)
-
-
-def _tf32_by_library(tf32: bool | Mapping[str, bool]) -> dict[str, bool]:
-    """Read by library whether products may use TF32."""
-    accepted = ("torch", "ort")
-    if not isinstance(tf32, Mapping):
-        return dict.fromkeys(accepted, bool(tf32))
-    if unknown := set(tf32) - set(accepted):
-        raise InvalidArgumentError(
-            f"tf32={dict(tf32)!r}: unknown {sorted(unknown)}. Accepted: True, False, or a mapping "
-            "with the keys 'torch' and 'ort'"
-        )
-    return {name: bool(tf32.get(name, False)) for name in accepted}
 
 
 def _settings(

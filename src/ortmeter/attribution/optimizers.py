@@ -7,20 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import onnx
-
+from ortmeter.attribution.reduction import minimal
 from ortmeter.attribution.result import differing
-from ortmeter.attribution.search import minimal
 from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
 from ortmeter.discrepancy.models import ModelDiff, compare_outputs
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.profiling.graph import find_origins, name_nodes
 from ortmeter.progress import progress_bar
-from ortmeter.runtime.graphs import walk_nodes
 from ortmeter.runtime.iobinding import run_session
-from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.loading import ModelLike
 from ortmeter.runtime.optimizers import Optimizer, optimizers_of, rewriting_rules, without
-from ortmeter.runtime.sessions import make_session, optimized_model
+from ortmeter.runtime.sessions import make_session
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,16 +40,12 @@ class OptimizerEffect:
         unoptimized ones.
     without : Discrepancy
         Outputs when it is the only one that does not run, compared with the unoptimized ones.
-    nodes : tuple of str
-        Nodes of the optimized graph that are there only when it runs, as ``op (original nodes)``;
-        if none, those that are there only without it, as ``no op (node)``.
     """
 
     name: str
     level: str
     alone: Discrepancy
     without: Discrepancy
-    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -99,17 +91,12 @@ class OptimizerExplanation:
         Returns
         -------
         pandas.DataFrame
-            Columns: *optimizer*, *level*, *alone* and *without* (largest absolute error), *nodes*
-            (how many depend on it), *example* (the first).
+            Columns: *optimizer*, *level*, *alone* and *without* (largest absolute error).
         """
         import pandas as pd
 
-        rows = [
-            (o.name, o.level, o.alone.abs, o.without.abs, len(o.nodes), "".join(o.nodes[:1]))
-            for o in self.optimizers
-        ]
-        columns = ["optimizer", "level", "alone", "without", "nodes", "example"]
-        return pd.DataFrame(rows, columns=columns)
+        rows = [(o.name, o.level, o.alone.abs, o.without.abs) for o in self.optimizers]
+        return pd.DataFrame(rows, columns=["optimizer", "level", "alone", "without"])
 
     def __str__(self) -> str:
         if differing(self.repeated):
@@ -171,7 +158,7 @@ def explain_optimization(
     Returns
     -------
     OptimizerExplanation
-        Each level compared with none, the optimizers responsible, the nodes that they change.
+        Each level compared with none, and the optimizers responsible.
 
     Raises
     ------
@@ -220,21 +207,18 @@ def explain_optimization(
     remaining = search.discrepancy(outputs[optimization])
     candidates: Sequence[Optimizer] = ()
     if not search.same(outputs[optimization]) and not differing(repeated) and budget_s > 0:
-        asked = {**session, "optimization": optimization}
-        candidates = optimizers_of(model, **asked)
+        candidates = optimizers_of(model, optimization=optimization, **session)
         responsible = search.responsible(candidates, optimization, budget_s)
         names = list(responsible)
         remaining = search.disabled(names, optimization)
         if search.is_late:
             undecided, responsible = tuple(names), {}
-        changed = _changed_nodes(model, asked, list(responsible)) if responsible else {}
         effects = [
             OptimizerEffect(
                 name,
                 level,
                 search.disabled([n for n in names if n != name], optimization),
                 search.disabled([name], optimization),
-                changed[name],
             )
             for name, level in responsible.items()
         ]
@@ -308,31 +292,3 @@ class _Search:
                     levels |= dict.fromkeys(rules, levels[group])
                     needed = [*others, *rules]
         return {name: levels[name] for name in needed}
-
-
-def _changed_nodes(
-    model: ModelLike, session: Mapping[str, Any], names: Sequence[str]
-) -> dict[str, tuple[str, ...]]:
-    """Describe the nodes of the optimized graph that are not there without each optimizer."""
-    original, full = name_nodes(load_model(model)), optimized_model(model, **session)
-    constants = {node.name for node in original.graph.node if node.op_type == "Constant"}
-    origins = find_origins(full, original)
-    done = {}
-    for node in walk_nodes(full.graph.node):
-        own = ", ".join(name for name in origins.get(node.name, ()) if name not in constants)
-        done[_key(node)] = f"{node.op_type} ({own or node.name})"
-    changed = {}
-    for name in names:
-        reduced = optimized_model(model, **without(session, (name,)))
-        left = {
-            _key(node): f"no {node.op_type} ({node.name or node.output[0]})"
-            for node in walk_nodes(reduced.graph.node)
-        }
-        added = [told for key, told in done.items() if key not in left]
-        removed = [told for key, told in left.items() if key not in done]
-        changed[name] = tuple(added or removed)
-    return changed
-
-
-def _key(node: onnx.NodeProto) -> tuple[Any, ...]:
-    return node.domain, node.op_type, tuple(node.input), tuple(node.output)

@@ -10,9 +10,9 @@ import onnx
 
 from ortmeter.dtypes import DTypeLike, float_info
 from ortmeter.evaluator.evaluation import Evaluator
-from ortmeter.evaluator.float64 import to_float64
+from ortmeter.evaluator.float64 import exact_feeds, to_float64
 from ortmeter.operators.costs import node_cost
-from ortmeter.runtime.loading import ModelLike
+from ortmeter.runtime.loading import ModelLike, load_model
 
 __all__ = ["Overflow", "Reference", "find_overflow", "run_float64"]
 
@@ -90,8 +90,9 @@ def run_float64(model: ModelLike, feeds: Mapping[str, Any]) -> Reference:
 
     for name, value in feeds.items():
         _note(ranges, name, "input", np.asarray(value))
-    wide = {name: _widened(value) for name, value in feeds.items()}
-    outputs = Evaluator(to_float64(model), callback=watch).run(None, wide)
+    proto = load_model(model)
+    double = to_float64(proto)
+    outputs = Evaluator(double, callback=watch).run(None, exact_feeds(proto, double, feeds))
     return Reference([np.asarray(output) for output in outputs], flop, ranges)
 
 
@@ -104,11 +105,6 @@ def _note(
 ) -> None:
     if value is not None and value.dtype.kind == "f" and value.size:
         ranges[name] = (operator, float(np.abs(value).max()))
-
-
-def _widened(value: Any) -> np.ndarray:
-    array = np.asarray(value)
-    return array.astype(np.float64) if array.dtype.kind in "fV" else array
 
 
 @dataclass(frozen=True)
@@ -157,11 +153,12 @@ def find_overflow(
     info = float_info(dtype)
     limit = float(info.max) * (1 + float(info.eps) / 4)  # halfway to the next: rounded to infinity
 
-    double = to_float64(model)
-    wide = {name: _widened(value) for name, value in feeds.items()}
+    proto = load_model(model)
+    double = to_float64(proto)
+    wide = exact_feeds(proto, double, feeds)
 
     def scaled(factor: float) -> Reference:
-        grown = {n: factor * v if v.dtype.kind == "f" else v for n, v in wide.items()}
+        grown = {n: factor * v if np.asarray(v).dtype.kind == "f" else v for n, v in wide.items()}
         return run_float64(double, grown)
 
     power = bisect_left(_POWERS, True, key=lambda n: scaled(2.0**n).largest >= limit)

@@ -245,22 +245,6 @@ class Attribution(_Ranked[NodeAttribution]):
         *("only_error_ulp", "all_but_error_ulp"),
     )
 
-    def runs(self) -> "pd.DataFrame":
-        """Return one row per whole run and per control.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Index: the compared runs. Columns: *ulp*, *abs*, *mean* as in
-            :meth:`NodeAttribution.to_row`, and *differ*, the number of different elements.
-        """
-        import pandas as pd
-
-        rows = {f"{name} against float64": diff for name, diff in self.errors.items()}
-        rows |= {"candidate against baseline": self.change, **self.controls}
-        cells = {name: _figures(diff) | {"differ": differing(diff)} for name, diff in rows.items()}
-        return pd.DataFrame.from_dict(cells, orient="index")
-
     def __str__(self) -> str:
         if differing(self.change) == 0:
             return f"{len(self.nodes)} nodes on {self.provider}: candidate and baseline are equal"
@@ -287,8 +271,8 @@ class SessionExplanation(_Ranked[SessionNode]):
     exposed : Discrepancy
         The same for the session whose intermediate results are outputs, which `nodes` explains.
     same_outputs : bool
-        Whether both sessions give the same outputs, bit for bit. Reading an intermediate result may
-        disable an optimization of ONNX Runtime.
+        Whether both sessions give equal outputs. Reading an intermediate result may disable an
+        optimization of ONNX Runtime.
     expected : str
         ``float64``, ``torch`` or ``reference``.
     remaining : tuple of SessionGroup

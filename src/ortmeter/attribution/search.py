@@ -1,4 +1,4 @@
-"""Find which of many move a result: steps within a budget of time, or a minimal list of names."""
+"""Find which of many steps move a result, within a budget of time."""
 
 import heapq
 import math
@@ -106,22 +106,3 @@ def _balance(below: Sequence[float], span: Span) -> int:
     half = (below[span.start] + below[span.stop]) / 2
     after = bisect_left(below, half, first, last)
     return min((max(after - 1, first), after), key=lambda cut: abs(below[cut] - half))
-
-
-def minimal(names: Sequence[str], holds: Callable[[Sequence[str]], bool]) -> list[str]:
-    """Reduce a list for which a property holds until it does for no list with one name less."""
-    left, parts = list(names), 2
-    while len(left) > 1:
-        size = -(-len(left) // parts)
-        chunks = [left[start : start + size] for start in range(0, len(left), size)]
-        rests = [[name for name in left if name not in chunk] for chunk in chunks]
-        kept = next(filter(holds, chunks if parts == 2 else []), None)  # noqa: PLR2004 - halves
-        if kept is not None:
-            left, parts = kept, 2
-        elif (kept := next(filter(holds, rests), None)) is not None:
-            left, parts = kept, max(parts - 1, 2)
-        elif parts < len(left):
-            parts = min(2 * parts, len(left))
-        else:
-            break
-    return left

@@ -36,43 +36,6 @@ def _log_sigmoid(self: Any) -> Any:
     return op.Sub(op.Min(self, _number(0, self.dtype)), logarithm)
 
 
-def _average(rank: int) -> Callable[..., Any]:
-    """Make the translation of an average over windows of some axes, whose divisor may be given."""
-
-    def average(  # noqa: PLR0917 - the arguments of torch
-        self: Any,
-        kernel_size: Sequence[int],
-        stride: Sequence[int] = (),
-        padding: Sequence[int] = (0,),
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> Any:
-        if divisor_override and ceil_mode:
-            raise UnsupportedGraphError(
-                f"avg_pool{rank}d: divisor_override with ceil_mode, which ONNX has not"
-            )
-        kernel, steps, pads = (
-            list(sizes) * (rank if len(sizes) == 1 else 1)
-            for sizes in (kernel_size, stride or kernel_size, padding)
-        )
-        batched = len(self.shape) == rank + 2
-        x = self if batched else op.Unsqueeze(self, op.Constant(value_ints=[0]))
-        mean = op.AveragePool(
-            x,
-            kernel_shape=kernel,
-            strides=steps,
-            pads=pads * 2,
-            ceil_mode=int(ceil_mode),
-            count_include_pad=int(count_include_pad or bool(divisor_override)),
-        )
-        if divisor_override:
-            mean = op.Mul(mean, _number(math.prod(kernel) / divisor_override, self.dtype))
-        return mean if batched else op.Squeeze(mean, op.Constant(value_ints=[0]))
-
-    return average
-
-
 def _scaled(operator: str) -> Callable[..., Any]:
     """Make the translation of ``self + value * operator(x, y)``; torch.onnx rounds to 32 bits."""
 
@@ -80,16 +43,6 @@ def _scaled(operator: str) -> Callable[..., Any]:
         return op.Add(self, op.Mul(getattr(op, operator)(x, y), _number(value, self.dtype)))
 
     return scaled
-
-
-def _sinc(self: Any) -> Any:
-    """``sin(pi x) / (pi x)``; the angle has 32 bits at least, torch.onnx rounds it to 16."""
-    small = self.dtype in {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-    dtype = ir.DataType.FLOAT if small else self.dtype
-    angle = op.Mul(op.Cast(self, to=dtype), _number(math.pi, dtype))
-    zero = op.Equal(angle, _number(0, dtype))
-    sinc = op.Where(zero, _number(1, dtype), op.Div(op.Sin(angle), angle))
-    return op.Cast(sinc, to=self.dtype)
 
 
 def _scalar_tensor(s: Any, dtype: int | None = None, **_: Any) -> Any:
@@ -102,12 +55,9 @@ def _scalar_tensor(s: Any, dtype: int | None = None, **_: Any) -> Any:
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _ATEN.log1p.default: _log1p,
     _ATEN.log_sigmoid.default: _log_sigmoid,
-    _ATEN.avg_pool2d.default: _average(2),
-    _ATEN.avg_pool3d.default: _average(3),
     _ATEN.addcdiv.default: _scaled("Div"),
     _ATEN.addcmul.default: _scaled("Mul"),
     _ATEN.scalar_tensor.default: _scalar_tensor,
-    _ATEN.sinc.default: _sinc,
 }
 
 # The exporter forgets that these use the statistics of the batch.
@@ -132,6 +82,12 @@ def refuse_operators(program: torch.export.ExportedProgram) -> None:
             reason = "torch.onnx exports batch normalization for inference only"
         elif name == "instance_norm" and node.args[3] is not None and node.args[5]:
             reason = "torch.onnx does not update the running statistics"
+        elif name.startswith("avg_pool") and any(
+            (*node.args[6:], node.kwargs.get("divisor_override"))
+        ):
+            reason = "torch.onnx leaves out its divisor"
+        elif name == "sinc" and node.meta["val"].dtype.itemsize < 4:  # noqa: PLR2004 - 32 bits
+            reason = "torch.onnx rounds the angle to 16 bits"
         elif name == "special_erfcx":
             reason = "torch.onnx converts it to 0 times inf"
         elif name == "scatter_reduce" and node.args[4] == "mean":
@@ -164,7 +120,9 @@ def correct_model(model: ir.Model, types: Sequence[torch.dtype]) -> None:
             if node.op_type in _LOSES_NAN and dtype is not None and dtype.is_floating_point():
                 _keep_nan(node, dtype)
     for rank, wanted in enumerate(types):
-        _copy_input(model.graph, rank)
+        value = model.graph.outputs[rank]
+        if value.is_graph_input():  # their memory would be the same
+            _output_of(ir.Node("", "Identity", [value]), model.graph, rank, value.dtype)
         _give_type(model.graph, rank, ir.tensor_adapters.from_torch_dtype(wanted))
 
 
@@ -242,13 +200,6 @@ def _keep_nan(node: ir.Node, dtype: ir.DataType) -> None:
     ir.convenience.replace_nodes_and_values(
         node.graph, node, [node], written, node.outputs, results
     )
-
-
-def _copy_input(graph: ir.Graph, rank: int) -> None:
-    """Copy an output that is an input: their memory would be the same."""
-    value = graph.outputs[rank]
-    if value.is_graph_input():
-        _output_of(ir.Node("", "Identity", [value]), graph, rank, value.dtype)
 
 
 def _output_of(node: ir.Node, graph: ir.Graph, rank: int, dtype: ir.DataType | None) -> None:

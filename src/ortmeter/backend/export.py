@@ -108,9 +108,11 @@ def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> E
                     "Give it a copy of this input",
                 )
             model, kept, _ = _convert(module, computed, updated, arguments, opset)
-    for node in _onnx_nodes(model):
-        _refuse_random(node)
-        node.metadata_props.pop(_STACK_TRACE, None)  # paths of this machine
+    owners: list[onnx_ir.Graph | onnx_ir.Function] = [model.graph, *model.functions.values()]
+    for owner in owners:
+        for node in owner.all_nodes():
+            _refuse_random(node)
+            node.metadata_props.pop(_STACK_TRACE, None)  # paths of this machine
     return ExportedGraph(
         model=model,
         inputs=tuple(
@@ -326,13 +328,6 @@ def _refuse_random(node: onnx_ir.Node) -> None:
             f"{node.op_type}: ONNX Runtime does not use the random generator of torch",
             "model.eval() disables dropout",
         )
-
-
-def _onnx_nodes(model: onnx_ir.Model) -> Iterator[onnx_ir.Node]:
-    """Go through the nodes of a model, subgraphs and functions included."""
-    yield from model.graph.all_nodes()
-    for function in model.functions.values():
-        yield from function.all_nodes()
 
 
 def plan_outputs(module: GraphModule) -> tuple[tuple[Node, ...], _Make | None]:

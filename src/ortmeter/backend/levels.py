@@ -26,7 +26,7 @@ from onnxscript import rewriter
 from onnxscript.rewriter._pattern_ir import Constant
 
 from ortmeter.backend.errors import quiet
-from ortmeter.backend.kernels.chains import ELEMENT_WISE, ChainRule, FusedChains
+from ortmeter.backend.kernels.chains import ELEMENT_WISE, FusedChains, fuse_chains
 from ortmeter.backend.rules import DEFAULT, ONNXRUNTIME, Refusal, Rule
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider
@@ -34,7 +34,7 @@ from ortmeter.runtime.providers import Provider
 __all__ = ["LEVELS"]
 
 #: Levels, from the least to the most, with the rules that they go through, in this order.
-LEVELS: dict[str, tuple[Rule | ChainRule, ...]] = {
+LEVELS: dict[str, tuple[Rule, ...]] = {
     "none": (),
     "default": DEFAULT,
     "default+onnxruntime": (*DEFAULT, *ONNXRUNTIME),
@@ -66,7 +66,7 @@ class Level:
             )
 
     @property
-    def rules(self) -> tuple[Rule | ChainRule, ...]:
+    def rules(self) -> tuple[Rule, ...]:
         """Rules of the level, in the order they are applied."""
         return tuple(rule for rule in LEVELS[self.name] if rule.name not in self.without)
 
@@ -108,15 +108,14 @@ def optimize_model(
     if not LEVELS[level.name]:
         return Optimized()
     refusals: list[Refusal] = []
-    rules = [rule for rule in level.rules if isinstance(rule, Rule)]
     with quiet():
         _simplify(model)
-        counts = {rule.name: rule.apply(model, device.name, refusals) for rule in rules}
+        counts = {rule.name: rule.apply(model, device.name, refusals) for rule in level.rules}
         _simplify(model)
     # After what ONNX Runtime has kernels for, and outside of what is quiet: it may warn.
     kernels = FusedChains()
     if ELEMENT_WISE in level.rules:
-        kernels = ELEMENT_WISE.apply(model, device, shapes, threads)
+        kernels = fuse_chains(model, device, shapes, threads)
     counts[ELEMENT_WISE.name] = kernels.count
     done = {name: count for name, count in counts.items() if count}
     return Optimized(done, (*refusals, *kernels.refusals), kernels)

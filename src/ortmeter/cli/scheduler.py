@@ -13,12 +13,6 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=number(0, MAX_PORT), default=8786, help="port, 0 for any free one (8786)"
     )
-    parser.add_argument(
-        "--retries",
-        type=number(0),
-        default=3,
-        help="new attempts at a task whose worker dies (3)",
-    )
     add_tls(parser)
 
 
@@ -32,6 +26,5 @@ def run(options: Namespace) -> None:
         lambda address: tell(f"scheduler at {address}"),
         host=options.host,
         port=options.port,
-        allowed_failures=options.retries,
         security=tls,
     )

@@ -12,7 +12,6 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument("scheduler", metavar="tcp://HOST:PORT", help="address of the scheduler")
     add_host(parser)
     parser.add_argument("--name", help="name of the worker (its address)")
-    parser.add_argument("--cores", help="cores available to runs, such as 0-3 (all)")
     add_tls(parser)
 
 
@@ -27,7 +26,6 @@ def run(options: Namespace) -> None:
         lambda address: tell(f"worker at {address}"),
         options.scheduler,
         host=options.host,
-        cores=options.cores,
         name=options.name,
         security=tls,
     )

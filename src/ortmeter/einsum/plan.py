@@ -38,11 +38,6 @@ class EinsumPlan:
         return self.operands.equation.text
 
     @property
-    def input_names(self) -> tuple[str, ...]:
-        """Names of the operands, which are also the inputs of the model."""
-        return self.operands.names
-
-    @property
     def flop(self) -> int | None:
         """Number of operations, None if a size is unknown."""
         return _total([step.flop for step in self.steps])
@@ -66,7 +61,7 @@ class EinsumPlan:
         Returns
         -------
         onnx.ModelProto
-            A checked model with the inputs :attr:`input_names` and the output ``Y``. The same plan
+            A checked model with the inputs ``X0``, ``X1``, ... and the output ``Y``. The same plan
             gives the same model.
 
         Raises
@@ -108,7 +103,7 @@ class EinsumPlan:
         FeedError
             The number of operands is wrong.
         """
-        names = self.input_names
+        names = self.operands.names
         if len(operands) != len(names):
             raise FeedError(
                 f"{self.equation!r} has {len(names)} operands, {len(operands)} were given"

@@ -95,10 +95,9 @@ class EinsumSearch:
         -------
         pandas.DataFrame
             One row per candidate: finalists by median, then other timed candidates by time, then
-            candidates that did not run by cost. Columns ``candidate``, ``order``, ``contrib``,
-            ``split``, ``threads``, ``steps`` (number), ``flop``, ``bytes_moved`` (of the steps),
-            ``cost`` (estimated seconds), ``median``, ``q1``, ``q3`` (seconds, missing without a
-            run), ``rounds``, ``finalist``.
+            candidates that did not run by cost. Columns ``candidate``, ``threads``, ``steps``
+            (number), ``flop``, ``bytes_moved`` (of the steps), ``cost`` (estimated seconds),
+            ``median``, ``q1``, ``q3`` (seconds, missing without a run), ``rounds``, ``finalist``.
         """
         import pandas as pd
 
@@ -124,9 +123,6 @@ class EinsumSearch:
         q1, q3 = (np.nan, np.nan) if timed is None else timed.quartiles
         return {
             "candidate": candidate.name,
-            "order": candidate.order,
-            "contrib": candidate.contrib,
-            "split": candidate.split,
             "threads": candidate.threads,
             "steps": len(candidate.plan.steps) if candidate.decomposed else 1,
             "flop": candidate.plan.flop,

@@ -11,7 +11,7 @@ from ortmeter.evaluator.kernels import KernelKey, Swap, Swaps
 from ortmeter.evaluator.node import Scope, initializers, opset_versions
 from ortmeter.evaluator.plan import Plan
 from ortmeter.evaluator.sources import SOURCES, SchemaSource, make_source
-from ortmeter.evaluator.values import Memory, addresses, copy_shared, fed_library
+from ortmeter.evaluator.values import Memory, addresses, fed_library, owned
 from ortmeter.operators.descriptions import describe, describe_type, element_type
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
@@ -112,11 +112,6 @@ class Evaluator:
         self._feeds = FeedChecker(proto.graph, self._memory)
 
     @property
-    def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs, those with a default included."""
-        return self._plan.inputs
-
-    @property
     def output_names(self) -> tuple[str, ...]:
         """Names of the outputs."""
         return self._plan.outputs
@@ -163,7 +158,7 @@ class Evaluator:
         del given  # only the slots keep the inputs, until their last use
         with self._memory.policy(tf32=self._tf32):
             results = self._plan.compute(names, values, self._context.watcher)
-            results = copy_shared(results, self._weights, fed)
+            results = [owned(result, self._weights, fed) for result in results]
         return [self._context.show(result) for result in results]
 
     @property

@@ -133,16 +133,10 @@ def fed_library(feeds: Iterable[Any]) -> str:
     return "torch" if any(map(is_torch, flat)) else "numpy"
 
 
-def copy_shared(
-    values: Sequence[Any], weights: Collection[Address], fed: set[Address]
-) -> list[Any]:
-    """Copy what shares its memory with weights, inputs or other results, which a user may write."""
-    return [_owned(value, weights, fed) for value in values]
-
-
-def _owned(value: Any, weights: Collection[Address], taken: set[Address]) -> Any:
+def owned(value: Any, weights: Collection[Address], taken: set[Address]) -> Any:
+    """Copy a result whose memory weights, inputs or other results share: a user may write it."""
     if value is None or isinstance(value, list):
-        return None if value is None else [_owned(item, weights, taken) for item in value]
+        return None if value is None else [owned(item, weights, taken) for item in value]
     address = _address(value)
     # A broadcast repeats its elements: it is not contiguous.
     is_contiguous = value.is_contiguous() if is_torch(value) else value.flags.c_contiguous

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,37 +70,20 @@ class _Filter:
         return torch.where(x <= 1, near, torch.where(x < 2, far, 0))  # noqa: PLR2004 - support
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """How one dimension is resized; sizes are in elements."""
-
-    dim: int
-    size: int
-    output: int
-    scale: float
-
-    def coordinates(self, transform: str, device: Any) -> Tensor:
-        """Return where each element of the output falls in the input, float64."""
-        x = torch.arange(self.output, dtype=torch.float64, device=device)
-        last = self.size - 1
-        if transform == "asymmetric":
-            return x / self.scale
-        if transform == "align_corners":
-            return x * (last / (self._width - 1)) if self._width != 1 else torch.zeros_like(x)
-        return self._half_pixel(x, transform)
-
-    def _half_pixel(self, x: Tensor, transform: str) -> Tensor:
-        if transform == "pytorch_half_pixel" and self.output == 1:
-            return torch.zeros_like(x)
-        places = (x + 0.5) / self.scale - 0.5
-        if transform == "half_pixel_symmetric":
-            return places + self.size / 2 * (1 - self.output / self._width)
-        return places
-
-    @property
-    def _width(self) -> float:
-        """Size of the output before it is rounded."""
-        return self.scale * self.size
+def _coordinates(size: int, output: int, scale: float, transform: str, device: Any) -> Tensor:
+    """Return where each element of an axis of the output falls in the input, float64."""
+    x = torch.arange(output, dtype=torch.float64, device=device)
+    width = scale * size  # before it is rounded
+    if transform == "asymmetric":
+        return x / scale
+    if transform == "align_corners":
+        return x * ((size - 1) / (width - 1)) if width != 1 else torch.zeros_like(x)
+    if transform == "pytorch_half_pixel" and output == 1:
+        return torch.zeros_like(x)
+    places = (x + 0.5) / scale - 0.5
+    if transform == "half_pixel_symmetric":
+        return places + size / 2 * (1 - output / width)
+    return places
 
 
 @kernel("Resize", since=11)
@@ -131,10 +114,11 @@ def _resize(
     dims = positive_axes(axes, x.ndim) if axes is not None else list(range(x.ndim))
     rule = _Filter(mode, nearest_mode, cubic_coeff_a, exclude_outside, antialias)
     y = x
-    for axis in _axes(x, dims, scales, sizes):
-        if axis.scale != 1 or axis.output != axis.size:
-            places = axis.coordinates(coordinate_transformation_mode, x.device)
-            y = _interpolate(y, axis.dim, places, axis.scale, rule)
+    for dim, size, output, scale in _axes(x, dims, scales, sizes):
+        if scale != 1 or output != size:
+            transform = coordinate_transformation_mode
+            places = _coordinates(size, output, scale, transform, x.device)
+            y = _interpolate(y, dim, places, scale, rule)
     return y
 
 
@@ -150,7 +134,8 @@ def _check(x: Tensor, **given: str) -> None:
 
 def _axes(
     x: Tensor, dims: Sequence[int], scales: Tensor | None, sizes: Tensor | None
-) -> list[_Axis]:
+) -> Iterable[tuple[int, int, int, float]]:
+    """List the axes: number, size, size in the output, and their ratio."""
     lengths = [x.shape[dim] for dim in dims]
     if sizes is None or not sizes.numel():
         factors: list[float] = [] if scales is None else scales.tolist()
@@ -160,7 +145,7 @@ def _axes(
     else:
         outputs = as_list(sizes)
         factors = [output / length for output, length in zip(outputs, lengths, strict=True)]
-    return [_Axis(*row) for row in zip(dims, lengths, outputs, factors, strict=True)]
+    return zip(dims, lengths, outputs, factors, strict=True)
 
 
 def _interpolate(x: Tensor, dim: int, places: Tensor, scale: float, rule: _Filter) -> Tensor:

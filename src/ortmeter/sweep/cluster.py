@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import signal
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,7 +12,7 @@ import dask
 from distributed import Client, Nanny, Scheduler, Security, SpecCluster, Worker
 
 from ortmeter.errors import OrtMeterError
-from ortmeter.sweep.worker import Machine, describe_machine, fits, read_cores
+from ortmeter.sweep.worker import Machine, describe_machine, fits
 
 #: Seconds that a worker waits for its scheduler, before it gives up.
 _PATIENCE_S = 60
@@ -56,12 +55,8 @@ def serve_scheduler(announce: Announce, *, host: str, **options: Any) -> None:
     _serve(lambda: SweepScheduler(host=host, **options), announce)
 
 
-def serve_worker(
-    announce: Announce, scheduler: str, *, host: str, cores: str | None, **options: Any
-) -> None:
+def serve_worker(announce: Announce, scheduler: str, *, host: str, **options: Any) -> None:
     """Run a worker until it is interrupted; a process that dies is replaced."""
-    if cores is not None:
-        os.sched_setaffinity(0, read_cores(cores))
     with _worker_options() as chosen:
         options |= {**chosen, "worker_class": SweepWorker, "death_timeout": _PATIENCE_S}
         _serve(lambda: Nanny(scheduler, host=host, **options), announce)

@@ -7,30 +7,24 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
-import pandas as pd
 
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.evidence import Claim, Note, Speedup, fact
-from ortmeter.study.writer import Writer, enumerate_items
+from ortmeter.study.writer import Writer
 from ortmeter.sweep.tasks import Outcome, Task
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.statistics import geometric_mean
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
-# A place of the grid with a run, in the order in which they are found.
-_Places: TypeAlias = dict[tuple[tuple[tuple[str, Any], ...], int], None]
-# Page, topic, subject, baseline: what claims with several verdicts are about.
-_Question: TypeAlias = tuple[str, ...]
 
 MACHINE = "machine"
 # The option of the pages for the type of elements, by its number in ONNX, and what is shown.
 _ITYPE, _TYPE = "itype", "type"
-_EVERYWHERE = "everywhere"
 _MANY = 4  # places that a sentence names, before it counts them
 
 
@@ -249,7 +243,6 @@ def conclude(outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]) 
     say.claim(_judge_tasks(outcomes))
     say.claim(_judge_candidates(comparisons))
     say.claim(_judge_runs([c for c in comparisons if len(c.runs) > 1]))
-    say.claim(_judge_pages(outcomes))
     return say
 
 
@@ -337,17 +330,7 @@ def _count_verdicts(own: Sequence[RunComparison]) -> Note:
 
 
 def _judge_runs(several: Sequence[RunComparison]) -> Iterator[Claim]:
-    """Say which verdicts change from run to run, reversals first, and how far ratios move."""
-    placed = zip(several, _places(several, several), strict=True)
-    changed = [(c, place) for c, place in placed if c.is_decided and not c.holds]
-    changed.sort(key=lambda change: not {"faster", "slower"} <= set(change[0].verdicts))
-    for c, place in changed[:_MANY]:
-        counts = dict(Counter(c.verdicts))
-        text = ", ".join(f"{verdict} in {{{verdict}}}" for verdict in counts)
-        where = {"candidate": c.overall.subject, **place}
-        yield fact(f"verdict changes from run to run: {text}", where, **counts).about("change")
-    if len(changed) > _MANY:
-        yield fact("{more} other verdicts change", more=len(changed) - _MANY).about("change")
+    """Say how far ratios move from run to run."""
     if not several:
         return
     between = [float(np.expm1(c.between or 0.0)) for c in several]
@@ -362,89 +345,3 @@ def _judge_runs(several: Sequence[RunComparison]) -> Iterator[Claim]:
         apart=sum(known),
         known=len(known),
     ).about("spread")
-
-
-def _judge_pages(outcomes: Sequence[Outcome]) -> Iterator[Claim]:
-    tasks = sum(outcome.record is not None for outcome in outcomes)
-    table = gather_claims(outcomes)
-    if tasks > 1 and len(table):
-        yield fact(
-            "the {tasks} tasks make {total} different claims, {common} common to all",
-            tasks=tasks,
-            total=len(table),
-            common=int((table["where"] == _EVERYWHERE).sum()) or "none",
-        ).about("pages")
-
-
-def gather_claims(outcomes: Sequence[Outcome]) -> pd.DataFrame:
-    """Gather the claims of the pages, without their numbers: one row per claim.
-
-    ``count`` is how often the claim is made, out of all the times that its question is answered or
-    left out. Claims that are not made everywhere come first.
-    """
-    varying = varying_options(outcome.task for outcome in outcomes)
-    done = [(outcome, _by_question(outcome)) for outcome in outcomes if outcome.record]
-    said: dict[tuple[Any, ...], tuple[Claim, _Places]] = {}
-    asked: dict[_Question, _Places] = {}
-    for outcome, by_question in done:
-        for question, claims in by_question.items():
-            for claim in claims:
-                place = tuple(make_coordinates(outcome, varying, claim.where).items())
-                _, own = said.setdefault((*question, claim.verdict), (claim, {}))
-                own[place, outcome.task.run] = None
-                asked.setdefault(question, {})[place, outcome.task.run] = None
-    for question, everyone in asked.items():
-        # A task of the page that says nothing on the question is a place too.
-        for outcome, by_question in done:
-            if outcome.task.page == question[0] and question not in by_question:
-                place = tuple(make_coordinates(outcome, varying).items())
-                everyone[place, outcome.task.run] = None
-    rows = []
-    for key, (claim, own) in said.items():
-        page, everyone = key[0], asked[key[:-1]]
-        about = f"{claim.topic}: {claim.words}" if claim.topic else claim.words
-        rows.append((page, about, f"{len(own)} of {len(everyone)}", _describe(own, everyone)))
-    rows.sort(key=lambda row: row[-1] == _EVERYWHERE)
-    table = pd.DataFrame(rows, columns=["page", "claim", "count", "where"])
-    return table.set_index(["page", "claim"])
-
-
-def _by_question(outcome: Outcome) -> dict[_Question, list[Claim]]:
-    """Gather the claims of a task, those of its answer among them, by what they are about."""
-    record, page = outcome.record, outcome.task.page
-    if record is None:
-        return {}
-    claims = (*(record.answer.claims if record.answer else ()), *record.claims)
-    return group_by(claims, lambda claim: (page, *claim.question))
-
-
-def _describe(own: _Places, everyone: _Places) -> str:
-    """Say where that is: by one coordinate when it tells these places apart, or one by one."""
-    if len(own) == len(everyone):
-        return _EVERYWHERE
-    runs, all_runs = (Counter(place for place, _ in places) for places in (own, everyone))
-    names = varying_names([dict(place) for place in all_runs])
-    others = [dict(place) for place in all_runs if place not in runs]
-    if all(runs[place] == all_runs[place] for place in runs):
-        for name in names:
-            values = dict.fromkeys(dict(place).get(name) for place in runs)
-            if not any(place.get(name) in values for place in others):
-                return enumerate_items([_name({name: value}, [name]) for value in values])
-        if len(others) < len(runs):
-            return f"all but {_list([_name(place, names) for place in others])}"
-    listed = []
-    for place, count in runs.items():
-        part = f"{count} of {all_runs[place]} runs" if count < all_runs[place] else ""
-        listed.append(", ".join(filter(None, [_name(dict(place), names), part])))
-    return _list(listed)
-
-
-def _list(items: Sequence[str]) -> str:
-    more = [f"{len(items) - _MANY} others"] if len(items) > _MANY else []
-    return "; ".join([*items[:_MANY], *more])
-
-
-def _name(place: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Name a place of the grid: numbers need their name, texts do not."""
-    values = ((name, place[name]) for name in names if place.get(name) is not None)
-    return ", ".join(v if isinstance(v, str) else f"{name} {v}" for name, v in values)

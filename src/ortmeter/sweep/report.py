@@ -20,7 +20,6 @@ from ortmeter.sweep.comparison import (
     Cell,
     RunComparison,
     conclude,
-    gather_claims,
     group_by,
     make_cells,
 )
@@ -96,9 +95,14 @@ class SweepReport:
         return _readable(rows, [*runs, *_SPREAD])
 
     @property
-    def claims(self) -> pd.DataFrame:
-        """What the pages claim, numbers apart, how often and where."""
-        return gather_claims(self.outcomes)
+    def answers(self) -> pd.DataFrame:
+        """What the page answered, one row per task that has an answer."""
+        rows = [
+            (str(o.task), o.machine, str(o.record.answer))
+            for o in self.outcomes
+            if o.record and o.record.answer
+        ]
+        return pd.DataFrame(rows, columns=["task", "machine", "answer"]).set_index("task")
 
     @property
     def conclusion(self) -> Conclusion:
@@ -114,8 +118,15 @@ class SweepReport:
         The size is the axis of the measurements when it is a number, else the numeric option that
         has the most values; without any, there is one row per place of the grid.
         """
-        groups = group_by(self.comparisons, lambda c: c.pair[:3])
-        return [_draw(own) for own in groups.values()]
+        return [
+            sweep_plot(
+                [c.overall for c in own],
+                runs=[c.ratios if len(c.runs) > 1 else () for c in own],
+                title="Does the speedup hold over the grid?",
+                caption=_legend([_place(c) for c in own]),
+            )
+            for own in group_by(self.comparisons, lambda c: c.pair[:3]).values()
+        ]
 
     def parts(self) -> list[tuple[str, list[Any]]]:
         """Return titles, each with its tables and plots, as a report takes them."""
@@ -128,7 +139,7 @@ class SweepReport:
         parts: list[tuple[str, list[Any]]] = [
             ("Over the grid", [self.table, *map(freeze, self.plots())]),
             ("From run to run", [self.spread]),
-            ("What the pages concluded", [self.claims]),
+            ("What the pages answered", [self.answers]),
             ("Tasks without a result", [reasons.set_index("task"), *outputs]),
         ]
         return [
@@ -187,15 +198,6 @@ class SweepResult:
 
     def _repr_html_(self) -> str:
         return str(self.report()._repr_html_())
-
-
-def _draw(own: Sequence[RunComparison]) -> "Axes":
-    return sweep_plot(
-        [c.overall for c in own],
-        runs=[c.ratios if len(c.runs) > 1 else () for c in own],
-        title="Does the speedup hold over the grid?",
-        caption=_legend([_place(c) for c in own]),
-    )
 
 
 def _place(place: Cell | RunComparison, candidate: str = "") -> dict[str, Any]:

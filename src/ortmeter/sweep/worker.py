@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO
 
 import ortmeter
 from ortmeter.child import child_command, killed_by
@@ -31,7 +30,6 @@ MAX_OUTPUT = 16 * 1024
 #: Bytes of a record that goes back to the client.
 _MAX_RECORD = 2**28
 
-_JOIN_S = 5.0
 _POLL_S = 0.1
 
 
@@ -267,51 +265,31 @@ def run_script(
     # What changes the defaults of a page stays here.
     kept = {name: text for name, text in os.environ.items() if not name.startswith("ORTMETER_")}
     own_cores = ",".join(map(str, sorted(cores or ())))
-    process = subprocess.Popen(  # noqa: S603 - the page that is asked for
-        child_command("ortmeter.study.page_check", own_cores, script, *arguments),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=folder,
-        env={**kept, "MPLBACKEND": "agg", **variables},
-        pass_fds=() if lock is None else (lock,),
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    tail = _Tail(process.stdout)
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     stopped = stopped or threading.Event()
-    try:
-        with _guard(process.pid):
-            # Ten times a second: Popen.wait with a timeout wakes up more often.
-            while (code := process.poll()) is None and time.monotonic() < deadline:
-                if stopped.wait(_POLL_S):
-                    break
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)  # what the page started goes with it
-        process.wait()
-    return Ended(code, tail.read())
-
-
-class _Tail(threading.Thread):
-    """Reads what a process writes and keeps the end of it."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        super().__init__(daemon=True)
-        self._stream = stream
-        self._kept = b""
-        self.start()
-
-    def run(self) -> None:
-        with self._stream, suppress(ValueError, OSError):
-            while chunk := os.read(self._stream.fileno(), 2**16):
-                self._kept = (self._kept + chunk)[-MAX_OUTPUT:]
-
-    def read(self) -> str:
-        # A process that left its group may keep the stream open for ever.
-        self.join(_JOIN_S)
-        return self._kept.decode(errors="replace")
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(  # noqa: S603 - the page that is asked for
+            child_command("ortmeter.study.page_check", own_cores, script, *arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**kept, "MPLBACKEND": "agg", **variables},
+            pass_fds=() if lock is None else (lock,),
+            start_new_session=True,
+        )
+        try:
+            with _guard(process.pid):
+                # Ten times a second: Popen.wait with a timeout wakes up more often.
+                while (code := process.poll()) is None and time.monotonic() < deadline:
+                    if stopped.wait(_POLL_S):
+                        break
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # what the page started goes with it
+            process.wait()
+        output.seek(max(output.seek(0, os.SEEK_END) - MAX_OUTPUT, 0))
+        return Ended(code, output.read(MAX_OUTPUT).decode(errors="replace"))
 
 
 @contextmanager

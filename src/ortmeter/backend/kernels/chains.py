@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -16,7 +15,6 @@ from ortmeter.backend.errors import KernelError, KernelWarning
 from ortmeter.backend.kernels.choice import known_shapes, sizes_by_name, why_not
 from ortmeter.backend.kernels.expression import (
     NUMBERS,
-    REALS,
     Expression,
     Literal,
     Step,
@@ -25,7 +23,7 @@ from ortmeter.backend.kernels.expression import (
 from ortmeter.backend.kernels.library import build_library
 from ortmeter.backend.kernels.sources import DOMAIN
 from ortmeter.backend.rules.graph_values import constant, dimensions
-from ortmeter.backend.rules.rule import Refusal
+from ortmeter.backend.rules.rule import REALS, Refusal, Rule
 from ortmeter.runtime.providers import Provider
 
 _MAX_INPUTS, _MAX_OUTPUTS, _MAX_NODES = 16, 4, 64
@@ -75,67 +73,55 @@ class FusedChains:
     refusals: tuple[Refusal, ...] = ()
 
 
-@dataclass(frozen=True)
-class ChainRule:
-    """Replace each chain of element-wise nodes by one node, whose kernel is compiled.
+#: The rule of the chains, whose kernels :func:`fuse_chains` compiles: it has no pattern.
+ELEMENT_WISE = Rule("ElementWise", {})
 
-    ``name`` is what counts and levels call it.
+
+def fuse_chains(
+    model: ir.Model, provider: Provider, shapes: Mapping[str, Sequence[int]], threads: int
+) -> FusedChains:
+    """Replace the chains of a model; a KernelWarning tells which have no right kernel, and why.
+
+    On CPU a kernel is used where it is shown to be faster, for inputs of the model of these shapes.
+    It is used untried where sizes are not known, and on CUDA, where one launch stands for several.
     """
-
-    name: str
-
-    def apply(
-        self,
-        model: ir.Model,
-        provider: Provider,
-        shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
-        threads: int = 1,
-    ) -> FusedChains:
-        """Replace the chains of a model; a KernelWarning tells which have no right kernel, and why.
-
-        On CPU a kernel is used where it is shown to be faster, for inputs of the model of these
-        shapes. It is used untried where sizes are not known, and on CUDA, where one launch stands
-        for several.
-        """
-        found = [(graph, find_chains(graph, provider.name)) for graph in model.graphs()]
-        expressions = [chain.expression for _, chains in found for chain in chains]
-        if not expressions:
-            return FusedChains()
-        try:
-            library, wrong = build_library(expressions, provider)
-        except KernelError as error:
-            return FusedChains(reason=self._warn(len(expressions), str(error)))
-        done = [(g, c) for g, chains in found for c in chains if c.expression.name not in wrong]
-        reason = ""
-        if wrong:
-            told = "; ".join(f"{name} fails its trial: {text}" for name, text in wrong.items())
-            reason = self._warn(len(expressions) - len(done), told)
-        if not done:
-            return FusedChains(reason=reason)
-        sizes = sizes_by_name(model.graph.inputs, shapes)
-        refusals = []
-        for graph, chain in reversed(done):  # what reads the results of a chain first
-            tried = known_shapes(chain.inputs, sizes) if provider.name == "cpu" else None
-            slow = "" if tried is None else why_not(library, chain.expression, tried, threads)
-            if slow:
-                refusals.append(Refusal(self.name, str(chain.results[-1].name), slow))
-            else:
-                _replace(chain, graph)
-        count = len(done) - len(refusals)
-        if count:
-            model.opset_imports[DOMAIN] = 1
-        return FusedChains(count, library if count else None, refusals=tuple(refusals[::-1]))
-
-    def _warn(self, count: int, reason: str) -> str:
-        warnings.warn(
-            f"{self.name}: {count} chains of operators are left to ONNX Runtime, {reason}",
-            KernelWarning,
-            stacklevel=3,
-        )
-        return reason
+    found = [(graph, find_chains(graph, provider.name)) for graph in model.graphs()]
+    expressions = [chain.expression for _, chains in found for chain in chains]
+    if not expressions:
+        return FusedChains()
+    try:
+        library, wrong = build_library(expressions, provider)
+    except KernelError as error:
+        return FusedChains(reason=_warn(len(expressions), str(error)))
+    done = [(g, c) for g, chains in found for c in chains if c.expression.name not in wrong]
+    reason = ""
+    if wrong:
+        told = "; ".join(f"{name} fails its trial: {text}" for name, text in wrong.items())
+        reason = _warn(len(expressions) - len(done), told)
+    if not done:
+        return FusedChains(reason=reason)
+    sizes = sizes_by_name(model.graph.inputs, shapes)
+    refusals = []
+    for graph, chain in reversed(done):  # what reads the results of a chain first
+        tried = known_shapes(chain.inputs, sizes) if provider.name == "cpu" else None
+        slow = "" if tried is None else why_not(library, chain.expression, tried, threads)
+        if slow:
+            refusals.append(Refusal(ELEMENT_WISE.name, str(chain.results[-1].name), slow))
+        else:
+            _replace(chain, graph)
+    count = len(done) - len(refusals)
+    if count:
+        model.opset_imports[DOMAIN] = 1
+    return FusedChains(count, library if count else None, refusals=tuple(refusals[::-1]))
 
 
-ELEMENT_WISE = ChainRule("ElementWise")
+def _warn(count: int, reason: str) -> str:
+    warnings.warn(
+        f"{ELEMENT_WISE.name}: {count} chains of operators are left to ONNX Runtime, {reason}",
+        KernelWarning,
+        stacklevel=3,
+    )
+    return reason
 
 
 def _replace(chain: Chain, graph: ir.Graph) -> None:

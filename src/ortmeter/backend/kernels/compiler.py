@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +49,7 @@ _PADDING = "\0\n "
 _TOLD = 2000  # characters of the messages of a compiler of device code
 
 
-@dataclass(frozen=True)
-class Compiler:
-    """A compiler of C++: how it is started, what it says that it is."""
-
-    command: tuple[str, ...]
-    version: str
-
-
-def find_compiler() -> Compiler:
+def find_compiler() -> tuple[str, ...]:
     """Find a compiler of C++ that works: the environment variable ``CXX``, else one of the path."""
     asked = os.environ.get("CXX")
     commands = [shlex.split(asked)] if asked else [[name] for name in _NAMES]
@@ -66,7 +57,8 @@ def find_compiler() -> Compiler:
         path = shutil.which(name)
         with suppress(KernelError):
             if path is not None:
-                return Compiler((path, *options), _version((path, *options)))
+                _version((path, *options))  # it runs
+                return path, *options
     raise KernelError(
         f"no compiler of C++ works here (tried {', '.join(map(shlex.join, commands))}). Install "
         "one (apt install g++, dnf install gcc-c++, xcode-select --install) or name it in the "
@@ -81,11 +73,11 @@ def _version(command: tuple[str, ...]) -> str:
 
 def compile_library(source: str, *, libraries: Sequence[str] = ()) -> Path:
     """Compile a source in C++ into a library, unless that was done before."""
-    compiler = find_compiler()
+    command = find_compiler()
     options = [*_FLAGS, *_WIDE, *(f"-l{name}" for name in libraries)]
-    build = functools.partial(_compile_file, compiler.command, options, source)
+    build = functools.partial(_compile_file, command, options, source)
     machine = (platform.machine(), *cpu_flags())  # -march=native
-    return keep((*compiler.command, compiler.version, *options, *machine, source), ".so", build)
+    return keep((*command, _version(command), *options, *machine, source), ".so", build)
 
 
 def _compile_file(

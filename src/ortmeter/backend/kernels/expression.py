@@ -12,13 +12,9 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
+from ortmeter.backend.rules.rule import HALF, REALS
 from ortmeter.dtypes import short_name
 
-#: Element types of real numbers.
-REALS = frozenset(
-    {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-)
-_HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _QUANTITIES = REALS | {ir.DataType.INT32, ir.DataType.INT64}
 _BOOL = frozenset({ir.DataType.BOOL})
 #: Element types of what kernels compute with.
@@ -243,7 +239,7 @@ def _power(step: Step, arguments: Sequence[str], kind: str) -> str:
 def _rounds_once(step: Step, arguments: Sequence[ir.DataType | None]) -> bool:
     """Leave what depends on the machine: a real number out of the range of an integer."""
     (source,) = arguments
-    if step.dtype in _HALVES:
+    if step.dtype in HALF:
         return source not in {ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64}
     return step.dtype in REALS | _BOOL or source not in REALS
 

@@ -47,16 +47,12 @@ def build_library(
     """
     once = sorted(set(expressions), key=lambda expression: expression.name)
     if provider.name == "cuda":
-        image = compile_device(cuda_device_source(once), _architecture(provider))
+        capability = "".join(map(str, torch.cuda.get_device_capability(provider.index)))
+        image = compile_device(cuda_device_source(once), f"sm_{capability}")
         library = compile_library(cuda_host_source(once, image), libraries=["dl"])
     else:
         library = compile_library(cpu_source(once))
     return library, check_library(library, once, provider)
-
-
-def _architecture(provider: Provider) -> str:
-    major, minor = torch.cuda.get_device_capability(provider.index)
-    return f"sm_{major}{minor}"
 
 
 def check_library(
