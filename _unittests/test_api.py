@@ -70,10 +70,13 @@ def test_public_functions_have_an_example():
         for name, member in MEMBERS.items()
         if inspect.isfunction(member) and "\nExamples\n" not in inspect.getdoc(member)
     }
-    # They need an environment per release, or a page in a file.
+    # They need an environment per release, a page in a file, or a network.
     assert without == {
         "ortmeter.observatory.accuracy.measure_errors",
+        "ortmeter.observatory.edges.measure_edges",
+        "ortmeter.observatory.matrix.examine_cases",
         "ortmeter.observatory.matrix.measure_cases",
+        "ortmeter.runtime.models.wheel_model",
         "ortmeter.releases.profiles.profile_releases",
         "ortmeter.sweep.load_sweep",
         "ortmeter.sweep.run_sweep",
