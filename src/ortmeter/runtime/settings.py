@@ -26,14 +26,6 @@ _SPINNING_BEFORE = {"stop": "during-run"}
 #: The first session of a process decides for its main thread, and for good.
 DENORMALS = "session.set_denormal_as_zero"
 
-_CHOICES: Mapping[str, Mapping[str, str]] = {
-    "execution_mode": {"sequential": "ORT_SEQUENTIAL", "parallel": "ORT_PARALLEL"},
-    "execution_order": {
-        "default": "DEFAULT",
-        "priority_based": "PRIORITY_BASED",
-        "memory_efficient": "MEMORY_EFFICIENT",
-    },
-}
 _ENUMS = {"execution_mode": "ExecutionMode", "execution_order": "ExecutionOrder"}
 _SWITCHES = (
     "enable_cpu_mem_arena",
@@ -58,24 +50,23 @@ _RUN_KEYS = (
 def apply_options(options: Any, given: Mapping[str, Any]) -> None:
     """Set attributes of ``onnxruntime.SessionOptions``; texts of a command line are converted."""
     onnxruntime = import_optional("onnxruntime", "cpu", "gpu")
-
-    accepted = [*_CHOICES, *_SWITCHES, *_COUNTS]
+    choices: dict[str, Mapping[str, Any]] = dict.fromkeys(_SWITCHES, _BOOLEANS)
+    for name, kind in _ENUMS.items():
+        members = getattr(onnxruntime, kind).__members__
+        choices[name] = {text.removeprefix("ORT_").lower(): one for text, one in members.items()}
     for name, value in given.items():
-        if name not in accepted:
+        if name not in choices and name not in _COUNTS:
+            accepted = ", ".join([*_ENUMS, *_SWITCHES, *_COUNTS])
             raise InvalidArgumentError(
-                f"session option {name!r} is not known. Accepted: {', '.join(accepted)}"
+                f"session option {name!r} is not known. Accepted: {accepted}"
             )
-        text = str(value).lower()
-        if name in _CHOICES and text in _CHOICES[name]:
-            kind = getattr(onnxruntime, _ENUMS[name])
-            setattr(options, name, getattr(kind, _CHOICES[name][text]))
-        elif name in _SWITCHES and text in _BOOLEANS:
-            setattr(options, name, _BOOLEANS[text])
+        text, known = str(value).lower(), choices.get(name, {})
+        if text in known:
+            setattr(options, name, known[text])
         elif name in _COUNTS and text.isdecimal() and int(text) <= _COUNTS[name]:
             setattr(options, name, int(text))
         else:
-            choices = _CHOICES.get(name) or (_BOOLEANS if name in _SWITCHES else None)
-            expected = ", ".join(choices) if choices else f"an integer from 0 to {_COUNTS[name]}"
+            expected = ", ".join(known) or f"an integer from 0 to {_COUNTS[name]}"
             raise InvalidArgumentError(f"session option {name}={value!r}. Accepted: {expected}")
 
 

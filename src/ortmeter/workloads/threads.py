@@ -81,8 +81,8 @@ class ThreadTimings:
         Seconds that a thread takes to wake another one that sleeps, one sample per process.
     """
 
-    latency: Mapping[str, Mapping[float, Measurement]]
-    cpu: Mapping[str, Mapping[float, Measurement]]
+    latency: dict[str, dict[float, Measurement]]
+    cpu: dict[str, dict[float, Measurement]]
     wake: Measurement
 
 
@@ -153,27 +153,14 @@ def measure_threads(
             call(_measure_all, {"scenarios": asked, "seed": seed + i})
             for i in follow(range(processes), "processes")
         ]
-    rows = {
-        (name, pause): [found[name][rank] for found, _ in told]
-        for name, scenario in scenarios.items()
-        for rank, pause in enumerate(scenario.pauses)
-    }
-    latency, cpu = (
-        {
-            name: {p: Measurement(name, np.array(take(rows[name, p]))) for p in one.pauses}
-            for name, one in scenarios.items()
-        }
-        for take in (_latencies, _means)
-    )
-    return ThreadTimings(latency, cpu, Measurement("wake", np.array([[wake] for _, wake in told])))
-
-
-def _latencies(row: list[_Row]) -> list[list[float]]:
-    return [seconds for seconds, _ in row]
-
-
-def _means(row: list[_Row]) -> list[list[float]]:
-    return [[cpu] for _, cpu in row]
+    found = ThreadTimings({}, {}, Measurement("wake", np.array([[wake] for _, wake in told])))
+    for name, one in scenarios.items():
+        found.latency[name], found.cpu[name] = {}, {}
+        for pause, *rows in zip(one.pauses, *(rows[name] for rows, _ in told), strict=True):
+            seconds, cpu = zip(*rows, strict=True)
+            found.latency[name][pause] = Measurement(name, np.array(seconds))
+            found.cpu[name][pause] = Measurement(name, np.array(cpu)[:, None])
+    return found
 
 
 def find_threshold(claims: Mapping[float, Speedup], least: float = 0.0) -> Threshold:
