@@ -475,7 +475,7 @@ def test_a_converted_record_follows_the_schema():
         ({"claims": [{**COMPARISON_BEFORE, "ratio": -2.0}]}, "Accepted: positive ratios"),
         ({"claims": [{**COMPARISON_BEFORE, "min_effect": -1.0}]}, "min_effect=-1.0"),
         ({"claims": [{**COMPARISON_BEFORE, "confidence": 99}]}, "Accepted: from 0 to 1"),
-        ({"answer": "yes"}, "string indices must be integers"),
+        ({"answer": "yes"}, "'str' object is not a mapping"),
         ({"answer": {"claims": [3]}}, "'int' object is not subscriptable"),
         ({"answer": {"claims": []}}, "required field `text`"),
         ({"more": 1}, "unknown field `more`"),

@@ -112,13 +112,12 @@ def _fallbacks(facts: Facts) -> Iterator[Finding]:
     reasons = {node.name: why for node, why in without_kernel(facts.profile.original, placed)}
     rows = facts.named(reasons)
     if not rows.empty:
-        listed = dict.fromkeys(
-            f"{op} ({reasons[name]})" for name, op in zip(rows["name"], rows["op"], strict=True)
-        )
+        pairs = zip(rows["name"], rows["op"], strict=True)
+        told = enumerate_some([*dict.fromkeys(f"{op} ({reasons[name]})" for name, op in pairs)])
         yield facts.finding(
             "nodes on the CPU",
             rows,
-            f"{count(rows)} on the CPU in a session on {', '.join(devices)}: {enumerate_some([*listed])}",
+            f"{count(rows)} on the CPU in a session on {', '.join(devices)}: {told}",
             "write these operators at another opset or with others that have a kernel; if they are "
             "most of the model, --provider cpu",
         )

@@ -5,9 +5,11 @@ import dis
 import inspect
 import itertools
 import os
+import tempfile
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -95,14 +97,16 @@ class SessionSpec:
         return SpawnSpec(name_of(build), {"model": str(path), "feeds": files, **options})
 
 
-def write_specs(variants: Mapping[_Key, SessionSpec], folder: Path) -> dict[_Key, SpawnSpec]:
-    """Write what fresh processes build variants from, each in a folder of its own."""
+@contextmanager
+def write_specs(variants: Mapping[_Key, SessionSpec]) -> Iterator[dict[_Key, SpawnSpec]]:
+    """Keep what fresh processes build variants from, each in a folder of its own."""
     specs = {}
-    for rank, (key, variant) in enumerate(variants.items()):
-        own = folder / str(rank)
-        own.mkdir()
-        specs[key] = variant.spawn_spec(own)
-    return specs
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        for rank, (key, variant) in enumerate(variants.items()):
+            own = Path(folder, str(rank))
+            own.mkdir()
+            specs[key] = variant.spawn_spec(own)
+        yield specs
 
 
 def model_variants(

@@ -4,10 +4,8 @@ import ctypes
 import functools
 import gc
 import itertools
-import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -103,8 +101,7 @@ def measure_memory(
         )
     turns = list(itertools.product(variants, sequences, range(processes)))
     rows: dict[tuple[str, str, int], list[Any]] = {turn: [] for turn in turns}
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
-        spawn_specs = write_specs(variants, Path(temporary))
+    with write_specs(variants) as spawn_specs:
         order = np.random.default_rng(seed).permutation(len(turns)).tolist()
         for rank in follow(order, "processes"):
             name, sequence, _ = turn = turns[rank]

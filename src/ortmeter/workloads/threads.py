@@ -7,13 +7,11 @@ after the other in random order, in fresh processes. The process is the unit of 
 import gc
 import math
 import os
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -147,8 +145,7 @@ def measure_threads(
         raise InvalidArgumentError(
             f"{len(scenarios)} scenarios in {processes} processes. Accepted: one or more of each"
         )
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
-        asked = _write(scenarios, Path(temporary))
+    with _write(scenarios) as asked:
         told = [
             call(_measure_all, {"scenarios": asked, "seed": seed + i})
             for i in follow(range(processes), "processes")
@@ -286,20 +283,21 @@ def wake_seconds(count: int = _WAKES) -> float:
     return float(np.median(trips)) / 2
 
 
-def _write(scenarios: Mapping[str, Scenario], folder: Path) -> dict[str, _Asked]:
+@contextmanager
+def _write(scenarios: Mapping[str, Scenario]) -> Iterator[dict[str, _Asked]]:
     """Write the files of each variant once: several scenarios share some."""
     used = (v for one in scenarios.values() for v in (one.variant, one.before, one.background))
-    specs = write_specs({id(variant): variant for variant in used if variant}, folder)
-    return {
-        name: _Asked(
-            specs[id(one.variant)],
-            [*one.pauses],
-            one.rounds,
-            specs.get(id(one.before)),
-            specs.get(id(one.background)),
-        )
-        for name, one in scenarios.items()
-    }
+    with write_specs({id(variant): variant for variant in used if variant}) as specs:
+        yield {
+            name: _Asked(
+                specs[id(one.variant)],
+                [*one.pauses],
+                one.rounds,
+                specs.get(id(one.before)),
+                specs.get(id(one.background)),
+            )
+            for name, one in scenarios.items()
+        }
 
 
 def _measure_all(scenarios: dict[str, _Asked], seed: int) -> tuple[dict[str, list[_Row]], float]:
