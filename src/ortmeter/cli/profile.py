@@ -69,7 +69,7 @@ def run(options: Namespace, report: Report) -> None:
         )
     else:
         _describe(report, profile, options.top)
-        _advise(report, advise(profile, feeds=feeds[model], **settings))
+        _advise(report, advise(profile, feeds=feeds[model], threads=settings["threads"]))
         report.conclude(f"{profile!r}.", *profile.caveats)
     _place_beside_bench(report, profile)
 

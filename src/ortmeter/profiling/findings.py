@@ -2,14 +2,13 @@
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 import pandas as pd
 
 from ortmeter.profiling.record import Profile
-from ortmeter.profiling.run import Settings
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,6 @@ class Facts:
     feeds: Mapping[str, Any] | None
     threads: int
     cores: float
-    settings: Settings = field(default_factory=Settings)
 
     @functools.cached_property
     def nodes(self) -> pd.DataFrame:
