@@ -37,8 +37,11 @@ _SWITCHES = (
 _COUNTS: Mapping[str, int] = {"inter_op_num_threads": 1024, "log_severity_level": 4}
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 
-_AREAS = (b"session.", b"optimization.", b"ep.", b"mlas.")
-_KEY = re.compile(rb"[a-z0-9_.]*[a-z0-9](?=\0)")
+# What begins with a literal is searched fast; a name that ends so is no key of this area.
+_KEYS = [
+    re.compile(rb"%b\.(?<![\w.]%b\.)[a-z0-9_.]*[a-z0-9](?=\0)" % (area, area))
+    for area in (b"session", b"optimization", b"ep", b"mlas")
+]
 # Names of the options of a run have no common form, and there are few of them.
 _RUN_KEYS = (
     "disable_synchronize_execution_providers",
@@ -167,13 +170,7 @@ def session_keys() -> frozenset[str]:
     """Keys of the configuration of a session that the installed ONNX Runtime has."""
     onnxruntime = import_optional("onnxruntime", "cpu", "gpu")
 
-    found = {
-        (area + match.group()).decode()
-        for data in libraries()
-        for area in _AREAS
-        for start in _positions(data, area)
-        if (match := _KEY.match(data, start + len(area)))
-    }
+    found = {key.decode() for data in libraries() for area in _KEYS for key in area.findall(data)}
     # A session reads its attributes, and ignores the keys of the same name.
     attributes = {f"session.{name}" for name in (*dir(onnxruntime.SessionOptions), "log_id")}
     return frozenset(found - attributes)
@@ -194,12 +191,3 @@ def libraries() -> Iterator[bytes]:
         kinds = {".so", ".pyd", ".dll", ".dylib"}
         if "provider" not in file.name and kinds & {f".{part}" for part in file.name.split(".")}:
             yield file.read_bytes()
-
-
-def _positions(data: bytes, text: bytes) -> Iterator[int]:
-    start = data.find(text)
-    while start >= 0:
-        # A name that ends so, session_options.value, is not a key of this area.
-        if not (data[start - 1 : start].isalnum() or data[start - 1 : start] in {b"_", b"."}):
-            yield start
-        start = data.find(text, start + 1)

@@ -182,11 +182,9 @@ class Record:
             fields = convert(fields) if version == _BEFORE else fields
             values = msgspec.structs.asdict(msgspec.convert(fields, _File))
             return cls(**{**values, "data": values["data"].read("data")})
-        except RecordError as error:
-            raise RecordError(f"not a record: {error}") from None
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, ValueError) as error:
             raise RecordError(f"not a record: {str(error)[:_LONG]}") from error
-        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except (ArithmeticError, LookupError, RecursionError, TypeError) as error:
             raise RecordError(f"not a record: {type(error).__name__}: {error}") from error
 
     def conclude(
