@@ -212,7 +212,7 @@ def test_predictions_come_before_the_other_claims():
     say = Writer()
     say.note("{n} nodes", n=3, topic="nodes")
     say.claim([LOST])
-    say.also("Also", Speedups([SAME]))
+    say.claim([SAME])
     say.predict("it is never slower", Finding((None,), "lowest 1"), topic="never", n=1)
     say.predict("it wins", Finding((True,)))
     kinds = [type(claim).__name__ for claim in say.claims]
@@ -238,12 +238,11 @@ def test_braces_in_names_are_written_as_they_are(name):
     claim = WON.named(name, name).at(**{name: name})
     say = Writer()
     say.answer(Speedups([claim]), faster=f"{name} is")
-    say.also(name, Speedups([claim]))
     say.add("{model}.", model=name)
     say.small_print("{model}", model=name)
     say.predict("{model} wins", Speedups([claim]).at_least(1), model=name)
     times = f"2.00 times faster [1.80, 2.20] at {name} {name}."
-    assert str(say.written) == f"{name} is {times} {name} {times} {name}."
+    assert str(say.written) == f"{name} is {times} {name}."
     assert say.written.small_print == name
     assert say.written.bars[0].label == name
     assert str(say.claims[0]) == f"Right: {name} wins (lowest 2.00 [1.80, 2.20] at {name} {name})"
