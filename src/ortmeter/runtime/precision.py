@@ -92,7 +92,7 @@ def convert_precision(model: ModelLike, precision: str, samples: _Samples = ()) 
     import_optional("onnxruntime", "cpu", "gpu")
     original, copied = load_model(model), onnx.ModelProto()
     copied.CopyFrom(original)
-    with _quiet():
+    with silenced():
         converted = PRECISIONS[precision](copied, samples)
     if _content(converted) == _content(original):
         raise InvalidArgumentError(f"precision={precision!r}: nothing to convert in this model")
@@ -132,7 +132,7 @@ def _content(model: onnx.ModelProto) -> list[object]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """Silence the tools, which advise in the log what most models do not need."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
