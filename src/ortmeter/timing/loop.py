@@ -192,7 +192,8 @@ def _rounds(  # noqa: PLR0917 - private, called once with everything
         while True:
             row = [0.0] * len(plan)
             for i in rng.permutation(len(plan)).tolist():  # a random order
-                row[i] = _sample(*plan[i], timer)
+                call, number = plan[i]
+                row[i] = _sample(call, number, timer)
             rows.append(row)
             bar.update()
             if len(rows) == wanted:

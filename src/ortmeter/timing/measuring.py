@@ -143,7 +143,7 @@ def measure_each(
     3
     """
     options: dict[str, Any] = {"repeat": repeat, "warmup": warmup}
-    limits = {"processes": processes, "precision": precision, "budget_s": budget_s}
+    limits: dict[str, Any] = {"processes": processes, "precision": precision, "budget_s": budget_s}
     _check(groups, **options, **limits)
     if isolated and processes == 1:
         raise InvalidArgumentError(
