@@ -425,12 +425,8 @@ def _converted(claim: Mapping[str, Any]) -> dict[str, Any]:
     if claim["baseline"]:
         pair = {name: claim[name] for name in ("subject", "baseline", "min_effect")}
         interval = {name: claim[name] for name in ("low", "high", "confidence", "how")}
-        return {
-            "kind": "comparison",
-            **pair,
-            **place,
-            "estimate": {"value": claim["ratio"]} | interval,
-        }
+        estimate = {"value": claim["ratio"], **interval}
+        return {"kind": "comparison", **pair, **place, "estimate": estimate}
     said = {"text": claim["subject"], "values": claim["values"], **place}
     if claim["verdict"] == "fact":
         return {"kind": "note", **said}
