@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import onnx
 import pytest
+from claim_samples import compare_ratio
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from profile_writer import kernel_event, run_event, write
 
@@ -14,6 +15,8 @@ from ortmeter.runtime.placement import PlacementWarning
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 RNG = np.random.default_rng(0)
+FASTER = compare_ratio("changed", "as it is", 1.5, (1.4, 1.6))
+SLOWER = compare_ratio("changed", "as it is", 0.7, (0.6, 0.8))
 
 
 def normal(*shape):
@@ -38,6 +41,22 @@ def advice(made, feeds, *, threads=1, cores=64, **settings):
 def no_bound(monkeypatch):
     """Another process may make any node look short beside the others."""
     monkeypatch.setattr(checks, "LEAST_SHARE", 0)
+
+
+@pytest.fixture
+def trials(monkeypatch):
+    """Replace the measurement of what is advised by a claim, and keep what was asked."""
+    asked = []
+
+    def answer(claim):
+        def gain(facts, settings, around=None):
+            asked.append((settings, around))
+            return claim
+
+        monkeypatch.setattr("ortmeter.profiling.trials.gain", gain)
+        return asked
+
+    return answer
 
 
 def test_a_product_has_nothing_to_advise():
@@ -189,16 +208,40 @@ def test_constant_work_that_an_input_prevents():
 SMALL = "(float[256, 256] X) => (float[256, 256] Y) { T = MatMul (X, W) Y = Relu (T) }"
 
 
-def test_denormal_numbers():
+@pytest.mark.parametrize(("claim", "fires"), [(FASTER, True), (None, True), (SLOWER, False)])
+def test_denormal_numbers_when_zeros_are_faster(trials, claim, fires):
+    asked = trials(claim)
     made = model(SMALL, W=np.full((256, 256), 1e-10, np.float32))
-    found = advice(made, {"X": np.full((256, 256), 1e-32, np.float32)})["denormal numbers"]
-    assert set(found.nodes) == {"MatMul_0", "Relu_1"}
-    assert "2 tensors with numbers so small" in found.evidence
+    found = advice(made, {"X": np.full((256, 256), 1e-32, np.float32)})
+    assert ("denormal numbers" in found) == fires
+    assert len(asked) == 1
+    if fires:
+        assert set(found["denormal numbers"].nodes) == {"MatMul_0", "Relu_1"}
+        assert "2 tensors with numbers so small" in found["denormal numbers"].evidence
 
 
-def test_numbers_that_are_not_denormal():
+def test_numbers_that_are_not_denormal_are_not_tried(trials):
+    asked = trials(FASTER)
     made = model(SMALL, W=normal(256, 256))
     assert advice(made, {"X": normal(256, 256)}) == {}
+    assert asked == []
+
+
+# What is between the convolutions accepts no blocked layout.
+BLOCKED = """(float[1, 16, 96, 96] X) => (float[1, 16, 96, 96] Y) {
+    C = Conv <pads = [1, 1, 1, 1]> (X, W)  E = Exp (C)  D = Conv <pads = [1, 1, 1, 1]> (E, W)
+    F = Exp (D)  Y = Conv <pads = [1, 1, 1, 1]> (F, W) }"""
+
+
+@pytest.mark.parametrize(("claim", "fires"), [(FASTER, True), (SLOWER, False)])
+def test_a_blocked_layout_when_the_other_one_is_faster(trials, claim, fires):
+    asked = trials(claim)
+    made = model(BLOCKED, W=normal(16, 16, 3, 3))
+    found = advice(made, {"X": normal(1, 16, 96, 96)})
+    assert asked == [({"optimization": "extended"}, None)]
+    assert ("blocked layout" in found) == fires
+    if fires:
+        assert "1.50 times faster" in found["blocked layout"].evidence
 
 
 def test_more_threads_than_cores():

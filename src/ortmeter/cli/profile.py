@@ -70,7 +70,7 @@ def run(options: Namespace, report: Report) -> None:
         )
     else:
         _describe(report, profile, options.top)
-        _advise(report, advise(profile, feeds=feeds[model], threads=settings["threads"]))
+        _advise(report, advise(profile, feeds=feeds[model], **settings))
         report.conclude(f"{profile!r}.", *profile.caveats)
     _place_beside_bench(report, profile)
 

@@ -6,19 +6,21 @@ the nodes that it is about.
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 
 from ortmeter.machine.preflight import cpu_quota
 from ortmeter.operators import find_operator
-from ortmeter.profiling.denormals import denormal_tensors
+from ortmeter.profiling.denormals import CAN_FLUSH, denormal_tensors, denormals_as_zero
 from ortmeter.profiling.findings import Facts, Finding, count, plural
 from ortmeter.profiling.fusions import NearMiss, find_near_misses
 from ortmeter.profiling.graph import STANDARD
 from ortmeter.profiling.quantization import CONVERSIONS, REASONS, float_operators
 from ortmeter.profiling.record import Profile
+from ortmeter.profiling.run import Settings
+from ortmeter.profiling.trials import trial
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.placement import NodeAssignment, enumerate_some, without_kernel
 from ortmeter.timing.measurement import format_seconds
@@ -30,6 +32,7 @@ _SHORT_COUNT = 20
 _SHORT_SHARE = 0.3
 _FIRST_TIMES, _FIRST_EXTRA_US = 5, 10_000
 _COPIES = ("MemcpyFromHost", "MemcpyToHost")
+_BLOCKED = ("ReorderInput", "ReorderOutput")
 _MOVES = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 _HALF = {"f16", "bf16"}
 _SHOWN = 3
@@ -39,8 +42,8 @@ def advise(
     profile: Profile,
     *,
     feeds: Mapping[str, Any] | None = None,
-    threads: int = 1,
     cores: float | None = None,
+    **settings: Unpack[Settings],
 ) -> tuple[Finding, ...]:
     """Say what could make a model faster, from its profile.
 
@@ -49,11 +52,11 @@ def advise(
     profile : Profile
         A profile with its graphs; without them, only what the times tell is checked.
     feeds : mapping of str to array, optional
-        Inputs of the model, to look for denormal numbers.
-    threads : int
-        Threads of the session, 0 for the number of cores.
+        Inputs of the model, to look for denormal numbers and to time what is advised.
     cores : float, optional
         Cores that this process may use, by default those of the system, or of the quota.
+    **settings
+        Those of the session, as :func:`~ortmeter.profiling.profile` takes them.
 
     Returns
     -------
@@ -74,7 +77,8 @@ def advise(
     """
     available = usable_cores()
     usable = min(available, cpu_quota() or available) if cores is None else cores
-    facts = Facts(profile, feeds, threads or available, usable)
+    threads = settings.get("threads", 1) or available
+    facts = Facts(profile, feeds, threads, usable, settings)
     if facts.nodes.empty:
         return ()
     findings = [finding for check in CHECKS for finding in check(facts)]
@@ -153,6 +157,16 @@ def _layout(facts: Facts) -> Iterator[Finding]:
             "write the model, or its weights, in the order that the next operator reads; join "
             "transpositions that undo each other",
         )
+    rows = facts.ops(_BLOCKED)
+    if not rows.empty and rows["share"].sum() >= LEAST_SHARE:
+        told = trial(facts, "--optimization extended", {"optimization": "extended"})
+        if told is not None:
+            yield facts.finding(
+                "blocked layout",
+                rows,
+                f"{count(rows)} enter and leave the blocked layout of convolutions{told}",
+                "--optimization extended, without it",
+            )
 
 
 def _fusions(facts: Facts) -> Iterator[Finding]:
@@ -242,13 +256,17 @@ def _denormals(facts: Facts) -> Iterator[Finding]:
     if rows.empty:
         return
     worst = max(shares, key=shares.__getitem__)
-    yield facts.finding(
-        "denormal numbers",
-        rows,
-        f"{plural(len(shares), 'tensor')} with numbers so small that a CPU may compute them "
-        f"slowly, {shares[worst]:.1%} of {worst!r}",
-        "bench --session-config session.set_denormal_as_zero=0,1, which tells what zeros bring",
-    )
+    can_try = CAN_FLUSH and not facts.profile.devices
+    told = trial(facts, "zeros instead", {}, denormals_as_zero) if can_try else ""
+    if told is not None:
+        yield facts.finding(
+            "denormal numbers",
+            rows,
+            f"{plural(len(shares), 'tensor')} with numbers so small that a CPU may compute them "
+            f"slowly, {shares[worst]:.1%} of {worst!r}{told}",
+            "--session-config session.set_denormal_as_zero=1, in a command of its own: the first "
+            "session of a process decides",
+        )
 
 
 def _constants(facts: Facts) -> Iterator[Finding]:

@@ -2,13 +2,14 @@
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
 import pandas as pd
 
 from ortmeter.profiling.record import Profile
+from ortmeter.profiling.run import Settings
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Facts:
     feeds: Mapping[str, Any] | None
     threads: int
     cores: float
+    settings: Settings = field(default_factory=Settings)
 
     @functools.cached_property
     def nodes(self) -> pd.DataFrame:
