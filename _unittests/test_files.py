@@ -73,9 +73,9 @@ def test_what_is_not_a_regular_file_is_refused_and_left(tmp_path):
     os.mkfifo(fifo)
     folder.mkdir()
     link.symlink_to("/dev/null")
-    for path, kind in [(fifo, "pipe"), (folder, "folder"), (link, "device")]:
+    for path in (fifo, folder, link):
         before = path.lstat()
-        with pytest.raises(InvalidArgumentError, match=f"'{path}'.* a {kind}.*a regular file"):
+        with pytest.raises(InvalidArgumentError, match=f"'{path}' cannot .*a regular file"):
             write_atomically(path, b"new")
         assert path.lstat() == before
     assert names(tmp_path) == ["fifo", "folder", "link"]
@@ -85,7 +85,7 @@ def test_a_socket_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the name of a socket is short
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
-        with pytest.raises(InvalidArgumentError, match="a socket"):
+        with pytest.raises(InvalidArgumentError, match="Accepted: a regular file"):
             write_atomically(tmp_path / "socket", b"new")
 
 

@@ -5,26 +5,24 @@ from matplotlib import pyplot as plt
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting import error_plot
-from ortmeter.plotting.axes import GREY
 
 FRAME = pd.DataFrame(
     {
         "case": ["float32", "float32", "float16", "float16"],
         "candidate": ["torch", "onnxruntime", "torch", "onnxruntime"],
         "error": [4.0, 6.0, 0.0, np.nan],
-        "bound": [2000.0, 2000.0, 3.0, 3.0],
     }
 )
 
 
 @pytest.fixture
 def ax():
-    yield error_plot(FRAME, title="Errors", caption="CPU")
+    yield error_plot(FRAME, title="Errors", unit="ulp")
     plt.close("all")
 
 
 def test_a_candidate_has_a_marker_in_each_row(ax):
-    torch, onnxruntime, _ = ax.lines
+    torch, onnxruntime = ax.lines
     assert torch.get_xdata().tolist() == [4, 0]
     np.testing.assert_array_equal(np.array(onnxruntime.get_xdata(), float), [6, np.nan])
     for row, (first, second) in enumerate(
@@ -36,20 +34,10 @@ def test_a_candidate_has_a_marker_in_each_row(ax):
     assert torch.get_linestyle() == "None"
 
 
-def test_the_bound_of_a_row_is_grey(ax):
-    bounds = ax.lines[-1]
-    assert dict(zip(bounds.get_ydata(), bounds.get_xdata(), strict=True)) == {0: 2000, 1: 3}
-    assert bounds.get_color() == GREY
-    assert ax.texts[0].get_text() == "CPU, grey bars: bound"
-    without = error_plot(FRAME.drop(columns="bound"), title="Errors", caption="CPU")
-    assert len(without.lines) == 2
-    assert without.texts[0].get_text() == "CPU"
-
-
-def test_zero_and_the_largest_bound_are_visible(ax):
+def test_zero_and_the_largest_error_are_visible(ax):
     low, high = ax.get_xlim()
     assert low < 0
-    assert high >= 2000
+    assert high > 6
 
 
 def test_texts(ax):
@@ -62,9 +50,8 @@ def test_texts(ax):
 
 
 def test_errors_that_are_all_zero_can_be_drawn():
-    frame = FRAME.drop(columns="bound").assign(error=0.0)
-    ax = error_plot(frame, title="", what="change", unit="1")
-    assert ax.get_xlabel() == "change (1), lower is better"
+    ax = error_plot(FRAME.assign(error=0.0), title="", unit="1")
+    assert ax.get_xlabel() == "error (1), lower is better"
     plt.close("all")
 
 
@@ -73,10 +60,8 @@ def test_errors_that_are_all_zero_can_be_drawn():
     [
         (FRAME.drop(columns="error"), "case, candidate and error are expected"),
         (FRAME[:0], "0 rows"),
-        (FRAME.assign(error=-1.0), "positive numbers or zero"),
-        (FRAME.assign(bound=-1.0), "positive numbers or zero"),
     ],
 )
 def test_refused_frames(frame, message):
     with pytest.raises(InvalidArgumentError, match=message):
-        error_plot(frame, title="")
+        error_plot(frame, title="", unit="ulp")

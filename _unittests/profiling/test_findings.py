@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from ortmeter.profiling import Finding, profile
-from ortmeter.profiling.findings import Facts, count, plural, some
+from ortmeter.profiling.findings import Facts, count, plural
 from ortmeter.timing import Comparison, Measurement
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
@@ -57,6 +57,4 @@ def test_a_profile_without_graphs_has_no_nodes_to_read(facts):
 
 def test_lists_in_words(facts):
     assert count(facts.nodes) == "2 Exp, 1 Sin"
-    assert some("abc") == "a, b, c"
-    assert some("abcde") == "a, b, c and 2 more"
     assert (plural(1, "tensor"), plural(2, "tensor")) == ("1 tensor", "2 tensors")

@@ -71,7 +71,7 @@ def test_a_profile_that_is_cut_by_a_full_disk_says_so(empty, monkeypatch):
         return read(path, ran)
 
     monkeypatch.setattr(run, "read_frames", cut)
-    with pytest.raises(InvalidArgumentError, match="breaks at byte"):
+    with pytest.raises(InvalidArgumentError, match="breaks after byte"):
         profile(TEXT, FEEDS, provider="cpu")
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left on device: '.*json'"):

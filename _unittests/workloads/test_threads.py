@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -57,19 +58,19 @@ def test_each_situation_has_its_samples_in_each_process():
     assert (first != second).any()
 
 
-def test_a_variant_is_written_once(tmp_path):
+def test_a_variant_is_written_once():
     one, other = variant(), variant(OTHER)
-    asked = threads._write(
-        {"a": Scenario(one, before=other), "b": Scenario(other, background=one)}, tmp_path
-    )
+    scenarios = {"a": Scenario(one, before=other), "b": Scenario(other, background=one)}
+    with threads._write(scenarios) as asked:
+        files = {Path(one.variant.arguments["model"]).parent for one in asked.values()}
+        assert len(list(files.pop().parent.iterdir())) == 2
     assert asked["a"].variant == asked["b"].background
     assert asked["a"].before == asked["b"].variant
     assert asked["a"].variant != asked["b"].variant
     assert asked["a"].background is None is asked["b"].before
-    assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_what_a_recipe_asks_reaches_the_session(tmp_path, monkeypatch):
+def test_what_a_recipe_asks_reaches_the_session(monkeypatch):
     """On CUDA as on the CPU: provider, threads and spinning, for the model and its neighbour."""
     made, runs = [], []
 
@@ -86,15 +87,15 @@ def test_what_a_recipe_asks_reaches_the_session(tmp_path, monkeypatch):
     monkeypatch.setattr(SessionSpec, "call", call)
     settings = {"provider": Provider("cuda", 1), "threads": 3}
     spin, sleep = (variant(**settings, spinning=word) for word in ("on", "off"))
-    asked = threads._write({"a": Scenario(spin, (0.0, 0.001), 2, before=sleep)}, tmp_path)["a"]
-    rows = threads._measure(asked, 0)
+    with threads._write({"a": Scenario(spin, (0.0, 0.001), 2, before=sleep)}) as asked:
+        rows = threads._measure(asked["a"], 0)
     assert made == [("cuda:1", 3, "on"), ("cuda:1", 3, "off")]
     warm = ["on"] * 3 + ["off"] * 3
     assert runs == 2 * [*warm, "off", "on", "off", "on"]  # one pause, then the other
     assert [len(seconds) for seconds, _ in rows] == [2, 2]
 
 
-def test_a_neighbour_ends_with_its_situation(tmp_path, monkeypatch):
+def test_a_neighbour_ends_with_its_situation(monkeypatch):
     started = []
 
     class Watched(Child):
@@ -113,8 +114,8 @@ def test_a_neighbour_ends_with_its_situation(tmp_path, monkeypatch):
     monkeypatch.setattr(threads, "Child", Watched)
     monkeypatch.setattr(threads, "measure_pauses", measure_pauses)
     large = variant(rows=4096)
-    asked = threads._write({"a": Scenario(variant(), background=large)}, tmp_path)["a"]
-    assert threads._measure(asked, 0) == [([1.0], 1.0)]
+    with threads._write({"a": Scenario(variant(), background=large)}) as asked:
+        assert threads._measure(asked["a"], 0) == [([1.0], 1.0)]
     assert started[0].is_dead
 
 

@@ -440,22 +440,17 @@ class Speedup(_Said, frozen=True, tag="comparison"):
         return f"perhaps by less than {self.min_effect:.0%}"
 
     def __str__(self) -> str:
-        return self._place + self._compared()
-
-    def _compared(self) -> str:
-        pair = f"{self.subject} and {self.baseline}"
-        if not self.has_interval:
-            return f"undecided between {pair}: speedup {self.ratio:.2f}, no interval"
-        how = f"({100 * self.confidence:.3g}%{f', {self.how}' if self.how else ''})"
-        interval = f"{self.brackets} {how}"
+        level = f"{100 * self.confidence:.3g}%"
+        how = f" ({', '.join(filter(None, (level, self.how)))})" * self.has_interval
         if self.is_difference:
             shown = self if self.verdict == "faster" else self.reversed
             effect = f"{shown.ratio:.2f} times {self.verdict} than {self.baseline}"
             perhaps = f", {self._perhaps}" * self.may_be_small
-            return f"{self.subject} is {effect} {shown.brackets} {how}{perhaps}"
-        if self.verdict == "negligible":
-            return f"{pair} are within {self.min_effect:.0%}: {self.ratio:.2f} {interval}"
-        return f"undecided between {pair}: speedup {self.ratio:.2f} {interval}"
+            return f"{self._place}{self.subject} is {effect} {shown.brackets}{how}{perhaps}"
+        pair = f"{self.subject} and {self.baseline}"
+        within = f"{pair} are within {self.min_effect:.0%}: "
+        told = within if self.verdict == "negligible" else f"undecided between {pair}: speedup "
+        return f"{self._place}{told}{self.interval}{how}"
 
 
 class Speedups(tuple[Speedup, ...]):

@@ -22,7 +22,7 @@ def replaceable(path: Path) -> Path:
         return Path(os.path.realpath(path))
     if not stat.S_ISREG(mode):
         raise InvalidArgumentError(
-            f"{os.fspath(path)!r} cannot be written: it is {_kind(mode)}. Accepted: a regular file "
+            f"{os.fspath(path)!r} cannot be written. Accepted: a regular file "
             "or a name that is free, in a writable folder"
         )
     return Path(os.path.realpath(path))
@@ -87,17 +87,6 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _kind(mode: int) -> str:
-    kinds = {
-        stat.S_IFDIR: "a folder",
-        stat.S_IFCHR: "a device",
-        stat.S_IFBLK: "a device",
-        stat.S_IFIFO: "a pipe",
-        stat.S_IFSOCK: "a socket",
-    }
-    return kinds.get(stat.S_IFMT(mode), "no regular file")
 
 
 def cache_folder(name: str) -> Path:

@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import google.protobuf.message
 import numpy as np
 import onnx
 
@@ -14,16 +13,11 @@ from ortmeter.dtypes import numpy_dtype, onnx_type
 from ortmeter.errors import ModelError
 from ortmeter.evaluator.node import domain_name
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.graphs import bodies, walk_nodes, with_intermediate_outputs
+from ortmeter.runtime.graphs import NOT_INFERRED, bodies, walk_nodes, with_intermediate_outputs
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
 
-#: What shape inference raises: its own errors, and those of a model that is too large.
-NOT_INFERRED = (
-    *(onnx.shape_inference.InferenceError, onnx.checker.ValidationError),
-    *(ValueError, google.protobuf.message.EncodeError),
-)
 _NUMERIC = "biufcV"  # V: bfloat16 and float8
 
 

@@ -13,9 +13,10 @@ import onnx.inliner
 import onnx.numpy_helper
 from onnx.helper import make_tensor_value_info
 
-from ortmeter.attribution.intermediates import NOT_INFERRED, read_by, rename_reads
+from ortmeter.attribution.intermediates import read_by, rename_reads
 from ortmeter.dtypes import onnx_type
 from ortmeter.operators import find_operator
+from ortmeter.runtime.graphs import NOT_INFERRED
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.models import sub_model
 

@@ -14,8 +14,9 @@ from ortmeter.cli.report import MAX_DRAWN, Report, readable
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, advise, merge_profiles, profile_together
 from ortmeter.profiling.advice import CHECKS, LEAST_SHARE
-from ortmeter.profiling.findings import Finding, some
+from ortmeter.profiling.findings import Finding
 from ortmeter.profiling.graph import STANDARD
+from ortmeter.runtime.placement import enumerate_some
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.measurement import format_seconds
 
@@ -119,7 +120,7 @@ def _advise(report: Report, findings: Sequence[Finding]) -> None:
         report.conclude(f"no advice: {len(CHECKS)} checks found nothing.")
         return
     report.conclude(*(f"{finding}." for finding in findings))
-    if rows := [(f.topic, f.bound, some(f.nodes)) for f in findings if f.nodes]:
+    if rows := [(f.topic, f.bound, enumerate_some(f.nodes)) for f in findings if f.nodes]:
         columns = ["finding", "saves", "nodes"]
         report.add("Nodes of the advice", pd.DataFrame(rows, columns=columns).set_index("finding"))
 

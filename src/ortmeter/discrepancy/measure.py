@@ -132,25 +132,10 @@ class _Comparer:
             raise InvalidArgumentError(
                 "The modulus of a complex number overflows float64. Accepted: smaller numbers"
             )
-        self._fill(figures, error, e, g, worst=worst, places=(start, index))
-        return figures
-
-    def _fill(
-        self,
-        figures: Figures,
-        error: np.ndarray,
-        e: np.ndarray,
-        g: np.ndarray,
-        *,
-        worst: int,
-        places: tuple[int, np.ndarray | None],
-    ) -> None:
-        """Write the figures of finite numbers, which may be written over."""
-        start, index = places
-        e = _magnitude(e)
+        e = _magnitude(e)  # may be written over
         figures.largest = float(np.maximum.reduce(e))
         if error[worst] == 0:
-            return
+            return figures
 
         def position(rank: int) -> int:
             return start + (rank if index is None else int(index[rank]))
@@ -159,6 +144,7 @@ class _Comparer:
         figures.ulp, figures.sum = number(error[worst]), number(add(error))
         figures.worst = figures.ulp, -position(worst)
         self._add_errors(figures, error.astype(np.float64, copy=False), e, _magnitude(g), position)
+        return figures
 
     def _widen(
         self, e: np.ndarray, g: np.ndarray
@@ -184,14 +170,20 @@ class _Comparer:
             if figures.counts[threshold] == 0:
                 break
         in_ulp, unit = self._add_ulp(figures, error, np.maximum(e, g, out=g))
-        if (tolerance := self._options.tolerance) is not None:
-            limits = []
-            if (terms := tolerance.absolute_and_relative) is not None:
-                limit = np.multiply(e, terms[1], out=self._bits[: error.size].view(np.float64))
-                limits.append((error, np.add(limit, terms[0], out=limit)))
-            if tolerance.ulp is not None:
-                limits.append((in_ulp, np.broadcast_to(tolerance.ulp / unit, error.size)))
-            _add_over(figures, limits, position)
+        limits: list[tuple[np.ndarray, np.ndarray]] = []
+        tolerance = self._options.tolerance
+        if tolerance and (terms := tolerance.absolute_and_relative) is not None:
+            limit = np.multiply(e, terms[1], out=self._bits[: error.size].view(np.float64))
+            limits.append((error, np.add(limit, terms[0], out=limit)))
+        if tolerance and tolerance.ulp is not None:
+            limits.append((in_ulp, np.broadcast_to(tolerance.ulp / unit, error.size)))
+        over = [value > limit for value, limit in limits]
+        index = np.flatnonzero(np.any(over, axis=0)) if over else np.empty(0, np.int64)
+        if index.size:
+            share = np.fmax.reduce([value[index] / limit[index] for value, limit in limits])
+            worst = int(share.argmax())
+            figures.counts["n_over"] += index.size
+            figures.over = max(figures.over, (float(share[worst]), -position(int(index[worst]))))
         np.divide(error, e, out=e)
         figures.rel = float(np.fmax.reduce(e))  # without 0/0
 
@@ -214,22 +206,6 @@ class _Comparer:
         unit = 2.0 ** (self._kind.n_bits - 1)
         figures.ulp = float(np.maximum.reduce(halves)) * unit
         return halves, unit
-
-
-def _add_over(
-    figures: Figures,
-    limits: Sequence[tuple[np.ndarray, np.ndarray]],
-    position: Callable[[int], int],
-) -> None:
-    """Count the errors beyond one of their limits; find the largest share of a limit."""
-    if not limits:
-        return
-    index = np.flatnonzero(np.any([error > limit for error, limit in limits], axis=0))
-    if index.size:
-        share = np.fmax.reduce([error[index] / limit[index] for error, limit in limits])
-        worst = int(share.argmax())
-        figures.counts["n_over"] += index.size
-        figures.over = max(figures.over, (float(share[worst]), -position(int(index[worst]))))
 
 
 def _magnitude(values: np.ndarray) -> np.ndarray:

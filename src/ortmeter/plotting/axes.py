@@ -265,10 +265,6 @@ def node_label(op: str, name: str) -> str:
     return shorten(clean(name if op in name else f"{op} {name}"), 30)
 
 
-def number(value: float) -> str:
-    return str(int(value)) if value == int(value) else f"{value:g}"
-
-
 def wrap(text: str, width: int) -> str:
     """Break a text into lines."""
     return plain("\n".join(textwrap.wrap(text, width)))

@@ -1,12 +1,10 @@
-"""Plot errors with their theoretical bounds, and the effects of nodes."""
+"""Plot errors of candidates, case by case."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting.axes import (
-    GREY,
     add_legend,
     clean,
     finish_rows,
@@ -24,15 +22,8 @@ if TYPE_CHECKING:
 _SPREAD = 0.5  # share of the height of a row that its candidates occupy
 
 
-def error_plot(
-    frame: "pd.DataFrame",
-    *,
-    title: str,
-    what: str = "error",
-    unit: str = "ulp",
-    caption: str = "",
-) -> "Axes":
-    """Plot one row per case, one marker per candidate, and a bar at the bound of the case.
+def error_plot(frame: "pd.DataFrame", *, title: str, unit: str) -> "Axes":
+    """Plot one row per case, one marker per candidate.
 
     The axis is linear from 0 to the smallest positive error and logarithmic above, so that a
     candidate without error is shown.
@@ -40,12 +31,12 @@ def error_plot(
     Parameters
     ----------
     frame : pandas.DataFrame
-        One row per case and candidate: columns *case*, *candidate*, *error* and, if any, *bound*,
-        all in the same unit. NaN and infinite values are not drawn. Other columns are ignored.
-    title, caption : str
-        Title of the plot, and the line below it: the provider, the number of threads.
-    what, unit : str
-        Name and unit of the errors, for the label of the axis.
+        One row per case and candidate: columns *case*, *candidate* and *error*, zero or more. NaN
+        and infinite values are not drawn. Other columns are ignored.
+    title : str
+        Title of the plot.
+    unit : str
+        Unit of the errors, for the label of the axis.
 
     Returns
     -------
@@ -55,7 +46,7 @@ def error_plot(
     Raises
     ------
     InvalidArgumentError
-        A column is missing, the frame is empty, an error or a bound is negative.
+        A column is missing, or the frame is empty.
 
     Examples
     --------
@@ -63,19 +54,13 @@ def error_plot(
     >>> from matplotlib import pyplot as plt
     >>> frame = pd.DataFrame(
     ...     {"case": ["float32", "float32"], "candidate": ["torch", "onnxruntime"],
-    ...      "error": [4.8, 6.5], "bound": [2000.0, 2000.0]})
-    >>> ax = error_plot(frame, title="Errors against float64")
+    ...      "error": [4.8, 6.5]})
+    >>> ax = error_plot(frame, title="Errors against float64", unit="ulp")
     >>> ax.get_xlabel()
     'error (ulp), lower is better'
     >>> plt.close(ax.figure)
     """
     need_columns(frame, "case", "candidate", "error")
-    errors = frame[frame.columns.intersection(["error", "bound"])]
-    if (errors.min() < 0).any():
-        raise InvalidArgumentError(
-            "Errors and bounds are positive numbers or zero. The smallest ones are "
-            f"{errors.min().to_dict()}"
-        )
     cases = list(dict.fromkeys(frame["case"]))
     names = list(dict.fromkeys(frame["candidate"]))
     ax = new_axes(1.9 + 0.42 * len(cases))
@@ -85,14 +70,10 @@ def error_plot(
         offset = _SPREAD * ((rank + 0.5) / len(names) - 0.5)
         style = {**series_style(rank), "linestyle": "none"}
         ax.errorbar(mine["error"], mine["case"].map(place) + offset, **style)
-    if "bound" in frame.columns:
-        bounds = frame.groupby("case")["bound"].max()
-        ax.plot(bounds, bounds.index.map(place), "|", color=GREY, markersize=16, markeredgewidth=2)
-        caption = f"{caption}{', ' if caption else ''}grey bars: bound"
-    _scale(ax, errors.to_numpy(float))
-    ax.set(xlabel=f"{plain(what)} ({plain(unit)}), lower is better", ylabel="case")
+    _scale(ax, frame["error"].to_numpy(float))
+    ax.set(xlabel=f"error ({plain(unit)}), lower is better", ylabel="case")
     add_legend(ax, [str(name) for name in names])
-    return finish_rows(ax, [shorten(clean(str(case))) for case in cases], title, caption)
+    return finish_rows(ax, [shorten(clean(str(case))) for case in cases], title, "")
 
 
 def _scale(ax: "Axes", values: np.ndarray) -> None:

@@ -10,7 +10,6 @@ import math
 from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-import google.protobuf.message
 import onnx
 import onnx.numpy_helper
 import onnx.shape_inference
@@ -20,7 +19,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.operators.descriptions import describe_type
 from ortmeter.plotting.axes import clean, shorten
 from ortmeter.plotting.drawing import Drawing, Element, lay_out
-from ortmeter.runtime.graphs import bodies, walk_nodes
+from ortmeter.runtime.graphs import NOT_INFERRED, bodies, walk_nodes
 from ortmeter.runtime.loading import ModelLike, load_model
 
 # Translucent fills: readable on a light and on a dark background.
@@ -124,9 +123,16 @@ def draw_model(
         raise InvalidArgumentError(
             f"A model of {operators.total()} nodes is not drawn. Accepted: up to {MAX_NODES} nodes"
         )
-    dot, elements = _write_dot(graph, notes or {})
+    writer = _Writer(notes or {})
+    writer.graph(graph, _Scope(ChainMap(), ChainMap(), ChainMap()), range(len(graph.node)))
+    if unknown := [key for key in writer.notes if key not in writer.noted]:
+        raise InvalidArgumentError(
+            f"Notes are given for {unknown!r}: a key is the name of a node, or the index of one of "
+            f"the {len(graph.node)} nodes of the main graph"
+        )
+    dot = "\n".join([_HEADER, *writer.boxes, *writer.edges, "}", ""])
     title = clean(title or graph.name or "model")
-    return Drawing(title, dot, lay_out(dot, elements, f"{title}: {_describe(operators)}"))
+    return Drawing(title, dot, lay_out(dot, writer.elements, f"{title}: {_describe(operators)}"))
 
 
 def _describe(operators: Counter[str]) -> str:
@@ -139,28 +145,8 @@ def _infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Add the types of the results when they can be inferred, keep the model as it is otherwise."""
     try:
         return onnx.shape_inference.infer_shapes(model)
-    except (
-        onnx.shape_inference.InferenceError,
-        google.protobuf.message.Error,  # above 2 GB
-        RuntimeError,
-        ValueError,
-    ):
+    except (*NOT_INFERRED, RuntimeError):
         return model
-
-
-def _write_dot(
-    graph: onnx.GraphProto, notes: Mapping[str | int, NodeNote]
-) -> tuple[str, dict[str, Element]]:
-    """Write a graph in DOT, where every element has an ``id``, and describe these elements."""
-    writer = _Writer(notes)
-    writer.graph(graph, _Scope(ChainMap(), ChainMap(), ChainMap()), range(len(graph.node)))
-    unknown = [key for key in notes if key not in writer.noted]
-    if unknown:
-        raise InvalidArgumentError(
-            f"Notes are given for {unknown!r}: a key is the name of a node, or the index of one of "
-            f"the {len(graph.node)} nodes of the main graph"
-        )
-    return "\n".join([_HEADER, *writer.boxes, *writer.edges, "}", ""]), writer.elements
 
 
 @dataclasses.dataclass(frozen=True)

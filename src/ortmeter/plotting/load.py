@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ortmeter.evidence import UNITS, common_unit
-from ortmeter.plotting.axes import add_legend, finish, need_columns, new_axes, number, series_style
+from ortmeter.plotting.axes import add_legend, finish, need_columns, new_axes, series_style
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +77,7 @@ def load_plot(
         ax.set_xscale("symlog", linthresh=positive[0], linscale=0.5)
     if x == "batch":
         ax.set_xscale("log", base=2)
-    ax.set_xticks(places, [number(place) for place in places])
+    ax.set_xticks(places, [f"{place:g}" for place in places])
     ax.minorticks_off()
     ax.set_ylim(bottom=0)
     ax.set(xlabel=_X_LABELS[x], ylabel=label)

@@ -14,7 +14,7 @@ import pandas as pd
 from ortmeter.machine.preflight import cpu_quota
 from ortmeter.operators import find_operator
 from ortmeter.profiling.denormals import CAN_FLUSH, denormal_tensors, denormals_as_zero
-from ortmeter.profiling.findings import Facts, Finding, count, plural, some
+from ortmeter.profiling.findings import Facts, Finding, count, plural
 from ortmeter.profiling.fusions import NearMiss, find_near_misses
 from ortmeter.profiling.graph import STANDARD
 from ortmeter.profiling.quantization import CONVERSIONS, REASONS, float_operators
@@ -22,7 +22,7 @@ from ortmeter.profiling.record import Profile
 from ortmeter.profiling.run import Settings
 from ortmeter.profiling.trials import trial
 from ortmeter.runtime.cpu import usable_cores
-from ortmeter.runtime.placement import NodeAssignment, without_kernel
+from ortmeter.runtime.placement import NodeAssignment, enumerate_some, without_kernel
 from ortmeter.timing.measurement import format_seconds
 
 #: Findings that could save less are left out.
@@ -112,13 +112,12 @@ def _fallbacks(facts: Facts) -> Iterator[Finding]:
     reasons = {node.name: why for node, why in without_kernel(facts.profile.original, placed)}
     rows = facts.named(reasons)
     if not rows.empty:
-        listed = dict.fromkeys(
-            f"{op} ({reasons[name]})" for name, op in zip(rows["name"], rows["op"], strict=True)
-        )
+        pairs = zip(rows["name"], rows["op"], strict=True)
+        told = enumerate_some([*dict.fromkeys(f"{op} ({reasons[name]})" for name, op in pairs)])
         yield facts.finding(
             "nodes on the CPU",
             rows,
-            f"{count(rows)} on the CPU in a session on {', '.join(devices)}: {some(listed)}",
+            f"{count(rows)} on the CPU in a session on {', '.join(devices)}: {told}",
             "write these operators at another opset or with others that have a kernel; if they are "
             "most of the model, --provider cpu",
         )

@@ -9,9 +9,7 @@ description is kept once, and an event holds the row of its description.
 """
 
 import itertools
-import json
 import os
-import re
 import string
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +30,6 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 _BLOCK = 1 << 17
 _START = b'{"cat"'
 _SEPARATORS = string.whitespace.encode() + b","
-_BETWEEN = re.compile(r"[\s,]*")
 
 #: A size that was not recorded.
 ABSENT = -1 << 63
@@ -99,7 +96,6 @@ class Event(msgspec.Struct, gc=False):
     args: _Arguments
 
 
-_EVENT = msgspec.json.Decoder(Event, strict=False)
 _EVENTS = msgspec.json.Decoder(list[Event], strict=False)
 _integers = attrgetter("tid", "ts", "dur", *(f"args.{name}" for name in SIZES))
 
@@ -110,8 +106,12 @@ def read_blocks(stream: BinaryIO) -> Iterator[list[Event]]:
     for offset, array in _split(stream):
         try:
             events = _EVENTS.decode(array)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            _explain(stream.name, array, offset, count)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as cause:
+            if not array.strip():
+                told = "is empty: the session that wrote it was not closed by end_profiling"
+            else:  # the message has a place in the array
+                told = f"breaks after byte {offset} and {count} complete events: {cause}"
+            refuse(stream.name, told)
         yield events
         count += len(events)
 
@@ -121,38 +121,6 @@ def refuse(path: str | os.PathLike[str], problem: str) -> NoReturn:
         f"Profile {Path(path).name!r} {problem}. Accepted: the JSON file that "
         "InferenceSession.end_profiling returns"
     )
-
-
-def _explain(path: str, array: bytes, offset: int, count: int) -> NoReturn:
-    """Say what is wrong with an array, and in which event."""
-    if not array.strip():
-        refuse(path, "is empty: the session that wrote it was not closed by end_profiling")
-    if not array.lstrip().startswith(b"["):
-        _refuse_value(path, array)
-    decoder = json.JSONDecoder(parse_constant=_refuse_constant)
-    text = array.decode(errors="surrogateescape")
-    position = text.index("[") + 1
-    while True:
-        separators = _BETWEEN.match(text, position)
-        position = separators.end() if separators else position
-        try:
-            _, end = decoder.raw_decode(text, position)
-            _EVENT.decode(_bytes(text[position:end]))
-        except msgspec.ValidationError as cause:
-            refuse(path, f"was not written by ONNX Runtime: event {count}: {cause}")
-        except (ValueError, RecursionError, msgspec.DecodeError):
-            byte = offset + len(_bytes(text[:position]))
-            before = f"the {count} events before it are complete"
-            refuse(path, f"breaks at byte {byte}, in event {count}: {before}")
-        position, count = end, count + 1
-
-
-def _refuse_value(path: str, content: bytes) -> NoReturn:
-    try:
-        kind = type(json.loads(content)).__name__
-    except (ValueError, RecursionError):
-        refuse(path, "is not JSON")
-    refuse(path, f"holds one JSON value ({kind}), not an array")
 
 
 def _split(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -166,15 +134,6 @@ def _split(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield offset - len(bracket), bracket + block + b"]"
             offset, buffer, bracket = offset + cut, buffer[cut:], b"["
     yield offset - len(bracket), bracket + buffer
-
-
-def _bytes(text: str) -> bytes:
-    # What is not UTF-8 is as it was, for the decoder to refuse.
-    return text.encode(errors="surrogateescape")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)
 
 
 class Description(NamedTuple):

@@ -1,7 +1,7 @@
 """Findings, and what the checks that make them read."""
 
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +10,6 @@ import pandas as pd
 
 from ortmeter.profiling.record import Profile
 from ortmeter.profiling.run import Settings
-
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -105,13 +103,6 @@ class Facts:
 def count(rows: pd.DataFrame) -> str:
     """Write how many nodes of each operator: ``3 Cast, 1 Mul``."""
     return ", ".join(f"{n} {op}" for op, n in rows["op"].astype(str).value_counts().items())
-
-
-def some(items: Iterable[str]) -> str:
-    """Write the first items, and how many are left."""
-    texts = list(items)
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(texts[:_SHOWN]) + more
 
 
 def plural(count: int, what: str) -> str:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import onnx
 import onnx.utils
-from google.protobuf.message import EncodeError
 
 from ortmeter.errors import OrtMeterError
+from ortmeter.runtime.graphs import NOT_INFERRED
 from ortmeter.runtime.sessions import optimized_model
 
 #: Operators that a product absorbs.
@@ -86,8 +86,8 @@ def find_near_misses(
     """
     try:
         graph = _Graph(onnx.shape_inference.infer_shapes(original))
-    except (ValueError, EncodeError, onnx.shape_inference.InferenceError):
-        return []  # a model of 2 GiB or more, or that ONNX refuses
+    except NOT_INFERRED:
+        return []
     anchors = [node for node in graph.nodes if node.name in remaining]
     anchors.sort(key=lambda node: -remaining[node.name])
     tried = ((anchor, variants) for anchor in anchors if (variants := graph.variants(anchor)))

@@ -174,7 +174,7 @@ class Profile:
             ``total`` (µs, all steady runs), ``first`` (µs in the first run), ``share`` (of
             the sum of the medians, from 0 to 1).
         """
-        return tables.by_operator(*self._complete())
+        return tables.by_operator(self._kernels, self.by_iteration())
 
     def by_node(self) -> pd.DataFrame:
         """Sum the time of each node.
@@ -190,8 +190,8 @@ class Profile:
             ``gflop_per_s``, ``gb_per_s`` (on the CPU). Values that need the graph are missing
             without it.
         """
-        events, runs = self._complete()
-        return tables.by_node(events, runs, model=self.model, original=self.original)
+        graphs = {"model": self.model, "original": self.original}
+        return tables.by_node(self._kernels, self.by_iteration(), **graphs)
 
     def by_iteration(self) -> pd.DataFrame:
         """Describe each complete run.
@@ -280,9 +280,6 @@ class Profile:
     def _kernels(self) -> pd.DataFrame:
         """Kernels of the complete runs."""
         return self.events[self.events["iteration"] >= 0].reset_index(drop=True)
-
-    def _complete(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        return self._kernels, self.by_iteration()
 
     def _find_caveats(self) -> Iterator[Claim]:
         steady, runs = self.steady, self.by_iteration()

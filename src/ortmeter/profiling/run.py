@@ -27,8 +27,9 @@ from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.runtime.settings import spins
 from ortmeter.timing import Comparison, Comparisons, Measurement, speedup
-from ortmeter.timing.candidates import SessionSpec, variant_from_files, write_specs
+from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.loop import collector_off
+from ortmeter.timing.measurement import SpawnSpec
 
 # Rounds without and with recording: what fits in a second, within these bounds.
 _ROUNDS_S = 1.0
@@ -220,9 +221,8 @@ def measure_operators(
     >>> list(found[2]), found[2]["Abs"].seconds.shape
     (['Abs', 'Exp'], (1, 3))
     """
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
-        asked = [spec.arguments for spec in write_specs(variants, Path(temporary)).values()]
-        task = {"variants": asked, "repeat": repeat}
+    with write_specs(variants) as specs:
+        task = {"variants": list(specs.values()), "repeat": repeat}
         found = [call(_operator_times, task) for _ in range(processes)]
     groups = {}
     for key, *own in zip(variants, *found, strict=True):
@@ -231,9 +231,9 @@ def measure_operators(
     return Comparisons(groups, axis)
 
 
-def _operator_times(variants: list[Any], repeat: int) -> list[dict[str, list[float]]]:
+def _operator_times(variants: list[SpawnSpec], repeat: int) -> list[dict[str, list[float]]]:
     """Profile each model: the part of the child."""
-    asked = (variant_from_files(**own) for own in variants)
+    asked = (spec.build() for spec in variants)
     ran = (profile(x.model, x.feeds, repeat=repeat, overhead=False, **x.settings) for x in asked)
     tables = (own.steady.pivot_table("self_duration", "iteration", "op", "sum") for own in ran)
     return [{str(op): t.tolist() for op, t in (1e-6 * x.clip(lower=1)).items()} for x in tables]

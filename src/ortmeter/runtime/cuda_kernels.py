@@ -38,9 +38,9 @@ def cuda_kernel(op_type: str, domain: str = "", *, opset: int, dtype: int | None
 
 
 def _takes(types: list[str], dtype: int | None) -> bool:
-    if dtype is None:
+    if dtype is None or short_name(dtype) in types:
         return True
-    return short_name(dtype) in types or ("*" in types and dtype != onnx.TensorProto.STRING)
+    return "*" in types and dtype != onnx.TensorProto.STRING
 
 
 def cuda_opsets(op_type: str, domain: str = "", dtype: int | None = None) -> list[range]:

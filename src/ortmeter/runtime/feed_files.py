@@ -2,7 +2,8 @@
 
 import os
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,7 @@ def _read_numpy(path: Path, inputs: Sequence[Input]) -> _Arrays:
             f"{path.name!r} has one array, for {', '.join(map(str, inputs)) or 'no input'}. "
             f"Accepted: NAME={path.name} for each of them on the command line, or a .npz file"
         )
-    _refuse_other_than_file(path)
-    try:
+    with _naming(path):
         size = path.stat().st_size
         if not is_alone:
             with zipfile.ZipFile(path) as archive:
@@ -121,8 +121,6 @@ def _read_numpy(path: Path, inputs: Sequence[Input]) -> _Arrays:
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
             arrays = {inputs[0].name: loaded} if is_alone else dict(loaded)
-    except Exception as cause:  # what zipfile and numpy raise has nothing in common
-        raise FeedError(f"{path.name!r} cannot be read: {_reason(cause)}") from cause
     if foreign := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
         if is_alone:
             raise FeedError(f"{path.name!r} is an archive. Accepted: an array, or the suffix .npz")
@@ -147,13 +145,10 @@ def _read_json(path: Path, inputs: Sequence[Input]) -> _Arrays:
 
 
 def _decode(path: Path) -> Any:
-    _refuse_other_than_file(path)
-    try:
+    with _naming(path):
         if path.stat().st_size > _MAX_JSON:
             raise FeedError(f"it has more than {_MAX_JSON // 2**20} MiB. Accepted: a .npz file")
         return decode_json(path.read_bytes())
-    except (OSError, FeedError) as cause:
-        raise FeedError(f"{path.name!r} cannot be read: {_reason(cause)}") from cause
 
 
 def _declared_in(path: Path, declared: Input, value: Any) -> np.ndarray:
@@ -163,13 +158,15 @@ def _declared_in(path: Path, declared: Input, value: Any) -> np.ndarray:
         raise FeedError(f"{path.name!r}: {cause}") from cause
 
 
-def _refuse_other_than_file(path: Path) -> None:
+@contextmanager
+def _naming(path: Path, problem: str = "cannot be read") -> Iterator[None]:
+    """Name a file in any error: those of zipfile, numpy and protobuf have nothing in common."""
     if path.exists() and not path.is_file():  # a pipe or a device may have no end
         raise FeedError(f"{path.name!r} is not a regular file")
-
-
-def _reason(cause: Exception) -> str:
-    return str(cause) or type(cause).__name__
+    try:
+        yield
+    except Exception as cause:
+        raise FeedError(f"{path.name!r} {problem}: {str(cause) or type(cause).__name__}") from cause
 
 
 def _with_custom_types(arrays: _Arrays, inputs: Sequence[Input]) -> _Arrays:
@@ -206,17 +203,14 @@ def _read_folder(path: Path, inputs: Sequence[Input]) -> _Arrays:
 
 def _read_tensor(path: Path) -> tuple[str, np.ndarray]:
     """Return the name of a tensor and its elements."""
-    _refuse_other_than_file(path)
     tensor = onnx.TensorProto()
-    try:
+    with _naming(path, "is not a tensor"):
         tensor.ParseFromString(path.read_bytes())
         if uses_external_data(tensor):
             load_external_data_for_tensor(tensor, str(path.parent))  # refuses to leave the folder
             tensor.data_location = onnx.TensorProto.DEFAULT  # which onnx 1.22 forgets
         onnx.checker.check_tensor(tensor)
         return tensor.name, np.asarray(onnx.numpy_helper.to_array(tensor))
-    except Exception as cause:  # protobuf, the checker and numpy raise everything
-        raise FeedError(f"{path.name!r} is not a tensor: {_reason(cause)}") from cause
 
 
 def _check(arrays: _Arrays, inputs: Sequence[Input], origin: str) -> None:

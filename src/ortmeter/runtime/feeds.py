@@ -208,7 +208,7 @@ def _draw(readers: Sequence[_Reader], rng: np.random.Generator) -> np.ndarray:
     if kind == "boolean" or "mask" in first.declared.name.lower():
         return np.ones(shape, types[0])
     if kind == "integer":
-        return _draw_integers(types, shape, rng, [reader.bound for reader in readers])
+        return _draw_integers(readers, types, rng)
     drawn = rng.standard_normal(shape)
     array = drawn + 1j * rng.standard_normal(shape) if kind == "complex" else drawn
     for dtype in types:
@@ -217,11 +217,9 @@ def _draw(readers: Sequence[_Reader], rng: np.random.Generator) -> np.ndarray:
 
 
 def _draw_integers(
-    types: Sequence[np.dtype],
-    shape: tuple[int, ...],
-    rng: np.random.Generator,
-    bounds: Sequence[int | None],
+    readers: Sequence[_Reader], types: Sequence[np.dtype], rng: np.random.Generator
 ) -> np.ndarray:
+    shape, bounds = readers[0].shape, [reader.bound for reader in readers]
     if any(bound is not None for bound in bounds):  # indices in one of the models
         bound = min((bound for bound in bounds if bound), default=1)
         return rng.integers(bound, size=shape).astype(types[0])

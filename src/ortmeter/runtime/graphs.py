@@ -2,7 +2,14 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
+import google.protobuf.message
 import onnx
+
+#: What shape inference raises: its own errors, and those of a model that is too large.
+NOT_INFERRED = (
+    *(onnx.shape_inference.InferenceError, onnx.checker.ValidationError),
+    *(ValueError, google.protobuf.message.EncodeError),
+)
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:

@@ -88,9 +88,8 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         # Without options, a run ends with a synchronization of the streams that it used.
         self._run_bound = session.run_with_iobinding
         if run_config:
-            self._run_bound = functools.partial(
-                _run_with, session.run_with_iobinding, run_options(run_config)
-            )
+            options = run_options(run_config)
+            self._run_bound = lambda binding: session.run_with_iobinding(binding, options)
         for name in self._values:
             self._bind_input(name)
         self._bind_outputs()
@@ -364,10 +363,6 @@ def _describe(node: Any) -> str:
     dimensions = ", ".join("?" if d is None else str(d) for d in node.shape)
     element_type = short_name(node.type) if node.type.startswith("tensor(") else node.type
     return f"{node.name!r} {element_type}[{dimensions}]"
-
-
-def _run_with(run: Callable[..., None], options: Any, binding: Any) -> None:
-    run(binding, options)
 
 
 def _run_closed(_binding: object) -> None:

@@ -149,11 +149,9 @@ def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        regular = path.is_file() or not path.exists()  # a pipe or a device may have no end
-        content = path.read_bytes() if regular else None
+        if path.exists() and not path.is_file():  # a pipe or a device may have no end
+            raise ValueError("it is not a regular file")
+        return path.read_bytes()
     except (OSError, ValueError) as cause:  # a name that is too long, or with a null
         reason = getattr(cause, "strerror", cause)
         raise ModelError(f"Model {str(path)!r} cannot be read: {reason}") from cause
-    if content is None:
-        raise ModelError(f"Model {str(path)!r} is not a regular file")
-    return content

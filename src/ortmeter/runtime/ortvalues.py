@@ -145,10 +145,6 @@ class _BoolAsBytes:
         return self._data.__dlpack__(**options)
 
 
-def _as_is(value: "onnxruntime.OrtValue") -> "onnxruntime.OrtValue":
-    return value
-
-
 def _export_numpy(value: "onnxruntime.OrtValue") -> Any:
     return as_numpy(value if device_of(value) == "cpu" else _copy(value, Provider("cpu")))
 
@@ -168,6 +164,6 @@ def _export_torch(value: "onnxruntime.OrtValue") -> Any:
 EXPORTS: dict[str, Callable[["onnxruntime.OrtValue"], Any]] = {
     "numpy": _export_numpy,
     "torch": _export_torch,
-    "ortvalue": _as_is,
+    "ortvalue": lambda value: value,
 }
 """How an output becomes an array of each library."""

@@ -124,7 +124,7 @@ def warn_of_cpu_nodes(
     import onnxruntime
 
     count = sum(map(len, reasons.values()))
-    listed = "; ".join(f"{reason}: {_enumerate(names)}" for reason, names in reasons.items())
+    listed = "; ".join(f"{reason}: {enumerate_some(names)}" for reason, names in reasons.items())
     message = (
         f"{count} of {len(placed)} nodes of {model.graph.name!r} run on the CPU in a session on "
         f"{provider.label}, with copies to and from it: {listed}"
@@ -137,7 +137,8 @@ def warn_of_cpu_nodes(
     warnings.warn(message, PlacementWarning, stacklevel=3)
 
 
-def _enumerate(names: Sequence[str]) -> str:
+def enumerate_some(names: Sequence[str]) -> str:
+    """Write the first names, and how many are left."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 

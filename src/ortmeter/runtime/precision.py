@@ -6,6 +6,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeAlias
 
 import numpy as np
@@ -91,7 +92,7 @@ def convert_precision(model: ModelLike, precision: str, samples: _Samples = ()) 
     import_optional("onnxruntime", "cpu", "gpu")
     original, copied = load_model(model), onnx.ModelProto()
     copied.CopyFrom(original)
-    with _quiet():
+    with silenced():
         converted = PRECISIONS[precision](copied, samples)
     if _content(converted) == _content(original):
         raise InvalidArgumentError(f"precision={precision!r}: nothing to convert in this model")
@@ -131,7 +132,7 @@ def _content(model: onnx.ModelProto) -> list[object]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """Silence the tools, which advise in the log what most models do not need."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -178,16 +179,6 @@ def _dynamic(
     return _written(functools.partial(quantization.quantize_dynamic, model, **options))
 
 
-class _Reader:
-    """Give samples one by one, then None, as the tools ask for them."""
-
-    def __init__(self, samples: _Samples) -> None:
-        self._left = iter(samples)
-
-    def get_next(self) -> Mapping[str, np.ndarray] | None:
-        return next(self._left, None)
-
-
 def _static(
     model: onnx.ModelProto,
     samples: _Samples,
@@ -200,7 +191,10 @@ def _static(
     from onnxruntime import quantization
 
     options = {
-        "calibration_data_reader": _Reader(samples),
+        # The tools ask for one sample after the other, until there is none.
+        "calibration_data_reader": SimpleNamespace(
+            get_next=functools.partial(next, iter(samples), None)
+        ),
         "quant_format": quantization.QuantFormat[form],
         "activation_type": quantization.QuantType[activations],
         "weight_type": quantization.QuantType[weights],

@@ -1,6 +1,5 @@
 """Rewrite a model with a graph optimizer that is not that of a session."""
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import onnx
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.optional import import_optional
 from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.precision import silenced
 
 __all__ = ["REWRITERS", "rewrite_model"]
 
@@ -55,16 +55,13 @@ def rewrite_model(model: ModelLike, rewriter: str, **options: Any) -> onnx.Model
         raise InvalidArgumentError(f"got {rewriter!r}. Accepted: {', '.join(REWRITERS)}")
     copy = onnx.ModelProto()
     copy.CopyFrom(load_model(model))
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # what it tried: the outputs tell what it did
     try:
-        return REWRITERS[rewriter](copy, **options)
+        with silenced():  # what it tried: the outputs tell what it did
+            return REWRITERS[rewriter](copy, **options)
     except OrtMeterError:
         raise
     except Exception as error:  # of any kind: it is not our code
         raise ModelError(f"{rewriter} failed: {type(error).__name__}: {error}") from error
-    finally:
-        logging.disable(level)
 
 
 def _from(module: str) -> Any:

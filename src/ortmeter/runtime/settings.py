@@ -26,14 +26,6 @@ _SPINNING_BEFORE = {"stop": "during-run"}
 #: The first session of a process decides for its main thread, and for good.
 DENORMALS = "session.set_denormal_as_zero"
 
-_CHOICES: Mapping[str, Mapping[str, str]] = {
-    "execution_mode": {"sequential": "ORT_SEQUENTIAL", "parallel": "ORT_PARALLEL"},
-    "execution_order": {
-        "default": "DEFAULT",
-        "priority_based": "PRIORITY_BASED",
-        "memory_efficient": "MEMORY_EFFICIENT",
-    },
-}
 _ENUMS = {"execution_mode": "ExecutionMode", "execution_order": "ExecutionOrder"}
 _SWITCHES = (
     "enable_cpu_mem_arena",
@@ -45,8 +37,11 @@ _SWITCHES = (
 _COUNTS: Mapping[str, int] = {"inter_op_num_threads": 1024, "log_severity_level": 4}
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 
-_AREAS = (b"session.", b"optimization.", b"ep.", b"mlas.")
-_KEY = re.compile(rb"[a-z0-9_.]*[a-z0-9](?=\0)")
+# What begins with a literal is searched fast; a name that ends so is no key of this area.
+_KEYS = [
+    re.compile(rb"%b\.(?<![\w.]%b\.)[a-z0-9_.]*[a-z0-9](?=\0)" % (area, area))
+    for area in (b"session", b"optimization", b"ep", b"mlas")
+]
 # Names of the options of a run have no common form, and there are few of them.
 _RUN_KEYS = (
     "disable_synchronize_execution_providers",
@@ -58,24 +53,23 @@ _RUN_KEYS = (
 def apply_options(options: Any, given: Mapping[str, Any]) -> None:
     """Set attributes of ``onnxruntime.SessionOptions``; texts of a command line are converted."""
     onnxruntime = import_optional("onnxruntime", "cpu", "gpu")
-
-    accepted = [*_CHOICES, *_SWITCHES, *_COUNTS]
+    choices: dict[str, Mapping[str, Any]] = dict.fromkeys(_SWITCHES, _BOOLEANS)
+    for name, kind in _ENUMS.items():
+        members = getattr(onnxruntime, kind).__members__
+        choices[name] = {text.removeprefix("ORT_").lower(): one for text, one in members.items()}
     for name, value in given.items():
-        if name not in accepted:
+        if name not in choices and name not in _COUNTS:
+            accepted = ", ".join([*_ENUMS, *_SWITCHES, *_COUNTS])
             raise InvalidArgumentError(
-                f"session option {name!r} is not known. Accepted: {', '.join(accepted)}"
+                f"session option {name!r} is not known. Accepted: {accepted}"
             )
-        text = str(value).lower()
-        if name in _CHOICES and text in _CHOICES[name]:
-            kind = getattr(onnxruntime, _ENUMS[name])
-            setattr(options, name, getattr(kind, _CHOICES[name][text]))
-        elif name in _SWITCHES and text in _BOOLEANS:
-            setattr(options, name, _BOOLEANS[text])
+        text, known = str(value).lower(), choices.get(name, {})
+        if text in known:
+            setattr(options, name, known[text])
         elif name in _COUNTS and text.isdecimal() and int(text) <= _COUNTS[name]:
             setattr(options, name, int(text))
         else:
-            choices = _CHOICES.get(name) or (_BOOLEANS if name in _SWITCHES else None)
-            expected = ", ".join(choices) if choices else f"an integer from 0 to {_COUNTS[name]}"
+            expected = ", ".join(known) or f"an integer from 0 to {_COUNTS[name]}"
             raise InvalidArgumentError(f"session option {name}={value!r}. Accepted: {expected}")
 
 
@@ -176,13 +170,7 @@ def session_keys() -> frozenset[str]:
     """Keys of the configuration of a session that the installed ONNX Runtime has."""
     onnxruntime = import_optional("onnxruntime", "cpu", "gpu")
 
-    found = {
-        (area + match.group()).decode()
-        for data in libraries()
-        for area in _AREAS
-        for start in _positions(data, area)
-        if (match := _KEY.match(data, start + len(area)))
-    }
+    found = {key.decode() for data in libraries() for area in _KEYS for key in area.findall(data)}
     # A session reads its attributes, and ignores the keys of the same name.
     attributes = {f"session.{name}" for name in (*dir(onnxruntime.SessionOptions), "log_id")}
     return frozenset(found - attributes)
@@ -203,12 +191,3 @@ def libraries() -> Iterator[bytes]:
         kinds = {".so", ".pyd", ".dll", ".dylib"}
         if "provider" not in file.name and kinds & {f".{part}" for part in file.name.split(".")}:
             yield file.read_bytes()
-
-
-def _positions(data: bytes, text: bytes) -> Iterator[int]:
-    start = data.find(text)
-    while start >= 0:
-        # A name that ends so, session_options.value, is not a key of this area.
-        if not (data[start - 1 : start].isalnum() or data[start - 1 : start] in {b"_", b"."}):
-            yield start
-        start = data.find(text, start + 1)

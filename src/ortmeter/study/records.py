@@ -3,27 +3,25 @@
 import dataclasses
 import datetime as dt
 import hashlib
-import html
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
 from ortmeter.errors import InvalidArgumentError, RecordError
-from ortmeter.evidence import JUDGED, Claim, fact
+from ortmeter.evidence import Claim, fact
 from ortmeter.files import write_atomically
 from ortmeter.machine.environment import Environment, environment
-from ortmeter.pictures import freeze
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.args import Arguments
 from ortmeter.study.encoding import Count, Kind, MappingValue, encode
-from ortmeter.study.rendering import Conclusion, Table, as_html, as_text
+from ortmeter.study.rendering import Conclusion, Shown, Table, fold
 from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons
 from ortmeter.timing.comparison import join_builds
@@ -36,8 +34,6 @@ FOLDER_VARIABLE = "ORTMETER_RESULTS"
 
 _VERSION = 3  # incremented when older readers would misread a file
 _BEFORE = 2
-#: Verdicts of comparisons in files of version 2.
-_COMPARED_BEFORE = ("faster", "slower", "different", "equivalent", "undecided")
 _LONG = 200  # characters of a message that are shown
 #: Builds whose samples are kept.
 KEPT = 5
@@ -186,11 +182,9 @@ class Record:
             fields = convert(fields) if version == _BEFORE else fields
             values = msgspec.structs.asdict(msgspec.convert(fields, _File))
             return cls(**{**values, "data": values["data"].read("data")})
-        except RecordError as error:
-            raise RecordError(f"not a record: {error}") from None
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, ValueError) as error:
             raise RecordError(f"not a record: {str(error)[:_LONG]}") from error
-        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except (ArithmeticError, LookupError, RecursionError, TypeError) as error:
             raise RecordError(f"not a record: {type(error).__name__}: {error}") from error
 
     def conclude(
@@ -419,60 +413,24 @@ def convert(fields: Mapping[str, Any]) -> dict[str, Any]:
     msgspec.ValidationError
         A claim is not one of version 2.
     """
-    before = msgspec.convert(fields, _Before)
-    answer: dict[str, Any] | None = None
-    if before.answer is not None:
-        answer = {**fields["answer"], "claims": [claim.converted for claim in before.answer.claims]}
-    claims = [claim.converted for claim in before.claims]
+    answer, claims = fields["answer"], [_converted(claim) for claim in fields["claims"]]
+    if answer:
+        answer = {**answer, "claims": [_converted(claim) for claim in answer["claims"]]}
     return {**fields, "schema_version": _VERSION, "answer": answer, "claims": claims}
 
 
-class _ClaimBefore(msgspec.Struct):
-    """A claim of version 2: what it has tells its kind."""
-
-    subject: str
-    verdict: Literal["fact", *_COMPARED_BEFORE, *JUDGED]  # type: ignore[valid-type]
-    baseline: str = ""
-    where: dict[str, Any] = {}
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    confidence: float = 0.99
-    min_effect: float = 0.05
-    how: str = ""
-    values: dict[str, Any] = {}
-    topic: str = ""
-
-    def __post_init__(self) -> None:
-        if (self.ratio is None) != (not self.baseline):
-            raise ValueError("a comparison has a baseline and a ratio, others have none")
-        if self.baseline and self.verdict not in _COMPARED_BEFORE:
-            raise ValueError(f"{self.verdict!r} is no verdict of a comparison")
-        if not self.baseline and self.verdict not in ("fact", *JUDGED):
-            raise ValueError(f"{self.verdict!r} needs a baseline")
-
-    @property
-    def converted(self) -> dict[str, Any]:
-        """The fields of the same claim in this version; a comparison finds its verdict again."""
-        place = {"where": self.where, "topic": self.topic}
-        if self.baseline:
-            names = ("low", "high", "confidence", "how")
-            numbers = {"value": self.ratio, **{name: getattr(self, name) for name in names}}
-            pair = {name: getattr(self, name) for name in ("subject", "baseline", "min_effect")}
-            return {"kind": "comparison", **pair, **place, "estimate": numbers}
-        said = {"text": self.subject, "values": self.values, **place}
-        if self.verdict == "fact":
-            return {"kind": "note", **said}
-        return {"kind": "prediction", "verdict": self.verdict, **said}
-
-
-class _AnswerBefore(msgspec.Struct):
-    claims: list[_ClaimBefore] = []
-
-
-class _Before(msgspec.Struct):
-    claims: list[_ClaimBefore]
-    answer: _AnswerBefore | None = None
+def _converted(claim: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the kind of a claim of version 2: a comparison, whose verdict is found again, or not."""
+    place = {name: claim[name] for name in ("where", "topic")}
+    if claim["baseline"]:
+        pair = {name: claim[name] for name in ("subject", "baseline", "min_effect")}
+        interval = {name: claim[name] for name in ("low", "high", "confidence", "how")}
+        estimate = {"value": claim["ratio"], **interval}
+        return {"kind": "comparison", **pair, **place, "estimate": estimate}
+    said = {"text": claim["subject"], "values": claim["values"], **place}
+    if claim["verdict"] == "fact":
+        return {"kind": "note", **said}
+    return {"kind": "prediction", "verdict": claim["verdict"], **said}
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="schema_version", tag=_VERSION):
@@ -553,24 +511,7 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9_.]+", "-", text.lower()).strip("-.")
 
 
-@dataclass(frozen=True)
-class Replay:
-    """Records of other machines, each with the items that the page shows for it."""
-
-    parts: Sequence[tuple[Record, Sequence[Any]]]
-
-    def __str__(self) -> str:
-        if not self.parts:
-            return "Nothing was recorded on other machines."
-        return "\n\n".join(
-            "\n".join([_recorded(record), *map(as_text, shown)]) for record, shown in self.parts
-        )
-
-    def _repr_html_(self) -> str:
-        return "".join(_as_details(*part) for part in self.parts) or f"<p>{self}</p>"
-
-
-def replay(report: Callable[[Record], Iterable[Any]], records: Iterable[Record]) -> Replay:
+def replay(report: Callable[[Record], Iterable[Any]], records: Iterable[Record]) -> Shown:
     """Apply the report of a page to records of other machines.
 
     Parameters
@@ -583,7 +524,7 @@ def replay(report: Callable[[Record], Iterable[Any]], records: Iterable[Record])
 
     Returns
     -------
-    Replay
+    Shown
         A page or a notebook shows one part per record.
 
     Examples
@@ -591,16 +532,9 @@ def replay(report: Callable[[Record], Iterable[Any]], records: Iterable[Record])
     >>> print(replay(lambda record: [record.page], []))
     Nothing was recorded on other machines.
     """
-    return Replay([(record, [freeze(item) for item in report(record)]) for record in records])
-
-
-def _recorded(record: Record) -> str:
-    return f"{record.environment.hardware}, recorded on {record.date:%Y-%m-%d}"
-
-
-def _as_details(record: Record, shown: Iterable[Any]) -> str:
-    return (
-        f'<details class="ortmeter-recorded"><summary>{html.escape(_recorded(record))}</summary>'
-        f"<p>{html.escape(record.parameters)}</p>{as_html(record.environment)}"
-        f"{''.join(map(as_html, shown))}</details>"
-    )
+    parts = []
+    for found in records:
+        title = f"{found.environment.hardware}, recorded on {found.date:%Y-%m-%d}"
+        machine = Shown((found.parameters,)), found.environment
+        parts.append(fold(title, *machine, *report(found)))
+    return Shown((*parts,) or ("Nothing was recorded on other machines.",))

@@ -189,16 +189,14 @@ class Study:
             What is displayed.
         """
         self._views.append((view, folded))
-        data = self.data
-        result = view(data)
-        if hasattr(result, "get_figure"):  # a script does not show it, and saves it
-            content = io.BytesIO()
-            result.get_figure().savefig(content, format="png", dpi=150, bbox_inches="tight")
-            self._figures[view.__name__] = content.getvalue()
-            return result
-        shown = _captioned(view, result, data)
-        self._tables[view.__name__] = shown.frame
-        return show(_folded(shown) if folded else shown)
+        shown = _seen(view, self.data)
+        if isinstance(shown, Table):
+            self._tables[view.__name__] = shown.frame
+            return show(_folded(shown) if folded else shown)
+        content = io.BytesIO()  # a script does not show a plot, and saves it
+        shown.get_figure().savefig(content, format="png", dpi=150, bbox_inches="tight")
+        self._figures[view.__name__] = content.getvalue()
+        return shown
 
     def conclude(self, function: Callable[[SimpleNamespace, Writer], object]) -> Any:
         """Show what holds, here, and at the end for every record.
@@ -260,9 +258,7 @@ class Study:
         """Iterate over what the page shows of a record: its views, then its conclusion."""
         data = _namespace(source)
         for view, folded in self._views:
-            shown = view(data)
-            if not hasattr(shown, "get_figure"):
-                shown = _captioned(view, shown, data)
+            shown = _seen(view, data)
             yield _folded(shown) if folded and isinstance(shown, Table) else shown
         if self._conclude is not None:
             yield self.concluded(source)
@@ -312,9 +308,10 @@ def _namespace(source: Record) -> SimpleNamespace:
     return SimpleNamespace(**{name.replace(" ", "_"): x for name, x in kept.items()})
 
 
-def _captioned(view: View, result: Any, data: SimpleNamespace) -> Table:
-    """Make a table whose caption is the docstring of its view, then the legend."""
-    if isinstance(result, Table):
+def _seen(view: View, data: SimpleNamespace) -> Any:
+    """Make a plot, or a table whose caption is the docstring of its view, then the legend."""
+    result = view(data)
+    if isinstance(result, Table) or hasattr(result, "get_figure"):
         return result
     text = " ".join((view.__doc__ or view.__name__.replace("_", " ")).split()).rstrip(".")
     return table(result, f"{text}, {data.legend}")

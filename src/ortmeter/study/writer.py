@@ -159,7 +159,7 @@ class Writer:
         self._text: list[str] = []
         self._verdict = ""
         self._evidence: list[Speedup] = []
-        self._groups: list[Speedups] = []
+        self._effects = Speedups()
         self._bars: tuple[Bar, ...] = ()
         self._axis = ""
         self._slots: dict[str, str] = {}
@@ -168,17 +168,13 @@ class Writer:
         #: Beliefs that were judged, by discussion.
         self.beliefs: dict[str, Prediction] = {}
 
-    def answer(
-        self, effects: Speedups, *, brief: bool = False, **leads: str | tuple[str, str]
-    ) -> None:
+    def answer(self, effects: Speedups, **leads: str | tuple[str, str]) -> None:
         """Begin with a lead, chosen by what the effects show, then the effects.
 
         Parameters
         ----------
         effects : Speedups
             Comparisons of a candidate with a baseline, place by place.
-        brief : bool
-            Whether ratios are left to the bars.
         **leads : str or tuple of str
             Lead for each trend of :data:`LEADS`, or a pair: the verdict in a word or two, the lead.
 
@@ -191,20 +187,9 @@ class Writer:
             raise InvalidArgumentError(f"{unknown[0]!r}. Accepted: {', '.join(LEADS)}")
         lead = {**LEADS, **leads}[effects.trend]
         self._verdict, lead = (effects.trend, lead) if isinstance(lead, str) else lead
-        self._text.append(_told(lead, effects, brief))
+        self._text.append(_told(lead, effects))
         self._evidence += effects
-        self._groups.append(effects)
-
-    def also(
-        self, lead: str, effects: Speedups, *, topic: str | None = None, brief: bool = False
-    ) -> None:
-        """Add a sentence to the answer: a lead, then effects, which are claims of their own.
-
-        Their topic is by default the lead. A brief sentence leaves ratios to the claims.
-        """
-        self._text.append(_told(lead, effects, brief))
-        self._groups.append(effects)
-        self._others += effects.about(lead if topic is None else topic)
+        self._effects = effects
 
     def add(self, text: str, **values: Scalar) -> None:
         """Add a sentence to the answer; names of *values* stand in braces."""
@@ -260,8 +245,8 @@ class Writer:
         """The answer."""
         text = " ".join(self._text).replace("{", "{{").replace("}", "}}")
         bars, axis = self._bars, self._axis
-        if not bars and self._groups and self._groups[0]:
-            bars, axis = _largest_bars(self._groups)
+        if not bars and self._effects:
+            bars, axis = _largest_bars(self._effects)
         evidence = tuple(self._evidence)
         return Answer(text, evidence, {}, self._verdict, bars, axis, **self._slots)
 
@@ -271,9 +256,20 @@ class Writer:
         return (*self._predictions, *self._others)
 
 
-def _told(lead: str, effects: Speedups, brief: bool = False) -> str:
-    told = _by_effect(effects, "as fast ", brief)
-    return f"{lead} {told}." if effects else f"{lead.rstrip(': ')}."
+def _told(lead: str, effects: Speedups) -> str:
+    """Write a lead, then effects and their places."""
+    if not effects:
+        return f"{lead.rstrip(': ')}."
+    places: dict[str, list[Speedup]] = {}
+    for claim in effects:
+        effect = "as fast " * bool(claim.is_a("negligible")) + claim.effect
+        places.setdefault(effect, []).append(claim)
+    parts = []
+    for effect, group in places.items():
+        where = [", ".join(map(str, claim.where.values())) for claim in group]
+        axes = ", ".join(group[0].where)
+        parts.append(f"{effect} at {axes} {enumerate_items(where)}" if axes else effect)
+    return f"{lead} {', '.join(parts)}."
 
 
 def _bar(label: str, length: float | Estimate | Speedup) -> Bar:
@@ -284,11 +280,11 @@ def _bar(label: str, length: float | Estimate | Speedup) -> Bar:
     return Bar(length.value, length.low, length.high, length.confidence, label=label[:LABEL])
 
 
-def _largest_bars(groups: Sequence[Speedups]) -> tuple[tuple[Bar, ...], str]:
-    """Draw the effects of an answer at the place where the first ones are largest."""
-    top = groups[0].largest
+def _largest_bars(effects: Speedups) -> tuple[tuple[Bar, ...], str]:
+    """Draw the effects of an answer at the place where they are largest."""
+    top = effects.largest
     place = ", ".join(f"{name} {value}" for name, value in top.where.items())
-    beside = (claim for group in groups for claim in group if claim.baseline == top.baseline)
+    beside = (claim for claim in effects if claim.baseline == top.baseline)
     shown = [claim for claim in beside if claim.where == top.where]
     bars = [_bar(top.baseline, 1.0), *(_bar(claim.subject, claim) for claim in shown)]
     return tuple(bars[:_MOST]), f"speedup over {top.baseline}{f', {place}' if place else ''}"
@@ -354,9 +350,7 @@ def group_claims(claims: Iterable[Speedup]) -> str:
     one is faster than two at n 8 (1.50 [1.40, 1.60]); undecided at n 16 (1.00 [0.80, 1.20])
     """
     groups: dict[str, list[Speedup]] = {}
-    for claim in claims if isinstance(claims, Iterable) else (claims,):
-        if not isinstance(claim, Speedup):
-            raise InvalidArgumentError(f"got {claim!r}. Accepted: comparisons with a baseline")
+    for claim in claims:
         groups.setdefault(claim.verdict, []).append(claim)
     parts: list[str] = []
     for verdict, group in groups.items():
@@ -373,21 +367,6 @@ def group_claims(claims: Iterable[Speedup]) -> str:
         places = [f"{', '.join(map(str, c.where.values()))} ({c.interval})".lstrip() for c in group]
         parts.append(f"{words} {f'at {axes} ' if axes else ''}{enumerate_items(places)}")
     return "; ".join(parts)
-
-
-def _by_effect(claims: Iterable[Speedup], before: str = "", brief: bool = False) -> str:
-    """Write effects and their places; *before* is put before ``within 5%``."""
-    places: dict[str, list[Speedup]] = {}
-    for claim in claims:
-        small = claim.is_a("negligible")
-        effect = claim.verdict if brief and claim.is_difference else claim.effect
-        places.setdefault(before * bool(small) + effect, []).append(claim)
-    parts = []
-    for effect, group in places.items():
-        where = [", ".join(map(str, claim.where.values())) for claim in group]
-        axes = ", ".join(group[0].where)
-        parts.append(f"{effect} at {axes} {enumerate_items(where)}" if axes else effect)
-    return ", ".join(parts)
 
 
 def enumerate_items(items: Sequence[str]) -> str:

@@ -2,13 +2,14 @@
 
 import dataclasses
 import dis
-import functools
 import inspect
 import itertools
 import os
+import tempfile
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from ortmeter.runtime.loading import ModelLike, is_path, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.runtime.settings import refuse_options_of_cpu, spinning_name
+from ortmeter.served import name_of
 from ortmeter.timing.measurement import SOURCE, Candidate, SpawnSpec
 
 __all__ = ["SessionSpec", "function_candidate", "model_variants", "session_candidate"]
@@ -64,38 +66,47 @@ class SessionSpec:
     def candidate(self) -> Candidate:
         """Create the session, and a candidate that fresh processes can build again."""
         return session_candidate(
-            self.model,
-            self.feeds,
-            run_config=dict(self.run_config),
-            **self.settings,
+            self.model, self.feeds, run_config=dict(self.run_config), **self.settings
         )
 
     def candidate_elsewhere(self) -> Candidate:
         """Return a candidate that fresh processes build; this one creates no session."""
-        return Candidate(self._run, spawn_spec=self._write)
+        return Candidate(self._run, spawn_spec=self.candidate_spec)
 
     def _run(self) -> None:
         self.call(self.session())()
 
     def spawn_spec(self, folder: Path) -> SpawnSpec:
         """Write the files from which a fresh process builds the variant again."""
-        written = self._write(folder)
-        return SpawnSpec(f"{__name__}:{variant_from_files.__name__}", written.arguments)
+        return self._write(folder, variant_from_files)
 
-    def _write(self, folder: Path) -> SpawnSpec:
+    def candidate_spec(self, folder: Path) -> SpawnSpec:
+        """Write the files from which a fresh process builds the candidate again."""
+        return self._write(folder, candidate_from_files)
+
+    def _write(self, folder: Path, build: Callable[..., Any]) -> SpawnSpec:
+        model = self.model
+        path = Path(model).resolve() if is_path(model) else folder / "model.onnx"
+        if not is_path(model):
+            path.write_bytes(load_model(model).SerializeToString())
+        files = {name: str(folder / f"feed-{i}.pb") for i, name in enumerate(self.feeds)}
+        for name, file in files.items():
+            onnx.save_tensor(onnx.numpy_helper.from_array(as_numpy(self.feeds[name])), file)
         options = {**self.settings, "provider": str(self.settings["provider"])}
         options["run_config"] = dict(self.run_config)
-        return _write_spawn_spec(self.model, self.feeds, options, folder)
+        return SpawnSpec(name_of(build), {"model": str(path), "feeds": files, **options})
 
 
-def write_specs(variants: Mapping[_Key, SessionSpec], folder: Path) -> dict[_Key, SpawnSpec]:
-    """Write what fresh processes build variants from, each in a folder of its own."""
+@contextmanager
+def write_specs(variants: Mapping[_Key, SessionSpec]) -> Iterator[dict[_Key, SpawnSpec]]:
+    """Keep what fresh processes build variants from, each in a folder of its own."""
     specs = {}
-    for rank, (key, variant) in enumerate(variants.items()):
-        own = folder / str(rank)
-        own.mkdir()
-        specs[key] = variant.spawn_spec(own)
-    return specs
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        for rank, (key, variant) in enumerate(variants.items()):
+            own = Path(folder, str(rank))
+            own.mkdir()
+            specs[key] = variant.spawn_spec(own)
+        yield specs
 
 
 def model_variants(
@@ -251,12 +262,10 @@ def session_candidate(
     resolved = resolve_provider(provider)
     session = make_session(model, provider=resolved, **options)
     opened = (open_session if bound else HostSession)(session, feeds, run_config)
-    plain = {"bound": bound, "flop": flop, "bytes_moved": bytes_moved, **options}
-    plain |= {"run_config": dict(run_config)} if run_config else {}
-    spawn_spec = functools.partial(
-        _write_spawn_spec, model, feeds, {**plain, "provider": str(resolved)}
-    )
-    return Candidate(opened.run, flop=flop, bytes_moved=bytes_moved, spawn_spec=spawn_spec)
+    work = {"flop": flop, "bytes_moved": bytes_moved}
+    settings = {"provider": resolved, "bound": bound, **work, **options}
+    again = SessionSpec(model, feeds, settings, run_config or {})
+    return Candidate(opened.run, spawn_spec=again.candidate_spec, **work)
 
 
 def function_candidate(build: Callable[..., Any], /, **arguments: Any) -> Candidate:
@@ -317,12 +326,9 @@ def _standing_alone(build: Callable[..., Any]) -> str:
     return text
 
 
-def candidate_from_files(
-    model: str, feeds: Mapping[str, str], *, provider: str, **options: Any
-) -> Candidate:
+def candidate_from_files(**written: Any) -> Candidate:
     """Make the candidate again in a fresh process, from what its spawn spec wrote."""
-    arrays = _read_feeds(feeds)
-    return session_candidate(model, arrays, provider=Provider.parse(provider), **options)
+    return variant_from_files(**written).candidate()
 
 
 def variant_from_files(
@@ -335,24 +341,5 @@ def variant_from_files(
 ) -> SessionSpec:
     """Make the variant again in a fresh process, from what its spawn spec wrote."""
     settings["provider"] = Provider.parse(provider)
-    return SessionSpec(model, _read_feeds(feeds), settings, run_config)
-
-
-def _read_feeds(files: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        name: onnx.numpy_helper.to_array(onnx.load_tensor(path)) for name, path in files.items()
-    }
-
-
-def _write_spawn_spec(
-    model: ModelLike, feeds: Mapping[str, Any], options: Mapping[str, Any], folder: Path
-) -> SpawnSpec:
-    path = Path(model).resolve() if is_path(model) else folder / "model.onnx"
-    if not is_path(model):
-        path.write_bytes(load_model(model).SerializeToString())
-    files = {name: folder / f"feed-{i}.pb" for i, name in enumerate(feeds)}
-    for name, file in files.items():
-        onnx.save_tensor(onnx.numpy_helper.from_array(as_numpy(feeds[name])), str(file))
-    arguments = {"model": str(path), "feeds": {name: str(f) for name, f in files.items()}}
-    build = f"{__name__}:{candidate_from_files.__name__}"
-    return SpawnSpec(build, {**arguments, **options})
+    arrays = {n: onnx.numpy_helper.to_array(onnx.load_tensor(path)) for n, path in feeds.items()}
+    return SessionSpec(model, arrays, settings, run_config)

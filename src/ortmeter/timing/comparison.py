@@ -20,13 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def speedup(
-    baseline: Measurement,
-    candidate: Measurement,
-    *,
-    confidence: float = 0.99,
-    min_effect: float = 0.05,
-) -> Speedup:
+def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float = 0.99) -> Speedup:
     """Compare two measurements taken by the same call of :func:`~ortmeter.timing.measure`.
 
     Parameters
@@ -35,8 +29,6 @@ def speedup(
         Both have the same rounds and processes.
     confidence : float
         Level of the interval. The default is high, 0.99, because a page has many intervals.
-    min_effect : float
-        Smallest relative difference worth a claim.
 
     Returns
     -------
@@ -78,7 +70,7 @@ def speedup(
     estimate = estimate_ratio(baseline.seconds, candidate.seconds, confidence, how)
     if isolated and processes == 1:  # its rounds are not those of the other
         estimate = dataclasses.replace(estimate, low=None, high=None)
-    return Speedup(candidate.name, baseline.name, estimate, min_effect=min_effect)
+    return Speedup(candidate.name, baseline.name, estimate)
 
 
 @dataclass(frozen=True)

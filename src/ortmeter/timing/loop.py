@@ -190,7 +190,11 @@ def _rounds(  # noqa: PLR0917 - private, called once with everything
     wanted = repeat
     with progress_bar("rounds", total=wanted) as bar:
         while True:
-            rows.append(_round(plan, rng, timer))
+            row = [0.0] * len(plan)
+            for i in rng.permutation(len(plan)).tolist():  # a random order
+                call, number = plan[i]
+                row[i] = _sample(call, number, timer)
+            rows.append(row)
             bar.update()
             if len(rows) == wanted:
                 # A sample of zero seconds: the clock is too coarse, whatever the rounds.
@@ -209,17 +213,6 @@ def _is_precise(rows: list[list[float]], compared: int, precision: float) -> boo
     found = Comparison(Measurement(str(i), column[None]) for i, column in enumerate(columns))
     half = found.half_width()
     return half is not None and half <= precision
-
-
-def _round(
-    plan: list[tuple[_Function, int]], rng: np.random.Generator, timer: _Timer
-) -> list[float]:
-    """Take one sample of each candidate, in a random order."""
-    row = [0.0] * len(plan)
-    for i in rng.permutation(len(plan)).tolist():
-        call, number = plan[i]
-        row[i] = _sample(call, number, timer)
-    return row
 
 
 def _sample(call: _Function, number: int, timer: _Timer) -> float:

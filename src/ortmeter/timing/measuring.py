@@ -142,23 +142,25 @@ def measure_each(
     >>> found[100]["sum"].repeat
     3
     """
-    options: dict[str, Any] = {"repeat": repeat, "warmup": warmup, "precision": precision}
-    _check(groups, processes=processes, budget_s=budget_s, **options)
+    options: dict[str, Any] = {"repeat": repeat, "warmup": warmup}
+    limits: dict[str, Any] = {"processes": processes, "precision": precision, "budget_s": budget_s}
+    _check(groups, **options, **limits)
     if isolated and processes == 1:
         raise InvalidArgumentError(
             "processes=1 with isolated=True. Accepted: processes from 2; an interval needs "
             f"{MIN_PROCESSES}"
         )
     prepared = {key: as_candidates(group) for key, group in groups.items()}
-    options |= {"sync": sync, "seed": seed, "reference_workload": reference_workload}
+    options |= {"sync": sync, "reference_workload": reference_workload}
     if processes > 1:
-        options |= {"budget_s": budget_s, "isolated": isolated}
-        return Comparisons(_measure_in_processes(prepared, processes, **options), axis)
+        limits |= {"isolated": isolated, "seed": seed}
+        return Comparisons(_measure_in_processes(prepared, options, **limits), axis)
+    options |= {"precision": precision, "seed": seed, "timer": timer}
     deadline = timer() + budget_s
     results: dict[Any, Comparison] = {}
     for key, group in prepared.items():
         share = max(deadline - timer(), 0.0) / (len(groups) - len(results))
-        results[key] = measure_here(group, budget_s=share, timer=timer, **options)
+        results[key] = measure_here(group, budget_s=share, **options)
     return Comparisons(results, axis)
 
 
@@ -187,14 +189,10 @@ def _check(groups: Mapping[Any, Mapping[str, object]], **numbers: Any) -> None:
 
 def _measure_in_processes(
     groups: Mapping[_Key, Mapping[str, Candidate]],
-    processes: int,
+    options: Mapping[str, Any],
     *,
     isolated: bool,
-    repeat: int | None,
-    warmup: int | None,
-    sync: str | None,
     seed: int,
-    reference_workload: bool,
     **limits: Any,
 ) -> dict[_Key, Comparison]:
     """Measure groups of candidates in processes that build them again from their spawn specs."""
@@ -208,12 +206,7 @@ def _measure_in_processes(
             for g, (key, candidates) in enumerate(groups.items())
         }
         usual = _ROUNDS_APART if isolated else _ROUNDS_OF_A_PROCESS
-        rounds = {
-            "repeat": repeat or usual,
-            "warmup": warmup,
-            "sync": sync,
-            "reference_workload": reference_workload,
-        }
+        rounds = {**options, "repeat": options["repeat"] or usual}
 
         def ask(i: int, asked: list[dict[str, SpawnSpec]], budget: float) -> list[Comparison]:
             # The time that a child takes to start is part of its budget.
@@ -235,7 +228,7 @@ def _measure_in_processes(
                 found[key] = measure_isolated(each, budget_s=share, seed=seed + i)
             return found
 
-        return collect(list(groups), run, processes=processes, **limits)
+        return collect(list(groups), run, **limits)
 
 
 def _spawn_spec(name: str, candidate: Candidate, folder: Path) -> SpawnSpec:

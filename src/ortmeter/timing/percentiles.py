@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import UNITS, Estimate
+from ortmeter.evidence import LEVEL, UNITS, Estimate
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.statistics import MIN_PROCESSES
 
@@ -62,12 +62,9 @@ class Percentile(Estimate):
 
 
 def percentiles(
-    seconds: npt.ArrayLike | Sequence[npt.ArrayLike],
-    levels: Iterable[float] = LEVELS,
-    *,
-    confidence: float = 0.99,
+    seconds: npt.ArrayLike | Sequence[npt.ArrayLike], levels: Iterable[float] = LEVELS
 ) -> tuple[Percentile, ...]:
-    """Estimate percentiles, and their intervals between two samples.
+    """Estimate percentiles, and their 99% intervals between two samples.
 
     Parameters
     ----------
@@ -76,8 +73,6 @@ def percentiles(
         of turns; their lengths may differ.
     levels : iterable of float
         Between 0 and 100, both excluded.
-    confidence : float
-        Level of each interval.
 
     Returns
     -------
@@ -110,19 +105,19 @@ def percentiles(
     """
     rows = _rows(seconds)
     wanted = [float(level) for level in levels]
-    if wrong := [n for n in (*wanted, 100 * confidence) if not 0 < n < 100]:  # noqa: PLR2004
+    if wrong := [n for n in wanted if not 0 < n < 100]:  # noqa: PLR2004
         raise InvalidArgumentError(f"{wrong[0]:g}%. Accepted: between 0 and 100, both excluded")
     ordered = np.sort(np.concatenate(rows))
-    effective = _effective_size(rows, confidence)
+    effective = _effective_size(rows, LEVEL)
     by_level = {}
     for level in sorted({*LEVELS, *wanted}):
         value = float(np.percentile(ordered, level))
         # A queue is more correlated than its tail shows, and a slow spell shows in the tail alone:
         # a tail is never better known than what is below it.
-        effective = min(effective, _effective_size([row <= value for row in rows], confidence))
-        ranks = _ranks(len(ordered), effective, level / 100, confidence)
+        effective = min(effective, _effective_size([row <= value for row in rows], LEVEL))
+        ranks = _ranks(len(ordered), effective, level / 100, LEVEL)
         low, high = (float(ordered[rank - 1]) for rank in ranks) if ranks else (None, None)
-        by_level[level] = Percentile(value, low, high, confidence, unit="s", level=level)
+        by_level[level] = Percentile(value, low, high, unit="s", level=level)
     return tuple(by_level[level] for level in wanted)
 
 

@@ -80,19 +80,17 @@ def collect(
             bar.update()
             if i + 1 >= processes:
                 for key in list(wanted):
-                    if reason := _why_enough(parts[key], precision):
-                        stopped[key] = reason
+                    if precision is None or _is_precise(parts[key], precision):
+                        stopped[key] = "repeat" if precision is None else "precision"
                         wanted.remove(key)
                 if not wanted:
                     break
     return {key: _join(found, stopped[key]) for key, found in parts.items()}
 
 
-def _why_enough(parts: list[Mapping[str, Measurement]], precision: float | None) -> str | None:
-    if precision is None:
-        return "repeat"
+def _is_precise(parts: list[Mapping[str, Measurement]], precision: float) -> bool:
     half = _join(parts).half_width(_SURE)
-    return "precision" if half is not None and half <= precision else None
+    return half is not None and half <= precision
 
 
 def _join(parts: Sequence[Mapping[str, Measurement]], stopped: str = "repeat") -> Comparison:

@@ -3,7 +3,7 @@
 import math
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Speedup
+from ortmeter.evidence import LEVEL, Speedup
 from ortmeter.timing.drift import STEADY
 from ortmeter.timing.measurement import Measurement
 from ortmeter.timing.statistics import exponential, welch_log_ratio
@@ -20,8 +20,6 @@ def compare_runs(
     *,
     drift: float = 1.0,
     name: str = "the baseline",
-    confidence: float = 0.99,
-    min_effect: float = 0.05,
 ) -> Speedup:
     """Compare a candidate with samples that another run took.
 
@@ -33,10 +31,6 @@ def compare_runs(
         Ratio of the two reference workloads, 1 when it is not known.
     name : str
         What the claim calls the baseline.
-    confidence : float
-        Level of the interval.
-    min_effect : float
-        Smallest relative difference worth a claim.
 
     Returns
     -------
@@ -60,17 +54,16 @@ def compare_runs(
     'undecided'
     """
     check_latencies(baseline, candidate)
-    log, half = welch_log_ratio(baseline.seconds, candidate.seconds, confidence)
+    log, half = welch_log_ratio(baseline.seconds, candidate.seconds, LEVEL)
     half = None if half is None or not is_steady(drift) else half + abs(math.log(drift))
     how = f"{baseline.processes} and {candidate.processes} processes"
-    ratio = exponential(log, half, confidence, how)
-    return Speedup(candidate.name, name, ratio, min_effect=min_effect)
+    return Speedup(candidate.name, name, exponential(log, half, LEVEL, how))
 
 
 def drift_ratio(before: Measurement, after: Measurement) -> float:
     """Return how many times slower the machine became: the ratio of the reference workloads."""
     check_latencies(before, after)
-    return math.exp(-welch_log_ratio(before.seconds, after.seconds, 0.99)[0])
+    return math.exp(-welch_log_ratio(before.seconds, after.seconds, LEVEL)[0])
 
 
 def check_latencies(*measured: Measurement) -> None:

@@ -1,12 +1,11 @@
 """Resident memory and latency of a session over a sequence of batches, in fresh processes."""
 
 import ctypes
+import functools
 import gc
 import itertools
-import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -100,24 +99,19 @@ def measure_memory(
         raise InvalidArgumentError(
             f"unbound: {', '.join(sorted(unknown))}. Accepted: {', '.join(variants)}"
         )
-    turns = list(itertools.product(range(processes), variants, sequences))
-    rows = []
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
-        spawn_specs = write_specs(variants, Path(temporary))
+    turns = list(itertools.product(variants, sequences, range(processes)))
+    rows: dict[tuple[str, str, int], list[Any]] = {turn: [] for turn in turns}
+    with write_specs(variants) as spawn_specs:
         order = np.random.default_rng(seed).permutation(len(turns)).tolist()
-        for turn in follow(order, "processes"):
-            process, name, sequence = turns[turn]
+        for rank in follow(order, "processes"):
+            name, sequence, _ = turn = turns[rank]
             sizes = [int(size) for size in sequences[sequence]]
             told = _ask(name, spawn_specs[name], sizes, is_bound=name not in unbound)
             runs = [*map(str, range(len(sizes))), "trimmed", "closed"]
             end = [np.nan, np.nan]
             columns = (runs, [*sizes, *end], told.grown, [*told.seconds, *end])
-            rows += [(name, sequence, process, *row) for row in zip(*columns, strict=True)]
-    frame = pd.DataFrame(rows, columns=_COLUMNS)
-    ranks = {key: rank for rank, key in enumerate(itertools.product(variants, sequences))}
-    keys = [ranks[pair] for pair in zip(frame["candidate"], frame["sequence"], strict=True)]
-    ranked = frame.assign(rank=keys).sort_values(["rank", "process"], kind="stable")
-    return ranked.drop(columns="rank").reset_index(drop=True)
+            rows[turn] = [(*turn, *row) for row in zip(*columns, strict=True)]
+    return pd.DataFrame(list(itertools.chain(*rows.values())), columns=_COLUMNS)
 
 
 def _ask(name: str, spawn_spec: SpawnSpec, sizes: list[int], *, is_bound: bool) -> _Told:
@@ -134,7 +128,7 @@ def _run(spawn_spec: SpawnSpec, sizes: list[int], *, is_bound: bool) -> _Told:
 def _watch(variant: SessionSpec, sizes: Sequence[int], *, is_bound: bool) -> _Told:
     for feed in variant.feeds.values():
         np.asarray(feed).sum()  # a file is mapped: its pages count from now on
-    memory = _reader(variant.settings["provider"])
+    memory = functools.partial(_used_memory, variant.settings["provider"])
     session = variant.session()
     run = run_session if is_bound else _run_unbound
     before = memory()
@@ -158,22 +152,14 @@ def _run_unbound(session: Any, feeds: Mapping[str, Any], run_config: Mapping[str
     HostSession(session, feeds, run_config).run()
 
 
-def _reader(provider: Provider) -> Callable[[], float]:
-    """Return what reads the memory, in MiB."""
-
-    def read() -> float:
-        if provider.on_cuda:
-            used = used_memory(provider)
-        else:
-            resident = resident_memory()
-            used = None if resident is None else resident[0]
-        if used is None:
-            raise OrtMeterError(
-                f"the memory of {provider} is not told. Accepted: Linux, and nvidia-ml-py for CUDA"
-            )
-        return used
-
-    return read
+def _used_memory(provider: Provider) -> float:
+    """Read the memory, in MiB."""
+    used = used_memory(provider) if provider.on_cuda else (resident_memory() or (None,))[0]
+    if used is None:
+        raise OrtMeterError(
+            f"the memory of {provider} is not told. Accepted: Linux, and nvidia-ml-py for CUDA"
+        )
+    return used
 
 
 def _trim() -> None:

@@ -8,7 +8,6 @@ import dataclasses
 import itertools
 import math
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -190,8 +189,7 @@ def cold_start(
     begin = time.perf_counter()
     rng = np.random.default_rng(seed)
     starts: dict[str, list[dict[str, Phase]]] = {name: [] for name in variants}
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
-        tasks = write_specs(variants, Path(temporary))
+    with write_specs(variants) as tasks:
         for name, task in tasks.items():
             _start(name, task, given.get(name))
 
@@ -219,8 +217,8 @@ def peak_memory(variant: SessionSpec) -> float | None:
 
     None where the system does not tell.
     """
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        found = _start("the model", variant.spawn_spec(Path(folder)))
+    with write_specs({"the model": variant}) as specs:
+        found = _start("the model", specs["the model"])
     return _together([found[SESSION], found[FIRST]]).peak
 
 

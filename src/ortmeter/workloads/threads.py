@@ -7,13 +7,11 @@ after the other in random order, in fresh processes. The process is the unit of 
 import gc
 import math
 import os
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -81,8 +79,8 @@ class ThreadTimings:
         Seconds that a thread takes to wake another one that sleeps, one sample per process.
     """
 
-    latency: Mapping[str, Mapping[float, Measurement]]
-    cpu: Mapping[str, Mapping[float, Measurement]]
+    latency: dict[str, dict[float, Measurement]]
+    cpu: dict[str, dict[float, Measurement]]
     wake: Measurement
 
 
@@ -147,33 +145,19 @@ def measure_threads(
         raise InvalidArgumentError(
             f"{len(scenarios)} scenarios in {processes} processes. Accepted: one or more of each"
         )
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
-        asked = _write(scenarios, Path(temporary))
+    with _write(scenarios) as asked:
         told = [
             call(_measure_all, {"scenarios": asked, "seed": seed + i})
             for i in follow(range(processes), "processes")
         ]
-    rows = {
-        (name, pause): [found[name][rank] for found, _ in told]
-        for name, scenario in scenarios.items()
-        for rank, pause in enumerate(scenario.pauses)
-    }
-    latency, cpu = (
-        {
-            name: {p: Measurement(name, np.array(take(rows[name, p]))) for p in one.pauses}
-            for name, one in scenarios.items()
-        }
-        for take in (_latencies, _means)
-    )
-    return ThreadTimings(latency, cpu, Measurement("wake", np.array([[wake] for _, wake in told])))
-
-
-def _latencies(row: list[_Row]) -> list[list[float]]:
-    return [seconds for seconds, _ in row]
-
-
-def _means(row: list[_Row]) -> list[list[float]]:
-    return [[cpu] for _, cpu in row]
+    found = ThreadTimings({}, {}, Measurement("wake", np.array([[wake] for _, wake in told])))
+    for name, one in scenarios.items():
+        found.latency[name], found.cpu[name] = {}, {}
+        for pause, *rows in zip(one.pauses, *(rows[name] for rows, _ in told), strict=True):
+            seconds, cpu = zip(*rows, strict=True)
+            found.latency[name][pause] = Measurement(name, np.array(seconds))
+            found.cpu[name][pause] = Measurement(name, np.array(cpu)[:, None])
+    return found
 
 
 def find_threshold(claims: Mapping[float, Speedup], least: float = 0.0) -> Threshold:
@@ -299,20 +283,21 @@ def wake_seconds(count: int = _WAKES) -> float:
     return float(np.median(trips)) / 2
 
 
-def _write(scenarios: Mapping[str, Scenario], folder: Path) -> dict[str, _Asked]:
+@contextmanager
+def _write(scenarios: Mapping[str, Scenario]) -> Iterator[dict[str, _Asked]]:
     """Write the files of each variant once: several scenarios share some."""
     used = (v for one in scenarios.values() for v in (one.variant, one.before, one.background))
-    specs = write_specs({id(variant): variant for variant in used if variant}, folder)
-    return {
-        name: _Asked(
-            specs[id(one.variant)],
-            [*one.pauses],
-            one.rounds,
-            specs.get(id(one.before)),
-            specs.get(id(one.background)),
-        )
-        for name, one in scenarios.items()
-    }
+    with write_specs({id(variant): variant for variant in used if variant}) as specs:
+        yield {
+            name: _Asked(
+                specs[id(one.variant)],
+                [*one.pauses],
+                one.rounds,
+                specs.get(id(one.before)),
+                specs.get(id(one.background)),
+            )
+            for name, one in scenarios.items()
+        }
 
 
 def _measure_all(scenarios: dict[str, _Asked], seed: int) -> tuple[dict[str, list[_Row]], float]:
