@@ -82,9 +82,9 @@ class Finding(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     Examples
     --------
-    >>> finding = next(one for one in FINDINGS if one.case == "LRN-size-5-f32-L2")
-    >>> finding.effect, finding.before, finding.release, finding.issue
-    ('slower', '1.20.1', 'onnxruntime 1.22.1', '#26293')
+    >>> finding = next(one for one in FINDINGS if one.case == "PRelu-per-channel-f32-L2")
+    >>> finding.effect, finding.before, finding.release, finding.state
+    ('slower', '1.26.0', 'onnxruntime 1.27.0', 'nothing found')
     """
 
     case: str
