@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 
-from ortmeter.cli.github import annotate, summarize
+from ortmeter.cli.github import annotate
 from ortmeter.cli.report import Report
 from ortmeter.evidence import UNITS, Speedup, common_unit, rounded
 from ortmeter.machine.environment import Environment
@@ -72,24 +72,21 @@ def compare(
     left += [f"{name!r} was not measured again." for name in before if name not in results]
     code, judged = _judge(options, outcomes, left)
     reasons = list(dict.fromkeys(reason for outcome in outcomes for reason in outcome.reasons))
-    sentences = [
+    report.sentences[:0] = [  # what was asked comes first
         *judged,
         *(f"{outcome.claim}." for outcome in outcomes),
         *(f"nothing is concluded: {reason}." for reason in reasons),
         *left,
         *told,
     ]
-    report.sentences[:0] = sentences  # what was asked comes first
-    table = _table(outcomes)
     plot = partial(
         speedup_plot,
         [o.claim.named(baseline="the baseline") for o in outcomes],
         title="Speedup over the baseline",
         caption="99% intervals; nothing is concluded on a point that has none",
     )
-    report.add("Beside the baseline", table, plot)
+    report.add("Beside the baseline", _table(outcomes), plot)
     report.add("What differs from the run of the baseline", _changed(report, stored, changes))
-    summarize(report.title, table, sentences)
     return code
 
 
