@@ -202,23 +202,6 @@ def test_without_a_limit_it_only_tells(bench):
     assert run.told[0].startswith("m is 1.50 times slower than the baseline of 20")
 
 
-def test_a_baseline_with_the_former_name_of_a_spinning_is_matched(bench):
-    """``during-run`` was ``stop``."""
-    now, before = "m.onnx, spinning=during-run", "m.onnx, spinning=stop"
-    ways = {now: (10.0, 10.1, 9.9), "m.onnx, spinning=off": (10.0, 10.1, 9.9)}
-    settings = {"threads": 2, "spinning": "during-run"}
-    bench("--save", bench.file, settings=settings, **ways)
-    text = bench.file.read_text().replace("during-run", "stop")
-    assert before in text
-    assert text.count('"stop"') == 2
-    bench.file.write_text(text)
-    run = bench("--baseline", bench.file, settings=settings, **ways)
-    assert [row["candidate"] for row in table(run, "Beside the baseline")] == list(ways)
-    assert dict(run.report.sections)[CHANGED][0].startswith("Nothing: ")
-    with pytest.raises(InvalidArgumentError, match="has other candidates"):
-        bench("--baseline", bench.file, settings=settings, **{"spinning=on": (10.0,) * 3})
-
-
 def changed(run):
     return {row["what"]: (row["baseline"], row["now"]) for row in table(run, CHANGED)}
 
@@ -345,8 +328,8 @@ def test_a_candidate_that_is_not_measured_again_is_dropped_by_name(bench):
         bench(*options)
     with pytest.raises(InvalidArgumentError, match=r"--fail-if: 'd' of the baseline"):
         bench(*options, "--drop", "a, b", "--drop", "c")
-    assert bench(*options, "--drop", "a, b", "--drop", "c,d").code == 0
-    for wrong in ("m", "none", "c,none"):
+    assert bench(*options, "--drop", "a, b", "--drop", "c", "--drop", "d").code == 0
+    for wrong in ("m", "none", "c,d"):
         with pytest.raises(InvalidArgumentError, match="--drop: got .*Accepted: candidates of"):
             bench(*options, "--drop", wrong)
 

@@ -5,7 +5,6 @@ import datetime as dt
 import hashlib
 import json
 import math
-import re
 import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ortmeter.cli.options import split
 from ortmeter.cli.regression import DIGEST, Description, compare, need
 from ortmeter.cli.report import Report, check_writable
 from ortmeter.errors import InvalidArgumentError, RecordError
@@ -58,10 +56,10 @@ def add_options(parser: ArgumentParser) -> None:
     )
     group.add_argument(
         "--drop",
-        metavar="NAME,NAME",
+        metavar="NAME",
         action="append",
         default=[],
-        help="candidates of the baseline that --fail-if does not expect; may be repeated",
+        help="candidate of the baseline that --fail-if does not expect; may be repeated",
     )
     group.add_argument(
         "--other-machine", action="store_true", help="conclude though the machines differ"
@@ -165,17 +163,12 @@ def _builds(
 def _refuse_missing(options: Namespace, before: Collection[str], now: Collection[str]) -> None:
     """Refuse to judge a run that lacks a candidate of the baseline, unless it is dropped."""
     missing = [name for name in before if name not in now]
-    dropped = [
-        name
-        for text in options.drop  # a name may have a comma
-        for name in ([text] if text in missing else split("--drop", text))
-    ]
-    if unknown := [name for name in dropped if name not in missing]:
+    if unknown := [name for name in options.drop if name not in missing]:
         raise InvalidArgumentError(
             f"--drop: got {_listed(unknown)}. Accepted: candidates of the baseline that are not "
             f"measured again, {_listed(missing) if missing else 'there is none'}"
         )
-    left = [name for name in missing if name not in dropped]
+    left = [name for name in missing if name not in options.drop]
     if left and options.fail_if is not None:
         raise InvalidArgumentError(
             f"--fail-if: {_listed(left)} of the baseline would not be measured again. Accepted: "
@@ -231,33 +224,13 @@ def _read(file: Path, variants: Mapping[str, SessionSpec]) -> Record:
         described = {}
     if stored.page != _PAGE or not isinstance(measured, Comparison) or {*measured} - {*described}:
         raise RecordError(f"{file.name} was not written by ortmeter bench --save")
-    measured, described = _renamed(measured, described)
     check_latencies(*filter(None, [*measured.values(), measured.reference_workload]))
     if not {*measured} & {*variants}:
         raise InvalidArgumentError(
             f"{file.name} has other candidates than this run: {_listed(measured)}. This run has "
             f"{_listed(variants)}. Accepted: the models and options of the run that was saved"
         )
-    return dataclasses.replace(
-        stored, data={**stored.data, "comparison": measured, "candidates": described}
-    )
-
-
-def _renamed(
-    stored: Comparison, described: Mapping[str, Description]
-) -> tuple[Comparison, dict[str, Description]]:
-    """Replace ``spinning=stop`` by its current name, ``during-run``, in files of before."""
-
-    def current(name: str) -> str:
-        return re.sub(r"\bspinning=stop\b", "spinning=during-run", name)
-
-    measured = [dataclasses.replace(m, name=current(name)) for name, m in stored.items()]
-    renamed = {current(name): dict(description) for name, description in described.items()}
-    for description in renamed.values():
-        if description.get("spinning") == "stop":
-            description["spinning"] = "during-run"
-    workload = stored.reference_workload
-    return Comparison(measured, stored.stopped, reference_workload=workload), renamed
+    return stored
 
 
 def _save(kept: Baseline, report: Report, results: Comparison) -> None:

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -132,8 +132,9 @@ class _Tried:
         self.best, self.told, self.seen = start, "", ""
         self.answers: dict[str, dict[str, Any]] = {}
         self._question, self._spec, self._file = question, spec, folder / _TRIED
-        self._model = Path(options.models[0])
-        digest = hashlib.blake2b(self._model.read_bytes()).hexdigest()
+        model = Path(options.models[0])
+        self._is_valid = not _why_invalid(model)  # else its parts need not be
+        digest = hashlib.blake2b(model.read_bytes()).hexdigest()
         self._asked = [options.until, describe_session(options), digest]
         if folder.exists() and any(folder.iterdir()) and not options.force:
             with suppress(OSError, ValueError, KeyError, TypeError):  # it is not ours
@@ -167,15 +168,10 @@ class _Tried:
 
     def _look(self, reduced: Reduced, folder: Path) -> tuple[bool | None, str]:
         file = folder / _MODEL
-        if (reason := _why_invalid(file)) and not self._was_invalid:
+        if self._is_valid and (reason := _why_invalid(file)):
             return False, f"not valid: {reason}"
         spec = replace(self._spec, model=file, feeds=reduced.arrays)
         return self._question.ask(spec, folder / _INPUTS)
-
-    @functools.cached_property
-    def _was_invalid(self) -> bool:
-        """Whether the model as it is breaks the rules of ONNX: its parts may too."""
-        return bool(_why_invalid(self._model))
 
 
 def _why_invalid(file: Path) -> str:
@@ -201,17 +197,11 @@ def _record(
         return question.outputs(exposing, 0, optimization="none")
     values: dict[str, np.ndarray] = {}  # those before the node that fails
     with suppress(OrtMeterError):
-        Evaluator(model, callback=functools.partial(_keep, values)).run(None, feeds)
+        Evaluator(
+            model,
+            callback=lambda node, _, got: values.update(zip(node.output, got, strict=False)),
+        ).run(None, feeds)
     return values
-
-
-def _keep(
-    values: dict[str, np.ndarray],
-    node: onnx.NodeProto,
-    _: Sequence[np.ndarray],
-    outputs: Sequence[np.ndarray],
-) -> None:
-    values.update(zip(node.output, outputs, strict=False))
 
 
 def _write(reduced: Reduced, folder: Path) -> None:
