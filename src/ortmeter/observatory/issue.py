@@ -69,7 +69,7 @@ def whole_models(op: str, provider: Provider) -> tuple[dict[str, SessionSpec], s
 
         for name in NETWORKS:
             network = make_network(name)
-            exported, _ = export_network(network.model, network.inputs(2))
+            exported = export_network(network.model, network.inputs(2))
             models[name] = exported, network.inputs(1)
     found = {
         name: SessionSpec(model, feeds, {"provider": provider})
@@ -204,7 +204,6 @@ def write_issue(
     machine: Environment,
     provider: Provider,
     wrong: str = "",
-    began: str = "",
     remarks: Sequence[str] = (),
 ) -> str:
     """Write an issue for ONNX Runtime: a performance issue, or a wrong result.
@@ -227,8 +226,6 @@ def write_issue(
         What ran it.
     wrong : str
         How the result of the last release is wrong, a sentence.
-    began : str
-        The first bad release, a sentence; by default the first slow one in the matrix.
     remarks : sequence of str
         Paragraphs for the end of the description.
 
@@ -257,8 +254,6 @@ def write_issue(
     title, *sentences = slower or [""]
     if wrong:
         title = f"{in_words(case)}: wrong result with onnxruntime {releases[-1]}"
-    if began:
-        sentences[1:] = [began]
     rows = list(_rows(cells, matrix.times[releases], inputs))
     described = [wrong, *sentences, _table([row for row in rows if row[0] in inputs], releases)]
     if models := [row for row in rows if row[0] not in inputs]:
