@@ -262,7 +262,8 @@ def measure_cases(
                     versions |= children.start()
                     for name in rng.permutation(list(questions)).tolist():
                         for count in threads:
-                            question = with_threads(questions[name], count)
+                            question = questions[name]
+                            question["attributes"]["intra_op_num_threads"] = count
                             place = (count, rank // processes, rank % processes, name)
                             row = children.measure(name, question, absent)
                             rows.append(dict(zip(ROWS, place, strict=True)) | row)
@@ -291,12 +292,6 @@ def _check(
             f"threads={list(threads)}, passes={passes}, processes={processes}. Accepted: distinct "
             "numbers of threads, passes and processes from 1"
         )
-
-
-def with_threads(question: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return a question for another number of threads."""
-    attributes = {**question["attributes"], "intra_op_num_threads": count}
-    return {**question, "attributes": attributes}
 
 
 class _Set(Processes):
