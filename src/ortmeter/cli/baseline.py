@@ -208,10 +208,8 @@ def _content(array: np.ndarray) -> bytes:
 
 
 def _digest(parts: Iterable[bytes]) -> str:
-    whole = hashlib.sha256()
-    for part in parts:
-        whole.update(hashlib.sha256(part).digest())
-    return whole.hexdigest()[:_LENGTH]
+    digests = (hashlib.sha256(part).digest() for part in parts)
+    return hashlib.sha256(b"".join(digests)).hexdigest()[:_LENGTH]
 
 
 def _read(file: Path, variants: Mapping[str, SessionSpec]) -> Record:
