@@ -25,8 +25,7 @@ from ortmeter.attribution.alignment import relative
 from ortmeter.attribution.intermediates import refuse_too_large
 from ortmeter.attribution.reduction import Reduced, reduce_model
 from ortmeter.child import ChildError
-from ortmeter.cli.alternatives import UNOPTIMIZED
-from ortmeter.cli.diff import EVALUATIONS, evaluate, on_provider
+from ortmeter.cli.diff import EVALUATIONS, UNOPTIMIZED, evaluate, on_provider
 from ortmeter.cli.execution import SUCCESS, USAGE
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, describe_session, number, session_settings, split
