@@ -14,7 +14,7 @@ import pytest
 import scipy.stats
 import yaml
 
-from ortmeter.cli import baseline, github
+from ortmeter.cli import baseline
 from ortmeter.cli.execution import main, make_parser
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
@@ -489,7 +489,7 @@ def test_github_is_told_of_what_fails(bench, monkeypatch, capsys):
 
 
 def test_elsewhere_nothing_is_annotated(capsys):
-    github.annotate("error", "title", "message", as_json=False)
+    baseline._annotate("error", "title", "message", as_json=False)
     assert capsys.readouterr().out == ""
 
 

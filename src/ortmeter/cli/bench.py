@@ -12,7 +12,6 @@ from ortmeter.cli import (
     load,
     machine,
     precision,
-    regression,
     rewrite,
 )
 from ortmeter.cli.inputs import add_feeds, make_feeds
@@ -89,7 +88,7 @@ def run(options: Namespace, report: Report) -> int:
                 budget_s = LONG_BUDGET_S if keeps or why else BUDGET_S
             results = measure_variants(
                 variants,
-                repeat=options.repeat or (regression.REPEAT if keeps else None),
+                repeat=options.repeat or (baseline.REPEAT if keeps else None),
                 processes=options.processes or (PROCESSES if keeps else None),
                 budget_s=budget_s,
                 reference_workload=True,
