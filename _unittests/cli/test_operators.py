@@ -382,7 +382,7 @@ def searched(measured, monkeypatch):
     measured(times_of, errors=wrong)
     names = ["1.26", "1.28", "1.30", "1.32"]
     monkeypatch.setattr(operators.bisect, "list_releases", lambda *_: [*map(Release, names)])
-    monkeypatch.setattr(operators.bisect, "is_slower", lambda _, r, *__: r.name >= "1.30")
+    monkeypatch.setattr(operators.bisect, "_is_slow", lambda *asked: asked[-1].name >= "1.30")
     monkeypatch.setattr(operators.bisect, "slowdown", lambda *_, **__: Estimate(9.0, 8.0, 10.0))
     cases = {name: next(iter(catalogue().values())) for name in ONES}
     monkeypatch.setattr(operators, "catalogue", lambda: cases)

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.cli import bisect
+from ortmeter.cli.bisect import measure_pair
 from ortmeter.cli.options import session_providers, split
 from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
@@ -20,7 +21,6 @@ from ortmeter.errors import ModelError
 from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.axes import wrap
 from ortmeter.plotting.latency import speedup_plot
-from ortmeter.releases.bisection import measure_pair
 from ortmeter.releases.environments import Release, parse_release, prepare
 from ortmeter.releases.latency import (
     ReleaseClaims,

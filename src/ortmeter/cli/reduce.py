@@ -25,6 +25,7 @@ from ortmeter.attribution.alignment import relative
 from ortmeter.attribution.intermediates import refuse_too_large
 from ortmeter.attribution.reduction import Reduced, reduce_model
 from ortmeter.child import ChildError
+from ortmeter.cli.bisect import decide_slowdown
 from ortmeter.cli.diff import EVALUATIONS, UNOPTIMIZED, evaluate, on_provider
 from ortmeter.cli.execution import SUCCESS, USAGE
 from ortmeter.cli.inputs import add_feeds, make_feeds
@@ -39,7 +40,6 @@ from ortmeter.observatory.issue import run_script, show_wrong, write_issue
 from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
 from ortmeter.observatory.repro import repro_script
 from ortmeter.profiling.findings import plural
-from ortmeter.releases.bisection import decide_slowdown
 from ortmeter.releases.environments import INSTALLED, Release, parse_release, prepare
 from ortmeter.releases.process import ReleaseProcess, write_questions
 from ortmeter.runtime.graphs import with_intermediate_outputs
