@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from ortmeter.cli import bench_releases, bisect, main
-from ortmeter.cli.bisect import Bisection, Question, ask_speed, measure_pair, slowdown
+from ortmeter.cli.bisect import Bisection, Question, ask_speed, slowdown
 from ortmeter.cli.report import Report
 from ortmeter.errors import ModelError, OrtMeterError
 from ortmeter.evidence import Estimate
@@ -167,9 +167,8 @@ def test_bench_compares_the_ends_then_searches(model, monkeypatch, capsys):
 )
 def test_outputs_that_differ(before, after, change, monkeypatch):
     pair = RELEASES[0], RELEASES[1]
-    outputs = {("", pair[0].name): {"Y": before}, ("", pair[1].name): {"Y": after}}
-    found = Namespace(outputs=outputs)
-    monkeypatch.setattr(bench_releases, "measure_pair", lambda *_, **__: found)
+    outputs = {pair[0]: {"Y": before}, pair[1]: {"Y": after}}
+    monkeypatch.setattr(bench_releases, "run_once", lambda release, _: outputs[release])
     told = bench_releases._change(pair[0], None, pair[1])
     assert change in told
     assert bool(told) == bool(change)
@@ -297,4 +296,4 @@ def test_a_release_that_does_not_run_the_model_has_no_answer(monkeypatch):
     found = ReleaseResults({}, {}, {("", "other"): "other: no kernel"}, {})
     monkeypatch.setattr(bisect, "measure_releases", lambda *_, **__: found)
     with pytest.raises(ModelError, match="other: no kernel"):
-        measure_pair(GOOD, OTHER, None)
+        slowdown(GOOD, OTHER, None)

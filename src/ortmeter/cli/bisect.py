@@ -13,7 +13,7 @@ from ortmeter.cli.terminal import tell
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evidence import Estimate
 from ortmeter.releases.environments import Release, list_releases, prepare
-from ortmeter.releases.latency import ReleaseResults, measure_releases
+from ortmeter.releases.latency import measure_releases
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.statistics import PROCESSES
 
@@ -180,22 +180,6 @@ class Bisection:
             self.tried[middle] = bool(is_bad(middle))
 
 
-def measure_pair(
-    good: Release, other: Release, variant: SessionSpec, **limits: Any
-) -> ReleaseResults:
-    """Measure two releases in turn, see :func:`~ortmeter.releases.latency.measure_releases`.
-
-    Raises
-    ------
-    ModelError
-        One of them does not run the model.
-    """
-    found = measure_releases([good, other], {"": variant}, precision=None, **limits)
-    if found.left_out:
-        raise ModelError(". ".join(found.left_out.values()))
-    return found
-
-
 def slowdown(
     good: Release, other: Release, variant: SessionSpec, confidence: float = 0.99, **limits: Any
 ) -> Estimate:
@@ -222,8 +206,11 @@ def slowdown(
     ModelError
         One of them does not run the model.
     """
-    found = measure_pair(good, other, variant, **limits).comparisons[""]
-    return found.speedup(other.name, good.name, confidence=confidence).estimate
+    found = measure_releases([good, other], {"": variant}, precision=None, **limits)
+    if found.left_out:
+        raise ModelError(". ".join(found.left_out.values()))
+    claim = found.comparisons[""].speedup(other.name, good.name, confidence=confidence)
+    return claim.estimate
 
 
 def decide_slowdown(

@@ -41,7 +41,7 @@ from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
 from ortmeter.observatory.repro import repro_script
 from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import INSTALLED, Release, parse_release, prepare
-from ortmeter.releases.process import ReleaseProcess, write_questions
+from ortmeter.releases.process import run_once
 from ortmeter.runtime.graphs import with_intermediate_outputs
 from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.loading import load_model
@@ -325,13 +325,7 @@ class Question:
     def outputs(self, spec: SessionSpec, rank: int = -1, **settings: Any) -> dict[str, np.ndarray]:
         """Run a model once, in a process of one of the releases, which may die."""
         spec = replace(spec, settings={**spec.settings, **settings})
-        with (
-            tempfile.TemporaryDirectory(prefix="ortmeter-") as folder,
-            ReleaseProcess(self.releases[rank], patience_s=self.timeout_s) as child,
-        ):
-            (question,) = write_questions({"": spec}, Path(folder)).values()
-            child.open(question)
-            return child.outputs(Path(folder))
+        return run_once(self.releases[rank], spec, patience_s=self.timeout_s)
 
     def _call(self, model: str, inputs: str) -> Answer:
         """Run a command, without a shell: 0 says that it holds."""

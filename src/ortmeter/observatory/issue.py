@@ -23,7 +23,7 @@ from ortmeter.observatory.matrix import Matrix
 from ortmeter.observatory.verdicts import compare_cells, estimates, losses
 from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import Release
-from ortmeter.releases.process import ReleaseProcess, write_questions
+from ortmeter.releases.process import run_once
 from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.providers import Provider
@@ -176,12 +176,7 @@ def show_wrong(script: str, variant: SessionSpec, release: Release) -> str:
     str
         The script; it is the same where nothing else computes the output.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="ortmeter-") as folder,
-        ReleaseProcess(release) as child,
-    ):
-        child.open(write_questions({"": variant}, Path(folder))[""])
-        name, got = next(iter(child.outputs(Path(folder)).items()))
+    name, got = next(iter(run_once(release, variant).items()))
     expected = Judge(variant).reference.outputs.get(name)
     if expected is None or expected.shape != got.shape:
         return script
