@@ -95,7 +95,7 @@ def test_a_model_that_breaks_a_rule_or_has_other_operators_is_cut(file, text, ex
 def test_ctrl_c_keeps_the_best_and_the_next_run_goes_on(file, after, monkeypatch, capsys):
     asked = []
 
-    def ask(self, spec, inputs):
+    def ask(self, spec):
         asked.append(spec)
         if len(asked) > stop:
             raise KeyboardInterrupt
@@ -118,7 +118,7 @@ def test_ctrl_c_keeps_the_best_and_the_next_run_goes_on(file, after, monkeypatch
 
 
 def test_what_is_not_decided_at_the_start_may_be_after_a_cut(file, monkeypatch, capsys):
-    def ask(self, spec, inputs):
+    def ask(self, spec):
         nodes = [node.op_type for node in onnx.load(spec.model).graph.node]
         return (None if len(nodes) > 3 else "Softsign" in nodes and decides), "seen"
 
@@ -208,7 +208,7 @@ def test_a_report_needs_two_releases(file, capsys):
 
 @pytest.mark.parametrize("question", ["slower:2", "nan"])
 def test_a_report_has_the_smallest_model_and_the_whole_one(question, file, monkeypatch, capsys):
-    def ask(self, spec, inputs):
+    def ask(self, spec):
         return b"Softsign" in Path(spec.model).read_bytes(), "seen"
 
     def write_issue(case, matrix, inputs, script, printed, *, wrong, **_):
@@ -247,7 +247,7 @@ def spec(tmp_path):
 
 
 def ask(text, spec, timeout_s=30.0):
-    return read_question(text, timeout_s, "cpu").ask(spec, spec.model.parent)
+    return read_question(text, timeout_s, "cpu").ask(spec)
 
 
 @pytest.mark.parametrize(
@@ -333,6 +333,7 @@ def test_nan_of_an_input_is_none_of_the_model(spec):
 
 def test_a_command_has_the_files_and_a_time_limit(spec):
     model = spec("Y = Abs (X)", X=[1])
+    model.model.with_name("test_data_set_0").mkdir()
     code = "import os, sys; assert os.path.isfile(sys.argv[1]) and os.path.isdir(sys.argv[2])"
     command = f"command: {PYTHON} -I -S -c {shlex.quote(code)} {{model}} {{inputs}}"
     assert ask(command, model) == (True, "exit code 0")

@@ -60,7 +60,6 @@ _ACCEPTED = (
     "'slower:1.5 --runtime A,B', 'differs:1e-3 --against float64', 'differs:1e-3 --runtime A,B', "
     "'nan', 'fails', 'fails:TEXT', 'command: python check.py {model}'"
 )
-_COMMAND = "command"
 # Of a decision; rounds of a process; seconds of each of the three looks at an interval.
 _ERROR, _ROUNDS, _BUDGET_S = 0.01, 50, 45.0
 
@@ -194,8 +193,7 @@ class _Tried:
         file = folder / _MODEL
         if self._is_valid and (reason := _why_invalid(file)):
             return False, f"not valid: {reason}"
-        spec = replace(self._spec, model=file, feeds=reduced.arrays)
-        return self._question.ask(spec, folder / _INPUTS)
+        return self._question.ask(replace(self._spec, model=file, feeds=reduced.arrays))
 
 
 def _why_invalid(file: Path) -> str:
@@ -313,11 +311,9 @@ class Question:
     against: str
     timeout_s: float
 
-    def ask(self, spec: SessionSpec, inputs: Path) -> Answer:
+    def ask(self, spec: SessionSpec) -> Answer:
         """Look at a model; what cannot be looked at does not hold."""
         try:
-            if self.kind == _COMMAND:
-                return self._call(str(spec.model), str(inputs))
             return _ASKED[self.kind](self, spec)
         except (OrtMeterError, MemoryError) as error:
             return False, str(error) or type(error).__name__
@@ -327,28 +323,13 @@ class Question:
         spec = replace(spec, settings={**spec.settings, **settings})
         return run_once(self.releases[rank], spec, patience_s=self.timeout_s)
 
-    def _call(self, model: str, inputs: str) -> Answer:
-        """Run a command, without a shell: 0 says that it holds."""
-        words = shlex.split(self.limit)
-        command = [w.replace("{model}", model).replace("{inputs}", inputs) for w in words]
-        null = subprocess.DEVNULL
-        try:
-            done = subprocess.run(  # noqa: S603 - what the reader typed, no shell
-                command, stdin=null, stdout=null, stderr=null, timeout=self.timeout_s, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return False, f"no answer within {self.timeout_s:g} s"
-        except OSError as error:
-            return False, str(error)
-        return done.returncode == 0, f"exit code {done.returncode}"
-
 
 def read_question(text: str, timeout_s: float, distribution: str) -> Question:
     """Read what must hold, with the releases and the reference that it names."""
     refused = InvalidArgumentError(f"--until: got {text!r}. Accepted: {_ACCEPTED}")
     kind, _, rest = text.partition(":")
     with suppress(ValueError):  # an open quotation
-        if kind == _COMMAND and "{model}" in rest and shlex.split(rest):
+        if kind == "command" and "{model}" in rest and shlex.split(rest):
             return Question(kind, rest, (parse_release(INSTALLED),), "", timeout_s)
     if not (found := _FORM.fullmatch(text)):
         raise refused
@@ -417,9 +398,27 @@ def _fails(question: Question, spec: SessionSpec) -> Answer:
     return False, "it runs"
 
 
+def _command(question: Question, spec: SessionSpec) -> Answer:
+    """Run a command on the files, without a shell: 0 says that it holds."""
+    model, inputs = str(spec.model), str(Path(spec.model).with_name(_INPUTS))  # type: ignore[arg-type]
+    words = shlex.split(question.limit)
+    command = [w.replace("{model}", model).replace("{inputs}", inputs) for w in words]
+    null = subprocess.DEVNULL
+    try:
+        done = subprocess.run(  # noqa: S603 - what the reader typed, no shell
+            command, stdin=null, stdout=null, stderr=null, timeout=question.timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"no answer within {question.timeout_s:g} s"
+    except OSError as error:
+        return False, str(error)
+    return done.returncode == 0, f"exit code {done.returncode}"
+
+
 _ASKED: Mapping[str, Callable[[Question, SessionSpec], Answer]] = {
     "slower": _slower,
     "differs": _differs,
     "nan": _nan,
     "fails": _fails,
+    "command": _command,
 }
