@@ -79,10 +79,9 @@ def _ends_cleanly() -> Iterator[None]:
     def end(number: int, _frame: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    signals = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]
-    caught = [number for number in signals if number and signal.getsignal(number) == signal.SIG_DFL]
-    if threading.current_thread() is not threading.main_thread():
-        caught = []
+    signals = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+    is_main = threading.current_thread() is threading.main_thread()
+    caught = [n for n in signals if is_main and signal.getsignal(n) == signal.SIG_DFL]
     for number in caught:
         signal.signal(number, end)
     try:

@@ -205,10 +205,7 @@ def _why_invalid(file: Path) -> str:
 
 
 def _record(
-    question: "Question",
-    spec: SessionSpec,
-    model: onnx.ModelProto,
-    feeds: Mapping[str, np.ndarray],
+    question: "Question", spec: SessionSpec, model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Compute the results of the nodes, in a process that may die, else one by one."""
     exposed = with_intermediate_outputs(model)
@@ -220,8 +217,7 @@ def _record(
     values: dict[str, np.ndarray] = {}  # those before the node that fails
     with suppress(OrtMeterError):
         Evaluator(
-            model,
-            callback=lambda node, _, got: values.update(zip(node.output, got, strict=False)),
+            model, callback=lambda node, _, got: values.update(zip(node.output, got, strict=False))
         ).run(None, feeds)
     return values
 
