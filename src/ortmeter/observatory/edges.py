@@ -109,7 +109,8 @@ def measure_edges(
             able = [one for one, got in answers.items() if not isinstance(got, OrtMeterError)]
             ask = functools.partial(_ask, processes, able, settings)
             found = list(_found(_edges(case, ask)))
-            rows += ({"case": name, "able": ", ".join(able), **row} for row in found)
+            known = {**dict.fromkeys(_FOUND, ""), "case": name, "able": ", ".join(able)}
+            rows += ({**known, **row} for row in found)
     return _gathered(pd.DataFrame(rows, columns=_FOUND))
 
 
@@ -353,7 +354,7 @@ def _found(edges: Iterable[tuple[_Edge, _Outputs]]) -> Iterator[dict[str, str]]:
 def _gathered(found: pd.DataFrame) -> pd.DataFrame:
     """Make one row of what is wrong in the same way, in the same candidates."""
     last = dict.fromkeys(("able", "inputs", "expected", "got"), "last")
-    alike = found.fillna("").groupby(["case", "what", "edge", "reason"], sort=False)
+    alike = found.groupby(["case", "what", "edge", "reason"], sort=False)
     rows = alike.agg({"candidates": _listed, **last}).reset_index()
     rows["verdict"] = np.where(rows["reason"] == "", WRONG, OPEN)
     alike = rows.groupby(["case", "what", "verdict", "candidates"], sort=False)
