@@ -186,10 +186,8 @@ class _Graph:
             inferred = onnx.shape_inference.infer_shapes(source.proto).graph
             self.declared |= {value.name: value for value in inferred.value_info}
         for node in graph.node:
-            for attribute in node.attribute if node.op_type == "Constant" else ():
-                if attribute.name == "value":
-                    array = onnx.numpy_helper.to_array(attribute.t)
-                    self.values[node.output[0]] = array
+            if node.op_type == "Constant" and node.attribute[0].name == "value":
+                self.values[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
             is_random = find_operator(node.op_type, node.domain).is_random
             if not is_random and read_by(node) - {""} <= self.constants.keys():
                 made = {n: self.values[n] for n in node.output if n in self.values}
