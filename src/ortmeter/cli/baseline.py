@@ -6,9 +6,8 @@ import hashlib
 import json
 import math
 import os
-import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -72,13 +71,6 @@ def add_options(parser: ArgumentParser) -> None:
         "do not let it judge one",
     )
     group.add_argument(
-        "--drop",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="candidate of the baseline that --fail-if does not expect; may be repeated",
-    )
-    group.add_argument(
         "--other-machine", action="store_true", help="conclude though the machines differ"
     )
     group.add_argument(
@@ -139,7 +131,7 @@ def check(
     if options.save is not None:
         check_writable(Path(options.save), overwrite=options.force or appended)
     if options.baseline is None:
-        for name in ("fail_if", "drop", "other_machine", "other_model"):
+        for name in ("fail_if", "other_machine", "other_model"):
             if getattr(options, name):
                 raise InvalidArgumentError(
                     f"--{name.replace('_', '-')} is about a baseline: add --baseline FILE"
@@ -148,8 +140,12 @@ def check(
             return None
     described = {name: _describe(variant) for name, variant in variants.items()}
     stored = None if options.baseline is None else _read(Path(options.baseline), variants)
-    if stored is not None:
-        _refuse_missing(options, stored.data["comparison"], variants)
+    missing = [name for name in stored.data["comparison"] if name not in variants] if stored else []
+    if missing and options.fail_if is not None:
+        raise InvalidArgumentError(
+            f"--fail-if: {_listed(missing)} of the baseline would not be measured again. Accepted: "
+            "the models and options of the run that was saved, or a baseline without them"
+        )
     before = _builds(Path(options.save), report, described, variants) if appended else ()
     return Baseline(options, described, stored, before)
 
@@ -175,22 +171,6 @@ def _builds(
     if wrong := [what for what, is_so in differs.items() if is_so]:
         raise InvalidArgumentError(f"{file} has samples of {wrong[0]}: {how}")
     return [kept.data["comparison"], *kept.data.get("before", [])]
-
-
-def _refuse_missing(options: Namespace, before: Collection[str], now: Collection[str]) -> None:
-    """Refuse to judge a run that lacks a candidate of the baseline, unless it is dropped."""
-    missing = [name for name in before if name not in now]
-    if unknown := [name for name in options.drop if name not in missing]:
-        raise InvalidArgumentError(
-            f"--drop: got {_listed(unknown)}. Accepted: candidates of the baseline that are not "
-            f"measured again, {_listed(missing) if missing else 'there is none'}"
-        )
-    left = [name for name in missing if name not in options.drop]
-    if left and options.fail_if is not None:
-        raise InvalidArgumentError(
-            f"--fail-if: {_listed(left)} of the baseline would not be measured again. Accepted: "
-            f"the models and options of the run that was saved, or --drop {shlex.quote(left[0])}"
-        )
 
 
 def _listed(names: Iterable[str]) -> str:
