@@ -404,9 +404,7 @@ def test_candidates_of_one_run_only_are_named(bench):
         bench("--baseline", bench.file, new=(1.0,) * 3)
 
 
-@pytest.mark.parametrize(
-    "option", ["--fail-if=slower:1.1", "--drop=m", "--other-machine", "--other-model"]
-)
+@pytest.mark.parametrize("option", ["--fail-if=slower:1.1", "--other-machine", "--other-model"])
 def test_options_of_a_baseline_need_one(bench, option):
     with pytest.raises(InvalidArgumentError, match="add --baseline FILE"):
         bench(option)
