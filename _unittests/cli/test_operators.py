@@ -571,15 +571,6 @@ def test_contenders_are_torch_then_releases_on_each_provider(measured, monkeypat
     assert [(one.name, one.provider) for one in asked["candidates"]] == expected
 
 
-def test_what_lasts_is_said_first(measured, capsys):
-    measured(times(old={"PRelu": 60, "Exp": 10}, new={"PRelu": 60, "Exp": 10}))
-    assert main(["operators", "--runtime", "old,new", "--provider", "cpu"]) == 0
-    assert f"{len(catalogue())} cases, about " in capsys.readouterr().err
-    few = ["--filter", SMALL, "--processes", "3"]
-    assert main(["operators", "--runtime", "old,new", "--provider", "cpu", *few]) == 0
-    assert "about" not in capsys.readouterr().err
-
-
 @pytest.mark.cuda
 def test_providers_are_compared(capsys):
     few = ["--filter", SMALL, "--processes", 1, "--passes", 1]

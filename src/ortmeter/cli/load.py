@@ -323,7 +323,5 @@ def _numbers(
     try:
         return [] if text is None else sorted(split(option, text, number(least, most, kind)))
     except ArgumentTypeError as error:
-        auto = "auto, " if option == "--rate" else ""
-        raise InvalidArgumentError(
-            f"{option}: {error}, {auto}or several, separated by commas"
-        ) from None
+        auto = "; auto stands alone" if option == "--rate" else ""
+        raise InvalidArgumentError(f"{option}: {error}, or several with commas{auto}") from None
