@@ -64,9 +64,8 @@ def test_every_cut_is_valid_and_computes_the_same_values(seed):
         proto = reduced.model()
         onnx.checker.check_model(proto, full_check=True)
         tried.append(reduced)
-        if "without" not in reduced.step:
-            for output, got in zip(proto.graph.output, run(proto, reduced.feeds()), strict=True):
-                np.testing.assert_array_equal(got, expected[output.name])
+        for output, got in zip(proto.graph.output, run(proto, reduced.feeds()), strict=True):
+            np.testing.assert_array_equal(got, expected[output.name])
         return rng.random() < 0.4
 
     best = reduce_model(model, {"X": X}, holds, record)
@@ -99,44 +98,6 @@ def test_the_outputs_that_are_not_needed_are_removed():
 
     best = reduce_model(GRAPH, {"X": X}, holds, record)
     assert [output.name for output in best.model().graph.output] == ["R"]
-
-
-def test_a_node_between_two_that_must_be_linked_is_bypassed():
-    text = f"{HEADER} g (float[3] X) => (float[3] Y) {{ A = Exp(X)  B = Neg(A)  Y = Abs(B) }}"
-
-    def holds(reduced):
-        return {"Exp", "Abs"} <= {*ops(reduced)} and len(reduced.feeds()) == 1
-
-    best = reduce_model(text, {"X": X[0, :3]}, holds, record)
-    assert ops(best) == ["Exp", "Abs"]
-    (got,) = run(best.model(), best.feeds())
-    np.testing.assert_allclose(got, np.exp(best.feeds()["X"]))
-
-
-def test_neighbours_are_bypassed_one_after_the_other():
-    nodes = "A = Exp(X)  B = Neg(A)  C = Sin(B)  D = Cos(C)  Y = Abs(D)"
-    text = f"{HEADER} g (float[3] X) => (float[3] Y) {{ {nodes} }}"
-    tried = []
-
-    def holds(reduced):
-        tried.append(len(reduced.model().graph.node))
-        return {"Exp", "Abs"} <= {*ops(reduced)} and len(reduced.feeds()) == 1
-
-    best = reduce_model(text, {"X": X[0, :3]}, holds, record)
-    assert ops(best) == ["Exp", "Abs"]
-    assert max(tried) < 5  # each model is smaller
-
-
-def test_a_bypass_reaches_the_bodies():
-    text = GRAPH.replace("E = Exp (J)", "C = Exp (J)  E = Abs (C)")
-
-    def holds(reduced):
-        inside = {"Exp", "If"} <= {*ops(reduced)}
-        return inside and "E" not in reduced.feeds() and "C" not in reduced.feeds()
-
-    best = reduce_model(text, {"X": X}, holds, record)
-    assert ops(best) == ["Exp", "If"]
-    run(best.model(), best.feeds())
 
 
 def test_axes_of_the_same_size_are_shortened_together_then_those_of_an_input():

@@ -14,7 +14,7 @@ import pytest
 import scipy.stats
 import yaml
 
-from ortmeter.cli import baseline, github
+from ortmeter.cli import baseline
 from ortmeter.cli.execution import main, make_parser
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
@@ -202,23 +202,6 @@ def test_without_a_limit_it_only_tells(bench):
     assert run.told[0].startswith("m is 1.50 times slower than the baseline of 20")
 
 
-def test_a_baseline_with_the_former_name_of_a_spinning_is_matched(bench):
-    """``during-run`` was ``stop``."""
-    now, before = "m.onnx, spinning=during-run", "m.onnx, spinning=stop"
-    ways = {now: (10.0, 10.1, 9.9), "m.onnx, spinning=off": (10.0, 10.1, 9.9)}
-    settings = {"threads": 2, "spinning": "during-run"}
-    bench("--save", bench.file, settings=settings, **ways)
-    text = bench.file.read_text().replace("during-run", "stop")
-    assert before in text
-    assert text.count('"stop"') == 2
-    bench.file.write_text(text)
-    run = bench("--baseline", bench.file, settings=settings, **ways)
-    assert [row["candidate"] for row in table(run, "Beside the baseline")] == list(ways)
-    assert dict(run.report.sections)[CHANGED][0].startswith("Nothing: ")
-    with pytest.raises(InvalidArgumentError, match="has other candidates"):
-        bench("--baseline", bench.file, settings=settings, **{"spinning=on": (10.0,) * 3})
-
-
 def changed(run):
     return {row["what"]: (row["baseline"], row["now"]) for row in table(run, CHANGED)}
 
@@ -337,18 +320,11 @@ def test_an_error_is_not_hidden_by_a_candidate_that_is_slower(bench):
     assert run.told[1].startswith("b fails")
 
 
-def test_a_candidate_that_is_not_measured_again_is_dropped_by_name(bench):
-    names = ("m", "a, b", "c", "d")
-    bench("--save", bench.file, **dict.fromkeys(names, (10.0, 10.1, 9.9)))
-    options = ("--baseline", bench.file, *FAIL_IF)
-    with pytest.raises(InvalidArgumentError, match=r"'a, b', 'c' and 'd' .* or --drop 'a, b'"):
-        bench(*options)
-    with pytest.raises(InvalidArgumentError, match=r"--fail-if: 'd' of the baseline"):
-        bench(*options, "--drop", "a, b", "--drop", "c")
-    assert bench(*options, "--drop", "a, b", "--drop", "c,d").code == 0
-    for wrong in ("m", "none", "c,none"):
-        with pytest.raises(InvalidArgumentError, match="--drop: got .*Accepted: candidates of"):
-            bench(*options, "--drop", wrong)
+def test_a_candidate_that_is_not_measured_again_is_not_judged(bench):
+    bench("--save", bench.file, **dict.fromkeys(("m", "a, b", "c"), (10.0, 10.1, 9.9)))
+    with pytest.raises(InvalidArgumentError, match=r"--fail-if: 'a, b' and 'c' of the baseline"):
+        bench("--baseline", bench.file, *FAIL_IF)
+    assert bench("--baseline", bench.file).code == 0
 
 
 def test_external_data_is_a_part_of_the_model(bench):
@@ -428,9 +404,7 @@ def test_candidates_of_one_run_only_are_named(bench):
         bench("--baseline", bench.file, new=(1.0,) * 3)
 
 
-@pytest.mark.parametrize(
-    "option", ["--fail-if=slower:1.1", "--drop=m", "--other-machine", "--other-model"]
-)
+@pytest.mark.parametrize("option", ["--fail-if=slower:1.1", "--other-machine", "--other-model"])
 def test_options_of_a_baseline_need_one(bench, option):
     with pytest.raises(InvalidArgumentError, match="add --baseline FILE"):
         bench(option)
@@ -491,9 +465,7 @@ def test_what_is_no_file_of_a_run_is_refused(bench, content):
 
 
 def test_github_is_told_of_what_fails(bench, monkeypatch, capsys):
-    summary = bench.file.with_name("summary.md")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     name = "100%: <b>\r\n\n::error::x"
     bench("--save", bench.file, **{name: (10.0, 10.1, 9.9)})
     options = ("--baseline", bench.file, "--fail-if", "slower:1.10")
@@ -501,26 +473,14 @@ def test_github_is_told_of_what_fails(bench, monkeypatch, capsys):
     (line,) = capsys.readouterr().out.splitlines()
     start = "::error title=100%25%3A <b>%0D%0A%0A%3A%3Aerror%3A%3Ax is slower::100%25: <b>%0D%0A%0A"
     assert line.startswith(start)
-    text = summary.read_text(encoding="utf-8")
-    assert "<b>" not in text
-    assert "\n\n" not in text.rstrip("\n")  # an empty line would end the HTML
-    assert "100%: &lt;b&gt; ::error::x fails --fail-if slower:1.10." in text
     bench(*options, "--json", **{name: (5.0, 10.0, 20.0)})
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("::warning title=100%25%3A <b>")
-    assert summary.read_text(encoding="utf-8").count("<table ") == 2
-
-
-def test_a_summary_that_cannot_be_written_fails_nothing(bench, monkeypatch, capsys):
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(bench.file.parent))
-    bench("--save", bench.file)
-    assert bench("--baseline", bench.file).code == 0
-    assert "the summary of the job cannot be written" in capsys.readouterr().err
 
 
 def test_elsewhere_nothing_is_annotated(capsys):
-    github.annotate("error", "title", "message", as_json=False)
+    baseline._annotate("error", "title", "message", as_json=False)
     assert capsys.readouterr().out == ""
 
 

@@ -211,14 +211,14 @@ def test_the_mode_is_asked_by_a_load():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--callers", "0"), "--callers: got '0', expected integers from 1 to 256"),
+        (("--callers", "0"), "--callers: got '0', expected an integer from 1 to 256"),
         (("--callers", "1.5"), "--callers: got '1.5'"),
         (("--callers", ","), "--callers: got ','"),
-        (("--rate", "0"), "--rate: got '0', expected auto, or numbers from 0.001"),
-        (("--rate", "auto,5"), "--rate: got 'auto,5'"),
+        (("--rate", "0"), "--rate: got '0', expected a number from 0.001"),
+        (("--rate", "auto,5"), "--rate: got 'auto', expected .*; auto stands alone"),
         (("--rate", "nan"), "--rate: got 'nan'"),
         (("--rate", "1e6", "--seconds", "60"), "Accepted: up to 5000000 requests"),
-        (("--gap", "-1"), "--gap: got '-1', expected numbers from 0 to 3600"),
+        (("--gap", "-1"), "--gap: got '-1', expected a number from 0 to 3600"),
         (("--gap", "inf"), "--gap: got 'inf'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Tests of ortmeter.cli.precision: what `ortmeter bench --precision` adds."""
+"""Tests of ortmeter.cli.conversion: what `ortmeter bench --precision` adds."""
 
 from argparse import ArgumentParser
 
@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ortmeter.cli import baseline, precision
+from ortmeter.cli import baseline, conversion
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.models import freeze_inputs, layer_stack, sample_cnn
@@ -18,11 +18,11 @@ FEEDS = {"A0": np.random.default_rng(0).standard_normal((8, 64)).astype(np.float
 
 def add(*given, models=None, feeds=FEEDS):
     parser = ArgumentParser()
-    precision.add_options(parser)
+    conversion.add_options(parser)
     baseline.add_options(parser)
     report = Report("bench")
     variants = model_variants(models or {"m": MODEL}, feeds, provider="cpu")
-    found = precision.add_converted(parser.parse_args(given), report, variants)
+    found = conversion.converted(parser.parse_args(given), report, variants)
     return found, report, variants
 
 
@@ -60,7 +60,9 @@ def test_names_are_separated_by_commas_as_in_other_options():
 
 
 def test_what_cannot_be_added_is_refused():
-    with pytest.raises(InvalidArgumentError, match="--precision with --save or --baseline"):
+    with pytest.raises(
+        InvalidArgumentError, match="--precision do not go with --save or --baseline"
+    ):
         add("--precision", "float16", "--save", "kept.json")
     cnn, feeds = sample_cnn(size=8), {"input": np.ones((1, 3, 8, 8), np.float32)}
     with pytest.raises(ModelError, match="--precision 'bfloat16': ONNX Runtime"):

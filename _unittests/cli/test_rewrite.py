@@ -1,4 +1,4 @@
-"""Tests of ortmeter.cli.rewrite: what `ortmeter bench --rewrite` times."""
+"""Tests of ortmeter.cli.conversion: what `ortmeter bench --rewrite` times."""
 
 import sys
 from argparse import ArgumentParser
@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ortmeter.cli import baseline, rewrite
+from ortmeter.cli import baseline, conversion
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError, ModelError
 from ortmeter.runtime import rewriting
@@ -39,11 +39,11 @@ def others(monkeypatch):
 
 def add(*given, models=None, feeds=FEEDS):
     parser = ArgumentParser()
-    rewrite.add_options(parser)
+    conversion.add_options(parser)
     baseline.add_options(parser)
     report = Report("bench")
     variants = model_variants(models or {"m": MODEL}, feeds, provider="cpu")
-    return rewrite.rewritten(parser.parse_args(given), report, variants), report, variants
+    return conversion.converted(parser.parse_args(given), report, variants), report, variants
 
 
 def rows(report):
@@ -94,7 +94,9 @@ def test_several_models_are_named():
 
 
 def test_what_cannot_be_done_is_refused(monkeypatch):
-    with pytest.raises(InvalidArgumentError, match="--rewrite with --save or --baseline"):
+    with pytest.raises(
+        InvalidArgumentError, match="--rewrite and --precision do not go with --save"
+    ):
         add("--rewrite", "none", "--save", "kept.json")
     with pytest.raises(InvalidArgumentError, match="got 'simplify'. Accepted: none, onnxsim"):
         add("--rewrite", "none,simplify")

@@ -28,7 +28,7 @@ def command(*arguments):
 def test_a_sweep_tells_each_task_and_compares(tmp_path, capsys):
     page, html = FastPage(tmp_path, "if args.number == 2: sys.exit('too large')"), "report.html"
     output = tmp_path / "out"
-    grid = ("--grid", "number=1,2", "color=red", "--threads", "1", "--repeat-runs", "2")
+    grid = ("--grid", "number=1,2", "color=red", "threads=1", "--repeat-runs", "2")
     files = ("--output", str(output), "--json", "--html", str(tmp_path / html))
     assert main(["sweep", str(page.path), *grid, *files]) == 1
     done = capsys.readouterr()
@@ -58,7 +58,7 @@ def test_values_that_are_lists(tmp_path):
     [
         (["--grid", "size=1"], "plot_fast.py has no option size"),
         (["--grid", "number"], "got 'number', expected NAME=VALUE,VALUE..."),
-        (["--threads", "1", "--grid", "threads=1"], "threads is given twice"),
+        (["--grid", "threads=1", "threads=1"], "threads is given twice"),
         (["--grid", "number=1", "--set", "number=1"], "in the grid and fixed"),
         ([], "the grid has no value"),
         (["--grid", "number=1", "--tls-ca", "ca.pem"], "--tls-cert, --tls-key is missing"),

@@ -283,10 +283,9 @@ def test_processes_that_started_end_when_another_cannot_start(script, monkeypatc
 
 
 def test_a_contender_may_have_its_own_provider(script):
-    question = {"provider": ["CPUExecutionProvider", {}], "model": "m"}
-    assert RuntimeCandidate("a", HERE).question(question) == question
-    asked = RuntimeCandidate("a", HERE, provider=Provider("cuda", 1)).question(question)
-    assert asked == {"provider": ["CUDAExecutionProvider", {"device_id": "1"}], "model": "m"}
+    for provider in (None, Provider("cuda", 1)):
+        with RuntimeCandidate("a", HERE, script, provider).start() as child:
+            assert child.release.provider == provider
 
 
 @pytest.mark.parametrize("names", [[], ["a", "a"]])

@@ -24,7 +24,7 @@ def test_the_process_of_torch_answers_as_those_of_releases_do(tmp_path):
     with candidate.start() as child:
         assert candidate.name == f"torch {child.ask('describe')['torch'].partition('+')[0]}"
         for name, function in (("Relu", lambda x: np.maximum(x, 0)), ("Transpose", np.transpose)):
-            child.open(candidate.question(questions[name]))
+            child.open(questions[name])
             assert child.sample(2) > 0
             names = child.ask("outputs", file=str(tmp_path / "found.npz"))
             with np.load(tmp_path / "found.npz") as file:
@@ -54,7 +54,7 @@ def test_torch_runs_on_cuda(tmp_path):
     (question,) = write_questions({"one": case.prepared(cuda)}, tmp_path).values()
     candidate = torch_candidate(cuda)
     with candidate.start() as child:
-        child.open(candidate.question(question))
+        child.open(question)
         assert child.sample(2) > 0
         names = child.ask("outputs", file=str(tmp_path / "found.npz"))
         with np.load(tmp_path / "found.npz") as file:

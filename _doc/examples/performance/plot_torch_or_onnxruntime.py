@@ -78,7 +78,7 @@ legend = f"float32 on {provider.label}, threads={args.threads}"
 
 FOREST = "forest"
 made = {name: make_network(name) for name in args.models}
-models = {name: networks.export_network(n.model, n.inputs(2))[0] for name, n in made.items()}
+models = {name: networks.export_network(n.model, n.inputs(2)) for name, n in made.items()}
 batches = [(name, batch) for name in args.models for batch in args.batch]
 batches += [(FOREST, args.rows)] if FOREST in args.models else []
 cases = {f"{name}, {batch}": (name, made[name].inputs(batch, rng)) for name, batch in batches}

@@ -13,7 +13,7 @@ import onnx.inliner
 import onnx.numpy_helper
 from onnx.helper import make_tensor_value_info
 
-from ortmeter.attribution.intermediates import read_by, rename_reads
+from ortmeter.attribution.intermediates import read_by
 from ortmeter.dtypes import onnx_type
 from ortmeter.operators import find_operator
 from ortmeter.runtime.graphs import NOT_INFERRED
@@ -78,11 +78,10 @@ def reduce_model(
 
     Nodes are removed by halves, then by smaller parts, until none of them can go (ddmin [1]_): what
     the others read of them becomes an input, with the value that it had, or a weight when it
-    follows from constants. A node that is left is then bypassed where one of its inputs has the
-    shape and type of its output. Outputs are removed; axes of the same size are shortened together,
-    then those of each input; weights and inputs of floats are drawn again from their quantiles.
-    Local functions are inlined. Bodies of If, Loop and Scan stay whole, with the values that they
-    read around them.
+    follows from constants. Outputs are removed; axes of the same size are shortened together, then
+    those of each input; weights and inputs of floats are drawn again from their quantiles. Local
+    functions are inlined. Bodies of If, Loop and Scan stay whole, with the values that they read
+    around them.
 
     Parameters
     ----------
@@ -187,10 +186,8 @@ class _Graph:
             inferred = onnx.shape_inference.infer_shapes(source.proto).graph
             self.declared |= {value.name: value for value in inferred.value_info}
         for node in graph.node:
-            for attribute in node.attribute if node.op_type == "Constant" else ():
-                if attribute.name == "value":
-                    array = onnx.numpy_helper.to_array(attribute.t)
-                    self.values[node.output[0]] = array
+            if node.op_type == "Constant" and node.attribute[0].name == "value":
+                self.values[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
             is_random = find_operator(node.op_type, node.domain).is_random
             if not is_random and read_by(node) - {""} <= self.constants.keys():
                 made = {n: self.values[n] for n in node.output if n in self.values}
@@ -222,20 +219,13 @@ class _Graph:
         array = self.values.get(name)
         return self.declared[name] if array is None else _info(name, array, [None] * array.ndim)
 
-    def can_replace(self, name: str, output: str) -> bool:
-        """Whether a value has the type and the shape of another one."""
-        if name in self.constants or not {name, output} <= self.values.keys():
-            return False
-        first, second = self.values[name], self.values[output]
-        return (first.dtype, first.shape) == (second.dtype, second.shape)
-
 
 def _info(name: str, array: np.ndarray, shape: Sequence[int | None]) -> onnx.ValueInfoProto:
     return make_tensor_value_info(name, onnx_type(array.dtype), shape)
 
 
 def _cut_nodes(search: _Search, graph: _Graph) -> None:
-    """Remove nodes, bypass those that are left, remove outputs."""
+    """Remove nodes, then outputs."""
     nodes = list(search.best.proto.graph.node)
     count = len(nodes)
 
@@ -247,26 +237,12 @@ def _cut_nodes(search: _Search, graph: _Graph) -> None:
     if 0 < len(plain) < count and keep(plain):
         nodes = plain
     nodes = minimal(nodes, keep)
-    for output in [node.output[0] for node in nodes if len(node.output) == 1]:
-        node = next(node for node in nodes if output in node.output)
-        name = next((name for name in node.input if graph.can_replace(name, output)), "")
-        others = [_read_instead(other, output, name) for other in nodes if other is not node]
-        if name and others and search.finds(graph.keep(others, f"without {_label(node)}")):
-            nodes = others
     outputs = [output.name for output in search.best.proto.graph.output]
     minimal(outputs, lambda kept: search.finds(graph.keep(nodes, f"outputs {kept}", kept)))
 
 
 def _label(node: onnx.NodeProto) -> str:
     return f"{node.op_type} {node.name or next(iter(node.output), '')}"
-
-
-def _read_instead(node: onnx.NodeProto, output: str, name: str) -> onnx.NodeProto:
-    """Copy a node that reads one value instead of another."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    rename_reads(copy, {output: name})
-    return copy
 
 
 def _cut_sizes(search: _Search) -> None:

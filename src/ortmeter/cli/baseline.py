@@ -5,21 +5,24 @@ import datetime as dt
 import hashlib
 import json
 import math
-import re
-import shlex
+import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
+import pandas as pd
 
-from ortmeter.cli.options import split
-from ortmeter.cli.regression import DIGEST, Description, compare, need
 from ortmeter.cli.report import Report, check_writable
+from ortmeter.cli.terminal import show, tell
 from ortmeter.errors import InvalidArgumentError, RecordError
+from ortmeter.evidence import UNITS, Speedup, common_unit, rounded
 from ortmeter.files import write_atomically
+from ortmeter.machine.environment import Environment
+from ortmeter.plotting.latency import speedup_plot
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import external_files
 from ortmeter.runtime.placement import PlacementLog
@@ -28,9 +31,20 @@ from ortmeter.study.writer import enumerate_items
 from ortmeter.timing import Comparison
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.comparison import join_builds
-from ortmeter.timing.runs import check_latencies
-from ortmeter.timing.statistics import MIN_PROCESSES
+from ortmeter.timing.drift import STEADY
+from ortmeter.timing.runs import check_latencies, compare_runs, drift_ratio, is_steady
+from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 
+#: Rounds of each process of a run that is kept or compared.
+REPEAT = 50
+# What decides what a candidate measures, as texts: model, inputs, their digests, settings.
+_Description: TypeAlias = dict[str, str]
+
+# What the names of digests begin with.
+_DIGEST = "digest of the "
+_NAME = "model"  # of the file, which may change
+_UNJUDGED = 2  # exit code
+_SHOWN = ("CPU", "Processor", "GPU", "System", "Threads", "Variables", "Python", "Commit")
 _PAGE = "bench"
 _LENGTH = 16  # characters of a digest
 _LONG = 200  # characters of names that are shown
@@ -55,13 +69,6 @@ def add_options(parser: ArgumentParser) -> None:
         help="exit with 1 when a candidate is more than 1.10 times slower than the baseline: the "
         "lower bound of the interval is above (slower:10%% is the same); with 2 when the options "
         "do not let it judge one",
-    )
-    group.add_argument(
-        "--drop",
-        metavar="NAME,NAME",
-        action="append",
-        default=[],
-        help="candidates of the baseline that --fail-if does not expect; may be repeated",
     )
     group.add_argument(
         "--other-machine", action="store_true", help="conclude though the machines differ"
@@ -94,7 +101,7 @@ class Baseline:
     """What is done with the samples of a run: they are kept, compared with stored ones, or both."""
 
     options: Namespace
-    described: Mapping[str, Description]
+    described: Mapping[str, _Description]
     stored: Record | None
     before: Sequence[Comparison] = ()  # builds that the file has, newest first
     on_cpu: PlacementLog = dataclasses.field(default_factory=PlacementLog)
@@ -108,7 +115,7 @@ class Baseline:
         """Compare and keep, as asked; not 0 when ``--fail-if`` refuses a candidate."""
         code = 0
         if self.stored is not None:
-            code = compare(self.options, report, results, self.described, self.stored)
+            code = _compare(self.options, report, results, self.described, self.stored)
         if code and self.options.save is not None:  # the next run would pass
             report.conclude(f"samples are not kept in {self.options.save}: this run fails.")
         elif self.options.save is not None:
@@ -124,7 +131,7 @@ def check(
     if options.save is not None:
         check_writable(Path(options.save), overwrite=options.force or appended)
     if options.baseline is None:
-        for name in ("fail_if", "drop", "other_machine", "other_model"):
+        for name in ("fail_if", "other_machine", "other_model"):
             if getattr(options, name):
                 raise InvalidArgumentError(
                     f"--{name.replace('_', '-')} is about a baseline: add --baseline FILE"
@@ -133,8 +140,12 @@ def check(
             return None
     described = {name: _describe(variant) for name, variant in variants.items()}
     stored = None if options.baseline is None else _read(Path(options.baseline), variants)
-    if stored is not None:
-        _refuse_missing(options, stored.data["comparison"], variants)
+    missing = [name for name in stored.data["comparison"] if name not in variants] if stored else []
+    if missing and options.fail_if is not None:
+        raise InvalidArgumentError(
+            f"--fail-if: {_listed(missing)} of the baseline would not be measured again. Accepted: "
+            "the models and options of the run that was saved, or a baseline without them"
+        )
     before = _builds(Path(options.save), report, described, variants) if appended else ()
     return Baseline(options, described, stored, before)
 
@@ -142,7 +153,7 @@ def check(
 def _builds(
     file: Path,
     report: Report,
-    described: Mapping[str, Description],
+    described: Mapping[str, _Description],
     variants: Mapping[str, SessionSpec],
 ) -> list[Comparison]:
     """Read the builds of a file, which measured the same in the same conditions."""
@@ -162,32 +173,11 @@ def _builds(
     return [kept.data["comparison"], *kept.data.get("before", [])]
 
 
-def _refuse_missing(options: Namespace, before: Collection[str], now: Collection[str]) -> None:
-    """Refuse to judge a run that lacks a candidate of the baseline, unless it is dropped."""
-    missing = [name for name in before if name not in now]
-    dropped = [
-        name
-        for text in options.drop  # a name may have a comma
-        for name in ([text] if text in missing else split("--drop", text))
-    ]
-    if unknown := [name for name in dropped if name not in missing]:
-        raise InvalidArgumentError(
-            f"--drop: got {_listed(unknown)}. Accepted: candidates of the baseline that are not "
-            f"measured again, {_listed(missing) if missing else 'there is none'}"
-        )
-    left = [name for name in missing if name not in dropped]
-    if left and options.fail_if is not None:
-        raise InvalidArgumentError(
-            f"--fail-if: {_listed(left)} of the baseline would not be measured again. Accepted: "
-            f"the models and options of the run that was saved, or --drop {shlex.quote(left[0])}"
-        )
-
-
 def _listed(names: Iterable[str]) -> str:
     return enumerate_items(list(map(repr, names)))[:_LONG]
 
 
-def _describe(variant: SessionSpec) -> Description:
+def _describe(variant: SessionSpec) -> _Description:
     path = Path(variant.model)  # type: ignore[arg-type]  # the command line has paths only
     arrays = {name: as_numpy(array) for name, array in variant.feeds.items()}
     shapes = (f"{n} {a.dtype.name} {'x'.join(map(str, a.shape))}" for n, a in arrays.items())
@@ -196,9 +186,9 @@ def _describe(variant: SessionSpec) -> Description:
         settings |= value if isinstance(value, Mapping) else {name: value}
     return {
         "model": path.name,
-        f"{DIGEST}model": _digest(_files(path)),
+        f"{_DIGEST}model": _digest(_files(path)),
         "inputs": ", ".join(shapes),
-        f"{DIGEST}inputs": _digest(map(_content, arrays.values())),
+        f"{_DIGEST}inputs": _digest(map(_content, arrays.values())),
         **{name: str(value) for name, value in settings.items()},
     }
 
@@ -215,49 +205,27 @@ def _content(array: np.ndarray) -> bytes:
 
 
 def _digest(parts: Iterable[bytes]) -> str:
-    whole = hashlib.sha256()
-    for part in parts:
-        whole.update(hashlib.sha256(part).digest())
-    return whole.hexdigest()[:_LENGTH]
+    digests = (hashlib.sha256(part).digest() for part in parts)
+    return hashlib.sha256(b"".join(digests)).hexdigest()[:_LENGTH]
 
 
 def _read(file: Path, variants: Mapping[str, SessionSpec]) -> Record:
     stored = load(file)
     measured = stored.data.get("comparison")
     try:
-        described = msgspec.convert(stored.data.get("candidates"), dict[str, Description])
+        described = msgspec.convert(stored.data.get("candidates"), dict[str, _Description])
         msgspec.convert(stored.data.get("fitness"), list[str])
     except msgspec.ValidationError:
         described = {}
     if stored.page != _PAGE or not isinstance(measured, Comparison) or {*measured} - {*described}:
         raise RecordError(f"{file.name} was not written by ortmeter bench --save")
-    measured, described = _renamed(measured, described)
     check_latencies(*filter(None, [*measured.values(), measured.reference_workload]))
     if not {*measured} & {*variants}:
         raise InvalidArgumentError(
             f"{file.name} has other candidates than this run: {_listed(measured)}. This run has "
             f"{_listed(variants)}. Accepted: the models and options of the run that was saved"
         )
-    return dataclasses.replace(
-        stored, data={**stored.data, "comparison": measured, "candidates": described}
-    )
-
-
-def _renamed(
-    stored: Comparison, described: Mapping[str, Description]
-) -> tuple[Comparison, dict[str, Description]]:
-    """Replace ``spinning=stop`` by its current name, ``during-run``, in files of before."""
-
-    def current(name: str) -> str:
-        return re.sub(r"\bspinning=stop\b", "spinning=during-run", name)
-
-    measured = [dataclasses.replace(m, name=current(name)) for name, m in stored.items()]
-    renamed = {current(name): dict(description) for name, description in described.items()}
-    for description in renamed.values():
-        if description.get("spinning") == "stop":
-            description["spinning"] = "during-run"
-    workload = stored.reference_workload
-    return Comparison(measured, stored.stopped, reference_workload=workload), renamed
+    return stored
 
 
 def _save(kept: Baseline, report: Report, results: Comparison) -> None:
@@ -279,6 +247,190 @@ def _save(kept: Baseline, report: Report, results: Comparison) -> None:
     )
     write_atomically(Path(options.save), record.to_json())
     processes = next(iter(results.values())).processes
-    few = f"; {need(processes)}" if processes < MIN_PROCESSES else ""
+    few = f"; {_need(processes)}" if processes < MIN_PROCESSES else ""
     builds = f", with those of {len(kept.before)} other builds" if kept.before else ""
     report.conclude(f"samples are kept in {options.save}{builds}{few}.")
+
+
+class _Outcome(NamedTuple):
+    """A candidate beside its baseline, and why nothing is concluded: other options would do it."""
+
+    claim: Speedup
+    medians: tuple[float, float]
+    reasons: list[str]
+    lacking: list[str]
+
+
+def _compare(
+    options: Namespace,
+    report: Report,
+    results: Comparison,
+    described: Mapping[str, _Description],
+    stored: Record,
+) -> int:
+    """Fill the report with claims; 1 when one is slower than allowed, 2 when one is not judged."""
+    before: Comparison = stored.data["comparison"]
+    same = [name for name in results if name in before]
+    changes = {n: _differences(stored.data["candidates"][n], described[n]) for n in same}
+    shared, told, pace = _machine(options, report, results, stored)
+    is_other = stored.environment.identity != report.machine.identity
+    outcomes = []
+    for name in same:
+        pair = before[name], results[name]
+        lacking = [*(shared if is_other else []), *_unlike(options, name, changes[name])]
+        if (least := min(m.processes for m in pair)) < MIN_PROCESSES:
+            lacking.append(_need(least))
+        reasons = list(dict.fromkeys([*shared, *lacking]))
+        claim = compare_runs(*pair, drift=pace, name=f"the baseline of {stored.date:%Y-%m-%d}")
+        if not reasons and not claim.has_interval:
+            reasons.append(f"processes of {name} differ too much for an interval")
+        if reasons:
+            nothing = dataclasses.replace(claim.estimate, low=None, high=None)
+            claim = Speedup(claim.subject, claim.baseline, nothing)
+        outcomes.append(_Outcome(claim, (pair[0].median, pair[1].median), reasons, lacking))
+    left = [f"{name!r} is not in the baseline." for name in results if name not in before]
+    left += [f"{name!r} was not measured again." for name in before if name not in results]
+    code, judged = _judge(options, outcomes, left)
+    reasons = list(dict.fromkeys(reason for outcome in outcomes for reason in outcome.reasons))
+    report.sentences[:0] = [  # what was asked comes first
+        *judged,
+        *(f"{outcome.claim}." for outcome in outcomes),
+        *(f"nothing is concluded: {reason}." for reason in reasons),
+        *left,
+        *told,
+    ]
+    plot = partial(
+        speedup_plot,
+        [o.claim.named(baseline="the baseline") for o in outcomes],
+        title="Speedup over the baseline",
+        caption="99% intervals; nothing is concluded on a point that has none",
+    )
+    report.add("Beside the baseline", _table(outcomes), plot)
+    report.add("What differs from the run of the baseline", _changed(report, stored, changes))
+    return code
+
+
+def _need(processes: int) -> str:
+    """Say what an interval needs."""
+    return (
+        f"an interval needs {MIN_PROCESSES} processes in both runs, not {processes}: ask for "
+        f"--processes {PROCESSES}, and for more --budget if it was spent"
+    )
+
+
+def _machine(
+    options: Namespace, report: Report, results: Comparison, stored: Record
+) -> tuple[list[str], list[str], float]:
+    """Compare the machines: why nothing is concluded, what to tell, how much slower this one is."""
+    then, now = stored.environment, report.machine
+    noisy = "; ".join(stored.data["fitness"])
+    told = [f"the machine was not fit to measure the baseline: {noisy}."] if noisy else []
+    if then.identity != now.identity:
+        which = then.hardware if then.hardware != now.hardware else then.identity
+        text = f"the baseline is of another machine, {which}"
+        if options.other_machine:
+            return [], [f"{text}.", *told], 1.0
+        return [f"{text} (--other-machine compares)"], told, 1.0
+    first, second = stored.data["comparison"].reference_workload, results.reference_workload
+    if first is None or second is None or then.packages.get("numpy") != now.packages.get("numpy"):
+        why = "NumPy differs" if first and second else "a run has no reference workload"
+        unknown = f"how far the machine drifted between the two runs is not known: {why}."
+        return [], [unknown, *told], 1.0
+    pace = drift_ratio(first, second)
+    moved = (
+        f"the machine became {max(pace, 1 / pace) - 1:.1%} {'slower' if pace > 1 else 'faster'} "
+        "between the two runs (a fixed product on the CPU)"
+    )
+    if is_steady(pace):
+        return [], [f"{moved}: the intervals are that much wider.", *told], pace
+    return [f"{moved}, more than {STEADY:.0%}"], told, pace
+
+
+def _differences(
+    before: Mapping[str, str], now: Mapping[str, str]
+) -> dict[str, tuple[str | None, str | None]]:
+    pairs = {key: (before.get(key), now.get(key)) for key in {**before, **now}}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _unlike(options: Namespace, name: str, changes: Mapping[str, object]) -> Iterator[str]:
+    changed = [what.removeprefix(_DIGEST) for what in changes if what != _NAME]
+    if changed and not options.other_model:
+        what = enumerate_items(list(dict.fromkeys(changed)))
+        yield f"{name} differs in {what} (--other-model compares)"
+
+
+def _judge(
+    options: Namespace, outcomes: Sequence[_Outcome], left: Sequence[str]
+) -> tuple[int, list[str]]:
+    """Apply ``--fail-if``: the exit code, a sentence by candidate; GitHub is told."""
+    if (bound := options.fail_if) is None:
+        return 0, []
+    limit = f"--fail-if slower:{bound:.2f}"
+    code, sentences = 0, []
+    for claim, _, reasons, lacking in outcomes:
+        name, passes = claim.subject, claim.exceeds(1 / bound)
+        if lacking:
+            code = _UNJUDGED
+            sentences.append(f"{name} is not judged by {limit}: {'; '.join(lacking)}.")
+            _annotate("error", f"{name} is not judged", sentences[-1], as_json=options.json)
+        elif passes:
+            sentences.append(f"{name} passes {limit}.")
+        elif passes is None:
+            sentences.append(f"{name} is undecided for {limit}, which lets it pass.")
+            why = "; ".join([str(claim), *reasons])
+            _annotate("warning", f"{name} is undecided", f"{why}.", as_json=options.json)
+        else:
+            code = max(code, 1)
+            sentences.append(f"{name} fails {limit}.")
+            _annotate("error", f"{name} is slower", f"{claim}.", as_json=options.json)
+    for sentence in left:
+        _annotate("warning", "not compared", sentence, as_json=options.json)
+    return code, sentences
+
+
+def _table(outcomes: Sequence[_Outcome]) -> pd.DataFrame:
+    unit = common_unit(median for outcome in outcomes for median in outcome.medians)
+    columns = ["candidate", f"baseline ({unit})", f"now ({unit})", "speedup", "low", "high"]
+    rows = [
+        [claim.subject]
+        + [rounded(median * UNITS[unit]) for median in medians]
+        + [rounded(value) for value in (claim.ratio, claim.low, claim.high)]
+        for claim, medians, *_ in outcomes
+    ]
+    table = pd.DataFrame(rows, columns=columns).set_index("candidate")
+    return table.assign(verdict=[outcome.claim.verdict for outcome in outcomes])
+
+
+def _changed(
+    report: Report,
+    stored: Record,
+    changes: Mapping[str, Mapping[str, tuple[str | None, str | None]]],
+) -> pd.DataFrame | str:
+    """List what differs in the machine, the versions, and what each candidate measures."""
+    pairs = _differences(_facts(stored.environment), _facts(report.machine))
+    rows = [(what, *pair) for what, pair in pairs.items()]
+    for name, changed in changes.items():
+        prefix = f"{name}: " if len(changes) > 1 else ""
+        rows += [(f"{prefix}{what}", *pair) for what, pair in changed.items()]
+    if not rows:
+        return "Nothing: the machine, versions, model, inputs and session are the same."
+    return pd.DataFrame(rows, columns=["what", "baseline", "now"]).set_index("what")
+
+
+def _facts(machine: Environment) -> dict[str, str]:
+    rows = dict(machine.to_rows())
+    return {**{name: rows[name] for name in _SHOWN}, **machine.packages}
+
+
+def _annotate(level: str, title: str, message: str, *, as_json: bool) -> None:
+    """Print an annotation where GitHub reads the output of a step; ``level``: error or warning."""
+    if os.environ.get("GITHUB_ACTIONS") != "true":
+        return
+    name = _escape(title).replace(":", "%3A").replace(",", "%2C")
+    # What is printed as JSON stays JSON: GitHub reads both outputs.
+    (tell if as_json else show)(f"::{level} title={name}::{_escape(message)}")
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -5,16 +5,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from ortmeter.cli import (
-    baseline,
-    bench_releases,
-    cold,
-    load,
-    machine,
-    precision,
-    regression,
-    rewrite,
-)
+from ortmeter.cli import baseline, bench_releases, cold, conversion, load, machine
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, number, session_axes
 from ortmeter.cli.report import Report
@@ -55,8 +46,7 @@ def register(parser: ArgumentParser) -> None:
         help=f"total measuring time, including warm-up and the start of processes "
         f"({BUDGET_S:g}; {LONG_BUDGET_S:g} where --processes is 5 by default)",
     )
-    precision.add_options(parser)
-    rewrite.add_options(parser)
+    conversion.add_options(parser)
     machine.add_options(parser)
     for part in (*_MODES, baseline):
         part.add_options(parser)
@@ -77,8 +67,7 @@ def run(options: Namespace, report: Report) -> int:
     if bench_releases.is_asked(options) and not options.bisect:
         axes["provider"] = bench_releases.variant_provider(options)
     given = model_variants(models, feeds, **axes)
-    rewritten = rewrite.rewritten(options, report, given)
-    converted = precision.add_converted(options, report, rewritten)
+    converted = conversion.converted(options, report, given)
     with cold.saved_optimized(options, report, converted) as variants:
         kept = baseline.check(options, report, variants)
         with machine.watched(options, report):
@@ -89,7 +78,7 @@ def run(options: Namespace, report: Report) -> int:
                 budget_s = LONG_BUDGET_S if keeps or why else BUDGET_S
             results = measure_variants(
                 variants,
-                repeat=options.repeat or (regression.REPEAT if keeps else None),
+                repeat=options.repeat or (baseline.REPEAT if keeps else None),
                 processes=options.processes or (PROCESSES if keeps else None),
                 budget_s=budget_s,
                 reference_workload=True,

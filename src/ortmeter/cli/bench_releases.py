@@ -20,7 +20,6 @@ from ortmeter.errors import ModelError
 from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.axes import wrap
 from ortmeter.plotting.latency import speedup_plot
-from ortmeter.releases.bisection import measure_pair
 from ortmeter.releases.environments import Release, parse_release, prepare
 from ortmeter.releases.latency import (
     ReleaseClaims,
@@ -28,6 +27,7 @@ from ortmeter.releases.latency import (
     compare_releases,
     measure_releases,
 )
+from ortmeter.releases.process import run_once
 from ortmeter.releases.profiles import WHOLE, profile_releases
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.writer import enumerate_items
@@ -144,8 +144,7 @@ def _questions(
 
 def _change(first: Release, variant: SessionSpec, release: Release) -> str:
     """Say which output is not that of the first release; empty when all are close."""
-    found = measure_pair(first, release, variant, processes=1, repeat=1, budget_s=0)
-    before, after = (found.outputs["", one.name] for one in (first, release))
+    before, after = (run_once(one, variant) for one in (first, release))
     for name in before.keys() & after.keys():
         old = before[name]
         largest = np.abs(old[np.isfinite(old)]).max(initial=0) if old.dtype.kind == "f" else 0

@@ -4,18 +4,23 @@ import math
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.releases.bisection import Bisection, is_slower, slowdown
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.evidence import Estimate
 from ortmeter.releases.environments import Release, list_releases, prepare
+from ortmeter.releases.latency import measure_releases
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.statistics import PROCESSES
 
 _UNDECIDED = 2  # exit code
+# Processes of each look at the same two releases: the next ones are for what is undecided.
+_LOOKS = (PROCESSES, 2 * PROCESSES, 4 * PROCESSES)
+_ERROR = 0.01 / 8
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -59,11 +64,23 @@ def ask_speed(
     limits = {"processes": 2 * PROCESSES, "budget_s": budget_s}
     return Question(
         f"{name} is slow",
-        lambda release: is_slower(first, release, variant, math.sqrt(times), budget_s),
+        partial(_is_slow, first, variant, math.sqrt(times), budget_s),
         lambda good, bad: (
             f"{slowdown(good, bad, variant, **limits)} times slower than in {good.name}"
         ),
     )
+
+
+def _is_slow(
+    first: Release, variant: SessionSpec, factor: float, budget_s: float, release: Release
+) -> bool:
+    times = decide_slowdown(first, release, variant, factor, budget_s=budget_s)
+    if (answer := times.exceeds(factor)) is None:
+        raise OrtMeterError(
+            f"{release.name} is undecided beside {first.name}: slowdown {times} in {times.how}, "
+            f"where {factor:.2f} decides"
+        )
+    return answer
 
 
 def ask_outputs(said: str, change: Callable[[Release], str]) -> Question:
@@ -85,7 +102,7 @@ def fill(
 
 
 def _answer(
-    options: Namespace, report: Report, found: Bisection, rank: int, question: Question
+    options: Namespace, report: Report, found: "Bisection", rank: int, question: Question
 ) -> bool:
     """Search, and say what is known, though it is interrupted."""
     told, is_answered = "interrupted", False
@@ -107,6 +124,112 @@ def _try(program: str, question: Question, release: Release) -> bool:
     return is_bad
 
 
-def _since(found: Bisection) -> str:
+def _since(found: "Bisection") -> str:
     good, bad = (end.name for end in found.ends)
     return f"since {bad}" + (f", or an earlier release after {good}" if found.between else "")
+
+
+@dataclass
+class Bisection:
+    """A search between a good release and a bad one; what it knows stays when it is interrupted.
+
+    Parameters
+    ----------
+    releases : sequence of Release
+        Oldest first; the first one is good, the last one bad. Nightly builds are those that have
+        an index.
+    tried : dict of Release to bool
+        Which are bad, beside the two ends; None where it is not decided.
+
+    Examples
+    --------
+    >>> found = Bisection([Release(f"1.{minor}") for minor in range(20, 33)])
+    >>> found.search(lambda release: release.name >= "1.27")
+    >>> [end.name for end in found.ends], [release.name for release in found.tried]
+    (['1.26', '1.27'], ['1.26', '1.29', '1.28', '1.27'])
+    """
+
+    releases: Sequence[Release]
+    tried: dict[Release, bool | None] = field(default_factory=dict)
+
+    @property
+    def ends(self) -> tuple[Release, Release]:
+        """The last release known to be good, and the first one known to be bad."""
+        known = {self.releases[0]: False, self.releases[-1]: True, **self.tried}
+        good, bad = ([r for r in self.releases if known.get(r) is so] for so in (False, True))
+        return good[-1], bad[0]
+
+    @property
+    def between(self) -> Sequence[Release]:
+        """What is between the two; empty when the first bad release is found."""
+        good, bad = map(self.releases.index, self.ends)
+        return self.releases[good + 1 : bad]
+
+    def search(self, is_bad: Callable[[Release], object]) -> None:
+        """Try the release in the middle, nightly builds last, until none is left to try.
+
+        Parameters
+        ----------
+        is_bad : callable
+            What it raises ends the search.
+        """
+        while between := self.between:
+            left = [release for release in between if not release.index] or between
+            middle = left[len(left) // 2]
+            self.tried[middle] = None
+            self.tried[middle] = bool(is_bad(middle))
+
+
+def slowdown(
+    good: Release, other: Release, variant: SessionSpec, confidence: float = 0.99, **limits: Any
+) -> Estimate:
+    """Measure by how many times a release is slower than another one, in turn.
+
+    Parameters
+    ----------
+    good, other : Release
+        Their environments exist.
+    variant : SessionSpec
+        Model, inputs and settings.
+    confidence : float
+        Level of the interval.
+    **limits : object
+        ``processes``, ``budget_s``... as in :func:`~ortmeter.releases.latency.measure_releases`.
+
+    Returns
+    -------
+    Estimate
+        Latency of *other* over that of *good*.
+
+    Raises
+    ------
+    ModelError
+        One of them does not run the model.
+    """
+    found = measure_releases([good, other], {"": variant}, precision=None, **limits)
+    if found.left_out:
+        raise ModelError(". ".join(found.left_out.values()))
+    claim = found.comparisons[""].speedup(other.name, good.name, confidence=confidence)
+    return claim.estimate
+
+
+def decide_slowdown(
+    good: Release,
+    other: Release,
+    variant: SessionSpec,
+    factor: float,
+    error: float = _ERROR,
+    **limits: Any,
+) -> Estimate:
+    """Measure a slowdown until it is above or below a factor, three times at most.
+
+    It is measured in 5 sets of processes; where their interval does not tell, in 10 others, then
+    20. A decision is wrong with the probability *error*: by default, those of the eight tries among
+    256 releases add up to 1%. The other arguments are those of :func:`slowdown`.
+    """
+    level = 1 - error / len(_LOOKS)
+    for processes in _LOOKS:
+        times = slowdown(good, other, variant, level, processes=processes, **limits)
+        if times.exceeds(factor) is not None:
+            break
+    return times

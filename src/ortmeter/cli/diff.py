@@ -3,7 +3,7 @@
 import importlib.util
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import onnx
 import pandas as pd
 
 from ortmeter.attribution import (
+    Alignment,
     OptimizerExplanation,
     ProgramExplanation,
     SessionExplanation,
@@ -21,8 +22,8 @@ from ortmeter.attribution import (
     explain_program,
     explain_session,
 )
+from ortmeter.attribution.program import load_program
 from ortmeter.attribution.result import RANKED_BY, differing
-from ortmeter.cli import alternatives
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.cli.report import MAX_DRAWN, Report, readable
@@ -31,7 +32,7 @@ from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator import Evaluator, to_float64
 from ortmeter.evaluator.float64 import exact_feeds
-from ortmeter.plotting import NodeNote, draw_model
+from ortmeter.plotting import NodeNote, draw_model, error_plot
 from ortmeter.runtime.graphs import without_maps
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
@@ -39,6 +40,8 @@ from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 
 EVALUATIONS = ("torch", "reference", "float64")
+UNOPTIMIZED, PROGRAM = "unoptimized", "torch program"
+_UNIT = "relative to the largest value"
 
 
 def register(parser: ArgumentParser) -> None:
@@ -47,9 +50,19 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--against",
         help=f"what one model is compared with: {', '.join(EVALUATIONS)}, "
-        f"{alternatives.UNOPTIMIZED} or a provider (float64 by default)",
+        f"{UNOPTIMIZED} or a provider (float64 by default)",
     )
-    alternatives.add_options(parser)
+    parser.add_argument(
+        "--against-torch-program",
+        metavar="FILE",
+        help="a program written by torch.export.save: the model is compared with it step by step",
+    )
+    parser.add_argument(
+        "--trust-program",
+        action="store_true",
+        help="open the file of --against-torch-program: torch may unpickle parts of it, which runs "
+        "any code that the file has",
+    )
     add_session(parser, several=False)
     add_feeds(parser)
     rule = (
@@ -101,7 +114,7 @@ def _comparable(path: Path, folder: Path, told: list[str]) -> Path:
 def _compare(options: Namespace, report: Report) -> ModelDiff:
     limits = options.atol, options.rtol
     tolerance = None if limits == (None, None) else Tolerance(*limits)
-    options.against_torch_program = alternatives.open_program(options)
+    options.against_torch_program = _open_program(options)
     first, *others = options.models
     if len(others) > 1 or (others and options.against):
         raise InvalidArgumentError(
@@ -121,8 +134,23 @@ def _compare(options: Namespace, report: Report) -> ModelDiff:
     except ModelError as error:  # too many results, or a type of its own
         report.conclude(f"intermediate results are not aligned: {error}")
     else:
-        alternatives.tell_alignment(report, aligned, (first.name, second.name), options.top)
+        _tell_alignment(report, aligned, (first.name, second.name), options.top)
     return compared
+
+
+def _open_program(options: Namespace) -> Any:
+    """Read the program of torch, unless it is not trusted, or beside something else."""
+    program = options.against_torch_program
+    if program is None and options.trust_program:
+        raise InvalidArgumentError("--trust-program: expected --against-torch-program FILE too")
+    if program is None:
+        return None
+    if options.against or len(options.models) != 1:
+        raise InvalidArgumentError(
+            f"--against-torch-program: got {len(options.models)} models and --against "
+            f"{options.against}. Accepted: one model, without --against"
+        )
+    return load_program(program, trusted=options.trust_program)
 
 
 def _compare_ways(
@@ -135,7 +163,7 @@ def _compare_ways(
 ) -> ModelDiff:
     """Compare a session with another way to run its model, and say what is responsible."""
     (path,) = options.models
-    program = alternatives.PROGRAM if options.against_torch_program else None
+    program = PROGRAM if options.against_torch_program else None
     against = program or options.against or "float64"
     explained, why = _explain(options, against, feeds, {**session, "tolerance": tolerance})
     if explained is not None:
@@ -149,12 +177,16 @@ def _compare_ways(
         compared = compare_outputs(expected, got, tolerance, typed=against != "float64")
     ours = f"ONNX Runtime on {session['provider'].label}"
     _add_outputs(report, compared, got=ours, expected=against)
-    if isinstance(explained, SessionExplanation):
-        _tell(options, report, load_model(path), explained)
-    elif explained is not None:
-        alternatives.tell(report, explained, options.top)
+    if explained is not None:
+        report.conclude(f"{explained}.")
     elif why:
         report.conclude(f"nodes are not searched: {why}")
+    if isinstance(explained, SessionExplanation):
+        _tell_nodes(options, report, load_model(path), explained)
+    elif isinstance(explained, OptimizerExplanation):
+        _tell_optimizers(report, explained)
+    elif explained is not None:
+        _tell_steps(report, explained, options.top)
     return compared
 
 
@@ -163,9 +195,9 @@ def _explain(
 ) -> tuple[SessionExplanation | OptimizerExplanation | ProgramExplanation | None, str]:
     """Find what is responsible, or why it is not searched."""
     (path,), budget_s = options.models, options.search_budget
-    if against == alternatives.PROGRAM:
+    if against == PROGRAM:
         return explain_program(path, options.against_torch_program, feeds, **session), ""
-    if against == alternatives.UNOPTIMIZED:
+    if against == UNOPTIMIZED:
         return explain_optimization(path, feeds, budget_s=budget_s, **session), ""
     if against not in EVALUATIONS:
         return None, ""
@@ -200,7 +232,7 @@ def on_provider(provider: str, session: Mapping[str, Any]) -> dict[str, Any]:
     except InvalidArgumentError:
         raise InvalidArgumentError(
             f"--against: got {provider!r}. Accepted: {', '.join(EVALUATIONS)}, "
-            f"{alternatives.UNOPTIMIZED}, cpu, cuda or cuda:1"
+            f"{UNOPTIMIZED}, cpu, cuda or cuda:1"
         ) from None
     if moved["provider"].is_cpu:
         moved.pop("provider_options", None)
@@ -235,7 +267,7 @@ def _pairing(compared: ModelDiff) -> tuple[str, str]:
     return f"{shared}{left}.", f"outputs are paired {'; '.join(told)}."
 
 
-def _tell(
+def _tell_nodes(
     options: Namespace, report: Report, model: onnx.ModelProto, explained: SessionExplanation
 ) -> None:
     """Say which nodes of the session are responsible."""
@@ -260,7 +292,6 @@ def _tell(
         report.add(title, readable(left.rename(columns=columns)))
     if len(model.graph.node) <= MAX_DRAWN:
         report.add("The graph, coloured by effect on outputs", partial(_draw, model, explained, by))
-    report.conclude(f"{explained}.")
 
 
 def _draw(model: onnx.ModelProto, explained: SessionExplanation, by: str) -> Any:
@@ -279,3 +310,61 @@ def _draw(model: onnx.ModelProto, explained: SessionExplanation, by: str) -> Any
         if (label := next(filter(None, (node.name, *node.output)), "")) in moved
     }
     return draw_model(model, title="Effect of each node on outputs", notes=notes)
+
+
+def _tell_optimizers(report: Report, explained: OptimizerExplanation) -> None:
+    levels = [(name, diff.outputs[diff.worst]) for name, diff in explained.levels.items()]
+    rows = [(name, d.abs, d.ulp_at_max, d.mean_abs) for name, d in levels]
+    columns = ["level", "absolute", "ulp", "mean"]
+    table = readable(pd.DataFrame(rows, columns=columns))
+    report.add("Levels against the unoptimized graph, the worst output", table)
+    if not explained.optimizers:
+        return
+    errors = [(o.name, "it alone", float(o.alone.abs)) for o in explained.optimizers]
+    errors += [(o.name, "without it", float(o.without.abs)) for o in explained.optimizers]
+    report.add(
+        "Optimizers that change the outputs: absolute error of each alone, and without it",
+        readable(explained.to_frame()),
+        _plot(errors, "Errors of the optimizers", "absolute"),
+    )
+
+
+def _tell_steps(report: Report, explained: ProgramExplanation, top: int) -> None:
+    ranked = explained.ranking()[:top]
+    table = explained.to_frame().set_index("step").loc[[step.name for step in ranked]].reset_index()
+    table["calls"] = table["calls"].str.removeprefix("aten.").str.removesuffix(".default")
+    report.add(
+        "Steps of the program by own error, from the values of torch",
+        readable(table.rename(columns={"own error": "own", "total error": "total"})),
+        _plot([(step.name, "own error", step.size) for step in ranked], "Own errors", _UNIT),
+    )
+
+
+def _tell_alignment(report: Report, aligned: Alignment, names: tuple[str, str], top: int) -> None:
+    """Say where two graphs part: the first results that differ, and where the error grows."""
+    report.conclude(f"{aligned}.")
+    if aligned.first is None:
+        return
+    growing = sorted(aligned.pairs, key=lambda pair: pair.jump, reverse=True)[:top]
+    ranks = [i for i, pair in enumerate(aligned.pairs) if pair is aligned.first or pair in growing]
+    columns = {
+        "expected": f"node of {names[0]}",
+        "got": f"node of {names[1]}",
+        "relative": "relative",
+        "before": "of inputs",
+        "jump": "growth",
+    }
+    pairs = [aligned.pairs[rank] for rank in ranks]
+    table = aligned.to_frame().iloc[ranks].drop(columns="expected op").rename(columns=columns)
+    errors = [(pair.expected.node, "its inputs", pair.before) for pair in pairs]
+    errors += [(pair.expected.node, "this result", pair.size) for pair in pairs]
+    report.add(
+        "Where the graphs part: the first results that differ, and the largest growths",
+        readable(table),
+        _plot(errors, "Errors where they grow the most", _UNIT),
+    )
+
+
+def _plot(errors: Iterable[tuple[str, str, float]], title: str, unit: str) -> Any:
+    frame = pd.DataFrame(list(errors), columns=["case", "candidate", "error"])
+    return error_plot(frame, title=title, unit=unit) if len(frame) else ""

@@ -1,7 +1,7 @@
 """Latencies under load: several callers, requests that arrive at a rate, runs after a pause."""
 
 import math
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -316,19 +316,12 @@ def _prefix(name: str, names: Collection[str], mark: str = ": ") -> str:
     return f"{name}{mark}" if len(names) > 1 else ""
 
 
-def _numbers(option: str, text: str | None, kind: type, least: float, most: float) -> list[Any]:
+def _numbers(
+    option: str, text: str | None, kind: type[int | float], least: float, most: float
+) -> list[Any]:
     """Read numbers separated by commas, in increasing order."""
-    if text is None:
-        return []
-    what = "integers" if kind is int else "numbers"
-    auto = "auto, or " if option == "--rate" else ""
     try:
-        values = split(option, text, kind)
-    except ValueError:
-        values = [math.nan]
-    if all(least <= value <= most for value in values):
-        return sorted(values)
-    raise InvalidArgumentError(
-        f"{option}: got {text!r}, expected {auto}{what} from {least:g} to {most:g}, separated by "
-        "commas"
-    )
+        return [] if text is None else sorted(split(option, text, number(least, most, kind)))
+    except ArgumentTypeError as error:
+        auto = "; auto stands alone" if option == "--rate" else ""
+        raise InvalidArgumentError(f"{option}: {error}, or several with commas{auto}") from None

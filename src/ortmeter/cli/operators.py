@@ -32,14 +32,11 @@ from ortmeter.releases.environments import INSTALLED, Release, parse_release, pr
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
-from ortmeter.timing.measurement import format_seconds
 
 _TORCH = "torch"
 _EDGE = "edge"
 # Processes and passes of a comparison, and of times alone.
 _COMPARED, _ALONE = (10, 2), (3, 1)
-# Seconds: of a cell, about, and of a process that starts; more than this is told.
-_CELL_S, _START_S, _LONG_S = 0.015, 0.4, 30
 _LONGEST = 60_000  # characters of an issue
 _SHOWN = 4  # names that are close to a wrong one
 
@@ -193,7 +190,6 @@ def _matrix(
     threads = split("--threads", options.threads, thread_count)
     few = _COMPARED if len(candidates) > 1 else _ALONE
     processes, passes = options.processes or few[0], options.passes or few[1]
-    _tell_duration(len(specs), len(threads), len(candidates), processes * passes)
     with machine.watched(options, report):
         return measure_cases(
             candidates,
@@ -389,14 +385,3 @@ def _candidates(options: Namespace, releases: Sequence[Release]) -> list[Runtime
         )
         for runner, provider in itertools.product(runners, providers)
     ]
-
-
-def _tell_duration(cases: int, threads: int, candidates: int, sets: int) -> None:
-    """Say how long it takes when that is long: it was not asked for in seconds."""
-    runners = candidates + (candidates > 1)
-    seconds = sets * runners * (_START_S + cases * threads * _CELL_S)
-    if seconds > _LONG_S:
-        tell(
-            f"ortmeter operators: {cases} cases, about {format_seconds(seconds)}; --filter or "
-            "fewer --processes take less, Ctrl-C keeps what is measured"
-        )

@@ -3,42 +3,65 @@
 import functools
 import hashlib
 import json
+import re
+import shlex
 import shutil
+import subprocess
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import pandas as pd
 
+from ortmeter.attribution.alignment import relative
 from ortmeter.attribution.intermediates import refuse_too_large
 from ortmeter.attribution.reduction import Reduced, reduce_model
+from ortmeter.child import ChildError
+from ortmeter.cli.bisect import decide_slowdown
+from ortmeter.cli.diff import EVALUATIONS, UNOPTIMIZED, evaluate, on_provider
 from ortmeter.cli.execution import SUCCESS, USAGE
 from ortmeter.cli.inputs import add_feeds, make_feeds
-from ortmeter.cli.options import add_session, describe_session, number, session_settings
+from ortmeter.cli.options import add_session, describe_session, number, session_settings, split
 from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
-from ortmeter.cli.until import Question, read_question
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.discrepancy.models import compare_outputs
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator import Evaluator
 from ortmeter.files import write_atomically
 from ortmeter.observatory.issue import run_script, show_wrong, write_issue
 from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
 from ortmeter.observatory.repro import repro_script
 from ortmeter.profiling.findings import plural
-from ortmeter.releases.environments import prepare
+from ortmeter.releases.environments import INSTALLED, Release, parse_release, prepare
+from ortmeter.releases.process import run_once
 from ortmeter.runtime.graphs import with_intermediate_outputs
 from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
+
+#: Whether it holds, None when that is not decided, and what was seen.
+Answer: TypeAlias = tuple[bool | None, str]
+
+_FORM = re.compile(
+    r"(?:(slower|differs):(\d*\.?\d+(?:e-?\d+)?)|(nan)|(fails)(?::(.+?))?)"
+    r"(?: --runtime (\S+))?(?: --against (\S+))?"
+)
+_ACCEPTED = (
+    "'slower:1.5 --runtime A,B', 'differs:1e-3 --against float64', 'differs:1e-3 --runtime A,B', "
+    "'nan', 'fails', 'fails:TEXT', 'command: python check.py {model}'"
+)
+# Of a decision; rounds of a process; seconds of each of the three looks at an interval.
+_ERROR, _ROUNDS, _BUDGET_S = 0.01, 50, 45.0
 
 _TRIED, _MODEL, _INPUTS, _SCRIPT = "tried.json", "model.onnx", "test_data_set_0", "repro.py"
 _ISSUE = "issue.md"
@@ -124,7 +147,7 @@ class _Tried:
     def __init__(
         self,
         start: Reduced,
-        question: Question,
+        question: "Question",
         spec: SessionSpec,
         folder: Path,
         options: Namespace,
@@ -132,8 +155,9 @@ class _Tried:
         self.best, self.told, self.seen = start, "", ""
         self.answers: dict[str, dict[str, Any]] = {}
         self._question, self._spec, self._file = question, spec, folder / _TRIED
-        self._model = Path(options.models[0])
-        digest = hashlib.blake2b(self._model.read_bytes()).hexdigest()
+        model = Path(options.models[0])
+        self._is_valid = not _why_invalid(model)  # else its parts need not be
+        digest = hashlib.blake2b(model.read_bytes()).hexdigest()
         self._asked = [options.until, describe_session(options), digest]
         if folder.exists() and any(folder.iterdir()) and not options.force:
             with suppress(OSError, ValueError, KeyError, TypeError):  # it is not ours
@@ -167,15 +191,9 @@ class _Tried:
 
     def _look(self, reduced: Reduced, folder: Path) -> tuple[bool | None, str]:
         file = folder / _MODEL
-        if (reason := _why_invalid(file)) and not self._was_invalid:
+        if self._is_valid and (reason := _why_invalid(file)):
             return False, f"not valid: {reason}"
-        spec = replace(self._spec, model=file, feeds=reduced.arrays)
-        return self._question.ask(spec, folder / _INPUTS)
-
-    @functools.cached_property
-    def _was_invalid(self) -> bool:
-        """Whether the model as it is breaks the rules of ONNX: its parts may too."""
-        return bool(_why_invalid(self._model))
+        return self._question.ask(replace(self._spec, model=file, feeds=reduced.arrays))
 
 
 def _why_invalid(file: Path) -> str:
@@ -187,10 +205,7 @@ def _why_invalid(file: Path) -> str:
 
 
 def _record(
-    question: Question,
-    spec: SessionSpec,
-    model: onnx.ModelProto,
-    feeds: Mapping[str, np.ndarray],
+    question: "Question", spec: SessionSpec, model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Compute the results of the nodes, in a process that may die, else one by one."""
     exposed = with_intermediate_outputs(model)
@@ -201,17 +216,10 @@ def _record(
         return question.outputs(exposing, 0, optimization="none")
     values: dict[str, np.ndarray] = {}  # those before the node that fails
     with suppress(OrtMeterError):
-        Evaluator(model, callback=functools.partial(_keep, values)).run(None, feeds)
+        Evaluator(
+            model, callback=lambda node, _, got: values.update(zip(node.output, got, strict=False))
+        ).run(None, feeds)
     return values
-
-
-def _keep(
-    values: dict[str, np.ndarray],
-    node: onnx.NodeProto,
-    _: Sequence[np.ndarray],
-    outputs: Sequence[np.ndarray],
-) -> None:
-    values.update(zip(node.output, outputs, strict=False))
 
 
 def _write(reduced: Reduced, folder: Path) -> None:
@@ -229,7 +237,7 @@ def _write(reduced: Reduced, folder: Path) -> None:
         write_atomically(folder / _INPUTS / f"input_{rank}.pb", tensor.SerializeToString())
 
 
-def _write_script(best: Reduced, question: Question, spec: SessionSpec, folder: Path) -> str:
+def _write_script(best: Reduced, question: "Question", spec: SessionSpec, folder: Path) -> str:
     """Write the script; say what there is."""
     requirements = [one.requirements[0] for one in question.releases if one.requirements]
     where = {name: spec.settings[name] for name in ("provider", "threads")}
@@ -242,7 +250,7 @@ def _write_script(best: Reduced, question: Question, spec: SessionSpec, folder: 
 
 
 def _write_issue(
-    report: Report, tried: _Tried, question: Question, spec: SessionSpec, folder: Path
+    report: Report, tried: _Tried, question: "Question", spec: SessionSpec, folder: Path
 ) -> str:
     """Measure the smallest model and the whole one, write what an issue says."""
     best = tried.best
@@ -282,3 +290,131 @@ def _describe(reduced: Reduced) -> str:
 
 def _weight(reduced: Reduced) -> int:
     return sum(tensor.ByteSize() for tensor in reduced.proto.graph.initializer)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What must hold.
+
+    With two releases, the last one is slower, differs from the first, or fails where the first does
+    not. The limit is a factor, an error relative to the largest value, a part of a message, or a
+    command.
+    """
+
+    kind: str
+    limit: str
+    releases: tuple[Release, ...]
+    against: str
+    timeout_s: float
+
+    def ask(self, spec: SessionSpec) -> Answer:
+        """Look at a model; what cannot be looked at does not hold."""
+        try:
+            return _ASKED[self.kind](self, spec)
+        except (OrtMeterError, MemoryError) as error:
+            return False, str(error) or type(error).__name__
+
+    def outputs(self, spec: SessionSpec, rank: int = -1, **settings: Any) -> dict[str, np.ndarray]:
+        """Run a model once, in a process of one of the releases, which may die."""
+        spec = replace(spec, settings={**spec.settings, **settings})
+        return run_once(self.releases[rank], spec, patience_s=self.timeout_s)
+
+
+def read_question(text: str, timeout_s: float, distribution: str) -> Question:
+    """Read what must hold, with the releases and the reference that it names."""
+    refused = InvalidArgumentError(f"--until: got {text!r}. Accepted: {_ACCEPTED}")
+    kind, _, rest = text.partition(":")
+    with suppress(ValueError):  # an open quotation
+        if kind == "command" and "{model}" in rest and shlex.split(rest):
+            return Question(kind, rest, (parse_release(INSTALLED),), "", timeout_s)
+    if not (found := _FORM.fullmatch(text)):
+        raise refused
+    measured, limit, nan, _, message, runtime, against = found.groups(default="")
+    kind = measured or nan or "fails"
+    names = split("--runtime", runtime or INSTALLED)
+    has_two, differs = len(names) == 2, kind == "differs"  # noqa: PLR2004 - a pair
+    if (
+        len(names) > 1 + has_two
+        or (kind == "slower" and not (has_two and float(limit) > 1))
+        or (against and (has_two or not differs))
+    ):
+        raise refused
+    releases = tuple(parse_release(name, distribution) for name in names)
+    against = "" if has_two or not differs else against or "float64"
+    return Question(kind, limit or message, releases, against, timeout_s)
+
+
+def _slower(question: Question, spec: SessionSpec) -> Answer:
+    (first, last), limit = question.releases, float(question.limit)
+    times = decide_slowdown(first, last, spec, limit, _ERROR, repeat=_ROUNDS, budget_s=_BUDGET_S)
+    told = f"{last.name} is {times} times slower than {first.name} ({times.how})"
+    return times.exceeds(limit), told
+
+
+def _differs(question: Question, spec: SessionSpec) -> Answer:
+    against, provider = question.against, spec.settings["provider"]
+    got = question.outputs(spec)
+    if not against:
+        expected = question.outputs(spec, 0)
+    elif against in EVALUATIONS:
+        expected = evaluate(load_model(spec.model), spec.feeds, against, provider)
+    elif against == UNOPTIMIZED:
+        expected = question.outputs(spec, optimization="none")
+    else:
+        expected = question.outputs(replace(spec, settings=on_provider(against, spec.settings)))
+    expected = {name: value for name, value in expected.items() if name in got}
+    compared = compare_outputs(expected, got, typed=against != "float64").outputs
+    largest, worst = max((relative(error), name) for name, error in compared.items())
+    told = f"{worst} differs by {largest:.3g} of its largest value"
+    return largest >= float(question.limit), told
+
+
+def _nan(question: Question, spec: SessionSpec) -> Answer:
+    weights = load_model(spec.model).graph.initializer
+    given = {**spec.feeds, **{t.name: onnx.numpy_helper.to_array(t) for t in weights}}
+    ran = [question.outputs(spec, rank) for rank in range(len(question.releases))]
+    *before, last = map(_with_nan, (given, *ran))
+    if first := next(filter(None, before), ""):
+        return False, f"NaN in {first} already"
+    return bool(last), f"NaN in {last or 'no output'}"
+
+
+def _with_nan(arrays: Mapping[str, np.ndarray]) -> str:
+    floats = {name: array for name, array in arrays.items() if array.dtype.kind in "fc"}
+    return ", ".join(name for name, array in floats.items() if np.isnan(array).any())
+
+
+def _fails(question: Question, spec: SessionSpec) -> Answer:
+    for rank in range(len(question.releases) - 1):
+        question.outputs(spec, rank)
+    try:
+        question.outputs(spec)
+    except (ModelError, ChildError) as error:
+        return question.limit in str(error), str(error)
+    return False, "it runs"
+
+
+def _command(question: Question, spec: SessionSpec) -> Answer:
+    """Run a command on the files, without a shell: 0 says that it holds."""
+    model, inputs = str(spec.model), str(Path(spec.model).with_name(_INPUTS))  # type: ignore[arg-type]
+    words = shlex.split(question.limit)
+    command = [w.replace("{model}", model).replace("{inputs}", inputs) for w in words]
+    null = subprocess.DEVNULL
+    try:
+        done = subprocess.run(  # noqa: S603 - what the reader typed, no shell
+            command, stdin=null, stdout=null, stderr=null, timeout=question.timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"no answer within {question.timeout_s:g} s"
+    except OSError as error:
+        return False, str(error)
+    return done.returncode == 0, f"exit code {done.returncode}"
+
+
+_ASKED: Mapping[str, Callable[[Question, SessionSpec], Answer]] = {
+    "slower": _slower,
+    "differs": _differs,
+    "nan": _nan,
+    "fails": _fails,
+    "command": _command,
+}

@@ -21,7 +21,6 @@ def register(parser: ArgumentParser) -> None:
         default=[],
         help='options of the page and their values; separate lists by semicolons: "batch=1,32;64"',
     )
-    parser.add_argument("--threads", metavar="N,N", help="the same as --grid threads=N,N")
     parser.add_argument(
         "--set",
         metavar="NAME=VALUE",
@@ -54,11 +53,10 @@ def register(parser: ArgumentParser) -> None:
 
 def run(options: Namespace, report: Report) -> int:
     """Fill the report with what became of the tasks; 1 when one failed."""
-    threads = [f"threads={options.threads}"] if options.threads else []
     try:
         result = run_sweep(
             options.models[0],
-            read_grid([*options.grid, *threads]),
+            read_grid(options.grid),
             options=read_options(options.set),
             repeat_runs=options.repeat_runs,
             scheduler=options.scheduler,

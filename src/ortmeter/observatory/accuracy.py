@@ -1,10 +1,7 @@
 """How close each candidate is to float64, whether bits changed, what is out of its bound."""
 
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,10 +9,9 @@ import pandas as pd
 
 from ortmeter.errors import OrtMeterError
 from ortmeter.observatory.judge import COLUMNS, Judge
-from ortmeter.observatory.matrix import RuntimeCandidate
+from ortmeter.observatory.matrix import Processes, RuntimeCandidate
 from ortmeter.observatory.reference import SAME
 from ortmeter.progress import follow
-from ortmeter.releases.process import write_questions
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.study.rendering import digits
 from ortmeter.timing.candidates import SessionSpec
@@ -81,22 +77,14 @@ def measure_errors(
     """
     where = resolve_provider(provider)
     rows: list[dict[str, Any]] = []
-    with ExitStack() as stack:
-        children = {c.name: stack.enter_context(c.start()) for c in candidates}
+    names = [candidate.name for candidate in candidates]
+    with Processes(dict(zip(names, candidates, strict=True))) as processes:
         for name, case in follow(cases.items(), "cases"):
             variant = case.prepared(where, threads)
             judge = Judge(variant)
-            with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-                question = write_questions({name: variant}, Path(folder))[name]
-                for one in candidates:
-                    try:
-                        children[one.name].open(one.question(question))
-                        got = children[one.name].outputs(Path(folder))
-                    except OrtMeterError:
-                        if children[one.name].is_dead:
-                            children[one.name] = stack.enter_context(one.start())
-                        continue
-                    rows.append({"case": name, "candidate": one.name, **judge.errors(got)})
+            for candidate, got in processes.outputs(variant, names).items():
+                if not isinstance(got, OrtMeterError):
+                    rows.append({"case": name, "candidate": candidate, **judge.errors(got)})
     return pd.DataFrame(rows, columns=[*_ROWS, *COLUMNS]).set_index(_ROWS)
 
 

@@ -18,7 +18,8 @@ from ortmeter.observatory.case import RANGES, Case
 __all__ = ["edge_cases"]
 
 _Arrays = Mapping[str, np.ndarray]
-_Change = Callable[[int, list[int]], list[int]]
+_Shape = list[int]
+_Change = Callable[[Case, int, _Shape], _Shape]  # an input by its rank
 
 _SMALL, _SHARE, _KEPT = (3, 5, 17), 8, 4  # sizes up to the last one stay: kernels, batches
 _UNEVEN = (17, 5, 3, 2)  # from the last axis
@@ -105,73 +106,63 @@ def _edge_values(dtype: np.dtype[Any]) -> dict[str, Any]:
     return {**ends, **{name: value for name, value in odd.items() if value < ends["largest"]}}
 
 
-def reshaped(case: Case, make: Callable[[Case], _Change]) -> Case:
+def reshaped(case: Case, change: _Change) -> Case:
     """Give other sizes to the inputs, but for those whose numbers are given."""
-    change, ranks = make(case), itertools.count()
+    ranks = itertools.count()
 
     def resized(match: re.Match[str]) -> str:
         if not isinstance(case.values.get(match[2], ""), str):
             return match[0]
-        sizes = change(next(ranks), [int(size) for size in match[1].split(",")])
+        sizes = change(case, next(ranks), [int(size) for size in match[1].split(",")])
         return f"[{','.join(map(str, sizes))}] {match[2]}"
 
+    def below(match: re.Match[str]) -> str:
+        return str(change(case, 0, [int(match[0])])[0])
+
     values = {
-        name: re.sub(r"(?<=below )\d+", lambda match: str(change(0, [int(match[0])])[0]), text)
-        if isinstance(text, str)
-        else text
+        name: re.sub(r"(?<=below )\d+", below, text) if isinstance(text, str) else text
         for name, text in case.values.items()
     }
     inputs = re.sub(r"\[([\d,]+)\] (\w+)", resized, case.inputs)
     return dataclasses.replace(case, inputs=inputs, values=values)
 
 
-def _by_size(case: Case) -> _Change:
+def _by_size(case: Case, _rank: int, shape: _Shape) -> _Shape:
     """Make each size small, the same ones the same."""
     sizes = [int(size) for size in re.findall(r"\d+(?=[\],])", case.inputs)]
     distinct = dict.fromkeys(size for size in sizes if size > _KEPT)
     few = [_SMALL[0]] * (len(distinct) - len(_SMALL)) + [*_SMALL[-len(distinct) :]]
     small = dict(zip(distinct, few, strict=False))
-    return lambda _rank, shape: [small.get(size, size) for size in shape]
+    return [small.get(size, size) for size in shape]
 
 
-def _by_share(_case: Case) -> _Change:
+def _by_share(_case: Case, _rank: int, shape: _Shape) -> _Shape:
     """Keep the ratios of the sizes."""
-    return lambda _rank, shape: [-(-size // _SHARE) if size > _KEPT else size for size in shape]
+    return [-(-size // _SHARE) if size > _KEPT else size for size in shape]
 
 
-def _as_is(_case: Case) -> _Change:
-    return lambda _rank, shape: shape
+def _uneven(_case: Case, _rank: int, shape: _Shape) -> _Shape:
+    axes = [*_UNEVEN, *[_UNEVEN[-1]] * len(shape)][: len(shape)][::-1]
+    return [size if size == 1 else axis for size, axis in zip(shape, axes, strict=True)]
 
 
-def _one(_case: Case) -> _Change:
-    return lambda _rank, shape: [1 for _ in shape]
-
-
-def _uneven(_case: Case) -> _Change:
-    def change(_rank: int, shape: list[int]) -> list[int]:
-        axes = [*_UNEVEN, *[_UNEVEN[-1]] * len(shape)][: len(shape)][::-1]
-        return [size if size == 1 else axis for size, axis in zip(shape, axes, strict=True)]
-
-    return change
-
-
-def _broadcast(_case: Case) -> _Change:
+def _broadcast(_case: Case, rank: int, shape: _Shape) -> _Shape:
     """Give one element to the first axis of the first input, to the last axis of the others."""
-    return lambda rank, shape: [1, *shape[1:]] if rank == 0 else [*shape[:-1], 1]
+    return [1, *shape[1:]] if rank == 0 else [*shape[:-1], 1]
 
 
-def _empty(axis: int, case: Case) -> _Change:
+def _empty(axis: int, case: Case, _rank: int, shape: _Shape) -> _Shape:
     """Empty an axis of the first input, and those of its size."""
     first = re.search(r"\[([\d,]+)\]", case.inputs)
     none = first and int(first[1].split(",")[axis])
-    return lambda _rank, shape: [0 if size == none else size for size in shape]
+    return [0 if size == none else size for size in shape]
 
 
 #: Shapes that keep what a case is, the smallest first.
-SMALL: tuple[Callable[[Case], _Change], ...] = (_by_size, _by_share, _as_is)
+SMALL: tuple[_Change, ...] = (_by_size, _by_share, lambda _case, _rank, shape: shape)
 #: Shapes that may break, where the references take them.
-SHAPES: dict[str, Callable[[Case], _Change]] = {
-    "one element": _one,
+SHAPES: dict[str, _Change] = {
+    "one element": lambda _case, _rank, shape: [1] * len(shape),
     "not square": _uneven,
     "broadcast": _broadcast,
     "first axis empty": functools.partial(_empty, 0),

@@ -2,11 +2,9 @@
 
 import dataclasses
 import functools
-import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -15,17 +13,17 @@ import onnx.numpy_helper
 import onnx.shape_inference
 import pandas as pd
 
+from ortmeter.child import ChildError
 from ortmeter.dtypes import float_info
 from ortmeter.errors import OrtMeterError
 from ortmeter.evaluator import Evaluator
 from ortmeter.observatory.bounds import attributes
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.edge_cases import SHAPES, SMALL, edge_feeds, reshaped
-from ortmeter.observatory.matrix import RuntimeCandidate
+from ortmeter.observatory.matrix import Processes, RuntimeCandidate
 from ortmeter.observatory.reference import reference
 from ortmeter.operators import Operator, find_operator
 from ortmeter.progress import follow
-from ortmeter.releases.process import ReleaseProcess, write_questions
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing.candidates import SessionSpec
 
@@ -40,7 +38,10 @@ COLUMNS = (
 WAYS = ("dies", "wrong integer", "NaN", "infinity", "value", "shape", "sign of zero", "fails")
 WRONG, OPEN, ALWAYS, NOT_JUDGED = "wrong", "open", "always", "not judged"
 
+_FOUND = ["able", *(name for name in COLUMNS if name not in ("verdict", "since"))]
+
 _Arrays = Mapping[str, np.ndarray]
+_Outputs = Mapping[str, _Arrays | OrtMeterError]
 
 _SOURCES = ("reference", "torch")  # independent of each other, and of ONNX Runtime
 _DRAWN = "as drawn"
@@ -99,61 +100,24 @@ def measure_edges(
         * *reason*: why it is open.
     """
     where = resolve_provider(provider)
+    settings = {"provider": where, "threads": threads}
+    names = [candidate.name for candidate in candidates]
     rows: list[dict[str, str]] = []
-    able: dict[str, list[str]] = {}
-    with ExitStack() as stack:
-        runners = [_Runner(one, stack) for one in candidates]
+    with Processes(dict(zip(names, candidates, strict=True))) as processes:
         for name, case in follow(cases.items(), "cases"):
-            answers = _ask(runners, case.prepared(where, threads))
-            running = [one for one in runners if not isinstance(answers[one.name], str)]
-            able[name] = [one.name for one in running]
-            for edge in _edges(case, running, {"provider": where, "threads": threads}):
-                if edge is None:
-                    rows.append({"case": name, "what": NOT_JUDGED, "reason": "one reference"})
-                    continue
-                rows += [
-                    {"case": name, "edge": edge.label, "candidate": candidate, **found}
-                    for candidate, outputs in edge.outputs.items()
-                    for found in edge.judge(outputs)
-                ]
-    return _gathered(rows, able)
+            answers = processes.outputs(case.prepared(where, threads), names)
+            able = [one for one, got in answers.items() if not isinstance(got, OrtMeterError)]
+            ask = functools.partial(_ask, processes, able, settings)
+            found = list(_found(_edges(case, ask)))
+            known = {**dict.fromkeys(_FOUND, ""), "case": name, "able": ", ".join(able)}
+            rows += ({**known, **row} for row in found)
+    return _gathered(pd.DataFrame(rows, columns=_FOUND))
 
 
-class _Reason(str):
-    """Why there are no outputs."""
-
-    __slots__ = ()
-
-
-class _Death(_Reason):
-    """The process is dead."""
-
-    __slots__ = ()
-
-
-class _Runner:
-    """The process of a candidate; one that dies is started again."""
-
-    def __init__(self, candidate: RuntimeCandidate, stack: ExitStack) -> None:
-        self.name, self._candidate, self._stack = candidate.name, candidate, stack
-        self._child: ReleaseProcess = stack.enter_context(candidate.start())
-
-    def outputs(self, question: Mapping[str, Any], folder: Path) -> _Arrays | _Reason:
-        try:
-            self._child.open(self._candidate.question(question))
-            return self._child.outputs(folder)
-        except OrtMeterError as error:
-            reason = str(error).removeprefix(f"{self.name}: ")
-            if not self._child.is_dead:
-                return _Reason(reason)
-            self._child = self._stack.enter_context(self._candidate.start())
-            return _Death(reason)
-
-
-def _ask(runners: Sequence[_Runner], variant: SessionSpec) -> dict[str, _Arrays | _Reason]:
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        question = write_questions({"": variant}, Path(folder))[""]
-        return {one.name: one.outputs(question, Path(folder)) for one in runners}
+def _ask(
+    processes: Processes, names: Sequence[str], settings: Mapping[str, Any], edge: "_Edge"
+) -> _Outputs:
+    return processes.outputs(SessionSpec(edge.model, edge.feeds, settings), names)
 
 
 @dataclasses.dataclass
@@ -166,14 +130,13 @@ class _Edge:
     feeds: _Arrays
     answers: Sequence[_Arrays]
     exact: _Arrays
-    outputs: dict[str, _Arrays | _Reason] = dataclasses.field(default_factory=dict)
 
-    def judge(self, got: _Arrays | _Reason) -> Iterator[dict[str, str]]:
+    def judge(self, got: _Arrays | OrtMeterError) -> Iterator[dict[str, str]]:
         """Yield the ways in which outputs, or the lack of them, are wrong."""
-        if isinstance(got, _Reason):
+        if isinstance(got, OrtMeterError):
             shapes = [f"{one.dtype.name}{list(one.shape)}" for one in self.answers[0].values()]
-            what = "dies" if isinstance(got, _Death) else "fails"
-            yield self._told(what, self.label, ", ".join(shapes), str(got))
+            what = "dies" if isinstance(got, ChildError) else "fails"
+            yield self._told(what, self.label, ", ".join(shapes), str(got).partition(": ")[2])
             return
         for name, array in got.items():
             answers = [one[name] for one in (*self.answers, self.exact) if name in one]
@@ -237,17 +200,13 @@ class _Edge:
     def _is_finite(self) -> bool:
         return all(np.isfinite(array).all() for array in self._floats.values())
 
-    @functools.cached_property
-    def _operands_of_all(self) -> dict[str, np.ndarray]:
-        """Inputs and weights of an operator that makes an element of one of each, else none."""
+    def _operands(self, shape: tuple[int, ...], place: tuple[int, ...]) -> dict[str, Any]:
+        """Read what makes an element, of an operator that takes one of each input, else nothing."""
         if any(one.kind != "elementwise" or one.is_quantized for one in self._known):
             return {}
         weights = {t.name: onnx.numpy_helper.to_array(t) for t in self.model.graph.initializer}
-        return {**self.feeds, **weights}
-
-    def _operands(self, shape: tuple[int, ...], place: tuple[int, ...]) -> dict[str, Any]:
         with suppress(ValueError):
-            both = self._operands_of_all.items()
+            both = {**self.feeds, **weights}.items()
             return {name: np.broadcast_to(array, shape)[place] for name, array in both}
         return {}
 
@@ -329,30 +288,22 @@ def _text(value: Any) -> str:
     return f"{value.item():.9g}" if value.dtype.kind == "f" else str(value.item())
 
 
-def _edges(
-    case: Case, runners: Sequence[_Runner], settings: Mapping[str, Any]
-) -> Iterator[_Edge | None]:
-    """Yield the edges of a case, on small shapes if some candidate takes them; None if unknown."""
-
-    def run(edge: _Edge) -> _Edge:
-        edge.outputs.update(_ask(runners, SessionSpec(edge.model, edge.feeds, settings)))
-        return edge
-
-    for make in SMALL:
-        base = _answered(_DRAWN, reshaped(case, make))
-        if base and not all(isinstance(got, str) for got in run(base).outputs.values()):
-            break
-    else:
-        yield None
+def _edges(case: Case, ask: Callable[[_Edge], _Outputs]) -> Iterator[tuple[_Edge, _Outputs]]:
+    """Yield the edges of a case, on small shapes if some candidate takes them, and the outputs."""
+    small = (_answered(_DRAWN, reshaped(case, change)) for change in SMALL)
+    asked = ((edge, ask(edge)) for edge in small if edge)
+    taken = (pair for pair in asked if any(isinstance(got, dict) for got in pair[1].values()))
+    if (first := next(taken, None)) is None:
         return
-    yield base
+    yield first
+    base = first[0].case
     variants = [
-        *((label, base.case, feeds) for label, feeds in edge_feeds(base.case)),
-        *((label, reshaped(base.case, make), None) for label, make in SHAPES.items()),
+        *((label, base, feeds) for label, feeds in edge_feeds(base)),
+        *((label, reshaped(base, change), None) for label, change in SHAPES.items()),
     ]
     for label, other, feeds in variants:
-        if (feeds or other != base.case) and (edge := _answered(label, other, feeds)):
-            yield run(edge)
+        if (feeds or other != base) and (edge := _answered(label, other, feeds)):
+            yield edge, ask(edge)
 
 
 def _answered(label: str, case: Case, feeds: _Arrays | None = None) -> _Edge | None:
@@ -382,47 +333,40 @@ def _exact(case: Case, feeds: _Arrays) -> _Arrays:
         return {}
 
 
-def _gathered(rows: Sequence[Mapping[str, str]], able: Mapping[str, list[str]]) -> pd.DataFrame:
+def _found(edges: Iterable[tuple[_Edge, _Outputs]]) -> Iterator[dict[str, str]]:
+    """Yield what is wrong at each edge, or that nothing is judged."""
+    usual: set[tuple[str, str]] | None = None
+    for edge, outputs in edges:
+        found = [(name, row) for name, got in outputs.items() for row in edge.judge(got)]
+        if usual is None:
+            # What drawn values show too is no edge: its error is compared with float64 elsewhere.
+            both = ("value", "wrong integer")
+            usual = {(name, row["what"]) for name, row in found if row["what"] in both}
+        refused = "every candidate refuses it" if {*outputs} == {name for name, _ in found} else ""
+        for name, row in found:
+            reason = row["reason"] or (refused if row["what"] == "fails" else "")
+            if (name, row["what"]) not in usual:
+                yield {**row, "edge": edge.label, "candidates": name, "reason": reason}
+    if usual is None:
+        yield {"what": NOT_JUDGED, "reason": "one reference"}
+
+
+def _gathered(found: pd.DataFrame) -> pd.DataFrame:
     """Make one row of what is wrong in the same way, in the same candidates."""
-    # What drawn values show too is no edge: its error is compared with float64 elsewhere.
-    usual = {
-        (row["case"], row["candidate"], row["what"])
-        for row in rows
-        if row.get("edge") == _DRAWN and row["what"] in ("value", "wrong integer")
-    }
-    wrong: dict[tuple[str, str], set[str]] = {}
-    for row in rows:
-        wrong.setdefault((row["case"], row.get("edge", "")), set()).add(row.get("candidate", ""))
-    alike: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
-    for row in rows:
-        case, edge, one, what = (row.get(k, "") for k in ("case", "edge", "candidate", "what"))
-        reason = row["reason"]
-        if what == "fails" and wrong[case, edge] >= {*able[case]}:
-            reason = reason or "every candidate refuses it"
-        if (case, one, what) not in usual:
-            alike.setdefault((case, what, edge, reason), []).append(row)
-    merged: dict[tuple[str, ...], dict[str, str]] = {}
-    for (case, what, edge, reason), same in alike.items():
-        names = list(dict.fromkeys(row.get("candidate", "") for row in same))
-        verdict = OPEN if reason else WRONG
-        old = merged.get((case, what, verdict, *names), {})
-        merged[case, what, verdict, *names] = {
-            **{name: same[-1].get(name, "") for name in ("inputs", "expected", "got")},
-            "case": case,
-            "what": what,
-            "verdict": verdict,
-            "reason": reason,
-            "edge": ", ".join(dict.fromkeys([*(old["edge"].split(", ") if old else ()), edge])),
-            "since": ALWAYS if names == able[case] else names[0],
-            "candidates": ", ".join(names),
-        }
+    last = dict.fromkeys(("able", "inputs", "expected", "got"), "last")
+    alike = found.groupby(["case", "what", "edge", "reason"], sort=False)
+    rows = alike.agg({"candidates": _listed, **last}).reset_index()
+    rows["verdict"] = np.where(rows["reason"] == "", WRONG, OPEN)
+    alike = rows.groupby(["case", "what", "verdict", "candidates"], sort=False)
+    rows = alike.agg({"edge": _listed, "reason": "last", **last}).reset_index()
+    always = (rows["candidates"] == rows["able"]) & (rows["able"] != "")
+    rows["since"] = rows["candidates"].str.replace(",.*", "", regex=True).mask(always, ALWAYS)
+    order = [WRONG, OPEN, *WAYS, NOT_JUDGED]
+    rows = rows.sort_values(["verdict", "what"], key=lambda column: column.map(order.index))
     # What is also open adds nothing to what is wrong.
-    known = {(r["case"], r["what"], r["candidates"]) for r in merged.values() if not r["reason"]}
-    shown = [
-        r
-        for r in merged.values()
-        if not r["reason"] or (r["case"], r["what"], r["candidates"]) not in known
-    ]
-    order = (WRONG, OPEN, *WAYS, NOT_JUDGED)
-    told = sorted(shown, key=lambda r: (order.index(r["verdict"]), order.index(r["what"])))
-    return pd.DataFrame(told, columns=[*COLUMNS])
+    rows = rows.drop_duplicates(["case", "what", "candidates"])
+    return rows[[*COLUMNS]].reset_index(drop=True)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))

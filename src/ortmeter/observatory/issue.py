@@ -23,7 +23,7 @@ from ortmeter.observatory.matrix import Matrix
 from ortmeter.observatory.verdicts import compare_cells, estimates, losses
 from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import Release
-from ortmeter.releases.process import ReleaseProcess, write_questions
+from ortmeter.releases.process import run_once
 from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.providers import Provider
@@ -69,7 +69,7 @@ def whole_models(op: str, provider: Provider) -> tuple[dict[str, SessionSpec], s
 
         for name in NETWORKS:
             network = make_network(name)
-            exported, _ = export_network(network.model, network.inputs(2))
+            exported = export_network(network.model, network.inputs(2))
             models[name] = exported, network.inputs(1)
     found = {
         name: SessionSpec(model, feeds, {"provider": provider})
@@ -176,12 +176,7 @@ def show_wrong(script: str, variant: SessionSpec, release: Release) -> str:
     str
         The script; it is the same where nothing else computes the output.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="ortmeter-") as folder,
-        ReleaseProcess(release) as child,
-    ):
-        child.open(write_questions({"": variant}, Path(folder))[""])
-        name, got = next(iter(child.outputs(Path(folder)).items()))
+    name, got = next(iter(run_once(release, variant).items()))
     expected = Judge(variant).reference.outputs.get(name)
     if expected is None or expected.shape != got.shape:
         return script
@@ -204,7 +199,6 @@ def write_issue(
     machine: Environment,
     provider: Provider,
     wrong: str = "",
-    began: str = "",
     remarks: Sequence[str] = (),
 ) -> str:
     """Write an issue for ONNX Runtime: a performance issue, or a wrong result.
@@ -227,8 +221,6 @@ def write_issue(
         What ran it.
     wrong : str
         How the result of the last release is wrong, a sentence.
-    began : str
-        The first bad release, a sentence; by default the first slow one in the matrix.
     remarks : sequence of str
         Paragraphs for the end of the description.
 
@@ -257,8 +249,6 @@ def write_issue(
     title, *sentences = slower or [""]
     if wrong:
         title = f"{in_words(case)}: wrong result with onnxruntime {releases[-1]}"
-    if began:
-        sentences[1:] = [began]
     rows = list(_rows(cells, matrix.times[releases], inputs))
     described = [wrong, *sentences, _table([row for row in rows if row[0] in inputs], releases)]
     if models := [row for row in rows if row[0] not in inputs]:

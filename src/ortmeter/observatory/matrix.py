@@ -2,9 +2,9 @@
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +58,41 @@ class RuntimeCandidate:
 
     def start(self) -> ReleaseProcess:
         """Start a process."""
-        return ReleaseProcess(self.release, self.script, patience_s=_PATIENCE_S)
+        release = replace(self.release, provider=self.release.provider or self.provider)
+        return ReleaseProcess(release, self.script, patience_s=_PATIENCE_S)
 
-    def question(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what its process is asked to open."""
-        if self.provider is None:
-            return dict(question)
-        return {**question, "provider": [self.provider.execution_provider, self.provider.options]}
+
+class Processes(ExitStack):
+    """A process for each candidate, by name; one that dies is started again when it is asked."""
+
+    def __init__(self, candidates: Mapping[str, RuntimeCandidate]) -> None:
+        super().__init__()
+        self.candidates = candidates
+        self._children: dict[str, ReleaseProcess] = {}
+
+    def child(self, name: str) -> ReleaseProcess:
+        """Return a process that lives."""
+        if name not in self._children or self._children[name].is_dead:
+            self._children[name] = self.enter_context(self.candidates[name].start())
+        return self._children[name]
+
+    def outputs(
+        self, variant: SessionSpec, names: Iterable[str]
+    ) -> dict[str, dict[str, np.ndarray] | OrtMeterError]:
+        """Run a variant once in some processes: what each returns, or why it does not."""
+        with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+            question = write_questions({"": variant}, Path(folder))[""]
+            return {name: self._outputs(name, question, Path(folder)) for name in names}
+
+    def _outputs(
+        self, name: str, question: Mapping[str, Any], folder: Path
+    ) -> dict[str, np.ndarray] | OrtMeterError:
+        child = self.child(name)
+        try:
+            child.open(question)
+            return child.outputs(folder)
+        except OrtMeterError as error:
+            return error
 
 
 @dataclass(frozen=True)
@@ -142,7 +170,7 @@ def examine_cases(
         for candidate in candidates:
             with candidate.start() as child:
                 for case, question in questions.items():
-                    child.open(candidate.question(question))
+                    child.open(question)
                     row: dict[str, Any] = {"candidate": candidate.name, "case": case}
                     row["outputs"] = child.outputs(folder)
                     row["cores"], row["cores in a pause"] = child.ask("cores", seconds=_EXAMINED_S)
@@ -234,7 +262,8 @@ def measure_cases(
                     versions |= children.start()
                     for name in rng.permutation(list(questions)).tolist():
                         for count in threads:
-                            question = with_threads(questions[name], count)
+                            question = questions[name]
+                            question["attributes"]["intra_op_num_threads"] = count
                             place = (count, rank // processes, rank % processes, name)
                             row = children.measure(name, question, absent)
                             rows.append(dict(zip(ROWS, place, strict=True)) | row)
@@ -265,49 +294,38 @@ def _check(
         )
 
 
-def with_threads(question: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return a question for another number of threads."""
-    attributes = {**question["attributes"], "intra_op_num_threads": count}
-    return {**question, "attributes": attributes}
-
-
-class _Set(ExitStack):
-    """A process for each candidate; one that dies is started again."""
+class _Set(Processes):
+    """A process for each candidate, asked in random orders."""
 
     def __init__(
         self, candidates: Mapping[str, RuntimeCandidate], rng: np.random.Generator
     ) -> None:
-        super().__init__()
-        self.candidates, self.rng = candidates, rng
-        self.children: dict[str, ReleaseProcess] = {}
+        super().__init__(candidates)
+        self.rng = rng
 
     def start(self) -> dict[str, Any]:
         """Start the processes; return the versions of each one."""
         for name in self.rng.permutation(list(self.candidates)).tolist():
-            self._start(name)
-        return {name: self.children[name].ask("describe") for name in self.candidates}
-
-    def _start(self, name: str) -> None:
-        self.children[name] = self.enter_context(self.candidates[name].start())
+            self.child(name)
+        return {name: self.child(name).ask("describe") for name in self.candidates}
 
     def measure(
         self, case: str, question: Mapping[str, Any], absent: dict[tuple[str, str], str]
     ) -> dict[str, float]:
         """Return the median time of a run (µs) of each process that runs the case."""
-        samples: dict[str, list[float]] = {n: [] for n in self.children if (case, n) not in absent}
+        children = {n: self.child(n) for n in self.candidates if (case, n) not in absent}
+        samples: dict[str, list[float]] = {name: [] for name in children}
 
         def in_turn(step: Callable[[str, ReleaseProcess], None]) -> None:
             for name in self.rng.permutation(list(samples)).tolist():
                 try:
-                    step(name, self.children[name])
+                    step(name, children[name])
                 except OrtMeterError as error:
                     absent[case, name] = str(error)
                     del samples[name]
-                    if self.children[name].is_dead:
-                        self._start(name)
 
         # Sessions are opened side by side: that is not what is timed.
-        in_turn(lambda name, child: child.start_open(self.candidates[name].question(question)))
+        in_turn(lambda _name, child: child.start_open(question))
         in_turn(lambda _name, child: child.answer())
         warm: dict[str, float] = {}
         in_turn(lambda name, child: warm.update({name: _warm_up(child)}))

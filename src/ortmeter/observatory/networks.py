@@ -8,7 +8,6 @@ import copy
 import functools
 import math
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -246,7 +245,7 @@ def make_network(name: str) -> Network:
     return found
 
 
-def export_network(model: Any, inputs: _Arrays) -> tuple[onnx.ModelProto, float]:
+def export_network(model: Any, inputs: _Arrays) -> onnx.ModelProto:
     """Convert a network to ONNX, for any batch.
 
     Parameters
@@ -258,34 +257,33 @@ def export_network(model: Any, inputs: _Arrays) -> tuple[onnx.ModelProto, float]
 
     Returns
     -------
-    tuple of ModelProto and float
-        The model, and the seconds that the conversion took. The first one of a process also loads
-        the libraries that convert.
+    ModelProto
+        The model.
 
     Examples
     --------
     >>> network = make_network("forest")
-    >>> model, seconds = export_network(network.model, network.inputs(2))
+    >>> model = export_network(network.model, network.inputs(2))
     >>> [node.op_type for node in model.graph.node]
     ['TreeEnsembleRegressor']
     """
-    start = time.perf_counter()
     if not isinstance(model, nn.Module):
-        found = import_optional("skl2onnx", "learn").to_onnx(model, *inputs.values())
-    else:
-        import_optional("onnxscript", "torch")
-        with quiet():
-            program = torch.onnx.export(
-                model,
-                tuple(torch.from_numpy(value) for value in inputs.values()),
-                dynamo=True,
-                verbose=False,
-                input_names=list(inputs),
-                dynamic_shapes=tuple({0: torch.export.Dim("batch")} for _ in inputs),
-            )
-        assert program is not None
-        found = program.model_proto
-    return found, time.perf_counter() - start
+        converted: onnx.ModelProto = import_optional("skl2onnx", "learn").to_onnx(
+            model, *inputs.values()
+        )
+        return converted
+    import_optional("onnxscript", "torch")
+    with quiet():
+        program = torch.onnx.export(
+            model,
+            tuple(torch.from_numpy(value) for value in inputs.values()),
+            dynamo=True,
+            verbose=False,
+            input_names=list(inputs),
+            dynamic_shapes=tuple({0: torch.export.Dim("batch")} for _ in inputs),
+        )
+    assert program is not None
+    return program.model_proto
 
 
 def run_network(model: Any, inputs: _Arrays, provider: Provider | str = "cpu") -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 """Cases made of the nodes of a model: each one with the shapes and the values of a run."""
 
 import dataclasses
-import itertools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -139,7 +139,7 @@ def node_cases(
     tensors = (tensor for tensor in proto.graph.initializer if tensor.name not in feeds)
     weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
     cases: dict[Any, NodeCase] = {}
-    names: set[str] = set()
+    names: Counter[str] = Counter()
     left_out: dict[str, str] = {}
     for node in proto.graph.node:
         outputs = {name: values[name] for name in node.output if name}
@@ -157,7 +157,9 @@ def node_cases(
             if key in cases:
                 cases[key] = dataclasses.replace(cases[key], nodes=cases[key].nodes + 1)
             else:
-                name = _free(_name(node, {**inputs, **kept}), names)
+                name = _name(node, {**inputs, **kept})
+                names[name] += 1
+                name += f"-{names[name]}" * (names[name] > 1)
                 types = {n: array.dtype for n, array in outputs.items()}
                 cases[key] = NodeCase(name, node, inputs, kept, types, proto)
     return {case.name: case for case in cases.values()}, left_out
@@ -210,11 +212,3 @@ def _name(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> str:
     shapes = ["x".join(map(str, array.shape)) for array in arrays if array.ndim]
     kind = [short_name(array.dtype) for array in arrays[:1]]
     return "-".join([operator_of(node), *shapes[:_SHAPES], *kind])
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """Return a name that no other case has, and take it."""
-    names = itertools.chain([name], (f"{name}-{rank}" for rank in itertools.count(2)))
-    free = next(name for name in names if name not in taken)
-    taken.add(free)
-    return free

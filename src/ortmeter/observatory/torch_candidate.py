@@ -8,6 +8,7 @@ from ortmeter.observatory.case import Case
 from ortmeter.observatory.matrix import RuntimeCandidate
 from ortmeter.observatory.nodes import NodeCase
 from ortmeter.optional import import_optional
+from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import INSTALLED, parse_release
 from ortmeter.runtime.providers import Provider
 
@@ -75,5 +76,4 @@ def find_obstacle(case: Case | NodeCase) -> str:
         return "no kernel"
     if program.calls <= program.nodes:
         return ""
-    plural = "s" if program.nodes > 1 else ""
-    return f"emulated: {program.calls} calls for {program.nodes} node{plural}"
+    return f"emulated: {program.calls} calls for {plural(program.nodes, 'node')}"

@@ -5,7 +5,7 @@ This script runs in the environment of its parent, and answers the questions of
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +37,11 @@ class TorchRunner(Runner):
         tf32 = bool(int(device.get("use_tf32", 0)))
         program = TorchProgram(Path(question["model"]), feeds, provider, tf32=tf32)
         self.names = program.names
-        run = _synchronized(program) if program.synchronize else program.run
-        self.bound = Bound(run, lambda: _read(program), feeds)
-
-
-def _synchronized(program: TorchProgram) -> Callable[[], object]:
-    """Wait for the device at the end of each run, as ONNX Runtime does."""
-    run, synchronize = program.run, program.synchronize
-    assert synchronize is not None
-
-    def wait() -> None:
-        run()
-        synchronize()
-
-    return wait
+        run, wait = program.run, program.synchronize
+        # Each run waits for the device, as in ONNX Runtime.
+        self.bound = Bound(
+            (lambda: (run(), wait())) if wait else run, lambda: _read(program), feeds
+        )
 
 
 def _read(program: TorchProgram) -> Sequence[Any]:

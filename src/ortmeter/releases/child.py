@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from ortmeter.releases.runner import Bound, Runner, main
+from ortmeter.releases.runner import Bound, Runner, main, read_feeds
 
 _FATAL_ONLY = 4
 
@@ -48,7 +48,9 @@ def _session(question: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
         if not hasattr(options, name):
             raise ValueError(f"it has no session option {name}")
         setattr(options, name, _enumerated(value) if isinstance(value, list) else value)
-    _need_keys([*question["session_config"], *question["run_config"]])
+    for name in [*question["session_config"], *question["run_config"]]:
+        if not _has_key(name):  # this release would ignore it
+            raise ValueError(f"it does not read the configuration key {name}")
     for name, value in question["session_config"].items():
         options.add_session_config_entry(name, value)
     name, device = question["provider"]
@@ -76,13 +78,6 @@ def _enumerated(value: Sequence[str]) -> Any:
     return members[name]
 
 
-def _need_keys(names: Sequence[str]) -> None:
-    """Refuse the keys that this release would ignore."""
-    for name in names:
-        if not _has_key(name):
-            raise ValueError(f"it does not read the configuration key {name}")
-
-
 @functools.cache
 def _has_key(name: str) -> bool:
     folder = Path(ort.__file__).parent / "capi"
@@ -91,17 +86,9 @@ def _has_key(name: str) -> bool:
     return any(name.encode() + b"\0" in file.read_bytes() for file in files)
 
 
-@functools.lru_cache(maxsize=1)
-def _arrays(file: str) -> dict[str, Any]:
-    """Read arrays, once for the sessions that take them one after the other."""
-    with np.load(file) as found:
-        return {**found}
-
-
 def _bind(session: Any, question: Mapping[str, Any]) -> Bound:
     """Bind the inputs and the outputs, if ONNX Runtime can."""
-    arrays = _arrays(question["arrays"])
-    feeds = {name: arrays[key] for name, key in question["feeds"].items()}
+    feeds = read_feeds(question)
     # Options that say nothing may still take time: 1.30 is slower with them, on bound inputs.
     options: Any = ort.RunOptions() if question["run_config"] else None
     for name, value in question["run_config"].items():

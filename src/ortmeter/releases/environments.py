@@ -198,19 +198,12 @@ def _default(provider: str) -> str:
 def _distribution(text: str, default: str) -> tuple[str, Version | None]:
     """Read a version, ``name`` or ``name==version``, nothing else that a requirement may hold."""
     with suppress(InvalidVersion):
-        return default, _version(text)
+        return default, Version(text)
     asked, exactly, number = text.partition("==")
     with suppress(InvalidVersion):
         if (name := canonicalize_name(asked)) in DISTRIBUTIONS:
-            return name, _version(number) if exactly else None
+            return name, Version(number) if exactly else None
     raise InvalidArgumentError(f"release {text!r} is not known. {_ACCEPTED}")
-
-
-def _version(text: str) -> Version:
-    version = Version(text)
-    if version.epoch:  # no release has one: the registry would be asked for nothing
-        raise InvalidVersion(text)
-    return version
 
 
 def _wheel(text: str) -> Release:

@@ -1,5 +1,6 @@
 """A process of its own for each release of ONNX Runtime, and the questions that it answers."""
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,6 +73,16 @@ class ReleaseProcess(Child):
 
     def _error(self, told: Mapping[str, Any]) -> ModelError:
         return ModelError(f"{self.release.name}: {told['error']}")
+
+
+def run_once(release: Release, variant: SessionSpec, **options: Any) -> dict[str, np.ndarray]:
+    """Run a variant once, in a process of its own: its outputs that are numbers."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ortmeter-") as folder,
+        ReleaseProcess(release, **options) as child,
+    ):
+        child.open(write_questions({"": variant}, Path(folder))[""])
+        return child.outputs(Path(folder))
 
 
 def write_questions(variants: Mapping[str, SessionSpec], folder: Path) -> dict[str, dict[str, Any]]:

@@ -50,7 +50,8 @@ class Runner:
         """Write the outputs of a run that are arrays of numbers; return their names in the file."""
         self.bound.run()
         pairs = zip(self.names, self.bound.read(), strict=True)
-        found = {name: array for name, array in pairs if _is_numeric(array)}
+        arrays = {name: array for name, array in pairs if isinstance(array, np.ndarray)}
+        found = {name: array for name, array in arrays.items() if array.dtype != object}
         np.savez(file, *found.values())
         return {name: f"arr_{rank}" for rank, name in enumerate(found)}
 
@@ -67,12 +68,15 @@ class Runner:
 
 def read_feeds(question: Mapping[str, Any]) -> dict[str, Any]:
     """Read the inputs of a question."""
-    with np.load(question["arrays"]) as file:
-        return {name: file[key] for name, key in question["feeds"].items()}
+    arrays = _arrays(question["arrays"])
+    return {name: arrays[key] for name, key in question["feeds"].items()}
 
 
-def _is_numeric(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype != object
+@functools.lru_cache(maxsize=1)
+def _arrays(file: str) -> dict[str, Any]:
+    """Read arrays, once for the sessions that take them one after the other."""
+    with np.load(file) as found:
+        return {**found}
 
 
 def _reason(error: Exception) -> str:

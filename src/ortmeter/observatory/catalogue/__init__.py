@@ -5,9 +5,7 @@ for a few, ``*expand(...)`` for several types.
 """
 
 import functools
-from collections.abc import Iterable
 
-from ortmeter.errors import InvalidArgumentError
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.catalogue import (
     attention,
@@ -39,33 +37,4 @@ def catalogue() -> dict[str, Case]:
     >>> catalogue()["Relu-f32-L2"].body
     'Y = Relu(X)'
     """
-    return by_name(case for module in _MODULES for case in module.CASES)
-
-
-def by_name(cases: Iterable[Case]) -> dict[str, Case]:
-    """Index cases by name.
-
-    Parameters
-    ----------
-    cases : iterable of Case
-        Cases of distinct names.
-
-    Returns
-    -------
-    dict of str to Case
-        In the same order.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Two cases have the same name.
-    """
-    named: dict[str, Case] = {}
-    for case in cases:
-        if case.name in named:
-            raise InvalidArgumentError(
-                f"two cases are named {case.name!r}. Accepted: cases of one operator with distinct "
-                "variants, types or sizes"
-            )
-        named[case.name] = case
-    return named
+    return {case.name: case for module in _MODULES for case in module.CASES}
