@@ -218,6 +218,7 @@ def test_an_issue_has_the_cases_of_the_operator_and_the_outputs(slower, tmp_path
     assert "is ready to paste. Nothing was sent." in " ".join(capsys.readouterr().out.split())
     text = file.read_text(encoding="utf-8")
     assert text.startswith("# [Performance] PRelu, per channel, float32: 3 times slower with ")
+    assert "#28743 changed the comparison (no issue found)." in text
     assert asked["threads"] == [1, 2]
     assert asked["cases"] == [name for name in catalogue() if name.startswith("PRelu")]
     for name in asked["cases"]:

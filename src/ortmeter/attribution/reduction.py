@@ -45,7 +45,7 @@ class Reduced:
     step : str
         What was cut last.
     drawn : mapping of str to list of float
-        Quantiles of the inputs and weights that were drawn again, see :func:`draw`.
+        Quantiles of the inputs and weights that were drawn again, see ``draw``.
     """
 
     name: str

@@ -22,6 +22,7 @@ from ortmeter.files import write_atomically
 from ortmeter.observatory.accuracy import measure_errors, out_of_bound, told_error
 from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.catalogue import catalogue
+from ortmeter.observatory.findings import FINDINGS
 from ortmeter.observatory.issue import hot_loop, run_script, show_wrong, whole_models, write_issue
 from ortmeter.observatory.matrix import Interrupted, Matrix, RuntimeCandidate, measure_cases
 from ortmeter.observatory.nodes import NodeCase, node_cases
@@ -312,7 +313,11 @@ def _issue(options: Namespace, report: Report, cases: Mapping[str, AnyCase], scr
     candidates = _candidates(options, _releases(options))
     alike = {name: cases[name]}
     alike |= {key: case for key, case in cases.items() if case.op == cases[name].op}
-    remarks = []
+    remarks = [
+        f"Looked up on {one.searched}: {one.cause} ({one.issue or 'no issue found'})."
+        for one in FINDINGS
+        if one.case == name and one.effect in ("wrong", "slower")
+    ]
     if options.models:
         (model,) = map(Path, options.models)
         feeds = make_feeds(options, [model])[model]
