@@ -248,7 +248,7 @@ if not study.recall():
 
 # %%
 # One model. *nodes that run* are those of the session: it fuses more, or less, after a tool.
-# *nchwc* is a layout of blocks of channels. *Raw tables* has the other models.
+# *Raw tables* has the other models; *nchwc*, there, is a layout of blocks of channels.
 
 
 def graphs(data):
@@ -260,8 +260,9 @@ study.show(graphs)
 
 # %%
 # What each tool fuses, and the nodes that decide, beside those that *transformers* expects. Where
-# they are the same, the mask stops it. For *sdpa*, torch adds a Where, against rows without any
-# token, and TorchScript a Reshape: they compute what the expected nodes do.
+# they are the same and nothing is fused, the mask stops it. For *sdpa*, torch adds a Where to most
+# exports, against rows without any token, and TorchScript a Reshape: they compute what the expected
+# nodes do.
 
 
 def find_fused(data):
@@ -296,8 +297,8 @@ study.show(speedups)
 #
 # In brackets, 99% intervals; those of the answer hold together, since the best way is looked for.
 
-CODE = "import ortmeter\nfrom ortmeter.runtime.rewriting import rewrite_model\n"
-CODE += 'session = ortmeter.make_session(rewrite_model("model.onnx", "TOOL"))'
+CODE = "import onnx\nfrom ortmeter.runtime.rewriting import rewrite_model\n"
+CODE += 'onnx.save(rewrite_model("model.onnx", "TOOL"), "rewritten.onnx")'
 
 
 def over_all(comparisons, *ways):
@@ -326,8 +327,9 @@ def advise(data, say):
     if not {gain.subject for gain in won} - {KEPT}:
         say.add("Keep your graph: no tool is shown to be 5% faster.")
     if loads and not won:
-        say.add(f"To load sooner, rewrite with {loads[0].subject}: up to {loads[0].effect}.")
-        say.setting(CODE.replace("TOOL", loads[0].subject))
+        first = loads[0]
+        say.add(f"To load sooner ({first.where['model']}), run {first.subject}: {first.effect}.")
+        say.setting(CODE.replace("TOOL", first.subject))
     told = ", ".join(f"{tool} {n}" for tool, n in find_fused(data).sum().items())
     say.add(f"Of {len(data.paths)} attentions, fused: {told}.")
     say.decide(way if won else "no tool", [best])
@@ -345,8 +347,7 @@ def judge(data, say):
     say.predict("simplifiers leave runs within 5%", held)
     say.predict("after them, a session loads faster", over_all(data.starts, *SIMPLE).at_least(1))
     pairs = [gain for pair in itertools.pairwise(LEVELS) for gain in data.times.speedup(*pair)]
-    text = "each level is as fast as the one below, within 5%"
-    say.predict(text, Speedups(pairs).at_least(1 / 1.05))
+    say.predict("each level is as fast as the one below (5%)", Speedups(pairs).at_least(1 / 1.05))
     fused, held, most = find_fused(data), Finding(()), 1 + TOKENS / (6 * WIDTH)
     alone = fused.index[fused["ort_fusions"] & ~fused["transformers"]]
     for gain in (g for g in data.times.speedup(*reversed(FUSING)) if g.where["model"] in alone):
@@ -400,7 +401,7 @@ study.conclude(conclude)
 # What to remember
 # ----------------
 #
-# * A session does what simplifiers do: run one to read a graph, or to load it faster; measure.
+# * A session does most of what simplifiers do: run one to read a graph, or to load it faster.
 # * A fusion matches exact nodes. When the exporter changes, it silently stops: count the fused
 #   operators after each upgrade.
 # * A fused operator is not always faster than its parts.

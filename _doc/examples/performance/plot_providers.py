@@ -5,7 +5,7 @@ Which provider should this model run on?
 ========================================
 
 ONNX Runtime gives the nodes of a model to an *execution provider*: its own kernels on the CPU,
-those of OpenVINO, CUDA. Some find OpenVINO four times faster than the CPU provider on
+those of OpenVINO, CUDA. Some find OpenVINO several times faster than the CPU provider on
 convolutions (`#12316 <https://github.com/microsoft/onnxruntime/issues/12316>`__), others find it
 slower (`#15027 <https://github.com/microsoft/onnxruntime/issues/15027>`__, `openvino#22401
 <https://github.com/openvinotoolkit/openvino/issues/22401>`__). The same models run on each one, in
@@ -21,7 +21,7 @@ convolutions                      OpenVINO generates code for each shape: it is 
 OpenVINO, provider or package     the same kernels: within 1.1 times
 openvino as it is                 computes in bfloat16 where the CPU does: faster, and each result
                                   is rounded to 8 bits
-two threads                       nothing changes: the work is shared alike
+two threads                       the work is shared alike: convolutions stay faster
 ================================  ==================================================================
 
 **You learn** how to compare providers fairly: same threads, same precision, placement, errors.
@@ -93,7 +93,8 @@ exact = {name: run_float64(*models[name]) for name in FLOATS}
 work = DataFrame({"MFLOP": {name: found.flop / 1e6 for name, found in exact.items()}})
 work["weights (MB)"] = [model.ByteSize() / 1e6 for model, _ in made]
 work["operations per byte"] = work["MFLOP"] / work["weights (MB)"]
-show(table(work.rename_axis("model"), "Work of a run, float32"))
+sizes = f"{args.width} features, image of {args.size} x {args.size}"
+show(table(work.rename_axis("model"), f"Work of a run of this build, float32, {sizes}"))
 
 # %%
 # The candidates
@@ -203,9 +204,9 @@ if is_complete or not study.recall():
         study.keep(legend, **measure(Path(folder)))
 
 # %%
-# Errors of float32 are some :math:`2^{-24} \approx 6 \cdot 10^{-8}`; those of 8 bits are alike for
-# all. An error is far beyond :math:`2^{-12}`, what 4,096 roundings of float32 reach: the page stops
-# where the CPU provider is.
+# A rounding to float32 errs by :math:`2^{-24} \approx 6 \cdot 10^{-8}` at most, a long sum by some
+# times more; errors of 8 bits come from the conversion. An error is far beyond :math:`2^{-12}`,
+# what 4,096 roundings of float32 reach: the page stops where the CPU provider is.
 
 FAR = 2.0**-12
 
