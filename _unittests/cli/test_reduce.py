@@ -200,10 +200,18 @@ def test_a_node_that_fails_is_left_alone(file):
     assert found() == ["Gather"]
 
 
-def test_a_report_needs_two_releases(file, capsys):
-    assert cut(file, "nan", "--report") == 2
-    assert "Accepted: --until '... --runtime A,B'" in capsys.readouterr().err
+@pytest.mark.parametrize("until", ["nan", "fails --runtime 1.31.0,1.31.1", "command: check {model}"])
+def test_a_report_needs_times_or_results_of_two_releases(until, file, capsys):
+    assert cut(file, until, "--report") == 2
+    assert "Accepted: slower, differs or nan, with --runtime A,B" in capsys.readouterr().err
     assert not Path("chain-reduced").exists()
+
+
+def test_what_is_read_is_not_in_the_folder_that_is_written(file, capsys):
+    before = file.read_bytes()
+    assert cut(file, "nan", "--output", file.parent, "--force") == 2
+    assert "which is read. Accepted: another folder" in " ".join(capsys.readouterr().err.split())
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("question", ["slower:2", "nan"])
@@ -224,7 +232,7 @@ def test_a_report_has_the_smallest_model_and_the_whole_one(question, file, monke
     monkeypatch.setattr(reduce, "measure_cases", lambda _, cases, **__: told.update(cases=cases))
     assert cut(file, f"{question} --runtime old,new", "--report") == 0
     assert Path("chain-reduced/issue.md").read_text(encoding="utf-8") == "text"
-    assert list(told["cases"]) == ["Softsign", "chain"]
+    assert list(told["cases"]) == ["Softsign", "chain.onnx"]
     assert told["case"] == "Softsign"
     assert told["inputs"] == {"Softsign": "B: f32[1, 1]"}
     assert list(told["printed"]) == ["old", "new"]

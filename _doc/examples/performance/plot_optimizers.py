@@ -111,7 +111,6 @@ def draw_feeds(name, batch=1):
 
 def export(name):
     torch.manual_seed(0)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     inputs, file = draw_feeds(name, batch=2), io.BytesIO()
     model = make_network("CNN").model if name.startswith("CNN") else Encoder(name)
     how = {"opset_version": 18, "input_names": [*inputs], "verbose": False}
@@ -119,10 +118,11 @@ def export(name):
         how["dynamic_shapes"] = [{0: torch.export.Dim.DYNAMIC} for _ in inputs]
     else:
         how |= {"dynamo": False, "dynamic_axes": {key: {0: "batch"} for key in inputs}}
-    tensors = tuple(map(torch.from_numpy, inputs.values()))
+    logging.disable(logging.WARNING)  # what the exporter advises
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated, and says so
-        torch.onnx.export(model.eval(), tensors, file, **how)
+        torch.onnx.export(model.eval(), tuple(map(torch.from_numpy, inputs.values())), file, **how)
+    logging.disable(logging.NOTSET)
     return onnx.load_from_string(file.getvalue())
 
 

@@ -63,12 +63,17 @@ def _rewritten(options: Namespace, report: Report, variants: _Variants) -> _Vari
     """Keep what each optimizer makes that computes the same, with a table."""
     kept, rows = {}, []
     asked = split("--rewrite", options.rewrite)
+    if unknown := [name for name in asked if name not in REWRITERS]:
+        raise InvalidArgumentError(
+            f"--rewrite: got {', '.join(map(repr, unknown))}. Accepted: {', '.join(REWRITERS)}"
+        )
+    expected = {name: _run(variant) for name, variant in variants.items()}
     for (name, variant), rewriter in itertools.product(variants.items(), asked):
         label = _label(name, rewriter, variants)
         try:
             model = rewrite_model(variant.model, rewriter)
             other = dataclasses.replace(variant, model=model)
-            compared = compare_outputs(_run(variant), _run(other))
+            compared = compare_outputs(expected[name], _run(other))
         except ModelError as failure:
             rows.append((label, math.nan, math.nan, f"no: {failure}"))
             continue

@@ -166,7 +166,7 @@ def _given(options: Namespace, names: tuple[str, ...]) -> Iterator[tuple[str, st
 def _inputs(options: Namespace) -> Iterator[tuple[str, str]]:
     """List the files that may be read, with what names them."""
     yield from _given(options, _INPUTS)
-    for text in (getattr(options, "runtime", None) or "").split(","):
+    for text in filter(None, (getattr(options, "runtime", None) or "").split(",")):
         yield "--runtime", text.strip()  # it may be a wheel
     for text in getattr(options, "feeds", ()):
         # The name of an input, and that of a file, may have the sign.

@@ -292,15 +292,15 @@ def _write(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> 
         threads=split("--threads", options.threads, thread_count)[0],
         requirements=[r.requirements[0] for r in _releases(options) if r.requirements],
     )
+    if options.output is None and len(text) > _LONGEST:
+        raise InvalidArgumentError(
+            f"--repro: the script of {options.repro!r} takes {len(text)} characters, more than an "
+            f"issue, {_LONGEST}. Accepted: --output FILE"
+        )
     what = f"measures {options.repro}: it needs NumPy and ONNX Runtime only."
     if options.report:
         text, what = _issue(options, report, cases, text), "is ready to paste. Nothing was sent."
     if options.output is None:
-        if len(text) > _LONGEST:
-            raise InvalidArgumentError(
-                f"--repro: the text of {options.repro!r} takes {len(text)} characters, more "
-                f"than an issue, {_LONGEST}. Accepted: --output FILE"
-            )
         return text
     write_atomically(Path(options.output), text.encode())
     report.conclude(f"{options.output} {what}")

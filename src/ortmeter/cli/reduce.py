@@ -3,9 +3,11 @@
 import functools
 import hashlib
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -19,6 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 import onnx.numpy_helper
+import onnxruntime
 import pandas as pd
 
 from ortmeter.attribution.alignment import relative
@@ -108,12 +111,19 @@ def run(options: Namespace, report: Report) -> int:
     distribution = "cuda" if settings["provider"].on_cuda else "cpu"
     run_config = settings.pop("run_config", {})
     question = read_question(options.until, options.timeout, distribution)
-    if options.report and len(question.releases) == 1:
+    if options.report and (len(question.releases) == 1 or question.kind == "fails"):
         raise InvalidArgumentError(
-            f"--report: got --until {options.until!r}. Accepted: --until '... --runtime A,B'"
+            f"--report: got --until {options.until!r}. Accepted: slower, differs or nan, with "
+            "--runtime A,B"
         )
     start = Reduced(file.stem, load_model(file), make_feeds(options, [file])[file])
     folder = Path(options.output or f"{file.stem}-reduced")
+    for given in (file, *(text.rpartition("=")[2] for text in options.feeds)):
+        if Path(given).resolve().is_relative_to(folder.resolve()):
+            raise InvalidArgumentError(
+                f"--output: {str(folder)!r} has {str(given)!r}, which is read. Accepted: another "
+                "folder"
+            )
     spec = SessionSpec(file, start.arrays, settings, run_config)
     tried = _Tried(start, question, spec, folder, options)
     for release in question.releases:
@@ -136,8 +146,13 @@ def run(options: Namespace, report: Report) -> int:
         report.add("What was tried", pd.DataFrame(list(tried.answers.values())))
     if tried.told != _TOLD[True]:
         return USAGE
-    if options.report:
+    if not options.report:
+        return SUCCESS
+    try:
         report.conclude(_write_issue(report, tried, question, spec, folder))
+    except (OrtMeterError, OSError) as error:  # the smallest model is there
+        report.conclude(f"there is no {_ISSUE}: {error}")
+        return USAGE
     return SUCCESS
 
 
@@ -158,7 +173,8 @@ class _Tried:
         model = Path(options.models[0])
         self._is_valid = not _why_invalid(model)  # else its parts need not be
         digest = hashlib.blake2b(model.read_bytes()).hexdigest()
-        self._asked = [options.until, describe_session(options), digest]
+        versions = [one.key or onnxruntime.__version__ for one in question.releases]
+        self._asked = [options.until, describe_session(options), digest, *versions]
         if folder.exists() and any(folder.iterdir()) and not options.force:
             with suppress(OSError, ValueError, KeyError, TypeError):  # it is not ours
                 kept = json.loads(self._file.read_bytes())
@@ -224,6 +240,7 @@ def _record(
 
 def _write(reduced: Reduced, folder: Path) -> None:
     """Write a model and its inputs, as the tests of ONNX have them."""
+    (folder / f"{_MODEL}.data").unlink(missing_ok=True)  # saving would append to it
     if _weight(reduced) > _LARGE:
         copy = onnx.ModelProto()
         copy.CopyFrom(reduced.proto)  # which saving empties
@@ -244,6 +261,7 @@ def _write_script(best: Reduced, question: "Question", spec: SessionSpec, folder
     try:
         script = repro_script(best, **where, requirements=requirements)
     except InvalidArgumentError as error:
+        (folder / _SCRIPT).unlink(missing_ok=True)  # of another model
         return f"{folder} has {_MODEL} and {_INPUTS}; there is no script: {error}"
     write_atomically(folder / _SCRIPT, script.encode())
     return f"{folder} has {_MODEL}, {_INPUTS} and {_SCRIPT}"
@@ -265,7 +283,7 @@ def _write_issue(
     candidates = [RuntimeCandidate(one.name, one, provider=provider) for one in question.releases]
     text = write_issue(
         name,
-        measure_cases(candidates, {name: part, best.name: spec}, threads=[threads]),
+        measure_cases(candidates, {name: part, f"{best.name}.onnx": spec}, threads=[threads]),
         {name: ", ".join(map(str, declared_inputs(best.proto)))},
         script,
         {one.name: run_script(script, one) for one in question.releases},
@@ -364,6 +382,8 @@ def _differs(question: Question, spec: SessionSpec) -> Answer:
         expected = question.outputs(replace(spec, settings=on_provider(against, spec.settings)))
     expected = {name: value for name, value in expected.items() if name in got}
     compared = compare_outputs(expected, got, typed=against != "float64").outputs
+    if not compared:
+        return False, "no output is a number"
     largest, worst = max((relative(error), name) for name, error in compared.items())
     told = f"{worst} differs by {largest:.3g} of its largest value"
     return largest >= float(question.limit), told
@@ -401,14 +421,21 @@ def _command(question: Question, spec: SessionSpec) -> Answer:
     command = [w.replace("{model}", model).replace("{inputs}", inputs) for w in words]
     null = subprocess.DEVNULL
     try:
-        done = subprocess.run(  # noqa: S603 - what the reader typed, no shell
-            command, stdin=null, stdout=null, stderr=null, timeout=question.timeout_s, check=False
+        process = subprocess.Popen(  # noqa: S603 - what the reader typed, no shell
+            command, stdin=null, stdout=null, stderr=null, start_new_session=True
         )
-    except subprocess.TimeoutExpired:
-        return False, f"no answer within {question.timeout_s:g} s"
     except OSError as error:
         return False, str(error)
-    return done.returncode == 0, f"exit code {done.returncode}"
+    try:
+        code = process.wait(question.timeout_s)
+    except subprocess.TimeoutExpired:
+        return False, f"no answer within {question.timeout_s:g} s"
+    finally:
+        process.kill()
+        with suppress(OSError, AttributeError):  # what it started; Windows has no groups
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return code == 0, f"exit code {code}"
 
 
 _ASKED: Mapping[str, Callable[[Question, SessionSpec], Answer]] = {

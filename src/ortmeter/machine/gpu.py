@@ -76,7 +76,9 @@ def _look(nvml: Any, gpu: Any) -> list[str]:
         used = f", which is {busy}% busy" if busy else ""
         who = f"other processes ({len(others)}) use" if others else "something uses"
         findings.append(f"{who} {label}{used}: {command} lists them, stop them")
-    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons") or 0
+    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
+    if reasons is None:  # its name before
+        reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
     if told := [text for bit, text in _REASONS.items() if reasons & bit]:
         findings.append(f"the clocks of {label} are lowered ({', '.join(told)}): wait, cool it")
     clock, most = ask("nvmlDeviceGetClockInfo", 1), ask("nvmlDeviceGetMaxClockInfo", 1)  # 1: SM

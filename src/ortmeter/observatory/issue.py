@@ -20,11 +20,13 @@ from ortmeter.machine.environment import Environment
 from ortmeter.observatory.case import in_words
 from ortmeter.observatory.judge import Judge
 from ortmeter.observatory.matrix import Matrix
+from ortmeter.observatory.repro import DRAWN
 from ortmeter.observatory.verdicts import compare_cells, estimates, losses
 from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import Release
 from ortmeter.releases.process import run_once
 from ortmeter.runtime.feeds import random_feeds
+from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import optimized_model
@@ -174,15 +176,19 @@ def show_wrong(script: str, variant: SessionSpec, release: Release) -> str:
     Returns
     -------
     str
-        The script; it is the same where nothing else computes the output.
+        The script; it is the same where nothing else computes the output, and where it draws
+        arrays that are not those of the variant.
     """
-    name, got = next(iter(run_once(release, variant).items()))
-    expected = Judge(variant).reference.outputs.get(name)
-    if expected is None or expected.shape != got.shape:
+    name = load_model(variant.model).graph.output[0].name
+    expected, got = (
+        found.get(name) for found in (Judge(variant).reference.outputs, run_once(release, variant))
+    )
+    if DRAWN in script or expected is None or got is None or expected.shape != got.shape:
         return script
     with np.errstate(all="ignore"):
         error = np.abs(expected.astype(np.longdouble) - got.astype(np.longdouble)).ravel()
-    place = int(np.nan_to_num(error, nan=0, posinf=np.inf).argmax())
+    one_is_nan = (np.isnan(expected) != np.isnan(got)).ravel()
+    place = int(np.where(one_is_nan, np.inf, np.nan_to_num(error, nan=0, posinf=np.inf)).argmax())
     return (
         f"{script}got = binding.get_outputs()[0].numpy().ravel()[{place}]\n"
         f'print(f"element {place}: {{got}}, expected {expected.ravel()[place]}")\n'

@@ -22,6 +22,8 @@ from ortmeter.runtime.providers import Provider
 AnyCase: TypeAlias = Case | NodeCase
 
 _WIDTH = 88
+#: What the first lines of a script say of arrays that are not those of the case.
+DRAWN = "drawn, with the quantiles that they had in the model"
 _PRELOAD = 'getattr(ort, "preload_dlls", lambda: None)()\n'
 
 _SCRIPT = """\
@@ -130,7 +132,7 @@ def _header(
     for requirement in requirements:
         yield f"#   pip install numpy {_quoted(requirement)}"
     if drawn:
-        text = f"drawn, with the quantiles that they had in the model: {', '.join(drawn)}"
+        text = f"{DRAWN}: {', '.join(drawn)}"
         yield from textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")
 
 
@@ -178,8 +180,9 @@ def _make(case: AnyCase | Reduced, name: str, array: np.ndarray, drawn: list[str
         text = base64.b64encode(array.tobytes()).decode()
         made = f'np.frombuffer(base64.b64decode("{text}"), {kind})'
         return [f"{made}.reshape({array.shape}).copy()"]
-    drawn.append(_quoted(name))
     known = case.drawn.get(name) if isinstance(case, Reduced) else None
+    if known is None:
+        drawn.append(_quoted(name))
     drawn_from = quantiles(array) if known is None else known
     points = f"np.linspace(0, 1, {len(drawn_from)})"
     return [

@@ -41,6 +41,7 @@ def describe_type(kind: onnx.TypeProto) -> str:
         case "tensor_type" | "sparse_tensor_type" as name:
             tensor = getattr(kind, name)
             text = short_name(tensor.elem_type) if tensor.elem_type else "any type"
+            text = f"sparse {text}" if name == "sparse_tensor_type" else text
             if not tensor.HasField("shape"):
                 return text
             dims = ", ".join(
@@ -53,5 +54,6 @@ def describe_type(kind: onnx.TypeProto) -> str:
         case "optional_type":
             return f"optional {describe_type(kind.optional_type.elem_type)}"
         case "map_type":
-            return f"map to {describe_type(kind.map_type.value_type)}"
+            key = short_name(kind.map_type.key_type)
+            return f"map of {key} to {describe_type(kind.map_type.value_type)}"
     return "any type"

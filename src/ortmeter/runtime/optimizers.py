@@ -87,7 +87,7 @@ def optimizers_of(model: ModelLike, **session: Any) -> tuple[Optimizer, ...]:
             path = Path(model).absolute()
         else:
             onnx.save(load_model(model), path)
-        with Child() as child:
+        with Child(name="the session that logs its optimizers") as child:
             child.ask(_create, path=str(path), options=json.dumps(options, default=str))
             return _read(child.errors())
 

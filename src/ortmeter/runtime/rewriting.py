@@ -23,7 +23,8 @@ def rewrite_model(model: ModelLike, rewriter: str, **options: Any) -> onnx.Model
     model : ModelProto, bytes, path or text
         See :func:`~ortmeter.runtime.loading.load_model`. It is not modified.
     rewriter : str
-        One of :data:`REWRITERS`: ``none`` copies the model, ``onnxscript`` folds constants,
+        One of :data:`REWRITERS`: ``none`` copies the model, ``onnxsim``, ``onnxslim`` and
+        ``onnxscript`` fold constants and remove what has no effect,
         ``ort_fusions`` then fuses for ONNX Runtime, ``onnx_ir`` removes what is repeated or not
         used, ``transformers`` is ``onnxruntime.transformers.optimizer``.
     **options

@@ -189,7 +189,7 @@ class Writer:
         self._verdict, lead = (effects.trend, lead) if isinstance(lead, str) else lead
         self._text.append(_told(lead, effects))
         self._evidence += effects
-        self._effects = effects
+        self._effects = self._effects or effects
 
     def add(self, text: str, **values: Scalar) -> None:
         """Add a sentence to the answer; names of *values* stand in braces."""
@@ -351,6 +351,8 @@ def group_claims(claims: Iterable[Speedup]) -> str:
     """
     groups: dict[str, list[Speedup]] = {}
     for claim in claims:
+        if not isinstance(claim, Speedup):
+            raise InvalidArgumentError(f"got {claim!r}. Accepted: comparisons with a baseline")
         groups.setdefault(claim.verdict, []).append(claim)
     parts: list[str] = []
     for verdict, group in groups.items():

@@ -31,6 +31,7 @@ MAX_OUTPUT = 16 * 1024
 _MAX_RECORD = 2**28
 
 _POLL_S = 0.1
+_FULL = 2**30  # bytes that a page may print
 
 
 @dataclass(frozen=True)
@@ -283,6 +284,9 @@ def run_script(
                 # Ten times a second: Popen.wait with a timeout wakes up more often.
                 while (code := process.poll()) is None and time.monotonic() < deadline:
                     if stopped.wait(_POLL_S):
+                        break
+                    if os.fstat(output.fileno()).st_size > _FULL:  # the disk would be
+                        code = -signal.SIGKILL
                         break
         finally:
             with suppress(ProcessLookupError, PermissionError):
