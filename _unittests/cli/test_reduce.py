@@ -200,7 +200,9 @@ def test_a_node_that_fails_is_left_alone(file):
     assert found() == ["Gather"]
 
 
-@pytest.mark.parametrize("until", ["nan", "fails --runtime 1.31.0,1.31.1", "command: check {model}"])
+@pytest.mark.parametrize(
+    "until", ["nan", "fails --runtime 1.31.0,1.31.1", "command: check {model}"]
+)
 def test_a_report_needs_times_or_results_of_two_releases(until, file, capsys):
     assert cut(file, until, "--report") == 2
     assert "Accepted: slower, differs or nan, with --runtime A,B" in capsys.readouterr().err

@@ -182,8 +182,11 @@ def _conv(
     is_by_channel = group == x.shape[1] == weight.shape[0] > 1
     if is_by_channel and x.dtype == torch.float64 and x.device.type == "cpu":
         return _conv_by_channel(frame.pad(x), weight, bias, frame)
-    padding = frame.before if frame.is_symmetric else 0
-    x = x if frame.is_symmetric else frame.pad(x)
+    # In float16, some CPUs leave out the products of what torch pads: 0 times infinity is NaN.
+    is_half = x.dtype == torch.float16 and x.device.type == "cpu"
+    inside = frame.is_symmetric and not is_half
+    padding = frame.before if inside else 0
+    x = x if inside else frame.pad(x)
     function = _of_rank("conv", x.ndim - 2)
     return function(x, weight, bias, frame.strides, padding, frame.dilations, group)
 
