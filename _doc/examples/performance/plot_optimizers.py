@@ -112,7 +112,6 @@ def draw_feeds(name, batch=1):
 def export(name):
     torch.manual_seed(0)
     inputs, file = draw_feeds(name, batch=2), io.BytesIO()
-    model = make_network("CNN").model if name.startswith("CNN") else Encoder(name)
     how = {"opset_version": 18, "input_names": [*inputs], "verbose": False}
     if "dynamo" in name:
         how["dynamic_shapes"] = [{0: torch.export.Dim.DYNAMIC} for _ in inputs]
@@ -120,7 +119,8 @@ def export(name):
         how |= {"dynamo": False, "dynamic_axes": {key: {0: "batch"} for key in inputs}}
     logging.disable(logging.WARNING)  # what the exporter advises
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated, and says so
+        warnings.simplefilter("ignore")  # TorchScript is deprecated; transformers loads a bar
+        model = make_network("CNN").model if name.startswith("CNN") else Encoder(name)
         torch.onnx.export(model.eval(), tuple(map(torch.from_numpy, inputs.values())), file, **how)
     logging.disable(logging.NOTSET)
     return onnx.load_from_string(file.getvalue())
