@@ -165,7 +165,7 @@ def test_plots_can_be_read_on_a_phone(browser, path):
     with Visit(browser, FILES, path, viewport={"width": 390, "height": 900}) as visit:
         unfold(visit)
         boxes = visit.page.locator(".ortmeter-plot")
-        assert boxes.count()
+        assert boxes.count() or "plot_broken" in path  # which has tables
         for box in boxes.all():
             image = box.locator("img")
             assert image.get_attribute("alt")
