@@ -165,7 +165,7 @@ def test_plots_can_be_read_on_a_phone(browser, path):
     with Visit(browser, FILES, path, viewport={"width": 390, "height": 900}) as visit:
         unfold(visit)
         boxes = visit.page.locator(".ortmeter-plot")
-        assert boxes.count() or "plot_broken" in path  # which has tables
+        assert boxes.count()
         for box in boxes.all():
             image = box.locator("img")
             assert image.get_attribute("alt")
@@ -184,8 +184,7 @@ def test_no_table_scrolls_at_1280_pixels(browser, path):
             .filter((box) => box.scrollWidth > box.clientWidth + 1)
             .map((box) => box.textContent.trim().slice(0, 60))"""
         )
-        # Wide tables of two pages scroll, to be narrowed.
-        assert wide == [] or "plot_broken" in path or "plot_providers" in path
+        assert wide == []
 
 
 @each_gallery_page

@@ -518,9 +518,12 @@ class Speedups(tuple[Speedup, ...]):
         return Finding(outcomes, "; ".join(map(self._told, self)))
 
     def within(self, times: float) -> Finding:
-        """Find whether each ratio is below so many times, whichever is faster."""
-        found = [claim.estimate.within(1 / times, times).outcomes[0] for claim in self]
-        return Finding(tuple(found), "; ".join(map(self._told, self)))
+        """Find whether each ratio is below so many times, whichever is faster.
+
+        One contradicts as for :meth:`at_least`.
+        """
+        judged = self._judged(lambda claim: claim.estimate.within(1 / times, times).outcomes[0])
+        return Finding(judged, "; ".join(map(self._told, self)))
 
     def _judged(self, judge: Callable[[Speedup], bool | None]) -> tuple[bool | None, ...]:
         wider = math.sqrt(len(self))

@@ -4,6 +4,8 @@ r"""
 What is broken today?
 =====================
 
+A build of this site shows the newest record of this page, which takes ten minutes to make.
+
 :ref:`l-plot-releases` finds what became slower, or less accurate. A file keeps what was found: the
 case, the release where it begins, whether the developers of onnxruntime know it, and what to do
 meanwhile: other operators, or a setting. This page measures these cases again, and what to do
@@ -27,6 +29,7 @@ from ortmeter.observatory.case import in_words
 from ortmeter.observatory.edges import measure_edges
 from ortmeter.observatory.findings import FINDINGS, INSTEAD
 from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
+from ortmeter.plotting import change_map
 from ortmeter.releases.environments import parse_release, prepare
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.sessions import session_code
@@ -127,10 +130,9 @@ if not study.recall():
 # Which results are wrong?
 # ------------------------
 #
-# *Since* is the first of the releases from which on all are wrong, *right until* the one before.
+# *Since* is the first of the releases from which on all are wrong: the one before is right.
 # *Meanwhile* is what to do instead, where it is right, and *times slower* what it costs, in the
-# last release. Where there is none, an older release remains, if one is right. A result that is off
-# is so by a share of its largest element.
+# last release. A result that is off is so by a share of its largest element.
 
 
 def find_wrong(data):
@@ -153,8 +155,8 @@ def find_wrong(data):
             name = one.case + INSTEAD
             is_close = far.get((name, last), np.inf) <= FAR and name not in not_judged
             ways = [one.instead.text] if is_close and (name, last) not in told else [None]
-            rows[one.case] = [told[one.case, last], [*data.releases, None][right], since, *ways]
-    return DataFrame(rows, index=["result", "right until", "since", "meanwhile"]).T
+            rows[one.case] = [told[one.case, last], since, *ways]
+    return DataFrame(rows, index=["result", "since", "meanwhile"]).T
 
 
 # %%
@@ -190,9 +192,8 @@ study.show(wrong)
 # Which operators are slower?
 # ---------------------------
 #
-# Beside the best release before, on one thread, by more than 1.5 times. *Meanwhile* is what to do
-# instead, where it is shown to be faster in the last release, *then* is its time. *Since* is one of
-# the releases measured here: ``ortmeter operators --bisect`` looks at those between two of them.
+# Each release beside the best one before it, on one thread, where it is more than 1.5 times slower,
+# or faster.
 
 
 def compare(data):
@@ -203,18 +204,35 @@ def compare(data):
     return verdicts.compare_cells(times, data.order, min_effect=LARGE - 1)
 
 
+def changes(data):
+    """Changes of the cases that were found slower"""
+    cells = compare(data).rename(in_words, level="case").rename_axis(["panel", "row", "column"])
+    if not cells["verdict"].isin(("faster", "slower")).any():
+        return cells[["speedup", "verdict"]]
+    cells = cells.rename("threads: {}".format, level="panel").reset_index()
+    return change_map(cells, title="Each release beside the best before it", caption=data.legend)
+
+
+study.show(changes)
+
+# %%
+# *Meanwhile* is what to do instead, where it is shown to be faster in the last release, *then* is
+# its time. *Since* is one of the releases measured here: ``ortmeter operators --bisect`` looks at
+# those between two of them.
+
+
 def find_losses(data):
     return verdicts.losses(compare(data), data.order[-1]).droplevel("threads")
 
 
 def slow(data):
-    """Cases that are more than 1.5 times slower than in the best release before"""
+    """Cases slower than in the best release before, medians in both"""
     lost, costs = find_losses(data), cost_instead(data)
     texts = {one.case: one.instead.text for one in BAD if one.instead and one.effect == "slower"}
     helps = [n in texts and n in costs and costs[n].exceeds(1) is False for n in lost.index]
     table = DataFrame({"since": lost["since"]})
-    table["before (µs)"] = lost["before"].map("{:.3g} in ".format) + lost["baseline"]
-    table["after (µs)"] = lost["after"]
+    pairs = zip(lost["before"], lost["after"], strict=True)
+    table["µs"] = [f"{before:.3g}, {after:.3g}" for before, after in pairs]
     table["times slower"] = verdicts.estimates(lost, slower=True).map(str)
     table["meanwhile"] = [texts[n] if ok else None for n, ok in zip(lost.index, helps, strict=True)]
     then = split(data)[1][data.order[-1]].groupby("case").median()
