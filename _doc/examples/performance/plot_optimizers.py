@@ -193,8 +193,7 @@ def check(model, expected, feeds, rewritten, options):
 EXPECTED = "Softmax MatMul Transpose Reshape MatMul Add Add LayerNormalization"
 
 chain = " ".join(f"t{i + 1} = {op} (t{i})" for i, op in enumerate(EXPECTED.split()))
-graph = f"expected (float t0) => (float t8) {{ {chain} }}"
-ortmeter.draw_model(f'<ir_version: 8, opset_import: ["": 18]> {graph}')
+ortmeter.draw_model(f"<ir_version: 8> expected (float t0) => (float t8) {{ {chain} }}")
 
 # %%
 
@@ -370,7 +369,8 @@ def count_fused(data, part, expected):
 def believe(data, say):
     sim, slim = (over_all(data.times, tool) for tool in ("onnxsim", "onnxslim"))
     say.believe("onnxsim#51", "a simplified model runs 5% faster", sim.at_least(1.05))
-    say.believe("onnxsim#268", "a simplified model runs slower", sim.are("slower"))
+    slower = Speedups(gain.reversed for gain in sim).at_least(1)
+    say.believe("onnxsim#268", "a simplified model runs slower", slower)
     say.believe("optimum#1744", "onnxslim gains 3%", slim.at_least(1.03))
     for issue, part in {"#10359": "BERT", "#21208": "ViT"}.items():
         say.believe(issue, f"attention of {part} is not fused", count_fused(data, part, False))
