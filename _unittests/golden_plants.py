@@ -485,6 +485,9 @@ OWN = {
         "far errors": lambda data: _with_facts(data, error=0.5),
         "no bfloat16": lambda data: data | {"bfloat16": False},
     },
+    "plot_python_cost": {
+        "slow bindings": lambda data: data | {"times": slow(data["times"], bound=9.0)},
+    },
     "plot_releases": {"rough": rough_release},
     "plot_sweep": {"traffic": by_traffic},
     "plot_threads": {"busy": busy_threads},

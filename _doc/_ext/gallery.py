@@ -16,6 +16,7 @@ SECTIONS = {
         "plot_threads",
         "plot_first_result",
         "plot_optimizers",
+        "plot_python_cost",
         "plot_load",
         "plot_sweep",
         "plot_memory",

@@ -1,0 +1,341 @@
+r"""
+.. _l-plot-python-cost:
+
+What does Python cost around a run?
+===================================
+
+The same kernels run, whatever calls them. Users still find that C++ is slower than Python (`#10849
+<https://github.com/microsoft/onnxruntime/issues/10849>`__, `#9407
+<https://github.com/microsoft/onnxruntime/issues/9407>`__, `#11165
+<https://github.com/microsoft/onnxruntime/issues/11165>`__), or expect it to be faster. We call the
+same library from C, by ``session.run`` and with bound inputs and outputs, on models that do almost
+nothing.
+
+**Prediction.** ``session.run`` makes a tensor of each array, and an array of each output, which are
+some objects of Python. Both show the memory of the other: nothing is copied on the CPU. A bound run
+passes two pointers.
+
+===============  =================================================================================
+a bound run      takes less than 5 µs more than from C, for one input as for many
+``session.run``  takes 0.5 to 5 µs more for each pair of an input and an output
+large arrays     take less time more than a copy at 20 GB/s
+===============  =================================================================================
+
+**You learn** below which latency to bind inputs and outputs, and when another language would pay.
+"""
+
+# sphinx_gallery_tags = ["speed", "session"]
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+import ortmeter
+from ortmeter.plotting.axes import add_legend, finish_rows, new_axes, series_style
+from ortmeter.study import Finding, Param, Study, to_frame
+from ortmeter.timing.candidates import function_candidate
+from ortmeter.timing.statistics import estimate_mean
+
+study = Study(
+    "plot_python_cost",
+    "What does Python cost around a run?",
+    sizes=Param("1,1000,100000", fast="1,1000", sequence=int, help="floats of an input"),
+    pairs=Param("1,10,50", fast="1,10", sequence=int, help="inputs, each with its output"),
+    processes=Param(8, fast=1, full=20, minimum=1, help="fresh processes that measure"),
+    budget=Param(14.0, fast=1.0, full=60.0, help="seconds to measure"),
+)
+args, provider = study.args, study.provider
+
+# %%
+# Models that do almost nothing
+# -----------------------------
+#
+# Each input has its ``Neg``, and its output. The number of floats, and of pairs, is free.
+
+
+def make_model(pairs):
+    values = (", ".join(f"float[N] {kind}{i}" for i in range(pairs)) for kind in "xy")
+    nodes = " ".join(f"y{i} = Neg(x{i})" for i in range(pairs))
+    text = '<ir_version: 8, opset_import: ["": 17]> g ({}) => ({}) {{ {} }}'
+    return onnx.parser.parse_model(text.format(*values, nodes))
+
+
+PAIRS = {f"{n} pairs" if n > 1 else "1 pair": (n, 1) for n in args.pairs}
+SIZES = {f"{n:,} floats": (1, n) for n in args.sizes if n > 1}
+ortmeter.draw_model(make_model(2), title="two pairs")
+
+# %%
+# From Python
+# -----------
+#
+# ``session.run`` takes arrays and returns new ones, which on the CPU show memory of ONNX Runtime.
+
+session = ortmeter.make_session(make_model(1), provider="cpu")
+(result,) = session.run(None, {"x0": np.float32([1, 2])})
+print(result, "owns its memory" if result.flags.owndata else "is a view")
+
+# %%
+# A bound run reads inputs and writes outputs where they are.
+
+
+def call_python(path, pairs, size, *, provider, device, way):
+    import numpy as np
+    from onnxruntime import OrtValue
+
+    import ortmeter
+
+    session = ortmeter.make_session(path, provider=provider, threads=1)
+    feeds = {f"x{i}": np.full(size, i, np.float32) for i in range(pairs)}
+    if way == "session.run":
+        return lambda: session.run(None, feeds)
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array, *device))
+        output = OrtValue.ortvalue_from_numpy(np.empty_like(array), *device)
+        binding.bind_ortvalue_output(name.replace("x", "y"), output)
+    return lambda: session.run_with_iobinding(binding)
+
+
+# %%
+# From C
+# ------
+#
+# The wheel has the library of the C interface, whose functions stand in a structure, in an order
+# that never changes: ``Run`` is number 9. ``ctypes`` calls them from Python. Its own call is
+# measured too: *empty call* has the arguments of ``Run``, and returns at once.
+
+CAPI = Path(onnxruntime.__file__).parent / "capi"
+LIBRARY = next(map(str, CAPI.glob("*onnxruntime.*")), None)
+
+
+def call_c(library, path, pairs, size, way):
+    import ctypes as c
+    from pathlib import Path
+
+    import numpy as np
+
+    class Base(c.Structure):
+        _fields_ = [("api", c.CFUNCTYPE(c.c_void_p, c.c_uint32)), ("version", c.c_void_p)]
+
+    get_base = c.CDLL(library).OrtGetApiBase
+    get_base.restype = c.POINTER(Base)
+    base = get_base().contents
+    api = c.cast(base.api(11), c.POINTER(c.c_void_p))
+    text, number, pointer = c.c_char_p, c.c_size_t, c.c_void_p
+
+    def call(index, types, *values):
+        if failure := c.CFUNCTYPE(pointer, *types)(api[index])(*values):
+            raise RuntimeError(c.CFUNCTYPE(text, pointer)(api[2])(failure))
+
+    def make(index, types, *values):
+        made = pointer()
+        call(index, [*types, pointer], *values, c.byref(made))
+        return made
+
+    model = Path(path).read_bytes()
+    env, options = make(3, [c.c_int, text], 3, b""), make(10, [])
+    call(24, [pointer, c.c_int], options, 1)  # one thread
+    session = make(8, [pointer, text, number, pointer], env, model, len(model), options)
+    memory, float32 = make(69, [c.c_int, c.c_int], 0, 0), 1
+    arrays = {f"x{i}": np.full(size, i, np.float32) for i in range(pairs)}
+    arrays |= {f"y{i}": np.empty(size, np.float32) for i in range(pairs)}
+    shape, types = (c.c_int64 * 1)(size), [pointer, pointer, number, pointer, number, c.c_int]
+    each = ((memory, x.ctypes.data, x.nbytes, shape, 1, float32) for x in arrays.values())
+    tensors = (pointer * len(arrays))(*(make(49, types, *tensor) for tensor in each))
+    names = (text * len(arrays))(*(name.encode() for name in arrays))
+    (x, y), (given, got) = ((c.addressof(a), c.byref(a, pairs * 8)) for a in (names, tensors))
+    run = c.CFUNCTYPE(*[pointer] * 5, number, pointer, number, pointer)
+    called = run(base.version if way == "empty call" else api[9])
+    values = session, None, x, given, pairs, y, pairs, got
+    assert not called(*values) or way == "empty call"
+    right = all((arrays[f"y{i}"] == -arrays[f"x{i}"]).all() for i in range(pairs))
+    assert right or way == "empty call"
+    called.kept = names, tensors, arrays, shape  # it reads them at each call
+    return lambda: called(*values)
+
+
+# %%
+# Each way runs in turn with the others, in fresh processes. All of them must return the same.
+
+PYTHON, C = ("session.run", "bound"), ("C", "empty call")
+
+
+def measure(folder):
+    groups = {}
+    for name, (pairs, size) in {**PAIRS, **SIZES}.items():
+        onnx.save(make_model(pairs), path := f"{folder}/{pairs}.onnx")
+        shared = {"path": path, "pairs": pairs, "size": size}
+        device = (provider.name, provider.index) if provider.name == "cuda" else ("cpu", 0)
+        own = {"provider": str(provider), "device": device}
+        ways = {w: function_candidate(call_python, **shared, **own, way=w) for w in PYTHON}
+        if LIBRARY and provider.is_cpu:
+            own = {"library": LIBRARY}
+            ways |= {w: function_candidate(call_c, **shared, **own, way=w) for w in C}
+        groups[name] = ways
+    how = {"processes": args.processes, "budget_s": args.budget, "precision": None}
+    return ortmeter.measure_each(groups, axis="model", **how)
+
+
+with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+    study.keep(f"float32 on {provider.label}, 1 thread", times=measure(folder))
+study.keep(pairs={name: n for name, (n, _) in PAIRS.items()})
+study.keep(sizes={name: size for name, (_, size) in SIZES.items()})
+
+# %%
+# How long does a run take?
+# -------------------------
+
+
+def latencies(data):
+    """Latency (µs), 99% intervals"""
+    rows = {
+        model: {way: measured.typical.written(1e6) for way, measured in group.items()}
+        for model, group in data.times.items()
+    }
+    return to_frame(rows, "model")
+
+
+study.show(latencies)
+
+# %%
+# What Python adds: what a run takes more than from C, and the call of ``ctypes``, which a program
+# in C does not make. Below zero, Python is faster: ``Run`` finds inputs and outputs by their names,
+# a binding has found them. Where C was not measured, what ``session.run`` takes more than a bound
+# run.
+
+
+def find_added(data, way, model):
+    """Return the seconds that Python adds to a run, one per process."""
+    taken = {name: np.median(x.seconds, axis=1) for name, x in data.times[model].items()}
+    return taken[way] - (taken["C"] - taken["empty call"] if "C" in taken else taken["bound"])
+
+
+def estimate_added(data, way):
+    return {m: estimate_mean(find_added(data, way, m), unit="s") for m in data.times}
+
+
+def added(data):
+    """Time that Python adds to a run (µs), 99% intervals"""
+    told = {way: estimate_added(data, way) for way in PYTHON}
+    rows = {m: {way: told[way][m].written(1e6) for way in PYTHON} for m in data.times}
+    return to_frame(rows, "model")
+
+
+study.show(added)
+
+# %%
+
+
+def added_plot(data):
+    models, ax = list(data.times), new_axes(1.8 + 0.3 * len(data.times))
+    for rank, way in enumerate(PYTHON):
+        found = [*estimate_added(data, way).values()]
+        ends = np.array([one.interval or (one.value, one.value) for one in found])
+        values = np.array([one.value for one in found])
+        style = {**series_style(rank), "linestyle": "none", "capsize": 3}
+        sides = 1e6 * np.abs(ends.T - values)
+        ax.errorbar(1e6 * values, np.arange(len(models)) + 0.2 * rank, xerr=sides, **style)
+    ax.set(xlabel="time that Python adds to a run (µs), lower is better")
+    add_legend(ax, PYTHON)
+    return finish_rows(ax, models, "Runs from Python, beside runs from C", data.legend)
+
+
+study.show(added_plot)
+
+# %%
+# What the measurements say
+# -------------------------
+#
+# What Python adds matters here when it is a tenth of the run, or more.
+
+SETTING = """from onnxruntime import OrtValue
+binding = session.io_binding()
+for name, array in feeds.items():
+    binding.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
+for output in session.get_outputs():
+    binding.bind_output(output.name)
+session.run_with_iobinding(binding)
+outputs = [value.numpy() for value in binding.get_outputs()]"""
+
+
+def advise(data, say):
+    one, *_, many = data.pairs
+    gain, *_ = data.times.speedup("session.run", "bound")
+    plain, bound = (estimate_added(data, way) for way in PYTHON)
+    ends = [f"{10e6 * plain[model].value:,.0f} µs ({model})" for model in (one, many)]
+    bars = {f"run, {model}": plain[model] for model in (one, many)}
+    if gain.is_a("faster"):
+        say.add(f"Bind inputs and outputs where a run takes less than {' or '.join(ends)}.")
+        say.add(f"There, session.run adds a tenth or more: {plain[one]}, or {plain[many]}.")
+        say.setting(SETTING)
+    else:
+        say.add("Keep session.run: binding is not shown to be faster.")
+    if "C" in data.times[one]:
+        say.add(f"C would save {bound[one]} more.")
+        bars[f"bound, {one}"] = bound[one]
+    say.decide("bind short runs" if gain.is_a("faster") else "no gain shown", [gain])
+    say.bars("time that Python adds to a run", bars)
+
+
+# %%
+
+
+def judge(data, say):
+    one, *_, many = data.pairs
+    *_, large = data.times
+    held = Finding(())
+    for cost in estimate_added(data, "bound").values():
+        held &= cost.below(5e-6)
+    say.predict("a bound run takes less than 5 µs more than C", held)
+    each = find_added(data, "session.run", many) / data.pairs[many]
+    held = estimate_mean(each, unit="s").within(0.5e-6, 5e-6)
+    say.predict("session.run takes 0.5 to 5 µs more for each pair", held)
+    more = find_added(data, "session.run", large) - find_added(data, "session.run", one)
+    copy = 4 * data.sizes[large] / 20e9
+    held = estimate_mean(more, unit="s").below(copy)
+    say.predict(
+        "{large} take less than a copy of them, {us:.3g} µs", held, large=large, us=1e6 * copy
+    )
+    python = data.times.speedup("C", "session.run")
+    say.believe("#10849", "C++ is 10 times slower than Python", python.at_least(10))
+    say.believe("#9407", "C++ is slower than Python", python.are("faster"))
+    say.believe("#11165", "C++ and Python take the same time", python.within(1.1))
+
+
+def conclude(data, say):
+    advise(data, say)
+    say.command("ortmeter bench model.onnx --threads 1")
+    say.small_print(data.times.how)
+    judge(data, say)
+
+
+study.conclude(conclude)
+
+# %%
+# What this page does not cover
+# -----------------------------
+#
+# A program that is not measured as it runs: the arrays of a request must be made, and its outputs
+# read, in any language. Several callers: Python runs one thread at a time between two runs. CUDA,
+# where ``session.run`` copies inputs and outputs and a bound run does not, is measured without C.
+# Other languages call the same C interface.
+#
+# What to remember
+# ----------------
+#
+# * Python adds microseconds to a run, per input and per output, whatever their sizes.
+# * A binding is made once. It reads the arrays that were bound: write the next input into them.
+# * Someone finds C++ far slower, or faster? Compare the settings of both sessions, threads first.
+#
+# Read next: :ref:`l-plot-threads`.
+#
+# How this was computed
+# ---------------------
+#
+# The time that Python adds is a mean over processes, of the difference between medians of the same
+# process.
+
+study.appendix({"two pairs": make_model(2)}, latencies=study.data.times.summary("session.run"))
