@@ -287,7 +287,7 @@ def judge(data, say):
 
 
 # %%
-# What the discussions believed, in our words, is judged on these models, where the call counts most.
+# What the discussions believed, in our words, is judged on models where the call counts most.
 
 
 def believe(data, say):
