@@ -131,8 +131,8 @@ if not study.recall():
 # ------------------------
 #
 # *Since* is the first of the releases from which on all are wrong: the one before is right.
-# *Meanwhile* is what to do instead, where it is right, and *times slower* what it costs, in the
-# last release. A result that is off is so by a share of its largest element.
+# *Meanwhile* is what to do instead, where it is right, and what it costs, in the last release. A
+# result that is off is so by a share of its largest element.
 
 
 def find_wrong(data):
@@ -182,7 +182,10 @@ def cost_instead(data, before=None):
 def wrong(data):
     """Wrong results in the last release"""
     found, costs = find_wrong(data), cost_instead(data).map(str)
-    found["times slower"] = costs.reindex(found.index).where(found["meanwhile"].notna(), None)
+    pairs = zip(
+        found.pop("meanwhile"), costs.reindex(found.index, fill_value="not measured"), strict=True
+    )
+    found["meanwhile, times slower"] = [way and f"{way}: {cost}" for way, cost in pairs]
     return found.rename(in_words)
 
 
