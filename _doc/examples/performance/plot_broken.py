@@ -181,11 +181,10 @@ def cost_instead(data, before=None):
 
 def wrong(data):
     """Wrong results in the last release"""
-    found, costs = find_wrong(data), cost_instead(data).map(str)
-    pairs = zip(
-        found.pop("meanwhile"), costs.reindex(found.index, fill_value="not measured"), strict=True
-    )
-    found["meanwhile, times slower"] = [way and f"{way}: {cost}" for way, cost in pairs]
+    found, costs = find_wrong(data), cost_instead(data)
+    ways = found.pop("meanwhile").dropna().items()
+    told = {name: f"{way}: {costs.get(name, 'not measured')}" for name, way in ways}
+    found["meanwhile, times slower"] = Series(told, dtype=object)
     return found.rename(in_words)
 
 
