@@ -11,7 +11,7 @@ from page_runner import define_page, run_page
 from ortmeter.study.records import record
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
-PAIRS, SIZES = {"1 pair": 1, "10 pairs": 10, "50 pairs": 50}, {"100,000 floats": 100_000}
+PAIRS, SIZES = {"1 input": 1, "10 inputs": 10, "50 inputs": 50}, {"100,000 floats": 100_000}
 TIMES = {"session.run": (10, 30, 110, 12), "bound": (5, 6, 8, 6), "C": (5, 7, 9, 6)}
 EMPTY = {"empty call": (1, 1, 1, 1)}
 
@@ -47,7 +47,7 @@ def test_python_adds_what_c_does_not_take(page):
 def test_short_runs_are_bound(page):
     found = conclude(page, plant({**TIMES, **EMPTY}))
     assert str(found.answer).startswith(
-        "Bind inputs and outputs where a run takes less than 60 µs (1 pair) or 1,020 µs (50 pairs)."
+        "Bind inputs and outputs where a run takes less than 60 µs (1 input) or 1,020 µs (50 inputs)."
     )
     assert "bind_ortvalue_input" in found.answer.setting
     assert [1e6 * bar.value for bar in found.answer.bars] == pytest.approx([6, 102, 1], rel=0.01)

@@ -12,12 +12,12 @@ same library from C, by ``session.run`` and with bound inputs and outputs, on mo
 nothing.
 
 **Prediction.** ``session.run`` makes a tensor of each array, and an array of each output, which are
-some objects of Python. Both show the memory of the other: nothing is copied on the CPU. A bound run
-passes two pointers.
+some objects of Python. Each shows the memory of the other: nothing is copied on the CPU. A bound
+run passes two pointers.
 
 ===============  =================================================================================
 a bound run      takes less than 5 µs more than from C, for one input as for many
-``session.run``  takes 0.5 to 5 µs more for each pair of an input and an output
+``session.run``  takes 0.5 to 5 µs more for each input and its output
 large arrays     take less time more than a copy at 20 GB/s
 ===============  =================================================================================
 
@@ -42,7 +42,7 @@ study = Study(
     "plot_python_cost",
     "What does Python cost around a run?",
     sizes=Param("1,1000,100000", fast="1,1000", sequence=int, help="floats of an input"),
-    pairs=Param("1,10,50", fast="1,10", sequence=int, help="inputs, each with its output"),
+    pairs=Param("1,10,50", fast="1,10", sequence=int, help="numbers of inputs, and of outputs"),
     processes=Param(8, fast=1, full=20, minimum=1, help="fresh processes that measure"),
     budget=Param(14.0, fast=1.0, full=60.0, help="seconds to measure"),
 )
@@ -52,7 +52,8 @@ args, provider = study.args, study.provider
 # Models that do almost nothing
 # -----------------------------
 #
-# Each input has its ``Neg``, and its output. The number of floats, and of pairs, is free.
+# Each input has its ``Neg``, and its output: *50 inputs* has 50 outputs too. In all of them, inputs
+# have one float, but for the names in floats, which have one input.
 
 
 def make_model(pairs):
@@ -62,9 +63,9 @@ def make_model(pairs):
     return onnx.parser.parse_model(text.format(*values, nodes))
 
 
-PAIRS = {f"{n} pairs" if n > 1 else "1 pair": (n, 1) for n in args.pairs}
+PAIRS = {f"{n} inputs" if n > 1 else "1 input": (n, 1) for n in args.pairs}
 SIZES = {f"{n:,} floats": (1, n) for n in args.sizes if n > 1}
-ortmeter.draw_model(make_model(2), title="two pairs")
+ortmeter.draw_model(make_model(2), title="two inputs")
 
 # %%
 # From Python
@@ -242,7 +243,7 @@ for name, array in feeds.items():
     binding.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
 for output in session.get_outputs():
     binding.bind_output(output.name)
-session.run_with_iobinding(binding)
+session.run_with_iobinding(binding)  # next: feeds[name][:] = values, then this line again
 outputs = [value.numpy() for value in binding.get_outputs()]"""
 
 
@@ -254,7 +255,7 @@ def advise(data, say):
     bars = {f"run, {model}": plain[model] for model in (one, many)}
     if gain.is_a("faster"):
         say.add(f"Bind inputs and outputs where a run takes less than {' or '.join(ends)}.")
-        say.add(f"There, session.run adds a tenth or more: {plain[one]}, or {plain[many]}.")
+        say.add(f"There, session.run adds a tenth or more: {plain[one]}, {plain[many]}.")
         say.setting(SETTING)
     else:
         say.add("Keep session.run: binding is not shown to be faster.")
@@ -277,7 +278,7 @@ def judge(data, say):
     say.predict("a bound run takes less than 5 µs more than C", held)
     each = find_added(data, "session.run", many) / data.pairs[many]
     held = estimate_mean(each, unit="s").within(0.5e-6, 5e-6)
-    say.predict("session.run takes 0.5 to 5 µs more for each pair", held)
+    say.predict("session.run takes 0.5 to 5 µs more for each input and its output", held)
     more = find_added(data, "session.run", large) - find_added(data, "session.run", one)
     copy = 4 * data.sizes[large] / 20e9
     held = estimate_mean(more, unit="s").below(copy)
@@ -334,4 +335,4 @@ study.conclude(conclude)
 # The time that Python adds is a mean over processes, of the difference between medians of the same
 # process.
 
-study.appendix({"two pairs": make_model(2)}, latencies=study.data.times.summary("session.run"))
+study.appendix({"two inputs": make_model(2)}, latencies=study.data.times.summary("session.run"))
