@@ -46,9 +46,8 @@ def test_python_adds_what_c_does_not_take(page):
 
 def test_short_runs_are_bound(page):
     found = conclude(page, plant({**TIMES, **EMPTY}))
-    assert str(found.answer).startswith(
-        "Bind inputs and outputs where a run takes less than 60 µs (1 input) or 1,020 µs (50 inputs)."
-    )
+    told = "where a run takes less than 60 µs (1 input) or 1,020 µs (50 inputs). "
+    assert str(found.answer).startswith(f"Bind inputs and outputs {told}")
     assert "bind_ortvalue_input" in found.answer.setting
     assert [1e6 * bar.value for bar in found.answer.bars] == pytest.approx([6, 102, 1], rel=0.01)
     verdicts = [claim.verdict for claim in found.claims]
