@@ -37,6 +37,7 @@ a prompt            many rows by each weight: operations count, few bits bring n
 
 import inspect
 import tempfile
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -44,7 +45,7 @@ import onnx
 import ortmeter
 from ortmeter.attribution.ranges import run_float64
 from ortmeter.machine.peaks import measured_peaks
-from ortmeter.plotting.axes import add_legend, finish, new_axes, series_style
+from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.models import sample_decoder
 from ortmeter.runtime.precision import convert_precision
@@ -55,9 +56,9 @@ from ortmeter.timing.candidates import function_candidate
 study = Study(
     "plot_decoding",
     "What does a token cost with a cache?",
-    width=Param(768, fast=128, minimum=128, help="features of a word, a multiple of 128"),
-    prompt=Param(256, fast=16, minimum=16, help="words of the prompt"),
-    lengths=Param((128, 8192), fast=(16, 64), full=(128, 1024, 8192), help="words of the cache"),
+    width=Param(768, fast=128, minimum=128, help="features of a token, a multiple of 128"),
+    prompt=Param(256, fast=16, minimum=16, help="tokens of the prompt"),
+    lengths=Param((128, 8192), fast=(16, 64), full=(128, 1024, 8192), help="tokens of the cache"),
     processes=Param(3, fast=1, full=8, minimum=1, help="fresh processes that measure"),
     budget=Param(12.0, fast=0.8, full=150.0, help="seconds to measure"),
 )
@@ -68,7 +69,7 @@ CAPACITY = max(args.lengths) + args.prompt
 # The decoder
 # -----------
 #
-# One layer of a Llama, with random weights, from its words to its logits: the others would cost
+# One layer of a Llama, with random weights, from its tokens to its logits: the others would cost
 # the same. Models differ in how new keys and values join those of the past.
 #
 # Fewer bits are made by the tools of ONNX Runtime. The accuracy level says to what MatMulNBits may
@@ -80,8 +81,7 @@ EIGHT = "8 bits, dynamic"
 
 
 def make_models():
-    sizes = {"width": args.width, "capacity": CAPACITY}
-    models = {cache: sample_decoder(cache, **sizes) for cache in CACHES}
+    models = {x: sample_decoder(x, width=args.width, capacity=CAPACITY) for x in CACHES}
     models[EIGHT] = convert_precision(models[GQA], "dynamic U8S8")
     for name, level in LEVELS.items():
         models[name] = convert_precision(models[GQA], "weights 4 bits")
@@ -96,7 +96,7 @@ def make_models():
 # -----------------------
 #
 # *numpy* is ``session.run``. *bound* lets ONNX Runtime allocate the present, the past of the next
-# word. *in place* binds one buffer as both.
+# token. *in place* binds one buffer as both, as the setting below.
 
 
 def run_once(session, binding, place, feeds, cache):
@@ -119,12 +119,12 @@ def run_once(session, binding, place, feeds, cache):
 
 
 # %%
-# A cache begins with random numbers: those after the last word must not be read. The next word has
-# the largest logit.
+# A cache begins with random numbers: those after the last token must not be read. The next token
+# has the largest logit.
 
 
-def decode(path, place, ids, past, steps, capacity, provider):
-    """Read words after a past, then decode, as often as asked: all logits, the last caches."""
+def decode(*, path, place, ids, past, steps, capacity, provider):
+    """Read tokens after a past, then decode, as often as asked: all logits, the last caches."""
     from onnxruntime import OrtValue
 
     session = ortmeter.make_session(path, provider=provider, threads=1)
@@ -147,8 +147,8 @@ def decode(path, place, ids, past, steps, capacity, provider):
 
 
 # %%
-# The ways: a model, and how its cache is bound. A fresh process that measures is given the source of
-# these functions.
+# The ways: a model, and how its cache is bound. A fresh process is given the source of these
+# functions.
 
 NUMPY, BOUND, COPIED = "Concat, numpy", "Concat, bound", "GQA, bound"
 IN_PLACE, SCATTERED = "GQA in place", "Scatter in place"
@@ -157,11 +157,11 @@ WAYS |= {IN_PLACE: (GQA, "in place"), SCATTERED: (SCATTER, "in place")}
 WAYS |= {name: (name, "in place") for name in (*LEVELS, EIGHT)}
 ZERO, _, FOUR = LEVELS
 SHOWN = [NUMPY, IN_PLACE, SCATTERED, FOUR, EIGHT]
-PROGRAM = "import numpy as np\nimport ortmeter\n"
-PROGRAM += "\n".join(map(inspect.getsource, (run_once, decode)))
+SOURCES = map(inspect.getsource, (run_once, decode))
+PROGRAM = "\n".join(["import numpy as np", "import ortmeter", *SOURCES])
 
 
-def open_decoder(program, how):
+def launch(program, **how):
     names = {}
     exec(program, names)  # noqa: S102 - of this page
     return names["decode"](**how).__next__
@@ -169,17 +169,17 @@ def open_decoder(program, how):
 
 def ask(folder, way, ids, past=0, steps=1):
     model, place = WAYS[way]
-    how = {"path": f"{folder}/{model}.onnx", "place": place, "ids": ids, "past": past}
-    how |= {"steps": steps, "capacity": 0 if model == CONCAT else CAPACITY}
-    return how | {"provider": str(provider)}
+    rows = 0 if model == CONCAT else CAPACITY
+    how = {"path": f"{folder}/{model}.onnx", "place": place, "provider": str(provider)}
+    return how | {"ids": ids, "past": past, "steps": steps, "capacity": rows}
 
 
 # %%
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is *Concat* in float64, on the prompt and the words that follow, without a past. The
-# tolerance is :math:`4 L \sqrt{K}\,u` of the largest logit: :math:`L` products in a row, sums of
+# The reference is *Concat* in float64, on the prompt and the tokens that follow, without a past.
+# The tolerance is :math:`4 L \sqrt{K}\,u` of the largest logit: :math:`L` products in a row, sums of
 # :math:`K` terms whose rounding errors are of both signs, :math:`u` the unit roundoff of float32.
 # Few bits are compared on the prompt. A copy is counted where a past and its present are in two
 # places, and where an array of NumPy owns its memory instead of showing that of ONNX Runtime.
@@ -193,20 +193,17 @@ def count_copies(*caches):
 
 def check(folder, ids):
     found = {way: next(decode(**ask(folder, way, ids, steps=8))) for way in WAYS}
-    rows, model = len(ids), onnx.load(f"{folder}/{CONCAT}.onnx")
-    read = [ids + found[NUMPY][0][rows - 1 : -1].argmax(axis=1).tolist()]
-    feeds = {"ids": np.array(read), "place": np.arange(len(read[0]))[None]}
+    read = np.array([ids + found[NUMPY][0][len(ids) - 1 : -1].argmax(axis=1).tolist()])
     empty = np.zeros((1, args.width // 128, 0, 64), np.float32)
-    feeds |= {node.name: empty for node in model.graph.input[2:]}
-    exact = run_float64(model, feeds).outputs[0][0]
+    feeds = {"ids": read, "place": np.arange(read.size)[None], "past_k": empty, "past_v": empty}
+    exact = run_float64(f"{folder}/{CONCAT}.onnx", feeds).outputs[0][0]
     tolerance, facts = 4 * 5 * np.sqrt(3 * args.width) * 2.0**-24, {}
     for way, (logits, *caches) in found.items():
-        is_float = WAYS[way][0] in CACHES
-        error = np.abs(logits - exact)[: None if is_float else rows].max() / np.abs(exact).max()
-        assert not is_float or error < tolerance, (way, error)
-        words = [x[:rows].argmax(axis=1) for x in (logits, exact)]
-        facts[way] = {"copies": count_copies(*caches), "error": error}
-        facts[way] |= {"other words": (words[0] != words[1]).mean(), "words": words[0].tolist()}
+        rows = slice(len(exact) if WAYS[way][0] in CACHES else len(ids))
+        error = np.abs(logits - exact)[rows].max() / np.abs(exact).max()
+        assert error < tolerance or rows.stop == len(ids), (way, error)
+        other = (logits.argmax(axis=1) != exact.argmax(axis=1))[rows].mean()
+        facts[way] = {"copies": count_copies(*caches), "error": error, "other tokens": other}
     return to_frame(facts, "way")
 
 
@@ -214,14 +211,14 @@ def check(folder, ids):
 # How long does it take?
 # ----------------------
 #
-# The prompt, then a word after caches of several lengths. Ways run in turn: each one finds its
+# The prompt, then a token after caches of several lengths. Ways run in turn: each one finds its
 # weights where those of a large model are, out of the near caches of the CPU. Bytes are those of
-# the prediction: Concat copies the words of the past, GQA its whole buffer.
+# the prediction: Concat copies the tokens of the past, GQA its whole buffer.
 
 
 def count_bytes(copies):
-    """Return the megabytes of a word, by way and words of the past."""
-    weights, row = 16 * args.width**2, 4 * args.width  # keys and values of a word, float32
+    """Return the megabytes of a token, by way and tokens of the past."""
+    weights, row = 16 * args.width**2, 4 * args.width  # keys and values of a token, float32
     sizes = dict.fromkeys(WAYS, 4) | dict.fromkeys(LEVELS, 1 / 2 + 4 / 32) | {EIGHT: 1}
     rows = {}
     for way, size in sizes.items():
@@ -231,22 +228,20 @@ def count_bytes(copies):
 
 
 def measure(folder):
-    rng, groups = np.random.default_rng(0), {}
-    ids = rng.integers(4 * args.width, size=args.prompt).tolist()
+    ids = np.random.default_rng(0).integers(4 * args.width, size=args.prompt).tolist()
     for name, model in make_models().items():
         onnx.save(model, f"{folder}/{name}.onnx")
-    facts = check(folder, ids)
+    facts, groups = check(folder, ids), {}
     for past in (0, *args.lengths):
-        hows = {way: ask(folder, way, ids[:1] if past else ids, past) for way in WAYS}
-        given = {"program": PROGRAM}
+        hows = {way: ask(folder, way, ids[: 1 if past else None], past) for way in WAYS}
         groups[past] = {
-            w: function_candidate(open_decoder, how=how, **given) for w, how in hows.items()
+            w: function_candidate(launch, program=PROGRAM, **h) for w, h in hows.items()
         }
     limits = {"processes": args.processes, "budget_s": args.budget, "precision": None}
-    times = dict(ortmeter.measure_each(groups, axis="past", repeat=10, warmup=2, **limits))
+    times = dict(ortmeter.measure_each(groups, axis="past", repeat=8, warmup=2, **limits))
     found = {"first": times.pop(0), "times": Comparisons(times, "past"), "facts": facts}
-    bandwidth = measured_peaks(provider=provider).gb_per_s
-    return found | {"megabytes": count_bytes(facts["copies"]), "bandwidth": bandwidth}
+    found["bandwidth"] = measured_peaks(provider=provider).gb_per_s
+    return found | {"megabytes": count_bytes(facts["copies"])}
 
 
 if not study.recall():
@@ -254,13 +249,13 @@ if not study.recall():
         study.keep(f"{provider.label}, 1 thread", **measure(folder))
 
 # %%
-# *other words*: the share of the prompt where the largest logit is another one than in float64.
+# *other tokens*: the share of the prompt where the largest logit is another one than in float64.
 # Weights of a trained model are easier to round than random ones.
 
 
 def facts(data):
-    """Copies of the cache per word, error of the logits (parts of the largest), other words"""
-    return data.facts[["copies", "error", "other words"]]
+    """Copies of the cache per token, error of the logits (parts of the largest), other tokens"""
+    return data.facts
 
 
 study.show(facts)
@@ -268,30 +263,22 @@ study.show(facts)
 # %%
 
 
-def words(data):
-    ax = new_axes(4.2)
-    for rank, way in enumerate(SHOWN):
-        medians = [1e3 * group[way].median for group in data.times.values()]
-        ax.errorbar([*data.times], medians, **series_style(rank))
-    ax.set(xlabel="words in the cache", ylabel="time of a word (ms), lower is better")
-    ax.set_ylim(bottom=0)
-    add_legend(ax, SHOWN)
-    return finish(ax, "Time of a word", data.legend)
+def speedups(data):
+    gains = [gain for gain in data.times.speedups(NUMPY) if gain.subject in SHOWN]
+    return speedup_plot(gains, title="Speedup of a token over Concat", caption=data.legend)
 
 
-study.show(words)
+study.show(speedups)
 
 # %%
-# *GB/s* are the bytes of a word over its time.
+# *MB* are the bytes of a token after the longest cache.
 
 
 def costs(data):
-    """Medians of the prompt and of a word after caches of several lengths; the longest in GB/s"""
+    """Medians of the prompt and of a token after caches of several lengths"""
     columns = {"prompt (ms)": data.first} | {f"{n:,} (ms)": x for n, x in data.times.items()}
     medians = {way: {c: 1e3 * g[way].median for c, g in columns.items()} for way in data.first}
-    frame, long = to_frame(medians, "way"), max(data.times)
-    moved = data.megabytes[str(long)]
-    return frame.assign(MB=moved, **{"GB/s": moved / frame[f"{long:,} (ms)"]})
+    return to_frame(medians, "way").assign(MB=data.megabytes[str(max(data.times))])
 
 
 study.show(costs)
@@ -314,11 +301,6 @@ for node in session.get_inputs():
         binding.bind_ortvalue_input(node.name, cache)
         binding.bind_ortvalue_output(node.name.replace("past", "present"), cache)"""
 
-
-def is_shown(claim):
-    return claim.verdict == "faster" and not claim.may_be_small
-
-
 # %%
 
 
@@ -327,90 +309,47 @@ def advise(data, say):
     kept = data.times[long].speedup(NUMPY, IN_PLACE)
     few = data.times[short].select([IN_PLACE, *LEVELS]).speedups(IN_PLACE, together=0.99)
     best = max(few, key=lambda gain: gain.low or 0)
-    if is_shown(kept):
-        say.add(
-            f"Bind the cache in place: a word is {kept.effect} than with Concat, after {long:,}."
-        )
+    won = [x.verdict == "faster" and not x.may_be_small for x in (kept, best)]
+    if won[0]:
+        say.add(f"Bind the cache in place: after {long:,} tokens, {kept.effect} than Concat.")
         say.setting(SETTING)
-    elif kept.verdict != "undecided":
-        say.add(f"Keep Concat: in place, a word is {kept.effect}, after {long:,}.")
-    if is_shown(best):
-        prompt = data.first.speedup(IN_PLACE, best.subject)
-        say.add(f"Short texts: {best.subject}, {best.effect}; for the prompt, {prompt.effect}.")
-        other = data.facts["other words"][best.subject]
-        say.warn(f"Random weights in {best.subject} change {other:.0%} of the words: check yours.")
-    elif kept.verdict == "undecided":
-        say.add("Not shown here: measure yours with the command below.")
-    say.decide(
-        " and ".join(["in place"] * is_shown(kept) + ["4 bits"] * is_shown(best)) or "no gain"
-    )
-    shown = {way: data.times[long][way].typical.value * 1e3 for way in SHOWN}
-    say.bars(f"ms of a word after {long:,}", shown)
+    if won[1]:
+        prompt = data.first.speedup(IN_PLACE, best.subject).effect
+        say.add(f"Short texts: take {best.subject}, {best.effect} (for the prompt, {prompt}).")
+        other = data.facts["other tokens"][best.subject]
+        say.warn(f"{best.subject} changes {other:.0%} of the tokens here: check it on your model.")
+    if not any(won):
+        say.add("No gain is shown: measure yours with the command below.")
+    say.decide("in place" if won[0] else "4 bits" if won[1] else "no gain", [kept, best])
+    say.bars(f"ms of a token after {long:,}", {w: 1e3 * data.times[long][w].median for w in SHOWN})
 
 
 # %%
-# A time is predicted from the bytes of a word and from the bandwidth of a copy.
-
-
-def weigh(data, past, *pair):
-    """Find whether a way is as many times faster as it moves fewer bytes, within 20%."""
-    many, few = (data.megabytes[str(past)][way] for way in pair)
-    found = data.times[past].speedup(*pair).estimate
-    return found.within(many / few / 1.2, many / few * 1.2), many / few
-
-
-def predict(data, say):
-    short, long = min(data.times), max(data.times)
-    near = Finding(())
-    for past, group in data.times.items():
-        expected = data.megabytes[str(past)][IN_PLACE] / data.bandwidth / 1e3
-        near &= group[IN_PLACE].typical.within(expected / 2, 2 * expected)
-    say.predict("in place, a word takes the time of its bytes, within 2 times", near)
-    held, fewer = weigh(data, long, NUMPY, IN_PLACE)
-    text = "in place, {fewer:.2f} times fewer bytes after {long:,}: as many times faster (20%)"
-    say.predict(text, held, fewer=fewer, long=long)
-    held, fewer = weigh(data, short, IN_PLACE, FOUR)
-    text = "in {way}, {fewer:.2f} times fewer bytes after {short:,}: as many times faster (20%)"
-    say.predict(text, held, way=FOUR, fewer=fewer, short=short)
-    scattered = data.times.speedup(IN_PLACE, SCATTERED)
-    say.predict("TensorScatter in place is within 1.2 times of GQA", scattered.within(1.2))
-    prompts = Speedups(data.first.speedup(way, IN_PLACE) for way in (*LEVELS, EIGHT))
-    say.predict("fewer bits do not gain 5% on a prompt", prompts.at_least(1 / 1.05))
-    share = data.times[short][SCATTERED].median / data.times[long][SCATTERED].median
-    text = "with TensorScatter, a word after {short:,} takes {share:.0%} of one after {long:,}"
-    say.note(text, short=short, long=long, share=share)
-
-
-# %%
-
-
-def believe(data, say):
-    place = data.times.speedup(NUMPY, IN_PLACE)
-    say.believe(
-        "optimum#1087", "bound outputs gain 7%", data.times.speedup(NUMPY, BOUND).at_least(1.07)
-    )
-    say.believe(
-        "mobius#369", "unbound, a cache is 10 times slower than in place", place.at_least(10)
-    )
-    level = Speedups(data.times.speedup(ZERO, FOUR)[:1])
-    say.believe("mobius#402", "level 4 is twice as fast as level 0", level.at_least(2))
-    eight = Speedups([*data.times.speedup(FOUR, EIGHT), data.first.speedup(FOUR, EIGHT)])
-    say.believe("#23004", "4 bits are 10 times slower than dynamic 8 bits", eight.at_least(10))
-    one, other = (np.array(data.facts["words"][way]) for way in (ZERO, FOUR))
-    changed = (one != other).mean()
-    told = Finding((bool(changed),), f"{changed:.1%} of them")
-    say.believe("#29849", "level 4 changes words of level 0", told)
-
-
-# %%
+# A time is predicted from the bytes of a token and from the bandwidth of a copy.
 
 
 def conclude(data, say):
     advise(data, say)
     say.command('ortmeter bench model.onnx --precision "weights 4 bits,weights 4 bits int8"')
-    say.small_print(data.times.how)
-    predict(data, say)
-    believe(data, say)
+    for way in (NUMPY, IN_PLACE, FOUR):
+        near = Finding(())
+        for past, group in data.times.items():
+            least = data.megabytes[str(past)][way] / data.bandwidth / 1e3
+            near &= replace(group[way].typical, unit="s").within(least / 2, 2 * least)
+        say.predict("{way}: a token takes the time of its bytes, within 2 times", near, way=way)
+    scattered = data.times.speedup(IN_PLACE, SCATTERED)
+    say.predict("TensorScatter in place is within 1.2 times of GQA", scattered.within(1.2))
+    prompts = Speedups(data.first.speedup(way, IN_PLACE) for way in (*LEVELS, EIGHT))
+    say.predict("fewer bits do not gain 5% on a prompt", prompts.at_least(1 / 1.05))
+    times = data.times
+    say.believe("optimum#1087", "bound outputs gain 7%", times.speedup(NUMPY, BOUND).at_least(1.07))
+    say.believe(
+        "mobius#369", "in place is 10 times faster", times.speedup(NUMPY, IN_PLACE).at_least(10)
+    )
+    level = Speedups(times.speedup(ZERO, FOUR)[:1])
+    say.believe("mobius#402", "level 4 is twice as fast as level 0", level.at_least(2))
+    eight = Speedups([*times.speedup(FOUR, EIGHT), data.first.speedup(FOUR, EIGHT)])
+    say.believe("#23004", "4 bits are 10 times slower than dynamic 8 bits", eight.at_least(10))
 
 
 study.conclude(conclude)
@@ -419,9 +358,9 @@ study.conclude(conclude)
 # What this page does not cover
 # -----------------------------
 #
-# CUDA, whose GroupQueryAttention takes float16 and bfloat16. Several threads, several texts at once,
-# beams. Caches of 8 bits. Trained weights. ``onnxruntime-genai``, which runs such a loop. The layers
-# of a large model: its weights are a larger share of the bytes than here.
+# CUDA, whose GroupQueryAttention takes float16 and bfloat16. Several threads, several texts at
+# once, beams. Caches of 8 bits. Trained weights. ``onnxruntime-genai``, which runs such a loop. A
+# large model: weights are a larger share of its bytes than here.
 #
 # What to remember
 # ----------------
@@ -430,9 +369,9 @@ study.conclude(conclude)
 #   <https://github.com/microsoft/onnxruntime/pull/20539>`__): NumPy copies nothing. The copy to
 #   avoid is in the graph.
 # * A buffer that is past and present must be what a kernel expects: GroupQueryAttention reads the
-#   words that are there, Attention after TensorScatter all the rows. Make it as long as needed.
-# * Give a kernel buffers that live: an OrtValue made from an array of NumPy does not keep it once the
-#   OrtValue is gone.
+#   tokens that are there, Attention after TensorScatter all the rows. Make it as long as needed.
+# * Bind buffers that live: an OrtValue made from an array of NumPy shows its memory, which is freed
+#   once the OrtValue is gone from Python.
 #
 # Read next: :ref:`l-plot-low-precision`, for the errors of fewer bits.
 #
@@ -442,8 +381,5 @@ study.conclude(conclude)
 # ``python plot_decoding.py --record`` measures more lengths in more processes. The kernels of opset
 # 24 for a CPU came with ONNX Runtime 1.25.
 
-study.appendix(
-    {f"{cache}, one layer": sample_decoder(cache) for cache in CACHES},
-    facts=study.data.facts.drop(columns="words"),
-    times=study.data.times.summary(NUMPY),
-)
+models = {f"{cache}, a layer": sample_decoder(cache, width=128) for cache in CACHES}
+study.appendix(models, times=study.data.times.summary(NUMPY))

@@ -92,13 +92,13 @@ down{i} = MatMul (gelu{i}, down{i}_w)  x{j} = Add (down{i}, x{i}b)"""
 _DECODER = """<ir_version: 10, opset_import: ["": 24, "com.microsoft": 1]>
 sample_decoder (int64[1, new] ids, int64[1, new] place,
 float[1, {shared}, past, 64] past_k, float[1, {shared}, past, 64] past_v) =>
-(float[1, new, words] logits, float[1, {shared}, all, 64] present_k,
+(float[1, new, tokens] logits, float[1, {shared}, all, 64] present_k,
 float[1, {shared}, all, 64] present_v)
 <int64[4] split = {{0, 0, -1, 64}}, int64[3] joined = {{0, 0, -1}}, int64[1] zero = {{0}},
 int64[1] one = {{1}}, int64[2] kinds = {{{both}, {shared}}}, int64[2] pair = {{{heads}, {shared}}},
 float[1, new, {width}] mixed> {{
 last = ReduceMax <keepdims = 0> (place, one)  end = Add (last, one)
-x = Gather (words, ids)  n = RMSNormalization (x, norm)  qkv = MatMul (n, qkv_w) {attention}
+x = Gather (embedding, ids)  n = RMSNormalization (x, norm)  qkv = MatMul (n, qkv_w) {attention}
 o = MatMul (mixed, out_w)  y = Add (x, o)  m = RMSNormalization (y, norm)  f = MatMul (m, up_w)
 g, u = Split <axis = -1, num_outputs = 2> (f)  s = Sigmoid (g)  e = Mul (g, s)  w = Mul (e, u)
 d = MatMul (w, down_w)  z = Add (y, d)  r = RMSNormalization (z, norm)
@@ -377,7 +377,7 @@ def sample_transformer(
 def sample_decoder(
     cache: str = "Concat", *, width: int = 512, capacity: int = 4096
 ) -> onnx.ModelProto:
-    """Build a layer of a Llama between its words and its logits, with a cache of keys and values.
+    """Build a layer of a Llama between its tokens and its logits, with a cache of keys and values.
 
     Parameters
     ----------
@@ -386,14 +386,14 @@ def sample_decoder(
         others write them where they belong, into a past and a present of *capacity* rows, which may
         be one buffer.
     width : int
-        Features of a word, a multiple of 128. Heads have 64; two of queries share one of keys.
+        Features of a token, a multiple of 128. Heads have 64; two of queries share one of keys.
     capacity : int
-        Most words that the model reads and writes.
+        Most tokens of a text.
 
     Returns
     -------
     onnx.ModelProto
-        Opset 24. Inputs: ``ids`` and ``place``, the new words and their positions, int64 of shape
+        Opset 24. Inputs: ``ids`` and ``place``, the new tokens and their positions, int64 of shape
         (1, new); ``past_k`` and ``past_v``, float32 of shape (1, width / 128, past, 64). Outputs:
         ``logits`` of shape (1, new, 4 width), ``present_k`` and ``present_v``. Weights are random,
         the same for each cache, 16 *width* :sup:`2` numbers in products.
@@ -422,7 +422,7 @@ def sample_decoder(
     }
     rows = np.arange(capacity)
     angles = np.outer(rows, 10_000 ** (-np.arange(0, 64, 2) / 64))
-    weights |= {"words": rng.standard_normal((4 * width, width)), "norm": np.ones(width)}
+    weights |= {"embedding": rng.standard_normal((4 * width, width)), "norm": np.ones(width)}
     weights |= {"cos": np.cos(angles), "sin": np.sin(angles)}
     text = _DECODER.format(attention=_CACHES[cache].format(**sizes), **sizes)
     drawn = {name: values.astype(np.float32) for name, values in weights.items()}
