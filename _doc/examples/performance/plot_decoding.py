@@ -155,7 +155,7 @@ IN_PLACE, SCATTERED = "GQA in place", "Scatter in place"
 WAYS = {NUMPY: (CONCAT, "numpy"), BOUND: (CONCAT, "bound"), COPIED: (GQA, "bound")}
 WAYS |= {IN_PLACE: (GQA, "in place"), SCATTERED: (SCATTER, "in place")}
 WAYS |= {name: (name, "in place") for name in (*LEVELS, EIGHT)}
-ZERO, _, FOUR = LEVELS
+ZERO, ONE, FOUR = LEVELS
 SHOWN = [NUMPY, IN_PLACE, SCATTERED, FOUR, EIGHT]
 SOURCES = map(inspect.getsource, (run_once, decode))
 PROGRAM = "\n".join(["import numpy as np", "import ortmeter", *SOURCES])
@@ -315,7 +315,7 @@ def advise(data, say):
         say.setting(SETTING)
     if won[1]:
         prompt = data.first.speedup(IN_PLACE, best.subject).effect
-        say.add(f"Short texts: take {best.subject}, {best.effect} (for the prompt, {prompt}).")
+        say.add(f"Short texts: take {best.subject}, {best.effect}; for the prompt, {prompt}.")
         other = data.facts["other tokens"][best.subject]
         say.warn(f"{best.subject} changes {other:.0%} of the tokens here: check it on your model.")
     if not any(won):
