@@ -179,9 +179,9 @@ def ask(folder, way, ids, past=0, steps=1):
 # -------------------------------
 #
 # The reference is *Concat* in float64, on the prompt and the tokens that follow, without a past.
-# The tolerance is :math:`4 L \sqrt{K}\,u` of the largest logit: :math:`L` products in a row, sums of
-# :math:`K` terms whose rounding errors are of both signs, :math:`u` the unit roundoff of float32.
-# Few bits are compared on the prompt. A copy is counted where a past and its present are in two
+# The tolerance is :math:`4 L \sqrt{K}\,u` of the largest logit: :math:`L` products in a row, sums
+# of :math:`K` terms whose rounding errors are of both signs, :math:`u` the unit roundoff of
+# float32. Few bits are compared on the prompt. A copy is counted where a past and its present are in two
 # places, and where an array of NumPy owns its memory instead of showing that of ONNX Runtime.
 
 
@@ -243,6 +243,8 @@ def measure(folder):
     found["bandwidth"] = measured_peaks(provider=provider).gb_per_s
     return found | {"megabytes": count_bytes(facts["copies"])}
 
+
+# %%
 
 if not study.recall():
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
