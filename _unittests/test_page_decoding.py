@@ -65,7 +65,7 @@ BITS = {FOUR: 3.0, ZERO: 2.0, ONE: 2.0}
 @pytest.mark.parametrize(
     ("data", "label", "parts"),
     [
-        (plant(PLACED), "in place", ["Bind the cache in place: after 8,192 tokens, 2.0"]),
+        (plant(PLACED), "in place", ["Bind the cache in place (GQA): after 8,192 tokens, 2.0"]),
         (
             plant(BITS),
             "4 bits",
