@@ -60,7 +60,7 @@ study = Study(
     prompt=Param(256, fast=16, minimum=16, help="tokens of the prompt"),
     lengths=Param((128, 8192), fast=(16, 64), full=(128, 1024, 8192), help="tokens of the cache"),
     processes=Param(3, fast=1, full=8, minimum=1, help="fresh processes that measure"),
-    budget=Param(12.0, fast=0.8, full=150.0, help="seconds to measure"),
+    budget=Param(8.0, fast=0.8, full=150.0, help="seconds to measure"),
 )
 args, provider = study.args, study.provider
 CAPACITY = max(args.lengths) + args.prompt
