@@ -70,7 +70,12 @@ CAPACITY = max(args.lengths) + args.prompt
 # -----------
 #
 # One layer of a Llama, with random weights, from its tokens to its logits: the others would cost
-# the same. Models differ in how new keys and values join those of the past.
+# the same. :func:`~ortmeter.runtime.models.sample_decoder` writes it. Models differ in how the new
+# keys, *k*, join those of the past, and values as well::
+#
+#     present_k = Concat <axis = 2> (past_k, k)
+#     present_k = TensorScatter <axis = 2> (past_k, k, start)
+#     y, present_k, present_v = GroupQueryAttention (qkv, , , past_k, past_v, last, total, cos, sin)
 #
 # Fewer bits are made by the tools of ONNX Runtime. The accuracy level says to what MatMulNBits may
 # round its inputs: 1 is float32, 4 is int8, 0 lets the kernel choose.
@@ -157,7 +162,7 @@ WAYS |= {IN_PLACE: (GQA, "in place"), SCATTERED: (SCATTER, "in place")}
 WAYS |= {name: (name, "in place") for name in (*LEVELS, EIGHT)}
 ZERO, ONE, FOUR = LEVELS
 SHOWN = [NUMPY, IN_PLACE, SCATTERED, FOUR, EIGHT]
-SOURCES = map(inspect.getsource, (run_once, decode))
+SOURCES = [inspect.getsource(function) for function in (run_once, decode)]
 PROGRAM = "\n".join(["import numpy as np", "import ortmeter", *SOURCES])
 
 
@@ -369,8 +374,8 @@ study.conclude(conclude)
 # * On a CPU, ``session.run`` shows the memory of an output since 2024 (`#20539
 #   <https://github.com/microsoft/onnxruntime/pull/20539>`__): NumPy copies nothing. The copy to
 #   avoid is in the graph.
-# * A buffer that is past and present must be what a kernel expects: GroupQueryAttention reads the
-#   tokens that are there, Attention after TensorScatter all the rows. Make it as long as needed.
+# * GroupQueryAttention reads the tokens that are in its buffer, Attention after TensorScatter all
+#   its rows, of which the time of a token and of the prompt is made: keep that buffer short.
 # * Bind buffers that live: an OrtValue made from an array of NumPy shows its memory, which is freed
 #   once the OrtValue is gone from Python.
 #
