@@ -375,7 +375,7 @@ study.conclude(conclude)
 #   <https://github.com/microsoft/onnxruntime/pull/20539>`__): NumPy copies nothing. The copy to
 #   avoid is in the graph.
 # * GroupQueryAttention reads the tokens that are in its buffer, Attention after TensorScatter all
-#   its rows, of which the time of a token and of the prompt is made: keep that buffer short.
+#   the rows, at each token and at each one of the prompt: keep that buffer short.
 # * Bind buffers that live: an OrtValue made from an array of NumPy shows its memory, which is freed
 #   once the OrtValue is gone from Python.
 #
