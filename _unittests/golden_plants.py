@@ -437,6 +437,15 @@ def fused(data):
     return data | {"kinds": kinds, "errors": errors}
 
 
+def bytes_alone(data):
+    """Bytes that take the times that were measured."""
+    moved = {
+        str(past): {way: 1e3 * m.median * data["bandwidth"] for way, m in group.items()}
+        for past, group in data["times"].items()
+    }
+    return data | {"megabytes": pd.DataFrame(moved).rename_axis("way")}
+
+
 SIMPLIFIERS = ("onnxsim", "onnxslim", "onnxscript", "onnx_ir")
 OWN = {
     "plot_broken": {"no way round": no_way_round},
@@ -444,6 +453,7 @@ OWN = {
         "cheap products": cheap_products,
         "launches": lambda data: data | {"launches": True},
     },
+    "plot_decoding": {"bytes alone": bytes_alone},
     "plot_einsum_decomposition": {
         "cheap copies": cheap_copies,
         "fused alone": fused_alone,

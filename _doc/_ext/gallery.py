@@ -20,6 +20,7 @@ SECTIONS = {
         "plot_load",
         "plot_sweep",
         "plot_memory",
+        "plot_decoding",
         "plot_releases",
         "plot_providers",
         "plot_broken",

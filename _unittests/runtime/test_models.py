@@ -20,6 +20,7 @@ from ortmeter.runtime.models import (
     layer_norm_matmul,
     layer_stack,
     sample_cnn,
+    sample_decoder,
     sample_transformer,
     sub_model,
     wheel_model,
@@ -218,6 +219,73 @@ def test_the_layers_of_the_sample_transformer_have_their_own_weights():
 def test_sizes_that_make_no_transformer_are_refused(sizes):
     with pytest.raises(InvalidArgumentError, match="the width a multiple of the heads"):
         sample_transformer(**sizes)
+
+
+def rotate(x, places):
+    """Turn each pair of numbers, one of each half, by its angle; x is (heads, tokens, 64)."""
+    angles = places[:, None] / 10_000 ** (np.arange(32) / 32)
+    first, second = x[..., :32], x[..., 32:]
+    turned = first * np.cos(angles) - second * np.sin(angles)
+    return np.concatenate([turned, first * np.sin(angles) + second * np.cos(angles)], axis=-1)
+
+
+def run_decoder(model, ids):
+    """Compute the logits in float64, each token from those before it, without a cache."""
+    w = {t.name: onnx.numpy_helper.to_array(t).astype(float) for t in model.graph.initializer}
+    width, places = w["norm"].size, np.arange(len(ids))
+    heads = width // 64
+
+    def scale(x):
+        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5)
+
+    x = w["embedding"][ids]
+    split = (scale(x) @ w["qkv_w"]).reshape(len(ids), -1, 64).swapaxes(0, 1)
+    q, k = rotate(split[:heads], places), rotate(split[heads : heads * 3 // 2], places)
+    k, v = (np.repeat(part, 2, axis=0) for part in (k, split[heads * 3 // 2 :]))
+    scores = np.where(places <= places[:, None], q @ k.swapaxes(1, 2) / 8, -np.inf)
+    shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    mixed = shares / shares.sum(axis=-1, keepdims=True) @ v
+    x = x + mixed.swapaxes(0, 1).reshape(x.shape) @ w["out_w"]
+    gate, up = np.split(scale(x) @ w["up_w"], 2, axis=-1)
+    x = x + (gate / (1 + np.exp(-gate)) * up) @ w["down_w"]
+    return scale(x) @ w["head_w"]
+
+
+@pytest.mark.parametrize("cache", ["Concat", "GroupQueryAttention", "TensorScatter"])
+@pytest.mark.parametrize("optimization", ["none", "all"])
+def test_the_sample_decoder_reads_a_text_in_any_pieces(cache, optimization):
+    model = sample_decoder(cache, width=256, capacity=12)
+    ids = np.random.default_rng(0).integers(1024, size=12)
+    session = make_session(model, provider="cpu", optimization=optimization)
+    rows, got = 0 if cache == "Concat" else 12, []
+    past = np.full((2, 1, 2, rows, 64), 1e3, np.float32)  # what is after the text is not read
+    for start, end in [(0, 5), (5, 6), (6, 7), (7, 12)]:
+        feeds = {"ids": ids[None, start:end], "place": np.arange(start, end)[None]}
+        logits, *past = session.run(
+            None, feeds | dict(zip(("past_k", "past_v"), past, strict=True))
+        )
+        got.append(logits[0])
+    expected = run_decoder(model, ids)
+    np.testing.assert_allclose(np.concatenate(got), expected, rtol=0, atol=1e-5)
+    assert past[0].shape == past[1].shape == (1, 2, 12, 64)
+    assert 0.1 < expected.std() < 10
+
+
+def test_the_caches_of_the_sample_decoder_have_the_same_weights():
+    caches = ("Concat", "GroupQueryAttention", "TensorScatter")
+    first, *others = (sample_decoder(cache, width=128, capacity=4) for cache in caches)
+    onnx.checker.check_model(first, full_check=True)
+    assert all(other.graph.initializer == first.graph.initializer for other in others)
+    sizes = {t.name: t.dims for t in first.graph.initializer if t.name.endswith("_w")}
+    assert sum(np.prod(dims) for dims in sizes.values()) == 16 * 128**2
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"cache": "Where"}, {"width": 192}, {"width": 0}, {"capacity": 0}]
+)
+def test_sizes_that_make_no_decoder_are_refused(sizes):
+    with pytest.raises(InvalidArgumentError, match="Concat, GroupQueryAttention, TensorScatter"):
+        sample_decoder(**sizes)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ __all__ = [
     "layer_norm_matmul",
     "layer_stack",
     "sample_cnn",
+    "sample_decoder",
     "sample_transformer",
     "wheel_model",
 ]
@@ -87,6 +88,42 @@ _MLP = """
 up{i} = MatMul (n{i}b, up{i}_w)  by{i} = Div (up{i}, root)  erf{i} = Erf (by{i})
 a{i} = Add (erf{i}, one)  h{i} = Mul (up{i}, a{i})  gelu{i} = Mul (h{i}, half)
 down{i} = MatMul (gelu{i}, down{i}_w)  x{j} = Add (down{i}, x{i}b)"""
+
+_DECODER = """<ir_version: 10, opset_import: ["": 24, "com.microsoft": 1]>
+sample_decoder (int64[1, new] ids, int64[1, new] place,
+float[1, {shared}, past, 64] past_k, float[1, {shared}, past, 64] past_v) =>
+(float[1, new, tokens] logits, float[1, {shared}, all, 64] present_k,
+float[1, {shared}, all, 64] present_v)
+<int64[4] split = {{0, 0, -1, 64}}, int64[3] joined = {{0, 0, -1}}, int64[1] zero = {{0}},
+int64[1] one = {{1}}, int64[2] kinds = {{{both}, {shared}}}, int64[2] pair = {{{heads}, {shared}}},
+float[1, new, {width}] mixed> {{
+last = ReduceMax <keepdims = 0> (place, one)  end = Add (last, one)
+x = Gather (embedding, ids)  n = RMSNormalization (x, norm)  qkv = MatMul (n, qkv_w) {attention}
+o = MatMul (mixed, out_w)  y = Add (x, o)  m = RMSNormalization (y, norm)  f = MatMul (m, up_w)
+g, u = Split <axis = -1, num_outputs = 2> (f)  s = Sigmoid (g)  e = Mul (g, s)  w = Mul (e, u)
+d = MatMul (w, down_w)  z = Add (y, d)  r = RMSNormalization (z, norm)
+logits = MatMul (r, head_w) }}"""
+_ATTENTION = """
+h = Reshape (qkv, split)  t = Transpose <perm = [0, 2, 1, 3]> (h)
+both, v = Split <axis = 1> (t, kinds)  turned = RotaryEmbedding (both, cos, sin, place)
+q, k = Split <axis = 1> (turned, pair)
+start = ReduceMin <keepdims = 0> (place, one)  column = Transpose (place)
+present_k = {write} <axis = 2> (past_k, k{start})  present_v = {write} <axis = 2> (past_v, v{start})
+{known}  seen = LessOrEqual (known, column)  a = Attention (q, present_k, present_v, seen{valid})
+b = Transpose <perm = [0, 2, 1, 3]> (a)  mixed = Reshape (b, joined)"""
+_CACHES = {
+    "Concat": _ATTENTION.format(
+        write="Concat", start="", known="known = Slice (rows, zero, end)", valid=""
+    ),
+    "GroupQueryAttention": """
+last_32 = Cast <to = 6> (last)  end_32 = Cast <to = 6> (end)  total = Squeeze (end_32)
+mixed, present_k, present_v = com.microsoft.GroupQueryAttention
+<num_heads = {heads}, kv_num_heads = {shared}, do_rotary = 1>
+(qkv, , , past_k, past_v, last_32, total, cos, sin)""",
+    "TensorScatter": _ATTENTION.format(
+        write="TensorScatter", start=", start", known="known = Identity (rows)", valid=", , , end"
+    ),
+}
 
 _LAYER_NORM = """<ir_version: 10, opset_import: ["": 21]>
 layer_norm_matmul ({kind}[a, b, {n}] X) => ({kind}[a, b, {n}] Z) {{
@@ -335,6 +372,61 @@ def sample_transformer(
         for name in (f"norm{i}", f"norm{i}b"):
             drawn |= {f"{name}_{end}": _draw(rng, f"_{end}", (width,)) for end in ("scale", "b")}
     return _with_weights(text, drawn)
+
+
+def sample_decoder(
+    cache: str = "Concat", *, width: int = 512, capacity: int = 4096
+) -> onnx.ModelProto:
+    """Build a layer of a Llama between its tokens and its logits, with a cache of keys and values.
+
+    Parameters
+    ----------
+    cache : {"Concat", "GroupQueryAttention", "TensorScatter"}
+        What adds the new keys and values to those of the past. ``Concat`` makes them longer. The
+        others write them where they belong, into a past and a present of *capacity* rows, which may
+        be one buffer.
+    width : int
+        Features of a token, a multiple of 128. Heads have 64; two of queries share one of keys.
+    capacity : int
+        Most tokens of a text.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Opset 24. Inputs: ``ids`` and ``place``, the new tokens and their positions, int64 of shape
+        (1, new); ``past_k`` and ``past_v``, float32 of shape (1, width / 128, past, 64). Outputs:
+        ``logits`` of shape (1, new, 4 width), ``present_k`` and ``present_v``. Weights are random,
+        the same for each cache, 16 *width* :sup:`2` numbers in products.
+
+    Raises
+    ------
+    InvalidArgumentError
+        An argument has a value that is not accepted.
+
+    Examples
+    --------
+    >>> [node.name for node in sample_decoder(width=128, capacity=8).graph.output]
+    ['logits', 'present_k', 'present_v']
+    """
+    if cache not in _CACHES or width <= 0 or width % 128 or capacity <= 0:
+        raise InvalidArgumentError(
+            f"cache={cache!r}, width={width}, capacity={capacity}. Accepted: "
+            f"{', '.join(_CACHES)}, a multiple of 128, a positive number"
+        )
+    heads, rng = width // 64, np.random.default_rng(0)
+    sizes = {"heads": heads, "shared": heads // 2, "both": heads * 3 // 2, "width": width}
+    shapes = {"qkv_w": (1, 2), "out_w": (1, 1), "up_w": (1, 6), "down_w": (3, 1), "head_w": (1, 4)}
+    weights = {
+        name: rng.standard_normal((rows * width, columns * width)) / math.sqrt(rows * width)
+        for name, (rows, columns) in shapes.items()
+    }
+    rows = np.arange(capacity)
+    angles = np.outer(rows, 10_000 ** (-np.arange(0, 64, 2) / 64))
+    weights |= {"embedding": rng.standard_normal((4 * width, width)), "norm": np.ones(width)}
+    weights |= {"cos": np.cos(angles), "sin": np.sin(angles)}
+    text = _DECODER.format(attention=_CACHES[cache].format(**sizes), **sizes)
+    drawn = {name: values.astype(np.float32) for name, values in weights.items()}
+    return _with_weights(text, drawn | {"rows": rows})
 
 
 def sub_model(
