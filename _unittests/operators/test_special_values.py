@@ -144,7 +144,6 @@ def test_means_and_norms_of_integers_whose_sums_overflow(dtype):
 
 # Where a kernel may differ from both others: operator and difference, with the reason.
 ODD = {
-    ("AffineGrid", "infinity"): "the sum of terms that overflow depends on their order",
     ("BatchNormalization", "NaN"): "the mean of the largest numbers does not overflow",
     ("BatchNormalization", "infinity"): "the mean of the largest numbers does not overflow",
     ("CumProd", "NaN"): "float64 inside",

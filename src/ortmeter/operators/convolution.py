@@ -292,26 +292,6 @@ def _conv_transpose(
     return y if bias is None else y + bias.reshape([1, -1] + [1] * rank)
 
 
-@kernel("Col2Im", since=18)
-def _col2im(
-    x: Tensor,
-    image_shape: Tensor,
-    block_shape: Tensor,
-    *,
-    dilations: list[int] | None = None,
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
-) -> Tensor:
-    image, block = image_shape.tolist(), block_shape.tolist()
-    before, after = _explicit(pads, len(image))
-    if len(image) != 2:  # noqa: PLR2004 - what torch folds
-        raise refused("Col2Im", "2 dimensions", x, also=f", image {image}")
-    padded = [size + first + last for size, first, last in zip(image, before, after, strict=True)]
-    gaps, steps = tuple(dilations or (1, 1)), tuple(strides or (1, 1))
-    y = functional.fold(x, tuple(padded), tuple(block), gaps, 0, steps)
-    return y[:, :, before[0] : before[0] + image[0], before[1] : before[1] + image[1]]
-
-
 @kernel("AveragePool", options_of=_window)
 def _average_pool(
     x: Tensor,

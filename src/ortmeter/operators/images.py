@@ -5,13 +5,7 @@ from typing import Any
 
 from ortmeter.operators.late import Tensor, TensorFunction, functional, torch
 from ortmeter.operators.registry import family, kernel, stand_in
-from ortmeter.operators.tensors import (
-    dtype_of,
-    named,
-    positive_axis,
-    refused,
-    widened,
-)
+from ortmeter.operators.tensors import positive_axis, refused, widened
 
 declare = family("other")
 declare("AffineGrid DFT GridSample NonMaxSuppression Resize STFT Upsample")
@@ -57,14 +51,6 @@ def _grid_sample(
     return functional.grid_sample(
         x, grid.to(x.dtype), mode, padding_mode, align_corners=bool(align_corners)
     )
-
-
-@kernel("AffineGrid", since=20)
-def _affine_grid(theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Tensor:
-    return functional.affine_grid(theta, size.tolist(), align_corners=bool(align_corners))
-
-
-_HAMMING = 25 / 46
 
 
 @kernel("DFT", since=20)
@@ -123,19 +109,3 @@ def _stft(
         return torch.view_as_real(torch.fft.rfft(frames))
     y = torch.view_as_real(torch.fft.fft(frames))
     return y.narrow(2, 0, size // 2 + 1) if onesided else y
-
-
-def _register_window(op_type: str, function: TensorFunction, **options: float) -> None:
-    def run(size: Tensor, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
-        dtype = dtype_of(op_type, output_datatype)
-        y = function(
-            int(size), periodic=bool(periodic), dtype=torch.float64, device=size.device, **options
-        )
-        return y.to(dtype)
-
-    kernel(op_type, since=17)(run)
-
-
-_register_window("HannWindow", named("hann_window"))
-_register_window("HammingWindow", named("hamming_window"), alpha=_HAMMING, beta=1 - _HAMMING)
-_register_window("BlackmanWindow", named("blackman_window"))
