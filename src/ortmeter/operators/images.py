@@ -1,11 +1,10 @@
-"""Images and signals: resizing, sampling on grids, regions of interest, Fourier transforms."""
+"""Images and signals: what samples on grids has a kernel on torch."""
 
-import functools
 from typing import Any
 
-from ortmeter.operators.late import Tensor, TensorFunction, functional, torch
+from ortmeter.operators.late import Tensor, TensorFunction, functional
 from ortmeter.operators.registry import family, kernel, stand_in
-from ortmeter.operators.tensors import positive_axis, refused, widened
+from ortmeter.operators.tensors import refused
 
 declare = family("other")
 declare("AffineGrid DFT GridSample NonMaxSuppression Resize STFT Upsample")
@@ -51,61 +50,3 @@ def _grid_sample(
     return functional.grid_sample(
         x, grid.to(x.dtype), mode, padding_mode, align_corners=bool(align_corners)
     )
-
-
-@kernel("DFT", since=20)
-def _dft(
-    x: Tensor,
-    dft_length: Tensor | None = None,
-    axis: Any = None,
-    *,
-    inverse: int = 0,
-    onesided: int = 0,
-) -> Tensor:
-    dim = positive_axis(-2 if axis is None else int(axis), x.ndim)
-    length = None if dft_length is None else int(dft_length)
-    if widened(x) is not x:
-        return _dft(widened(x), dft_length, axis, inverse=inverse, onesided=onesided).to(x.dtype)
-    signal = _as_signal(x)
-    if inverse and onesided:
-        wave: Tensor = torch.fft.irfft(signal, length, dim)
-        return wave.unsqueeze(-1)
-    if inverse:
-        return torch.view_as_real(torch.fft.ifft(signal, length, dim).resolve_conj())
-    if onesided and not signal.is_complex():
-        return torch.view_as_real(torch.fft.rfft(signal, length, dim))
-    y = torch.view_as_real(torch.fft.fft(signal, length, dim))
-    return y.narrow(dim, 0, y.shape[dim] // 2 + 1) if onesided else y
-
-
-kernel("DFT", since=17)(functools.partial(_dft, axis=1))
-
-
-def _as_signal(x: Tensor) -> Tensor:
-    """Read the last dimension as a real number or as a real and an imaginary part."""
-    if not x.numel():
-        raise refused("Signal", "at least one element", x)
-    return x.squeeze(-1) if x.shape[-1] == 1 else torch.view_as_complex(x.contiguous())
-
-
-@kernel("STFT", since=17)
-def _stft(
-    x: Tensor,
-    frame_step: Tensor,
-    window: Tensor | None = None,
-    frame_length: Tensor | None = None,
-    *,
-    onesided: int = 1,
-) -> Tensor:
-    if widened(x) is not x:
-        rest = frame_step, window, frame_length
-        return _stft(widened(x), *rest, onesided=onesided).to(x.dtype)
-    whole = x.shape[1] if window is None else window.shape[0]
-    size = whole if frame_length is None else int(frame_length)
-    frames = _as_signal(x).unfold(1, size, int(frame_step))
-    if window is not None:
-        frames = frames * window
-    if onesided and not frames.is_complex():
-        return torch.view_as_real(torch.fft.rfft(frames))
-    y = torch.view_as_real(torch.fft.fft(frames))
-    return y.narrow(2, 0, size // 2 + 1) if onesided else y
