@@ -1,6 +1,5 @@
 """Convolutions and pooling: windows that slide over images, with the padding of ONNX."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -179,10 +178,6 @@ def _conv(
 ) -> Tensor:
     _check_rank("Conv", x)
     frame = _window(x, kernel_shape or weight.shape[2:], **geometry)
-    is_by_channel = group == x.shape[1] == weight.shape[0] > 1
-    if is_by_channel and x.dtype == torch.float64 and x.device.type == "cpu":
-        return _conv_by_channel(frame.pad(x), weight, bias, frame)
-    # In float16, some CPUs leave out the products of what torch pads: 0 times infinity is NaN.
     is_half = x.dtype == torch.float16 and x.device.type == "cpu"
     inside = frame.is_symmetric and not is_half
     padding = frame.before if inside else 0
@@ -207,25 +202,6 @@ def _torch_conv(x: Tensor, weight: Tensor, *_bias: Any, **attributes: Any) -> Te
     strides, dilations = (attributes.get(name, 1) for name in ("strides", "dilations"))
     groups = attributes.get("group", 1)
     return lambda x, weight, bias=None: function(x, weight, bias, strides, pads, dilations, groups)
-
-
-def _conv_by_channel(x: Tensor, weight: Tensor, bias: Tensor | None, frame: _Window) -> Tensor:
-    """Convolve each channel alone: in float64 on CPU, torch does it ten times slower."""
-    spans = [(size - 1) * gap for size, gap in zip(frame.kernel, frame.dilations, strict=True)]
-    column = (1, -1) + (1,) * len(spans)
-    y = torch.zeros((), dtype=x.dtype) if bias is None else bias.reshape(column)
-    taps: Any = itertools.product(*(range(size) for size in frame.kernel))
-    for tap in taps:
-        starts = [i * gap for i, gap in zip(tap, frame.dilations, strict=True)]
-        window: Any = tuple(
-            slice(first, size - span + first, step)
-            for first, size, span, step in zip(
-                starts, x.shape[2:], spans, frame.strides, strict=True
-            )
-        )
-        factor = weight[:, 0, *tap].reshape(column)
-        y = torch.addcmul(y, x[:, :, *window], factor)
-    return y
 
 
 @kernel("ConvTranspose")
