@@ -11,6 +11,13 @@ declare("AffineGrid DFT GridSample NonMaxSuppression Resize STFT Upsample")
 declare("BlackmanWindow HammingWindow HannWindow MelWeightMatrix")
 
 
+kernel("AffineGrid", since=20)(
+    lambda theta, size, *, align_corners=0: functional.affine_grid(
+        theta, size.tolist(), align_corners=bool(align_corners)
+    )
+)
+
+
 @stand_in("Resize")
 def _torch_interpolate(x: Tensor, *inputs: Any, **attributes: Any) -> TensorFunction:
     _roi, scales, sizes = (*inputs, None, None)[:3]
