@@ -16,8 +16,8 @@ F32, F64, F16 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16
 BOOL, I64 = ir.DataType.BOOL, ir.DataType.INT64
 
 
-def step(op_type, *arguments, dtype=F32, domain="", **attributes):
-    return Step(domain, op_type, tuple(sorted(attributes.items())), arguments, dtype)
+def step(op_type, *arguments, dtype=F32, **attributes):
+    return Step(op_type, tuple(sorted(attributes.items())), arguments, dtype)
 
 
 def number(value, dtype=F32):
@@ -39,7 +39,7 @@ def in_type(expression, dtype, source=F32):
         return Literal(given.value, change(given.dtype)) if isinstance(given, Literal) else given
 
     steps = tuple(
-        Step(s.domain, s.op_type, s.attributes, tuple(map(argument, s.arguments)), change(s.dtype))
+        Step(s.op_type, s.attributes, tuple(map(argument, s.arguments)), change(s.dtype))
         for s in expression.steps
     )
     return Expression(tuple(map(change, expression.inputs)), steps)

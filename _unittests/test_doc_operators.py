@@ -30,8 +30,8 @@ from ortmeter.operators import find_operator, known_operators
             "",
             "Attention",
             [
-                *("``Attention``", "attention", "*no count*", "*no bound*", "23", "ONNX"),
-                "23 to 24",
+                *("``Attention``", "attention", "*no count*", "*no bound*", "*no kernel*"),
+                *("ONNX", "23 to 24"),
             ],
         ),
         (

@@ -240,7 +240,7 @@ def test_each_result_has_its_own_memory(op_type, first, sources, library):
 def test_the_elements_of_a_sequence_have_their_own_memory():
     text = """<ir_version: 10, opset_import: ["": 18]>
     g (float[n] X) => (seq(float[n]) S) { A = Neg(X)  S = SequenceConstruct(A, A) }"""
-    ((first, second),) = Evaluator(text, sources=("torch",)).run(None, {"X": X})
+    ((first, second),) = Evaluator(text, sources=("torch", "reference")).run(None, {"X": X})
     first[...] = 100
     np.testing.assert_array_equal(second, -X)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernel_checks import assert_agrees, case, run_ort, run_reference
+from kernel_checks import assert_agrees, case, run_ort
 
 RNG = np.random.default_rng(0)
 
@@ -36,15 +36,6 @@ CONVOLUTIONS = [
     case("Conv", opset, floats(2, 4, *SIZES[:rank]), floats(6, 2, *[3] * rank), floats(6),
          group=2, **options)
     for rank, opset in ((1, 11), (2, 1), (2, 22), (3, 11))
-    for options in geometries(rank)
-]  # fmt: skip
-
-
-BY_CHANNEL = [
-    case("Conv", 22, floats(2, 4, *SIZES[:rank]).astype("f8"),
-         floats(4, 1, *[3] * rank).astype("f8"), *bias, group=4, **options)
-    for rank in (1, 2, 3)
-    for bias in ((), (floats(4).astype("f8"),))
     for options in geometries(rank)
 ]  # fmt: skip
 
@@ -120,8 +111,3 @@ OLD = [
 @pytest.mark.parametrize("case", [*CONVOLUTIONS, *TRANSPOSED, *POOLS, *OLD], ids=str)
 def test_windows(case):
     assert_agrees(case, run_ort)
-
-
-@pytest.mark.parametrize("case", BY_CHANNEL, ids=str)
-def test_each_channel_alone_in_float64(case):
-    assert_agrees(case, run_reference)

@@ -130,8 +130,6 @@ MADE = [
     case("Range", 11, np.float32(1), np.float32(2), np.float32(0.1)),
     case("Range", 11, np.int32(5), np.int32(-4), np.int32(-3)),
     case("Range", 11, np.int64(5), np.int64(5), np.int64(1)),
-    case("EyeLike", 9, X[0], k=1, dtype=7),
-    case("EyeLike", 9, WHERE[0], k=-1),
     case("ConstantOfShape", 9, ints(2, 0)),
     case("Dropout", 7, X),
     case("Dropout", 12, X, np.float32(0.3), n_outputs=2),

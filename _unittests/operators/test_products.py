@@ -40,6 +40,7 @@ PRODUCTS = [
     case("Einsum", 12, floats(3, 3), equation="ii->i"),
     case("Einsum", 12, floats(2, 3, 4), equation="...j->..."),
     case("Einsum", 12, floats(2, 3), floats(3, 4), equation="iB,Bj"),
+    case("Det", 11, floats(2, 3, 3)),
 ]
 
 

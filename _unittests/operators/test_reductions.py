@@ -117,10 +117,6 @@ ORDERED = [
     case("CumSum", 14, X, np.array(1), exclusive=1),
     case("CumSum", 14, X, np.array(1), reverse=1),
     case("CumSum", 14, X, np.array(1), exclusive=1, reverse=1),
-    case("Unique", 11, RNG.integers(0, 4, 9), n_outputs=4),
-    case("Unique", 11, RNG.integers(0, 4, 9), n_outputs=4, sorted=0),
-    case("Unique", 11, RNG.integers(0, 2, (5, 2)).astype("f4"), n_outputs=4, axis=0),
-    case("Unique", 11, RNG.integers(0, 2, (2, 6)).astype("f4"), n_outputs=4, axis=-1, sorted=0),
 ]
 
 

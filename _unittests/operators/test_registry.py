@@ -154,14 +154,6 @@ REFUSED = [
     case("BatchNormalization", 7, *[np.ones((1, 1), "f4")] * 5, spatial=0),
     case("Gemm", 13, np.int32([[1]]), np.int32([[1]]), alpha=0.5),
     case("MaxPool", 12, np.ones((1, 1, 2, 2), "f4"), n_outputs=2, kernel_shape=[2, 2]),
-    case("Resize", 13, np.uint8([[1]]), None, np.float32([2, 2]), mode="linear"),
-    *(
-        case("Resize", 18, np.float32([[1]]), None, np.float32([2, 2]), **{name: value})
-        for name, value in [
-            ("coordinate_transformation_mode", "tf_crop_and_resize"),
-            ("keep_aspect_ratio_policy", "not_larger"),
-        ]
-    ),
     case("GridSample", 20, *[np.zeros((1, 1, 2, 2, n), "f4") for n in (2, 3)], mode="cubic"),
     case("Conv", 11, np.zeros((1, 1, 1, 1, 1, 1), "f4"), np.zeros((1, 1, 1, 1, 1, 1), "f4")),
     case("Shrink", 9, np.int32([1])),

@@ -1,4 +1,4 @@
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -56,19 +56,6 @@ def test_a_change_that_does_not_is_soon_seen(facts, rounds):
     claim = trials.gain(facts, {"optimization": "none"})
     assert asked == [10]
     assert claim.ratio == 0.5
-
-
-def test_a_context_is_entered_around_each_run_of_the_change(facts, rounds):
-    rounds(2.0)
-    entered = []
-
-    @contextmanager
-    def around():
-        entered.append(True)
-        yield
-
-    trials.gain(facts, {}, around)
-    assert entered == [True, True]  # once in each of the two looks
 
 
 def test_settings_of_the_session_are_those_of_both(facts, rounds, monkeypatch):

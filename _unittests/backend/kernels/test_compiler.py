@@ -155,16 +155,14 @@ needs_nvrtc = pytest.mark.skipif(find_nvrtc() is None, reason="NVRTC is not inst
 
 def every_operator(dtype):
     """One step for each operator of real numbers."""
-    pairs = {"Add", "Sub", "Mul", "Div", "Min", "Max", "Sum", "BiasGelu"}
+    pairs = {"Add", "Sub", "Mul", "Div", "Min", "Max", "Sum"}
     compared = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
     steps = []
-    for domain, name in OPERATORS:
+    for name in OPERATORS:
         if name in {"Where", "Pow", "Not", "And", "Or", "Xor", "Cast", "IsNaN"}:
             continue
         operands = ("x0", "x1") if name in pairs | compared else ("x0",)
-        steps.append(
-            step(name, *operands, dtype=BOOL if name in compared else dtype, domain=domain)
-        )
+        steps.append(step(name, *operands, dtype=BOOL if name in compared else dtype))
     steps += [step("Pow", "x0", number(p, dtype), dtype=dtype) for p in (-0.5, 2.0, 3.0)]
     steps += [step("Cast", "x0", dtype=t, to=int(t)) for t in (F32, F64, BOOL)]
     inner = range(len(steps))

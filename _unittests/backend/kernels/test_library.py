@@ -16,7 +16,7 @@ from ortmeter.backend.errors import KernelError
 from ortmeter.backend.kernels import library as libraries
 from ortmeter.backend.kernels import trial
 from ortmeter.backend.kernels.compiler import compile_library
-from ortmeter.backend.kernels.expression import MICROSOFT, Expression
+from ortmeter.backend.kernels.expression import Expression
 from ortmeter.backend.kernels.library import build_library, check_library, trial_model
 from ortmeter.backend.kernels.sources import cpu_source
 from ortmeter.dtypes import numpy_dtype
@@ -209,12 +209,6 @@ def test_a_chain_in_bfloat16_is_expected_in_float32():
 
 def test_half_numbers_pass():
     assert build_library([unary("Exp", F16), unary("Tanh", F16)], CPU)[1] == {}
-
-
-@pytest.mark.parametrize("name", ["BiasGelu", "FastGelu"])
-def test_biases_of_any_shape_pass(name):
-    biased = step(name, "x1", "x0", domain=MICROSOFT)
-    assert build_library([Expression((F32, F32), (step("Neg", "x0"), biased))], CPU)[1] == {}
 
 
 def test_numbers_that_are_not_finite_pass():

@@ -210,7 +210,7 @@ class ReferenceSource:
                 expected[key] = _output_types(node, inputs)
             results = operator.run(*(memory.export(value, "numpy") for value in inputs))
             _check_types(results, expected[key])
-            return tuple(memory.hold(result) for result in results)
+            return tuple(memory.hold(result) for result in results[: node.n_outputs])
 
         return run
 

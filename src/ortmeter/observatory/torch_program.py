@@ -65,7 +65,7 @@ class TorchProgram:
         *,
         tf32: bool = False,
     ) -> None:
-        evaluator = Evaluator(model, sources=("torch",), device=device, tf32=tf32)
+        evaluator = Evaluator(model, sources=("torch", "reference"), device=device, tf32=tf32)
         plan, checker, context = parts(evaluator)
         self.names = plan.outputs
         self.nodes = len(plan.steps)
@@ -97,9 +97,10 @@ def _prepare(plan: Plan, given: Sequence[Any]) -> list[tuple[Any, ...]]:
     for step in plan.steps:
         inputs = step.take(values)
         result = step.apply(inputs)
-        if step.used != "torch":
+        direct = _direct(step, inputs, result)
+        if direct is None and step.used != "torch":
             raise ModelError(f"torch has no kernel for {step.node.operator} here")
-        step.kernel = _direct(step, inputs, result) or step.kernel
+        step.kernel = direct or step.kernel
         step.store(values, result)
         taken.append(inputs)
     return taken

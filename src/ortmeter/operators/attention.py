@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.operators.late import Array, Dtype, Tensor, TensorFunction, functional, special, torch
+from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, special, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
-from ortmeter.operators.tensors import by_heads, dtype_of, refused
 
 declare = family("attention")
 declare("Attention RotaryEmbedding", cpu_types="f32 f16")
@@ -15,164 +14,6 @@ declare("GroupQueryAttention", domain=MICROSOFT, cpu_types="f32 f16")
 declare("Attention MultiHeadAttention RotaryEmbedding", domain=MICROSOFT)
 
 _PACKED = 3  # rank of (batch, sequence, heads * size)
-_RAW, _CAPPED, _BIASED, _PROBABILITIES = range(4)  # values of qk_matmul_output_mode
-
-
-def _allowed(
-    shape: tuple[int, int],
-    *,
-    past: int,
-    valid: Tensor | None,
-    is_causal: int,
-    left: int,
-    right: int,
-    device: Any,
-) -> Tensor | None:
-    """Return True where a query sees a key, besides the mask; None when every key is seen."""
-    if valid is None and not (is_causal or left >= 0 or right >= 0):
-        return None
-    queries, keys = (torch.arange(size, device=device) for size in shape)
-    # Absolute positions of the queries: those that precede them are in a cache.
-    places = queries.reshape(-1, 1) + past
-    seen = torch.ones(shape, dtype=torch.bool, device=device)
-    if valid is not None:
-        valid = valid.reshape(-1, 1, 1, 1)
-        places = places + (valid - shape[0])
-        seen = keys < valid
-    ahead = keys - places
-    if is_causal:
-        seen = seen & (ahead <= 0)
-    if left >= 0:
-        seen = seen & (ahead >= -left)
-    return seen & (ahead <= right) if right >= 0 else seen
-
-
-@kernel("Attention", since=23)
-def _attention(  # noqa: PLR0917 - the inputs of the operator
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    past_key: Tensor | None = None,
-    past_value: Tensor | None = None,
-    nonpad_kv_seqlen: Tensor | None = None,
-    *,
-    is_causal: int = 0,
-    kv_num_heads: int | None = None,
-    left_window_size: int = -1,
-    q_num_heads: int | None = None,
-    qk_matmul_output_mode: int = 0,
-    right_window_size: int = -1,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    softmax_precision: int | None = None,
-    n_outputs: int = 1,
-) -> Any:
-    packed = q.ndim == _PACKED
-    if packed:
-        q, k, v = (
-            _unpack(x, heads)
-            for x, heads in ((q, q_num_heads), (k, kv_num_heads), (v, kv_num_heads))
-        )
-    past = 0 if past_key is None else past_key.shape[2]
-    if past_key is not None and past_value is not None:
-        k, v = torch.cat((past_key, k), 2), torch.cat((past_value, v), 2)
-    allowed = _allowed(
-        (q.shape[2], k.shape[2]),
-        past=past,
-        valid=nonpad_kv_seqlen,
-        is_causal=is_causal,
-        left=left_window_size,
-        right=right_window_size,
-        device=q.device,
-    )
-    bias = _bias(mask, allowed, q, k)
-    scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
-    precision = q.dtype if softmax_precision is None else dtype_of("Attention", softmax_precision)
-    if n_outputs <= _PROBABILITIES and not softcap and precision == q.dtype:
-        y, scores = _fused(q, k, v, bias, scale), None
-    else:
-        y, scores = _detailed(
-            q,
-            k,
-            v,
-            bias,
-            scale=scale,
-            softcap=softcap,
-            precision=precision,
-            mode=qk_matmul_output_mode,
-        )
-    if packed:
-        y = y.transpose(1, 2).flatten(2)
-    return (y, k, v, scores)[:n_outputs] if n_outputs > 1 else y
-
-
-def _unpack(x: Tensor, heads: int | None) -> Tensor:
-    if heads is None:
-        accepted = "4 dimensions, or q_num_heads and kv_num_heads"
-        raise refused("Attention", accepted, x, also=" and no number of heads")
-    return by_heads(x, heads)
-
-
-def _bias(mask: Tensor | None, allowed: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
-    """Return what is added to the scores: a mask, and minus infinity where nothing is seen."""
-    if mask is not None:
-        mask = mask if mask.dtype == torch.bool else mask.to(q.dtype)
-        mask = mask.unsqueeze(0) if mask.ndim == 1 else mask
-        missing = k.shape[2] - mask.shape[-1]
-        if missing > 0:
-            hidden = 0.0 if mask.dtype == torch.bool else -math.inf
-            mask = functional.pad(mask, (0, missing), value=hidden)
-        if mask.dtype == torch.bool:
-            allowed = mask if allowed is None else mask & allowed
-            mask = None
-    if allowed is None:
-        return mask
-    zero = torch.zeros((), dtype=q.dtype, device=q.device) if mask is None else mask
-    return torch.where(allowed, zero, -math.inf)
-
-
-def _fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """Run the kernel of torch; queries that see nothing give zeros."""
-    grouped = q.shape[1] != k.shape[1]
-    y = functional.scaled_dot_product_attention(q, k, v, bias, scale=scale, enable_gqa=grouped)
-    if bias is not None:
-        # torch gives these zeros on CPU, and promises nothing for its other kernels.
-        return torch.where(_sees_nothing(bias), 0, y)
-    if y.device.type == "cpu" and not y.any(-1).all():  # torch: zeros where no score is a number
-        return _detailed(q, k, v, None, scale=scale, softcap=0.0, precision=q.dtype, mode=_RAW)[0]
-    return y
-
-
-def _sees_nothing(bias: Tensor) -> Tensor:
-    return torch.isneginf(bias).all(-1, keepdim=True)
-
-
-def _detailed(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    *,
-    scale: float,
-    softcap: float,
-    precision: Dtype,
-    mode: int,
-) -> tuple[Tensor, Tensor]:
-    """Compute the steps one by one; return the result and the scores of the step asked for."""
-    if q.shape[1] != k.shape[1]:
-        repeats = q.shape[1] // k.shape[1]
-        k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
-    root = math.sqrt(scale)
-    raw = (q * root) @ (k * root).transpose(2, 3)
-    capped = torch.tanh(raw / softcap) * softcap if softcap else raw
-    biased = capped if bias is None else capped + bias
-    probabilities = torch.softmax(biased.to(precision), -1)
-    if bias is not None:
-        probabilities = torch.where(_sees_nothing(bias), 0, probabilities)
-    probabilities = probabilities.to(q.dtype)
-    steps = {_RAW: raw, _CAPPED: capped, _BIASED: biased, _PROBABILITIES: probabilities}
-    return probabilities @ v, steps[mode]
 
 
 @stand_in("Attention")
@@ -196,7 +37,10 @@ def _rotary_embedding(
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
 ) -> Tensor:
-    heads = (by_heads(x, num_heads) if x.ndim == _PACKED else x).transpose(1, 2)
+    if x.ndim == _PACKED:
+        heads = x.reshape(x.shape[0], x.shape[1], num_heads, -1)
+    else:
+        heads = x.transpose(1, 2)
     size = rotary_embedding_dim or heads.shape[3]
     cos, sin = (
         (cache if position_ids is None else cache[position_ids]).unsqueeze(2)

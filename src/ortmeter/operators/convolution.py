@@ -1,6 +1,5 @@
 """Convolutions and pooling: windows that slide over images, with the padding of ONNX."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -179,10 +178,6 @@ def _conv(
 ) -> Tensor:
     _check_rank("Conv", x)
     frame = _window(x, kernel_shape or weight.shape[2:], **geometry)
-    is_by_channel = group == x.shape[1] == weight.shape[0] > 1
-    if is_by_channel and x.dtype == torch.float64 and x.device.type == "cpu":
-        return _conv_by_channel(frame.pad(x), weight, bias, frame)
-    # In float16, some CPUs leave out the products of what torch pads: 0 times infinity is NaN.
     is_half = x.dtype == torch.float16 and x.device.type == "cpu"
     inside = frame.is_symmetric and not is_half
     padding = frame.before if inside else 0
@@ -207,46 +202,6 @@ def _torch_conv(x: Tensor, weight: Tensor, *_bias: Any, **attributes: Any) -> Te
     strides, dilations = (attributes.get(name, 1) for name in ("strides", "dilations"))
     groups = attributes.get("group", 1)
     return lambda x, weight, bias=None: function(x, weight, bias, strides, pads, dilations, groups)
-
-
-def _conv_by_channel(x: Tensor, weight: Tensor, bias: Tensor | None, frame: _Window) -> Tensor:
-    """Convolve each channel alone: in float64 on CPU, torch does it ten times slower."""
-    spans = [(size - 1) * gap for size, gap in zip(frame.kernel, frame.dilations, strict=True)]
-    column = (1, -1) + (1,) * len(spans)
-    y = torch.zeros((), dtype=x.dtype) if bias is None else bias.reshape(column)
-    taps: Any = itertools.product(*(range(size) for size in frame.kernel))
-    for tap in taps:
-        starts = [i * gap for i, gap in zip(tap, frame.dilations, strict=True)]
-        window: Any = tuple(
-            slice(first, size - span + first, step)
-            for first, size, span, step in zip(
-                starts, x.shape[2:], spans, frame.strides, strict=True
-            )
-        )
-        factor = weight[:, 0, *tap].reshape(column)
-        y = torch.addcmul(y, x[:, :, *window], factor)
-    return y
-
-
-@kernel("ConvInteger", since=10, options_of=_window)
-def conv_integer(
-    x: Tensor,
-    weight: Tensor,
-    x_zero: Tensor | None = None,
-    w_zero: Tensor | None = None,
-    *,
-    group: int = 1,
-    kernel_shape: list[int] | None = None,
-    **geometry: Any,
-) -> Tensor:
-    """Convolve integers; float64 holds every sum."""
-    image, filters = x.double(), weight.double()
-    if x_zero is not None:
-        image = image - x_zero
-    if w_zero is not None:
-        filters = filters - w_zero.reshape([-1] + [1] * (weight.ndim - 1))
-    y = _conv(image, filters, group=group, kernel_shape=kernel_shape, **geometry)
-    return torch.round(y).to(torch.int32)
 
 
 @kernel("ConvTranspose")
@@ -290,26 +245,6 @@ def _conv_transpose(
     added = [more - last for more, last in zip(extra, after, strict=True)]
     y = _pad(y, [-first for first in before], added, 0.0)
     return y if bias is None else y + bias.reshape([1, -1] + [1] * rank)
-
-
-@kernel("Col2Im", since=18)
-def _col2im(
-    x: Tensor,
-    image_shape: Tensor,
-    block_shape: Tensor,
-    *,
-    dilations: list[int] | None = None,
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
-) -> Tensor:
-    image, block = image_shape.tolist(), block_shape.tolist()
-    before, after = _explicit(pads, len(image))
-    if len(image) != 2:  # noqa: PLR2004 - what torch folds
-        raise refused("Col2Im", "2 dimensions", x, also=f", image {image}")
-    padded = [size + first + last for size, first, last in zip(image, before, after, strict=True)]
-    gaps, steps = tuple(dilations or (1, 1)), tuple(strides or (1, 1))
-    y = functional.fold(x, tuple(padded), tuple(block), gaps, 0, steps)
-    return y[:, :, before[0] : before[0] + image[0], before[1] : before[1] + image[1]]
 
 
 @kernel("AveragePool", options_of=_window)

@@ -349,13 +349,6 @@ def _torch_arange(*inputs: Tensor, **_: Any) -> TensorFunction:
     return lambda *_limits: torch.arange(*limits, dtype=made.dtype, device=made.device)
 
 
-@kernel("EyeLike", since=9)
-def _eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
-    kind = x.dtype if dtype is None else dtype_of("EyeLike", dtype)
-    ones = torch.ones(x.shape, device=x.device)
-    return torch.triu(torch.tril(ones, k), k).to(kind)
-
-
 @stand_in("EyeLike")
 def _torch_eye(x: Tensor, *, k: int = 0, **_: Any) -> TensorFunction:
     if k:

@@ -184,23 +184,9 @@ def _rms_normalization(
     return _over_last_axes(functional.rms_norm, x, scale, axis=axis, epsilon=epsilon, stash=stash)
 
 
-@kernel("GroupNormalization", since=21)
-def _group_normalization(
-    x: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    *,
-    num_groups: int,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
-) -> Tensor:
-    """Normalize groups of channels; scale and bias have one value a channel."""
-    stash = dtype_of("GroupNormalization", stash_type)
-    if stash not in (torch.float32, x.dtype):
-        y = functional.group_norm(x.to(stash), num_groups, eps=epsilon).to(x.dtype)
-        shape = (1, -1) + (1,) * (x.ndim - 2)
-        return y * scale.reshape(shape) + bias.reshape(shape)
-    return functional.group_norm(x, num_groups, scale, bias, epsilon)
+@stand_in("GroupNormalization")
+def _torch_group_norm(*_inputs: Any, num_groups: int, epsilon: float = 1e-5) -> TensorFunction:
+    return lambda x, scale, bias: functional.group_norm(x, num_groups, scale, bias, epsilon)
 
 
 @kernel("InstanceNormalization", since=6)

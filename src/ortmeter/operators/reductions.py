@@ -187,24 +187,3 @@ def _register_accumulation(op_type: str, since: int, function: TensorFunction, s
 
 _register_accumulation("CumSum", 11, named("cumsum"), 0)
 _register_accumulation("CumProd", 26, named("cumprod"), 1)
-
-
-@kernel("Unique", since=11)
-def _unique(
-    x: Tensor,
-    *,
-    axis: int | None = None,
-    sorted: int = 1,  # noqa: A002 - name of the attribute
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dim = 0 if axis is None else axis
-    rows = x.reshape(-1) if axis is None else x
-    values, inverse, counts = torch.unique(rows, dim=dim, return_inverse=True, return_counts=True)
-    places = torch.arange(inverse.numel(), device=x.device)
-    first = torch.full_like(counts, inverse.numel())
-    first = first.scatter_reduce(0, inverse, places, "amin")
-    if sorted:
-        return values, first, inverse, counts
-    order = torch.argsort(first)
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(order.numel(), device=x.device)
-    return values.index_select(dim, order), first[order], rank[inverse], counts[order]

@@ -28,7 +28,7 @@ NCHWC = "com.microsoft.nchwc"
 
 _FAMILIES = (
     *("elementwise", "movement", "reductions", "products", "convolution", "normalization"),
-    *("attention", "quantization", "recurrent", "images", "sequences", "learning"),
+    *("attention", "quantization", "recurrent", "images", "learning"),
 )
 
 

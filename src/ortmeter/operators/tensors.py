@@ -93,8 +93,3 @@ def non_negative(indices: Tensor, size: int) -> Tensor:
     """Count indices from the front of a dimension of that size."""
     indices = indices.to(torch.int64)
     return torch.where(indices < 0, indices + size, indices)
-
-
-def by_heads(x: Tensor, heads: int) -> Tensor:
-    """Unpack (batch, sequence, heads * size) to (batch, heads, sequence, size)."""
-    return x.reshape(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ortmeter.machine.preflight import cpu_quota
 from ortmeter.operators import find_operator
-from ortmeter.profiling.denormals import CAN_FLUSH, denormal_tensors, denormals_as_zero
+from ortmeter.profiling.denormals import denormal_tensors
 from ortmeter.profiling.findings import Facts, Finding, count, plural
 from ortmeter.profiling.fusions import NearMiss, find_near_misses
 from ortmeter.profiling.graph import STANDARD
@@ -256,17 +256,13 @@ def _denormals(facts: Facts) -> Iterator[Finding]:
     if rows.empty:
         return
     worst = max(shares, key=shares.__getitem__)
-    can_try = CAN_FLUSH and not facts.profile.devices
-    told = trial(facts, "zeros instead", {}, denormals_as_zero) if can_try else ""
-    if told is not None:
-        yield facts.finding(
-            "denormal numbers",
-            rows,
-            f"{plural(len(shares), 'tensor')} with numbers so small that a CPU may compute them "
-            f"slowly, {shares[worst]:.1%} of {worst!r}{told}",
-            "--session-config session.set_denormal_as_zero=1, in a command of its own: the first "
-            "session of a process decides",
-        )
+    yield facts.finding(
+        "denormal numbers",
+        rows,
+        f"{plural(len(shares), 'tensor')} with numbers so small that a CPU may compute them "
+        f"slowly, {shares[worst]:.1%} of {worst!r}",
+        "--session-config session.set_denormal_as_zero=1; bench with =0,1 tells what it brings",
+    )
 
 
 def _constants(facts: Facts) -> Iterator[Finding]:

@@ -1,9 +1,6 @@
 """Find the tensors of a model that hold denormal numbers, which many CPUs compute slowly."""
 
-import ctypes
-import platform
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,8 +17,6 @@ from ortmeter.runtime.sessions import make_session
 # Smallest share that changes a time: a denormal number costs about a hundred others.
 _LEAST = 1e-3
 _DTYPES = (np.float32, np.float64)
-#: Whether :func:`denormals_as_zero` has an effect.
-CAN_FLUSH = platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
 
 
 def denormal_tensors(
@@ -84,29 +79,3 @@ def _share(array: np.ndarray) -> float:
         return 0.0
     small = np.abs(array) < np.finfo(array.dtype).tiny
     return float(np.count_nonzero(small & (array != 0))) / array.size
-
-
-# Where glibc keeps the control word of floating-point numbers, and its bits for denormal ones.
-_WORD, _FLUSH = 28, 1 << 15 | 1 << 6
-
-
-@contextmanager
-def denormals_as_zero() -> Iterator[None]:
-    """Make this thread compute with zeros instead of denormal numbers, where it can be asked.
-
-    A session of ONNX Runtime only asks for it once in a process: this compares both in one process.
-    """
-    if not CAN_FLUSH:
-        yield
-        return
-    libc = ctypes.CDLL(None)
-    before = ctypes.create_string_buffer(64)
-    libc.fegetenv(before)
-    changed = ctypes.create_string_buffer(before.raw, 64)
-    word = ctypes.c_uint32.from_buffer(changed, _WORD)
-    word.value |= _FLUSH
-    libc.fesetenv(changed)
-    try:
-        yield
-    finally:
-        libc.fesetenv(before)

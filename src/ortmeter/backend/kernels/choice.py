@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ortmeter.backend.kernels.expression import MICROSOFT, Expression
+from ortmeter.backend.kernels.expression import Expression
 from ortmeter.backend.kernels.library import OPSET
 from ortmeter.backend.kernels.sources import DOMAIN
 from ortmeter.dtypes import numpy_dtype
@@ -130,6 +130,6 @@ def _model(expression: Expression, shapes: _Shapes, *, apart: bool) -> ir.Model:
     nodes, results = expression.nodes(inputs) if apart else ([kernel], kernel.outputs)
     for i, (result, dtype) in enumerate(zip(results, expression.dtypes, strict=True)):
         result.name, result.type = f"y{i}", ir.TensorType(dtype)
-    opsets = {"": OPSET, MICROSOFT: 1, DOMAIN: 1}
+    opsets = {"": OPSET, DOMAIN: 1}
     graph = ir.Graph(inputs, results, nodes=nodes, name="race", opset_imports=opsets)
     return ir.Model(graph, ir_version=10)

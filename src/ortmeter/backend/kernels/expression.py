@@ -19,8 +19,6 @@ _QUANTITIES = REALS | {ir.DataType.INT32, ir.DataType.INT64}
 _BOOL = frozenset({ir.DataType.BOOL})
 #: Element types of what kernels compute with.
 NUMBERS = _QUANTITIES | _BOOL
-#: Domain of the operators that ONNX Runtime adds to the standard ones.
-MICROSOFT = "com.microsoft"
 _NAMES_IN_FULL = 5
 _FUNCTION_COST = 8
 
@@ -45,7 +43,6 @@ class Step:
     step; None is an optional input that is absent.
     """
 
-    domain: str
     op_type: str
     attributes: tuple[tuple[str, float | str], ...]
     arguments: tuple[str | Literal | None, ...]
@@ -53,8 +50,7 @@ class Step:
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={value}" for name, value in self.attributes)
-        name = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
-        operator = f"{name}<{options}>" if options else name
+        operator = f"{self.op_type}<{options}>" if options else self.op_type
         arguments = ", ".join("" if a is None else str(a) for a in self.arguments)
         return f"{operator}({arguments}):{short_name(int(self.dtype))}"
 
@@ -68,8 +64,8 @@ class Expression:
     Examples
     --------
     >>> f32 = ir.DataType.FLOAT
-    >>> sigmoid = Step("", "Sigmoid", (), ("x0",), f32)
-    >>> expression = Expression((f32, f32), (sigmoid, Step("", "Mul", (), ("t0", "x1"), f32)))
+    >>> sigmoid = Step("Sigmoid", (), ("x0",), f32)
+    >>> expression = Expression((f32, f32), (sigmoid, Step("Mul", (), ("t0", "x1"), f32)))
     >>> str(expression)
     'f32 x0, f32 x1 -> Sigmoid(x0):f32; Mul(t0, x1):f32'
     >>> expression.name
@@ -93,7 +89,7 @@ class Expression:
     @property
     def cost(self) -> int:
         """Cost of an element: 1 for an access or an operation, more for a function."""
-        functions = sum(bool(s.domain) or s.op_type in _FUNCTIONS for s in self.steps)
+        functions = sum(step.op_type in _FUNCTIONS for step in self.steps)
         each = len(self.inputs) + len(self.results) + len(self.steps)
         return each + (_FUNCTION_COST - 1) * functions
 
@@ -117,14 +113,8 @@ class Expression:
         nodes: list[ir.Node] = []
         for i, step in enumerate(self.steps):
             arguments = [_read(argument, values, nodes) for argument in step.arguments]
-            operator = step.op_type
-            if step.domain == MICROSOFT and len(arguments) > 1:
-                # The kernels of ONNX Runtime add a vector only, those of an expression anything.
-                nodes.append(ir.Node("", "Add", arguments))
-                arguments = list(nodes[-1].outputs)
-                operator = operator.removeprefix("Bias")
             attributes = ir.convenience.convert_attributes(dict(step.attributes))
-            nodes.append(ir.Node(step.domain, operator, arguments, attributes))
+            nodes.append(ir.Node("", step.op_type, arguments, attributes))
             values[f"t{i}"] = nodes[-1].outputs[0]
             values[f"t{i}"].type = ir.TensorType(step.dtype)
         return nodes, [values[f"t{i}"] for i in self.results]
@@ -206,7 +196,7 @@ class Operator:
 
 def find_operator(step: Step) -> Operator | None:
     """Return the operator of a step, None when kernels do not know it."""
-    return OPERATORS.get((step.domain, step.op_type))
+    return OPERATORS.get(step.op_type)
 
 
 _POWERS = {
@@ -275,10 +265,6 @@ def _two_by_two(template: str) -> _Writer:
     return write
 
 
-def _fast_gelu(step: Step, arguments: Sequence[str], kind: str) -> str:  # noqa: ARG001 - a writer
-    return f"gelu_tanh({' + '.join(a for a in arguments if a)})"
-
-
 _ARITHMETIC = {
     "Add": Operator("{0} + {1}", _QUANTITIES),
     "Sub": Operator("{0} - {1}", _QUANTITIES),
@@ -338,15 +324,6 @@ _CHOICES = {
     "Xor": Operator("{0} != {1}", _BOOL),
     "Cast": Operator(_cast, NUMBERS, {"to": 0, "saturate": 1}, _rounds_once),
 }
-_OF_ONNXRUNTIME = {
-    "QuickGelu": Operator("swish({0}, {alpha})", defaults={"alpha": 1.702}),
-    "Gelu": Operator("gelu({0})"),
-    "BiasGelu": Operator("gelu({0} + {1})"),
-    "FastGelu": Operator(_fast_gelu),
-}
 
-#: Operators by domain and name.
-OPERATORS = MappingProxyType(
-    {("", name): operator for name, operator in (_ARITHMETIC | _FUNCTIONS | _CHOICES).items()}
-    | {(MICROSOFT, name): operator for name, operator in _OF_ONNXRUNTIME.items()}
-)
+#: Operators of ONNX by name.
+OPERATORS = MappingProxyType(_ARITHMETIC | _FUNCTIONS | _CHOICES)

@@ -14,7 +14,7 @@ import torch
 from ortmeter.backend.errors import KernelError
 from ortmeter.backend.kernels import trial
 from ortmeter.backend.kernels.compiler import compile_device, compile_library
-from ortmeter.backend.kernels.expression import MICROSOFT, Expression, Literal, Step
+from ortmeter.backend.kernels.expression import Expression, Literal, Step
 from ortmeter.backend.kernels.sources import (
     DOMAIN,
     cpu_source,
@@ -152,7 +152,7 @@ def trial_model(expressions: Sequence[Expression]) -> ir.Model:
         outputs,
         nodes=nodes,
         name="trial",
-        opset_imports={"": OPSET, MICROSOFT: 1, DOMAIN: 1},
+        opset_imports={"": OPSET, DOMAIN: 1},
     )
     return ir.Model(graph, ir_version=10)
 
