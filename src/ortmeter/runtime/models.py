@@ -409,8 +409,11 @@ def sample_decoder(
     weights |= {"embedding": rng.standard_normal((4 * width, width)), "norm": np.ones(width)}
     weights |= {"cos": np.cos(angles), "sin": np.sin(angles)}
     text = _DECODER.format(attention=_CACHES[cache].format(**sizes), **sizes)
+    model = onnx.parser.parse_model(text)
     drawn = {name: values.astype(np.float32) for name, values in weights.items()}
-    return _with_weights(text, drawn | {"rows": rows})
+    each = (onnx.numpy_helper.from_array(x, name) for name, x in (drawn | {"rows": rows}).items())
+    model.graph.initializer.extend(each)
+    return model
 
 
 def sub_model(
