@@ -80,7 +80,7 @@ def test_the_answer_says_which_sizes_to_fix(page, speeds, processes, told, label
     answer = conclude(page, speeds, processes=processes).answer
     assert told in str(answer)
     assert answer.label == label
-    assert ("export twice" in str(answer)) == (label == "fix sizes")
+    assert ("two exports" in str(answer)) == (label == "fix sizes")
     assert len(str(answer).split()) <= 60
     assert [bar.label for bar in answer.bars] != []
     assert answer.warning == ""

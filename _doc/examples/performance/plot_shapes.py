@@ -41,7 +41,6 @@ import warnings
 
 import onnx
 import torch
-from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
 
 import ortmeter
 from ortmeter.observatory.networks import make_network
@@ -58,7 +57,7 @@ study = Study(
     dynamo=Param(False, full=True, help="export with dynamo, or with TorchScript, which is faster"),
     news=Param(20, fast=3, full=100, minimum=1, help="sizes that are new to a session"),
     processes=Param(3, fast=1, full=6, minimum=1, help="fresh processes that measure"),
-    budget=Param(4.0, fast=0.3, full=60.0, help="seconds to measure runs, turns, sessions"),
+    budget=Param(4.0, fast=0.3, full=40.0, help="seconds to measure runs, turns, sessions"),
 )
 args, provider, EXECUTION = study.args, study.provider, study.provider.execution_provider
 
@@ -178,8 +177,7 @@ def check(part, feeds, expected, folder):
     names = [f"{node.domain} {node.op_type}" for node in runs.graph.node]
     fused = [n.split()[-1] for n in names if n.startswith("com.microsoft ") or n == " Gemm"]
     told = ", ".join(f"{fused.count(op)} {op}" for op in sorted({*fused}))
-    blocks = sum("nchwc" in name or "Nhwc" in name for name in names)
-    counts = {"nodes": len(names), "Shape": names.count(" Shape"), "in blocks": blocks}
+    counts = {"nodes": len(names), "in blocks": sum("nchwc" in n or "Nhwc" in n for n in names)}
     return {**counts, "fused": told.replace("Normalization", "Norm"), "error": error}
 
 
@@ -205,6 +203,28 @@ def time_news(name, path):
 # How long does the rest take?
 # ----------------------------
 #
+# Each model is saved as it is, and with a fixed shape for each size. A session is made of a file,
+# of the sizes that it is given, and of the shapes that it runs.
+
+
+def save_models(name, path):
+    """Return a model, and what its sessions are made of, by case and way."""
+    from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
+
+    model, cases = wheel_model(*WHEEL) if name == "recognizer" else export(name), {}
+    onnx.save(model, path)
+    for shape in (make_shape(name, size) for size in SIZES[name]):
+        known = onnx.load(path)
+        axes = zip(known.graph.input[0].type.tensor_type.shape.dim, shape, strict=True)
+        sizes = {axis.dim_param: size for axis, size in axes if axis.dim_param}
+        make_input_shape_fixed(known.graph, "x", shape)
+        onnx.save(known, fixed := f"{path} {shape[-1]}")
+        files = {FREE: (path, {}), GIVEN: (path, sizes), FIXED: (fixed, {})}
+        cases[f"{name} {shape[-1]}"] = {way: (*file, [shape]) for way, file in files.items()}
+    return model, cases
+
+
+# %%
 # Runs at one size, with and without memory patterns; runs at two sizes in turn; the creation of a
 # session; in fresh processes.
 
@@ -216,34 +236,26 @@ def make_candidate(*parts, **how):
 def measure(folder):
     facts, runs, turns, starts, news = ({} for _ in range(5))
     for name in study.follow(args.models, "models"):
-        model = wheel_model(*WHEEL) if name == "recognizer" else export(name)
-        onnx.save(model, path := f"{folder}/{name}")
-        axes = model.graph.input[0].type.tensor_type.shape.dim
-        for shape in (shapes := [make_shape(name, size) for size in SIZES[name]]):
-            known = onnx.load(path)
-            make_input_shape_fixed(known.graph, "x", shape)
-            onnx.save(known, fixed := f"{path} {shape[-1]}")
-            sizes = {d.dim_param: n for d, n in zip(axes, shape, strict=True) if d.dim_param}
-            ways = {FREE: (path, {}), GIVEN: (path, sizes), FIXED: (fixed, {})}
-            ways = {way: (*session, [shape]) for way, session in ways.items()}
-            case, feeds = f"{name} {shape[-1]}", ortmeter.random_feeds(known)
+        model, cases = save_models(name, path := f"{folder}/{name}")
+        for case, ways in cases.items():
+            feeds = ortmeter.random_feeds(model, shapes={"x": ways[FREE][2][0]}, seed=0)
             (expected,) = reference(model, feeds).outputs.values()
-            facts |= {(case, w): check(p, feeds, expected, folder) for w, p in ways.items()}
+            facts |= {(case, w): check(x, feeds, expected, folder) for w, x in ways.items()}
             runs[case] = {way: make_candidate(part) for way, part in ways.items()}
             runs[case][NO_PATTERN] = make_candidate(ways[FREE], pattern=False)
         starts[case] = {w: make_candidate(part, creates=True) for w, part in ways.items()}
-        turns[name] = {
-            ONE: make_candidate((path, {}, shapes)),
-            EACH: make_candidate(*((path, {}, [shape]) for shape in shapes)),
-            TWICE: make_candidate(*((f"{path} {shape[-1]}", {}, [shape]) for shape in shapes)),
-        }
+        each, twice = ([ways[way] for ways in cases.values()] for way in (FREE, FIXED))
+        turns[name] = {EACH: make_candidate(*each), TWICE: make_candidate(*twice)}
+        turns[name][ONE] = make_candidate((path, {}, [shape for *_, (shape,) in each]))
         news[name] = time_news(name, path)
-    how = {"axis": "case", "processes": args.processes, "budget_s": args.budget, "precision": None}
-    how |= {"repeat": 7, "warmup": 3}
-    runs, turns, starts = (ortmeter.measure_each(x, **how) for x in (runs, turns, starts))
+    how = {"axis": "case", "processes": args.processes, "budget_s": args.budget, "repeat": 5}
+    runs, turns, starts = (ortmeter.measure_each(x, warmup=2, **how) for x in (runs, turns, starts))
     facts, news = to_frame(facts, "case", "way"), Comparisons(news, "case")
     facts["load (ms)"] = starts.to_frame()["median (ms)"]
     return {"facts": facts, "runs": runs, "turns": turns, "starts": starts, "news": news}
+
+
+# %%
 
 
 if not study.recall():
@@ -306,6 +318,9 @@ from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
 model = onnx.load("model.onnx")
 make_input_shape_fixed(model.graph, model.graph.input[0].name, SHAPE)
 onnx.save(model, "fixed.onnx")"""
+
+
+# %%
 
 
 def are_as_fast(gains):
