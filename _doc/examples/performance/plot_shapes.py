@@ -402,13 +402,13 @@ study.conclude(conclude)
 # CUDA, where the first run of a new size may look for the fastest convolution (`#12955
 # <https://github.com/microsoft/onnxruntime/issues/12955>`__): the same lines run there. DirectML,
 # where nodes that compute shapes wait for copies. ARM processors, whose convolutions have other
-# layouts. Texts that are padded to a few lengths, which few sessions serve. Several threads. Memory,
-# which follows the largest size: see :ref:`l-plot-memory`. Models with branches or loops.
+# layouts. Texts that are padded to a few lengths, which few sessions serve. Several threads.
+# Memory, which follows the largest size: see :ref:`l-plot-memory`. Models with branches or loops.
 #
 # What to remember
 # ----------------
 #
-# * A free size costs what depends on sizes alone, at each run: a table of positions, a grid, a mask.
+# * Free sizes cost, at each run, what depends on sizes alone: a table of positions, a grid.
 # * How many nodes are gone does not tell what they cost: profile the model, or time both.
 # * Sizes change the operators that run: compare optimized graphs, not files.
 #
