@@ -264,7 +264,8 @@ if not study.recall():
 
 # %%
 # What runs at the largest size of each model. *in blocks* are nodes of convolutions in the layout
-# of the processor. With fixed sizes, a product and its bias are one *Gemm*, between two Reshape.
+# of the processor. With fixed sizes, a product and its bias are one *Gemm*, between two Reshape: no
+# bias is left for *BiasGelu*, and more sums are next to a normalization (*SkipLayerNorm*).
 
 
 def graphs(data):
@@ -403,16 +404,17 @@ study.conclude(conclude)
 # <https://github.com/microsoft/onnxruntime/issues/12955>`__): the same lines run there. DirectML,
 # where nodes that compute shapes wait for copies. ARM processors, whose convolutions have other
 # layouts. Texts that are padded to a few lengths, which few sessions serve. Several threads.
-# Memory, which follows the largest size: see :ref:`l-plot-memory`. Models with branches or loops.
+# Memory, which follows the largest size. Models with branches or loops.
 #
 # What to remember
 # ----------------
 #
 # * Free sizes cost, at each run, what depends on sizes alone: a table of positions, a grid.
 # * How many nodes are gone does not tell what they cost: profile the model, or time both.
-# * Sizes change the operators that run: compare optimized graphs, not files.
+# * Sizes change the fusions, and a fused operator is not always faster: see
+#   :ref:`l-plot-optimizers`.
 #
-# Read next: :ref:`l-plot-optimizers`, for the fusions.
+# Read next: :ref:`l-plot-memory`, for batches of many sizes.
 #
 # How this was computed
 # ---------------------
