@@ -313,7 +313,8 @@ study.show(new_sizes)
 # -------------------------
 #
 # In brackets, 99% intervals; those of the answer hold together. The setting writes a model whose
-# input has a fixed shape, the command compares both: give the shape of your runs.
+# input has a fixed shape: give that of your runs. The command compares both models; if it asks for
+# the sizes of the free one, add the ``--dim NAME=SIZE`` that it names.
 
 SETTING = """import onnx
 from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
