@@ -71,8 +71,8 @@ def verdicts(found):
             "Fix the sizes of ViT: up to 1.50 times faster",
             "fix sizes",
         ),
-        ({}, 10, "Leave those of BERT and ViT free: as fast within 5%.", "leave free"),
-        ({}, 1, "Leave those of BERT and ViT free: no gain of 5% is shown.", "leave free"),
+        ({}, 10, "Leave the sizes of BERT and ViT free: as fast within 5%.", "leave free"),
+        ({}, 1, "Leave the sizes of BERT and ViT free: no gain of 5% is shown.", "leave free"),
         ({FIXED: 1.3}, 10, "Fix the sizes of BERT and ViT: up to", "fix sizes"),
     ],
 )

@@ -343,7 +343,7 @@ def advise(data, say):
     if rest := [name for name in data.turns if name not in names]:
         same = are_as_fast(Speedups(g for g in gains if g.where["case"].split()[0] in rest))
         held = "as fast within 5%" if same.verdict == "right" else "no gain of 5% is shown"
-        say.add(f"Leave those of {enumerate_items(rest)} free: {held}.")
+        say.add(f"Leave the sizes of {enumerate_items(rest)} free: {held}.")
     if lost:
         say.warn(f"Fixed sizes make {lost[-1].where['case']} {lost[-1].effect}.")
     say.decide("fix sizes" if won else "leave free", gains[:1])
