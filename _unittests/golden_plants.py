@@ -428,6 +428,15 @@ def slower_last(data):
     return data | {"results": Comparisons(groups, data["results"].axis)}
 
 
+def same_first(data):
+    """The first run of a new size takes the time of the second one."""
+    groups = {
+        case: Comparison([dataclasses.replace(group["second"], name="first"), group["second"]])
+        for case, group in data["news"].items()
+    }
+    return data | {"news": Comparisons(groups, data["news"].axis)}
+
+
 def fused(data):
     """What is fused is most of the difference; ONNX Runtime is farther from float64."""
     kinds = data["kinds"].copy()
@@ -499,6 +508,10 @@ OWN = {
         "slow bindings": lambda data: data | {"times": slow(data["times"], bound=9.0)},
     },
     "plot_releases": {"rough": rough_release},
+    "plot_shapes": {
+        "same first": same_first,
+        "slow first": lambda data: data | {"news": slow(same_first(data)["news"], first=2.0)},
+    },
     "plot_sweep": {"traffic": by_traffic},
     "plot_threads": {"busy": busy_threads},
     "plot_torch_or_onnxruntime": {"fused": fused},

@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
     for name, shape in {"F": (64, 3, 3, 3), "W": (64, 32)}.items():
         weights = rng.standard_normal(shape, dtype=np.float32)
         model.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
-    for name in ("model", "one", "two"):
+    for name in ("model", "one", "two", "fixed"):
         onnx.save(model, found / f"{name}.onnx")
     return found
 

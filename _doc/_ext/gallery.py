@@ -17,6 +17,7 @@ SECTIONS = {
         "plot_first_result",
         "plot_optimizers",
         "plot_python_cost",
+        "plot_shapes",
         "plot_load",
         "plot_sweep",
         "plot_memory",
