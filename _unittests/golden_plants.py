@@ -515,4 +515,11 @@ OWN = {
     "plot_sweep": {"traffic": by_traffic},
     "plot_threads": {"busy": busy_threads},
     "plot_torch_or_onnxruntime": {"fused": fused},
+    "plot_trees": {
+        "slow float64": lambda data: data | {"times": slow(data["times"], float64=3.0)},
+        "many cross": lambda data: (
+            data | {"changes": data["changes"].assign(cross=3 * data["changes"]["cross"])}
+        ),
+        "few cross": lambda data: data | {"changes": data["changes"] // 100},
+    },
 }

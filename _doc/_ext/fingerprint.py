@@ -11,6 +11,7 @@ from ortmeter.machine.environment import environment
 
 #: Distributions whose version changes what a page measures or how it is rendered.
 DISTRIBUTIONS = (
+    "lightgbm",
     "matplotlib",
     "numpy",
     "onnx",

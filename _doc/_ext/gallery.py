@@ -26,6 +26,7 @@ SECTIONS = {
         "plot_providers",
         "plot_broken",
         "plot_torch_or_onnxruntime",
+        "plot_trees",
         "plot_matrix_product",
         "plot_operators_torch",
     ),

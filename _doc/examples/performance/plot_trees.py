@@ -1,0 +1,404 @@
+r"""
+.. _l-plot-trees:
+
+Trees: ONNX Runtime, LightGBM or scikit-learn?
+==============================================
+
+A build of this site shows the newest record of this page, which takes three minutes to make.
+
+A forest, or boosted trees, can stay in the library that trained them, or become one node of ONNX.
+Users find ONNX Runtime faster than scikit-learn on one row and slower on many (`#827
+<https://github.com/microsoft/onnxruntime/issues/827>`__), five times slower than LightGBM on a
+batch (`#886 <https://github.com/microsoft/onnxruntime/issues/886>`__), slower than LightGBM with
+several classes (`sklearn-onnx#452 <https://github.com/onnx/sklearn-onnx/issues/452>`__) and on many
+rows (`hummingbird#199 <https://github.com/microsoft/hummingbird/issues/199>`__). Here each library
+walks the same trees. Another question comes first: do they give the same classes?
+
+**Prediction.** A row walks down each tree, a comparison per node, in every library alike. Libraries
+differ in what a call costs, and in how they share rows between threads.
+
+====================  ============================================================================
+1 row                 the call costs more than the trees: ONNX Runtime, which does least in Python,
+                      is faster
+many rows, 1 thread   the same walks: within 2 times
+float64 thresholds    8 bytes instead of 4 in a node of about 30: at most 1.2 times slower
+float32 thresholds    float32 numbers are :math:`s` apart: a threshold that is rounded down sends
+                      :math:`s / 4w` of the rows of a feature spread over :math:`w` to the other
+                      side; seconds since 1970 are :math:`s = 128` apart
+====================  ============================================================================
+
+**You learn** which library to call for one row and for many, and which thresholds keep the classes.
+"""
+
+# sphinx_gallery_tags = ["speed", "accuracy", "trees", "scikit-learn"]
+
+import os
+import tempfile
+from itertools import product
+from unittest import mock
+
+import joblib
+import lightgbm
+import numpy as np
+import onnx
+from skl2onnx import to_onnx
+from sklearn.ensemble import RandomForestClassifier
+
+import ortmeter
+from ortmeter.evidence import Speedup
+from ortmeter.plotting import speedup_plot
+from ortmeter.runtime.sessions import session_code
+from ortmeter.study import Estimate, Param, Speedups, Study, to_frame
+from ortmeter.timing.candidates import function_candidate
+
+study = Study(
+    "plot_trees",
+    "Trees: ONNX Runtime, LightGBM or scikit-learn?",
+    trees=Param((12, 30), fast=(6,), full=(12, 30, 90), minimum=3, help="trees of a model"),
+    rows=Param((1, 100, 10_000), fast=(1, 50), full=(1, 100, 100_000), help="rows of a call"),
+    processes=Param(4, fast=1, full=6, minimum=1, help="fresh processes that measure"),
+    budget=Param(8.0, fast=0.3, full=130.0, help="seconds to measure"),
+)
+args, provider = study.args, study.provider
+rng = np.random.default_rng(0)
+
+# %%
+# The rows
+# --------
+#
+# Twenty features in float64. The first one is a time in seconds since 1970, within a week; the
+# others are standard normal.
+
+ORIGIN, WEEK, DAY = 1_764_000_000, 604_800, 86_400
+
+
+def draw_rows(count):
+    times = ORIGIN + WEEK * rng.random((count, 1))
+    return np.hstack([times, rng.standard_normal((count, 19))])
+
+
+# %%
+# Trees of LightGBM in ONNX
+# -------------------------
+#
+# LightGBM gives each tree as nested dictionaries. One operator of ONNX has all the trees:
+# ``TreeEnsemble``, since version 5 of ``ai.onnx.ml``, which numbers nodes and leaves apart.
+
+
+def number_nodes(booster):
+    """Return the nodes that ask a question, the leaves, and the numbers of the roots."""
+    inner, leaves, roots = [], [], []
+    for rank, tree in enumerate(booster.dump_model()["tree_info"]):
+        roots.append(len(inner))
+        nodes = [tree["tree_structure"]]
+        for node in nodes:  # which grow
+            same = leaves if "leaf_value" in node else inner
+            node |= {"number": len(same), "class": rank % 3}
+            same.append(node)
+            nodes += [node[child] for child in ("left_child", "right_child") if child in node]
+    return inner, leaves, roots
+
+
+# %%
+# Its thresholds have the type of its input. float64 keeps them. float32 rounds them to nearest, or
+# down: rows that are float32 then go where they went. *offsets* are taken off the features, before
+# these are rounded. onnxmltools 1.16 converts LightGBM to float32 only.
+
+
+def round_down(values):
+    near = np.float32(values)
+    return np.where(near > values, np.nextafter(near, np.float32(-np.inf)), near)
+
+
+def write_onnx(inner, leaves, roots, convert, offsets=(0,) * 20):
+    splits = convert(np.array([n["threshold"] - offsets[n["split_feature"]] for n in inner]))
+    weights = np.array([leaf["leaf_value"] for leaf in leaves], splits.dtype)
+    arrays = {"nodes_splits": splits, "leaf_weights": weights, "nodes_modes": np.uint8(0 * splits)}
+    given = {name: onnx.numpy_helper.from_array(array) for name, array in arrays.items()}
+    given |= {"domain": "ai.onnx.ml", "n_targets": 3, "tree_roots": roots}
+    given["leaf_targetids"] = [leaf["class"] for leaf in leaves]
+    given["nodes_featureids"] = [node["split_feature"] for node in inner]
+    for side, child in (("true", "left_child"), ("false", "right_child")):
+        given[f"nodes_{side}nodeids"] = [node[child]["number"] for node in inner]
+        given[f"nodes_{side}leafs"] = [int("leaf_value" in node[child]) for node in inner]
+    kind = {"float32": "float", "float64": "double"}[str(splits.dtype)]
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["ai.onnx.ml": 5]>
+        trees ({kind}[rows, 20] X) => ({kind}[rows, 3] Y) {{ }}""")
+    node = onnx.helper.make_node("TreeEnsemble", ["X"], ["Y"], **given)
+    model.graph.node.append(node)
+    return model
+
+
+# %%
+# A round of LightGBM, for one tree that asks one question.
+
+sample = lightgbm.Dataset(rows := draw_rows(99), rows[:, 2])
+tiny = lightgbm.train({"num_leaves": 2, "verbose": -1}, sample, 1)
+ortmeter.draw_model(write_onnx(*number_nodes(tiny), np.float64), title="One question")
+
+# %%
+# The models, with their graphs for ONNX Runtime
+# ----------------------------------------------
+#
+# Three classes depend on the hour and on three other features. skl2onnx converts the forest: it
+# rounds thresholds down.
+
+FOREST, BOOSTED, ORT, FLOAT32, FLOAT64 = "forest", "boosted", "ONNX Runtime", "float32", "float64"
+LIBRARY = {FOREST: "scikit-learn", BOOSTED: "LightGBM"}
+
+
+def train(kind, count):
+    rows = draw_rows(20_000)
+    score = np.sin(2 * np.pi * rows[:, 0] / DAY) + rows[:, 1] * rows[:, 2] + np.sin(3 * rows[:, 3])
+    classes = np.digitize(score, np.quantile(score, (1 / 3, 2 / 3)))
+    if kind == FOREST:
+        forest = RandomForestClassifier(count, max_depth=6, max_samples=0.2, random_state=0)
+        graph = to_onnx(forest.fit(rows, classes), np.float32(rows[:1]), options={"zipmap": False})
+        return forest, {FLOAT32: graph}
+    settings = {"objective": "multiclass", "num_class": 3, "num_threads": 1, "verbose": -1}
+    booster = lightgbm.train(settings, lightgbm.Dataset(rows, classes), count // 3)
+    nodes = number_nodes(booster)
+    graphs = {FLOAT32: write_onnx(*nodes, round_down), FLOAT64: write_onnx(*nodes, np.float64)}
+    return booster, graphs
+
+
+# %%
+# How a case runs
+# ---------------
+#
+# Each library takes the type that it computes in, float32 for the forest: another one would be
+# converted at each call. LightGBM returns scores. This function makes a call in a fresh process.
+
+
+def open_library(folder, name, rows, dtype, threads):
+    import joblib
+    import numpy as np
+
+    model = joblib.load(f"{folder}/{name}")
+    given = np.load(f"{folder}/rows.npz")[rows].astype(dtype)
+    if hasattr(model, "num_trees"):
+        return lambda: model.predict(given, raw_score=True, num_threads=threads)
+    model.n_jobs = threads
+    return lambda: model.predict_proba(given)
+
+
+# %%
+# Do they compute the same thing?
+# -------------------------------
+#
+# What is timed is checked. The float64 thresholds of LightGBM give its scores. A forest of
+# scikit-learn itself rounds features to float32: float32 thresholds give its probabilities. A sum
+# of :math:`n` leaves of 2 at most errs by :math:`2 n (n + 1) u` at most, where :math:`u` is the
+# unit roundoff, and a mean by an :math:`n`-th of it.
+
+OURS = {FOREST: FLOAT32, BOOSTED: FLOAT64}
+
+
+def check(kind, count, group):
+    ours, theirs = (group[name].function() for name in (OURS[kind], "library"))
+    error = np.abs(ours[-1] - theirs).max()  # a session returns a list, scores at its end
+    assert error <= 2 * (count + 1) * (2.0**-24 if kind == FOREST else count * 2.0**-53), error
+
+
+# %%
+# Which rows change class?
+# ------------------------
+#
+# A row goes left where its feature is at most the threshold. Rounded to float32, a feature may meet
+# the threshold that it was above, or pass it: the row *crosses*. A row whose class changes is
+# explained when it crosses. The last way takes the start of the week off the times and their
+# thresholds, before both are rounded. With each way comes the share of the gap between two numbers
+# of float32 where a row crosses.
+
+DOWN = "float32, down"
+ROUNDINGS = {
+    "float32, nearest": (np.float32, 0, 1 / 2),
+    DOWN: (round_down, 0, 1 / 4),
+    FLOAT64: (np.float64, 0, 0),
+    "float32, time from 0": (round_down, ORIGIN, 1 / 4),
+}
+
+
+def count_changes(booster, rows):
+    expected = booster.predict(rows, raw_score=True).argmax(axis=1)
+    inner, *others = number_nodes(booster)
+    for name, (convert, origin, share) in ROUNDINGS.items():
+        offsets = origin * (np.arange(20) == 0)
+        given = (rows - offsets).astype(name.partition(",")[0])
+        graph = write_onnx(inner, *others, convert, offsets)
+        session = ortmeter.make_session(graph, provider="cpu")
+        changed = session.run(None, {"X": given})[0].argmax(axis=1) != expected
+        crossed = np.zeros(len(rows), bool)
+        for feature in range(19, -1, -1):  # the time at the end
+            splits = np.unique([n["threshold"] for n in inner if n["split_feature"] == feature])
+            side, rounded = np.searchsorted(splits, rows[:, feature]), splits - offsets[feature]
+            crossed |= np.searchsorted(convert(rounded), given[:, feature]) != side
+        gaps = np.spacing(np.float32(rounded)).sum() / WEEK
+        row = {"predicted": share * gaps * len(rows), "cross": crossed.sum()}
+        yield name, {**row, "change": changed.sum(), "explained": (changed & crossed).sum()}
+
+
+# %%
+# How long does it take?
+# ----------------------
+#
+# All run in turn in fresh processes. Two threads run the models of the middle size.
+
+
+def measure(folder):
+    groups, changes, middle = {}, {}, args.trees[len(args.trees) // 2]
+    np.savez(f"{folder}/rows.npz", **(rows := {str(n): draw_rows(n) for n in args.rows}))
+    for kind, count in study.follow([*product(LIBRARY, args.trees)], "models"):
+        model, graphs = train(kind, count)
+        joblib.dump(model, f"{folder}/{kind} {count}")
+        for (n, given), threads in product(rows.items(), (1, 2) if count == middle else (1,)):
+            how = {"rows": n, "dtype": OURS[kind], "threads": threads}
+            call = function_candidate(open_library, folder=folder, name=f"{kind} {count}", **how)
+            group, how = {"library": call}, {"provider": "cpu", "threads": threads}
+            for dtype, graph in graphs.items():
+                feeds = {"X": given.astype(dtype)}
+                group[dtype] = ortmeter.session_candidate(graph, feeds, bound=False, **how)
+            check(kind, count, group)
+            groups[f"{kind}, trees {count}, rows {n}, threads {threads}"] = group
+        if kind == BOOSTED:
+            changes |= {(count, way): row for way, row in count_changes(model, given)}
+    how = {"processes": args.processes, "budget_s": args.budget, "warmup": 1, "repeat": 12}
+    times = ortmeter.measure_each(groups, axis="case", precision=None, **how)
+    return {"times": times, "changes": to_frame(changes, "trees", "thresholds")}
+
+
+if not study.recall():
+    soon = mock.patch.dict(os.environ, GOMP_SPINCOUNT="10000")  # threads of OpenMP soon sleep
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder, soon:
+        study.keep(f"{provider.label}, {args.rows[-1]:,} rows counted", **measure(folder))
+
+# %%
+# Rows, by thresholds: how many should cross for their time, how many do, how many change class, and
+# how many of these cross. Few change class: other trees outvote the one that differs.
+
+
+def changes(data):
+    """Rows that differ from LightGBM"""
+    return data.changes.round({"predicted": 0})
+
+
+study.show(changes)
+
+# %%
+# *library* is scikit-learn for a forest, LightGBM for boosted trees. *speedup* is that of ONNX
+# Runtime with the thresholds that give the scores of the library: float32 for a forest, float64 for
+# boosted trees.
+
+
+def compare(data, *parts):
+    """Compare ONNX Runtime with the library, in the cases that have these parts."""
+    found = {case: case.partition(",")[0] for case in data.times if {*parts} <= {*case.split(", ")}}
+    gains = ((case, x, data.times[case].speedup("library", OURS[x])) for case, x in found.items())
+    return Speedups(gain.named(ORT, LIBRARY[x]).at(case=case) for case, x, gain in gains)
+
+
+def latencies(data):
+    """Median latency (ms), speedup with its 99% interval"""
+    medians = data.times.to_frame().pivot_table("median (ms)", "case", "candidate", sort=False)
+    return medians.assign(speedup=[gain.interval for gain in compare(data)])
+
+
+study.show(latencies)
+
+# %%
+
+
+def speedups(data):
+    cases = [(gain, gain.where["case"].split(", ")) for gain in compare(data, "threads 1")]
+    dots = [Speedup(f"{k} {t}", "library", x.estimate, {"case": n}) for x, (k, t, n, _) in cases]
+    ax = speedup_plot(dots, title="ONNX Runtime, one thread", caption=data.legend)
+    ax.set_yscale("log")
+    return ax
+
+
+study.show(speedups)
+
+# %%
+# What the measurements say
+# -------------------------
+#
+# A library is advised where all the intervals of its cases say that it is 5% faster.
+
+
+def choose(gains):
+    """Return which library to call, and how many times faster it is."""
+    for won in (gains, Speedups(gain.reversed for gain in gains)):
+        if won.at_least(1.05).verdict == "right":
+            return won[0].subject, f" (≥{min(gain.low for gain in won):.1f} times faster)"
+    return "time yours", ""
+
+
+def advise(data, say, counts):
+    for kind, name in {FOREST: "Forest", BOOSTED: "Boosted trees"}.items():
+        found = {n: choose(compare(data, kind, f"rows {n}")) for n in counts}
+        told = [f"{library} for {n:,}{times}" for n, (library, times) in found.items()]
+        say.add(f"{name}, call: {', '.join(told)} rows.")
+    most = data.changes.groupby("thresholds")["change"].max()
+    if most[DOWN] > most[FLOAT64]:
+        say.add(f"LightGBM: keep float64, float32 changes {most[DOWN]} of {counts[-1]:,} classes.")
+    first = compare(data, BOOSTED, f"rows {counts[0]}")
+    say.decide(choose(first)[0], first)
+    bars = {gain.where["case"].split(", ")[1]: gain for gain in first[::-1]}
+    say.bars(f"speedup over LightGBM, rows {counts[0]}", {LIBRARY[BOOSTED]: 1.0, **bars})
+    say.setting(session_code(threads=1) if choose(first)[0] == ORT else "")
+    say.command("ortmeter bench model.onnx --threads 1,2")
+    say.small_print(data.times.how)
+
+
+# %%
+
+
+def conclude(data, say):
+    counts = sorted({int(case.split(", ")[2][5:]) for case in data.times})
+    few, some, many = (f"rows {n}" for n in (counts[0], counts[1], counts[-1]))
+    advise(data, say, counts)
+    say.predict("1 row: ONNX Runtime is faster", compare(data, few).are("faster"))
+    say.predict("many rows, 1 thread: within 2 times", compare(data, many, "threads 1").within(2))
+    types = [group.speedup(FLOAT32, FLOAT64) for group in data.times.values() if FLOAT64 in group]
+    say.predict("float64 is at most 1.2 times slower", Speedups(types).at_least(1 / 1.2))
+    crossed, predicted = data.changes.xs(DOWN, level="thresholds")[["cross", "predicted"]].sum()
+    ends = (crossed + z * np.sqrt(crossed + 1) for z in (0, -2.58, 2.58))  # of rare events
+    near = Estimate(*(end / predicted for end in ends)).within(1 / 1.2, 1.2)
+    say.predict("as many rows cross as predicted (1.2 times)", near)
+    fast, slow = compare(data, FOREST, few).are("faster"), compare(data, FOREST, many).are("slower")
+    say.believe("#827", "a forest: faster than scikit-learn on 1 row, slower on many", fast & slow)
+    every, batch, large = (compare(data, BOOSTED, *x) for x in ((), (some,), (many,)))
+    slower = Speedups(gain.reversed for gain in batch[-1:]).at_least(5)
+    say.believe("#886", f"5 times slower than LightGBM on a batch, here {some}", slower)
+    say.believe("sklearn-onnx#452", "slower than LightGBM with 3 classes", every.are("slower"))
+    say.believe("hummingbird#199", "slower than LightGBM on many rows", large.are("slower"))
+
+
+study.conclude(conclude)
+
+# %%
+# What this page does not cover
+# -----------------------------
+#
+# Boosted trees of scikit-learn, which skl2onnx 1.20 does not convert with onnx 1.23. Categories and
+# missing values: LightGBM and ``TreeEnsemble`` have both, the converter of this page has neither.
+# Features that are float32: rounded down, thresholds then change nothing. Trees as products of
+# matrices (hummingbird), compiled trees (lleaves), GPUs, for which ONNX Runtime has no kernel of
+# trees. What a library converts first, such as a frame of pandas.
+#
+# What to remember
+# ----------------
+#
+# * A forest of scikit-learn sees float32: round its thresholds down. LightGBM sees float64: keep
+#   its thresholds, or take the origin off a feature that is large beside its spread, as a time.
+# * Compare the classes of the model that you converted with those of its library, on all your rows.
+# * Time the call that you make: with one row, the call costs more than the trees.
+#
+# Read next: :ref:`l-plot-kmeans-profiling`, :ref:`l-plot-torch-or-onnxruntime`.
+#
+# How this was computed
+# ---------------------
+#
+# ``python plot_trees.py --record`` trains and measures, after ``pip install "ortmeter[learn]"``.
+
+study.appendix(changes=study.data.changes, times=study.data.times.to_frame())
