@@ -38,7 +38,6 @@ from itertools import product
 from unittest import mock
 
 import joblib
-import lightgbm
 import numpy as np
 import onnx
 from skl2onnx import to_onnx
@@ -130,11 +129,11 @@ def write_onnx(inner, leaves, roots, convert, offsets=(0,) * 20):
 
 
 # %%
-# A round of LightGBM, for one tree that asks one question.
+# One tree that asks one question.
 
-sample = lightgbm.Dataset(rows := draw_rows(99), rows[:, 2])
-tiny = lightgbm.train({"num_leaves": 2, "verbose": -1}, sample, 1)
-ortmeter.draw_model(write_onnx(*number_nodes(tiny), np.float64), title="One question")
+ends = [{"leaf_value": value, "number": i, "class": 0} for i, value in enumerate((-1.0, 1.0))]
+asks = {"threshold": 0.5, "split_feature": 2, "left_child": ends[0], "right_child": ends[1]}
+ortmeter.draw_model(write_onnx([asks], ends, [0], np.float64), title="One question")
 
 # %%
 # The models, with their graphs for ONNX Runtime
@@ -148,6 +147,8 @@ LIBRARY = {FOREST: "scikit-learn", BOOSTED: "LightGBM"}
 
 
 def train(kind, count):
+    import lightgbm
+
     rows = draw_rows(20_000)
     score = np.sin(2 * np.pi * rows[:, 0] / DAY) + rows[:, 1] * rows[:, 2] + np.sin(3 * rows[:, 3])
     classes = np.digitize(score, np.quantile(score, (1 / 3, 2 / 3)))
