@@ -316,6 +316,9 @@ def rank(comparisons, ways):
     return gains, [g for g in gains if g.verdict == "faster" and not g.may_be_small]
 
 
+# %%
+
+
 def advise(data, say):
     gains, won = rank(data.times, (KEPT, *SIMPLE, *FUSING))
     _, loads = rank(data.starts, SIMPLE + FUSING)
