@@ -420,6 +420,11 @@ def busy_threads(data):
     return data | {"cpu": cpu, "latency": latency}
 
 
+def opposite_memory(data):
+    """What is shared is copied, what is copied is shared."""
+    return data | {"memory": data["mib"] - data["memory"].clip(upper=data["mib"])}
+
+
 def slower_last(data):
     """One Gemm loses with the last size, where it differs most."""
     groups = dict(data["results"])
@@ -512,6 +517,7 @@ OWN = {
         "same first": same_first,
         "slow first": lambda data: data | {"news": slow(same_first(data)["news"], first=2.0)},
     },
+    "plot_shared_weights": {"opposite": opposite_memory},
     "plot_sweep": {"traffic": by_traffic},
     "plot_threads": {"busy": busy_threads},
     "plot_torch_or_onnxruntime": {"fused": fused},

@@ -56,6 +56,7 @@ study = Study(
     "plot_shared_weights",
     "Can sessions share their weights?",
     mib=Param(40, fast=10, minimum=10, help="MiB of weights"),
+    ways=Param(11, fast=7, minimum=7, help="ways to open the products, of 11"),
     processes=Param(5, fast=1, full=12, minimum=1, help="fresh processes that time runs"),
     budget=Param(6.0, fast=0.5, full=60.0, help="seconds to time runs"),
 )
@@ -97,17 +98,18 @@ NO_PACKING, DIRECT = "disable_prepacking", "use_external_initializer_file_buffer
 MAPPED = ("use_memory_mapped_ort_model", "use_ort_model_bytes_for_initializers")
 WAYS = {  # the file, and entries of the configuration
     FILE: ("model.onnx",),
-    BYTES: ("model.onnx",),
-    EXTERNAL: ("external.onnx",),
     UNPACKED: ("external.onnx", NO_PACKING),
     PREPACKED: ("prepacked.onnx",),
     ORT: ("optimized.ort", *MAPPED),
+    BYTES: ("model.onnx",),
+    GIVEN: ("external.onnx",),
+    ONE: ("model.onnx",),
+    EXTERNAL: ("external.onnx",),
     ORT_UNPACKED: ("optimized.ort", *MAPPED, NO_PACKING),
     BUFFER: ("external.onnx", DIRECT, NO_PACKING),
-    GIVEN: ("external.onnx",),
     GIVEN_UNPACKED: ("external.onnx", NO_PACKING),
-    ONE: ("model.onnx",),
 }
+TIMED = (FILE, UNPACKED, PREPACKED)
 
 # %%
 # This program opens one session after the other. *given* are weights of ``add_initializer``,
@@ -117,10 +119,10 @@ WAYS = {  # the file, and entries of the configuration
 # session*, the process is forked instead.
 
 PROGRAM = """
-import ctypes, functools, multiprocessing.pool, pathlib
-import numpy as np, onnxruntime
+import ctypes, functools, multiprocessing.pool, os, pathlib, numpy as np, onnxruntime
 from ortmeter.served import serve
 
+os.chdir(FOLDER)
 sessions, kept, read_once = [], [np.load("x1.npy")], functools.cache(pathlib.Path.read_bytes)
 
 def open_session(way, file, *config):
@@ -147,8 +149,8 @@ def read():
     for session in sessions:
         session.run(None, {"A0": kept[0]})
     getattr(ctypes.CDLL(None), "malloc_trim", bool)(0)  # the allocator returns what is free
-    lines = [line.split() for line in open("/proc/self/smaps_rollup")]
-    mib = {name: int(size) / 1024 for name, size, *_ in lines[1:]}
+    lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    mib = {name: int(size) / 1024 for name, size, _ in map(str.split, lines)}
     return [mib["Pss:"], mib["Private_Clean:"] + mib["Private_Dirty:"]]
 
 def fork():
@@ -197,9 +199,6 @@ def watch(program, way):
 # :math:`K` terms and :math:`u = 2^{-24}`.
 
 
-TIMED = (FILE, UNPACKED, PREPACKED)
-
-
 def make_candidates(model, feeds, specs):
     (expected,) = reference(model, feeds).outputs.values()
     terms, largest = np.prod(model.graph.initializer[0].dims[1:]), np.abs(expected).max()
@@ -221,9 +220,8 @@ def measure(folder):
             feeds = ortmeter.random_feeds(model, dims={"n": rows}, seed=0)
             np.save(place / f"x{rows}.npy", feeds["A0"])
             runs[f"{name}, batch {rows}"] = make_candidates(model, feeds, specs)
-        program = place / "program.py"
-        program.write_text(f"import os; os.chdir({str(place)!r})\n{PROGRAM}")
-        for way in study.follow([*WAYS][: None if name == PRODUCTS else 7], name):
+        (program := place / "program.py").write_text(f"FOLDER = {str(place)!r}\n{PROGRAM}")
+        for way in study.follow([*WAYS][: args.ways] if name == PRODUCTS else (*TIMED, ORT), name):
             memory |= {(name, way, step): mib for step, mib in watch(program, way).items()}
     how = {"processes": args.processes, "budget_s": args.budget, "precision": None}
     times = ortmeter.measure_each(runs, axis="model", **how)
