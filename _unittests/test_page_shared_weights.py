@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,6 @@ import onnx
 import pytest
 from page_runner import define_page
 
-from ortmeter import served
 from ortmeter.runtime.providers import Provider
 from ortmeter.study import to_frame
 from ortmeter.study.records import record
@@ -113,14 +113,14 @@ def program(page, tmp_path_factory):
     folder = tmp_path_factory.mktemp("products")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(served, "serve", lambda answer: None)
+        patch.setattr(sys, "stdin", [])
         model = page["make_models"](10)["products"]
         onnx.save(model, "model.onnx")
         settings = {"provider": Provider("cpu"), "threads": 1}
         shorter_starts(SessionSpec(folder / "model.onnx", {}, settings), folder)
         np.save("x1.npy", np.random.default_rng(0).standard_normal((3, 512), np.float32))
         names = {"model": model, "FOLDER": str(folder)}
-        exec(page["PROGRAM"], names)  # noqa: S102 - of the page
+        exec(page["OPEN"] + page["READ"], names)  # noqa: S102 - of the page
         yield names
         names["sessions"].clear()
 
