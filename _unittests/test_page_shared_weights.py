@@ -18,7 +18,7 @@ from ortmeter.timing.candidates import SessionSpec
 from ortmeter.workloads.optimized import shorter_starts
 
 MODELS = ("products", "convolutions")
-GROUPS = ("products, batch 1", "products, batch 8", "products, batch 64", "convolutions, batch 1")
+GROUPS = ("products, batch 1", "products, batch 8", "convolutions, batch 1")
 STEPS = ("first", "second session", "other process")
 UNPACKED, PREPACKED, ORT = "external unpacked", "external prepacked", ".ort mapped"
 SHARED = (PREPACKED, ".ort mapped, unpacked", "buffer unpacked", "given unpacked", "one session")
