@@ -420,6 +420,18 @@ def busy_threads(data):
     return data | {"cpu": cpu, "latency": latency}
 
 
+def opposite_memory(data):
+    """What is shared is copied, what is copied is shared."""
+    return data | {"memory": data["mib"] - data["memory"].clip(upper=data["mib"])}
+
+
+def slow_packing(data):
+    """Each run packs, of one row too."""
+    medians = {"in the model": 0.01, "external unpacked": 0.02, "external prepacked": 0.01}
+    groups = {name: level(group, medians) for name, group in data["times"].items()}
+    return data | {"times": Comparisons(groups, data["times"].axis)}
+
+
 def slower_last(data):
     """One Gemm loses with the last size, where it differs most."""
     groups = dict(data["results"])
@@ -512,6 +524,7 @@ OWN = {
         "same first": same_first,
         "slow first": lambda data: data | {"news": slow(same_first(data)["news"], first=2.0)},
     },
+    "plot_shared_weights": {"opposite": opposite_memory, "slow packing": slow_packing},
     "plot_sweep": {"traffic": by_traffic},
     "plot_threads": {"busy": busy_threads},
     "plot_torch_or_onnxruntime": {"fused": fused},

@@ -21,6 +21,7 @@ SECTIONS = {
         "plot_load",
         "plot_sweep",
         "plot_memory",
+        "plot_shared_weights",
         "plot_decoding",
         "plot_releases",
         "plot_providers",
