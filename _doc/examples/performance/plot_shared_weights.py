@@ -62,6 +62,7 @@ study = Study(
     processes=Param(5, fast=1, full=12, minimum=1, help="fresh processes that time runs"),
     budget=Param(6.0, fast=0.5, full=60.0, help="seconds to time runs"),
 )
+study.provider = Provider("cpu")  # whichever was asked for: a GPU has other memory
 args = study.args
 
 # %%
@@ -140,7 +141,8 @@ def open_session(way, file, *config):
             kept.append(onnxruntime.OrtValue.ortvalue_from_numpy(weight))
             options.add_initializer(f"W{i}", kept[-1])
     model = read_once(pathlib.Path(file)) if way == "in bytes" else file
-    sessions.append(onnxruntime.InferenceSession(model, options))
+    providers = ["CPUExecutionProvider"]
+    sessions.append(onnxruntime.InferenceSession(model, options, providers))
 """
 
 # %%
@@ -227,7 +229,7 @@ def measure(folder):
     for name, model in models.items():
         (place := Path(folder, name)).mkdir()
         onnx.save(model, file := place / "model.onnx")
-        specs = {FILE: SessionSpec(file, {}, {"provider": Provider("cpu"), "threads": 1})}
+        specs = {FILE: SessionSpec(file, {}, {"provider": study.provider, "threads": 1})}
         specs |= shorter_starts(specs[FILE], place)
         for rows in ROWS[name]:
             feeds = ortmeter.random_feeds(model, dims={"n": rows}, seed=0)
