@@ -324,6 +324,39 @@ def far_errors(data):
     return data | {"facts": data["facts"].assign(error=20 * data["facts"]["error"]), "vnni": None}
 
 
+def as_roundings(data):
+    """Errors are those of roundings, smaller by channel; products are twice as fast."""
+    groups = {}
+    for name, group in data["times"].items():
+        medians = {way: measured.median for way, measured in group.items()}
+        groups[name] = level(group, medians | {"products": medians["float32"] / 2})
+    errors = {"MinMax": 1.0, "MinMax channels": 0.5, "Entropy": 1.0}
+    times = Comparisons(groups, data["times"].axis)
+    return _with_errors(data, errors, size=0.25) | {"times": times}
+
+
+def beyond_roundings(data):
+    """Nothing is as predicted."""
+    errors = {"MinMax": 9.0, "MinMax channels": 10.0, "Entropy": 5.0}
+    times = {
+        name: level(group, dict.fromkeys(group, 1e-3) | {"dynamic": 1e-4})
+        for name, group in data["times"].items()
+    }
+    return _with_errors(data, errors, size=0.9) | {"times": Comparisons(times, data["times"].axis)}
+
+
+def _with_errors(data, errors, size):
+    """Set errors in those of roundings, and the size of the products in that of float32."""
+    facts = data["facts"].copy()
+    for name, count in data["worst"].groupby("model")["products"].first().items():
+        for way, times in errors.items():
+            facts.loc[(name, way), "error (%)"] = times * np.sqrt(2 * count)
+        facts.loc[(name, "products"), "size (MiB)"] = (
+            size * facts.loc[(name, "float32"), "size (MiB)"]
+        )
+    return data | {"facts": facts}
+
+
 def costly_patterns(data):
     found = data["found"].copy()
     rows = found["candidate"] == "no memory pattern"
@@ -475,6 +508,7 @@ OWN = {
         "launches": lambda data: data | {"launches": True},
     },
     "plot_decoding": {"bytes alone": bytes_alone},
+    "plot_eight_bits": {"as roundings": as_roundings, "beyond roundings": beyond_roundings},
     "plot_einsum_decomposition": {
         "cheap copies": cheap_copies,
         "fused alone": fused_alone,

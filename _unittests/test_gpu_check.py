@@ -154,7 +154,7 @@ def test_every_page_is_recorded(gpu_check):
     # The others need a network, more time than a slice, or kernels that CUDA has in 16 bits only.
     names = ("releases", "broken", "optimizers", "decoding")
     others = [f"performance/plot_{name}" for name in names]
-    listed = [*gpu_check.PAGES, *others]
+    listed = [*gpu_check.PAGES, *others, "numerics/plot_eight_bits"]
     assert sorted(listed) == sorted(f"{p.parent.name}/{p.stem}" for p in pages)
 
 

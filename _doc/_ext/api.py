@@ -84,6 +84,7 @@ MODULES = {
         "evaluator",
         "attribution",
         "attribution.ranges",
+        "attribution.search",
         "backend",
         "sweep",
     ),

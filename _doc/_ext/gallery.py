@@ -36,6 +36,7 @@ SECTIONS = {
         "plot_parallelized_reduction",
         "plot_identical_runs",
         "plot_low_precision",
+        "plot_eight_bits",
         "plot_layer_norm_discrepancies",
     ),
     "backend": ("plot_custom_backend_101", "plot_custom_backend_llama_102"),

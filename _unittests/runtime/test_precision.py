@@ -67,6 +67,39 @@ def test_the_types_are_those_of_the_name(name, weights):
     assert (weights, [64, 64]) in sizes.values()
 
 
+def scale_of(model):
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    return onnx.numpy_helper.to_array(tensors["A0_scale"]).item()
+
+
+def test_options_are_those_of_the_tool(tmp_path):
+    model = freeze_inputs(*layer_stack("MatMul", [64], [64, 64], 2))
+    for rank, node in enumerate(model.graph.node):
+        node.name = f"node {rank}"
+    feeds = [{"A0": 100 * FEEDS["A0"] ** 5}]  # a few values are far from the others
+    ranges = {"calibration_cache_path": tmp_path / "ranges.json"}
+    left = convert_precision(model, "QDQ U8S8", feeds, nodes_to_exclude=["node 0"], **ranges)
+    assert "W0" in {tensor.name for tensor in left.graph.initializer}
+    assert "W1" not in {tensor.name for tensor in left.graph.initializer}
+    again = convert_precision(model, "QDQ U8S8", feeds, nodes_to_exclude=["node 0"], **ranges)
+    assert again == left
+    nearest = {"calibrate_method": "Percentile", "extra_options": {"CalibPercentile": 90}}
+    whole, part = (
+        scale_of(convert_precision(model, "QDQ U8S8", feeds, **x)) for x in ({}, nearest)
+    )
+    spread = np.ptp(feeds[0]["A0"]) / 255
+    assert whole == pytest.approx(spread, rel=1e-5)
+    assert part < spread / 4
+    for precision_, options in (
+        ("QDQ U8S8", {"calibrate_method": "Median"}),
+        ("QDQ U8S8", {"blocks": 3}),
+        ("dynamic U8S8", {"calibrate_method": "MinMax"}),
+        ("float16", {"nodes_to_exclude": []}),
+    ):
+        with pytest.raises(InvalidArgumentError, match=f"{precision_!r}, options.*Accepted"):
+            convert_precision(model, precision_, feeds, **options)
+
+
 def test_channels_have_their_own_scales():
     for form in ("QDQ", "QOperator"):
         sizes = [

@@ -79,7 +79,7 @@ legend = f"{provider.label}, threads={args.threads}"
 # ----------
 #
 # Dense layers run with one row and with many; then a small convolutional network and an encoder.
-# Their weights are random: a trained network has other errors.
+# Their weights are random: :ref:`l-plot-eight-bits` converts trained networks.
 
 LAYERS = 6
 CNN = "convolutions"
@@ -412,7 +412,7 @@ def conclude(data, say):
     answer(data, say)
     dynamic = data.results[CNN].speedup("float32", DYNAMIC)
     slow = f"Dynamic 8 bits make {CNN} {dynamic.effect}. " * (dynamic.verdict == "slower")
-    say.warn(f"{slow}The weights are random: only your own data tell what is lost on your model.")
+    say.warn(f"{slow}Count the decisions that change on your data: an error does not tell them.")
     say.command('ortmeter bench model.onnx --precision "QDQ U8S8,float16"')
     say.small_print(data.results.how)
     say.claim(data.results.speedup(STATIC, DYNAMIC).named(SHOWN[DYNAMIC], SHOWN[STATIC]))
@@ -435,10 +435,8 @@ if copied := study.run_setting(dense, samples=given):
 # What this page does not cover
 # -----------------------------
 #
-# Trained networks: their weights have outliers, and only their own data say what an error of a few
-# percent costs. Training with quantization, calibration by entropy or
-# percentile, 8 bits that start with ``reduce_range``, float8, models of gigabytes, batches of
-# images, other providers (OpenVINO, TensorRT), and the time that a conversion takes. float16 ends
+# Training with quantization, 8 bits that start with ``reduce_range``, float8, models of gigabytes,
+# batches of images, other providers (OpenVINO, TensorRT), the time of a conversion. float16 ends
 # at 65504: :func:`~ortmeter.attribution.ranges.find_overflow` finds what overflows. The roofline
 # counts neither caches nor the results between two nodes.
 #
@@ -446,9 +444,9 @@ if copied := study.run_setting(dense, samples=given):
 # ----------------
 #
 # * Fewer bits pay where a kernel computes with them; elsewhere, a conversion only adds work.
-# * Small errors on random weights promise nothing: compare the outputs that you use.
+# * Trained weights have outliers, and lose more: compare the decisions that you use.
 #
-# Read next: :ref:`l-plot-matrix-product`.
+# Read next: :ref:`l-plot-eight-bits`.
 #
 # How this was computed
 # ---------------------

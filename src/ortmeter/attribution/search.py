@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 from ortmeter.discrepancy import Discrepancy
 from ortmeter.progress import progress_bar
 
+__all__ = ["Span", "find_effects"]
+
 # Past this share of its budget, a search that has found this share of the effects ends.
 _ENOUGH_TIME, _ENOUGH = 0.1, 0.999
 
@@ -21,7 +23,15 @@ Run: TypeAlias = Callable[[int, Callable[[], bool]], Any]
 
 @dataclass(frozen=True)
 class Span:
-    """Steps from `start` to `stop`, which is excluded, and what they change together."""
+    """Steps of a search, and what they change together.
+
+    Attributes
+    ----------
+    start, stop : int
+        The first step, and the one after the last.
+    effect : Discrepancy
+        Results with the steps before *stop* replaced, compared with those before *start*.
+    """
 
     start: int
     stop: int
@@ -29,6 +39,7 @@ class Span:
 
     @property
     def is_single(self) -> bool:
+        """Whether it is one step."""
         return self.stop - self.start == 1
 
 
@@ -43,12 +54,57 @@ def find_effects(
     most_kept: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Span]:
-    """Split the steps, the part of the largest effect first, until none is left or time is up.
+    """Find which of many steps, replaced one after the other, move a result.
 
+    Parameters
+    ----------
+    run : callable
+        Takes a number of steps, and a function that tells whether the time is up; returns the
+        result once the first steps, as many as asked, are replaced, or None when it is late.
+    ends : tuple of two results
+        With no step replaced, and with all of them.
+    weights : sequence of float
+        One for each step, positive: where the responsible step is likely to be.
+    compare : callable
+        Takes two results, returns their :class:`~ortmeter.discrepancy.Discrepancy`.
+    severity : callable
+        Takes a discrepancy, returns the number of its mismatches and its size: the largest is split
+        first.
+    budget_s : float
+        Seconds at most. After a tenth of them, the search ends when it has found 99.9% of the
+        effects.
+    most_kept : float
+        Results that are in memory at once, at most.
+    clock : callable
+        What tells the time, in seconds.
+
+    Returns
+    -------
+    list of Span
+        All the steps: one by one, then in groups that were not told apart.
+
+    Notes
+    -----
     Results with the first k steps replaced telescope: the effects of the spans add up to the
-    difference of the `ends`, whatever was split. `weights` say where the responsible step is likely
-    to be: a span is cut where they balance. A search that lasts ends when what is left is
-    negligible.
+    difference of the *ends*, whatever was split. A span is cut where its weights balance.
+
+    Examples
+    --------
+    The third of four steps adds 5, the others 1.
+
+    >>> import numpy as np
+    >>> from ortmeter import max_diff
+    >>> sums = np.float64([0, 1, 2, 7, 8])
+    >>> found = find_effects(
+    ...     lambda count, is_late: sums[count],
+    ...     (sums[0], sums[4]),
+    ...     [1, 1, 1, 1],
+    ...     max_diff,
+    ...     lambda effect: (0, effect.abs),
+    ...     budget_s=10,
+    ... )
+    >>> [span.start for span in found if span.effect.abs > 1]
+    [2]
     """
     steps = len(weights)
     if not steps:

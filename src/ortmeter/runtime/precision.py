@@ -2,12 +2,13 @@
 
 import contextlib
 import functools
+import io
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -51,7 +52,9 @@ def cpu_instructions() -> dict[str, bool | None]:
     return {name: bool(flags & names) if flags else None for name, names in _INSTRUCTIONS.items()}
 
 
-def convert_precision(model: ModelLike, precision: str, samples: _Samples = ()) -> onnx.ModelProto:
+def convert_precision(
+    model: ModelLike, precision: str, samples: _Samples = (), **options: Any
+) -> onnx.ModelProto:
     """Convert a float32 model to fewer bits, with the tools of ONNX Runtime.
 
     Parameters
@@ -63,6 +66,10 @@ def convert_precision(model: ModelLike, precision: str, samples: _Samples = ()) 
         ``channels``, one scale per channel of a weight instead of one per weight.
     samples : sequence of mapping of str to array
         Inputs from which the static ways (QDQ, QOperator) compute the ranges of the results.
+    **options
+        Arguments of ``quantize_static`` or ``quantize_dynamic`` of ``onnxruntime.quantization``,
+        for a way to 8 bits: *nodes_to_exclude*, *op_types_to_quantize*, *extra_options*,
+        *calibration_cache_path*... *calibrate_method* is a name: ``Percentile``.
 
     Returns
     -------
@@ -72,7 +79,8 @@ def convert_precision(model: ModelLike, precision: str, samples: _Samples = ()) 
     Raises
     ------
     InvalidArgumentError
-        The precision is not known, a static one has no samples, or there is nothing to convert.
+        The precision or an option is not known, a static one has no samples, or there is nothing
+        to convert.
     ModelError
         The model cannot be read.
 
@@ -92,8 +100,12 @@ def convert_precision(model: ModelLike, precision: str, samples: _Samples = ()) 
     import_optional("onnxruntime", "cpu", "gpu")
     original, copied = load_model(model), onnx.ModelProto()
     copied.CopyFrom(original)
-    with silenced():
-        converted = PRECISIONS[precision](copied, samples)
+    try:
+        with silenced(), contextlib.redirect_stdout(io.StringIO()):  # a calibration prints
+            converted = PRECISIONS[precision](copied, samples, **options)
+    except (KeyError, TypeError) as error:
+        told = f"precision={precision!r}, options {options}: {error}"
+        raise InvalidArgumentError(f"{told}. Accepted: those of the tool") from error
     if _content(converted) == _content(original):
         raise InvalidArgumentError(f"precision={precision!r}: nothing to convert in this model")
     return converted
@@ -171,11 +183,16 @@ def _to_brain(model: onnx.ModelProto, samples: _Samples) -> onnx.ModelProto:
 
 
 def _dynamic(
-    model: onnx.ModelProto, _samples: _Samples, *, weights: str, per_channel: bool = False
+    model: onnx.ModelProto,
+    _samples: _Samples,
+    *,
+    weights: str,
+    per_channel: bool = False,
+    **more: Any,
 ) -> onnx.ModelProto:
     from onnxruntime import quantization
 
-    options = {"weight_type": quantization.QuantType[weights], "per_channel": per_channel}
+    options = {"weight_type": quantization.QuantType[weights], "per_channel": per_channel, **more}
     return _written(functools.partial(quantization.quantize_dynamic, model, **options))
 
 
@@ -187,6 +204,8 @@ def _static(
     activations: str,
     weights: str,
     per_channel: bool = False,
+    calibrate_method: str = "MinMax",
+    **more: Any,
 ) -> onnx.ModelProto:
     from onnxruntime import quantization
 
@@ -199,6 +218,8 @@ def _static(
         "activation_type": quantization.QuantType[activations],
         "weight_type": quantization.QuantType[weights],
         "per_channel": per_channel,
+        "calibrate_method": quantization.CalibrationMethod[calibrate_method],
+        **more,
     }
     return _written(functools.partial(quantization.quantize_static, model, **options))
 
@@ -224,7 +245,7 @@ def _weights_only(
     return converted
 
 
-_Convert: TypeAlias = Callable[[onnx.ModelProto, _Samples], onnx.ModelProto]
+_Convert: TypeAlias = Callable[..., onnx.ModelProto]
 _KINDS = {"U8": "QUInt8", "S8": "QInt8"}
 # What MatMulNBits may round its inputs to: nothing, or int8.
 _ACCURACY = {"": 0, " int8": 4}
