@@ -78,6 +78,7 @@ PAGES = (
     "performance/plot_threads",
     "performance/plot_first_result",
     "performance/plot_memory",
+    "performance/plot_python_cost",
     "performance/plot_load",
     "performance/plot_providers",
     "performance/plot_sweep",

@@ -49,7 +49,6 @@ import ortmeter
 from ortmeter.observatory.reference import reference
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.models import layer_stack
-from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import session_code
 from ortmeter.study import Finding, Param, Study, to_frame
 from ortmeter.timing.candidates import SessionSpec
@@ -62,8 +61,7 @@ study = Study(
     processes=Param(5, fast=1, full=12, minimum=1, help="fresh processes that time runs"),
     budget=Param(6.0, fast=0.5, full=60.0, help="seconds to time runs"),
 )
-study.provider = Provider("cpu")  # whichever was asked for: a GPU has other memory
-args = study.args
+args, study.provider = study.args, ortmeter.resolve_provider("cpu")  # a GPU has other memory
 
 # %%
 # Two models

@@ -58,7 +58,7 @@ study = Study(
     processes=Param(4, fast=1, full=6, minimum=1, help="fresh processes that measure"),
     budget=Param(8.0, fast=0.3, full=130.0, help="seconds to measure"),
 )
-args, provider = study.args, study.provider
+args, study.provider = study.args, ortmeter.resolve_provider("cpu")  # CUDA has no trees
 rng = np.random.default_rng(0)
 
 # %%
@@ -271,7 +271,7 @@ def measure(folder):
 if not study.recall():
     soon = mock.patch.dict(os.environ, GOMP_SPINCOUNT="10000")  # threads of OpenMP soon sleep
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder, soon:
-        study.keep(f"{provider.label}, {args.rows[-1]:,} rows counted", **measure(folder))
+        study.keep(f"{study.provider.label}, {args.rows[-1]:,} rows counted", **measure(folder))
 
 # %%
 # Rows, by thresholds: how many should cross for their time, how many do, how many change class, and
