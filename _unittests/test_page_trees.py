@@ -45,7 +45,7 @@ def planted(page, speeds=None, *, noise=0.002, processes=6, crossing=100, change
         ways = dict.fromkeys(page["ROUNDINGS"], nothing) | {"float32, down": down}
         rows |= {(trees, way): row for way, row in ways.items()}
     data = {"times": Comparisons(groups, "case"), "changes": to_frame(rows, "trees", "thresholds")}
-    made = record(PAGE, page["args"], page["provider"], data | {"legend": "planted"})
+    made = record(PAGE, page["args"], page["study"].provider, data | {"legend": "planted"})
     return dataclasses.replace(made, fast=False)
 
 
