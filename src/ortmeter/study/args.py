@@ -168,9 +168,7 @@ def get_parsed_args(
         return {k: d.setting(given.get(k), fast=fast, full=full) for k, d in declarations.items()}
 
     if args is None:
-        answer_if_asked(
-            name, declarations, lambda argv: {k: s.label for k, s in read(argv).items()}
-        )
+        answer_if_asked(name, lambda argv: {k: s.label for k, s in read(argv).items()})
     argv, is_program = command_line() if args is None else (_checked(args), False)
     try:
         settings, fast = read(argv), fast_mode()
