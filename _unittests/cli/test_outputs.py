@@ -55,7 +55,6 @@ def folder(tmp_path, monkeypatch):
             "diff m.onnx --against-torch-program p.pt2 --html p.pt2",
             "is also --against-torch-program 'p.pt2'",
         ),
-        ("operators --model m.onnx --repro x --output m.onnx", "is also the model 'm.onnx'"),
         ("sweep plot_x.py --grid a=1 --html plot_x.py", "is also the page 'plot_x.py'"),
     ],
 )

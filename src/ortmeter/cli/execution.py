@@ -45,7 +45,7 @@ _EPILOG = (
 )
 
 # Options that name files: none of those that are written is another one, or one that is read.
-_OUTPUTS = ("html", "save", "output")
+_OUTPUTS = ("html", "save")
 _INPUTS = ("baseline", "against_torch_program", "tls_ca", "tls_cert", "tls_key")
 #: Exit codes: done; what was asked cannot be done; Ctrl-C. A command has 1 for what differs.
 SUCCESS, USAGE, INTERRUPTED = 0, 2, 130

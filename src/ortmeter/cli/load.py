@@ -43,7 +43,7 @@ def add_options(parser: ArgumentParser) -> None:
     load.add_argument(
         "--rate",
         metavar="50,100",
-        help="requests that arrive in a second, at random: latency from the arrival, queue included",
+        help="requests that arrive in a second, at random: latency from the arrival, queue too",
     )
     load.add_argument(
         "--workers", type=number(1, _MAX_CALLERS), help="threads that serve the requests (1)"
