@@ -523,7 +523,6 @@ def test_a_page_that_is_asked_what_it_accepts_answers_and_stops(tmp_path):
     assert (child.returncode, child.stdout, child.stderr) == (0, "", "")
     given = json.loads(answer.read_text())
     assert given["page"] == "plot_x"
-    assert given["parameters"] == ["size", "record"]
     assert given["readings"] == [
         {"labels": {"size": "2", "record": "False"}},
         {"error": "option --size: got '0', expected an integer >= 1"},

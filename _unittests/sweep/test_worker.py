@@ -188,7 +188,7 @@ def test_the_page_dies_with_the_process_that_runs_it(make_page):
         "from ortmeter.sweep import worker\n"
         "from ortmeter.sweep.tasks import read_script\n"
         "script = read_script(sys.argv[1])\n"
-        "job = worker.Job('a-sweep', script, (), worker.code_version(), None, None)\n"
+        "job = worker.Job('a-sweep', script, (), worker.code_version(), None)\n"
         "with worker.machine_lock(threading.Event()) as lock:\n"
         "    worker._run_page(job, 'here', lock, threading.Event())\n"
     )
@@ -247,7 +247,7 @@ def test_what_starts_while_it_is_stopped_is_stopped(monkeypatch):
     monkeypatch.setattr(worker, "describe_machine", lambda: machine)
     monkeypatch.setattr(worker, "_run_page", page)
     for rank in range(50):
-        job = Job(f"sweep-{rank}", Script("plot_x.py", ""), (), machine.code, None, None)
+        job = Job(f"sweep-{rank}", Script("plot_x.py", ""), (), machine.code, None)
 
         def run_one(job=job):
             together.wait()
