@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.study.page_check import answer_if_asked
-from ortmeter.study.params import Declaration, Param, Setting, as_text, declare, fast_mode
+from ortmeter.study.params import Declaration, Param, Setting, as_text, fast_mode
 
 __all__ = ["Arguments", "Param", "get_parsed_args"]
 
@@ -201,7 +201,10 @@ def _declare(name: str, declared: Any) -> Declaration:
             f"got parameter name {name!r}, expected an identifier that neither starts with '_' "
             f"nor is one of {reserved}"
         )
-    return declare(name, declared)
+    try:
+        return Declaration(name, declared)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"parameter {name!r}: {error}") from None
 
 
 def _make_parser(
@@ -212,13 +215,13 @@ def _make_parser(
         description = description.replace("%", "%%")
     parser = _Parser(name, description=description, allow_abbrev=False)
     for key, declaration in declarations.items():
-        is_flag = declaration.reader.kind is bool
+        is_flag = declaration.kind is bool
         parser.add_argument(
             declaration.flag,
             dest=key,
             default=argparse.SUPPRESS,
             help=declaration.help.replace("%", "%%"),
-            metavar=declaration.reader.metavar,
+            metavar=declaration.metavar,
             nargs="?" if is_flag else None,
             const="true" if is_flag else None,
         )
