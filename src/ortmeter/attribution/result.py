@@ -156,8 +156,6 @@ class _Ranked(Generic[AnyNode]):
 
     #: What a node does to the outputs of the model, then to its own.
     _JUDGED: ClassVar[tuple[str, str]]
-    #: Columns that a notebook displays, all of them by default.
-    _SHOWN: ClassVar[tuple[str, ...]] = ()
 
     def ranking(self, by: str = "mean") -> tuple[AnyNode, ...]:
         """Sort the nodes, the most responsible first.
@@ -204,9 +202,7 @@ class _Ranked(Generic[AnyNode]):
         return pd.DataFrame([node.to_row() for node in self.nodes])
 
     def _repr_html_(self) -> str:
-        frame = self.to_frame()
-        shown = frame[list(self._SHOWN)] if self._SHOWN else frame
-        return str(shown.to_html(float_format="{:.3g}".format, index=False))
+        return str(self.to_frame().to_html(float_format="{:.3g}".format, index=False))
 
 
 @dataclass(frozen=True)
@@ -239,11 +235,6 @@ class Attribution(_Ranked[NodeAttribution]):
     provider: str
 
     _JUDGED: ClassVar[tuple[str, str]] = ("only_change", "local_change")
-    _SHOWN: ClassVar[tuple[str, ...]] = (
-        *("node", "op", "baseline", "candidate"),
-        *("local_change_ulp", "only_change_ulp", "all_but_change_ulp"),
-        *("only_error_ulp", "all_but_error_ulp"),
-    )
 
     def __str__(self) -> str:
         if differing(self.change) == 0:

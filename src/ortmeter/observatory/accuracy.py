@@ -26,6 +26,7 @@ __all__ = [
 
 _ROWS = ["case", "candidate"]
 _CANCELLED = 16.0  # ulp of its own element, when every candidate has more
+_CHANGED = 2.0  # ratio of two errors
 _BEST = 0.5  # ulp: no rounding does better
 
 
@@ -178,15 +179,13 @@ def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def accuracy_changes(errors: pd.DataFrame, *, least: float = 2.0) -> pd.DataFrame:
-    """Find the candidates whose errors differ from those of the candidate before.
+def accuracy_changes(errors: pd.DataFrame) -> pd.DataFrame:
+    """Find the candidates whose errors are twice those of the candidate before, or half of them.
 
     Parameters
     ----------
     errors : pandas.DataFrame
         See :func:`measure_errors`.
-    least : float
-        Ratio from which a difference counts, in both directions.
 
     Returns
     -------
@@ -216,6 +215,6 @@ def accuracy_changes(errors: pd.DataFrame, *, least: float = 2.0) -> pd.DataFram
         }
     ).set_index("candidate", append=True)
     ratio = steps["error_ratio"]
-    return steps[(ratio >= least) | (ratio <= 1 / least)].sort_values(
+    return steps[(ratio >= _CHANGED) | (ratio <= 1 / _CHANGED)].sort_values(
         "error_ratio", ascending=False, kind="stable"
     )

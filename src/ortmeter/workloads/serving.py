@@ -32,20 +32,19 @@ _WON, _LOST = (1.05, math.inf), (0.0, 1 / 1.05)  # speedups that matter
 _Array = npt.NDArray[np.float64]
 
 
-def find_knee(loads: Mapping[int, Load], *, confidence: float = 0.99) -> Threshold:
+def find_knee(loads: Mapping[int, Load]) -> Threshold:
     """Find the batch from which throughput grows by less than 10% per doubling.
 
     Parameters
     ----------
     loads : mapping of int to Load
         By batch, points of one call of :func:`~ortmeter.workloads.load.measure_load`.
-    confidence : float
-        Level of the whole interval: that of each pair of batches is higher (Bonferroni).
 
     Returns
     -------
     Threshold
-        The larger a batch, the less a doubling is taken to add. So the first doubling between two
+        The interval holds at 99%, that of each pair of batches at a higher level (Bonferroni). The
+        larger a batch, the less a doubling is taken to add. So the first doubling between two
         batches pays when all of them together do, and the last one does not when they do not: *low*
         is the batch after the last one that is known to pay, *high* that before the next one that
         is known not to.
@@ -63,7 +62,7 @@ def find_knee(loads: Mapping[int, Load], *, confidence: float = 0.99) -> Thresho
     if len(batches) < 2:  # noqa: PLR2004 - a step
         raise InvalidArgumentError(f"got batches {batches}. Accepted: two or more")
     pairs = list(itertools.combinations(enumerate(batches), 2))
-    level = 1 - (1 - confidence) / len(pairs)
+    level = 1 - 0.01 / len(pairs)
     pays = {
         (i, j): compare_throughput(str(b), loads[b], str(a), loads[a], confidence=level).exceeds(
             (1 + GROWTH) ** math.log2(b / a)
