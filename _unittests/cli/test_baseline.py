@@ -120,12 +120,16 @@ def test_nothing_is_asked(bench):
 
 
 def test_a_file_is_replaced_only_with_force(bench):
-    bench.file.write_text("mine")
+    bench.file.write_text('{"schema_version": 2}')
     with pytest.raises(InvalidArgumentError, match="--force"):
         bench("--save", bench.file)
-    assert bench.file.read_text() == "mine"
+    assert bench.file.read_text() == '{"schema_version": 2}'
     bench("--save", bench.file, "--force")
     assert load(bench.file).page == "bench"
+    bench.file.write_text("mine")
+    with pytest.raises(InvalidArgumentError, match="has something else"):
+        bench("--save", bench.file, "--force")
+    assert bench.file.read_text() == "mine"
 
 
 def test_a_file_of_the_same_candidates_gets_another_build(bench):

@@ -46,6 +46,7 @@ _NAME = "model"  # of the file, which may change
 _UNJUDGED = 2  # exit code
 _SHOWN = ("CPU", "Processor", "GPU", "System", "Threads", "Variables", "Python", "Commit")
 _PAGE = "bench"
+_BEGINS = b'{"schema_version"'
 _LENGTH = 16  # characters of a digest
 _LONG = 200  # characters of names that are shown
 
@@ -129,7 +130,9 @@ def check(
     """Read the baseline, refuse what cannot be done: before anything is measured."""
     appended = options.save is not None and not options.force and Path(options.save).is_file()
     if options.save is not None:
-        check_writable(Path(options.save), overwrite=options.force or appended)
+        check_writable(Path(options.save), _BEGINS, overwrite=options.force or appended)
+        if options.html and Path(options.html).resolve() == Path(options.save).resolve():
+            raise InvalidArgumentError(f"--save and --html: got {options.save!r} twice")
     if options.baseline is None:
         for name in ("fail_if", "other_machine", "other_model"):
             if getattr(options, name):
