@@ -1,7 +1,6 @@
 """Compare operators one by one between releases, providers and torch."""
 
 import dataclasses
-import difflib
 import itertools
 import re
 from argparse import ArgumentParser, Namespace
@@ -37,7 +36,6 @@ _TORCH = "torch"
 _EDGE = "edge"
 # Processes and passes of a comparison, and of times alone.
 _COMPARED, _ALONE = (10, 2), (3, 1)
-_SHOWN = 4  # names that are close to a wrong one
 
 
 def register(parser: ArgumentParser) -> None:
@@ -248,18 +246,9 @@ def _filtered(cases: Mapping[str, AnyCase], text: str | None) -> dict[str, AnyCa
     }
     if not kept:
         raise InvalidArgumentError(
-            f"--filter: got {text!r}, which no name has. {_close(text, cases)}"
+            f"--filter: got {text!r}, which no name has. Accepted: words of names, see --list"
         )
     return kept
-
-
-def _close(text: str, cases: Mapping[str, AnyCase]) -> str:
-    """Name cases that are like what was asked for."""
-    names = {name.partition("-")[0].casefold(): name for name in reversed(list(cases))}
-    names |= {name.casefold(): name for name in cases}
-    close = difflib.get_close_matches(text.casefold(), names, _SHOWN)
-    shown = dict.fromkeys([names[name] for name in close] or list(cases)[:_SHOWN])
-    return f"Accepted: {', '.join(shown)}... (--list shows all {len(cases)})"
 
 
 def _describe(cases: Mapping[str, AnyCase]) -> pd.DataFrame:
@@ -277,7 +266,7 @@ def _describe(cases: Mapping[str, AnyCase]) -> pd.DataFrame:
 def _write(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> str:
     if options.repro not in cases:
         raise InvalidArgumentError(
-            f"--repro: case {options.repro!r} is not known. {_close(options.repro, cases)}"
+            f"--repro: case {options.repro!r} is not known. Accepted: a name of --list"
         )
     script = repro_script(
         cases[options.repro],
