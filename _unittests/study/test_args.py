@@ -206,8 +206,8 @@ def test_hyphens_and_underscores(option, joined):
         (Param("a", choices=("a", "b")), ["--p", "A"], "got 'A', expected a or b"),
         (CONFIG, ["--p", "x"], "got 'x', expected small, large or integers >= 1"),
         # the command line itself
-        (1, ["--q", "2"], "got unknown argument --q 2 (did you mean --p?), expected --p"),
-        (1, ["--pp=2"], "got unknown argument --pp=2 (did you mean --p?)"),
+        (1, ["--q", "2"], "got unknown argument --q 2, expected --p"),
+        (1, ["--pp=2"], "got unknown argument --pp=2, expected --p"),
         (1, ["junk"], "got unknown argument junk, expected --p"),
         (1, ["--p"], "--p: expected one argument"),
     ],
@@ -282,7 +282,7 @@ def test_choices_of_any_type_are_known_by_name():
 
 
 def test_abbreviations_are_refused():
-    with pytest.raises(InvalidArgumentError, match=r"--conf large \(did you mean --config\?\)"):
+    with pytest.raises(InvalidArgumentError, match="--conf large, expected --config"):
         get_parsed_args("plot_x", args=["--conf", "large"], config="small")
 
 

@@ -289,23 +289,13 @@ class SessionExplanation(_Ranked[SessionNode]):
         return sum(node.effect is not None for node in self.nodes)
 
     @property
-    def explained(self) -> float:
-        """Share of the effects, in mean absolute error, that comes from the nodes searched."""
-        if not self.remaining:
-            return 1.0
-        known = sum(node.effect.mean_abs for node in self.nodes if node.effect is not None)
-        left = sum(group.effect.mean_abs for group in self.remaining)
-        return known / (known + left) if known + left > 0 else math.nan
-
-    @property
     def progress(self) -> str:
         """How far the search went, in one sentence."""
         if not self.remaining:
             return f"all {len(self.nodes)} nodes are searched"
         left, groups = len(self.nodes) - self.searched, len(self.remaining)
-        share = "" if math.isnan(self.explained) else f", {_percent(self.explained)} of the effects"
         return (
-            f"{self.searched} of {len(self.nodes)} nodes are searched{share}; {left} are not, in "
+            f"{self.searched} of {len(self.nodes)} nodes are searched; {left} are not, in "
             f"{groups} group{'s' if groups > 1 else ''}"
         )
 
@@ -331,11 +321,6 @@ class SessionExplanation(_Ranked[SessionNode]):
         largest = "largest effect of a node that is searched" if is_beaten else "largest effect"
         told = f"{asked}; {what}; {largest}: {first.name} ({first.op}{fused}), {effect}"
         return f"{told}; {self.progress}" if self.remaining else told
-
-
-def _percent(share: float) -> str:
-    """Write a share without rounding it to all or to nothing."""
-    return "over 99.9%" if share > 0.999 else "under 0.1%" if share < 0.001 else f"{share:.1%}"  # noqa: PLR2004
 
 
 def severity(by: str) -> Callable[[Discrepancy], tuple[float, float]]:

@@ -1,7 +1,6 @@
 """Parameters of a page: one declaration for the command line, the notebook and the fast mode."""
 
 import argparse
-import difflib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -235,10 +234,8 @@ def _read_options(
     flags = [declaration.flag for declaration in declarations.values()]
     given, unknown = parser.parse_known_args(_normalized(argv, flags))
     if unknown:
-        close = difflib.get_close_matches(unknown[0], flags, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
         raise InvalidArgumentError(
-            f"got unknown argument {' '.join(unknown)}{hint}, "
+            f"got unknown argument {' '.join(unknown)}, "
             f"expected {', '.join(flags) or 'no argument'}"
         )
     return vars(given)

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from ortmeter.dtypes import numpy_dtype
 from ortmeter.evidence import Claim, Note, Speedup, fact
 from ortmeter.study.writer import Writer
 from ortmeter.sweep.tasks import Outcome, Task
@@ -23,8 +22,6 @@ _T = TypeVar("_T")
 _K = TypeVar("_K")
 
 MACHINE = "machine"
-# The option of the pages for the type of elements, by its number in ONNX, and what is shown.
-_ITYPE, _TYPE = "itype", "type"
 _MANY = 4  # places that a sentence names, before it counts them
 
 
@@ -206,11 +203,7 @@ def make_coordinates(
     for name, is_numeric in varying.items():
         if (text := outcome.task.options.get(name)) is None:
             continue
-        value: Any = _number(text) if is_numeric else text
-        if name == _ITYPE and is_numeric:
-            place[_TYPE] = str(numpy_dtype(value))
-        else:
-            place[name] = value
+        place[name] = _number(text) if is_numeric else text
     place[MACHINE] = outcome.machine
     inside = {
         f"{name} measured" if place.get(name, value) != value else name: value
@@ -239,24 +232,18 @@ def conclude(outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]) 
     """Say whether verdicts hold, what was found over the grid, and what has no result."""
     say = Writer()
     say.decide("", (c.overall for c in comparisons))
-    _say_what_holds(say, outcomes, comparisons)
+    _say_what_holds(say, comparisons)
     say.claim(_judge_tasks(outcomes))
     say.claim(_judge_candidates(comparisons))
     say.claim(_judge_runs([c for c in comparisons if len(c.runs) > 1]))
     return say
 
 
-def _say_what_holds(
-    say: Writer, outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]
-) -> None:
+def _say_what_holds(say: Writer, comparisons: Sequence[RunComparison]) -> None:
     repeated = [c for c in comparisons if len(c.runs) > 1]
     decided = [c for c in repeated or comparisons if c.is_decided]
-    if not any(outcome.record for outcome in outcomes):
-        say.add("No task has a result.")
-    elif not comparisons:
-        say.add("The pages recorded no comparable measurements.")
-    elif not any(claim.has_interval for c in comparisons for claim in c.runs.values()):
-        say.add("Too few samples: no run gives an interval.")
+    if not comparisons:
+        say.add("No task has measurements to compare.")
     elif not decided:
         say.add("No comparison is decided.")
     else:
