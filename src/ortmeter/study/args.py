@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any, NoReturn
@@ -184,13 +183,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InvalidArgumentError(message)
-
-    def format_help(self) -> str:
-        text = super().format_help()
-        with suppress(InvalidArgumentError):  # it is told when the page runs
-            if fast_mode():
-                text += "\nORTMETER_FAST is set: the values of the fast mode are the defaults.\n"
-        return text
 
 
 def _declare(name: str, declared: Any) -> Declaration:

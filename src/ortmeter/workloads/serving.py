@@ -28,6 +28,7 @@ __all__ = [
 GROWTH = 0.1
 
 _DOUBLINGS = 40
+_FEW = 8  # requests
 _WON, _LOST = (1.05, math.inf), (0.0, 1 / 1.05)  # speedups that matter
 _Array = npt.NDArray[np.float64]
 
@@ -101,15 +102,13 @@ def find_lost_growth(loads: Mapping[int, Load]) -> Finding:
     return _find_each([compare_throughput(*pair, confidence=1 - 0.01 / len(loads))], _LOST)
 
 
-def find_lost_batches(loads: Mapping[str, Mapping[int, Load]], most: int = 8) -> Finding:
+def find_lost_batches(loads: Mapping[str, Mapping[int, Load]]) -> Finding:
     """Find whether every batch of a few requests serves less than single requests.
 
     Parameters
     ----------
     loads : mapping of str to mapping of int to Load
-        By model and batch, from 1.
-    most : int
-        The largest batch that counts.
+        By model and batch, from 1; those of more than 8 do not count.
 
     Returns
     -------
@@ -125,8 +124,8 @@ def find_lost_batches(loads: Mapping[str, Mapping[int, Load]], most: int = 8) ->
     >>> found.outcomes, found.evidence
     ((True, False), 'speedup, cnn, batch 2: 0.50 [0.50, 0.50]; cnn, batch 4: 1.50 [1.50, 1.50]')
     """
-    few = {(name, b): loads[name][b] for name in loads for b in loads[name] if b <= most}
-    level = 1 - 0.01 / max(len(few), most)  # the same for one model as for two
+    few = {(name, b): loads[name][b] for name in loads for b in loads[name] if b <= _FEW}
+    level = 1 - 0.01 / max(len(few), _FEW)  # the same for one model as for two
     claims = [
         compare_throughput(f"{name}, batch {b}", load, "apart", few[name, 1], confidence=level)
         for (name, b), load in few.items()
