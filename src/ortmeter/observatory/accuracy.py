@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ortmeter.errors import OrtMeterError
+from ortmeter.observatory.case import Case
 from ortmeter.observatory.judge import COLUMNS, Judge
 from ortmeter.observatory.matrix import Processes, RuntimeCandidate
+from ortmeter.observatory.nodes import NodeCase
 from ortmeter.observatory.reference import SAME
 from ortmeter.progress import follow
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.study.rendering import digits
-from ortmeter.timing.candidates import SessionSpec
 
 __all__ = [
     "accuracy_changes",
@@ -30,16 +31,9 @@ _CHANGED = 2.0  # ratio of two errors
 _BEST = 0.5  # ulp: no rounding does better
 
 
-class Prepared(Protocol):
-    """What has inputs and a model: a case."""
-
-    def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
-        """Return what a process needs to run it."""
-
-
 def measure_errors(
     candidates: Sequence[RuntimeCandidate],
-    cases: Mapping[str, Prepared],
+    cases: Mapping[str, Case | NodeCase],
     *,
     provider: str | Provider = "cpu",
     threads: int = 1,

@@ -274,35 +274,17 @@ def _judge_tasks(outcomes: Iterable[Outcome]) -> Iterator[Claim]:
 
 def _judge_candidates(comparisons: Sequence[RunComparison]) -> Iterator[Claim]:
     """Say, for each candidate, what all the runs together say, place by place or counted."""
+    shared = {MACHINE} if len({c.coordinates[MACHINE] for c in comparisons}) == 1 else set()
+    varying = [n for n in ("page", "group") if len({getattr(c, n) for c in comparisons}) > 1]
     for (*_, baseline, candidate), own in group_by(comparisons, lambda c: c.pair).items():
-        places = _places(comparisons, own)
+        place = {name: getattr(own[0], name) for name in varying}
         if len(own) <= _MANY:
-            placed = zip(own, places, strict=True)
-            claims = [msgspec.structs.replace(c.overall, where=place) for c, place in placed]
+            places = [{n: v for n, v in c.coordinates.items() if n not in shared} for c in own]
+            pairs = zip(own, places, strict=True)
+            claims = [msgspec.structs.replace(c.overall, where=place | p) for c, p in pairs]
         else:
-            shared = _places(comparisons, own[:1])[0]
-            where = {**shared, "candidate": candidate, "baseline": baseline}
-            claims = [_count_verdicts(own).at(**where)]
+            claims = [_count_verdicts(own).at(**place, candidate=candidate, baseline=baseline)]
         yield from (claim.about("pair") for claim in claims)
-
-
-def _places(
-    comparisons: Sequence[RunComparison], own: Sequence[RunComparison]
-) -> list[dict[str, Any]]:
-    """Place comparisons by what varies: page and group among all, coordinates among their own."""
-    names = varying_names([c.coordinates for c in own])
-    group = [n for n in ("page", "group") if len({getattr(c, n) for c in comparisons}) > 1]
-    return [
-        {name: getattr(c, name) for name in group}
-        | {name: c.coordinates[name] for name in names if name in c.coordinates}
-        for c in own
-    ]
-
-
-def varying_names(places: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Find the coordinates that do not have one value everywhere."""
-    names = dict.fromkeys(name for place in places for name in place)
-    return [name for name in names if len({place.get(name) for place in places}) > 1]
 
 
 def _count_verdicts(own: Sequence[RunComparison]) -> Note:
