@@ -38,6 +38,17 @@ def saved_start(variant: SessionSpec, folder: Path) -> dict[str, SessionSpec]:
     ------
     ModelError
         ONNX Runtime cannot create a session, or cannot write its graph.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from ortmeter.timing.candidates import model_variants
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Z = Identity(X)  Y = Abs(Z) }'''
+    >>> (variant,) = model_variants(text, {"X": [1.0]}, provider="cpu").values()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     list(saved_start(variant, Path(folder)))
+    ['saved optimized']
     """
     return {} if level_of(variant) == _NONE else {_SAVED: _save(variant, folder / "optimized.onnx")}
 
