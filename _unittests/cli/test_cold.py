@@ -78,6 +78,17 @@ def test_other_ways_to_start_are_added_and_their_files_go():
         assert list(found) == ["threads=1", "threads=2", *ways]
 
 
+def test_each_optimized_candidate_has_a_saved_one():
+    variants = model_variants({"m": TEXT}, provider="cpu", optimization=["none", "basic", "all"])
+    with cold.saved_optimized(asked("--save-optimized"), Report("bench"), variants) as found:
+        added = [name for name in found if name not in variants]
+    assert added == [f"optimization={level}, saved optimized" for level in ("basic", "all")]
+    variants = model_variants({"m": TEXT}, provider="cpu", optimization="none")
+    refused = pytest.raises(InvalidArgumentError, match="nothing to save. Accepted: optimization")
+    with refused, cold.saved_optimized(asked("--save-optimized"), Report("bench"), variants):
+        pass
+
+
 def test_nothing_is_saved_unless_it_is_asked_for():
     report, variants = Report("bench"), model_variants({"m": TEXT}, provider="cpu")
     with cold.saved_optimized(asked("--cold"), report, variants) as candidates:

@@ -59,7 +59,7 @@ def test_callers_have_their_latency_and_throughput():
 
 
 def test_one_number_of_callers_has_its_throughput():
-    found, _ = fill("--callers", 1, "--seconds", 0.2, "--sessions")
+    found, _ = fill("--callers", 1, "--budget", 0.2, "--sessions")
     (sentence,) = found["conclusion"]
     assert sentence.endswith(" requests/s with callers=1 (99%).")
     (row,) = found["sections"][0]["tables"][0]
@@ -71,7 +71,7 @@ def test_texts_are_served_too():
     found, _ = fill(
         "--callers",
         2,
-        "--seconds",
+        "--budget",
         0.1,
         model=onnx.parser.parse_model(NAMES),
         feeds={"X": np.array(["a", "b"], object)},
@@ -80,7 +80,7 @@ def test_texts_are_served_too():
 
 
 def test_a_rate_tells_its_queue_and_the_target():
-    found, _ = fill("--rate", "5,10", "--target-ms", 1000, "--seconds", 0.3, "--workers", 2)
+    found, _ = fill("--rate", "5,10", "--target-ms", 1000, "--budget", 0.6, "--workers", 2)
     (section,) = found["sections"]
     assert "2 at a time" in section["title"]
     queue, latencies = section["tables"]
@@ -91,12 +91,6 @@ def test_a_rate_tells_its_queue_and_the_target():
     assert sentence.startswith("no rate is known to keep p99 below 1000 ms; ")
 
 
-def test_auto_rates_are_shares_of_the_capacity():
-    found, _ = fill("--rate", "auto", "--seconds", 0.3)
-    rates = np.array([row["rate"] for row in found["sections"][0]["tables"][0]])
-    assert rates / rates[-1] == pytest.approx(np.array([3, 5, 7, 9]) / 9, rel=0.01)
-
-
 def test_a_run_answers_the_requests_of_its_batch(monkeypatch):
     measured = []
 
@@ -105,14 +99,12 @@ def test_a_run_answers_the_requests_of_its_batch(monkeypatch):
         return measure_load(points, **options)
 
     monkeypatch.setattr(load, "measure_load", record)
-    fill("--callers", 1, "--rate", "auto", "--batch", 64, "--seconds", 0.05)
-    assert [point.batch for point in measured] == [64] * 6
-    # A product of 64 rows takes less than 1 ms: the rates are those of rows, not of products.
-    assert min(point.rate for point in measured if point.rate) > 64
+    fill("--callers", 1, "--rate", "64,128", "--batch", 64, "--budget", 0.3)
+    assert [(point.rate, point.batch) for point in measured] == [(None, 64), (64, 64), (128, 64)]
 
 
 def test_pauses_are_compared_with_the_shortest():
-    found, _ = fill("--gap", "0.002,0", "--seconds", 0.1)
+    found, _ = fill("--gap", "0.002,0", "--budget", 0.1)
     ratios, latencies = found["sections"][0]["tables"]
     assert [row["gap"] for row in ratios] == [0, 0.002]
     assert ratios[0]["speedup over gap=0"] == 1
@@ -124,7 +116,7 @@ def test_pauses_are_compared_with_the_shortest():
 
 
 def test_one_pause_has_its_median():
-    found, _ = fill("--gap", "0.001", "--seconds", 0.1)
+    found, _ = fill("--gap", "0.001", "--budget", 0.1)
     ((row,), latencies) = found["sections"][0]["tables"]
     assert set(row) == {"gap", "CPU (ms)"}
     assert [row["gap"] for row in latencies] == [0.001]
@@ -155,7 +147,7 @@ def make_load(rate, service, count=4000):
             {40: (0.01, 40)},
             (
                 "no rate is known to keep p99 below 20 ms; too few independent requests at 40/s. "
-                "Ask for --seconds 25 or more."
+                "Ask for 5 times that --budget."
             ),
         ),
     ],
@@ -188,7 +180,6 @@ def test_a_median_above_the_target_puts_the_tail_above():
     [
         ("--workers", 2),
         ("--target-ms", 20),
-        ("--seconds", 3),
         ("--sessions",),
         ("--sessions", "--gap", "0,1"),
         ("--workers", 2, "--callers", "1,2"),
@@ -204,7 +195,7 @@ def test_options_that_need_another_are_refused(arguments):
 
 def test_the_mode_is_asked_by_a_load():
     assert not load.is_asked(parse())
-    for given in (("--callers", 1), ("--rate", "auto"), ("--gap", 0), ("--rate", 5, "--sessions")):
+    for given in (("--callers", 1), ("--rate", 9), ("--gap", 0), ("--rate", 5, "--sessions")):
         assert load.is_asked(parse(*given))
 
 
@@ -215,9 +206,8 @@ def test_the_mode_is_asked_by_a_load():
         (("--callers", "1.5"), "--callers: got '1.5'"),
         (("--callers", ","), "--callers: got ','"),
         (("--rate", "0"), "--rate: got '0', expected a number from 0.001"),
-        (("--rate", "auto,5"), "--rate: got 'auto', expected .*; auto stands alone"),
         (("--rate", "nan"), "--rate: got 'nan'"),
-        (("--rate", "1e6", "--seconds", "60"), "Accepted: up to 5000000 requests"),
+        (("--rate", "1e6", "--budget", "60"), "Accepted: up to 5000000 requests"),
         (("--gap", "-1"), "--gap: got '-1', expected a number from 0 to 3600"),
         (("--gap", "inf"), "--gap: got 'inf'"),
     ],

@@ -129,17 +129,22 @@ def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--filter", "PRelux"], "--filter: got 'PRelux', which no name has. Accepted: PRelu-"),
+        (
+            ["--filter", "PRelux"],
+            "--filter: got 'PRelux', which no name has. Accepted: words of",
+        ),
         (["--filter", ","], "--filter: got ',', expected values"),
-        (["--repro", "Lrn"], "--repro: case 'Lrn' is not known. Accepted: LRN-"),
+        (
+            ["--repro", "Lrn"],
+            "--repro: case 'Lrn' is not known. Accepted: a name of --list",
+        ),
         (["--values", "edge", "--model", "cnn.onnx"], "--values edge: expected the cases of the"),
-        (["--output", "x.py"], "--output x.py: expected --repro CASE too"),
         (["--repro", PRELU, "--json", "--list"], "an issue, only: remove --list, --json"),
         (["--report", "--runtime", "a,b"], "--report: expected --repro CASE, releases"),
         (["--report", "--repro", PRELU], "a good one first (--runtime 1.26.0,1.31.1)"),
         ([*ISSUE, "--against", "torch"], "no --against"),
         ([*ISSUE, "--provider", "cpu,cuda"], "one --provider"),
-        (["--dim", "n=3"], "--dim: got 'n'. Accepted: none"),
+        (["--dim", "n=3"], "dimension given for 'n'. Accepted: none"),
         (["--value", "X=3"], "--value: got 'X=3'. Accepted: NAME=VALUE for one of the inputs"),
         (["--threads", "x"], "--threads: got 'x', expected an integer"),
         (["--provider", "rocm"], "provider='rocm' is not known. Accepted: auto, cpu, cuda"),
@@ -154,28 +159,9 @@ def test_what_cannot_be_done_is_one_line(options, message, capsys):
     assert message in refused(capsys, *options)
 
 
-def test_the_script_of_a_case_is_printed_or_written(tmp_path, capsys):
-    ways = ["--provider", "cpu", "--threads", "2"]
-    assert main(["operators", "--repro", PRELU, *ways]) == 0
-    script = repro_script(catalogue()[PRELU], threads=2)
-    assert capsys.readouterr().out == script
-    file = tmp_path / "repro.py"
-    assert main(["operators", "--repro", PRELU, "--output", str(file), *ways]) == 0
-    assert file.read_text() == script
-    assert f"measures {PRELU}" in " ".join(capsys.readouterr().out.split())
-    file.write_text("mine")
-    assert "exists" in refused(capsys, "--repro", PRELU, "--output", file)
-    assert file.read_text() == "mine"
-    assert main(["operators", "--repro", PRELU, "--output", str(file), "--force", *ways]) == 0
-    assert file.read_text() == script
-
-
-def test_a_script_too_long_for_an_issue_goes_to_a_file(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(operators, "_LONGEST", 100)
-    assert "more than an issue, 100. Accepted: --output FILE" in refused(capsys, "--repro", PRELU)
-    file = tmp_path / "repro.py"
-    assert main(["operators", "--repro", PRELU, "--output", str(file)]) == 0
-    assert len(file.read_text()) > 100
+def test_the_script_of_a_case_is_printed(capsys):
+    assert main(["operators", "--repro", PRELU, "--provider", "cpu", "--threads", "2"]) == 0
+    assert capsys.readouterr().out == repro_script(catalogue()[PRELU], threads=2)
 
 
 @pytest.fixture
@@ -211,12 +197,10 @@ def slower(monkeypatch):
     return give
 
 
-def test_an_issue_has_the_cases_of_the_operator_and_the_outputs(slower, tmp_path, capsys):
+def test_an_issue_has_the_cases_of_the_operator_and_the_outputs(slower, capsys):
     asked = slower(3, 0.5)
-    file = tmp_path / "issue.md"
-    assert main(["operators", *ISSUE, "--provider", "cpu", "--output", str(file)]) == 0
-    assert "is ready to paste. Nothing was sent." in " ".join(capsys.readouterr().out.split())
-    text = file.read_text(encoding="utf-8")
+    assert main(["operators", *ISSUE, "--provider", "cpu"]) == 0
+    text = capsys.readouterr().out
     assert text.startswith("# [Performance] PRelu, per channel, float32: 3 times slower with ")
     assert "#28743 changed the comparison (no issue found)." in text
     assert asked["threads"] == [1, 2]
@@ -226,7 +210,6 @@ def test_an_issue_has_the_cases_of_the_operator_and_the_outputs(slower, tmp_path
     assert text.count(f"\nonnxruntime {onnxruntime.__version__}, CPU") == 2
     assert "\nNo whole model that was tried has PRelu: one, two.\n" in text
     assert "This machine was " in text.partition("\n---\n")[2]
-    assert "exists" in refused(capsys, *ISSUE, "--output", file)
 
 
 def test_an_issue_on_a_wrong_result_shows_an_element(slower, capsys):
@@ -465,7 +448,6 @@ def test_several_releases_say_since_when_and_what_the_control_says(measured, cap
     assert re.match(r"case PRelu, (1 thread|2 threads), since 1.26: 1.32 is 10\.", told[1])
     assert told[2] == "1 more slower: the tables have them."
     assert "since 1.26: " in told[1]
-    assert "1.26 beside the best before: 2 slower, 2 faster." in told
     assert "control, 1.32 beside itself: false claims, 4 of 4." in told
     assert "1 absent: the table has the reasons." in told
     assert tables["Absent"] == [{"case": "Exp", "candidate": "1.20", "reason": "1.20: no kernel"}]

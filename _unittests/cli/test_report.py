@@ -159,10 +159,10 @@ def test_an_interrupted_report_says_so_everywhere():
 
 def test_a_report_is_not_overwritten_unless_asked(tmp_path):
     file = tmp_path / "report.html"
-    file.write_text("precious")
+    file.write_text("<!doctype html>precious")
     with pytest.raises(InvalidArgumentError, match="exists: choose another name, or replace"):
         planted().save(file)
-    assert file.read_text() == "precious"
+    assert file.read_text() == "<!doctype html>precious"
     planted().save(file, overwrite=True)
     assert "a is faster" in file.read_text(encoding="utf-8")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
@@ -193,7 +193,7 @@ def test_what_is_not_a_file_is_refused_even_to_be_replaced(tmp_path):
 def test_a_link_is_followed_and_a_private_report_stays_so(tmp_path):
     (tmp_path / "far").mkdir()
     file, link = tmp_path / "far" / "report.html", tmp_path / "link.html"
-    file.write_text("old")
+    file.write_text("<!doctype html>old")
     file.chmod(0o600)
     link.symlink_to(file)
     planted().save(link, overwrite=True)

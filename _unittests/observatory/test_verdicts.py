@@ -257,8 +257,7 @@ def test_each_number_of_threads_has_its_cells():
         (["1.0"], {}, r"order=\['1.0'\]. Accepted: two candidates or more of 1.0, 1.1"),
         (["1.0", "1.0"], {}, "Accepted: two candidates"),
         (["1.0", "2.0"], {}, "Accepted: two candidates"),
-        (["1.0", "1.1"], {"min_effect": -1}, "min_effect=-1, error=0.01"),
-        (["1.0", "1.1"], {"error": 0}, "Accepted: an effect"),
+        (["1.0", "1.1"], {"min_effect": -1}, "min_effect=-1, level=None"),
         (["1.0", "1.1"], {"level": 1.0}, "level=1.0. Accepted"),
     ],
 )

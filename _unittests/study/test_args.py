@@ -206,8 +206,8 @@ def test_hyphens_and_underscores(option, joined):
         (Param("a", choices=("a", "b")), ["--p", "A"], "got 'A', expected a or b"),
         (CONFIG, ["--p", "x"], "got 'x', expected small, large or integers >= 1"),
         # the command line itself
-        (1, ["--q", "2"], "got unknown argument --q 2 (did you mean --p?), expected --p"),
-        (1, ["--pp=2"], "got unknown argument --pp=2 (did you mean --p?)"),
+        (1, ["--q", "2"], "got unknown argument --q 2, expected --p"),
+        (1, ["--pp=2"], "got unknown argument --pp=2, expected --p"),
         (1, ["junk"], "got unknown argument junk, expected --p"),
         (1, ["--p"], "--p: expected one argument"),
     ],
@@ -282,7 +282,7 @@ def test_choices_of_any_type_are_known_by_name():
 
 
 def test_abbreviations_are_refused():
-    with pytest.raises(InvalidArgumentError, match=r"--conf large \(did you mean --config\?\)"):
+    with pytest.raises(InvalidArgumentError, match="--conf large, expected --config"):
         get_parsed_args("plot_x", args=["--conf", "large"], config="small")
 
 
@@ -477,11 +477,10 @@ def test_help(capsys):
     assert "ORTMETER_FAST" not in text
 
 
-def test_help_says_when_the_fast_mode_gives_the_defaults(capsys, monkeypatch):
+def test_help_has_the_values_of_the_fast_mode(capsys, monkeypatch):
     monkeypatch.setenv("ORTMETER_FAST", "1")
     text = help_of(capsys, config=CONFIG)
     assert "default: small; fast mode: 8,16" in text
-    assert text.endswith("ORTMETER_FAST is set: the values of the fast mode are the defaults.")
 
 
 @pytest.mark.parametrize("description", [None, "", "100%", "%(prog)", "%(prog)s 5%", "%"])
@@ -523,7 +522,6 @@ def test_a_page_that_is_asked_what_it_accepts_answers_and_stops(tmp_path):
     assert (child.returncode, child.stdout, child.stderr) == (0, "", "")
     given = json.loads(answer.read_text())
     assert given["page"] == "plot_x"
-    assert given["parameters"] == ["size", "record"]
     assert given["readings"] == [
         {"labels": {"size": "2", "record": "False"}},
         {"error": "option --size: got '0', expected an integer >= 1"},

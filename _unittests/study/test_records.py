@@ -12,7 +12,7 @@ from claim_samples import compare_ratio
 
 import ortmeter
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
-from ortmeter.evidence import Estimate, Note, Prediction, Speedup, fact
+from ortmeter.evidence import fact
 from ortmeter.machine.environment import Gpu, environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.records import (
@@ -189,7 +189,7 @@ def _table(dtype, values):
 
 
 BROKEN = [
-    (lambda fields: fields.update(schema_version=4), r"schema_version is 4. Accepted: 2, 3"),
+    (lambda fields: fields.update(schema_version=4), r"schema_version is 4. Accepted: 3"),
     (lambda fields: fields.update(date="2026-13-45T00:00:00+00:00"), r"Invalid RFC3339.*\$\.date"),
     (lambda fields: fields.update(date="2026-01-01T00:00:00"), r"timezone component.*\$\.date"),
     (lambda fields: fields.update(claims=[{"text": "a"}]), r"`kind` - at `\$\.claims\[0\]"),
@@ -321,117 +321,6 @@ def test_the_schema_is_a_schema():
 
 
 RESULTS = Path(__file__).parents[2] / "_doc" / "results" / "amd-epyc-2-cores"
-#: A file of ``bench --save`` of version 2, and one of a page with claims of each kind.
-SAVED_BEFORE = """{"schema_version": 2, "page": "bench",
- "configuration": {"model": "m.onnx", "provider": "cpu"}, "date": "2026-11-20T10:00:00+00:00",
- "environment": {"system": "Linux x86_64", "cpu": "a CPU", "cores": 2,
-  "threads": {"OMP_NUM_THREADS": 1}, "python": "3.11.7", "gpus": [], "precision": {}, "commit": "",
-  "variables": {}, "packages": {"onnxruntime": "1.31.1"}, "providers": {"cpu": "usable"}},
- "answer": null, "claims": [],
- "data": {"$": "mapping", "items": [["comparison", {"$": "comparison", "stopped": "precision",
-  "measurements": [{"$": "measurement", "unit": "s", "repeat": 2, "name": "m", "number": 3,
-   "seconds": [[0.5, 0.25]], "warmup": [1.0], "flop": null, "bytes_moved": null}]}]]}}
-"""
-NUMBERS_BEFORE = {"ratio": None, "low": None, "high": None, "confidence": 0.99, "min_effect": 0.05}
-COMPARISON_BEFORE = {
-    "subject": "new",
-    "verdict": "different",
-    "baseline": "old",
-    "where": {"size": 8},
-    "ratio": 1.08,
-    "low": 1.04,
-    "high": 1.12,
-    "confidence": 0.995,
-    "min_effect": 0.1,
-    "how": "5 processes",
-    "values": {},
-    "topic": "gemm",
-}
-PREDICTION_BEFORE = {
-    "subject": "{n} wins",
-    "verdict": "wrong",
-    "baseline": "",
-    "where": {"type": "f16"},
-    **NUMBERS_BEFORE,
-    "how": "",
-    "values": {"n": 3},
-    "topic": "wins",
-}
-NOTE_BEFORE = {
-    "subject": "{n} nodes",
-    "verdict": "fact",
-    "baseline": "",
-    "where": {"graph": "g"},
-    **NUMBERS_BEFORE,
-    "how": "",
-    "values": {"n": 4},
-    "topic": "nodes",
-}
-
-
-def before(**changed):
-    """Fields of a record of version 2."""
-    page = {"page": "plot_x", "answer": None, "claims": [COMPARISON_BEFORE]}
-    return {**json.loads(SAVED_BEFORE), **page, **changed}
-
-
-def claims_before(fields):
-    return [*(fields["answer"] or {}).get("claims", []), *fields["claims"]]
-
-
-def verdict_before(claim):
-    """The verdict of a comparison by the rule of version 2, where the point decided."""
-    low, ratio, high, most = claim.low, claim.ratio, claim.high, 1 + claim.min_effect
-    if low is None or low <= 1 <= high:
-        within = low is not None and 1 / most < low and high < most
-        return "equivalent" if within else "undecided"
-    if 1 / most < ratio < most:
-        return "different"
-    return "faster" if low > 1 else "slower"
-
-
-def as_before(claim):
-    """Write a claim as version 2 did: all the fields, whatever its kind."""
-    fields = {"where": dict(claim.where), "topic": claim.topic, "verdict": claim.verdict}
-    if isinstance(claim, Speedup):
-        found = claim.estimate
-        pair = {"subject": claim.subject, "baseline": claim.baseline, "values": {}}
-        numbers = {name: getattr(found, name) for name in ("low", "high", "confidence", "how")}
-        numbers |= {"ratio": found.value, "min_effect": claim.min_effect}
-        return fields | pair | numbers | {"verdict": verdict_before(claim)}
-    assert getattr(claim, "evidence", "") == ""
-    said = {"subject": claim.text, "baseline": "", "values": dict(claim.values), "how": ""}
-    return fields | said | NUMBERS_BEFORE
-
-
-def test_a_file_that_bench_saved_before_is_read():
-    found = Record.from_dict(json.loads(SAVED_BEFORE))
-    assert (found.page, found.answer, found.claims) == ("bench", None, ())
-    assert found.configuration == {"model": "m.onnx", "provider": "cpu"}
-    assert found.environment.packages == {"onnxruntime": "1.31.1"}
-    assert found.date == dt.datetime(2026, 11, 20, 10, tzinfo=dt.UTC)
-    comparison = found.data["comparison"]
-    assert comparison.stopped == "precision"
-    assert (comparison["m"].number, comparison["m"].warmup) == (3, (1.0,))
-    np.testing.assert_array_equal(comparison["m"].seconds, [[0.5, 0.25]])
-
-
-def test_each_kind_of_claim_of_version_2_is_read():
-    answer = {"text": "Yes, {n}.", "values": {"n": 1}, "claims": [COMPARISON_BEFORE]}
-    claims = [PREDICTION_BEFORE, NOTE_BEFORE, {**COMPARISON_BEFORE, "low": None, "high": None}]
-    claims[2]["verdict"] = "undecided"
-    found = Record.from_dict(before(answer=answer, claims=claims))
-    estimate = Estimate(1.08, 1.04, 1.12, 0.995, "5 processes")
-    compared = Speedup("new", "old", estimate, {"size": 8}, 0.1, "gemm")
-    alone = dataclasses.replace(estimate, low=None, high=None)
-    assert found.answer == Answer("Yes, {n}.", (compared,), {"n": 1})
-    assert found.claims == (
-        Prediction("{n} wins", "wrong", values={"n": 3}, where={"type": "f16"}, topic="wins"),
-        Note("{n} nodes", {"n": 4}, {"graph": "g"}, "nodes"),
-        Speedup("new", "old", alone, {"size": 8}, 0.1, "gemm"),
-    )
-    assert [claim.verdict for claim in found.claims] == ["wrong", "fact", "undecided"]
-    assert found.answer.label == "faster"  # perhaps by less than 10%
 
 
 @pytest.mark.parametrize(
@@ -440,59 +329,10 @@ def test_each_kind_of_claim_of_version_2_is_read():
 def test_a_committed_record_keeps_all_that_it_says(file):
     fields = json.loads(file.read_bytes())
     found = load(file)
-    claims = (*(found.answer.claims if found.answer else ()), *found.claims)
-    if fields["schema_version"] == 2:  # those that are recorded again are of the next one
-        # Computed from the numbers, the verdicts are those that were stored.
-        assert [as_before(claim) for claim in claims] == claims_before(fields)
     again = Record.from_dict(json.loads(found.to_json()))
     assert again.to_json() == found.to_json()
     assert (again.answer, again.claims) == (found.answer, found.claims)
     assert json.loads(found.to_json())["environment"] == fields["environment"]
-
-
-def test_a_converted_record_follows_the_schema():
-    import jsonschema
-
-    claims = [COMPARISON_BEFORE, PREDICTION_BEFORE, NOTE_BEFORE]
-    found = Record.from_dict(before(answer={"text": "Yes.", "claims": claims}, claims=claims))
-    jsonschema.validate(json.loads(found.to_json()), SCHEMA)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(before(), SCHEMA)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"claims": [3]}, "'int' object is not subscriptable"),
-        ({"claims": "all"}, "string indices must be integers"),
-        ({"claims": None}, "not iterable"),
-        ({"claims": [{"subject": "a"}]}, "KeyError"),
-        ({"claims": [{**NOTE_BEFORE, "verdict": "best"}]}, "verdict='best' of a prediction"),
-        ({"claims": [{**NOTE_BEFORE, "subject": "{x}"}]}, "cannot be written with the values"),
-        ({"claims": [{**NOTE_BEFORE, "baseline": "b"}]}, r"got `null` - at `\$\.claims\[0\]"),
-        ({"claims": [{**NOTE_BEFORE, "where": [1]}]}, r"got `array` - at `\$\.claims\[0\]\.where"),
-        ({"claims": [{**COMPARISON_BEFORE, "ratio": "2"}]}, r"got `str` - at `\$\.claims\[0\]"),
-        ({"claims": [{**COMPARISON_BEFORE, "ratio": -2.0}]}, "Accepted: positive ratios"),
-        ({"claims": [{**COMPARISON_BEFORE, "min_effect": -1.0}]}, "min_effect=-1.0"),
-        ({"claims": [{**COMPARISON_BEFORE, "confidence": 99}]}, "Accepted: from 0 to 1"),
-        ({"answer": "yes"}, "'str' object is not a mapping"),
-        ({"answer": {"claims": [3]}}, "'int' object is not subscriptable"),
-        ({"answer": {"claims": []}}, "required field `text`"),
-        ({"more": 1}, "unknown field `more`"),
-    ],
-)
-def test_a_broken_file_of_version_2_is_refused(changed, message):
-    with pytest.raises(RecordError, match=message) as caught:
-        Record.from_dict(before(**changed))
-    assert str(caught.value).startswith("not a record: ")
-    assert len(str(caught.value)) < 300
-
-
-def test_a_file_of_version_2_without_claims_is_refused():
-    fields = before()
-    del fields["claims"]
-    with pytest.raises(RecordError, match="'claims'"):
-        Record.from_dict(fields)
 
 
 def report(found):

@@ -154,12 +154,12 @@ def runs(size, *ratios):
 @pytest.mark.parametrize(
     ("tasks", "expected"),
     [
-        ([], "No task has a result."),
-        ([failure()], "No task has a result."),
-        ([outcome({"x": 1})], "The pages recorded no comparable measurements."),
+        ([], "No task has measurements to compare."),
+        ([failure()], "No task has measurements to compare."),
+        ([outcome({"x": 1})], "No task has measurements to compare."),
         (
             [at(2.0, shape=(1, 5)), at(2.0, run=2, shape=(1, 5))],
-            "Too few samples: no run gives an interval.",
+            "No comparison is decided.",
         ),
         ([at(2.0)], "One run of one configuration decides 1 comparisons."),
         ([at(2.0, "8"), at(1.5, "16")], "1 of 1 verdicts hold over the whole grid."),

@@ -8,14 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-import tracemalloc
 from pathlib import Path
 
 import pytest
 from sweep_pages import is_alive
 
 import ortmeter
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.errors import OrtMeterError
 from ortmeter.machine.environment import Gpu, environment
 from ortmeter.sweep import worker
 from ortmeter.sweep.tasks import read_script
@@ -27,15 +26,14 @@ from ortmeter.sweep.worker import (
     Script,
     code_version,
     machine_lock,
-    read_cores,
 )
 
 NEVER = threading.Event()
 GPUS = (Gpu("NVIDIA H200", 1, "1"), Gpu("NVIDIA H200", 1, "1"))
 
 
-def run(page, timeout=30, cores=None, stopped=NEVER):
-    job = Job("a-sweep", read_script(page.path), (), code_version(), timeout, cores)
+def run(page, timeout=30, stopped=NEVER):
+    job = Job("a-sweep", read_script(page.path), (), code_version(), timeout)
     with machine_lock(NEVER) as lock:
         return worker._run_page(job, "here", lock, stopped)
 
@@ -76,28 +74,6 @@ def test_the_version_of_the_code_follows_the_sources(tmp_path, monkeypatch):
     second = code_version()
     (package / "a.py").rename(package / "c.py")
     assert len({first, second, code_version()}) == 3
-
-
-def test_cores_are_numbers_and_ranges(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    assert read_cores("0-3, 8") == {0, 1, 2, 3, 8}
-
-
-@pytest.mark.parametrize("text", ["", "a", "0,", "1-", "-1", "0;1", "3-1", "4096", "0-4096"])
-def test_other_cores_are_refused(text):
-    with pytest.raises(InvalidArgumentError, match="expected numbers or ranges such as 0-3,8"):
-        read_cores(text)
-
-
-@pytest.mark.parametrize("text", ["0-99999999999", "0-999999999", "9" * 5000, "0,3-1"])
-def test_no_list_is_made_of_what_the_machine_does_not_have(text):
-    tracemalloc.start()
-    try:
-        with pytest.raises(InvalidArgumentError, match="expected numbers or ranges such as 0-3,8"):
-            read_cores(text)
-        assert tracemalloc.get_traced_memory()[1] < 2**20
-    finally:
-        tracemalloc.stop()
 
 
 TRY = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX | fcntl.LOCK_NB)"
@@ -212,7 +188,7 @@ def test_the_page_dies_with_the_process_that_runs_it(make_page):
         "from ortmeter.sweep import worker\n"
         "from ortmeter.sweep.tasks import read_script\n"
         "script = read_script(sys.argv[1])\n"
-        "job = worker.Job('a-sweep', script, (), worker.code_version(), None, None)\n"
+        "job = worker.Job('a-sweep', script, (), worker.code_version(), None)\n"
         "with worker.machine_lock(threading.Event()) as lock:\n"
         "    worker._run_page(job, 'here', lock, threading.Event())\n"
     )
@@ -254,14 +230,6 @@ def test_the_page_holds_the_lock_of_the_machine(make_page):
     assert os.environ["ORTMETER_MACHINE_LOCK"] in run(page).output
 
 
-def test_a_run_keeps_to_its_cores_and_leaves_those_of_the_worker(make_page):
-    before = os.sched_getaffinity(0)
-    core = min(before)
-    attempt = run(make_page("print(os.sched_getaffinity(0))"), cores=str(core))
-    assert attempt.output == f"{{{core}}}\n"
-    assert os.sched_getaffinity(0) == before
-
-
 def test_the_folder_of_a_run_is_removed(make_page):
     attempt = run(make_page("print(Path.cwd()); Path('left').write_text('x')"))
     assert not Path(attempt.output.strip()).exists()
@@ -279,7 +247,7 @@ def test_what_starts_while_it_is_stopped_is_stopped(monkeypatch):
     monkeypatch.setattr(worker, "describe_machine", lambda: machine)
     monkeypatch.setattr(worker, "_run_page", page)
     for rank in range(50):
-        job = Job(f"sweep-{rank}", Script("plot_x.py", ""), (), machine.code, None, None)
+        job = Job(f"sweep-{rank}", Script("plot_x.py", ""), (), machine.code, None)
 
         def run_one(job=job):
             together.wait()

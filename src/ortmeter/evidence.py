@@ -264,6 +264,11 @@ class _Said(msgspec.Struct, frozen=True, tag_field="kind"):
         return msgspec.structs.replace(self, topic=topic)
 
     @property
+    def question(self) -> tuple[str, ...]:
+        """What it is about, whatever the verdict."""
+        return (self.topic, self.text, "")  # type: ignore[attr-defined]
+
+    @property
     def _place(self) -> str:
         where = self.where  # type: ignore[attr-defined]
         return f"{', '.join(f'{k} {v}' for k, v in where.items())}: " if where else ""
@@ -584,11 +589,6 @@ class Prediction(_Said, frozen=True, tag="prediction"):
         return f"{self.verdict.capitalize()}: {_blank(self.text)}"
 
     @property
-    def question(self) -> tuple[str, ...]:
-        """What it is about, whatever the verdict."""
-        return (self.topic, self.text, "")
-
-    @property
     def belief(self) -> str:
         """The prediction and its evidence, without the verdict."""
         return render(self.text, self.values) + (f" ({self.evidence})" if self.evidence else "")
@@ -635,11 +635,6 @@ class Note(_Said, frozen=True, tag="note"):
     def words(self) -> str:
         """What it says without its numbers: the same on two machines."""
         return _blank(self.text)
-
-    @property
-    def question(self) -> tuple[str, ...]:
-        """What it is about."""
-        return (self.topic, self.text, "")
 
     def __str__(self) -> str:
         return self._place + render(self.text, self.values)

@@ -437,8 +437,8 @@ if copied := study.run_setting(dense, samples=given):
 #
 # Training with quantization, 8 bits that start with ``reduce_range``, float8, models of gigabytes,
 # batches of images, other providers (OpenVINO, TensorRT), the time of a conversion. float16 ends
-# at 65504: :func:`~ortmeter.attribution.ranges.find_overflow` finds what overflows. The roofline
-# counts neither caches nor the results between two nodes.
+# at 65504: :func:`~ortmeter.attribution.ranges.run_float64` tells how large results are. The
+# roofline counts neither caches nor the results between two nodes.
 #
 # What to remember
 # ----------------

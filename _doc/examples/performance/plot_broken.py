@@ -58,7 +58,7 @@ BAD = [one for effect in ("wrong", "slower") for one in FINDINGS if one.effect =
 # operator. What to do meanwhile is the same case with other nodes, or other settings of a session.
 
 finding = next(one for one in FINDINGS if one.instead and one.instead.text.startswith("Max"))
-case, instead = (workload.case for workload in finding.workloads().values())
+case, instead = finding.workloads().values()
 print(case.body, instead.body, sep="\n")
 ortmeter.draw_model(instead.model(), title=f"{in_words(case.name)}, instead")
 
@@ -100,7 +100,7 @@ def measure_results(candidates, findings):
     settings = {"provider": provider, "threads": several}
     runs = [accuracy.measure_errors(candidates, workloads, **settings) for _ in range(args.runs)]
     plain = [one for one in wrong if not (one.change or (one.instead and one.instead.settings))]
-    cases = {name: one.case for finding in plain for name, one in finding.workloads().items()}
+    cases = {name: one for finding in plain for name, one in finding.workloads().items()}
     edges = measure_edges(candidates, cases, provider=provider)
     return {"errors": concat(runs)["largest"].reset_index(), "edges": edges}
 

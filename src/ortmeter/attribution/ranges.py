@@ -1,6 +1,5 @@
 """Run a model in float64: its outputs, its operations, the range of its results."""
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,15 +7,12 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortmeter.dtypes import DTypeLike, float_info
 from ortmeter.evaluator.evaluation import Evaluator
 from ortmeter.evaluator.float64 import exact_feeds, to_float64
 from ortmeter.operators.costs import node_cost
 from ortmeter.runtime.loading import ModelLike, load_model
 
-__all__ = ["Overflow", "Reference", "find_overflow", "run_float64"]
-
-_POWERS = range(64)  # of two
+__all__ = ["Reference", "run_float64"]
 
 
 @dataclass(frozen=True)
@@ -38,11 +34,6 @@ class Reference:
     outputs: list[np.ndarray]
     flop: float
     ranges: Mapping[str, tuple[str, float]]
-
-    @property
-    def largest(self) -> float:
-        """Largest absolute value of all results."""
-        return max(value for _, value in self.ranges.values())
 
 
 def run_float64(model: ModelLike, feeds: Mapping[str, Any]) -> Reference:
@@ -105,65 +96,3 @@ def _note(
 ) -> None:
     if value is not None and value.dtype.kind == "f" and value.size:
         ranges[name] = (operator, float(np.abs(value).max()))
-
-
-@dataclass(frozen=True)
-class Overflow:
-    """The first result that leaves the range of a type when inputs grow.
-
-    Parameters
-    ----------
-    factor : float or None
-        Power of two that multiplies the inputs; None when nothing overflows.
-    operator, name : str
-        The operator and the result, empty when nothing overflows.
-    """
-
-    factor: float | None
-    operator: str = ""
-    name: str = ""
-
-
-def find_overflow(
-    model: ModelLike, feeds: Mapping[str, Any], dtype: DTypeLike = "float16"
-) -> Overflow:
-    """Find the first power of two by which inputs make a result leave the range of a type.
-
-    Parameters
-    ----------
-    model : ModelProto, bytes, path or text
-        See :func:`~ortmeter.runtime.loading.load_model`.
-    feeds : mapping of str to array
-        Inputs; those in floating point are multiplied.
-    dtype : dtype
-        Type whose range counts: each result is supposed to be rounded to it.
-
-    Returns
-    -------
-    Overflow
-        The factor, from 1, and the first result of the run that overflows.
-
-    Examples
-    --------
-    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
-    ... g (float[n] X) => (float[n] Y) { Y = Mul(X, X) }'''
-    >>> find_overflow(text, {"X": np.float32([1])})
-    Overflow(factor=256.0, operator='Mul', name='Y')
-    """
-    info = float_info(dtype)
-    limit = float(info.max) * (1 + float(info.eps) / 4)  # halfway to the next: rounded to infinity
-
-    proto = load_model(model)
-    double = to_float64(proto)
-    wide = exact_feeds(proto, double, feeds)
-
-    def scaled(factor: float) -> Reference:
-        grown = {n: factor * v if np.asarray(v).dtype.kind == "f" else v for n, v in wide.items()}
-        return run_float64(double, grown)
-
-    power = bisect_left(_POWERS, True, key=lambda n: scaled(2.0**n).largest >= limit)
-    if power not in _POWERS:
-        return Overflow(None)
-    factor = 2.0**power
-    ranges = scaled(factor).ranges.items()
-    return next(Overflow(factor, op, name) for name, (op, value) in ranges if value >= limit)

@@ -156,8 +156,6 @@ class _Ranked(Generic[AnyNode]):
 
     #: What a node does to the outputs of the model, then to its own.
     _JUDGED: ClassVar[tuple[str, str]]
-    #: Columns that a notebook displays, all of them by default.
-    _SHOWN: ClassVar[tuple[str, ...]] = ()
 
     def ranking(self, by: str = "mean") -> tuple[AnyNode, ...]:
         """Sort the nodes, the most responsible first.
@@ -204,9 +202,7 @@ class _Ranked(Generic[AnyNode]):
         return pd.DataFrame([node.to_row() for node in self.nodes])
 
     def _repr_html_(self) -> str:
-        frame = self.to_frame()
-        shown = frame[list(self._SHOWN)] if self._SHOWN else frame
-        return str(shown.to_html(float_format="{:.3g}".format, index=False))
+        return str(self.to_frame().to_html(float_format="{:.3g}".format, index=False))
 
 
 @dataclass(frozen=True)
@@ -239,11 +235,6 @@ class Attribution(_Ranked[NodeAttribution]):
     provider: str
 
     _JUDGED: ClassVar[tuple[str, str]] = ("only_change", "local_change")
-    _SHOWN: ClassVar[tuple[str, ...]] = (
-        *("node", "op", "baseline", "candidate"),
-        *("local_change_ulp", "only_change_ulp", "all_but_change_ulp"),
-        *("only_error_ulp", "all_but_error_ulp"),
-    )
 
     def __str__(self) -> str:
         if differing(self.change) == 0:
@@ -298,23 +289,13 @@ class SessionExplanation(_Ranked[SessionNode]):
         return sum(node.effect is not None for node in self.nodes)
 
     @property
-    def explained(self) -> float:
-        """Share of the effects, in mean absolute error, that comes from the nodes searched."""
-        if not self.remaining:
-            return 1.0
-        known = sum(node.effect.mean_abs for node in self.nodes if node.effect is not None)
-        left = sum(group.effect.mean_abs for group in self.remaining)
-        return known / (known + left) if known + left > 0 else math.nan
-
-    @property
     def progress(self) -> str:
         """How far the search went, in one sentence."""
         if not self.remaining:
             return f"all {len(self.nodes)} nodes are searched"
         left, groups = len(self.nodes) - self.searched, len(self.remaining)
-        share = "" if math.isnan(self.explained) else f", {_percent(self.explained)} of the effects"
         return (
-            f"{self.searched} of {len(self.nodes)} nodes are searched{share}; {left} are not, in "
+            f"{self.searched} of {len(self.nodes)} nodes are searched; {left} are not, in "
             f"{groups} group{'s' if groups > 1 else ''}"
         )
 
@@ -340,11 +321,6 @@ class SessionExplanation(_Ranked[SessionNode]):
         largest = "largest effect of a node that is searched" if is_beaten else "largest effect"
         told = f"{asked}; {what}; {largest}: {first.name} ({first.op}{fused}), {effect}"
         return f"{told}; {self.progress}" if self.remaining else told
-
-
-def _percent(share: float) -> str:
-    """Write a share without rounding it to all or to nothing."""
-    return "over 99.9%" if share > 0.999 else "under 0.1%" if share < 0.001 else f"{share:.1%}"  # noqa: PLR2004
 
 
 def severity(by: str) -> Callable[[Discrepancy], tuple[float, float]]:

@@ -3,11 +3,9 @@
 import dataclasses
 import datetime as dt
 import hashlib
-import html
 import json
 import math
 import os
-import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -29,7 +27,6 @@ from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import external_files
 from ortmeter.runtime.placement import PlacementLog
 from ortmeter.study.records import KEPT, Record, load
-from ortmeter.study.rendering import digits, flatten
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing import Comparison
 from ortmeter.timing.candidates import SessionSpec
@@ -49,6 +46,7 @@ _NAME = "model"  # of the file, which may change
 _UNJUDGED = 2  # exit code
 _SHOWN = ("CPU", "Processor", "GPU", "System", "Threads", "Variables", "Python", "Commit")
 _PAGE = "bench"
+_BEGINS = b'{"schema_version"'
 _LENGTH = 16  # characters of a digest
 _LONG = 200  # characters of names that are shown
 
@@ -132,7 +130,9 @@ def check(
     """Read the baseline, refuse what cannot be done: before anything is measured."""
     appended = options.save is not None and not options.force and Path(options.save).is_file()
     if options.save is not None:
-        check_writable(Path(options.save), overwrite=options.force or appended)
+        check_writable(Path(options.save), _BEGINS, overwrite=options.force or appended)
+        if options.html and Path(options.html).resolve() == Path(options.save).resolve():
+            raise InvalidArgumentError(f"--save and --html: got {options.save!r} twice")
     if options.baseline is None:
         for name in ("fail_if", "other_machine", "other_model"):
             if getattr(options, name):
@@ -222,33 +222,13 @@ def _read(file: Path, variants: Mapping[str, SessionSpec]) -> Record:
         described = {}
     if stored.page != _PAGE or not isinstance(measured, Comparison) or {*measured} - {*described}:
         raise RecordError(f"{file.name} was not written by ortmeter bench --save")
-    measured, described = _renamed(measured, described)
     check_latencies(*filter(None, [*measured.values(), measured.reference_workload]))
     if not {*measured} & {*variants}:
         raise InvalidArgumentError(
             f"{file.name} has other candidates than this run: {_listed(measured)}. This run has "
             f"{_listed(variants)}. Accepted: the models and options of the run that was saved"
         )
-    return dataclasses.replace(
-        stored, data={**stored.data, "comparison": measured, "candidates": described}
-    )
-
-
-def _renamed(
-    stored: Comparison, described: Mapping[str, _Description]
-) -> tuple[Comparison, dict[str, _Description]]:
-    """Replace ``spinning=stop`` by its current name, ``during-run``, in files of before."""
-
-    def current(name: str) -> str:
-        return re.sub(r"\bspinning=stop\b", "spinning=during-run", name)
-
-    measured = [dataclasses.replace(m, name=current(name)) for name, m in stored.items()]
-    renamed = {current(name): dict(description) for name, description in described.items()}
-    for description in renamed.values():
-        if description.get("spinning") == "stop":
-            description["spinning"] = "during-run"
-    workload = stored.reference_workload
-    return Comparison(measured, stored.stopped, reference_workload=workload), renamed
+    return stored
 
 
 def _save(kept: Baseline, report: Report, results: Comparison) -> None:
@@ -315,24 +295,21 @@ def _compare(
     left += [f"{name!r} was not measured again." for name in before if name not in results]
     code, judged = _judge(options, outcomes, left)
     reasons = list(dict.fromkeys(reason for outcome in outcomes for reason in outcome.reasons))
-    sentences = [
+    report.sentences[:0] = [  # what was asked comes first
         *judged,
         *(f"{outcome.claim}." for outcome in outcomes),
         *(f"nothing is concluded: {reason}." for reason in reasons),
         *left,
         *told,
     ]
-    report.sentences[:0] = sentences  # what was asked comes first
-    table = _table(outcomes)
     plot = partial(
         speedup_plot,
         [o.claim.named(baseline="the baseline") for o in outcomes],
         title="Speedup over the baseline",
         caption="99% intervals; nothing is concluded on a point that has none",
     )
-    report.add("Beside the baseline", table, plot)
+    report.add("Beside the baseline", _table(outcomes), plot)
     report.add("What differs from the run of the baseline", _changed(report, stored, changes))
-    _summarize(report.title, table, sentences)
     return code
 
 
@@ -460,28 +437,3 @@ def _annotate(level: str, title: str, message: str, *, as_json: bool) -> None:
 
 def _escape(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _summarize(title: str, table: pd.DataFrame, sentences: Iterable[str]) -> None:
-    """Append a table and sentences to the summary of a job on GitHub, if there is one."""
-    file = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not file:
-        return
-    # HTML without an empty line is left as it is by Markdown: names are only text.
-    rows = flatten(table.rename(index=_one_line))
-    lines = [
-        f"<h3>{html.escape(_one_line(title))}</h3>",
-        rows.to_html(index=False, border=0, na_rep="", float_format=digits, escape=True),
-        "<ul>",
-        *(f"<li>{html.escape(_one_line(sentence))}</li>" for sentence in sentences),
-        "</ul>",
-    ]
-    try:
-        with Path(file).open("a", encoding="utf-8") as summary:
-            summary.write("\n".join(lines) + "\n\n")
-    except OSError as error:
-        tell(f"the summary of the job cannot be written: {error}")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -15,7 +15,7 @@ from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.cold import cold_plot
 from ortmeter.study.writer import rank
 from ortmeter.timing.candidates import SessionSpec
-from ortmeter.workloads.optimized import level_of, optimized_variants, shorter_starts
+from ortmeter.workloads.optimized import level_of, saved_start, shorter_starts
 from ortmeter.workloads.startup import (
     FIRST,
     IMPORT,
@@ -70,12 +70,19 @@ def saved_optimized(
     if not (options.save_optimized or options.shorten):
         yield variants
         return
+    candidates = dict(variants)
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        candidates = dict(variants)
-        if options.save_optimized:
-            candidates |= optimized_variants(variants, Path(folder))
-        if options.shorten:
-            candidates |= _shorter(variants, Path(folder))
+        for rank, (name, variant) in enumerate(variants.items()):
+            place = Path(folder, str(rank))
+            place.mkdir()
+            start = shorter_starts if options.shorten else saved_start
+            for way, other in start(variant, place).items():
+                candidates[way if len(variants) == 1 else f"{name}, {way}"] = other
+        if len(candidates) == len(variants):
+            raise InvalidArgumentError(
+                "--save-optimized: no candidate is optimized, there is nothing to save. Accepted: "
+                "optimization basic, extended, layout or all"
+            )
         yield candidates
     levels = set(map(level_of, variants.values()))
     if shared := sorted(levels & {"layout", "all"}):
@@ -83,17 +90,6 @@ def saved_optimized(
             f"a model saved at level {' or '.join(shared)} is for CPUs like this one: save it at "
             "level extended to run it elsewhere."
         )
-
-
-def _shorter(variants: Mapping[str, SessionSpec], folder: Path) -> dict[str, SessionSpec]:
-    """Name the other ways to start after the candidate, if there are several."""
-    starts = {}
-    for i, (name, variant) in enumerate(variants.items()):
-        place = folder / f"ways-{i}"
-        place.mkdir()
-        for way, other in shorter_starts(variant, place).items():
-            starts[way if len(variants) == 1 else f"{name}, {way}"] = other
-    return starts
 
 
 def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]) -> None:

@@ -1,13 +1,12 @@
 """``ortmeter bench --rewrite`` and ``--precision``: models rewritten, or in 16, 8 or 4 bits."""
 
 import dataclasses
-import itertools
 import math
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
+import onnx
 import pandas as pd
 
 from ortmeter.cli import baseline
@@ -55,87 +54,68 @@ def converted(options: Namespace, report: Report, variants: _Variants) -> _Varia
             "ortmeter.runtime.precision.convert_precision() made"
         )
     if options.rewrite:
-        variants = _rewritten(options, report, variants)
-    return _with_precisions(options, report, variants) if options.precision else variants
+        asked = _asked("--rewrite", [options.rewrite], REWRITERS)
+        variants = _changed(report, variants, "--rewrite", asked, _rewritten, most=_LARGEST)
+    if options.precision:
+        asked = _asked("--precision", options.precision, PRECISIONS)
+        found = _changed(report, variants, "--precision", asked, _in_fewer_bits)
+        variants = {**variants, **found}
+    return variants
 
 
-def _rewritten(options: Namespace, report: Report, variants: _Variants) -> _Variants:
-    """Keep what each optimizer makes that computes the same, with a table."""
+def _asked(option: str, texts: Sequence[str], known: Collection[str]) -> list[str]:
+    asked = [name for text in texts for name in split(option, text)]
+    if unknown := [name for name in asked if name not in known]:
+        raise InvalidArgumentError(
+            f"{option}: got {', '.join(map(repr, unknown))}. Accepted: {', '.join(known)}"
+        )
+    return list(dict.fromkeys(asked))
+
+
+def _rewritten(variant: SessionSpec, way: str) -> onnx.ModelProto:
+    return rewrite_model(variant.model, way)
+
+
+def _in_fewer_bits(variant: SessionSpec, way: str) -> onnx.ModelProto:
+    feeds = {name: as_numpy(value) for name, value in variant.feeds.items()}
+    return convert_precision(variant.model, way, [feeds])
+
+
+def _changed(
+    report: Report,
+    variants: _Variants,
+    option: str,
+    asked: Sequence[str],
+    make: Callable[[SessionSpec, str], onnx.ModelProto],
+    *,
+    most: float = math.inf,
+) -> dict[str, SessionSpec]:
+    """Keep what each way makes that runs, and is as close as asked, with a table."""
     kept, rows = {}, []
-    asked = split("--rewrite", options.rewrite)
-    if unknown := [name for name in asked if name not in REWRITERS]:
-        raise InvalidArgumentError(
-            f"--rewrite: got {', '.join(map(repr, unknown))}. Accepted: {', '.join(REWRITERS)}"
-        )
-    expected = {name: _run(variant) for name, variant in variants.items()}
-    for (name, variant), rewriter in itertools.product(variants.items(), asked):
-        label = _label(name, rewriter, variants)
-        try:
-            model = rewrite_model(variant.model, rewriter)
-            other = dataclasses.replace(variant, model=model)
-            compared = compare_outputs(expected[name], _run(other))
-        except ModelError as failure:
-            rows.append((label, math.nan, math.nan, f"no: {failure}"))
-            continue
-        pairs = compared.outputs.values()
-        error = max(float(pair.abs) / (float(pair.largest) or 1.0) for pair in pairs)
-        if same := compared.passed and error <= _LARGEST:
-            kept[label] = other
-        why = "yes" if same else "; ".join(["no", *compared.conclusions()])
-        rows.append((label, len(model.graph.node), error, why))
-    columns = ["candidate", "nodes", "largest error / largest value", "timed"]
-    report.add("Rewritten models", pd.DataFrame(rows, columns=columns).set_index("candidate"))
-    if not kept:
-        raise ModelError(f"--rewrite {options.rewrite}: {rows[0][-1]}")
-    return kept
-
-
-def _with_precisions(options: Namespace, report: Report, variants: _Variants) -> _Variants:
-    """Add the converted candidates, with a table of their sizes and of what they change."""
-    asked = [name for text in options.precision for name in split("--precision", text)]
-    if unknown := [name for name in asked if name not in PRECISIONS]:
-        raise InvalidArgumentError(
-            f"--precision: got {', '.join(map(repr, unknown))}. Accepted: {', '.join(PRECISIONS)}"
-        )
-    candidates, rows = dict(variants), []
     for name, variant in variants.items():
-        expected = _run(variant)
-        rows.append((name, _mib(variant), 0.0))
-        feeds = {key: as_numpy(value) for key, value in variant.feeds.items()}
-        for precision in dict.fromkeys(asked):
-            other = dataclasses.replace(
-                variant, model=convert_precision(variant.model, precision, [feeds])
-            )
-            label = _label(name, precision, variants)
-            candidates[label] = other
+        expected, size = _run(variant), load_model(variant.model).ByteSize()
+        for way in asked:
+            label = way if len(variants) == 1 else f"{name}, {way}"
             try:
-                difference = _difference(_run(other), expected)
-            except ModelError as error:
-                raise ModelError(f"--precision {precision!r}: {error}") from error
-            rows.append((label, _mib(other), 100 * difference))
-    columns = ["candidate", "size (MiB)", "largest difference (rms, %)"]
-    report.add("Converted models", pd.DataFrame(rows, columns=columns).set_index("candidate"))
-    return candidates
-
-
-def _label(name: str, way: str, variants: _Variants) -> str:
-    return way if len(variants) == 1 else f"{name}, {way}"
+                model = make(variant, way)
+                other = dataclasses.replace(variant, model=model)
+                compared = compare_outputs(expected, _run(other))
+            except ModelError as failure:
+                rows.append((label, math.nan, math.nan, math.nan, f"no: {failure}"))
+                continue
+            pairs = compared.outputs.values()
+            error = max(float(pair.abs) / (float(pair.largest) or 1.0) for pair in pairs)
+            if same := compared.passed and error <= most:
+                kept[label] = other
+            why = "yes" if same else "; ".join(["no", *compared.conclusions()])
+            share = rounded(100 * model.ByteSize() / size)
+            rows.append((label, len(model.graph.node), share, error, why))
+    columns = ["candidate", "nodes", "size (%)", "largest error / largest value", "timed"]
+    report.add(f"Models of {option}", pd.DataFrame(rows, columns=columns).set_index("candidate"))
+    if not kept:
+        raise ModelError(f"{option} {rows[0][0]}: {rows[0][-1]}")
+    return kept
 
 
 def _run(variant: SessionSpec) -> dict[str, Any]:
     return run_session(variant.session(), variant.feeds, variant.run_config)
-
-
-def _mib(variant: SessionSpec) -> float:
-    return rounded(load_model(variant.model).ByteSize() / 2**20)
-
-
-def _difference(got: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
-    """Return the largest difference of an output, as a share of its size."""
-    pairs = [[as_numpy(side[name]) for side in (got, expected)] for name in expected]
-    shares = [
-        float(np.linalg.norm((a - b).ravel()) / max(np.linalg.norm(b.ravel()), np.finfo("f").tiny))
-        for a, b in pairs
-        if b.dtype.kind == "f"
-    ]
-    return rounded(max(shares, default=0.0))

@@ -3,7 +3,7 @@
 import importlib.util
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator import Evaluator, to_float64
 from ortmeter.evaluator.float64 import exact_feeds
-from ortmeter.plotting import NodeNote, draw_model, error_plot
+from ortmeter.plotting import NodeNote, draw_model
 from ortmeter.runtime.graphs import without_maps
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
@@ -41,7 +41,6 @@ from ortmeter.runtime.sessions import make_session
 
 EVALUATIONS = ("torch", "reference", "float64")
 UNOPTIMIZED, PROGRAM = "unoptimized", "torch program"
-_UNIT = "relative to the largest value"
 
 
 def register(parser: ArgumentParser) -> None:
@@ -320,12 +319,9 @@ def _tell_optimizers(report: Report, explained: OptimizerExplanation) -> None:
     report.add("Levels against the unoptimized graph, the worst output", table)
     if not explained.optimizers:
         return
-    errors = [(o.name, "it alone", float(o.alone.abs)) for o in explained.optimizers]
-    errors += [(o.name, "without it", float(o.without.abs)) for o in explained.optimizers]
     report.add(
         "Optimizers that change the outputs: absolute error of each alone, and without it",
         readable(explained.to_frame()),
-        _plot(errors, "Errors of the optimizers", "absolute"),
     )
 
 
@@ -336,7 +332,6 @@ def _tell_steps(report: Report, explained: ProgramExplanation, top: int) -> None
     report.add(
         "Steps of the program by own error, from the values of torch",
         readable(table.rename(columns={"own error": "own", "total error": "total"})),
-        _plot([(step.name, "own error", step.size) for step in ranked], "Own errors", _UNIT),
     )
 
 
@@ -354,17 +349,8 @@ def _tell_alignment(report: Report, aligned: Alignment, names: tuple[str, str], 
         "before": "of inputs",
         "jump": "growth",
     }
-    pairs = [aligned.pairs[rank] for rank in ranks]
     table = aligned.to_frame().iloc[ranks].drop(columns="expected op").rename(columns=columns)
-    errors = [(pair.expected.node, "its inputs", pair.before) for pair in pairs]
-    errors += [(pair.expected.node, "this result", pair.size) for pair in pairs]
     report.add(
         "Where the graphs part: the first results that differ, and the largest growths",
         readable(table),
-        _plot(errors, "Errors where they grow the most", _UNIT),
     )
-
-
-def _plot(errors: Iterable[tuple[str, str, float]], title: str, unit: str) -> Any:
-    frame = pd.DataFrame(list(errors), columns=["case", "candidate", "error"])
-    return error_plot(frame, title=title, unit=unit) if len(frame) else ""

@@ -32,9 +32,9 @@ def _fill_runtimes(report: Report, *, remove: bool) -> None:
     from ortmeter.releases.environments import kept_releases, releases_folder, remove_releases
 
     releases = remove_releases() if remove else kept_releases()
-    rows = [(kept.name, round(kept.size / _MIB), kept.folder.name) for kept in releases]
+    rows = [(folder.name, round(size / _MIB)) for folder, size in releases.items()]
     if rows:
-        report.add("Releases", Rows(("release", "size (MiB)", "folder"), tuple(rows)))
+        report.add("Releases", Rows(("environment", "size (MiB)"), tuple(rows)))
     many = f"{len(rows)} environment{'' if len(rows) == 1 else 's'}"
     what = "removed from" if remove else "in"
     report.conclude(f"{many} {what} {releases_folder()}, {sum(row[1] for row in rows)} MiB.")

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import re
 import signal
 import sys
@@ -12,13 +11,12 @@ import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ortmeter import __version__
 from ortmeter.cli.terminal import printable, show, tell, terminal_width
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.errors import OrtMeterError
 
 if TYPE_CHECKING:
     from ortmeter.cli.report import Report
@@ -44,9 +42,6 @@ _EPILOG = (
     "finds no release, 130 interrupted, 143 terminated"
 )
 
-# Options that name files: none of those that are written is another one, or one that is read.
-_OUTPUTS = ("html", "save", "output")
-_INPUTS = ("baseline", "against_torch_program", "tls_ca", "tls_cert", "tls_key")
 #: Exit codes: done; what was asked cannot be done; Ctrl-C. A command has 1 for what differs.
 SUCCESS, USAGE, INTERRUPTED = 0, 2, 130
 
@@ -112,16 +107,15 @@ def _message(error: Exception) -> str:
 
 def _run(options: Namespace) -> int:
     from ortmeter.cli.options import describe_session
-    from ortmeter.cli.report import Report, check_writable
+    from ortmeter.cli.report import PAGE, Report, check_writable
 
     names = [Path(model).name for model in getattr(options, "models", ())]
     title = " ".join(["ortmeter", options.command, *names])
     report = Report(title, draws=options.html is not None)
     if hasattr(options, "spinning"):
         report.session = describe_session(options)
-    _check_outputs(options)
     if report.draws:
-        check_writable(Path(options.html), overwrite=options.force)
+        check_writable(Path(options.html), PAGE, overwrite=options.force)
     try:
         done = options.run(options, report)
     except KeyboardInterrupt:
@@ -140,60 +134,6 @@ def _text(report: "Report") -> str:
     text = report.to_text(terminal_width())
     # GitHub obeys a line that begins so, and names are not trusted.
     return re.sub("^::", " ::", text, flags=re.MULTILINE)
-
-
-def _check_outputs(options: Namespace) -> None:
-    """Refuse an output that would replace an input or another output."""
-    outputs = list(_given(options, _OUTPUTS))
-    # What does not exist is not read, and the files of a model are long to list.
-    inputs = list(_inputs(options)) if any(Path(text).exists() for _, text in outputs) else []
-    pairs = [*combinations(outputs, 2), *((output, path) for output in outputs for path in inputs)]
-    for (option, text), (what, path) in pairs:
-        # The samples are read before they are replaced.
-        if (option, what) != ("--save", "--baseline") and _is_same(text, path):
-            raise InvalidArgumentError(
-                f"{option}: got {text!r}, which is also {what} {path!r} and would replace it. "
-                "Accepted: a file of its own"
-            )
-
-
-def _given(options: Namespace, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    for name in names:
-        if text := getattr(options, name, None):
-            yield f"--{name.replace('_', '-')}", text
-
-
-def _inputs(options: Namespace) -> Iterator[tuple[str, str]]:
-    """List the files that may be read, with what names them."""
-    yield from _given(options, _INPUTS)
-    for text in filter(None, (getattr(options, "runtime", None) or "").split(",")):
-        yield "--runtime", text.strip()  # it may be a wheel
-    for text in getattr(options, "feeds", ()):
-        # The name of an input, and that of a file, may have the sign.
-        parts = text.split("=")
-        for file in filter(None, ("=".join(parts[i:]) for i in range(len(parts)))):
-            yield "--feeds", file
-            with suppress(OSError, ValueError):
-                yield from (("--feeds", str(inside)) for inside in Path(file).iterdir())
-    for model in getattr(options, "models", ()):
-        yield "the page" if options.command == "sweep" else "the model", model
-        yield from (("the external data", file) for file in _external_files(model))
-
-
-def _external_files(model: str) -> list[str]:
-    from ortmeter.runtime.loading import external_files
-
-    with suppress(OrtMeterError):  # the page of a sweep, or what is refused when it is read
-        return list(map(str, external_files(model)))
-    return []
-
-
-def _is_same(path: str, other: str) -> bool:
-    with suppress(OSError, ValueError):
-        return Path(path).samefile(other)
-    with suppress(OSError, ValueError):
-        return os.path.realpath(path) == os.path.realpath(other)
-    return False
 
 
 def _serve(options: Namespace) -> int:

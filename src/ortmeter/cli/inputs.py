@@ -15,7 +15,7 @@ from ortmeter.runtime.feed_values import parse_value
 from ortmeter.runtime.feeds import shared_feeds
 from ortmeter.runtime.inputs import Input, declared_inputs
 from ortmeter.runtime.loading import load_model
-from ortmeter.runtime.shapes import lacks_size, symbols
+from ortmeter.runtime.shapes import lacks_size, refuse_unknown, symbols
 
 _Known = Mapping[str, Input]
 
@@ -64,8 +64,8 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
             model: read_feeds(proto, whole, values={name: values[name] for name in own[model]})
             for model, proto in loaded.items()
         }
-    _refuse_unknown("--dim", dims, symbols(every))
-    _refuse_unknown("--shape", shapes, known)
+    refuse_unknown("dimension", dims, sorted(symbols(every)))
+    refuse_unknown("shape", shapes, list(known))
     if options.size is not None:
         shaped = {*shapes, *(n for n, v in values.items() if isinstance(v, list | np.ndarray))}
         waiting = [
@@ -130,14 +130,6 @@ def _sized(
     if not sized:
         raise InvalidArgumentError(f"--size {text}: no input lacks a size. Accepted: none")
     return sized
-
-
-def _refuse_unknown(option: str, given: Mapping[str, object], known: Collection[str]) -> None:
-    if unknown := [name for name in given if name not in known]:
-        raise InvalidArgumentError(
-            f"{option}: got {', '.join(map(repr, unknown))}. "
-            f"Accepted: {', '.join(map(repr, sorted(known))) or 'none, all sizes are fixed'}"
-        )
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -22,8 +22,6 @@ from ortmeter.workloads.load import Load, Point, compare_best, compare_throughpu
 from ortmeter.workloads.pauses import AfterPause, measure_pauses
 
 _MAX_CALLERS, _MAX_BATCH = 256, 2**20
-_AUTO = (0.3, 0.5, 0.7, 0.9)  # of the capacity
-_CAPACITY_SHARE = 0.1  # of the time of a rate
 _CONFIDENCE = 0.99
 _BUDGET_S, _LEAST_S = 10.0, 0.01
 _P99 = 99
@@ -45,8 +43,7 @@ def add_options(parser: ArgumentParser) -> None:
     load.add_argument(
         "--rate",
         metavar="50,100",
-        help="requests that arrive in a second, at random: latency from the arrival, queue "
-        "included; auto takes 30, 50, 70 and 90%% of the capacity of the first candidate",
+        help="requests that arrive in a second, at random: latency from the arrival, queue too",
     )
     load.add_argument(
         "--workers", type=number(1, _MAX_CALLERS), help="threads that serve the requests (1)"
@@ -68,11 +65,6 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="0,0.01,0.1,1",
         help="seconds of pause before a run: latency after it, CPU time of both",
     )
-    load.add_argument(
-        "--seconds",
-        type=number(_LEAST_S, kind=float),
-        help="for each candidate and load; by default they share --budget",
-    )
 
 
 def is_asked(options: Namespace) -> bool:
@@ -83,13 +75,11 @@ def is_asked(options: Namespace) -> bool:
         if getattr(options, name) and options.callers is options.rate is None:
             raise InvalidArgumentError(f"--{name} needs --callers or --rate")
     if options.callers is options.rate is options.gap is None:
-        if options.seconds is not None:
-            raise InvalidArgumentError("--seconds needs --callers, --rate or --gap")
         return False
     if options.repeat is not None or options.processes is not None:
         raise InvalidArgumentError(
             "--repeat and --processes are for runs in turn. Accepted with --callers, --rate and "
-            "--gap: --seconds"
+            "--gap: --budget, which they share"
         )
     return True
 
@@ -102,20 +92,20 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
             f"--threads 1, or --spinning during-run or off, and one value of {DENORMALS}"
         )
     callers = _numbers("--callers", options.callers, int, 1, _MAX_CALLERS)
-    rates = [] if options.rate == "auto" else _numbers("--rate", options.rate, float, 1e-3, 1e6)
+    rates = _numbers("--rate", options.rate, float, 1e-3, 1e6)
     gaps = _numbers("--gap", options.gap, float, 0, 3600)
-    loads = len(callers) + (len(_AUTO) if options.rate == "auto" else len(rates)) + len(gaps)
+    loads = (len(callers) + len(rates) + len(gaps)) * len(variants)
     budget = _BUDGET_S if options.budget is None else options.budget
-    seconds = options.seconds or max(budget / (loads * len(variants)), _LEAST_S)
+    seconds = max(budget / loads, _LEAST_S)
     workers, batch = options.workers or 1, options.batch or 1
     calls = _calls(variants, max([1, workers, *callers]), several=options.sessions)
     if callers:
         points = {(n, k): Point(calls[n][:k], batch=batch) for n in calls for k in callers}
         _fill_callers(report, measure_load(points, seconds=seconds), list(calls), callers)
-    if options.rate is not None:
-        served = {name: own[:workers] for name, own in calls.items()}
-        rates = rates or _auto_rates(Point(next(iter(served.values())), batch=batch), seconds)
-        points = {(n, rate): Point(served[n], rate, batch) for n in served for rate in rates}
+    if rates:
+        points = {
+            (n, rate): Point(calls[n][:workers], rate, batch) for n in calls for rate in rates
+        }
         _fill_rates(report, measure_load(points, seconds=seconds), workers, options.target_ms)
     if gaps:
         _fill_gaps(report, calls, gaps, seconds)
@@ -174,12 +164,6 @@ def _level_of_each(claims: int) -> float:
     return 1 - (1 - _CONFIDENCE) / max(claims, 1)
 
 
-def _auto_rates(point: Point, seconds: float) -> list[float]:
-    """Take shares of what a candidate serves when requests never end."""
-    capacity = measure_load({"": point}, seconds=_CAPACITY_SHARE * seconds)[""].throughput()
-    return [rounded(share * capacity.value, 3) for share in _AUTO]
-
-
 def _fill_rates(
     report: Report,
     loads: Mapping[tuple[str, float], Load],
@@ -221,8 +205,8 @@ def _rate_sentence(loads: Mapping[float, Load], target_ms: float | None) -> str:
         return f"the queue is stable up to {kept:g}/s{tail}{others}."
     more = ""
     if _FEW_REQUESTS in rest:  # the interval of p99, and twice what did not do
-        requests = max(_REQUESTS_OF_P99, 2 * loads[min(loads)].requests)
-        more = f" Ask for --seconds {math.ceil(requests / min(loads))} or more."
+        times = max(_REQUESTS_OF_P99 / max(loads[min(loads)].requests, 1), 2)
+        more = f" Ask for {math.ceil(times)} times that --budget."
     if not kept:
         return f"no rate is known to keep p99 below {target_ms:g} ms{others}.{more}"
     p99 = loads[kept].percentiles([_P99])[0].seconds
@@ -323,5 +307,4 @@ def _numbers(
     try:
         return [] if text is None else sorted(split(option, text, number(least, most, kind)))
     except ArgumentTypeError as error:
-        auto = "; auto stands alone" if option == "--rate" else ""
-        raise InvalidArgumentError(f"{option}: {error}, or several with commas{auto}") from None
+        raise InvalidArgumentError(f"{option}: {error}, or several with commas") from None

@@ -1,7 +1,6 @@
 """Compare operators one by one between releases, providers and torch."""
 
 import dataclasses
-import difflib
 import itertools
 import re
 from argparse import ArgumentParser, Namespace
@@ -14,11 +13,10 @@ import pandas as pd
 from ortmeter.cli import bisect, machine, verdicts
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import number, split, thread_count
-from ortmeter.cli.report import Report, check_writable
+from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.files import write_atomically
 from ortmeter.observatory.accuracy import measure_errors, out_of_bound, told_error
 from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.catalogue import catalogue
@@ -38,8 +36,6 @@ _TORCH = "torch"
 _EDGE = "edge"
 # Processes and passes of a comparison, and of times alone.
 _COMPARED, _ALONE = (10, 2), (3, 1)
-_LONGEST = 60_000  # characters of an issue
-_SHOWN = 4  # names that are close to a wrong one
 
 
 def register(parser: ArgumentParser) -> None:
@@ -101,20 +97,19 @@ def register(parser: ArgumentParser) -> None:
         "--repro",
         metavar="CASE",
         help="print a short script that measures a case with NumPy and ONNX Runtime only, to paste "
-        "into an issue",
+        "into an issue, or to write into a file: > repro.py",
     )
     group.add_argument(
         "--report",
         action="store_true",
-        help="write, with --repro and releases, an issue in the form of the template of ONNX "
+        help="print, with --repro and releases, an issue in the form of the template of ONNX "
         "Runtime: what is slower or wrong, the script and what it prints with each release, other "
         "sizes and types, whole models; nothing is sent",
     )
-    group.add_argument("--output", metavar="FILE", help="write the script, or the issue, here")
 
 
 def run(options: Namespace, report: Report) -> str | int | None:
-    """Fill the report with times, verdicts and errors, or return what ``--repro`` writes."""
+    """Fill the report with times, verdicts and errors, or return what ``--repro`` prints."""
     _refuse(options)
     options.threads = options.threads or ("1,2" if options.report else "1")
     cases, left_out = _cases(options)
@@ -210,8 +205,6 @@ def _refuse(options: Namespace) -> None:
         )
     if options.bisect and len(_providers(options)) > 1:
         raise InvalidArgumentError(f"--provider {options.provider}: --bisect needs one")
-    if options.repro is None and options.output is not None:
-        raise InvalidArgumentError(f"--output {options.output}: expected --repro CASE too")
     fits = options.repro is not None and "," in options.runtime and not options.against
     if options.report and not (fits and "," not in options.provider):
         raise InvalidArgumentError(
@@ -253,18 +246,9 @@ def _filtered(cases: Mapping[str, AnyCase], text: str | None) -> dict[str, AnyCa
     }
     if not kept:
         raise InvalidArgumentError(
-            f"--filter: got {text!r}, which no name has. {_close(text, cases)}"
+            f"--filter: got {text!r}, which no name has. Accepted: words of names, see --list"
         )
     return kept
-
-
-def _close(text: str, cases: Mapping[str, AnyCase]) -> str:
-    """Name cases that are like what was asked for."""
-    names = {name.partition("-")[0].casefold(): name for name in reversed(list(cases))}
-    names |= {name.casefold(): name for name in cases}
-    close = difflib.get_close_matches(text.casefold(), names, _SHOWN)
-    shown = dict.fromkeys([names[name] for name in close] or list(cases)[:_SHOWN])
-    return f"Accepted: {', '.join(shown)}... (--list shows all {len(cases)})"
 
 
 def _describe(cases: Mapping[str, AnyCase]) -> pd.DataFrame:
@@ -279,32 +263,18 @@ def _describe(cases: Mapping[str, AnyCase]) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("case")
 
 
-def _write(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> str | None:
+def _write(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> str:
     if options.repro not in cases:
         raise InvalidArgumentError(
-            f"--repro: case {options.repro!r} is not known. {_close(options.repro, cases)}"
+            f"--repro: case {options.repro!r} is not known. Accepted: a name of --list"
         )
-    if options.output is not None:
-        check_writable(Path(options.output), overwrite=options.force)
-    text = repro_script(
+    script = repro_script(
         cases[options.repro],
         provider=_providers(options)[0],
         threads=split("--threads", options.threads, thread_count)[0],
         requirements=[r.requirements[0] for r in _releases(options) if r.requirements],
     )
-    if options.output is None and len(text) > _LONGEST:
-        raise InvalidArgumentError(
-            f"--repro: the script of {options.repro!r} takes {len(text)} characters, more than an "
-            f"issue, {_LONGEST}. Accepted: --output FILE"
-        )
-    what = f"measures {options.repro}: it needs NumPy and ONNX Runtime only."
-    if options.report:
-        text, what = _issue(options, report, cases, text), "is ready to paste. Nothing was sent."
-    if options.output is None:
-        return text
-    write_atomically(Path(options.output), text.encode())
-    report.conclude(f"{options.output} {what}")
-    return None
+    return _issue(options, report, cases, script) if options.report else script
 
 
 def _issue(options: Namespace, report: Report, cases: Mapping[str, AnyCase], script: str) -> str:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # pandas takes longer to import than `ortmeter env` to run
 
 __all__ = ["Report"]
 
+#: What a page begins with.
+PAGE = b"<!doctype html>"
 INTERRUPTED = "This report is partial: the command was interrupted."
 _GAP = "  "
 _NARROWEST = 12
@@ -167,18 +169,25 @@ class Report:
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the HTML page atomically; an existing file is replaced only with *overwrite*."""
         file = Path(path)
-        check_writable(file, overwrite=overwrite)
+        check_writable(file, PAGE, overwrite=overwrite)
         write_atomically(file, self.to_html().encode())
         return file
 
 
-def check_writable(file: Path, *, overwrite: bool) -> None:
-    """Refuse a file that cannot be written, before the work starts."""
+def check_writable(file: Path, begins: bytes, *, overwrite: bool) -> None:
+    """Refuse a file that cannot be written, before the work starts, or that is not of its kind."""
     target = replaceable(file)
     if target.exists() and not overwrite:
         raise InvalidArgumentError(
             f"{file} exists: choose another name, or replace it with --force"
         )
+    if target.exists():
+        with target.open("rb") as stream:
+            first = stream.read(len(begins))
+        if first not in (b"", begins):  # a model, its inputs...
+            raise InvalidArgumentError(
+                f"{file} has something else, which would be lost: choose another name"
+            )
     if not os.access(target.parent, os.W_OK):
         raise InvalidArgumentError(f"{file} cannot be written: choose a file in a writable folder")
 

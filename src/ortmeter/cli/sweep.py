@@ -8,7 +8,7 @@ from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.sweep import SweepResult, load_sweep, read_tls, run_sweep
-from ortmeter.sweep.tasks import read_grid, read_options
+from ortmeter.sweep.tasks import read_grid
 
 
 def register(parser: ArgumentParser) -> None:
@@ -20,14 +20,6 @@ def register(parser: ArgumentParser) -> None:
         action="extend",
         default=[],
         help='options of the page and their values; separate lists by semicolons: "batch=1,32;64"',
-    )
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="options with one value for all configurations; a comma is part of the value",
     )
     parser.add_argument(
         "--repeat-runs", type=number(1), default=1, help="processes per configuration (1)"
@@ -47,7 +39,6 @@ def register(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help="time limit of a run; a run that exceeds it fails",
     )
-    parser.add_argument("--cores", help="cores of a run, such as 0-3 (those of the worker)")
     add_tls(parser)
 
 
@@ -57,13 +48,11 @@ def run(options: Namespace, report: Report) -> int:
         result = run_sweep(
             options.models[0],
             read_grid(options.grid),
-            options=read_options(options.set),
             repeat_runs=options.repeat_runs,
             scheduler=options.scheduler,
             output=options.output,
             resume=options.resume,
             timeout=options.timeout,
-            cores=options.cores,
             tls=read_tls(options.tls_ca, options.tls_cert, options.tls_key),
             tell=None if sys.stderr.isatty() else tell,
         )

@@ -10,7 +10,6 @@ from ortmeter.cli.report import Report
 from ortmeter.errors import OrtMeterError
 from ortmeter.evidence import Claim, Estimate, Speedup, rounded
 from ortmeter.observatory.accuracy import (
-    Prepared,
     accuracy_changes,
     bits_changed,
     comparable_errors,
@@ -22,6 +21,7 @@ from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.edge_cases import edge_cases
 from ortmeter.observatory.edges import ALWAYS, OPEN, WRONG, measure_edges
 from ortmeter.observatory.matrix import AGAIN, Matrix, RuntimeCandidate
+from ortmeter.observatory.repro import AnyCase
 from ortmeter.observatory.verdicts import (
     claim_level,
     compare_cells,
@@ -93,7 +93,7 @@ def _threads(count: int) -> str:
 def _sentences(
     cells: pd.DataFrame, names: Sequence[str], matrix: Matrix, place: Mapping[int, str]
 ) -> Iterator[str | Claim]:
-    """Say what the last candidate lost and won, then what the others did and the control says."""
+    """Say what the last candidate lost and won, then what the control says."""
     *others, last = names
     before = others[0] if len(names) == _PAIR else "the best before"
     own = cells[cells.index.get_level_values("candidate") == last]
@@ -117,11 +117,6 @@ def _sentences(
             yield Speedup(last, row["baseline"], speed, where)
         if len(moved) > len(told):
             yield f"{len(moved) - len(told)} more {word}: the tables have them."
-    for name in others[1:]:
-        verdicts = cells["verdict"][cells.index.get_level_values("candidate") == name]
-        counts = [f"{(verdicts == word).sum()} {word}" for word in ("slower", "faster")]
-        if verdicts.isin(_CLAIMED).any():
-            yield f"{name} beside the best before: {', '.join(counts)}."
     if last + AGAIN in matrix.times:
         control = control_claims(matrix.times, last, level=claim_level(cells)).dropna(subset="low")
         false = int(control["verdict"].isin(_CLAIMED).sum())
@@ -194,7 +189,7 @@ def _plot(cells: pd.DataFrame, report: Report) -> "Figure":
 def fill_errors(
     report: Report,
     candidates: Sequence[RuntimeCandidate],
-    cases: Mapping[str, Prepared],
+    cases: Mapping[str, AnyCase],
     provider: Provider,
     threads: int,
 ) -> dict[str, str]:

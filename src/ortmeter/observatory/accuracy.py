@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ortmeter.errors import OrtMeterError
+from ortmeter.observatory.case import Case
 from ortmeter.observatory.judge import COLUMNS, Judge
 from ortmeter.observatory.matrix import Processes, RuntimeCandidate
+from ortmeter.observatory.nodes import NodeCase
 from ortmeter.observatory.reference import SAME
 from ortmeter.progress import follow
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.study.rendering import digits
-from ortmeter.timing.candidates import SessionSpec
 
 __all__ = [
     "accuracy_changes",
@@ -26,19 +27,13 @@ __all__ = [
 
 _ROWS = ["case", "candidate"]
 _CANCELLED = 16.0  # ulp of its own element, when every candidate has more
+_CHANGED = 2.0  # ratio of two errors
 _BEST = 0.5  # ulp: no rounding does better
-
-
-class Prepared(Protocol):
-    """What has inputs and a model: a case."""
-
-    def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
-        """Return what a process needs to run it."""
 
 
 def measure_errors(
     candidates: Sequence[RuntimeCandidate],
-    cases: Mapping[str, Prepared],
+    cases: Mapping[str, Case | NodeCase],
     *,
     provider: str | Provider = "cpu",
     threads: int = 1,
@@ -178,15 +173,13 @@ def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def accuracy_changes(errors: pd.DataFrame, *, least: float = 2.0) -> pd.DataFrame:
-    """Find the candidates whose errors differ from those of the candidate before.
+def accuracy_changes(errors: pd.DataFrame) -> pd.DataFrame:
+    """Find the candidates whose errors are twice those of the candidate before, or half of them.
 
     Parameters
     ----------
     errors : pandas.DataFrame
         See :func:`measure_errors`.
-    least : float
-        Ratio from which a difference counts, in both directions.
 
     Returns
     -------
@@ -216,6 +209,6 @@ def accuracy_changes(errors: pd.DataFrame, *, least: float = 2.0) -> pd.DataFram
         }
     ).set_index("candidate", append=True)
     ratio = steps["error_ratio"]
-    return steps[(ratio >= least) | (ratio <= 1 / least)].sort_values(
+    return steps[(ratio >= _CHANGED) | (ratio <= 1 / _CHANGED)].sort_values(
         "error_ratio", ascending=False, kind="stable"
     )

@@ -78,6 +78,8 @@ class Case:
         Inputs that are initializers, ``W B``; those whose numbers are given are too.
     opset : int
         Lowest opset that has these operators.
+    settings : mapping of str to object
+        Arguments of :func:`~ortmeter.runtime.sessions.make_session`, which win over others.
 
     Examples
     --------
@@ -95,6 +97,7 @@ class Case:
     values: Mapping[str, Values] = field(default_factory=dict)
     weights: str = ""
     opset: int = _FIRST_OPSET
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def name(self) -> str:
@@ -153,7 +156,8 @@ class Case:
 
     def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
         """Return what a process needs to run the case."""
-        return SessionSpec(self.model(), self.feeds(), {"provider": provider, "threads": threads})
+        settings = {"provider": provider, "threads": threads, **self.settings}
+        return SessionSpec(self.model(), self.feeds(), settings)
 
     @functools.cached_property
     def _inputs(self) -> dict[str, "_Tensor"]:

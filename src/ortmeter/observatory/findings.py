@@ -10,10 +10,8 @@ import msgspec
 from ortmeter.dated import Fact, read_facts
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.catalogue import catalogue
-from ortmeter.runtime.providers import Provider
-from ortmeter.timing.candidates import SessionSpec
 
-__all__ = ["FINDINGS", "INSTEAD", "Finding", "Workaround", "Workload"]
+__all__ = ["FINDINGS", "INSTEAD", "Finding", "Workaround"]
 
 #: Suffix of the name of a case: what to do meanwhile.
 INSTEAD = ", instead"
@@ -35,27 +33,6 @@ class Workaround(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
     case: Mapping[str, Any] = {}
     settings: Mapping[str, Any] = {}
-
-
-@dataclasses.dataclass(frozen=True)
-class Workload:
-    """A case with settings of its own.
-
-    Parameters
-    ----------
-    case : Case
-        Model and inputs.
-    settings : mapping of str to object
-        Arguments of :func:`~ortmeter.runtime.sessions.make_session`; they win over others.
-    """
-
-    case: Case
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
-        """Return what a process needs to run it."""
-        spec = self.case.prepared(provider, threads)
-        return dataclasses.replace(spec, settings={**spec.settings, **self.settings})
 
 
 class Finding(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -97,13 +74,13 @@ class Finding(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     change: Mapping[str, Any] = {}
     instead: Workaround | None = None
 
-    def workloads(self) -> dict[str, Workload]:
+    def workloads(self) -> dict[str, Case]:
         """Return the case and, under its name followed by :data:`INSTEAD`, what to do meanwhile."""
         case = dataclasses.replace(catalogue()[self.case], **self.change)
-        found = {self.case: Workload(case)}
+        found = {self.case: case}
         if self.instead:
-            other = dataclasses.replace(case, **self.instead.case)
-            found[self.case + INSTEAD] = Workload(other, self.instead.settings)
+            changed = {**self.instead.case, "settings": self.instead.settings}
+            found[self.case + INSTEAD] = dataclasses.replace(case, **changed)
         return found
 
 

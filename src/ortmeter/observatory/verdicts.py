@@ -41,6 +41,7 @@ __all__ = [
 VERDICTS = ("faster", "slower", "undecided", "absent")
 
 _CLAIMED = ("faster", "slower")
+_ERROR = 0.01  # expected share of false claims among the claims
 _Array = npt.NDArray[np.float64]
 
 
@@ -49,7 +50,6 @@ def compare_cells(
     order: Sequence[str],
     *,
     min_effect: float = 0.05,
-    error: float = 0.01,
     level: float | None = None,
 ) -> pd.DataFrame:
     """Compare each candidate with the best one before it, case by case.
@@ -62,10 +62,8 @@ def compare_cells(
         Columns of the candidates, the oldest first.
     min_effect : float
         Smallest relative difference worth a claim: 0.5 for "more than 1.5 times slower".
-    error : float
-        Expected share of false claims among the claims.
     level : float, optional
-        Largest ``p`` of a claim, by default that of Benjamini and Hochberg for *error*.
+        Largest ``p`` of a claim, by default that of Benjamini and Hochberg for 1% of false claims.
 
     Returns
     -------
@@ -83,7 +81,7 @@ def compare_cells(
 
     Notes
     -----
-    A pass shows a difference beyond *min_effect* at the level *error*. When all passes do, ``p`` is
+    A pass shows a difference beyond *min_effect* at the level of 1%. When all passes do, ``p`` is
     that of all the sets, and else that of the least favourable pass. A pass of less than three sets
     decides nothing.
 
@@ -95,15 +93,15 @@ def compare_cells(
     >>> compare_cells(times, ["1.30", "1.31"])["verdict"].tolist()
     ['undecided', 'slower']
     """
-    _check(times, order, min_effect, error, level)
+    _check(times, order, min_effect, level)
     axes = [times.index.unique(name) for name in ROWS]
     # By threads, pass, set, case, candidate.
     table = times[list(order)].reindex(pd.MultiIndex.from_product(axes, names=ROWS))
     logs = np.log(table.to_numpy(float)).reshape(*map(len, axes), len(order))
     pairs = [_Pairs(logs[..., :j], logs[..., j]) for j in range(1, len(order))]
-    p = np.stack([pair.p_value(math.log1p(min_effect), error) for pair in pairs], axis=-1)
+    p = np.stack([pair.p_value(math.log1p(min_effect)) for pair in pairs], axis=-1)
     if level is None:
-        level = _level(p, error)
+        level = _level(p)
     bounds = [pair.interval(level) for pair in pairs]
     with np.errstate(over="ignore"):
         low, high = (np.exp(np.stack(side, axis=-1)) for side in zip(*bounds, strict=True))
@@ -136,7 +134,6 @@ def control_claims(
     last: str,
     *,
     min_effect: float = 0.05,
-    error: float = 0.01,
     level: float | None = None,
 ) -> pd.DataFrame:
     """Compare the last candidate with itself: every claim is false.
@@ -147,9 +144,9 @@ def control_claims(
         With the control, see :func:`compare_cells`.
     last : str
         The candidate that has a control.
-    min_effect, error, level : float
-        As in :func:`compare_cells`; ``level=claim_level(cells, error)`` judges the control as the
-        matrix was.
+    min_effect, level : float
+        As in :func:`compare_cells`; ``level=claim_level(cells)`` judges the control as the matrix
+        was.
 
     Returns
     -------
@@ -165,30 +162,28 @@ def control_claims(
     ['undecided']
     """
     order = [last, last + AGAIN]
-    return compare_cells(times, order, min_effect=min_effect, error=error, level=level)
+    return compare_cells(times, order, min_effect=min_effect, level=level)
 
 
-def claim_level(cells: pd.DataFrame, error: float = 0.01) -> float:
+def claim_level(cells: pd.DataFrame) -> float:
     """Return the largest ``p`` of a claim; the intervals hold at 1 minus this level.
 
     Parameters
     ----------
     cells : pandas.DataFrame
         See :func:`compare_cells`.
-    error : float
-        What it was given.
 
     Returns
     -------
     float
-        *error* times the share of the cells that are claimed.
+        1% times the share of the cells that are claimed.
 
     Examples
     --------
     >>> claim_level(pd.DataFrame({"p": [1e-4, 0.5]}))
     0.005
     """
-    return _level(cells["p"].to_numpy(), error)
+    return _level(cells["p"].to_numpy())
 
 
 def since(cells: pd.DataFrame, release: str) -> "pd.Series[str]":
@@ -385,10 +380,10 @@ class _Pairs:
         least = np.where(self.runs, values, np.inf).min(axis=-1)
         return np.where(self.count > 0, least, np.nan)
 
-    def p_value(self, effect: float, error: float) -> _Array:
+    def p_value(self, effect: float) -> _Array:
         """Test that the speedup over the best one is within an effect; NaN where there is none."""
         together, alone = self.all.tails(effect), self.passes.tails(effect).max(axis=2)
-        slower, faster = np.where(alone <= error / 2, together, np.maximum(together, alone))
+        slower, faster = np.where(alone <= _ERROR / 2, together, np.maximum(together, alone))
         slower = self._least(slower) * self.count
         faster = np.where(self.runs, faster, 0.0).max(axis=-1)
         return np.asarray(np.minimum(2 * np.minimum(slower, faster), 1.0))
@@ -400,22 +395,21 @@ class _Pairs:
         return self._least(self.all.end(level / 2)), self._least(high)
 
 
-def _level(p: _Array, error: float) -> float:
+def _level(p: _Array) -> float:
     """Return the largest p-value that Benjamini and Hochberg reject."""
     from scipy.stats import false_discovery_control
 
     tested = p[np.isfinite(p)]
     if not tested.size:
-        return error
-    rejected = int(np.count_nonzero(false_discovery_control(tested) <= error))
-    return error * max(rejected, 1) / tested.size
+        return _ERROR
+    rejected = int(np.count_nonzero(false_discovery_control(tested) <= _ERROR))
+    return _ERROR * max(rejected, 1) / tested.size
 
 
 def _check(
     times: pd.DataFrame,
     order: Sequence[str],
     min_effect: float,
-    error: float,
     level: float | None,
 ) -> None:
     unknown = [name for name in order if name not in times.columns]
@@ -424,8 +418,8 @@ def _check(
             f"order={list(order)!r}. Accepted: two candidates or more of "
             f"{', '.join(map(str, times.columns))}"
         )
-    if not 0 <= min_effect < math.inf or not 0 < error < 1 or not (level is None or 0 < level < 1):
+    if not 0 <= min_effect < math.inf or not (level is None or 0 < level < 1):
         raise InvalidArgumentError(
-            f"min_effect={min_effect!r}, error={error!r}, level={level!r}. Accepted: an effect "
-            "from 0, an error and a level between 0 and 1"
+            f"min_effect={min_effect!r}, level={level!r}. Accepted: an effect from 0, a "
+            "level between 0 and 1"
         )

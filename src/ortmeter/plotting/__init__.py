@@ -2,7 +2,6 @@
 
 from ortmeter.plotting.cold import cold_plot
 from ortmeter.plotting.drawing import Drawing
-from ortmeter.plotting.errors import error_plot
 from ortmeter.plotting.graph import NodeNote, draw_model
 from ortmeter.plotting.heatmap import change_map
 from ortmeter.plotting.latency import latency_plot, speedup_plot
@@ -18,7 +17,6 @@ __all__ = [
     "cold_plot",
     "comparison_plot",
     "draw_model",
-    "error_plot",
     "latency_plot",
     "load_plot",
     "operator_plot",

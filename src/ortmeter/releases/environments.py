@@ -316,8 +316,7 @@ def _install(release: Release, folder: Path) -> None:
             )
     else:
         _run_installer([*command, runtime, numpy], what, folder)
-    made = {"name": release.name, "requirements": release.requirements, "index": release.index}
-    write_atomically(folder / _MARK, json.dumps(made).encode())
+    write_atomically(folder / _MARK, json.dumps(release.requirements).encode())
 
 
 def _run_installer(command: Sequence[str], what: str, folder: Path) -> list[str]:
@@ -366,35 +365,19 @@ def _errors(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line.startswith("ERROR")] + list(lines[first:])
 
 
-@dataclass(frozen=True)
-class Kept:
-    """An environment in the cache: its name, its folder, its size in bytes."""
-
-    name: str
-    folder: Path
-    size: int
-
-
-def kept_releases() -> list[Kept]:
-    """List the environments in the cache, those that an interruption left included."""
+def kept_releases() -> dict[Path, int]:
+    """List the environments in the cache, with their sizes in bytes; what was interrupted too."""
     folders = sorted(path for path in releases_folder().iterdir() if path.is_dir())
-    return [Kept(_name_of(folder), folder, folder_size(folder)) for folder in folders]
+    return {folder: folder_size(folder) for folder in folders}
 
 
-def remove_releases() -> list[Kept]:
+def remove_releases() -> dict[Path, int]:
     """Remove the environments of the cache; return what was removed."""
     found = kept_releases()
     for kept in found:
         with _incomplete() as folder:
-            kept.folder.rename(folder / "removed")
+            kept.rename(folder / "removed")
     return found
-
-
-def _name_of(folder: Path) -> str:
-    try:
-        return str(json.loads((folder / _MARK).read_bytes())["name"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "incomplete"
 
 
 def folder_size(folder: Path) -> int:

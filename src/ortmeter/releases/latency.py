@@ -207,20 +207,18 @@ class ReleaseClaims:
         return found.largest if found else self.overall
 
 
-def compare_releases(found: Comparison, confidence: float = 0.99) -> ReleaseClaims | None:
+def compare_releases(found: Comparison) -> ReleaseClaims | None:
     """Compare releases in the order in which they were given.
 
     Parameters
     ----------
     found : Comparison
         Latencies of one model by release, see :func:`measure_releases`.
-    confidence : float
-        Level at which all intervals hold together.
 
     Returns
     -------
     ReleaseClaims or None
-        None when there is one release only.
+        All intervals hold together at 99%; None when there is one release only.
 
     Examples
     --------
@@ -234,7 +232,7 @@ def compare_releases(found: Comparison, confidence: float = 0.99) -> ReleaseClai
     if len(names) == 1:
         return None
     pairs = list(itertools.pairwise(names)) if len(names) > 2 else []  # noqa: PLR2004 - a pair
-    each = 1 - (1 - confidence) / (len(pairs) + 1)
+    each = 1 - 0.01 / (len(pairs) + 1)
     overall = found.speedup(names[0], names[-1], confidence=each)
     steps = Speedups(found.speedup(*pair, confidence=each) for pair in pairs)
     return ReleaseClaims(overall, steps)

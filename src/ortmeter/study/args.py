@@ -1,17 +1,15 @@
 """Parameters of a page: one declaration for the command line, the notebook and the fast mode."""
 
 import argparse
-import difflib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.study.page_check import answer_if_asked
-from ortmeter.study.params import Declaration, Param, Setting, as_text, declare, fast_mode
+from ortmeter.study.params import Declaration, Param, Setting, as_text, fast_mode
 
 __all__ = ["Arguments", "Param", "get_parsed_args"]
 
@@ -168,9 +166,7 @@ def get_parsed_args(
         return {k: d.setting(given.get(k), fast=fast, full=full) for k, d in declarations.items()}
 
     if args is None:
-        answer_if_asked(
-            name, declarations, lambda argv: {k: s.label for k, s in read(argv).items()}
-        )
+        answer_if_asked(name, lambda argv: {k: s.label for k, s in read(argv).items()})
     argv, is_program = command_line() if args is None else (_checked(args), False)
     try:
         settings, fast = read(argv), fast_mode()
@@ -188,13 +184,6 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InvalidArgumentError(message)
 
-    def format_help(self) -> str:
-        text = super().format_help()
-        with suppress(InvalidArgumentError):  # it is told when the page runs
-            if fast_mode():
-                text += "\nORTMETER_FAST is set: the values of the fast mode are the defaults.\n"
-        return text
-
 
 def _declare(name: str, declared: Any) -> Declaration:
     if name in _RESERVED or name.startswith("_") or not name.isidentifier():
@@ -203,7 +192,10 @@ def _declare(name: str, declared: Any) -> Declaration:
             f"got parameter name {name!r}, expected an identifier that neither starts with '_' "
             f"nor is one of {reserved}"
         )
-    return declare(name, declared)
+    try:
+        return Declaration(name, declared)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"parameter {name!r}: {error}") from None
 
 
 def _make_parser(
@@ -214,13 +206,13 @@ def _make_parser(
         description = description.replace("%", "%%")
     parser = _Parser(name, description=description, allow_abbrev=False)
     for key, declaration in declarations.items():
-        is_flag = declaration.reader.kind is bool
+        is_flag = declaration.kind is bool
         parser.add_argument(
             declaration.flag,
             dest=key,
             default=argparse.SUPPRESS,
             help=declaration.help.replace("%", "%%"),
-            metavar=declaration.reader.metavar,
+            metavar=declaration.metavar,
             nargs="?" if is_flag else None,
             const="true" if is_flag else None,
         )
@@ -234,10 +226,8 @@ def _read_options(
     flags = [declaration.flag for declaration in declarations.values()]
     given, unknown = parser.parse_known_args(_normalized(argv, flags))
     if unknown:
-        close = difflib.get_close_matches(unknown[0], flags, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
         raise InvalidArgumentError(
-            f"got unknown argument {' '.join(unknown)}{hint}, "
+            f"got unknown argument {' '.join(unknown)}, "
             f"expected {', '.join(flags) or 'no argument'}"
         )
     return vars(given)

@@ -194,9 +194,7 @@ class _Table(_Tagged):
             mixed = None in values and any(isinstance(value, str) for value in values)
             columns[column.name] = pd.Series(values, dtype=object if mixed else column.dtype)
         table = pd.DataFrame(columns)
-        table = table.set_index(self.index) if self.index else table
-        older: dict[Any, Any] = {"contender": "candidate"}  # its name in files that are older
-        return table.rename(columns=older).rename_axis(index=older)
+        return table.set_index(self.index) if self.index else table
 
 
 Count = Annotated[int, Meta(ge=1)]

@@ -3,7 +3,7 @@
 A sweep asks a page before it starts anything. The environment variable ``ORTMETER_CHECK`` names a
 JSON file, ``{"command_lines": [["--config=small"], ...], "answer": "<file to write>"}``. Then
 :func:`~ortmeter.study.args.get_parsed_args`, the first thing that a page does, reads every command
-line as it would its own, writes ``{"page": name, "parameters": [...], "readings": [...]}`` and ends
+line as it would its own, writes ``{"page": name, "readings": [...]}`` and ends
 the process with code 0. A reading is ``{"labels": {name: text}}`` or ``{"error": message}``.
 
 Nothing heavy is imported here: it is part of the time that every page takes to start.
@@ -15,7 +15,7 @@ import json
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,8 @@ CHECK_VARIABLE = "ORTMETER_CHECK"
 Read = Callable[[Sequence[str]], Mapping[str, str]]
 
 
-def main(cores: str, script: str, *arguments: str) -> None:
-    """Run the script of a page; its folder is not searched for modules.
-
-    The numbers of its cores are separated by commas, none keeps those of the parent.
-    """
-    if cores:
-        os.sched_setaffinity(0, map(int, cores.split(",")))
+def main(script: str, *arguments: str) -> None:
+    """Run the script of a page; its folder is not searched for modules."""
     # What was written before a crash is kept, and a crash says where.
     faulthandler.enable()
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -41,7 +36,7 @@ def main(cores: str, script: str, *arguments: str) -> None:
     runpy.run_path(script, run_name="__main__")
 
 
-def answer_if_asked(page: str, parameters: Iterable[str], read: Read) -> None:
+def answer_if_asked(page: str, read: Read) -> None:
     """Answer the question that the environment asks, if any, and leave.
 
     *read* turns a command line into the label of each parameter, or raises `InvalidArgumentError`.
@@ -51,7 +46,7 @@ def answer_if_asked(page: str, parameters: Iterable[str], read: Read) -> None:
         return
     asked = json.loads(Path(question).read_text(encoding="utf-8"))
     readings = [_reading(read, line) for line in asked["command_lines"]]
-    answer = {"page": page, "parameters": list(parameters), "readings": readings}
+    answer = {"page": page, "readings": readings}
     Path(asked["answer"]).write_text(json.dumps(answer), encoding="utf-8")
     raise SystemExit(0)
 

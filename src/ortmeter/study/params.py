@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ortmeter.errors import InvalidArgumentError
@@ -79,17 +79,50 @@ class Setting:
     label: str
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Turns the text of one parameter into its value."""
+class Declaration:
+    """A named parameter: it reads its text, and its defaults have been read.
 
-    kind: type
-    many: bool
-    optional: bool
-    closed: bool
-    choices: Mapping[str, Any]
-    minimum: float
-    pattern: str | None
+    *declared* is a default, ``(default, "help")`` or a `Param`.
+    """
+
+    def __init__(self, name: str, declared: Any) -> None:
+        match declared:
+            case Param():
+                param = declared
+            case (default, str(text)) if isinstance(declared, tuple):
+                param = Param(default, help=text)
+            case _:
+                param = Param(declared)
+        self.name, self.param, self.choices = name, param, _named(param)
+        defaults = [d for d in (param.default, param.fast, param.full) if d is not ...]
+        examples = list(self.choices.values()) if self.choices else defaults
+        is_many = any(isinstance(v, (list, tuple)) for v in examples)
+        self.kind = kind = param.sequence or _kind_of(examples, closed=bool(self.choices))
+        self.many = param.sequence is not None or is_many
+        self.optional = any(v is None for v in (*defaults, *examples))
+        self.closed = bool(self.choices) and param.sequence is None
+        if kind not in _SCALARS or (self.many and kind is bool):
+            raise InvalidArgumentError(
+                f"got a sequence of {kind.__name__}, expected int, float or str"
+            )
+        if param.minimum is not None and kind not in (int, float):
+            raise InvalidArgumentError(f"got minimum={param.minimum} for type {kind.__name__}")
+        if param.pattern is not None and kind is not str:
+            raise InvalidArgumentError(f"got pattern={param.pattern!r} for type {kind.__name__}")
+        least = 1 if self.many and kind is int else -math.inf
+        self.minimum = least if param.minimum is None else param.minimum
+        self.default = self._read_default(param.default, "default")
+        self.fast = self.full = self.default
+        if param.fast is not ...:
+            self.fast = self._read_default(param.fast, "fast default")
+        if param.full is not ...:
+            self.full = self._read_default(param.full, "full default")
+
+    def _read_default(self, default: Any, origin: str) -> Setting:
+        setting = self.read(as_text(default), origin)
+        if isinstance(default, (list, tuple)) and setting.value != tuple(default):
+            raise InvalidArgumentError(f"{origin}: {default!r} cannot be written on a command line")
+        return setting
 
     def read(self, text: str, origin: str) -> Setting:
         """Read *text*; *origin* says in the error where it comes from."""
@@ -121,7 +154,8 @@ class _Reader:
     def _scalar(self, text: str) -> Any:
         if self.kind is bool:
             return _as_bool(text)
-        if self.pattern is not None and not re.fullmatch(self.pattern, text):
+        pattern = self.param.pattern
+        if pattern is not None and not re.fullmatch(pattern, text):
             raise ValueError(text)
         value = self.kind(text)
         if self.minimum > -math.inf and not value >= self.minimum:
@@ -134,7 +168,8 @@ class _Reader:
         parts = list(self.choices)
         if not self.closed:
             bound = f" >= {self.minimum:g}" if self.minimum > -math.inf else ""
-            bound += f" matching {self.pattern}" if self.pattern else ""
+            pattern = self.param.pattern
+            bound += f" matching {pattern}" if pattern else ""
             kind = f"{_SEQUENCES[self.kind]}{bound}, comma-separated" if self.many else None
             parts.append(kind or _SCALARS[self.kind] + bound)
         if self.optional and "None" not in parts:
@@ -150,18 +185,6 @@ class _Reader:
         word = f"{word},..." if self.many else word
         return f"CHOICE|{word}" if self.choices else word
 
-
-@dataclass(frozen=True)
-class Declaration:
-    """A named parameter whose defaults have been read."""
-
-    name: str
-    param: Param
-    reader: _Reader = field(repr=False)
-    default: Setting
-    fast: Setting
-    full: Setting
-
     @property
     def flag(self) -> str:
         """Option on the command line."""
@@ -175,7 +198,7 @@ class Declaration:
             notes.append(f"fast mode: {_visible(self.fast.label)}")
         if self.full != self.default:
             notes.append(f"recorded: {_visible(self.full.label)}")
-        notes.append(f"accepts {self.reader.accepted}")
+        notes.append(f"accepts {self.accepted}")
         if self.param.env:
             notes.append(f"environment variable: {self.param.env}")
         return f"{self.param.help} ({'; '.join(notes)})".lstrip()
@@ -183,30 +206,11 @@ class Declaration:
     def setting(self, given: str | None, *, fast: bool, full: bool = False) -> Setting:
         """Choose between the command line, the environment and the defaults, in that order."""
         if given is not None:
-            return self.reader.read(given, f"option {self.flag}")
+            return self.read(given, f"option {self.flag}")
         variable = self.param.env
         if variable and (text := os.environ.get(variable)):
-            return self.reader.read(text, f"environment variable {variable} (for {self.flag})")
+            return self.read(text, f"environment variable {variable} (for {self.flag})")
         return self.fast if fast else self.full if full else self.default
-
-
-def declare(name: str, declared: Any) -> Declaration:
-    """Read the declaration of a parameter: a default, ``(default, "help")`` or a `Param`."""
-    match declared:
-        case Param():
-            param = declared
-        case (default, str(text)) if isinstance(declared, tuple):
-            param = Param(default, help=text)
-        case _:
-            param = Param(declared)
-    try:
-        reader = _make_reader(param)
-        default = _read_default(reader, param.default, "default")
-        fast = default if param.fast is ... else _read_default(reader, param.fast, "fast default")
-        full = default if param.full is ... else _read_default(reader, param.full, "full default")
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"parameter {name!r}: {error}") from None
-    return Declaration(name, param, reader, default, fast, full)
 
 
 def fast_mode() -> bool:
@@ -229,30 +233,6 @@ def _as_bool(text: str) -> bool:
     if text.lower() not in _BOOLS:
         raise ValueError(text)
     return _BOOLS[text.lower()]
-
-
-def _make_reader(param: Param) -> _Reader:
-    choices = _named(param)
-    defaults = [d for d in (param.default, param.fast, param.full) if d is not ...]
-    examples = list(choices.values()) if choices else defaults
-    kind = param.sequence or _kind_of(examples, closed=bool(choices))
-    many = param.sequence is not None or any(isinstance(v, (list, tuple)) for v in examples)
-    if kind not in _SCALARS or (many and kind is bool):
-        raise InvalidArgumentError(f"got a sequence of {kind.__name__}, expected int, float or str")
-    if param.minimum is not None and kind not in (int, float):
-        raise InvalidArgumentError(f"got minimum={param.minimum} for type {kind.__name__}")
-    if param.pattern is not None and kind is not str:
-        raise InvalidArgumentError(f"got pattern={param.pattern!r} for type {kind.__name__}")
-    minimum = 1 if many and kind is int else -math.inf
-    return _Reader(
-        kind=kind,
-        many=many,
-        optional=any(v is None for v in (*defaults, *examples)),
-        closed=bool(choices) and param.sequence is None,
-        choices=choices,
-        minimum=minimum if param.minimum is None else param.minimum,
-        pattern=param.pattern,
-    )
 
 
 def _named(param: Param) -> dict[str, Any]:
@@ -288,13 +268,6 @@ def _kind_of(values: list[Any], *, closed: bool) -> type:
     raise InvalidArgumentError(
         f"got {names} in the defaults, expected one of bool, int, float, str"
     )
-
-
-def _read_default(reader: _Reader, default: Any, origin: str) -> Setting:
-    setting = reader.read(as_text(default), origin)
-    if isinstance(default, (list, tuple)) and setting.value != tuple(default):
-        raise InvalidArgumentError(f"{origin}: {default!r} cannot be written on a command line")
-    return setting
 
 
 def _visible(label: str) -> str:

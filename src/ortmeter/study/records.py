@@ -33,7 +33,6 @@ __all__ = ["SCHEMA", "Record", "load", "load_records", "record", "replay"]
 FOLDER_VARIABLE = "ORTMETER_RESULTS"
 
 _VERSION = 3  # incremented when older readers would misread a file
-_BEFORE = 2
 _LONG = 200  # characters of a message that are shown
 #: Builds whose samples are kept.
 KEPT = 5
@@ -174,12 +173,9 @@ class Record:
         A file of version 2, whose claims were of one kind, is converted.
         """
         version = fields.get("schema_version") if isinstance(fields, Mapping) else None
-        if version not in (_BEFORE, _VERSION):
-            raise RecordError(
-                f"not a record: schema_version is {version!r}. Accepted: {_BEFORE}, {_VERSION}"
-            )
+        if version != _VERSION:
+            raise RecordError(f"not a record: schema_version is {version!r}. Accepted: {_VERSION}")
         try:
-            fields = convert(fields) if version == _BEFORE else fields
             values = msgspec.structs.asdict(msgspec.convert(fields, _File))
             return cls(**{**values, "data": values["data"].read("data")})
         except (msgspec.ValidationError, ValueError) as error:
@@ -403,34 +399,6 @@ def load_records(
         key = (loaded.machine, loaded.case)
         newest[key] = max(newest.get(key, loaded), loaded, key=lambda r: (r.date, r.run))
     return [loaded.beside(records) for loaded in newest.values()]
-
-
-def convert(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn the fields of a file of version 2 into those of this version.
-
-    Raises
-    ------
-    msgspec.ValidationError
-        A claim is not one of version 2.
-    """
-    answer, claims = fields["answer"], [_converted(claim) for claim in fields["claims"]]
-    if answer:
-        answer = {**answer, "claims": [_converted(claim) for claim in answer["claims"]]}
-    return {**fields, "schema_version": _VERSION, "answer": answer, "claims": claims}
-
-
-def _converted(claim: Mapping[str, Any]) -> dict[str, Any]:
-    """Name the kind of a claim of version 2: a comparison, whose verdict is found again, or not."""
-    place = {name: claim[name] for name in ("where", "topic")}
-    if claim["baseline"]:
-        pair = {name: claim[name] for name in ("subject", "baseline", "min_effect")}
-        interval = {name: claim[name] for name in ("low", "high", "confidence", "how")}
-        estimate = {"value": claim["ratio"], **interval}
-        return {"kind": "comparison", **pair, **place, "estimate": estimate}
-    said = {"text": claim["subject"], "values": claim["values"], **place}
-    if claim["verdict"] == "fact":
-        return {"kind": "note", **said}
-    return {"kind": "prediction", "verdict": claim["verdict"], **said}
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="schema_version", tag=_VERSION):

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -448,11 +448,10 @@ def bullets(texts: Iterable[str], width: int) -> list[str]:
 
 
 def as_text(item: Any) -> str:
-    """Write an item for a terminal: all the rows of a table, texts on the left."""
+    """Write an item for a terminal: all the rows of a table."""
     if not hasattr(item, "to_string"):
         return str(item)
-    texts = {name: _left(item[name]) for name in item.columns if _is_text(item[name])}
-    return str(item.to_string(float_format=digits, formatters=texts))
+    return str(item.to_string(float_format=digits))
 
 
 def flatten(table: "pd.DataFrame") -> "pd.DataFrame":
@@ -468,15 +467,6 @@ def digits(value: float) -> str:
     if _SMALL <= abs(value) < _LARGE:
         return np.format_float_positional(value, precision=_DIGITS, fractional=False, trim="-")
     return f"{value:.{_DIGITS - 1}e}"
-
-
-def _is_text(column: Any) -> bool:
-    return len(column) > 0 and all(isinstance(value, str) for value in column)
-
-
-def _left(column: Any) -> Callable[[str], str]:
-    width = max(map(len, column))
-    return lambda value: value.ljust(width)
 
 
 def as_html(item: Any) -> str:

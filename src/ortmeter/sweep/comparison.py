@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from ortmeter.dtypes import numpy_dtype
 from ortmeter.evidence import Claim, Note, Speedup, fact
 from ortmeter.study.writer import Writer
 from ortmeter.sweep.tasks import Outcome, Task
@@ -23,8 +22,6 @@ _T = TypeVar("_T")
 _K = TypeVar("_K")
 
 MACHINE = "machine"
-# The option of the pages for the type of elements, by its number in ONNX, and what is shown.
-_ITYPE, _TYPE = "itype", "type"
 _MANY = 4  # places that a sentence names, before it counts them
 
 
@@ -206,11 +203,7 @@ def make_coordinates(
     for name, is_numeric in varying.items():
         if (text := outcome.task.options.get(name)) is None:
             continue
-        value: Any = _number(text) if is_numeric else text
-        if name == _ITYPE and is_numeric:
-            place[_TYPE] = str(numpy_dtype(value))
-        else:
-            place[name] = value
+        place[name] = _number(text) if is_numeric else text
     place[MACHINE] = outcome.machine
     inside = {
         f"{name} measured" if place.get(name, value) != value else name: value
@@ -239,24 +232,18 @@ def conclude(outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]) 
     """Say whether verdicts hold, what was found over the grid, and what has no result."""
     say = Writer()
     say.decide("", (c.overall for c in comparisons))
-    _say_what_holds(say, outcomes, comparisons)
+    _say_what_holds(say, comparisons)
     say.claim(_judge_tasks(outcomes))
     say.claim(_judge_candidates(comparisons))
     say.claim(_judge_runs([c for c in comparisons if len(c.runs) > 1]))
     return say
 
 
-def _say_what_holds(
-    say: Writer, outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]
-) -> None:
+def _say_what_holds(say: Writer, comparisons: Sequence[RunComparison]) -> None:
     repeated = [c for c in comparisons if len(c.runs) > 1]
     decided = [c for c in repeated or comparisons if c.is_decided]
-    if not any(outcome.record for outcome in outcomes):
-        say.add("No task has a result.")
-    elif not comparisons:
-        say.add("The pages recorded no comparable measurements.")
-    elif not any(claim.has_interval for c in comparisons for claim in c.runs.values()):
-        say.add("Too few samples: no run gives an interval.")
+    if not comparisons:
+        say.add("No task has measurements to compare.")
     elif not decided:
         say.add("No comparison is decided.")
     else:
@@ -287,35 +274,17 @@ def _judge_tasks(outcomes: Iterable[Outcome]) -> Iterator[Claim]:
 
 def _judge_candidates(comparisons: Sequence[RunComparison]) -> Iterator[Claim]:
     """Say, for each candidate, what all the runs together say, place by place or counted."""
+    shared = {MACHINE} if len({c.coordinates[MACHINE] for c in comparisons}) == 1 else set()
+    varying = [n for n in ("page", "group") if len({getattr(c, n) for c in comparisons}) > 1]
     for (*_, baseline, candidate), own in group_by(comparisons, lambda c: c.pair).items():
-        places = _places(comparisons, own)
+        place = {name: getattr(own[0], name) for name in varying}
         if len(own) <= _MANY:
-            placed = zip(own, places, strict=True)
-            claims = [msgspec.structs.replace(c.overall, where=place) for c, place in placed]
+            places = [{n: v for n, v in c.coordinates.items() if n not in shared} for c in own]
+            pairs = zip(own, places, strict=True)
+            claims = [msgspec.structs.replace(c.overall, where=place | p) for c, p in pairs]
         else:
-            shared = _places(comparisons, own[:1])[0]
-            where = {**shared, "candidate": candidate, "baseline": baseline}
-            claims = [_count_verdicts(own).at(**where)]
+            claims = [_count_verdicts(own).at(**place, candidate=candidate, baseline=baseline)]
         yield from (claim.about("pair") for claim in claims)
-
-
-def _places(
-    comparisons: Sequence[RunComparison], own: Sequence[RunComparison]
-) -> list[dict[str, Any]]:
-    """Place comparisons by what varies: page and group among all, coordinates among their own."""
-    names = varying_names([c.coordinates for c in own])
-    group = [n for n in ("page", "group") if len({getattr(c, n) for c in comparisons}) > 1]
-    return [
-        {name: getattr(c, name) for name in group}
-        | {name: c.coordinates[name] for name in names if name in c.coordinates}
-        for c in own
-    ]
-
-
-def varying_names(places: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Find the coordinates that do not have one value everywhere."""
-    names = dict.fromkeys(name for place in places for name in place)
-    return [name for name in names if len({place.get(name) for place in places}) > 1]
 
 
 def _count_verdicts(own: Sequence[RunComparison]) -> Note:

@@ -37,7 +37,6 @@ from ortmeter.sweep.worker import (
     Machine,
     code_version,
     fits,
-    read_cores,
     run_job,
     stop_jobs,
 )
@@ -67,7 +66,6 @@ def run_sweep(
     output: str | os.PathLike[str] = "sweep",
     resume: bool = False,
     timeout: float | None = None,
-    cores: str | None = None,
     tls: "Security | None" = None,
     tell: Callable[[str], object] | None = None,
 ) -> SweepResult:
@@ -95,8 +93,6 @@ def run_sweep(
         is an error.
     timeout : float, optional
         Seconds after which a run is killed and its task fails.
-    cores : str, optional
-        Cores of a run, such as ``0-3``, by default those of the worker.
     tls : distributed.Security, optional
         What :func:`~ortmeter.sweep.read_tls` returns.
     tell : callable, optional
@@ -121,7 +117,7 @@ def run_sweep(
     """
     script = read_script(page)
     chosen = configurations(grid, options or {})
-    _check_numbers(len(chosen), repeat_runs, timeout, cores)
+    _check_numbers(len(chosen), repeat_runs, timeout)
     if scheduler is not None:
         check_address(scheduler, tls)
     name = check_page(script, chosen)
@@ -139,7 +135,7 @@ def run_sweep(
         _check_needs(tasks, machines)
         outcomes = store.done(tasks, machines.values())
         store.begin(tasks)
-        job = Job(uuid.uuid4().hex, script, (), code, timeout, cores)
+        job = Job(uuid.uuid4().hex, script, (), code, timeout)
         _Run(client, store, job, tell or (lambda _: None)).drive(tasks, outcomes)
     for outcome in outcomes.values():
         for message in outcome.record.on_cpu if outcome.record else ():
@@ -147,7 +143,7 @@ def run_sweep(
     return SweepResult(tuple(outcomes[task.key] for task in tasks), Path(output))
 
 
-def _check_numbers(count: int, repeat_runs: int, timeout: float | None, cores: str | None) -> None:
+def _check_numbers(count: int, repeat_runs: int, timeout: float | None) -> None:
     if not 1 <= repeat_runs <= MAX_TASKS // count:
         raise InvalidArgumentError(
             f"got repeat_runs={repeat_runs} of {count} configurations. "
@@ -158,8 +154,6 @@ def _check_numbers(count: int, repeat_runs: int, timeout: float | None, cores: s
         raise InvalidArgumentError(
             f"got timeout={timeout}. Accepted: positive seconds, at most {threading.TIMEOUT_MAX:g}"
         )
-    if cores is not None:
-        read_cores(cores)
 
 
 def needs(task: Task) -> dict[str, float]:

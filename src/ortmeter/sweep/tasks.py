@@ -8,7 +8,6 @@ import os
 import re
 import stat
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,23 +121,16 @@ def read_grid(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
     >>> read_grid(["config=small,medium", "batch=1,32;64,128"])
     {'config': ('small', 'medium'), 'batch': ('1,32', '64,128')}
     """
-    return {
-        name: tuple(filter(None, map(str.strip, text.split(";" if ";" in text else ","))))
-        for name, text in read_options(texts, "NAME=VALUE,VALUE...").items()
-    }
-
-
-def read_options(texts: Iterable[str], form: str = "NAME=VALUE") -> dict[str, str]:
-    """Read the options that all configurations share; commas belong to the value."""
-    pairs: dict[str, str] = {}
+    axes: dict[str, tuple[str, ...]] = {}
     for text in texts:
-        name, equal, value = text.partition("=")
+        name, equal, values = text.partition("=")
         if not (equal and name.strip()):
-            raise InvalidArgumentError(f"got {text!r}, expected {form}")
-        if _name(name) in pairs:
+            raise InvalidArgumentError(f"got {text!r}, expected NAME=VALUE,VALUE...")
+        if _name(name) in axes:
             raise InvalidArgumentError(f"{_name(name)} is given twice")
-        pairs[_name(name)] = value
-    return pairs
+        parts = values.split(";" if ";" in values else ",")
+        axes[_name(name)] = tuple(filter(None, map(str.strip, parts)))
+    return axes
 
 
 def configurations(
@@ -158,9 +150,6 @@ def configurations(
             f"{empty} has no value. Accepted: options of the page with their values, such as "
             "config=small,medium"
         )
-    for name, values in axes.items():
-        if repeated := {value for value, times in Counter(values).items() if times > 1}:
-            raise InvalidArgumentError(f"{name} has {', '.join(sorted(repeated))} more than once")
     if both := [name for name in axes if name in shared]:
         raise InvalidArgumentError(f"{', '.join(both)} is in the grid and fixed: choose one")
     for text in itertools.chain(axes, shared, shared.values(), *axes.values()):
@@ -199,25 +188,15 @@ def read_script(path: str | os.PathLike[str]) -> Script:
 
 def check_page(script: Script, chosen: Sequence[Mapping[str, str]]) -> str:
     """Ask a page whether it accepts every configuration, return its name."""
-    lines = [command_line(options) for options in chosen]
+    lines = [[*command_line(options), "--record"] for options in chosen]
     answer = _ask(script, lines)
-    name, parameters = answer["page"], answer["parameters"]
+    name, readings = answer["page"], answer["readings"]
     # What records refuse; a name is also that of a folder.
     if not re.fullmatch(r"plot_\w{1,100}", name):
         raise InvalidArgumentError(
             f"{script.file_name} calls itself {name!r}. "
             "Accepted: plot_ and at most 100 letters, digits and underscores"
         )
-    if "record" not in parameters:
-        raise InvalidArgumentError(
-            f"{script.file_name} declares no parameter 'record': it saves nothing to compare"
-        )
-    if unknown := sorted({name for options in chosen for name in options} - set(parameters)):
-        accepted = ", ".join(name for name in parameters if name != "record") or "no option"
-        raise InvalidArgumentError(
-            f"{script.file_name} has no option {', '.join(unknown)}. Accepted: {accepted}"
-        )
-    readings = answer["readings"]
     if errors := dict.fromkeys(reading["error"] for reading in readings if "error" in reading):
         raise InvalidArgumentError("; ".join(errors))
     seen: dict[str, Sequence[str]] = {}
@@ -225,7 +204,7 @@ def check_page(script: Script, chosen: Sequence[Mapping[str, str]]) -> str:
         other = seen.setdefault(json.dumps(reading["labels"], sort_keys=True), line)
         if other is not line:
             raise InvalidArgumentError(
-                f"{' '.join(other)} and {' '.join(line)} are the same configuration"
+                f"{' '.join(other[:-1])} and {' '.join(line[:-1])} are the same configuration"
             )
     return str(name)
 

@@ -3,7 +3,6 @@
 import hashlib
 import math
 import os
-import re
 import signal
 import subprocess
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import ortmeter
 from ortmeter.child import child_command, killed_by
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.errors import OrtMeterError
 from ortmeter.machine.environment import Environment, environment
 from ortmeter.study.records import FOLDER_VARIABLE, machine_name
 
@@ -84,24 +83,6 @@ def code_version() -> str:
     return f"{ortmeter.__version__}+{digest.hexdigest()[:12]}"
 
 
-def read_cores(text: str) -> frozenset[int]:
-    """Read a set of cores, ``0-3,8``, among those that this process may use."""
-    if not hasattr(os, "sched_setaffinity"):
-        raise InvalidArgumentError(f"cores: got {text!r}, this system cannot restrict them")
-    matches = [re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip()) for part in text.split(",")]
-    ranges = [range(int(m[1]), int(m[2] or m[1]) + 1) for m in matches if m]
-    usable = os.sched_getaffinity(0)
-    # A range may have a billion numbers: it is not listed.
-    cores = frozenset(core for core in usable if any(core in numbers for numbers in ranges))
-    whole = all(0 < len(r) == sum(core in r for core in usable) for r in ranges)
-    if not (all(matches) and whole):
-        raise InvalidArgumentError(
-            f"cores: got {text!r}, expected numbers or ranges such as 0-3,8 among "
-            f"{', '.join(map(str, sorted(usable)))}"
-        )
-    return cores
-
-
 @contextmanager
 def machine_lock(stopped: threading.Event) -> Iterator[int]:
     """Wait until no other sweep times anything on this machine, unless *stopped* is set.
@@ -155,7 +136,6 @@ class Job:
     arguments: tuple[str, ...]
     code: str
     timeout: float | None
-    cores: str | None
 
 
 @dataclass(frozen=True)
@@ -205,7 +185,6 @@ def _run_page(job: Job, machine: str, lock: int, stopped: threading.Event) -> At
             folder=work,
             timeout=job.timeout,
             stopped=stopped,
-            cores=read_cores(job.cores) if job.cores else None,
             lock=lock,
         )
         seconds = time.perf_counter() - began
@@ -256,7 +235,6 @@ def run_script(
     folder: Path,
     timeout: float | None = None,
     stopped: threading.Event | None = None,
-    cores: frozenset[int] | None = None,
     lock: int | None = None,
 ) -> Ended:
     """Run a script until it ends, its time is over or *stopped* is set, with all that it starts.
@@ -265,12 +243,11 @@ def run_script(
     """
     # What changes the defaults of a page stays here.
     kept = {name: text for name, text in os.environ.items() if not name.startswith("ORTMETER_")}
-    own_cores = ",".join(map(str, sorted(cores or ())))
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     stopped = stopped or threading.Event()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(  # noqa: S603 - the page that is asked for
-            child_command("ortmeter.study.page_check", own_cores, script, *arguments),
+            child_command("ortmeter.study.page_check", script, *arguments),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -42,7 +42,6 @@ def measure_memory(
     *,
     processes: int = 3,
     unbound: Collection[str] = (),
-    seed: int = 0,
 ) -> "pd.DataFrame":
     """Watch the memory of a process that runs a session on one batch after the other.
 
@@ -57,8 +56,6 @@ def measure_memory(
         Fresh processes for each candidate and sequence.
     unbound : collection of str
         Candidates that run without IOBinding.
-    seed : int
-        Seed of the order of the processes.
 
     Returns
     -------
@@ -102,7 +99,7 @@ def measure_memory(
     turns = list(itertools.product(variants, sequences, range(processes)))
     rows: dict[tuple[str, str, int], list[Any]] = {turn: [] for turn in turns}
     with write_specs(variants) as spawn_specs:
-        order = np.random.default_rng(seed).permutation(len(turns)).tolist()
+        order = np.random.default_rng(0).permutation(len(turns)).tolist()
         for rank in follow(order, "processes"):
             name, sequence, _ = turn = turns[rank]
             sizes = [int(size) for size in sequences[sequence]]

@@ -7,38 +7,35 @@ from typing import Any
 
 import onnx
 
-from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.loading import has_external_data, is_path, load_model
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing.candidates import SessionSpec
 
-__all__ = ["optimized_variants", "shorter_starts"]
+__all__ = ["saved_start", "shorter_starts"]
 
 _NONE, _SAVED = "none", "saved optimized"
 _SMALLEST = 1024  # bytes: smaller weights stay inside the model
 _LARGE = 2**30  # bytes: a file of a model cannot exceed 2 GiB, and optimization may add weights
 
 
-def optimized_variants(variants: Mapping[str, SessionSpec], folder: Path) -> dict[str, SessionSpec]:
-    """Save the graphs that ONNX Runtime optimizes; return candidates that load them as they are.
+def saved_start(variant: SessionSpec, folder: Path) -> dict[str, SessionSpec]:
+    """Save the graph that ONNX Runtime optimizes; return a candidate that loads it as it is.
 
     Parameters
     ----------
-    variants : mapping of str to SessionSpec
-        Candidates by name; those without optimization are left out.
+    variant : SessionSpec
+        The model and its settings.
     folder : Path
-        Where the models are written; it must outlive the candidates.
+        Where the graph is written; it must outlive the candidate.
 
     Returns
     -------
     dict of str to SessionSpec
-        One for each of the others, named after it if there are several: ``threads=2, saved
-        optimized``. At the levels ``layout`` and ``all``, the model is for CPUs like this one.
+        ``saved optimized``, which does not optimize the graph again; nothing for a model that is
+        not optimized. Optimizations above the level ``extended`` are for CPUs like this one.
 
     Raises
     ------
-    InvalidArgumentError
-        No candidate is optimized.
     ModelError
         ONNX Runtime cannot create a session, or cannot write its graph.
 
@@ -48,23 +45,12 @@ def optimized_variants(variants: Mapping[str, SessionSpec], folder: Path) -> dic
     >>> from ortmeter.timing.candidates import model_variants
     >>> text = '''<ir_version: 10, opset_import: ["": 21]>
     ... g (float[n] X) => (float[n] Y) { Z = Identity(X)  Y = Abs(Z) }'''
-    >>> found = model_variants({"abs": text}, {"X": [1.0]}, provider="cpu", optimization="all")
+    >>> (variant,) = model_variants(text, {"X": [1.0]}, provider="cpu").values()
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     list(optimized_variants(found, Path(folder)))
+    ...     list(saved_start(variant, Path(folder)))
     ['saved optimized']
     """
-    optimized = {}
-    for i, (name, variant) in enumerate(variants.items()):
-        if level_of(variant) == _NONE:
-            continue
-        saved = _save(variant, folder / f"optimized-{i}.onnx")
-        optimized[_SAVED if len(variants) == 1 else f"{name}, {_SAVED}"] = saved
-    if not optimized:
-        raise InvalidArgumentError(
-            "no candidate is optimized, there is nothing to save. Accepted: optimization basic, "
-            "extended, layout or all"
-        )
-    return optimized
+    return {} if level_of(variant) == _NONE else {_SAVED: _save(variant, folder / "optimized.onnx")}
 
 
 def shorter_starts(variant: SessionSpec, folder: Path) -> dict[str, SessionSpec]:
@@ -105,7 +91,7 @@ def shorter_starts(variant: SessionSpec, folder: Path) -> dict[str, SessionSpec]
     starts = {}
     if level_of(variant) != _NONE:
         starts["no optimization"] = _replace(variant, optimization=_NONE)
-        starts[_SAVED] = _save(variant, folder / "optimized.onnx")
+        starts |= saved_start(variant, folder)
         if variant.settings["provider"].is_cpu and not _is_beside(variant):
             config = {"session.save_model_format": "ORT"}
             starts["ORT format"] = _save(variant, folder / "optimized.ort", config)

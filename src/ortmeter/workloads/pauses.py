@@ -72,7 +72,6 @@ def measure_pauses(
     seconds: float,
     rounds: int | None = None,
     before: Callable[[], object] | None = None,
-    seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
     cpu_clock: Callable[[], float] = time.process_time,
     sleep: Callable[[float], object] = time.sleep,
@@ -91,8 +90,6 @@ def measure_pauses(
         Number of rounds, if the seconds allow; by default as many as they do.
     before : callable, optional
         What runs before each pause instead of the candidate: a neighbour in the same process.
-    seed : int
-        Seed of the orders.
     clock, cpu_clock, sleep : callable
         Clock, CPU time of the process, and wait, in seconds.
 
@@ -118,7 +115,7 @@ def measure_pauses(
             f"{len(calls)} candidates, pauses {list(pauses)}, {seconds!r} s. Accepted: one "
             "candidate and one pause at least, numbers from 0"
         )
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     keys = list(itertools.product(calls, pauses))
     rows: list[list[tuple[float, float]]] = []
     deadline = clock() + seconds

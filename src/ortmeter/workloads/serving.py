@@ -28,24 +28,24 @@ __all__ = [
 GROWTH = 0.1
 
 _DOUBLINGS = 40
+_FEW = 8  # requests
 _WON, _LOST = (1.05, math.inf), (0.0, 1 / 1.05)  # speedups that matter
 _Array = npt.NDArray[np.float64]
 
 
-def find_knee(loads: Mapping[int, Load], *, confidence: float = 0.99) -> Threshold:
+def find_knee(loads: Mapping[int, Load]) -> Threshold:
     """Find the batch from which throughput grows by less than 10% per doubling.
 
     Parameters
     ----------
     loads : mapping of int to Load
         By batch, points of one call of :func:`~ortmeter.workloads.load.measure_load`.
-    confidence : float
-        Level of the whole interval: that of each pair of batches is higher (Bonferroni).
 
     Returns
     -------
     Threshold
-        The larger a batch, the less a doubling is taken to add. So the first doubling between two
+        The interval holds at 99%, that of each pair of batches at a higher level (Bonferroni). The
+        larger a batch, the less a doubling is taken to add. So the first doubling between two
         batches pays when all of them together do, and the last one does not when they do not: *low*
         is the batch after the last one that is known to pay, *high* that before the next one that
         is known not to.
@@ -63,7 +63,7 @@ def find_knee(loads: Mapping[int, Load], *, confidence: float = 0.99) -> Thresho
     if len(batches) < 2:  # noqa: PLR2004 - a step
         raise InvalidArgumentError(f"got batches {batches}. Accepted: two or more")
     pairs = list(itertools.combinations(enumerate(batches), 2))
-    level = 1 - (1 - confidence) / len(pairs)
+    level = 1 - 0.01 / len(pairs)
     pays = {
         (i, j): compare_throughput(str(b), loads[b], str(a), loads[a], confidence=level).exceeds(
             (1 + GROWTH) ** math.log2(b / a)
@@ -102,15 +102,13 @@ def find_lost_growth(loads: Mapping[int, Load]) -> Finding:
     return _find_each([compare_throughput(*pair, confidence=1 - 0.01 / len(loads))], _LOST)
 
 
-def find_lost_batches(loads: Mapping[str, Mapping[int, Load]], most: int = 8) -> Finding:
+def find_lost_batches(loads: Mapping[str, Mapping[int, Load]]) -> Finding:
     """Find whether every batch of a few requests serves less than single requests.
 
     Parameters
     ----------
     loads : mapping of str to mapping of int to Load
-        By model and batch, from 1.
-    most : int
-        The largest batch that counts.
+        By model and batch, from 1; those of more than 8 do not count.
 
     Returns
     -------
@@ -126,8 +124,8 @@ def find_lost_batches(loads: Mapping[str, Mapping[int, Load]], most: int = 8) ->
     >>> found.outcomes, found.evidence
     ((True, False), 'speedup, cnn, batch 2: 0.50 [0.50, 0.50]; cnn, batch 4: 1.50 [1.50, 1.50]')
     """
-    few = {(name, b): loads[name][b] for name in loads for b in loads[name] if b <= most}
-    level = 1 - 0.01 / max(len(few), most)  # the same for one model as for two
+    few = {(name, b): loads[name][b] for name in loads for b in loads[name] if b <= _FEW}
+    level = 1 - 0.01 / max(len(few), _FEW)  # the same for one model as for two
     claims = [
         compare_throughput(f"{name}, batch {b}", load, "apart", few[name, 1], confidence=level)
         for (name, b), load in few.items()

@@ -133,7 +133,6 @@ def cold_start(
     *,
     processes: int = 10,
     budget_s: float = 60.0,
-    seed: int = 0,
     environments: Mapping[str, Mapping[str, str]] | None = None,
 ) -> ColdStart:
     """Time each phase of the start of candidates, each time in a fresh process.
@@ -149,8 +148,6 @@ def cold_start(
         Fresh processes of each candidate; an interval needs three.
     budget_s : float
         Seconds for all of them, after which none is started.
-    seed : int
-        Seed of the orders.
     environments : mapping of str to mapping of str to str, optional
         By candidate, variables that its processes have beside those of this one.
 
@@ -187,7 +184,7 @@ def cold_start(
             f"an environment for {unknown[0]!r}. Accepted: {', '.join(variants)}"
         )
     begin = time.perf_counter()
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     starts: dict[str, list[dict[str, Phase]]] = {name: [] for name in variants}
     with write_specs(variants) as tasks:
         for name, task in tasks.items():

@@ -99,9 +99,7 @@ class _Asked:
 _Row = tuple[list[float], float]
 
 
-def measure_threads(
-    scenarios: Mapping[str, Scenario], *, processes: int = 5, seed: int = 0
-) -> ThreadTimings:
+def measure_threads(scenarios: Mapping[str, Scenario], *, processes: int = 5) -> ThreadTimings:
     """Measure the latency and the CPU time of each scenario, alone, in fresh processes.
 
     Parameters
@@ -110,8 +108,6 @@ def measure_threads(
         By name.
     processes : int
         Fresh processes, each of which measures every scenario; an interval needs three.
-    seed : int
-        Seed of the orders.
 
     Returns
     -------
@@ -147,7 +143,7 @@ def measure_threads(
         )
     with _write(scenarios) as asked:
         told = [
-            call(_measure_all, {"scenarios": asked, "seed": seed + i})
+            call(_measure_all, {"scenarios": asked, "seed": i})
             for i in follow(range(processes), "processes")
         ]
     found = ThreadTimings({}, {}, Measurement("wake", np.array([[wake] for _, wake in told])))
