@@ -552,6 +552,7 @@ OWN = {
     },
     "plot_python_cost": {
         "slow bindings": lambda data: data | {"times": slow(data["times"], bound=9.0)},
+        "slow calls": lambda data: data | {"times": slow(data["times"], **{"session.run": 9.0})},
     },
     "plot_releases": {"rough": rough_release},
     "plot_shapes": {

@@ -167,6 +167,13 @@ def test_ratios_within_so_many_times_whichever_is_faster():
     assert Speedups().within(1.2).verdict == "undecided"
 
 
+def test_of_many_ratios_those_that_contradict_are_told_first():
+    many = Speedups([WON.at(n=n) for n in range(6)] + [LOST.at(n=6)])
+    told = many.are("faster").evidence.split("; ")
+    assert [part.split(" at ")[-1] for part in told] == ["n 6", "n 0", "n 1", "4 more"]
+    assert "more" not in Speedups(many[:6]).are("faster").evidence
+
+
 @pytest.mark.parametrize("find", [lambda x: x.at_least(1), lambda x: x.are("faster")])
 def test_no_place_decides_nothing(find):
     assert find(Speedups()).verdict == "undecided"

@@ -43,6 +43,7 @@ Scalar: TypeAlias = bool | int | float | str | None
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 #: Level of an interval, unless another one is written beside it.
 LEVEL = 0.99
+_MOST_TOLD = 6  # ratios
 _SPEC = re.compile(r",?(\.\d)?[a-z%]?")
 
 
@@ -519,16 +520,15 @@ class Speedups(tuple[Speedup, ...]):
 
         One contradicts as for :meth:`at_least`.
         """
-        outcomes = self._judged(lambda claim: claim.is_a(verdict))
-        return Finding(outcomes, "; ".join(map(self._told, self)))
+        return self._found(self._judged(lambda claim: claim.is_a(verdict)))
 
     def within(self, times: float) -> Finding:
         """Find whether each ratio is below so many times, whichever is faster.
 
         One contradicts as for :meth:`at_least`.
         """
-        judged = self._judged(lambda claim: claim.estimate.within(1 / times, times).outcomes[0])
-        return Finding(judged, "; ".join(map(self._told, self)))
+        near = self._judged(lambda claim: claim.estimate.within(1 / times, times).outcomes[0])
+        return self._found(near)
 
     def _judged(self, judge: Callable[[Speedup], bool | None]) -> tuple[bool | None, ...]:
         wider = math.sqrt(len(self))
@@ -536,6 +536,14 @@ class Speedups(tuple[Speedup, ...]):
             None if held is False and judge(claim.widened(wider)) is not False else held
             for claim, held in ((claim, judge(claim)) for claim in self)
         )
+
+    def _found(self, outcomes: tuple[bool | None, ...]) -> Finding:
+        """Tell the ratios; of more than six, three, those that contradict first."""
+        told = [self._told(claim) for claim in self]
+        if len(told) > _MOST_TOLD:
+            ranks = sorted(range(len(told)), key=lambda i: (False, None, True).index(outcomes[i]))
+            told = [*(told[i] for i in ranks[:3]), f"{len(told) - 3} more"]
+        return Finding(outcomes, "; ".join(told))
 
     def _told(self, claim: Speedup) -> str:
         """Write one ratio with its candidate, if there are several, and its place."""

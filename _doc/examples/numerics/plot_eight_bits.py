@@ -4,7 +4,7 @@ r"""
 What does 8 bits cost on a trained network, and which calibration?
 ==================================================================
 
-A build of this site shows the newest record of this page, which takes three minutes to make.
+A build of this site shows the newest record of this page, which takes four minutes to make.
 
 A network in 8 bits is smaller, and often faster. Does it still do its task? Users of ONNX Runtime
 ask it for dynamic and static conversions, for the calibrations MinMax, Percentile and Entropy, and

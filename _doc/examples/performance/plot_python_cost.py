@@ -252,7 +252,6 @@ def advise(data, say):
     gain, *_ = data.times.speedup("session.run", "bound")
     plain, bound = (estimate_added(data, way) for way in PYTHON)
     ends = [f"{10e6 * plain[model].value:,.0f} µs ({model})" for model in (one, many)]
-    bars = {f"run, {model}": plain[model] for model in (one, many)}
     if gain.is_a("faster"):
         say.add(f"Bind inputs and outputs where a run takes less than {' or '.join(ends)}.")
         say.add(f"There, session.run adds a tenth or more: {plain[one]}, {plain[many]}.")
@@ -261,9 +260,9 @@ def advise(data, say):
         say.add("Keep session.run: binding is not shown to be faster.")
     if "C" in data.times[one]:
         say.add(f"C would save {bound[one]} more.")
-        bars[f"bound, {one}"] = bound[one]
     say.decide("bind short runs" if gain.is_a("faster") else "no gain shown", [gain])
-    say.bars("time that Python adds to a run", bars)
+    bars = {w: 1e6 * x.median for w, x in data.times[one].items() if w != "empty call"}
+    say.bars(f"µs of a run, {one}", bars)
 
 
 # %%

@@ -330,25 +330,25 @@ def choose(gains):
     """Return which library to call, and how many times faster it is."""
     for won in (gains, Speedups(gain.reversed for gain in gains)):
         if won.at_least(1.05).verdict == "right":
-            return won[0].subject, f" (≥{min(gain.low for gain in won):.1f} times faster)"
-    return "time yours", ""
+            low = min(gain.low for gain in won)
+            return f"call {won[0].subject}", f" ({low:.3g} times faster or more)"
+    return "measure yours", ""
 
 
 def advise(data, say, counts):
     for kind, name in {FOREST: "Forest", BOOSTED: "Boosted trees"}.items():
         found = {n: choose(compare(data, kind, f"rows {n}")) for n in counts}
-        told = [f"{library} for {n:,}{times}" for n, (library, times) in found.items()]
-        say.add(f"{name}, call: {', '.join(told)} rows.")
+        told = [f"for {n:,}, {what}{times}" for n, (what, times) in found.items()]
+        say.add(f"{name}, by rows of a call: {'; '.join(told)}.")
     most = data.changes.groupby("thresholds")["change"].max()
     if most[DOWN] > most[FLOAT64]:
         say.add(f"LightGBM: keep float64, float32 changes {most[DOWN]} of {counts[-1]:,} classes.")
     first = compare(data, BOOSTED, f"rows {counts[0]}")
-    say.decide(choose(first)[0], first)
+    say.decide(choose(first)[0].removeprefix("call "), first)
     bars = {gain.where["case"].split(", ")[1]: gain for gain in first[::-1]}
     say.bars(f"speedup over LightGBM, rows {counts[0]}", {LIBRARY[BOOSTED]: 1.0, **bars})
-    say.setting(session_code(threads=1) if choose(first)[0] == ORT else "")
+    say.setting(session_code(threads=1) if ORT in choose(first)[0] else "")
     say.command("ortmeter bench model.onnx --threads 1,2")
-    say.small_print(data.times.how)
 
 
 # %%
