@@ -63,26 +63,26 @@ MANY = {"forest, trees 12, rows 100000": 1.3, "rows 100000": 0.5}
         (
             FEW | {"rows 100000": 0.5},
             {},
-            "for 1, call ONNX Runtime (3.98 times faster or more); for 100, call ONNX Runtime (1.99 ",
+            "Forest, by rows: 1, call ONNX Runtime (≥3.98 times faster); 100, call ONNX Runtime (≥1.99 ",
             ORT,
         ),
         (
             MANY,
             {},
-            "Boosted trees, by rows of a call: for 1, measure yours; for 100, m",
+            "Boosted trees, by rows: 1, measure yours; 100, measure yours; ",
             "measure yours",
         ),
-        ({"rows 1,": 0.25}, {}, "for 1, call LightGBM (3.99 times faster or more)", "LightGBM"),
+        ({"rows 1,": 0.25}, {}, "by rows: 1, call LightGBM (≥3.99 times faster)", "LightGBM"),
         (
             {"rows 1,": 4.0},
             {"processes": 2},
-            "Boosted trees, by rows of a call: for 1, measure yours",
+            "Boosted trees, by rows: 1, measure yours",
             "measure yours",
         ),
         (
             {"rows 1,": 1.04},
             {},
-            "Boosted trees, by rows of a call: for 1, measure yours",
+            "Boosted trees, by rows: 1, measure yours",
             "measure yours",
         ),  # by less than 5%
     ],

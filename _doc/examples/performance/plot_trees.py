@@ -331,15 +331,15 @@ def choose(gains):
     for won in (gains, Speedups(gain.reversed for gain in gains)):
         if won.at_least(1.05).verdict == "right":
             low = min(gain.low for gain in won)
-            return f"call {won[0].subject}", f" ({low:.3g} times faster or more)"
+            return f"call {won[0].subject}", f" (≥{low:.3g} times faster)"
     return "measure yours", ""
 
 
 def advise(data, say, counts):
     for kind, name in {FOREST: "Forest", BOOSTED: "Boosted trees"}.items():
         found = {n: choose(compare(data, kind, f"rows {n}")) for n in counts}
-        told = [f"for {n:,}, {what}{times}" for n, (what, times) in found.items()]
-        say.add(f"{name}, by rows of a call: {'; '.join(told)}.")
+        told = [f"{n:,}, {what}{times}" for n, (what, times) in found.items()]
+        say.add(f"{name}, by rows: {'; '.join(told)}.")
     most = data.changes.groupby("thresholds")["change"].max()
     if most[DOWN] > most[FLOAT64]:
         say.add(f"LightGBM: keep float64, float32 changes {most[DOWN]} of {counts[-1]:,} classes.")
