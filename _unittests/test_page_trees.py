@@ -63,7 +63,7 @@ MANY = {"forest, trees 12, rows 100000": 1.3, "rows 100000": 0.5}
         (
             FEW | {"rows 100000": 0.5},
             {},
-            "Forest, by rows: 1, call ONNX Runtime (≥3.98 times faster); 100, call ONNX Runtime (≥1.99 ",
+            "Forest, by rows: 1, call ONNX Runtime (≥3.98 times faster); 100, call ONNX Runtime ",
             ORT,
         ),
         (
