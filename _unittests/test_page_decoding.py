@@ -58,6 +58,12 @@ def conclude(page, data):
     return page["study"].concluded(dataclasses.replace(made, fast=False))
 
 
+def fewest(data, way):
+    """The same where a way changes the fewest tokens."""
+    data["facts"].loc[way, "other tokens"] = 0.1
+    return data
+
+
 PLACED = {(IN_PLACE, 8192): 2.0}
 BITS = {FOUR: 3.0, ZERO: 2.0, ONE: 2.0}
 
@@ -68,7 +74,7 @@ BITS = {FOUR: 3.0, ZERO: 2.0, ONE: 2.0}
         (plant(PLACED), "in place", ["Bind the cache in place (GQA): after 8,192 tokens, 2.0"]),
         (
             plant(BITS),
-            "4 bits",
+            "4 bits, level 4",
             ["Short texts: take 4 bits, level 4, 3.0", "; for the prompt, within 5%."],
         ),
         (
@@ -76,13 +82,28 @@ BITS = {FOUR: 3.0, ZERO: 2.0, ONE: 2.0}
             "in place",
             ["Bind the cache in place", "Short texts: take 4 bits, level 4", "times slower"],
         ),
+        (plant(BITS | {EIGHT: 3.0}), "4 bits, level 4", ["Short texts: take 4 bits, level 4"]),
+        (fewest(plant(BITS | {EIGHT: 3.0}), EIGHT), EIGHT, ["Short texts: take 8 bits, dynamic"]),
+        (fewest(plant(BITS), EIGHT), "4 bits, level 4", ["Short texts: take 4 bits, level 4"]),
         (plant(), "no gain", ["No gain is shown"]),
-        (plant(dict.fromkeys((IN_PLACE, *LEVELS), 0.5)), "no gain", ["No gain is shown"]),
+        (plant(dict.fromkeys((IN_PLACE, *LEVELS, EIGHT), 0.5)), "no gain", ["No gain is shown"]),
         (plant(PLACED | BITS, processes=2), "no gain", ["No gain is shown"]),
         (plant(PLACED | BITS, noise=1.0), "no gain", ["No gain is shown"]),
         (plant({IN_PLACE: 1.03, FOUR: 1.06}), "no gain", ["No gain is shown"]),
     ],
-    ids=["in place", "4 bits", "both", "nothing", "slower", "too few", "too noisy", "small"],
+    ids=[
+        "in place",
+        "4 bits",
+        "both",
+        "tie",
+        "fewest",
+        "slow",
+        "nothing",
+        "slower",
+        "too few",
+        "too noisy",
+        "small",
+    ],
 )
 def test_the_answer_says_what_to_bind_and_to_quantize(page, data, label, parts):
     found = conclude(page, data)
@@ -91,7 +112,7 @@ def test_the_answer_says_what_to_bind_and_to_quantize(page, data, label, parts):
     assert answer.label == label
     assert len(str(answer).split()) <= 60
     assert bool(answer.setting) == (label == "in place")
-    assert bool(answer.warning) == ("level 4" in str(answer))
+    assert bool(answer.warning) == ("Short texts" in str(answer))
     assert [bar.label for bar in answer.bars] == [NUMPY, IN_PLACE, SCATTERED, FOUR, EIGHT]
     assert answer.command.startswith("ortmeter bench model.onnx --precision ")
 

@@ -46,7 +46,7 @@ def test_python_adds_what_c_does_not_take(page):
 
 def test_short_runs_are_bound(page):
     found = conclude(page, plant({**TIMES, **EMPTY}))
-    told = "where a run takes less than 60 µs (1 input) or 1,020 µs (50 inputs). "
+    told = "where a run takes less than 50 µs (1 input) or 1,020 µs (50 inputs): "
     assert str(found.answer).startswith(f"Bind inputs and outputs {told}")
     assert "bind_ortvalue_input" in found.answer.setting
     assert [bar.value for bar in found.answer.bars] == pytest.approx([10, 5, 5], rel=0.01)

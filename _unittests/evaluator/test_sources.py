@@ -8,11 +8,12 @@ from ortmeter import Evaluator
 from ortmeter.evaluator.kernels import NodeError
 
 
-def test_a_cubic_resize_to_one_element_is_refused_rather_than_wrong():
-    text = """<ir_version: 8, opset_import: ["": 18]> g (float[1, 1, 4, 4] x, int64[4] s)
+@pytest.mark.parametrize("mode", ['"cubic"', '"linear", antialias = 1'])
+def test_a_resize_to_one_element_is_refused_rather_than_wrong(mode):
+    text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[1, 1, 4, 4] x, int64[4] s)
     => (float[N, C, H, W] y)
-    { y = Resize <mode = "cubic", coordinate_transformation_mode = "pytorch_half_pixel">
-    (x, , , s) }"""
+    {{ y = Resize <coordinate_transformation_mode = "pytorch_half_pixel", mode = {mode}>
+    (x, , , s) }}"""
     x = np.random.default_rng(0).standard_normal((1, 1, 4, 4)).astype(np.float32)
     feeds = {"x": x, "s": np.int64([1, 1, 3, 3])}
     (got,) = Evaluator(text).run(None, feeds)

@@ -7,10 +7,13 @@ from kernel_checks import (
     assert_agrees,
     assert_same,
     case,
+    one_node,
     run_kernel,
     run_ort,
     run_reference,
 )
+
+from ortmeter.evaluator import Evaluator
 
 RNG = np.random.default_rng(0)
 
@@ -58,9 +61,52 @@ def test_quantization_to_float8():
 QUANTIZED = [
     case("QuantizeLinear", 10, floats(3, 4) * 9, np.float32(0.1)),
     case("DequantizeLinear", 13, integers("i4", -99, 99, 3, 4), np.float32([0.1, 0.2, 0.3, 0.4])),
+    case(
+        "ConvInteger",
+        10,
+        integers("u1", 0, 255, 1, 2, 5, 5),
+        integers("u1", 0, 255, 3, 2, 2, 2),
+        np.uint8(5),
+        np.uint8(9),
+        pads=[1, 1, 1, 1],
+    ),
+    case(
+        "QLinearConv",
+        10,
+        integers("u1", 0, 255, 1, 2, 5, 5),
+        np.float32(0.1),
+        np.uint8(100),
+        integers("u1", 0, 255, 3, 2, 2, 2),
+        np.float32([0.1, 0.2, 0.3]),
+        np.uint8([90, 100, 110]),
+        np.float32(2),
+        np.uint8(128),
+        integers("i4", -99, 99, 3),
+    ),
+    case(
+        "QLinearMatMul",
+        10,
+        integers("u1", 0, 255, 3, 4),
+        np.float32(0.1),
+        np.uint8(9),
+        integers("u1", 0, 255, 4, 2),
+        np.float32(0.2),
+        np.uint8(100),
+        np.float32(3),
+        np.uint8(110),
+    ),
 ]
 
 
 @pytest.mark.parametrize("case", QUANTIZED, ids=str)
-def test_quantization_of_columns(case):
+def test_quantized_products(case):
     assert_agrees(case, run_ort)
+
+
+def test_a_quantized_convolution_has_a_geometry_in_a_model():
+    called = next(one for one in QUANTIZED if one.op_type == "QLinearConv")
+    called = case("QLinearConv", 10, *called.inputs, pads=[0, 1, 1, 0], strides=[2, 1])
+    model, feeds = one_node(called)
+    evaluator = Evaluator(model, sources=("torch",))
+    assert_same(run_ort(called), evaluator.run(None, feeds))
+    assert evaluator.assignment["source"].tolist() == ["torch"]

@@ -326,7 +326,7 @@ def worst_nodes(data):
 study.show(worst_nodes)
 
 # %%
-# Each node that is left out makes the network larger, and slower.
+# A node that is left out keeps its weights in float32, and may cost speed.
 
 
 def speedups(data):
@@ -364,9 +364,7 @@ def advise(data, say):
     for name, gain in best.items():
         say.add(f"{name.capitalize()}: convert with {gain.subject!r}, {gain.effect}.")
     if lost := [name for name in kept if name not in best]:
-        say.add(
-            f"Keep float32 for {enumerate_items(lost)}: nothing is shown to keep 99% and to gain."
-        )
+        say.add(f"Keep float32 for {enumerate_items(lost)}: nothing faster is shown to keep 99%.")
     low = decisions(data).loc["MinMax"]
     say.add(f"'MinMax' keeps {low.min():.0f}% of the decisions at worst ({low.idxmin()}).")
     if best:
@@ -446,9 +444,10 @@ study.conclude(conclude)
 # What to remember
 # ----------------
 #
-# * An error of the outputs says little: count the decisions that change.
+# * From one network to another, an error of the outputs says little: count the decisions that
+#   change.
 # * Try one scale per channel before another calibration.
-# * A few nodes may do most of the harm: leave them out, and convert the others.
+# * A few nodes may do most of the harm: leave them out last, for it costs speed.
 #
 # Read next: :ref:`l-plot-low-precision`, for the kernels that 16, 8 and 4 bits need.
 #

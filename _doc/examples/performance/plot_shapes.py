@@ -264,8 +264,9 @@ if not study.recall():
 
 # %%
 # What runs at the largest size of each model. *in blocks* are nodes of convolutions in the layout
-# of the processor. With fixed sizes, a product and its bias are one *Gemm*, between two Reshape: no
-# bias is left for *BiasGelu*, and more sums are next to a normalization (*SkipLayerNorm*).
+# of the processor. In BERT, with fixed sizes, a product and its bias may be one *Gemm*, between two
+# Reshape: no bias is left for *BiasGelu*, and more sums are next to a normalization
+# (*SkipLayerNorm*).
 
 
 def graphs(data):

@@ -301,7 +301,9 @@ def advise(data, say):
         say.add("Save the packed weights once, and open that file: a session more, in any process,")
         say.add(f"adds {most.max():.3g} MiB, not {usual.min():.3g}. Its runs: {cost}.")
         say.setting(SETTING)
-        say.warn("The files are for CPUs like the one that writes them.")
+        say.warn(
+            "The files are for CPUs like this one; 1.31.1 crashes on packed weights below 1 MiB."
+        )
     say.add("In one process, let threads call one session.")
     say.decide("shared" if is_shared else "not shared", gains)
     shown = added(data)[OTHER][PRODUCTS].clip(lower=0)[[*TIMED, ONE]].rename({ONE: "fork"})
@@ -382,8 +384,7 @@ study.run_setting(models[PRODUCTS])
 # * Map what is saved: the system keeps one copy, whoever opens it.
 # * A fork has only the thread that forks: load with one thread, or after it.
 #
-# Read next: :ref:`l-plot-first-result`, for the time to open these files, and a crash of ONNX
-# Runtime 1.31.1 on packed weights below 1 MiB.
+# Read next: :ref:`l-plot-first-result`, for the time to open these files.
 #
 # How this was computed
 # ---------------------

@@ -271,7 +271,7 @@ def measure(folder):
 if not study.recall():
     soon = mock.patch.dict(os.environ, GOMP_SPINCOUNT="10000")  # threads of OpenMP soon sleep
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder, soon:
-        study.keep(f"{study.provider.label}, {args.rows[-1]:,} rows counted", **measure(folder))
+        study.keep(study.provider.label, **measure(folder))
 
 # %%
 # Rows, by thresholds: how many should cross for their time, how many do, how many change class, and
@@ -337,13 +337,13 @@ def choose(gains):
 
 def advise(data, say, counts):
     for kind, name in {FOREST: "Forest", BOOSTED: "Boosted trees"}.items():
-        found = {n: choose(compare(data, kind, f"rows {n}")) for n in counts}
+        found = {n: choose(compare(data, kind, f"rows {n}", "threads 1")) for n in counts}
         told = [f"{n:,}, {what}{times}" for n, (what, times) in found.items()]
         say.add(f"{name}, by rows: {'; '.join(told)}.")
     most = data.changes.groupby("thresholds")["change"].max()
     if most[DOWN] > most[FLOAT64]:
         say.add(f"LightGBM: keep float64, float32 changes {most[DOWN]} of {counts[-1]:,} classes.")
-    first = compare(data, BOOSTED, f"rows {counts[0]}")
+    first = compare(data, BOOSTED, f"rows {counts[0]}", "threads 1")
     say.decide(choose(first)[0].removeprefix("call "), first)
     bars = {gain.where["case"].split(", ")[1]: gain for gain in first[::-1]}
     say.bars(f"speedup over LightGBM, rows {counts[0]}", {LIBRARY[BOOSTED]: 1.0, **bars})
@@ -361,7 +361,7 @@ def conclude(data, say):
     say.predict("1 row: ONNX Runtime is faster", compare(data, few).are("faster"))
     say.predict("many rows, 1 thread: within 2 times", compare(data, many, "threads 1").within(2))
     types = [group.speedup(FLOAT32, FLOAT64) for group in data.times.values() if FLOAT64 in group]
-    say.predict("float64 is at most 1.2 times slower", Speedups(types).at_least(1 / 1.2))
+    say.predict("float64 keeps 1 / 1.2 of the speed, or more", Speedups(types).at_least(1 / 1.2))
     crossed, predicted = data.changes.xs(DOWN, level="thresholds")[["cross", "predicted"]].sum()
     ends = (crossed + z * np.sqrt(crossed + 1) for z in (0, -2.58, 2.58))  # of rare events
     near = Estimate(*(end / predicted for end in ends)).within(1 / 1.2, 1.2)

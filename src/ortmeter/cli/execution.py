@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ortmeter import __version__
 from ortmeter.cli.terminal import printable, show, tell, terminal_width
-from ortmeter.errors import OrtMeterError
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
 
 if TYPE_CHECKING:
     from ortmeter.cli.report import Report
@@ -116,6 +116,10 @@ def _run(options: Namespace) -> int:
         report.session = describe_session(options)
     if report.draws:
         check_writable(Path(options.html), PAGE, overwrite=options.force)
+        if Path(options.html).resolve() == Path(getattr(options, "output", None) or ".").resolve():
+            raise InvalidArgumentError(
+                f"--html: got {options.html!r}, which is --output too. Accepted: a file of its own"
+            )
     try:
         done = options.run(options, report)
     except KeyboardInterrupt:

@@ -204,6 +204,27 @@ def _torch_conv(x: Tensor, weight: Tensor, *_bias: Any, **attributes: Any) -> Te
     return lambda x, weight, bias=None: function(x, weight, bias, strides, pads, dilations, groups)
 
 
+@kernel("ConvInteger", since=10, options_of=_window)
+def conv_integer(
+    x: Tensor,
+    weight: Tensor,
+    x_zero: Tensor | None = None,
+    w_zero: Tensor | None = None,
+    *,
+    group: int = 1,
+    kernel_shape: list[int] | None = None,
+    **geometry: Any,
+) -> Tensor:
+    """Convolve integers; float64 holds every sum."""
+    image, filters = x.double(), weight.double()
+    if x_zero is not None:
+        image = image - x_zero
+    if w_zero is not None:
+        filters = filters - w_zero.reshape([-1] + [1] * (weight.ndim - 1))
+    y = _conv(image, filters, group=group, kernel_shape=kernel_shape, **geometry)
+    return torch.round(y).to(torch.int32)
+
+
 @kernel("ConvTranspose")
 def _conv_transpose(
     x: Tensor,

@@ -78,7 +78,7 @@ def _torch_addmm(
 
 
 @kernel("MatMulInteger", since=10)
-def _mat_mul_integer(
+def mat_mul_integer(
     x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
 ) -> Tensor:
     """Multiply integer matrices; float64 holds every sum of fewer than 2**37 terms."""

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.operators.convolution import windows
+from ortmeter.operators.convolution import conv_integer, windows
 from ortmeter.operators.elementwise import convert
 from ortmeter.operators.late import Array, Dtype, Tensor, special, torch
-from ortmeter.operators.products import product_of
+from ortmeter.operators.products import mat_mul_integer, product_of
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel
 from ortmeter.operators.roundings import Run, once
 from ortmeter.operators.tensors import dtype_of, refused
@@ -113,6 +113,50 @@ def _dequantize_linear(
     if zero is not None:
         centred = centred - _spread(zero, x, axis, block_size).to(wide)
     return (centred * _spread(scale, x, axis, block_size).to(wide)).to(dtype)
+
+
+def _requantize(total: Tensor, ratio: Tensor, zero: Tensor) -> Tensor:
+    return _saturate(torch.round(total.double() * ratio.double() + zero.double()), zero.dtype)
+
+
+def _column(values: Tensor) -> Tensor:
+    return values.unsqueeze(-1) if values.ndim == 1 and values.numel() > 1 else values
+
+
+@kernel("QLinearMatMul", since=10)
+def _qlinear_mat_mul(  # noqa: PLR0917 - the inputs of the operator
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+) -> Tensor:
+    total = mat_mul_integer(a, b, a_zero, b_zero)
+    return _requantize(total, _column(a_scale) * b_scale / _column(y_scale), _column(y_zero))
+
+
+@kernel("QLinearConv", since=10, options_of=conv_integer)
+def _qlinear_conv(  # noqa: PLR0917 - the inputs of the operator
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero: Tensor,
+    w: Tensor,
+    w_scale: Tensor,
+    w_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+    bias: Tensor | None = None,
+    **geometry: Any,
+) -> Tensor:
+    total = conv_integer(x, w, x_zero, w_zero, **geometry)
+    channels = [1, -1] + [1] * (x.ndim - 2)
+    if bias is not None:
+        total = total + bias.reshape(channels)
+    ratio = x_scale * w_scale / y_scale
+    return _requantize(total, ratio.reshape(channels) if ratio.numel() > 1 else ratio, y_zero)
 
 
 @definition("MatMulNBits")

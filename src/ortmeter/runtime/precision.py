@@ -104,6 +104,8 @@ def convert_precision(
         with silenced(), contextlib.redirect_stdout(io.StringIO()):  # a calibration prints
             converted = PRECISIONS[precision](copied, samples, **options)
     except (KeyError, TypeError) as error:
+        if not options:
+            raise
         told = f"precision={precision!r}, options {options}: {error}"
         raise InvalidArgumentError(f"{told}. Accepted: those of the tool") from error
     if _content(converted) == _content(original):

@@ -168,10 +168,7 @@ class Record:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Record":
-        """Build a record from what :meth:`to_dict` returned, or raise ``RecordError``.
-
-        A file of version 2, whose claims were of one kind, is converted.
-        """
+        """Build a record from what :meth:`to_dict` returned, or raise ``RecordError``."""
         version = fields.get("schema_version") if isinstance(fields, Mapping) else None
         if version != _VERSION:
             raise RecordError(f"not a record: schema_version is {version!r}. Accepted: {_VERSION}")

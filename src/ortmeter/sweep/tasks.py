@@ -197,8 +197,9 @@ def check_page(script: Script, chosen: Sequence[Mapping[str, str]]) -> str:
             f"{script.file_name} calls itself {name!r}. "
             "Accepted: plot_ and at most 100 letters, digits and underscores"
         )
-    if errors := dict.fromkeys(reading["error"] for reading in readings if "error" in reading):
-        raise InvalidArgumentError("; ".join(errors))
+    if errors := [*dict.fromkeys(one["error"] for one in readings if "error" in one)]:
+        more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""  # noqa: PLR2004
+        raise InvalidArgumentError("; ".join(errors[:3]) + more)
     seen: dict[str, Sequence[str]] = {}
     for reading, line in zip(readings, lines, strict=True):
         other = seen.setdefault(json.dumps(reading["labels"], sort_keys=True), line)
