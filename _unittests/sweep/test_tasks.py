@@ -8,7 +8,7 @@ import pytest
 from sweep_pages import is_alive
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.sweep import Task, tasks
+from ortmeter.sweep import Task, tasks, worker
 from ortmeter.sweep.tasks import (
     MAX_TASKS,
     check_page,
@@ -172,8 +172,8 @@ def test_what_a_page_starts_before_it_declares_its_parameters_ends_with_it(
 
 
 def test_a_page_that_writes_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "_CHECK_TIMEOUT_S", 1)
-    with pytest.raises(InvalidArgumentError, match="did not declare its parameters in 1 s"):
+    monkeypatch.setattr(worker, "_FULL", 2**20)
+    with pytest.raises(InvalidArgumentError, match="killed by SIGKILL"):
         check_page(page_of(tmp_path, "while True: print('x' * 10_000)"), [{"size": "1"}])
 
 

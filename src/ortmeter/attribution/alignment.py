@@ -1,12 +1,13 @@
 """Align the intermediate results of two graphs whose names differ, and find where they part."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ortmeter.attribution.intermediates import results_of, run_exposed
-from ortmeter.attribution.matching import Result, match
+from ortmeter.attribution.matching import Result, Similar, match
 from ortmeter.attribution.result import differing
 from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
 from ortmeter.discrepancy.arrays import arithmetic, is_integer
@@ -182,9 +183,14 @@ def known_as(
     return [replace(result, alias=same.get(result.name, "")) for result in results]
 
 
-def aligned(expected: Sequence[Result], got: Sequence[Result], tolerance: Tolerance) -> Alignment:
+def aligned(
+    expected: Sequence[Result],
+    got: Sequence[Result],
+    tolerance: Tolerance,
+    similar: Similar = operator.eq,
+) -> Alignment:
     """Align two lists of results, each one in the order of its graph."""
-    pairs = match(expected, got)
+    pairs = match(expected, got, similar)
     sizes: dict[int, float] = {}  # by position in `got`, those of its ancestors until known
     partner = {j: i for i, j in pairs}
     placed = []

@@ -3,6 +3,7 @@
 Each step of the model starts from the values of torch, so that errors do not accumulate.
 """
 
+import functools
 import logging
 import os
 import re
@@ -34,8 +35,23 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _PASSES = 4
+_LETTERS = 3  # that two names of operators share
 _FX_NODE = "pkg.torch.onnx.fx_node"
 _TARGET = re.compile(r"target=torch\.ops\.([\w.]+)")
+# What the exporter writes for operators of torch whose names tell little.
+_WRITTEN = {
+    "linear": ("gemm", "matmul", "add"),
+    "addmm": ("gemm",),
+    "mm": ("matmul",),
+    "bmm": ("matmul",),
+    "view": ("reshape",),
+    "permute": ("transpose",),
+    "embedding": ("gather",),
+    "select": ("gather",),
+    "getitem": ("split",),
+    "silu": ("mul", "swish"),
+    "rsub": ("sub",),
+}
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -204,7 +220,7 @@ def explain_program(
     before: dict[str, str] = {}
     for _ in range(_PASSES):  # values are aligned better without the errors of the steps before
         got = known_as(_as_exported(proto, results_of(proto, restarts)), *names)
-        pairs = aligned(wanted, got, Tolerance()).pairs
+        pairs = aligned(wanted, got, Tolerance(), _similar).pairs
         if not pairs:
             raise ModelError(
                 "no result of this program is in the model. Accepted: a model exported from the "
@@ -341,3 +357,16 @@ def _as_exported(model: onnx.ModelProto, results: list[Result]) -> list[Result]:
         is_last = origin.startswith(f"%{result.name} ")
         named.append(replace(result, op=target.group(1)) if target and is_last else result)
     return named
+
+
+@functools.cache
+def _similar(torch_op: str, onnx_op: str) -> bool:
+    """Whether an operator of ONNX looks like one of torch."""
+    if torch_op == onnx_op:
+        return True
+    words = torch_op.split(".")
+    name, written = words[len(words) > 1].strip("_"), onnx_op.rpartition(".")[2].lower()
+    if written in _WRITTEN.get(name, ()):
+        return True
+    plain = name.replace("_", "").lower()
+    return min(len(plain), len(written)) >= _LETTERS and (plain in written or written in plain)
