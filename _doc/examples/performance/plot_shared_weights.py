@@ -360,7 +360,7 @@ study.conclude(conclude)
 # %%
 # The setting runs as it is printed.
 
-study.run_setting(models[PRODUCTS])
+names = study.run_setting(models[PRODUCTS])
 
 # %%
 # What this page does not cover
