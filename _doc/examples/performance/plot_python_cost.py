@@ -247,6 +247,8 @@ for name, array in outputs.items():
 # for each run, with inputs of the same shapes: feeds[name][:] = values
 session.run_with_iobinding(binding)  # writes into the arrays of outputs"""
 
+# %%
+
 
 def advise(data, say):
     one, *_, many = data.pairs
