@@ -21,6 +21,8 @@ a bound run      takes less than 5 µs more than from C, for one input as for ma
 large arrays     take less time more than a copy at 20 GB/s
 ===============  =================================================================================
 
+The last line was written after a first trial: before it, we expected each output to be copied.
+
 **You learn** below which latency to bind inputs and outputs, and when another language would pay.
 """
 

@@ -359,7 +359,7 @@ study.conclude(conclude)
 # %%
 # The setting runs as it is printed.
 
-names = study.run_setting(models[PRODUCTS])
+_ = study.run_setting(models[PRODUCTS])
 
 # %%
 # What this page does not cover

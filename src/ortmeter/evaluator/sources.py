@@ -245,13 +245,11 @@ def _refuse_old_attributes(node: Node) -> None:
 
 def _refuse_one_element(node: Node, inputs: Sequence[Any], results: Sequence[Any]) -> None:
     """Refuse what onnx.reference reads at -0.5 instead of 0, in a Resize to one element."""
+    if node.op_type != "Resize":
+        return
     told = node.attributes
     is_moved = told.get("coordinate_transformation_mode") == "pytorch_half_pixel"
-    if (
-        node.op_type == "Resize"
-        and is_moved
-        and (told.get("mode") == "cubic" or told.get("antialias"))
-    ):
+    if is_moved and (told.get("mode") == "cubic" or told.get("antialias")):
         sizes = zip(inputs[0].shape, results[0].shape, strict=True)
         if any(after == 1 < before for before, after in sizes):
             raise RefusedError("onnx.reference is wrong where this Resize leaves one element")
