@@ -1,5 +1,7 @@
 """Child processes answer or say why not, and run no hostile file that lies beside a model."""
 
+import ast
+import fractions
 import importlib
 import json
 import os
@@ -268,6 +270,25 @@ def test_an_interruption_leaves_no_process_and_no_file(functions, tmp_path, monk
         call(functions.hang)
     assert processes() == before
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_child_imports_what_its_parent_imports(tmp_path):
+    """A folder where packages are installed keeps its rank, after the standard library."""
+    (tmp_path / "msgspec-1.0.dist-info").mkdir()
+    for name in ("msgspec", "fractions"):
+        (tmp_path / f"{name}.py").write_text("")
+    script = "import msgspec; from ortmeter.child import child_command as c; print(c('print_path'))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    told = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    (tmp_path / "print_path.py").write_text(
+        "import fractions, msgspec\ndef main(): print(fractions.__file__, msgspec.__file__)"
+    )
+    found = subprocess.run(
+        ast.literal_eval(told.stdout), capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert found == [fractions.__file__, str(tmp_path / "msgspec.py")]
 
 
 def test_a_real_interruption_leaves_no_process(functions, tmp_path):

@@ -10,6 +10,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from ortmeter.dtypes import short_name
 from ortmeter.runtime.cuda_kernels import KERNELS_OF, _kernels, cuda_kernel, cuda_opsets
+from ortmeter.runtime.providers import load_cuda_libraries
 
 NEWEST = onnx.defs.onnx_opset_version()
 LOST_AT_22 = [
@@ -94,6 +95,7 @@ FLOATS = {"f16", "bf16", "f32", "f64"}
 
 def registered(provider):
     """Since versions and floating-point types of the kernels that this wheel registers."""
+    load_cuda_libraries()  # without them, the list of a wheel for CUDA is a segmentation fault
     found = defaultdict(set)
     for kernel in ort_state.get_all_opkernel_def():
         if kernel.provider == provider and "nhwc" not in kernel.domain:

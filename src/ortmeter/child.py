@@ -3,7 +3,8 @@
 ``python -m module`` puts the current folder before the standard library, ``python script.py`` the
 folder of the script, ``PYTHONPATH`` whatever it names: a ``json.py`` beside a model would run.
 A child starts isolated (``-I``: no current folder, no ``PYTHON*`` variable, no ``-W`` of its
-parent), takes this very package, and finds what its parent can import after everything else.
+parent), takes this very package, then the standard library, the folders where packages are
+installed, as its parent ranks them, and what else its parent can import after everything else.
 
 :func:`call` runs one function in a fresh process, a :class:`Child` answers several questions.
 """
@@ -25,10 +26,12 @@ from ortmeter import served
 from ortmeter.errors import OrtMeterError
 
 _BOOT = """\
-import importlib.util, sys
-package, module, count, *rest = sys.argv[1:]
+import importlib.util, site, sys
+package, module, installed, count, *rest = sys.argv[1:]
 paths, arguments = rest[: int(count)], rest[int(count) :]
-sys.path += [path for path in paths if path not in sys.path]
+own, folders, installed = sys.path, site.getsitepackages(), int(installed)
+at = next((i for i, path in enumerate(own) if path in folders), len(own))
+own[:] = dict.fromkeys([*own[:at], *paths[:installed], *own[at:], *paths[installed:]])
 spec = importlib.util.spec_from_file_location("ortmeter", package)
 sys.modules["ortmeter"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["ortmeter"])
@@ -274,9 +277,12 @@ def warn_again(category: type[Warning], message: str) -> None:
 def child_command(module: str, *arguments: str | os.PathLike[str]) -> list[str]:
     """Write the command of a child process that runs the function ``main`` of a module."""
     paths = [path for path in sys.path if Path(path).is_absolute()]
+    # Packages of two versions, the first of which a folder of PYTHONPATH has: a child takes it too.
+    installed = [path for path in paths if any(Path(path).glob("*.dist-info"))]
     texts = [os.fspath(argument) for argument in arguments]
-    boot = [_BOOT, str(_PACKAGE), module, str(len(paths)), *paths]
-    return [sys.executable, "-I", "-c", *boot, *texts]
+    boot = [_BOOT, str(_PACKAGE), module, str(len(installed)), str(len(paths))]
+    ranked = dict.fromkeys([*installed, *paths])
+    return [sys.executable, "-I", "-c", *boot, *ranked, *texts]
 
 
 def script_command(script: Path, python: Path | None = None) -> list[str]:
