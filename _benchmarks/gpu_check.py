@@ -59,7 +59,7 @@ CHECKS = (
     Step("host_time", 60, "a call with hundreds of weights costs the host less than eager"),
     Step("compiled_kernels", 90, "an elementwise chain is one kernel on CUDA, in every type"),
     Step("peaks", 60, "products and copies reach 0.8 of what torch reaches"),
-    Step("tf32", 40, "TF32 changes MatMul and Conv in float32, not Attention"),
+    Step("tf32", 40, "TF32 changes MatMul in float32, not Attention"),
     Step("profiles", 40, "a profile has no event of the device"),
     Step("placement", 90, "MaxPool is on the CPU from opset 22, a Llama is on CUDA"),
 )

@@ -292,5 +292,9 @@ def test_not_a_model():
 
 def test_without_pygraphviz(monkeypatch):
     monkeypatch.setitem(sys.modules, "pygraphviz", None)
+    drawing = draw_model(MLP, title="<mlp>")
     with pytest.raises(MissingDependencyError, match=r"ortmeter\[draw\]"):
-        draw_model(MLP)
+        drawing.svg  # noqa: B018 - it is laid out when it is read
+    told = drawing._repr_html_()
+    assert told.startswith("<p>&lt;mlp&gt;: not drawn. pygraphviz")
+    assert "ortmeter[draw]" in told

@@ -7,7 +7,13 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 from ortmeter.runtime.cuda_kernels import KERNELS_OF
-from ortmeter.runtime.placement import PlacementLog, PlacementWarning, node_assignment
+from ortmeter.runtime.placement import (
+    NodeAssignment,
+    PlacementLog,
+    PlacementWarning,
+    node_assignment,
+    without_kernel,
+)
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
 
@@ -112,6 +118,15 @@ def test_a_type_without_a_kernel_is_told(placed_on_cpu):
     assert "Tile (its types or attributes have no CUDA kernel): mask." in str(found.message)
 
 
+def test_a_type_without_a_kernel_is_told_of_a_node_without_a_name(placed_on_cpu):
+    """Seen on a GPU: an attention in float32 was on the CPU, and nothing said so."""
+    text = NET.format(opset=21).replace("[mask] ", "")
+    (found,) = placed_on_cpu(text, SHAPES | {""})
+    assert "Tile (its types or attributes have no CUDA kernel): without a name." in str(
+        found.message
+    )
+
+
 def test_an_operator_without_any_kernel_and_many_nodes(placed_on_cpu):
     body = " ".join(f"[n{i}] Y{i + 1} = Det (Y{i})" for i in range(5))
     text = f"""<ir_version: 10, opset_import: ["": 21]>
@@ -131,6 +146,16 @@ def test_a_body_and_nodes_without_names(placed_on_cpu):
     (found,) = placed_on_cpu(text, {"", "inside"})
     assert "2 of 3 nodes" in str(found.message)
     assert ": without a name, inside." in str(found.message)
+
+
+def test_what_is_blocked_on_the_cpu_is_the_operator_of_the_model():
+    """Seen on a GPU: ONNX Runtime blocks a pooling that falls back."""
+    model = onnx.parser.parse_model(net(23))
+    made = {"ReorderInput": "ReorderInput", "MaxPool": "p_nchwc", "ReorderOutput": "ReorderOutput"}
+    placed = [NodeAssignment(CPU, op, "com.microsoft.nchwc", name) for op, name in made.items()]
+    ((node, why),) = without_kernel(model, placed)
+    assert node.name == "p_nchwc"
+    assert why == "no CUDA kernel at opset 23; opsets 1 to 21 have one"
 
 
 def test_a_session_without_any_node_there_is_refused(placed_on_cpu):

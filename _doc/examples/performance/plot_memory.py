@@ -162,6 +162,7 @@ def summarize(data):
     taken = runs.groupby(KEYS, sort=False)[MEMORY].agg(most="max", last="last")
     ends = data.found[data.found["batch"].isna()].pivot(index=KEYS, columns="run", values=MEMORY)
     later = runs[runs["run"] != "0"].groupby(KEYS, sort=False)[["seconds", "batch"]].sum()
+    taken["most"] = taken["most"].clip(lower=0.1)  # MiB: a session may take no more of a device
     return taken.join(ends).assign(**{"ms per row": 1e3 * later["seconds"] / later["batch"]})
 
 

@@ -394,9 +394,10 @@ def _without_kernel(model: onnx_ir.Model, opset: int) -> dict[tuple[str, int | N
 
 def _provider(exported: ExportedGraph, arguments: Sequence[Any], settings: Settings) -> Provider:
     """Where a graph runs: on the device of its tensors, which must all be there."""
-    tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
-    tensors += [example_value(node) for node in exported.computed]
-    found = sorted({str(tensor.device) for tensor in tensors} - {"cpu"}) or ["cpu"]
+    nodes = exported.computed[0].graph.nodes if exported.computed else ()
+    held = [*arguments, *map(example_value, nodes)]
+    devices = {str(value.device) for value in held if isinstance(value, torch.Tensor)}
+    found = sorted(devices - {"cpu"}) or ["cpu"]
     outputs = {str(example_value(node).device) for node in exported.computed}
     if len(found) > 1 or not outputs <= {found[0]}:
         raise UnsupportedGraphError(

@@ -3,6 +3,7 @@
 import dataclasses
 import html
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import sys
@@ -18,7 +19,7 @@ from ortmeter.runtime.providers import described, probe_providers
 
 __all__ = ["environment"]
 
-_PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch", "ortmeter")
+_PACKAGES = ("onnx", "numpy", "torch", "ortmeter")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -174,14 +175,17 @@ def _thread_settings() -> dict[str, int]:
 
 def _package_versions() -> dict[str, str]:
     versions = {}
+    if importlib.util.find_spec("onnxruntime"):
+        import onnxruntime
+
+        # Of two wheels that are installed, the one that is imported.
+        versions[onnxruntime.package_name] = onnxruntime.__version__ + _onnxruntime_build()
     plugins = (f"onnxruntime-ep-{place.partition(':')[0]}" for place in described)
     for name in (*_PACKAGES, *plugins):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    for name in versions.keys() & {"onnxruntime", "onnxruntime-gpu"}:
-        versions[name] += _onnxruntime_build()
     return versions
 
 

@@ -1,11 +1,14 @@
 """A drawing of a graph: laid out, shown by a page or a notebook, saved to a file."""
 
 import dataclasses
+import functools
+import html
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from pathlib import Path
 
+from ortmeter.errors import MissingDependencyError
 from ortmeter.optional import import_optional
 
 _KEPT_ON_TEXT = {"x", "y", "text-anchor", "font-size", "font-weight"}
@@ -21,9 +24,10 @@ class Drawing:
         Title of the drawing.
     dot : str
         The graph in the DOT language.
-    svg : str
-        The picture, to insert in a page or to write into a file: it uses the text colour of the
-        page and shrinks to the width of its container.
+    elements : dict of Element
+        Roles and tooltips, by ``id`` in *dot*.
+    description : str
+        What the picture shows, in words.
 
     Notes
     -----
@@ -34,17 +38,31 @@ class Drawing:
 
     title: str
     dot: str = dataclasses.field(repr=False)
-    svg: str = dataclasses.field(repr=False)
+    elements: Mapping[str, "Element"] = dataclasses.field(repr=False)
+    description: str = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def svg(self) -> str:
+        """The picture, to insert in a page or to write into a file.
+
+        It uses the text colour of the page and shrinks to the width of its container. Graphviz
+        lays it out when it is read first: a MissingDependencyError says that there is none.
+        """
+        return lay_out(self.dot, self.elements, self.description)
 
     def _repr_html_(self) -> str:
         import jinja2
 
+        try:
+            svg = self.svg
+        except MissingDependencyError as error:  # a page keeps what it measured
+            return f"<p>{html.escape(f'{self.title}: not drawn. {error}')}</p>"
         frame, script = (
             Path(__file__).with_name(name).read_text(encoding="utf-8")
             for name in ("drawing.html", "pan_zoom.js")
         )
         template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(frame)
-        return template.render(title=self.title, svg=self.svg, script=script)
+        return template.render(title=self.title, svg=svg, script=script)
 
 
 @dataclasses.dataclass(frozen=True)

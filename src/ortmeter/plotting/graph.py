@@ -19,7 +19,7 @@ from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.operators.descriptions import describe_type
 from ortmeter.plotting.axes import clean, shorten
-from ortmeter.plotting.drawing import Drawing, Element, lay_out
+from ortmeter.plotting.drawing import Drawing, Element
 from ortmeter.runtime.graphs import NOT_INFERRED, bodies, walk_nodes
 from ortmeter.runtime.loading import ModelLike, load_model
 
@@ -107,8 +107,6 @@ def draw_model(
     ------
     InvalidArgumentError
         A note has a key that is not a node, or the model has more than 1000 nodes.
-    MissingDependencyError
-        pygraphviz is not installed.
     ModelError
         The model cannot be read.
 
@@ -134,7 +132,7 @@ def draw_model(
         )
     dot = "\n".join([_HEADER, *writer.boxes, *writer.edges, "}", ""])
     title = clean(title or graph.name or "model")
-    return Drawing(title, dot, lay_out(dot, writer.elements, f"{title}: {_describe(operators)}"))
+    return Drawing(title, dot, writer.elements, f"{title}: {_describe(operators)}")
 
 
 def _describe(operators: Counter[str]) -> str:

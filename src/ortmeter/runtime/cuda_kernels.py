@@ -4,8 +4,8 @@ A node has the since version of its schema at the opset of the model, and a kern
 since versions. A kernel that is registered without an end takes its first version only: a newer
 schema leaves the operator without a kernel until somebody registers one. An operator whose schema
 is a function is expanded when it has no kernel, which this table does not tell.
-Another release of ONNX Runtime is assumed to have the same kernels. It lists its own only where
-CUDA works, while models are made for CUDA elsewhere too: a test on a GPU compares both.
+Another release of ONNX Runtime is assumed to have the same kernels. ``make gpu-check`` compares the
+table with where nodes run on a GPU.
 """
 
 import functools

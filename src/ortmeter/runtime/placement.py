@@ -25,6 +25,8 @@ __all__ = ["NodeAssignment", "PlacementWarning", "node_assignment"]
 
 _CPU = "CPUExecutionProvider"
 _SHOWN = 3
+#: What runs on the CPU is blocked there by ONNX Runtime, between two nodes that reorder.
+_BLOCKED, _REORDERS = "com.microsoft.nchwc", ("ReorderInput", "ReorderOutput")
 
 
 class PlacementLog:
@@ -151,15 +153,17 @@ def without_kernel(
     graph = _Walk({node.name for node in placed if node.provider != _CPU})
     graph.visit(model.graph)
     for node in placed:
-        if node.provider != _CPU or node.name in graph.shapes:
+        name = node.name or node.op_type
+        if node.provider != _CPU or name in graph.shapes or node.op_type in _REORDERS:
             continue
-        opset = opsets.get(node.domain.removeprefix("ai.onnx"), 1)
-        if not cuda_kernel(node.op_type, node.domain, opset=opset):
-            found = cuda_opsets(node.op_type, node.domain)
+        domain = node.domain.removeprefix("ai.onnx").removeprefix(_BLOCKED)
+        opset = opsets.get(domain, 1)
+        if not cuda_kernel(node.op_type, domain, opset=opset):
+            found = cuda_opsets(node.op_type, domain)
             others = ", ".join(f"{one[0]} to {one[-1]}" for one in found)
             has = f"; opsets {others} have one" if found else ""
             yield node, f"no CUDA kernel at opset {opset}{has}"
-        elif node.name in graph.known:
+        elif name in graph.known:
             yield node, "its types or attributes have no CUDA kernel"
 
 
@@ -180,18 +184,17 @@ class _Walk:
         self._free.update(tensor.name for tensor in graph.initializer)
         self._free.update(value.name for value in graph.input)
         for node in graph.node:
-            self.known.add(node.name)
+            name = node.name or node.op_type  # several nodes without a name are taken as one
+            self.known.add(name)
             read = set(node.input) - {""}
             if node.op_type == "Constant":
                 self._free.update(node.output)
             elif node.op_type in {"Shape", "Size"}:
                 self._held.update(node.output)
-                self.shapes.add(node.name)
-            elif read & self._held and node.name not in self.on_device:
+                self.shapes.add(name)
+            elif read & self._held and name not in self.on_device:
                 self._held.update(node.output)
                 if read <= self._held | self._free:
-                    self.shapes.add(node.name)
+                    self.shapes.add(name)
             for _, body in bodies(node):
                 self.visit(body)
-        for names in (self.shapes, self.known):
-            names.discard("")
