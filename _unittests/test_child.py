@@ -277,7 +277,8 @@ def test_a_child_imports_what_its_parent_imports(tmp_path):
     (tmp_path / "msgspec-1.0.dist-info").mkdir()
     for name in ("msgspec", "fractions"):
         (tmp_path / f"{name}.py").write_text("")
-    script = "import msgspec; from ortmeter.child import child_command as c; print(c('print_path'))"
+    script = "import msgspec, sys; sys.path *= 2  # each folder twice\n"
+    script += "from ortmeter.child import child_command as c; print(c('print_path'))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     told = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True

@@ -279,10 +279,10 @@ def child_command(module: str, *arguments: str | os.PathLike[str]) -> list[str]:
     paths = [path for path in sys.path if Path(path).is_absolute()]
     # Packages of two versions, the first of which a folder of PYTHONPATH has: a child takes it too.
     installed = [path for path in paths if any(Path(path).glob("*.dist-info"))]
+    ranked = [*installed, *(path for path in paths if path not in installed)]
     texts = [os.fspath(argument) for argument in arguments]
-    boot = [_BOOT, str(_PACKAGE), module, str(len(installed)), str(len(paths))]
-    ranked = dict.fromkeys([*installed, *paths])
-    return [sys.executable, "-I", "-c", *boot, *ranked, *texts]
+    boot = [_BOOT, str(_PACKAGE), module, str(len(installed)), str(len(ranked)), *ranked]
+    return [sys.executable, "-I", "-c", *boot, *texts]
 
 
 def script_command(script: Path, python: Path | None = None) -> list[str]:
