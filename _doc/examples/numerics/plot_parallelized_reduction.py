@@ -174,6 +174,7 @@ def describe(dtype, got, exact, bound, size, **others):
     unit = unit_roundoff(dtype) * 2.0 ** np.frexp(size)[1]
     # The reference is rounded.
     share = np.max(np.abs(got - exact) / (bound + unit_roundoff("float64") * np.abs(exact)))
+    share = np.inf if np.isnan(share) else share
     with np.errstate(invalid="ignore"):  # infinite results
         spread = np.ptp(got, axis=0).max()
     row = {"spread": spread / unit, "bound": 2 * np.max(bound) / unit, "moves": spread / size}
