@@ -554,6 +554,10 @@ OWN = {
         "slow bindings": lambda data: data | {"times": slow(data["times"], bound=9.0)},
         "slow calls": lambda data: data | {"times": slow(data["times"], **{"session.run": 9.0})},
     },
+    "plot_quota": {
+        "no stop": lambda data: data | {"rows": data["rows"].assign(slowest=9.0, stopped=0.0)},
+        "pinned": lambda data: data | {"pinned": True},
+    },
     "plot_releases": {"rough": rough_release},
     "plot_shapes": {
         "same first": same_first,

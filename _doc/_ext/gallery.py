@@ -14,6 +14,7 @@ SECTIONS = {
         "plot_profiling",
         "plot_kmeans_profiling",
         "plot_threads",
+        "plot_quota",
         "plot_first_result",
         "plot_optimizers",
         "plot_python_cost",

@@ -1,0 +1,303 @@
+r"""
+.. _l-plot-quota:
+
+How many threads in a container with a CPU quota?
+=================================================
+
+A build of this site shows the newest record of this page, which takes two minutes to make.
+
+A quota gives a container some time on the cores of its host, in each period of 100 ms. ONNX Runtime
+counts the cores of the host, for the quota is not among what it reads (`#29510
+<https://github.com/microsoft/onnxruntime/issues/29510>`__): its threads spend the time early, then
+all of them stop until the next period (`kserve#1031
+<https://github.com/kserve/kserve/issues/1031>`__). Where cores are taken away instead (a *cpuset*),
+sessions fail or hang, unless the number of threads is given: `#8313
+<https://github.com/microsoft/onnxruntime/issues/8313>`__, `#7207
+<https://github.com/microsoft/onnxruntime/issues/7207>`__, `triton#6325
+<https://github.com/triton-inference-server/server/issues/6325>`__. This page gives half of the
+cores to sessions with as many threads as the host has cores, and as the quota allows.
+
+**Prediction.** The quota pays for the same arithmetic, whatever the threads.
+
+==================  ===============================================================================
+runs in a row       :math:`t` threads with a quota of :math:`q` stop for :math:`100 (1 - q / t)` ms
+                    in each period: the slowest runs take half of that, or more, longer
+their mean          is the same within 1.25 times
+runs with pauses    never spend the quota: more threads are faster
+==================  ===============================================================================
+
+**You learn** which number of threads to set where Kubernetes or Docker limits the CPU.
+"""
+
+# sphinx_gallery_tags = ["speed", "threads"]
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from pandas import DataFrame
+
+import ortmeter
+from ortmeter.plotting.axes import add_legend, finish, new_axes, series_style
+from ortmeter.runtime.cpu import group_files
+from ortmeter.runtime.models import sample_transformer
+from ortmeter.runtime.sessions import session_code
+from ortmeter.study import Finding, Param, Study
+from ortmeter.timing.candidates import SessionSpec
+from ortmeter.timing.statistics import estimate_mean, estimate_ratio
+from ortmeter.workloads.threads import Scenario, measure_threads
+
+study = Study(
+    "plot_quota",
+    "How many threads in a container with a CPU quota?",
+    tokens=Param(96, fast=16, minimum=1, help="tokens of the encoder"),
+    rounds=Param(
+        60, fast=5, full=150, minimum=5, help="runs in a row, and with pauses, in each process"
+    ),
+    pause=Param(0.05, fast=0.01, help="seconds before each run that comes alone"),
+    processes=Param(3, fast=1, full=12, minimum=1, help="fresh processes of each measure"),
+)
+study.provider = ortmeter.resolve_provider("cpu")
+args = study.args
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+QUOTA = max(CORES // 2, 1)
+HOST, OURS = f"{CORES} threads, as the host", f"{QUOTA} thread{'s' * (QUOTA > 1)}, as the quota"
+THREADS = {HOST: CORES, OURS: QUOTA}
+
+# %%
+# A quota
+# -------
+#
+# A group of processes has the quota: a folder below ``/sys/fs/cgroup``, where an administrator may
+# write. The processes that start in it stay in it. Containers have theirs from Docker
+# (``--cpus 1``) or Kubernetes (``limits: cpu: 1``).
+
+NAME, PERIOD_US = f"ortmeter-{os.getpid()}", 100_000
+
+
+def make_group(cores):
+    """Make a group with a quota in that of this process; return both, None where it may not."""
+    homes = (file.parent for file in group_files("cgroup.procs", "cpu", "cgroup.procs"))
+    home = next((folder for folder in homes if folder.is_dir()), Path())
+    quota, group = cores * PERIOD_US, home / NAME
+    try:
+        group.mkdir()
+        if (group / "cpu.max").exists():
+            (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+        else:  # version 1
+            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (group / "cpu.cfs_quota_us").write_text(str(quota))
+    except OSError:
+        group.is_dir() and group.rmdir()
+        return None
+    return home, group
+
+
+# %%
+# Without that right, processes are pinned to as many cores instead: nothing stops there.
+
+
+@contextmanager
+def limited(cores):
+    """Limit the processes that start inside; yield their group, None where they are pinned."""
+    made, all_cores = make_group(cores), os.sched_getaffinity(0)
+    if made is None:
+        os.sched_setaffinity(0, sorted(all_cores)[:cores])
+        yield None
+        os.sched_setaffinity(0, all_cores)
+        return
+    home, group = made
+    try:
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        yield group
+    finally:
+        (home / "cgroup.procs").write_text(str(os.getpid()))
+        group.rmdir()
+
+
+def count_stops(group):
+    """Return the periods in which the quota stopped a group."""
+    lines = (group / "cpu.stat").read_text().splitlines() if group else []
+    return float(dict(line.split() for line in lines).get("nr_throttled", "nan"))
+
+
+# %%
+# The model
+# ---------
+#
+# A small encoder. Each setting runs in a row, then with a pause before each run.
+
+model = sample_transformer(tokens=args.tokens)
+feeds = {"x0": np.random.default_rng(0).standard_normal((1, args.tokens, 256), np.float32)}
+LOADS = {"in a row": 0.0, "with pauses": args.pause}
+
+
+def measure_load(threads, pause, group):
+    """Measure a setting in a fresh process; return what runs take, and the periods it spent."""
+    spec = SessionSpec(model, feeds, {"provider": study.provider, "threads": threads})
+    before = count_stops(group)
+    scenario = Scenario(spec, pauses=(pause,), rounds=args.rounds)
+    timed = measure_threads({"run": scenario}, processes=1).latency["run"][pause]
+    stops = count_stops(group) - before
+    ms = np.sort(1e3 * timed.seconds[0])
+    slowest = ms[-max(len(ms) // 20, 1) :].mean()
+    told = {"median": np.median(ms), "mean": ms.mean(), "slowest": slowest}
+    periods = (ms.sum() + 1e3 * pause * len(ms)) * 1e3 / PERIOD_US
+    return told | {"stopped": 100 * min(stops / periods, 1)}
+
+
+def measure():
+    """Measure the settings in turn, under the quota."""
+    rows = []
+    with limited(QUOTA) as group:
+        for process in range(args.processes):
+            for load, pause in LOADS.items():
+                for name, threads in THREADS.items():
+                    row = {"load": load, "setting": name, "process": process}
+                    rows.append(row | measure_load(threads, pause, group))
+    return DataFrame(rows), "a quota of" if group else "pinned to"
+
+
+if not study.recall():
+    rows, how = measure()
+    study.keep(f"{how} {QUOTA} of {CORES} cores", rows=rows, pinned=how == "pinned to")
+    study.keep(host=HOST, ours=OURS, cores=CORES, quota=QUOTA)
+
+# %%
+# How long does a run take?
+# -------------------------
+#
+# *Slowest* is the mean of the slowest twentieth of the runs. *Stopped* are the periods of the runs
+# that the quota ended.
+
+
+def latencies(data):
+    """Medians of the processes: time of a run (ms), and periods stopped (%)"""
+    columns = ["median", "mean", "slowest", "stopped"]
+    keys = ["load", "setting"]
+    return data.rows.groupby(keys, sort=False)[columns].median().dropna(axis=1, how="all")
+
+
+study.show(latencies)
+
+# %%
+
+
+def slowest_plot(data):
+    ax = new_axes(3.6)
+    for rank, (name, rows) in enumerate(data.rows.groupby("setting", sort=False)):
+        found = [estimate_mean(own["slowest"]) for _, own in rows.groupby("load", sort=False)]
+        ends = np.array([one.interval or (one.value, one.value) for one in found]).T
+        values = np.array([one.value for one in found])
+        style = {**series_style(rank), "linestyle": "none", "capsize": 3}
+        places = np.arange(len(found)) + 0.1 * rank
+        ax.errorbar(places, values, yerr=np.abs(ends - values), label=name, **style)
+    ax.set(ylabel="slowest runs (ms), lower is better", ylim=(0, None), xlim=(-0.5, 1.6))
+    ax.set_xticks(range(len(LOADS)), list(LOADS))
+    add_legend(ax, list(data.rows["setting"].unique()))
+    return finish(ax, "Slowest twentieth of the runs", data.legend)
+
+
+study.show(slowest_plot)
+
+# %%
+# What the measurements say
+# -------------------------
+#
+# In brackets, 99% intervals over processes.
+
+
+def find(data, load, setting, column):
+    rows = data.rows[(data.rows["load"] == load) & (data.rows["setting"] == setting)]
+    return rows[column].to_numpy()
+
+
+def compare(data, load, column):
+    """Return how many times more the threads of the host take than those of the quota."""
+    sides = [find(data, load, setting, column)[:, None] for setting in (data.host, data.ours)]
+    return estimate_ratio(*sides, 0.99, f"{len(sides[0])} processes")
+
+
+def advise(data, say):
+    (busy, rare), column = LOADS, "slowest"
+    slower, alone = compare(data, busy, column), compare(data, rare, "mean")
+    if slower.exceeds(1.1):
+        say.add(f"Set intra_op_num_threads to the quota, {data.quota} here: with runs in a row,")
+        say.add(f"the slowest take {slower} times less.")
+        say.setting(session_code(threads=data.quota))
+    else:
+        say.add(
+            "A number of threads for a quota: no gain is shown, measure yours with the command."
+        )
+    if alone.inverse.exceeds(1.1):
+        say.add(f"Runs that come alone are {alone.inverse} times faster with {data.host}.")
+    if data.pinned:
+        say.warn("No quota could be set: cores were taken away instead, and nothing was stopped.")
+    say.decide("as the quota" if slower.exceeds(1.1) else "no gain shown")
+    means = {name: find(data, busy, name, column).mean() for name in (data.host, data.ours)}
+    say.bars("ms of the slowest runs in a row", means)
+
+
+# %%
+
+
+def judge(data, say):
+    busy, rare = LOADS
+    rest = PERIOD_US / 1e3 * (1 - data.quota / data.cores)
+    longer = find(data, busy, data.host, "slowest") - find(data, busy, data.ours, "slowest")
+    text = "runs in a row: the slowest take {ms:.0f} ms more, or longer, with {host}"
+    held = (
+        estimate_mean(longer).within(rest / 2, np.inf)
+        if not data.pinned
+        else Finding((), "no quota")
+    )
+    say.predict(text, held, ms=rest / 2, host=data.host)
+    mean = compare(data, busy, "mean").within(1 / 1.25, 1.25)
+    say.predict("runs in a row: the same mean within 1.25 times", mean)
+    say.predict(f"with pauses, {data.host} are faster", compare(data, rare, "mean").below(1))
+
+
+# %%
+# What the discussions believed, in our words.
+
+
+def conclude(data, say):
+    advise(data, say)
+    say.command("ortmeter bench model.onnx --threads 1,2")
+    say.small_print("Each process is fresh, and runs alone.")
+    judge(data, say)
+    (busy, _), worse = LOADS, "with the threads of the host, latency is worse under a quota"
+    say.believe("#29510", worse, compare(data, busy, "slowest").inverse.below(1))
+    stopped = estimate_mean(find(data, busy, data.host, "stopped")) if not data.pinned else None
+    text = "a quota stops the threads of the host in most periods"
+    say.believe(
+        "kserve#1031", text, stopped.within(50, np.inf) if stopped else Finding((), "no quota")
+    )
+
+
+study.conclude(conclude)
+
+# %%
+# What this page does not cover
+# -----------------------------
+#
+# Quotas of less than a core: one thread is the least. Several sessions, or other processes of the
+# container, which share its quota. Spinning: threads that wait for work spend the quota too
+# (:ref:`l-plot-threads`). A *cpuset*, which ONNX Runtime reads, and where it may not place its
+# threads: giving their number avoids that too.
+#
+# What to remember
+# ----------------
+#
+# * A quota is time, not cores. Look at ``nr_throttled`` in ``cpu.stat``: ``ortmeter env`` tells it.
+# * ``os.cpu_count()`` is the host. Read the limit, or give it to your program.
+#
+# Read next: :ref:`l-plot-threads`.
+#
+# How this was computed
+# ---------------------
+#
+# Settings are measured in turn, one process each, all in one group.
+
+study.appendix({"encoder": model}, rows=study.data.rows)

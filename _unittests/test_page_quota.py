@@ -1,0 +1,81 @@
+"""The page on quotas: what it says of planted times, and that a quota is set and taken away."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from page_runner import define_page
+
+from ortmeter.study.records import record
+
+
+@pytest.fixture(scope="module")
+def page():
+    return define_page("plot_quota")
+
+
+def plant(slowest, means=(10.0, 10.0, 5.0, 9.0), stopped=90.0, processes=8):
+    """Milliseconds of the host and of the quota, in a row and with pauses, by process."""
+    rng, rows = np.random.default_rng(0), []
+    keys = [(load, name) for load in ("in a row", "with pauses") for name in ("host", "ours")]
+    for (load, name), slow, mean in zip(keys, slowest, means, strict=True):
+        for process in range(processes):
+            noise = np.exp(rng.normal(0, 0.01))
+            row = {"load": load, "setting": name, "process": process, "stopped": stopped}
+            rows.append(row | {"median": mean, "mean": noise * mean, "slowest": noise * slow})
+    names = {"host": "host", "ours": "ours", "cores": 2, "quota": 1}
+    return {"rows": pd.DataFrame(rows), "pinned": False, "legend": "", **names}
+
+
+def conclude(page, data):
+    made = record("plot_quota", page["args"], page["study"].provider, data)
+    return page["study"].concluded(dataclasses.replace(made, fast=False))
+
+
+def test_threads_that_are_stopped_are_too_many(page):
+    found = conclude(page, plant((60.0, 12.0, 6.0, 9.0)))
+    told = "Set intra_op_num_threads to the quota, 1 here: with runs in a row, the slowest take 5"
+    assert str(found.answer).startswith(told)
+    assert "come alone are 1.8" in str(found.answer)
+    assert "intra_op_num_threads = 1" in found.answer.setting
+    assert [claim.verdict for claim in found.claims] == ["right", "right", "right"]
+    assert list(found.beliefs.frame["verdict"]) == ["right", "right"]
+
+
+def test_nothing_is_advised_of_what_is_not_stopped(page):
+    found = conclude(page, plant((12.0, 12.0, 6.0, 6.0), (10.0, 7.0, 6.0, 6.0), stopped=0.0))
+    assert str(found.answer).startswith("Keep the threads of the host: ")
+    assert not found.answer.setting
+    assert [claim.verdict for claim in found.claims[:2]] == ["wrong", "wrong"]
+    assert list(found.beliefs.frame["verdict"])[1] == "wrong"
+
+
+def test_cores_that_are_taken_away_are_no_quota(page):
+    found = conclude(page, plant((60.0, 12.0, 6.0, 9.0), stopped=np.nan) | {"pinned": True})
+    assert found.answer.warning.startswith("No quota could be set")
+    assert found.claims[0].verdict == "undecided"
+
+
+def test_a_child_is_limited_and_its_parent_is_not_any_more(page):
+    asked = "import os; from ortmeter.machine.preflight import cpu_quota as q; "
+    asked += "print(q(), len(os.sched_getaffinity(0)))"
+    before = os.sched_getaffinity(0)
+
+    def ask():
+        command = [sys.executable, "-c", asked]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    free = ask()
+    with page["limited"](1) as group:
+        limit, cores = ask()
+        assert (limit == "1.0") if group else (cores == "1")
+        stops = page["count_stops"](group)
+        assert stops >= 0 if group else np.isnan(stops)
+    assert ask() == free
+    assert os.sched_getaffinity(0) == before
+    assert group is None or not group.exists()
