@@ -40,7 +40,7 @@ def test_threads_that_are_stopped_are_too_many(page):
     found = conclude(page, plant((60.0, 12.0, 6.0, 9.0)))
     told = "Set intra_op_num_threads to the quota, 1 here: with runs in a row, the slowest take 5"
     assert str(found.answer).startswith(told)
-    assert "come alone are 1.8" in str(found.answer)
+    assert "come alone are 1.79 " in str(found.answer)
     assert "intra_op_num_threads = 1" in found.answer.setting
     assert [claim.verdict for claim in found.claims] == ["right", "right", "right"]
     assert list(found.beliefs.frame["verdict"]) == ["right", "right"]

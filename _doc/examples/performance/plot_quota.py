@@ -227,9 +227,7 @@ def advise(data, say):
         say.add(f"the slowest take {slower} times less.")
         say.setting(session_code(threads=data.quota))
     else:
-        say.add(
-            "A number of threads for a quota: no gain is shown, measure yours with the command."
-        )
+        say.add("Keep the threads of the host: fewer of them are not shown to be steadier.")
     if alone.inverse.exceeds(1.1):
         say.add(f"Runs that come alone are {alone.inverse} times faster with {data.host}.")
     if data.pinned:
