@@ -40,7 +40,6 @@ from pandas import DataFrame
 
 import ortmeter
 from ortmeter.plotting.axes import add_legend, finish, new_axes, series_style
-from ortmeter.runtime.cpu import group_files
 from ortmeter.runtime.models import sample_transformer
 from ortmeter.runtime.sessions import session_code
 from ortmeter.study import Finding, Param, Study
@@ -73,23 +72,37 @@ THREADS = {HOST: CORES, OURS: QUOTA}
 # write. The processes that start in it stay in it. Containers have theirs from Docker
 # (``--cpus 1``) or Kubernetes (``limits: cpu: 1``).
 
-NAME, PERIOD_US = f"ortmeter-{os.getpid()}", 100_000
+GROUPS, NAME, PERIOD_US = Path("/sys/fs/cgroup"), f"ortmeter-{os.getpid()}", 100_000
+
+
+def find_home():
+    """Return the group of this process that may have a quota, None where there is none."""
+    file = Path("/proc/self/cgroup")
+    lines = file.read_text().splitlines() if file.exists() else []
+    places = [(kinds, path.strip("/")) for _, kinds, path in (x.split(":", 2) for x in lines)]
+    homes = [GROUPS / "cpu" / path for kinds, path in places if "cpu" in kinds.split(",")]
+    homes += [GROUPS / path for kinds, path in places if not kinds]  # version 2
+    return next((home for home in homes if (home / "cgroup.procs").exists()), None)
+
+
+# %%
 
 
 def make_group(cores):
     """Make a group with a quota in that of this process; return both, None where it may not."""
-    homes = (file.parent for file in group_files("cgroup.procs", "cpu", "cgroup.procs"))
-    home = next((folder for folder in homes if folder.is_dir()), Path())
+    if (home := find_home()) is None:
+        return None
     quota, group = cores * PERIOD_US, home / NAME
     try:
         group.mkdir()
-        if (group / "cpu.max").exists():
-            (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
-        else:  # version 1
+        if (group / "cpu.cfs_quota_us").exists():  # version 1
             (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
             (group / "cpu.cfs_quota_us").write_text(str(quota))
+        else:
+            (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
     except OSError:
-        group.is_dir() and group.rmdir()
+        if group.is_dir():
+            group.rmdir()
         return None
     return home, group
 
@@ -131,11 +144,24 @@ def count_stops(group):
 model = sample_transformer(tokens=args.tokens)
 feeds = {"x0": np.random.default_rng(0).standard_normal((1, args.tokens, 256), np.float32)}
 LOADS = {"in a row": 0.0, "with pauses": args.pause}
+settings = {name: {"provider": study.provider, "threads": n} for name, n in THREADS.items()}
+
+# %%
+# Do they compute the same thing?
+# -------------------------------
+
+sessions = [ortmeter.make_session(model, **given) for given in settings.values()]
+(first,), (second,) = (session.run(None, feeds) for session in sessions)
+assert np.allclose(first, second, atol=1e-4)
+
+# %%
+# What a run takes
+# ----------------
 
 
-def measure_load(threads, pause, group):
+def measure_load(given, pause, group):
     """Measure a setting in a fresh process; return what runs take, and the periods it spent."""
-    spec = SessionSpec(model, feeds, {"provider": study.provider, "threads": threads})
+    spec = SessionSpec(model, feeds, given)
     before = count_stops(group)
     scenario = Scenario(spec, pauses=(pause,), rounds=args.rounds)
     timed = measure_threads({"run": scenario}, processes=1).latency["run"][pause]
@@ -147,15 +173,18 @@ def measure_load(threads, pause, group):
     return told | {"stopped": 100 * min(stops / periods, 1)}
 
 
+# %%
+
+
 def measure():
     """Measure the settings in turn, under the quota."""
     rows = []
     with limited(QUOTA) as group:
         for process in range(args.processes):
             for load, pause in LOADS.items():
-                for name, threads in THREADS.items():
+                for name, given in settings.items():
                     row = {"load": load, "setting": name, "process": process}
-                    rows.append(row | measure_load(threads, pause, group))
+                    rows.append(row | measure_load(given, pause, group))
     return DataFrame(rows), "a quota of" if group else "pinned to"
 
 
