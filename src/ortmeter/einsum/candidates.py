@@ -4,7 +4,8 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -175,8 +176,8 @@ def _variants(candidate: EinsumCandidate, threads: int) -> Iterator[EinsumCandid
             break
         name = f"{candidate.name}{', FusedMatMul' if contrib else ''}"
         cost = estimate_steps(operands, steps, threads=threads)
-        written = replace(candidate, name=name, cost=cost.whole, contrib=contrib, threads=threads)
-        yield written
+        options: dict[str, Any] = {"order": candidate.order, "contrib": contrib, "threads": threads}
+        yield EinsumCandidate(name, plan, cost.whole, **options)
         if cost.split < cost.whole:
             name += ", split transposes"
-            yield replace(written, name=name, cost=cost.split, split=True)
+            yield EinsumCandidate(name, plan, cost.split, split=True, **options)

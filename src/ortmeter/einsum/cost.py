@@ -4,6 +4,7 @@ The constants describe the kernels of ONNX Runtime in float32 on one core of a r
 their ratios matter: a machine twice as fast ranks the candidates the same way.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -119,7 +120,8 @@ def product_seconds(output: Sequence[int], depth: float, itemsize: int) -> float
     return math.prod(batch) * (_PRODUCT + (packed + flop) * itemsize / 4)
 
 
-def transpose_seconds(shape: Sequence[int], order: Sequence[int], itemsize: int) -> float:
+@functools.lru_cache(4096)
+def transpose_seconds(shape: tuple[int, ...], order: tuple[int, ...], itemsize: int) -> float:
     """Estimate the time of a transposition.
 
     Axes that stay side by side count as one. ONNX Runtime then copies runs of elements when the
@@ -144,17 +146,23 @@ def merge_axes(
     shape: Sequence[int], order: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Merge the axes that a transposition keeps side by side, drop those of size 1."""
+    ordered, moved = _group_axes(tuple(order), tuple([size != 1 for size in shape]))
+    return tuple([math.prod([shape[axis] for axis in group]) for group in ordered]), moved
+
+
+@functools.lru_cache(4096)
+def _group_axes(
+    order: tuple[int, ...], kept: tuple[bool, ...]
+) -> tuple[list[list[int]], tuple[int, ...]]:
     groups: list[list[int]] = []
-    kept = [axis for axis in range(len(shape)) if shape[axis] != 1]
-    rank = {axis: i for i, axis in enumerate(kept)}
-    for axis in (rank[axis] for axis in order if axis in rank):
-        if groups and groups[-1][-1] == axis - 1:
+    rank = {axis: i for i, axis in enumerate(itertools.compress(range(len(kept)), kept))}
+    for axis in (axis for axis in order if axis in rank):
+        if groups and rank[groups[-1][-1]] == rank[axis] - 1:
             groups[-1].append(axis)
         else:
             groups.append([axis])
     ordered = sorted(groups)
-    sizes = tuple(math.prod(shape[kept[axis]] for axis in group) for group in ordered)
-    return sizes, tuple(ordered.index(group) for group in groups)
+    return ordered, tuple(ordered.index(group) for group in groups)
 
 
 class Split(NamedTuple):
@@ -173,12 +181,15 @@ class Split(NamedTuple):
         return _BETWEEN + first + transpose_seconds(self.middle, self.second, itemsize)
 
 
-def split_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Split | None:
+def split_transpose(shape: tuple[int, ...], order: tuple[int, ...], itemsize: int) -> Split | None:
     """Find two transpositions that are faster than one, None when one is as fast.
 
     One of the two keeps the last axis, which copies runs of elements, the other one exchanges the
     last two, which goes by tiles.
     """
+    single = transpose_seconds(shape, order, itemsize)
+    if single <= _GAIN * _BETWEEN:
+        return None
     merged, moved = merge_axes(shape, order)
     if math.prod(merged) == 0 or len(moved) < 3:  # noqa: PLR2004 - two axes are a matrix
         return None
@@ -189,5 +200,4 @@ def split_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int) -
     ]
     splits = [Split(merged, first, tuple(first.index(axis) for axis in moved)) for first in orders]
     best = min(splits, key=lambda split: split.seconds(itemsize))
-    single = transpose_seconds(merged, moved, itemsize)
     return best if single > _GAIN * best.seconds(itemsize) else None
