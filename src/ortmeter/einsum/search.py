@@ -48,9 +48,9 @@ class Race:
 
     @property
     def winner(self) -> str:
-        """Finalist that :func:`fastest` chooses."""
+        """First finalist that :func:`faster` lists, the baseline if there is none."""
         seconds = {name: self.measured[name].seconds for name in self.finalists}
-        return fastest(seconds, self.baseline)
+        return next(iter(faster(seconds, self.baseline)), self.baseline)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,17 +233,20 @@ def optimize_einsum(
     return EinsumSearch(tuple(candidates), best, times, seconds)
 
 
-def fastest(seconds: Mapping[str, "np.ndarray[Any, Any]"], baseline: str) -> str:
-    """Choose the lowest first quartile, since what disturbs a machine only adds time.
+def faster(seconds: Mapping[str, "np.ndarray[Any, Any]"], baseline: str) -> list[str]:
+    """List what is faster than the baseline, the lowest first quartile first.
 
-    The baseline is preferred to one that does not win more rounds than luck would give it, unless
-    it takes twice the time.
+    What disturbs a machine only adds time. What takes more than half the time of the baseline has
+    to win more rounds than luck would give it. Without a baseline, all are listed.
     """
     quartile = {name: float(np.quantile(taken, 0.25)) for name, taken in seconds.items()}
-    best = min(quartile, key=lambda name: quartile[name])
-    if baseline not in seconds or quartile[baseline] > _HOPELESS * quartile[best]:
-        return best
-    return best if wins(seconds[best], seconds[baseline]) else baseline
+    limit = quartile.get(baseline, math.inf)
+    return [
+        name
+        for name in sorted(quartile, key=lambda name: quartile[name])
+        if _HOPELESS * quartile[name] < limit
+        or (quartile[name] < limit and wins(seconds[name], seconds[baseline]))
+    ]
 
 
 class _Stage(NamedTuple):
