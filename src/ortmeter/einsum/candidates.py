@@ -4,8 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -176,8 +175,8 @@ def _variants(candidate: EinsumCandidate, threads: int) -> Iterator[EinsumCandid
             break
         name = f"{candidate.name}{', FusedMatMul' if contrib else ''}"
         cost = estimate_steps(operands, steps, threads=threads)
-        options: dict[str, Any] = {"order": candidate.order, "contrib": contrib, "threads": threads}
-        yield EinsumCandidate(name, plan, cost.whole, **options)
+        written = replace(candidate, name=name, cost=cost.whole, contrib=contrib, threads=threads)
+        yield written
         if cost.split < cost.whole:
             name += ", split transposes"
-            yield EinsumCandidate(name, plan, cost.split, split=True, **options)
+            yield replace(written, name=name, cost=cost.split, split=True)

@@ -25,7 +25,7 @@ _SESSIONS = 256
 _SMALL_BYTES = 32_768
 _NUMBERS = "biuf"
 _KEPT = 2  # models that calls race with Einsum
-_WARM, _ROUNDS, _WAIT = 2, 34, 2000  # rounds of a race, calls until the second one
+_WARM, _ROUNDS, _WAIT = 2, 66, 2000  # rounds of a race; half of the calls before the next one
 
 #: What :func:`einsum` keeps, the last used at the end, by equation, options, types and shapes: for
 #: each of the next calls, what evaluates it.
@@ -54,7 +54,7 @@ def einsum(
     optimize : bool
         If true, search for the fastest model, see :func:`~ortmeter.einsum.optimize_einsum`: the
         first call for given types and shapes takes up to two seconds. The next calls race its two
-        fastest models with ``Einsum``, at once, then after 2 000 calls, 4 000... A model is used if
+        fastest models with ``Einsum``, at once, then after 4 000 calls, 8 000... A model is used if
         it won the last two races: two calls may differ in their last bits. If false, use the model
         of :func:`~ortmeter.einsum.decompose_einsum`.
     threads : int, optional
@@ -83,13 +83,7 @@ def einsum(
            [12., 12.]])
     """
     arrays = [x if type(x) is np.ndarray else np.asarray(x) for x in operands]
-    key = (
-        equation,
-        optimize,
-        threads,
-        *[x.dtype for x in arrays],
-        *[x.shape for x in arrays],
-    )
+    key = (equation, optimize, threads, *[x.dtype for x in arrays], *[x.shape for x in arrays])
     runs = einsum_cache.get(key)
     if runs is None:
         with _building:  # one at a time: two searches would disturb each other
@@ -138,7 +132,6 @@ class _Races:
         kept = {*others[:_KEPT], PLAIN}.intersection(seconds)
         ways = [x for x in search.candidates if x.name in kept]
         self._runs = {x.name: _runner(x.model, arrays, x.threads) for x in ways}
-        self._default = PLAIN if PLAIN in seconds else race.winner
         self._won, self._wait = faster(seconds, PLAIN), _WAIT
         self._times: dict[str, list[float]] = {}
 
@@ -150,11 +143,11 @@ class _Races:
             self._times = times = {name: [] for name in self._runs}
             turn = [functools.partial(_timed, run, times[x]) for x, run in self._runs.items()]
             return turn * _ROUNDS
-        before, wait = self._won, self._wait
-        self._won = faster({x: np.array(taken[_WARM:rounds]) for x, taken in times.items()}, PLAIN)
+        timed = {name: np.array(taken[_WARM:rounds]) for name, taken in times.items()}
+        before, self._won = self._won, faster(timed, PLAIN)
         self._wait *= 2
-        chosen = next((name for name in self._won if name in before), self._default)
-        return itertools.repeat(self._runs[chosen], wait)
+        chosen = next((name for name in self._won if name in before), PLAIN)
+        return itertools.repeat(self._runs[chosen], self._wait)
 
 
 def _timed(run: _Run, times: list[float], operands: Sequence[_Array]) -> _Array:

@@ -1,8 +1,7 @@
 """Choose the layouts of all the products of a path together: those that cost the least."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple, TypeAlias
 
@@ -145,5 +144,5 @@ def _by_matrices(
             yield Layout(batch, rows, columns, summed, swapped)
 
 
-def _sorted(letters: AbstractSet[str], order: str) -> str:
+def _sorted(letters: Collection[str], order: str) -> str:
     return "".join(letter for letter in order if letter in letters)

@@ -218,18 +218,17 @@ class Sizes:
         return {x: y if isinstance(y, int) else _TYPICAL for x, y in self.of.items()}
 
     @functools.cached_property
-    def _known(self) -> bool:
-        return self.weights == self.of
+    def _unknown(self) -> set[str]:
+        return {letter for letter, size in self.of.items() if not isinstance(size, int)}
 
     def shape(self, axes: Axes) -> Shape:
         return tuple(self.of[x] if len(x) == 1 else self.count(x) for x in axes)
 
     def count(self, letters: str) -> int | None:
         """Elements of a tensor with these letters, None when a size is not known."""
-        sizes = {self.of[letter] for letter in letters} if not self._known else ()
-        if 0 in sizes:
-            return 0
-        return self.weight(letters) if all(isinstance(size, int) for size in sizes) else None
+        if self._unknown.isdisjoint(letters):
+            return self.weight(letters)
+        return 0 if 0 in {self.of[letter] for letter in letters} else None
 
     def weight(self, letters: Iterable[str]) -> int:
         """Elements of a tensor with these letters, sizes that are not known being typical ones."""
