@@ -24,7 +24,7 @@ _SESSIONS = 256
 # Copying this many bytes costs less than naming arrays at every call.
 _SMALL_BYTES = 32_768
 _NUMBERS = "biuf"
-_KEPT = 2  # models that calls race with Einsum
+_KEPT = 3  # models that calls race, with Einsum in any case
 _WARM, _ROUNDS, _WAIT = 2, 66, 2000  # rounds of a race; half of the calls before the next one
 
 #: What :func:`einsum` keeps, the last used at the end, by equation, options, types and shapes: for
@@ -53,8 +53,8 @@ def einsum(
         :func:`numpy.result_type`.
     optimize : bool
         If true, search for the fastest model, see :func:`~ortmeter.einsum.optimize_einsum`: the
-        first call for given types and shapes takes up to two seconds. The next calls race its two
-        fastest models with ``Einsum``, at once, then after 4 000 calls, 8 000... A model is used if
+        first call for given types and shapes takes up to two seconds. The next calls race its three
+        fastest models and ``Einsum``, at once, then after 4 000 calls, 8 000... A model is used if
         it won the last two races: two calls may differ in their last bits. If false, use the model
         of :func:`~ortmeter.einsum.decompose_einsum`.
     threads : int, optional
@@ -128,9 +128,8 @@ class _Races:
     def __init__(self, search: EinsumSearch, arrays: Sequence[_Array]) -> None:
         race = cast("Race", search.race)
         seconds = {name: race.measured[name].seconds for name in race.finalists}
-        others = [name for name in faster(seconds, "") if name != PLAIN]
-        kept = {*others[:_KEPT], PLAIN}.intersection(seconds)
-        ways = [x for x in search.candidates if x.name in kept]
+        kept = {PLAIN, *faster(seconds, "")[:_KEPT]}
+        ways = [x for x in search.candidates if x.name in kept & seconds.keys()]
         self._runs = {x.name: _runner(x.model, arrays, x.threads) for x in ways}
         self._won, self._wait = faster(seconds, PLAIN), _WAIT
         self._times: dict[str, list[float]] = {}
@@ -179,8 +178,7 @@ def _runner(model: onnx.ModelProto, operands: Sequence[_Array], threads: int) ->
     binding = session.io_binding()
     for name, buffer in zip(names, buffers, strict=True):
         binding.bind_cpu_input(name, buffer)
-    address = output.ctypes.data
-    binding.bind_output(outputs[0], "cpu", 0, output.dtype, output.shape, address)
+    binding.bind_output(outputs[0], "cpu", 0, output.dtype, output.shape, output.ctypes.data)
     run, lock, copy = session.run_with_iobinding, threading.Lock(), np.copyto
 
     def call(operands: Sequence[_Array]) -> _Array:

@@ -146,23 +146,17 @@ def merge_axes(
     shape: Sequence[int], order: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Merge the axes that a transposition keeps side by side, drop those of size 1."""
-    ordered, moved = _group_axes(tuple(order), tuple([size != 1 for size in shape]))
-    return tuple([math.prod([shape[axis] for axis in group]) for group in ordered]), moved
-
-
-@functools.lru_cache(4096)
-def _group_axes(
-    order: tuple[int, ...], kept: tuple[bool, ...]
-) -> tuple[list[list[int]], tuple[int, ...]]:
     groups: list[list[int]] = []
-    rank = {axis: i for i, axis in enumerate(itertools.compress(range(len(kept)), kept))}
-    for axis in (axis for axis in order if axis in rank):
-        if groups and rank[groups[-1][-1]] == rank[axis] - 1:
+    kept = [axis for axis in range(len(shape)) if shape[axis] != 1]
+    rank = {axis: i for i, axis in enumerate(kept)}
+    for axis in (rank[axis] for axis in order if axis in rank):
+        if groups and groups[-1][-1] == axis - 1:
             groups[-1].append(axis)
         else:
             groups.append([axis])
     ordered = sorted(groups)
-    return ordered, tuple(ordered.index(group) for group in groups)
+    sizes = tuple(math.prod(shape[kept[axis]] for axis in group) for group in ordered)
+    return sizes, tuple(ordered.index(group) for group in groups)
 
 
 class Split(NamedTuple):
