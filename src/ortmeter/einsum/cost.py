@@ -181,11 +181,9 @@ def split_transpose(shape: tuple[int, ...], order: tuple[int, ...], itemsize: in
     One of the two keeps the last axis, which copies runs of elements, the other one exchanges the
     last two, which goes by tiles.
     """
-    single = transpose_seconds(shape, order, itemsize)
-    if single <= _GAIN * _BETWEEN:
-        return None
     merged, moved = merge_axes(shape, order)
-    if math.prod(merged) == 0 or len(moved) < 3:  # noqa: PLR2004 - two axes are a matrix
+    single = transpose_seconds(shape, order, itemsize)
+    if single <= _GAIN * _BETWEEN or len(moved) < 3:  # noqa: PLR2004 - two axes are a matrix
         return None
     last = len(moved) - 1
     orders = [
