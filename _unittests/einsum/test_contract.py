@@ -1,17 +1,14 @@
 """Evaluation of equations, against numpy, with a cache that threads share."""
 
 import dataclasses
-import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ortmeter.einsum import EinsumError, contract
 from ortmeter.einsum.contract import einsum, einsum_cache
-from ortmeter.einsum.search import Race
 from ortmeter.errors import InvalidArgumentError, ModelError
 
 EQUATIONS = [
@@ -205,7 +202,7 @@ def test_what_is_kept_runs_while_another_is_built(monkeypatch):
 
 
 def test_a_search_may_leave_threads_aside(monkeypatch):
-    """What runs has the threads of the candidates that were raced."""
+    """What runs has the threads of the candidate that was chosen."""
     made = []
     make = contract.make_session
 
@@ -219,101 +216,14 @@ def test_a_search_may_leave_threads_aside(monkeypatch):
     def chosen(*args, **options):
         assert options["threads"] == 2
         assert options["at_most"]
-        found = search(*args, **options, budget=0.1)
-        alone = tuple(dataclasses.replace(c, threads=1) for c in found.candidates)
-        return dataclasses.replace(found, candidates=alone)
+        found = search(*args, **options | {"by": "cost"})
+        alone = dataclasses.replace(found.best, threads=1)
+        return dataclasses.replace(found, best=alone)
 
     monkeypatch.setattr(contract, "optimize_einsum", chosen)
     a, b = draw([(3, 4), (4, 5)])
     np.testing.assert_allclose(einsum("ij,jk->ik", a, b, optimize=True, threads=2), a @ b, 1e-5)
-    assert set(made) == {1}
-
-
-class Planted:
-    """A machine where models take the seconds of a table, and alone advance the clock."""
-
-    def __init__(self, monkeypatch, searched):
-        self.now, self.seconds, self.ran = 0.0, {}, []
-        candidates = [SimpleNamespace(name=x, model=x, threads=1) for x in searched]
-        measured = {x: SimpleNamespace(seconds=np.full((1, 30), s)) for x, s in searched.items()}
-        race = Race(measured, tuple(searched), {}, "Einsum")
-        monkeypatch.setattr(
-            contract, "_runner", lambda model, *_: functools.partial(self.run, model)
-        )
-        monkeypatch.setattr(contract.time, "perf_counter", lambda: self.now)
-        self.runs = contract._Races(SimpleNamespace(race=race, candidates=candidates), []).next_runs
-
-    def run(self, model, operands):
-        self.now += self.seconds[model]
-        self.ran.append(model)
-
-    def race(self, **seconds):
-        """Let the calls race in a moment, and return which model the next ones use, how many."""
-        self.seconds, self.ran = seconds, []
-        turns = self.runs()
-        for run in turns:
-            run([])
-        assert self.ran == [*seconds] * (len(turns) // len(seconds))
-        chosen = list(self.runs())
-        assert len(set(chosen)) == 1
-        return chosen[0].args[0], len(chosen)
-
-
-QUIET = {"a": 1.0, "b": 1.4, "Einsum": 1.5}
-NOISY = {"a": 3.0, "b": 1.4, "Einsum": 1.5}  # something disturbs a alone
-LEVEL = dict.fromkeys("ab", 2.0) | {"Einsum": 1.5}  # nothing is faster than Einsum
-
-
-@pytest.mark.parametrize(
-    ("searched", "moments", "expected"),
-    [
-        # A win of the search that is repeated is used, one that is not is forgotten.
-        (QUIET, [QUIET, QUIET], ["a", "a"]),
-        (QUIET, [LEVEL, QUIET, QUIET], ["Einsum", "Einsum", "a"]),
-        # The winner of a noisy search is left, what it missed is found.
-        (LEVEL, [QUIET, QUIET], ["Einsum", "a"]),
-        ({"a": 9.0, "b": 1.0, "Einsum": 1.5}, [LEVEL, LEVEL, LEVEL], ["Einsum"] * 3),
-        # Without a on its feet, b won both.
-        (QUIET, [NOISY, QUIET, QUIET], ["b", "b", "a"]),
-        # A choice is given up at the first race that it loses.
-        (QUIET, [QUIET, LEVEL, QUIET, QUIET], ["a", "Einsum", "Einsum", "a"]),
-    ],
-)
-def test_a_choice_is_doubted(monkeypatch, searched, moments, expected):
-    machine = Planted(monkeypatch, searched)
-    told = [machine.race(**moment) for moment in moments]
-    assert [name for name, _ in told] == expected
-    assert [calls for _, calls in told] == [4000 * 2**i for i in range(len(told))]
-
-
-def test_a_win_by_luck_is_not_one(monkeypatch):
-    """Of two models that take the same time, none wins enough rounds."""
-    rng = np.random.default_rng(0)
-    machine = Planted(monkeypatch, {"a": 1.0, "Einsum": 1.5})
-    machine.seconds = Drawn(rng)
-    for _ in range(20):
-        for run in machine.runs():
-            run([])
-        assert next(iter(machine.runs())).args[0] == "Einsum"
-
-
-class Drawn:
-    """Seconds of any model, drawn at each run."""
-
-    def __init__(self, rng):
-        self.rng = rng
-
-    def __getitem__(self, _):
-        return 1.0 + self.rng.random()
-
-
-def test_threads_may_meet_in_a_race(short_search):
-    a, b = draw([(3, 4), (4, 5)])
-    with ThreadPoolExecutor(4) as pool:
-        results = list(
-            pool.map(lambda _: einsum("ij,jk->ik", a, b, optimize=True, threads=1), range(9000))
-        )
-    assert all(np.array_equal(got, a @ b) for got in results)
+    assert made == [1]
 
 
 def test_the_cache_is_bounded_and_keeps_what_is_used(monkeypatch):

@@ -1,19 +1,15 @@
 """Evaluate an equation on NumPy arrays with ONNX Runtime."""
 
-import functools
-import itertools
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 
-from ortmeter.einsum.candidates import PLAIN
 from ortmeter.einsum.plan import decompose_einsum
-from ortmeter.einsum.search import EinsumSearch, Race, faster, optimize_einsum
+from ortmeter.einsum.search import optimize_einsum
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.sessions import make_session
 
@@ -24,12 +20,9 @@ _SESSIONS = 256
 # Copying this many bytes costs less than naming arrays at every call.
 _SMALL_BYTES = 32_768
 _NUMBERS = "biuf"
-_KEPT = 3  # models that calls race, with Einsum in any case
-_WARM, _ROUNDS, _WAIT = 2, 66, 2000  # rounds of a race; half of the calls before the next one
 
-#: What :func:`einsum` keeps, the last used at the end, by equation, options, types and shapes: for
-#: each of the next calls, what evaluates it.
-einsum_cache: OrderedDict[Hashable, Iterator[_Run]] = OrderedDict()
+#: What :func:`einsum` keeps, the last used at the end, by equation, options, types and shapes.
+einsum_cache: OrderedDict[Hashable, _Run] = OrderedDict()
 _building = threading.Lock()
 
 
@@ -53,10 +46,8 @@ def einsum(
         :func:`numpy.result_type`.
     optimize : bool
         If true, search for the fastest model, see :func:`~ortmeter.einsum.optimize_einsum`: the
-        first call for given types and shapes takes up to two seconds. The next calls race its three
-        fastest models and ``Einsum``, at once, then after 4 000 calls, 8 000... A model is used if
-        it won the last two races: two calls may differ in their last bits. If false, use the model
-        of :func:`~ortmeter.einsum.decompose_einsum`.
+        first call for given types and shapes takes up to two seconds. If false, use the model of
+        :func:`~ortmeter.einsum.decompose_einsum`.
     threads : int, optional
         Threads inside an operator; by default, ONNX Runtime chooses. With *optimize*, this number
         or one, whichever is faster.
@@ -83,25 +74,31 @@ def einsum(
            [12., 12.]])
     """
     arrays = [x if type(x) is np.ndarray else np.asarray(x) for x in operands]
-    key = (equation, optimize, threads, *[x.dtype for x in arrays], *[x.shape for x in arrays])
-    runs = einsum_cache.get(key)
-    if runs is None:
+    key = (
+        equation,
+        optimize,
+        threads,
+        *[x.dtype for x in arrays],
+        *[x.shape for x in arrays],
+    )
+    run = einsum_cache.get(key)
+    if run is None:
         with _building:  # one at a time: two searches would disturb each other
-            runs = einsum_cache.get(key)
-            if runs is None:
-                runs = _build(equation, arrays, optimize, threads or 0)
+            run = einsum_cache.get(key)
+            if run is None:
+                run = _build(equation, arrays, optimize, threads or 0)
                 while len(einsum_cache) >= _SESSIONS:
                     einsum_cache.popitem(last=False)
-                einsum_cache[key] = runs
+                einsum_cache[key] = run
     try:  # noqa: SIM105 - faster, at every call
         einsum_cache.move_to_end(key)
     except KeyError:  # dropped meanwhile
         pass
-    return next(runs)(arrays)
+    return run(arrays)
 
 
-def _build(equation: str, arrays: Sequence[_Array], optimize: bool, threads: int) -> Iterator[_Run]:
-    """Make what evaluates an equation on operands of these types and shapes, call after call."""
+def _build(equation: str, arrays: Sequence[_Array], optimize: bool, threads: int) -> _Run:
+    """Make what evaluates an equation on operands of these types and shapes."""
     if not arrays:
         raise InvalidArgumentError(f"{equation!r} has no operand. Accepted: at least one")
     common = np.result_type(*arrays)
@@ -110,50 +107,12 @@ def _build(equation: str, arrays: Sequence[_Array], optimize: bool, threads: int
         def convert(operands: Sequence[_Array]) -> list[_Array]:
             return [x.astype(common, copy=False) for x in operands]
 
-        runs = _build(equation, convert(arrays), optimize, threads)
-        return map(lambda run: lambda operands: run(convert(operands)), runs)
+        run = _build(equation, convert(arrays), optimize, threads)
+        return lambda operands: run(convert(operands))
     if not optimize:
-        plan = decompose_einsum(equation, *arrays)
-        return itertools.repeat(_runner(plan.to_onnx(), arrays, threads))
+        return _runner(decompose_einsum(equation, *arrays).to_onnx(), arrays, threads)
     search = optimize_einsum(equation, *arrays, provider="cpu", threads=threads, at_most=True)
-    return itertools.chain.from_iterable(iter(_Races(search, arrays).next_runs, None))
-
-
-class _Races:
-    """Races of the models by the calls, since the search may have taken place in a noisy moment.
-
-    ``Einsum`` is used until another model wins two races in a row; the search was the first one.
-    """
-
-    def __init__(self, search: EinsumSearch, arrays: Sequence[_Array]) -> None:
-        race = cast("Race", search.race)
-        seconds = {name: race.measured[name].seconds for name in race.finalists}
-        kept = {PLAIN, *faster(seconds, "")[:_KEPT]}
-        ways = [x for x in search.candidates if x.name in kept & seconds.keys()]
-        self._runs = {x.name: _runner(x.model, arrays, x.threads) for x in ways}
-        self._won, self._wait = faster(seconds, PLAIN), _WAIT
-        self._times: dict[str, list[float]] = {}
-
-    def next_runs(self) -> Iterable[_Run]:
-        """Return what evaluates the next calls: every model in turn, then the chosen one."""
-        times, self._times = self._times, {}
-        rounds = min(map(len, times.values()), default=0)  # a thread may still be running
-        if rounds <= _WARM:
-            self._times = times = {name: [] for name in self._runs}
-            turn = [functools.partial(_timed, run, times[x]) for x, run in self._runs.items()]
-            return turn * _ROUNDS
-        timed = {name: np.array(taken[_WARM:rounds]) for name, taken in times.items()}
-        before, self._won = self._won, faster(timed, PLAIN)
-        self._wait *= 2
-        chosen = next((name for name in self._won if name in before), PLAIN)
-        return itertools.repeat(self._runs[chosen], self._wait)
-
-
-def _timed(run: _Run, times: list[float], operands: Sequence[_Array]) -> _Array:
-    begin = time.perf_counter()
-    result = run(operands)
-    times.append(time.perf_counter() - begin)
-    return result
+    return _runner(search.model, arrays, search.best.threads)
 
 
 def _runner(model: onnx.ModelProto, operands: Sequence[_Array], threads: int) -> _Run:
@@ -178,7 +137,8 @@ def _runner(model: onnx.ModelProto, operands: Sequence[_Array], threads: int) ->
     binding = session.io_binding()
     for name, buffer in zip(names, buffers, strict=True):
         binding.bind_cpu_input(name, buffer)
-    binding.bind_output(outputs[0], "cpu", 0, output.dtype, output.shape, output.ctypes.data)
+    address = output.ctypes.data
+    binding.bind_output(outputs[0], "cpu", 0, output.dtype, output.shape, address)
     run, lock, copy = session.run_with_iobinding, threading.Lock(), np.copyto
 
     def call(operands: Sequence[_Array]) -> _Array:

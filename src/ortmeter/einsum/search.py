@@ -48,9 +48,9 @@ class Race:
 
     @property
     def winner(self) -> str:
-        """First finalist that :func:`faster` lists, the baseline if there is none."""
+        """Finalist that :func:`fastest` chooses."""
         seconds = {name: self.measured[name].seconds for name in self.finalists}
-        return next(iter(faster(seconds, self.baseline)), self.baseline)
+        return fastest(seconds, self.baseline)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,20 +233,17 @@ def optimize_einsum(
     return EinsumSearch(tuple(candidates), best, times, seconds)
 
 
-def faster(seconds: Mapping[str, "np.ndarray[Any, Any]"], baseline: str) -> list[str]:
-    """List what is faster than the baseline, the lowest first quartile first.
+def fastest(seconds: Mapping[str, "np.ndarray[Any, Any]"], baseline: str) -> str:
+    """Choose the lowest first quartile, since what disturbs a machine only adds time.
 
-    What disturbs a machine only adds time. What takes more than half the time of the baseline has
-    to win more rounds than luck would give it. Without a baseline, all are listed.
+    The baseline is preferred to one that does not win more rounds than luck would give it, unless
+    it takes twice the time.
     """
     quartile = {name: float(np.quantile(taken, 0.25)) for name, taken in seconds.items()}
-    limit = quartile.get(baseline, math.inf)
-    return [
-        name
-        for name in sorted(quartile, key=lambda name: quartile[name])
-        if _HOPELESS * quartile[name] < limit
-        or (quartile[name] < limit and wins(seconds[name], seconds[baseline]))
-    ]
+    best = min(quartile, key=lambda name: quartile[name])
+    if baseline not in seconds or quartile[baseline] > _HOPELESS * quartile[best]:
+        return best
+    return best if wins(seconds[best], seconds[baseline]) else baseline
 
 
 class _Stage(NamedTuple):
