@@ -377,7 +377,7 @@ def check_random(examples):
         given = shapes if known else [tuple(n if n < 2 else None for n in s) for s in shapes]
         order = None
         if shuffle is not None:
-            inputs = parse_equation(equation, [len(shape) for shape in shapes]).inputs
+            inputs = parse_equation(equation, tuple(map(len, shapes))).inputs
             order = "".join(data.draw(st.permutations(sorted(set("".join(inputs))))))
         plan = decompose_einsum(equation, *given, order=order)
         model = plan.to_onnx(contrib=contrib)

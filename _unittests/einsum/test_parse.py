@@ -9,7 +9,7 @@ from ortmeter.errors import InvalidArgumentError, OrtMeterError
 
 @pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
 def test_the_explicit_equation_is_the_same(equation, shapes):
-    parsed = parse_equation(equation, [len(shape) for shape in shapes])
+    parsed = parse_equation(equation, tuple(map(len, shapes)))
     arrays = [np.arange(np.prod(s), dtype=np.float64).reshape(s) for s in shapes]
     expected = np.einsum(equation, *arrays)
     np.testing.assert_array_equal(np.einsum(parsed.with_letters(), *arrays), expected)
@@ -37,11 +37,11 @@ def test_the_explicit_equation_is_the_same(equation, shapes):
     ],
 )
 def test_equations_are_spelled_out(equation, ranks, expected):
-    assert str(parse_equation(equation, ranks)) == expected
+    assert str(parse_equation(equation, tuple(ranks))) == expected
 
 
 def test_an_ellipsis_may_stand_for_many_dimensions():
-    parsed = parse_equation("...a->a...", [15])
+    parsed = parse_equation("...a->a...", (15,))
     assert len(set(parsed.output)) == 15
     assert parsed.output[1:] == parsed.inputs[0][:-1]
 

@@ -99,7 +99,7 @@ def test_any_path_computes_the_same(equation, shapes):
     count = len(shapes)
     paths = [[(0, 1)] * (count - 1), [(1, 0)] * (count - 1), [tuple(range(count))]]
     for path in paths:
-        plan = make_plan(read_operands(equation, shapes, None), path=path)
+        plan = make_plan(read_operands(equation, shapes, None), path=tuple(path))
         assert_same(run(plan, operands), expected, path)
 
 
@@ -183,7 +183,7 @@ def test_transposes_are_few_or_absorbed(equation, shapes, expected):
 @pytest.mark.parametrize("equation", ["bsnh,btnh,btnd->bsnd", "btnh,bsnh,btnd->bsnd"])
 def test_a_product_is_written_as_the_next_one_reads_it(equation):
     operands = read_operands(equation, [(2, 6, 3, 5)] * 3, None)
-    plan = make_plan(operands, path=[(0, 1), (0, 1)])
+    plan = make_plan(operands, path=((0, 1), (0, 1)))
     # One transpose for each operand and for the result, none for the scores.
     moved = [step.inputs[0] for step in plan.steps if step.kind == "transpose"]
     assert sorted(name.partition("_")[0] for name in moved) == ["T1", "X0", "X1", "X2"]

@@ -4,6 +4,7 @@ The constants describe the kernels of ONNX Runtime in float32 on one core of a r
 their ratios matter: a machine twice as fast ranks the candidates the same way.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -119,7 +120,8 @@ def product_seconds(output: Sequence[int], depth: float, itemsize: int) -> float
     return math.prod(batch) * (_PRODUCT + (packed + flop) * itemsize / 4)
 
 
-def transpose_seconds(shape: Sequence[int], order: Sequence[int], itemsize: int) -> float:
+@functools.lru_cache(4096)
+def transpose_seconds(shape: tuple[int, ...], order: tuple[int, ...], itemsize: int) -> float:
     """Estimate the time of a transposition.
 
     Axes that stay side by side count as one. ONNX Runtime then copies runs of elements when the
@@ -173,14 +175,15 @@ class Split(NamedTuple):
         return _BETWEEN + first + transpose_seconds(self.middle, self.second, itemsize)
 
 
-def split_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Split | None:
+def split_transpose(shape: tuple[int, ...], order: tuple[int, ...], itemsize: int) -> Split | None:
     """Find two transpositions that are faster than one, None when one is as fast.
 
     One of the two keeps the last axis, which copies runs of elements, the other one exchanges the
     last two, which goes by tiles.
     """
     merged, moved = merge_axes(shape, order)
-    if math.prod(merged) == 0 or len(moved) < 3:  # noqa: PLR2004 - two axes are a matrix
+    single = transpose_seconds(shape, order, itemsize)
+    if single <= _GAIN * _BETWEEN or len(moved) < 3:  # noqa: PLR2004 - two axes are a matrix
         return None
     last = len(moved) - 1
     orders = [
@@ -189,5 +192,4 @@ def split_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int) -
     ]
     splits = [Split(merged, first, tuple(first.index(axis) for axis in moved)) for first in orders]
     best = min(splits, key=lambda split: split.seconds(itemsize))
-    single = transpose_seconds(merged, moved, itemsize)
     return best if single > _GAIN * best.seconds(itemsize) else None

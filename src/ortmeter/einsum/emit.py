@@ -340,4 +340,4 @@ def _cut(before: Axes, step: Step) -> int | None:
 def _split(step: Step, itemsize: int) -> Split | None:
     shape = [step.shape[step.where.index(axis)] for axis in range(len(step.where))]
     known = [size for size in shape if isinstance(size, int)]
-    return split_transpose(known, step.where, itemsize) if len(known) == len(shape) else None
+    return split_transpose(tuple(known), step.where, itemsize) if len(known) == len(shape) else None

@@ -1,12 +1,12 @@
 """Choose the layouts of all the products of a path together: those that cost the least."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple, TypeAlias
 
 from ortmeter.einsum.cost import LAUNCH, product_seconds, spans_seconds, transpose_seconds
-from ortmeter.einsum.parse import Sizes
+from ortmeter.einsum.parse import Operands, Sizes
 
 # A product may read an operand whose rows and columns are swapped. It costs nothing for the second
 # operand, which is packed anyway, and so many seconds per byte for the first one.
@@ -40,11 +40,9 @@ _Ways: TypeAlias = dict[str, _Way]
 
 def choose_layouts(
     inputs: Sequence[str],
-    output: str,
     products: Sequence[tuple[int, int]],
-    sizes: Sizes,
+    operands: Operands,
     *,
-    itemsize: int,
     order: str | None = None,
     elementwise: bool = False,
 ) -> dict[int, Layout]:
@@ -53,24 +51,19 @@ def choose_layouts(
     Operands have numbers from 0, products from the number of operands; *order* imposes that of
     every letter, *elementwise* makes no product of matrices.
     """
-    move, cost = _costs(sizes, itemsize)
+    output, sizes = operands.equation.output, operands.sizes
+    move, cost = _costs(sizes, operands.dtype.itemsize)
     live: dict[int, _Ways] = {i: {letters: _Way(0.0, {})} for i, letters in enumerate(inputs)}
     for number, (i, j) in enumerate(products, len(inputs)):
         lefts, rights = live.pop(i), live.pop(j)
         others = [letters for ways in live.values() for letters in ways]
-        kept = set(output).union(*others)
-        letters = set(next(iter(lefts)) + next(iter(rights)))
-        empty = sizes.count("".join(letters)) == 0  # products of matrices may refuse it
+        kept = frozenset(output).union(*others)
+        # Products of matrices may refuse an empty operand.
+        elements = elementwise or sizes.count(next(iter(lefts)) + next(iter(rights))) == 0
         ways: _Ways = {}
         for (left, first), (right, second) in product(lefts.items(), rights.items()):
-            sources = [left, right, output, *others] if order is None else [order]
-            # With the same letters, these would be matrices of one element.
-            if letters <= kept or set(left) == set(right) or empty or elementwise:
-                choices = _by_elements(left, right, sources)
-            else:
-                choices = _by_matrices(left, right, kept, sources, imposed=order is not None)
-            for layout in choices:
-                result = _sorted(kept, layout.batch + layout.rows + layout.columns)
+            sources = (left, right, output, *others) if order is None else (order,)
+            for layout, result in _choices(left, right, kept, sources, elements):
                 seconds = first.seconds + second.seconds + cost(layout, left, right)
                 if result not in ways or seconds < ways[result].seconds:
                     chosen = {**first.layouts, **second.layouts, number: layout}
@@ -85,19 +78,13 @@ def _costs(
     sizes: Sizes, itemsize: int
 ) -> tuple[Callable[[str, str], float], Callable[[Layout, str, str], float]]:
     """Return the functions that estimate the seconds of a move, and of a product with its moves."""
-    weight = sizes.weight
+    weight, size = sizes.weight, sizes.weights.__getitem__
 
-    @functools.cache
     def move(source: str, wanted: str, swapped: str = "", byte: float = 0.0) -> float:
         if source in {wanted, swapped}:
             return 0.0 if source == wanted else _SWAP + weight(source) * itemsize * byte
-        places = [source.index(letter) for letter in wanted]
-        return LAUNCH + transpose_seconds([*map(weight, source)], places, itemsize)
-
-    @functools.cache
-    def matrices(batch: frozenset[str], *sides: frozenset[str]) -> float:
-        *output, depth = map(weight, (batch, *sides))
-        return product_seconds(output, depth, itemsize)
+        places = tuple(map(source.index, wanted))
+        return LAUNCH + transpose_seconds(tuple(map(size, source)), places, itemsize)
 
     def cost(layout: Layout, left: str, right: str) -> float:
         batch, rows, columns, summed, swapped, elements = layout
@@ -105,15 +92,29 @@ def _costs(
             left, right = right, left
         if elements:
             moves = move(left, _sorted(set(left), batch)) + move(right, _sorted(set(right), batch))
-            shapes = ([weight(x) if x in y else 1 for x in batch] for y in (left, right))
+            shapes = ([size(x) if x in y else 1 for x in batch] for y in (left, right))
             return moves + spans_seconds(*shapes)
+        *shape, depth = map(weight, (batch, rows, columns, summed))
         return (
             move(left, batch + rows + summed, batch + summed + rows, _ABSORBED)
             + move(right, batch + summed + columns, batch + columns + summed)
-            + matrices(*map(frozenset, (batch, rows, columns, summed)))
+            + product_seconds(shape, depth, itemsize)
         )
 
     return move, cost
+
+
+@functools.lru_cache(4096)
+def _choices(
+    left: str, right: str, kept: frozenset[str], sources: tuple[str, ...], elements: bool
+) -> list[tuple[Layout, str]]:
+    """List the layouts of a product, whatever the sizes, and the letters of their results."""
+    # With the same letters, these would be matrices of one element.
+    if elements or kept.issuperset(left + right) or set(left) == set(right):
+        layouts = _by_elements(left, right, sources)
+    else:
+        layouts = _by_matrices(left, right, kept, sources)
+    return [(x, _sorted(kept, x.batch + x.rows + x.columns)) for x in layouts]
 
 
 def _by_elements(left: str, right: str, sources: Sequence[str]) -> Iterator[Layout]:
@@ -124,12 +125,13 @@ def _by_elements(left: str, right: str, sources: Sequence[str]) -> Iterator[Layo
 
 
 def _by_matrices(
-    left: str, right: str, kept: set[str], sources: Sequence[str], *, imposed: bool
+    left: str, right: str, kept: frozenset[str], sources: Sequence[str]
 ) -> Iterator[Layout]:
     shared = set(left) & set(right)
     groups = [shared & kept, set(left) - shared, set(right) - shared, shared - kept]
     sides = [False, True]
-    if imposed and groups[1] and groups[2]:  # a vector goes to either side
+    # Where an order is imposed, a vector goes to either side.
+    if len(sources) == 1 and groups[1] and groups[2]:
         # The operand whose own letters come first gives the rows.
         sides = [_sorted(groups[1] | groups[2], sources[0])[0] in groups[2]]
     choices = [
@@ -142,5 +144,5 @@ def _by_matrices(
             yield Layout(batch, rows, columns, summed, swapped)
 
 
-def _sorted(letters: set[str], order: str) -> str:
+def _sorted(letters: Collection[str], order: str) -> str:
     return "".join(letter for letter in order if letter in letters)

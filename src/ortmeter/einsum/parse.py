@@ -1,12 +1,13 @@
 """Parse an equation and its operands: letters, sizes, element type."""
 
+import functools
 import math
 import operator
 import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -80,7 +81,8 @@ class Equation:
         return text.translate({ord(x): letter for x, letter in zip(hidden, free, strict=False)})
 
 
-def parse_equation(equation: str, ranks: Sequence[int | None]) -> Equation:
+@functools.lru_cache(1024)
+def parse_equation(equation: str, ranks: tuple[int | None, ...]) -> Equation:
     """Read what :func:`numpy.einsum` accepts; a rank is None where no ellipsis needs it."""
     terms, result = _split(equation)
     if len(terms) != len(ranks):
@@ -210,21 +212,27 @@ class Sizes:
     of: Mapping[str, Dim]
     stretched: tuple[str, ...]
 
+    @functools.cached_property
+    def weights(self) -> dict[str, int]:
+        """Sizes of the letters, those that are not known being typical ones."""
+        return {x: y if isinstance(y, int) else _TYPICAL for x, y in self.of.items()}
+
+    @functools.cached_property
+    def _unknown(self) -> set[str]:
+        return {letter for letter, size in self.of.items() if not isinstance(size, int)}
+
     def shape(self, axes: Axes) -> Shape:
         return tuple(self.of[x] if len(x) == 1 else self.count(x) for x in axes)
 
     def count(self, letters: str) -> int | None:
         """Elements of a tensor with these letters, None when a size is not known."""
-        sizes = [self.of[letter] for letter in letters]
-        if 0 in sizes:
-            return 0
-        known = [size for size in sizes if isinstance(size, int)]
-        return math.prod(known) if len(known) == len(sizes) else None
+        if self._unknown.isdisjoint(letters):
+            return self.weight(letters)
+        return 0 if 0 in {self.of[letter] for letter in letters} else None
 
     def weight(self, letters: Iterable[str]) -> int:
         """Elements of a tensor with these letters, sizes that are not known being typical ones."""
-        sizes = (self.of[letter] for letter in letters)
-        return math.prod(size if isinstance(size, int) else _TYPICAL for size in sizes)
+        return math.prod(map(self.weights.__getitem__, letters))
 
 
 @dataclass(frozen=True)
@@ -233,7 +241,7 @@ class Operands:
 
     equation: Equation
     shapes: tuple[Shape, ...]
-    sizes: Sizes
+    sizes: Sizes = field(compare=False)  # they follow from the shapes
     dtype: np.dtype[Any]
 
     @property
@@ -249,7 +257,7 @@ def read_operands(
         raise InvalidArgumentError(f"equation={equation!r}. Accepted: a str such as 'ij,jk->ik'")
     given = shapes_or_operands or (None,) * (equation.count(",") + 1)
     shapes = [_shape(operand) for operand in given]
-    parsed = parse_equation(equation, [None if s is None else len(s) for s in shapes])
+    parsed = parse_equation(equation, tuple(None if s is None else len(s) for s in shapes))
     known = tuple(
         (None,) * len(letters) if shape is None else shape
         for letters, shape in zip(parsed.inputs, shapes, strict=True)
@@ -261,6 +269,8 @@ def read_operands(
 def _shape(operand: Any) -> Shape | None:
     if operand is None:
         return None
+    if isinstance(operand, np.ndarray):
+        return tuple(operand.shape)
     if isinstance(operand, int | float | complex):
         return ()
     shape = getattr(operand, "shape", operand)
@@ -283,7 +293,7 @@ def _size(dimension: Any) -> int:
 
 
 def _dtype(operands: Sequence[Any]) -> np.dtype[Any]:
-    types = {numpy_dtype(x.dtype) for x in operands if hasattr(x, "dtype")}
+    types = {numpy_dtype(kind) for kind in {x.dtype for x in operands if hasattr(x, "dtype")}}
     if len(types) > 1:
         names = ", ".join(sorted(kind.name for kind in types))
         raise InvalidArgumentError(f"Operands have several types: {names}. Accepted: one")
@@ -301,10 +311,11 @@ def _letter_sizes(equation: Equation, shapes: Sequence[Shape]) -> Sizes:
         own: dict[str, Dim] = {}
         for letter, size, place in zip(letters, shape, places, strict=True):
             # Along a diagonal nothing is stretched.
-            own[letter] = _unify(equation, letter, own.get(letter, size), size, place)
+            known = own.get(letter, size)
+            own[letter] = known if known == size else _unify(equation, letter, known, size, place)
         for letter, size in own.items():
             known = sizes.get(letter, size)
-            if known == 1:
+            if known in {1, size}:
                 sizes[letter] = size
             elif size != 1:
                 place = places[letters.index(letter)]

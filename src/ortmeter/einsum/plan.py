@@ -1,5 +1,6 @@
 """Decompose an equation into steps."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -10,10 +11,11 @@ from ortmeter.dtypes import DTypeLike
 from ortmeter.einsum.emit import emit_model
 from ortmeter.einsum.layouts import Layout, choose_layouts
 from ortmeter.einsum.parse import Axes, EinsumError, Equation, Operands, Sizes, read_operands
-from ortmeter.einsum.steps import Step, StepBuilder, Tensor
+from ortmeter.einsum.steps import Step, StepBuilder, Tensor, with_sizes
 from ortmeter.errors import FeedError
 
 Path: TypeAlias = Sequence[Sequence[int]]
+_KEPT = 1024  # plans, and steps of equations whatever their sizes
 
 
 @dataclass(frozen=True)
@@ -178,11 +180,12 @@ def decompose_einsum(
     return make_plan(read_operands(equation, shapes_or_operands, dtype), order=order)
 
 
+@functools.lru_cache(_KEPT)
 def make_plan(
     operands: Operands,
     *,
     order: str | None = None,
-    path: Path | None = None,
+    path: tuple[tuple[int, ...], ...] | None = None,
     elementwise: bool = False,
 ) -> EinsumPlan:
     """Plan an equation that was read; *elementwise* makes no product of matrices.
@@ -193,27 +196,11 @@ def make_plan(
     parsed, sizes = operands.equation, operands.sizes
     if order is not None:
         _check_order(order, parsed)
-    builder = StepBuilder(sizes, operands.dtype.itemsize)
-    live = dict(enumerate(_prepare(builder, parsed)))
-    inputs = [tensor.letters for tensor in live.values()]
-    if path is None:
-        path = _find_path(inputs, parsed.output, sizes)
-    products = _list_products(path, len(live))
-    layouts = choose_layouts(
-        inputs,
-        parsed.output,
-        products,
-        sizes,
-        itemsize=operands.dtype.itemsize,
-        order=order,
-        elementwise=elementwise,
-    )
-    for number, (i, j) in enumerate(products, len(live)):
-        left, right = live.pop(i), live.pop(j)
-        kept = set(parsed.output).union(*(tensor.letters for tensor in live.values()))
-        live[number] = _multiply(builder, left, right, kept, layouts[number])
-    (result,) = live.values()
-    return EinsumPlan(operands, builder.finish(builder.transpose(result, tuple(parsed.output))))
+    inputs = _prepared_letters(parsed, sizes.stretched)
+    products = _list_products(path or _find_path(inputs, parsed.output, sizes), len(inputs))
+    layouts = choose_layouts(inputs, products, operands, order=order, elementwise=elementwise)
+    steps = _build_steps(parsed, sizes.stretched, products, tuple(layouts.items()))
+    return EinsumPlan(operands, tuple(with_sizes(step, operands) for step in steps))
 
 
 def _check_order(order: str, equation: Equation) -> None:
@@ -225,6 +212,29 @@ def _check_order(order: str, equation: Equation) -> None:
             0,
             len(equation.text),
         )
+
+
+@functools.lru_cache(_KEPT)
+def _prepared_letters(equation: Equation, stretched: Sequence[str]) -> tuple[str, ...]:
+    return tuple(tensor.letters for tensor in _prepare(StepBuilder(stretched), equation))
+
+
+@functools.lru_cache(_KEPT)
+def _build_steps(
+    equation: Equation,
+    stretched: Sequence[str],
+    products: Sequence[tuple[int, int]],
+    layouts: Sequence[tuple[int, Layout]],
+) -> tuple[Step, ...]:
+    """Write the steps of layouts, which are the same for all sizes."""
+    builder = StepBuilder(stretched)
+    live, chosen = dict(enumerate(_prepare(builder, equation))), dict(layouts)
+    for number, (i, j) in enumerate(products, len(live)):
+        left, right = live.pop(i), live.pop(j)
+        kept = set(equation.output).union(*(tensor.letters for tensor in live.values()))
+        live[number] = _multiply(builder, left, right, kept, chosen[number])
+    (result,) = live.values()
+    return builder.finish(builder.transpose(result, tuple(equation.output)))
 
 
 def _prepare(builder: StepBuilder, equation: Equation) -> list[Tensor]:
@@ -254,7 +264,7 @@ def _find_path(inputs: Sequence[str], output: str, sizes: Sizes) -> Path:
     return [*auto([frozenset(letters) for letters in inputs], frozenset(output), weights)]
 
 
-def _list_products(path: Path, count: int) -> list[tuple[int, int]]:
+def _list_products(path: Path, count: int) -> tuple[tuple[int, int], ...]:
     """List the pairs that a path multiplies: operands have numbers from 0, results from *count*."""
     products: list[tuple[int, int]] = []
     numbers = list(range(count))
@@ -265,7 +275,7 @@ def _list_products(path: Path, count: int) -> list[tuple[int, int]]:
             products.append((first, other))
             first = count + len(products) - 1
         numbers.append(first)
-    return products
+    return tuple(products)
 
 
 def _multiply(

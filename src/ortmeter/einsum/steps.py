@@ -3,9 +3,9 @@
 import itertools
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ortmeter.einsum.parse import Axes, Shape, Sizes
+from ortmeter.einsum.parse import Axes, Operands, Shape
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,19 @@ class Tensor(NamedTuple):
 
 
 class StepBuilder:
-    """Collects steps; those that do nothing are skipped, those that follow one another merged."""
+    """Collects steps; those that do nothing are skipped, those that follow one another merged.
 
-    def __init__(self, sizes: Sizes, itemsize: int) -> None:
-        self.sizes = sizes
-        self._itemsize = itemsize
+    They are those of any sizes: :func:`with_sizes` adds what depends on them.
+    """
+
+    def __init__(self, stretched: Sequence[str]) -> None:
+        self._stretched = stretched
         self._steps: dict[str, Step] = {}
         self._products = itertools.count()
 
     def operand(self, index: int, letters: str) -> Tensor:
         """Start from an operand; its axes that are stretched to another size have no letter."""
-        stretched = self.sizes.stretched[index]
+        stretched = self._stretched[index]
         axes = tuple("" if letter in stretched else letter for letter in letters)
         return Tensor(f"X{index}", f"X{index}", axes)
 
@@ -165,31 +167,29 @@ class StepBuilder:
         root = inputs[0].root if len(inputs) == 1 else f"T{next(self._products)}"
         name = result_name(root, axes, self._steps)
         read = tuple(tensor.axes for tensor in inputs)
-        flop, moved = self._cost(kind, read, axes)
         names = tuple(tensor.name for tensor in inputs)
-        shape = self.sizes.shape(axes)
-        self._steps[name] = Step(kind, names, name, read, axes, shape, flop, moved, where)
+        self._steps[name] = Step(kind, names, name, read, axes, (), None, None, where)
         return Tensor(name, root, axes)
 
-    def _cost(self, kind: str, read: Sequence[Axes], axes: Axes) -> tuple[int | None, int | None]:
-        counts = [self.sizes.count("".join(a)) for a in (*read, axes)]
-        known = [count for count in counts if count is not None]
-        if len(known) < len(counts):
-            return None, None
-        *inputs, out = known
+
+def with_sizes(step: Step, operands: Operands) -> Step:
+    """Write the shape of a step, and what it costs."""
+    count = operands.sizes.count
+    kind, names, name, read, axes, _, flop, moved, where = vars(step).values()
+    counts: list[Any] = [count("".join(a)) for a in (*read, axes)]
+    if None not in counts:
+        *inputs, out = counts
         if kind == "diagonal":
             inputs = [out]
-        moved = 0 if kind == "reshape" else (sum(inputs) + out) * self._itemsize
-        match kind:
-            case "reduce_sum":
-                flop = max(inputs[0] - out, 0)
-            case "mul":
-                flop = out
-            case "matmul":
-                flop = 2 * out * (self.sizes.count(read[0][-1]) or 0)
-            case _:
-                flop = 0
-        return flop, moved
+        moved = 0 if kind == "reshape" else (sum(inputs) + out) * operands.dtype.itemsize
+        flop = 0
+        if kind == "reduce_sum":
+            flop = max(inputs[0] - out, 0)
+        elif kind == "mul":
+            flop = out
+        elif kind == "matmul":
+            flop = 2 * out * (count(read[0][-1]) or 0)
+    return Step(kind, names, name, read, axes, operands.sizes.shape(axes), flop, moved, where)
 
 
 def absorb_transposes(
@@ -220,7 +220,7 @@ def absorb_transposes(
         replace(step, inputs=tuple(sources.get(name, name) for name in step.inputs))
         for step in kept
         if step is not None
-    ], flags
+    ] if flags else steps, flags
 
 
 def _transposed(step: Step, made: dict[str, Step]) -> Iterator[tuple[str, Step]]:
