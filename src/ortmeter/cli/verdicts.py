@@ -21,7 +21,6 @@ from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.edge_cases import edge_cases
 from ortmeter.observatory.edges import ALWAYS, OPEN, WRONG, measure_edges
 from ortmeter.observatory.matrix import AGAIN, Matrix, RuntimeCandidate
-from ortmeter.observatory.repro import AnyCase
 from ortmeter.observatory.verdicts import (
     claim_level,
     compare_cells,
@@ -34,6 +33,7 @@ from ortmeter.profiling.findings import plural
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.rendering import digits
 from ortmeter.study.writer import enumerate_items
+from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.measurement import format_seconds
 from ortmeter.timing.statistics import MIN_PROCESSES
 
@@ -187,18 +187,14 @@ def _plot(cells: pd.DataFrame, report: Report) -> "Figure":
 
 
 def fill_errors(
-    report: Report,
-    candidates: Sequence[RuntimeCandidate],
-    cases: Mapping[str, AnyCase],
-    provider: Provider,
-    threads: int,
+    report: Report, candidates: Sequence[RuntimeCandidate], cases: Mapping[str, SessionSpec]
 ) -> dict[str, str]:
     """Fill the report with how close each candidate is to float64.
 
     Returns what :func:`worse` says of them.
     """
     try:
-        errors = measure_errors(candidates, cases, provider=provider, threads=threads)
+        errors = measure_errors(candidates, cases)
     except OrtMeterError as error:  # what was measured before is kept
         report.conclude(f"outputs are not compared: {error}.")
         return {}

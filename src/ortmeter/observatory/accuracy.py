@@ -8,14 +8,12 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.errors import OrtMeterError
-from ortmeter.observatory.case import Case
 from ortmeter.observatory.judge import COLUMNS, Judge
 from ortmeter.observatory.matrix import Processes, RuntimeCandidate
-from ortmeter.observatory.nodes import NodeCase
 from ortmeter.observatory.reference import SAME
 from ortmeter.progress import follow
-from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.study.rendering import digits
+from ortmeter.timing.candidates import SessionSpec
 
 __all__ = [
     "accuracy_changes",
@@ -32,11 +30,7 @@ _BEST = 0.5  # ulp: no rounding does better
 
 
 def measure_errors(
-    candidates: Sequence[RuntimeCandidate],
-    cases: Mapping[str, Case | NodeCase],
-    *,
-    provider: str | Provider = "cpu",
-    threads: int = 1,
+    candidates: Sequence[RuntimeCandidate], cases: Mapping[str, SessionSpec]
 ) -> pd.DataFrame:
     r"""Compare the outputs of each case, by each candidate, with float64.
 
@@ -44,12 +38,9 @@ def measure_errors(
     ----------
     candidates : sequence of RuntimeCandidate
         Releases in their order.
-    cases : mapping of str to Case
-        Each one runs once with each candidate, on the same inputs.
-    provider : str or Provider
-        Where they run.
-    threads : int
-        Number of threads.
+    cases : mapping of str to SessionSpec
+        Each one runs once with each candidate, on the same inputs, see
+        :meth:`~ortmeter.observatory.case.Case.prepared`.
 
     Returns
     -------
@@ -60,7 +51,6 @@ def measure_errors(
           of one element. Where terms cancel, it says how close to zero a result is.
         * *largest*: largest error in units in the last place of the largest element, which
           reductions and products are compared in.
-        * *abs*, *mean*: largest and mean absolute error, numbers of steps for integers.
         * *bound*: largest error as a share of its derived bound, element by element; NaN where
           no bound is known, ``inf`` where a result that needs no rounding is wrong.
         * *differing*: share of the elements that are not the reference rounded to their type.
@@ -70,12 +60,10 @@ def measure_errors(
           ``same type`` when outputs are in float64, as the reference is; ``none`` when nothing else
           than ONNX Runtime computes it: errors are NaN.
     """
-    where = resolve_provider(provider)
     rows: list[dict[str, Any]] = []
     names = [candidate.name for candidate in candidates]
     with Processes(dict(zip(names, candidates, strict=True))) as processes:
-        for name, case in follow(cases.items(), "cases"):
-            variant = case.prepared(where, threads)
+        for name, variant in follow(cases.items(), "cases"):
             judge = Judge(variant)
             for candidate, got in processes.outputs(variant, names).items():
                 if not isinstance(got, OrtMeterError):
