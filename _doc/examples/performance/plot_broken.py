@@ -224,7 +224,7 @@ study.show(changes)
 
 
 def find_losses(data):
-    return verdicts.losses(compare(data), data.order[-1]).droplevel("threads")
+    return verdicts.claimed(compare(data), data.order[-1], "slower").droplevel("threads")
 
 
 def slow(data):

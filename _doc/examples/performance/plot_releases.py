@@ -242,7 +242,7 @@ TIMES = {"baseline": "best before", "before": "before (Âµs)", "after": "after (Â
 
 def find_losses(history):
     """Find the cases that are 1.5 times slower in the last release, the worst first."""
-    lost = verdicts.losses(compare(history), history["order"][-1])
+    lost = verdicts.claimed(compare(history), history["order"][-1], "slower")
     return lost.query("threads == 1").droplevel("threads")
 
 

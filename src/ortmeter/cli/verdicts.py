@@ -21,13 +21,7 @@ from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.edge_cases import edge_cases
 from ortmeter.observatory.edges import ALWAYS, OPEN, WRONG, measure_edges
 from ortmeter.observatory.matrix import AGAIN, Matrix, RuntimeCandidate
-from ortmeter.observatory.verdicts import (
-    claim_level,
-    compare_cells,
-    control_claims,
-    gains,
-    losses,
-)
+from ortmeter.observatory.verdicts import claim_level, claimed, compare_cells, control_claims
 from ortmeter.plotting.heatmap import change_map
 from ortmeter.profiling.findings import plural
 from ortmeter.runtime.providers import Provider
@@ -58,7 +52,7 @@ def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix)
     if len(names) > 1:
         cells = compare_cells(matrix.times, names, min_effect=_EFFECT)
         report.conclude(*_sentences(cells, names, matrix, place))
-        slower = losses(cells, names[-1])
+        slower = claimed(cells, names[-1], "slower")
         if len(slower) and all(c.script is None for c in candidates):  # torch has no script
             case = slower.index.get_level_values("case")[0]
             report.conclude(f"a script for an issue: ortmeter operators --repro {case}.")
@@ -98,7 +92,7 @@ def _sentences(
     before = others[0] if len(names) == _PAIR else "the best before"
     own = cells[cells.index.get_level_values("candidate") == last]
     tested = own[own["verdict"].isin([*_CLAIMED, "undecided"])]
-    lost, won = losses(cells, last), gains(cells, last)
+    lost, won = (claimed(cells, last, verdict) for verdict in ("slower", "faster"))
     if len(lost) + len(won):
         small = int(_is_small(tested).sum())
         left = len(tested) - len(lost) - len(won) - small
