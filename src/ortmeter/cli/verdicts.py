@@ -11,7 +11,6 @@ from ortmeter.errors import OrtMeterError
 from ortmeter.evidence import Claim, Estimate, Speedup, rounded
 from ortmeter.observatory.accuracy import (
     accuracy_changes,
-    bits_changed,
     comparable_errors,
     measure_errors,
     out_of_bound,
@@ -203,7 +202,7 @@ def fill_errors(
     if len(changes) > _TOLD:
         report.conclude(f"{len(changes) - _TOLD} more changed their accuracy: the table has them.")
     if len(candidates) > 1:
-        changed = bits_changed(errors).groupby(level="case").any()
+        changed = errors["bits"].groupby(level="case").nunique().gt(1)
         report.conclude(
             f"bits of the outputs differ in {changed.sum()} of {plural(len(changed), 'case')}."
         )

@@ -17,7 +17,6 @@ from ortmeter.timing.candidates import SessionSpec
 
 __all__ = [
     "accuracy_changes",
-    "bits_changed",
     "comparable_errors",
     "measure_errors",
     "out_of_bound",
@@ -101,29 +100,6 @@ def told_error(row: Any) -> str:
     if math.isinf(row["bound"]):
         return f"{row['differing']:.1%} of the values differ, where no rounding explains it"
     return f"an error of {digits(row['bound'])} times its bound"
-
-
-def bits_changed(errors: pd.DataFrame) -> pd.Series:
-    """Tell which outputs have other bits than those of the candidate before.
-
-    Parameters
-    ----------
-    errors : pandas.DataFrame
-        See :func:`measure_errors`.
-
-    Returns
-    -------
-    pandas.Series
-        Booleans; false for the first candidate that runs a case.
-
-    Examples
-    --------
-    >>> index = pd.MultiIndex.from_product([["Exp"], ["1.30", "1.31"]], names=_ROWS)
-    >>> bits_changed(pd.DataFrame({"bits": ["0a", "0b"]}, index=index)).tolist()
-    [False, True]
-    """
-    before = errors["bits"].groupby(level="case").shift()
-    return before.notna() & (before != errors["bits"])
 
 
 def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:
