@@ -95,10 +95,10 @@ def explain(
     graphs: list[ExplainedGraph] = []
 
     def compile_next(module: GraphModule, arguments: Sequence[Any]) -> Callable[..., Any]:
-        before = len(chosen.graphs), len(chosen.fallbacks)
+        compiled, fallbacks = len(chosen.graphs), len(chosen.fallbacks)
         run = chosen(module, arguments)
-        added = (chosen.graphs[before[0] :], chosen.fallbacks[before[1] :])
-        graphs.append(ExplainedGraph(*(next(iter(new), None) for new in added)))
+        graph = next(iter(chosen.graphs[compiled:]), None)
+        graphs.append(ExplainedGraph(graph, next(iter(chosen.fallbacks[fallbacks:]), None)))
         return run
 
     with torch.no_grad():
