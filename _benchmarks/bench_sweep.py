@@ -59,8 +59,7 @@ def in_a_sweep(
     with tempfile.TemporaryDirectory(dir=folder) as output:
         result = run_sweep(
             page,
-            {"index": [str(index) for index in range(tasks)]},
-            options={"seconds": str(seconds)},
+            {"index": [str(index) for index in range(tasks)], "seconds": [str(seconds)]},
             scheduler=scheduler,
             output=output,
         )

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from ortmeter import child as children
-from ortmeter.child import Child, ChildError, call, child_command, script_command, set_variables
+from ortmeter.child import Child, ChildError, call, child_command, script_command
 from ortmeter.errors import ModelError
 from ortmeter.runtime import providers
 from ortmeter.runtime.placement import PlacementWarning
@@ -343,15 +343,6 @@ def test_a_script_answers_where_nothing_is_installed(tmp_path):
         *told, path = child.ask("anything", number=3)
     assert told == ["anything", {"number": 3}, False]
     assert not any("site-packages" in one and str(bare) not in one for one in path)
-
-
-def test_variables_are_set_for_a_while(monkeypatch):
-    monkeypatch.setenv("BEFORE", "kept")
-    monkeypatch.delenv("NEW", raising=False)
-    with set_variables({"BEFORE": "changed", "NEW": "1"}):
-        assert (os.environ["BEFORE"], os.environ["NEW"]) == ("changed", "1")
-    assert os.environ["BEFORE"] == "kept"
-    assert "NEW" not in os.environ
 
 
 def test_a_child_takes_the_package_of_its_parent(tmp_path, monkeypatch):

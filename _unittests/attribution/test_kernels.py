@@ -11,7 +11,6 @@ import pytest
 from ortmeter import make_session, max_diff
 from ortmeter.attribution import kernels as attribution
 from ortmeter.attribution.kernels import attribute
-from ortmeter.attribution.result import differing
 from ortmeter.errors import (
     FeedError,
     InvalidArgumentError,
@@ -132,21 +131,10 @@ def test_the_figures_are_those_of_runs_made_elsewhere():
 def test_controls():
     model, feeds = chain()
     found = attribute(model, feeds, provider="cpu")
-    assert found.controls["baseline, run twice"].abs == 0
-    assert found.controls["candidate, run twice"].abs == 0
-    session = make_session(model, provider="cpu", optimization="all")
-    against = found.controls["ort kernels against session, all"]
-    assert against.abs < 1e-5
-    assert against.n == 40
-    (got,) = session.run(None, feeds)
-    assert found.errors["session, all"].worst[1] in got
-    assert found.missing == {}
-    assert set(found.errors) == {"baseline", "candidate", "session, all", "session, none"}
-    assert set(found.controls) == {
-        "baseline, run twice",
-        "candidate, run twice",
-        "ort kernels against session, all",
-        "ort kernels against session, none",
+    assert set(found.errors) == {"baseline", "candidate"}
+    assert {name: one.abs for name, one in found.controls.items()} == {
+        "baseline, run twice": 0,
+        "candidate, run twice": 0,
     }
 
 
@@ -157,17 +145,6 @@ def test_a_kernel_that_is_not_repeatable_fails_its_control():
     found = attribute(model, feeds, candidate=noisy, provider="cpu")
     assert found.controls["baseline, run twice"].abs == 0
     assert found.controls["candidate, run twice"].abs > 1e-4
-
-
-def test_in_float16_the_session_is_not_the_sum_of_its_kernels():
-    """Between the Casts that ONNX Runtime inserts, results are not rounded to 16 bits."""
-    model = layer_norm_matmul(256, dtype="float16")
-    x = ((np.random.default_rng(0).random((1, 64, 256)) - 0.5) * 120).astype(np.float16)
-    found = attribute(model, {"X": x}, provider="cpu")
-    against = found.controls["ort kernels against session, all"]
-    assert differing(against) > 10 * found.change.histogram[0]
-    assert found.errors["session, all"].mean_abs < found.errors["candidate"].mean_abs
-    assert found.controls["candidate, run twice"].abs == 0
 
 
 def test_every_node_of_a_float16_model_is_studied():
@@ -185,8 +162,6 @@ def test_a_node_without_kernel_keeps_that_of_the_other_side():
     product = found.nodes[1]
     assert (product.baseline, product.candidate) == ("torch", "torch")
     assert product.only_change.abs == 0
-    assert "Could not find an implementation" in found.missing["session, all"]
-    assert "session, all" not in found.errors
 
 
 def test_what_a_node_with_graphs_executes_is_swapped_with_it():
@@ -426,7 +401,6 @@ def test_a_mapping_leaves_the_other_nodes_on_the_first_source():
     kernels = {node.op: (node.baseline, node.candidate) for node in found.nodes}
     assert kernels.pop("Tanh") == ("ort", "torch")
     assert set(kernels.values()) == {("ort", "ort")}
-    assert found.controls["ort kernels against session, none"].abs < 1e-5
     assert found.controls["candidate, run twice"].abs == 0
 
 
@@ -463,7 +437,6 @@ def test_tf32_is_the_choice_of_each_library(tf32):
     product = found.nodes[1]
     assert (product.local_error_baseline.ulp_at_max > 50) == tf32
     assert (product.local_error_candidate.ulp_at_max > 50) == tf32
-    assert (found.errors["session, all"].ulp_at_max > 50) == tf32
     assert found.controls["baseline, run twice"].abs == 0
 
 

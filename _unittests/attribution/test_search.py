@@ -1,10 +1,13 @@
 """Tests of ortmeter.attribution.search, on steps whose effects are chosen."""
 
 import itertools
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from ortmeter.attribution import search as module
 from ortmeter.attribution.result import compare, severity
 from ortmeter.attribution.search import find_effects
 
@@ -27,16 +30,16 @@ class Steps:
         return None if is_late() else [self.results[count]]
 
     def search(self, budget_s=1e9, weights=None, **options):
-        return find_effects(
-            self.run,
-            ([self.results[0]], [self.results[-1]]),
-            weights or [1.0] * len(self.errors),
-            compare,
-            severity("mean"),
-            budget_s=budget_s,
-            clock=lambda: self.now,
-            **options,
-        )
+        with mock.patch.object(module, "time", SimpleNamespace(perf_counter=lambda: self.now)):
+            return find_effects(
+                self.run,
+                ([self.results[0]], [self.results[-1]]),
+                weights or [1.0] * len(self.errors),
+                compare,
+                severity("mean"),
+                budget_s=budget_s,
+                **options,
+            )
 
     def of(self, span):
         return self.errors[span.start : span.stop].sum(axis=0)

@@ -20,7 +20,6 @@ def test_each_graph_is_explained():
         explanation = explain(model, X)
     first, second = explanation.graphs
     assert first.compiled.fusions == {"TransposedWeight": 1}
-    assert first.discrepancy.ulp <= 4
     assert second.compiled is None
     assert "aten._linalg_svd" in second.fallback.reason
     assert explanation.discrepancy.n == 3
@@ -41,7 +40,6 @@ def test_the_agreement_is_measured(monkeypatch):
     original = session.Program.__call__
     monkeypatch.setattr(session.Program, "__call__", wrong)
     explanation = explain(nn.ReLU(), X)
-    assert explanation.graphs[0].discrepancy.abs == pytest.approx(X.max().item() / 2)
     assert explanation.discrepancy.abs == pytest.approx(X.max().item() / 2)
 
 
@@ -53,7 +51,7 @@ def test_inputs_are_left_as_they_are():
     x = X.clone()
     explanation = explain(update, x)
     assert torch.equal(x, X)
-    assert explanation.graphs[0].discrepancy.abs == 0
+    assert explanation.discrepancy.abs == 0
 
 
 def test_the_options_are_those_of_the_backend():

@@ -9,11 +9,9 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.observatory.matrix import AGAIN, ROWS
 from ortmeter.observatory.verdicts import (
     claim_level,
+    claimed,
     compare_cells,
     control_claims,
-    gains,
-    losses,
-    since,
 )
 
 ORDER = ["1.0", "1.1", "1.2", "1.3"]
@@ -212,21 +210,23 @@ def test_losses_and_gains_say_since_when():
         ]
     )
     cells = compare_cells(simulated(8, truth), ORDER)
-    lost = losses(cells, "1.3")
+    lost = claimed(cells, "1.3", "slower")
     assert lost.index.tolist() == [(1, "case 1"), (1, "case 0")]
     assert lost["since"].tolist() == ["1.3", "1.1"]
-    gained = gains(cells, "1.3")
+    gained = claimed(cells, "1.3", "faster")
     assert gained.index.tolist() == [(1, "case 2")]
     assert gained["since"].tolist() == ["1.3"]
-    assert gains(cells, "1.1").index.tolist() == [(1, "case 3")]
-    assert since(cells, "1.2").to_dict() == {(1, "case 0"): "1.1"}
-    assert losses(cells.xs(slice(None), drop_level=False), "1.2")["since"].tolist() == ["1.1"]
+    assert claimed(cells, "1.1", "faster").index.tolist() == [(1, "case 3")]
+    assert claimed(cells, "1.2", "slower")["since"].to_dict() == {(1, "case 0"): "1.1"}
+    assert claimed(cells.xs(slice(None), drop_level=False), "1.2", "slower")["since"].tolist() == [
+        "1.1"
+    ]
 
 
 def test_nothing_is_lost_where_nothing_changed():
     cells = compare_cells(simulated(9, np.zeros((3, 4))), ORDER)
-    assert losses(cells, "1.3").empty
-    assert gains(cells, "1.3").empty
+    assert claimed(cells, "1.3", "slower").empty
+    assert claimed(cells, "1.3", "faster").empty
 
 
 def test_the_control_is_compared_with_its_own_release():
@@ -269,4 +269,4 @@ def test_what_cannot_be_compared_is_refused(order, options, message):
 def test_a_release_that_has_no_cell_is_refused():
     cells = compare_cells(simulated(0, np.zeros((1, 2))), ORDER[:2])
     with pytest.raises(InvalidArgumentError, match="release='1.0'. Accepted: 1.1"):
-        losses(cells, "1.0")
+        claimed(cells, "1.0", "slower")

@@ -76,7 +76,6 @@ def test_a_configuration_entry_changes_what_the_session_does(values, zeros, mess
     ("spinning", "entries"),
     [
         ("during-run", {"session.force_spinning_stop": "1"}),
-        ("stop", {"session.force_spinning_stop": "1"}),
         ("on", {"session.intra_op.allow_spinning": "1", "session.inter_op.allow_spinning": "1"}),
         ("off", {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}),
     ],

@@ -17,7 +17,6 @@ from ortmeter.study.writer import (
     Bar,
     Writer,
     enumerate_items,
-    group_claims,
     rank,
     sentences,
 )
@@ -262,7 +261,8 @@ def test_a_summary_groups_the_places_by_verdict():
         compare_ratio("b", "a", *found, where={"size": size})
         for size, found in {1: wins, 2: (1.01, (0.9, 1.1)), 3: loses, 4: (1.1, None)}.items()
     ]
-    assert group_claims(claims) == (
+    (told,) = sentences(claims)
+    assert told == (
         "b is faster than a at size 1 (2.00 [1.80, 2.20]); "
         "undecided at size 2 (1.01 [0.90, 1.10]) and 4 (1.10, no interval); "
         "b is slower than a at size 3 (0.50 [0.40, 0.60])"

@@ -137,31 +137,28 @@ def test_a_record_that_was_removed_is_missing(make_page, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("grid", "options", "message"),
+    ("grid", "message"),
     [
-        ({"size": ["1"]}, {}, "got unknown argument --size=1, expected --number, --color"),
-        ({"number": ["1", "x"]}, {}, "option --number: got 'x', expected an integer"),
-        ({"number": ["-1"]}, {}, "option --number: got '-1'"),
-        ({"color": ["red", "green"]}, {}, "option --color: got 'green', expected red or blue"),
-        ({"number": ["1", "01"]}, {}, "--number=1 and --number=01 are the same configuration"),
-        ({"number": ["1", "1"]}, {}, "--number=1 and --number=1 are the same configuration"),
-        ({"number": []}, {}, "number has no value"),
-        ({}, {}, "the grid has no value"),
-        ({"number": ["1"]}, {"number": "2"}, "number is in the grid and fixed"),
-        ({"record": ["1"]}, {}, "a sweep always records"),
-        ({"number": "12"}, {}, r"number: got '12', expected a list"),
-        ({"provider": ["cuda:7"]}, {}, "it needs cuda:7 and 1 cores. Workers: 0 "),
-        ({"threads": ["4096"]}, {}, "it needs cpu and 4096 cores. Workers: 0 "),
-        ({"threads": ["9" * 400]}, {}, "it needs cpu and inf cores. Workers: 0 "),
-        ({"provider": ["tpu"]}, {}, "provider='tpu' is not known"),
+        ({"size": ["1"]}, "got unknown argument --size=1, expected --number, --color"),
+        ({"number": ["1", "x"]}, "option --number: got 'x', expected an integer"),
+        ({"number": ["-1"]}, "option --number: got '-1'"),
+        ({"color": ["red", "green"]}, "option --color: got 'green', expected red or blue"),
+        ({"number": ["1", "01"]}, "--number=1 and --number=01 are the same configuration"),
+        ({"number": ["1", "1"]}, "--number=1 and --number=1 are the same configuration"),
+        ({"number": []}, "number has no value"),
+        ({}, "the grid has no value"),
+        ({"record": ["1"]}, "a sweep always records"),
+        ({"number": "12"}, r"number: got '12', expected a list"),
+        ({"provider": ["cuda:7"]}, "it needs cuda:7 and 1 cores. Workers: 0 "),
+        ({"threads": ["4096"]}, "it needs cpu and 4096 cores. Workers: 0 "),
+        ({"threads": ["9" * 400]}, "it needs cpu and inf cores. Workers: 0 "),
+        ({"provider": ["tpu"]}, "provider='tpu' is not known"),
     ],
 )
-def test_what_is_not_accepted_is_refused_before_anything_starts(
-    make_page, tmp_path, grid, options, message
-):
+def test_what_is_not_accepted_is_refused_before_anything_starts(make_page, tmp_path, grid, message):
     page = make_page()
     with pytest.raises(OrtMeterError, match=message):
-        run_sweep(page.path, grid, options=options, output=tmp_path / "out")
+        run_sweep(page.path, grid, output=tmp_path / "out")
     assert page.runs == []
     assert not (tmp_path / "out").exists()
 

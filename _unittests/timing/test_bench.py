@@ -82,11 +82,6 @@ def test_who_disturbs_the_next(settings, why, monkeypatch):
     assert asked == [{**usual, "isolated": bool(why)}]
 
 
-def test_the_former_name_of_a_spinning_is_accepted():
-    found = bench(MATMUL, FEEDS, spinning=["stop", "during-run", "off"], **QUICK)
-    assert list(found) == ["spinning=during-run", "spinning=off"]
-
-
 def test_one_process_is_refused_where_several_are_needed():
     with pytest.raises(
         InvalidArgumentError, match="^processes=1: threads of .* from 2; an interval"

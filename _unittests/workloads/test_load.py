@@ -2,12 +2,14 @@
 
 import threading
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.workloads import load as module
 from ortmeter.workloads.load import (
     Load,
     Point,
@@ -26,8 +28,11 @@ class Clock:
     def __init__(self):
         self.now = 0
 
-    def __call__(self):
+    def perf_counter_ns(self):
         return self.now
+
+    def perf_counter(self):
+        return self.now / 1e9
 
     def sleep(self, seconds):
         self.now += max(int(1e9 * seconds), 20_000)
@@ -41,11 +46,16 @@ class Clock:
 
         return call
 
+    def measure(self, points, **options):
+        """Measure a load with this clock."""
+        with mock.patch.object(module, "time", self):
+            return measure_load(points, **options)
+
 
 def serve(rate, seconds, *services, seed=0):
     clock = Clock()
     point = Point([clock.call(*(services or [SERVICE]))], rate)
-    return measure_load({0: point}, seconds=seconds, seed=seed, clock=clock, sleep=clock.sleep)[0]
+    return clock.measure({0: point}, seconds=seconds, seed=seed)[0]
 
 
 def waits(load):
@@ -145,7 +155,7 @@ def test_a_low_rate_has_the_latency_of_a_run():
 def test_a_caller_waits_for_its_results():
     clock = Clock()
     points = {s: Point([clock.call(s)]) for s in (0.01, 0.02)}
-    found = measure_load(points, seconds=4, clock=clock, sleep=clock.sleep)
+    found = clock.measure(points, seconds=4)
     for service, load in found.items():
         assert load.throughput().value == pytest.approx(1 / service)
         assert [len(turn.ends) for turn in load.turns] == [round(0.36 / service)] * 10
@@ -157,7 +167,7 @@ def test_a_caller_waits_for_its_results():
 
 def test_runs_that_are_long_beside_the_time_end_it():
     clock = Clock()
-    found = measure_load({0: Point([clock.call(5.0)])}, seconds=1, clock=clock, sleep=clock.sleep)
+    found = clock.measure({0: Point([clock.call(5.0)])}, seconds=1)
     assert len(found[0].turns) == 1
     throughput = found[0].throughput()
     assert (throughput.value, throughput.interval) == (pytest.approx(0.2), None)
@@ -233,7 +243,7 @@ def test_callers_have_no_utilization():
 def serve_batches(rate, *, full, batch=4, seconds=40.0):
     clock = Clock()
     point = Point([clock.call(SERVICE)], rate, batch, full)
-    return measure_load({0: point}, seconds=seconds, clock=clock, sleep=clock.sleep)[0]
+    return clock.measure({0: point}, seconds=seconds)[0]
 
 
 def test_a_full_batch_waits_for_its_last_request():
@@ -278,7 +288,7 @@ def test_each_request_of_a_batch_is_served_once():
 def test_callers_count_every_request_of_a_batch():
     clock = Clock()
     point = Point([clock.call(SERVICE)], batch=8)
-    load = measure_load({0: point}, seconds=2, clock=clock, sleep=clock.sleep)[0]
+    load = clock.measure({0: point}, seconds=2)[0]
     assert load.throughput().value == pytest.approx(8 / SERVICE)
 
 

@@ -1,10 +1,13 @@
 """Latency after a pause, with a clock that only sleeps and runs move."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.workloads import pauses as module
 from ortmeter.workloads.pauses import AfterPause, measure_pauses
 
 
@@ -13,8 +16,11 @@ class Clock:
         self.now = self.rested = 0.0
         self.pauses = []
 
-    def __call__(self):
+    def perf_counter(self):
         return self.now
+
+    def process_time(self):
+        return 0.0
 
     def sleep(self, seconds):
         self.now += seconds
@@ -25,12 +31,15 @@ class Clock:
         self.now += 0.001 + 0.1 * (self.now - self.rested)
         self.rested = self.now
 
+    def measure(self, calls, pauses, **options):
+        """Measure pauses with this clock."""
+        with mock.patch.object(module, "time", self):
+            return measure_pauses(calls, pauses, **options)
+
 
 def test_each_run_follows_its_pause():
     clock = Clock()
-    found = measure_pauses(
-        {"a": clock.call}, [0, 0.1, 1], seconds=20, clock=clock, sleep=clock.sleep
-    )
+    found = clock.measure({"a": clock.call}, [0, 0.1, 1], seconds=20)
     rounds = {len(one.seconds) for one in found.values()}
     assert len(rounds) == 1
     assert clock.pauses.count(0.1) == clock.pauses.count(1) == rounds.pop()
@@ -56,14 +65,8 @@ def test_the_cpu_time_is_that_of_a_pause_and_its_run():
         clock.now += 0.001
         clock.rested = clock.now
 
-    found = measure_pauses(
-        {"a": call},
-        [0, 0.001, 1],
-        seconds=10,
-        clock=clock,
-        cpu_clock=spinning,
-        sleep=clock.sleep,
-    )
+    clock.process_time = spinning
+    found = clock.measure({"a": call}, [0, 0.001, 1], seconds=10)
     assert [one.cpu for one in found.values()] == pytest.approx([0.001, 0.003, 0.005])
     assert {one.cpu_seconds.shape for one in found.values()} == {found["a", 0].seconds.shape}
 
@@ -74,14 +77,12 @@ def test_the_mean_counts_the_ticks_of_the_system():
 
 def test_a_neighbour_runs_before_each_pause():
     clock, calls = Clock(), []
-    found = measure_pauses(
+    found = clock.measure(
         {"a": lambda: calls.append("a")},
         [0.5],
         seconds=10,
         rounds=4,
         before=lambda: calls.append("b"),
-        clock=clock,
-        sleep=clock.sleep,
     )
     assert "".join(calls) == "aaabbb" + "ba" * 4
     assert found["a", 0.5].seconds.shape == (4,)
@@ -90,7 +91,7 @@ def test_a_neighbour_runs_before_each_pause():
 
 def test_a_round_is_whole():
     clock = Clock()
-    found = measure_pauses({"a": clock.call}, [0, 5], seconds=0.01, clock=clock, sleep=clock.sleep)
+    found = clock.measure({"a": clock.call}, [0, 5], seconds=0.01)
     assert [len(one.seconds) for one in found.values()] == [1, 1]
     assert not found["a", 5].compare(found["a", 0], "gap=5", "gap=0").has_interval
 

@@ -24,7 +24,6 @@ from ortmeter.workloads.threads import (
     find_beyond,
     find_threshold,
     measure_threads,
-    wake_seconds,
 )
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
@@ -228,7 +227,7 @@ def test_a_wake_leaves_nothing_open():
     os.close(read)
     os.close(write)
     cores = usable_cores()
-    assert wake_seconds(5) > 0
+    assert threads._wake_seconds(5) > 0
     assert usable_cores() == cores
     assert os.pipe() == (read, write)  # the lowest numbers that are free
     os.close(read)

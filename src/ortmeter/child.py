@@ -295,21 +295,6 @@ def script_command(script: Path, python: Path | None = None) -> list[str]:
     return [str(python), "-I", served.__file__, str(script)]
 
 
-@contextmanager
-def set_variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, for the processes that start inside."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def output_of(*command: str) -> str | None:
     """Run a program of the system, return what it printed, None when it failed or is missing."""
     try:

@@ -97,8 +97,8 @@ def measure_times(candidates, findings):
 def measure_results(candidates, findings):
     wrong = [finding for finding in findings if finding.effect == "wrong"]
     workloads = {name: one for finding in wrong for name, one in finding.workloads().items()}
-    settings = {"provider": provider, "threads": several}
-    runs = [accuracy.measure_errors(candidates, workloads, **settings) for _ in range(args.runs)]
+    specs = {name: one.prepared(provider, several) for name, one in workloads.items()}
+    runs = [accuracy.measure_errors(candidates, specs) for _ in range(args.runs)]
     plain = [one for one in wrong if not (one.change or (one.instead and one.instead.settings))]
     cases = {name: one for finding in plain for name, one in finding.workloads().items()}
     edges = measure_edges(candidates, cases, provider=provider)
@@ -224,7 +224,7 @@ study.show(changes)
 
 
 def find_losses(data):
-    return verdicts.losses(compare(data), data.order[-1]).droplevel("threads")
+    return verdicts.claimed(compare(data), data.order[-1], "slower").droplevel("threads")
 
 
 def slow(data):

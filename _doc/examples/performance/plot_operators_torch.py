@@ -114,8 +114,8 @@ def choose_cases(text):
 def find_obstacles(cases):
     """Return why cases are left out, an empty text for the others, and the errors."""
     obstacles = {name: find_obstacle(case) for name, case in cases.items()}
-    kept = {name: case for name, case in cases.items() if not obstacles[name]}
-    errors = measure_errors(candidates, kept, provider=provider)
+    kept = {name: case.prepared(provider) for name, case in cases.items() if not obstacles[name]}
+    errors = measure_errors(candidates, kept)
     for name, who in out_of_bound(errors).index:
         obstacles[name] = f"{who} is outside of its bound"
     return obstacles, errors

@@ -79,7 +79,7 @@ def measure_history(names, cases, threads):
     candidates = prepare_releases(names)
     variants = {name: case.prepared(provider) for name, case in cases.items()}
     matrix = measure_cases(candidates, variants, threads=threads, **SIZES)
-    errors = accuracy.measure_errors(candidates, cases, provider=provider)
+    errors = accuracy.measure_errors(candidates, variants)
     ranks = {name: rank for rank, name in enumerate(cases)}
     columns = list(matrix.times)  # the last one is the control
     return {
@@ -242,7 +242,7 @@ TIMES = {"baseline": "best before", "before": "before (Âµs)", "after": "after (Â
 
 def find_losses(history):
     """Find the cases that are 1.5 times slower in the last release, the worst first."""
-    lost = verdicts.losses(compare(history), history["order"][-1])
+    lost = verdicts.claimed(compare(history), history["order"][-1], "slower")
     return lost.query("threads == 1").droplevel("threads")
 
 

@@ -144,8 +144,8 @@ with tempfile.TemporaryDirectory() as folder:
     page.write_text(script, encoding="utf-8")
     result = run_sweep(
         page,
-        {"size": [str(size) for size in args.sizes], "type": args.types},
-        options={"provider": str(provider), "repeat": str(args.repeat)},
+        {"size": [str(size) for size in args.sizes], "type": args.types}
+        | {"provider": [str(provider)], "repeat": [str(args.repeat)]},
         repeat_runs=args.runs,
         output=Path(folder, "results"),
     )

@@ -1,6 +1,5 @@
 """Find the kernels that make two runs of a model differ."""
 
-import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -16,17 +15,14 @@ from ortmeter.evaluator.plan import Plan, Step, Watch
 from ortmeter.evaluator.values import fed_library
 from ortmeter.operators.descriptions import element_type
 from ortmeter.progress import progress_bar
-from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
-from ortmeter.runtime.sessions import make_session
 
 Side: TypeAlias = str | Mapping[KernelKey, Swap]
 #: Sees each node that ran: its rank, its inputs, the outputs that have a name.
 Visit: TypeAlias = Callable[[int, tuple[Any, ...], list[Any]], None]
 
 BASELINE, CANDIDATE = 0, 1
-_SESSIONS = ("all", "none")
 
 
 def attribute(
@@ -120,13 +116,6 @@ def attribute(
     with hybrid.memory.policy(tf32=tf32):
         study = _Study(hybrid)
         study.run_twice()
-    if "ort" in (baseline, candidate):
-        side = study.candidate if candidate == "ort" else study.baseline
-        for level in _SESSIONS:
-            make = functools.partial(
-                make_session, model, provider=device, optimization=level, tf32=tf32
-            )
-            study.add_session(level, make, feeds, side)
     return study.attribution(str(device))
 
 
@@ -242,7 +231,6 @@ class _Study:
         self._local: dict[int, tuple[Discrepancy, Discrepancy, Discrepancy]] = {}
         self._idle: set[int] = set()
         self._controls: dict[str, Discrepancy] = {}
-        self._missing: dict[str, str] = {}
         with progress_bar("nodes", total=4 * len(hybrid.steps)) as bar:
             self.baseline = hybrid.run(BASELINE, self._beside_baseline(bar))
             self.candidate = hybrid.run(CANDIDATE, self._beside_candidate(bar))
@@ -257,25 +245,11 @@ class _Study:
         self._controls["baseline, run twice"] = compare(self.baseline, again[BASELINE])
         self._controls["candidate, run twice"] = compare(self.candidate, again[CANDIDATE])
 
-    def add_session(
-        self, level: str, make: Callable[[], Any], feeds: Mapping[str, Any], kernels: list[Any]
-    ) -> None:
-        """Compare a session on the whole model with its kernels run one by one."""
-        try:
-            outputs = list(run_session(make(), feeds).values())
-        except ModelError as refusal:
-            self._missing[f"session, {level}"] = str(refusal)
-            return
-        self._errors[f"session, {level}"] = compare(self._exact, outputs)
-        self._controls[f"ort kernels against session, {level}"] = compare(outputs, kernels)
-
     def attribution(self, provider: str) -> Attribution:
         if not self._nodes:
             raise ModelError("No output of this model needs a node: no kernel is responsible")
         change, _ = self._of_candidate
-        return Attribution(
-            self._nodes, change, self._errors, self._controls, self._missing, provider
-        )
+        return Attribution(self._nodes, change, self._errors, self._controls, provider)
 
     def _beside_baseline(self, bar: Any) -> Visit:
         """Run the kernel of the candidate and the one in float64 beside that of the baseline."""

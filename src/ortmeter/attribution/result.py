@@ -216,14 +216,11 @@ class Attribution(_Ranked[NodeAttribution]):
     change : Discrepancy
         Outputs of the candidate, compared with those of the baseline.
     errors : mapping of str to Discrepancy
-        Outputs of whole runs, compared with the evaluation in float64: ``baseline``, ``candidate``
-        and, if one of them is ONNX Runtime, ``session, all`` and ``session, none``, the model in a
-        session with and without graph optimizations.
+        Outputs of whole runs, ``baseline`` and ``candidate``, compared with the evaluation in
+        float64.
     controls : mapping of str to Discrepancy
         Differences without any swap: each side run twice, which must be 0 for the attribution to be
-        valid, and the kernels of ONNX Runtime, run one by one, compared with the two sessions.
-    missing : mapping of str to str
-        Sessions that ONNX Runtime cannot create, with the reason.
+        valid.
     provider : str
         Where the kernels ran.
     """
@@ -231,7 +228,6 @@ class Attribution(_Ranked[NodeAttribution]):
     change: Discrepancy
     errors: Mapping[str, Discrepancy]
     controls: Mapping[str, Discrepancy]
-    missing: Mapping[str, str]
     provider: str
 
     _JUDGED: ClassVar[tuple[str, str]] = ("only_change", "local_change")

@@ -52,7 +52,6 @@ def find_effects(
     *,
     budget_s: float,
     most_kept: float = math.inf,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> list[Span]:
     """Find which of many steps, replaced one after the other, move a result.
 
@@ -75,8 +74,6 @@ def find_effects(
         effects.
     most_kept : float
         Results that are in memory at once, at most.
-    clock : callable
-        What tells the time, in seconds.
 
     Returns
     -------
@@ -111,10 +108,10 @@ def find_effects(
         return []
     below = [0.0, *accumulate(weights)]
     kept = {0: ends[0], steps: ends[1]}
-    started = clock()
+    started = time.perf_counter()
 
     def spent() -> float:
-        return clock() - started
+        return time.perf_counter() - started
 
     def rank(span: Span) -> tuple[Any, ...]:
         return tuple(-value for value in severity(span.effect)), span.start, span

@@ -138,13 +138,10 @@ def speedup_table(claims: Sequence[Speedup]) -> pd.DataFrame:
 
 def _sentence(starts: ColdStart) -> str:
     (name,) = starts.names
-    result, steady, *parts = (
-        starts.typical(name, phase) for phase in (RESULT, STEADY, IMPORT, SESSION, FIRST)
-    )
-    texts = zip((IMPORT, SESSION, FIRST), parts, strict=True)
-    listed = ", ".join(f"{phase} {part.seconds}" for phase, part in texts)
+    result, steady = (starts.typical(name, phase) for phase in (RESULT, STEADY))
+    parts = (f"{phase} {starts.typical(name, phase).seconds}" for phase in (IMPORT, SESSION, FIRST))
     sure = " (99%)" if result.interval else ""
     return (
-        f"{name}: the first result takes {result.seconds}{sure}, of which {listed}; a steady run "
-        f"takes {steady.seconds}."
+        f"{name}: the first result takes {result.seconds}{sure}, of which {', '.join(parts)}; "
+        f"a steady run takes {steady.seconds}."
     )

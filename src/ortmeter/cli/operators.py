@@ -143,8 +143,8 @@ def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -
         named = {name: case for name, case in cases.items() if isinstance(case, Case)}
         verdicts.fill_edges(report, candidates, named, where, threads[0])
         return None
+    specs = {name: case.prepared(where, threads[0]) for name, case in cases.items()}
     try:
-        specs = {name: case.prepared(where, threads[0]) for name, case in cases.items()}
         matrix = _matrix(options, report, candidates, specs)
     except Interrupted as stop:
         verdicts.fill(report, candidates, stop.matrix)
@@ -152,12 +152,12 @@ def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -
     slower = verdicts.fill(report, candidates, matrix)
     if options.models:
         report.add("Nodes", _describe(cases))
-    worse = verdicts.fill_errors(report, candidates, cases, where, threads[0])
+    worse = verdicts.fill_errors(report, candidates, specs)
     if not span:
         return None
     first, questions = candidates[0], []
     for case in worse:
-        look = partial(_worse, first, cases[case], where, threads[0])
+        look = partial(_worse, first, specs[case])
         questions.append(bisect.ask_outputs(f"outputs of {in_words(case)} are worse", look))
     slow = slower.reset_index()[["threads", "case", "speedup"]].to_numpy()
     for count, case, speedup in slow:
@@ -166,12 +166,10 @@ def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -
     return bisect.fill(options, report, span, questions)
 
 
-def _worse(
-    first: RuntimeCandidate, case: AnyCase, where: Provider, threads: int, release: Release
-) -> str:
+def _worse(first: RuntimeCandidate, case: SessionSpec, release: Release) -> str:
     """Say what is worse than with the first release; empty when nothing is."""
     pair = [first, dataclasses.replace(first, name=release.name, release=release)]
-    errors = measure_errors(pair, {"": case}, provider=where, threads=threads)
+    errors = measure_errors(pair, {"": case})
     if len(errors) < len(pair):
         raise ModelError(f"{release.name} does not run it")
     return verdicts.worse(errors, first.name, release.name).get("", "")
@@ -298,7 +296,7 @@ def _issue(options: Namespace, report: Report, cases: Mapping[str, AnyCase], scr
             remarks.append(f"No whole model that was tried has {cases[name].op}: {tried}.")
     specs = {key: case.prepared(where) for key, case in alike.items()}
     matrix = _matrix(options, report, candidates, {**specs, **whole})
-    errors = out_of_bound(measure_errors(candidates, {name: cases[name]}, provider=where))
+    errors = out_of_bound(measure_errors(candidates, {name: specs[name]}))
     wrong = ""
     if (name, candidates[-1].name) in errors.index:
         bad = errors.index.get_level_values("candidate").tolist()

@@ -11,7 +11,6 @@ from ortmeter.errors import OrtMeterError
 from ortmeter.evidence import Claim, Estimate, Speedup, rounded
 from ortmeter.observatory.accuracy import (
     accuracy_changes,
-    bits_changed,
     comparable_errors,
     measure_errors,
     out_of_bound,
@@ -21,19 +20,13 @@ from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.edge_cases import edge_cases
 from ortmeter.observatory.edges import ALWAYS, OPEN, WRONG, measure_edges
 from ortmeter.observatory.matrix import AGAIN, Matrix, RuntimeCandidate
-from ortmeter.observatory.repro import AnyCase
-from ortmeter.observatory.verdicts import (
-    claim_level,
-    compare_cells,
-    control_claims,
-    gains,
-    losses,
-)
+from ortmeter.observatory.verdicts import claim_level, claimed, compare_cells, control_claims
 from ortmeter.plotting.heatmap import change_map
 from ortmeter.profiling.findings import plural
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.rendering import digits
 from ortmeter.study.writer import enumerate_items
+from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.measurement import format_seconds
 from ortmeter.timing.statistics import MIN_PROCESSES
 
@@ -58,7 +51,7 @@ def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix)
     if len(names) > 1:
         cells = compare_cells(matrix.times, names, min_effect=_EFFECT)
         report.conclude(*_sentences(cells, names, matrix, place))
-        slower = losses(cells, names[-1])
+        slower = claimed(cells, names[-1], "slower")
         if len(slower) and all(c.script is None for c in candidates):  # torch has no script
             case = slower.index.get_level_values("case")[0]
             report.conclude(f"a script for an issue: ortmeter operators --repro {case}.")
@@ -98,7 +91,7 @@ def _sentences(
     before = others[0] if len(names) == _PAIR else "the best before"
     own = cells[cells.index.get_level_values("candidate") == last]
     tested = own[own["verdict"].isin([*_CLAIMED, "undecided"])]
-    lost, won = losses(cells, last), gains(cells, last)
+    lost, won = (claimed(cells, last, verdict) for verdict in ("slower", "faster"))
     if len(lost) + len(won):
         small = int(_is_small(tested).sum())
         left = len(tested) - len(lost) - len(won) - small
@@ -187,18 +180,14 @@ def _plot(cells: pd.DataFrame, report: Report) -> "Figure":
 
 
 def fill_errors(
-    report: Report,
-    candidates: Sequence[RuntimeCandidate],
-    cases: Mapping[str, AnyCase],
-    provider: Provider,
-    threads: int,
+    report: Report, candidates: Sequence[RuntimeCandidate], cases: Mapping[str, SessionSpec]
 ) -> dict[str, str]:
     """Fill the report with how close each candidate is to float64.
 
     Returns what :func:`worse` says of them.
     """
     try:
-        errors = measure_errors(candidates, cases, provider=provider, threads=threads)
+        errors = measure_errors(candidates, cases)
     except OrtMeterError as error:  # what was measured before is kept
         report.conclude(f"outputs are not compared: {error}.")
         return {}
@@ -213,7 +202,7 @@ def fill_errors(
     if len(changes) > _TOLD:
         report.conclude(f"{len(changes) - _TOLD} more changed their accuracy: the table has them.")
     if len(candidates) > 1:
-        changed = bits_changed(errors).groupby(level="case").any()
+        changed = errors["bits"].groupby(level="case").nunique().gt(1)
         report.conclude(
             f"bits of the outputs differ in {changed.sum()} of {plural(len(changed), 'case')}."
         )

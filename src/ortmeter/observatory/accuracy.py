@@ -8,18 +8,15 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.errors import OrtMeterError
-from ortmeter.observatory.case import Case
 from ortmeter.observatory.judge import COLUMNS, Judge
 from ortmeter.observatory.matrix import Processes, RuntimeCandidate
-from ortmeter.observatory.nodes import NodeCase
 from ortmeter.observatory.reference import SAME
 from ortmeter.progress import follow
-from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.study.rendering import digits
+from ortmeter.timing.candidates import SessionSpec
 
 __all__ = [
     "accuracy_changes",
-    "bits_changed",
     "comparable_errors",
     "measure_errors",
     "out_of_bound",
@@ -32,11 +29,7 @@ _BEST = 0.5  # ulp: no rounding does better
 
 
 def measure_errors(
-    candidates: Sequence[RuntimeCandidate],
-    cases: Mapping[str, Case | NodeCase],
-    *,
-    provider: str | Provider = "cpu",
-    threads: int = 1,
+    candidates: Sequence[RuntimeCandidate], cases: Mapping[str, SessionSpec]
 ) -> pd.DataFrame:
     r"""Compare the outputs of each case, by each candidate, with float64.
 
@@ -44,12 +37,9 @@ def measure_errors(
     ----------
     candidates : sequence of RuntimeCandidate
         Releases in their order.
-    cases : mapping of str to Case
-        Each one runs once with each candidate, on the same inputs.
-    provider : str or Provider
-        Where they run.
-    threads : int
-        Number of threads.
+    cases : mapping of str to SessionSpec
+        Each one runs once with each candidate, on the same inputs, see
+        :meth:`~ortmeter.observatory.case.Case.prepared`.
 
     Returns
     -------
@@ -60,7 +50,6 @@ def measure_errors(
           of one element. Where terms cancel, it says how close to zero a result is.
         * *largest*: largest error in units in the last place of the largest element, which
           reductions and products are compared in.
-        * *abs*, *mean*: largest and mean absolute error, numbers of steps for integers.
         * *bound*: largest error as a share of its derived bound, element by element; NaN where
           no bound is known, ``inf`` where a result that needs no rounding is wrong.
         * *differing*: share of the elements that are not the reference rounded to their type.
@@ -70,12 +59,10 @@ def measure_errors(
           ``same type`` when outputs are in float64, as the reference is; ``none`` when nothing else
           than ONNX Runtime computes it: errors are NaN.
     """
-    where = resolve_provider(provider)
     rows: list[dict[str, Any]] = []
     names = [candidate.name for candidate in candidates]
     with Processes(dict(zip(names, candidates, strict=True))) as processes:
-        for name, case in follow(cases.items(), "cases"):
-            variant = case.prepared(where, threads)
+        for name, variant in follow(cases.items(), "cases"):
             judge = Judge(variant)
             for candidate, got in processes.outputs(variant, names).items():
                 if not isinstance(got, OrtMeterError):
@@ -113,29 +100,6 @@ def told_error(row: Any) -> str:
     if math.isinf(row["bound"]):
         return f"{row['differing']:.1%} of the values differ, where no rounding explains it"
     return f"an error of {digits(row['bound'])} times its bound"
-
-
-def bits_changed(errors: pd.DataFrame) -> pd.Series:
-    """Tell which outputs have other bits than those of the candidate before.
-
-    Parameters
-    ----------
-    errors : pandas.DataFrame
-        See :func:`measure_errors`.
-
-    Returns
-    -------
-    pandas.Series
-        Booleans; false for the first candidate that runs a case.
-
-    Examples
-    --------
-    >>> index = pd.MultiIndex.from_product([["Exp"], ["1.30", "1.31"]], names=_ROWS)
-    >>> bits_changed(pd.DataFrame({"bits": ["0a", "0b"]}, index=index)).tolist()
-    [False, True]
-    """
-    before = errors["bits"].groupby(level="case").shift()
-    return before.notna() & (before != errors["bits"])
 
 
 def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from ortmeter.observatory.case import in_words
 from ortmeter.observatory.judge import Judge
 from ortmeter.observatory.matrix import Matrix
 from ortmeter.observatory.repro import DRAWN
-from ortmeter.observatory.verdicts import compare_cells, estimates, losses
+from ortmeter.observatory.verdicts import claimed, compare_cells, estimates
 from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import Release
 from ortmeter.releases.process import run_once
@@ -288,7 +288,7 @@ def write_issue(
 def _slower(cells: pd.DataFrame, case: str, releases: Sequence[str]) -> list[str]:
     """Return a title and sentences, the last one on when it began; nothing if it is not slower."""
     last, words = releases[-1], in_words(case)
-    lost = losses(cells, last).query("case == @case").reset_index()
+    lost = claimed(cells, last, "slower").query("case == @case").reset_index()
     for row in lost.sort_values("threads").head(1).to_dict("records"):
         times = Estimate(row["speedup"], row["low"], row["high"]).inverse
         before, after = (format_seconds(row[side] * 1e-6) for side in ("before", "after"))

@@ -14,7 +14,7 @@ from ortmeter.runtime.loading import load_model
 from ortmeter.timing.candidates import SessionSpec
 
 #: What is measured.
-COLUMNS = ("ulp", "largest", "abs", "mean", "bound", "differing", "mismatched", "bits", "reference")
+COLUMNS = ("ulp", "largest", "bound", "differing", "mismatched", "bits", "reference")
 
 _DIGITS = 6
 
@@ -64,8 +64,6 @@ class Judge:
         numbers = {
             "ulp": diff.ulp,
             "largest": diff.ulp_at_max,
-            "abs": diff.abs,
-            "mean": diff.mean_abs,
             "bound": max(shares, default=np.nan),
             "differing": np.mean([_differing(*pairs[name]) for name in same] or [1.0]),
             "mismatched": diff.n_nan + diff.n_inf + others,

@@ -7,19 +7,21 @@ a module that these can import, not from a script. :func:`make_network` makes fo
 import copy
 import functools
 import math
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
 import pandas as pd
 
 from ortmeter.backend.errors import quiet
-from ortmeter.child import call, set_variables
+from ortmeter.child import call
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.operators.kinds import KINDS
@@ -424,7 +426,7 @@ def share_cores() -> Iterator[None]:
     """
     with (
         tempfile.TemporaryDirectory(prefix="ortmeter-") as folder,
-        set_variables({**_SHORT_WAIT, "TORCHINDUCTOR_CACHE_DIR": folder}),
+        mock.patch.dict(os.environ, {**_SHORT_WAIT, "TORCHINDUCTOR_CACHE_DIR": folder}),
     ):
         yield
 

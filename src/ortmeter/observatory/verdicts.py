@@ -26,21 +26,11 @@ from ortmeter.evidence import Estimate
 from ortmeter.observatory.matrix import AGAIN, ROWS
 from ortmeter.timing.statistics import MIN_PROCESSES
 
-__all__ = [
-    "VERDICTS",
-    "claim_level",
-    "compare_cells",
-    "control_claims",
-    "estimates",
-    "gains",
-    "losses",
-    "since",
-]
+__all__ = ["VERDICTS", "claim_level", "claimed", "compare_cells", "control_claims", "estimates"]
 
 #: Verdicts on a cell; the first candidate that runs a case has none, an empty text.
 VERDICTS = ("faster", "slower", "undecided", "absent")
 
-_CLAIMED = ("faster", "slower")
 _ERROR = 0.01  # expected share of false claims among the claims
 _Array = npt.NDArray[np.float64]
 
@@ -186,8 +176,8 @@ def claim_level(cells: pd.DataFrame) -> float:
     return _level(cells["p"].to_numpy())
 
 
-def since(cells: pd.DataFrame, release: str) -> "pd.Series[str]":
-    """Return since which candidate a release has its verdict, without a break.
+def claimed(cells: pd.DataFrame, release: str, verdict: str) -> pd.DataFrame:
+    """Return the cells of a release that are slower than the best one before, or faster than all.
 
     Parameters
     ----------
@@ -195,12 +185,14 @@ def since(cells: pd.DataFrame, release: str) -> "pd.Series[str]":
         See :func:`compare_cells`.
     release : str
         A candidate.
+    verdict : str
+        ``slower``, the worst first, or ``faster``, the best first.
 
     Returns
     -------
-    pandas.Series
-        The first candidate of the run of equal verdicts that ends at this release, index
-        ``threads`` and ``case``; cells that are not faster or slower are left out.
+    pandas.DataFrame
+        The cells, index ``threads`` and ``case``, with a column ``since``: the first candidate of
+        the run of equal verdicts that ends at this release.
 
     Raises
     ------
@@ -209,11 +201,12 @@ def since(cells: pd.DataFrame, release: str) -> "pd.Series[str]":
 
     Examples
     --------
-    >>> sets = [[1], range(2), range(4), ["Abs"]]
+    >>> sets = [[1], range(2), range(4), ["Abs", "Exp"]]
     >>> index = pd.MultiIndex.from_product(sets, names=ROWS)
-    >>> times = pd.DataFrame({"1.29": 10.0, "1.30": 20.0, "1.31": 20.0}, index=index)
-    >>> since(compare_cells(times, list(times)), "1.31").tolist()
-    ['1.30']
+    >>> times = pd.DataFrame({"1.29": 10.0, "1.30": [10.0, 20.0] * 8}, index=index)
+    >>> times["1.31"] = times["1.30"]
+    >>> claimed(compare_cells(times, list(times)), "1.31", "slower")["since"].to_dict()
+    {(1, 'Exp'): '1.30'}
     """
     table = cells.pivot_table(
         "verdict", ["threads", "case"], "candidate", aggfunc="first", sort=False
@@ -222,66 +215,15 @@ def since(cells: pd.DataFrame, release: str) -> "pd.Series[str]":
         raise InvalidArgumentError(
             f"release={release!r}. Accepted: {', '.join(map(str, table.columns))}"
         )
-    table = table.loc[:, :release]
-    last = table[release]
-    table = table[last.isin(_CLAIMED)]
+    table = table.loc[table[release] == verdict, :release]
     # Backwards, the columns that are equal to the last one until the first that is not.
-    run = table.eq(last[table.index], axis=0).iloc[:, ::-1].cumprod(axis=1).sum(axis=1)
+    run = (table == verdict).iloc[:, ::-1].cumprod(axis=1).sum(axis=1)
     first = table.columns.to_numpy()[len(table.columns) - run.to_numpy(int)]
-    return pd.Series(first, index=table.index, name="since", dtype=str)
-
-
-def losses(cells: pd.DataFrame, release: str) -> pd.DataFrame:
-    """Return the cells of a release that are slower than the best one before, the worst first.
-
-    Parameters
-    ----------
-    cells : pandas.DataFrame
-        See :func:`compare_cells`.
-    release : str
-        A candidate.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The cells, index ``threads`` and ``case``, with a column ``since``.
-
-    Examples
-    --------
-    >>> sets = [[1], range(2), range(4), ["Abs", "Exp"]]
-    >>> index = pd.MultiIndex.from_product(sets, names=ROWS)
-    >>> times = pd.DataFrame({"1.30": 10.0, "1.31": [10.0, 20.0] * 8}, index=index)
-    >>> losses(compare_cells(times, list(times)), "1.31").index.tolist()
-    [(1, 'Exp')]
-    """
-    return _claimed(cells, release, "slower").sort_values("speedup", kind="stable")
-
-
-def gains(cells: pd.DataFrame, release: str) -> pd.DataFrame:
-    """Return the cells of a release that are faster than all those before, the best first.
-
-    Parameters
-    ----------
-    cells : pandas.DataFrame
-        See :func:`compare_cells`.
-    release : str
-        A candidate.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The cells, index ``threads`` and ``case``, with a column ``since``.
-
-    Examples
-    --------
-    >>> sets = [[1], range(2), range(4), ["Abs", "Exp"]]
-    >>> index = pd.MultiIndex.from_product(sets, names=ROWS)
-    >>> times = pd.DataFrame({"1.30": 10.0, "1.31": [10.0, 5.0] * 8}, index=index)
-    >>> gains(compare_cells(times, list(times)), "1.31")["since"].tolist()
-    ['1.31']
-    """
-    faster = _claimed(cells, release, "faster")
-    return faster.sort_values("speedup", ascending=False, kind="stable")
+    own = cells.xs(release, level="candidate")
+    own = own[own["verdict"] == verdict].join(
+        pd.Series(first, index=table.index, name="since", dtype=str)
+    )
+    return own.sort_values("speedup", ascending=verdict == "slower", kind="stable")
 
 
 def estimates(cells: pd.DataFrame, *, slower: bool = False) -> "pd.Series[Any]":
@@ -310,12 +252,6 @@ def estimates(cells: pd.DataFrame, *, slower: bool = False) -> "pd.Series[Any]":
     numbers = 1 / known[["speedup", "high", "low"]] if slower else known[["speedup", "low", "high"]]
     rows = numbers.astype(object).where(numbers.notna(), None).itertuples(index=False)
     return pd.Series([Estimate(*row) for row in rows], index=known.index, dtype=object)
-
-
-def _claimed(cells: pd.DataFrame, release: str, verdict: str) -> pd.DataFrame:
-    first = since(cells, release)
-    of_release = cells.xs(release, level="candidate")
-    return of_release[of_release["verdict"] == verdict].join(first)
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, special, torch
-from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
+from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, special
+from ortmeter.operators.registry import MICROSOFT, definition, family, stand_in
 
 declare = family("attention")
 declare("Attention RotaryEmbedding", cpu_types="f32 f16")
 declare("GroupQueryAttention", domain=MICROSOFT, cpu_types="f32 f16")
 declare("Attention MultiHeadAttention RotaryEmbedding", domain=MICROSOFT)
-
-_PACKED = 3  # rank of (batch, sequence, heads * size)
 
 
 @stand_in("Attention")
@@ -24,34 +22,6 @@ def _torch_attention(
     return lambda q, k, v, mask=None: functional.scaled_dot_product_attention(
         q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=grouped
     )
-
-
-@kernel("RotaryEmbedding", since=23)
-def _rotary_embedding(
-    x: Tensor,
-    cos_cache: Tensor,
-    sin_cache: Tensor,
-    position_ids: Tensor | None = None,
-    *,
-    interleaved: int = 0,
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
-) -> Tensor:
-    if x.ndim == _PACKED:
-        heads = x.reshape(x.shape[0], x.shape[1], num_heads, -1)
-    else:
-        heads = x.transpose(1, 2)
-    size = rotary_embedding_dim or heads.shape[3]
-    cos, sin = (
-        (cache if position_ids is None else cache[position_ids]).unsqueeze(2)
-        for cache in (cos_cache, sin_cache)
-    )
-    turned, kept = heads[..., :size], heads[..., size:]
-    first, second = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
-    pair = (cos * first - sin * second, sin * first + cos * second)
-    turned = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
-    y = torch.cat((turned, kept), -1)
-    return y.flatten(2) if x.ndim == _PACKED else y.transpose(1, 2)
 
 
 @definition("RotaryEmbedding")

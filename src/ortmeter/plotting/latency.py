@@ -8,16 +8,7 @@ import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import UNITS, Speedup, common_unit
-from ortmeter.plotting.axes import (
-    add_legend,
-    finish,
-    mark_one,
-    new_axes,
-    plain,
-    series_style,
-    whiskers,
-    wrap,
-)
+from ortmeter.plotting import axes
 from ortmeter.timing.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -51,17 +42,17 @@ def latency_plot(results: Mapping[str, Measurement], *, title: str, caption: str
     >>> plt.close(ax.figure)
     """
     unit = common_unit(measured.median for measured in results.values())
-    ax = new_axes(1.8 + 0.4 * len(results))
+    ax = axes.new_axes(1.8 + 0.4 * len(results))
     for rank, measured in enumerate(results.values()):
         q1, q3 = measured.quartiles
         ends = UNITS[unit] * np.array([[measured.median - q1], [q3 - measured.median]])
         center = measured.median * UNITS[unit]
-        ax.errorbar([center], [rank], xerr=ends, capsize=4, **series_style(rank))
-    ax.set_yticks(range(len(results)), [wrap(name, 24) for name in results])
+        ax.errorbar([center], [rank], xerr=ends, capsize=4, **axes.series_style(rank))
+    ax.set_yticks(range(len(results)), [axes.wrap(name, 24) for name in results])
     ax.set_ylim(len(results) - 0.5, -0.5)
     ax.set_xlim(left=0)
     ax.set(xlabel=f"median latency ({unit}), lower is better", ylabel="candidate")
-    return finish(ax, title, caption)
+    return axes.finish(ax, title, caption)
 
 
 def speedup_plot(claims: Sequence[Speedup], *, title: str, caption: str = "") -> "Axes":
@@ -95,25 +86,26 @@ def speedup_plot(claims: Sequence[Speedup], *, title: str, caption: str = "") ->
     >>> plt.close(ax.figure)
     """
     baseline = _only({claim.baseline for claim in claims}, "baselines")
-    axes = _only({", ".join(claim.where) for claim in claims}, "axes")
+    along = _only({", ".join(claim.where) for claim in claims}, "axes")
     places = list(dict.fromkeys(_place(claim) for claim in claims))
     points = [(places.index(_place(claim)), claim) for claim in claims]
-    ax = new_axes(4.2)
-    mark_one(ax, claims[0].min_effect)
+    ax = axes.new_axes(4.2)
+    axes.mark_one(ax, claims[0].min_effect)
     names = list(dict.fromkeys(s.subject for _, s in points))
     for rank, name in enumerate(names):
         mine = [(i, s) for i, s in points if s.subject == name]
         offset = _SPREAD * ((rank + 0.5) / len(names) - 0.5)
         ratios = [s.ratio or math.nan for _, s in mine]
-        ends = list(zip(*(whiskers(s) for _, s in mine), strict=True))
+        ends = list(zip(*(axes.whiskers(s) for _, s in mine), strict=True))
         # The baseline keeps the first style: a candidate looks the same as in a plot of latencies.
-        style = {**series_style(rank + 1), "linestyle": "none"}
+        style = {**axes.series_style(rank + 1), "linestyle": "none"}
         ax.errorbar([i + offset for i, _ in mine], ratios, yerr=ends, capsize=4, **style)
-    ax.set_xticks(range(len(places)) if axes else [], places if axes else [])
+    ax.set_xticks(range(len(places)) if along else [], places if along else [])
     ax.set_xlim(-0.5, len(places) - 0.5)
-    ax.set(xlabel=plain(axes), ylabel=f"speedup over {plain(baseline)}, higher is better")
-    add_legend(ax, names)
-    return finish(ax, title, caption)
+    over = axes.plain(baseline)
+    ax.set(xlabel=axes.plain(along), ylabel=f"speedup over {over}, higher is better")
+    axes.add_legend(ax, names)
+    return axes.finish(ax, title, caption)
 
 
 def _place(claim: Speedup) -> str:

@@ -7,16 +7,7 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting.axes import (
-    GREY,
-    add_legend,
-    choose_unit,
-    finish_rows,
-    group_small,
-    new_axes,
-    node_label,
-    series_style,
-)
+from ortmeter.plotting import axes
 from ortmeter.plotting.graph import NodeNote
 from ortmeter.runtime.graphs import walk_nodes
 
@@ -105,15 +96,17 @@ def operator_plot(profile: "Profile", *, title: str, caption: str = "") -> "Axes
     if frame.empty:
         raise InvalidArgumentError("No node ran in this profile: there is nothing to plot")
     labels = [f"{op} ({calls:g})" for op, calls in zip(frame["op"], frame["calls"], strict=True)]
-    shown = group_small(frame[["median", "q1", "q3"]].set_axis(labels).astype(float), ["median"])
-    scale, unit = choose_unit(shown["median"].to_numpy())
+    shown = axes.group_small(
+        frame[["median", "q1", "q3"]].set_axis(labels).astype(float), ["median"]
+    )
+    scale, unit = axes.choose_unit(shown["median"].to_numpy())
     medians, q1, q3 = (shown[name].to_numpy() * scale for name in ("median", "q1", "q3"))
-    ax = new_axes(1.4 + 0.3 * len(shown))
+    ax = axes.new_axes(1.4 + 0.3 * len(shown))
     places, whiskers = range(len(shown)), [medians - q1, q3 - medians]
-    ax.barh(places, medians, color=series_style(0)["color"])
-    ax.errorbar(medians, places, xerr=whiskers, fmt="none", ecolor=GREY, capsize=3)
+    ax.barh(places, medians, color=axes.series_style(0)["color"])
+    ax.errorbar(medians, places, xerr=whiskers, fmt="none", ecolor=axes.GREY, capsize=3)
     ax.set(xlabel=_per_run(frame["provider"], unit), ylabel="operator (kernels per run)")
-    return finish_rows(ax, list(shown.index), title, caption)
+    return axes.finish_rows(ax, list(shown.index), title, caption)
 
 
 def comparison_plot(
@@ -168,9 +161,9 @@ def comparison_plot(
         )
     columns = ["median_baseline", "median_candidate"]
     first = merged["name_baseline"].astype(object).fillna(merged["name_candidate"])
-    labels = [node_label(op, name) for op, name in zip(merged["op"], first, strict=True)]
-    shown = group_small(merged[columns].astype(float).set_axis(labels), columns)
-    scale, unit = choose_unit(shown[columns].to_numpy())
+    labels = [axes.node_label(op, name) for op, name in zip(merged["op"], first, strict=True)]
+    shown = axes.group_small(merged[columns].astype(float).set_axis(labels), columns)
+    scale, unit = axes.choose_unit(shown[columns].to_numpy())
     times = (shown * scale).set_axis(list(names), axis="columns").rename_axis("node of either side")
     return bar_plot(times, title=title, what=_per_run(merged["provider"], unit), caption=caption)
 
@@ -201,13 +194,13 @@ def bar_plot(frame: pd.DataFrame, *, title: str, what: str, caption: str = "") -
     ['Conv', 'Add']
     >>> plt.close(ax.figure)
     """
-    ax = new_axes(1.8 + 0.36 * len(frame))
+    ax = axes.new_axes(1.8 + 0.36 * len(frame))
     for rank, name in enumerate(frame):
         places = np.arange(len(frame)) + 0.4 * (rank - 0.5)
-        ax.barh(places, frame[name], 0.38, color=series_style(rank)["color"], label=name)
+        ax.barh(places, frame[name], 0.38, color=axes.series_style(rank)["color"], label=name)
     ax.set(xlabel=what, ylabel=frame.index.name)
-    add_legend(ax, [str(name) for name in frame])
-    return finish_rows(ax, list(frame.index), title, caption)
+    axes.add_legend(ax, [str(name) for name in frame])
+    return axes.finish_rows(ax, list(frame.index), title, caption)
 
 
 def _note(row: Any) -> NodeNote:

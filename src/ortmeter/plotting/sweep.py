@@ -5,16 +5,7 @@ from typing import TYPE_CHECKING
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup
-from ortmeter.plotting.axes import (
-    clean,
-    finish_rows,
-    mark_one,
-    new_axes,
-    plain,
-    series_style,
-    shorten,
-    whiskers,
-)
+from ortmeter.plotting import axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,15 +39,15 @@ def sweep_plot(
     names = dict.fromkeys(name for claim in claims for name in claim.where)
     varying = [name for name in names if len({claim.where.get(name) for claim in claims}) > 1]
     labels = []
-    ax = new_axes(1.8 + 0.3 * min(len(pairs), _MOST))
-    mark_one(ax, claims[0].min_effect, vertical=True)
+    ax = axes.new_axes(1.8 + 0.3 * min(len(pairs), _MOST))
+    axes.mark_one(ax, claims[0].min_effect, vertical=True)
     for row, (claim, ratios) in enumerate(pairs[:_MOST]):
         place = ((name, claim.where[name]) for name in varying if name in claim.where)
         words = (value if isinstance(value, str) else f"{name} {value}" for name, value in place)
-        labels.append(shorten(clean(", ".join([claim.subject, *words]))))
-        style = {**series_style(subjects.index(claim.subject)), "linestyle": "none"}
-        ends = [[end] for end in whiskers(claim)]
+        labels.append(axes.shorten(axes.clean(", ".join([claim.subject, *words]))))
+        style = {**axes.series_style(subjects.index(claim.subject)), "linestyle": "none"}
+        ends = [[end] for end in axes.whiskers(claim)]
         ax.errorbar([claim.ratio or 1.0], [row], xerr=ends, capsize=3, **style)
         ax.plot(ratios, [row] * len(ratios), ".", color=style["color"], alpha=0.5)
-    ax.set_xlabel(f"speedup over {plain(claims[0].baseline)}, higher is better")
-    return finish_rows(ax, labels, title, caption)
+    ax.set_xlabel(f"speedup over {axes.plain(claims[0].baseline)}, higher is better")
+    return axes.finish_rows(ax, labels, title, caption)

@@ -4,16 +4,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from ortmeter.plotting.axes import (
-    GREY,
-    OTHER,
-    US_PER_MS,
-    add_legend,
-    finish_rows,
-    new_axes,
-    node_label,
-    series_style,
-)
+from ortmeter.plotting import axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,18 +52,18 @@ def timeline_plot(profile: "Profile", *, title: str, caption: str = "") -> "Axes
     rows = events.drop_duplicates(column)
     operators = events["op"].astype(str)
     longest = events["self_duration"].groupby(operators).sum().nlargest(_COLORED).index
-    operators = operators.where(operators.isin(longest), OTHER)
+    operators = operators.where(operators.isin(longest), axes.OTHER)
     kernels = events.assign(
-        begin=(events["start"] - runs["start"][shown]) / US_PER_MS,
-        length=events["duration"] / US_PER_MS,
+        begin=(events["start"] - runs["start"][shown]) / axes.US_PER_MS,
+        length=events["duration"] / axes.US_PER_MS,
         row=pd.factorize(events[column])[0],
     )
-    ax = new_axes(1.6 + 0.22 * len(rows))
+    ax = axes.new_axes(1.6 + 0.22 * len(rows))
     for rank, (name, own) in enumerate(kernels.groupby(operators, sort=False)):
-        color = GREY if name == OTHER else series_style(rank)["color"]
+        color = axes.GREY if name == axes.OTHER else axes.series_style(rank)["color"]
         ax.barh(own["row"], own["length"], left=own["begin"], color=color, label=name)
-    ax.set_xlim(0, runs["duration"][shown] / US_PER_MS)
+    ax.set_xlim(0, runs["duration"][shown] / axes.US_PER_MS)
     ax.set(xlabel=f"time since the start of run {shown} (ms)", ylabel="order of execution")
-    add_legend(ax, list(operators.unique()))
-    labels = [node_label(op, name) for op, name in zip(rows["op"], rows[column], strict=True)]
-    return finish_rows(ax, labels, title, caption)
+    axes.add_legend(ax, list(operators.unique()))
+    labels = [axes.node_label(op, name) for op, name in zip(rows["op"], rows[column], strict=True)]
+    return axes.finish_rows(ax, labels, title, caption)

@@ -16,7 +16,7 @@ from ortmeter.runtime.loading import holds_text, is_path, load_model
 from ortmeter.runtime.ortvalues import is_known_to_numpy
 from ortmeter.runtime.providers import THREADS
 from ortmeter.runtime.sessions import LEVELS, check_settings
-from ortmeter.runtime.settings import SPINNING, apply_options, checked_config, spinning_name
+from ortmeter.runtime.settings import apply_options, checked_config, spinning_config
 from ortmeter.timing.candidates import SessionSpec
 
 _SCRIPT = Path(__file__).with_name("child.py")
@@ -100,7 +100,7 @@ def _question(variant: SessionSpec, base: Path) -> dict[str, Any]:
     # Values are checked as those of a session are, and travel by name.
     attributes = SimpleNamespace()
     apply_options(attributes, settings.get("session_options") or {})
-    usual = SPINNING[spinning_name(plain["spinning"])]
+    usual = spinning_config(plain["spinning"])
     config = {**usual, **checked_config(settings.get("session_config") or {})}
     provider = settings["provider"]
     tf32 = {"use_tf32": str(int(settings.get("tf32", False)))} if provider.on_cuda else {}

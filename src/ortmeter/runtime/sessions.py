@@ -22,11 +22,10 @@ from ortmeter.runtime.loading import (
 from ortmeter.runtime.placement import node_assignment, warn_of_cpu_nodes
 from ortmeter.runtime.providers import Provider, load_cuda_libraries, reason_of, resolve_provider
 from ortmeter.runtime.settings import (
-    SPINNING,
     apply_config,
     apply_options,
     refuse_options_of_cpu,
-    spinning_name,
+    spinning_config,
 )
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def make_session(
     refuse_options_of_cpu(provider_options or {}, [resolved])
     options = _session_options(threads, optimization, spinning)
     apply_options(options, session_options or {})
-    apply_config(options, session_config or {}, SPINNING[spinning_name(spinning)])
+    apply_config(options, session_config or {}, spinning_config(spinning))
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = os.fspath(profile)
@@ -263,7 +262,7 @@ def session_code(
     lines = ["import onnxruntime", "options = onnxruntime.SessionOptions()"]
     lines += [f"options.{name} = {_written(getattr(made, name))}" for name in names]
     config = dict(settings.get("session_config") or {})
-    config |= SPINNING[spinning_name(settings["spinning"])] if "spinning" in settings else {}
+    config |= spinning_config(settings["spinning"]) if "spinning" in settings else {}
     lines += [f"options.add_session_config_entry({n!r}, {str(v)!r})" for n, v in config.items()]
     asked = settings.get("provider_options")
     more = f', providers=[("CUDAExecutionProvider", {dict(asked)})]' if asked else ""
@@ -292,7 +291,7 @@ def check_settings(threads: int, optimization: str, spinning: str) -> None:
         raise InvalidArgumentError(
             f"threads={threads!r}. Accepted: an integer from 0 (automatic) to {MAX_THREADS}"
         )
-    spinning_name(spinning)
+    spinning_config(spinning)
 
 
 def _session_options(threads: int, optimization: str, spinning: str) -> Any:

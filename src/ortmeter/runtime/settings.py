@@ -21,8 +21,6 @@ SPINNING: Mapping[str, Mapping[str, str]] = {
     "on": {"session.intra_op.allow_spinning": "1", "session.inter_op.allow_spinning": "1"},
     "off": {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"},
 }
-#: Former names, which scripts and baselines have.
-_SPINNING_BEFORE = {"stop": "during-run"}
 #: The first session of a process decides for its main thread, and for good.
 DENORMALS = "session.set_denormal_as_zero"
 
@@ -73,12 +71,11 @@ def apply_options(options: Any, given: Mapping[str, Any]) -> None:
             raise InvalidArgumentError(f"session option {name}={value!r}. Accepted: {expected}")
 
 
-def spinning_name(spinning: object) -> str:
-    """Return the current name of a value of ``spinning``, refuse what is none."""
-    name = _SPINNING_BEFORE.get(str(spinning), str(spinning))
-    if name not in SPINNING:
+def spinning_config(spinning: object) -> Mapping[str, str]:
+    """Return the configuration of a value of ``spinning``, refuse what is none."""
+    if str(spinning) not in SPINNING:
         raise InvalidArgumentError(f"spinning={spinning!r}. Accepted: {', '.join(SPINNING)}")
-    return name
+    return SPINNING[str(spinning)]
 
 
 def checked_config(given: Mapping[str, Any]) -> dict[str, str]:
@@ -112,7 +109,7 @@ def apply_config(options: Any, given: Mapping[str, Any], usual: Mapping[str, str
 def spins(settings: Mapping[str, Any]) -> bool:
     """Whether threads of a session with these settings go on spinning for a while after a run."""
     options = settings.get("session_options") or {}
-    usual = SPINNING[spinning_name(settings.get("spinning", "during-run"))]
+    usual = spinning_config(settings.get("spinning", "during-run"))
     config = {**usual, **(settings.get("session_config") or {})}
     in_parallel = str(options.get("execution_mode")).lower() == "parallel"
     several = {

@@ -1,6 +1,5 @@
 """Show results, conclusions, tables and plots of a page, as text and as HTML."""
 
-import base64
 import html
 import json
 import math
@@ -8,6 +7,7 @@ import os
 import sys
 import tempfile
 import textwrap
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -352,7 +352,8 @@ class SavedFiles:
     def _repr_html_(self) -> str:
         links = (
             f'<a class="ortmeter-download" download="{html.escape(file.name)}" '
-            f'href="data:{_TYPES[file.suffix]};base64,{_base64(file)}">{html.escape(file.name)}</a>'
+            f'href="data:{_TYPES[file.suffix]};base64,{b64encode(file.read_bytes()).decode()}">'
+            f"{html.escape(file.name)}</a>"
             for file in self.files
         )
         return f'<p class="ortmeter-downloads">Download: {" ".join(links)}</p>'
@@ -417,10 +418,6 @@ def save_tables(
     for file, png in pictures.items():
         file.write_bytes(png)
     return SavedFiles((*csv_files, target / f"{name}.xlsx", *pictures))
-
-
-def _base64(file: Path) -> str:
-    return base64.b64encode(file.read_bytes()).decode("ascii")
 
 
 @dataclass(frozen=True)

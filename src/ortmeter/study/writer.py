@@ -26,7 +26,6 @@ __all__ = [
     "Bar",
     "Writer",
     "enumerate_items",
-    "group_claims",
 ]
 
 #: Lead of an answer for each trend of its effects, where a page gives none, see
@@ -296,7 +295,7 @@ def sentences(claims: Iterable[Claim | str]) -> list[str]:
     for _, run in itertools.groupby(claims, _pair):
         group = list(run)
         pairs = [claim for claim in group if isinstance(claim, Speedup) and claim.where]
-        written += [group_claims(pairs)] if len(pairs) > 1 else map(str, group)
+        written += [_group(pairs)] if len(pairs) > 1 else map(str, group)
     return written
 
 
@@ -329,30 +328,10 @@ def _pair(claim: Claim | str) -> tuple[str, ...] | None:
     return None
 
 
-def group_claims(claims: Iterable[Speedup]) -> str:
-    """Write in one sentence where one subject is faster, slower, or neither, than one baseline.
-
-    Parameters
-    ----------
-    claims : iterable of Speedup
-        Comparisons of one subject with one baseline, each with its place.
-
-    Returns
-    -------
-    str
-        Places by verdict, each with its ratio and interval.
-
-    Examples
-    --------
-    >>> won = Speedup("one", "two", Estimate(1.5, 1.4, 1.6))
-    >>> tie = Speedup("one", "two", Estimate(1.0, 0.8, 1.2))
-    >>> print(group_claims([won.at(n=8), tie.at(n=16)]))
-    one is faster than two at n 8 (1.50 [1.40, 1.60]); undecided at n 16 (1.00 [0.80, 1.20])
-    """
+def _group(claims: Iterable[Speedup]) -> str:
+    """Write in one sentence where one subject is faster, slower, or neither, than one baseline."""
     groups: dict[str, list[Speedup]] = {}
     for claim in claims:
-        if not isinstance(claim, Speedup):
-            raise InvalidArgumentError(f"got {claim!r}. Accepted: comparisons with a baseline")
         groups.setdefault(claim.verdict, []).append(claim)
     parts: list[str] = []
     for verdict, group in groups.items():

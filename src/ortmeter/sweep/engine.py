@@ -60,7 +60,6 @@ def run_sweep(
     page: str | os.PathLike[str],
     grid: Mapping[str, Sequence[str]],
     *,
-    options: Mapping[str, str] | None = None,
     repeat_runs: int = 1,
     scheduler: str | None = None,
     output: str | os.PathLike[str] = "sweep",
@@ -80,8 +79,6 @@ def run_sweep(
         Script of the page; it is sent to the workers.
     grid : mapping of str to sequence of str
         Values of the options, as the command line of the page accepts them.
-    options : mapping of str to str, optional
-        Options with the same value in all configurations.
     repeat_runs : int
         Number of processes per configuration.
     scheduler : str, optional
@@ -116,7 +113,7 @@ def run_sweep(
         Running tasks are killed first; records are kept for `resume`.
     """
     script = read_script(page)
-    chosen = configurations(grid, options or {})
+    chosen = configurations(grid)
     _check_numbers(len(chosen), repeat_runs, timeout)
     if scheduler is not None:
         check_address(scheduler, tls)

@@ -133,34 +133,26 @@ def read_grid(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return axes
 
 
-def configurations(
-    grid: Mapping[str, Sequence[str]], options: Mapping[str, str]
-) -> list[dict[str, str]]:
-    """Combine the values of a grid, the last axis varies first; add what all of them share."""
+def configurations(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Combine the values of a grid, the last axis varies first."""
     for name, values in grid.items():
         if isinstance(values, str):
             raise InvalidArgumentError(
                 f"{name}: got {values!r}, expected a list such as [{values!r}]"
             )
     axes = {_name(name): [str(value) for value in values] for name, values in grid.items()}
-    shared = {_name(name): str(value) for name, value in options.items()}
     if not axes or not all(axes.values()):
         empty = ", ".join(name for name, values in axes.items() if not values) or "the grid"
         raise InvalidArgumentError(
             f"{empty} has no value. Accepted: options of the page with their values, such as "
             "config=small,medium"
         )
-    if both := [name for name in axes if name in shared]:
-        raise InvalidArgumentError(f"{', '.join(both)} is in the grid and fixed: choose one")
-    for text in itertools.chain(axes, shared, shared.values(), *axes.values()):
+    for text in itertools.chain(axes, *axes.values()):
         if _UNWRITABLE.search(text):
             raise InvalidArgumentError(f"got {text!r}, expected UTF-8 without null character")
     if (size := math.prod(map(len, axes.values()))) > MAX_TASKS:
         raise InvalidArgumentError(f"the grid has {size} configurations. Accepted: {MAX_TASKS}")
-    return [
-        dict(zip(axes, values, strict=True)) | shared
-        for values in itertools.product(*axes.values())
-    ]
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 def _name(text: str) -> str:

@@ -23,7 +23,7 @@ from ortmeter.runtime.iobinding import HostSession, open_session
 from ortmeter.runtime.loading import ModelLike, is_path, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
-from ortmeter.runtime.settings import refuse_options_of_cpu, spinning_name
+from ortmeter.runtime.settings import refuse_options_of_cpu
 from ortmeter.served import name_of
 from ortmeter.timing.measurement import SOURCE, Candidate, SpawnSpec
 
@@ -186,8 +186,6 @@ def _axes(settings: Mapping[str, Any]) -> dict[tuple[str, str], list[Any]]:
         else:
             axes["", name] = _several(given)
     axes[_PROVIDER] = list(dict.fromkeys(map(resolve_provider, axes[_PROVIDER])))
-    if spinning := axes.get(("", "spinning")):
-        axes["", "spinning"] = list(dict.fromkeys(map(spinning_name, spinning)))
     if empty := [name for (_, name), values in axes.items() if not values]:
         raise InvalidArgumentError(f"no value for {', '.join(empty)}. Accepted: one or more")
     return axes

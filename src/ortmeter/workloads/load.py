@@ -226,8 +226,6 @@ def measure_load(
     *,
     seconds: float,
     seed: int = 0,
-    clock: Callable[[], int] = time.perf_counter_ns,
-    sleep: Callable[[float], object] = time.sleep,
 ) -> dict[_Key, Load]:
     """Measure points in turn, each one several times, in random orders.
 
@@ -239,8 +237,6 @@ def measure_load(
         For each point, warm-up included. A turn serves at least one run per thread.
     seed : int
         Seed of the orders and of the arrivals.
-    clock, sleep : callable
-        Clock in nanoseconds, and a wait in seconds.
 
     Returns
     -------
@@ -271,18 +267,17 @@ def measure_load(
     length = {key: seconds * (1 - _WARM_UP) / _turns(p, seconds) for key, p in points.items()}
     turns: dict[_Key, list[Turn]] = {key: [] for key in points}
     rounds = max(_turns(point, seconds) for point in points.values())
-    deadline = clock() + int(1.5e9 * seconds * len(points))
+    deadline = time.perf_counter() + 1.5 * seconds * len(points)
     threads = max(len(point.calls) for point in points.values())
     with ThreadPoolExecutor(threads, "ortmeter-load") as pool, collector_off():
         for point in points.values():
-            _Turn(point, clock, sleep).callers(pool, _WARM_UP * seconds)
+            _Turn(point).callers(pool, _WARM_UP * seconds)
         for i in follow(range(rounds), "turns"):
             for rank in rng.permutation(len(points)).tolist():
                 key = list(points)[rank]
                 if i < _turns(points[key], seconds):
-                    turn = _Turn(points[key], clock, sleep)
-                    turns[key].append(turn.run(pool, length[key], rng))
-            if clock() >= deadline:
+                    turns[key].append(_Turn(points[key]).run(pool, length[key], rng))
+            if time.perf_counter() >= deadline:
                 break
     return {key: Load(points[key], tuple(taken)) for key, taken in turns.items()}
 
@@ -310,10 +305,8 @@ def _turns(point: Point, seconds: float) -> int:
 class _Turn:
     """Threads that begin together, each with its own call and its own list of times."""
 
-    def __init__(
-        self, point: Point, clock: Callable[[], int], sleep: Callable[[float], object]
-    ) -> None:
-        self._point, self._clock, self._sleep = point, clock, sleep
+    def __init__(self, point: Point) -> None:
+        self._point = point
         self._origin = 0
         self._stopped = False
         self._line = threading.Lock()
@@ -355,7 +348,7 @@ class _Turn:
         """Begin in all the threads at once; return their times since then, in nanoseconds."""
 
         def begin() -> None:
-            self._origin = self._clock()
+            self._origin = time.perf_counter_ns()
 
         barrier = threading.Barrier(len(self._point.calls), begin, _START_S)
 
@@ -370,7 +363,7 @@ class _Turn:
             self._stopped = True
 
     def _now(self) -> int:
-        return self._clock() - self._origin
+        return time.perf_counter_ns() - self._origin
 
     def _again(self, call: _Call, until: int) -> list[tuple[int, int]]:
         times: list[tuple[int, int]] = []
@@ -404,7 +397,7 @@ class _Turn:
             begins = due[last - 1 if self._point.full else first]
             while (wait := begins - self._now()) > 0 and not self._stopped:
                 # Sleep until shortly before, then spin; sleep(0) lets other threads run.
-                self._sleep(max(wait - _SPIN_NS, 0) / 1e9)
+                time.sleep(max(wait - _SPIN_NS, 0) / 1e9)
             if not self._point.full:
                 last = max(bisect.bisect_right(due, self._now(), first, last), first + 1)
             self._first = last

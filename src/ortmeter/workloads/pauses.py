@@ -72,9 +72,6 @@ def measure_pauses(
     seconds: float,
     rounds: int | None = None,
     before: Callable[[], object] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-    cpu_clock: Callable[[], float] = time.process_time,
-    sleep: Callable[[float], object] = time.sleep,
 ) -> dict[tuple[_Key, float], AfterPause]:
     """Time a run of each candidate after each pause, in rounds of random order.
 
@@ -90,8 +87,6 @@ def measure_pauses(
         Number of rounds, if the seconds allow; by default as many as they do.
     before : callable, optional
         What runs before each pause instead of the candidate: a neighbour in the same process.
-    clock, cpu_clock, sleep : callable
-        Clock, CPU time of the process, and wait, in seconds.
 
     Returns
     -------
@@ -118,24 +113,24 @@ def measure_pauses(
     rng = np.random.default_rng(0)
     keys = list(itertools.product(calls, pauses))
     rows: list[list[tuple[float, float]]] = []
-    deadline = clock() + seconds
+    deadline = time.perf_counter() + seconds
     expected = math.ceil(seconds / max(len(calls) * sum(pauses), 1e-3))
     with collector_off(), progress_bar("rounds", total=expected) as bar:
         for call in (*calls.values(), *([before] if before else [])):
             for _ in range(_WARM_UP_CALLS):
                 call()
-        while not rows or (clock() < deadline and (rounds is None or len(rows) < rounds)):
+        while not rows or (time.perf_counter() < deadline and len(rows) < (rounds or math.inf)):
             row = [(0.0, 0.0)] * len(keys)
             for rank in rng.permutation(len(keys)).tolist():
                 name, pause = keys[rank]
                 call = calls[name]
                 (before or call)()
-                cpu = cpu_clock()
+                cpu = time.process_time()
                 if pause:
-                    sleep(pause)
-                start = clock()
+                    time.sleep(pause)
+                start = time.perf_counter()
                 call()
-                row[rank] = clock() - start, cpu_clock() - cpu
+                row[rank] = time.perf_counter() - start, time.process_time() - cpu
             rows.append(row)
             bar.update()
     columns = np.array(rows).T  # latency or CPU time, candidate and pause, round

@@ -34,13 +34,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-IMPORT, SESSION, FIRST, SECOND, STEADY = (
-    "import",
-    "session",
-    "first run",
-    "second run",
-    "steady run",
-)
+IMPORT, SESSION = "import", "session"
+FIRST, SECOND, STEADY = "first run", "second run", "steady run"
 #: What a user waits for: the first three phases.
 RESULT = "first result"
 PHASES = (IMPORT, SESSION, FIRST, RESULT, SECOND, STEADY)

@@ -30,7 +30,6 @@ __all__ = [
     "find_beyond",
     "find_threshold",
     "measure_threads",
-    "wake_seconds",
 ]
 
 #: Seconds between two runs of the neighbour of another process: shorter than threads spin.
@@ -227,26 +226,11 @@ def find_beyond(
     return Finding(tuple(outcomes), f"{agree} that are {away} agree")
 
 
-def wake_seconds(count: int = _WAKES) -> float:
-    """Measure how long a thread takes to wake another one.
+def _wake_seconds(count: int = _WAKES) -> float:
+    """Measure how long a thread takes to wake another one: seconds, half of the median round trip.
 
     The two threads wait for a byte in a pipe, which puts them to sleep, on two cores if the system
     lets choose: on one core, a wake is a mere switch.
-
-    Parameters
-    ----------
-    count : int
-        Number of round trips.
-
-    Returns
-    -------
-    float
-        Seconds, half of the median round trip.
-
-    Examples
-    --------
-    >>> 0 < wake_seconds(10) < 1
-    True
     """
     (there, send), (back, answer) = os.pipe(), os.pipe()
 
@@ -299,7 +283,7 @@ def _write(scenarios: Mapping[str, Scenario]) -> Iterator[dict[str, _Asked]]:
 def _measure_all(scenarios: dict[str, _Asked], seed: int) -> tuple[dict[str, list[_Row]], float]:
     """Return the rows of each scenario, and the seconds of a wake: the child's part."""
     names = np.random.default_rng(seed).permutation(list(scenarios)).tolist()
-    return {name: _measure(scenarios[name], seed) for name in names}, wake_seconds()
+    return {name: _measure(scenarios[name], seed) for name in names}, _wake_seconds()
 
 
 def _measure(asked: _Asked, seed: int) -> list[_Row]:

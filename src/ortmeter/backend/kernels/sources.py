@@ -158,7 +158,7 @@ EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* o, const OrtApiBase* base
 def _entry(expression: Expression, body: str) -> str:
     both = (expression.inputs, expression.dtypes)
     types = ", ".join(_list(map(int, each)) for each in both)
-    widths = ", ".join(_list(map(_width, each)) for each in both)
+    widths = ", ".join(_list(numpy_dtype(int(dtype)).itemsize for dtype in each) for each in both)
     grain = _GRAIN // expression.cost
     return (
         f'{{{{}}, "{expression.name}", {len(both[0])}, {len(both[1])}, {grain}, '
@@ -168,7 +168,3 @@ def _entry(expression: Expression, body: str) -> str:
 
 def _list(numbers: Iterable[int]) -> str:
     return f"{{{', '.join(map(str, numbers))}}}"
-
-
-def _width(dtype: ir.DataType) -> int:
-    return numpy_dtype(int(dtype)).itemsize
