@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import json
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.pycode import ModuleAnalyzer
+from sphinx.util import logging
 
 import ortmeter
 from ortmeter import study
+from ortmeter.errors import MissingDependencyError
 
 #: Public modules by what a reader wants to do. One that does not exist is left out.
 MODULES = {
@@ -96,6 +99,7 @@ MODULES = {
     ),
 }
 
+logger = logging.getLogger(__name__)
 _HEADING = "Pages that use it"
 # What pages import from: names of other modules too.
 _SHORT = (ortmeter, study)
@@ -110,8 +114,20 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def public_modules() -> dict[str, list[str]]:
-    """List the full names of the public modules, by group."""
-    return {group: [f"ortmeter.{name}" for name in names] for group, names in MODULES.items()}
+    """List the full names of the public modules by group, but those that lack what they need."""
+    names = {group: [f"ortmeter.{name}" for name in names] for group, names in MODULES.items()}
+    return {group: [*filter(_is_importable, modules)] for group, modules in names.items()}
+
+
+@cache
+def _is_importable(module: str) -> bool:
+    """Whether a build has what a module needs: that of one page installs no more than it needs."""
+    try:
+        importlib.import_module(module)
+    except MissingDependencyError as error:
+        logger.info("%s is not in the reference: %s", module, error)
+        return False
+    return True
 
 
 def public_names(module: ModuleType) -> list[str]:

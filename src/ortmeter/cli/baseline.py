@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
-import pandas as pd
 
 from ortmeter.cli.report import Report, check_writable
 from ortmeter.cli.terminal import show, tell
@@ -22,6 +21,7 @@ from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.evidence import UNITS, Speedup, common_unit, rounded
 from ortmeter.files import write_atomically
 from ortmeter.machine.environment import Environment
+from ortmeter.optional import pd
 from ortmeter.plotting.latency import speedup_plot
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import external_files
@@ -392,7 +392,7 @@ def _judge(
     return code, sentences
 
 
-def _table(outcomes: Sequence[_Outcome]) -> pd.DataFrame:
+def _table(outcomes: Sequence[_Outcome]) -> "pd.DataFrame":
     unit = common_unit(median for outcome in outcomes for median in outcome.medians)
     columns = ["candidate", f"baseline ({unit})", f"now ({unit})", "speedup", "low", "high"]
     rows = [
@@ -409,7 +409,7 @@ def _changed(
     report: Report,
     stored: Record,
     changes: Mapping[str, Mapping[str, tuple[str | None, str | None]]],
-) -> pd.DataFrame | str:
+) -> "pd.DataFrame | str":
     """List what differs in the machine, the versions, and what each candidate measures."""
     pairs = _differences(_facts(stored.environment), _facts(report.machine))
     rows = [(what, *pair) for what, pair in pairs.items()]

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -21,7 +20,7 @@ import numpy as np
 from ortmeter.child import call
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evidence import Estimate, rounded
-from ortmeter.optional import import_optional
+from ortmeter.optional import import_optional, pd
 from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.comparison import Comparison, Comparisons
 from ortmeter.timing.measurement import Measurement, SpawnSpec
@@ -29,9 +28,6 @@ from ortmeter.timing.processes import collect
 from ortmeter.timing.statistics import estimate_ratio
 
 __all__ = ["ColdStart", "cold_start"]
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 IMPORT, SESSION = "import", "session"
@@ -110,8 +106,6 @@ class ColdStart:
             processes, ``low`` and ``high``, its 99% interval, ``growth (MiB)`` and ``peak (MiB)``
             of the resident memory during the phase.
         """
-        import pandas as pd
-
         rows = []
         for phase, (name, memory) in itertools.product(PHASES, self.memory.items()):
             found = self.typical(name, phase)
