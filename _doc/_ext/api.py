@@ -123,7 +123,8 @@ def public_modules() -> dict[str, list[str]]:
 def _is_importable(module: str) -> bool:
     """Whether a build has what a module needs: that of one page installs no more than it needs."""
     try:
-        importlib.import_module(module)
+        found = importlib.import_module(module)
+        [getattr(found, name) for name in found.__all__]  # some are imported by their first use
     except MissingDependencyError as error:
         logger.info("%s is not in the reference: %s", module, error)
         return False

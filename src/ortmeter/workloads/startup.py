@@ -204,16 +204,20 @@ def peak_memory(variant: SessionSpec) -> float | None:
     None where the system does not tell.
     """
     with write_specs({"the model": variant}) as specs:
-        found = _start("the model", specs["the model"])
+        found = _start("the model", specs["the model"], phases=PHASES.index(RESULT))
     return _together([found[SESSION], found[FIRST]]).peak
 
 
 def _start(
-    name: str, spawn_spec: SpawnSpec, environment: Mapping[str, str] | None = None
+    name: str,
+    spawn_spec: SpawnSpec,
+    environment: Mapping[str, str] | None = None,
+    phases: int | None = None,
 ) -> dict[str, Phase]:
     """Measure one fresh process."""
+    asked = {"spawn_spec": spawn_spec, "phases": phases}
     try:
-        found = call(_measure, {"spawn_spec": spawn_spec}, environment=environment)
+        found = call(_measure, asked, environment=environment)
     except OrtMeterError as error:
         reason = " ".join(str(error).split())[-_LONGEST:]
         raise ModelError(f"{name!r} failed in a fresh process: {reason}") from error
@@ -237,9 +241,9 @@ def _median(starts: list[dict[str, Phase]], phase: str, field: str) -> float | N
     return None if None in values else statistics.median(values)
 
 
-def _measure(spawn_spec: SpawnSpec) -> dict[str, Phase]:
-    """Measure the phases of one candidate in this process: the child's part."""
-    return dict(_phases(spawn_spec.build()))
+def _measure(spawn_spec: SpawnSpec, phases: int | None) -> dict[str, Phase]:
+    """Measure the first phases of one candidate in this process: the child's part."""
+    return dict(itertools.islice(_phases(spawn_spec.build()), phases))
 
 
 def _phases(variant: SessionSpec) -> Iterator[tuple[str, Phase]]:
