@@ -114,21 +114,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def public_modules() -> dict[str, list[str]]:
-    """List the full names of the public modules by group, but those that lack what they need."""
-    names = {group: [f"ortmeter.{name}" for name in names] for group, names in MODULES.items()}
-    return {group: [*filter(_is_importable, modules)] for group, modules in names.items()}
-
-
-@cache
-def _is_importable(module: str) -> bool:
-    """Whether a build has what a module needs: that of one page installs no more than it needs."""
-    try:
-        found = importlib.import_module(module)
-        [getattr(found, name) for name in found.__all__]  # some are imported by their first use
-    except MissingDependencyError as error:
-        logger.info("%s is not in the reference: %s", module, error)
-        return False
-    return True
+    """List the full names of the public modules, by group."""
+    return {group: [f"ortmeter.{name}" for name in names] for group, names in MODULES.items()}
 
 
 def public_names(module: ModuleType) -> list[str]:
@@ -187,7 +174,8 @@ def write_pages(app: Sphinx) -> None:
     """Write the pages of the public names and their index, after the pages of the gallery ran."""
     folder = Path(app.srcdir, "api", "generated")
     folder.mkdir(parents=True, exist_ok=True)
-    groups, references = public_modules(), _read_references(app)
+    groups = {group: [*filter(_is_importable, names)] for group, names in public_modules().items()}
+    references = _read_references(app)
     texts = {
         f"{page_name(module, name)}.rst": name_page(module, name, pages)
         for modules in groups.values()
@@ -200,6 +188,18 @@ def write_pages(app: Sphinx) -> None:
     texts["index.inc"] = names_index(groups)
     for file, text in texts.items():
         write_if_changed(folder / file, text)
+
+
+@cache
+def _is_importable(module: str) -> bool:
+    """Whether a build has what a module needs: that of one page installs no more than it needs."""
+    try:
+        found = importlib.import_module(module)
+        [getattr(found, name) for name in found.__all__]  # some are imported by their first use
+    except MissingDependencyError as error:
+        logger.info("%s is not in the reference: %s", module, error)
+        return False
+    return True
 
 
 def names_index(groups: dict[str, list[str]]) -> str:
@@ -287,7 +287,8 @@ def _owner(module: ModuleType, name: str) -> str:
     defined_in = getattr(getattr(module, name), "__module__", None) or module.__name__
     known = [full for names in public_modules().values() for full in names]
     parents = [full for full in known if f"{defined_in}.".startswith(f"{full}.")]
-    exporting = (full for full in known if name in importlib.import_module(full).__all__)
+    modules = map(importlib.import_module, filter(_is_importable, known))
+    exporting = (other.__name__ for other in modules if name in other.__all__)
     return max(parents, key=len) if parents else next(exporting, module.__name__)
 
 
