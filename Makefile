@@ -2,7 +2,8 @@
 PYTHON ?= python3
 RUNTIME ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 PROVIDER ?= auto
-PAGE ?= plot_op_gemm2_cuda
+# The only page that `make html` runs, of all of them; what it needs is installed, no more.
+PAGE ?=
 WORKERS ?= 2
 SPHINXOPTS ?=
 # Where `make gpu-check` writes, and the seconds of a slice of it.
@@ -16,6 +17,17 @@ endif
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed-$(RUNTIME)
+NEEDED := $(INSTALLED)
+GROUP := docs
+ifneq ($(PAGE),)
+SCRIPT := $(wildcard _doc/examples/*/$(PAGE).py)
+ifeq ($(SCRIPT),)
+$(error PAGE=$(PAGE) is not a page. Accepted: $(basename $(notdir $(wildcard _doc/examples/*/plot_*.py))))
+endif
+EXTRAS := $(shell $(PYTHON) _doc/_ext/extras.py $(SCRIPT))
+# All of it is enough, where it is installed.
+NEEDED := $(or $(wildcard $(INSTALLED)),$(INSTALLED)-$(EXTRAS))
+endif
 BROWSER := .venv/.installed-browser
 COVERAGE := .venv/.installed-coverage
 FLOOR := build/floor
@@ -50,17 +62,15 @@ SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)
 export ORTMETER_CACHE = $(CURDIR)/build/cache
 
-.PHONY: help install html html-noplot page record gpu-check test test-slow test-device test-op-db test-all golden coverage test-floor test-newest test-install nightly test-site test-browser publish-check publish packages lint bench notebooks serve clean
+.PHONY: help install html html-noplot record gpu-check test test-slow test-device test-op-db test-all golden coverage test-floor test-newest test-install nightly test-site test-browser publish-check publish packages lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 install: $(INSTALLED) ## create .venv with everything, for RUNTIME=cpu or gpu
-html: install ## run the pages on PROVIDER=auto, cpu, cuda or cuda:1, build dist/html
-	$(SPHINX) -d build/doctrees _doc dist/html
+html: $(NEEDED) ## run the pages, or PAGE=plot_x, on PROVIDER=auto, cpu, cuda or cuda:1, build dist/html
+	ORTMETER_PAGE=$(PAGE) $(SPHINX) -d build/doctrees$(NEEDED:$(INSTALLED)%=%) _doc dist/html
 html-noplot: install ## build dist/html-noplot without running a page
 	rm -rf build/noplot && mkdir -p build && cp -rp _doc build/noplot && rm -rf build/noplot/auto_examples && ORTMETER_PLOT=0 $(SPHINX) -d build/doctrees-noplot build/noplot dist/html-noplot
-page: install ## run one page, PAGE=plot_x, and rebuild the site around it
-	ORTMETER_PAGE=$(PAGE) $(SPHINX) -d build/doctrees _doc dist/html
 record: install ## run the pages on PROVIDER, keep what they measured, and their answers by date, in _doc/results
 	for page in _doc/examples/*/plot_*.py; do ORTMETER_RECORD=1 ORTMETER_RESULTS=_doc/results MPLBACKEND=agg $(BIN)/python $$page || exit 1; done
 	PYTHONPATH=_doc $(BIN)/python -c 'from pathlib import Path; from _ext.history import keep_answers; print(*keep_answers(Path("_doc/results")), sep="\n")'
@@ -122,13 +132,15 @@ clean: ## remove the environment, the site and what the pages left
 	rm -rf .venv build dist _doc/auto_examples _doc/api/generated
 
 # The two wheels of ONNX Runtime install the same module: both leave before either comes.
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): EXTRAS := gallery
+$(INSTALLED): GROUP := dev
+$(sort $(INSTALLED) $(NEEDED)): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python >= 3.11 is needed, PYTHON=$(PYTHON) is " + sys.version)'
-	@echo "installing into .venv what constraints.txt lists: 2.5 GB, about 3 minutes"
+	@echo "installing into .venv what constraints.txt lists for ortmeter[$(RUNTIME),$(EXTRAS)] and the group $(GROUP): at most 2.6 GB, 3 minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	rm -f .venv/.installed-* && $(BIN)/python -m pip uninstall --quiet --yes onnxruntime onnxruntime-gpu
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(RUNTIME),gallery]" --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(RUNTIME),$(EXTRAS)]" --group $(GROUP)
 	touch $@
 
 # torch comes first, in the version of constraints.txt, which is its floor: uv leaves it alone.

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import re
+import subprocess
 import sys
 import warnings
 import zipfile
@@ -217,6 +218,17 @@ def test_first_cell_knows_where_the_site_is(base):
 def test_first_cell_installs_what_the_page_uses(line, extras):
     assert notebook.extras_of(f"import numpy as np\n{line}\n") == extras
     assert f"ortmeter[{{runtime}},{extras}]" in notebook.first_cell(WHEEL, extras=extras)
+
+
+def test_make_asks_for_the_extras_of_a_page(tmp_path):
+    page = tmp_path / "plot_x.py"
+    page.write_text("import lightgbm\n")
+    script = Path(notebook.__file__).with_name("extras.py")
+    # As make does, before anything is installed.
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", script, page], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "pages,learn\n"
 
 
 @pytest.fixture

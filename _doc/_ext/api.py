@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import json
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.pycode import ModuleAnalyzer
+from sphinx.util import logging
 
 import ortmeter
 from ortmeter import study
+from ortmeter.errors import MissingDependencyError
 
 #: Public modules by what a reader wants to do. One that does not exist is left out.
 MODULES = {
@@ -96,6 +99,7 @@ MODULES = {
     ),
 }
 
+logger = logging.getLogger(__name__)
 _HEADING = "Pages that use it"
 # What pages import from: names of other modules too.
 _SHORT = (ortmeter, study)
@@ -170,7 +174,8 @@ def write_pages(app: Sphinx) -> None:
     """Write the pages of the public names and their index, after the pages of the gallery ran."""
     folder = Path(app.srcdir, "api", "generated")
     folder.mkdir(parents=True, exist_ok=True)
-    groups, references = public_modules(), _read_references(app)
+    groups = {group: [*filter(_is_importable, names)] for group, names in public_modules().items()}
+    references = _read_references(app)
     texts = {
         f"{page_name(module, name)}.rst": name_page(module, name, pages)
         for modules in groups.values()
@@ -183,6 +188,18 @@ def write_pages(app: Sphinx) -> None:
     texts["index.inc"] = names_index(groups)
     for file, text in texts.items():
         write_if_changed(folder / file, text)
+
+
+@cache
+def _is_importable(module: str) -> bool:
+    """Whether a build has what a module needs: that of one page installs no more than it needs."""
+    try:
+        found = importlib.import_module(module)
+        [getattr(found, name) for name in found.__all__]  # some are imported by their first use
+    except MissingDependencyError as error:
+        logger.info("%s is not in the reference: %s", module, error)
+        return False
+    return True
 
 
 def names_index(groups: dict[str, list[str]]) -> str:
@@ -270,7 +287,8 @@ def _owner(module: ModuleType, name: str) -> str:
     defined_in = getattr(getattr(module, name), "__module__", None) or module.__name__
     known = [full for names in public_modules().values() for full in names]
     parents = [full for full in known if f"{defined_in}.".startswith(f"{full}.")]
-    exporting = (full for full in known if name in importlib.import_module(full).__all__)
+    modules = map(importlib.import_module, filter(_is_importable, known))
+    exporting = (other.__name__ for other in modules if name in other.__all__)
     return max(parents, key=len) if parents else next(exporting, module.__name__)
 
 

@@ -13,6 +13,8 @@ from sphinx_gallery.notebook import (
 )
 from sphinx_gallery.py_source_parser import remove_config_comments, split_code_and_text_blocks
 
+from _ext.extras import extras_of
+
 #: Rank of the cell that installs.
 INSTALLING = 1
 _NOTE = """\
@@ -52,16 +54,6 @@ pip("install", f"ortmeter[{{runtime}},{extras}] @ {{source}}")
 pip("install", "--force-reinstall", "--no-deps", "--no-cache-dir", f"ortmeter @ {{source}}")
 """
 
-_IMPORT = r"^\s*(?:import|from)"
-#: Extras that few pages need, and the code that needs them.
-_EXTRAS = {
-    "learn": r"\b(?:lightgbm|sklearn|skl2onnx|threadpoolctl|observatory\.networks)\b",
-    "rewrite": r"\bruntime\.rewriting\b",
-    "sweep": r"\bortmeter\.sweep\b",
-    "torch": rf"{_IMPORT} (?:torch|ortmeter\.(?:attribution|backend|evaluator))\b"
-    r"|\bortmeter\.(?:Evaluator|observatory\.networks)\b",
-    "transformers": rf"{_IMPORT} transformers\b",
-}
 _TITLED = re.compile(r":(?:[\w.+-]+:)*[\w.+-]+:`(?P<text>[^`<>]+?)\s+<[^`<>]+>`")
 _ROLE = re.compile(r":(?:[\w.+-]+:)*(?P<role>[\w.+-]+):`(?P<target>[^`<>]+)`(?!`)")
 _PROSE_ROLES = {"doc", "term", "ref", "numref", "abbr"}
@@ -69,12 +61,6 @@ _KEPT_ROLES = {"math", "sub", "sup"}
 _FORMULA = re.compile(r"\$[^$]+\$")
 _MARKDOWN = "commonmark+pipe_tables+tex_math_dollars"
 _BOUNDARY = "<!-- next cell -->"
-
-
-def extras_of(script: str) -> str:
-    """List what the page needs beside a runtime."""
-    needed = (name for name, used in _EXTRAS.items() if re.search(used, script, flags=re.MULTILINE))
-    return ",".join(["pages", *needed])
 
 
 def first_cell(wheel_name: str, base_url: str = "", extras: str = "pages") -> str:

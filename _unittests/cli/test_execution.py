@@ -100,7 +100,10 @@ def test_a_name_that_the_font_lacks_is_no_warning(monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("command", "heavy"),
-    [("env", {"pandas", "matplotlib"}), ("bench model.onnx --budget 0", {"matplotlib"})],
+    [
+        ("env", {"pandas", "matplotlib"}),
+        ("bench model.onnx --budget 0", {"matplotlib", "scipy", "ortmeter.profiling"}),
+    ],
 )
 def test_a_command_imports_what_it_needs_alone(tmp_path, command, heavy):
     onnx.save(sample_transformer(layers=1), tmp_path / "model.onnx")

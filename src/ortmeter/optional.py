@@ -2,9 +2,11 @@
 
 import importlib
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortmeter.errors import MissingDependencyError
+
+__all__ = ["import_optional", "lazy", "pd"]
 
 
 def import_optional(name: str, *extras: str) -> ModuleType:
@@ -34,3 +36,9 @@ def lazy(name: str, *extras: str) -> Any:
 
     module.__getattr__ = find
     return module
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = lazy("pandas")  # no command needs it before its first table

@@ -4,18 +4,16 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortmeter.attribution.intermediates import results_of, run_exposed
 from ortmeter.attribution.matching import Result, Similar, match
 from ortmeter.attribution.result import differing
 from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
 from ortmeter.discrepancy.arrays import arithmetic, is_integer
+from ortmeter.optional import pd
 from ortmeter.runtime.feeds import feeds_of_each
 from ortmeter.runtime.loading import ModelLike, load_model
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,6 @@ class Alignment:
             Columns: *expected*, *expected op*, *got*, *op* (nodes), *absolute* (largest error),
             *relative* (to the largest value), *before* (the same of its inputs), *jump*.
         """
-        import pandas as pd
-
         rows = [
             (p.expected.node, p.expected.op, p.got.node, p.got.op, *p.figures) for p in self.pairs
         ]

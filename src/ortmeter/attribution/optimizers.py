@@ -5,21 +5,19 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortmeter.attribution.reduction import minimal
 from ortmeter.attribution.result import differing
 from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
 from ortmeter.discrepancy.models import ModelDiff, compare_outputs
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.optional import pd
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike
 from ortmeter.runtime.optimizers import Optimizer, optimizers_of, rewriting_rules, without
 from ortmeter.runtime.sessions import make_session
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _NAMED = 5  # optimizers in a sentence
 _LEVELS = ("basic", "extended", "layout", "all")
@@ -93,8 +91,6 @@ class OptimizerExplanation:
         pandas.DataFrame
             Columns: *optimizer*, *level*, *alone* and *without* (largest absolute error).
         """
-        import pandas as pd
-
         rows = [(o.name, o.level, o.alone.abs, o.without.abs) for o in self.optimizers]
         return pd.DataFrame(rows, columns=["optimizer", "level", "alone", "without"])
 

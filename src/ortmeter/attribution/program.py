@@ -23,7 +23,7 @@ from ortmeter.attribution.result import compare, differing
 from ortmeter.discrepancy import Discrepancy, ModelDiff, Tolerance
 from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError
-from ortmeter.optional import import_optional
+from ortmeter.optional import import_optional, pd
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.iobinding import run_session
@@ -31,7 +31,6 @@ from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.sessions import make_session
 
 if TYPE_CHECKING:
-    import pandas as pd
     from torch.export import ExportedProgram
 
 _PASSES = 4
@@ -117,8 +116,6 @@ class ProgramExplanation:
             Columns: *step*, *calls*, *nodes*, *own error* and *total error* (the largest absolute),
             *relative* (own error over the largest value), *source*.
         """
-        import pandas as pd
-
         rows = [
             (s.name, s.op, ", ".join(s.nodes), s.own.abs, s.size, s.total.abs, s.source)
             for s in self.steps

@@ -3,13 +3,11 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from ortmeter.discrepancy import Discrepancy, ModelDiff, max_diff
 from ortmeter.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from ortmeter.optional import pd
 
 # How a discrepancy is told in a table: suffix of the column -> attribute.
 _FIGURES = {"ulp": "ulp_at_max", "abs": "abs", "mean": "mean_abs"}
@@ -197,8 +195,6 @@ class _Ranked(Generic[AnyNode]):
         pandas.DataFrame
             See :meth:`NodeAttribution.to_row` and :meth:`SessionNode.to_row`.
         """
-        import pandas as pd
-
         return pd.DataFrame([node.to_row() for node in self.nodes])
 
     def _repr_html_(self) -> str:

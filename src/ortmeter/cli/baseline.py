@@ -10,11 +10,10 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
-import pandas as pd
 
 from ortmeter.cli.report import Report, check_writable
 from ortmeter.cli.terminal import show, tell
@@ -22,11 +21,11 @@ from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.evidence import UNITS, Speedup, common_unit, rounded
 from ortmeter.files import write_atomically
 from ortmeter.machine.environment import Environment
+from ortmeter.optional import pd
 from ortmeter.plotting.latency import speedup_plot
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import external_files
 from ortmeter.runtime.placement import PlacementLog
-from ortmeter.study.records import KEPT, Record, load
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing import Comparison
 from ortmeter.timing.candidates import SessionSpec
@@ -34,6 +33,9 @@ from ortmeter.timing.comparison import join_builds
 from ortmeter.timing.drift import STEADY
 from ortmeter.timing.runs import check_latencies, compare_runs, drift_ratio, is_steady
 from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
+
+if TYPE_CHECKING:
+    from ortmeter.study.records import Record
 
 #: Rounds of each process of a run that is kept or compared.
 REPEAT = 50
@@ -103,7 +105,7 @@ class Baseline:
 
     options: Namespace
     described: Mapping[str, _Description]
-    stored: Record | None
+    stored: "Record | None"
     before: Sequence[Comparison] = ()  # builds that the file has, newest first
     on_cpu: PlacementLog = dataclasses.field(default_factory=PlacementLog)
 
@@ -212,7 +214,9 @@ def _digest(parts: Iterable[bytes]) -> str:
     return hashlib.sha256(b"".join(digests)).hexdigest()[:_LENGTH]
 
 
-def _read(file: Path, variants: Mapping[str, SessionSpec]) -> Record:
+def _read(file: Path, variants: Mapping[str, SessionSpec]) -> "Record":
+    from ortmeter.study.records import load
+
     stored = load(file)
     measured = stored.data.get("comparison")
     try:
@@ -232,6 +236,8 @@ def _read(file: Path, variants: Mapping[str, SessionSpec]) -> Record:
 
 
 def _save(kept: Baseline, report: Report, results: Comparison) -> None:
+    from ortmeter.study.records import KEPT, Record
+
     options, described = kept.options, kept.described
     models = dict.fromkeys(description["model"] for description in described.values())
     fitness = [text for looked in report.preflight.values() for text in looked.findings]
@@ -269,7 +275,7 @@ def _compare(
     report: Report,
     results: Comparison,
     described: Mapping[str, _Description],
-    stored: Record,
+    stored: "Record",
 ) -> int:
     """Fill the report with claims; 1 when one is slower than allowed, 2 when one is not judged."""
     before: Comparison = stored.data["comparison"]
@@ -322,7 +328,7 @@ def _need(processes: int) -> str:
 
 
 def _machine(
-    options: Namespace, report: Report, results: Comparison, stored: Record
+    options: Namespace, report: Report, results: Comparison, stored: "Record"
 ) -> tuple[list[str], list[str], float]:
     """Compare the machines: why nothing is concluded, what to tell, how much slower this one is."""
     then, now = stored.environment, report.machine
@@ -392,7 +398,7 @@ def _judge(
     return code, sentences
 
 
-def _table(outcomes: Sequence[_Outcome]) -> pd.DataFrame:
+def _table(outcomes: Sequence[_Outcome]) -> "pd.DataFrame":
     unit = common_unit(median for outcome in outcomes for median in outcome.medians)
     columns = ["candidate", f"baseline ({unit})", f"now ({unit})", "speedup", "low", "high"]
     rows = [
@@ -407,9 +413,9 @@ def _table(outcomes: Sequence[_Outcome]) -> pd.DataFrame:
 
 def _changed(
     report: Report,
-    stored: Record,
+    stored: "Record",
     changes: Mapping[str, Mapping[str, tuple[str | None, str | None]]],
-) -> pd.DataFrame | str:
+) -> "pd.DataFrame | str":
     """List what differs in the machine, the versions, and what each candidate measures."""
     pairs = _differences(_facts(stored.environment), _facts(report.machine))
     rows = [(what, *pair) for what, pair in pairs.items()]

@@ -9,15 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from ortmeter.cli import bisect
 from ortmeter.cli.options import session_providers, split
 from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
-from ortmeter.discrepancy import Tolerance, max_diff
 from ortmeter.errors import ModelError
 from ortmeter.evidence import Speedup, rounded
+from ortmeter.optional import pd
 from ortmeter.plotting.axes import wrap
 from ortmeter.plotting.latency import speedup_plot
 from ortmeter.releases.environments import Release, parse_release, prepare
@@ -144,6 +143,8 @@ def _questions(
 
 def _change(first: Release, variant: SessionSpec, release: Release) -> str:
     """Say which output is not that of the first release; empty when all are close."""
+    from ortmeter.discrepancy import Tolerance, max_diff
+
     before, after = (run_once(one, variant) for one in (first, release))
     for name in before.keys() & after.keys():
         old = before[name]
@@ -195,7 +196,7 @@ def _step(claim: Speedup) -> str:
     return f"{told.ratio:.2f} times {claim.verdict} than {claim.baseline} {told.brackets}"
 
 
-def _operators_sentence(table: pd.DataFrame, latency: Speedup) -> str:
+def _operators_sentence(table: "pd.DataFrame", latency: Speedup) -> str:
     names = before, after = latency.baseline, latency.subject
     runs = {name: table[f"{name} (µs)"].to_dict()[WHOLE] for name in names}
     whole = " and ".join(f"{_time(run)} in {name}" for name, run in runs.items())
@@ -226,7 +227,7 @@ def _time(microseconds: float) -> str:
     return format_seconds(microseconds * 1e-6)
 
 
-def _latency_table(comparison: Comparison) -> pd.DataFrame:
+def _latency_table(comparison: Comparison) -> "pd.DataFrame":
     table = comparison.to_frame().rename_axis("release").rename_axis(columns=comparison.how)
     claims = {claim.subject: claim for claim in comparison.speedups()}
     for column, field in {"speedup": "ratio", "low": "low", "high": "high"}.items():
@@ -235,8 +236,10 @@ def _latency_table(comparison: Comparison) -> pd.DataFrame:
     return table.drop(columns=["processes", "rounds", "calls"])
 
 
-def _releases_table(releases: Sequence[Release], results: ReleaseResults) -> pd.DataFrame:
+def _releases_table(releases: Sequence[Release], results: ReleaseResults) -> "pd.DataFrame":
     """Say what each release is made of, and how far its outputs are from those of the first."""
+    from ortmeter.discrepancy import max_diff
+
     first = {name: outputs for (name, _), outputs in reversed([*results.outputs.items()])}
     rows = []
     for release in releases:

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
-
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup, rounded
+from ortmeter.optional import pd
 from ortmeter.plotting.cold import cold_plot
 from ortmeter.study.writer import rank
 from ortmeter.timing.candidates import SessionSpec
@@ -114,13 +113,13 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
     )
 
 
-def memory_table(variants: Mapping[str, SessionSpec]) -> pd.DataFrame:
+def memory_table(variants: Mapping[str, SessionSpec]) -> "pd.DataFrame":
     """Measure by how much a fresh process grows to create each session and run it once."""
     rows = [(name, rounded(peak_memory(variant))) for name, variant in variants.items()]
     return pd.DataFrame(rows, columns=["candidate", "peak growth (MiB)"]).set_index("candidate")
 
 
-def speedup_table(claims: Sequence[Speedup]) -> pd.DataFrame:
+def speedup_table(claims: Sequence[Speedup]) -> "pd.DataFrame":
     """Write a row per claim, by its place and its candidate."""
     rows = [
         {

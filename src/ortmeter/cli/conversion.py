@@ -7,14 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import onnx
-import pandas as pd
 
 from ortmeter.cli import baseline
 from ortmeter.cli.options import split
 from ortmeter.cli.report import Report
-from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import rounded
+from ortmeter.optional import pd
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
@@ -91,6 +90,8 @@ def _changed(
     most: float = math.inf,
 ) -> dict[str, SessionSpec]:
     """Keep what each way makes that runs, and is as close as asked, with a table."""
+    from ortmeter.discrepancy.models import compare_outputs
+
     kept, rows = {}, []
     for name, variant in variants.items():
         expected, size = _run(variant), load_model(variant.model).ByteSize()

@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import pandas as pd
-
 from ortmeter.cli.options import number, split
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Claim, Estimate, common_unit, fact, rounded
+from ortmeter.optional import pd
 from ortmeter.plotting.load import load_plot
 from ortmeter.runtime.settings import DENORMALS
 from ortmeter.study.writer import enumerate_items

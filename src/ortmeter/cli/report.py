@@ -8,19 +8,17 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Claim
 from ortmeter.files import replaceable, write_atomically
 from ortmeter.machine.environment import Environment, environment
 from ortmeter.machine.preflight import Preflight
+from ortmeter.optional import pd
 from ortmeter.pictures import freeze
 from ortmeter.study.rendering import as_html, bullets, digits, flatten
 from ortmeter.study.writer import sentences
-
-if TYPE_CHECKING:  # pandas takes longer to import than `ortmeter env` to run
-    import pandas as pd
 
 __all__ = ["Report"]
 
@@ -289,8 +287,6 @@ def _shown(item: Any) -> str:
     """Write an item as HTML; a table whose index is made of columns: any of them sorts."""
     if not _is_table(item):
         return as_html(item)
-    import pandas as pd
-
     table = pd.DataFrame(item.rows, columns=item.columns) if isinstance(item, Rows) else item
     return str(
         flatten(table).to_html(
@@ -301,8 +297,6 @@ def _shown(item: Any) -> str:
 
 def readable(table: "pd.DataFrame") -> "pd.DataFrame":
     """Prepare a table of a profile or of errors for reading."""
-    import pandas as pd
-
     first, *others = table.columns
     shown = {_UNITS.get(name, name): _plain(table[name]) for name in others}
     return pd.DataFrame({first: table[first].astype(object), **shown}).set_index(first)

@@ -3,19 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from sys import float_info
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortmeter.discrepancy.compare import max_diff
 from ortmeter.discrepancy.result import EXACT, Discrepancy, Tolerance, Verdict
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.optional import pd
 from ortmeter.runtime.feeds import feeds_of_each
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _WIDEST = Tolerance(atol=float_info.max)
 
@@ -93,8 +91,6 @@ class ModelDiff:
             of the largest value), *mean* (absolute error), *NaN* and *inf* (how many do not match),
             *elements*.
         """
-        import pandas as pd
-
         return pd.DataFrame(
             [
                 {

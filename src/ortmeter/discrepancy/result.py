@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.optional import pd
 
 
 @dataclass(frozen=True)
@@ -318,8 +319,6 @@ class Discrepancy:
         return "; ".join([*parts, *map(str, self.differences)])
 
     def _repr_html_(self) -> str:
-        import pandas as pd
-
         shown = {name: _digits(value) for name, value in vars(self).items()}
         shown["differences"] = ", ".join(map(str, self.differences))
         return str(pd.Series(shown).to_frame().to_html(header=False))

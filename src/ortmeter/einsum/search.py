@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx.shape_inference
@@ -13,7 +13,7 @@ import onnx.shape_inference
 from ortmeter.einsum.candidates import EinsumCandidate, list_candidates
 from ortmeter.einsum.parse import read_operands
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
-from ortmeter.optional import import_optional
+from ortmeter.optional import import_optional, pd
 from ortmeter.progress import follow
 from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.providers import Provider, resolve_provider
@@ -21,9 +21,6 @@ from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Measurement, measure
 from ortmeter.timing.measurement import format_seconds
 from ortmeter.timing.statistics import wins
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _Run: TypeAlias = Callable[[], None]
 
@@ -99,8 +96,6 @@ class EinsumSearch:
             (number), ``flop``, ``bytes_moved`` (of the steps), ``cost`` (estimated seconds),
             ``median``, ``q1``, ``q3`` (seconds, missing without a run), ``rounds``, ``finalist``.
         """
-        import pandas as pd
-
         frame = pd.DataFrame([self._row(candidate) for candidate in self.candidates])
         order = frame.assign(later=~frame["finalist"]).sort_values(
             ["later", "median", "cost"], kind="stable", na_position="last"

@@ -1,7 +1,7 @@
 """Run an ONNX graph node by node, with replaceable kernels."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 
@@ -13,11 +13,9 @@ from ortmeter.evaluator.plan import Plan
 from ortmeter.evaluator.sources import SOURCES, SchemaSource, make_source
 from ortmeter.evaluator.values import Memory, addresses, fed_library, owned
 from ortmeter.operators.descriptions import describe, describe_type, element_type
+from ortmeter.optional import pd
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Evaluator:
@@ -172,8 +170,6 @@ class Evaluator:
         operators that execute graphs), ``callable`` (a function of the user). Before a run, it is
         the first source to try, empty if it depends on the inputs.
         """
-        import pandas as pd
-
         return pd.DataFrame(
             [
                 {

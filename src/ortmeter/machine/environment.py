@@ -149,7 +149,8 @@ def _cpu_model() -> str:
     if model := cpu_info().get("model name"):
         return model
     if sys.platform == "darwin":
-        return _first_line("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
+        name = output_of("sysctl", "-n", "machdep.cpu.brand_string") or ""
+        return name.strip() or platform.processor()
     return platform.processor() or platform.machine()
 
 
@@ -225,18 +226,14 @@ def _precision_policy() -> dict[str, str]:
 
 def _git_commit() -> str | None:
     package = Path(__file__).parents[1]
-    root = _first_line("git", "-C", str(package), "rev-parse", "--show-toplevel")
+    git = ("git", "-C", str(package))
+    found = output_of(*git, "rev-parse", "--show-toplevel", "--short=12", "HEAD") or ""
     # Installed in an environment inside somebody else's checkout, the commit would be theirs.
+    root, _, commit = found.strip().rpartition("\n")
     if not root or Path(root) / "src" / "ortmeter" != package:
         return None
-    commit = _first_line("git", "-C", root, "rev-parse", "--short=12", "HEAD")
-    changes = _first_line("git", "-C", root, "status", "--porcelain", "--untracked-files=no")
-    return commit and commit + ("+changes" if changes else "")
-
-
-def _first_line(*command: str) -> str | None:
-    lines = (output_of(*command) or "").splitlines()
-    return lines[0].strip() if lines else None
+    changes = output_of(*git, "status", "--porcelain", "--untracked-files=no")
+    return commit + ("+changes" if changes else "")
 
 
 def _join(pairs: Mapping[str, object]) -> str:

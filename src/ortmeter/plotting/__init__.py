@@ -1,26 +1,16 @@
 """Drawings of models and plots of measurements."""
 
-from ortmeter.plotting.cold import cold_plot
-from ortmeter.plotting.drawing import Drawing
-from ortmeter.plotting.graph import NodeNote, draw_model
-from ortmeter.plotting.heatmap import change_map
-from ortmeter.plotting.latency import latency_plot, speedup_plot
-from ortmeter.plotting.load import load_plot
-from ortmeter.plotting.profile import bar_plot, comparison_plot, operator_plot, profile_notes
-from ortmeter.plotting.timeline import timeline_plot
+import lazy_loader  # type: ignore[import-untyped]
 
-__all__ = [
-    "Drawing",
-    "NodeNote",
-    "bar_plot",
-    "change_map",
-    "cold_plot",
-    "comparison_plot",
-    "draw_model",
-    "latency_plot",
-    "load_plot",
-    "operator_plot",
-    "profile_notes",
-    "speedup_plot",
-    "timeline_plot",
-]
+# A command that draws one plot, or none, imports no other.
+_NAMES = {
+    "cold": ["cold_plot"],
+    "drawing": ["Drawing"],
+    "graph": ["NodeNote", "draw_model"],
+    "heatmap": ["change_map"],
+    "latency": ["latency_plot", "speedup_plot"],
+    "load": ["load_plot"],
+    "profile": ["bar_plot", "comparison_plot", "operator_plot", "profile_notes"],
+    "timeline": ["timeline_plot"],
+}
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_NAMES)

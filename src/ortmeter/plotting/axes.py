@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.optional import pd
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -242,8 +242,6 @@ def finish_rows(ax: "Axes", labels: list[str], title: str, caption: str) -> "Axe
 
 def group_small(frame: "pd.DataFrame", columns: list[str]) -> "pd.DataFrame":
     """Sort by the sum of the columns; rows (labels) below 1% of the total become one, the last."""
-    import pandas as pd
-
     totals = frame[columns].sum(axis=1).to_numpy()
     order = np.argsort(-totals, kind="stable")
     small = totals[order] < _SMALL * totals.sum()

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.optional import pd
 from ortmeter.plotting import axes
 from ortmeter.plotting.graph import NodeNote
 from ortmeter.runtime.graphs import walk_nodes
@@ -110,7 +110,7 @@ def operator_plot(profile: "Profile", *, title: str, caption: str = "") -> "Axes
 
 
 def comparison_plot(
-    merged: pd.DataFrame,
+    merged: "pd.DataFrame",
     *,
     title: str,
     names: Sequence[str] = ("baseline", "candidate"),
@@ -168,7 +168,7 @@ def comparison_plot(
     return bar_plot(times, title=title, what=_per_run(merged["provider"], unit), caption=caption)
 
 
-def bar_plot(frame: pd.DataFrame, *, title: str, what: str, caption: str = "") -> "Axes":
+def bar_plot(frame: "pd.DataFrame", *, title: str, what: str, caption: str = "") -> "Axes":
     """Plot the columns of a frame side by side, a bar for each in every row.
 
     Parameters

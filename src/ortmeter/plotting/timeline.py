@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
+from ortmeter.optional import pd
 from ortmeter.plotting import axes
 
 if TYPE_CHECKING:

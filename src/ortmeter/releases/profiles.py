@@ -7,14 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from ortmeter.evidence import Estimate, Speedup, rounded
-from ortmeter.profiling.read import read_profile
-from ortmeter.profiling.record import Profile
+from ortmeter.optional import pd
 from ortmeter.progress import follow
 from ortmeter.releases.environments import Release
 from ortmeter.releases.process import ReleaseProcess, write_questions
@@ -24,6 +22,9 @@ from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.comparison import speedup
 from ortmeter.timing.measurement import Measurement
 from ortmeter.timing.statistics import PROCESSES
+
+if TYPE_CHECKING:
+    from ortmeter.profiling.record import Profile
 
 __all__ = ["OUTSIDE", "WHOLE", "profile_releases"]
 
@@ -42,7 +43,7 @@ def profile_releases(
     processes: int = PROCESSES,
     repeat: int = 30,
     budget_s: float = 30.0,
-) -> pd.DataFrame:
+) -> "pd.DataFrame":
     """Profile a model with two releases, in several fresh processes, and compare its operators.
 
     Parameters
@@ -98,8 +99,10 @@ def _record(
     *,
     turns: int,
     seed: int,
-) -> list[Profile]:
+) -> list["Profile"]:
     """Take turns of a few runs, in random order: a slow spell of the machine hits both."""
+    from ortmeter.profiling.read import read_profile
+
     graphs = [folder / str(side) / "optimized.onnx" for side in range(len(children))]
     for child, graph in zip(children, graphs, strict=True):
         graph.parent.mkdir(parents=True)
@@ -115,7 +118,7 @@ def _record(
     ]
 
 
-def _operators(found: Profile) -> dict[str, tuple[int, float]]:
+def _operators(found: "Profile") -> dict[str, tuple[int, float]]:
     """Nodes and median time per run (µs) of each operator."""
     rows = found.by_operator().astype({"domain": "object"})
     times: dict[str, tuple[int, float]] = {}
@@ -131,7 +134,7 @@ def _operators(found: Profile) -> dict[str, tuple[int, float]]:
 
 def _table(
     names: Sequence[str], sides: Sequence[Sequence[Mapping[str, tuple[int, float]]]]
-) -> pd.DataFrame:
+) -> "pd.DataFrame":
     found = {}
     for op in dict.fromkeys(op for side in sides for run in side for op in run):
         runs = [np.array([run.get(op, (0, 0.0)) for run in side]) for side in sides]

@@ -7,7 +7,7 @@ Texts, booleans, integers and finite numbers are unchanged; any other value is a
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -15,12 +15,10 @@ from msgspec import Meta, Struct, field
 
 from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.evidence import Scalar
+from ortmeter.optional import pd
 from ortmeter.study.rendering import flatten
 from ortmeter.timing import Comparison, Comparisons, Measurement
 from ortmeter.workloads.load import Load, Point, Turn
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def encode(value: Any, path: str = "data") -> Any:
@@ -100,8 +98,6 @@ def _encode_load(load: Load, _path: str) -> dict[str, Any]:
 
 
 def _encode_table(table: "pd.DataFrame", path: str) -> dict[str, Any]:
-    import pandas as pd
-
     named = [name for name in table.index.names if name is not None]
     flat = flatten(table)
     if wrong := [name for name in flat.columns if not isinstance(name, str)]:
@@ -185,8 +181,6 @@ class _Table(_Tagged):
     columns: list[_Column]
 
     def read(self, path: str, /) -> "pd.DataFrame":
-        import pandas as pd
-
         columns = {}
         for column in self.columns:
             values = decode(column.values, path)

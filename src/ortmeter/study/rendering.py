@@ -11,19 +11,16 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Claim, Prediction
-from ortmeter.optional import import_optional
+from ortmeter.optional import import_optional, pd
 from ortmeter.pictures import freeze
 from ortmeter.study.args import in_ipython
 from ortmeter.study.writer import Answer, sentences
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Conclusion", "Table", "beliefs", "fold", "save_tables", "show", "table", "to_frame"]
 
@@ -176,8 +173,6 @@ class Table:
         return str(self._written().rename_axis(columns=self.caption or None).to_html())
 
     def _written(self) -> "pd.DataFrame":
-        import pandas as pd
-
         cells = {i: [_cell(v) for v in self.frame.iloc[:, i]] for i in range(self.frame.shape[1])}
         written = pd.DataFrame(cells, index=self.frame.index)
         if self.frame.columns.nlevels == 1:
@@ -248,8 +243,6 @@ def to_frame(rows: "Mapping[Any, Mapping[str, Any]]", *levels: str) -> "pd.DataF
     16    3.0
     Name: ms, dtype: float64
     """
-    import pandas as pd
-
     return pd.DataFrame.from_dict(dict(rows), orient="index").rename_axis(index=levels)
 
 
@@ -280,8 +273,6 @@ def beliefs(judged: Mapping[str, Prediction], caption: str = "") -> Table:
     >>> beliefs({"#1": found}).frame.loc["#1", "belief"]
     'threads that spin cost CPU time (2 ms)'
     """
-    import pandas as pd
-
     if wrong := [str(claim) for claim in judged.values() if not isinstance(claim, Prediction)]:
         raise InvalidArgumentError(f"{wrong[0]!r} is no prediction. Accepted: predictions")
     rows = [(claim.verdict, claim.belief) for claim in judged.values()]
@@ -405,8 +396,6 @@ def save_tables(
         if part in {"", ".", ".."} or Path(part).name != part:
             raise InvalidArgumentError(f"{part!r} is not a plain name for a file")
     import_optional("openpyxl", "excel")
-    import pandas as pd
-
     target = Path(folder or tempfile.mkdtemp(prefix="ortmeter-"))
     csv_files = []
     with pd.ExcelWriter(target / f"{name}.xlsx", engine="openpyxl") as workbook:

@@ -7,13 +7,13 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import onnx
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.machine.environment import environment
-from ortmeter.optional import import_optional
+from ortmeter.optional import import_optional, pd
 from ortmeter.progress import follow
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.placement import PlacementLog
@@ -32,9 +32,6 @@ from ortmeter.study.rendering import (
     table,
 )
 from ortmeter.study.writer import Writer
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: A function of the data that returns a frame, a table or a plot.
 View: TypeAlias = Callable[[SimpleNamespace], Any]

@@ -6,18 +6,16 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import UNITS, Estimate, Speedup, Speedups, common_unit, rounded
+from ortmeter.optional import pd
 from ortmeter.timing.builds import TYPICAL, between_builds, over_builds
 from ortmeter.timing.measurement import Measurement
 from ortmeter.timing.statistics import estimate_ratio, log_ratio
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float = 0.99) -> Speedup:
@@ -144,8 +142,6 @@ class _Measured:
             ``rounds`` and ``calls`` (per sample). Numbers are rounded to four significant digits,
             except seconds.
         """
-        import pandas as pd
-
         if unit not in UNITS:
             raise InvalidArgumentError(f"unit={unit!r}. Accepted: {', '.join(UNITS)}")
         frames = {}
@@ -211,8 +207,6 @@ class _Measured:
         candidate
         compiled               2.5   1250              [1250, 1250]
         """
-        import pandas as pd
-
         frames = {}
         for key, group in self._comparisons().items():
             names = [name for name in group if name in seconds]

@@ -6,23 +6,20 @@ import gc
 import itertools
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ortmeter.child import call
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.machine.gpu import used_memory
+from ortmeter.optional import pd
 from ortmeter.progress import follow
 from ortmeter.runtime.iobinding import HostSession, run_session
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.measurement import SpawnSpec
 from ortmeter.workloads.startup import resident_memory
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 __all__ = ["measure_memory"]
 
@@ -84,8 +81,6 @@ def measure_memory(
     >>> found["run"].tolist()
     ['0', '1', 'trimmed', 'closed']
     """
-    import pandas as pd
-
     batches = [size for sizes in sequences.values() for size in sizes]
     if not (variants and sequences and all(sequences.values()) and min(batches) > 0 < processes):
         raise InvalidArgumentError(

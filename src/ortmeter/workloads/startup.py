@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -21,7 +20,7 @@ import numpy as np
 from ortmeter.child import call
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evidence import Estimate, rounded
-from ortmeter.optional import import_optional
+from ortmeter.optional import import_optional, pd
 from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.comparison import Comparison, Comparisons
 from ortmeter.timing.measurement import Measurement, SpawnSpec
@@ -29,9 +28,6 @@ from ortmeter.timing.processes import collect
 from ortmeter.timing.statistics import estimate_ratio
 
 __all__ = ["ColdStart", "cold_start"]
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 IMPORT, SESSION = "import", "session"
@@ -110,8 +106,6 @@ class ColdStart:
             processes, ``low`` and ``high``, its 99% interval, ``growth (MiB)`` and ``peak (MiB)``
             of the resident memory during the phase.
         """
-        import pandas as pd
-
         rows = []
         for phase, (name, memory) in itertools.product(PHASES, self.memory.items()):
             found = self.typical(name, phase)
@@ -210,16 +204,20 @@ def peak_memory(variant: SessionSpec) -> float | None:
     None where the system does not tell.
     """
     with write_specs({"the model": variant}) as specs:
-        found = _start("the model", specs["the model"])
+        found = _start("the model", specs["the model"], phases=PHASES.index(RESULT))
     return _together([found[SESSION], found[FIRST]]).peak
 
 
 def _start(
-    name: str, spawn_spec: SpawnSpec, environment: Mapping[str, str] | None = None
+    name: str,
+    spawn_spec: SpawnSpec,
+    environment: Mapping[str, str] | None = None,
+    phases: int | None = None,
 ) -> dict[str, Phase]:
     """Measure one fresh process."""
+    asked = {"spawn_spec": spawn_spec, "phases": phases}
     try:
-        found = call(_measure, {"spawn_spec": spawn_spec}, environment=environment)
+        found = call(_measure, asked, environment=environment)
     except OrtMeterError as error:
         reason = " ".join(str(error).split())[-_LONGEST:]
         raise ModelError(f"{name!r} failed in a fresh process: {reason}") from error
@@ -243,9 +241,9 @@ def _median(starts: list[dict[str, Phase]], phase: str, field: str) -> float | N
     return None if None in values else statistics.median(values)
 
 
-def _measure(spawn_spec: SpawnSpec) -> dict[str, Phase]:
-    """Measure the phases of one candidate in this process: the child's part."""
-    return dict(_phases(spawn_spec.build()))
+def _measure(spawn_spec: SpawnSpec, phases: int | None) -> dict[str, Phase]:
+    """Measure the first phases of one candidate in this process: the child's part."""
+    return dict(itertools.islice(_phases(spawn_spec.build()), phases))
 
 
 def _phases(variant: SessionSpec) -> Iterator[tuple[str, Phase]]:
