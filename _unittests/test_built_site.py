@@ -214,6 +214,10 @@ def loopback():
         yield address
 
 
+#: The modules that a page imports are compiled when it does, not all those of torch.
+LAZY = {"PIP_COMPILE": "0"}
+
+
 @pytest.fixture(scope="session")
 def readers():
     """Pythons of readers, by what their pages need: one installs for all the pages that agree."""
@@ -229,7 +233,7 @@ def reader(readers, extras, tmp_path_factory):
         python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
         constraints = ["--constraint", str(ROOT / "constraints.txt")]
         install = [python, "-m", "pip", "install", "--quiet", "ipykernel", *constraints]
-        subprocess.run(install, check=True)
+        subprocess.run(install, check=True, env={**os.environ, **LAZY})
         readers[extras] = python
     return readers[extras]
 
@@ -251,6 +255,8 @@ def test_a_notebook_runs_alone_from_a_published_site(page, loopback, reader, tmp
     monkeypatch.delenv("PYTHONPATH", raising=False)
     # The versions of this site: the newest torch would bring the libraries of CUDA.
     monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / "constraints.txt"))
+    for name, value in LAZY.items():
+        monkeypatch.setenv(name, value)
     (source,) = SITE.glob(f"_downloads/*/{page}.ipynb")
     notebook = nbformat.read(source, as_version=4)
     published = os.environ.get("ORTMETER_BASEURL", "")
