@@ -56,7 +56,7 @@ FLOOR_SKIPS := test_doc_ test_api test_optional test_page_custom_backend_101 tes
 # What is not the helper that pages use: its branches are counted apart.
 STUDIES := */attribution/*,*/backend/*,*/cli/*,*/einsum/*,*/evaluator/*,*/observatory/*,*/operators/*,*/sweep/*
 # A file, or a page, stays in one process: what is expensive is made once.
-SHARED = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+SHARED = -n $(WORKERS) --no-loadscope-reorder
 PYTEST = $(BIN)/python -m pytest $(SHARED)
 SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
-import transformers
-from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 VOCABULARY = 100
 BATCH, LENGTH = 2, 32
@@ -74,11 +73,11 @@ def spectrogram(generator):
 class Architecture:
     """A model, its options and its inputs.
 
-    ``layers`` are the options that say how many layers there are.
+    A model of transformers is a name: it is imported when it is built. ``layers`` are the options
+    that say how many layers there are.
     """
 
-    model: Callable[..., torch.nn.Module]
-    config: Callable[..., Any] | None = None
+    model: str | type[torch.nn.Module]
     options: dict[str, Any] = field(default_factory=dict)
     inputs: Callable[..., dict[str, torch.Tensor]] = tokens
     attentions: tuple[str, ...] = EACH
@@ -87,11 +86,12 @@ class Architecture:
     def build(self, attention, *, layers=2, **options):
         """The model, ready for inference, and its inputs by name."""
         torch.manual_seed(0)
-        if self.config is None:
-            model = self.model()
-        else:
+        if isinstance(self.model, str):
+            kind = resolve_name(self.model)
             given = self.options | dict.fromkeys(self.layers, layers) | options
-            model = self.model(self.config(**given, attn_implementation=attention))
+            model = kind(kind.config_class(**given, attn_implementation=attention))
+        else:
+            model = self.model()
         generator = torch.Generator().manual_seed(1)
         _draw_weights(model, generator)
         return model.eval(), self.inputs(generator)
@@ -114,13 +114,11 @@ def _draw_weights(model, generator):
 
 def _decoder(name, *options, attentions=EACH, **others):
     given = TEXT | {key: value for some in options for key, value in some.items()} | others
-    model = getattr(transformers, f"{name}Model")
-    return Architecture(model, model.config_class, given, attentions=attentions)
+    return Architecture(f"transformers:{name}Model", given, attentions=attentions)
 
 
 def _encoder(name, *, inputs=padded_tokens, sizes=TEXT, **options):
-    model = getattr(transformers, f"{name}Model")
-    return Architecture(model, model.config_class, sizes | options, inputs)
+    return Architecture(f"transformers:{name}Model", sizes | options, inputs)
 
 
 _T5 = {"vocab_size": VOCABULARY, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_heads": 4}
@@ -137,7 +135,7 @@ ARCHITECTURES = {
     # decoders with a rotary embedding
     "llama": _decoder("Llama"),
     "llama-gqa": _decoder("Llama", SHARED),
-    "llama-causal-lm": Architecture(transformers.LlamaForCausalLM, transformers.LlamaConfig, TEXT),
+    "llama-causal-lm": Architecture("transformers:LlamaForCausalLM", TEXT),
     "mistral": _decoder("Mistral", SHARED, WINDOW),
     "mixtral": _decoder(
         "Mixtral", SHARED, num_local_experts=4, experts_implementation="batched_mm"
@@ -162,8 +160,7 @@ ARCHITECTURES = {
     "gpt-neox": _decoder("GPTNeoX"),
     # decoders with embedded positions
     "gpt2": Architecture(
-        transformers.GPT2Model,
-        transformers.GPT2Config,
+        "transformers:GPT2Model",
         {"n_embd": 64, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": 64},
         layers=("n_layer",),
     ),
@@ -171,43 +168,36 @@ ARCHITECTURES = {
     # encoders of text
     "bert": _encoder("Bert"),
     "distilbert": Architecture(
-        transformers.DistilBertModel,
-        transformers.DistilBertConfig,
+        "transformers:DistilBertModel",
         {"vocab_size": VOCABULARY, "dim": 64, "hidden_dim": 96, "n_heads": 4},
         padded_tokens,
         layers=("n_layers",),
     ),
     "clip-text": _encoder("CLIPText", inputs=tokens, **SPECIAL_TOKENS),
-    "t5-encoder": Architecture(
-        transformers.T5EncoderModel, transformers.T5Config, _T5, layers=("num_layers",)
-    ),
+    "t5-encoder": Architecture("transformers:T5EncoderModel", _T5, layers=("num_layers",)),
     # an encoder and a decoder
     "t5": Architecture(
-        transformers.T5Model,
-        transformers.T5Config,
+        "transformers:T5Model",
         _T5 | {"num_layers": 1, "decoder_start_token_id": 0},
         two_sequences,
         layers=("num_decoder_layers",),
     ),
     "bart": Architecture(
-        transformers.BartModel,
-        transformers.BartConfig,
+        "transformers:BartModel",
         _BART | {"encoder_layers": 1, "max_position_embeddings": 64},
         two_sequences,
         layers=("decoder_layers",),
     ),
     # sound and pictures
     "whisper-encoder": Architecture(
-        WhisperEncoder,
-        transformers.WhisperConfig,
+        "transformers.models.whisper.modeling_whisper:WhisperEncoder",
         _BART | {"num_mel_bins": 16, "max_source_positions": LENGTH},
         spectrogram,
         layers=("encoder_layers",),
     ),
     "vit": _encoder("ViT", inputs=picture, sizes=PICTURE),
     "dinov2": Architecture(
-        transformers.Dinov2Model,
-        transformers.Dinov2Config,
+        "transformers:Dinov2Model",
         {
             "hidden_size": 64,
             "mlp_ratio": 2,
@@ -230,7 +220,7 @@ def tensors(result):
         return tensors(list(result.values()))
     if isinstance(result, list | tuple):
         return [tensor for item in result for tensor in tensors(item)]
-    if isinstance(result, transformers.EncoderDecoderCache):
+    if hasattr(result, "cross_attention_cache"):
         return tensors([result.self_attention_cache, result.cross_attention_cache])
     layers = getattr(result, "layers", [])
     return [tensor for layer in layers for tensor in (layer.keys, layer.values)]

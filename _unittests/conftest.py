@@ -1,6 +1,7 @@
 """Shared by the tests: small models, which process runs what, what a machine without CUDA skips."""
 
 import functools
+import re
 
 import matplotlib as mpl
 import pytest
@@ -11,11 +12,24 @@ from ortmeter.runtime.providers import resolve_provider, usable_providers
 mpl.use("Agg")
 
 
-def group_of(item):
+def group_of(nodeid):
     """Name what a test shares with others: an environment, a page, else its file."""
-    params = item.callspec.params if hasattr(item, "callspec") else {}
-    page = params.get("extras") or params.get("page")
-    return str(getattr(page, "stem", page) or item.path.stem.replace("test_page_", "plot_"))
+    file, _, name = nodeid.partition("::")
+    for shared in (r"-(pages[a-z,]*)\]$", r"\[(?:[\w/]*/)?(plot_\w+)"):
+        if found := re.search(shared, name):
+            return found[1]
+    return re.sub(r".*test_page_(\w+)\.py", r"plot_\1", file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Keep a file in one process, and a page: what is expensive is made once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    # Not --dist loadgroup: pytest 9.2 has other node identifiers than it changes.
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = group_of
+    return scheduler
 
 
 @functools.cache
@@ -28,13 +42,9 @@ def why_no_device():
     return ""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items):
-    """Keep a file in one process, and a page: what is expensive is made once."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
-    # The pages take longest: first, so that no process waits for the other at the end.
-    items.sort(key=lambda item: not group_of(item).startswith("plot_"))
+    """Put the pages first, which take longest: no process waits for the other at the end."""
+    items.sort(key=lambda item: not group_of(item.nodeid).startswith("plot_"))
     for item in items:
         if item.get_closest_marker("device") and (reason := why_no_device()):
             item.add_marker(pytest.mark.skip(reason=reason))

@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from golden import differences, plain_claim
+from golden import differences, pages, plain_claim
 from page_runner import EXAMPLES, define_page
 
 import ortmeter
@@ -18,8 +18,7 @@ DOC = Path(__file__).parent.parent / "_doc"
 sys.path.insert(0, str(DOC))
 from _ext import claims, machines, tables  # noqa: E402
 
-RECORDS = load_records(folder=DOC / "results")
-PAGES = sorted({record.page for record in RECORDS})
+RESULTS = DOC / "results"
 
 
 def planted(page, answer, *found, cpu="A CPU_1", provider="cpu", **data):
@@ -90,14 +89,15 @@ def test_an_original_claim_is_answered_by_the_claims_of_every_machine():
 
 @pytest.mark.parametrize("original", claims.ORIGINALS, ids=lambda original: original.text[:40])
 def test_every_original_claim_is_answered_by_its_page(original):
-    told = dict(claims.answers(original, RECORDS))
+    records = load_records(original.page, RESULTS)
+    told = dict(claims.answers(original, records))
     assert told
     if original.provider == "CPU" and "CPU" in told:  # to be recorded: the page has the answer
         (page,) = EXAMPLES.rglob(f"{original.page}.py")
         assert f'about("{original.topic}")' in page.read_text(encoding="utf-8")
     # A record that says nothing of a claim leaves it open.
     silent = dataclasses.replace(original, topic="?")
-    assert claims.answers(silent, RECORDS) == [(original.provider, "open, not recorded yet")]
+    assert claims.answers(silent, records) == [(original.provider, "open, not recorded yet")]
 
 
 def plain(concluded):
@@ -107,10 +107,9 @@ def plain(concluded):
 
 
 # Another processor rounds the last bit of a scalar product differently: see golden.TOLERANCE.
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", pages())
 def test_recorded_claims_are_those_of_the_recorded_samples(page):
     names = define_page(page)
     conclusion = names["study"].concluded if "study" in names else names["conclusion"]
-    for record in RECORDS:
-        if record.page == page:
-            assert list(differences(plain(record.concluded), plain(conclusion(record)))) == []
+    for record in load_records(page, RESULTS):
+        assert list(differences(plain(record.concluded), plain(conclusion(record)))) == []

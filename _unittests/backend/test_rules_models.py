@@ -3,7 +3,6 @@
 import onnx
 import pytest
 import torch
-import transformers
 
 from ortmeter.backend import OrtBackend
 
@@ -25,6 +24,8 @@ SIZES = {
 
 def decoder(name, attention, **more):
     """A small decoder whose vectors are not what they are initialized to."""
+    import transformers
+
     config = getattr(transformers, f"{name}Config")(**SIZES | more, attn_implementation=attention)
     model = getattr(transformers, f"{name}Model")(config).eval()
     with torch.no_grad():

@@ -1,5 +1,6 @@
 """What theory expects of a load, and whether it holds: tails of a queue, knee of a roofline."""
 
+import bisect
 import heapq
 import itertools
 import math
@@ -276,15 +277,13 @@ def find_tails(pairs: Iterable[tuple[Estimate | None, float]], factor: float) ->
 
 def _starts(arrivals: _Array, point: Point, seconds: float) -> _Array:
     """Start each run as soon as a server is free and its requests are there."""
-    free = [0.0] * len(point.calls)
-    starts = np.empty_like(arrivals)
-    first = 0
-    while first < len(arrivals):
-        last = min(first + point.batch, len(arrivals))
-        start = max(heapq.heappop(free), arrivals[last - 1 if point.full else first])
+    free, times = [0.0] * len(point.calls), arrivals.tolist()
+    starts: list[float] = []
+    while (first := len(starts)) < len(times):
+        last = min(first + point.batch, len(times))
+        start = max(free[0], times[last - 1 if point.full else first])
         if not point.full:
-            last = first + int(np.searchsorted(arrivals[first:last], start, side="right"))
-        starts[first:last] = start
-        heapq.heappush(free, start + seconds)
-        first = last
-    return starts
+            last = bisect.bisect_right(times, start, first, last)
+        starts += [start] * (last - first)
+        heapq.heapreplace(free, start + seconds)
+    return np.array(starts)
