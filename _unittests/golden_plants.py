@@ -555,7 +555,7 @@ OWN = {
         "slow calls": lambda data: data | {"times": slow(data["times"], **{"session.run": 9.0})},
     },
     "plot_quota": {
-        "no stop": lambda data: data | {"rows": data["rows"].assign(slowest=9.0, stopped=0.0)},
+        "no stop": lambda data: data | {"rows": data["rows"].assign(slowest=9.0, waits=0.0)},
         "pinned": lambda data: data | {"pinned": True},
     },
     "plot_releases": {"rough": rough_release},
