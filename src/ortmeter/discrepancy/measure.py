@@ -23,7 +23,7 @@ from ortmeter.runtime.cpu import usable_cores
 THRESHOLDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 
 _EXPONENT = 0x7FF << 52  # bits of the exponent of a float64; 0x7FF is twice its bias, plus one
-_MAX_THREADS = 8  # of 5 MiB
+_MAX_THREADS = 8  # of 5 MiB at most
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ class _Comparer:
         """
         figures = Figures.of_nothing(exact=self._kind.is_exact)
         figures.counts["n"] = got.size
-        e, g, out = self._widen(expected, got)
-        error, index = distance(e, g, out), None
+        e, g = self._widen(expected, got)
+        error, index = distance(e, g, g if self._kind.wide == np.float64 else None), None
         worst = int(error.argmax())  # a NaN if there is one
         if error.dtype.kind == "f" and not math.isfinite(error[worst]):
-            e, g, _ = self._widen(expected, got)  # the errors were written over got
+            e, g = self._widen(expected, got)  # the errors were written over got
             finite, nan, inf = non_finite(e, g, equal_nan=self._options.equal_nan, library=np)
             index, mismatched = np.flatnonzero(finite), np.flatnonzero(nan | inf)
             figures.counts.update(n_nan=int(nan.sum()), n_inf=int(inf.sum()))
@@ -151,15 +151,12 @@ class _Comparer:
         self._add_errors(figures, error, e, (expected, got), position)
         return figures
 
-    def _widen(
-        self, e: np.ndarray, g: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def _widen(self, e: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self._kind.wide != np.float64:
-            return e.astype(self._kind.wide), g.astype(self._kind.wide), None
+            return e.astype(self._kind.wide), g.astype(self._kind.wide)
         wide_e, wide_g = self._wide[:, : e.size]
-        np.copyto(wide_e, e, casting="unsafe")
-        np.copyto(wide_g, g, casting="unsafe")
-        return wide_e, wide_g, wide_g
+        wide_e[:], wide_g[:] = e, g
+        return wide_e, wide_g
 
     def _add_errors(
         self,
@@ -203,17 +200,17 @@ class _Comparer:
 
         The exponent of the spacing is that of the value, less the number of bits of the
         significand. Its opposite is made in the bits, plus one to stay in the range of float64.
-        The product of the array and of the number that are returned is the errors in ulp. Without
-        a limit on them, those that cannot be the largest are left out when they are many: a value
-        is below four units of its spacing.
+        The product of the array and of the number that are returned is the errors in ulp. Those
+        that cannot be the largest are left out when they are many and nobody asked for each: the
+        spacing of a value is above this value over four units.
         """
         if self._kind.n_bits is None:
             return error, 1.0
-        unit = 2.0 ** (self._kind.n_bits - 1)
-        if self._ulp and not (self._options.tolerance and self._options.tolerance.ulp):
-            likely = np.flatnonzero(relative >= self._ulp / (4 * unit))
-            if likely.size < error.size // 8:
-                error, sides = error[likely], [side[likely] for side in sides]
+        unit, tolerance = 2.0 ** (self._kind.n_bits - 1), self._options.tolerance
+        likely = relative >= self._ulp / (4 * unit)
+        all_asked = tolerance is not None and tolerance.ulp is not None
+        if not all_asked and np.count_nonzero(likely) < error.size // 8:
+            error, sides = error[likely], [side[likely] for side in sides]
         wide = [_magnitude(side.astype(self._kind.wide)) for side in sides]
         larger = np.maximum(*wide, out=wide[0])
         np.maximum(larger, self._kind.smallest_normal, out=larger)
@@ -221,8 +218,7 @@ class _Comparer:
         np.bitwise_and(bits, _EXPONENT, out=bits)
         np.subtract(_EXPONENT, bits, out=bits)
         halves = np.multiply(error, larger, out=larger)
-        self._ulp = max(self._ulp, float(np.maximum.reduce(halves, initial=0)) * unit)
-        figures.ulp = self._ulp
+        figures.ulp = self._ulp = max(self._ulp, float(halves.max(initial=0)) * unit)
         return halves, unit
 
 
