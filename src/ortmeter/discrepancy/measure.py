@@ -190,11 +190,7 @@ class _Comparer:
             figures.over = max(figures.over, (float(share[worst]), -position(int(index[worst]))))
 
     def _add_ulp(
-        self,
-        figures: Figures,
-        error: np.ndarray,
-        relative: np.ndarray,
-        sides: Sequence[np.ndarray],
+        self, figures: Figures, error: np.ndarray, relative: np.ndarray, sides: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, float]:
         """Divide the errors by the spacing of the larger values, one power of two each.
 
@@ -211,8 +207,8 @@ class _Comparer:
         all_asked = tolerance is not None and tolerance.ulp is not None
         if not all_asked and np.count_nonzero(likely) < error.size // 8:
             error, sides = error[likely], [side[likely] for side in sides]
-        wide = [_magnitude(side.astype(self._kind.wide)) for side in sides]
-        larger = np.maximum(*wide, out=wide[0])
+        larger, other = (_magnitude(side.astype(self._kind.wide)) for side in sides)
+        np.maximum(larger, other, out=larger)
         np.maximum(larger, self._kind.smallest_normal, out=larger)
         bits = larger.view(np.int64)
         np.bitwise_and(bits, _EXPONENT, out=bits)
