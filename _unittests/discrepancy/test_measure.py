@@ -327,6 +327,20 @@ def test_temporary_memory_is_bounded(monkeypatch, step, dtype):
     assert peak < 24 << 20  # a copy of each side in float64 takes 128 MiB
 
 
+@pytest.mark.parametrize("tolerance", [None, Tolerance(ulp=0), Tolerance(ulp=3)])
+def test_one_ulp_more_is_found_in_a_later_piece(monkeypatch, tolerance):
+    monkeypatch.setattr(arrays, "_LENGTH", 64)
+    monkeypatch.setattr(measure, "usable_cores", lambda: 1)
+    expected, got = np.ones((2, 192), np.float32)
+    # 3 ulp of 1, then 4 ulp just below 2: nearly the same error, half of it relative to the value.
+    got[5] += 3 * np.spacing(got[5])
+    expected[150] = 2 - 8 * np.spacing(np.float32(1))
+    got[150] = expected[150] + 4 * np.spacing(np.float32(1))
+    diff = max_diff(expected, got, tolerance=tolerance)
+    assert diff.ulp == 4
+    assert diff.n_over == (None if tolerance is None else 2 - (tolerance.ulp == 3))
+
+
 def test_sums_are_exact_to_the_last_rounding_between_pieces(monkeypatch):
     monkeypatch.setattr(arrays, "_LENGTH", 1)
     errors = np.array([1.0, 1e100, 1.0, 1e-20] * 10)

@@ -7,13 +7,7 @@ import numpy as np
 
 from ortmeter.discrepancy.arrays import Side, arithmetic, is_on_device
 from ortmeter.discrepancy.device import compare_on_device
-from ortmeter.discrepancy.measure import (
-    THRESHOLDS,
-    Figures,
-    Options,
-    add_up,
-    measure_arrays,
-)
+from ortmeter.discrepancy.measure import THRESHOLDS, Figures, Options, add_up, measure_arrays
 from ortmeter.discrepancy.result import EXACT, Difference, Discrepancy, Tolerance, Violation
 from ortmeter.discrepancy.structure import Pair, pairs
 from ortmeter.errors import InvalidArgumentError, ShapeMismatchError

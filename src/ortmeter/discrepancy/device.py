@@ -4,13 +4,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ortmeter.discrepancy.arrays import Arithmetic, tensor_reader
-from ortmeter.discrepancy.measure import (
-    THRESHOLDS,
-    Figures,
-    Options,
-    add_up,
-    non_finite,
-)
+from ortmeter.discrepancy.measure import THRESHOLDS, Figures, Options, add_up, non_finite
 from ortmeter.discrepancy.result import Tolerance
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ortmeter.runtime.cpu import usable_cores
 THRESHOLDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 
 _EXPONENT = 0x7FF << 52  # bits of the exponent of a float64; 0x7FF is twice its bias, plus one
-_MAX_THREADS = 8  # of 5 MiB
+_MAX_THREADS = 8  # of 5 MiB at most
 
 
 @dataclass(frozen=True)
@@ -105,24 +105,28 @@ class _Comparer:
     def __init__(self, kind: Arithmetic, length: int, options: Options) -> None:
         self._kind = kind
         self._options = options
-        self._wide = np.empty((3 if kind.wide == np.float64 else 0, length))
-        self._bits = np.empty(length, np.int64)
+        self._wide = np.empty((2 if kind.wide == np.float64 else 0, length))
+        self._ulp = 0.0  # the largest of the pieces until now
 
-    def compare(self, start: int, e: np.ndarray, g: np.ndarray) -> Figures:
-        """Return the figures of the piece that starts at a flat position."""
+    def compare(self, start: int, expected: np.ndarray, got: np.ndarray) -> Figures:
+        """Return the figures of the piece that starts at a flat position.
+
+        Its ulp is the largest of the pieces until now.
+        """
         figures = Figures.of_nothing(exact=self._kind.is_exact)
-        figures.counts["n"] = e.size
-        e, g, out = self._widen(e, g)
-        error, index = distance(e, g, out), None
+        figures.counts["n"] = got.size
+        e, g = self._widen(expected, got)
+        error, index = distance(e, g, g if self._kind.wide == np.float64 else None), None
         worst = int(error.argmax())  # a NaN if there is one
         if error.dtype.kind == "f" and not math.isfinite(error[worst]):
+            e, g = self._widen(expected, got)  # the errors were written over got
             finite, nan, inf = non_finite(e, g, equal_nan=self._options.equal_nan, library=np)
             index, mismatched = np.flatnonzero(finite), np.flatnonzero(nan | inf)
             figures.counts.update(n_nan=int(nan.sum()), n_inf=int(inf.sum()))
             if self._options.tolerance is not None and mismatched.size:  # no tolerance accepts them
                 figures.counts["n_over"] = mismatched.size
                 figures.over = math.inf, -start - int(mismatched[0])
-            e, g = e[index], g[index]
+            expected, got, e, g = expected[index], got[index], e[index], g[index]
             error = distance(e, g)
             worst = int(error.argmax()) if error.size else 0
         figures.counts["n_finite"] = error.size
@@ -143,38 +147,38 @@ class _Comparer:
         number, add = (int, _exact_sum) if self._kind.is_exact else (float, np.add.reduce)
         figures.ulp, figures.sum = number(error[worst]), number(add(error))
         figures.worst = figures.ulp, -position(worst)
-        self._add_errors(figures, error.astype(np.float64, copy=False), e, _magnitude(g), position)
+        error = error.astype(np.float64, copy=False)
+        self._add_errors(figures, error, e, (expected, got), position)
         return figures
 
-    def _widen(
-        self, e: np.ndarray, g: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def _widen(self, e: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self._kind.wide != np.float64:
-            return e.astype(self._kind.wide), g.astype(self._kind.wide), None
-        wide_e, wide_g, out = self._wide[:, : e.size]
-        np.copyto(wide_e, e, casting="unsafe")
-        np.copyto(wide_g, g, casting="unsafe")
-        return wide_e, wide_g, out
+            return e.astype(self._kind.wide), g.astype(self._kind.wide)
+        wide_e, wide_g = self._wide[:, : e.size]
+        wide_e[:], wide_g[:] = e, g
+        return wide_e, wide_g
 
     def _add_errors(
         self,
         figures: Figures,
         error: np.ndarray,
         e: np.ndarray,
-        g: np.ndarray,
+        sides: Sequence[np.ndarray],
         position: Callable[[int], int],
     ) -> None:
         """Read errors that are not all zero, writing over the magnitudes."""
         for threshold in THRESHOLDS:  # from the smallest
-            figures.counts[threshold] = int(np.count_nonzero(error > threshold))
-            if figures.counts[threshold] == 0:
+            if figures.worst[0] <= threshold:
                 break
-        in_ulp, unit = self._add_ulp(figures, error, np.maximum(e, g, out=g))
+            figures.counts[threshold] = int(np.count_nonzero(error > threshold))
         limits: list[tuple[np.ndarray, np.ndarray]] = []
         tolerance = self._options.tolerance
         if tolerance and (terms := tolerance.absolute_and_relative) is not None:
-            limit = np.multiply(e, terms[1], out=self._bits[: error.size].view(np.float64))
+            limit = e * terms[1]
             limits.append((error, np.add(limit, terms[0], out=limit)))
+        relative = np.divide(error, e, out=e)
+        figures.rel = float(np.fmax.reduce(relative))  # without 0/0
+        in_ulp, unit = self._add_ulp(figures, error, relative, sides)
         if tolerance and tolerance.ulp is not None:
             limits.append((in_ulp, np.broadcast_to(tolerance.ulp / unit, error.size)))
         over = [value > limit for value, limit in limits]
@@ -184,27 +188,33 @@ class _Comparer:
             worst = int(share.argmax())
             figures.counts["n_over"] += index.size
             figures.over = max(figures.over, (float(share[worst]), -position(int(index[worst]))))
-        np.divide(error, e, out=e)
-        figures.rel = float(np.fmax.reduce(e))  # without 0/0
 
     def _add_ulp(
-        self, figures: Figures, error: np.ndarray, larger: np.ndarray
+        self, figures: Figures, error: np.ndarray, relative: np.ndarray, sides: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, float]:
         """Divide the errors by the spacing of the larger values, one power of two each.
 
         The exponent of the spacing is that of the value, less the number of bits of the
         significand. Its opposite is made in the bits, plus one to stay in the range of float64.
-        The product of the array and of the number that are returned is the errors in ulp.
+        The product of the array and of the number that are returned is the errors in ulp. Those
+        that cannot be the largest are left out when they are many and nobody asked for each: the
+        spacing of a value is above this value over four units.
         """
         if self._kind.n_bits is None:
             return error, 1.0
+        unit, tolerance = 2.0 ** (self._kind.n_bits - 1), self._options.tolerance
+        likely = relative >= self._ulp / (4 * unit)
+        all_asked = tolerance is not None and tolerance.ulp is not None
+        if not all_asked and np.count_nonzero(likely) < error.size // 8:
+            error, sides = error[likely], [side[likely] for side in sides]
+        larger, other = (_magnitude(side.astype(self._kind.wide)) for side in sides)
+        np.maximum(larger, other, out=larger)
         np.maximum(larger, self._kind.smallest_normal, out=larger)
-        bits = self._bits[: error.size]
-        np.bitwise_and(larger.view(np.int64), _EXPONENT, out=bits)
+        bits = larger.view(np.int64)
+        np.bitwise_and(bits, _EXPONENT, out=bits)
         np.subtract(_EXPONENT, bits, out=bits)
-        halves = np.multiply(error, bits.view(np.float64), out=larger)
-        unit = 2.0 ** (self._kind.n_bits - 1)
-        figures.ulp = float(np.maximum.reduce(halves)) * unit
+        halves = np.multiply(error, larger, out=larger)
+        figures.ulp = self._ulp = max(self._ulp, float(halves.max(initial=0)) * unit)
         return halves, unit
 
 

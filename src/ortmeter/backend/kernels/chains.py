@@ -13,13 +13,7 @@ import onnx_ir as ir
 
 from ortmeter.backend.errors import KernelError, KernelWarning
 from ortmeter.backend.kernels.choice import known_shapes, sizes_by_name, why_not
-from ortmeter.backend.kernels.expression import (
-    NUMBERS,
-    Expression,
-    Literal,
-    Step,
-    find_operator,
-)
+from ortmeter.backend.kernels.expression import NUMBERS, Expression, Literal, Step, find_operator
 from ortmeter.backend.kernels.library import build_library
 from ortmeter.backend.kernels.sources import DOMAIN
 from ortmeter.backend.rules.graph_values import constant, dimensions

@@ -7,13 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortmeter.backend.rules.graph_values import (
-    SWAP,
-    dimensions,
-    input_of,
-    producer,
-    typed,
-)
+from ortmeter.backend.rules.graph_values import SWAP, dimensions, input_of, producer, typed
 from ortmeter.backend.rules.rule import REALS, NoMatch, Types, known, names, optional, require
 
 
