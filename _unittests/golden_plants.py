@@ -473,6 +473,18 @@ def slower_last(data):
     return data | {"results": Comparisons(groups, data["results"].axis)}
 
 
+def plant_quota(data, waits, means):
+    """Give each setting, in a row then with pauses, a mean; and a share that waits, in a row."""
+    rows = data["rows"].copy()
+    keys = [(load, name) for load in rows["load"].unique() for name in rows["setting"].unique()]
+    for (load, name), mean, wait in zip(keys, means, (*waits, 0, 0), strict=True):
+        chosen = (rows["load"] == load) & (rows["setting"] == name)
+        process = rows.loc[chosen, "process"]
+        rows.loc[chosen, "mean"] = mean * (1 + process % 3 / 100)
+        rows.loc[chosen, "waits"] = wait * (1 + process % 3 / 100)
+    return data | {"rows": rows}
+
+
 def same_first(data):
     """The first run of a new size takes the time of the second one."""
     groups = {
@@ -555,8 +567,9 @@ OWN = {
         "slow calls": lambda data: data | {"times": slow(data["times"], **{"session.run": 9.0})},
     },
     "plot_quota": {
-        "no stop": lambda data: data | {"rows": data["rows"].assign(slowest=9.0, waits=0.0)},
-        "pinned": lambda data: data | {"pinned": True},
+        "as predicted": lambda data: plant_quota(data, waits=(50, 1), means=(10, 10, 6, 9)),
+        "opposite": lambda data: plant_quota(data, waits=(5, 30), means=(20, 10, 9, 6)),
+        "pinned": lambda data: plant_quota(data, (50, 1), (10, 10, 9, 9)) | {"pinned": True},
     },
     "plot_releases": {"rough": rough_release},
     "plot_shapes": {
