@@ -477,11 +477,12 @@ def plant_quota(data, waits, means):
     """Give each setting, in a row then with pauses, a mean; and a share that waits, in a row."""
     rows = data["rows"].copy()
     keys = [(load, name) for load in rows["load"].unique() for name in rows["setting"].unique()]
-    for (load, name), mean, wait in zip(keys, means, (*waits, 0, 0), strict=True):
+    for rank, (mean, wait) in enumerate(zip(means, (*waits, 0, 0), strict=True), start=1):
+        load, name = keys[rank - 1]
         chosen = (rows["load"] == load) & (rows["setting"] == name)
-        process = rows.loc[chosen, "process"]
-        rows.loc[chosen, "mean"] = mean * (1 + process % 3 / 100)
-        rows.loc[chosen, "waits"] = wait * (1 + process % 3 / 100)
+        noise = 1 + rank * rows.loc[chosen, "process"] % 3 / 100
+        rows.loc[chosen, "mean"] = mean * noise
+        rows.loc[chosen, "waits"] = wait * noise
     return data | {"rows": rows}
 
 
