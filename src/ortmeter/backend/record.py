@@ -84,16 +84,12 @@ class CompiledGraph:
         """Number of nodes outside the ONNX standard, including subgraphs and functions."""
         return sum(count for name, count in self.operators.items() if "." in name)
 
-    @property
-    def compile_s(self) -> float:
-        """Seconds from the graph of torch to the session."""
-        return self.export_s + self.optimization_s + self.session_s
-
     def __str__(self) -> str:
+        seconds = self.export_s + self.optimization_s + self.session_s
         return (
             f"{self.level} on {self.provider}: "
             f"{sum(self.exported_operators.values())} -> {self.node_count} nodes, "
-            f"{self.custom_count} of them custom, compiled in {self.compile_s:.2f} s, "
+            f"{self.custom_count} of them custom, compiled in {seconds:.2f} s, "
             f"fusions: {list_counts(self.fusions)}"
             + (f", no kernel compiled: {self.without_kernels}" if self.without_kernels else "")
         )

@@ -116,7 +116,7 @@ class Compiler:
         node = Node(bind_node(proto, scope.bound), scope.imports, scope.name)
         inputs = [names.use(name, node) for name in node.proto.input]
         step = None
-        if node.is_constant and not callable(self._swaps.find(node)):
+        if (node.domain, node.op_type) == ("", "Constant") and not callable(self._swaps.find(node)):
             value = self._context.memory.hold(constant_value(node))
             names.constants[names.define(node.proto.output[0])] = value
         else:

@@ -153,10 +153,6 @@ class Node:
         """Name of the node, or of its first output when it has none."""
         return self.proto.name or next((name for name in self.proto.output if name), "")
 
-    @property
-    def is_constant(self) -> bool:
-        return self.op_type == "Constant" and self.domain == ""
-
     def __str__(self) -> str:
         place = f" of {self.scope}" if self.scope else ""
         return f"node {self.label!r} ({self.operator}){place}"

@@ -96,7 +96,7 @@ def compare_cells(
     with np.errstate(over="ignore"):
         low, high = (np.exp(np.stack(side, axis=-1)) for side in zip(*bounds, strict=True))
     best = np.stack([pair.best for pair in pairs], axis=-1)
-    speedup = np.exp(np.stack([pair.lowest for pair in pairs], axis=-1))
+    speedup = np.exp(np.stack([pair.least(pair.all.means) for pair in pairs], axis=-1))
     medians = table.groupby(level=["threads", "case"], sort=False).median().to_numpy()
     medians = medians.reshape(logs.shape[0], *logs.shape[3:])
     before = np.take_along_axis(medians, best, axis=-1)
@@ -307,12 +307,8 @@ class _Pairs:
         """Rank of the best earlier candidate."""
         return np.asarray(np.where(self.runs, self.all.means, np.inf).argmin(axis=-1))
 
-    @property
-    def lowest(self) -> _Array:
-        """Speedup over the best earlier candidate."""
-        return self._least(self.all.means)
-
-    def _least(self, values: _Array) -> _Array:
+    def least(self, values: _Array) -> _Array:
+        """Lowest value of the earlier candidates that ran."""
         least = np.where(self.runs, values, np.inf).min(axis=-1)
         return np.where(self.count > 0, least, np.nan)
 
@@ -320,7 +316,7 @@ class _Pairs:
         """Test that the speedup over the best one is within an effect; NaN where there is none."""
         together, alone = self.all.tails(effect), self.passes.tails(effect).max(axis=2)
         slower, faster = np.where(alone <= _ERROR / 2, together, np.maximum(together, alone))
-        slower = self._least(slower) * self.count
+        slower = self.least(slower) * self.count
         faster = np.where(self.runs, faster, 0.0).max(axis=-1)
         return np.asarray(np.minimum(2 * np.minimum(slower, faster), 1.0))
 
@@ -328,7 +324,7 @@ class _Pairs:
         """Bound the speedup over the best one."""
         count = np.maximum(self.count, 1)[..., None]
         high = 2 * self.all.means - self.all.end(level / 2 / count)
-        return self._least(self.all.end(level / 2)), self._least(high)
+        return self.least(self.all.end(level / 2)), self.least(high)
 
 
 def _level(p: _Array) -> float:
