@@ -57,7 +57,7 @@ CALLS = {
     "settings.apply_options(None, {})": "cpu",
     "settings.run_options({})": "cpu",
     "settings.session_keys()": "cpu",
-    "ortmeter.draw_model(cnn)": "draw",
+    "ortmeter.draw_model(cnn).svg": "draw",
     "pages.save_tables('page', {'x': None})": "excel",
     "engine.read_tls(*[sys.executable] * 3)": "sweep",
     "ortmeter.Evaluator(cnn)": "torch",

@@ -1,5 +1,7 @@
 """Tests of ortmeter.attribution.session."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -179,11 +181,8 @@ def test_effects_are_those_of_numpy():
 def test_what_the_budget_leaves_is_told(monkeypatch):
     model, feeds = many(12)
     ticks = iter(range(100))
-    monkeypatch.setattr(
-        attribution_session,
-        "find_effects",
-        lambda *given, **options: FIND(*given, **options, clock=lambda: next(ticks)),
-    )
+    clock = SimpleNamespace(perf_counter=lambda: next(ticks))
+    monkeypatch.setattr("ortmeter.attribution.search.time", clock)
     found = explain_session(
         model, feeds, provider="cpu", optimization="none", sources=SOURCES, budget_s=50
     )
@@ -206,9 +205,6 @@ def test_what_the_budget_leaves_is_told(monkeypatch):
     assert len(nothing.remaining) == 1
     assert "0 of 12 nodes are searched" in str(nothing)
     assert nothing.remaining[0].effect.abs == nothing.exposed.abs > 0
-
-
-FIND = attribution_session.find_effects
 
 
 def test_what_no_output_needs_is_not_computed_again(monkeypatch):

@@ -62,7 +62,7 @@ def test_what_onnxruntime_knows_is_accepted(model, command, capsys):
 
 def test_bench_compares_values_separated_by_commas(model, capsys):
     options = [
-        *("--spinning", "stop,off", "--session-option", "inter_op_num_threads=1,2"),
+        *("--spinning", "during-run,off", "--session-option", "inter_op_num_threads=1,2"),
         *("--session-config", "session.disable_prepacking=0,1"),
     ]
     assert main(["bench", model, "--provider", "cpu", *QUICK["bench"], *options, "--json"]) == 0
@@ -76,7 +76,8 @@ def test_bench_compares_values_separated_by_commas(model, capsys):
 
 
 def test_threads_that_spin_are_measured_apart(model, capsys):
-    options = ["--provider", "cpu", "--threads", "2", "--spinning", "stop,on", "--budget", "1"]
+    options = ["--provider", "cpu", "--threads", "2", "--budget", "1"]
+    options += ["--spinning", "during-run,on"]
     assert main(["bench", model, *options, "--processes", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     told = "threads of 'spinning=on' spin after a run and would slow the next: each candidate was"

@@ -148,6 +148,22 @@ def test_a_body_and_nodes_without_names(placed_on_cpu):
     assert ": without a name, inside." in str(found.message)
 
 
+def test_a_chain_of_shapes_ends_at_a_node_without_a_name():
+    text = """<ir_version: 10, opset_import: ["": 22, "ai.onnx.ml": 4]>
+    g (float[2, 2] X, string[2] L) => (float Y, string[2] N) {
+      s = Shape (X)  c = Cast <to = 1> (s)  d = Mul (X, c)  Y = Det (d)
+      [label] N = ai.onnx.ml.LabelEncoder <keys_strings = ["a"], values_strings = ["b"]> (L) }"""
+    model = onnx.parser.parse_model(text)
+    where = {"Shape": CPU, "Cast": CUDA, "Mul": CUDA, "Det": CPU}
+    placed = [NodeAssignment(provider, op, "", "") for op, provider in where.items()]
+    placed.append(NodeAssignment(CPU, "LabelEncoder", "ai.onnx.ml", "label"))
+    told = {node.op_type: why for node, why in without_kernel(model, placed)}
+    assert told == {
+        "Det": "no CUDA kernel at opset 22",
+        "LabelEncoder": "its types or attributes have no CUDA kernel",
+    }
+
+
 def test_what_is_blocked_on_the_cpu_is_the_operator_of_the_model():
     """Seen on a GPU: ONNX Runtime blocks a pooling that falls back."""
     model = onnx.parser.parse_model(net(23))

@@ -176,7 +176,8 @@ def _thread_settings() -> dict[str, int]:
 
 def _package_versions() -> dict[str, str]:
     versions = {}
-    if importlib.util.find_spec("onnxruntime"):
+    wheel = importlib.util.find_spec("onnxruntime")
+    if wheel and wheel.origin:  # not a folder that an uninstallation left
         import onnxruntime
 
         # Of two wheels that are installed, the one that is imported.

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import onnx
@@ -426,9 +425,21 @@ def share_cores() -> Iterator[None]:
     """
     with (
         tempfile.TemporaryDirectory(prefix="ortmeter-") as folder,
-        mock.patch.dict(os.environ, {**_SHORT_WAIT, "TORCHINDUCTOR_CACHE_DIR": folder}),
+        _set_variables({**_SHORT_WAIT, "TORCHINDUCTOR_CACHE_DIR": folder}),
     ):
         yield
+
+
+@contextmanager
+def _set_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables, for the processes that start inside, and no other."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def profile_networks(

@@ -38,7 +38,7 @@ class Drawing:
 
     title: str
     dot: str = dataclasses.field(repr=False)
-    elements: Mapping[str, "Element"] = dataclasses.field(repr=False)
+    elements: Mapping[str, "Element"] = dataclasses.field(repr=False, compare=False)
     description: str = dataclasses.field(repr=False)
 
     @functools.cached_property

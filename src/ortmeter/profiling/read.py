@@ -36,15 +36,7 @@ _TENSORS = msgspec.json.Decoder(list[dict[str, tuple[int, ...]]] | str | None)
 #: Iteration of what happens outside of the runs.
 NO_RUN = -1
 #: Operators that execute a graph of their own.
-_WITH_BODY = {
-    "If",
-    "Loop",
-    "Scan",
-    "BeamSearch",
-    "GreedySearch",
-    "Sampling",
-    "WhisperBeamSearch",
-}
+_WITH_BODY = {"If", "Loop", "Scan", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"}
 
 
 def read_profile(

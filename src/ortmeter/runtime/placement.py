@@ -26,7 +26,7 @@ __all__ = ["NodeAssignment", "PlacementWarning", "node_assignment"]
 _CPU = "CPUExecutionProvider"
 _SHOWN = 3
 #: What runs on the CPU is blocked there by ONNX Runtime, between two nodes that reorder.
-_BLOCKED, _REORDERS = "com.microsoft.nchwc", ("ReorderInput", "ReorderOutput")
+_STANDARD, _REORDERS = {"ai.onnx", "com.microsoft.nchwc"}, ("ReorderInput", "ReorderOutput")
 
 
 class PlacementLog:
@@ -149,14 +149,15 @@ def without_kernel(
     model: onnx.ModelProto, placed: Iterable[NodeAssignment]
 ) -> Iterable[tuple[NodeAssignment, str]]:
     """List the nodes that run on the CPU because CUDA has no kernel for them, and say which."""
-    opsets = {one.domain.removeprefix("ai.onnx"): one.version for one in model.opset_import}
-    graph = _Walk({node.name for node in placed if node.provider != _CPU})
+    opsets = {"" if o.domain in _STANDARD else o.domain: o.version for o in model.opset_import}
+    names = [(node, node.name or node.op_type) for node in placed]
+    on_cpu = {name for node, name in names if node.provider == _CPU}
+    graph = _Walk({name for _, name in names} - on_cpu)
     graph.visit(model.graph)
-    for node in placed:
-        name = node.name or node.op_type
+    for node, name in names:
         if node.provider != _CPU or name in graph.shapes or node.op_type in _REORDERS:
             continue
-        domain = node.domain.removeprefix("ai.onnx").removeprefix(_BLOCKED)
+        domain = "" if node.domain in _STANDARD else node.domain
         opset = opsets.get(domain, 1)
         if not cuda_kernel(node.op_type, domain, opset=opset):
             found = cuda_opsets(node.op_type, domain)
@@ -174,7 +175,7 @@ class _Walk:
     """
 
     def __init__(self, on_device: set[str]) -> None:
-        self.on_device = on_device - {""}
+        self.on_device = on_device
         self.shapes: set[str] = set()
         self.known: set[str] = set()  # what is not there was made by an optimization
         self._held: set[str] = set()  # tensors in the memory of the CPU

@@ -163,17 +163,24 @@ def _correlation_sum(deviations: list[_Array], variance: float) -> float:
 def _ranks(count: int, effective: float, share: float, confidence: float) -> tuple[int, int] | None:
     """Return the ranks of the two samples that the percentile lies between, from 1."""
     size = math.floor(effective)
-    tail = (1 - confidence) / 2
-    # P(the percentile is below the sample of rank k) = P(fewer than k samples are below it): sums
-    # of binomial probabilities, each from the one before. scipy takes longer to import.
+    # The rank from above is that of the complement from below.
+    low, high = (_rank_below(size, x, (1 - confidence) / 2) for x in (share, 1 - share))
+    if low < 1 or high < 1:
+        return None
+    high = size + 1 - high
+    return math.floor((low - 1) * count / size) + 1, math.ceil(high * count / size)
+
+
+def _rank_below(size: int, share: float, tail: float) -> int:
+    """Return the largest rank whose sample is above the percentile with this probability at most.
+
+    The percentile is below the sample of rank k if fewer than k samples are below it: sums of
+    binomial probabilities, each from the one before. scipy takes longer to import.
+    """
     ranks = np.arange(1, size)
     steps = np.log((size - ranks + 1) / ranks * (share / (1 - share)))
     under = np.exp(size * math.log1p(-share) + np.cumsum([0.0, *steps])).cumsum()
-    low = int(np.searchsorted(under, tail, side="right"))
-    high = int(np.searchsorted(under, 1 - tail)) + 1
-    if low < 1 or high > size:
-        return None
-    return math.floor((low - 1) * count / size) + 1, math.ceil(high * count / size)
+    return int(np.searchsorted(under, tail, side="right"))
 
 
 def percentile_table(results: Comparison, unit: str = "ms") -> "pd.DataFrame":

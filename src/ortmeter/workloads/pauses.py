@@ -113,13 +113,13 @@ def measure_pauses(
     rng = np.random.default_rng(0)
     keys = list(itertools.product(calls, pauses))
     rows: list[list[tuple[float, float]]] = []
-    deadline = time.perf_counter() + seconds
+    deadline, most = time.perf_counter() + seconds, math.inf if rounds is None else rounds
     expected = math.ceil(seconds / max(len(calls) * sum(pauses), 1e-3))
     with collector_off(), progress_bar("rounds", total=expected) as bar:
         for call in (*calls.values(), *([before] if before else [])):
             for _ in range(_WARM_UP_CALLS):
                 call()
-        while not rows or (time.perf_counter() < deadline and len(rows) < (rounds or math.inf)):
+        while not rows or (time.perf_counter() < deadline and len(rows) < most):
             row = [(0.0, 0.0)] * len(keys)
             for rank in rng.permutation(len(keys)).tolist():
                 name, pause = keys[rank]
