@@ -361,6 +361,9 @@ def conclude(data, say):
         say.add("The time of each operator is not known.")
     else:
         locate(data, say)
+    if "on CPU" not in data.legend:
+        text = "The points are on the device before a run; scikit-learn has one thread of the CPU."
+        say.warn(text)
     predict(data, say, obstacle)
     say.command("ortmeter profile model.onnx")
     say.small_print(data.measured.how)
