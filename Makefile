@@ -19,10 +19,11 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed-$(RUNTIME)
 NEEDED := $(INSTALLED)
 GROUP := docs
-ifneq ($(PAGE),)
-SCRIPT := $(wildcard _doc/examples/*/$(PAGE).py)
+ifneq ($(and $(PAGE),$(filter html,$(MAKECMDGOALS))),)
+PAGES := $(wildcard _doc/examples/*/plot_*.py)
+SCRIPT := $(filter %/$(PAGE).py,$(PAGES))
 ifeq ($(SCRIPT),)
-$(error PAGE=$(PAGE) is not a page. Accepted: $(basename $(notdir $(wildcard _doc/examples/*/plot_*.py))))
+$(error PAGE=$(PAGE) is not a page. Accepted: $(basename $(notdir $(PAGES))))
 endif
 EXTRAS := $(shell $(PYTHON) _doc/_ext/extras.py $(SCRIPT))
 # All of it is enough, where it is installed.
