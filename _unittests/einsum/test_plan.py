@@ -11,7 +11,7 @@ from ortmeter.einsum.cost import estimate_steps, merge_axes
 from ortmeter.einsum.parse import read_operands
 from ortmeter.einsum.plan import make_plan
 from ortmeter.einsum.steps import absorb_transposes
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import FeedError, InvalidArgumentError
 
 ATTENTION = "bsnh,btnh->bnts"
 SHAPES = (2, 3, 4, 5), (2, 6, 4, 5)
@@ -23,15 +23,14 @@ def kinds(plan):
 
 def results_of(plan, operands):
     """The operands, then the result of each step, by name."""
-    feeds = dict(zip(plan.operands.names, operands, strict=True))
+    feeds = plan.feeds(*operands)
     names = [step.output for step in plan.steps]
     found = onnx.reference.ReferenceEvaluator(plan.to_onnx()).run(names, feeds)
     return {**feeds, **dict(zip(names, found, strict=True))}
 
 
 def run(plan, operands):
-    feeds = dict(zip(plan.operands.names, operands, strict=True))
-    (got,) = onnx.reference.ReferenceEvaluator(plan.to_onnx()).run(None, feeds)
+    (got,) = onnx.reference.ReferenceEvaluator(plan.to_onnx()).run(None, plan.feeds(*operands))
     return got
 
 
@@ -335,5 +334,10 @@ def test_sizes_that_are_not_known_have_no_cost():
     assert "batchx4x6x3" in str(plan)
 
 
-def test_operands_have_the_names_of_the_inputs(plan):
-    assert list(plan.operands.names) == [i.name for i in plan.to_onnx().graph.input] == ["X0", "X1"]
+def test_feeds_have_the_names_of_the_inputs(plan):
+    operands = operands_of(SHAPES)
+    feeds = plan.feeds(*operands)
+    assert list(feeds) == ["X0", "X1"]
+    assert feeds["X1"] is operands[1]
+    with pytest.raises(FeedError, match="3 were given"):
+        plan.feeds(1, 2, 3)

@@ -12,6 +12,7 @@ from ortmeter.einsum.emit import emit_model
 from ortmeter.einsum.layouts import Layout, choose_layouts
 from ortmeter.einsum.parse import Axes, EinsumError, Equation, Operands, Sizes, read_operands
 from ortmeter.einsum.steps import Step, StepBuilder, Tensor, with_sizes
+from ortmeter.errors import FeedError
 
 Path: TypeAlias = Sequence[Sequence[int]]
 _KEPT = 1024  # plans, and steps of equations whatever their sizes
@@ -90,6 +91,26 @@ class EinsumPlan:
         ['Transpose', 'MatMul']
         """
         return emit_model(self.operands, self.steps, opset=opset, contrib=contrib)
+
+    def feeds(self, *operands: Any) -> dict[str, Any]:
+        """Name the operands as the inputs of the model.
+
+        Parameters
+        ----------
+        *operands : array
+            One per operand of the equation.
+
+        Raises
+        ------
+        FeedError
+            The number of operands is wrong.
+        """
+        names = self.operands.names
+        if len(operands) != len(names):
+            raise FeedError(
+                f"{self.equation!r} has {len(names)} operands, {len(operands)} were given"
+            )
+        return dict(zip(names, operands, strict=True))
 
     def __str__(self) -> str:
         rows = [

@@ -167,8 +167,7 @@ def _ranks(count: int, effective: float, share: float, confidence: float) -> tup
     low, high = (_rank_below(size, x, (1 - confidence) / 2) for x in (share, 1 - share))
     if low < 1 or high < 1:
         return None
-    high = size + 1 - high
-    return math.floor((low - 1) * count / size) + 1, math.ceil(high * count / size)
+    return math.floor((low - 1) * count / size) + 1, math.ceil((size + 1 - high) * count / size)
 
 
 def _rank_below(size: int, share: float, tail: float) -> int:
