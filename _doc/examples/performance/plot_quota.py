@@ -4,7 +4,7 @@ r"""
 How many threads in a container with a CPU quota?
 =================================================
 
-A build of this site shows the newest record of this page, which takes two minutes to make.
+A build of this site shows the newest record of this page, which takes three minutes to make.
 
 A quota gives a container some time on the cores of its host, in each period of 100 ms. ONNX Runtime
 counts the cores of the host, for the quota is not among what it reads (`#29510
@@ -244,8 +244,8 @@ def compare(data, load, column):
 # %%
 
 VARIABLE = """
-# the CPU limit of the container, rounded down, 1 at least; or, from onnxruntime 1.29 on, without a
-# change of code, in its environment: ORT_INTRA_OP_NUM_THREADS
+# the CPU limit of the container, rounded down, 1 at least
+# without a change of code, from onnxruntime 1.29 on: ORT_INTRA_OP_NUM_THREADS
 """
 
 
