@@ -236,6 +236,7 @@ def test_memory_shared_in_another_way_is_refused(function, message):
 
 def test_the_exporter_is_silent_inside_only(caplog):
     exporter, other = logging.getLogger("torch.onnx._internal"), logging.getLogger("other")
+    caplog.set_level(logging.WARNING, "torch.onnx")
     with quiet():
         warnings.warn("inside", FutureWarning, stacklevel=1)
         exporter.warning("inside")

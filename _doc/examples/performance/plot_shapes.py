@@ -104,12 +104,13 @@ def export(name):
     how = {"dynamic_shapes": [free]} if args.dynamo else {"dynamic_axes": {"x": free}}
     shape, file = [2, *make_shape(name, 96)[1:-1], 128], io.BytesIO()
     x = torch.randint(512, shape) if name == "BERT" else torch.randn(shape)
-    logging.getLogger("torch.onnx").setLevel("ERROR")  # what the exporter advises
+    logging.disable(logging.WARNING)  # what the exporter advises
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated; transformers loads a bar
         model = make_network("CNN").model if name == "CNN" else Encoder(name).eval()
         how |= {"dynamo": args.dynamo, "input_names": ["x"], "verbose": False}
         torch.onnx.export(model, (x,), file, **how)
+    logging.disable(logging.NOTSET)
     return onnx.load_from_string(file.getvalue())
 
 
