@@ -75,11 +75,6 @@ def test_a_transposition_that_lasts():
     assert "1 Transpose move data" in found["layout"].evidence
 
 
-def test_a_view_of_the_same_size_costs_nothing():
-    body = "S = Constant <value = int64[2] {-1, 512}> () T = Reshape (X, S)"
-    assert advice(model(TRANSPOSED.replace("{body}", body)), {"X": normal(512, 512)}) == {}
-
-
 HALF = "({kind}[256, 256] X) => ({kind}[256, 256] Y) {{ A = Exp (X) Y = Tanh (A) }}"
 
 
@@ -269,6 +264,13 @@ LONG = ("a", "Conv", 1000, CPU)
 
 def topics(found):
     return [finding.topic for finding in found]
+
+
+def test_a_reshape_counts_where_it_copies_and_not_where_it_is_a_view(tmp_path):
+    view, copy = (runs([("r", "Reshape", length, CPU), LONG]) for length in (9, 30))
+    assert advise(planted(tmp_path, view)) == ()
+    (found,) = advise(planted(tmp_path, copy))
+    assert (found.topic, found.nodes) == ("layout", ("r",))
 
 
 def test_many_short_kernels(tmp_path):
