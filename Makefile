@@ -73,8 +73,10 @@ html: $(NEEDED) ## run the pages, or PAGE=plot_x, on PROVIDER=auto, cpu, cuda or
 html-noplot: install ## build dist/html-noplot without running a page
 	rm -rf build/noplot && mkdir -p build && cp -rp _doc build/noplot && rm -rf build/noplot/auto_examples && ORTMETER_PLOT=0 $(SPHINX) -d build/doctrees-noplot build/noplot dist/html-noplot
 record: install ## run the pages on PROVIDER, keep what they measured, and their answers by date, in _doc/results
-	for page in _doc/examples/*/plot_*.py; do ORTMETER_RECORD=1 ORTMETER_RESULTS=_doc/results MPLBACKEND=agg $(BIN)/python $$page || exit 1; done
+	mkdir -p build/recorded  # what an interrupted run has is not measured again
+	for page in _doc/examples/*/plot_*.py; do kept=build/recorded/$$(basename $$page); test -e $$kept || { ORTMETER_RECORD=1 ORTMETER_RESULTS=_doc/results MPLBACKEND=agg $(BIN)/python $$page && touch $$kept; } || exit 1; done
 	PYTHONPATH=_doc $(BIN)/python -c 'from pathlib import Path; from _ext.history import keep_answers; print(*keep_answers(Path("_doc/results")), sep="\n")'
+	rm -r build/recorded
 gpu-check: ## without .venv: compare the GPU with what is expected, record the pages; OUT, SLICE
 	PYTHONPATH=$(if $(wildcard $(GPU_SITE)),$(GPU_SITE):)$(CURDIR)/src $(PYTHON) _benchmarks/gpu_check.py --out $(OUT) --seconds $(SLICE)
 test: install ## run the tests that take seconds, every feature touched
