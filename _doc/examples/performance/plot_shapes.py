@@ -336,7 +336,6 @@ def advise(data, say):
     gains = [g for g in data.runs.speedups(FREE, together=0.99) if g.subject == FIXED]
     gains.sort(key=lambda gain: -(gain.low or 0))
     won = [gain for gain in gains if gain.exceeds(1.05)]
-    lost = [gain for gain in gains if gain.reversed.exceeds(1.05)]
     names = [name for name in data.turns if any(name in gain.where["case"] for gain in won)]
     name, size = (case := gains[0].where["case"]).split()
     if won:
@@ -346,7 +345,7 @@ def advise(data, say):
         same = are_as_fast(Speedups(g for g in gains if g.where["case"].split()[0] in rest))
         held = "as fast within 5%" if same.verdict == "right" else "no gain of 5% is shown"
         say.add(f"Leave the sizes of {enumerate_items(rest)} free: {held}.")
-    if lost:
+    if lost := [gain for gain in gains if gain.reversed.exceeds(1.05)]:
         say.warn(f"Fixed sizes make {lost[-1].where['case']} {lost[-1].effect}.")
     say.decide("fix sizes" if won else "leave free", gains[:1])
     say.setting(SETTING.replace("SHAPE", str(make_shape(name, int(size)))))
