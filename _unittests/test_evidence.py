@@ -44,16 +44,16 @@ def estimated(found):
 @pytest.mark.parametrize(
     ("ratio", "interval", "verdict", "text"),
     [
-        (2.0, (1.8, 2.2), "faster", "b is 2.00 times faster than a [1.80, 2.20] (99%)"),
-        (0.5, (0.4, 0.625), "slower", "b is 2.00 times slower than a [1.60, 2.50] (99%)"),
+        (2.0, (1.8, 2.2), "faster", "b is 2.00 times faster than a [1.80, 2.20] (99% CI)"),
+        (0.5, (0.4, 0.625), "slower", "b is 2.00 times slower than a [1.60, 2.50] (99% CI)"),
         # the interval leaves 1 out, and is within the minimum effect
         (1.02, (1.01, 1.03), "negligible", "b and a are within 5%: 1.02 ["),
         (0.97, (0.96, 0.99), "negligible", "b and a are within 5%: 0.97 ["),
         # it crosses the minimum effect: the point does not decide
-        (1.04, (1.01, 1.08), "faster", "than a [1.01, 1.08] (99%), perhaps by less than 5%"),
+        (1.04, (1.01, 1.08), "faster", "than a [1.01, 1.08] (99% CI), perhaps by less than 5%"),
         (1.049, (1.03, 1.07), "faster", "perhaps by less than 5%"),
         (1.057, (1.04, 1.08), "faster", "perhaps by less than 5%"),
-        (0.97, (0.90, 0.99), "slower", "than a [1.01, 1.11] (99%), perhaps by less than 5%"),
+        (0.97, (0.90, 0.99), "slower", "than a [1.01, 1.11] (99% CI), perhaps by less than 5%"),
         # the interval holds 1
         (1.0, (0.96, 1.04), "negligible", "b and a are within 5%: 1.00 ["),
         (1.03, (0.96, 1.07), "undecided", "undecided between b and a: speedup 1.03 ["),
@@ -298,7 +298,7 @@ def test_a_comparison_read_from_the_other_side(found):
 def test_a_comparison_is_reversed():
     slower = compare_ratio("b", "a", 0.5, (0.4, 0.625), how="3 processes").at(size=8)
     assert str(slower.reversed) == (
-        "size 8: a is 2.00 times faster than b [1.60, 2.50] (99%, 3 processes)"
+        "size 8: a is 2.00 times faster than b [1.60, 2.50] (99% CI, 3 processes)"
     )
     assert slower.reversed.reversed == slower
     assert compare_ratio("b", "a", 2.0, None).reversed.interval == "0.50, no interval"
@@ -307,7 +307,7 @@ def test_a_comparison_is_reversed():
 def test_a_claim_says_where_and_how():
     claim = compare_ratio("b", "a", 2.0, (1.8, 2.2), how="in one process").at(size=8, threads=1)
     assert str(claim) == (
-        "size 8, threads 1: b is 2.00 times faster than a [1.80, 2.20] (99%, in one process)"
+        "size 8, threads 1: b is 2.00 times faster than a [1.80, 2.20] (99% CI, in one process)"
     )
     assert claim.where == {"size": 8, "threads": 1}
 
@@ -515,8 +515,8 @@ def test_the_error_of_wrong_holds_for_many_cases():
 
 def test_a_level_other_than_99_is_beside_its_interval():
     sure = Speedup("one", "two", Estimate(1.5, 1.4, 1.6, 0.998))
-    assert sure.effect == "1.50 times faster [1.40, 1.60] (99.8%)"
-    assert str(sure.estimate) == "1.5 [1.4, 1.6] (99.8%)"
-    assert Speedups([sure]).at_least(1).evidence == "lowest 1.50 [1.40, 1.60] (99.8%)"
+    assert sure.effect == "1.50 times faster [1.40, 1.60] (99.8% CI)"
+    assert str(sure.estimate) == "1.5 [1.4, 1.6] (99.8% CI)"
+    assert Speedups([sure]).at_least(1).evidence == "lowest 1.50 [1.40, 1.60] (99.8% CI)"
     assert sure.interval == "1.50 [1.40, 1.60]"  # of a table, whose caption tells
     assert str(Estimate(1.5, confidence=0.998)) == "1.5"

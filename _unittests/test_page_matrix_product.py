@@ -135,14 +135,14 @@ def test_a_speedup_has_one_interval_on_the_page(page):
     found, shown = concluded(page, data), SimpleNamespace(**data)
     gain = page["ways"](shown).loc["1x64x64", "8 bits dynamic"]
     ratio, brackets = gain.split(" ", 1)
-    assert f"{ratio} times faster {brackets} (99.97%)" in str(found.answer)
+    assert f"{ratio} times faster {brackets} (99.97% CI)" in str(found.answer)
     told = " ".join(map(str, found.claims))
     levels = {claim.confidence for claim in page["compare"](shown, *page["LIBRARIES"])}
     assert levels == {1 - 0.01 / 35}
     assert "(99.8" not in told
     over = page["compare"](shown, ("numpy", "onnxruntime"))[0]
     assert over.where["shape"] == "1x64x64"
-    assert f"lowest numpy: {over.reversed.interval} (99.97%) at shape 1x64x64" in told
+    assert f"lowest numpy: {over.reversed.interval} (99.97% CI) at shape 1x64x64" in told
 
 
 def test_what_is_said_of_one_row_is_what_is_judged(page):

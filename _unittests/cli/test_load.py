@@ -61,7 +61,7 @@ def test_callers_have_their_latency_and_throughput():
 def test_one_number_of_callers_has_its_throughput():
     found, _ = fill("--callers", 1, "--budget", 0.2, "--sessions")
     (sentence,) = found["conclusion"]
-    assert sentence.endswith(" requests/s with callers=1 (99%).")
+    assert sentence.endswith(" requests/s with callers=1 (99% CI).")
     (row,) = found["sections"][0]["tables"][0]
     assert list(row) == ["callers", "requests/s", "low", "high"]
     assert row["requests/s"] > 0
@@ -163,7 +163,7 @@ def test_without_a_target_the_queue_is_told():
     found = {rate: make_load(rate, 0.02) for rate in (10, 40, 60, 90)}
     sentence = load._rate_sentence(found, None)
     assert sentence.startswith("the queue is stable up to 40/s: p99 is 29.8 [")
-    assert sentence.endswith("] ms (99%); overloaded at 60 and 90/s.")
+    assert sentence.endswith("] ms (99% CI); overloaded at 60 and 90/s.")
     few = {1: make_load(1, 0.02, count=0)}
     assert (
         load._rate_sentence(few, None) == "no queue is stable; too few independent requests at 1/s."

@@ -271,7 +271,7 @@ def test_a_summary_groups_the_places_by_verdict():
 
 def test_only_claims_at_several_places_become_one_sentence():
     claim = compare_ratio("b", "a", 2.0, (1.8, 2.2))
-    once = "b is 2.00 times faster than a [1.80, 2.20] (99%)"
+    once = "b is 2.00 times faster than a [1.80, 2.20] (99% CI)"
     assert sentences([claim, claim]) == [once, once]
     assert sentences([claim.at(size=1)]) == [f"size 1: {once}"]
     assert sentences([fact("one"), fact("two")]) == ["one", "two"]
@@ -350,7 +350,7 @@ def test_a_candidate_that_cannot_be_told_apart_is_not_called_a_leader():
     got = Comparison([Measurement("calm", 0.9 * calm), Measurement("noisy", noisy)]).ranking()
     (claim,) = got.claims
     assert claim.verdict == "undecided"
-    found = "speedup 1.11 [0.87, 1.43] (99%, 5 processes)"
+    found = "speedup 1.11 [0.87, 1.43] (99% CI, 5 processes)"
     assert rank(got) == f"undecided between calm and noisy: {found}"
     # Among three, the same is one of the verdicts.
     three = [Measurement("calm", 0.9 * calm), Measurement("noisy", noisy), Measurement("b", calm)]

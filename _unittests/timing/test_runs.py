@@ -37,7 +37,7 @@ def test_verdicts_and_words():
     assert slower.verdict == "slower"
     assert slower.ratio == pytest.approx(1 / 1.5, rel=0.01)
     assert str(slower).startswith("m is 1.50 times slower than the baseline of Monday [1.4")
-    assert str(slower).endswith("(99%, 5 and 3 processes)")
+    assert str(slower).endswith("(99% CI, 5 and 3 processes)")
     assert compare_runs(before, run(0.5, 0.51, 0.5)).verdict == "faster"
     assert compare_runs(before, before).verdict == "negligible"
 

@@ -217,9 +217,9 @@ class Estimate:
 
     @property
     def told_level(self) -> str:
-        """The level of the interval as a sentence adds it, `` (99.9%)``, empty if it is 99%."""
+        """The level of the interval as a sentence adds it, `` (99.9% CI)``, empty if it is 99%."""
         usual = self.interval is None or self.confidence == LEVEL
-        return "" if usual else f" ({100 * self.confidence:.4g}%)"
+        return "" if usual else f" ({100 * self.confidence:.4g}% CI)"
 
     def __str__(self) -> str:
         text = self.seconds if self.unit == "s" else f"{self.written()} {self.unit}".strip()
@@ -294,7 +294,7 @@ class Speedup(_Said, frozen=True, tag="comparison"):
     Examples
     --------
     >>> print(Speedup("one", "two", Estimate(1.5, 1.4, 1.6, how="10 processes")))
-    one is 1.50 times faster than two [1.40, 1.60] (99%, 10 processes)
+    one is 1.50 times faster than two [1.40, 1.60] (99% CI, 10 processes)
     """
 
     subject: str
@@ -446,7 +446,7 @@ class Speedup(_Said, frozen=True, tag="comparison"):
         return f"perhaps by less than {self.min_effect:.0%}"
 
     def __str__(self) -> str:
-        level = f"{100 * self.confidence:.3g}%"
+        level = f"{100 * self.confidence:.3g}% CI"
         how = f" ({', '.join(filter(None, (level, self.how)))})" * self.has_interval
         if self.is_difference:
             shown = self if self.verdict == "faster" else self.reversed

@@ -233,21 +233,22 @@ ortmeter.draw_model(small, title="A convolution in 8 bits")
 
 def search(path, model, samples):
     """Return the effect on the outputs of each product, the largest first."""
-    nodes = [n for n in model.graph.node if n.op_type in PRODUCTS["op_types_to_quantize"]]
-    names = [node.name for node in nodes]
+    ops = PRODUCTS["op_types_to_quantize"]
+    names = [node.name for node in model.graph.node if node.op_type in ops]
 
     def run_first(count, _is_late=None):
-        first = {**PRODUCTS, "nodes_to_quantize": names[:count]}
-        one = convert(path, "products", samples, options=first) if count else model
-        return run(one, samples[:6])
+        first = PRODUCTS | {"nodes_to_quantize": names[:count]}
+        return run(
+            convert(path, "products", samples, STATIC, first) if count else model, samples[:6]
+        )
 
     ends, rank = (run_first(0), run_first(len(names))), lambda effect: (0, effect.mean_abs)
     spans = find_effects(run_first, ends, [1] * len(names), max_diff, rank, budget_s=20.0)
-    found = [(span.effect.mean_abs, span.start, span.stop) for span in spans]
+    found = [(x.effect.mean_abs / (x.stop - x.start), x.start, x.stop) for x in spans]
     return {
-        names[i]: {"product": i + 1, "products": len(names), "effect": effect / (stop - start)}
-        for effect, start, stop in sorted(found, reverse=True)
-        for i in range(start, stop)
+        names[i]: {"product": i + 1, "products": len(names), "effect": effect}
+        for effect, *ends in sorted(found, reverse=True)
+        for i in range(*ends)
     }
 
 
@@ -345,11 +346,16 @@ study.show(speedups)
 
 KEPT = 99  # % of the decisions
 SETTING = """\
-# model.onnx: opset 13 at least; samples: your inputs, of one size, dictionaries of arrays by name
-import onnx
+import glob, numpy, onnx, ortmeter
 from ortmeter.runtime.precision import convert_precision
+# your inputs, all of one size, each in a file: numpy.savez("samples/1.npz", **arrays by name)
+samples = [dict(numpy.load(file)) for file in glob.glob("samples/*.npz")]
+model = ortmeter.optimized_model("model.onnx", provider="cpu", optimization="basic")  # opset >= 13
 options = {options}
-onnx.save(convert_precision("model.onnx", {precision!r}, samples, **options), "8.onnx")"""
+onnx.save(convert_precision(model, {precision!r}, samples, **options), "8.onnx")"""
+
+NAMED = {name: f"{name} ({wheel.partition('==')[0]})" for name, (wheel, _) in WHEELS.items()}
+
 
 # %%
 
@@ -362,18 +368,18 @@ def advise(data, say):
         if kept.loc[gain.subject, gain.where["model"]] and not gain.may_be_small:
             best.setdefault(gain.where["model"], gain)
     for name, gain in best.items():
-        say.add(f"{name.capitalize()}: convert with {gain.subject!r}, {gain.effect}.")
-    if lost := [name for name in kept if name not in best]:
-        say.add(f"Keep float32 for {enumerate_items(lost)}: nothing faster is shown to keep 99%.")
-    low = decisions(data).loc["MinMax"]
-    say.add(f"'MinMax' keeps {low.min():.0f}% of the decisions at worst ({low.idxmin()}).")
+        how = gain.subject.replace("products", "only its Conv, Gemm and MatMul")
+        how = how.replace("but", "but the worst").replace(" channels", ", per channel")
+        say.add(f"Quantize {NAMED[name]}, {how}: {gain.effect}.")
+    if lost := [NAMED[name] for name in kept if name not in best]:
+        say.add(f"Keep float32 for {enumerate_items(lost)}: nothing faster keeps 99% of decisions.")
+    say.add(f"MinMax per tensor keeps {decisions(data).loc['MinMax'].min():.0f}% at worst.")
     if best:
         without = STATIC, PRODUCTS | {"nodes_to_exclude": ["the worst nodes"]}
         precision, options = WAYS.get(next(iter(best.values())).subject, without)
         say.setting(SETTING.format(precision=precision, options=options))
     say.decide(f"{len(best)} of {len(kept.columns)}", best.values())
-    shown = decisions(data).mean(axis=1).loc[[*SHOWN]].dropna()
-    say.bars("decisions kept (%), mean of the networks", shown)
+    say.bars("mean decisions kept (%)", decisions(data).mean(axis=1).loc[[*SHOWN]].dropna())
 
 
 # %%
@@ -383,24 +389,26 @@ def judge(data, column, one, two, limits):
     """Judge the ratio of two ways, network by network, on numbers that have no interval."""
     roundings = np.sqrt(2 * data.worst.groupby("model")["products"].first())
     rows = data.facts[column].unstack("way").assign(roundings=roundings)[[one, two]].dropna()
-    unit = {ERROR: "%", SAME: "%", SIZE: " MiB"}[column]
-    told = [f"{n} {a:.3g} for {b:.3g}{unit}" for n, a, b in rows.itertuples()]
+    rows, unit = rows[rows[two] > 0], " MiB" if column == SIZE else "%"
+    told = [f"{n} {a:.3g} against {b:.3g}{unit}" for n, a, b in rows.itertuples()]
     held = (rows[one] >= limits[0] * rows[two]) & (rows[one] < limits[1] * rows[two])
     return Finding(tuple(map(bool, held)), ", ".join(told))
 
 
 def predict(data, say):
     for text, column, one, two, holds in (
-        ("MinMax errs like roundings (factor 2)", ERROR, "MinMax", "roundings", (0.5, 2)),
+        ("MinMax errs as predicted, within 2 times", ERROR, "MinMax", "roundings", (0.5, 2)),
         ("a scale per channel makes errors smaller", ERROR, "MinMax channels", "MinMax", (0, 1)),
         ("Entropy has the errors of MinMax", ERROR, "Entropy", "MinMax", (0.99, 1.01)),
         ("products in 8 bits take a third of the size", SIZE, "products", "float32", (0, 1 / 3)),
     ):
         say.predict(text, judge(data, column, one, two, holds))
-    held = Finding(())
-    for gain in data.times.speedup("float32", "products"):
-        held &= gain.estimate.within(1, 4)
-    say.predict("products in 8 bits are 1 to 4 times faster", held)
+    gains = [
+        (gain.where["model"], gain.estimate) for gain in data.times.speedup("float32", "products")
+    ]
+    held = sum((estimate.within(1, 4).outcomes for _, estimate in gains), ())
+    told = ", ".join(f"{name} {estimate}" for name, estimate in gains)
+    say.predict("products in 8 bits are 1 to 4 times faster", Finding(held, told))
     say.predict("dynamic 8 bits are slower", data.times.speedup("dynamic", "float32").at_least(1))
 
 
@@ -409,8 +417,8 @@ def predict(data, say):
 
 def believe(data, say):
     kept = decisions(data)
-    failed = kept.loc[["Percentile", "Entropy"]].isna().any()
-    held = Finding(tuple(map(bool, failed)), f"on {failed.sum()} of {len(failed)} networks")
+    failed = [bool(x) for x in kept.loc[["Percentile", "Entropy"]].isna().any()]
+    held = Finding(tuple(failed), f"on {sum(failed)} of {len(failed)} networks")
     say.believe("#11928", "calibrations by Percentile and Entropy fail", held)
     held = judge(data, SAME, "Percentile", "MinMax", (0, 0.5))
     say.believe("#10571", "Percentile keeps less than half of what MinMax keeps", held)

@@ -139,7 +139,7 @@ def _sentence(starts: ColdStart) -> str:
     (name,) = starts.names
     result, steady = (starts.typical(name, phase) for phase in (RESULT, STEADY))
     parts = (f"{phase} {starts.typical(name, phase).seconds}" for phase in (IMPORT, SESSION, FIRST))
-    sure = " (99%)" if result.interval else ""
+    sure = " (99% CI)" if result.interval else ""
     return (
         f"{name}: the first result takes {result.seconds}{sure}, of which {', '.join(parts)}; "
         f"a steady run takes {steady.seconds}."

@@ -148,7 +148,7 @@ def _compare_callers(
             best = compare_best("throughput, callers={}", several, label, loads[name, first])
             yield best.at(**place)
         else:
-            text = "{speed} requests/s with callers={first} (99%)"
+            text = "{speed} requests/s with callers={first} (99% CI)"
             yield fact(text, place, speed=loads[name, first].throughput().written(), first=first)
     last = callers[-1]
     each = _level_of_each(len(names) - 1)
@@ -200,7 +200,7 @@ def _rate_sentence(loads: Mapping[float, Load], target_ms: float | None) -> str:
         if not kept:
             return f"no queue is stable{others}."
         known = [percentile for percentile in loads[kept].percentiles() if percentile.interval]
-        tail = f": {known[-1].name} is {known[-1].seconds} (99%)" if known else ""
+        tail = f": {known[-1].name} is {known[-1].seconds} (99% CI)" if known else ""
         return f"the queue is stable up to {kept:g}/s{tail}{others}."
     more = ""
     if _FEW_REQUESTS in rest:  # the interval of p99, and twice what did not do
@@ -210,8 +210,8 @@ def _rate_sentence(loads: Mapping[float, Load], target_ms: float | None) -> str:
         return f"no rate is known to keep p99 below {target_ms:g} ms{others}.{more}"
     p99 = loads[kept].percentiles([_P99])[0].seconds
     return (
-        f"{kept:g}/s is the highest rate asked that keeps p99 below {target_ms:g} ms: {p99} (99%)"
-        f"{others}.{more}"
+        f"{kept:g}/s is the highest rate asked that keeps p99 below {target_ms:g} ms: {p99} "
+        f"(99% CI){others}.{more}"
     )
 
 
@@ -251,7 +251,7 @@ def _fill_gaps(report: Report, calls: _Calls, gaps: list[float], seconds: float)
             extra[name, gap] = {**bounds, "verdict": ""}
         else:
             median = pause.percentiles([50])[0]
-            told = f"{median.seconds} (99%)" if median.interval else "undecided, too few rounds"
+            told = f"{median.seconds} (99% CI)" if median.interval else "undecided, too few rounds"
             report.conclude(f"{_prefix(name, calls)}median after a pause of {gap:g} s: {told}.")
         extra[name, gap]["CPU (ms)"] = rounded(1e3 * pause.cpu, 3)
     rounds = len(pauses[next(iter(calls)), first].seconds)

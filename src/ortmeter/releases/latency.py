@@ -226,7 +226,7 @@ def compare_releases(found: Comparison) -> ReleaseClaims | None:
     >>> seconds = {"1.24.1": 2e-3, "1.30.0": 1e-3, "1.31.1": 1e-3}
     >>> samples = [Measurement(name, np.full((5, 8), each)) for name, each in seconds.items()]
     >>> compare_releases(Comparison(samples)).overall.effect
-    '2.00 times faster [2.00, 2.00] (99.67%)'
+    '2.00 times faster [2.00, 2.00] (99.67% CI)'
     """
     names = list(found)
     if len(names) == 1:

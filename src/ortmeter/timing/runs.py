@@ -49,7 +49,7 @@ def compare_runs(
     >>> before = Measurement("m", [[2.0], [2.1], [2.0], [2.1], [2.0]])
     >>> after = Measurement("m", [[3.0], [3.1], [3.0], [3.1], [3.1]])
     >>> print(compare_runs(before, after))
-    m is 1.50 times slower than the baseline [1.42, 1.59] (99%, 5 and 5 processes)
+    m is 1.50 times slower than the baseline [1.42, 1.59] (99% CI, 5 and 5 processes)
     >>> compare_runs(before, after, drift=0.9).verdict
     'undecided'
     """

@@ -214,7 +214,7 @@ def compare_best(subject: str, loads: Mapping[int, Load], baseline: str, other: 
     ...     return Load(Point([print]), (Turn(*np.zeros((3, 1)), speed),) * 5)
     >>> found = compare_best("batch {}", {2: point(150.0), 4: point(120.0)}, "one", point(100.0))
     >>> found.subject, found.effect, found.confidence
-    ('batch 2', '1.50 times faster [1.50, 1.50] (99.5%)', 0.995)
+    ('batch 2', '1.50 times faster [1.50, 1.50] (99.5% CI)', 0.995)
     """
     best = max(loads, key=lambda key: loads[key].throughput().value)
     level = 1 - 0.01 / len(loads)
