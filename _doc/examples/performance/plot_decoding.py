@@ -81,7 +81,7 @@ CAPACITY = max(args.lengths) + args.prompt
 # round its inputs: 1 is float32, 4 is int8, 0 lets the kernel choose.
 
 CONCAT, GQA, SCATTER = CACHES = "Concat", "GroupQueryAttention", "TensorScatter"
-LEVELS = {f"4 bits, level {level}": level for level in (0, 1, 4)}
+ZERO, ONE, FOUR = LEVELS = {f"4 bits, level {level}": level for level in (0, 1, 4)}
 EIGHT = "8 bits, dynamic"
 
 
@@ -135,8 +135,7 @@ def decode(*, path, place, ids, past, steps, capacity, provider):
     session = ortmeter.make_session(path, provider=provider, threads=1)
     binding, draw, full = session.io_binding(), np.random.default_rng(1), {}
     for node in session.get_inputs()[2:]:
-        shape = 1, node.shape[1], capacity or past, 64
-        array = draw.standard_normal(shape, np.float32)
+        array = draw.standard_normal((1, node.shape[1], capacity or past, 64), np.float32)
         value = OrtValue.ortvalue_from_numpy(array, provider.partition(":")[0])
         full[node.name] = array if place == "numpy" else value
     while True:
@@ -160,23 +159,20 @@ IN_PLACE, SCATTERED = "GQA in place", "Scatter in place"
 WAYS = {NUMPY: (CONCAT, "numpy"), BOUND: (CONCAT, "bound"), COPIED: (GQA, "bound")}
 WAYS |= {IN_PLACE: (GQA, "in place"), SCATTERED: (SCATTER, "in place")}
 WAYS |= {name: (name, "in place") for name in (*LEVELS, EIGHT)}
-ZERO, ONE, FOUR = LEVELS
 SHOWN = [NUMPY, IN_PLACE, SCATTERED, FOUR, EIGHT]
 SOURCES = [inspect.getsource(function) for function in (run_once, decode)]
 PROGRAM = "\n".join(["import numpy as np", "import ortmeter", *SOURCES])
 
 
 def launch(program, **how):
-    names = {}
-    exec(program, names)  # noqa: S102 - of this page
+    exec(program, names := {})  # noqa: S102 - of this page
     return names["decode"](**how).__next__
 
 
-def ask(folder, way, ids, past=0, steps=1):
+def ask(home, way, ids, past=0, steps=1):
     model, place = WAYS[way]
-    rows = 0 if model == CONCAT else CAPACITY
-    how = {"path": f"{folder}/{model}.onnx", "place": place, "provider": str(provider)}
-    return how | {"ids": ids, "past": past, "steps": steps, "capacity": rows}
+    how = {"path": f"{home}/{model}.onnx", "place": place, "ids": ids, "past": past, "steps": steps}
+    return how | {"provider": str(provider), "capacity": CAPACITY * (model != CONCAT)}
 
 
 # %%
@@ -239,10 +235,8 @@ def measure(folder):
         onnx.save(model, f"{folder}/{name}.onnx")
     facts, groups = check(folder, ids), {}
     for past in (0, *args.lengths):
-        hows = {way: ask(folder, way, ids[: 1 if past else None], past) for way in WAYS}
-        groups[past] = {
-            w: function_candidate(launch, program=PROGRAM, **h) for w, h in hows.items()
-        }
+        how = {way: ask(folder, way, ids[: 1 if past else None], past) for way in WAYS}
+        groups[past] = {w: function_candidate(launch, program=PROGRAM, **how[w]) for w in WAYS}
     limits = {"processes": args.processes, "budget_s": args.budget, "precision": None}
     times = dict(ortmeter.measure_each(groups, axis="past", repeat=8, warmup=2, **limits))
     found = {"first": times.pop(0), "times": Comparisons(times, "past"), "facts": facts}
@@ -296,19 +290,24 @@ study.show(costs)
 # -------------------------
 #
 # In brackets, 99% intervals; those of fewer bits hold together, since the best is looked for: of
-# those that are as fast, the one that changes the fewest tokens. The setting has the names of this
-# page.
+# those that are as fast, the one that changes the fewest tokens. The setting has the inputs of this
+# page; it binds the caches of an export by Optimum too, whose GroupQueryAttention has other inputs.
 
 SETTING = """import numpy as np
-import onnxruntime
-session = onnxruntime.InferenceSession("model.onnx")
-binding, capacity = session.io_binding(), 4096
-for node in session.get_inputs():
-    if node.name.startswith("past"):
-        shape = [1, node.shape[1], capacity, node.shape[3]]
-        cache = onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32)
-        binding.bind_ortvalue_input(node.name, cache)
-        binding.bind_ortvalue_output(node.name.replace("past", "present"), cache)"""
+from onnxruntime import InferenceSession, OrtValue
+session = InferenceSession("model.onnx")  # with GroupQueryAttention, float32
+binding, size = session.io_binding(), CAPACITY  # tokens, those of the prompt too
+for x in (node for node in session.get_inputs() if node.name.startswith("past")):
+    cache = OrtValue.ortvalue_from_shape_and_type([1, x.shape[1], size, x.shape[3]], np.float32)
+    binding.bind_ortvalue_input(x.name, cache)
+    name = x.name.replace("past", "present").replace("_key_values", "")  # of an export by Optimum
+    binding.bind_ortvalue_output(name, cache)
+# for each run: the other inputs of your model, here a token and its place
+for name, value in {"ids": 1, "place": 0}.items():
+    binding.bind_cpu_input(name, np.array([[value]]))
+binding.bind_output("logits")
+session.run_with_iobinding(binding)  # then logits = binding.get_outputs()[-1].numpy()
+# ortmeter bench needs sizes, here --dim new=1 --dim past=1024 --value place=1024"""
 
 # %%
 
@@ -323,12 +322,14 @@ def advise(data, say):
     best = min(near, key=lambda gain: other[gain.subject])
     won = [x.verdict == "faster" and not x.may_be_small for x in (kept, best)]
     if won[0]:
-        say.add(f"Bind the cache in place (GQA): after {long:,} tokens, {kept.effect} than Concat.")
-        say.setting(SETTING)
+        say.add("With GroupQueryAttention, bind one buffer as past and present: a Llama layer is")
+        say.add(f"{kept.effect} than session.run with a concatenated cache of {long:,} tokens.")
+        say.setting(SETTING.replace("CAPACITY", f"{2 * long}"))
     if won[1]:
-        prompt = data.first.speedup(IN_PLACE, best.subject).effect
-        say.add(f"Short texts: take {best.subject}, {best.effect}; for the prompt, {prompt}.")
-        say.warn(f"{best.subject}: {other[best.subject]:.0%} of the tokens change: check yours.")
+        bits, share = best.subject.replace("level", "accuracy level"), other[best.subject]
+        say.add(f"After {short:,} tokens, quantize to {bits}: {best.effect} than float32;")
+        say.add(f"a prompt: {data.first.speedup(IN_PLACE, best.subject).effect}.")
+        say.warn(f"Random weights, {bits}: {share:.0%} of tokens differ from float64. Check yours.")
     if not any(won):
         say.add("No gain is shown: measure yours with the command below.")
     say.decide("in place" if won[0] else best.subject if won[1] else "no gain", [kept, best])
@@ -346,12 +347,13 @@ def conclude(data, say):
         near = Finding(())
         for past, group in data.times.items():
             least = data.megabytes[str(past)][way] / data.bandwidth / 1e3
-            near &= replace(group[way].typical, unit="s").within(least / 2, 2 * least)
+            took = replace(group[way].typical, unit="s")
+            near &= replace(took.within(least / 2, 2 * least), evidence=f"{past:,} tokens: {took}")
         say.predict("{way}: a token takes the time of its bytes, within 2 times", near, way=way)
-    scattered = data.times.speedup(IN_PLACE, SCATTERED)
-    say.predict("TensorScatter in place is within 1.2 times of GQA", scattered.within(1.2))
+    both = data.times.speedup(IN_PLACE, SCATTERED)
+    say.predict("TensorScatter in place is within 1.2 times of GQA: speedups", both.within(1.2))
     prompts = Speedups(data.first.speedup(way, IN_PLACE) for way in (*LEVELS, EIGHT))
-    say.predict("fewer bits do not gain 5% on a prompt", prompts.at_least(1 / 1.05))
+    say.predict("fewer bits gain less than 5% on a prompt: 1 / speedup", prompts.at_least(1 / 1.05))
     times, ten = data.times, "in place is 10 times faster (on CUDA)"
     say.believe("optimum#1087", "bound outputs gain 7%", times.speedup(NUMPY, BOUND).at_least(1.07))
     say.believe("mobius#369", ten, times.speedup(NUMPY, IN_PLACE).at_least(10))
