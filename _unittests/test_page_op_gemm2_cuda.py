@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
+from onnx.reference import ReferenceEvaluator
 from page_runner import run_page
 
 from ortmeter.evidence import Prediction
@@ -42,6 +43,11 @@ SLOWER = planted(two=1.0, concat=2.0, one=3.0, two_constant=1.5, copied=2.0)
 EQUAL = planted(two=1.0, concat=1.0, one=1.0, two_constant=1.0, copied=1.0)
 
 
+CASE = "If two Gemms share an input and have constant weights"
+BESIDE = "beside two and a Concat, one Gemm is"
+MERGE = f"{CASE}, concatenate these weights in advance: {BESIDE}"
+
+
 def concluded(gemm_page, groups):
     """What the page concludes from these samples."""
     study = gemm_page["study"]
@@ -53,9 +59,10 @@ def concluded(gemm_page, groups):
 def test_the_answer_follows_the_samples(gemm_page):
     found = concluded(gemm_page, {1: FASTER, 2: SLOWER, 3: EQUAL})
     text = str(found.answer)
-    assert text.startswith("Merge two Gemms whose weights are constant, not at size 2: 3.0")
+    assert text.startswith(f"{MERGE} 3.0")
     assert "times faster [2.9" in text
-    assert text.endswith("at size 1; no gain of 5% is shown at other sizes.")
+    assert "] at 1x1. Keep both where one is slower: 2.0" in text
+    assert text.endswith("] at 2x2. At 3x3, no gain of 5% is shown.")
     assert found.answer.label == "by size"
     # Each bar is over two Gemms with constant weights.
     assert [bar.value for bar in found.answer.bars] == pytest.approx([1, 3, 0.5, 1], rel=0.05)
@@ -66,19 +73,28 @@ def test_the_answer_follows_the_samples(gemm_page):
 @pytest.mark.parametrize(
     ("groups", "lead"),
     [
-        ({1: FASTER}, "Merge two Gemms whose weights are constant: 3.0"),
-        ({1: FASTER, 3: EQUAL}, "Merge two Gemms whose weights are constant: 3.0"),
-        ({2: SLOWER}, "Keep two Gemms: with constant weights, one is 2.0"),
-        ({3: EQUAL}, "Merge two Gemms or not: with constant weights, no time changes by 5%."),
-        (dict.fromkeys((1, 2, 4, 8, 16), FASTER), "Merge two Gemms"),  # more sizes than bars
+        ({1: FASTER}, f"{MERGE} 3.0"),
+        ({1: FASTER, 3: EQUAL}, f"{MERGE} 3.0"),
+        ({2: SLOWER}, f"{CASE}, keep both: {BESIDE} 2.0"),
+        ({3: EQUAL}, f"{CASE}, leave them: {BESIDE} as fast within 5% (speedup 1.0"),
+        (dict.fromkeys((1, 2, 4, 8, 16), FASTER), f"{MERGE} 3.0"),  # more sizes than bars
     ],
 )
 def test_the_answer_begins_with_what_to_do(gemm_page, groups, lead):
     answer = concluded(gemm_page, groups).answer
     assert str(answer).startswith(lead)
-    assert len(str(answer).split()) <= 35
-    assert ("no gain of 5% is shown at other sizes" in str(answer)) == (len(groups) == 2)
-    assert answer.command == "ortmeter bench two.onnx one.onnx"
+    assert len(str(answer).split()) <= 60
+    assert ("At 3x3, no gain of 5% is shown." in str(answer)) == (len(groups) == 2)
+    assert answer.command == "ortmeter bench model.onnx one.onnx"
+
+
+def test_the_setting_joins_what_it_is_told(gemm_page):
+    size = gemm_page["args"].config[0]
+    model, feeds, _ = gemm_page["candidates"][size]["two Gemms (constant)"]
+    joined = gemm_page["study"].run_setting(model)["model"]
+    assert [node.op_type for node in joined.graph.node] == ["Gemm"]
+    before, after = (ReferenceEvaluator(one).run(None, feeds)[0] for one in (model, joined))
+    assert after == pytest.approx(before, rel=1e-4, abs=1e-4)
 
 
 def test_the_ratios_of_the_answer_are_in_the_table_and_on_the_plot(gemm_page):
@@ -131,7 +147,8 @@ def test_the_three_predictions_are_judged(gemm_page, groups, verdicts):
 def test_too_few_samples_decide_nothing(gemm_page):
     few = Comparison(dataclasses.replace(m, seconds=m.seconds[:1, :5]) for m in FASTER.values())
     found = concluded(gemm_page, {1: few})
-    assert str(found.answer) == "Not shown here: measure yours with the command below."
+    told = "join them with the setting and measure both: nothing is shown here."
+    assert str(found.answer) == f"{CASE}, {told}"
     assert found.answer.label == "undecided"
     assert not any(claim.verdict in {"faster", "slower"} for claim in found.claims)
     assert judged(gemm_page, {1: few}) == ["undecided"] * 3
@@ -146,6 +163,6 @@ def test_another_machine_gets_the_answer_of_its_own_samples(gemm_page):
     )
     text = " ".join(str(replay(study.replay, [there])).split())
     assert text.startswith("A Planted CPU (")
-    assert "Keep two Gemms: with constant weights, one is 2.0" in text
-    assert "Wrong: joined weights are never 5% slower (lowest 0.50" in text
+    assert f"{CASE}, keep both: {BESIDE} 2.0" in text
+    assert "one Gemm is never 5% slower than two and a Concat (lowest 0.50" in text
     assert "Measured on A Planted CPU" in text

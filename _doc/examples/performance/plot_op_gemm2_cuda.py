@@ -38,7 +38,7 @@ from ortmeter.dtypes import numpy_dtype
 from ortmeter.machine.peaks import measured_peaks
 from ortmeter.plotting import speedup_plot
 from ortmeter.plotting.axes import GREY, add_legend, finish, new_axes, series_style
-from ortmeter.study import Param, Speedups, Study, show, table
+from ortmeter.study import Param, Speedups, Study, enumerate_items, show, table
 
 SIZES = {"small": (256, 512, 1024), "medium": (512, 1024, 2048), "large": (1024, 2048, 4096, 8192)}
 study = Study(
@@ -238,30 +238,84 @@ study.show(shares, folded=True)
 # What the measurements say
 # -------------------------
 #
-# In brackets, the 99% interval of the ratio of latencies. There is nothing to set: no option joins
-# two Gemms, write the model with the joined weights.
+# In brackets, the 99% interval of the ratio of latencies. No option joins two Gemms: the setting
+# rewrites a model.
+
+SETTING = """import numpy
+import onnx
+# two Gemms of one input, with constant weights and without bias, then a Concat
+model = onnx.load("model.onnx")
+nodes = model.graph.node
+gemms = [node for node in nodes if node.op_type == "Gemm"][:2]  # choose yours
+outputs = [gemm.output[0] for gemm in gemms]
+(concat,) = (node for node in nodes if [*node.input] == outputs)
+(x, first), (same, second) = (gemm.input for gemm in gemms)
+assert x == same
+constants = {one.name: one for one in model.graph.initializer}
+weights = [onnx.numpy_helper.to_array(constants[name]) for name in (first, second)]
+joined = numpy.concatenate(weights, axis=1)  # axis=0 where transB is 1
+model.graph.initializer.append(onnx.numpy_helper.from_array(joined, "joined"))
+gemms[0].input[1], gemms[0].output[0] = "joined", concat.output[0]
+nodes.remove(gemms[1])
+nodes.remove(concat)
+onnx.save(model, "one.onnx")"""
+APART = """Where the two outputs are used apart, as in attention, two Gemms need no Concat and
+one needs a Split: that is not measured here."""
 
 
-def conclude(data, say):
-    joined, changing = (compare(data, pair) for pair in (CONSTANT, CHANGING))
+# %%
+
+
+def at_sizes(claims, told):
+    """Write what is told of each claim, and its size."""
+    return ", ".join(f"{told(x)} at {x.where['size']}x{x.where['size']}" for x in claims)
+
+
+# %%
+
+
+def advise(data, say):
+    joined = compare(data, CONSTANT)
     won, lost = (Speedups(x for x in joined if x.verdict == v) for v in ("faster", "slower"))
-    best = (won or lost or joined).largest
-    told, more = f"{best.effect} at size {best.where['size']}", len(won) + len(lost) < len(joined)
-    keep = "".join(f", not at size {claim.where['size']}" for claim in lost)
-    merge = f"Merge two Gemms whose weights are constant{keep}: {told}"
-    leads = {"slower": f"Keep two Gemms: with constant weights, one is {told}."}
-    leads["negligible"] = "Merge two Gemms or not: with constant weights, no time changes by 5%."
-    leads["undecided"] = "Not shown here: measure yours with the command below."
-    merge += "; no gain of 5% is shown at other sizes." if more else "."
-    say.add(leads.get(joined.trend, merge))
+    case = "two Gemms share an input and have constant weights"
+    beside = "beside two and a Concat, one Gemm is"
+    if won:
+        say.add(f"If {case}, concatenate these weights in advance:")
+        say.add(f"{beside} {at_sizes(won, lambda x: x.effect)}.")
+        say.warn(" ".join(APART.split()))
+    if lost:
+        start = "Keep both where one is slower:" if won else f"If {case}, keep both: {beside}"
+        say.add(f"{start} {at_sizes(lost, lambda x: x.effect)}.")
+    if (won or lost) and (rest := [x for x in joined if not x.is_difference]):
+        sizes = enumerate_items([f"{x.where['size']}x{x.where['size']}" for x in rest])
+        say.add(f"At {sizes}, no {'gain' if won else 'loss'} of 5% is shown.")
+    if joined.trend == "negligible":
+        say.add(f"If {case}, leave them: {beside} as fast within 5%")
+        say.add(f"(speedup {at_sizes(joined, lambda x: x.interval)}).")
+    if joined.trend == "undecided":
+        say.add(f"If {case}, join them with the setting and measure both: nothing is shown here.")
     say.decide("by size" if won and lost else joined.trend, joined)
     bars = {f"one, size {claim.where['size']}": claim for claim in joined[:4]}
     say.bars("speedup over two Gemms, constant weights", {"two Gemms": 1.0, **bars})
-    say.command("ortmeter bench two.onnx one.onnx")
+
+
+# %%
+
+
+def conclude(data, say):
+    advise(data, say)
+    say.setting(SETTING)
+    say.command("ortmeter bench model.onnx one.onnx")
     say.small_print(data.results.how)
-    say.predict("joined weights are never 5% slower", joined.at_least(1 / 1.05))
-    say.predict("weights that change are as fast joined within 5%", changing.are("negligible"))
-    say.predict("the difference fades", joined[-1].magnitude.below(joined[0].magnitude))
+    joined, changing = (compare(data, pair) for pair in (CONSTANT, CHANGING))
+    text = "constant weights: one Gemm is never 5% slower than two and a Concat"
+    say.predict(text, joined.at_least(1 / 1.05))
+    text = "weights that change at each run: a Concat of them, then one Gemm, is as fast within 5%"
+    say.predict(text, changing.are("negligible"))
+    text = "constant weights: the difference, faster or slower, fades from size {first} to {last}"
+    first, last = (joined[rank].where["size"] for rank in (0, -1))
+    fades = joined[-1].magnitude.below(joined[0].magnitude)
+    say.predict(text, fades, first=first, last=last)
 
 
 study.conclude(conclude)

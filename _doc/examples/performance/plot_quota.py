@@ -184,14 +184,15 @@ if not study.recall():
     rows, how = measure()
     study.keep(f"{how} {QUOTA} of {CORES} cores", rows=rows, pinned=how == "pinned to")
     study.keep(host=HOST, ours=OURS, cores=CORES, quota=QUOTA)
+    study.keep(tokens=args.tokens, pause=args.pause)
 
 # %%
 # How long does a run take?
 # -------------------------
 #
 # *Slowest* is the mean of the slowest twentieth of the runs. *Waits* is the share of the time that
-# runs take beyond their median, about 0 if nothing stops them. Threads stop spinning after a run,
-# which they do not by default.
+# runs take beyond their median, about 0 if nothing stops them. In both settings, threads stop
+# spinning after a run (``session.force_spinning_stop``), which they do not by default.
 
 
 def latencies(data):
@@ -243,30 +244,35 @@ def compare(data, load, column):
 
 # %%
 
-VARIABLE = """
-# the CPU limit of the container, rounded down, 1 at least
+SPINNING = "Threads sleep after a run (session.force_spinning_stop), which is not the default."
+CODE = """# intra_op_num_threads: the CPU limit of the container, rounded down, 1 at least
 # without a change of code, from onnxruntime 1.29 on: ORT_INTRA_OP_NUM_THREADS
+# run the command below in the container
 """
 
 
 def advise(data, say):
     (busy, rare), column = LOADS, "slowest"
     slower, alone = compare(data, busy, column), compare(data, rare, "mean")
+    few, many = (f"{n} thread{'s' * (n > 1)}" for n in (data.quota, data.cores))
+    limit = f"the CPU limit of the container (here {data.quota} of {data.cores} cores)"
     if slower.exceeds(1.1):
-        say.add("Do the slowest runs matter? Set intra_op_num_threads to the quota,")
-        say.add(f"{data.quota} here: in a row, the slowest twentieth take {slower} times less.")
-        say.setting(session_code(threads=data.quota) + VARIABLE)
+        say.add(f"If the slowest runs matter, set intra_op_num_threads to {limit}:")
+        say.add(f"in back-to-back runs, the slowest 5% are {slower} times faster than with {many}.")
+        say.setting(CODE + session_code(threads=data.quota, spinning="during-run"))
     else:
-        say.add("Keep the threads of the host: fewer of them are not shown to be steadier.")
+        say.add(f"Keep as many threads as the host has cores, {data.cores} here: with {limit},")
+        say.add("the slowest of back-to-back runs are not shown to be faster.")
     if (longer := compare(data, busy, "median").inverse).exceeds(1.1):
-        say.add(f"Their median is {longer} times longer.")
+        say.add(f"The median run takes {longer} times longer with {few}.")
     if alone.inverse.exceeds(1.1):
-        say.add(f"Runs that come alone are {alone.inverse} times faster with {data.host}.")
-    if data.pinned:
-        say.warn("Not shown: no quota could be set, cores were taken away instead.")
+        ms = 1e3 * getattr(data, "pause", 0.03)  # records of before have the default
+        say.add(f"With pauses of {ms:g} ms, {many} are {alone.inverse} times faster.")
+    no_quota = "Not shown: no quota could be set, cores were taken away instead. " * data.pinned
+    say.warn(f"{no_quota}{SPINNING}")
     say.decide("as the quota" if slower.exceeds(1.1) else "no gain shown")
     means = {name: find(data, busy, name, column).mean() for name in (data.host, data.ours)}
-    say.bars("ms of the slowest runs in a row", means)
+    say.bars("ms of the slowest 5% of back-to-back runs", means)
 
 
 # %%
@@ -275,15 +281,19 @@ def advise(data, say):
 def judge(data, say):
     busy, rare = LOADS
     rest, none = 100 * (1 - data.quota / data.cores), Finding((), "no quota")
-    lost = [estimate_mean(find(data, busy, name, "waits")) for name in (data.host, data.ours)]
+    names = data.host, data.ours
+    lost = [estimate_mean(find(data, busy, name, "waits"), unit="%") for name in names]
     held = none if data.pinned else lost[0].within(rest / 1.25, rest * 1.25)
-    text = "runs in a row: {host} wait {rest:.0f}% of the time, within 1.25 times"
+    text = "back-to-back runs: {host} are stopped {rest:.0f}% of the time, within 1.25 times"
     say.predict(text, held, host=data.host, rest=rest)
     held = none if data.pinned else lost[1].below(10)
-    say.predict("runs in a row: {ours} wait 10% at most", held, ours=data.ours)
+    text = "back-to-back runs: a quota stops {ours} 10% of the time at most"
+    say.predict(text, held, ours=data.ours)
     mean = compare(data, busy, "mean").within(1 / 1.25, 1.25)
-    say.predict("runs in a row: the same mean within 1.25 times", mean)
-    say.predict(f"with pauses, {data.host} are faster", compare(data, rare, "mean").below(1))
+    text = "back-to-back runs: the same mean within 1.25 times, {host} beside {ours}"
+    say.predict(text, mean, host=data.host, ours=data.ours)
+    text, faster = "runs with pauses: {host} are faster", compare(data, rare, "mean").inverse
+    say.predict(text, faster.within(1, np.inf), host=data.host)
 
 
 # %%
@@ -292,13 +302,18 @@ def judge(data, say):
 
 def conclude(data, say):
     advise(data, say)
-    say.command("ortmeter bench model.onnx --callers 1 --threads 1")
-    say.small_print("Each process is fresh, and runs alone.")
+    say.command(
+        f"ortmeter bench model.onnx --callers 1 --threads {data.quota},{data.cores} --budget 60"
+    )
+    processes, tokens = data.rows["process"].nunique(), getattr(data, "tokens", 256)
+    how = f"{processes} fresh processes of each setting, one at a time"
+    say.small_print(f"an encoder of two layers, {tokens} tokens; {how}")
     judge(data, say)
-    (busy, _), worse = LOADS, "under a quota, the slowest runs are slower with threads of the host"
-    say.believe("#29510", worse, compare(data, busy, "slowest").within(1, np.inf))
-    wait = estimate_mean(find(data, busy, data.host, "waits"))
-    text = "threads of the host stop for the rest of each period: 20% of the time, or more"
+    (busy, _), many = LOADS, "with as many threads as the host has cores,"
+    text = f"under a quota, {many} the slowest runs take longer"
+    say.believe("#29510", text, compare(data, busy, "slowest").within(1, np.inf))
+    wait = estimate_mean(find(data, busy, data.host, "waits"), unit="%")
+    text = f"{many} all stop for the rest of each period: 20% of the time, or more"
     held = Finding((), "no quota") if data.pinned else wait.within(20, np.inf)
     say.believe("kserve#1031", text, held)
 
@@ -319,7 +334,8 @@ study.conclude(conclude)
 #
 # * A quota is time, not cores. Look at ``nr_throttled`` in ``cpu.stat`` of the group.
 # * ``os.cpu_count()`` is the host. Read the limit, or give it to your program.
-# * Speedups of ``bench`` are of medians: read its percentiles, one setting per command.
+# * Run the command of the answer in the container, and compare the percentiles: its speedups are of
+#   requests per second.
 #
 # Read next: :ref:`l-plot-threads`.
 #
