@@ -68,19 +68,24 @@ def verdicts(found):
         (
             {(FIXED, "ViT 144"): 1.5, TWICE: 1.4},
             10,
-            "Fix the sizes of ViT: up to 1.50 times faster",
-            "fix sizes",
+            "Fix the input shape of ViT: a run is up to 1.50 times faster",
+            "fix shapes",
         ),
-        ({}, 10, "Leave the sizes of BERT and ViT free: as fast within 5%.", "leave free"),
-        ({}, 1, "Leave the sizes of BERT and ViT free: no gain of 5% is shown.", "leave free"),
-        ({FIXED: 1.3}, 10, "Fix the sizes of BERT and ViT: up to", "fix sizes"),
+        ({}, 10, "with fixed shapes, runs are as fast within 5%.", "leave dynamic"),
+        (
+            {},
+            1,
+            "Leave BERT and ViT dynamic: with fixed shapes, runs are not shown",
+            "leave dynamic",
+        ),
+        ({FIXED: 1.3}, 10, "Fix the input shape of BERT and ViT: a run is up to", "fix shapes"),
     ],
 )
 def test_the_answer_says_which_sizes_to_fix(page, speeds, processes, told, label):
     answer = conclude(page, speeds, processes=processes).answer
     assert told in str(answer)
     assert answer.label == label
-    assert ("two exports" in str(answer)) == (label == "fix sizes")
+    assert ("two fixed models" in str(answer)) == (label == "fix shapes")
     assert len(str(answer).split()) <= 60
     assert [bar.label for bar in answer.bars] != []
     assert answer.warning == ""
@@ -88,11 +93,12 @@ def test_the_answer_says_which_sizes_to_fix(page, speeds, processes, told, label
 
 def test_a_slower_case_is_told_before_one_fixes_it(page):
     answer = conclude(page, {(FIXED, "BERT 16"): 0.7, (FIXED, "ViT 144"): 1.5}).answer
-    assert answer.warning.startswith("Fixed sizes make BERT 16 1.43 times slower")
+    assert answer.warning.startswith("Fixed shapes make runs of BERT 16 1.43 times slower")
 
 
 def test_the_setting_fixes_the_model_of_a_reader(page, tmp_path, monkeypatch):
     answer = conclude(page, {(FIXED, "ViT 144"): 1.5}).answer
+    assert answer.command.endswith(" --size 1x3x144x144")
     monkeypatch.chdir(tmp_path)
     text = """<ir_version: 10, opset_import: ["": 21]>
     g (float[n, 3, h, w] x) => (float[n, 3, h, w] y) { y = Relu(x) }"""

@@ -53,31 +53,35 @@ def plant(page, speeds=None, *, copied=(), shared=(), noise=0.002, processes=10)
 @pytest.mark.parametrize(
     ("planted", "told"),
     [
-        ({}, "Its runs: no slowdown is shown."),
-        ({"speeds": {PREPACKED: 1.2}}, "Its runs: no slowdown is shown."),
+        ({}, "Its runs: no slowdown is shown (lowest speedup 1.00 [1.00, 1.00], "),
+        ({"speeds": {PREPACKED: 1.2}}, "Its runs: no slowdown is shown (lowest speedup 1.20 [1."),
         (
             {"speeds": {(PREPACKED, GROUPS[1]): 0.8, PREPACKED: 0.9}},
             "Its runs: 1.25 times slower [1.2",
         ),
-        ({"speeds": {PREPACKED: 0.5}, "processes": 1}, "Its runs: no slowdown is shown."),
+        (
+            {"speeds": {PREPACKED: 0.5}, "processes": 1},
+            "Its runs: no slowdown is shown (lowest speedup 0.50, no interval, ",
+        ),
     ],
     ids=["equal", "faster", "slower", "undecided"],
 )
 def test_the_answer_is_the_packed_file_and_its_cost(page, planted, told):
     answer = plant(page, **planted).answer
-    lead = "Save the packed weights once, and open that file: a session more, in any process, "
-    assert str(answer).startswith(lead + "adds 2 MiB, not 41. ")
+    lead = "Several sessions or processes of one model: save it once, with prepacked weights, and "
+    assert str(answer).startswith(lead)
+    assert "then adds 2 MiB, not 41 (40 MiB of MatMul weights). " in str(answer)
     assert told in str(answer)
-    assert len(str(answer).split()) <= 40
+    assert len(str(answer).split()) <= 60
     assert answer.label == "shared"
     assert answer.warning
     assert [bar.value for bar in answer.bars] == [41, 2, 2, 2]
-    assert answer.bars[-1].label == "fork"
+    assert answer.bars[-1].label == "fork of a process"
 
 
 def test_no_file_is_advised_that_is_not_shared(page):
     answer = plant(page, copied=[PREPACKED]).answer
-    assert str(answer) == "In one process, let threads call one session."
+    assert str(answer) == "In one process, threads can share one session."
     assert (answer.label, answer.setting, answer.warning) == ("not shared", "", "")
 
 
