@@ -351,10 +351,10 @@ from ortmeter.runtime.precision import convert_precision
 # your inputs, all of one size, each in a file: numpy.savez("samples/1.npz", **arrays by name)
 samples = [dict(numpy.load(file)) for file in glob.glob("samples/*.npz")]
 model = ortmeter.optimized_model("model.onnx", provider="cpu", optimization="basic")  # opset >= 13
-options = {options}
-onnx.save(convert_precision(model, {precision!r}, samples, **options), "8.onnx")"""
+precision, options = {}
+onnx.save(convert_precision(model, precision, samples, **options), "8.onnx")"""
 
-NAMED = {name: f"{name} ({wheel.partition('==')[0]})" for name, (wheel, _) in WHEELS.items()}
+NAMED = {name: f"{wheel.partition('==')[0]} ({name})" for name, (wheel, _) in WHEELS.items()}
 
 
 # %%
@@ -362,22 +362,22 @@ NAMED = {name: f"{name} ({wheel.partition('==')[0]})" for name, (wheel, _) in WH
 
 def advise(data, say):
     columns, best = data.facts[[SAME, THERE]], {}
-    kept = columns.min(axis=1, skipna=False).unstack("model", sort=False) >= KEPT
+    kept = columns.min(axis=1, skipna=False).unstack("model", sort=False)
     gains = [g for g in data.times.speedups("float32", together=0.99) if g.verdict == "faster"]
     for gain in sorted(gains, key=lambda gain: -gain.low):
-        if kept.loc[gain.subject, gain.where["model"]] and not gain.may_be_small:
+        if kept.loc[gain.subject, gain.where["model"]] >= KEPT and not gain.may_be_small:
             best.setdefault(gain.where["model"], gain)
     for name, gain in best.items():
-        how = gain.subject.replace("products", "only its Conv, Gemm and MatMul")
-        how = how.replace("but", "but the worst").replace(" channels", ", per channel")
-        say.add(f"Quantize {NAMED[name]}, {how}: {gain.effect}.")
+        how = gain.subject.replace("but", "but the worst").replace(" channels", ", per channel")
+        how = how if "products" in how else f"all operators ({how})"
+        how = how.replace("products", "only Conv, Gemm and MatMul")
+        share = f"{kept.loc[gain.subject, name]:.3g}% of decisions kept"
+        say.add(f"For {NAMED[name]}, quantize {how}: {gain.effect}, {share}.")
     if lost := [NAMED[name] for name in kept if name not in best]:
         say.add(f"Keep float32 for {enumerate_items(lost)}: nothing faster keeps 99% of decisions.")
-    say.add(f"MinMax per tensor keeps {decisions(data).loc['MinMax'].min():.0f}% at worst.")
-    if best:
-        without = STATIC, PRODUCTS | {"nodes_to_exclude": ["the worst nodes"]}
-        precision, options = WAYS.get(next(iter(best.values())).subject, without)
-        say.setting(SETTING.format(precision=precision, options=options))
+    without = STATIC, PRODUCTS | {"nodes_to_exclude": ["the worst nodes"]}
+    ways = [f"{WAYS.get(g.subject, without)}  # {NAMED[name]}" for name, g in best.items()]
+    say.setting(SETTING.format("\n# precision, options = ".join(ways)) if ways else "")
     say.decide(f"{len(best)} of {len(kept.columns)}", best.values())
     say.bars("mean decisions kept (%)", decisions(data).mean(axis=1).loc[[*SHOWN]].dropna())
 
@@ -432,7 +432,7 @@ def believe(data, say):
 def conclude(data, say):
     advise(data, say)
     say.warn("Calibrate with your inputs, and count your own decisions: these are made here.")
-    say.command('ortmeter bench model.onnx --precision "QDQ channels,dynamic U8S8"')
+    say.command("ortmeter bench model.onnx 8.onnx --feeds samples/1.npz")
     say.small_print(data.times.how)
     predict(data, say)
     believe(data, say)
