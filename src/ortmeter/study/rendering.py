@@ -106,7 +106,7 @@ class Conclusion:
 
     def __str__(self) -> str:
         answer = self.answer or Answer("")
-        told = [text for text in (answer.warning, str(answer)) if text]
+        told = [text for text in (str(answer), answer.warning) if text]
         lines = [textwrap.fill(text, _WIDTH) for text in told]
         lines += [text for text in (answer.setting, answer.command) if text]
         lines.append(textwrap.fill(f"Measured on {self._measured_on}:", _WIDTH))
@@ -124,7 +124,7 @@ class Conclusion:
 
     def _answer_html(self) -> str:
         answer = self.answer or Answer("")
-        parts = {"answer-warning": answer.warning, "answer": str(answer)}
+        parts = {"answer": str(answer), "answer-warning": answer.warning}
         code = (answer.setting, answer.command)
         return "".join(
             [f'<p class="{name}">{html.escape(text)}</p>' for name, text in parts.items() if text]

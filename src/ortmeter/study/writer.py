@@ -205,7 +205,7 @@ class Writer:
         self._bars = tuple(_bar(label, length) for label, length in lengths.items())
 
     def warn(self, text: str) -> None:
-        """Say what to know before one follows the answer."""
+        """Say what to know before one follows the answer; it comes after the answer."""
         self._slots["warning"] = text
 
     def setting(self, code: str) -> None:
