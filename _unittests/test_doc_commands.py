@@ -72,7 +72,7 @@ def test_the_page_on_the_helper_prints_what_it_promises(helper):
     expected = torch.nn.functional.gelu(x @ w).numpy()
     worst = np.abs(expected - names["got"]).max()
     assert float(distance.split()[2]) == pytest.approx(worst, rel=1e-2)
-    assert re.search(r"^all is .* none \[.*\] \(99%|undecided", timed, re.MULTILINE)
+    assert re.search(r"^all is .* none \[.*\] \(99% CI|undecided", timed, re.MULTILINE)
 
 
 def test_a_block_that_fails_stops_the_build():

@@ -60,7 +60,7 @@ def concluded(page, provider="cpu", opened=None, **options):
 DENSE, IMAGES = "Weights exceed the caches?", "Convolutions?"
 YOURS = "Not shown here: measure yours with the command below."
 EITHER = "Batch or call: within 5%."
-NUMBER = r"([\d.]+) \[\S+ \S+\] \(99\.88?%\) times the requests/s of"
+NUMBER = r"([\d.]+) \[\S+ \S+\] \(99\.88?% CI\) times the requests/s of"
 BATCH, CALL = (
     rf"Use batches of \d+: {NUMBER} 2 callers\.",
     rf"Use 2 callers: {NUMBER} batches of \d+\.",

@@ -169,7 +169,7 @@ def estimate_mean(values: npt.ArrayLike, confidence: float = 0.99, unit: str = "
     Examples
     --------
     >>> print(estimate_mean([1.0, 3.0, 2.0], 0.5))
-    2 [1.2, 2.8] (50%)
+    2 [1.2, 2.8] (50% CI)
     """
     array = np.asarray(values, dtype=np.float64)
     mean, how = float(array.mean()), f"{len(array)} values"
