@@ -312,7 +312,7 @@ def advise(data, say):
         say.add(f"open that file: each further session, in any process, adds {sizes}, read once).")
         say.add(f"Its runs: {cost} (lowest speedup {low.interval}, {low.where['model']}).")
         say.setting(SETTING)
-        say.warn("For such CPUs. Weights below 1 MiB are copied; keep 1048576: less can crash.")
+        say.warn("For CPUs like this one. Weights below 1 MiB are copied: a lower limit can crash.")
     say.add("In one process, threads can share one session.")
     say.decide("shared" if is_shared else "not shared", gains)
     shown = added(data)[OTHER][PRODUCTS].clip(lower=0)[[*TIMED, ONE]]
