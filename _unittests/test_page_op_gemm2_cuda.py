@@ -126,6 +126,8 @@ def test_the_setting_joins_what_it_is_told(gemm_page, gemms):
     [
         (written("Gemm(X, Y)", "Gemm(X, Z)", axis=0, outputs="float[8, 3] S"), "side by side"),
         (written("Gemm(X, Y)", "Gemm<transB = 1>(X, Z)"), "not alike"),
+        (written("Gemm(X, Y)", "Gemm(X, Z, c)"), "not alike"),
+        (written("Gemm(X, Y, b)", "Gemm(X, Z)"), "not alike"),
         (written("Gemm(X, Y)", "Gemm(X, Z)", outputs="float[4, 6] S, float[4, 3] A"), "elsewhere"),
     ],
 )

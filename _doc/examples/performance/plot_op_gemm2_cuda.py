@@ -255,7 +255,8 @@ one, two = (gemms[name] for name in concat.input)
 used = [*(name for node in nodes for name in node.input), *(out.name for out in graph.output)]
 assert sum(used.count(name) for name in concat.input) == 2, "an output is used elsewhere"
 assert concat.attribute[0].i in (1, -1), "not side by side"
-assert one.input[0] == two.input[0] and [*one.attribute] == [*two.attribute], "not alike"
+assert one.input[0] == two.input[0] and len(one.input) == len(two.input), "not alike"
+assert [*one.attribute] == [*two.attribute], "not alike"
 axes = {1: 0 if any(a.name == "transB" and a.i for a in one.attribute) else 1, 2: -1}
 constants = {weight.name: to_array(weight) for weight in graph.initializer}
 for rank, *names in list(zip(range(3), one.input, two.input))[1:]:  # weights, biases
