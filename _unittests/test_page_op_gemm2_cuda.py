@@ -4,6 +4,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 from matplotlib import pyplot as plt
 from onnx.reference import ReferenceEvaluator
@@ -43,9 +44,9 @@ SLOWER = planted(two=1.0, concat=2.0, one=3.0, two_constant=1.5, copied=2.0)
 EQUAL = planted(two=1.0, concat=1.0, one=1.0, two_constant=1.0, copied=1.0)
 
 
-CASE = "If two Gemms share an input and have constant weights"
-BESIDE = "beside two and a Concat, one Gemm is"
-MERGE = f"{CASE}, concatenate these weights in advance: {BESIDE}"
+CASE = "If two Gemms of one input, with constant weights, feed one Concat"
+BESIDE = "with square input and weights, one Gemm is"
+MERGE = f"{CASE}, merge the three nodes: {BESIDE}"
 
 
 def concluded(gemm_page, groups):
@@ -61,7 +62,7 @@ def test_the_answer_follows_the_samples(gemm_page):
     text = str(found.answer)
     assert text.startswith(f"{MERGE} 3.0")
     assert "times faster [2.9" in text
-    assert "] at 1x1. Keep both where one is slower: 2.0" in text
+    assert "] at 1x1. Keep all three where it is slower: 2.0" in text
     assert text.endswith("] at 2x2. At 3x3, no gain of 5% is shown.")
     assert found.answer.label == "by size"
     # Each bar is over two Gemms with constant weights.
@@ -75,7 +76,7 @@ def test_the_answer_follows_the_samples(gemm_page):
     [
         ({1: FASTER}, f"{MERGE} 3.0"),
         ({1: FASTER, 3: EQUAL}, f"{MERGE} 3.0"),
-        ({2: SLOWER}, f"{CASE}, keep both: {BESIDE} 2.0"),
+        ({2: SLOWER}, f"{CASE}, keep all three: {BESIDE} 2.0"),
         ({3: EQUAL}, f"{CASE}, leave them: {BESIDE} as fast within 5% (speedup 1.0"),
         (dict.fromkeys((1, 2, 4, 8, 16), FASTER), f"{MERGE} 3.0"),  # more sizes than bars
     ],
@@ -88,13 +89,51 @@ def test_the_answer_begins_with_what_to_do(gemm_page, groups, lead):
     assert answer.command == "ortmeter bench model.onnx one.onnx"
 
 
-def test_the_setting_joins_what_it_is_told(gemm_page):
-    size = gemm_page["args"].config[0]
-    model, feeds, _ = gemm_page["candidates"][size]["two Gemms (constant)"]
+def written(*gemms, axis=1, outputs="float[4, 6] S"):
+    """A model with two Gemms, of constant weights, and their Concat."""
+    body = f"A = {gemms[0]} B = {gemms[1]} S = Concat<axis = {axis}>(A, B)"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 21]> g (float[4, 3] X) => ({outputs}) {{ {body} }}'
+    )
+    rng = np.random.default_rng(0)
+    shapes = {"Y": (3, 3), "Z": (3, 3), "b": (3,), "c": (3,)}
+    for name, shape in shapes.items():
+        array = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+@pytest.mark.parametrize(
+    "gemms",
+    [
+        ("Gemm(X, Y)", "Gemm(X, Z)"),
+        ("Gemm(X, Y, b)", "Gemm(X, Z, c)"),
+        ("Gemm<transB = 1>(X, Y, b)", "Gemm<transB = 1>(X, Z, c)"),
+        ("Gemm<alpha = 0.5, transB = 1>(X, Y)", "Gemm<alpha = 0.5, transB = 1>(X, Z)"),
+    ],
+)
+def test_the_setting_joins_what_it_is_told(gemm_page, gemms):
+    model = written(*gemms)
     joined = gemm_page["study"].run_setting(model)["model"]
     assert [node.op_type for node in joined.graph.node] == ["Gemm"]
+    feeds = {"X": np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)}
     before, after = (ReferenceEvaluator(one).run(None, feeds)[0] for one in (model, joined))
     assert after == pytest.approx(before, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (written("Gemm(X, Y)", "Gemm(X, Z)", axis=0, outputs="float[8, 3] S"), "side by side"),
+        (written("Gemm(X, Y)", "Gemm<transB = 1>(X, Z)"), "not alike"),
+        (written("Gemm(X, Y)", "Gemm(X, Z, c)"), "not alike"),
+        (written("Gemm(X, Y, b)", "Gemm(X, Z)"), "not alike"),
+        (written("Gemm(X, Y)", "Gemm(X, Z)", outputs="float[4, 6] S, float[4, 3] A"), "elsewhere"),
+    ],
+)
+def test_the_setting_stops_where_one_gemm_computes_something_else(gemm_page, model, message):
+    with pytest.raises(AssertionError, match=message):
+        gemm_page["study"].run_setting(model)
 
 
 def test_the_ratios_of_the_answer_are_in_the_table_and_on_the_plot(gemm_page):
@@ -147,7 +186,7 @@ def test_the_three_predictions_are_judged(gemm_page, groups, verdicts):
 def test_too_few_samples_decide_nothing(gemm_page):
     few = Comparison(dataclasses.replace(m, seconds=m.seconds[:1, :5]) for m in FASTER.values())
     found = concluded(gemm_page, {1: few})
-    told = "join them with the setting and measure both: nothing is shown here."
+    told = "merge them with the setting and time both: here, which is faster is undecided."
     assert str(found.answer) == f"{CASE}, {told}"
     assert found.answer.label == "undecided"
     assert not any(claim.verdict in {"faster", "slower"} for claim in found.claims)
@@ -163,6 +202,6 @@ def test_another_machine_gets_the_answer_of_its_own_samples(gemm_page):
     )
     text = " ".join(str(replay(study.replay, [there])).split())
     assert text.startswith("A Planted CPU (")
-    assert f"{CASE}, keep both: {BESIDE} 2.0" in text
+    assert f"{CASE}, keep all three: {BESIDE} 2.0" in text
     assert "one Gemm is never 5% slower than two and a Concat (lowest 0.50" in text
     assert "Measured on A Planted CPU" in text

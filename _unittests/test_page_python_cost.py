@@ -46,9 +46,10 @@ def test_python_adds_what_c_does_not_take(page):
 
 def test_short_runs_are_bound(page):
     found = conclude(page, plant({**TIMES, **EMPTY}))
-    told = "where a bound run takes less than 45 µs (1 input, 1 output) or 918 µs (50 inputs, 50 "
+    told = "where a bound run takes less than 45 µs (1 input, 1 output) or 920 µs (50 inputs, 50 "
     assert told in str(found.answer)
-    assert str(found.answer).startswith("Bind inputs and outputs instead of calling session.run ")
+    assert str(found.answer).startswith("Bind inputs and outputs instead of session.run where ")
+    assert "(1 input), nothing" not in str(found.answer)
     assert "bind_ortvalue_input" in found.answer.setting
     assert [bar.value for bar in found.answer.bars] == pytest.approx([10, 5, 5], rel=0.01)
     verdicts = [claim.verdict for claim in found.claims]
@@ -56,6 +57,13 @@ def test_short_runs_are_bound(page):
     assert plain_claim(found.claims[2])["numbers"][0] == pytest.approx(20)
     assert found.beliefs.frame["verdict"]["#10849"] == "wrong"
     assert found.beliefs.frame["verdict"]["#9407"] == "wrong"
+
+
+def test_where_c_takes_longer_it_saves_nothing(page):
+    slow = {**TIMES, "C": (5, 7, 20, 6), **EMPTY}
+    answer = str(conclude(page, plant(slow)).answer)
+    assert answer.endswith("µs (1 input), nothing with 50 inputs.")
+    assert len(answer.split()) <= 60
 
 
 def test_slow_python_and_a_copy_contradict_the_predictions(page):
@@ -84,12 +92,14 @@ def test_what_is_slower_bound_is_not_advised(page):
     assert "50 inputs" not in answer
 
 
-def test_the_setting_runs_as_it_stands(page, tmp_path, monkeypatch):
+def test_the_setting_runs_as_it_stands(page, tmp_path, monkeypatch, capsys):
     setting = conclude(page, plant({**TIMES, **EMPTY})).answer.setting
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.onnx").write_bytes(page["make_model"](1).SerializeToString())
     copied = {}
     exec(setting, copied)  # noqa: S102 - what a reader copies
+    assert {"session.run", "bound"} == set(copied["ways"])
+    assert "'bound': " in capsys.readouterr().out
     copied["feeds"]["x0"][:] = 5
     copied["session"].run_with_iobinding(copied["binding"])
     assert copied["outputs"]["y0"].tolist() == [-5]

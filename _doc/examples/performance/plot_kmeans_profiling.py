@@ -314,7 +314,8 @@ def locate(data, say):
     )
     longest, *others = found[few]
     taken = share(data.operators[few], longest)
-    say.add(f"Longest ONNX operator: {short}, {taken} of the time; {long} ({wide} features).")
+    say.add(f"With distances, ONNX Runtime's longest operator is {short} ({taken} of the time),")
+    say.add(f"with {wide} features {long}.")
     if not others:
         say.decide(longest[:16])
     shares = {op: share(data.operators[few], op) for op in data.operators[few]}
@@ -322,9 +323,9 @@ def locate(data, say):
     say.bars(f"% of the kernel time, {few} features", {op: shares[op] for op in largest})
     if data.useless:
         medians = data.nodes.set_index("name")["median"]
-        saved = float(100 * medians[data.useless].sum() / medians.sum())
-        text = "{nodes} multiplies by zero: removing it saves up to {saved:.0f}%."
-        say.add(text, nodes=enumerate_items(data.useless), saved=saved)
+        taken = float(100 * medians[data.useless].sum() / medians.sum())
+        text = "Multiplying by zero ({nodes}) takes {taken:.0f}%."
+        say.add(text, nodes=enumerate_items(data.useless), taken=taken)
 
 
 # %%
@@ -344,8 +345,8 @@ def predict(data, say, obstacle):
     say.predict(text, half, n=few)
     say.predict("with {n} features, the share of the product is larger", grows, n=wide)
     multiple = add_least(data).speedup(LABELS, LEAST).estimate
-    text = "labels take more than twice the least time of reading points and writing labels, or"
-    say.predict(f"{text} multiplying", multiple.within(2, np.inf))
+    text = "labels of ONNX Runtime take more than twice the longer of two: reading points and"
+    say.predict(f"{text} writing labels once, or multiplying", multiple.within(2, np.inf))
 
 
 # %%
@@ -356,10 +357,11 @@ import onnx
 import onnxruntime
 from skl2onnx import to_onnx
 # kmeans: your KMeans, trained; points: yours, in float32
-model = to_onnx(kmeans, points[:1])
-onnx.save(model, "model.onnx")  # which the command reads
-labels = onnx.utils.Extractor(model).extract_model(["X"], ["label"]).SerializeToString()
-session = onnxruntime.InferenceSession(labels, providers=["{provider}ExecutionProvider"])
+both = to_onnx(kmeans, points[:1])  # labels and distances
+labels = onnx.utils.Extractor(both).extract_model(["X"], ["label"])
+labels.graph.input[0].type.tensor_type.shape.dim[0].dim_value = len(points)  # for the command,
+onnx.save(labels, "model.onnx")  # which tells where the time of labels goes
+session = onnxruntime.InferenceSession("model.onnx", providers=["{provider}ExecutionProvider"])
 ways = {{
     "scikit-learn": lambda: kmeans.predict(points),
     "onnxruntime": lambda: session.run(None, {{"X": points}})[0],
@@ -372,8 +374,12 @@ print(seconds)  # with all the cores, but KMeans keeps the threads that trained 
 # A record that does not tell its size has the default one.
 
 
+def find_size(data):
+    return getattr(data, "size", {"points": 100_000, "clusters": 8, "threads": 1})
+
+
 def advise(data, say, device, threads):
-    kept = getattr(data, "size", {"points": 100_000, "clusters": 8})
+    kept = find_size(data)
     size = f"{kept['points']:,} points, {next(iter(data.operators))} features"
     case = f"For KMeans labels alone ({size}, {kept['clusters']} clusters, {threads}),"
     say.answer(
@@ -385,7 +391,7 @@ def advise(data, say, device, threads):
     )
     both = data.measured.speedup(PREDICT, BOTH)
     if both.is_a("faster"):
-        say.add(f"ONNX Runtime with distances: {both.effect} than scikit-learn's labels.")
+        say.add(f"With distances: {both.effect} than scikit-learn's labels.")
     say.setting(SETTING.format(provider=device))
 
 
@@ -394,7 +400,7 @@ def advise(data, say, device, threads):
 
 def conclude(data, say):
     device = data.legend.partition(" on ")[2].partition(",")[0]
-    n = getattr(data, "size", {"threads": 1})["threads"]
+    n = find_size(data)["threads"]
     threads = f"{n} thread{'s' * (n > 1)}" if n else "all threads"
     advise(data, say, device, threads)
     obstacle = ProfileCheck(*data.check).obstacle

@@ -244,32 +244,38 @@ def compare(data, load, column):
 
 # %%
 
-SPINNING = "Threads sleep after a run (session.force_spinning_stop), which is not the default."
+SPINNING = """Measured with session.force_spinning_stop, as the setting and the command have it; the
+default, where threads spin after a run, is not measured."""
 CODE = """# intra_op_num_threads: the CPU limit of the container, rounded down, 1 at least
 # without a change of code, from onnxruntime 1.29 on: ORT_INTRA_OP_NUM_THREADS
 # run the command below in the container
 """
+
+# %%
 
 
 def advise(data, say):
     (busy, rare), column = LOADS, "slowest"
     slower, alone = compare(data, busy, column), compare(data, rare, "mean")
     few, many = (f"{n} thread{'s' * (n > 1)}" for n in (data.quota, data.cores))
-    limit = f"the CPU limit of the container (here {data.quota} of {data.cores} cores)"
+    limit = f"the container's CPU limit (here {data.quota} of {data.cores} cores)"
     if slower.exceeds(1.1):
         say.add(f"If the slowest runs matter, set intra_op_num_threads to {limit}:")
-        say.add(f"in back-to-back runs, the slowest 5% are {slower} times faster than with {many}.")
+        say.add(f"back-to-back, the slowest 5% average {slower} times shorter than with {many}.")
         say.setting(CODE + session_code(threads=data.quota, spinning="during-run"))
     else:
         say.add(f"Keep as many threads as the host has cores, {data.cores} here: with {limit},")
         say.add("the slowest of back-to-back runs are not shown to be faster.")
     if (longer := compare(data, busy, "median").inverse).exceeds(1.1):
-        say.add(f"The median run takes {longer} times longer with {few}.")
+        told = {True: "shorter", False: "longer", None: "undecided"}[
+            compare(data, busy, "mean").exceeds(1)
+        ]
+        say.add(f"The median run is {longer} times longer with {few}, the mean {told}.")
     if alone.inverse.exceeds(1.1):
         ms = 1e3 * getattr(data, "pause", 0.03)  # records of before have the default
         say.add(f"With pauses of {ms:g} ms, {many} are {alone.inverse} times faster.")
     no_quota = "Not shown: no quota could be set, cores were taken away instead. " * data.pinned
-    say.warn(f"{no_quota}{SPINNING}")
+    say.warn(no_quota + " ".join(SPINNING.split()))
     say.decide("as the quota" if slower.exceeds(1.1) else "no gain shown")
     means = {name: find(data, busy, name, column).mean() for name in (data.host, data.ours)}
     say.bars("ms of the slowest 5% of back-to-back runs", means)
@@ -290,10 +296,11 @@ def judge(data, say):
     text = "back-to-back runs: a quota stops {ours} 10% of the time at most"
     say.predict(text, held, ours=data.ours)
     mean = compare(data, busy, "mean").within(1 / 1.25, 1.25)
-    text = "back-to-back runs: the same mean within 1.25 times, {host} beside {ours}"
+    text = "back-to-back runs: the same mean within 1.25 times, {host} / {ours}"
     say.predict(text, mean, host=data.host, ours=data.ours)
-    text, faster = "runs with pauses: {host} are faster", compare(data, rare, "mean").inverse
-    say.predict(text, faster.within(1, np.inf), host=data.host)
+    text = "runs with pauses: {host} are faster, speedup over {ours}"
+    faster = compare(data, rare, "mean").inverse
+    say.predict(text, faster.within(1, np.inf), host=data.host, ours=data.ours)
 
 
 # %%

@@ -140,8 +140,7 @@ def open_session(way, file, *config):
             kept.append(onnxruntime.OrtValue.ortvalue_from_numpy(weight))
             options.add_initializer(f"W{i}", kept[-1])
     model = read_once(pathlib.Path(file)) if way == "in bytes" else file
-    providers = ["CPUExecutionProvider"]
-    sessions.append(onnxruntime.InferenceSession(model, options, providers))
+    sessions.append(onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"]))
 """
 
 # %%
@@ -274,7 +273,8 @@ study.show(speedups)
 # A session holds a copy where it adds more than half of the weights. In brackets, 99% intervals;
 # those of the answer hold together. Memory is read once, without interval: the answer tells the
 # most that a session adds with the saved file, and the least without it. The command tells what one
-# session takes: a service opens several.
+# session takes, with the file too. A service opens several: on Linux, add up the ``Pss`` of their
+# processes, in ``/proc/PID/smaps_rollup``.
 #
 # ONNX Runtime 1.31.1 crashes when it runs with weights in this file that are below 1 MiB once they
 # are packed, unless their size is a multiple of 64 bytes. The setting leaves such weights in the
@@ -285,7 +285,7 @@ PACK = {f"session.optimized_model_external_initializers_{k}": v for k, v in PACK
 PACK["session.save_external_prepacked_constant_initializers"] = 1
 SETTING = session_code(session_options={"log_severity_level": 3}, session_config=PACK)
 SETTING = SETTING.replace("session = ", 'options.optimized_model_filepath = "packed.onnx"\n')
-SETTING += "  # once\n\n" + session_code("packed.onnx", optimization="none")
+SETTING += "  # save once\n\n# in each process\n" + session_code("packed.onnx", optimization="none")
 
 
 def find_copied(data, ways, copied, models=(PRODUCTS, CONVOLUTIONS)):
@@ -304,14 +304,15 @@ def advise(data, say):
     usual, most = (added(data).loc[PRODUCTS].loc[way, [SECOND, OTHER]] for way in (FILE, PREPACKED))
     gains = [g for g in data.times.speedups(FILE, together=0.99) if g.subject == PREPACKED]
     low = min(gains, key=lambda gain: (not gain.is_a("slower"), gain.ratio))
-    cost = low.effect if low.is_a("slower") else "no slowdown is shown"
+    cost = "not slower" if all(gain.exceeds(1) for gain in gains) else "no slowdown is shown"
+    cost = low.effect if low.is_a("slower") else cost
     if is_shared := find_copied(data, [PREPACKED], False).verdict == "right":
-        say.add("Several sessions or processes of one model: save it once, with prepacked weights,")
-        say.add("and open that file. Each further session, in any process, then adds")
-        say.add(f"{most.max():.3g} MiB, not {usual.min():.3g} ({data.mib} MiB of MatMul weights).")
+        say.add("For several sessions or processes of a model, save it with prepacked weights and")
+        sizes = f"{most.max():.3g} MiB, not {usual.min():.3g} ({data.mib} MiB of MatMul weights"
+        say.add(f"open that file: each further session, in any process, adds {sizes}, read once).")
         say.add(f"Its runs: {cost} (lowest speedup {low.interval}, {low.where['model']}).")
         say.setting(SETTING)
-        say.warn("The files are for CPUs like this one. Each session copies weights below 1 MiB.")
+        say.warn("For CPUs like this one. Weights below 1 MiB are copied: a lower limit can crash.")
     say.add("In one process, threads can share one session.")
     say.decide("shared" if is_shared else "not shared", gains)
     shown = added(data)[OTHER][PRODUCTS].clip(lower=0)[[*TIMED, ONE]]
@@ -335,8 +336,8 @@ def judge(data, say):
     for ways, models in SHARED:
         shared &= find_copied(data, ways, False, models)
     say.predict("prepacked by each session; convolutions not prepacked: a copy each", each)
-    say.predict("mapped, not prepacked; an optimized graph, mapped; a fork: shared", shared)
-    say.predict("prepacked file: speed within 5%", data.times.speedup(FILE, PREPACKED).within(1.05))
+    say.predict("mapped, not prepacked; an optimized graph mapped, or a fork: shared", shared)
+    say.predict("packed file: speedup within 5%", data.times.speedup(FILE, PREPACKED).within(1.05))
     one, eight, _ = (g.reversed.estimate for g in data.times.speedup(FILE, UNPACKED))
     say.predict("not prepacked, one row takes at most 1.2 times as long", one.within(0, 1.2))
     say.predict("not prepacked, 8 rows take 1.1 to 3 times as long", eight.within(1.1, 3))
