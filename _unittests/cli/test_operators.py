@@ -341,7 +341,9 @@ def test_a_slower_case_is_named_with_its_interval(measured, tmp_path, capsys):
     assert told[0] == (
         "1.32 beside 1.26: 1 slower, 0 faster, 1 within 5%, 0 undecided (2 passes of 10 processes)."
     )
-    claim = r"case PRelu: 1.32 is 1[67].\d\d times slower than 1.26 \[16.\d\d, 17.\d\d\] \(99% CI\)."
+    claim = (
+        r"case PRelu: 1.32 is 1[67].\d\d times slower than 1.26 \[16.\d\d, 17.\d\d\] \(99% CI\)."
+    )
     assert re.fullmatch(claim, told[1])
     assert told[2:] == [
         "control, 1.32 beside itself: false claims, 0 of 2.",
