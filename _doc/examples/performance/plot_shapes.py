@@ -329,7 +329,7 @@ onnx.save(model, "fixed.onnx")"""
 # %%
 
 
-RESIZED = "a ViT (for 112 pixels) that resizes its table of positions in each run"
+RESIZED = "a ViT (for 112 pixels) that resizes its position table in each run"
 
 
 def advise(data, say):
@@ -340,10 +340,10 @@ def advise(data, say):
     name, size = gains[0].where["case"].split()
     shape = "x".join(map(str, make_shape(name, int(size))))
     if won:
-        told = enumerate_items([RESIZED if name == "ViT" else name for name in names])
-        say.add(f"Fix the input shape of {told}: with {shape}, it is {won[0].effect} than dynamic.")
-        say.add("Two sizes in turn, two fixed models for one dynamic (twice the weights):")
-        say.add(f"{data.turns[name].speedup(ONE, TWICE).effect}.")
+        ones = enumerate_items([RESIZED if name == "ViT" else name for name in names])
+        say.add(f"Fix the input shape of {ones}: at {shape} ({name}), {won[0].effect}")
+        say.add("than dynamic. Two sizes in turn, two fixed models for one dynamic:")
+        say.add(f"{data.turns[name].speedup(ONE, TWICE).effect} (twice the weights).")
     if rest := [name for name in data.turns if name not in names]:
         same = Speedups(g for g in gains if g.where["case"].split()[0] in rest).within(1.05)
         held = "fixed is as fast within 5%" if same.verdict == "right" else "no gain of 5% is shown"
