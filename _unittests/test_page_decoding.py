@@ -74,24 +74,24 @@ BITS = {FOUR: 3.0, ZERO: 2.0, ONE: 2.0}
         (
             plant(PLACED),
             "in place",
-            ["past and present: a Llama layer is 2.0", "8,192 tokens."],
+            ["past and present: at 8,192 cached tokens, a", "Concat (negligible at 128)."],
         ),
         (
             plant(BITS),
             "4 bits, level 4",
             [
-                "After 128 tokens, quantize to 4 bits, accuracy level 4: 3.0",
-                "; a prompt: within 5%.",
+                "Quantize to 4 bits (level 4): at 128 tokens, a token is 3.0",
+                " than float32.",
             ],
         ),
         (
             plant(PLACED | BITS, prompt={FOUR: 0.5}),
             "in place",
-            ["bind one buffer", "quantize to 4 bits, accuracy level 4", "times slower"],
+            ["bind one buffer", "Quantize to 4 bits (level 4)"],
         ),
-        (plant(BITS | {EIGHT: 3.0}), "4 bits, level 4", ["quantize to 4 bits, accuracy level 4"]),
-        (fewest(plant(BITS | {EIGHT: 3.0}), EIGHT), EIGHT, ["quantize to 8 bits, dynamic"]),
-        (fewest(plant(BITS), EIGHT), "4 bits, level 4", ["quantize to 4 bits, accuracy level 4"]),
+        (plant(BITS | {EIGHT: 3.0}), "4 bits, level 4", ["Quantize to 4 bits (level 4)"]),
+        (fewest(plant(BITS | {EIGHT: 3.0}), EIGHT), EIGHT, ["Quantize to 8 bits (dynamic)"]),
+        (fewest(plant(BITS), EIGHT), "4 bits, level 4", ["Quantize to 4 bits (level 4)"]),
         (plant(), "no gain", ["No gain is shown"]),
         (plant(dict.fromkeys((IN_PLACE, *LEVELS, EIGHT), 0.5)), "no gain", ["No gain is shown"]),
         (plant(PLACED | BITS, processes=2), "no gain", ["No gain is shown"]),
@@ -119,9 +119,20 @@ def test_the_answer_says_what_to_bind_and_to_quantize(page, data, label, parts):
     assert answer.label == label
     assert len(str(answer).split()) <= 60
     assert bool(answer.setting) == (label == "in place")
-    assert bool(answer.warning) == ("quantize" in str(answer))
+    assert bool(answer.warning) == ("Quantize" in str(answer))
     assert [bar.label for bar in answer.bars] == [NUMPY, IN_PLACE, SCATTERED, FOUR, EIGHT]
     assert answer.command.startswith("ortmeter bench model.onnx --precision ")
+    assert answer.command.endswith(" --dim new=1 --dim past=128 --value place=128")
+
+
+def test_a_slower_prompt_is_told_before_one_quantizes(page):
+    slow = conclude(page, plant(BITS, prompt={FOUR: 0.5})).answer
+    assert " of the tokens: check yours. A prompt is 1.99 times slower" in slow.warning
+
+
+def test_a_buffer_that_two_would_replace_is_no_advice(page):
+    answer = conclude(page, plant(PLACED | {COPIED: 2.0})).answer
+    assert answer.label == "no gain"
 
 
 def test_the_setting_binds_one_buffer_as_past_and_present(page, tmp_path, monkeypatch):

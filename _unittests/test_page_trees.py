@@ -63,31 +63,31 @@ MANY = {"forest, trees 12, rows 100000": 1.3, "rows 100000": 0.5}
         (
             FEW | {"rows 100000": 0.5},
             {},
-            "use ONNX Runtime (at least 3.98 and 1.99 times faster than scikit-learn); batch size ",
+            "for 1 row (at least 3.98 times faster than scikit-learn) and 100 (1.99); use sc",
             ORT,
         ),
         (
             MANY,
             {},
-            "Boosted trees, 1 thread: batch size 1 and 100, time both; batch size 100,000, use ",
+            "Boosted trees: time both for 1 row and 100; use LightGBM for 100,000 rows (at ",
             "time both",
         ),
         (
             {"rows 1,": 0.25},
             {},
-            "batch size 1, use LightGBM (at least 3.99 times faster than ONNX Runtime)",
+            "use LightGBM for 1 row (at least 3.99 times faster than ONNX Runtime);",
             "LightGBM",
         ),
         (
             {"rows 1,": 4.0},
             {"processes": 2},
-            "Boosted trees, 1 thread: batch size 1, 100 and 100,000, time both.",
+            "Boosted trees: time both for 1 row and 100 and 100,000.",
             "time both",
         ),
         (
             {"rows 1,": 1.04},
             {},
-            "Boosted trees, 1 thread: batch size 1, 100 and 100,000, time both.",
+            "Boosted trees: time both for 1 row and 100 and 100,000.",
             "time both",
         ),  # by less than 5%
     ],

@@ -160,8 +160,7 @@ WAYS = {NUMPY: (CONCAT, "numpy"), BOUND: (CONCAT, "bound"), COPIED: (GQA, "bound
 WAYS |= {IN_PLACE: (GQA, "in place"), SCATTERED: (SCATTER, "in place")}
 WAYS |= {name: (name, "in place") for name in (*LEVELS, EIGHT)}
 SHOWN = [NUMPY, IN_PLACE, SCATTERED, FOUR, EIGHT]
-SOURCES = [inspect.getsource(function) for function in (run_once, decode)]
-PROGRAM = "\n".join(["import numpy as np", "import ortmeter", *SOURCES])
+PROGRAM = "import ortmeter, numpy as np\n" + "".join(map(inspect.getsource, (run_once, decode)))
 
 
 def launch(program, **how):
@@ -292,47 +291,49 @@ study.show(costs)
 # In brackets, 99% intervals; those of fewer bits hold together, since the best is looked for: of
 # those that are as fast, the one that changes the fewest tokens. The setting has the inputs of this
 # page; it binds the caches of an export by Optimum too, whose GroupQueryAttention has other inputs.
+# The command has the dimensions of this page, for one token: give those of your model.
 
 SETTING = """import numpy as np
 from onnxruntime import InferenceSession, OrtValue
-session = InferenceSession("model.onnx")  # with GroupQueryAttention, float32
+# for 8 bits: onnxruntime.quantization.quantize_dynamic("model.onnx", "8bits.onnx"), then open it
+session = InferenceSession("model.onnx")  # with GroupQueryAttention, caches in float32
 binding, size = session.io_binding(), CAPACITY  # tokens, those of the prompt too
 for x in (node for node in session.get_inputs() if node.name.startswith("past")):
-    cache = OrtValue.ortvalue_from_shape_and_type([1, x.shape[1], size, x.shape[3]], np.float32)
-    binding.bind_ortvalue_input(x.name, cache)
-    name = x.name.replace("past", "present").replace("_key_values", "")  # of an export by Optimum
-    binding.bind_ortvalue_output(name, cache)
-# for each run: the other inputs of your model, here a token and its place
-for name, value in {"ids": 1, "place": 0}.items():
+    past = OrtValue.ortvalue_from_shape_and_type([1, x.shape[1], size, x.shape[3]], np.float32)
+    binding.bind_ortvalue_input(x.name, past)
+    binding.bind_ortvalue_output(x.name.replace("past", "present").replace("_key_values", ""), past)
+for name, value in {"ids": 1, "place": 0}.items():  # in each run: a token and its place
     binding.bind_cpu_input(name, np.array([[value]]))
 binding.bind_output("logits")
-session.run_with_iobinding(binding)  # then logits = binding.get_outputs()[-1].numpy()
-# ortmeter bench needs sizes, here --dim new=1 --dim past=1024 --value place=1024"""
+session.run_with_iobinding(binding)  # then logits = binding.get_outputs()[-1].numpy()"""
 
 # %%
 
 
 def advise(data, say):
     short, long = min(data.times), max(data.times)
-    kept = data.times[long].speedup(NUMPY, IN_PLACE)
-    group = data.times[short].select([IN_PLACE, *LEVELS, EIGHT])
-    few = group.speedups(IN_PLACE, together=0.99)
+    kept, moved = (data.times[long].speedup(way, IN_PLACE) for way in (NUMPY, COPIED))
+    few = data.times[short].select([IN_PLACE, *LEVELS, EIGHT]).speedups(IN_PLACE, together=0.99)
     first, other = max(few, key=lambda gain: gain.low or 0).subject, data.facts["other tokens"]
-    near = [gain for gain in few if not group.speedup(first, gain.subject).is_a("slower")]
+    near = [x for x in few if not data.times[short].speedup(first, x.subject).is_a("slower")]
     best = min(near, key=lambda gain: other[gain.subject])
-    won = [x.verdict == "faster" and not x.may_be_small for x in (kept, best)]
-    if won[0]:
-        say.add("With GroupQueryAttention, bind one buffer as past and present: a Llama layer is")
-        say.add(f"{kept.effect} than session.run with a concatenated cache of {long:,} tokens.")
+    won = [x.verdict == "faster" and not x.may_be_small for x in (kept, moved, best)]
+    if placed := all(won[:2]):
+        say.add(f"With GroupQueryAttention, bind one buffer as past and present: at {long:,}")
+        say.add(f"cached tokens, a Llama layer is {moved.effect} than with two, {kept.effect}")
+        say.add(f"than Concat ({data.times[short].speedup(NUMPY, IN_PLACE).verdict} at {short:,}).")
         say.setting(SETTING.replace("CAPACITY", f"{2 * long}"))
-    if won[1]:
-        bits, share = best.subject.replace("level", "accuracy level"), other[best.subject]
-        say.add(f"After {short:,} tokens, quantize to {bits}: {best.effect} than float32;")
-        say.add(f"a prompt: {data.first.speedup(IN_PLACE, best.subject).effect}.")
-        say.warn(f"Random weights, {bits}: {share:.0%} of tokens differ from float64. Check yours.")
-    if not any(won):
+    if won[2]:
+        bits, prompt = best.subject.replace(", ", " ("), data.first.speedup(IN_PLACE, best.subject)
+        say.add(f"Quantize to {bits}): at {short:,} tokens, a token is {best.effect} than float32.")
+        slow = f" A prompt is {prompt.effect}." * (prompt.verdict == "slower")
+        lost = f"{other[best.subject]:.0%} of the tokens: check yours.{slow}"
+        say.warn(f"Here (random weights), {bits}) changed {lost}")
+    if not (placed or won[2]):
         say.add("No gain is shown: measure yours with the command below.")
-    say.decide("in place" if won[0] else best.subject if won[1] else "no gain", [kept, best])
+    say.decide("in place" if placed else best.subject if won[2] else "no gain", [kept, best])
+    size = f"--dim new=1 --dim past={short} --value place={short}"
+    say.command(f'ortmeter bench model.onnx --precision "dynamic U8S8,weights 4 bits int8" {size}')
     say.bars(f"ms of a token after {long:,}", {w: 1e3 * data.times[long][w].median for w in SHOWN})
 
 
@@ -342,7 +343,6 @@ def advise(data, say):
 
 def conclude(data, say):
     advise(data, say)
-    say.command('ortmeter bench model.onnx --precision "dynamic U8S8,weights 4 bits int8"')
     for way in (NUMPY, IN_PLACE, FOUR):
         near = Finding(())
         for past, group in data.times.items():
@@ -391,8 +391,7 @@ study.conclude(conclude)
 # ---------------------
 #
 # ``python plot_decoding.py --record`` measures more lengths in more processes. TensorScatter runs
-# on a CPU since ONNX Runtime 1.25. To try the command on a decoder, give its sizes: ``--dim new=1
-# --dim past=1024 --value place=1024`` for those of this page.
+# on a CPU since ONNX Runtime 1.25.
 
 models = {f"{cache}, a layer": sample_decoder(cache, width=128) for cache in CACHES}
 study.appendix(models, times=study.data.times.summary(NUMPY))

@@ -51,7 +51,6 @@ from ortmeter.runtime.models import wheel_model
 from ortmeter.runtime.rewriting import rewrite_model
 from ortmeter.runtime.sessions import session_code
 from ortmeter.study import Finding, Param, Speedups, Study, to_frame
-from ortmeter.timing.candidates import function_candidate
 
 EXPORTS = [x + y for x in ("CNN", "BERT", "BERT eager", "ViT") for y in (" dynamo", " TorchScript")]
 SIMPLE, FUSING = ("onnxsim", "onnxslim", "onnxscript", "onnx_ir"), ("ort_fusions", "transformers")
@@ -233,7 +232,7 @@ def measure(folder):
             onnx.save(rewritten, path := f"{folder}/{len(facts)}.onnx")
             facts[name, way] = check(model, expected, feeds, rewritten, options)
             runs[name][way] = ortmeter.session_candidate(rewritten, feeds, **options)
-            loads[name][way] = function_candidate(open_file, path=path, settings=options)
+            loads[name][way] = ortmeter.function_candidate(open_file, path=path, settings=options)
         if name.startswith(("BERT", "ViT")):
             paths[name] = walk_down(model)
     how = {"axis": "model", "processes": args.processes, "budget_s": args.budget, "precision": None}
@@ -301,8 +300,8 @@ study.show(speedups)
 # -------------------------
 #
 # In brackets, 99% intervals; those of the answer hold together, since the best way is looked for.
-# Levels are judged jointly too: one of many contradicts when its interval, widened, still does. Run
-# ``ortmeter bench`` without ``--cold`` to time runs, with it to time the creation of a session.
+# Levels are judged jointly too: one of many contradicts when its interval, widened, still does. The
+# command with ``--cold`` times the creation of a session, and runs; without it, runs only.
 
 CODE = "import onnx\nfrom ortmeter.runtime.rewriting import rewrite_model  # ortmeter[rewrite]\n"
 CODE += 'onnx.save(rewrite_model("model.onnx", "TOOL"), "rewritten.onnx")'
@@ -328,15 +327,17 @@ def advise(data, say):
         say.add(f"{told}: runs are up to {best.effect} ({where}).")
         say.setting(session_code(**CONFIG) if way == KEPT else CODE.replace("TOOL", way))
     if not {gain.subject for gain in won} - {KEPT}:
-        say.add("Keep your graph: no graph optimizer is shown to speed up runs by 5%.")
+        kinds = dict.fromkeys(x.split()[0].replace("text", "text detector") for x in data.times)
+        say.add("Keep your graph unless you measure a gain: no graph optimizer is shown to speed")
+        say.add(f"up runs by 5% ({', '.join(kinds)}).")
     if loads and not won:
         g = loads[0]
-        say.add(f"To create a session sooner ({g.where['model']}), run {g.subject}: {g.effect}.")
+        say.add(f"To load it sooner, run {g.subject}: up to {g.effect} ({g.where['model']}).")
         say.setting("# to load sooner\n" + CODE.replace("TOOL", g.subject))
         say.command(f"ortmeter bench model.onnx --rewrite none,{g.subject} --cold")
-    (rules, walk), other = find_fused(data).sum(), sum(p != EXPECTED for p in data.paths.values())
-    say.add(f"Of {len(data.paths)} exported attentions, ort_fusions (onnxscript) fuses {rules},")
-    say.add(f"onnxruntime.transformers {walk}: {other} exports have other nodes than it expects.")
+    rules, walk = find_fused(data).sum()
+    say.add(f"Of {len(data.paths)} attentions, ort_fusions (onnxscript) fuses {rules},")
+    say.add(f"onnxruntime.transformers {walk} (its log tells what stops it).")
     say.decide(way if won else "no tool", [best])
     bars = {g.subject: g for g in gains if g.where == best.where and g.subject in (way, *FUSING)}
     say.bars(f"speedup over level all, {where}", {ALL: 1.0, **bars})
@@ -347,14 +348,13 @@ def advise(data, say):
 
 
 def judge(data, say):
-    gains = over_all(data.times, *SIMPLE)
-    say.predict("simplifiers leave runs within 5%", gains.within(1.05))
+    say.predict("simplifiers leave runs within 5%", over_all(data.times, *SIMPLE).within(1.05))
     say.predict("after them, a session loads faster", over_all(data.starts, *SIMPLE).at_least(1))
     pairs = Speedups(g for pair in itertools.pairwise(LEVELS) for g in data.times.speedup(*pair))
     say.predict("each level is as fast as the one below (5%), jointly", pairs.at_least(1 / 1.05))
     slow = min(pairs, key=lambda gain: gain.low or np.inf)
     if slow.is_a("slower") and not slow.may_be_small:
-        say.warn(f"Time --optimization basic,extended,all. Worst of {len(pairs)}: {slow}.")
+        say.warn(f"Compare --optimization basic,extended,all. Worst of {len(pairs)} pairs: {slow}.")
     fused, held, most = find_fused(data), Finding(()), 1 + TOKENS / (6 * WIDTH)
     alone = fused.index[fused["ort_fusions"] & ~fused["transformers"]]
     for g in (x for x in data.times.speedup(*reversed(FUSING)) if x.where["model"] in alone):

@@ -44,10 +44,9 @@ from skl2onnx import to_onnx
 from sklearn.ensemble import RandomForestClassifier
 
 import ortmeter
-from ortmeter.evidence import Speedup
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.sessions import session_code
-from ortmeter.study import Estimate, Param, Speedups, Study, enumerate_items, to_frame
+from ortmeter.study import Estimate, Param, Speedups, Study, to_frame
 
 study = Study(
     "plot_trees",
@@ -306,7 +305,7 @@ study.show(latencies)
 
 def speedups(data):
     cases = [(gain, gain.where["case"].split(", ")) for gain in compare(data, "threads 1")]
-    dots = [Speedup(f"{k} {t}", "library", x.estimate, {"case": n}) for x, (k, t, n, _) in cases]
+    dots = [x.named(f"{k} {t}", "library").at(case=n) for x, (k, t, n, _) in cases]
     ax = speedup_plot(dots, title="ONNX Runtime, one thread", caption=data.legend)
     ax.set_yscale("log")
     return ax
@@ -331,30 +330,32 @@ def choose(gains):
     """Return which library to call, or both, and how many times faster it is."""
     for won in (gains, Speedups(gain.reversed for gain in gains)):
         if won.at_least(1.05).verdict == "right":
-            told = f"use {won[0].subject} (at least {{}} times faster than {won[0].baseline})"
-            return told, f"{min(gain.low for gain in won):.3g}"
-    return "time both", ""
+            than = f"(at least {{}} times faster than {won[0].baseline})"
+            return f"use {won[0].subject} for {{}} {than}", f"{min(gain.low for gain in won):.3g}"
+    return "time both for {}", ""
 
 
 # %%
-# The batch sizes where the advice is the same are told together.
+# The batch sizes where the advice is the same are told together; a number alone in parentheses is
+# how many times faster at least, too.
 
 
 def advise(data, say, counts):
-    for kind, name in {FOREST: "Forest", BOOSTED: "Boosted trees"}.items():
+    trees = ", ".join(sorted({c.split(", ")[1][6:] for c in data.times}, key=int))
+    names = {FOREST: f"Random forest ({trees} trees, 1 thread)", BOOSTED: "Boosted trees"}
+    for kind, name in names.items():
         told = {}
         for n in counts:
             how, low = choose(compare(data, kind, f"rows {n}", "threads 1"))
-            told.setdefault(how, []).append((f"{n:,}", low))
-        told = {how: map(enumerate_items, zip(*found, strict=True)) for how, found in told.items()}
-        parts = (f"batch size {n}, {how.format(low)}" for how, (n, low) in told.items())
-        say.add(f"{name}, 1 thread: {'; '.join(parts)}.")
+            more, rows = f" and {n:,}" + f" ({low})" * bool(low), f"{n:,} row{'s' * (n > 1)}"
+            told[how] = told[how] + more if how in told else how.format(rows, low)
+        say.add(f"{name}: {'; '.join(told.values())}.")
     most = data.changes.groupby("thresholds")["change"].max()
     if most[DOWN] > most[FLOAT64]:
         lost = f"float32 changes the class of up to {most[DOWN]} of {counts[-1]:,} rows"
         say.warn(f"LightGBM with timestamps as features: keep float64 thresholds, {lost}.")
     first = compare(data, BOOSTED, f"rows {counts[0]}", "threads 1")
-    say.decide(choose(first)[0].removeprefix("use ").partition(" (")[0], first)
+    say.decide(choose(first)[0].removeprefix("use ").partition(" for ")[0], first)
     bars = {gain.where["case"].split(", ")[1]: gain for gain in first[::-1]}
     say.bars(f"speedup over LightGBM, batch size {counts[0]}", {LIBRARY[BOOSTED]: 1.0, **bars})
     say.setting(session_code(threads=1) if choose(first)[0].startswith(f"use {ORT}") else "")
@@ -380,7 +381,7 @@ def conclude(data, say):
     say.believe("#827", "a forest: faster than scikit-learn on 1 row, slower on many", fast & slow)
     every, batch, large = (compare(data, BOOSTED, *x) for x in ((), (some,), (many,)))
     slower = Speedups(gain.reversed for gain in batch[-1:]).at_least(5)
-    say.believe("#886", f"5 times slower than LightGBM on a batch, here {some}", slower)
+    say.believe("#886", f"LightGBM 5 times faster than {ORT} on a batch, here {some}", slower)
     say.believe("sklearn-onnx#452", "slower than LightGBM with 3 classes", every.are("slower"))
     say.believe("hummingbird#199", "slower than LightGBM on many rows", large.are("slower"))
 
