@@ -20,25 +20,46 @@ def command_of(page):
     return load_records(page, RESULTS)[-1].answer.command
 
 
-TEXT = """<ir_version: 10, opset_import: ["": 21]>
-g (float[1, 3, 16, 16] X) => (float[1, 32] Y) {
+HEAD = '<ir_version: 10, opset_import: ["": 21]> g '
+# A convolution and a matrix product: each command has something to work on.
+TEXT = """(float[{shape}] X) => (float[N, 32] Y) {{
     C = Conv(X, F)  R = Relu(C)  P = GlobalAveragePool(R)  Q = Flatten(P)
     M = MatMul(Q, W)  Y = Softmax(M)
-}"""
+}}"""
+FIXED = TEXT.format(shape="1, 3, 16, 16")
+# What a page is about: free sizes, rows, a token and its place in a cache.
+OWN = {
+    "plot_shapes": TEXT.format(shape="N, 3, H, L"),
+    "plot_trees": "(float[rows, 20] X) => (float[rows, 32] Y) { Y = MatMul(X, V) }",
+    "plot_decoding": """(int64[1, new] ids, int64[1, 1] place, float[1, past, 64] cache)
+        => (float[1, past, 32] Y) {
+        I = ReduceSum(ids)  S = Add(I, place)  T = Cast<to = 1>(S)  M = MatMul(cache, W)
+        Y = Add(M, T)
+    }""",
+}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A convolution and a matrix product: each command has something to work on."""
-    found = tmp_path_factory.mktemp("models")
-    model = onnx.parser.parse_model(TEXT)
+def write_model(text, file):
+    """Write a model of the reader, and its weights."""
+    model = onnx.parser.parse_model(HEAD + text)
     rng = np.random.default_rng(0)
-    for name, shape in {"F": (64, 3, 3, 3), "W": (64, 32)}.items():
-        weights = rng.standard_normal(shape, dtype=np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
-    for name in ("model", "one", "two", "fixed"):
-        onnx.save(model, found / f"{name}.onnx")
-    return found
+    for name, shape in {"F": (64, 3, 3, 3), "V": (20, 32), "W": (64, 32)}.items():
+        if any(name in node.input for node in model.graph.node):
+            weights = rng.standard_normal(shape, dtype=np.float32)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    onnx.save(model, file)
+
+
+@pytest.fixture
+def folder(tmp_path, page):
+    """What the command of a page reads, after its setting ran."""
+    write_model(OWN.get(page, FIXED), tmp_path / "model.onnx")
+    write_model(TEXT.format(shape="1, 3, 144, 144"), tmp_path / "fixed.onnx")
+    for name in ("one", "two", "8"):
+        write_model(FIXED, tmp_path / f"{name}.onnx")
+    (tmp_path / "samples").mkdir()
+    np.savez(tmp_path / "samples" / "1.npz", X=np.ones((1, 3, 16, 16), np.float32))
+    return tmp_path
 
 
 @pytest.mark.parametrize("page", pages())
