@@ -318,7 +318,7 @@ def conclude(data, say):
     kept = Finding(tuple((large["last"] >= KEPT) & (large["closed"] <= FREED)))
     advise(table, say)
     if kept.verdict == "right":
-        say.add("Memory follows the largest batch: close the session to free it.")
+        say.add("Memory follows the largest batch: closing the session frees it.")
     say.decide("it is kept" if large["last"].median() >= KEPT else "it is given back")
     for name, sequence in ((SHRINKING, "random"), (NO_ARENA, "fixed")):
         if (ratio := compare_held(table, sequence)[name]).exceeds(NOTABLE):
