@@ -370,7 +370,7 @@ def advise(data, say):
     for name, gain in best.items():
         how = gain.subject.replace("but", "but the worst").replace(" channels", ", per channel")
         how = how if "products" in how else f"all operators ({how})"
-        how = how.replace("products", "only Conv, Gemm and MatMul")
+        how = how.replace("products", "only Conv/Gemm/MatMul")
         share = f"{kept.loc[gain.subject, name]:.3g}% of decisions kept"
         say.add(f"For {NAMED[name]}, quantize {how}: {gain.effect}, {share}.")
     if lost := [NAMED[name] for name in kept if name not in best]:
