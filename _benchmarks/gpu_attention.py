@@ -56,7 +56,7 @@ def _attention(dtype: int, length: int, mode: str, *, quick: bool, **options: in
         feeds["GroupQueryAttention"] = dict(zip("QKV", flat, strict=True))
     candidates: dict[str, Any] = {}
     for name, model in models.items():
-        found, log = _first_run(model, feeds[name], options)
+        found, log = first_run(model, feeds[name], options)
         if isinstance(found, Exception):
             yield check(f"{name} {case}", "runs", short(found))
             continue
@@ -75,7 +75,7 @@ def _attention(dtype: int, length: int, mode: str, *, quick: bool, **options: in
         else:
             accepted = _kernels_expected(name, dtype, length, mode)
             yield check(f"{name} {case}, kernel", accepted, kernel, agrees=kernel in accepted)
-        session = _plain_session(model, options)
+        session = plain_session(model, options)
         candidates[name] = ortmeter.BoundSession(session, feeds[name]).run
     if mode != "softcap":
         candidates["torch"] = lambda: _attention_of_torch(query, key, value, mask, mode)
@@ -184,7 +184,7 @@ def _group_query(
     return oh.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def _plain_session(
+def plain_session(
     model: onnx.ModelProto, cuda_options: Mapping[str, int], severity: int = 3
 ) -> onnxruntime.InferenceSession:
     """Create a session with options of the provider that make_session does not have."""
@@ -196,7 +196,7 @@ def _plain_session(
     )
 
 
-def _first_run(
+def first_run(
     model: onnx.ModelProto, feeds: Mapping[str, torch.Tensor], cuda_options: Mapping[str, int]
 ) -> tuple[Any, str]:
     """Run once; return the first output, or why there is none, and what ONNX Runtime writes."""
@@ -204,7 +204,7 @@ def _first_run(
     onnxruntime.set_default_logger_severity(0)  # the standard operator tells its kernel there
     with _written() as log:
         try:
-            session = _plain_session(model, cuda_options, severity=0)
+            session = plain_session(model, cuda_options, severity=0)
             with ortmeter.BoundSession(session, feeds) as bound:
                 bound.run()
                 found: Any = next(iter(bound.outputs("torch").values())).clone()
@@ -249,7 +249,7 @@ def masks(*, quick: bool) -> Iterator[Row]:  # noqa: ARG001 - as the others
         mask[5] = lowest
         feeds = dict(zip("QKVM", [*tensors, mask.to("cuda", TORCH[dtype])], strict=True))
         model = onnx.parser.parse_model(text.format(t=NAMES[dtype].replace("float32", "float")))
-        found, log = _first_run(model, feeds, {})
+        found, log = first_run(model, feeds, {})
         case = f"{NAMES[dtype]} {number}, {kernel_in(log)}"
         if isinstance(found, Exception):
             yield check(case, "runs", short(found))

@@ -58,6 +58,7 @@ CHECKS = (
     Step("streams", 60, "outputs are right on three streams, twenty times"),
     Step("host_time", 60, "a call with hundreds of weights costs the host less than eager"),
     Step("compiled_kernels", 90, "an elementwise chain is one kernel on CUDA, in every type"),
+    Step("decoding", 90, "a token with a cache has the same logits in each way, and what it costs"),
     Step("peaks", 60, "products and copies reach 0.8 of what torch reaches"),
     Step("tf32", 40, "TF32 changes MatMul in float32, not Attention"),
     Step("profiles", 40, "a profile has no event of the device"),

@@ -201,7 +201,7 @@ def report(pages: Sequence[str], folders: Sequence[Path]) -> None:
 def main() -> None:
     """Build, then report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--builds", type=int, default=3, choices=range(2, 10))
+    parser.add_argument("--builds", type=int, default=3, choices=range(2, 11))
     parser.add_argument("--into", type=Path)
     parser.add_argument("--full", action="store_true", help="sizes of a record, not of a build")
     parser.add_argument("pages", nargs="*", metavar="PAGE")

@@ -9,7 +9,7 @@ from torch import nn
 from torch._dynamo.backends import registry
 
 import ortmeter.backend
-from ortmeter.backend import OrtBackend, compile_graph, explain, session
+from ortmeter.backend import FallbackWarning, OrtBackend, compile_graph, explain, session
 from ortmeter.errors import (
     InvalidArgumentError,
     MissingDependencyError,
@@ -166,7 +166,8 @@ def test_cuda_follows_the_stream_of_torch():
 
 @pytest.mark.cuda
 def test_tensors_on_two_devices_are_explained():
-    explanation = explain(lambda x: (x.cuda() * 2).cpu(), X)
+    with pytest.warns(FallbackWarning, match="on cpu, cuda"):
+        explanation = explain(lambda x: (x.cuda() * 2).cpu(), X)
     assert "on cpu, cuda" in explanation.graphs[0].fallback.reason
 
 

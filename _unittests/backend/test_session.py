@@ -43,6 +43,10 @@ def test_tensors_of_another_device_are_left_to_torch():
 
 
 def test_devices_are_not_mixed():
+    own = torch._dynamo.dont_skip_tracing(torch.onnx.ops.symbolic)  # says that its result is on cpu
+    assert "tensors are on meta. Accepted: cpu, cuda" in left_to_torch(
+        lambda x: own("::Relu", (x,), dtype=x.dtype, shape=x.shape, version=20), X.to("meta")
+    )
     message = left_to_torch(lambda x: (x * 2, (x * 2).to("meta")), X)
     assert "tensors are on cpu, meta: a session runs on one device" in message
 

@@ -39,7 +39,7 @@ def node_case(text, **feeds):
 
 
 def run(script, python=sys.executable):
-    command = [str(python), "-I", "-c", script]
+    command = [str(python), "-P", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout
 
@@ -136,7 +136,7 @@ def test_names_are_texts_whatever_they_hold(tmp_path):
     case = dataclasses.replace(case, name=evil, inputs={evil: case.inputs["X"]})
     script = repro_script(case, requirements=[evil])
     done = subprocess.run(
-        [sys.executable, "-I", "-c", script], cwd=tmp_path, capture_output=True, check=True
+        [sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, check=True
     )
     assert b"checksum" in done.stdout
     assert not list(tmp_path.iterdir())

@@ -241,8 +241,7 @@ class Program:
     def _bind(self, arguments: Sequence[Any]) -> tuple[WeightWatch, list[Any]]:
         """Make values of the weights once: it costs more than a small product does."""
         values = [self._hold(arguments[i].detach()) for i in self._weights]
-        watch = WeightWatch(arguments, self._weights, written=False)
-        return watch, [*self._more, *values]
+        return WeightWatch(arguments, self._weights, written=False), [*self._more, *values]
 
 
 def build_program(
@@ -398,7 +397,9 @@ def _provider(exported: ExportedGraph, arguments: Sequence[Any], settings: Setti
     held = [*arguments, *map(example_value, nodes)]
     devices = {str(value.device) for value in held if isinstance(value, torch.Tensor)}
     found = sorted(devices - {"cpu"}) or ["cpu"]
-    outputs = {str(example_value(node).device) for node in exported.computed}
+    # torch.onnx.ops.symbolic says that its results are on the CPU
+    told = not any(str(node.target).startswith("onnx_symbolic") for node in nodes)
+    outputs = {str(example_value(node).device) for node in exported.computed if told}
     if len(found) > 1 or not outputs <= {found[0]}:
         raise UnsupportedGraphError(
             f"tensors are on {', '.join(sorted({*found, *outputs}))}: a session runs on one device"

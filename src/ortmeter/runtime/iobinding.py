@@ -267,8 +267,7 @@ def run_session(
             bound.run()
             return {name: value.copy() for name, value in bound.outputs().items()}
     names = [value.name for value in session.get_outputs()]
-    found = HostSession(session, feeds, run_config).run()
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, HostSession(session, feeds, run_config).run(), strict=True))
 
 
 class HostSession(AbstractContextManager["HostSession"]):

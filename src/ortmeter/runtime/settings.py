@@ -124,9 +124,7 @@ def spins(settings: Mapping[str, Any]) -> bool:
 
 def run_options(given: Mapping[str, Any]) -> Any:
     """Make the options of a run from its configuration entries."""
-    onnxruntime = import_optional("onnxruntime", "cpu", "gpu")
-
-    options = onnxruntime.RunOptions()
+    options = import_optional("onnxruntime", "cpu", "gpu").RunOptions()
     # Its default: each run with a binding looks for it, and an entry that is missing costs 25 µs.
     entries = {"gpu_graph_id": "0"} | _checked("run", given, run_keys())
     for name, value in entries.items():

@@ -1,0 +1,114 @@
+"""A token with a cache of keys and values on CUDA, in float16: its logits, and its time."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from gpu_attention import first_run, kernel_in, plain_session
+from gpu_rows import Row, check, note, short
+from onnxruntime.transformers.float16 import convert_float_to_float16
+
+import ortmeter
+from ortmeter.runtime.models import sample_decoder
+
+CONCAT, GQA, SCATTER = "Concat", "GroupQueryAttention", "TensorScatter"
+#: All, then flash, memory-efficient, cuDNN, unfused.
+KERNELS = (0, 1, 2, 8, 16)
+BOUND = 0.05  # of the largest logit
+
+
+def decoding(*, quick: bool) -> Iterator[Row]:
+    """Logits beside those of the CPU in float32, by kernel; then the time of a token."""
+    width, past, capacity = (128, 16, 32) if quick else (512, 128, 256)
+    for filled in (False, True):  # the rows after the last token: zeros, or numbers
+        cache = _cache(width, capacity, past, filled=filled)
+        ways = [(CONCAT, 0), *itertools.product((GQA,), KERNELS), (SCATTER, 0)]
+        exact = _exact(width, capacity, cache[:, :, :past], past)
+        for (kind, kernel), in_place in itertools.product(ways, (False, True)):
+            case = f"{kind} {kernel or ''} {'in place' if in_place else 'bound'}, filled={filled}"
+            given = cache[:, :, :past] if kind == CONCAT else cache
+            if kind == CONCAT and in_place:
+                continue
+            try:
+                model = _half(kind, width, capacity)
+                found = _token(plain_session(model, {"sdpa_kernel": kernel}), given, past, in_place)
+                error = np.abs(found().numpy() - exact).max() / np.abs(exact).max()
+            except Exception as error:  # noqa: BLE001 - what is refused is a result
+                yield note(case, short(error))
+                continue
+            yield check(case, f"<= {BOUND}", f"{error:.2g}", agrees=bool(error <= BOUND))
+            if kind == GQA and not in_place:
+                feeds = {"ids": _ones(1), "place": _ones(past)}
+                feeds |= dict.fromkeys(("past_k", "past_v"), torch.from_numpy(given).to("cuda"))
+                yield note(f"{case}, kernel", kernel_in(first_run(model, feeds, {})[1]))
+    width, lengths = (128, (16,)) if quick else (2048, (128, 8192))
+    for past in lengths:
+        yield from _times(width, past, 2 * max(lengths), budget_s=0.2 if quick else 3)
+
+
+def _times(width: int, past: int, capacity: int, *, budget_s: float) -> Iterator[Row]:
+    cache = _cache(width, capacity, past, filled=False)
+    runs: dict[str, Callable[[], Any]] = {}
+    for kind, places in {CONCAT: (False,), GQA: (False, True), SCATTER: (True,)}.items():
+        given = cache[:, :, :past] if kind == CONCAT else cache
+        session = plain_session(_half(kind, width, capacity), {})
+        if kind == CONCAT:
+            feeds = {"ids": np.array([[1]]), "place": np.array([[past]])}
+            feeds |= dict.fromkeys(("past_k", "past_v"), np.ascontiguousarray(given))
+            runs["Concat, NumPy"] = lambda s=session, feeds=feeds: s.run(None, feeds)
+        for in_place in places:
+            name = f"{kind}, {'in place' if in_place else 'bound'}"
+            runs[name] = _token(session, given, past, in_place)
+    times = ortmeter.measure(runs, repeat=20, budget_s=budget_s, sync="cuda")
+    for name in runs:
+        gain = times.speedup(name, f"{GQA}, in place")
+        yield note(f"a token after {past}, {name}", f"{times[name]}; {gain}")
+
+
+def _half(kind: str, width: int, capacity: int) -> onnx.ModelProto:
+    return convert_float_to_float16(sample_decoder(kind, width=width, capacity=capacity))
+
+
+def _cache(width: int, capacity: int, past: int, *, filled: bool) -> Any:
+    shape = (1, width // 128, capacity, 64)
+    drawn = np.random.default_rng(1).standard_normal(shape).astype(np.float16)
+    return drawn if filled else np.where(np.arange(capacity)[:, None] < past, drawn, 0)
+
+
+def _exact(width: int, capacity: int, given: Any, past: int) -> Any:
+    """Logits of the same model in float32 on the CPU, where tokens are concatenated."""
+    model = sample_decoder(CONCAT, width=width, capacity=capacity)
+    feeds = {"ids": np.array([[1]]), "place": np.array([[past]])}
+    feeds |= dict.fromkeys(("past_k", "past_v"), given.astype(np.float32))
+    return ortmeter.make_session(model, provider="cpu").run(["logits"], feeds)[0]
+
+
+def _token(session: Any, given: Any, past: int, in_place: bool) -> Callable[[], Any]:
+    """Return what runs a token, its caches bound on the GPU."""
+    binding = session.io_binding()
+    kept = []
+    for name in ("k", "v"):
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(np.array(given, order="C"), "cuda", 0)
+        kept.append(value)
+        binding.bind_ortvalue_input(f"past_{name}", value)
+        if in_place:
+            binding.bind_ortvalue_output(f"present_{name}", value)
+        else:
+            binding.bind_output(f"present_{name}", "cuda", 0)
+    binding.bind_output("logits")
+    binding.bind_cpu_input("ids", np.array([[1]]))
+    binding.bind_cpu_input("place", np.array([[past]]))
+
+    def run(kept: Any = kept) -> Any:  # noqa: ARG001 - buffers live as long as this
+        session.run_with_iobinding(binding)
+        return binding.get_outputs()[-1]
+
+    return run
+
+
+def _ones(number: int) -> torch.Tensor:
+    return torch.tensor([[number]], device="cuda")
