@@ -70,7 +70,7 @@ def test_the_answer_is_the_packed_file_and_its_cost(page, planted, told):
     answer = plant(page, **planted).answer
     lead = "For several sessions or processes of a model, save it with prepacked weights and open "
     assert str(answer).startswith(lead)
-    assert "adds 2 MiB, not 41 (40 MiB of MatMul weights, read once). " in str(answer)
+    assert "adds 2 MiB at most, not 41, of 40 MiB of weights. " in str(answer)
     assert told in str(answer)
     assert len(str(answer).split()) <= 60
     assert answer.label == "shared"

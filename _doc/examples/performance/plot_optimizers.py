@@ -331,8 +331,8 @@ def advise(data, say):
         say.add("Keep your graph unless you measure a gain: no graph optimizer is shown to speed")
         say.add(f"up runs by 5% ({', '.join(kinds)}).")
     if loads and not won:
-        g = loads[0]
-        say.add(f"To load it sooner, run {g.subject}: up to {g.effect} ({g.where['model']}).")
+        g, n = loads[0], sum(x.subject == loads[0].subject for x in loads)
+        say.add(f"To load {n} of {len(data.starts)} models sooner: {g.subject}, up to {g.effect}.")
         say.setting("# to load sooner\n" + CODE.replace("TOOL", g.subject))
         say.command(f"ortmeter bench model.onnx --rewrite none,{g.subject} --cold")
     rules, walk = find_fused(data).sum()

@@ -381,7 +381,7 @@ def conclude(data, say):
     say.predict("given sizes as fast as fixed (5%)", data.runs.speedup(FIXED, GIVEN).within(1.05))
     say.predict("two sizes, one session: as fast (5%)", data.turns.speedup(EACH, ONE).within(1.05))
     say.predict("first run as fast as second (5%)", data.news.speedup(AGAIN, FIRST).within(1.05))
-    say.predict("fixed: sessions open as fast (5%)", data.starts.speedup(FREE, FIXED).within(1.05))
+    say.predict("fixed over free: open as fast (5%)", data.starts.speedup(FREE, FIXED).within(1.05))
     gains, blocks = data.runs.speedup(FREE, FIXED), data.facts["in blocks"].unstack()
     lost = tuple(map(bool, (blocks[FREE] < blocks[FIXED])[blocks[FIXED] > 0]))
     told = f"{blocks[FREE].sum()} nodes in blocks, {blocks[FIXED].sum()} if fixed"

@@ -308,8 +308,8 @@ def advise(data, say):
     cost = low.effect if low.is_a("slower") else cost
     if is_shared := find_copied(data, [PREPACKED], False).verdict == "right":
         say.add("For several sessions or processes of a model, save it with prepacked weights and")
-        sizes = f"{most.max():.3g} MiB, not {usual.min():.3g} ({data.mib} MiB of MatMul weights"
-        say.add(f"open that file: each further session, in any process, adds {sizes}, read once).")
+        sizes = f"{most.max():.3g} MiB at most, not {usual.min():.3g}, of {data.mib} MiB"
+        say.add(f"open that file: each further session, in any process, adds {sizes} of weights.")
         say.add(f"Its runs: {cost} (lowest speedup {low.interval}, {low.where['model']}).")
         say.setting(SETTING)
         say.warn("For CPUs like this one. Weights below 1 MiB are copied: a lower limit can crash.")

@@ -381,7 +381,7 @@ def conclude(data, say):
     say.believe("#827", "a forest: faster than scikit-learn on 1 row, slower on many", fast & slow)
     every, batch, large = (compare(data, BOOSTED, *x) for x in ((), (some,), (many,)))
     slower = Speedups(gain.reversed for gain in batch[-1:]).at_least(5)
-    say.believe("#886", f"LightGBM 5 times faster than {ORT} on a batch, here {some}", slower)
+    say.believe("#886", f"LightGBM over {ORT}: 5 times faster on a batch, here {some}", slower)
     say.believe("sklearn-onnx#452", "slower than LightGBM with 3 classes", every.are("slower"))
     say.believe("hummingbird#199", "slower than LightGBM on many rows", large.are("slower"))
 
