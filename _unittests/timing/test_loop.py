@@ -171,8 +171,11 @@ def test_the_time_since_a_task_was_asked_is_taken_from_its_budget(monkeypatch):
     source = {"text": "def build(): return int", "name": "build", "arguments": {}}
     spawn_spec = SpawnSpec("source", source)
     task = {"groups": [{"a": spawn_spec}] * 2, "budget_s": 100.0, "seed": 0}
-    loop.measure_task(**task, asked_at=time.time() - 60)
-    assert shares == pytest.approx([20, 40], abs=1)
+    loop.measure_task(**task, asked_at=time.time() - 40)
+    assert shares == pytest.approx([30, 60], abs=1)
+    shares.clear()
+    loop.measure_task(**task, asked_at=time.time() - 90)  # cold calls say nothing
+    assert shares == pytest.approx([45, 90], abs=1)
     shares.clear()
     loop.measure_task(**task, asked_at=time.time() + 60)  # the clock was set back
     assert shares == pytest.approx([50, 100], abs=1)

@@ -91,8 +91,10 @@ def measure_task(
         # The order gives each one its place in memory: it changes from one process to the next.
         order = np.random.default_rng(seed).permutation(list(spawn_specs)).tolist()
         candidates = as_candidates({name: spawn_specs[name].build() for name in order})
-        left = budget_s - max(time.time() - asked_at, 0.0)
-        share = max(left, 0.0) / (len(groups) - i)
+        spent = max(time.time() - asked_at, 0.0)
+        if not measured:  # as long as it took to start, at least: cold calls say nothing
+            budget_s = max(budget_s, 2 * spent)
+        share = max(budget_s - spent, 0.0) / (len(groups) - i)
         results = measure_here(candidates, precision=None, budget_s=share, seed=seed, **options)
         measured.append(([results[name] for name in spawn_specs], results.reference_workload))
         del candidates  # the memory of a group is free for the next one

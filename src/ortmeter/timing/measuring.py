@@ -63,7 +63,8 @@ def measure(
         interval. None takes exactly *repeat* rounds.
     budget_s : float
         Seconds for the whole measurement, including warm-up and processes. Sampling then stops,
-        even below *repeat* rounds, with at least one sample per candidate.
+        even below *repeat* rounds, with at least one sample per candidate. A process measures for
+        as long as it took to start, at least: fewer processes then, or more seconds.
     processes : int
         Above 1, the measurement is repeated in this number of fresh processes, with different
         memory layouts, threads and orders of construction. Every candidate needs a ``spawn_spec``.
