@@ -10,6 +10,7 @@ import pytest
 from page_runner import define_page
 
 import ortmeter
+from ortmeter.workloads.load import Turn
 from ortmeter.workloads.serving import find_knee
 
 PAGE = "plot_load"
@@ -172,3 +173,20 @@ def test_callers_share_a_session_and_sessions_do_not(page, monkeypatch):
     calls = {way: point.calls for (_, way, _), point in page["make_points"]("x", [4])}
     assert calls == {"one call": [[3]], "callers": [[1]] * 3, "sessions": [[1]] * 3}
     assert [len({*map(id, calls[way])}) for way in ("callers", "sessions")] == [1, 3]
+
+
+def test_a_rate_without_requests_is_told(page):
+    """A machine that is busy: the time is spent before a request arrives."""
+    none = np.zeros(0)
+    data = golden.recorded(PAGE).data
+    opened = {
+        name: {
+            share: dataclasses.replace(load, turns=(Turn(none, none, none, 0.0),))
+            for share, load in several.items()
+        }
+        for name, several in data["opened"].items()
+    }
+    table = page["tails"](SimpleNamespace(**{"tail": 95.0} | data | {"opened": opened}))
+    loads = [load for several in opened.values() for load in several.values()]
+    assert set(table.to_numpy().ravel()) == {load.state() for load in loads}
+    concluded(page, opened=opened)
