@@ -92,7 +92,7 @@ def measure_task(
         order = np.random.default_rng(seed).permutation(list(spawn_specs)).tolist()
         candidates = as_candidates({name: spawn_specs[name].build() for name in order})
         spent = max(time.time() - asked_at, 0.0)
-        if not measured:  # as long as it took to start, at least: cold calls say nothing
+        if i == 0:  # as long as it took to start, at least: cold calls say nothing
             budget_s = max(budget_s, 2 * spent)
         share = max(budget_s - spent, 0.0) / (len(groups) - i)
         results = measure_here(candidates, precision=None, budget_s=share, seed=seed, **options)
