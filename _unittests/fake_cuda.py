@@ -170,6 +170,11 @@ class BindingOnCuda:
         self.devices[name] = None if device_type == "cpu" else device_id
         super().bind_output(name, "cpu", 0, *args, **kwargs)
 
+    def bind_ortvalue_output(self, name, ortvalue):
+        tell("bind output", name=name, device=ortvalue.device_name())
+        self.devices[name] = ortvalue.cuda
+        super().bind_ortvalue_output(name, ortvalue)
+
     def clear_binding_outputs(self):
         self.devices.clear()
         super().clear_binding_outputs()
