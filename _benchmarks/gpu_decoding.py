@@ -24,6 +24,7 @@ BOUND = 0.05  # of the largest logit
 def decoding(*, quick: bool) -> Iterator[Row]:
     """Logits beside those of the CPU in float32, by kernel; then the time of a token."""
     width, past, capacity = (128, 16, 32) if quick else (512, 128, 256)
+    models = _halves(width, capacity)
     for filled in (False, True):  # the rows after the last token: zeros, or numbers
         cache = _cache(width, capacity, past, filled=filled)
         ways = [(CONCAT, 0), *itertools.product((GQA,), KERNELS), (SCATTER, 0)]
@@ -34,31 +35,34 @@ def decoding(*, quick: bool) -> Iterator[Row]:
             if kind == CONCAT and in_place:
                 continue
             try:
-                model = _half(kind, width, capacity)
-                found = _token(plain_session(model, {"sdpa_kernel": kernel}), given, past, in_place)
+                session = plain_session(models[kind], {"sdpa_kernel": kernel})
+                found = _token(session, given, past, in_place)
                 error = np.abs(found().numpy() - exact).max() / np.abs(exact).max()
             except Exception as error:  # noqa: BLE001 - what is refused is a result
                 yield note(case, short(error))
                 continue
             yield check(case, f"<= {BOUND}", f"{error:.2g}", agrees=bool(error <= BOUND))
             if kind == GQA and not in_place:
-                feeds = {"ids": _ones(1), "place": _ones(past)}
-                feeds |= dict.fromkeys(("past_k", "past_v"), torch.from_numpy(given).to("cuda"))
-                yield note(f"{case}, kernel", kernel_in(first_run(model, feeds, {})[1]))
+                feeds = {n: torch.from_numpy(x).to("cuda") for n, x in _feeds(past, given).items()}
+                log = first_run(models[kind], feeds, {"sdpa_kernel": kernel})[1]
+                yield note(f"{case}, kernel", kernel_in(log))
     width, lengths = (128, (16,)) if quick else (2048, (128, 8192))
+    capacity = 2 * max(lengths)
+    models = _halves(width, capacity)
     for past in lengths:
-        yield from _times(width, past, 2 * max(lengths), budget_s=0.2 if quick else 3)
+        cache = _cache(width, capacity, past, filled=False)
+        yield from _times(models, cache, past, budget_s=0.2 if quick else 3)
 
 
-def _times(width: int, past: int, capacity: int, *, budget_s: float) -> Iterator[Row]:
-    cache = _cache(width, capacity, past, filled=False)
+def _times(
+    models: dict[str, onnx.ModelProto], cache: Any, past: int, *, budget_s: float
+) -> Iterator[Row]:
     runs: dict[str, Callable[[], Any]] = {}
     for kind, places in {CONCAT: (False,), GQA: (False, True), SCATTER: (True,)}.items():
         given = cache[:, :, :past] if kind == CONCAT else cache
-        session = plain_session(_half(kind, width, capacity), {})
+        session = plain_session(models[kind], {})
         if kind == CONCAT:
-            feeds = {"ids": np.array([[1]]), "place": np.array([[past]])}
-            feeds |= dict.fromkeys(("past_k", "past_v"), np.ascontiguousarray(given))
+            feeds = _feeds(past, np.ascontiguousarray(given))
             runs["Concat, NumPy"] = lambda s=session, feeds=feeds: s.run(None, feeds)
         for in_place in places:
             name = f"{kind}, {'in place' if in_place else 'bound'}"
@@ -69,8 +73,17 @@ def _times(width: int, past: int, capacity: int, *, budget_s: float) -> Iterator
         yield note(f"a token after {past}, {name}", f"{times[name]}; {gain}")
 
 
-def _half(kind: str, width: int, capacity: int) -> onnx.ModelProto:
-    return convert_float_to_float16(sample_decoder(kind, width=width, capacity=capacity))
+def _halves(width: int, capacity: int) -> dict[str, onnx.ModelProto]:
+    return {
+        kind: convert_float_to_float16(sample_decoder(kind, width=width, capacity=capacity))
+        for kind in (CONCAT, GQA, SCATTER)
+    }
+
+
+def _feeds(past: int, given: Any) -> dict[str, Any]:
+    """Return a token, its place, and a cache whose keys are its values."""
+    token = {"ids": np.array([[1]]), "place": np.array([[past]])}
+    return token | dict.fromkeys(("past_k", "past_v"), given)
 
 
 def _cache(width: int, capacity: int, past: int, *, filled: bool) -> Any:
@@ -82,8 +95,7 @@ def _cache(width: int, capacity: int, past: int, *, filled: bool) -> Any:
 def _exact(width: int, capacity: int, given: Any, past: int) -> Any:
     """Logits of the same model in float32 on the CPU, where tokens are concatenated."""
     model = sample_decoder(CONCAT, width=width, capacity=capacity)
-    feeds = {"ids": np.array([[1]]), "place": np.array([[past]])}
-    feeds |= dict.fromkeys(("past_k", "past_v"), given.astype(np.float32))
+    feeds = _feeds(past, given.astype(np.float32))
     return ortmeter.make_session(model, provider="cpu").run(["logits"], feeds)[0]
 
 
@@ -108,7 +120,3 @@ def _token(session: Any, given: Any, past: int, in_place: bool) -> Callable[[], 
         return binding.get_outputs()[-1]
 
     return run
-
-
-def _ones(number: int) -> torch.Tensor:
-    return torch.tensor([[number]], device="cuda")

@@ -136,7 +136,7 @@ def test_names_are_texts_whatever_they_hold(tmp_path):
     case = dataclasses.replace(case, name=evil, inputs={evil: case.inputs["X"]})
     script = repro_script(case, requirements=[evil])
     done = subprocess.run(
-        [sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, check=True
+        [sys.executable, "-I", "-c", script], cwd=tmp_path, capture_output=True, check=True
     )
     assert b"checksum" in done.stdout
     assert not list(tmp_path.iterdir())

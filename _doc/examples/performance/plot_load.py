@@ -268,7 +268,7 @@ def each_tail(data):
         for share, load in several.items():
             callers = data.closed[DENSE][SERVED[name][0]][load.point.batch]
             service = callers.percentiles([50])[0].value
-            queue = serving.expected_latencies(load, service)  # empty, where nothing has settled
+            queue = serving.expected_latencies(load, service)  # empty where no request arrived
             predicted = np.percentile(queue, data.tail) if len(queue) else np.nan
             yield name, share, load, next(iter(load.percentiles([data.tail])), None), predicted
 
