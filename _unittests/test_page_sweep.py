@@ -44,12 +44,17 @@ def concluded(page, *rows):
 
 
 def test_the_sweep_ran_for_real_and_left_nothing(page):
-    first, second = (outcome.record.data["measured"] for outcome in page["result"].done)
+    first, second = (task["measured"] for task in page["study"].data.tasks.values())
     assert list(first) == list(second) == list(page["TRAFFIC"])
     assert not np.array_equal(first["two Adds"].seconds, second["two Adds"].seconds)
-    here, swept = page["compare"](page["study"].data), page["result"].report().comparisons
-    assert [case.ratios for case in here] == [case.ratios for case in swept]
     assert not Path(page["folder"]).exists()
+
+
+def test_the_page_compares_processes_as_a_sweep_does(page, tmp_path):
+    result = page["sweep_sums"](tmp_path)
+    tasks = {str(done.task): page["read_outcome"](done) for done in result.done}
+    here = page["compare"](SimpleNamespace(tasks=tasks))
+    assert [case.ratios for case in here] == [case.ratios for case in result.report().comparisons]
 
 
 def test_a_candidate_that_computes_something_else_is_refused(page):

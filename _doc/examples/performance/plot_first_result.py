@@ -4,6 +4,8 @@
 Where does the time go before the first result?
 ===============================================
 
+A build of this site shows the newest record of this page, which takes a minute to make.
+
 A program imports ``onnxruntime``, creates a session, runs it once. Users of ONNX Runtime ask why
 that takes so long: the first run on CUDA (`#10746
 <https://github.com/microsoft/onnxruntime/issues/10746>`__, `#19838
@@ -171,21 +173,28 @@ show(f"largest share of what is tolerated: {max(shares):.2g}")
 # from a disk. On CUDA, the session also creates the context, and kernels are loaded when they are
 # first used, unless an environment variable says otherwise.
 
-tried = {f"{name}: {way}": c for name, ways in candidates.items() for way, c in ways.items()}
-loaded = {name: {"CUDA_MODULE_LOADING": "EAGER"} for name in tried if "kernels loaded" in name}
-start = cold_start(tried, processes=args.processes, budget_s=args.budget, environments=loaded)
+
+def measure_starts():
+    tried = {f"{name}: {way}": c for name, ways in candidates.items() for way, c in ways.items()}
+    loaded = {name: {"CUDA_MODULE_LOADING": "EAGER"} for name in tried if "kernels loaded" in name}
+    return cold_start(tried, processes=args.processes, budget_s=args.budget, environments=loaded)
+
 
 # %%
 # A move is expected to take what it takes to read the whole file into new memory.
 
 
-file = Path(folder.name, "largest.onnx")
-file.write_bytes(models[LARGEST].SerializeToString())
-read = ortmeter.measure({"read": file.read_bytes}, repeat=15, precision=None)["read"]
-folder.cleanup()
+def measure_move():
+    file = Path(folder.name, "largest.onnx")
+    file.write_bytes(models[LARGEST].SerializeToString())
+    return ortmeter.measure({"read": file.read_bytes}, repeat=15, precision=None)["read"].median
 
-study.keep(legend, times=start.times, memory=start.memory, smallest=SMALLEST, largest=LARGEST)
-study.keep(nodes=len(models[TOKENS].graph.node), **{"read (s)": read.median})
+
+if not study.recall():
+    start = measure_starts()
+    study.keep(legend, times=start.times, memory=start.memory, smallest=SMALLEST, largest=LARGEST)
+    study.keep(nodes=len(models[TOKENS].graph.node), **{"read (s)": measure_move()})
+folder.cleanup()
 
 # %%
 # Geometric means over the processes; a bar ends at the first result.
@@ -421,4 +430,5 @@ study.conclude(conclude)
 # How this was computed
 # ---------------------
 
-study.appendix({name: models[name] for name in (LARGEST, CNN)}, start=start.to_frame())
+start = ColdStart(study.data.times, study.data.memory).to_frame()
+study.appendix({name: models[name] for name in (LARGEST, CNN)}, start=start)

@@ -4,6 +4,8 @@
 Why does memory grow, and what frees it?
 ========================================
 
+A build of this site shows the newest record of this page, which takes a minute to make.
+
 A service runs one model on batches of many sizes, and its memory grows for hours. Is it a leak?
 Users of ONNX Runtime ask this in `#11118 <https://github.com/microsoft/onnxruntime/issues/11118>`__,
 `#22271 <https://github.com/microsoft/onnxruntime/issues/22271>`__,
@@ -125,8 +127,9 @@ batches = {
     "one large": [args.largest] + [1] * (args.runs - 1),
 }
 chosen = {name: batches[name] for name in args.sequences}
-rows = measure_memory(variants, chosen, processes=args.processes, unbound=[UNBOUND])
-study.keep(f"{provider.label}, encoder, batches up to {args.largest}", found=rows)
+if not study.recall():
+    rows = measure_memory(variants, chosen, processes=args.processes, unbound=[UNBOUND])
+    study.keep(f"{provider.label}, encoder, batches up to {args.largest}", found=rows)
 
 # %%
 # One line per setting, median of the processes.
@@ -360,4 +363,5 @@ assert not copied or np.allclose(copied.run(None, feeds)[0], results[DEFAULT][ou
 # The command runs one batch: a memory pattern shows in the growth of its second run. For a sequence
 # of batches, call :func:`~ortmeter.workloads.memory.measure_memory` as above.
 
-study.appendix({"encoder, one layer": sample_transformer(tokens=args.tokens, layers=1)}, runs=rows)
+encoder = sample_transformer(tokens=args.tokens, layers=1)
+study.appendix({"encoder, one layer": encoder}, runs=study.data.found)

@@ -4,6 +4,8 @@ r"""
 Does a verdict hold from one process to the next, and from one size to another?
 ===============================================================================
 
+A build of this site shows the newest record of this page, which takes a minute to make.
+
 A benchmark measures two candidates in one process, at one size, and gives a verdict: faster,
 slower, negligible (a difference too small to matter) or undecided. Does the next process
 give the same one? Does another size? This page adds three matrices in three ways, runs the same
@@ -139,7 +141,9 @@ def measure_sums():
 
 FUNCTIONS = (write_models, check, conclude_sums, measure_sums)
 script = "\n\n".join([*map(inspect.getsource, FUNCTIONS), "measure_sums()\n"])
-with tempfile.TemporaryDirectory() as folder:
+
+
+def sweep_sums(folder):
     page = Path(folder, "plot_sums.py")
     page.write_text(script, encoding="utf-8")
     result = run_sweep(
@@ -149,20 +153,27 @@ with tempfile.TemporaryDirectory() as folder:
         repeat_runs=args.runs,
         output=Path(folder, "results"),
     )
-assert not result.failed, [(str(outcome), outcome.output) for outcome in result.failed]
+    assert not result.failed, [(str(outcome), outcome.output) for outcome in result.failed]
+    return result
+
 
 # %%
 # What each process found is kept. ``result.report()`` compares the processes; this page computes
 # the same below, from what it kept.
 
-tasks = {}
-for outcome in result.done:
+
+def read_outcome(outcome):
     options, data = outcome.task.options, outcome.record.data
     place = {"type": options["type"], "size": int(options["size"]), "run": outcome.task.run}
     kept = {name: data[name] for name in ("shares", "measured")}
-    tasks[str(outcome.task)] = {**place, "seconds": outcome.seconds, **kept}
-legend = f"{', '.join(args.types)} on {provider.label}, threads=1"
-study.keep(f"{legend}, {args.runs} processes of {args.repeat} samples", tasks=tasks)
+    return {**place, "seconds": outcome.seconds, **kept}
+
+
+if not study.recall():
+    with tempfile.TemporaryDirectory() as folder:
+        tasks = {str(done.task): read_outcome(done) for done in sweep_sums(folder).done}
+    legend = f"{', '.join(args.types)} on {provider.label}, threads=1"
+    study.keep(f"{legend}, {args.runs} processes of {args.repeat} samples", tasks=tasks)
 
 # %%
 # Do they compute the same thing?
@@ -411,11 +422,11 @@ study.conclude(conclude)
 # How this was computed
 # ---------------------
 #
-# The raw tables are those of ``result.report()``: latencies, and the speedup of every process.
+# The raw table has the latencies of every process, as that of ``result.report()``.
 
 models = {name: ortmeter.load_model(text) for name, text in write_models(8, "float").items()}
-report = result.report()
-study.appendix(models, grid=report.table, runs=report.spread)
+tables = {task: kept["measured"].to_frame() for task, kept in study.data.tasks.items()}
+study.appendix(models, processes=concat(tables, names=["task"]))
 
 # %%
 # This page descends from no other one.

@@ -4,6 +4,8 @@
 How many threads, and should they spin?
 =======================================
 
+A build of this site shows the newest record of this page, which takes a minute to make.
+
 ONNX Runtime shares an operator between threads. Between two operators, its threads spin for a
 while: they ask for work again and again, then sleep. They can spin between runs too (the default),
 stop spinning when a run ends (``session.force_spinning_stop``), or always sleep
@@ -139,12 +141,14 @@ def make_variants(model, feeds, counts):
     return {name: SessionSpec(model, feeds, own) for name, own in settings.items()}
 
 
-tried = {
-    f"{name}, {setting}": Scenario(variant, rounds=25)
-    for name, operator in operators.items()
-    for setting, variant in make_variants(*operator, [2]).items()
-}
-usage = measure_threads(tried, processes=args.processes)
+def measure_operators():
+    tried = {
+        f"{name}, {setting}": Scenario(variant, rounds=25)
+        for name, operator in operators.items()
+        for setting, variant in make_variants(*operator, [2]).items()
+    }
+    return measure_threads(tried, processes=args.processes)
+
 
 # %%
 # The transformer also runs after a pause, right after another session of its process (*after*), and
@@ -152,15 +156,19 @@ usage = measure_threads(tried, processes=args.processes)
 
 SHORT = 0.01
 pauses = tuple(sorted({0.0, SHORT, *args.pauses}))
-tried = {}
-for setting, variant in make_variants(*transformer, [2, most]).items():
-    tried[f"transformer, {setting}"] = Scenario(variant, pauses, args.rounds)
-    if setting.startswith(f"{most} "):
-        kept = {"variant": variant, "rounds": 12 * args.rounds}
-        tried[f"alone, {setting}"] = Scenario(**kept)
-        tried[f"after, {setting}"] = Scenario(**kept, before=variant)
-        tried[f"beside, {setting}"] = Scenario(**kept, background=variant)
-longer = measure_threads(tried, processes=args.longer)
+
+
+def measure_transformer():
+    tried = {}
+    for setting, variant in make_variants(*transformer, [2, most]).items():
+        tried[f"transformer, {setting}"] = Scenario(variant, pauses, args.rounds)
+        if setting.startswith(f"{most} "):
+            kept = {"variant": variant, "rounds": 12 * args.rounds}
+            tried[f"alone, {setting}"] = Scenario(**kept)
+            tried[f"after, {setting}"] = Scenario(**kept, before=variant)
+            tried[f"beside, {setting}"] = Scenario(**kept, background=variant)
+    return measure_threads(tried, processes=args.longer)
+
 
 # %%
 # From which size does ONNX Runtime share an operator? Its profile tells
@@ -173,9 +181,11 @@ def find_shared(name):
     return next((n for n, shared in told if any(shared.values())), None)
 
 
-study.keep(f"float32 on {provider.label}, {most} threads at most", provider=provider.name)
-study.keep(latency={**usage.latency, **longer.latency}, cpu=longer.cpu, wake=usage.wake)
-study.keep(shared_from={op: find_shared(op) for op in OPERATORS}, pauses=pauses, threads=most)
+if not study.recall():
+    usage, longer = measure_operators(), measure_transformer()
+    study.keep(f"float32 on {provider.label}, {most} threads at most", provider=provider.name)
+    study.keep(latency={**usage.latency, **longer.latency}, cpu=longer.cpu, wake=usage.wake)
+    study.keep(shared_from={op: find_shared(op) for op in OPERATORS}, pauses=pauses, threads=most)
 
 # %%
 # From which work does a second thread pay?
