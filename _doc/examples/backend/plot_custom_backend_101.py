@@ -4,7 +4,7 @@ r"""
 What does a torch.compile backend on ONNX Runtime bring?
 ========================================================
 
-A build of this site shows the newest record of this page, which takes two minutes to make.
+A build of this site shows the newest record of this page, which takes three minutes to make.
 
 ``torch.compile(model, backend=OrtBackend())`` runs a model of torch on onnxruntime. torch captures
 its operations as a graph and gives it to a *backend*, a function that returns what runs instead.

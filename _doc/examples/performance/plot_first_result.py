@@ -4,7 +4,7 @@
 Where does the time go before the first result?
 ===============================================
 
-A build of this site shows the newest record of this page, which takes a minute to make.
+A build of this site shows the newest record of this page, which takes two minutes to make.
 
 A program imports ``onnxruntime``, creates a session, runs it once. Users of ONNX Runtime ask why
 that takes so long: the first run on CUDA (`#10746

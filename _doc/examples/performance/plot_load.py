@@ -4,7 +4,7 @@
 Batch more, or call more?
 =========================
 
-A build of this site shows the newest record of this page, which takes a minute to make.
+A build of this site shows the newest record of this page, which takes three minutes to make.
 
 A service has more requests than one call answers. It can put several of them in one call, or call
 from several threads, with one session or one each. People ask which one is better

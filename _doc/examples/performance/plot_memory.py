@@ -4,7 +4,7 @@
 Why does memory grow, and what frees it?
 ========================================
 
-A build of this site shows the newest record of this page, which takes a minute to make.
+A build of this site shows the newest record of this page, which takes four minutes to make.
 
 A service runs one model on batches of many sizes, and its memory grows for hours. Is it a leak?
 Users of ONNX Runtime ask this in `#11118 <https://github.com/microsoft/onnxruntime/issues/11118>`__,

@@ -4,7 +4,7 @@
 How many threads, and should they spin?
 =======================================
 
-A build of this site shows the newest record of this page, which takes a minute to make.
+A build of this site shows the newest record of this page, which takes four minutes to make.
 
 ONNX Runtime shares an operator between threads. Between two operators, its threads spin for a
 while: they ask for work again and again, then sleep. They can spin between runs too (the default),
