@@ -143,7 +143,7 @@ $(sort $(INSTALLED) $(NEEDED)): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	rm -f .venv/.installed-* && $(BIN)/python -m pip uninstall --quiet --yes onnxruntime onnxruntime-gpu
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(RUNTIME),$(EXTRAS)]" --group $(GROUP)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[$(RUNTIME),$(EXTRAS)]" --group $(GROUP)
 	touch $@
 
 # torch comes first, in the version of constraints.txt, which is its floor: uv leaves it alone.

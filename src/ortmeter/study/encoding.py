@@ -132,9 +132,9 @@ _ENCODERS: Mapping[type, Callable[[Any, str], Any]] = {
 
 def decode(value: Any, path: str = "data") -> Any:
     """Read back what :func:`encode` returned; numpy scalars came back as Python ones."""
-    if isinstance(value, list):
+    if isinstance(value, list) and not {list, dict}.isdisjoint(map(type, value)):
         return [decode(item, f"{path}[{i}]") for i, item in enumerate(value)]
-    if not isinstance(value, dict):
+    if not isinstance(value, dict):  # a scalar, or a list of them
         return value
     try:
         return msgspec.convert(value, Kind).read(path)
