@@ -139,7 +139,7 @@ $(INSTALLED): EXTRAS := gallery
 $(INSTALLED): GROUP := dev
 $(sort $(INSTALLED) $(NEEDED)): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python >= 3.11 is needed, PYTHON=$(PYTHON) is " + sys.version)'
-	@echo "installing into .venv what constraints.txt lists for ortmeter[$(RUNTIME),$(EXTRAS)] and the group $(GROUP): at most 2.6 GB, 3 minutes"
+	@echo "installing into .venv what constraints.txt lists for ortmeter[$(RUNTIME),$(EXTRAS)] and the group $(GROUP): at most 2.2 GB, 2 minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	rm -f .venv/.installed-* && $(BIN)/python -m pip uninstall --quiet --yes onnxruntime onnxruntime-gpu
