@@ -32,10 +32,9 @@ float32 thresholds    float32 numbers are :math:`s` apart: a threshold that is r
 
 # sphinx_gallery_tags = ["speed", "accuracy", "trees", "scikit-learn"]
 
-import os
 import tempfile
 from itertools import product
-from unittest import mock
+from unittest.mock import patch
 
 import joblib
 import numpy as np
@@ -102,8 +101,7 @@ def number_nodes(booster):
 
 
 def round_down(values):
-    near = np.float32(values)
-    return np.where(near > values, np.nextafter(near, np.float32(-np.inf)), near)
+    return np.where((near := np.float32(values)) > values, np.nextafter(near, -np.inf), near)
 
 
 def write_onnx(inner, leaves, roots, convert, offsets=(0,) * 20):
@@ -263,8 +261,8 @@ def measure(folder):
 
 
 if not study.recall():
-    soon = mock.patch.dict(os.environ, GOMP_SPINCOUNT="10000")  # threads of OpenMP soon sleep
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder, soon:
+    # Threads of OpenMP soon sleep.
+    with tempfile.TemporaryDirectory() as folder, patch.dict("os.environ", GOMP_SPINCOUNT="10000"):
         study.keep(study.provider.label, **measure(folder))
 
 # %%
@@ -319,11 +317,17 @@ study.show(speedups)
 #
 # A library is advised where all the intervals of its cases say that it is 5% faster; *at least* is
 # the lowest end of these. The batch size is the number of rows of a call. The command shows what a
-# second thread brings to 100 rows of 20 features: give the size of your calls. No command times the
-# library: time its ``predict`` beside ``session.run``.
+# second thread brings to 100 rows of 20 features: give the size of your calls. The setting times
+# both libraries on rows of yours.
 #
 # Where a feature of LightGBM is a time, write its thresholds in float64, as this page does; or
 # subtract the start of the times before you train: see *float32, time from 0* above.
+
+
+SETTING = f"""{session_code(threads=1)}
+import ortmeter  # model: your trees, trained; rows: yours, of the type that the session takes
+ways = dict(library=lambda: model.predict(rows), session=lambda: session.run(None, {{"X": rows}}))
+print(ortmeter.measure(ways).summary("library"))"""
 
 
 def choose(gains):
@@ -358,7 +362,7 @@ def advise(data, say, counts):
     say.decide(choose(first)[0].removeprefix("use ").partition(" for ")[0], first)
     bars = {gain.where["case"].split(", ")[1]: gain for gain in first[::-1]}
     say.bars(f"speedup over LightGBM, batch size {counts[0]}", {LIBRARY[BOOSTED]: 1.0, **bars})
-    say.setting(session_code(threads=1) if choose(first)[0].startswith(f"use {ORT}") else "")
+    say.setting(SETTING)
     say.command("ortmeter bench model.onnx --threads 1,2 --size 100x20")
 
 
@@ -374,9 +378,9 @@ def conclude(data, say):
     types = [group.speedup(FLOAT32, FLOAT64) for group in data.times.values() if FLOAT64 in group]
     say.predict("float64: at least 1 / 1.2 of the float32 speed", Speedups(types).at_least(1 / 1.2))
     crossed, predicted = data.changes.xs(DOWN, level="thresholds")[["cross", "predicted"]].sum()
-    ends = (crossed + z * np.sqrt(crossed + 1) for z in (0, -2.58, 2.58))  # of rare events
-    near = Estimate(*(end / predicted for end in ends)).within(1 / 1.2, 1.2)
-    say.predict("as many rows cross rounded thresholds as predicted (1.2 times)", near)
+    # Rare events: a count is known within 2.58 times its square root.
+    near = Estimate(*((crossed + z * (crossed + 1) ** 0.5) / predicted for z in (0, -2.58, 2.58)))
+    say.predict("rows cross rounded thresholds as predicted (1.2 times)", near.within(1 / 1.2, 1.2))
     fast, slow = compare(data, FOREST, few).are("faster"), compare(data, FOREST, many).are("slower")
     say.believe("#827", "a forest: faster than scikit-learn on 1 row, slower on many", fast & slow)
     every, batch, large = (compare(data, BOOSTED, *x) for x in ((), (some,), (many,)))
