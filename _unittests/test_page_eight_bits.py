@@ -109,6 +109,13 @@ def test_the_answer_says_how_to_convert(page, planned, told, label):
     assert [bar.label for bar in found.bars] == [*page["SHOWN"]]
 
 
+@pytest.mark.parametrize(("share", "told"), [(100.0, True), (90.0, False), (np.nan, False)])
+def test_minmax_is_advised_where_no_calibration_keeps_more(page, share, told):
+    warning = conclude(page, kept={("MinMax", VOICE): share}).answer.warning
+    assert ("by MinMax: Percentile and Entropy keep no more" in warning) == told
+    assert warning.startswith("Calibrate on your inputs")
+
+
 def test_a_way_that_fails_is_not_advised(page):
     found = conclude(page, kept={"products": np.nan}, speeds={"MinMax": 0.9})
     assert "MatMul:" not in str(found.answer)

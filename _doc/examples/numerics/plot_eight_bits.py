@@ -403,9 +403,7 @@ def predict(data, say):
         ("products in 8 bits take a third of the size", SIZE, "products", "float32", (0, 1 / 3)),
     ):
         say.predict(text, judge(data, column, one, two, holds))
-    gains = [
-        (gain.where["model"], gain.estimate) for gain in data.times.speedup("float32", "products")
-    ]
+    gains = [(g.where["model"], g.estimate) for g in data.times.speedup("float32", "products")]
     held = sum((estimate.within(1, 4).outcomes for _, estimate in gains), ())
     told = ", ".join(f"{name} {estimate}" for name, estimate in gains)
     say.predict("products in 8 bits are 1 to 4 times faster", Finding(held, told))
@@ -431,7 +429,9 @@ def believe(data, say):
 
 def conclude(data, say):
     advise(data, say)
-    say.warn("Calibrate with your inputs, and count your own decisions: these are made here.")
+    keeps = (kept := decisions(data).fillna(0)).loc["MinMax"] >= kept.loc[["Percentile", "Entropy"]]
+    best = ", by MinMax: Percentile and Entropy keep no more decisions" * bool(keeps.all(axis=None))
+    say.warn(f"Calibrate on your inputs{best}. Count your own: these are made here.")
     say.command("ortmeter bench model.onnx 8.onnx --feeds samples/1.npz")
     say.small_print(data.times.how)
     predict(data, say)

@@ -238,8 +238,8 @@ study.show(added_plot)
 # -------------------------
 #
 # What binding saves matters here when it is a tenth of ``session.run`` or more: the bound run then
-# takes up to nine times that, here with two digits. The command below times a bound run of your
-# model, with one thread; the setting times both ways, with as many threads as there are cores.
+# takes up to nine times that (the low end of its interval, two digits). The command times a bound
+# run of your model, with one thread; the setting times both ways, with as many threads as cores.
 
 SETTING = """import timeit
 import numpy as np
@@ -281,7 +281,7 @@ def find_saved(data):
 def advise(data, say):
     (one, *_, many), saved = data.pairs, find_saved(data)
     sizes = {m: f"{m}, {m.replace('in', 'out')}" for m in saved}
-    most = {m: Estimate(float(f"{9 * cost.value:.2g}"), unit="s") for m, cost in saved.items()}
+    most = {m: Estimate(float(f"{9 * cost.low:.2g}"), unit="s") for m, cost in saved.items()}
     limits = [f"{limit} ({sizes[m]})" for m, limit in most.items()]
     if saved:
         say.add("Bind inputs and outputs instead of session.run")
