@@ -325,7 +325,7 @@ study.show(speedups)
 
 
 SETTING = f"""{session_code(threads=1)}
-import ortmeter  # model: your trees, trained; rows: yours, of the type that the session takes
+import ortmeter  # model: your trees, n_jobs=1; rows: yours, of the type that the session takes
 ways = dict(library=lambda: model.predict(rows), session=lambda: session.run(None, {{"X": rows}}))
 print(ortmeter.measure(ways).summary("library"))"""
 
