@@ -69,7 +69,7 @@ class CommandDirective(SphinxDirective):
     def _models(self) -> Path:
         folder = Path(self.env.app.doctreedir, "commands")
         folder.mkdir(parents=True, exist_ok=True)
-        onnx.save(sample_cnn(), folder / "cnn.onnx")
+        onnx.save(sample_cnn(size=64), folder / "cnn.onnx")
         onnx.save(layer_norm_matmul(256), folder / "norm.onnx")
         return folder
 
