@@ -62,6 +62,8 @@ PYTEST = $(BIN)/python -m pytest $(SHARED)
 SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)
 export ORTMETER_CACHE = $(CURDIR)/build/cache
+# Packages are installed without bytecode: the first process that imports a module keeps it for the others.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install html html-noplot record gpu-check test test-slow test-device test-op-db test-all golden coverage test-floor test-newest test-install nightly test-site test-browser publish-check publish packages lint bench notebooks serve clean
 
