@@ -1,6 +1,7 @@
 """Shared by the tests: small models, which process runs what, what a machine without CUDA skips."""
 
 import functools
+import gc
 import re
 
 import matplotlib as mpl
@@ -10,6 +11,8 @@ from ortmeter.errors import ProviderUnavailableError
 from ortmeter.runtime.providers import resolve_provider, usable_providers
 
 mpl.use("Agg")
+# dynamo asks for young collections, after ten of which Python goes through all that is loaded.
+gc.set_threshold(100_000, 20, 100)
 
 
 def group_of(nodeid):
@@ -54,3 +57,9 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(skip)
+
+
+def pytest_collection_finish():
+    """Keep what is loaded and collected out of the collections to come."""
+    gc.collect()
+    gc.freeze()
