@@ -12,6 +12,15 @@ def without_trace():
     logging.getLogger("torch.__trace").disabled = True
 
 
+@pytest.fixture(autouse=True, scope="session")
+def untimed_guards():
+    """Do not time the guards of each graph, for a log: it empties the caches of the processor."""
+    with pytest.MonkeyPatch.context() as patch:
+        place = "torch._dynamo.guards.profile_guard_manager"
+        patch.setattr(place, lambda *_: 0.0, raising=False)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def fresh_dynamo():
     torch._dynamo.reset()
