@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 from ortmeter.errors import InvalidArgumentError
 
@@ -19,7 +20,7 @@ EXAMPLES = Path(__file__).parent.parent / "_doc" / "examples"
 @functools.cache
 def run_page(name):
     """Return the names that a page defines, for tests that change none of them."""
-    with _started(name) as script:
+    with _started(name) as script, laid_out():
         names = runpy.run_path(script)
     plt.close("all")
     return names
@@ -38,6 +39,14 @@ def define_page(name):
                     code = compile(ast.Module([node], []), script, "exec")
                     exec(code, vars(module))  # noqa: S102 - a page of ours
     return vars(module)
+
+
+@contextlib.contextmanager
+def laid_out():
+    """Lay plots out, whose pictures nobody reads: no pixel is painted, nothing is compressed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", lambda figure, *_, **__: figure.draw_without_rendering())
+        yield
 
 
 def _defines(node):
