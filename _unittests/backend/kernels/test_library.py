@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,6 +46,22 @@ SCALED = Expression((F32,), (step("Exp", "x0"), step("Mul", "t0", number(0.5))))
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A cache with the library of GATE, which no test compiled or tried."""
+    cache = tmp_path_factory.mktemp("compiled")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORTMETER_CACHE", str(cache))
+        compile_library(cpu_source([GATE]))
+    return cache
+
+
+@pytest.fixture
+def once(own_cache, compiled, tmp_path):
+    """Copy it into the cache of a test that is not about the compilation."""
+    shutil.copytree(compiled, tmp_path, dirs_exist_ok=True)
 
 
 def answers(library):
@@ -215,6 +232,7 @@ def test_numbers_that_are_not_finite_pass():
     assert build_library([unary("Log"), unary("Sqrt"), unary("Reciprocal")], CPU)[1] == {}
 
 
+@pytest.mark.usefixtures("once")
 def test_a_trial_that_takes_too_long_fails(monkeypatch, tmp_path):
     monkeypatch.setattr("ortmeter.backend.kernels.library._TIMEOUT_S", 0.01)
     with pytest.raises(KernelError, match="did not answer within 0.01 s and was killed"):
@@ -224,6 +242,7 @@ def test_a_trial_that_takes_too_long_fails(monkeypatch, tmp_path):
     assert answers(build_library([GATE], CPU)[0]) == [{}]  # it was not kept
 
 
+@pytest.mark.usefixtures("once")
 def test_a_trial_that_is_stopped_is_tried_again(monkeypatch):
     library = compile_library(cpu_source([GATE]))
     for stop in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
@@ -236,6 +255,7 @@ def test_a_trial_that_is_stopped_is_tried_again(monkeypatch):
     assert answers(library) == [{}]
 
 
+@pytest.mark.usefixtures("once")
 def test_a_damaged_answer_is_asked_again():
     library, _ = build_library([GATE], CPU)
     (answer,) = library.parent.glob("*.json")
@@ -254,6 +274,7 @@ def test_a_damaged_answer_is_asked_again():
         "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED",
     ],
 )
+@pytest.mark.usefixtures("once")
 def test_a_trial_without_memory_says_nothing_of_the_kernels(monkeypatch, message):
     library = compile_library(cpu_source([GATE]))
 
@@ -271,6 +292,7 @@ def test_a_trial_without_memory_says_nothing_of_the_kernels(monkeypatch, message
     assert answers(library) == []
 
 
+@pytest.mark.usefixtures("once")
 def test_a_trial_uses_the_device_of_the_provider(monkeypatch):
     asked = []
 
