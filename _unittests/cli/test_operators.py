@@ -68,6 +68,12 @@ def measured(monkeypatch):
     return give
 
 
+@pytest.fixture
+def one_case(monkeypatch):
+    """Leave one case in the catalogue: what measures is replaced, each case would be drawn."""
+    monkeypatch.setattr(operators, "catalogue", lambda: {SMALL: catalogue()[SMALL]})
+
+
 def times(threads=(1,), processes=10, **medians):
     """Draw times (µs) around medians by candidate and case."""
     index = pd.MultiIndex.from_product(
@@ -431,6 +437,7 @@ def test_what_is_worse_than_with_the_first_release(rows, told):
     assert verdicts.worse(errors.tail(1), "a", "b") == {}  # the first one does not run it
 
 
+@pytest.mark.usefixtures("one_case")
 def test_several_releases_say_since_when_and_what_the_control_says(measured, capsys):
     drawn = times(
         (1, 2),
@@ -457,6 +464,7 @@ def test_several_releases_say_since_when_and_what_the_control_says(measured, cap
     assert len(tables["Median time of a run (µs), 1 thread"]) == 2
 
 
+@pytest.mark.usefixtures("one_case")
 def test_what_no_contender_runs_is_told(measured, capsys):
     nothing = {name: series * np.nan for name, series in times(old=ONES, new=ONES).items()}
     absent = {(case, name): "no kernel" for case in ONES for name in ("old", "new")}
@@ -470,6 +478,7 @@ def test_what_no_contender_runs_is_told(measured, capsys):
     assert {row["reason"] for row in tables["Absent"]} == {"no kernel"}
 
 
+@pytest.mark.usefixtures("one_case")
 def test_times_are_kept_when_outputs_cannot_be_compared(measured, monkeypatch, capsys):
     measured(times(old=ONES, new=ONES))
 
@@ -482,6 +491,7 @@ def test_times_are_kept_when_outputs_cannot_be_compared(measured, monkeypatch, c
     assert len(tables["Median time of a run (µs)"]) == 2
 
 
+@pytest.mark.usefixtures("one_case")
 def test_no_difference_says_how_large_one_could_be(measured, capsys):
     measured(times(old={"PRelu": 60, "Exp": 10}, new={"PRelu": 60, "Exp": 10}))
     told, _ = report_of(capsys, "--runtime", "old,new")
@@ -490,6 +500,7 @@ def test_no_difference_says_how_large_one_could_be(measured, capsys):
     )
 
 
+@pytest.mark.usefixtures("one_case")
 def test_an_interruption_keeps_its_verdicts(measured, monkeypatch, capsys):
     drawn = times(old={"PRelu": 60, "Exp": 10}, new={"PRelu": 600, "Exp": 10})
     _, matrix = measured(drawn)
@@ -539,6 +550,7 @@ def test_nodes_that_are_no_case_are_told(tmp_path, capsys):
     assert "'n'" in refused(capsys, *model)
 
 
+@pytest.mark.usefixtures("one_case")
 def test_contenders_are_torch_then_releases_on_each_provider(measured, monkeypatch, capsys):
     monkeypatch.setattr(operators, "resolve_provider", Provider.parse)
     monkeypatch.setattr(operators.machine, "session_providers", lambda _: [Provider("cpu")])
