@@ -1,6 +1,7 @@
 """Networks on torch and scikit-learn: what they compute, and what fresh processes are asked."""
 
 import contextlib
+import functools
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,10 +38,15 @@ def agree(network, expected, got):
     )
 
 
+@functools.cache
+def exported(name):
+    network = make_network(name)
+    return network, export_network(network.model, network.inputs(2))
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_exported_model_takes_any_batch_and_computes_the_same(name):
-    network = make_network(name)
-    model = export_network(network.model, network.inputs(2))
+    network, model = exported(name)
     session = ortmeter.make_session(model, provider="cpu", threads=1)
     for batch in (1, 3):
         feeds = network.inputs(batch)
@@ -58,8 +64,7 @@ def test_the_tolerance_refuses_the_rounding_of_float16():
 
 
 def test_convolutions_are_dense_and_depthwise():
-    network = make_network("CNN")
-    model = export_network(network.model, network.inputs(2))
+    _, model = exported("CNN")
     nodes = [node for node in model.graph.node if node.op_type == "Conv"]
     groups = {onnx.helper.get_node_attr_value(node, "group") for node in nodes}
     assert groups == {1, 32, 64}
@@ -187,9 +192,8 @@ def test_processes_share_what_is_set_for_them_only(monkeypatch):
 
 @pytest.fixture(scope="module")
 def case():
-    network = make_network("encoder")
-    feeds = network.inputs(2)
-    return network.model, export_network(network.model, feeds), feeds
+    network, model = exported("encoder")
+    return network.model, model, network.inputs(2)
 
 
 def test_a_process_adds_up_to_its_latencies(case):
