@@ -1,6 +1,7 @@
 """The page on trees: what it says of planted samples; its converter beside LightGBM and numpy."""
 
 import dataclasses
+import functools
 
 import lightgbm
 import numpy as np
@@ -167,6 +168,7 @@ def test_the_converted_trees_give_the_scores_of_lightgbm(page, trained):
 def test_the_setting_times_both_on_rows_of_the_reader(page, trained, tmp_path, monkeypatch, capsys):
     booster, rows = trained
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ortmeter, "measure", functools.partial(ortmeter.measure, budget_s=0.5))
     onnx.save(page["write_onnx"](*page["number_nodes"](booster), np.float64), "model.onnx")
     names = {"model": booster, "rows": rows[:50]}
     exec(page["SETTING"], names)  # noqa: S102 - a page of ours
