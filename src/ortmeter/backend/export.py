@@ -477,15 +477,15 @@ def _registering(py_impl: Callable[..., Any]) -> Callable[..., Any]:
     def register(overload: Any, key: Any) -> Callable[..., Any]:
         if type(key) is not keys or key == keys.Python or key in overload.py_kernels:
             return cast("Callable[..., Any]", py_impl(overload, key))
-
-        def keep(function: Callable[..., Any]) -> Callable[..., Any]:
-            overload.py_kernels[key] = function
-            overload._dispatch_cache.clear()  # noqa: SLF001
-            return function
-
-        return keep
+        return functools.partial(_keep, overload, key)
 
     return register
+
+
+def _keep(overload: Any, key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    overload.py_kernels[key] = function
+    overload._dispatch_cache.clear()  # noqa: SLF001
+    return function
 
 
 def example_value(node: Node) -> Any:
