@@ -233,4 +233,4 @@ def test_the_cache_is_bounded_and_keeps_what_is_used(monkeypatch):
         einsum("i->", np.ones(size, np.float32))
         einsum("i->", often)
         assert len(einsum_cache) <= 3
-    assert sorted(shape for *_, shape in einsum_cache) == [(1,), (6,), (7,)]
+    assert sorted(shape for *_, (_, shape) in einsum_cache) == [(1,), (6,), (7,)]

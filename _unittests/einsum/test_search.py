@@ -179,7 +179,7 @@ def test_at_most_some_threads_are_used(monkeypatch, faster, expected):
 
 
 class Broken:
-    threads = 1
+    threads, cost = 1, 1.0
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]> g (string[n] X) => (string[n] Y) { Y = Abs(X) }'
     )
@@ -192,7 +192,7 @@ def test_a_race_without_a_runner_tells_why():
 
 
 class Quick:
-    threads = 1
+    threads, cost = 1, 1.0
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]> g (double[n] X) => (double[n] Y) { Y = Abs(X) }'
     )
@@ -205,6 +205,21 @@ def test_a_slow_baseline_leaves_the_others_in_the_race(monkeypatch):
     found = race(models, [np.zeros(2)], baseline="slow", provider=CPU, budget_s=0.5, seed=0)
     assert list(found.measured) == list(models)
     assert "slow" not in found.finalists
+
+
+def test_what_costs_far_more_than_the_others_does_not_run():
+    chain = [(32, 32)] * 3
+    found = optimize_einsum("ij,jk,kl->il", *chain, budget=0.3, provider="cpu")
+    far = {c.name for c in found.candidates if c.cost > 100 * found.candidates[0].cost}
+    assert far == {"path 0 2, 0 1"}  # a million products of two elements: 17 GB for sizes of 256
+    assert set(found.race.measured) == {c.name for c in found.candidates} - far
+
+
+def test_the_baseline_runs_whatever_its_cost():
+    models = {"first": Quick(), "plain": Quick(), "other": Quick()}
+    models["plain"].cost = models["other"].cost = 200.0
+    found = race(models, [np.zeros(2)], baseline="plain", provider=CPU, budget_s=0.5, seed=0)
+    assert list(found.measured) == ["first", "plain"]
 
 
 def test_a_comparison_has_all_the_time_that_is_left(monkeypatch):

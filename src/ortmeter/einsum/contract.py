@@ -1,5 +1,6 @@
 """Evaluate an equation on NumPy arrays with ONNX Runtime."""
 
+import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -20,6 +21,7 @@ _SESSIONS = 256
 # Copying this many bytes costs less than naming arrays at every call.
 _SMALL_BYTES = 32_768
 _NUMBERS = "biuf"
+_KIND = operator.attrgetter("dtype", "shape")
 
 #: What :func:`einsum` keeps, the last used at the end, by equation, options, types and shapes.
 einsum_cache: OrderedDict[Hashable, _Run] = OrderedDict()
@@ -73,14 +75,8 @@ def einsum(
     array([[ 3.,  3.],
            [12., 12.]])
     """
-    arrays = [x if type(x) is np.ndarray else np.asarray(x) for x in operands]
-    key = (
-        equation,
-        optimize,
-        threads,
-        *[x.dtype for x in arrays],
-        *[x.shape for x in arrays],
-    )
+    arrays = [*map(np.asarray, operands)]
+    key = (equation, optimize, threads, *map(_KIND, arrays))
     run = einsum_cache.get(key)
     if run is None:
         with _building:  # one at a time: two searches would disturb each other

@@ -28,6 +28,7 @@ _START_SHARE = 0.4  # of the budget, after which no model is started
 _RUNS_AROUND = 3  # warm-up and calibration of measure
 _WARM_RUNS, _WARM_S = 8, 0.05
 _HOPELESS = 2.0  # times the best
+_COSTLY = 100.0  # times the lowest estimate: far beyond its error, such a model may fill the memory
 _SAMPLE_S = 2e-4  # a sample of measure lasts as long, at least
 
 
@@ -157,7 +158,8 @@ def optimize_einsum(
         Operands, or shapes of float32 operands.
     by : {"time", "cost"}
         ``"cost"`` returns the candidate of lowest estimated cost, without running any. ``"time"``
-        runs the most promising candidates, then compares the fastest ones in turn.
+        runs the most promising candidates, then compares the fastest ones in turn; one that is
+        estimated to take a hundred times the lowest cost does not run.
     budget : float
         Maximum seconds of a search by time, if single runs are shorter.
     seed : int
@@ -265,14 +267,18 @@ def race(
     """Run models, most promising first, and compare the fastest ones more and more precisely.
 
     The first one runs whatever the budget; the baseline is compared until the end, unless it takes
-    twice the time of another one.
+    twice the time of another one. A model whose estimated cost is far above the others does not
+    run.
     """
     import_optional("onnxruntime", "cpu", "gpu")
     begin = time.perf_counter()
     runs: dict[str, _Run] = {}
     measured: dict[str, Measurement] = {}
     refused: dict[str, str] = {}
+    lowest = min(candidate.cost for candidate in candidates.values())
     for name, candidate in follow(candidates.items(), "models"):
+        if name != baseline and candidate.cost > _COSTLY * lowest:
+            continue
         # The next one may be as fast as the fastest so far.
         next_s = 2 * min((timed.median for timed in measured.values()), default=0.0)
         if runs and time.perf_counter() - begin + next_s > _START_SHARE * budget_s:
