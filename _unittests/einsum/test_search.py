@@ -179,7 +179,7 @@ def test_at_most_some_threads_are_used(monkeypatch, faster, expected):
 
 
 class Broken:
-    threads, cost = 1, 1.0
+    threads, cost, decomposed = 1, 1.0, True
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]> g (string[n] X) => (string[n] Y) { Y = Abs(X) }'
     )
@@ -192,7 +192,7 @@ def test_a_race_without_a_runner_tells_why():
 
 
 class Quick:
-    threads, cost = 1, 1.0
+    threads, cost, decomposed = 1, 1.0, True
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]> g (double[n] X) => (double[n] Y) { Y = Abs(X) }'
     )
@@ -213,6 +213,13 @@ def test_what_costs_far_more_than_the_others_does_not_run():
     far = {c.name for c in found.candidates if c.cost > 100 * found.candidates[0].cost}
     assert far == {"path 0 2, 0 1"}  # a million products of two elements: 17 GB for sizes of 256
     assert set(found.race.measured) == {c.name for c in found.candidates} - far
+
+
+def test_a_low_estimate_of_the_operator_leaves_no_decomposition_out():
+    models = {"first": Quick(), "plain": Quick()}
+    models["plain"].cost, models["plain"].decomposed = 1e-3, False
+    found = race(models, [np.zeros(2)], baseline="plain", provider=CPU, budget_s=0.5, seed=0)
+    assert list(found.measured) == ["first", "plain"]
 
 
 def test_the_baseline_runs_whatever_its_cost():

@@ -159,7 +159,7 @@ def optimize_einsum(
     by : {"time", "cost"}
         ``"cost"`` returns the candidate of lowest estimated cost, without running any. ``"time"``
         runs the most promising candidates, then compares the fastest ones in turn; one that is
-        estimated to take a hundred times the lowest cost does not run.
+        estimated to take a hundred times the quickest decomposition does not run.
     budget : float
         Maximum seconds of a search by time, if single runs are shorter.
     seed : int
@@ -275,7 +275,7 @@ def race(
     runs: dict[str, _Run] = {}
     measured: dict[str, Measurement] = {}
     refused: dict[str, str] = {}
-    lowest = min(candidate.cost for candidate in candidates.values())
+    lowest = min((c.cost for c in candidates.values() if c.decomposed), default=math.inf)
     for name, candidate in follow(candidates.items(), "models"):
         if name != baseline and candidate.cost > _COSTLY * lowest:
             continue
