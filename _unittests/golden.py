@@ -72,7 +72,7 @@ def replayed(name, record):
 
 def _undrawn(names):
     """Replace the plots: nothing of them is in a golden file, and those of the record are drawn."""
-    return {key: mock.MagicMock(name=key) for key, value in names.items() if _draws(value)}
+    return {key: mock.create_autospec(value) for key, value in names.items() if _draws(value)}
 
 
 def _draws(value):

@@ -28,7 +28,7 @@ _START_SHARE = 0.4  # of the budget, after which no model is started
 _RUNS_AROUND = 3  # warm-up and calibration of measure
 _WARM_RUNS, _WARM_S = 8, 0.05
 _HOPELESS = 2.0  # times the best
-_COSTLY = 100.0  # times the lowest estimate: far beyond its error, such a model may fill the memory
+_COSTLY = 100.0  # times the lowest estimate: such a model may fill the memory
 _SAMPLE_S = 2e-4  # a sample of measure lasts as long, at least
 
 
@@ -159,7 +159,7 @@ def optimize_einsum(
     by : {"time", "cost"}
         ``"cost"`` returns the candidate of lowest estimated cost, without running any. ``"time"``
         runs the most promising candidates, then compares the fastest ones in turn; one that is
-        estimated to take a hundred times the quickest decomposition does not run.
+        estimated to take a hundred times the quickest decomposition does not run, be it ``Einsum``.
     budget : float
         Maximum seconds of a search by time, if single runs are shorter.
     seed : int
@@ -267,8 +267,8 @@ def race(
     """Run models, most promising first, and compare the fastest ones more and more precisely.
 
     The first one runs whatever the budget; the baseline is compared until the end, unless it takes
-    twice the time of another one. A model whose estimated cost is far above the others does not
-    run.
+    twice the time of another one. Once one runs, those whose estimated cost is far above the lowest
+    do not, the baseline included.
     """
     import_optional("onnxruntime", "cpu", "gpu")
     begin = time.perf_counter()
@@ -277,7 +277,7 @@ def race(
     refused: dict[str, str] = {}
     lowest = min((c.cost for c in candidates.values() if c.decomposed), default=math.inf)
     for name, candidate in follow(candidates.items(), "models"):
-        if name != baseline and candidate.cost > _COSTLY * lowest:
+        if runs and candidate.cost > _COSTLY * lowest > 0:
             continue
         # The next one may be as fast as the fastest so far.
         next_s = 2 * min((timed.median for timed in measured.values()), default=0.0)
