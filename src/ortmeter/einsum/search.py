@@ -158,8 +158,8 @@ def optimize_einsum(
         Operands, or shapes of float32 operands.
     by : {"time", "cost"}
         ``"cost"`` returns the candidate of lowest estimated cost, without running any. ``"time"``
-        runs the most promising candidates, then compares the fastest ones in turn; one that is
-        estimated to take a hundred times the quickest decomposition does not run, be it ``Einsum``.
+        runs the most promising candidates, then compares the fastest ones in turn. None runs that
+        is estimated to take a hundred times the quickest decomposition, not even ``Einsum``.
     budget : float
         Maximum seconds of a search by time, if single runs are shorter.
     seed : int
@@ -267,8 +267,8 @@ def race(
     """Run models, most promising first, and compare the fastest ones more and more precisely.
 
     The first one runs whatever the budget; the baseline is compared until the end, unless it takes
-    twice the time of another one. Once one runs, those whose estimated cost is far above the lowest
-    do not, the baseline included.
+    twice the time of another one. A model whose estimated cost is far above the lowest, even the
+    baseline, runs only if no other did before.
     """
     import_optional("onnxruntime", "cpu", "gpu")
     begin = time.perf_counter()
