@@ -1,8 +1,13 @@
 """Samples by which torch tests its operators, compiled at every level and compared with eager.
 
-``python _unittests/op_db.py --out FOLDER`` writes one file per operator, skips the operators that
-have one, and prints what is wrong. Each operator runs in a child with a time limit. ``--table``
-writes what the documentation shows, ``--before FOLDER`` compares with what another commit gave.
+``python _unittests/op_db.py --out FOLDER`` writes one file per operator and hundred of its samples,
+skips those that are there, and prints what is wrong. Each file is the work of a child with a time
+limit; ``--shard 1/4`` makes a quarter of them. ``--draw 300`` takes a sample of as many operators.
+``--table`` writes what the documentation shows, ``--before FOLDER`` compares with what another
+commit gave. ``--arguments`` takes the samples of ``op_arguments.py`` instead.
+
+Most of the time goes into what a graph costs, however small: samples that are right are compiled
+several in a graph. Where such a graph is not right, each of them is compiled alone.
 """
 
 import argparse
@@ -30,9 +35,11 @@ from torch.utils._pytree import tree_flatten, tree_map
 from ortmeter.backend import LEVELS, OrtBackend, session
 from ortmeter.dtypes import short_name
 
-#: Samples of float32 and of each other type.
-FLOAT32, OTHERS = 10, 3
-#: Seconds for all the samples of an operator.
+#: Samples of float32, all of them, and of each other type.
+FLOAT32, OTHERS = 10**6, 3
+#: Samples of a file, and of a graph.
+CHUNK, BATCH = 100, 16
+#: Seconds for the samples of a file.
 LIMIT = 900
 #: Tests of torch whose tolerances also hold here.
 _TESTS = {None, "TestCommon", "TestInductorOpInfo"}
@@ -200,41 +207,47 @@ def export_once(export):
         key = (id(module), tuple(map(id, arguments)), opset)
         if last[0] != key:
             last[:] = [None, None]
-            last[:] = key, (export(module, arguments, opset), module, arguments)
+            try:
+                made = export(module, arguments, opset)
+            except Exception as error:  # noqa: BLE001 - each level meets it
+                made = error
+            last[:] = key, (made, module, arguments)
         kept = last[1][0]
+        if isinstance(kept, Exception):
+            raise kept
         return kept and dataclasses.replace(kept, model=kept.model.clone())
 
     return exported
 
 
-def try_sample(op, sample, dtype, levels):
-    """Compile a sample at several levels; return what each gives, by level."""
+def try_samples(op, samples, dtype, levels):
+    """Compile samples into a graph at several levels; return what each level gives."""
 
-    def call(given, args, kwargs):
-        return op.op(given, *args, **kwargs)
+    def call(batch):
+        return [op.op(given, *args, **kwargs) for given, args, kwargs in batch]
 
     with torch.no_grad():
-        eager = copy.deepcopy(sample)
+        eager = copy.deepcopy(samples)
         torch.manual_seed(0)
         try:
-            expected = call(*eager)
+            expected = call(eager)
         except Exception as error:  # noqa: BLE001 - not a sample
             return {"": f"not run: {type(error).__name__}"}
         torch._dynamo.reset()
         backend = Levels(levels)
         compiled = torch.compile(call, backend=backend)
         return {
-            level: _verdict(op, dtype, level, backend, compiled, call, sample, eager, expected)
+            level: _verdict(op, dtype, level, backend, compiled, call, samples, eager, expected)
             for level in levels
         }
 
 
-def _verdict(op, dtype, level, backend, compiled, call, sample, eager, expected):  # noqa: PLR0917
+def _verdict(op, dtype, level, backend, compiled, call, samples, eager, expected):  # noqa: PLR0917
     backend.current = level
-    given = copy.deepcopy(sample)
+    given = copy.deepcopy(samples)
     torch.manual_seed(0)
     try:
-        got = compiled(*given)
+        got = compiled(given)
     except Exception as error:  # noqa: BLE001 - a backend raises nothing
         return f"wrong: raises {type(error).__name__}: {' '.join(str(error).split())[:300]}"
     made = backend.backends[level]
@@ -249,9 +262,15 @@ def _verdict(op, dtype, level, backend, compiled, call, sample, eager, expected)
 
     text = difference(expected, got, tolerance, values=values)
     if text and dtype in {torch.float16, torch.bfloat16, torch.float32}:
-        text = difference(expected, got, tolerance, precise=_in_float64(call, sample))
-    if text and op.name in _TIES and not sample[2].get("stable"):
-        chosen = [tree_map(functools.partial(_chosen, op, sample), r) for r in (expected, got)]
+        text = difference(expected, got, tolerance, precise=_in_float64(call, samples))
+    if text and op.name in _TIES and not any(kwargs.get("stable") for *_, kwargs in samples):
+        chosen = [
+            [
+                tree_map(functools.partial(_chosen, op, sample), r)
+                for sample, r in zip(samples, results, strict=True)
+            ]
+            for results in (expected, got)
+        ]
         text = difference(*chosen, tolerance)
     text = text or difference(eager, given, tolerance, values=values)
     if not text and aliases(expected, eager) != aliases(got, given):
@@ -272,64 +291,78 @@ def _chosen(op, sample, value):
     return torch.take_along_dim(given, value, kwargs.get("dim", dims[0] if dims else -1))
 
 
-def _in_float64(call, sample):
+def _in_float64(call, samples):
     def wide(value):
         return value.double() if is_tensor(value) and value.is_floating_point() else value
 
     try:
         torch.manual_seed(0)
-        return call(*tree_map(wide, copy.deepcopy(sample)))
+        return call(tree_map(wide, copy.deepcopy(samples)))
     except Exception:  # noqa: BLE001 - no float64, no help
         return None
 
 
-def run_operator(op, levels, counts, file):
-    """Run the samples of an operator; write what each gives."""
-    start, rows = time.perf_counter(), []
-    session.export_graph = export_once(session.export_graph)
+def list_samples(op, counts):
+    """Name the samples of an operator: for each its type and its rank."""
+    found = []
     for dtype in types_of(op):
         count = counts[0] if dtype is torch.float32 else counts[1]
         try:
-            samples = samples_of(op, dtype, count) if count else []
-        except Exception as error:  # noqa: BLE001 - torch has no samples of this type
-            rows.append([str(dtype)[6:], 0, {"": f"not run: {type(error).__name__}"}])
+            found += [(dtype, i) for i in range(len(samples_of(op, dtype, count) if count else ()))]
+        except Exception:  # noqa: BLE001, S112 - torch has no samples of this type
             continue
-        for i, sample in enumerate(samples):
+    return found
+
+
+def run_samples(op, names, levels, file):
+    """Run samples of an operator; write what each gives."""
+    start, rows = time.perf_counter(), []
+    session.export_graph = export_once(session.export_graph)
+    for dtype, named in itertools.groupby(names, key=lambda name: name[0]):
+        ranks = [i for _, i in named]
+        samples = samples_of(op, dtype, max(ranks) + 1)
+        size = 1
+        while ranks:
+            batch = ranks[:size]
             try:
-                found = try_sample(op, sample, dtype, levels)
+                found = try_samples(op, [samples[i] for i in batch], dtype, levels)
             except Exception as error:  # noqa: BLE001 - no copy, no comparison of such values
                 found = {"": f"not run: {type(error).__name__}: {error}"}
-            rows.append([str(dtype)[6:], i, found])
+            right = all(text.startswith("right") for text in found.values())
+            if right or size == 1:
+                rows += [[str(dtype)[6:], i, found] for i in batch]
+                del ranks[:size]
+            size = min(2 * size, BATCH) if right else 1
     text = {"operator": name_of(op), "rows": rows, "seconds": time.perf_counter() - start}
     file.with_suffix(".part").write_text(json.dumps(text))
     file.with_suffix(".part").rename(file)
 
 
-def run_all(ops, folder, levels, counts, workers=2):
-    """Run each operator in a child, as many at a time as *workers*; skip those that are done."""
+def run_all(works, folder, levels, workers=2):
+    """Run each ``(op, samples, name of the file)`` in a child; skip those that are done."""
     folder.mkdir(parents=True, exist_ok=True)
     context, running = multiprocessing.get_context("fork"), {}
-    waiting = [op for op in ops if not _file(folder, op).exists()]
+    waiting = [work for work in works if not (folder / work[2]).exists()]
     while waiting or running:
         while waiting and len(running) < workers:
-            op = waiting.pop(0)
-            child = context.Process(target=_quietly, args=(op, levels, counts, _file(folder, op)))
+            op, names, name = waiting.pop(0)
+            child = context.Process(target=_quietly, args=(op, names, levels, folder / name))
             child.start()
-            running[child] = op, time.monotonic()
+            running[child] = op, names, folder / name, time.monotonic()
         time.sleep(0.05)
-        for child, (op, start) in list(running.items()):
+        for child, (op, names, file, start) in list(running.items()):
             if child.is_alive() and time.monotonic() - start < LIMIT:
                 continue
             ended = not child.is_alive()
             child.kill()
             child.join()
             del running[child]
-            if not _file(folder, op).exists():
+            if not file.exists():
                 why = f"the child ended with {child.exitcode}" if ended else f"over {LIMIT} s"
-                rows = [["", 0, {"": f"wrong: {why}"}]]
+                rows = [[str(dtype)[6:], i, {"": f"wrong: {why}"}] for dtype, i in names]
                 text = json.dumps({"operator": name_of(op), "rows": rows, "seconds": None})
-                _file(folder, op).write_text(text)
-    return [json.loads(_file(folder, op).read_text()) for op in ops]
+                file.write_text(text)
+    return [json.loads((folder / name).read_text()) for *_, name in works]
 
 
 def _quietly(*arguments):
@@ -337,11 +370,16 @@ def _quietly(*arguments):
     with open(os.devnull, "w") as nothing:  # noqa: PTH123 - a device
         os.dup2(nothing.fileno(), 2)
     torch.set_num_threads(1)
-    run_operator(*arguments)
+    run_samples(*arguments)
 
 
-def _file(folder, op):
-    return folder / f"{name_of(op)}.json"
+def merge_files(results):
+    """Put the files of an operator together."""
+    found = {}
+    for result in results:
+        kept = found.setdefault(result["operator"], {"operator": result["operator"], "rows": []})
+        kept["rows"] += result["rows"]
+    return found
 
 
 def verdict(row):
@@ -403,8 +441,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/op-db"))
     parser.add_argument("--ops", default="", help="names of operators, all by default")
+    parser.add_argument("--arguments", action="store_true", help="see op_arguments.py")
     parser.add_argument("--counts", default=f"{FLOAT32},{OTHERS}", help="float32, other types")
     parser.add_argument("--levels", default=",".join(LEVELS))
+    parser.add_argument("--draw", type=int, help="operators, all by default, with a sample of each")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument("--shard", default="1/1", help="2/4: the second quarter of the files")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--table", type=Path, help="write the table of the documentation")
     parser.add_argument("--before", type=Path, help="files of another commit, for the table")
@@ -412,24 +454,42 @@ def main():
     names = set(filter(None, args.ops.split(",")))
     ops = [op for op in all_operators() if not names or op.name in names or name_of(op) in names]
     warnings.simplefilter("ignore")
+    if args.arguments:
+        from op_arguments import record
+
+        ops = record(ops)
     warm = torch.compile(torch.relu, backend=OrtBackend(threads=1))
     with torch.no_grad():
         warm(torch.ones(3))
     gc.freeze()  # the children go through their own objects only
     counts = tuple(map(int, args.counts.split(",")))
     start = time.perf_counter()
-    results = run_all(ops, args.out, args.levels.split(","), counts, args.workers)
-    total = Counter(verdict(row) for result in results for row in result["rows"])
-    for result in results:
+    rng = np.random.default_rng(args.seed)
+    if args.draw:
+        ops = [ops[i] for i in sorted(rng.permutation(len(ops))[: args.draw])]
+    listed = [(op, list_samples(op, counts)) for op in ops]
+    if args.draw:
+        listed = [(op, [names[rng.integers(len(names))]]) for op, names in listed if names]
+    works = [
+        (op, names[i : i + CHUNK], f"{name_of(op)}.{i}.json")
+        for op, names in listed
+        for i in range(0, len(names), CHUNK)
+    ]
+    works.sort(key=lambda work: int(work[2].split(".")[-2]))  # each operator before the rest of one
+    shard, shards = map(int, args.shard.split("/"))
+    works = works[shard - 1 :: shards]
+    results = merge_files(run_all(works, args.out, args.levels.split(","), args.workers))
+    total = Counter(verdict(row) for result in results.values() for row in result["rows"])
+    for result in results.values():
         for dtype, i, verdicts in result["rows"]:
             for level, text in verdicts.items():
                 if text.startswith("wrong"):
                     print(result["operator"], dtype, i, level, text)  # noqa: T201
-    print(dict(total), f"{time.perf_counter() - start:.0f} s")  # noqa: T201
+    print(f"{len(results)} operators", dict(total), f"{time.perf_counter() - start:.0f} s")  # noqa: T201
     if args.table:
         files = args.before.glob("*.json") if args.before else ()
-        before = [json.loads(file.read_text()) for file in files]
-        write_table(results, {result["operator"]: result for result in before}, args.table)
+        before = merge_files(json.loads(file.read_text()) for file in files)
+        write_table(results.values(), before, args.table)
     sys.exit(total["wrong"] > 0)
 
 

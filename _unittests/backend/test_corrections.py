@@ -53,6 +53,26 @@ RIGHT = {
         torch.tensor([3, 5], dtype=torch.uint8),
         torch.tensor([1, 0]),
     ),
+    # arguments that torch.onnx ignores and that change no value
+    "labels": (F.cross_entropy, torch.eye(3), torch.tensor([0, 2, 2])),
+    "a row without gradient": (
+        lambda x, i: F.embedding(i, x, padding_idx=1),
+        torch.eye(3),
+        torch.tensor([1, 2]),
+    ),
+    "a sparse gradient": (
+        lambda x, i: x.gather(1, i, sparse_grad=True),
+        torch.eye(3),
+        torch.tensor([[1], [2]]),
+    ),
+    "how it is copied": (
+        lambda x: x.to("cpu", torch.float64, True, True, memory_format=torch.contiguous_format),
+        torch.ones(2, 3),
+    ),
+    "antialiasing, a scale that follows from the sizes": (
+        lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True),
+        IMAGE,
+    ),
     # types
     "sum, 16 bits": (lambda x: x.half().sum(), IMAGE),
     "sum, bfloat16": (lambda x: x.bfloat16().sum(), IMAGE),
@@ -93,13 +113,24 @@ LEFT = {
     ),
     "average, divisor": (
         lambda x: F.avg_pool2d(x, 2, divisor_override=3),
-        "avg_pool2d: torch.onnx leaves out its divisor",
+        "avg_pool2d: torch.onnx ignores divisor_override",
         IMAGE,
     ),
     "average, divisor, three axes": (
         lambda x: F.avg_pool3d(x, 2, divisor_override=5),
-        "avg_pool3d: torch.onnx leaves out its divisor",
+        "avg_pool3d: torch.onnx ignores divisor_override",
         IMAGE[None],
+    ),
+    "smoothed labels": (
+        lambda x, labels: F.cross_entropy(x, labels, label_smoothing=0.1),
+        r"aten\.cross_entropy_loss: torch\.onnx ignores label_smoothing",
+        torch.eye(3),
+        torch.tensor([0, 2, 2]),
+    ),
+    "antialiasing, scales": (
+        lambda x: F.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),
+        "_upsample_bicubic2d_aa: torch.onnx ignores scales_h, scales_w",
+        IMAGE,
     ),
     "an angle of 16 bits": (torch.sinc, "rounds the angle to 16 bits", X.half()),
     "running statistics": (

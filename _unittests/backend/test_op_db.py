@@ -34,6 +34,16 @@ def test_each_operator_computes_what_torch_does(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("options", [["--draw", "100"], ["--draw", "60", "--arguments"]])
+def test_any_sample_and_any_argument_computes_what_torch_does(tmp_path, options):
+    levels = "none,default+onnxruntime+experimental"
+    options = [*options, "--seed", "0", "--counts", "1000000,0", "--levels", levels]
+    done, files = run(tmp_path, *options, "--workers", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(files) > 50
+
+
+@pytest.mark.slow
 def test_a_wrong_value_is_seen(tmp_path, monkeypatch):
     """The comparison can fail: the harness meets a backend that forgets a correction."""
     broken = tmp_path / "sitecustomize.py"

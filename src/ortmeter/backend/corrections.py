@@ -1,8 +1,11 @@
 """What torch.onnx and ONNX Runtime compute otherwise than torch: written again, or refused."""
 
+import dis
+import functools
+import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -74,18 +77,29 @@ _LOSES_NAN = {
 _WRONG_WHEN_EMPTY = frozenset({"Gemm", "ReduceMean"})
 
 
-def refuse_operators(program: torch.export.ExportedProgram) -> None:
-    """Refuse operators of torch that torch.onnx converts into something else."""
+# fmt: off
+# Where a result is stored, how a gradient is, hints: arguments that change no value.
+_WITHOUT_EFFECT = frozenset({
+    "cudnn_enable", "cudnn_enabled", "device", "implicit", "layout", "memory_format",
+    "non_blocking", "output_size", "padding_idx", "path", "pin_memory", "requires_grad",
+    "scale_grad_by_freq", "sorted", "sparse", "sparse_grad",
+})
+# fmt: on
+
+
+def refuse_operators(
+    program: torch.export.ExportedProgram, translation: Callable[[torch.fx.Node], Any]
+) -> None:
+    """Refuse operators of torch that torch.onnx converts into something else.
+
+    ``translation(node)`` is the function by which it converts a node, or None.
+    """
     for node in program.graph.nodes:
         name = getattr(node.target, "_opname", "")
         if name in _TRAINING:
             reason = "torch.onnx exports batch normalization for inference only"
         elif name == "instance_norm" and node.args[3] is not None and node.args[5]:
             reason = "torch.onnx does not update the running statistics"
-        elif name.startswith("avg_pool") and any(
-            (*node.args[6:], node.kwargs.get("divisor_override"))
-        ):
-            reason = "torch.onnx leaves out its divisor"
         elif name == "sinc" and node.meta["val"].dtype.itemsize < 4:  # noqa: PLR2004 - 32 bits
             reason = "torch.onnx rounds the angle to 16 bits"
         elif name == "special_erfcx":
@@ -94,19 +108,49 @@ def refuse_operators(program: torch.export.ExportedProgram) -> None:
             reason = "ONNX has no mean of what is scattered"
         elif "embedding_bag" in name and node.args[0].meta["val"].dtype is torch.float64:
             reason = "torch.onnx rounds its sums to 32 bits"
-        elif name.endswith("_aa") and not _is_antialiased(*node.args):
-            reason = "ONNX Runtime has no antialiasing with these scales or corners"
+        elif name.endswith("_aa") and node.args[2]:
+            reason = "ONNX Runtime has no antialiasing with aligned corners"
+        elif name and (ignored := _ignored_arguments(node, translation(node))):
+            reason = f"torch.onnx ignores {', '.join(ignored)}"
         else:
             continue
         way_out = ["Call model.eval()"] if "norm" in name else []
         raise UnsupportedGraphError(f"aten.{name}: {reason}", *way_out)
 
 
-def _is_antialiased(x: Any, sizes: Any, aligned: bool, *scales: Any) -> bool:
-    """Whether ONNX Runtime resizes an image as torch: corners and scales must be the usual ones."""
-    before = x.meta["val"].shape[2:]
+def _ignored_arguments(node: torch.fx.Node, function: Callable[..., Any] | None) -> list[str]:
+    """Name the arguments, other than the default, that the translation of a node does not read."""
+    if function is None:
+        return []
+    schema = {a.name: a for a in cast("Any", node.target)._schema.arguments}  # noqa: SLF001
+    taken = inspect.signature(function).parameters
+    given = [*zip(schema, taken, node.args, strict=False)]
+    given += [(name, name, value) for name, value in node.kwargs.items()]
+    return [
+        name
+        for name, parameter, value in given
+        if parameter not in _names_read(function)
+        and name not in _WITHOUT_EFFECT
+        and schema[name].has_default_value()
+        and value != schema[name].default_value
+        and not (name.startswith("scales") and _are_exact_scales(node))
+    ]
+
+
+@functools.cache
+def _names_read(function: Callable[..., Any]) -> set[str]:
+    """Names of the variables that the body of a function reads."""
+    body = dis.get_instructions(inspect.unwrap(function))
+    loads = [instruction.argval for instruction in body if "LOAD" in instruction.opname]
+    return {name for names in loads for name in (names if isinstance(names, tuple) else (names,))}
+
+
+def _are_exact_scales(node: torch.fx.Node) -> bool:
+    """Whether an image is resized by scales that follow from its sizes, or that torch ignores."""
+    image, sizes, aligned, *scales = cast("Any", node.args)
+    before = image.meta["val"].shape[2:]
     exact = zip(before, scales, sizes, strict=False)
-    return not aligned and all(not scale or size * scale == to for size, scale, to in exact)
+    return aligned or all(not scale or size * scale == to for size, scale, to in exact)
 
 
 def correct_model(model: ir.Model, types: Sequence[torch.dtype]) -> None:

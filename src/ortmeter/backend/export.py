@@ -145,7 +145,7 @@ def _convert(
     except Exception as cause:
         raise _refusal(cause) from cause
     exported = cast("torch.export.ExportedProgram", program.exported_program)
-    refuse_operators(exported)
+    refuse_operators(exported, _translation(opset))
     _infer_types(program.model, exported)
     types = [example_value(node).dtype for node in computed]
     correct_model(program.model, [*types, *(arguments[i].dtype for i in updated)])
@@ -430,6 +430,13 @@ def _outside_tracing() -> AbstractContextManager[Any]:
     """Keep an export from adding guards to the graph that dynamo is compiling."""
     tracing = getattr(getattr(torch, "_guards", None), "tracing", None)
     return tracing(None) if tracing is not None else contextlib.nullcontext()
+
+
+def _translation(opset: int) -> Callable[[Node], Any]:
+    """Make what finds the function by which torch.onnx converts a node."""
+    registry = pkgutil.resolve_name(_TABLES[0][0]).from_torchlib(opset_version=opset)
+    dispatch = pkgutil.resolve_name("torch.onnx._internal.exporter._dispatching:dispatch")
+    return lambda node: TRANSLATIONS.get(node.target) or dispatch(node, registry)[0]
 
 
 @functools.cache
