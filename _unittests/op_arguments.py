@@ -140,12 +140,13 @@ def _record(op, sample, calls):
 
 
 def _choose(found):
-    """Keep calls that differ the most in the arguments that they give."""
+    """Keep calls that differ in the kinds of their arguments, the first and the last ones."""
     kinds = {}
     for args, kwargs in found:
         key = repr(tree_map(_kind_of, (args, kwargs)))
         kinds.setdefault(key, (args, kwargs))
-    return list(kinds.values())[:CALLS]
+    different = list(kinds.values())
+    return different[:1] + different[1:][-(CALLS - 1) :]
 
 
 def _kind_of(value):

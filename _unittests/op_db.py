@@ -248,6 +248,8 @@ def _verdict(op, dtype, level, backend, compiled, call, samples, eager, expected
     torch.manual_seed(0)
     try:
         got = compiled(given)
+    except torch._dynamo.exc.TorchRuntimeError as error:  # before any backend
+        return f"not run: torch cannot trace it: {' '.join(str(error).split())[:300]}"
     except Exception as error:  # noqa: BLE001 - a backend raises nothing
         return f"wrong: raises {type(error).__name__}: {' '.join(str(error).split())[:300]}"
     made = backend.backends[level]
@@ -454,6 +456,9 @@ def main():
     names = set(filter(None, args.ops.split(",")))
     ops = [op for op in all_operators() if not names or op.name in names or name_of(op) in names]
     warnings.simplefilter("ignore")
+    rng = np.random.default_rng(args.seed)
+    if args.draw:
+        ops = [ops[i] for i in sorted(rng.permutation(len(ops))[: args.draw])]
     if args.arguments:
         from op_arguments import record
 
@@ -464,11 +469,8 @@ def main():
     gc.freeze()  # the children go through their own objects only
     counts = tuple(map(int, args.counts.split(",")))
     start = time.perf_counter()
-    rng = np.random.default_rng(args.seed)
-    if args.draw:
-        ops = [ops[i] for i in sorted(rng.permutation(len(ops))[: args.draw])]
     listed = [(op, list_samples(op, counts)) for op in ops]
-    if args.draw:
+    if args.draw and not args.arguments:
         listed = [(op, [names[rng.integers(len(names))]]) for op, names in listed if names]
     works = [
         (op, names[i : i + CHUNK], f"{name_of(op)}.{i}.json")
@@ -486,7 +488,7 @@ def main():
                 if text.startswith("wrong"):
                     print(result["operator"], dtype, i, level, text)  # noqa: T201
     print(f"{len(results)} operators", dict(total), f"{time.perf_counter() - start:.0f} s")  # noqa: T201
-    if args.table:
+    if args.table and shards == 1:
         files = args.before.glob("*.json") if args.before else ()
         before = merge_files(json.loads(file.read_text()) for file in files)
         write_table(results.values(), before, args.table)

@@ -53,6 +53,15 @@ RIGHT = {
         torch.tensor([3, 5], dtype=torch.uint8),
         torch.tensor([1, 0]),
     ),
+    **{
+        f"{name}, {size} points, 64 bits": (
+            lambda x, name=name, size=size: getattr(torch, name)(size, dtype=x.dtype) * x,
+            torch.ones(1).double(),
+        )
+        for name in ("hann_window", "hamming_window", "blackman_window")
+        for size in (1, 5)
+    },
+    "the type of a window": (lambda x: torch.hamming_window(4) * x, torch.ones(4)),
     # arguments that torch.onnx ignores and that change no value
     "labels": (F.cross_entropy, torch.eye(3), torch.tensor([0, 2, 2])),
     "a row without gradient": (
@@ -126,6 +135,23 @@ LEFT = {
         r"aten\.cross_entropy_loss: torch\.onnx ignores label_smoothing",
         torch.eye(3),
         torch.tensor([0, 2, 2]),
+    ),
+    "scales that do not follow from the sizes": (
+        lambda x: torch.ops.aten.upsample_linear1d(x, [9], False, 1.4),
+        "aten.upsample_linear1d: torch.onnx ignores scales",
+        IMAGE[0],
+    ),
+    "a scale of what is negative": (
+        lambda x: torch.ops.aten.elu(x, 1.0, 1.0, 2.0),
+        "aten.elu: torch.onnx scales its positive inputs too",
+        IMAGE - 9,
+    ),
+    "the sizes of bags": (
+        torch.embedding_bag,
+        "sizes and places of the bags",
+        torch.eye(3),
+        torch.tensor([0, 1, 1, 2]),
+        torch.tensor([0, 3]),
     ),
     "antialiasing, scales": (
         lambda x: F.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),

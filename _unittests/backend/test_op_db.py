@@ -34,13 +34,13 @@ def test_each_operator_computes_what_torch_does(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [["--draw", "100"], ["--draw", "60", "--arguments"]])
+@pytest.mark.parametrize("options", [["--draw", "100"], ["--draw", "25", "--arguments"]])
 def test_any_sample_and_any_argument_computes_what_torch_does(tmp_path, options):
     levels = "none,default+onnxruntime+experimental"
     options = [*options, "--seed", "0", "--counts", "1000000,0", "--levels", levels]
     done, files = run(tmp_path, *options, "--workers", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(files) > 50
+    assert len(files) > 10
 
 
 @pytest.mark.slow

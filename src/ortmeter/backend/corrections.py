@@ -18,7 +18,7 @@ from ortmeter.dtypes import short_name
 _ATEN = torch.ops.aten
 
 
-def _number(value: float, dtype: ir.DataType) -> Any:
+def _number(value: Any, dtype: ir.DataType) -> Any:
     # as torch, a number that the type does not have wraps around
     return op.Constant(value=ir.tensor(np.array(value).astype(dtype.numpy())))
 
@@ -54,6 +54,16 @@ def _scalar_tensor(s: Any, dtype: int | None = None, **_: Any) -> Any:
     return op.Cast(s, to=wanted) if isinstance(s, ir.Value) else _number(s, wanted)
 
 
+def _window(make: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """Make the translation of a window; ONNX has other coefficients, and NaN or 0 for one point."""
+
+    def window(length: int, dtype: int | None = None, **_: Any) -> Any:
+        wanted = ir.DataType.FLOAT if dtype in {None, -1} else ir.DataType(dtype)
+        return _number(make(length, dtype=torch.float64).numpy(), wanted)
+
+    return window
+
+
 #: Functions of ONNX for operators that torch.onnx converts into something else.
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _ATEN.log1p.default: _log1p,
@@ -61,6 +71,9 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _ATEN.addcdiv.default: _scaled("Div"),
     _ATEN.addcmul.default: _scaled("Mul"),
     _ATEN.scalar_tensor.default: _scalar_tensor,
+    _ATEN.hann_window.default: _window(torch.hann_window),
+    _ATEN.hamming_window.default: _window(torch.hamming_window),
+    _ATEN.blackman_window.default: _window(torch.blackman_window),
 }
 
 # The exporter forgets that these use the statistics of the batch.
@@ -102,31 +115,33 @@ def refuse_operators(
             reason = "torch.onnx does not update the running statistics"
         elif name == "sinc" and node.meta["val"].dtype.itemsize < 4:  # noqa: PLR2004 - 32 bits
             reason = "torch.onnx rounds the angle to 16 bits"
+        elif name == "elu" and {*node.args[3:]} - {1}:
+            reason = "torch.onnx scales its positive inputs too"
         elif name == "special_erfcx":
             reason = "torch.onnx converts it to 0 times inf"
         elif name == "scatter_reduce" and node.args[4] == "mean":
             reason = "ONNX has no mean of what is scattered"
         elif "embedding_bag" in name and node.args[0].meta["val"].dtype is torch.float64:
             reason = "torch.onnx rounds its sums to 32 bits"
-        elif name.endswith("_aa") and node.args[2]:
-            reason = "ONNX Runtime has no antialiasing with aligned corners"
-        elif name and (ignored := _ignored_arguments(node, translation(node))):
-            reason = f"torch.onnx ignores {', '.join(ignored)}"
-        else:
+        elif not name or not (reason := _what_is_left_out(node, name, translation(node))):
             continue
         way_out = ["Call model.eval()"] if "norm" in name else []
         raise UnsupportedGraphError(f"aten.{name}: {reason}", *way_out)
 
 
-def _ignored_arguments(node: torch.fx.Node, function: Callable[..., Any] | None) -> list[str]:
-    """Name the arguments, other than the default, that the translation of a node does not read."""
+def _what_is_left_out(node: torch.fx.Node, name: str, function: Callable[..., Any] | None) -> str:
+    """Name the results, or arguments other than the default, that a translation leaves out."""
+    if name.endswith("_aa") and node.args[2]:
+        return "ONNX Runtime has no antialiasing with aligned corners"
+    if "embedding_bag" in name and any(user.args[1] for user in node.users):
+        return "torch.onnx does not compute the sizes and places of the bags"
     if function is None:
-        return []
+        return ""
     schema = {a.name: a for a in cast("Any", node.target)._schema.arguments}  # noqa: SLF001
     taken = inspect.signature(function).parameters
     given = [*zip(schema, taken, node.args, strict=False)]
     given += [(name, name, value) for name, value in node.kwargs.items()]
-    return [
+    ignored = [
         name
         for name, parameter, value in given
         if parameter not in _names_read(function)
@@ -135,6 +150,7 @@ def _ignored_arguments(node: torch.fx.Node, function: Callable[..., Any] | None)
         and value != schema[name].default_value
         and not (name.startswith("scales") and _are_exact_scales(node))
     ]
+    return f"torch.onnx ignores {', '.join(ignored)}" if ignored else ""
 
 
 @functools.cache
