@@ -146,6 +146,11 @@ LEFT = {
         "aten.elu: torch.onnx scales its positive inputs too",
         IMAGE - 9,
     ),
+    "repeated no times": (
+        lambda x: x.repeat_interleave(0, 1),
+        "aten.repeat_interleave: a size of 0 means another one",
+        torch.ones(2, 3, 4),
+    ),
     "the sizes of bags": (
         torch.embedding_bag,
         "sizes and places of the bags",

@@ -131,6 +131,8 @@ def refuse_operators(
 
 def _what_is_left_out(node: torch.fx.Node, name: str, function: Callable[..., Any] | None) -> str:
     """Name the results, or arguments other than the default, that a translation leaves out."""
+    if name == "repeat_interleave" and node.args[1:2] == (0,):
+        return "a size of 0 means another one in ONNX"
     if name.endswith("_aa") and node.args[2]:
         return "ONNX Runtime has no antialiasing with aligned corners"
     if "embedding_bag" in name and any(user.args[1] for user in node.users):
