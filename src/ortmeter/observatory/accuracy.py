@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.errors import OrtMeterError
-from ortmeter.observatory.judge import COLUMNS, Judge
+from ortmeter.observatory.judge import COLUMNS, DISAGREE, Judge
 from ortmeter.observatory.matrix import Processes, RuntimeCandidate
-from ortmeter.observatory.reference import SAME
+from ortmeter.observatory.reference import DRAWN, SAME
 from ortmeter.progress import follow
 from ortmeter.study.rendering import digits
 from ortmeter.timing.candidates import SessionSpec
@@ -57,7 +57,9 @@ def measure_errors(
         * *bits*: digest of the outputs; two candidates with the same one return the same bits.
         * *reference*: ``float64``; ``float32`` when ONNX defines the operator in float32 only;
           ``same type`` when outputs are in float64, as the reference is; ``none`` when nothing else
-          than ONNX Runtime computes it: errors are NaN.
+          than ONNX Runtime computes it, and ``drawn`` when a node draws its values: errors are NaN.
+        * *judges*: where an error is more than roundings, whether two judges that share no code
+          agree on it, or one is alone; empty elsewhere. Where they disagree, errors are NaN.
     """
     rows: list[dict[str, Any]] = []
     names = [candidate.name for candidate in candidates]
@@ -95,11 +97,21 @@ def out_of_bound(errors: pd.DataFrame) -> pd.DataFrame:
 
 def told_error(row: Any) -> str:
     """Say what no rounding explains in a row, or a record, of :func:`out_of_bound`."""
+    judges = f" ({row['judges']})" if row.get("judges") else ""
     if row["mismatched"]:
-        return f"{row['mismatched']:.0f} values do not match"
+        return f"{row['mismatched']:.0f} values do not match{judges}"
     if math.isinf(row["bound"]):
-        return f"{row['differing']:.1%} of the values differ, where no rounding explains it"
-    return f"an error of {digits(row['bound'])} times its bound"
+        share = f"{row['differing']:.1%} of the values differ"
+        return f"{share}, where no rounding explains it{judges}"
+    return f"an error of {digits(row['bound'])} times its bound{judges}"
+
+
+def not_judged(errors: pd.DataFrame) -> dict[str, str]:
+    """Say, by case, why no candidate is blamed: its values are drawn, or judges disagree."""
+    disagree = errors["judges"].str.startswith(DISAGREE).fillna(value=False)
+    drawn = errors["reference"] == DRAWN
+    told = errors["judges"].where(disagree, "its values are drawn, so there is nothing to compare")
+    return told[disagree | drawn].groupby(level="case", sort=False).first().to_dict()
 
 
 def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:
