@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.helper
 
 from ortmeter.discrepancy import Discrepancy, max_diff
 from ortmeter.errors import OrtMeterError
 from ortmeter.evaluator.evaluation import Evaluator
+from ortmeter.evaluator.float64 import exact_feeds, to_float64
+from ortmeter.operators.descriptions import type_proto
 from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.graphs import read_by
+from ortmeter.runtime.models import sub_model
 
 _Arrays = Mapping[str, np.ndarray]
 
@@ -101,3 +106,36 @@ def agree(first: np.ndarray, second: np.ndarray, error: Discrepancy) -> bool:
     rounding = _ROUNDING if is_mismatched(error) else _ROUNDING**2
     most = max(error.abs / 4, rounding * between.largest)
     return not is_mismatched(between) and between.abs <= most
+
+
+def doubt_of_node(
+    model: onnx.ModelProto,
+    feeds: Mapping[str, Any],
+    label: str,
+    error: Discrepancy,
+    sources: Sequence[str],
+) -> str:
+    """Say why an error of a node of the main graph is not sure; empty where two judges agree."""
+    double = to_float64(model)
+    labels = {n.name or next(filter(None, n.output), ""): n for n in double.graph.node}
+    if not is_suspect(error) or label not in labels:
+        return ""
+    node = labels[label]
+    names = sorted(read_by(node) - {""})
+    values = Evaluator(double, sources=sources).run(names, exact_feeds(model, double, feeds))
+    inputs = [
+        onnx.helper.make_value_info(name, type_proto(value))
+        for name, value in zip(names, values, strict=True)
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    alone = sub_model(double, [node], inputs, outputs, [])
+    first = evaluated(alone, dict(zip(names, values, strict=True)), sources)
+    second = first.second()
+    if second is None:
+        return f"{label} has only one judge, {first.name}"
+    if all(agree(first.outputs[o.name], second.outputs[o.name], error) for o in outputs):
+        return ""
+    return (
+        f"judges of {label} disagree, so it is not blamed: {first.name} and {second.name} give "
+        "different values"
+    )
