@@ -55,7 +55,7 @@ def measured(monkeypatch):
                 [["PRelu", "Exp"], names], names=["case", "candidate"]
             )
             found = pd.DataFrame(dict.fromkeys(COLUMNS, 0.5), index)
-            found = found.assign(mismatched=0.0, bits="0", reference="float64")
+            found = found.assign(mismatched=0.0, bits="0", reference="float64", judges="")
             for place, values in dict(errors).items():
                 for column, value in values.items():
                     found.loc[place, column] = value

@@ -5,6 +5,7 @@ import pytest
 from ortmeter.observatory.accuracy import (
     accuracy_changes,
     measure_errors,
+    not_judged,
     out_of_bound,
 )
 from ortmeter.observatory.case import Case
@@ -119,3 +120,18 @@ def test_accuracy_changes(ulp, largest, expected):
     found = accuracy_changes(table(ulp, largest))
     got = [(index[1], row["unit"], row["error_ratio"]) for index, row in found.iterrows()]
     assert got == [(name, unit, pytest.approx(ratio)) for name, unit, ratio in expected]
+
+
+def test_what_is_drawn_or_not_agreed_on_is_blamed_on_nobody():
+    index = pd.MultiIndex.from_product([["a", "b", "c"], ["1.30"]], names=["case", "candidate"])
+    errors = pd.DataFrame(
+        {
+            "reference": ["drawn", "float64", "float64"],
+            "judges": ["", "judges disagree, x and y", "x and y agree"],
+        },
+        index=index,
+    )
+    assert not_judged(errors) == {
+        "a": "its values are drawn, so there is nothing to compare",
+        "b": "judges disagree, x and y",
+    }

@@ -56,7 +56,11 @@ def with_draws_given(
     )
     left = [output.name for output in model.graph.output if output.name in names]
     outputs = f" Output {', '.join(left)} is left out." if left else ""
-    return given, drawn, (
-        f"values are drawn by {labels}, so there is nothing to compare in them. Both sides are "
-        f"given the same draw, and what is computed from it is compared.{outputs}"
+    return (
+        given,
+        drawn,
+        (
+            f"values are drawn by {labels}, so there is nothing to compare in them. Both sides are "
+            f"given the same draw, and what is computed from it is compared.{outputs}"
+        ),
     )

@@ -1,6 +1,5 @@
 """Compare the outputs of two models, or of two ways to run one, and find the nodes responsible."""
 
-import importlib.util
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
@@ -33,7 +32,7 @@ from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator import Evaluator, to_float64
 from ortmeter.evaluator.float64 import exact_feeds
-from ortmeter.evaluator.judges import doubt_of_node
+from ortmeter.evaluator.judges import doubt_of_node, installed_sources
 from ortmeter.plotting import NodeNote, draw_model
 from ortmeter.runtime.graphs import without_maps
 from ortmeter.runtime.iobinding import run_session
@@ -278,8 +277,7 @@ def _sources(how: str) -> tuple[str, ...]:
     """Sources of kernels that are installed: torch is an extra."""
     if how == "reference":
         return ("reference",)
-    torch = ("torch",) if importlib.util.find_spec("torch") else ()
-    return (*torch, "reference", "ort")
+    return (*installed_sources(), "ort")
 
 
 def _pairing(compared: ModelDiff) -> tuple[str, str]:

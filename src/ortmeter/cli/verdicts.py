@@ -20,8 +20,8 @@ from ortmeter.observatory.accuracy import (
 from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.edge_cases import edge_cases
 from ortmeter.observatory.edges import ALWAYS, OPEN, WRONG, measure_edges
-from ortmeter.observatory.reference import DRAWN
 from ortmeter.observatory.matrix import AGAIN, Matrix, RuntimeCandidate
+from ortmeter.observatory.reference import DRAWN
 from ortmeter.observatory.verdicts import claim_level, claimed, compare_cells, control_claims
 from ortmeter.plotting.heatmap import change_map
 from ortmeter.profiling.findings import plural

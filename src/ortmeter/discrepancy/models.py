@@ -5,10 +5,13 @@ from dataclasses import dataclass, replace
 from sys import float_info
 from typing import Any
 
+import numpy as np
+
 from ortmeter.discrepancy.compare import max_diff
 from ortmeter.discrepancy.result import EXACT, Discrepancy, Tolerance, Verdict
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import pd
+from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.feeds import feeds_of_each
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike
@@ -238,5 +241,10 @@ def _shared(
 
 
 def _same(first: Any, second: Any) -> bool:
+    kinds = [str(getattr(one, "dtype", "")) for one in (first, second)]
+    if kinds[0] != kinds[1] and all("float" in kind for kind in kinds):  # the same, rounded
+        narrow = min((as_numpy(first).dtype, as_numpy(second).dtype), key=lambda d: d.itemsize)
+        with np.errstate(over="ignore"):
+            first, second = (as_numpy(one).astype(narrow) for one in (first, second))
     found = max_diff(first, second, tolerance=EXACT, on_mismatch="report")
     return bool(EXACT.check(found))

@@ -106,7 +106,9 @@ class Compiler:
         nodes: Iterable[onnx.NodeProto],
         outputs: Sequence[str],
     ) -> Plan:
-        steps = [step for proto in in_order(nodes) if (step := self._step(proto, names)) is not None]
+        steps = [
+            step for proto in in_order(nodes) if (step := self._step(proto, names)) is not None
+        ]
         for name in outputs:
             names.use(name, "An output of the graph")
         return Plan(names, inputs, outputs, steps)

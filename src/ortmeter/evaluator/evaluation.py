@@ -170,9 +170,10 @@ class Evaluator:
         One row per node of the model: ``graph`` (empty for the main one, ``node/attribute`` for a
         subgraph, ``domain.name`` for a function), ``node`` (its name or its first output),
         ``domain``, ``op_type``, and ``source``: ``torch``, ``ort``, ``reference``, ``definition``
-        (that of this package), ``schema`` (the function of the ONNX schema), ``function`` (a local one), ``evaluator`` (constants, and
-        operators that execute graphs), ``callable`` (a function of the user). Before a run, it is
-        the first source to try, empty if it depends on the inputs.
+        (that of this package), ``schema`` (the function of the ONNX schema), ``function`` (a local
+        one), ``evaluator`` (constants, and operators that execute graphs), ``callable`` (a function
+        of the user). Before a run, it is the first source to try, empty if it depends on the
+        inputs.
         """
         return pd.DataFrame(
             [

@@ -111,7 +111,8 @@ def not_judged(errors: pd.DataFrame) -> dict[str, str]:
     disagree = errors["judges"].str.startswith(DISAGREE).fillna(value=False)
     drawn = errors["reference"] == DRAWN
     told = errors["judges"].where(disagree, "its values are drawn, so there is nothing to compare")
-    return told[disagree | drawn].groupby(level="case", sort=False).first().to_dict()
+    first = told[disagree | drawn].groupby(level="case", sort=False).first()
+    return {str(case): str(why) for case, why in first.items()}
 
 
 def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from ortmeter.errors import OrtMeterError
-from ortmeter.evaluator import Evaluator, to_float64
+from ortmeter.evaluator import to_float64
 from ortmeter.evaluator.float64 import exact_feeds, is_added
 from ortmeter.evaluator.judges import Evaluation, evaluated
 from ortmeter.operators.draws import drawing_nodes
@@ -83,4 +83,3 @@ def reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Reference:
             continue
         return Reference(found.outputs, how, reason, found)
     return Reference(reason=reason)
-

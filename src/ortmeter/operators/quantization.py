@@ -160,7 +160,7 @@ def _qlinear_conv(  # noqa: PLR0917 - the inputs of the operator
 
 
 @definition("MatMulNBits")
-def _matmul_of_few_bits(  # noqa: PLR0913, PLR0917 - the inputs of the operator
+def _matmul_of_few_bits(  # noqa: PLR0917 - the inputs of the operator
     a: Array,
     codes: Array,
     scales: Array,
