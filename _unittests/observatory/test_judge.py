@@ -146,6 +146,6 @@ def test_the_only_judge_is_named():
         "T[2] X, f32[] S, T[] Z, f32[] R", "", "u8",
         values={"S": 1 / 64, "Z": 128, "R": 1 / 256, "X": [128, 128]},
     )  # fmt: skip
-    found = judge(case).errors({"Y": np.uint8([255, 255])})
-    assert found["bound"] == 255 - 128 - 128 / 1 + 1 or found["bound"] > 1
+    found = judge(case).errors({"Y": np.uint8([0, 0])})  # 255, of 1 / 2 in float
+    assert found["bound"] > 1
     assert found["judges"] == "our definition is the only judge"

@@ -7,7 +7,9 @@ import pytest
 from ortmeter.operators.draws import drawing_nodes
 
 HALF = "float half = {0.5}, float none = {0.0}, bool yes = {1}, bool no = {0}"
-FUNCTION = """<domain: "own", opset_import: ["": 21]> Noise (x) => (y) { y = RandomNormalLike(x) }"""
+FUNCTION = (
+    """<domain: "own", opset_import: ["": 21]> Noise (x) => (y) { y = RandomNormalLike(x) }"""
+)
 BODY = "{} (float[2] {}) => (float[2] {})"
 
 

@@ -180,11 +180,13 @@ def test_a_product_of_few_bits_is_that_of_numpy_and_of_onnxruntime(bits, size, z
     double = to_float64(model)
     (got,) = Evaluator(double).run(None, exact_feeds(model, double, {"a": x}))
     np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
-    (single,) = Evaluator(model).run(None, {"a": x})
+    (single,) = Evaluator(model, sources=("reference",)).run(None, {"a": x})
     assert single.dtype == np.float32
-    try:
-        session = onnxruntime.InferenceSession(model.SerializeToString())
-        (there,) = session.run(None, {"a": x})
-    except Exception:  # noqa: BLE001 - not every combination has a kernel
+    # ONNX Runtime 1.31.1 has no kernel, or differs where groups are those without any.
+    if bits == 8 and (zeros == "floats" or "groups" in more):
         return
+    if "groups" in more and (bits == 2 or zeros == "packed"):
+        return
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (there,) = session.run(None, {"a": x})
     np.testing.assert_allclose(there, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())

@@ -223,3 +223,9 @@ def test_a_process_of_this_environment_imports_what_its_parent_can(tmp_path, mon
     monkeypatch.syspath_prepend(tmp_path)
     with ReleaseProcess(HERE, script) as child:
         assert child.ask("describe") == "found"
+
+
+def test_an_output_of_another_shape_than_declared(tmp_path):
+    body = "(float[n] X) => (float[7] Y) { Y = Neg(X) }"
+    asked = question(tmp_path, body, {"X": np.float32([1, 2])})
+    assert outputs(tmp_path, asked)["Y"].tolist() == [-1, -2]
