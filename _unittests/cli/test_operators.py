@@ -382,7 +382,7 @@ def searched(measured, monkeypatch):
     def measure_errors(pair, cases, **_):
         index = pd.MultiIndex.from_product([cases, [one.name for one in pair]])
         found = pd.DataFrame(dict.fromkeys(COLUMNS, 0.5), index.set_names(["case", "candidate"]))
-        found = found.assign(mismatched=0.0, bits="0", reference="float64")
+        found = found.assign(mismatched=0.0, bits="0", reference="float64", judges="")
         found.loc[index.get_level_values(1) >= "1.28", "mismatched"] = 2.0
         return found
 

@@ -7,8 +7,8 @@ import pytest
 
 from ortmeter.discrepancy import max_diff
 from ortmeter.evaluator import kernels
-from ortmeter.evaluator.judges import agree, doubt_of_node, evaluated, is_suspect
 from ortmeter.evaluator.float64 import exact_feeds, to_float64
+from ortmeter.evaluator.judges import agree, doubt_of_node, evaluated, is_suspect
 
 RNG = np.random.default_rng(0)
 FEEDS = {name: RNG.standard_normal((1, 2, 3, 4)).astype(np.float32) for name in "QKV"}

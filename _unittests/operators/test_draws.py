@@ -39,8 +39,8 @@ def model(nodes):
         # inside of what a node executes
         ("A = own.Noise(X) Y = Abs(A)", ["A"]),
         (
-            "Y = If (yes) <then_branch = a () => (float[2] z) { z = RandomNormalLike(X) },"
-            " else_branch = b () => (float[2] w) { w = Abs(X) }>",
+            """Y = If (yes) <then_branch = a () => (float[2] z) { z = RandomNormalLike(X) },
+            else_branch = b () => (float[2] w) { w = Abs(X) }>""",
             ["Y"],
         ),
     ],

@@ -366,8 +366,8 @@ def test_events_without_arguments(tmp_path):
     kernels = sum(event["name"].endswith("_kernel_time") for event in events)
     some = [bare[i] if i % 2 else event for i, event in enumerate(events)]
     whole = read_profile(write(tmp_path / "whole.json", events))
-    for rank, given in enumerate((bare, some)):
-        found = read_profile(write(tmp_path / f"{rank}.json", given))
+    for rank, left in enumerate((bare, some)):
+        found = read_profile(write(tmp_path / f"{rank}.json", left))
         assert len(found.events) == kernels
         assert found.events["duration"].tolist() == whole.events["duration"].tolist()
         total = found.by_operator()["total"].sum()

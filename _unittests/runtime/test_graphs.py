@@ -45,8 +45,8 @@ def test_a_model_without_dictionaries_is_the_same():
         ("Y = Neg(b) b = Exp(a) a = Abs(X)", "abY"),
         ("b = Exp(a) c = Abs(X) a = Abs(X) Y = Add(b, c)", "abcY"),  # what is in order stays
         (
-            "Y = If (t) <then_branch = g () => (z) { z = Abs(a) },"
-            " else_branch = h () => (w) { w = Neg(X) }> a = Exp(X)",
+            """Y = If (t) <then_branch = g () => (z) { z = Abs(a) },
+            else_branch = h () => (w) { w = Neg(X) }> a = Exp(X)""",
             "aY",  # a body reads it
         ),
         ("a = Abs(Y) Y = Neg(a)", "Ya"),  # a circle, which is refused later

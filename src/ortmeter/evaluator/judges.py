@@ -73,10 +73,14 @@ class Evaluation:
                 other = evaluated(self.model, self.feeds, (source,))
             except OrtMeterError:
                 continue
-            pairs = zip(self.used, other.used, strict=True)
-            if not any(one == two and one in _NAMES for one, two in pairs):
+            if not self.shares_code(other):
                 return other
         return None
+
+    def shares_code(self, other: "Evaluation") -> bool:
+        """Whether some node ran on kernels of the same source in both."""
+        pairs = zip(self.used, other.used, strict=True)
+        return any(one == two and one in _NAMES for one, two in pairs)
 
 
 def evaluated(
