@@ -347,7 +347,7 @@ def test_a_command_has_the_files_and_a_time_limit(spec):
     code = "import os, sys; assert os.path.isfile(sys.argv[1]) and os.path.isdir(sys.argv[2])"
     command = f"command: {PYTHON} -I -S -c {shlex.quote(code)} {{model}} {{inputs}}"
     assert ask(command, model) == (True, "exit code 0")
-    wait = f"command: {PYTHON} -I -S -c 'import time; time.sleep(60)' {{model}}"
+    wait = f"command: {PYTHON} -I -S -c 'import time; time.sleep(10)' {{model}}"
     holds, seen = ask(wait, model, 0.3)
     assert not holds
     assert seen == "no answer within 0.3 s"
