@@ -81,8 +81,8 @@ def test_the_version_of_the_code_follows_the_sources(tmp_path, monkeypatch):
 TRY = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX | fcntl.LOCK_NB)"
 
 
-def is_locked():
-    command = [sys.executable, "-c", TRY, os.environ["ORTMETER_MACHINE_LOCK"]]
+def is_locked(path=None):
+    command = [sys.executable, "-c", TRY, path or os.environ["ORTMETER_MACHINE_LOCK"]]
     return subprocess.run(command, capture_output=True, check=False).returncode != 0
 
 
@@ -90,6 +90,17 @@ def test_the_lock_holds_against_other_processes():
     with machine_lock(NEVER):
         assert is_locked()
     assert not is_locked()
+
+
+def test_the_lock_is_that_of_the_temporary_folder_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.delenv("ORTMETER_MACHINE_LOCK")
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "temporary")
+    monkeypatch.setattr(worker.tempfile, "tempdir", str(tmp_path / "link"))
+    with machine_lock(NEVER):
+        assert is_locked(str(tmp_path / "temporary"))
+    assert not is_locked(str(tmp_path / "temporary"))
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_a_process_that_inherits_the_lock_keeps_it_when_the_worker_dies():
