@@ -14,11 +14,13 @@ def test_one_line():
     diff = max_diff(np.array([[1.0, math.nan, math.inf]]), np.array([[1.5, 1.0, 1.0]]))
     assert str(diff) == (
         "largest error 0.5 (2.25e+15 ulp) at (0, 0); 3 of 3 values differ; 1 mismatched NaN; "
-        "1 mismatched inf"
+        "1 mismatched inf; first mismatch (0, 1): expected nan, got 1.0"
     )
     assert str(max_diff(2**62 + 1, 2**62 - 1)) == "largest error 2; 1 of 1 value differs"
     assert str(max_diff(1.0, 1.0)) == "no difference in 1 value"
-    assert str(max_diff(1.0, math.nan)) == "1 of 1 value differs; 1 mismatched NaN"
+    assert str(max_diff(1.0, math.nan)) == (
+        "1 of 1 value differs; 1 mismatched NaN; expected 1.0, got nan"
+    )
     assert str(max_diff([], [])) == "no difference in 0 values"
     shapes = max_diff(np.ones(2), np.ones(3), on_mismatch="report")
     assert str(shapes) == "shape: expected (2,), got (3,)"

@@ -177,7 +177,8 @@ def _compare_ways(
     ours = f"ONNX Runtime on {session['provider'].label}"
     _add_outputs(report, compared, got=ours, expected=against)
     if explained is not None:
-        report.conclude(f"{explained}.")
+        made = explained.non_finite if isinstance(explained, SessionExplanation) else ()
+        report.conclude(f"{explained}.", *(f"{one}." for one in made))
     elif why:
         report.conclude(f"nodes are not searched: {why}")
     if isinstance(explained, SessionExplanation):
@@ -313,7 +314,7 @@ def _draw(model: onnx.ModelProto, explained: SessionExplanation, by: str) -> Any
 
 def _tell_optimizers(report: Report, explained: OptimizerExplanation) -> None:
     levels = [(name, diff.outputs[diff.worst]) for name, diff in explained.levels.items()]
-    rows = [(name, d.abs, d.ulp_at_max, d.mean_abs) for name, d in levels]
+    rows = [(name, *map(d.ranked, ("abs", "ulp_at_max", "mean_abs"))) for name, d in levels]
     columns = ["level", "absolute", "ulp", "mean"]
     table = readable(pd.DataFrame(rows, columns=columns))
     report.add("Levels against the unoptimized graph, the worst output", table)
