@@ -11,7 +11,7 @@ from ortmeter.operators.late import Array, Dtype, Tensor, TensorFunction, functi
 from ortmeter.operators.movement import flatten
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import Run, growth, product, rounded
-from ortmeter.operators.tensors import dtype_of, named, refused, widened
+from ortmeter.operators.tensors import dtype_of, named, refused, scaled, widened
 
 
 def _softmax_flop(*, per_row: int) -> Count:
@@ -141,6 +141,7 @@ def _over_last_axes(
 ) -> Tensor:
     """Normalize in the type asked for; in float32, torch does so by itself for narrower types."""
     shape = x.shape[axis:]
+    x, _ = scaled(x, tuple(range(-len(shape), 0)), only_large=epsilon > 0)
     scale, *biases = (weight for weight in weights if weight is not None)
     wide = x if stash in (torch.float32, x.dtype) else x.to(stash)
     if wide is x and all(weight.shape == shape for weight in (scale, *biases)):
@@ -196,6 +197,7 @@ def _instance_normalization(
     if not x.numel():
         return x
     cudnn = torch.backends.cudnn.enabled
+    x, _ = scaled(x, tuple(range(2, x.ndim)), only_large=True)
     return torch.instance_norm(x, scale, bias, None, None, True, 0.0, epsilon, cudnn)
 
 
@@ -203,7 +205,7 @@ def _instance_normalization(
 def _mean_variance_normalization(
     x: Tensor, *, axes: tuple[int, ...] | list[int] = (0, 2, 3)
 ) -> Tensor:
-    wide = widened(x)
+    wide, _ = scaled(widened(x), axes, only_large=True)
     variance, mean = torch.var_mean(wide, tuple(axes), correction=0, keepdim=True)
     return ((wide - mean) / (torch.sqrt(variance) + 1e-9)).to(x.dtype)
 
@@ -211,7 +213,7 @@ def _mean_variance_normalization(
 @kernel("LpNormalization")
 def _lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     """Divide by the norm along an axis; zeros stay zeros."""
-    wide = widened(x)
+    wide, _ = scaled(widened(x), axis)
     norm = torch.linalg.vector_norm(wide, p, axis, keepdim=True)
     return torch.where(norm == 0, 0, wide / norm).to(x.dtype)
 
