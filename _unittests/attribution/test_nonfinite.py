@@ -80,7 +80,7 @@ def test_a_masked_row_is_nan_on_both_sides():
         n_nan = int(np.isnan(exps / exps.sum(1, keepdims=True)).sum())
     assert n_nan == 3
     assert "3 of 6 values are NaN on both sides" in str(found.outputs.outputs["y"])
-    assert found.outputs.to_frame()["NaN twice"].tolist() == [3]
+    assert found.outputs.to_frame()["both NaN"].tolist() == [3]
     assert [str(one) for one in found.non_finite] == [
         "Softmax soft is the first node to make NaN from infinities, as float64 does"
     ]

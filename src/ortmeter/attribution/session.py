@@ -324,8 +324,8 @@ def _uses(
 
 def _weight(own: Discrepancy) -> float:
     """Own error relative to the largest value: 1 at most, and where there is no such value."""
-    is_relative = 0 < own.abs < own.largest
-    return own.abs / own.largest if is_relative else 1.0
+    size = own.ranked("abs")
+    return size / own.largest if 0 < size < own.largest else 1.0
 
 
 def _n_bytes(values: Sequence[Any]) -> int:

@@ -4,6 +4,7 @@ import importlib.util
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,7 @@ def _compare(options: Namespace, report: Report) -> ModelDiff:
     compared = diff(first, second, given, tolerance=tolerance, **session)
     _add_outputs(report, compared, got=second.name, expected=first.name)
     report.conclude(*_pairing(compared))
+    _tell_non_finite(report, compared, feeds, session)
     try:
         aligned = align(first, second, given, tolerance=tolerance, **session)
     except ModelError as error:  # too many results, or a type of its own
@@ -177,11 +179,13 @@ def _compare_ways(
     ours = f"ONNX Runtime on {session['provider'].label}"
     _add_outputs(report, compared, got=ours, expected=against)
     if explained is not None:
-        made = explained.non_finite if isinstance(explained, SessionExplanation) else ()
-        report.conclude(f"{explained}.", *(f"{one}." for one in made))
+        report.conclude(f"{explained}.")
     elif why:
         report.conclude(f"nodes are not searched: {why}")
+    if not isinstance(explained, SessionExplanation):
+        _tell_non_finite(report, compared, {path: feeds}, session)
     if isinstance(explained, SessionExplanation):
+        report.conclude(*(f"{one}." for one in explained.non_finite))
         _tell_nodes(options, report, load_model(path), explained)
     elif isinstance(explained, OptimizerExplanation):
         _tell_optimizers(report, explained)
@@ -214,6 +218,23 @@ def _add_outputs(report: Report, compared: ModelDiff, *, got: str, expected: str
     title, worst = f"{got} against {expected}", compared.worst
     report.add(f"{title}, the worst output first", readable(compared.to_frame()))
     report.conclude(f"{title}, output {worst}: {compared.outputs[worst]}.")
+
+
+def _tell_non_finite(
+    report: Report,
+    compared: ModelDiff,
+    models: Mapping[Path, Mapping[str, np.ndarray]],
+    session: Mapping[str, Any],
+) -> None:
+    """Name the first nodes that make NaN or infinities, if outputs have some."""
+    if all(diff.n_finite == diff.n for diff in compared.outputs.values()):
+        return
+    for model, feeds in models.items():
+        with suppress(OrtMeterError, MemoryError):  # float64 is not possible for every model
+            asked = {**session, "budget_s": 0, "sources": _sources("float64")}
+            made = explain_session(model, feeds, **asked).non_finite
+            label = f"{model.name}: " if len(models) > 1 else ""
+            report.conclude(*(f"{label}{one}." for one in made))
 
 
 def _run(

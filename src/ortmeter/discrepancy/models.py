@@ -89,7 +89,7 @@ class ModelDiff:
         pandas.DataFrame
             Columns: *output*, *absolute*, *relative* and *ulp* (largest errors, the last one in ulp
             of the largest value), *mean* (absolute error), *NaN* and *inf* (how many do not match),
-            *NaN twice* (on both sides), *elements*. Errors are NaN where no value is finite on both
+            *both NaN* (on both sides), *elements*. Errors are NaN where no value is finite on both
             sides.
         """
         return pd.DataFrame(
@@ -102,7 +102,7 @@ class ModelDiff:
                     "mean": diff.measured("mean_abs"),
                     "NaN": diff.n_nan,
                     "inf": diff.n_inf,
-                    "NaN twice": diff.n_same_nan,
+                    "both NaN": diff.n_same_nan,
                     "elements": diff.n,
                 }
                 for name, diff in self.outputs.items()
