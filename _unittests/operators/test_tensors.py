@@ -35,6 +35,10 @@ def normalized(x, axes=3):
             *(("GlobalAveragePool", {}), {}, lambda x: x.mean((2, 3), keepdims=True), 1),
             (2.0**1021, SMALL),
         ),
+        (
+            *(("LRN", {"size": 1, "alpha": 0.5}), {}),
+            *(lambda x: x / (np.square(x) / 2) ** 0.75, -0.5, (LARGE,)),
+        ),
         (("LpNormalization", {"axis": 3}), {}, lambda x: x / norm(x), 0, (LARGE, SMALL)),
         (
             *(("LpNormalization", {"axis": 3, "p": 1}), {}),

@@ -222,11 +222,14 @@ def _lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
 def _lrn(
     x: Tensor, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0
 ) -> Tensor:
-    before, wide = (size - 1) // 2, widened(x)
+    before = (size - 1) // 2
+    wide, large = scaled(widened(x), 1, only_large=True)
+    power = 1.0 if large is None else large
     shape = [x.shape[0], x.shape[1], math.prod(x.shape[2:])]
     squares = functional.pad((wide * wide).reshape(shape), (0, 0, before, size - 1 - before))
     sums = squares.unfold(1, size, 1).sum(-1).reshape(x.shape)
-    return (wide / (sums * (alpha / size) + bias) ** beta).to(x.dtype)
+    total = sums * (alpha / size) + bias / power**2
+    return (wide * power ** (1 - 2 * beta) / total**beta).to(x.dtype)
 
 
 @stand_in("LRN")
