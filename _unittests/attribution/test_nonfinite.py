@@ -5,6 +5,7 @@ import onnx
 import pytest
 
 from ortmeter.attribution import explain_session
+from ortmeter.attribution.nonfinite import NonFinite
 
 HEADER = '<ir_version: 10, opset_import: ["": 18]>'
 SOURCES = ("reference",)
@@ -115,3 +116,24 @@ def test_other_references():
     graph = "(float[2] x) => (float[2] y) { [b] y = Log (x) }"
     _, told = explain(graph, "reference", x=np.float32([-1, 1]))
     assert told == ["Log b is the first node to make NaN from finite inputs, as reference does"]
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "told"),
+    [
+        (
+            np.nan,
+            np.inf,
+            "B b (fused with a) is the first node to make NaN from finite inputs, its r",
+        ),
+        (
+            np.inf,
+            -np.inf,
+            "B b (fused with a) is the first node to make inf from finite inputs, its",
+        ),
+        (-np.inf, 7e4, "B b overflows float16: its r value is 70000, the largest float16 is 65504"),
+    ],
+)
+def test_the_expected_value_is_told_unless_it_is_the_same(got, expected, told):
+    one = NonFinite("b", "B", "r", ("a",), False, np.dtype(np.float16), got, expected)
+    assert str(one).startswith(told)

@@ -84,7 +84,8 @@ def scaled(
     """
     if x.dtype != torch.float64 or not x.numel():
         return x, None
-    largest = torch.amax(torch.abs(x), axes, keepdim=True)
+    dims = (axes,) if isinstance(axes, int) else tuple(axes)
+    largest = torch.amax(torch.abs(x), dims, keepdim=True)
     power = largest / (2 * torch.frexp(largest).mantissa)
     power = torch.where(power > 0, power, 1)  # NaN where all is zero or something is not finite
     power = torch.clamp(power / 2.0**448, min=1) if only_large else power
