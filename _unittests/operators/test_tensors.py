@@ -53,6 +53,10 @@ def normalized(x, axes=3):
             (LARGE, SMALL),
         ),
         (("RMSNormalization", {}), ONE, lambda x: 2 * x / norm(x), 0, (LARGE,)),
+        (
+            *(("GroupNormalization", {"num_groups": 1}), ONE | ZERO),
+            *(lambda x: normalized(x, (1, 2, 3)), 0, (LARGE,)),
+        ),
         (("InstanceNormalization", {}), ONE | ZERO, lambda x: normalized(x, (2, 3)), 0, (LARGE,)),
         (
             *(("MeanVarianceNormalization", {}), {}, lambda x: normalized(x, (0, 2, 3)), 0),

@@ -185,6 +185,24 @@ def _rms_normalization(
     return _over_last_axes(functional.rms_norm, x, scale, axis=axis, epsilon=epsilon, stash=stash)
 
 
+@kernel("GroupNormalization", since=21)
+def _group_normalization(
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Tensor:
+    stash = dtype_of("GroupNormalization", stash_type)
+    wide = x if stash in (torch.float32, x.dtype) else x.to(stash)
+    rows, _ = scaled(wide.reshape((x.shape[0], num_groups, -1)), (2,), only_large=True)
+    y = functional.group_norm(rows.reshape(x.shape), num_groups, eps=epsilon).to(x.dtype)
+    column = (-1, *[1] * (x.ndim - 2))
+    return y * scale.reshape(column) + bias.reshape(column)
+
+
 @stand_in("GroupNormalization")
 def _torch_group_norm(*_inputs: Any, num_groups: int, epsilon: float = 1e-5) -> TensorFunction:
     return lambda x, scale, bias: functional.group_norm(x, num_groups, scale, bias, epsilon)
