@@ -203,7 +203,7 @@ def test_a_process_that_dies_says_its_last_words(tmp_path):
 
 def test_a_process_that_hangs_is_killed(tmp_path):
     with (
-        ReleaseProcess(stand_in(tmp_path, "time.sleep(60)"), patience_s=0.3) as child,
+        ReleaseProcess(stand_in(tmp_path, "time.sleep(10)"), patience_s=0.3) as child,
         pytest.raises(OrtMeterError, match="did not answer within 0.3 s and was killed"),
     ):
         child.ask("describe")

@@ -3,6 +3,7 @@
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,7 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
     compared = diff(first, second, given, tolerance=tolerance, **session)
     _add_outputs(report, compared, got=second.name, expected=first.name)
     report.conclude(*_pairing(compared))
+    _tell_non_finite(report, compared, feeds, session)
     try:
         aligned = align(first, second, given, tolerance=tolerance, **session)
     except ModelError as error:  # too many results, or a type of its own
@@ -203,9 +205,12 @@ def _compare_ways(
         report.conclude(f"{explained}.")
     elif why:
         report.conclude(f"nodes are not searched: {why}")
+    if not isinstance(explained, SessionExplanation):
+        _tell_non_finite(report, compared, {path: feeds}, session)
     if isinstance(explained, SessionExplanation):
         if against == "float64":
             report.conclude(*_doubts(options, load_model(path), feeds, explained))
+        report.conclude(*(f"{one}." for one in explained.non_finite))
         _tell_nodes(options, report, load_model(path), explained)
     elif isinstance(explained, OptimizerExplanation):
         _tell_optimizers(report, explained)
@@ -238,6 +243,23 @@ def _add_outputs(report: Report, compared: ModelDiff, *, got: str, expected: str
     title, worst = f"{got} against {expected}", compared.worst
     report.add(f"{title}, the worst output first", readable(compared.to_frame()))
     report.conclude(f"{title}, output {worst}: {compared.outputs[worst]}.")
+
+
+def _tell_non_finite(
+    report: Report,
+    compared: ModelDiff,
+    models: Mapping[Path, Mapping[str, np.ndarray]],
+    session: Mapping[str, Any],
+) -> None:
+    """Name the first nodes that make NaN or infinities, if outputs have some."""
+    if all(diff.n_finite == diff.n for diff in compared.outputs.values()):
+        return
+    for model, feeds in models.items():
+        with suppress(OrtMeterError, MemoryError):  # float64 is not possible for every model
+            asked = {**session, "budget_s": 0, "sources": _sources("float64")}
+            made = explain_session(model, feeds, **asked).non_finite
+            label = f"{model.name}: " if len(models) > 1 else ""
+            report.conclude(*(f"{label}{one}." for one in made))
 
 
 def _run(
@@ -353,7 +375,7 @@ def _draw(model: onnx.ModelProto, explained: SessionExplanation, by: str) -> Any
 
 def _tell_optimizers(report: Report, explained: OptimizerExplanation) -> None:
     levels = [(name, diff.outputs[diff.worst]) for name, diff in explained.levels.items()]
-    rows = [(name, d.abs, d.ulp_at_max, d.mean_abs) for name, d in levels]
+    rows = [(name, *map(d.ranked, ("abs", "ulp_at_max", "mean_abs"))) for name, d in levels]
     columns = ["level", "absolute", "ulp", "mean"]
     table = readable(pd.DataFrame(rows, columns=columns))
     report.add("Levels against the unoptimized graph, the worst output", table)

@@ -92,18 +92,20 @@ class ModelDiff:
         pandas.DataFrame
             Columns: *output*, *absolute*, *relative* and *ulp* (largest errors, the last one in ulp
             of the largest value), *mean* (absolute error), *NaN* and *inf* (how many do not match),
-            *elements*.
+            *both NaN* (on both sides), *elements*. Errors are NaN where no value is finite on both
+            sides.
         """
         return pd.DataFrame(
             [
                 {
                     "output": name,
-                    "absolute": diff.abs,
-                    "relative": diff.rel,
-                    "ulp": diff.ulp_at_max,
-                    "mean": diff.mean_abs,
+                    "absolute": diff.measured("abs"),
+                    "relative": diff.measured("rel"),
+                    "ulp": diff.measured("ulp_at_max"),
+                    "mean": diff.measured("mean_abs"),
                     "NaN": diff.n_nan,
                     "inf": diff.n_inf,
+                    "both NaN": diff.n_same_nan,
                     "elements": diff.n,
                 }
                 for name, diff in self.outputs.items()

@@ -127,7 +127,8 @@ def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:
     -------
     pandas.DataFrame
         Columns *unit* and *error*, at least half an ulp, that of a correct rounding; NaN where
-        there is no reference, or none that is more precise. The unit is ``ulp`` where some
+        there is no reference, or none that is more precise, and where NaN, infinities or shapes
+        do not match. The unit is ``ulp`` where some
         candidate is within 16 ulp of each element. Elsewhere terms cancel: the largest error in ulp
         is decided by the one element that is closest to zero, and the unit is ``largest``, the ulp
         of the largest element.
@@ -135,17 +136,19 @@ def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:
     Examples
     --------
     >>> index = pd.MultiIndex.from_product([["Exp"], ["1.30", "1.31"]], names=_ROWS)
-    >>> errors = pd.DataFrame({"ulp": [0.0, 3.0], "largest": 1.0, "reference": "float64"}, index)
+    >>> errors = pd.DataFrame({"ulp": [0.0, 3.0], "largest": 1.0, "mismatched": 0}, index)
+    >>> errors["reference"] = "float64"
     >>> comparable_errors(errors)["error"].tolist()
     [0.5, 3.0]
     """
-    best = errors["ulp"].groupby(level="case").transform("min")
+    is_known = (errors["reference"] != SAME) & (errors["mismatched"] == 0)
+    best = errors["ulp"].where(is_known).groupby(level="case").transform("min")
     cancels = best > _CANCELLED
     error = errors["ulp"].where(~cancels, errors["largest"]).clip(lower=_BEST)
     return pd.DataFrame(
         {
             "unit": np.where(cancels, "largest", "ulp"),
-            "error": error.where(errors["reference"] != SAME),
+            "error": error.where(is_known),
         }
     )
 
@@ -168,7 +171,7 @@ def accuracy_changes(errors: pd.DataFrame) -> pd.DataFrame:
     Examples
     --------
     >>> index = pd.MultiIndex.from_product([["Atan"], ["1.22.1", "1.24.4"]], names=_ROWS)
-    >>> errors = pd.DataFrame({"ulp": [0.8, 3.2], "largest": [0.7, 1.8]}, index)
+    >>> errors = pd.DataFrame({"ulp": [0.8, 3.2], "largest": [0.7, 1.8], "mismatched": 0}, index)
     >>> errors["reference"] = "float64"
     >>> accuracy_changes(errors).reset_index()[["candidate", "unit", "error_ratio"]].values.tolist()
     [['1.24.4', 'ulp', 4.0]]
