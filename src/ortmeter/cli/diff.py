@@ -205,14 +205,14 @@ def _compare_ways(
         report.conclude(f"{explained}.")
     elif why:
         report.conclude(f"nodes are not searched: {why}")
-    if not isinstance(explained, SessionExplanation):
-        _tell_non_finite(report, compared, {path: feeds}, session)
     if isinstance(explained, SessionExplanation):
         if against == "float64":
             report.conclude(*_doubts(options, load_model(path), feeds, explained))
         report.conclude(*(f"{one}." for one in explained.non_finite))
         _tell_nodes(options, report, load_model(path), explained)
-    elif isinstance(explained, OptimizerExplanation):
+        return compared
+    _tell_non_finite(report, compared, {path: feeds}, session)
+    if isinstance(explained, OptimizerExplanation):
         _tell_optimizers(report, explained)
     elif explained is not None:
         _tell_steps(report, explained, options.top)
