@@ -64,6 +64,8 @@ PYTEST = $(BIN)/python -m pytest $(SHARED)
 SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)
 export ORTMETER_CACHE = $(CURDIR)/build/cache
+# What torch compiles, else in the temporary folder.
+export TORCHINDUCTOR_CACHE_DIR = $(CURDIR)/build/cache/inductor
 # Packages are installed without bytecode: the first process that imports a module keeps it for the others.
 unexport PYTHONDONTWRITEBYTECODE
 

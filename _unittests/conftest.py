@@ -3,6 +3,7 @@
 import functools
 import gc
 import re
+import signal
 
 import matplotlib as mpl
 import pytest
@@ -11,6 +12,8 @@ from ortmeter.errors import ProviderUnavailableError
 from ortmeter.runtime.providers import resolve_provider, usable_providers
 
 mpl.use("Agg")
+# Started in the background, as by nohup, Python lets Ctrl-C be ignored, here and in what it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # dynamo asks for young collections, after ten of which Python goes through all that is loaded.
 gc.set_threshold(100_000, 20, 100)
 

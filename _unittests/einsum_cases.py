@@ -154,8 +154,23 @@ def oracle(equation, operands):
     return np.einsum(equation, *(np.asarray(x, np.float64) for x in operands))
 
 
+def full_range(shapes, dtype, seed=0):
+    """Arrays of any integers of a type."""
+    limits = np.iinfo(dtype)
+    rng = np.random.default_rng(seed)
+    return [rng.integers(limits.min, limits.max, x, dtype, endpoint=True) for x in shapes]
+
+
+def wrapped(equation, operands):
+    """What Python's integers give, modulo the type of the operands."""
+    dtype = operands[0].dtype
+    exact = np.einsum(equation, *(x.astype(object) for x in operands))
+    unsigned = f"u{dtype}".replace("uu", "u")
+    return np.array(np.asarray(exact, object) % 2 ** (8 * dtype.itemsize), unsigned).view(dtype)
+
+
 def assert_same(got, expected, context=""):
     """Fail unless an array has exactly the shape and the values expected."""
     got = np.asarray(got)
     assert got.shape == expected.shape, f"{context}: shape {got.shape}, not {expected.shape}"
-    np.testing.assert_array_equal(got.astype(np.float64), expected, err_msg=str(context))
+    np.testing.assert_array_equal(got.astype(expected.dtype), expected, err_msg=str(context))

@@ -1,5 +1,8 @@
 """Stand-ins shared by the tests."""
 
+#: A budget that no machine spends, however slow its processes start.
+ENOUGH_S = 1e4
+
 
 class FakeClock:
     """A clock that only the candidates advance."""

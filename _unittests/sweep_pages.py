@@ -9,6 +9,8 @@ import sys
 import threading
 from pathlib import Path
 
+from processes import PATIENCE_S
+
 import ortmeter
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.records import record
@@ -69,14 +71,6 @@ def files_of(output):
     return sorted(file.name for file in Path(output).glob("*/plot_*--*.json"))
 
 
-def is_alive(pid):
-    """Tell whether a process runs; a zombie does not."""
-    status = Path(f"/proc/{pid}/stat")
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return status.read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
 class Server:
     """``ortmeter scheduler`` or ``ortmeter worker`` in a process group of its own."""
 
@@ -104,7 +98,7 @@ class Server:
     def close(self):
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(2)
+            self.process.wait(PATIENCE_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -115,12 +109,14 @@ class Server:
 @contextlib.contextmanager
 def cluster(folder, *workers, options=(), **variables):
     """Start a scheduler and workers that believe to be on machines of their own."""
+    variables["TMPDIR"] = str(folder)  # a server that is killed leaves something
     servers = [Server("scheduler", "--port", 0, *options, **variables)]
     address = servers[0].address
     try:
         for name in workers:
             command = ("worker", address, "--name", name, *options)
-            servers.append(Server(*command, ORTMETER_MACHINE_LOCK=str(folder / f"{name}.lock")))
+            lock = str(folder / f"{name}.lock")
+            servers.append(Server(*command, ORTMETER_MACHINE_LOCK=lock, TMPDIR=str(folder)))
         yield address, servers
     finally:
         for server in reversed(servers):

@@ -3,12 +3,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
 import fake_cuda
 import pytest
+from processes import wait_for_end
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "_benchmarks"
@@ -58,20 +58,7 @@ def test_a_step_that_crashes_or_hangs_is_lost_alone(gpu_check, step, tmp_path):
     assert found == {"crash": "exit code -6", "hang": "stopped after 2 s", "last": "done"}
     assert gpu_check.read(tmp_path, "crash")["rows"] == [row()]  # but for the line that is cut
     assert gpu_check.read(tmp_path, "last")["last_lines"] == ["well"]
-    pid = int(gpu_check.read(tmp_path, "hang")["last_lines"][0])
-    assert not is_running(pid)
-
-
-def is_running(pid):
-    for _ in range(50):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
-        except OSError:
-            return False
-        if state.split()[0] == "Z":  # nobody waits for it in a container
-            return False
-        time.sleep(0.1)
-    return True
+    wait_for_end(int(gpu_check.read(tmp_path, "hang")["last_lines"][0]))
 
 
 def test_what_has_a_result_is_not_run_again(gpu_check, step, tmp_path):

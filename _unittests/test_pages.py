@@ -35,11 +35,19 @@ def fast(monkeypatch):
     monkeypatch.setenv("ORTMETER_PROVIDER", "cpu")
 
 
+def temporary_folder(folder):
+    return folder.with_name(f"{folder.name}-temporary")
+
+
 def run_script(page, folder, *arguments, flags=("-W", "error"), **environment):
+    temporary_folder(folder).mkdir(exist_ok=True)
+    # Where torch keeps what it compiles is its own choice.
+    places = {"TMPDIR": str(temporary_folder(folder))}
+    places["TORCHINDUCTOR_CACHE_DIR"] = f"{places['TMPDIR']}-inductor"
     return subprocess.run(
         [sys.executable, *flags, str(page), *arguments],
         cwd=folder,
-        env={**os.environ, "MPLBACKEND": "agg", **environment},
+        env={**os.environ, "MPLBACKEND": "agg", **places, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -53,12 +61,12 @@ def told(stderr):
 
 
 def check_run(done, folder):
-    """Check that a page ended well, without a warning, and left nothing in its folder."""
+    """Check that a page ended well, without a warning, and left nothing where it ran."""
     assert done.returncode == 0, done.stderr
     assert told(done.stderr) == []
     assert "Measured on" in done.stdout
     assert str(folder) not in done.stdout
-    assert list(folder.iterdir()) == []
+    assert [*folder.iterdir(), *temporary_folder(folder).iterdir()] == []
 
 
 # One of them runs for every change: test_a_page_shows_what_it_recorded.
@@ -71,9 +79,11 @@ def test_the_script_runs_without_a_warning(fast, tmp_path, page):
 # The tests of the built site run every notebook, in the environment of a reader.
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [GEMM, SWEEP], ids=lambda page: page.stem)
-def test_the_notebook_runs_in_an_empty_folder(fast, tmp_path, page):
+def test_the_notebook_runs_in_an_empty_folder(fast, tmp_path, page, monkeypatch):
     notebook = nbformat.reads(json.dumps(make_notebook(page, "no.whl")), as_version=4)
     del notebook.cells[INSTALLING]
+    temporary_folder(tmp_path).mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary_folder(tmp_path)))
     folder = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=120, resources=folder).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
@@ -82,6 +92,7 @@ def test_the_notebook_runs_in_an_empty_folder(fast, tmp_path, page):
     pictures = [o for o in outputs if "image/png" in o.get("data", {})]
     assert pictures
     assert any("<svg" in o.get("data", {}).get("text/html", "") for o in outputs)
+    assert [*tmp_path.iterdir(), *temporary_folder(tmp_path).iterdir()] == []
 
 
 MARKUP = re.compile(r"`_|:[a-z]+:`|^\s*\.\. |={4}|\]_|\$`|\^\[|\||<!--", flags=re.MULTILINE)

@@ -125,7 +125,7 @@ def test_the_jump_of_numbers_that_overflow():
     found = align(text, other.replace("[e]", "[f]"), {"X": np.float32([88, 88])}, provider="cpu")
     assert names(found) == [("a", "a"), ("e", "f")]
     assert found.largest_jump.size == np.inf
-    assert "inf of the largest value" in str(found)
+    assert str(found).endswith("the error grows the most there, from 0 to 2 mismatched inf")
 
 
 def test_results_in_16_bits_are_aligned_with_those_in_32():

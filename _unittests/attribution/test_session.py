@@ -108,7 +108,7 @@ def test_it_is_said_when_another_session_is_explained(monkeypatch):
     assert found.session != found.exposed
     assert "reading its intermediate results changes its outputs" in str(found)
     assert f"the session is {found.session.ulp_at_max:.3g} ulp from float64" in str(found)
-    assert f"explained here is {found.exposed.ulp_at_max:.3g} ulp away" in str(found)
+    assert f"explained here is {found.exposed.ulp_at_max:.3g} ulp from float64" in str(found)
 
 
 @pytest.mark.parametrize("expected", ["torch", "reference"])

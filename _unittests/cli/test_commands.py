@@ -8,12 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
+from processes import PATIENCE_S, launched, wait_for_start
 
 import ortmeter
 from ortmeter.cli import main
@@ -372,30 +372,17 @@ def test_an_interruption_leaves_a_partial_report(models, tmp_path):
     html = tmp_path / "report.html"
     started = tmp_path / "started"
     program = (
-        "import pathlib, signal, sys, time; from ortmeter.cli import bench, main\n"
-        # A process started in the background ignores Ctrl-C.
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import pathlib, sys, time; from ortmeter.cli import bench, main\n"
         f"started = pathlib.Path({str(started)!r})\n"
         "bench.measure_variants = lambda *a, **k: (started.touch(), time.sleep(60))\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    command = [
-        sys.executable,
-        "-c",
-        program,
-        "bench",
-        str(models / "cnn.onnx"),
-        "--html",
-        str(html),
-    ]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as child:
-        while not started.exists():
-            assert child.poll() is None
-            time.sleep(0.05)
+    command = ("-c", program, "bench", models / "cnn.onnx", "--html", html)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with launched(*command, **streams) as child:
+        wait_for_start(child, started.exists)
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=30)
+        out, err = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 130
     assert "This report is partial" in out
     assert "Traceback" not in err

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import ortmeter
@@ -194,10 +195,29 @@ def test_the_output_that_is_not_a_number_is_named_first(tmp_path, capsys):
     assert code == 1
     rows = tables(report)[0]
     assert [row["output"] for row in rows] == ["Z", "Y"]
-    assert (rows[0]["NaN"], rows[0]["ulp"]) == (4, 0)
+    assert (rows[0]["NaN"], rows[0]["ulp"]) == (4, None)
     assert rows[1]["ulp"] > 0
     assert ", output Z: " in report["conclusion"][0]
     assert report["conclusion"][-1] == "beyond any tolerance: Z (4 mismatched NaN)."
+
+
+@pytest.mark.parametrize("how", ["other", "unoptimized", "cpu", "--search-budget"])
+def test_nan_on_both_sides_is_told_with_the_node_that_makes_it(tmp_path, capsys, how):
+    """The square root of -1 is NaN in numpy too."""
+    one = save(
+        tmp_path, "one.onnx", "(float[3] X) => (float[3] Y)", "[a] A = Neg(X) [b] Y = Sqrt(A)"
+    )
+    np.savez(tmp_path / "feeds.npz", X=np.float32([1, -1, 1]))
+    ways = {"other": [one], "--search-budget": [how, 0]}.get(how, ["--against", how])
+    options = ["--feeds", tmp_path / "feeds.npz", "--provider", "cpu"]
+    _, report, _ = run(capsys, one, *ways, *options)
+    told = report["conclusion"]
+    with np.errstate(invalid="ignore"):
+        n_nan = np.isnan(np.sqrt([-1.0, 1.0, -1.0])).sum()
+    assert f"{n_nan} of 3 values are NaN on both sides" in told[0]
+    made = "Sqrt b is the first node to make NaN from finite inputs, as float64 does."
+    assert any(line.endswith(made) for line in told)
+    assert tables(report)[0][0]["both NaN"] == n_nan
 
 
 def test_outputs_of_other_shapes_are_named_and_the_others_compared(tmp_path, capsys):
@@ -376,3 +396,91 @@ def test_another_provider_has_no_options_of_the_first():
     moved = ortmeter.cli.diff.on_provider("cpu", session)
     assert moved == {"provider": Provider("cpu"), "threads": 2}
     assert session["provider"] == "cuda:1"
+
+
+def written(folder, name, text, **feeds):
+    onnx.save(onnx.parser.parse_model(f"{HEADER} g {text}"), folder / f"{name}.onnx")
+    np.savez(folder / "feeds.npz", **feeds)
+    return folder / f"{name}.onnx"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_is_drawn_is_given_to_both_sides(tmp_path, capsys, count):
+    text = """(float[4] X) => (float[4] Y, float[4] R)
+        { [noise] R = RandomNormalLike(X)  Y = Add(X, R) }"""
+    file = written(tmp_path, "drawn", text, X=np.float32([0, 1, 2, 3]))
+    code, report, _ = run(capsys, *[file] * count, "--feeds", tmp_path / "feeds.npz")
+    assert code == 0
+    (row,) = tables(report)[0]
+    assert row["output"] == "Y"
+    assert row["ulp"] <= 1
+    told = [line for line in report["conclusion"] if "drawn by 'noise' (RandomNormalLike)" in line]
+    assert len(told) == count
+    assert all(line.endswith("Output R is left out.") for line in told)
+
+
+def test_nothing_is_left_to_compare(tmp_path, capsys):
+    file = written(tmp_path, "all", "(float[4] X) => (float[4] R) { R = RandomNormalLike(X) }")
+    assert main(["diff", str(file)]) == 2
+    assert "there is nothing to compare: every output is drawn by 'R'" in capsys.readouterr().err
+
+
+def test_feeds_are_converted_for_the_other_type_of_a_pair(tmp_path, capsys):
+    text = "(float[2] X, int64[2] I) => (float[2] Y) { Z = Abs(X)  Y = Gather(Z, I) }"
+    given = {"X": np.float32([0.1, -70000]), "I": np.int64([0, 1])}
+    wide = written(tmp_path, "wide", text, **given)
+    half = written(tmp_path, "half", text.replace("float", "float16"), **given)
+    feeds = ["--feeds", tmp_path / "feeds.npz"]
+    for pair in ((wide, half), (half, wide)):
+        code, report, err = run(capsys, *pair, *feeds)
+        assert code == 1  # infinite in float16 only
+        assert "converted for half.onnx: X from float32 to float16; too large for it" in err
+        assert "inputs shared by both models: X, I." in report["conclusion"]
+        (row,) = tables(report)[0]
+        expected = abs(float(np.float16(0.1)) - float(np.float32(0.1)))
+        assert row["absolute"] == pytest.approx(expected, rel=1e-3)
+    # alone, or with other inputs, it is refused
+    assert main(["diff", str(half), *map(str, feeds)]) == 2
+    other = written(tmp_path, "other", text.replace("int64", "int32"), **given)
+    assert main(["diff", str(wide), str(other), *map(str, feeds)]) == 2
+
+
+def test_nodes_in_any_order_and_sizes_below_zero(tmp_path, capsys):
+    """ONNX Runtime sorts the nodes, and takes -1 for a size that is free."""
+    text = "(float[1, 2] X) => (float[1, 2] Z) { Z = Exp(Y)  Y = Abs(X) }"
+    file = written(tmp_path, "odd", text, X=np.float32([[-1, 2]]))
+    model = onnx.load(file)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = -1
+    onnx.save(model, file)
+    (got,) = onnxruntime.InferenceSession(file).run(None, {"X": np.float32([[-1, 2]])})
+    np.testing.assert_allclose(got, np.exp([[1.0, 2.0]]), rtol=1e-6)
+    for files in ([file], [file, file]):
+        code, report, _ = run(capsys, *files, "--feeds", tmp_path / "feeds.npz")
+        assert code == 0
+        assert tables(report)[0][0]["ulp"] <= 1
+
+
+def test_an_error_with_one_judge_says_so(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 256, (4, 2, 16)).astype(np.uint8)
+    scales = rng.random((4, 2)).astype(np.float32)
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+        g (float[1, 64] A) => (float[1, 4] Y) { [few] Y = com.microsoft.MatMulNBits
+        <K = 64, N = 4, bits = 4, block_size = 32, accuracy_level = 4> (A, B, S) }""")
+    weights = {"B": codes, "S": scales}
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array, name) for name, array in weights.items()
+    )
+    onnx.save(model, tmp_path / "few.onnx")
+    a = rng.standard_normal((1, 64)).astype(np.float32)
+    a[0, 3] = 900  # the others are rounded with it
+    np.savez(tmp_path / "feeds.npz", A=a)
+    digits = np.stack([codes & 15, codes >> 4], -1).reshape((4, 2, 32)) - 8.0
+    exact = a.astype(float) @ (digits * scales[:, :, None]).reshape((4, 64)).T
+    (got,) = onnxruntime.InferenceSession(tmp_path / "few.onnx").run(None, {"A": a})
+    code, report, _ = run(capsys, tmp_path / "few.onnx", "--feeds", tmp_path / "feeds.npz")
+    assert code == 0
+    assert tables(report)[0][0]["absolute"] == pytest.approx(np.abs(got - exact).max(), rel=1e-5)
+    if np.abs(got - exact).max() > np.abs(exact).max() / 256:  # the CPU rounds its inputs
+        assert "few has only one judge, our definition." in report["conclusion"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 from matplotlib import pyplot as plt
+from processes import PATIENCE_S, launched
 
 import ortmeter.cli.env as env_command
 from ortmeter.cli import main
@@ -145,16 +146,13 @@ def run(options, report):
         time.sleep(60)
 env.run = run
 {MAIN}"""
-    with subprocess.Popen(
-        [sys.executable, "-c", program, "env"],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as child:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with launched("-c", program, "env", env=environment, **streams) as child:
         assert child.stdout.readline() == b"ready\n"
         assert list(tmp_path.glob("ortmeter-*"))
         child.send_signal(number)
-        _, errors = child.communicate(timeout=30)
+        _, errors = child.communicate(timeout=PATIENCE_S)
     assert (child.returncode, errors) == (code, b"")
     assert list(tmp_path.glob("ortmeter-*")) == []
 

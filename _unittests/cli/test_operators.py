@@ -55,7 +55,7 @@ def measured(monkeypatch):
                 [["PRelu", "Exp"], names], names=["case", "candidate"]
             )
             found = pd.DataFrame(dict.fromkeys(COLUMNS, 0.5), index)
-            found = found.assign(mismatched=0.0, bits="0", reference="float64")
+            found = found.assign(mismatched=0.0, bits="0", reference="float64", judges="")
             for place, values in dict(errors).items():
                 for column, value in values.items():
                     found.loc[place, column] = value
@@ -339,7 +339,7 @@ def test_a_slower_case_is_named_with_its_interval(measured, tmp_path, capsys):
         times(**{"1_26": {"PRelu": 60, "Exp": 10}, "1_32": {"PRelu": 1020, "Exp": 10}}),
         errors={
             ("Exp", "1.32"): {"ulp": 3.0, "bits": "1", "bound": 3.5},
-            ("PRelu", "1.32"): {"mismatched": 2.0},
+            ("PRelu", "1.32"): {"mismatched": 2.0, "judges": "a is the only judge"},
         },
     )
     html = tmp_path / "report.html"
@@ -354,7 +354,7 @@ def test_a_slower_case_is_named_with_its_interval(measured, tmp_path, capsys):
     assert told[2:] == [
         "control, 1.32 beside itself: false claims, 0 of 2.",
         "a script for an issue: ortmeter operators --repro PRelu.",
-        "PRelu with 1.32: 2 values do not match.",
+        "PRelu with 1.32: 2 values do not match (a is the only judge).",
         "Exp with 1.32: an error of 3.5 times its bound.",
         "Exp: less accurate with 1.32, 3 ulp, 0.5 with 1.26.",
         "bits of the outputs differ in 1 of 2 cases.",
@@ -364,6 +364,24 @@ def test_a_slower_case_is_named_with_its_interval(measured, tmp_path, capsys):
     assert "data:image/png;base64," in html.read_text(encoding="utf-8")
     assert (asked["processes"], asked["passes"], asked["control"]) == (10, 2, True)
     assert list(asked["cases"]) == list(catalogue())
+
+
+def test_nobody_is_blamed_for_what_is_drawn_or_not_agreed_on(measured, capsys):
+    unknown = {"ulp": np.nan, "largest": np.nan, "bound": np.nan, "mismatched": np.nan}
+    measured(
+        times(**{"1_26": {"PRelu": 10, "Exp": 10}, "1_32": {"PRelu": 10, "Exp": 10}}),
+        errors={
+            ("Exp", "1.26"): {**unknown, "reference": "drawn"},
+            ("Exp", "1.32"): {**unknown, "reference": "drawn", "bits": "1"},
+            ("PRelu", "1.32"): {**unknown, "judges": "judges disagree, a and b"},
+        },
+    )
+    told, _ = report_of(capsys, "--runtime", "1.26,1.32")
+    assert told[-3:] == [
+        "PRelu: judges disagree, a and b.",
+        "Exp: its values are drawn, so there is nothing to compare.",
+        "bits of the outputs differ in 0 of 1 case.",
+    ]
 
 
 @pytest.fixture
@@ -382,7 +400,7 @@ def searched(measured, monkeypatch):
     def measure_errors(pair, cases, **_):
         index = pd.MultiIndex.from_product([cases, [one.name for one in pair]])
         found = pd.DataFrame(dict.fromkeys(COLUMNS, 0.5), index.set_names(["case", "candidate"]))
-        found = found.assign(mismatched=0.0, bits="0", reference="float64")
+        found = found.assign(mismatched=0.0, bits="0", reference="float64", judges="")
         found.loc[index.get_level_values(1) >= "1.28", "mismatched"] = 2.0
         return found
 

@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 
 import pytest
-from sweep_pages import FastPage, files_of, is_alive
+from processes import PATIENCE_S, is_alive, launched, wait_for_start
+from sweep_pages import FastPage, files_of
 
 from ortmeter.cli import main
 from ortmeter.sweep import cluster, load_sweep
@@ -21,8 +21,7 @@ def own_lock(tmp_path, monkeypatch):
     monkeypatch.setenv("ORTMETER_MACHINE_LOCK", str(tmp_path / "machine.lock"))
 
 
-def command(*arguments):
-    return [sys.executable, "-m", "ortmeter", "sweep", *map(str, arguments)]
+SWEEP = ("-m", "ortmeter", "sweep")
 
 
 def test_a_sweep_tells_each_task_and_compares(tmp_path, capsys):
@@ -114,14 +113,11 @@ def test_an_unknown_page_is_refused(tmp_path, capsys):
 def test_ctrl_c_kills_what_runs_keeps_what_is_done_and_says_how_to_go_on(tmp_path, capsys):
     page, output = FastPage(tmp_path, "if args.number == 2: time.sleep(60)"), tmp_path / "out"
     arguments = (str(page.path), "--grid", "number=0,1,2,3", "--output", str(output))
-    child = subprocess.Popen(
-        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    while len(page.runs) < 3:
-        assert child.poll() is None
-        time.sleep(0.05)
-    child.send_signal(signal.SIGINT)
-    text, error = child.communicate(timeout=60)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with launched(*SWEEP, *arguments, **streams) as child:
+        wait_for_start(child, lambda: len(page.runs) == 3)
+        child.send_signal(signal.SIGINT)
+        text, error = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 130, error
     assert "--resume" in text
     assert "partial" in text
@@ -139,20 +135,17 @@ def test_a_terminal_shows_a_bar(tmp_path):
     page = FastPage(tmp_path, "time.sleep(0.7)")
     master, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (40, 200))
-    child = subprocess.Popen(
-        command(page.path, "--grid", "number=1,2,3", "--output", tmp_path / "out"),
-        stdout=subprocess.DEVNULL,
-        stderr=terminal,
-    )
-    os.close(terminal)
+    arguments = (page.path, "--grid", "number=1,2,3", "--output", tmp_path / "out")
     shown = b""
-    try:
-        while chunk := os.read(master, 4096):
-            shown += chunk
-    except OSError:  # how the end of a terminal looks like
-        pass
-    os.close(master)
-    assert child.wait() == 0
+    with launched(*SWEEP, *arguments, stdout=subprocess.DEVNULL, stderr=terminal) as child:
+        os.close(terminal)
+        try:
+            while chunk := os.read(master, 4096):
+                shown += chunk
+        except OSError:  # how the end of a terminal looks like
+            pass
+        os.close(master)
+        assert child.wait(PATIENCE_S) == 0
     assert b"sweep:" in shown
     assert b"done=2" in shown
 
@@ -163,7 +156,7 @@ def test_without_dask_the_message_says_what_to_install(tmp_path):
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ImportError('not here')")
     done = subprocess.run(
-        command(page.path, "--grid", "number=1", "--output", tmp_path / "out"),
+        [sys.executable, *SWEEP, page.path, "--grid", "number=1", "--output", tmp_path / "out"],
         capture_output=True,
         text=True,
         check=False,

@@ -274,9 +274,10 @@ def test_nan_and_infinities_are_counted_apart():
     expected = np.array([nan, nan, 1.0, inf, inf, -inf, 1.0, 2.0])
     got = np.array([nan, 1.0, nan, inf, -inf, 3.0, inf, 2.5])
     diff = max_diff(expected, got)
-    assert (diff.n_nan, diff.n_inf, diff.n_finite) == (2, 3, 1)
+    assert (diff.n_nan, diff.n_inf, diff.n_finite, diff.n_same_nan) == (2, 3, 1, 1)
     assert (diff.abs, diff.sum, diff.mean_abs, diff.argmax) == (0.5, 0.5, 0.5, (7,))
-    assert max_diff(expected, got, equal_nan=False).n_nan == 3
+    strict = max_diff(expected, got, equal_nan=False)
+    assert (strict.n_nan, strict.n_same_nan) == (3, 0)
 
 
 def test_signalling_nan():
@@ -364,8 +365,8 @@ BASE = (np.array([1.0, 2.0, -4.0, 0.5]), np.array([1.0, 2.0, -4.0, 0.5]))
     [
         (0, 1.0 + 2**-40, ERRORS),
         (0, 3.0, ERRORS),
-        (1, math.nan, {"n_nan", "n_finite"}),
-        (3, -math.inf, {"n_inf", "n_finite"}),
+        (1, math.nan, {"n_nan", "n_finite", "over"}),
+        (3, -math.inf, {"n_inf", "n_finite", "over"}),
     ],
 )
 def test_every_figure_sees_a_perturbation(index, value, changed):
@@ -380,10 +381,10 @@ def test_every_figure_sees_a_perturbation(index, value, changed):
 @pytest.mark.parametrize(
     ("expected", "got", "changed"),
     [
-        ([math.nan, 1.0], [math.nan, 1.0], set()),
+        ([math.nan, 1.0], [math.nan, 1.0], {"n_same_nan"}),
         ([1.0, -math.inf], [1.0, -math.inf], set()),
-        ([math.nan, 1.0], [1.0, 1.0], {"n_nan"}),
-        ([1.0, math.inf], [1.0, 1.0], {"n_inf"}),
+        ([math.nan, 1.0], [1.0, 1.0], {"n_nan", "over"}),
+        ([1.0, math.inf], [1.0, 1.0], {"n_inf", "over"}),
         ([4.0, 1.0], [4.0, 1.0], {"largest"}),
         ([1.0, 1.0], np.float32([1, 1]), {"dtype_got", "differences"}),
         (np.float16([1, 1]), [1.0, 1.0], {"dtype_expected", "differences"}),

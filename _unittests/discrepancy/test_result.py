@@ -14,11 +14,18 @@ def test_one_line():
     diff = max_diff(np.array([[1.0, math.nan, math.inf]]), np.array([[1.5, 1.0, 1.0]]))
     assert str(diff) == (
         "largest error 0.5 (2.25e+15 ulp) at (0, 0); 3 of 3 values differ; 1 mismatched NaN; "
-        "1 mismatched inf"
+        "1 mismatched inf; first mismatch (0, 1): expected nan, got 1.0"
     )
     assert str(max_diff(2**62 + 1, 2**62 - 1)) == "largest error 2; 1 of 1 value differs"
     assert str(max_diff(1.0, 1.0)) == "no difference in 1 value"
-    assert str(max_diff(1.0, math.nan)) == "1 of 1 value differs; 1 mismatched NaN"
+    assert str(max_diff(1.0, math.nan)) == (
+        "1 of 1 value differs; 1 mismatched NaN; expected 1.0, got nan"
+    )
+    same = max_diff([math.nan, math.nan, -math.inf, 1.0], [math.nan, math.nan, -math.inf, 1.0])
+    assert str(same) == (
+        "no difference in 4 values; 2 of 4 values are NaN on both sides; "
+        "1 of 4 values is the same infinity on both sides"
+    )
     assert str(max_diff([], [])) == "no difference in 0 values"
     shapes = max_diff(np.ones(2), np.ones(3), on_mismatch="report")
     assert str(shapes) == "shape: expected (2,), got (3,)"
@@ -32,6 +39,39 @@ def test_one_line_about_a_structure():
         "dtype of ['a'][0]: expected i64, got f16; structure of ['a'][1]: expected None, got int; "
         "structure of ['b']: expected nothing, got int"
     )
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "told"),
+    [
+        ([1.0, 4.0], [1.0, 4.0 + 2**-50], "it is 1 ulp from that"),
+        (
+            [1.0, 4.0],
+            [1.0, math.inf],
+            "by 1 mismatched inf: it is inf where that is 4; elsewhere it",
+        ),
+        (
+            [1.4142e30],
+            [math.inf],
+            "it differs from that by 1 mismatched inf: it is inf where that ",
+        ),
+        ([math.nan, 1.0], [2.0, math.nan], "by 2 mismatched NaN: it is 2 where that is nan"),
+        ([1.0], [1.0, 2.0], "it differs from that by shape: expected (1,), got (2,)"),
+    ],
+)
+def test_how_far_apart_two_sides_are(expected, got, told):
+    diff = max_diff(np.array(expected), np.array(got), on_mismatch="report")
+    assert told in diff.apart("it", "that")
+    assert ("ulp" in diff.apart("it", "that")) == (diff.n_finite > 0)
+
+
+@pytest.mark.parametrize("got", [math.nan, math.inf, 1.0])
+def test_there_is_no_error_where_nothing_is_finite(got):
+    diff = max_diff(np.array([math.nan] * 3), np.full(3, got))
+    rows = dict(re.findall(r"<th>(.*)</th>\s*<td>(.*)</td>", diff._repr_html_()))
+    assert [rows[name] for name in ("abs", "rel", "ulp", "ulp_at_max", "sum")] == ["nan"] * 5
+    assert math.isnan(diff.measured("mean_abs"))
+    assert diff.ranked("abs") == (0 if math.isnan(got) else math.inf)
 
 
 def test_table():

@@ -32,6 +32,7 @@ EQUATIONS = [
     # size 0
     ("ij,jk->ik", [(3, 0), (0, 5)]),
     ("ij,jk->ik", [(0, 4), (4, 5)]),
+    ("iji->ij", [(0, 2, 0)]),
 ]
 OPTIONS = [{}, {"optimize": True}]
 CALLS = [(equation, shapes, options) for equation, shapes in EQUATIONS for options in OPTIONS]

@@ -8,7 +8,15 @@ import onnx.checker
 import onnx.helper
 import onnx.reference
 import pytest
-from einsum_cases import CASES, EQUATIONS, assert_same, operands_of, oracle
+from einsum_cases import (
+    CASES,
+    EQUATIONS,
+    assert_same,
+    full_range,
+    operands_of,
+    oracle,
+    wrapped,
+)
 from hypothesis import strategies as st
 
 from ortmeter import make_session
@@ -241,14 +249,39 @@ def test_types_that_operators_take(dtype, equation, shapes):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_integers_wrap_around_as_those_of_numpy(dtype):
-    info = np.iinfo(dtype)
-    rng = np.random.default_rng(0)
-    shapes = (3, 40), (40, 5)
-    operands = [rng.integers(info.min, info.max, s, dtype, endpoint=True) for s in shapes]
-    plan = decompose_einsum("ij,jk->ik", *operands)
-    expected = np.einsum("ij,jk->ik", *operands)
-    np.testing.assert_array_equal(run(plan.to_onnx(), operands), expected)
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        # sums of an operand, along the last axes or others
+        ("i->", [(40,)]),
+        ("ij->i", [(3, 40)]),
+        ("ij->j", [(40, 3)]),
+        ("ijk->j", [(5, 3, 8)]),
+        ("...i->...", [(2, 3, 8)]),
+        # diagonals
+        ("ii", [(9, 9)]),
+        ("iij->j", [(9, 9, 2)]),
+        # products
+        ("ij,jk->ik", [(3, 40), (40, 5)]),
+        ("ij,ij->i", [(3, 9), (3, 9)]),
+        ("i,i->", [(9,), (9,)]),
+        ("ija,jk->ik", [(2, 3, 9), (3, 5)]),
+        ("ij,jk->ik", [(2, 1), (9, 3)]),
+        ("ab,bc,cd->", [(2, 3), (3, 4), (4, 5)]),
+        # sums of nothing
+        ("i->", [(0,)]),
+        ("ij->j", [(0, 3)]),
+        ("ij->i", [(0, 3)]),
+    ],
+)
+def test_integers_wrap_around(dtype, equation, shapes):
+    operands = full_range(shapes, dtype)
+    expected = wrapped(equation, operands)
+    for given in (shapes, unknown(shapes)):
+        model = decompose_einsum(equation, *given, dtype=dtype).to_onnx()
+        for got in (run(model, operands), run(model, operands, "none"), refer(model, operands)):
+            assert np.asarray(got).dtype == dtype
+            assert_same(got, expected)
 
 
 def test_bfloat16_is_computed_in_float32():
@@ -372,14 +405,16 @@ def check_random(examples):
     )
     def check(case, known, contrib, shuffle, data):
         equation, shapes = case
-        operands = operands_of(shapes)
-        expected = oracle(equation, operands)
+        dtype = data.draw(st.sampled_from(["float32", *INTEGERS]))
+        is_float = dtype == "float32"
+        operands = operands_of(shapes) if is_float else full_range(shapes, dtype)
+        expected = (oracle if is_float else wrapped)(equation, operands)
         given = shapes if known else [tuple(n if n < 2 else None for n in s) for s in shapes]
         order = None
         if shuffle is not None:
             inputs = parse_equation(equation, tuple(map(len, shapes))).inputs
             order = "".join(data.draw(st.permutations(sorted(set("".join(inputs))))))
-        plan = decompose_einsum(equation, *given, order=order)
+        plan = decompose_einsum(equation, *given, order=order, dtype=dtype)
         model = plan.to_onnx(contrib=contrib)
         assert_same(run(model, operands), expected, "ONNX Runtime")
         if not contrib:

@@ -22,3 +22,55 @@ def test_a_resize_to_one_element_is_refused_rather_than_wrong(mode):
     for sizes in ([1, 1, 1, 3], [1, 1, 3, 1]):
         with pytest.raises(NodeError, match="leaves one element"):
             Evaluator(text).run(None, feeds | {"s": np.int64(sizes)})
+
+
+MS = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]> g ({}) => (float[a, b, c] y)
+{{ y = com.microsoft.{} }}"""
+X = np.random.default_rng(0).standard_normal((1, 2, 4)).astype(np.float32)
+Q = "float[1, 2, 4] q"
+
+
+def test_a_definition_runs_before_onnxruntime_unless_that_is_first():
+    model = MS.format(Q, "QuickGelu (q)")
+    expected = X / (1 + np.exp(-np.float64(np.float32(1.702)) * X))
+    for sources, used in (
+        (("torch", "reference", "ort"), "definition"),
+        (("ort", "torch"), "ort"),
+        (("ort",), "ort"),
+    ):
+        evaluator = Evaluator(model, sources=sources)
+        (got,) = evaluator.run(None, {"q": X})
+        assert evaluator.assignment["source"].tolist() == [used]
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "call", "more"),
+    [
+        # by heads that are not there, places that are one offset
+        (
+            f"{Q}, int64[1] p, float[4, 2] c, float[4, 2] s",
+            "RotaryEmbedding (q, p, c, s)",
+            {"p": np.int64([0]), "c": np.ones((4, 2), "f4"), "s": np.ones((4, 2), "f4")},
+        ),
+        # keys by heads
+        (
+            f"{Q}, float[1, 2, 2, 2] k",
+            "MultiHeadAttention <num_heads = 2> (q, k, k)",
+            {"k": np.ones((1, 2, 2, 2), "f4")},
+        ),
+        # a past in a larger buffer
+        (
+            f"{Q}, float[1, 2, 8, 2] p, int32[1] n, int32 t",
+            "GroupQueryAttention <num_heads = 2, kv_num_heads = 2> (q, q, q, p, p, n, t)",
+            {"p": np.ones((1, 2, 8, 2), "f4"), "n": np.int32([3]), "t": np.int32(4)},
+        ),
+        (Q, "QuickGelu <beta = 1.0> (q)", {}),
+        (Q, "QuickGelu (q, q)", {}),
+    ],
+)
+def test_what_a_definition_leaves_out_is_refused(inputs, call, more):
+    evaluator = Evaluator(MS.format(inputs, call), sources=("reference",))
+    with pytest.raises(NodeError, match="definition: the definition does not cover this node"):
+        evaluator.run(None, {"q": X, **more})

@@ -4,7 +4,9 @@ import pytest
 
 from ortmeter.observatory.accuracy import (
     accuracy_changes,
+    comparable_errors,
     measure_errors,
+    not_judged,
     out_of_bound,
 )
 from ortmeter.observatory.case import Case
@@ -92,15 +94,23 @@ def test_the_installed_release_is_within_the_bounds():
     assert (found["reference"] == "float64").all()
 
 
-def table(ulp, largest, reference="float64"):
+def table(ulp, largest, reference="float64", mismatched=0):
     index = pd.MultiIndex.from_product([["case"], ["a", "b", "c"]], names=["case", "candidate"])
-    return pd.DataFrame({"ulp": ulp, "largest": largest, "reference": reference}, index)
+    columns = {"ulp": ulp, "largest": largest, "reference": reference, "mismatched": mismatched}
+    return pd.DataFrame(columns, index)
 
 
 def test_errors_do_not_compare_when_the_reference_is_of_the_same_type():
     errors = [1.0, 800.0, 1.0]
     assert accuracy_changes(table(errors, errors, "same type")).empty
     assert len(accuracy_changes(table(errors, errors, "float32"))) == 2
+
+
+def test_a_candidate_that_returns_nan_has_no_error_to_compare():
+    """Its errors are those of what is left, 0 where nothing is."""
+    found = comparable_errors(table([40.0, 0.0, 80.0], [1.0, 0.0, 2.0], mismatched=[0, 128, 0]))
+    assert found["error"].tolist() == [1.0, pytest.approx(np.nan, nan_ok=True), 2.0]
+    assert set(found["unit"]) == {"largest"}
 
 
 @pytest.mark.parametrize(
@@ -119,3 +129,18 @@ def test_accuracy_changes(ulp, largest, expected):
     found = accuracy_changes(table(ulp, largest))
     got = [(index[1], row["unit"], row["error_ratio"]) for index, row in found.iterrows()]
     assert got == [(name, unit, pytest.approx(ratio)) for name, unit, ratio in expected]
+
+
+def test_what_is_drawn_or_not_agreed_on_is_blamed_on_nobody():
+    index = pd.MultiIndex.from_product([["a", "b", "c"], ["1.30"]], names=["case", "candidate"])
+    errors = pd.DataFrame(
+        {
+            "reference": ["drawn", "float64", "float64"],
+            "judges": ["", "judges disagree, x and y", "x and y agree"],
+        },
+        index=index,
+    )
+    assert not_judged(errors) == {
+        "a": "its values are drawn, so there is nothing to compare",
+        "b": "judges disagree, x and y",
+    }

@@ -138,7 +138,7 @@ def test_a_script_runs_in_another_environment():
 def test_a_script_that_does_not_end_is_stopped(monkeypatch):
     monkeypatch.setattr("ortmeter.observatory.issue._PATIENCE_S", 0.2)
     with pytest.raises(OrtMeterError, match="cannot run: .* timed out"):
-        run_script("import time; time.sleep(60)", HERE)
+        run_script("import time; time.sleep(10)", HERE)
 
 
 def test_the_element_that_is_wrong_is_in_the_script(monkeypatch):

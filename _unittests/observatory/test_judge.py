@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -18,10 +19,17 @@ def judge(case: Case) -> Judge:
     return Judge(case.prepared(resolve_provider("cpu")))
 
 
+def judge_of(case: Case, name: str, values: object) -> Judge:
+    """Judge by values written here, alone."""
+    made = judge(case)
+    made.reference.outputs[name][:] = values
+    made.reference = dataclasses.replace(made.reference, evaluation=None)
+    return made
+
+
 def test_infinities_of_the_type_of_the_output_match():
     case = Case("Cast", "Y = Cast<to = 10>(X)", "T[3] X", outputs="f16 Y", values={"X": "normal"})
-    found = judge(case)
-    found.reference.outputs["Y"][:] = [1e5, -1e5, 1]
+    found = judge_of(case, "Y", [1e5, -1e5, 1])
     wrong = found.errors({"Y": np.float16([np.inf, 65504, 1])})
     assert (wrong["mismatched"], wrong["ulp"]) == (1, 0)
 
@@ -48,8 +56,8 @@ def test_integers_are_compared_exactly():
 
 
 def test_integers_that_float64_does_not_tell_apart_are():
-    exact = judge(Case("Abs", "Y = Abs(X)", "T[2] X", type="i64"))
-    exact.reference.outputs["Y"][:] = large = np.int64([2**53 + 1, 2**62 + 1])
+    large = np.int64([2**53 + 1, 2**62 + 1])
+    exact = judge_of(Case("Abs", "Y = Abs(X)", "T[2] X", type="i64"), "Y", large)
     assert [exact.errors({"Y": large - k})["bound"] for k in (0, 1)] == [0, math.inf]
 
 
@@ -113,3 +121,31 @@ def test_digests_tell_bits_types_shapes_and_names_apart_but_not_nan():
     others = [one[::-1], one[None], one.astype(np.float64), one.view(np.int32), big, big[::-1]]
     assert len({digest({"Y": array}) for array in (one, *others)}) == 7
     assert digest({"Z": one}) != digest({"Y": one})
+
+
+def test_a_wrong_result_needs_two_judges_that_agree(monkeypatch):
+    case = sqrt(4)
+    y = np.sqrt(case.feeds()["X"].astype(np.float64))
+    wrong = np.float32(y) + np.float32([0, 0, 0.5, 0])
+    both = judge(case).errors({"Y": wrong})
+    assert both["judges"] == "our kernel on torch and onnx.reference agree"
+    assert both["bound"] > 1e5
+    assert judge(case).errors({"Y": np.float32(y)})["judges"] == ""
+    # Another value of one of them: nobody is blamed.
+    monkeypatch.setattr("onnx.reference.ops.op_sqrt.Sqrt._run", lambda _self, x: (np.cbrt(x),))
+    apart = judge(case).errors({"Y": wrong})
+    assert apart["judges"] == "judges disagree, our kernel on torch and onnx.reference"
+    assert math.isnan(apart["bound"])
+    assert math.isnan(apart["mismatched"])
+    assert out_of_bound(pd.DataFrame([apart])).empty
+
+
+def test_the_only_judge_is_named():
+    case = Case(
+        "QLinearSigmoid", "Y = com.microsoft.QLinearSigmoid(X, S, Z, R, Z)",
+        "T[2] X, f32[] S, T[] Z, f32[] R", "", "u8",
+        values={"S": 1 / 64, "Z": 128, "R": 1 / 256, "X": [128, 128]},
+    )  # fmt: skip
+    found = judge(case).errors({"Y": np.uint8([0, 0])})  # 255, of 1 / 2 in float
+    assert found["bound"] > 1
+    assert found["judges"] == "our definition is the only judge"

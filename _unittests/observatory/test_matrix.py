@@ -25,7 +25,17 @@ from ortmeter.runtime.providers import Provider
 HERE = Release("here")  # this interpreter stands for any release
 
 
-def test_each_candidate_is_examined_on_each_case():
+def test_each_candidate_is_examined_on_each_case(monkeypatch):
+    ask = ReleaseProcess.ask
+
+    def planted(child, what, **arguments):
+        answer = ask(child, what, **arguments)
+        if what == "cores":
+            assert min(answer) >= 0  # it depends on the load of the machine
+            return [1.5, 0.5]
+        return answer
+
+    monkeypatch.setattr(ReleaseProcess, "ask", planted)
     cases = {op: Case(op, f"Y = {op}(X)", "T[8] X") for op in ("Relu", "Abs")}
     specs = {name: case.prepared(Provider("cpu")) for name, case in cases.items()}
     found = examine_cases([RuntimeCandidate(name, HERE) for name in ("one", "two")], specs)
@@ -35,7 +45,7 @@ def test_each_candidate_is_examined_on_each_case():
         expected = np.maximum(x, 0) if name == "Relu" else np.abs(x)
         np.testing.assert_array_equal(row["outputs"]["Y"], expected)
         assert row["left to CPU"] == 1
-        assert 0 <= row["cores in a pause"] < row["cores"] < 1.5
+        assert (row["cores"], row["cores in a pause"]) == (1.5, 0.5)
 
 
 def test_a_provider_that_takes_no_node_is_refused():
@@ -77,7 +87,7 @@ for line in sys.stdin:
         if case == "dies":
             sys.exit("out of memory")
         if case == "hangs":
-            time.sleep(60)
+            time.sleep(10)
         answer = SECONDS[case] * threads
     refused = do == "open" and case == "refused"
     print(json.dumps({"error": "no kernel"} if refused else {"answer": answer}), flush=True)

@@ -49,3 +49,12 @@ def test_what_nothing_defines_has_no_reference():
     found = reference(model, {"X": X[:2]})
     assert (found.kind, found.outputs) == ("none", {})
     assert "unknown.Mul" in found.reason
+
+
+@pytest.mark.parametrize("call", ["RandomNormalLike(X)", "Dropout(X, half, yes)"])
+def test_what_is_drawn_has_no_reference(call):
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[5] X) => (float[5] Y) <float half = {{0.5}}, bool yes = {{1}}> {{ Y = {call} }}""")
+    found = reference(model, {"X": X})
+    assert (found.kind, found.outputs) == ("drawn", {})
+    assert found.reason == f"{call.partition('(')[0]} draws its values"

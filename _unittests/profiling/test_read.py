@@ -357,3 +357,19 @@ def test_a_body_does_not_take_kernels_of_other_threads_or_runs():
         run_event(50, 20, thread=7),
     ]
     assert structure(events)[1] == [-1, -1, 3, -1]
+
+
+def test_events_without_arguments(tmp_path):
+    """Some execution providers write none (microsoft/onnxruntime#24306)."""
+    events = two_runs()
+    bare = [{k: v for k, v in event.items() if k != "args"} for event in events]
+    kernels = sum(event["name"].endswith("_kernel_time") for event in events)
+    some = [bare[i] if i % 2 else event for i, event in enumerate(events)]
+    whole = read_profile(write(tmp_path / "whole.json", events))
+    for rank, left in enumerate((bare, some)):
+        found = read_profile(write(tmp_path / f"{rank}.json", left))
+        assert len(found.events) == kernels
+        assert found.events["duration"].tolist() == whole.events["duration"].tolist()
+        total = found.by_operator()["total"].sum()
+        assert total == whole.by_operator()["total"].sum()
+    assert set(read_profile(write(tmp_path / "bare.json", bare)).events["op"]) == {"unknown"}

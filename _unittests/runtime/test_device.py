@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from processes import PATIENCE_S, launched
 
 import ortmeter
 from ortmeter.errors import FeedError, InvalidArgumentError, ProviderUnavailableError
@@ -99,27 +101,16 @@ def test_outputs_of_a_session_are_inputs_of_another():
             BoundSession(on_cpu, {**arrays, "X": first.outputs("ortvalue")["Z"]})
 
 
-def seconds(function):
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
 def test_a_run_ends_when_its_outputs_are_ready():
-    """ONNX Runtime returns at once: without the fence, the time would be that of a submission."""
-    x = np.full((128, 128), 1 / 128, np.float32)
+    """ONNX Runtime returns at once: what is read from the device then comes after its work."""
     session = make_session(LONG, provider="webgpu")
-    with BoundSession(session, {"Y0": x}) as bound:
+    with BoundSession(session, {"Y0": np.full((128, 128), 1 / 128, np.float32)}) as bound:
+        called, run, fence = [], bound._run_bound, bound._fence
+        assert device_of(fence) not in {"cpu", "cuda"}
+        bound._run_bound = lambda binding: called.append("run") or run(binding)
+        bound._fence = SimpleNamespace(numpy=lambda: called.append("fence") or fence.numpy())
         bound.run()
-        whole, fenced, submitted, left = [], [], [], []
-        for _ in range(4):  # in turn: a driver in software shares the cores with what else runs
-            whole.append(seconds(lambda: session.run(None, {"Y0": x})))
-            fenced.append(seconds(bound.run))
-            submitted.append(seconds(lambda: session.run_with_iobinding(bound._binding)))
-            left.append(seconds(bound._fence.numpy))
-    assert min(submitted) < 0.1 * min(whole)
-    assert min(left) > 0.3 * min(whole)
-    assert 0.3 < min(fenced) / min(whole) < 3
+    assert called == ["run", "fence"]
 
 
 def test_nodes_that_run_elsewhere_are_counted():
@@ -176,7 +167,7 @@ def test_processes_measure_the_device():
         for name in ("cpu", "webgpu")
     }
     found = ortmeter.measure(candidates, repeat=3, processes=2, precision=None)
-    assert found["webgpu"].median > 1e-3
+    assert found["webgpu"].median > 0
 
 
 def test_the_environment_names_what_ran():
@@ -284,13 +275,12 @@ def test_a_process_ends_without_a_crash(end):
 
 def test_an_interrupted_process_ends_without_a_crash():
     loop = f"{PENDING}while True: bound.run()\n"
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     for wait in (0.05, 0.13, 0.21):
-        process = subprocess.Popen(
-            [sys.executable, "-c", loop], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(wait)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        with launched("-c", loop, **streams) as process:
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(wait)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == -signal.SIGINT, errors
         assert errors.rstrip().endswith("KeyboardInterrupt")

@@ -1,10 +1,11 @@
-"""Tests of ortmeter.runtime.graphs: what is left of dictionaries; the rest is seen in its users."""
+"""Tests of ortmeter.runtime.graphs: dictionaries, the order of nodes; its users show the rest."""
 
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 
-from ortmeter.runtime.graphs import without_maps
+from ortmeter.runtime.graphs import in_order, without_maps
 
 TEXT = """<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 1]>
 g (float[n, 2] X) => (float[n, 2] Y, float[n, 2] P) {
@@ -35,3 +36,24 @@ def test_a_model_without_dictionaries_is_the_same():
     model.graph.node.pop(1)
     model.graph.output.pop(0)
     assert without_maps(model) == (model, {})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("a = Abs(X) b = Exp(a) Y = Neg(b)", "abY"),
+        ("Y = Neg(b) b = Exp(a) a = Abs(X)", "abY"),
+        ("b = Exp(a) c = Abs(X) a = Abs(X) Y = Add(b, c)", "abcY"),  # what is in order stays
+        (
+            """Y = If (t) <then_branch = g () => (z) { z = Abs(a) },
+            else_branch = h () => (w) { w = Neg(X) }> a = Exp(X)""",
+            "aY",  # a body reads it
+        ),
+        ("a = Abs(Y) Y = Neg(a)", "Ya"),  # a circle, which is refused later
+    ],
+)
+def test_nodes_come_after_what_they_read(nodes, expected):
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+        g (float[n] X, bool t) => (float[n] Y) {{ {nodes} }}"""
+    found = in_order(onnx.parser.parse_model(text).graph.node)
+    assert [node.output[0] for node in found] == [*expected]

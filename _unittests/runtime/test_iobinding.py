@@ -1,3 +1,4 @@
+import contextlib
 import gc
 import types
 import weakref
@@ -358,3 +359,34 @@ def test_a_failure_is_not_logged_as_well(capfd):
     with pytest.raises(ModelError):
         run_session(make_session(text, provider="cpu"), arrays)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("declared", "body", "warned"),
+    [
+        ("float[7] Y", "Y = Abs(X)", r"output 'Y' f32\[7\] has the shape \[3\]"),
+        ("int64[1, 9] Y", "Y = NonZero(X)", r"output 'Y' i64\[1, 9\] has the shape \[1, 2\]"),
+        ("float[n] Y", "Y = Abs(X)", None),
+    ],
+)
+def test_outputs_of_another_shape_than_declared(declared, body, warned):
+    text = f"{HEADER} g (float[n] X) => ({declared}) {{ {body} }}"
+    x = np.float32([-1, 0, 2])
+    session = make_session(text, provider="cpu")
+    (expected,) = session.run(None, {"X": x})
+    with BoundSession(session, {"X": x}) as bound:
+        bound.run()
+        with pytest.warns(UserWarning, match=warned) if warned else contextlib.nullcontext():
+            bound.run()
+        bound.run()  # once is enough
+        np.testing.assert_array_equal(bound.outputs()["Y"], expected)
+
+
+def test_a_size_that_follows_from_values_and_was_declared():
+    """The declared size is the true one, until other values are there."""
+    text = f"{HEADER} g (float[n] X) => (int64[1, n] Y) {{ Y = NonZero(X) }}"
+    with BoundSession(make_session(text, provider="cpu"), {"X": np.float32([1, 2])}) as bound:
+        bound.run()
+        bound.update("X", np.float32([0, 2]))
+        bound.run()
+        assert bound.outputs()["Y"].tolist() == [[1]]

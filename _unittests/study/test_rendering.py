@@ -2,6 +2,7 @@ import base64
 import io
 import re
 import sys
+import tempfile
 
 import html5lib
 import numpy as np
@@ -66,12 +67,11 @@ def test_sentences_start_with_the_answer():
 
 def test_tables_come_back_from_csv_and_from_excel(tmp_path):
     saved = save_tables("page", TABLES, tmp_path)
-    assert [file.name for file in saved.files] == [
-        "page-times.csv",
-        "page-errors.csv",
-        "page.xlsx",
-    ]
-    assert saved.files[-1].read_bytes()[:2] == b"PK"  # not CSV under another name
+    names = ["page-times.csv", "page-errors.csv", "page.xlsx"]
+    assert list(saved.contents) == names
+    assert str(saved) == f"saved in {tmp_path}: {', '.join(names)}"
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == saved.contents
+    assert saved.contents["page.xlsx"][:2] == b"PK"  # not CSV under another name
     for name, expected in TABLES.items():
         for again in (
             pd.read_csv(tmp_path / f"page-{name}.csv", index_col=0),
@@ -80,21 +80,20 @@ def test_tables_come_back_from_csv_and_from_excel(tmp_path):
             pd.testing.assert_frame_equal(again, expected)
 
 
-def test_links_hold_the_files_themselves(tmp_path):
-    saved = save_tables("page", TABLES, tmp_path)
+def test_links_hold_the_files_and_nothing_is_written_unless_it_is_asked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    saved = save_tables("page", TABLES, figures={"plot": b"PNG"})
+    assert list(tmp_path.iterdir()) == []
+    assert str(saved).endswith("page.xlsx, page-plot.png; --output DIR writes them")
     links = re.findall(r'download="([^"]+)" href="data:[^;]+;base64,([^"]+)"', saved._repr_html_())
-    assert [name for name, _ in links] == [file.name for file in saved.files]
-    for (_, content), file in zip(links, saved.files, strict=True):
-        assert base64.b64decode(content) == file.read_bytes()
-    again = pd.read_excel(io.BytesIO(base64.b64decode(links[-1][1])), sheet_name="times")
+    assert {name: base64.b64decode(content) for name, content in links} == saved.contents
+    again = pd.read_excel(io.BytesIO(saved.contents["page.xlsx"]), sheet_name="times")
     assert again["median"].tolist() == [0.5, 0.25]
 
 
-def test_a_script_tells_the_folder_and_a_page_does_not():
-    saved = save_tables("page", TABLES)
-    folder = str(saved.files[0].parent)
-    assert str(saved).startswith(f"saved in {folder}: page-")
-    assert folder not in saved._repr_html_()
+def test_a_page_does_not_tell_the_folder(tmp_path):
+    assert str(tmp_path) not in save_tables("page", TABLES, tmp_path)._repr_html_()
 
 
 @pytest.mark.parametrize(

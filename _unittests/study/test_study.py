@@ -4,7 +4,6 @@ import dataclasses
 import datetime as dt
 import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -127,6 +126,9 @@ def test_the_appendix_has_files_of_tables_and_figures_and_the_records(
     for found in (measured.here, other):  # the build itself is not shown again
         found.save(measured.concluded(found), tmp_path)
     monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
+    folder = tmp_path / "files"
+    folder.mkdir()
+    monkeypatch.setitem(vars(measured.args), "output", str(folder))
     capsys.readouterr()
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]> g (float[2] X) => (float[2] Y) { Y = Abs(X) }'
@@ -138,7 +140,7 @@ def test_the_appendix_has_files_of_tables_and_figures_and_the_records(
     parts += ["Raw tables:", "plot_sum-latencies.csv", "recorded on", "Take the fast one"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
-    folder = Path(text.partition("saved in ")[2].partition(":")[0])
+    assert f"saved in {folder}: plot_sum-latencies.csv, plot_sum-raw.csv, plot_sum.xlsx" in text
     assert (folder / "plot_sum-plotted.png").read_bytes().startswith(b"\x89PNG")
     assert pd.read_csv(folder / "plot_sum-latencies.csv")["median (s)"].tolist() == [2.0, 1.0]
     assert pd.read_csv(folder / "plot_sum-raw.csv")["n"].tolist() == [1]
@@ -201,6 +203,20 @@ def test_a_page_that_is_recorded_recalls_nothing(measured, monkeypatch, tmp_path
     monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["plot_sum", "--record"])
     assert not Study("plot_sum", "How long does a sum take?").recall()
+
+
+def test_the_folder_of_files_is_made_first_and_is_no_configuration(study, monkeypatch, tmp_path):
+    study.keep("CPU")
+    folder = tmp_path / "of" / "files"
+    monkeypatch.setattr(sys, "argv", ["plot_sum", "--output", str(folder)])
+    found = Study("plot_sum", "How long does a sum take?")
+    assert list(folder.iterdir()) == []
+    found.keep("CPU")
+    assert found.here.configuration == study.here.configuration
+    (folder / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["plot_sum", "--output", str(folder / "file")])
+    with pytest.raises(InvalidArgumentError, match="--output: got '.*file', which is no folder"):
+        Study("plot_sum", "How long does a sum take?")
 
 
 def test_a_study_that_has_nothing_to_say_is_refused(study, monkeypatch):

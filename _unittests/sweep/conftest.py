@@ -1,12 +1,13 @@
-"""No test waits for another sweep of this machine."""
+"""No test waits for another sweep of this machine, or leaves what it kills."""
 
 import pytest
 from sweep_pages import FastPage
 
 
 @pytest.fixture(autouse=True)
-def own_lock(tmp_path, monkeypatch):
+def own_places(tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.setenv("ORTMETER_MACHINE_LOCK", str(tmp_path / "machine.lock"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("temporary")))
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ import psutil
 import pytest
 import trustme
 from distributed import Client
-from sweep_pages import NUMBERS, Server, cluster, files_of, is_alive
+from processes import PATIENCE_S, is_alive, launched
+from sweep_pages import NUMBERS, Server, cluster, files_of
 
 import ortmeter
 from ortmeter.cli import main
@@ -137,18 +138,14 @@ NO_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 @pytest.mark.slow
 def test_a_worker_of_dask_takes_its_part(machines, make_page, tmp_path):
     page = make_page(f"{TELL_THREADS}; time.sleep(0.5)")
-    command = [sys.executable, "-m", "dask", "worker", machines[0], "--name", "dask", *DASK]
+    command = ("-m", "dask", "worker", machines[0], "--name", "dask", *DASK)
     variables = {
         "DASK_DISTRIBUTED__NANNY__PRE_SPAWN_ENVIRON": str(NO_THREADS),
         "ORTMETER_MACHINE_LOCK": str(tmp_path / "dask.lock"),
     }
-    process = subprocess.Popen(
-        [*command, "--host", "127.0.0.1", "--memory-limit", "0", "--no-dashboard"],
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **variables},
-        cwd=tmp_path,
-    )
-    try:
+    options = ("--host", "127.0.0.1", "--memory-limit", "0", "--no-dashboard")
+    environment = {"env": {**os.environ, **variables}, "cwd": tmp_path}
+    with launched(*command, *options, stderr=subprocess.DEVNULL, **environment) as process:
         with Client(machines[0]) as client:
             client.wait_for_workers(3)
             addresses = {w["name"]: a for a, w in client.scheduler_info()["workers"].items()}
@@ -160,9 +157,8 @@ def test_a_worker_of_dask_takes_its_part(machines, make_page, tmp_path):
         assert {f"tcp://{c.laddr.ip}:{c.laddr.port}" for c in listening} == {addresses["dask"]}
         set_here = sorted(name for name in os.environ if name.endswith("_NUM_THREADS"))
         assert {outcome.output for outcome in result.outcomes} == {f"{set_here}\n"}
-    finally:
         process.terminate()
-        process.wait()
+        process.wait(PATIENCE_S)
 
 
 def test_a_scheduler_that_dies_loses_nothing_that_was_done(machines, make_page, tmp_path):
@@ -267,7 +263,7 @@ def shake_hands(address, context):
     """Open a connection as openssl does it, wait for the first word of the server."""
     host, port = address.removeprefix("tls://").rsplit(":", 1)
     with (
-        socket.create_connection((host, int(port)), timeout=20) as plain,
+        socket.create_connection((host, int(port)), timeout=PATIENCE_S) as plain,
         context.wrap_socket(plain) as secure,
     ):
         return secure.recv(1)
@@ -312,7 +308,6 @@ def test_a_worker_with_a_wrong_certificate_does_not_start(guarded, tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
     )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("ortmeter worker: it cannot start: ")

@@ -3,13 +3,12 @@
 import dataclasses
 import math
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
-from sweep_pages import NUMBERS, files_of, is_alive
+from processes import is_alive, launched, wait_for_end, wait_for_start
+from sweep_pages import NUMBERS, files_of
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.runtime.placement import PlacementLog, PlacementWarning
@@ -89,12 +88,13 @@ def test_a_page_that_dies_fails_alone_with_its_output(make_page, tmp_path):
         ("fields['configuration']['provider'] = 'x' * 300", "a record whose names are too long"),
         ("os.kill(os.getpid(), 40)", "killed by signal 40"),
         ("fields['page'] = 'plot_other'", "wrote a record of 'plot_other', expected 'plot_fast'"),
-        ("time.sleep(60)", "it exceeded its time limit of 1 s"),
+        ("time.sleep(10)", "it exceeded its time limit of 1 s"),
     ],
 )
 def test_a_page_that_fails_says_why(make_page, tmp_path, body, error):
     page = make_page(body)
-    result = run_sweep(page.path, {"number": ["1"]}, output=tmp_path / "out", timeout=1)
+    timeout = 1 if "limit of 1 s" in error else 30
+    result = run_sweep(page.path, {"number": ["1"]}, output=tmp_path / "out", timeout=timeout)
     (failed,) = result.failed
     assert error in failed.error
     assert files_of(tmp_path / "out") == []
@@ -147,7 +147,8 @@ def test_a_record_that_was_removed_is_missing(make_page, tmp_path):
         ({"number": ["1", "1"]}, "--number=1 and --number=1 are the same configuration"),
         ({"number": []}, "number has no value"),
         ({}, "the grid has no value"),
-        ({"record": ["1"]}, "a sweep always records"),
+        ({"record": ["1"]}, "record cannot be set: a sweep always records"),
+        ({"output": ["x"]}, "output cannot be set: a sweep always records"),
         ({"number": "12"}, r"number: got '12', expected a list"),
         ({"provider": ["cuda:7"]}, "it needs cuda:7 and 1 cores. Workers: 0 "),
         ({"threads": ["4096"]}, "it needs cpu and 4096 cores. Workers: 0 "),
@@ -219,26 +220,13 @@ run_sweep(sys.argv[1], {"number": [str(i) for i in range(6)]}, output=sys.argv[2
 """
 
 
-def start_client(page, output):
-    command = [sys.executable, "-c", CLIENT, str(page.path), str(output)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-
-def wait_until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_sweep_goes_on_after_its_client_was_killed(make_page, tmp_path):
     page, output = make_page("time.sleep(0.2)"), tmp_path / "out"
-    client = start_client(page, output)
-    wait_until(lambda: len(files_of(output)) >= 2)
-    client.kill()
-    client.communicate()
-    running = page.runs[-1][1]
-    wait_until(lambda: not is_alive(running), seconds=20)
+    with launched("-c", CLIENT, page.path, output, stderr=subprocess.DEVNULL) as client:
+        wait_for_start(client, lambda: len(files_of(output)) >= 2)
+        client.kill()
+        client.wait()
+        wait_for_end(page.runs[-1][1])
     done = set(files_of(output))
     assert 2 <= len(done) < 6
     kept = [outcome.task.options["number"] for outcome in load_sweep(output).done]

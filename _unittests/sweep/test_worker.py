@@ -1,5 +1,6 @@
 """What a worker has, its lock, and the processes of its pages: what they leave, how they end."""
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -9,9 +10,10 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from sweep_pages import is_alive
+from processes import is_alive, launched, wait_for_end, wait_for_start
 
 import ortmeter
 from ortmeter.errors import OrtMeterError
@@ -79,8 +81,8 @@ def test_the_version_of_the_code_follows_the_sources(tmp_path, monkeypatch):
 TRY = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX | fcntl.LOCK_NB)"
 
 
-def is_locked():
-    command = [sys.executable, "-c", TRY, os.environ["ORTMETER_MACHINE_LOCK"]]
+def is_locked(path=None):
+    command = [sys.executable, "-c", TRY, path or os.environ["ORTMETER_MACHINE_LOCK"]]
     return subprocess.run(command, capture_output=True, check=False).returncode != 0
 
 
@@ -90,25 +92,31 @@ def test_the_lock_holds_against_other_processes():
     assert not is_locked()
 
 
+def test_the_lock_is_that_of_the_temporary_folder_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.delenv("ORTMETER_MACHINE_LOCK")
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "temporary")
+    monkeypatch.setattr(worker.tempfile, "tempdir", str(tmp_path / "link"))
+    with machine_lock(NEVER):
+        assert is_locked(str(tmp_path / "temporary"))
+    assert not is_locked(str(tmp_path / "temporary"))
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
 def test_a_process_that_inherits_the_lock_keeps_it_when_the_worker_dies():
     held = machine_lock(NEVER)
-    command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    sleeper = subprocess.Popen(command, pass_fds=(held.__enter__(),))
-    # Closed without being unlocked, as by a death.
-    assert not held.__exit__(KeyError, KeyError(), None)
-    assert is_locked()
-    sleeper.kill()
-    sleeper.wait()
+    with launched("-c", "import time; time.sleep(60)", pass_fds=(held.__enter__(),)):
+        # Closed without being unlocked, as by a death.
+        assert not held.__exit__(KeyError, KeyError(), None)
+        assert is_locked()
     assert not is_locked()
 
 
 def test_a_stray_process_does_not_keep_the_lock_of_a_turn_that_is_over():
-    command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    with machine_lock(NEVER) as lock:
-        stray = subprocess.Popen(command, pass_fds=(lock,))
-    assert not is_locked()
-    stray.kill()
-    stray.wait()
+    with contextlib.ExitStack() as strays:
+        with machine_lock(NEVER) as lock:
+            strays.enter_context(launched("-c", "import time; time.sleep(60)", pass_fds=(lock,)))
+        assert not is_locked()
 
 
 def test_a_wait_for_the_lock_can_be_ended():
@@ -153,15 +161,16 @@ print(child.pid, flush=True)
 """
 
 
-@pytest.mark.parametrize("end", ["", "time.sleep(60)", "os.kill(os.getpid(), signal.SIGKILL)"])
-def test_nothing_of_the_page_survives(make_page, end):
-    page = make_page(CHILDREN + end)
-    attempt = run(page, timeout=2)
-    began = time.monotonic()
-    child = int(attempt.output.split()[0])
-    while is_alive(child) and time.monotonic() < began + 5:
-        time.sleep(0.01)
-    assert not is_alive(child)
+@pytest.mark.parametrize("end", ["", "time.sleep(10)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_nothing_of_the_page_survives(make_page, monkeypatch, tmp_path, end):
+    page = make_page(f"{CHILDREN}Path({str(tmp_path / 'started')!r}).touch(); {end}")
+    # The time that it has is over when it started what it starts.
+    clock = SimpleNamespace(
+        perf_counter=time.perf_counter, monotonic=lambda: 30 * (tmp_path / "started").exists()
+    )
+    monkeypatch.setattr(worker, "time", clock)
+    attempt = run(page, timeout=30)
+    wait_for_end(int(attempt.output.split()[0]))
     assert not is_alive(page.runs[0][1])
 
 
@@ -192,18 +201,13 @@ def test_the_page_dies_with_the_process_that_runs_it(make_page):
         "with worker.machine_lock(threading.Event()) as lock:\n"
         "    worker._run_page(job, 'here', lock, threading.Event())\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code, str(page.path)])
-    while not page.runs:
-        assert parent.poll() is None
-        time.sleep(0.01)
-    (_, pid, _), *_ = page.runs
-    assert is_alive(pid)
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    began = time.monotonic()
-    while is_alive(pid) and time.monotonic() < began + 5:
-        time.sleep(0.01)
-    assert not is_alive(pid)
+    with launched("-c", code, page.path) as parent:
+        wait_for_start(parent, lambda: page.runs)
+        (_, pid, _), *_ = page.runs
+        assert is_alive(pid)
+        parent.kill()
+        parent.wait()
+        wait_for_end(pid)
 
 
 def test_two_runs_never_overlap_on_a_machine(make_page):

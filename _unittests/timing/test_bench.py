@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from fakes import ENOUGH_S
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.loading import load_model
@@ -12,7 +13,7 @@ from ortmeter.timing.candidates import model_variants
 MATMUL = """<ir_version: 11, opset_import: ["": 23]>
 g (float[n, k] X, float[k, 3] Y) => (float[n, 3] Z) { Z = MatMul(X, Y) }"""
 FEEDS = {"X": np.ones((2, 4), np.float32), "Y": np.ones((4, 3), np.float32)}
-QUICK = {"provider": "cpu", "repeat": 2, "warmup": 1, "precision": None}
+QUICK = {"provider": "cpu", "repeat": 2, "warmup": 1, "precision": None, "budget_s": ENOUGH_S}
 
 
 def test_a_bench_names_what_varies(tmp_path):

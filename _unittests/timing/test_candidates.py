@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from fakes import ENOUGH_S
 
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.errors import InvalidArgumentError
@@ -61,7 +62,8 @@ def test_fresh_processes_measure_the_same_work():
         name: session_candidate(MATMUL, FEEDS, bound=bound, provider=Provider("cpu"))
         for name, bound in {"bound": True, "run": False}.items()
     }
-    results = measure(ways, processes=2, repeat=3, warmup=1, precision=None)
+    limits = {"repeat": 3, "warmup": 1, "precision": None, "budget_s": ENOUGH_S}
+    results = measure(ways, processes=2, **limits)
     assert [m.seconds.shape for m in results.values()] == [(2, 3), (2, 3)]
     assert list(results) == ["bound", "run"]
 

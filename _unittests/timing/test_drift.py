@@ -1,9 +1,13 @@
+import os
+import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
-from fakes import FakeClock
+from fakes import ENOUGH_S, FakeClock
 
+from ortmeter.runtime.cpu import usable_cores
 from ortmeter.timing import Candidate, Measurement, loop, measure, measure_each
 from ortmeter.timing.candidates import function_candidate
 from ortmeter.timing.drift import STEADY, drift, make_reference
@@ -78,26 +82,42 @@ def build():
 def test_processes_keep_their_controls():
     groups = {n: {"a": function_candidate(build)} for n in (1, 2)}
     found = measure_each(
-        groups, axis="n", processes=2, repeat=3, warmup=1, precision=None, reference_workload=True
+        groups,
+        axis="n",
+        processes=2,
+        repeat=3,
+        warmup=1,
+        precision=None,
+        budget_s=ENOUGH_S,
+        reference_workload=True,
     )
     for group in found.values():
         assert group.reference_workload.seconds.shape == group["a"].seconds.shape == (2, 3)
         assert group.reference_workload.median > 0
 
 
-def others_share(function):
-    """CPU time of the other threads of this process, beside that of this one."""
-    function()
-    process, thread = time.process_time(), time.thread_time()
-    for _ in range(200):
-        function()
-    thread = time.thread_time() - thread
-    return (time.process_time() - process - thread) / thread
+# In a process that has no other threads than those of the products.
+WAKES = """
+import numpy as np
+from ortmeter.timing.drift import make_reference
+from processes import work_of_other_threads
+large = np.ones((1024, 1024), np.float32)
+for product in (make_reference().function, lambda: large @ large):
+    product()
+    before = work_of_other_threads()
+    for _ in range(20):
+        product()
+    print(work_of_other_threads() == before or not before)
+"""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_the_product_wakes_no_other_thread():
     """A product on several threads would be disturbed by the threads of a session."""
-    assert others_share(make_reference().function) < 0.1
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", WAKES]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", str(usable_cores() == 1)]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import gc
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -171,14 +172,11 @@ def test_the_time_since_a_task_was_asked_is_taken_from_its_budget(monkeypatch):
     source = {"text": "def build(): return int", "name": "build", "arguments": {}}
     spawn_spec = SpawnSpec("source", source)
     task = {"groups": [{"a": spawn_spec}] * 2, "budget_s": 100.0, "seed": 0}
-    loop.measure_task(**task, asked_at=time.time() - 40)
-    assert shares == pytest.approx([30, 60], abs=1)
-    shares.clear()
-    loop.measure_task(**task, asked_at=time.time() - 90)  # cold calls say nothing
-    assert shares == pytest.approx([45, 90], abs=1)
-    shares.clear()
-    loop.measure_task(**task, asked_at=time.time() + 60)  # the clock was set back
-    assert shares == pytest.approx([50, 100], abs=1)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(time=lambda: 1000.0))
+    loop.measure_task(**task, asked_at=960.0)
+    loop.measure_task(**task, asked_at=910.0)  # cold calls say nothing
+    loop.measure_task(**task, asked_at=1060.0)  # the clock was set back
+    assert shares == [30, 60, 45, 90, 50, 100]
 
 
 def test_each_call_is_synchronized_inside_the_timed_region(monkeypatch):

@@ -2,6 +2,7 @@ import os
 
 import numpy as np
 import pytest
+from fakes import ENOUGH_S
 
 from ortmeter import child
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
@@ -56,6 +57,7 @@ def test_each_process_builds_the_candidates_of_all_groups(module, tmp_path):
         repeat=3,
         warmup=1,
         precision=None,
+        budget_s=ENOUGH_S,
     )
     assert {m.seconds.shape for group in results.values() for m in group.values()} == {(2, 3)}
     assert results[2]["b"].flop == 5.0
@@ -71,7 +73,8 @@ def test_candidates_are_built_in_another_order_in_each_process(module, tmp_path)
     for folder in folders.values():
         folder.mkdir()
     group = {n: candidate(f"{module}:build", seconds=0, folder=str(f)) for n, f in folders.items()}
-    results = measure(group, processes=4, repeat=1, warmup=1, precision=None)
+    limits = {"repeat": 1, "warmup": 1, "precision": None, "budget_s": ENOUGH_S}
+    results = measure(group, processes=4, **limits)
     assert list(results) == names
     built = {
         name: {f.name: f.stat().st_mtime_ns for f in folders[name].iterdir()} for name in names
@@ -92,7 +95,7 @@ def test_candidates_apart_have_their_own_processes(module, tmp_path):
         }
         for key in (1, 2)
     }
-    limits = {"repeat": 3, "warmup": 1, "precision": None, "budget_s": 60}
+    limits = {"repeat": 3, "warmup": 1, "precision": None, "budget_s": ENOUGH_S}
     found = measure_each(
         groups, axis="n", processes=3, isolated=True, reference_workload=True, **limits
     )
@@ -167,7 +170,8 @@ def test_a_function_of_a_page_travels_as_source(tmp_path):
         "    import numpy as np\n"
         "    return np.ones(size).sum\n"
         "candidates = {'sum': ortmeter.function_candidate(build, size=10)}\n"
-        "found = ortmeter.measure(candidates, processes=2, repeat=3, warmup=1, precision=None)\n"
+        f"limits = dict(repeat=3, warmup=1, precision=None, budget_s={ENOUGH_S})\n"
+        "found = ortmeter.measure(candidates, processes=2, **limits)\n"
         "print(found['sum'].seconds.shape)\n"
     )
     import subprocess

@@ -1,7 +1,6 @@
 """Sessions measured alone in fresh processes, and their neighbours."""
 
 import os
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +8,7 @@ import numpy as np
 import psutil
 import pytest
 from claim_samples import compare_ratio
+from processes import wait_until
 
 from ortmeter.child import Child
 from ortmeter.errors import InvalidArgumentError, ModelError
@@ -104,10 +104,9 @@ def test_a_neighbour_ends_with_its_situation(monkeypatch):
 
     def measure_pauses(calls, *_, **__):
         (child,) = started
-        before = psutil.Process(child._process.pid).cpu_times()
-        time.sleep(0.3)
-        after = psutil.Process(child._process.pid).cpu_times()
-        assert after.user + after.system > before.user + before.system  # it runs
+        process = psutil.Process(child._process.pid)
+        before = process.cpu_times()
+        wait_until(lambda: process.cpu_times() != before)  # it runs
         return {"": SimpleNamespace(seconds=np.ones(1), cpu=1.0)}
 
     monkeypatch.setattr(threads, "Child", Watched)

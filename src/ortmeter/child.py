@@ -65,6 +65,8 @@ class ChildError(OrtMeterError):
 class Child:
     """A process that answers questions, one at a time; it is killed at the end of a ``with``.
 
+    Its temporary folder is its own, and goes with it.
+
     Parameters
     ----------
     command : sequence of str, optional
@@ -96,6 +98,8 @@ class Child:
         self._is_late, self._kind = False, Any
         # A pipe that nobody reads would block.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
+        # What it leaves there when it dies goes with it.
+        self._folder = tempfile.TemporaryDirectory(prefix="ortmeter-", ignore_cleanup_errors=True)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own modules
                 command or child_command(served.__name__),
@@ -103,10 +107,11 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 encoding="utf-8",
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, "TMPDIR": self._folder.name, **(environment or {})},
             )
         except OSError as error:
             self._errors.close()
+            self._folder.cleanup()
             raise ChildError(f"{name or 'a child process'} cannot start: {error}") from error
 
     @property
@@ -178,6 +183,7 @@ class Child:
             if stream is not None:
                 with suppress(OSError):  # what was left to write has no reader
                     stream.close()
+        self._folder.cleanup()
 
     @contextmanager
     def _patient(self) -> Iterator[None]:

@@ -3,12 +3,12 @@
 import ctypes
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import onnx_ir as ir
 import pytest
 from backend_kernels import BOOL, F16, F32, F64, number, step
+from processes import launched
 
 from ortmeter.backend.errors import KernelError
 from ortmeter.backend.kernels import compiler
@@ -135,12 +135,10 @@ def test_two_processes_compile_at_once(tmp_path):
         "from ortmeter.backend.kernels.compiler import compile_library\n"
         f"print(compile_library({ANSWER.format(7)!r}))"
     )
-    children = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    paths = {child.communicate()[0].strip() for child in children}
-    assert [child.returncode for child in children] == [0, 0]
+    options = {"stdout": subprocess.PIPE, "text": True}
+    with launched("-c", code, **options) as one, launched("-c", code, **options) as other:
+        paths = {child.communicate()[0].strip() for child in (one, other)}
+    assert (one.returncode, other.returncode) == (0, 0)
     (path,) = paths
     assert ctypes.CDLL(path).answer() == 7
     assert kept() == [Path(path).name]

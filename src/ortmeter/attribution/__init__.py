@@ -4,12 +4,14 @@
 evaluator with a session: ``search`` bisects their nodes. ``optimizers`` finds the graph
 optimizations that change the outputs of a session, ``alignment`` where two graphs part
 (``matching`` pairs the results that ``intermediates`` reads), ``program`` the step of a program of
-torch that its model does otherwise, ``reduction`` the smallest model that still shows it.
+torch that its model does otherwise, ``reduction`` the smallest model that still shows it,
+``nonfinite`` the nodes that make NaN and infinities.
 """
 
 from ortmeter.attribution.alignment import Aligned, Alignment, align
 from ortmeter.attribution.kernels import attribute
 from ortmeter.attribution.matching import Result
+from ortmeter.attribution.nonfinite import NonFinite
 from ortmeter.attribution.optimizers import (
     OptimizerEffect,
     OptimizerExplanation,
@@ -31,6 +33,7 @@ __all__ = [
     "Alignment",
     "Attribution",
     "NodeAttribution",
+    "NonFinite",
     "OptimizerEffect",
     "OptimizerExplanation",
     "ProgramExplanation",

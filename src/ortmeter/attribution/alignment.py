@@ -44,12 +44,13 @@ class Aligned:
     @property
     def jump(self) -> float:
         """Growth of the error: `size` over `before`, or over the rounding of the type."""
-        return self.size / max(self.before, _rounding(self.error)) if self.size else 0.0
+        grows = self.size and self.before < inf
+        return self.size / max(self.before, _rounding(self.error)) if grows else 0.0
 
     @property
     def figures(self) -> tuple[float, ...]:
         """Absolute error, `size`, `before` and `jump`."""
-        return self.error.abs, self.size, self.before, self.jump
+        return self.error.ranked("abs"), self.size, self.before, self.jump
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Alignment:
         where = "there" if jump is first else f"at {_named(jump)}"
         return (
             f"{count}: they part{beyond} at {_named(first)}; the error grows the most {where}, "
-            f"from {jump.before:.3g} to {jump.size:.3g} of the largest value"
+            f"from {jump.before:.3g} to {in_words(jump.error)}"
         )
 
 
@@ -205,11 +206,15 @@ def aligned(
 
 def relative(error: Discrepancy) -> float:
     """Return the largest error relative to the largest value; infinite for NaN and shapes."""
-    if error.n_nan or error.n_inf or not error.same_structure:
-        return inf
-    if not error.abs:
+    largest = error.ranked("abs")
+    if not largest:
         return 0.0
-    return float(error.abs / error.largest) if error.largest else inf
+    return float(largest / error.largest) if error.largest else inf
+
+
+def in_words(error: Discrepancy) -> str:
+    """Say the largest error relative to the largest value, or what does not match."""
+    return ", ".join(error.mismatches) or f"{relative(error):.3g} of the largest value"
 
 
 def _rounding(error: Discrepancy) -> float:

@@ -13,7 +13,14 @@ from ortmeter.dtypes import numpy_dtype, onnx_type
 from ortmeter.errors import ModelError
 from ortmeter.evaluator.node import domain_name
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.graphs import NOT_INFERRED, bodies, walk_nodes, with_intermediate_outputs
+from ortmeter.runtime.graphs import (
+    NOT_INFERRED,
+    bodies,
+    captured,
+    read_by,
+    walk_nodes,
+    with_intermediate_outputs,
+)
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
@@ -51,21 +58,6 @@ def results_of(model: onnx.ModelProto, values: Mapping[str, Any]) -> list[Result
 
 def operator_of(node: onnx.NodeProto) -> str:
     return ".".join(filter(None, (domain_name(node.domain), node.op_type)))
-
-
-def read_by(node: onnx.NodeProto) -> set[str]:
-    """Names that a node reads, itself or in its bodies."""
-    return {*node.input, *(name for _, body in bodies(node) for name in _captured(body))}
-
-
-def _captured(body: onnx.GraphProto) -> set[str]:
-    """Names that a body reads in the graph around it."""
-    known = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
-    read: set[str] = set()
-    for node in body.node:
-        read |= read_by(node) - known
-        known |= set(node.output)
-    return (read | {value.name for value in body.output} - known) - {""}
 
 
 def refuse_too_large(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> None:
@@ -127,7 +119,7 @@ def rename_reads(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
     for rank, name in enumerate(node.input):
         node.input[rank] = renamed.get(name, name)
     for _, body in bodies(node):
-        outer = {name: renamed[name] for name in _captured(body) if name in renamed}
+        outer = {name: renamed[name] for name in captured(body) if name in renamed}
         for inner in body.node:
             rename_reads(inner, outer)
         for value in body.output:

@@ -89,9 +89,13 @@ class OptimizerExplanation:
         Returns
         -------
         pandas.DataFrame
-            Columns: *optimizer*, *level*, *alone* and *without* (largest absolute error).
+            Columns: *optimizer*, *level*, *alone* and *without* (largest absolute error, infinite
+            where NaN, infinities or shapes do not match).
         """
-        rows = [(o.name, o.level, o.alone.abs, o.without.abs) for o in self.optimizers]
+        rows = [
+            (o.name, o.level, o.alone.ranked("abs"), o.without.ranked("abs"))
+            for o in self.optimizers
+        ]
         return pd.DataFrame(rows, columns=["optimizer", "level", "alone", "without"])
 
     def __str__(self) -> str:
@@ -218,7 +222,7 @@ def explain_optimization(
             )
             for name, level in responsible.items()
         ]
-        effects.sort(key=lambda effect: effect.alone.abs, reverse=True)
+        effects.sort(key=lambda effect: effect.alone.ranked("abs"), reverse=True)
     return OptimizerExplanation(
         levels, level, tuple(effects), remaining, repeated, len(candidates), undecided
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from ortmeter.attribution.alignment import aligned, known_as, relative
+from ortmeter.attribution.alignment import aligned, in_words, known_as, relative
 from ortmeter.attribution.intermediates import nodes_between, restarted, results_of, run_exposed
 from ortmeter.attribution.matching import Result
 from ortmeter.attribution.result import compare, differing
@@ -84,6 +84,11 @@ class ProgramStep:
         """Own error, relative to the largest value."""
         return relative(self.own)
 
+    @property
+    def figures(self) -> tuple[float, ...]:
+        """Own error, `size` and total error."""
+        return self.own.ranked("abs"), self.size, self.total.ranked("abs")
+
 
 @dataclass(frozen=True)
 class ProgramExplanation:
@@ -116,10 +121,7 @@ class ProgramExplanation:
             Columns: *step*, *calls*, *nodes*, *own error* and *total error* (the largest absolute),
             *relative* (own error over the largest value), *source*.
         """
-        rows = [
-            (s.name, s.op, ", ".join(s.nodes), s.own.abs, s.size, s.total.abs, s.source)
-            for s in self.steps
-        ]
+        rows = [(s.name, s.op, ", ".join(s.nodes), *s.figures, s.source) for s in self.steps]
         columns = ["step", "calls", "nodes", "own error", "relative", "total error", "source"]
         return pd.DataFrame(rows, columns=columns)
 
@@ -129,9 +131,10 @@ class ProgramExplanation:
             return f"{count}: none differs"
         first = self.ranking()[0]
         at = f" at {first.source}" if first.source else ""
+        largest = "" if first.own.mismatches else f"{first.own.abs:.3g}, "
         return (
-            f"{first.name} ({first.op}){at} has the largest own error, {first.own.abs:.3g}, "
-            f"{first.size:.3g} of the largest value; nodes: {', '.join(first.nodes)}; {count}"
+            f"{first.name} ({first.op}){at} has the largest own error, {largest}"
+            f"{in_words(first.own)}; nodes: {', '.join(first.nodes)}; {count}"
         )
 
 

@@ -13,10 +13,9 @@ import onnx.inliner
 import onnx.numpy_helper
 from onnx.helper import make_tensor_value_info
 
-from ortmeter.attribution.intermediates import read_by
 from ortmeter.dtypes import onnx_type
 from ortmeter.operators import find_operator
-from ortmeter.runtime.graphs import NOT_INFERRED
+from ortmeter.runtime.graphs import NOT_INFERRED, read_by
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.models import sub_model
 

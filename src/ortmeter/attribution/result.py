@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, TypeVar
 
+from ortmeter.attribution.nonfinite import NonFinite
 from ortmeter.discrepancy import Discrepancy, ModelDiff, max_diff
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import pd
@@ -33,7 +34,8 @@ class _Node:
         dict
             *node*, *op* and the other texts, then three columns for each discrepancy: ``_ulp``
             (largest error in ulp of the largest value), ``_abs`` (largest absolute error) and
-            ``_mean`` (mean absolute error); NaN for what is not known.
+            ``_mean`` (mean absolute error); NaN for what is not known, infinite where NaN,
+            infinities or shapes do not match.
         """
         row: dict[str, Any] = {}
         for field in fields(self):
@@ -233,9 +235,9 @@ class Attribution(_Ranked[NodeAttribution]):
             return f"{len(self.nodes)} nodes on {self.provider}: candidate and baseline are equal"
         first = self.ranking()[0]
         return (
-            f"{len(self.nodes)} nodes on {self.provider}: the candidate is "
-            f"{self.change.ulp_at_max:.3g} ulp from the baseline; largest effect: {first.name} "
-            f"({first.op}), {first.only_change.ulp_at_max:.3g} ulp alone"
+            f"{len(self.nodes)} nodes on {self.provider}: "
+            f"{self.change.apart('the candidate', 'the baseline')}; largest effect: {first.name} "
+            f"({first.op}), {_amount(first.only_change, 'ulp_at_max', ' ulp')} alone"
         )
 
 
@@ -263,6 +265,9 @@ class SessionExplanation(_Ranked[SessionNode]):
         of the nodes, theirs add up to the discrepancy of the exposed session, element by element.
     by : {"mean", "ulp", "abs"}
         Error that directed the search.
+    non_finite : tuple of NonFinite
+        First nodes that make a value that is not finite from finite inputs, and NaN from
+        infinities, when outputs have one or where another value is expected.
     """
 
     outputs: ModelDiff
@@ -272,6 +277,7 @@ class SessionExplanation(_Ranked[SessionNode]):
     expected: str
     remaining: tuple[SessionGroup, ...] = ()
     by: str = "mean"
+    non_finite: tuple[NonFinite, ...] = ()
 
     _JUDGED: ClassVar[tuple[str, str]] = ("effect", "own")
 
@@ -292,13 +298,12 @@ class SessionExplanation(_Ranked[SessionNode]):
         )
 
     def __str__(self) -> str:
-        asked = f"the session is {self.session.ulp_at_max:.3g} ulp from {self.expected}"
+        asked = self.session.apart("the session", self.expected)
         if self.same_outputs:
             what = "reading its intermediate results does not change its outputs"
         else:
-            what = (
-                "reading its intermediate results changes its outputs: the session explained here "
-                f"is {self.exposed.ulp_at_max:.3g} ulp away"
+            what = "reading its intermediate results changes its outputs: " + self.exposed.apart(
+                "the session explained here", self.expected
             )
         if not self.nodes or not differing(self.exposed):
             return f"{asked}; {what}"
@@ -306,8 +311,9 @@ class SessionExplanation(_Ranked[SessionNode]):
         if first.effect is None or (self.remaining and not differing(first.effect)):
             return f"{asked}; {what}; {self.progress}"
         fused = f", fused with {', '.join(first.fused)}" if first.fused else ""
-        alone, whole = (getattr(diff, _FIGURES[self.by]) for diff in (first.effect, self.exposed))
-        effect = f"{alone:.3g} alone of {whole:.3g} ({RANKED_BY[self.by]})"
+        amounts = (_amount(diff, _FIGURES[self.by]) for diff in (first.effect, self.exposed))
+        unit = "" if first.effect.mismatches else f" ({RANKED_BY[self.by]})"
+        effect = f"{' alone of '.join(amounts)}{unit}"
         judged = severity(self.by)
         is_beaten = any(judged(left.effect) > judged(first.effect) for left in self.remaining)
         largest = "largest effect of a node that is searched" if is_beaten else "largest effect"
@@ -323,7 +329,11 @@ def severity(by: str) -> Callable[[Discrepancy], tuple[float, float]]:
 
 
 def _figures(diff: Discrepancy, prefix: str = "") -> dict[str, float]:
-    return {f"{prefix}{name}": getattr(diff, key) for name, key in _FIGURES.items()}
+    return {f"{prefix}{name}": diff.ranked(key) for name, key in _FIGURES.items()}
+
+
+def _amount(diff: Discrepancy, name: str, unit: str = "") -> str:
+    return ", ".join(diff.mismatches) or f"{getattr(diff, name):.3g}{unit}"
 
 
 def compare(expected: Any, got: Any) -> Discrepancy:

@@ -15,6 +15,7 @@ import onnx
 import onnx.shape_inference
 
 from ortmeter.attribution.intermediates import refuse_too_large
+from ortmeter.attribution.nonfinite import NonFinite, first_non_finite, made_non_finite
 from ortmeter.attribution.result import (
     SessionExplanation,
     SessionGroup,
@@ -154,7 +155,9 @@ def explain_session(
     again = [exposed[name] for name in outputs]
     explained = compare(list(walk.outputs), again)
     same = not differing(compare(list(outputs.values()), again))
-    return SessionExplanation(nodes, diffs, asked, explained, same, expected, remaining, by=by)
+    shown = explained.n_finite < explained.n
+    made = first_non_finite([m for m in walk.made if shown or math.isfinite(m.expected)])
+    return SessionExplanation(nodes, diffs, asked, explained, same, expected, remaining, by, made)
 
 
 class _Narrow(NamedTuple):
@@ -186,6 +189,7 @@ class _Walk:
         device: Provider,
         sources: Sequence[str],
     ) -> None:
+        self._expected, self.made = expected, list[NonFinite]()
         if expected == "float64":
             double = to_float64(model)
             model, feeds = double, exact_feeds(model, double, feeds)
@@ -249,9 +253,11 @@ class _Walk:
             slots = [s for s in step.outputs if self._names.get(s) in session]
             if slots:
                 got = [session[self._names[s]] for s in slots]
-                own = compare([beside[s] for s in slots], got)
+                wanted, node = [beside[s] for s in slots], step.node
+                self.made += made_non_finite(node, hidden, self._expected, (given, wanted, got))
+                own = compare(wanted, got)
                 total = compare([expected[s] for s in slots], got)
-                reads.append(_Read(rank, step.node, hidden, own, total))
+                reads.append(_Read(rank, node, hidden, own, total))
                 for slot, value in zip(slots, got, strict=True):
                     beside[slot] = self._as_read(beside[slot], value)
             else:
@@ -318,8 +324,8 @@ def _uses(
 
 def _weight(own: Discrepancy) -> float:
     """Own error relative to the largest value: 1 at most, and where there is no such value."""
-    is_relative = 0 < own.abs < own.largest
-    return own.abs / own.largest if is_relative else 1.0
+    size = own.ranked("abs")
+    return size / own.largest if 0 < size < own.largest else 1.0
 
 
 def _n_bytes(values: Sequence[Any]) -> int:

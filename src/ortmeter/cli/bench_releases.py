@@ -244,7 +244,7 @@ def _releases_table(releases: Sequence[Release], results: ReleaseResults) -> "pd
     rows = []
     for release in releases:
         changes = [
-            max_diff(first[name][output], got).abs
+            max_diff(first[name][output], got).ranked("abs")
             for (name, ran), outputs in results.outputs.items()
             for output, got in outputs.items()
             if ran == release.name and outputs is not first[name] and output in first[name]

@@ -105,7 +105,7 @@ def _changed(
                 rows.append((label, math.nan, math.nan, math.nan, f"no: {failure}"))
                 continue
             pairs = compared.outputs.values()
-            error = max(float(pair.abs) / (float(pair.largest) or 1.0) for pair in pairs)
+            error = max(float(pair.ranked("abs")) / (pair.largest or 1.0) for pair in pairs)
             if same := compared.passed and error <= most:
                 kept[label] = other
             why = "yes" if same else "; ".join(["no", *compared.conclusions()])

@@ -1,9 +1,9 @@
 """Compare the outputs of two models, or of two ways to run one, and find the nodes responsible."""
 
-import importlib.util
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ortmeter.attribution import (
     explain_program,
     explain_session,
 )
+from ortmeter.attribution.draws import with_draws_given
 from ortmeter.attribution.program import load_program
 from ortmeter.attribution.result import RANKED_BY, differing
 from ortmeter.cli.inputs import add_feeds, make_feeds
@@ -32,6 +33,7 @@ from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator import Evaluator, to_float64
 from ortmeter.evaluator.float64 import exact_feeds
+from ortmeter.evaluator.judges import doubt_of_node, installed_sources
 from ortmeter.plotting import NodeNote, draw_model
 from ortmeter.runtime.graphs import without_maps
 from ortmeter.runtime.iobinding import run_session
@@ -91,7 +93,7 @@ def run(options: Namespace, report: Report) -> int:
             _comparable(Path(model), Path(folder, str(rank)), told)
             for rank, model in enumerate(options.models)
         ]
-        compared = _compare(options, report)
+        compared = _compare(options, report, Path(folder), told)
     report.conclude(*compared.conclusions(), *told)
     if compared.passed and compared.tolerance is None:
         report.conclude("no tolerance was asked: nothing is judged (--atol, --rtol).")
@@ -110,7 +112,26 @@ def _comparable(path: Path, folder: Path, told: list[str]) -> Path:
     return folder / path.name
 
 
-def _compare(options: Namespace, report: Report) -> ModelDiff:
+def _give_draws(
+    options: Namespace, feeds: dict[Path, dict[str, np.ndarray]], folder: Path, told: list[str]
+) -> dict[Path, dict[str, np.ndarray]]:
+    """Write the models that draw numbers without the nodes that do: their results are inputs."""
+    found: dict[Path, dict[str, np.ndarray]] = {}
+    drawn: dict[str, np.ndarray] = {}
+    for rank, path in enumerate(options.models):
+        model, drawn, sentence = with_draws_given(
+            load_model(path), feeds[path], list(drawn.values())
+        )
+        if sentence:
+            told.append(f"{path.name}: {sentence}")
+            (folder / f"{rank}-drawn").mkdir()
+            options.models[rank] = folder / f"{rank}-drawn" / path.name
+            onnx.save(model, options.models[rank])
+        found[options.models[rank]] = {**feeds[path], **drawn}
+    return found
+
+
+def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) -> ModelDiff:
     limits = options.atol, options.rtol
     tolerance = None if limits == (None, None) else Tolerance(*limits)
     options.against_torch_program = _open_program(options)
@@ -122,12 +143,16 @@ def _compare(options: Namespace, report: Report) -> ModelDiff:
         )
     session = session_settings(options) | {"provider": resolve_provider(options.provider)}
     feeds = make_feeds(options, options.models)
+    if options.against_torch_program is None:
+        feeds = _give_draws(options, feeds, folder, told)
+        first, *others = options.models
     if not others:
         return _compare_ways(options, report, feeds[first], tolerance=tolerance, session=session)
     second, given = others[0], [feeds[model] for model in options.models]
     compared = diff(first, second, given, tolerance=tolerance, **session)
     _add_outputs(report, compared, got=second.name, expected=first.name)
     report.conclude(*_pairing(compared))
+    _tell_non_finite(report, compared, feeds, session)
     try:
         aligned = align(first, second, given, tolerance=tolerance, **session)
     except ModelError as error:  # too many results, or a type of its own
@@ -181,8 +206,13 @@ def _compare_ways(
     elif why:
         report.conclude(f"nodes are not searched: {why}")
     if isinstance(explained, SessionExplanation):
+        if against == "float64":
+            report.conclude(*_doubts(options, load_model(path), feeds, explained))
+        report.conclude(*(f"{one}." for one in explained.non_finite))
         _tell_nodes(options, report, load_model(path), explained)
-    elif isinstance(explained, OptimizerExplanation):
+        return compared
+    _tell_non_finite(report, compared, {path: feeds}, session)
+    if isinstance(explained, OptimizerExplanation):
         _tell_optimizers(report, explained)
     elif explained is not None:
         _tell_steps(report, explained, options.top)
@@ -213,6 +243,23 @@ def _add_outputs(report: Report, compared: ModelDiff, *, got: str, expected: str
     title, worst = f"{got} against {expected}", compared.worst
     report.add(f"{title}, the worst output first", readable(compared.to_frame()))
     report.conclude(f"{title}, output {worst}: {compared.outputs[worst]}.")
+
+
+def _tell_non_finite(
+    report: Report,
+    compared: ModelDiff,
+    models: Mapping[Path, Mapping[str, np.ndarray]],
+    session: Mapping[str, Any],
+) -> None:
+    """Name the first nodes that make NaN or infinities, if outputs have some."""
+    if all(diff.n_finite == diff.n for diff in compared.outputs.values()):
+        return
+    for model, feeds in models.items():
+        with suppress(OrtMeterError, MemoryError):  # float64 is not possible for every model
+            asked = {**session, "budget_s": 0, "sources": _sources("float64")}
+            made = explain_session(model, feeds, **asked).non_finite
+            label = f"{model.name}: " if len(models) > 1 else ""
+            report.conclude(*(f"{label}{one}." for one in made))
 
 
 def _run(
@@ -252,8 +299,7 @@ def _sources(how: str) -> tuple[str, ...]:
     """Sources of kernels that are installed: torch is an extra."""
     if how == "reference":
         return ("reference",)
-    torch = ("torch",) if importlib.util.find_spec("torch") else ()
-    return (*torch, "reference", "ort")
+    return (*installed_sources(), "ort")
 
 
 def _pairing(compared: ModelDiff) -> tuple[str, str]:
@@ -293,6 +339,22 @@ def _tell_nodes(
         report.add("The graph, coloured by effect on outputs", partial(_draw, model, explained, by))
 
 
+def _doubts(
+    options: Namespace,
+    model: onnx.ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    explained: SessionExplanation,
+) -> Iterator[str]:
+    """Say so if the node with the largest effect has no two judges that agree."""
+    for node in [n for n in explained.ranking(options.by) if n.effect is not None][:1]:
+        try:
+            doubt = doubt_of_node(model, feeds, node.name, node.own, _sources("float64"))
+        except OrtMeterError:  # what was found stays
+            continue
+        if doubt:
+            yield f"{doubt}."
+
+
 def _draw(model: onnx.ModelProto, explained: SessionExplanation, by: str) -> Any:
     moved = {
         node.name: node.to_row()[f"effect_{by}"]
@@ -313,7 +375,7 @@ def _draw(model: onnx.ModelProto, explained: SessionExplanation, by: str) -> Any
 
 def _tell_optimizers(report: Report, explained: OptimizerExplanation) -> None:
     levels = [(name, diff.outputs[diff.worst]) for name, diff in explained.levels.items()]
-    rows = [(name, d.abs, d.ulp_at_max, d.mean_abs) for name, d in levels]
+    rows = [(name, *map(d.ranked, ("abs", "ulp_at_max", "mean_abs"))) for name, d in levels]
     columns = ["level", "absolute", "ulp", "mean"]
     table = readable(pd.DataFrame(rows, columns=columns))
     report.add("Levels against the unoptimized graph, the worst output", table)

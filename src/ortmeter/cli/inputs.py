@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ortmeter.cli.options import number, read_pairs
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.cli.terminal import tell
+from ortmeter.errors import FeedError, InvalidArgumentError
+from ortmeter.profiling.findings import plural
 from ortmeter.runtime.feed_files import read_feeds, read_input
 from ortmeter.runtime.feed_values import parse_value
 from ortmeter.runtime.feeds import shared_feeds
@@ -60,10 +62,15 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
         own = {
             model: [i.name for i in group if i.name in values] for model, group in inputs.items()
         }
-        return {
-            model: read_feeds(proto, whole, values={name: values[name] for name in own[model]})
-            for model, proto in loaded.items()
-        }
+        read: dict[Path, dict[str, np.ndarray]] = {}
+        refused: dict[Path, FeedError] = {}
+        for model, proto in loaded.items():
+            try:
+                read[model] = read_feeds(proto, whole, values={n: values[n] for n in own[model]})
+            except FeedError as error:
+                refused[model] = error
+        read |= {model: _converted(model, inputs, read, why) for model, why in refused.items()}
+        return {model: read[model] for model in loaded}
     refuse_unknown("dimension", dims, sorted(symbols(every)))
     refuse_unknown("shape", shapes, list(known))
     if options.size is not None:
@@ -77,6 +84,31 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
         list(loaded.values()), dims=dims, shapes=shapes, values=values, seed=options.seed
     )
     return dict(zip(loaded, drawn, strict=True))
+
+
+def _converted(
+    model: Path,
+    inputs: Mapping[Path, Sequence[Input]],
+    read: Mapping[Path, Mapping[str, np.ndarray]],
+    refusal: FeedError,
+) -> dict[str, np.ndarray]:
+    """Convert what another model reads, if only their floating-point types differ."""
+
+    def read_by(one: Path) -> list[tuple[str, object]]:
+        return [(i.name, i.kind if i.kind == "float" else i.element_type) for i in inputs[one]]
+
+    other = next((one for one in read if read_by(one) == read_by(model)), None)
+    if other is None:
+        raise refusal
+    given = read[other]
+    with np.errstate(over="ignore"):
+        found = {i.name: given[i.name].astype(i.dtype) for i in inputs[model]}
+    moved = [name for name, array in found.items() if array.dtype != given[name].dtype]
+    types = ", ".join(f"{name} from {given[name].dtype} to {found[name].dtype}" for name in moved)
+    large = sum(int(np.isinf(found[n]).sum() - np.isinf(given[n]).sum()) for n in moved)
+    told = f"; too large for it, and infinite: {plural(large, 'value')}" if large else ""
+    tell(f"inputs are converted for {model.name}: {types}{told}")
+    return found
 
 
 def _given(options: Namespace, known: _Known) -> tuple[str | None, dict[str, Any]]:

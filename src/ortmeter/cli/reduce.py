@@ -24,7 +24,7 @@ import onnx.numpy_helper
 import onnxruntime
 import pandas as pd
 
-from ortmeter.attribution.alignment import relative
+from ortmeter.attribution.alignment import in_words, relative
 from ortmeter.attribution.intermediates import refuse_too_large
 from ortmeter.attribution.reduction import Reduced, reduce_model
 from ortmeter.child import ChildError
@@ -117,6 +117,8 @@ def run(options: Namespace, report: Report) -> int:
             "--runtime A,B"
         )
     start = Reduced(file.stem, load_model(file), make_feeds(options, [file])[file])
+    given = _given(start.proto, start.arrays)
+    question = replace(question, infinite=frozenset(_having(np.isinf, given)))
     folder = Path(options.output or f"{file.stem}-reduced")
     for given in (file, *(text.rpartition("=")[2] for text in options.feeds)):
         if Path(given).resolve().is_relative_to(folder.resolve()):
@@ -324,6 +326,7 @@ class Question:
     releases: tuple[Release, ...]
     against: str
     timeout_s: float
+    infinite: frozenset[str] = frozenset()  # inputs and weights of the whole model
 
     def ask(self, spec: SessionSpec) -> Answer:
         """Look at a model; what cannot be looked at does not hold."""
@@ -384,24 +387,35 @@ def _differs(question: Question, spec: SessionSpec) -> Answer:
     compared = compare_outputs(expected, got, typed=against != "float64").outputs
     if not compared:
         return False, "no output is a number"
-    largest, worst = max((relative(error), name) for name, error in compared.items())
-    told = f"{worst} differs by {largest:.3g} of its largest value"
-    return largest >= float(question.limit), told
+    worst, error = max(compared.items(), key=lambda pair: relative(pair[1]))
+    told = f"{worst} differs by {in_words(error)}"
+    return relative(error) >= float(question.limit), told
 
 
 def _nan(question: Question, spec: SessionSpec) -> Answer:
-    weights = load_model(spec.model).graph.initializer
-    given = {**spec.feeds, **{t.name: onnx.numpy_helper.to_array(t) for t in weights}}
+    """Look for NaN that come from nothing else than what the whole model is given."""
+    given = _given(load_model(spec.model), spec.feeds)
+    infinite = _having(np.isinf, given)
+    if cut := [name for name in infinite if name not in question.infinite]:
+        return False, f"infinities in {', '.join(cut)} already"
     ran = [question.outputs(spec, rank) for rank in range(len(question.releases))]
-    *before, last = map(_with_nan, (given, *ran))
-    if first := next(filter(None, before), ""):
-        return False, f"NaN in {first} already"
-    return bool(last), f"NaN in {last or 'no output'}"
+    *before, last = (_having(np.isnan, arrays) for arrays in (given, *ran))
+    if first := next(filter(None, before), []):
+        return False, f"NaN in {', '.join(first)} already"
+    told = f"NaN in {', '.join(last) or 'no output'}"
+    has = "has" if len(infinite) == 1 else "have"
+    return bool(last), f"{told}; {', '.join(infinite)} {has} infinities" if infinite else told
 
 
-def _with_nan(arrays: Mapping[str, np.ndarray]) -> str:
-    floats = {name: array for name, array in arrays.items() if array.dtype.kind in "fc"}
-    return ", ".join(name for name, array in floats.items() if np.isnan(array).any())
+def _given(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    return {**weights, **feeds}
+
+
+def _having(test: Callable[[Any], Any], arrays: Mapping[str, np.ndarray]) -> list[str]:
+    floats = {name: array for name, array in arrays.items() if array.dtype.kind in "fcV"}
+    wide = {name: a.astype(float) if a.dtype.kind == "V" else a for name, a in floats.items()}
+    return [name for name, array in wide.items() if test(array).any()]
 
 
 def _fails(question: Question, spec: SessionSpec) -> Answer:

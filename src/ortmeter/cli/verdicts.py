@@ -13,6 +13,7 @@ from ortmeter.observatory.accuracy import (
     accuracy_changes,
     comparable_errors,
     measure_errors,
+    not_judged,
     out_of_bound,
     told_error,
 )
@@ -20,6 +21,7 @@ from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.edge_cases import edge_cases
 from ortmeter.observatory.edges import ALWAYS, OPEN, WRONG, measure_edges
 from ortmeter.observatory.matrix import AGAIN, Matrix, RuntimeCandidate
+from ortmeter.observatory.reference import DRAWN
 from ortmeter.observatory.verdicts import claim_level, claimed, compare_cells, control_claims
 from ortmeter.plotting.heatmap import change_map
 from ortmeter.profiling.findings import plural
@@ -193,6 +195,8 @@ def fill_errors(
         return {}
     for row in out_of_bound(errors).reset_index().to_dict("records"):
         report.conclude(f"{in_words(row['case'])} with {row['candidate']}: {told_error(row)}.")
+    unjudged = not_judged(errors)
+    report.conclude(*(f"{in_words(case)}: {why}." for case, why in unjudged.items()))
     changes = accuracy_changes(errors).reset_index()
     for row in changes.head(_TOLD).to_dict("records"):
         word = "less" if row["error_ratio"] > 1 else "more"
@@ -202,7 +206,8 @@ def fill_errors(
     if len(changes) > _TOLD:
         report.conclude(f"{len(changes) - _TOLD} more changed their accuracy: the table has them.")
     if len(candidates) > 1:
-        changed = errors["bits"].groupby(level="case").nunique().gt(1)
+        drawn = errors["reference"] == DRAWN
+        changed = errors["bits"][~drawn].groupby(level="case").nunique().gt(1)
         report.conclude(
             f"bits of the outputs differ in {changed.sum()} of {plural(len(changed), 'case')}."
         )

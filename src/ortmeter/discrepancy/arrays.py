@@ -63,8 +63,11 @@ class Side:
         element = self.read(position, position + 1)[0]
         if self.dtype == "s":
             return element
+        if self.dtype[0] == "c":
+            return complex(element)
         kind = bool if self.dtype == "b8" else int if is_integer(self.dtype) else float
-        return complex(element) if self.dtype[0] == "c" else kind(element)
+        value = kind(element)
+        return math.nan if math.isnan(value) else value  # one object, equal to itself in a tuple
 
     def index(self, position: int) -> tuple[int, ...]:
         """Return the index of the element at a flat position."""

@@ -147,7 +147,7 @@ def _compare(pair: Pair, options: Options) -> _Compared | Difference:
     share, over_at = figures.over[0], -figures.over[1]
     unit = 1 if isinstance(error, int) else kind.spacing(figures.largest)
     over = None
-    if share > 0 and options.tolerance:
+    if share > 0:
         over = Violation(pair.path, got.index(over_at), *values(over_at))
     where = {
         "path": pair.path,
@@ -185,6 +185,7 @@ def _put_together(
         n_finite=figures.counts["n_finite"],
         n_nan=figures.counts["n_nan"],
         n_inf=figures.counts["n_inf"],
+        n_same_nan=figures.counts["n_same_nan"],
         histogram={threshold: figures.counts[threshold] for threshold in THRESHOLDS},
         **(worst.where if worst else {}),
         n_arrays=len(compared),

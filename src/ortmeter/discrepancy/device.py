@@ -36,7 +36,10 @@ def compare_on_device(
             rows.append(_reduce_piece(e, g, kind, options))
         figures = torch.stack(rows).cpu().tolist()
     number = int if kind.is_exact else float
-    names: tuple[str | float, ...] = ("n", "n_finite", "n_nan", "n_inf", "n_over", *THRESHOLDS)
+    names: tuple[str | float, ...] = (
+        *("n", "n_finite", "n_nan", "n_inf", "n_same_nan", "n_over"),
+        *THRESHOLDS,
+    )
     parts = []
     for start, row in zip(starts, figures, strict=True):
         worst, rel, ulp, total, largest, at, share, over_at, *counts = row
@@ -60,7 +63,7 @@ def _reduce_piece(
     """Return the maxima, sums and positions, then the counts, all of which float64 holds."""
     import torch
 
-    finite, nan, inf = non_finite(e, g, equal_nan=options.equal_nan, library=torch)
+    finite, nan, inf, same = non_finite(e, g, equal_nan=options.equal_nan, library=torch)
     mismatched = nan | inf
     zero = torch.zeros((), dtype=torch.float64, device=e.device)
     error = torch.where(finite, (g - e).abs(), zero)
@@ -72,7 +75,7 @@ def _reduce_piece(
     figures = (
         *(error.max(), relative.max(), ulp.max(), error.sum(), e.max()),
         *(error.argmax(), share.max(), share.argmax(), zero + e.numel()),
-        *(mask.sum() for mask in (finite, nan, inf, over | mismatched)),
+        *(mask.sum() for mask in (finite, nan, inf, same, over | mismatched)),
         *((error > threshold).sum() for threshold in THRESHOLDS),
     )
     return torch.stack([figure.to(torch.float64) for figure in figures])
@@ -94,7 +97,7 @@ def _beyond(
         limits.append((ulp, torch.full_like(ulp, tolerance.ulp)))
     over = torch.stack([value > limit for value, limit in limits] or [share > 0]).any(0)
     for value, limit in limits:
-        share = torch.maximum(share, torch.where(over, value / limit, 0.0).nan_to_num(0, torch.inf))
+        share = torch.maximum(share, torch.where(over, value / limit, 0.0).nan_to_num(0))
     return over, share
 
 

@@ -6,6 +6,7 @@ in any order.
 
 import itertools
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +43,8 @@ class Figures:
     sum: float
     # Largest error and minus its position: the maximum of equal errors is the first one.
     worst: tuple[float, int]
-    over: tuple[float, int] = (0.0, 0)  # the same, of errors beside their limit, if beyond it
+    # The same, of errors beside their limit, if beyond it; infinite for a mismatch, and only there.
+    over: tuple[float, int] = (0.0, 0)
     rel: float = 0.0
     largest: float = 0.0  # finite magnitude of expected
     counts: Counter[str | float] = field(default_factory=Counter)  # and errors above thresholds
@@ -120,10 +122,12 @@ class _Comparer:
         worst = int(error.argmax())  # a NaN if there is one
         if error.dtype.kind == "f" and not math.isfinite(error[worst]):
             e, g = self._widen(expected, got)  # the errors were written over got
-            finite, nan, inf = non_finite(e, g, equal_nan=self._options.equal_nan, library=np)
+            equal_nan = self._options.equal_nan
+            finite, nan, inf, same = non_finite(e, g, equal_nan=equal_nan, library=np)
             index, mismatched = np.flatnonzero(finite), np.flatnonzero(nan | inf)
-            figures.counts.update(n_nan=int(nan.sum()), n_inf=int(inf.sum()))
-            if self._options.tolerance is not None and mismatched.size:  # no tolerance accepts them
+            counts = {"n_nan": nan, "n_inf": inf, "n_same_nan": same}
+            figures.counts.update({name: int(mask.sum()) for name, mask in counts.items()})
+            if mismatched.size:  # no tolerance accepts them
                 figures.counts["n_over"] = mismatched.size
                 figures.over = math.inf, -start - int(mismatched[0])
             expected, got, e, g = expected[index], got[index], e[index], g[index]
@@ -187,7 +191,8 @@ class _Comparer:
             share = np.fmax.reduce([value[index] / limit[index] for value, limit in limits])
             worst = int(share.argmax())
             figures.counts["n_over"] += index.size
-            figures.over = max(figures.over, (float(share[worst]), -position(int(index[worst]))))
+            most = min(float(share[worst]), sys.float_info.max)
+            figures.over = max(figures.over, (most, -position(int(index[worst]))))
 
     def _add_ulp(
         self, figures: Figures, error: np.ndarray, relative: np.ndarray, sides: Sequence[np.ndarray]
@@ -248,7 +253,9 @@ def distance(expected: np.ndarray, got: np.ndarray, out: np.ndarray | None = Non
 
 
 def non_finite(expected: Any, got: Any, *, equal_nan: bool, library: Any) -> tuple[Any, ...]:
-    """Mask what is finite on both sides, NaN and infinities that do not match; NumPy or torch.
+    """Mask what is finite on both sides, NaN and inf that do not match, NaN that do.
+
+    The library is NumPy or torch.
 
     The same infinities match, NaN match NaN if `equal_nan`. A complex number with a NaN is a NaN,
     and matches when each of its parts does.
@@ -262,7 +269,7 @@ def non_finite(expected: Any, got: Any, *, equal_nan: bool, library: Any) -> tup
         if library is np and np.iscomplexobj(expected):
             nan = either & ~(_same(expected.real, got.real) & _same(expected.imag, got.imag))
     inf = (inf_e | inf_g) & ~either & (expected != got)
-    return ~(either | inf_e | inf_g), nan, inf
+    return ~(either | inf_e | inf_g), nan, inf, either & ~nan
 
 
 def _same(expected: np.ndarray, got: np.ndarray) -> np.ndarray:

@@ -5,10 +5,13 @@ from dataclasses import dataclass, replace
 from sys import float_info
 from typing import Any
 
+import numpy as np
+
 from ortmeter.discrepancy.compare import max_diff
 from ortmeter.discrepancy.result import EXACT, Discrepancy, Tolerance, Verdict
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import pd
+from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.feeds import feeds_of_each
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike
@@ -89,18 +92,20 @@ class ModelDiff:
         pandas.DataFrame
             Columns: *output*, *absolute*, *relative* and *ulp* (largest errors, the last one in ulp
             of the largest value), *mean* (absolute error), *NaN* and *inf* (how many do not match),
-            *elements*.
+            *both NaN* (on both sides), *elements*. Errors are NaN where no value is finite on both
+            sides.
         """
         return pd.DataFrame(
             [
                 {
                     "output": name,
-                    "absolute": diff.abs,
-                    "relative": diff.rel,
-                    "ulp": diff.ulp_at_max,
-                    "mean": diff.mean_abs,
+                    "absolute": diff.measured("abs"),
+                    "relative": diff.measured("rel"),
+                    "ulp": diff.measured("ulp_at_max"),
+                    "mean": diff.measured("mean_abs"),
                     "NaN": diff.n_nan,
                     "inf": diff.n_inf,
+                    "both NaN": diff.n_same_nan,
                     "elements": diff.n,
                 }
                 for name, diff in self.outputs.items()
@@ -238,5 +243,10 @@ def _shared(
 
 
 def _same(first: Any, second: Any) -> bool:
+    kinds = [str(getattr(one, "dtype", "")) for one in (first, second)]
+    if kinds[0] != kinds[1] and all("float" in kind for kind in kinds):  # the same, rounded
+        narrow = min((as_numpy(first).dtype, as_numpy(second).dtype), key=lambda d: d.itemsize)
+        with np.errstate(over="ignore"):
+            first, second = (as_numpy(one).astype(narrow) for one in (first, second))
     found = max_diff(first, second, tolerance=EXACT, on_mismatch="report")
     return bool(EXACT.check(found))

@@ -98,9 +98,7 @@ class Tolerance:
         >>> print(tolerance.check(diff))
         close
         """
-        mismatches = {"NaN": diff.n_nan, "inf": diff.n_inf}
-        failures = [f"{count} mismatched {what}" for what, count in mismatches.items() if count]
-        failures += [str(d) for d in diff.differences if d.kind in {"shape", "structure"}]
+        failures = diff.mismatches
         if diff.tolerance != self or diff.n_over is None:
             failures += self._check_largest(diff, is_known=bool(failures))
         elif count := diff.n_over - diff.n_nan - diff.n_inf:
@@ -235,6 +233,8 @@ class Discrepancy:
     n_nan : int
         Mismatched NaN: exactly one value is NaN (at least one if not `equal_nan`), or the parts of
         complex numbers that hold NaN do not match.
+    n_same_nan : int
+        NaN on both sides, which match.
     n_inf : int
         Mismatched infinities: no NaN, at least one value is infinite, and they differ.
     histogram : dict of float to int
@@ -262,7 +262,7 @@ class Discrepancy:
         a tolerance.
     over : Violation or None
         First element with the largest error relative to its limit: `path`, `index`, `expected` and
-        `got`.
+        `got`. The first mismatched NaN or infinity if there is one, also without a tolerance.
     """
 
     abs: int | float
@@ -275,6 +275,7 @@ class Discrepancy:
     n_finite: int
     n_nan: int
     n_inf: int
+    n_same_nan: int
     histogram: dict[float, int]
     path: str = ""
     argmax: tuple[int, ...] | None = None
@@ -298,6 +299,44 @@ class Discrepancy:
         """Whether everything was compared: same keys, lengths and shapes."""
         return not any(d.kind in {"shape", "structure"} for d in self.differences)
 
+    @property
+    def mismatches(self) -> list[str]:
+        """NaN, infinities, shapes and structures that do not match, in words."""
+        shapes = [str(d) for d in self.differences if d.kind in {"shape", "structure"}]
+        return self._mismatched() + shapes
+
+    def _mismatched(self) -> list[str]:
+        counts = {"NaN": self.n_nan, "inf": self.n_inf}
+        return [f"{count} mismatched {what}" for what, count in counts.items() if count]
+
+    def _same(self) -> list[str]:
+        infinities = self.n - self.n_finite - self.n_nan - self.n_inf - self.n_same_nan
+        counts = {"NaN": self.n_same_nan, "the same infinity": infinities}
+        return [
+            f"{count} of {self.n} values {'is' if count == 1 else 'are'} {what} on both sides"
+            for what, count in counts.items()
+            if count
+        ]
+
+    def measured(self, name: str) -> float:
+        """Return one of the errors for a table, NaN where there was nothing finite to measure."""
+        is_measured = self.n_finite or not (self.n or self.differences)
+        return getattr(self, name) if is_measured else math.nan
+
+    def ranked(self, name: str) -> float:
+        """Return one of the errors to compare it with others, infinite with mismatches."""
+        return math.inf if self.mismatches else getattr(self, name)
+
+    def apart(self, got: str, expected: str) -> str:
+        """Say how far *got* is from *expected*, the names of the two sides."""
+        ulp = f"is {self.ulp_at_max:.3g} ulp"
+        if not self.mismatches:
+            return f"{got} {ulp} from {expected}"
+        told = f"{got} differs from {expected} by {', '.join(self.mismatches)}"
+        if self._mismatched() and self.over:
+            told += f": it is {self.over.got:.4g} where {expected} is {self.over.expected:.4g}"
+        return f"{told}; elsewhere it {ulp} away" if self.n_finite else told
+
     def __str__(self) -> str:
         parts = []
         if self.abs:
@@ -312,14 +351,16 @@ class Discrepancy:
             parts.append(f"{differ} of {self.n} {values} {differs}")
         elif self.n or not self.differences:
             parts.append(f"no difference in {self.n} {values}")
-        mismatches = {"NaN": self.n_nan, "inf": self.n_inf}
-        parts += [f"{count} mismatched {what}" for what, count in mismatches.items() if count]
+        if mismatched := self._mismatched():
+            parts += [*mismatched, f"{'' if self.n == 1 else 'first mismatch '}{self.over}"]
+        parts += self._same()
         if self.n_over:
             parts.append(f"{self.n_over} beyond {self.tolerance}")
         return "; ".join([*parts, *map(str, self.differences)])
 
     def _repr_html_(self) -> str:
-        shown = {name: _digits(value) for name, value in vars(self).items()}
+        errors = {name: self.measured(name) for name in ("abs", "rel", "ulp", "ulp_at_max", "sum")}
+        shown = {name: _digits(value) for name, value in (vars(self) | errors).items()}
         shown["differences"] = ", ".join(map(str, self.differences))
         return str(pd.Series(shown).to_frame().to_html(header=False))
 

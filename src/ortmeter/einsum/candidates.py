@@ -70,6 +70,7 @@ def list_candidates(
 ) -> list[EinsumCandidate]:
     """Write the models that differ, the most promising first; one of them is the plain Einsum.
 
+    ONNX Runtime may compute the plain Einsum wrongly, or not survive it: it is then left out.
     Without *every_order*, only the plan chooses the order, which is a hundred times shorter.
     """
     plain = make_plan(operands)
@@ -79,10 +80,24 @@ def list_candidates(
         for candidate in _variants(planned, threads):
             key = (candidate.plan.steps, candidate.contrib, candidate.split)
             distinct.setdefault(key, candidate)
-    # The plan of the plain operator only describes the equation.
-    seconds = estimate_einsum(operands)
-    einsum = EinsumCandidate(PLAIN, plain, seconds, decomposed=False, threads=threads)
-    return sorted([einsum, *distinct.values()], key=lambda c: c.cost)
+    found = [*distinct.values()]
+    if not _is_broken(operands):
+        # The plan of the plain operator only describes the equation.
+        seconds = estimate_einsum(operands)
+        found.insert(0, EinsumCandidate(PLAIN, plain, seconds, decomposed=False, threads=threads))
+    return sorted(found, key=lambda c: c.cost)
+
+
+def _is_broken(operands: Operands) -> bool:
+    """Return whether the Einsum of ONNX Runtime 1.31 may be wrong, or end the process.
+
+    It sums integers of a single operand in double, and may divide by a size of 0.
+    """
+    inputs, output = operands.equation.inputs, operands.equation.output
+    stretched = "".join(operands.sizes.stretched)
+    summed = set().union(*inputs).difference(output)
+    alone = [x for x in summed if x in stretched or sum(x in y for y in inputs) == 1]
+    return 0 in operands.sizes.of.values() or bool(operands.dtype.kind in "iu" and alone)
 
 
 def distinct_orders(operands: Operands, rng: np.random.Generator) -> list[str]:

@@ -22,7 +22,8 @@ _TENSOR = onnx.TensorProto
 FUSED = {_TENSOR.FLOAT, _TENSOR.DOUBLE, _TENSOR.FLOAT16}
 # The CPU provider of ONNX Runtime 1.31 has no kernel of MatMul, ReduceSum or Mul for some types
 # that the operators accept. What replaces them gives the same result: integers are the same modulo
-# a power of two, sums of booleans are positive when one is true.
+# a power of two where products sum them (ReduceSum does it in double), sums of booleans are
+# positive when one is true.
 _COMPUTE: dict[int, int] = {
     **{x: x for x in (_TENSOR.FLOAT, _TENSOR.DOUBLE, _TENSOR.FLOAT16)},
     **{x: x for x in (_TENSOR.INT32, _TENSOR.INT64)},
@@ -38,17 +39,21 @@ _COPY, _INFER = 0, -1  # sizes in the shape that Reshape reads
 
 
 def einsum_model(
-    equation: str,
+    equation: Any,
     *shapes_or_operands: Any,
     dtype: DTypeLike | None = None,
     opset: int = 18,
 ) -> onnx.ModelProto:
     """Make a model with a single node, ``Einsum``.
 
+    ONNX Runtime 1.31 may run it wrongly: it sums integers of a single operand in double, which
+    rounds above 2**53 and saturates, and a diagonal of an empty operand may end the process.
+    :func:`~ortmeter.einsum.decompose_einsum` avoids both.
+
     Parameters
     ----------
     equation : str
-        Equation, as in :func:`numpy.einsum`.
+        Equation, as in :func:`numpy.einsum`, or its other form: ``a, [0, 1], b, [1, 2], [0, 2]``.
     *shapes_or_operands : tuple or array
         As for :func:`~ortmeter.einsum.decompose_einsum`.
     dtype : dtype, optional
@@ -79,7 +84,9 @@ def einsum_model(
     writer = _Writer(operands)
     # The operator does not broadcast an ellipsis that stands for fewer dimensions in an operand,
     # nor does it sort the letters of an implicit result as NumPy does.
-    text = equation if "->" in equation and "..." not in equation else parsed.with_letters()
+    text = parsed.text
+    if "->" not in text or "..." in text:
+        text = parsed.with_letters()
     writer.node("Einsum", operands.names, "Y", equation=text)
     # The inference of shapes does not know that a size of 1 is broadcast.
     stretched = "".join(operands.sizes.stretched)
@@ -117,11 +124,11 @@ def emit_model(
         for name in operands.names:
             writer.node("Cast", [name], name + suffix, to=inner)
     renamed = {name: name + suffix for name in (*operands.names, "Y")}
-    itemsize = numpy_dtype(inner).itemsize if split else None
+    dtype = numpy_dtype(inner)
     for step in steps:
         inputs = [renamed.get(name, name) for name in step.inputs]
         output = renamed.get(step.output, step.output)
-        writer.step(step, inputs, output, itemsize)
+        writer.step(step, inputs, output, dtype, split=split)
         writer.describe(output, inner, step.shape)
     if suffix:
         writer.node("Cast", ["Y" + suffix], "Y", to=kind)
@@ -201,24 +208,31 @@ class _Writer:
         onnx.checker.check_model(model, full_check=True)
         return model
 
-    def step(self, step: Step, inputs: Sequence[str], output: str, itemsize: int | None) -> None:
-        """Write a step; the slow transpositions in two when the size of an element is given."""
+    def step(
+        self, step: Step, inputs: Sequence[str], output: str, dtype: np.dtype[Any], *, split: bool
+    ) -> None:
+        """Write a step on elements of a type; *split* writes slow transpositions in two."""
         match step.kind:
             case "diagonal":
                 self._diagonal(step, inputs[0], output)
             case "reshape":
                 self._reshape(step, inputs[0], output)
             case "transpose":
-                split = None if itemsize is None else _split(step, itemsize)
-                if split is None:
+                halves = _split(step, dtype.itemsize) if split else None
+                if halves is None:
                     self.node("Transpose", inputs, output, perm=step.where)
                 else:
                     self._split_transpose(
-                        split, cast("Sequence[int]", step.shape), inputs[0], output
+                        halves, cast("Sequence[int]", step.shape), inputs[0], output
                     )
             case "reduce_sum":
                 axes = self.constant("axes", step.where)
                 self.node("ReduceSum", [*inputs, axes], output, keepdims=0)
+            case "ones":
+                sizes = zip(step.axes, step.shape, strict=True)
+                shape = self._shape([n if isinstance(n, int) else x for x, n in sizes])
+                one = onnx.numpy_helper.from_array(np.ones(1, dtype))
+                self.node("ConstantOfShape", [shape], output, value=one)
             case "mul":
                 self.node("Mul", inputs, output)
             case "matmul" if step.output in self._flags:

@@ -78,7 +78,8 @@ class EinsumPlan:
         -----
         Sums and products use types that the CPU provider of ONNX Runtime supports: int32 for
         integers of 8 and 16 bits, int64 for unsigned integers of 32 and 64 bits, float32 for bool
-        and bfloat16.
+        and bfloat16. Integers wrap around, as in NumPy: they are summed by a product with ones,
+        since the ``ReduceSum`` of ONNX Runtime computes their sum in double.
 
         A size of 0 must be known when the model is made. Otherwise ONNX Runtime may reject a
         reshape, or a fused product, of an empty operand.
@@ -131,7 +132,7 @@ class EinsumPlan:
 
 
 def decompose_einsum(
-    equation: str,
+    equation: Any,
     *shapes_or_operands: Any,
     order: str | None = None,
     dtype: DTypeLike | None = None,
@@ -141,7 +142,7 @@ def decompose_einsum(
     Parameters
     ----------
     equation : str
-        Equation, as in :func:`numpy.einsum`.
+        Equation, as in :func:`numpy.einsum`, or its other form: ``a, [0, 1], b, [1, 2], [0, 2]``.
     *shapes_or_operands : tuple or array
         Shape of each operand, or the operand. A dimension is an int, a str if it is symbolic, or
         None if it is unknown. Without shapes, the ranks come from the equation.
@@ -199,7 +200,9 @@ def make_plan(
     inputs = _prepared_letters(parsed, sizes.stretched)
     products = _list_products(path or _find_path(inputs, parsed.output, sizes), len(inputs))
     layouts = choose_layouts(inputs, products, operands, order=order, elementwise=elementwise)
-    steps = _build_steps(parsed, sizes.stretched, products, tuple(layouts.items()))
+    # ONNX Runtime 1.31 sums integers in double, but for those of a product; a sum of nothing is 0.
+    by_products = operands.dtype.kind in "iu" and 0 not in sizes.of.values()
+    steps = _build_steps(parsed, sizes.stretched, products, tuple(layouts.items()), by_products)
     return EinsumPlan(operands, tuple(with_sizes(step, operands) for step in steps))
 
 
@@ -225,9 +228,10 @@ def _build_steps(
     stretched: Sequence[str],
     products: Sequence[tuple[int, int]],
     layouts: Sequence[tuple[int, Layout]],
+    by_products: bool,
 ) -> tuple[Step, ...]:
     """Write the steps of layouts, which are the same for all sizes."""
-    builder = StepBuilder(stretched)
+    builder = StepBuilder(stretched, by_products=by_products)
     live, chosen = dict(enumerate(_prepare(builder, equation))), dict(layouts)
     for number, (i, j) in enumerate(products, len(live)):
         left, right = live.pop(i), live.pop(j)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import onnx.shape_inference
 
-from ortmeter.einsum.candidates import EinsumCandidate, list_candidates
-from ortmeter.einsum.parse import read_operands
+from ortmeter.einsum.candidates import PLAIN, EinsumCandidate, list_candidates
+from ortmeter.einsum.parse import read_operands, read_subscripts
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.optional import import_optional, pd
 from ortmeter.progress import follow
@@ -133,7 +133,7 @@ class EinsumSearch:
 
 
 def optimize_einsum(
-    equation: str,
+    equation: Any,
     *operands: Any,
     by: str = "time",
     budget: float = 2.0,
@@ -144,7 +144,8 @@ def optimize_einsum(
 ) -> EinsumSearch:
     """Find the fastest model of an equation for given operands.
 
-    The candidates are the plain ``Einsum``; decompositions with every order of the letters that
+    The candidates are the plain ``Einsum``, unless ONNX Runtime may compute it wrongly, see
+    :func:`~ortmeter.einsum.einsum_model`; decompositions with every order of the letters that
     gives a different graph; decompositions with other paths, for three operands or more; and an
     element-wise product followed by a sum. Each has variants with transposes fused into the
     products, and with slow transposes replaced by two fast ones. An estimate of their cost ranks
@@ -153,7 +154,7 @@ def optimize_einsum(
     Parameters
     ----------
     equation : str
-        Equation, as in :func:`numpy.einsum`.
+        Equation, as in :func:`numpy.einsum`, or its other form: ``a, [0, 1], b, [1, 2], [0, 2]``.
     *operands : array or tuple of int
         Operands, or shapes of float32 operands.
     by : {"time", "cost"}
@@ -197,6 +198,7 @@ def optimize_einsum(
             "positive budget, threads from 0"
         )
     begin = time.perf_counter()
+    equation, operands = read_subscripts(equation, operands)
     read = read_operands(equation, operands, None)
     if not operands or not all(isinstance(size, int) for shape in read.shapes for size in shape):
         raise InvalidArgumentError(
@@ -207,7 +209,7 @@ def optimize_einsum(
     times, best = None, candidates[0]
     provider = resolve_provider(provider)
     if by == "time":
-        plain = next(c for c in candidates if not c.decomposed)
+        plain = [c for c in candidates if not c.decomposed]
         if at_most and threads != 1:
             alone = [replace(c, name=f"{c.name}, 1 thread", threads=1) for c in candidates]
             pairs = zip(candidates, alone, strict=True)
@@ -218,9 +220,9 @@ def optimize_einsum(
             for x in operands
         ]
         times = race(
-            {c.name: c for c in [best, plain, *candidates]},
+            {c.name: c for c in [best, *plain, *candidates]},
             drawn,
-            baseline=plain.name,
+            baseline=PLAIN,
             provider=provider,
             budget_s=budget - (time.perf_counter() - begin),
             seed=seed,

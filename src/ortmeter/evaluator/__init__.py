@@ -3,7 +3,7 @@
 ``evaluation`` has the evaluator. ``compiler`` turns graphs and functions into a ``plan``, a list of
 steps over numbered slots. ``kernels`` chooses the kernel of a ``node``, from the ``sources`` or the
 user. ``values`` converts values between libraries and devices, ``float64`` writes the model that is
-a reference.
+a reference, ``judges`` asks two evaluations that share no code.
 """
 
 from ortmeter.evaluator.evaluation import Evaluator

@@ -25,6 +25,7 @@ from ortmeter.evaluator.node import (
 from ortmeter.evaluator.plan import Plan, Step, Watch
 from ortmeter.evaluator.values import Memory, pick, stack
 from ortmeter.operators.registry import Kernel
+from ortmeter.runtime.graphs import in_order
 
 Callback = Callable[[onnx.NodeProto, list[Any], list[Any]], None]
 Bound = Mapping[str, onnx.AttributeProto]
@@ -105,7 +106,9 @@ class Compiler:
         nodes: Iterable[onnx.NodeProto],
         outputs: Sequence[str],
     ) -> Plan:
-        steps = [step for proto in nodes if (step := self._step(proto, names)) is not None]
+        steps = [
+            step for proto in in_order(nodes) if (step := self._step(proto, names)) is not None
+        ]
         for name in outputs:
             names.use(name, "An output of the graph")
         return Plan(names, inputs, outputs, steps)

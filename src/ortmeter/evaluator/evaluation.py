@@ -7,10 +7,10 @@ import onnx
 
 from ortmeter.errors import FeedError, InvalidArgumentError
 from ortmeter.evaluator.compiler import Callback, Compiler, Context
-from ortmeter.evaluator.kernels import KernelKey, Swap, Swaps
+from ortmeter.evaluator.kernels import KernelKey, Source, Swap, Swaps
 from ortmeter.evaluator.node import Scope, initializers, opset_versions
 from ortmeter.evaluator.plan import Plan
-from ortmeter.evaluator.sources import SOURCES, SchemaSource, make_source
+from ortmeter.evaluator.sources import SOURCES, DefinitionSource, SchemaSource, make_source
 from ortmeter.evaluator.values import Memory, addresses, fed_library, owned
 from ortmeter.operators.descriptions import describe, describe_type, element_type
 from ortmeter.optional import pd
@@ -37,7 +37,8 @@ class Evaluator:
         Sources of the other kernels: ``torch`` is the kernels of this package on torch tensors,
         ``ort`` is a session of ONNX Runtime with this single node, ``reference`` is
         :mod:`onnx.reference`. The first source that supports a node and the types of its inputs
-        runs it. If none does, the node runs as the function that its ONNX schema defines, if any.
+        runs it. If none does, the node runs on the definition that this package has of it, for
+        operators that ONNX lacks, or as the function that its ONNX schema defines, if any.
     device : str or Provider
         ``cpu``, ``cuda``, ``cuda:1`` or ``auto``: where torch and ONNX Runtime run.
     tf32 : bool
@@ -100,7 +101,10 @@ class Evaluator:
         self._context = Context(self._memory, callback)
         self._tf32 = tf32
         known = {name: make_source(name, self._memory, tf32=tf32) for name in asked}
-        fallback = [known[name] for name in order]
+        fallback: list[Source] = [known[name] for name in order]
+        # Before ONNX Runtime, unless it was asked for first.
+        ours = [rank for rank, name in enumerate(order) if name != "ort"] or [len(order) - 1]
+        fallback.insert(ours[-1] + 1, DefinitionSource(self._memory))
         bodies = Compiler((), fallback, known, Swaps({}, ()), self._context)
         fallback.append(SchemaSource(bodies.function))
         self._compiler = Compiler(proto.functions, fallback, known, swaps, self._context)
@@ -165,10 +169,11 @@ class Evaluator:
 
         One row per node of the model: ``graph`` (empty for the main one, ``node/attribute`` for a
         subgraph, ``domain.name`` for a function), ``node`` (its name or its first output),
-        ``domain``, ``op_type``, and ``source``: ``torch``, ``ort``, ``reference``, ``schema`` (the
-        function of the ONNX schema), ``function`` (a local one), ``evaluator`` (constants, and
-        operators that execute graphs), ``callable`` (a function of the user). Before a run, it is
-        the first source to try, empty if it depends on the inputs.
+        ``domain``, ``op_type``, and ``source``: ``torch``, ``ort``, ``reference``, ``definition``
+        (that of this package), ``schema`` (the function of the ONNX schema), ``function`` (a local
+        one), ``evaluator`` (constants, and operators that execute graphs), ``callable`` (a function
+        of the user). Before a run, it is the first source to try, empty if it depends on the
+        inputs.
         """
         return pd.DataFrame(
             [
@@ -257,7 +262,11 @@ def _compiled(kind: onnx.TypeProto) -> Callable[[Any], bool]:
 
 def _compiled_tensor(declared: onnx.TypeProto.Tensor) -> Callable[[Any], bool]:
     wanted, has_any_rank = declared.elem_type, not declared.HasField("shape")
-    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in declared.shape.dim]
+    # A size below zero is one that an exporter did not know.
+    sizes = [
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+        for dim in declared.shape.dim
+    ]
 
     def fits(value: Any) -> bool:
         if value is None or isinstance(value, list):

@@ -40,7 +40,8 @@ class KnownError(Fact, frozen=True, kw_only=True):
     missing: int | None = None
     opset_below: int | None = None
     reads_sequence: bool = False
-    attributes: Mapping[str, str] = {}
+    sets: str = ""
+    attributes: Mapping[str, str | int] = {}
 
     def applies(self, node: Node, inputs: Sequence[Any]) -> bool:
         """Check that every condition holds."""
@@ -50,7 +51,8 @@ class KnownError(Fact, frozen=True, kw_only=True):
             and self.missing not in present
             and (self.opset_below is None or node.opset < self.opset_below)
             and (not self.reads_sequence or (bool(inputs) and isinstance(inputs[0], list)))
-            and all(node.attributes.get(name) == text for name, text in self.attributes.items())
+            and (not self.sets or bool(node.attributes.get(self.sets)))
+            and all(node.attributes.get(n, type(v)()) == v for n, v in self.attributes.items())
         )
 
 

@@ -284,6 +284,46 @@ def _check_types(results: Sequence[Any], expected: Sequence[int]) -> None:
             raise RefusedError(f"it gives {short_name(got)} instead of {short_name(wanted)}")
 
 
+# Those of float8 are codes.
+_FLOATS = {"f64", "f32", "f16", "bf16"}
+
+
+class DefinitionSource:
+    """Definitions of this package, on NumPy arrays, of operators that ONNX lacks."""
+
+    name = "definition"
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def kernel(self, node: Node) -> Kernel:
+        """Bind the attributes; what a definition leaves out is refused."""
+        definition = registry.find_operator(node.op_type, node.domain).definition
+        if definition is None:
+            raise RefusedError(f"no definition of {node.operator}")
+        memory = self._memory
+
+        def run(*inputs: Any) -> tuple[Any, ...]:
+            arrays = [memory.export(value, "numpy") for value in inputs]
+            try:
+                found = definition(*arrays, **node.attributes)
+            except Exception as cause:
+                raise RefusedError(f"the definition does not cover this node ({cause})") from cause
+            results = found if isinstance(found, tuple) else (found,)
+            if len(results) < node.n_outputs:
+                raise RefusedError(f"the definition gives {len(results)} outputs")
+            return tuple(memory.hold(_narrowed(result, arrays)) for result in results)
+
+        return run
+
+
+def _narrowed(result: Any, inputs: Sequence[Any]) -> Any:
+    """Round a float to the type of the first one that was read: definitions compute in float64."""
+    given = (x.dtype for x in inputs if x is not None and short_name(x.dtype) in _FLOATS)
+    is_float = short_name(result.dtype) in _FLOATS
+    return result.astype(next(given, result.dtype)) if is_float else result
+
+
 class SchemaSource:
     """Functions that ONNX schemas define, whose nodes run on the other sources."""
 

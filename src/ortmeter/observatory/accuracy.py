@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.errors import OrtMeterError
-from ortmeter.observatory.judge import COLUMNS, Judge
+from ortmeter.observatory.judge import COLUMNS, DISAGREE, Judge
 from ortmeter.observatory.matrix import Processes, RuntimeCandidate
-from ortmeter.observatory.reference import SAME
+from ortmeter.observatory.reference import DRAWN, SAME
 from ortmeter.progress import follow
 from ortmeter.study.rendering import digits
 from ortmeter.timing.candidates import SessionSpec
@@ -57,7 +57,9 @@ def measure_errors(
         * *bits*: digest of the outputs; two candidates with the same one return the same bits.
         * *reference*: ``float64``; ``float32`` when ONNX defines the operator in float32 only;
           ``same type`` when outputs are in float64, as the reference is; ``none`` when nothing else
-          than ONNX Runtime computes it: errors are NaN.
+          than ONNX Runtime computes it, and ``drawn`` when a node draws its values: errors are NaN.
+        * *judges*: where an error is more than roundings, whether two judges that share no code
+          agree on it, or one is alone; empty elsewhere. Where they disagree, errors are NaN.
     """
     rows: list[dict[str, Any]] = []
     names = [candidate.name for candidate in candidates]
@@ -95,11 +97,22 @@ def out_of_bound(errors: pd.DataFrame) -> pd.DataFrame:
 
 def told_error(row: Any) -> str:
     """Say what no rounding explains in a row, or a record, of :func:`out_of_bound`."""
+    judges = f" ({row['judges']})" if row.get("judges") else ""
     if row["mismatched"]:
-        return f"{row['mismatched']:.0f} values do not match"
+        return f"{row['mismatched']:.0f} values do not match{judges}"
     if math.isinf(row["bound"]):
-        return f"{row['differing']:.1%} of the values differ, where no rounding explains it"
-    return f"an error of {digits(row['bound'])} times its bound"
+        share = f"{row['differing']:.1%} of the values differ"
+        return f"{share}, where no rounding explains it{judges}"
+    return f"an error of {digits(row['bound'])} times its bound{judges}"
+
+
+def not_judged(errors: pd.DataFrame) -> dict[str, str]:
+    """Say, by case, why no candidate is blamed: its values are drawn, or judges disagree."""
+    disagree = errors["judges"].str.startswith(DISAGREE).fillna(value=False)
+    drawn = errors["reference"] == DRAWN
+    told = errors["judges"].where(disagree, "its values are drawn, so there is nothing to compare")
+    first = told[disagree | drawn].groupby(level="case", sort=False).first()
+    return {str(case): str(why) for case, why in first.items()}
 
 
 def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:
@@ -114,7 +127,8 @@ def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:
     -------
     pandas.DataFrame
         Columns *unit* and *error*, at least half an ulp, that of a correct rounding; NaN where
-        there is no reference, or none that is more precise. The unit is ``ulp`` where some
+        there is no reference, or none that is more precise, and where NaN, infinities or shapes
+        do not match. The unit is ``ulp`` where some
         candidate is within 16 ulp of each element. Elsewhere terms cancel: the largest error in ulp
         is decided by the one element that is closest to zero, and the unit is ``largest``, the ulp
         of the largest element.
@@ -122,17 +136,19 @@ def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:
     Examples
     --------
     >>> index = pd.MultiIndex.from_product([["Exp"], ["1.30", "1.31"]], names=_ROWS)
-    >>> errors = pd.DataFrame({"ulp": [0.0, 3.0], "largest": 1.0, "reference": "float64"}, index)
+    >>> errors = pd.DataFrame({"ulp": [0.0, 3.0], "largest": 1.0, "mismatched": 0}, index)
+    >>> errors["reference"] = "float64"
     >>> comparable_errors(errors)["error"].tolist()
     [0.5, 3.0]
     """
-    best = errors["ulp"].groupby(level="case").transform("min")
+    is_known = (errors["reference"] != SAME) & (errors["mismatched"] == 0)
+    best = errors["ulp"].where(is_known).groupby(level="case").transform("min")
     cancels = best > _CANCELLED
     error = errors["ulp"].where(~cancels, errors["largest"]).clip(lower=_BEST)
     return pd.DataFrame(
         {
             "unit": np.where(cancels, "largest", "ulp"),
-            "error": error.where(errors["reference"] != SAME),
+            "error": error.where(is_known),
         }
     )
 
@@ -155,7 +171,7 @@ def accuracy_changes(errors: pd.DataFrame) -> pd.DataFrame:
     Examples
     --------
     >>> index = pd.MultiIndex.from_product([["Atan"], ["1.22.1", "1.24.4"]], names=_ROWS)
-    >>> errors = pd.DataFrame({"ulp": [0.8, 3.2], "largest": [0.7, 1.8]}, index)
+    >>> errors = pd.DataFrame({"ulp": [0.8, 3.2], "largest": [0.7, 1.8], "mismatched": 0}, index)
     >>> errors["reference"] = "float64"
     >>> accuracy_changes(errors).reset_index()[["candidate", "unit", "error_ratio"]].values.tolist()
     [['1.24.4', 'ulp', 4.0]]

@@ -60,7 +60,8 @@ def compare_bits(
         * *results*: number of results; 0 when ONNX Runtime refuses the model or the change.
         * *distinct*: number of results that differ from one another.
         * *differing*: number of results that differ from the first one of the case.
-        * *difference*: how far they are from it, in units in the last place of its largest element.
+        * *difference*: how far they are from it, in units in the last place of its largest element;
+          infinite where NaN or infinities do not match.
         * *error*, *bound*: error of the farthest one beside float64, in the same unit and as a
           share of its derived bound; of the first one where none differs. NaN where no result of
           the case differs, or where there is no reference or no bound.
@@ -133,7 +134,8 @@ def _compare(
     judge = Judge(variant) if any({*several} - {same} for several in digests.values()) else None
     for what, results in runs.items():
         other = {d: r for d, r in zip(digests[what], results, strict=True) if d != same}
-        apart = {d: max_diff(first, r, on_mismatch="report").ulp_at_max for d, r in other.items()}
+        diffs = {d: max_diff(first, r, on_mismatch="report") for d, r in other.items()}
+        apart = {d: diff.ranked("ulp_at_max") for d, diff in diffs.items()}
         farthest = max(apart, key=apart.__getitem__, default=same)
         errors = judge.errors(other.get(farthest, first)) if judge and results else {}
         yield {

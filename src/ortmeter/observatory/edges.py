@@ -16,7 +16,7 @@ import pandas as pd
 from ortmeter.child import ChildError
 from ortmeter.dtypes import float_info
 from ortmeter.errors import OrtMeterError
-from ortmeter.evaluator import Evaluator
+from ortmeter.evaluator.judges import evaluated
 from ortmeter.observatory.bounds import attributes
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.edge_cases import SHAPES, SMALL, edge_feeds, reshaped
@@ -307,16 +307,14 @@ def _edges(case: Case, ask: Callable[[_Edge], _Outputs]) -> Iterator[tuple[_Edge
 
 
 def _answered(label: str, case: Case, feeds: _Arrays | None = None) -> _Edge | None:
-    """Ask the references; None unless both answer."""
-    answers = []
+    """Ask the references; None unless both answer, with kernels that share no code."""
     # Each one refuses in its own ways.
     with suppress(Exception), np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         model, given = case.model(), feeds or case.feeds()
-        for source in _SOURCES:
-            evaluator = Evaluator(model, sources=(source,))
-            found = map(np.asarray, evaluator.run(None, given))
-            answers.append(dict(zip(evaluator.output_names, found, strict=True)))
-        return _Edge(label, case, model, given, answers, _exact(case, given))
+        first, second = (evaluated(model, given, (source,)) for source in _SOURCES)
+        if not first.shares_code(second):
+            answers = first.outputs, second.outputs
+            return _Edge(label, case, model, given, answers, _exact(case, given))
     return None
 
 

@@ -1,12 +1,14 @@
 """Compare the outputs of a case with its reference: errors, bounds, bits."""
 
+import functools
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ortmeter.discrepancy import max_diff
+from ortmeter.evaluator.judges import Evaluation, agree, is_suspect
 from ortmeter.evidence import rounded
 from ortmeter.observatory.bounds import attributes, error_bounds
 from ortmeter.observatory.reference import reference
@@ -14,7 +16,12 @@ from ortmeter.runtime.loading import load_model
 from ortmeter.timing.candidates import SessionSpec
 
 #: What is measured.
-COLUMNS = ("ulp", "largest", "bound", "differing", "mismatched", "bits", "reference")
+COLUMNS = ("ulp", "largest", "bound", "differing", "mismatched", "bits", "reference", "judges")
+
+#: What judges that share no code say of an error: nobody is blamed.
+DISAGREE = "judges disagree"
+
+_Pairs: TypeAlias = dict[str, tuple[np.ndarray, np.ndarray]]
 
 _DIGITS = 6
 
@@ -51,7 +58,7 @@ class Judge:
 
     def errors(self, outputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Measure outputs, by name; the keys are `COLUMNS`."""
-        told = {"bits": digest(outputs), "reference": self.reference.kind}
+        told = {"bits": digest(outputs), "reference": self.reference.kind, "judges": ""}
         pairs = self._pairs(outputs)
         if not pairs:
             return dict.fromkeys(COLUMNS, np.nan) | told
@@ -68,10 +75,31 @@ class Judge:
             "differing": np.mean([_differing(*pairs[name]) for name in same] or [1.0]),
             "mismatched": diff.n_nan + diff.n_inf + others,
         }
+        suspects = [n for n, share in zip(bounded, shares, strict=True) if share > 1]
+        suspects += [n for n in pairs if is_suspect(max_diff(*pairs[n], on_mismatch="report"))]
+        if suspects:
+            told["judges"] = self._judges(pairs, suspects)
+        if told["judges"].startswith(DISAGREE):
+            return dict.fromkeys(COLUMNS, np.nan) | told
         # The reference is rounded too: the last digits of a share of a bound say nothing.
         return told | {name: rounded(float(value), _DIGITS) for name, value in numbers.items()}
 
-    def _pairs(self, outputs: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    def _judges(self, pairs: _Pairs, names: Sequence[str]) -> str:
+        """Say who judges some outputs: a second evaluation, if there is one, must agree."""
+        first, second = self.reference.evaluation, self._second
+        if first is None or second is None:
+            return f"{first.name if first else 'the reference'} is the only judge"
+        again = self._pairs(second.outputs)
+        errors = {n: max_diff(*pairs[n], on_mismatch="report") for n in names}
+        if all(agree(*again[n], errors[n]) for n in names):
+            return f"{first.name} and {second.name} agree"
+        return f"{DISAGREE}, {first.name} and {second.name}"
+
+    @functools.cached_property
+    def _second(self) -> Evaluation | None:
+        return self.reference.evaluation and self.reference.evaluation.second()
+
+    def _pairs(self, outputs: Mapping[str, np.ndarray]) -> _Pairs:
         """Pair the exact outputs with those of a candidate, in the same order."""
         exact = {n: self.reference.outputs[n] for n in outputs if n in self.reference.outputs}
         sides = (exact, {name: outputs[name] for name in exact})

@@ -11,10 +11,11 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
-from ortmeter.attribution.intermediates import operator_of, read_by, run_exposed
+from ortmeter.attribution.intermediates import operator_of, run_exposed
 from ortmeter.dtypes import onnx_type, short_name
 from ortmeter.operators import find_operator
 from ortmeter.runtime.arrays import as_numpy, is_array
+from ortmeter.runtime.graphs import read_by
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.models import sub_model
 from ortmeter.runtime.ortvalues import is_known_to_numpy

@@ -1,6 +1,5 @@
 """What a model should return: the same graph computed in float64."""
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,15 +8,15 @@ import numpy as np
 import onnx
 
 from ortmeter.errors import OrtMeterError
-from ortmeter.evaluator import Evaluator, to_float64
+from ortmeter.evaluator import to_float64
 from ortmeter.evaluator.float64 import exact_feeds, is_added
-from ortmeter.operators import find_operator
-from ortmeter.runtime.arrays import as_numpy
+from ortmeter.evaluator.judges import Evaluation, evaluated
+from ortmeter.operators.draws import drawing_nodes
 
 __all__ = ["Reference", "reference"]
 
 #: How a reference is known.
-FLOAT64, FLOAT32, SAME, NONE = "float64", "float32", "same type", "none"
+FLOAT64, FLOAT32, SAME, NONE, DRAWN = "float64", "float32", "same type", "none", "drawn"
 
 
 @dataclass(frozen=True)
@@ -28,17 +27,21 @@ class Reference:
     ----------
     outputs : mapping of str to array
         Empty when nothing computes them.
-    kind : {"float64", "float32", "same type", "none"}
+    kind : {"float64", "float32", "same type", "none", "drawn"}
         ``float32`` when an operator of the model is defined, or known, in float32 only: it is
         followed step by step. ``same type`` when the outputs are in float64 already: the reference
-        is not more precise than what it judges.
+        is not more precise than what it judges. ``drawn`` when a node draws numbers: there is
+        nothing to compare.
     reason : str
         Why there are none in float64.
+    evaluation : Evaluation, optional
+        What computed them, and may compute them again with other kernels.
     """
 
     outputs: Mapping[str, np.ndarray] = field(default_factory=dict)
     kind: str = NONE
     reason: str = ""
+    evaluation: Evaluation | None = None
 
 
 def reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Reference:
@@ -65,27 +68,18 @@ def reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Reference:
     >>> found.kind, found.outputs["Y"].tolist()
     ('float64', [0.3333333333333333, 0.25])
     """
+    if drawn := drawing_nodes(model, feeds):
+        return Reference(kind=DRAWN, reason=f"{drawn[0].op_type} draws its values")
     double = to_float64(model)
     kind = FLOAT32 if any(map(is_added, double.graph.node)) else FLOAT64
     if any(o.type.tensor_type.elem_type == onnx.TensorProto.DOUBLE for o in model.graph.output):
         kind = SAME
-    try:
-        return Reference(_run(double, exact_feeds(model, double, feeds)), kind)
-    except OrtMeterError as error:
-        reason = str(error)
-    try:
-        return Reference(_run(model, feeds), FLOAT32, reason)
-    except OrtMeterError:
-        return Reference(reason=reason)
-
-
-def _run(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    kernels: dict[str | tuple[str, str], Any] = {
-        (node.domain, node.op_type): definition
-        for node in model.graph.node
-        if (definition := find_operator(node.op_type, node.domain).definition)
-    }
-    torch = ("torch",) if importlib.util.find_spec("torch") else ()
-    evaluator = Evaluator(model, kernels, sources=(*torch, "reference"))
-    outputs = evaluator.run(None, feeds)
-    return dict(zip(evaluator.output_names, map(as_numpy, outputs), strict=True))
+    reason = ""
+    for variant, how in ((double, kind), (model, FLOAT32)):
+        try:
+            found = evaluated(variant, exact_feeds(model, variant, feeds))
+        except OrtMeterError as error:
+            reason = reason or str(error)
+            continue
+        return Reference(found.outputs, how, reason, found)
+    return Reference(reason=reason)

@@ -27,6 +27,8 @@ def _torch_attention(
 @definition("RotaryEmbedding")
 def _rotate(x: Array, places: Array, cos: Array, sin: Array, *, interleaved: int = 0) -> Array:
     """Rotate the pairs of elements of (batch, heads, rows, size) by the angles of the places."""
+    if (x.ndim, places.ndim) != (4, 2):
+        raise NotImplementedError("inputs by heads and a place for each row only")
     cos, sin = cos[places][:, None], sin[places][:, None]
     if interleaved:
         left, right = x[..., ::2], x[..., 1::2]
@@ -64,6 +66,8 @@ def _multi_head(
     num_heads: int = 1,
     unidirectional: int = 0,
 ) -> Array:
+    if {q.ndim, k.ndim, v.ndim} != {3}:
+        raise NotImplementedError("inputs of 3 dimensions only")
     parts = np.split(bias, 3) if bias is not None else (0, 0, 0)
     q, k, v = (_heads(x + part, num_heads) for x, part in zip((q, k, v), parts, strict=True))
     return _attend(q, k, v, _after(q.shape[2], k.shape[2]) if unidirectional else None)
@@ -82,6 +86,9 @@ def _grouped(
     q, k, v, past_k, past_v, lengths, _total, *angles = inputs
     (last,) = set(lengths.ravel().tolist())
     rows = q.shape[1]
+    known = rows if past_k is None else rows + past_k.shape[2]
+    if last + 1 != known or len(angles) != 2 * bool(do_rotary):
+        raise NotImplementedError("a past in a larger buffer, or other inputs than two of angles")
     queries, new_k = _heads(q, num_heads), _heads(k, kv_num_heads)
     if do_rotary:
         places = np.tile(np.arange(last + 1 - rows, last + 1), (len(q), 1))

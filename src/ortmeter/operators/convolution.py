@@ -13,7 +13,7 @@ from ortmeter.operators.counts import Count, Work, reduction, told
 from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import mean, sum_of_products
-from ortmeter.operators.tensors import kernels, refused
+from ortmeter.operators.tensors import kernels, refused, rescaled
 
 _RANKS = (1, 2, 3)
 
@@ -298,8 +298,8 @@ def _lp_pool(
     x: Tensor, *, kernel_shape: list[int], ceil_mode: int = 0, p: int = 2, **geometry: Any
 ) -> Tensor:
     frame = _window(x, kernel_shape, ceil_mode, **geometry)
-    norms: Tensor = torch.linalg.vector_norm(frame.views(frame.pad(x)), p, frame.axes)
-    return norms
+    views, axes = frame.views(frame.pad(x)), frame.axes
+    return rescaled(lambda y: torch.linalg.vector_norm(y, p, axes), views, axes)
 
 
 @kernel("MaxPool", options_of=_window)
@@ -352,12 +352,17 @@ def _spatial(x: Tensor) -> tuple[int, ...]:
 
 
 def _global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(x, p, _spatial(x), keepdim=True)
-    return norms
+    axes = _spatial(x)
+    return rescaled(lambda y: torch.linalg.vector_norm(y, p, axes, keepdim=True), x, axes)
+
+
+def _global_average_pool(x: Tensor) -> Tensor:
+    axes = _spatial(x)
+    return rescaled(lambda y: torch.mean(y, axes, keepdim=True), x, axes, only_large=True)
 
 
 kernels(
-    ("GlobalAveragePool", 1, lambda x: torch.mean(x, _spatial(x), keepdim=True)),
+    ("GlobalAveragePool", 1, _global_average_pool),
     ("GlobalMaxPool", 1, lambda x: torch.amax(x, _spatial(x), keepdim=True)),
     ("GlobalLpPool", 2, _global_lp_pool),
 )

@@ -160,14 +160,34 @@ def _qlinear_conv(  # noqa: PLR0917 - the inputs of the operator
 
 
 @definition("MatMulNBits")
-def _matmul_of_few_bits(
-    a: Array, codes: Array, scales: Array, *, bits: int = 4, N: int, **_sizes: int
+def _matmul_of_few_bits(  # noqa: PLR0917 - the inputs of the operator
+    a: Array,
+    codes: Array,
+    scales: Array,
+    zeros: Array | None = None,
+    groups: Array | None = None,
+    bias: Array | None = None,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    bits: int = 4,
+    accuracy_level: int = 0,  # noqa: ARG001 - of kernels, not of the exact product
 ) -> Array:
-    """Multiply by codes of a few bits, the lowest first, around the middle of their range."""
-    shifts = np.arange(0, 8, bits)
-    digits = (codes[..., None] >> shifts.astype(np.uint8)) & (2**bits - 1)
-    blocks = digits.reshape((N, scales.size // N, -1)).astype(np.float64) - 2 ** (bits - 1)
-    return np.asarray(a @ (blocks * scales.reshape((N, -1, 1))).reshape((N, -1)).T)
+    """Multiply by codes of a few bits, the lowest first, around zero points or the middle."""
+
+    def unpacked(packed: Array) -> Array:
+        digits = packed.reshape((N, -1, 1)) >> np.arange(0, 8, bits, dtype=np.uint8)
+        return (digits & np.uint8(2**bits - 1)).reshape((N, -1)).astype(np.float64)
+
+    by_group = scales.reshape((N, -1)).astype(np.float64)
+    middle: Array = np.full(by_group.shape, 2.0 ** (bits - 1))
+    if zeros is not None:
+        is_packed = zeros.dtype == np.uint8
+        middle = unpacked(zeros)[:, : by_group.shape[1]] if is_packed else zeros.reshape((N, -1))
+    group = np.arange(K) // block_size if groups is None else groups
+    weights = (unpacked(codes)[:, :K] - middle[:, group]) * by_group[:, group]
+    return np.asarray(a @ weights.T + (0 if bias is None else bias))
 
 
 def _dequantize(x: Array, scale: Array, zero: Array) -> Array:

@@ -93,7 +93,8 @@ class Event(msgspec.Struct, gc=False):
     tid: int
     ts: int
     dur: int
-    args: _Arguments
+    # Some execution providers write none.
+    args: _Arguments = msgspec.field(default_factory=lambda: _Arguments(op_name="unknown"))
 
 
 _EVENTS = msgspec.json.Decoder(list[Event], strict=False)

@@ -19,7 +19,7 @@ _SHORT_S = 1e-2
 _LONGEST = 300  # characters of a reason, which providers tell last
 
 
-@dataclass(frozen=True)
+@dataclass
 class Bound:
     """Functions that run once and read the outputs, and the inputs, which are read in place."""
 

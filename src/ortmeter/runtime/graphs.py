@@ -28,6 +28,38 @@ def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from walk_nodes(body.node)
 
 
+def read_by(node: onnx.NodeProto) -> set[str]:
+    """Names that a node reads, itself or in its bodies."""
+    return {*node.input, *(name for _, body in bodies(node) for name in captured(body))}
+
+
+def captured(body: onnx.GraphProto) -> set[str]:
+    """Names that a body reads in the graph around it."""
+    known = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+    known |= {name for node in body.node for name in node.output}
+    read = {name for node in body.node for name in read_by(node)}
+    return (read | {value.name for value in body.output}) - known - {""}
+
+
+def in_order(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Put each node after those whose results it reads, as ONNX Runtime does."""
+    given = list(nodes)
+    writer = {name: rank for rank, node in enumerate(given) for name in node.output if name}
+    placed: dict[int, onnx.NodeProto] = {}
+    opened: set[int] = set()
+    for first in range(len(given)):
+        waiting = [first]
+        while waiting:
+            rank = waiting[-1]
+            reads = () if rank in opened else read_by(given[rank])
+            opened.add(rank)  # a circle stays out of order
+            before = {writer[name] for name in reads if name in writer} - opened
+            waiting += sorted(before, reverse=True)
+            if not before:
+                placed.setdefault(waiting.pop(), given[rank])
+    return list(placed.values())
+
+
 def with_intermediate_outputs(
     model: onnx.ModelProto, computed: Collection[str] | None = None
 ) -> onnx.ModelProto:

@@ -2,12 +2,14 @@
 
 import functools
 import shlex
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ortmeter.child import told_warnings
 from ortmeter.dtypes import short_name
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.optional import import_optional
@@ -50,6 +52,8 @@ class BoundSession(AbstractContextManager["BoundSession"]):
     -----
     The first run allocates the outputs on the device. The next runs write into the same memory if
     the shape of an output follows from the shapes of the inputs, and allocate it again otherwise.
+    Where ONNX Runtime refuses that, since the model declares another shape, a warning says so and
+    every run allocates.
     :meth:`run` returns when the outputs are ready, on every provider.
 
     Examples
@@ -84,6 +88,7 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         self._values = {name: self._convert(name, value) for name, value in feeds.items()}
         self._binding = session.io_binding()
         self._volatile: tuple[str, ...] = ()
+        self._writes_again = False  # an output of the last run
         self._shown_to: Any = None  # torch.cuda, when it may read the outputs
         # Without options, a run ends with a synchronization of the streams that it used.
         self._run_bound = session.run_with_iobinding
@@ -110,7 +115,15 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         if self._volatile:
             self._allocate(self._volatile)
         try:
-            self._run_bound(self._binding)
+            try:
+                self._run_bound(self._binding)
+            except Exception:
+                if not self._writes_again:
+                    raise
+                self._distrust_declarations()
+                self._run_bound(self._binding)
+                self._warn_of_declarations()
+            self._writes_again = len(self._volatile) < len(self._outputs)
             if self._fence is not None:  # a run leaves its outputs pending on this device
                 self._fence.numpy()
         except OrtMeterError:
@@ -217,12 +230,29 @@ class BoundSession(AbstractContextManager["BoundSession"]):
             dimension for name in self._values for dimension in self._accepted[name].shape
         } - {None}
         self._binding.clear_binding_outputs()
+        self._writes_again = False
         self._allocate(self._outputs)
         self._volatile = tuple(
             name
             for name, node in self._outputs.items()
             if not all(isinstance(d, int) or d in symbols for d in node.shape)
         )
+
+    def _distrust_declarations(self) -> None:
+        """Allocate the outputs in each run: the declared shapes are not those of the last run."""
+        self._volatile, self._writes_again = tuple(self._outputs), False
+        self._allocate(self._volatile)
+
+    def _warn_of_declarations(self) -> None:
+        values = self._binding.get_outputs()
+        for node, value in zip(self._outputs.values(), values, strict=True):
+            if not _fits(value.shape(), node.shape):
+                message = (
+                    f"output {_describe(node)} has the shape {list(value.shape())}: the model "
+                    "declares another one, so each run allocates its outputs"
+                )
+                told_warnings.add((UserWarning, message))
+                warnings.warn(message, stacklevel=3)
 
     def _allocate(self, names: Iterable[str]) -> None:
         """Let ONNX Runtime allocate these outputs in the next run."""

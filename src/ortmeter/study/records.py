@@ -32,6 +32,10 @@ __all__ = ["SCHEMA", "Record", "load", "load_records", "record", "replay"]
 #: Where the records are, unless a folder is given.
 FOLDER_VARIABLE = "ORTMETER_RESULTS"
 
+#: Parameters of every page that change nothing of what it measures.
+UNRECORDED = frozenset({"record", "output"})
+
+
 _VERSION = 3  # incremented when older readers would misread a file
 _LONG = 200  # characters of a message that are shown
 #: Builds whose samples are kept.
@@ -301,7 +305,7 @@ def record(
             "Accepted: --record without ORTMETER_FAST"
         )
     encode(data)  # what cannot be kept is refused now, not when it is written
-    labels = {name: args.label(name) for name, _ in args if name != "record"}
+    labels = {name: args.label(name) for name, _ in args if name not in UNRECORDED}
     return Record(
         page=page,
         configuration={**labels, "provider": provider.place},

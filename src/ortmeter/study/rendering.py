@@ -1,11 +1,11 @@
 """Show results, conclusions, tables and plots of a page, as text and as HTML."""
 
 import html
+import io
 import json
 import math
 import os
 import sys
-import tempfile
 import textwrap
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
@@ -332,20 +332,24 @@ def _cell(value: Any) -> str:
 
 @dataclass(frozen=True)
 class SavedFiles:
-    """Files written by :func:`save_tables`, with links to download them."""
+    """Files made by :func:`save_tables`, by name, with links to download them."""
 
-    files: tuple[Path, ...]
+    contents: Mapping[str, bytes]
+    folder: Path | None = None
 
     def __str__(self) -> str:
         # A script prints it; the reader of a page has links instead.
-        return f"saved in {self.files[0].parent}: {', '.join(file.name for file in self.files)}"
+        names = ", ".join(self.contents)
+        if self.folder is None:
+            return f"not saved: {names}; --output DIR writes them"
+        return f"saved in {self.folder}: {names}"
 
     def _repr_html_(self) -> str:
         links = (
-            f'<a class="ortmeter-download" download="{html.escape(file.name)}" '
-            f'href="data:{_TYPES[file.suffix]};base64,{b64encode(file.read_bytes()).decode()}">'
-            f"{html.escape(file.name)}</a>"
-            for file in self.files
+            f'<a class="ortmeter-download" download="{html.escape(name)}" '
+            f'href="data:{_TYPES[Path(name).suffix]};base64,{b64encode(content).decode()}">'
+            f"{html.escape(name)}</a>"
+            for name, content in self.contents.items()
         )
         return f'<p class="ortmeter-downloads">Download: {" ".join(links)}</p>'
 
@@ -356,7 +360,7 @@ def save_tables(
     folder: str | os.PathLike[str] | None = None,
     figures: Mapping[str, bytes] | None = None,
 ) -> SavedFiles:
-    """Write tables as CSV and Excel files, figures as they are.
+    """Make CSV and Excel files of tables, and write them, with figures, where it is asked.
 
     Parameters
     ----------
@@ -365,7 +369,7 @@ def save_tables(
     tables : mapping of str to DataFrame
         Tables by name, which is also the name of the sheet. The index is written.
     folder : path, optional
-        Output folder, by default a new temporary one.
+        Output folder, where files of the same names are replaced. By default, nothing is written.
     figures : mapping of str to bytes, optional
         Figures in PNG, by name.
 
@@ -385,10 +389,8 @@ def save_tables(
     Examples
     --------
     >>> import pandas as pd
-    >>> with tempfile.TemporaryDirectory() as temporary:
-    ...     saved = save_tables("page", {"times": pd.DataFrame({"n": [1]})}, temporary)
-    ...     str(saved) == f"saved in {temporary}: page-times.csv, page.xlsx"
-    True
+    >>> print(save_tables("page", {"times": pd.DataFrame({"n": [1]})}))
+    not saved: page-times.csv, page.xlsx; --output DIR writes them
     """
     if not tables:
         raise InvalidArgumentError("tables is empty. Accepted: at least one table")
@@ -396,17 +398,18 @@ def save_tables(
         if part in {"", ".", ".."} or Path(part).name != part:
             raise InvalidArgumentError(f"{part!r} is not a plain name for a file")
     import_optional("openpyxl", "excel")
-    target = Path(folder or tempfile.mkdtemp(prefix="ortmeter-"))
-    csv_files = []
-    with pd.ExcelWriter(target / f"{name}.xlsx", engine="openpyxl") as workbook:
+    contents, workbook = {}, io.BytesIO()
+    with pd.ExcelWriter(workbook, engine="openpyxl") as excel:
         for key, table in tables.items():
-            csv_files.append(target / f"{name}-{key}.csv")
-            table.to_csv(csv_files[-1])
-            table.to_excel(workbook, sheet_name=key)
-    pictures = {target / f"{name}-{key}.png": png for key, png in (figures or {}).items()}
-    for file, png in pictures.items():
-        file.write_bytes(png)
-    return SavedFiles((*csv_files, target / f"{name}.xlsx", *pictures))
+            contents[f"{name}-{key}.csv"] = table.to_csv().encode()
+            table.to_excel(excel, sheet_name=key)
+    contents[f"{name}.xlsx"] = workbook.getvalue()
+    contents |= {f"{name}-{key}.png": png for key, png in (figures or {}).items()}
+    if folder is None:
+        return SavedFiles(contents)
+    for file, content in contents.items():
+        Path(folder, file).write_bytes(content)
+    return SavedFiles(contents, Path(folder))
 
 
 @dataclass(frozen=True)

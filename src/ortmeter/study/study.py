@@ -6,6 +6,7 @@ import io
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -61,8 +62,8 @@ class Study:
     title : str
         The question that the page answers.
     **params : Param
-        Parameters of the page, see :func:`~ortmeter.get_parsed_args`; ``provider`` and ``record``
-        are added.
+        Parameters of the page, see :func:`~ortmeter.get_parsed_args`; ``provider``, ``record``
+        and ``output`` are added.
 
     Attributes
     ----------
@@ -104,7 +105,10 @@ class Study:
             **params,
             provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1, webgpu, auto"),
             record=Param(False, env="ORTMETER_RECORD", help="keep the samples for other builds"),
+            output=Param(None, help="folder for the files of tables and figures"),
         )
+        if self.args.output is not None:
+            _make_folder(self.args.output)  # before anything is measured
         self.page = page
         self.provider = resolve_provider(self.args.provider)
         self._on_cpu = PlacementLog()
@@ -263,7 +267,7 @@ class Study:
     def appendix(
         self, models: "Mapping[str, onnx.ModelProto] | None" = None, **raw: "pd.DataFrame"
     ) -> Any:
-        """Show what every page ends with, and save what was measured if it was asked.
+        """Show what every page ends with, and save what was asked.
 
         Parameters, how to run it on CUDA, machine, models, raw tables, files of tables and figures,
         then the records of other machines.
@@ -290,12 +294,19 @@ class Study:
         if raw:
             parts.append(fold("Raw tables", *raw.values()))
         tables = {name: frame.reset_index() for name, frame in {**self._tables, **raw}.items()}
-        parts.append(save_tables(self.page, tables, figures=self._figures))
+        parts.append(save_tables(self.page, tables, self.args.output, self._figures))
         past = load_records(self.page)
         mine = {(build.machine, build.file_name) for build in (self.here, *self.here.before)}
         others = [other for other in past if (other.machine, other.file_name) not in mine]
         parts.append(replay(self.replay, others))
         return show(Shown(tuple(parts)))
+
+
+def _make_folder(path: str) -> None:
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as cause:
+        raise InvalidArgumentError(f"--output: got {path!r}, which is no folder: {cause}") from None
 
 
 def _namespace(source: Record) -> SimpleNamespace:

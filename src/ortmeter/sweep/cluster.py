@@ -19,9 +19,6 @@ _PATIENCE_S = 60
 
 _CONNECT_S = 10
 
-# Dask chooses threads for its workers, and for the pages that they would run.
-_SETTINGS: dict[str, Any] = {"distributed.nanny.pre-spawn-environ": {}}
-
 Announce = Callable[[str], object]
 
 
@@ -57,23 +54,24 @@ def serve_scheduler(announce: Announce, *, host: str, **options: Any) -> None:
 
 def serve_worker(announce: Announce, scheduler: str, *, host: str, **options: Any) -> None:
     """Run a worker until it is interrupted; a process that dies is replaced."""
-    with _worker_options() as chosen:
-        options |= {**chosen, "worker_class": SweepWorker, "death_timeout": _PATIENCE_S}
-        _serve(lambda: Nanny(scheduler, host=host, **options), announce)
+    options |= {**_worker_options(), "worker_class": SweepWorker, "death_timeout": _PATIENCE_S}
+    _serve(lambda: Nanny(scheduler, host=host, **options), announce)
+
+
+def _worker_options() -> dict[str, Any]:
+    """What dask would choose for a worker."""
+    # Before it starts: a driver that is slow to answer is not taken for a worker that is dead.
+    return {"nthreads": 1, "memory_limit": 0, "resources": describe_machine().resources}
 
 
 @contextmanager
-def _worker_options() -> Iterator[dict[str, Any]]:
-    """What dask would choose for a worker; its files live as long as this block."""
-    # Before it starts: a driver that is slow to answer is not taken for a worker that is dead.
-    resources = describe_machine().resources
+def _settings() -> Iterator[None]:
+    """What dask would choose for its servers; their files live as long as this block."""
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        yield {
-            "nthreads": 1,
-            "memory_limit": 0,
-            "resources": resources,
-            "local_directory": folder,
-        }
+        # Threads of its workers, and of the pages that they would run.
+        threads: dict[str, Any] = {"distributed.nanny.pre-spawn-environ": {}}
+        with dask.config.set({**threads, "temporary-directory": folder}):
+            yield
 
 
 def _serve(make: Callable[[], Awaitable[Any]], announce: Announce) -> None:
@@ -87,7 +85,7 @@ def _serve(make: Callable[[], Awaitable[Any]], announce: Announce) -> None:
             await server.finished()
 
     try:
-        with dask.config.set(_SETTINGS), suppress(asyncio.CancelledError):
+        with _settings(), suppress(asyncio.CancelledError):
             asyncio.run(serve())
     except (OSError, RuntimeError) as error:
         raise OrtMeterError(f"it cannot start: {error.__cause__ or error}") from error
@@ -105,10 +103,10 @@ def connect(scheduler: str | None, tls: Security | None) -> Iterator[Client]:
             yield client
         return
     inside = {"protocol": "inproc"}
-    with _worker_options() as options, dask.config.set(_SETTINGS):
+    with _settings():
         cluster = SpecCluster(
             scheduler={"cls": SweepScheduler, "options": inside},
-            workers={0: {"cls": SweepWorker, "options": {**options, **inside}}},
+            workers={0: {"cls": SweepWorker, "options": {**_worker_options(), **inside}}},
             silence_logs=logging.ERROR,
         )
         with cluster, Client(cluster) as client:

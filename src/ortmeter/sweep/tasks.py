@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.study.page_check import CHECK_VARIABLE
-from ortmeter.study.records import Record
+from ortmeter.study.records import UNRECORDED, Record
 from ortmeter.sweep.worker import Script, run_script
 
 #: Tasks of a sweep, which takes at least a second for each one.
@@ -28,9 +28,6 @@ _MAX_BYTES = 2**20
 
 # What a command line, or a file of JSON, cannot hold.
 _UNWRITABLE = re.compile(r"[\x00\ud800-\udfff]")
-
-# Options that the sweep gives itself.
-_RESERVED = {"record", "help"}
 
 
 @dataclass(frozen=True)
@@ -157,8 +154,8 @@ def configurations(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
 
 def _name(text: str) -> str:
     name = text.strip().lstrip("-").replace("-", "_")
-    if name in _RESERVED:
-        raise InvalidArgumentError(f"{name} cannot be set: a sweep always records")
+    if name in UNRECORDED | {"help"}:
+        raise InvalidArgumentError(f"{name} cannot be set: a sweep always records, and only that")
     return name
 
 

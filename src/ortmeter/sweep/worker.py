@@ -20,7 +20,7 @@ from ortmeter.errors import OrtMeterError
 from ortmeter.machine.environment import Environment, environment
 from ortmeter.study.records import FOLDER_VARIABLE, machine_name
 
-#: File of the lock, one for each machine by default.
+#: File of the lock; by default, the temporary folder of the machine is locked.
 LOCK_VARIABLE = "ORTMETER_MACHINE_LOCK"
 
 #: Bytes of output that are kept.
@@ -94,7 +94,8 @@ def machine_lock(stopped: threading.Event) -> Iterator[int]:
         import fcntl
     except ImportError as error:
         raise OrtMeterError("a sweep needs a system with file locks: Linux or macOS") from error
-    path = os.environ.get(LOCK_VARIABLE) or Path(tempfile.gettempdir(), "ortmeter-machine.lock")
+    # The folder itself: it stands on every machine, and nothing is left in it.
+    path = os.environ.get(LOCK_VARIABLE) or os.path.realpath(tempfile.gettempdir())
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:  # it belongs to the first user who needs it
