@@ -79,25 +79,37 @@ def _pair(x: Any, y: Any) -> tuple[Any, Any, ir.DataType]:
     return x, y, dtype
 
 
-def _rest(x: Any, y: Any, dtype: ir.DataType) -> tuple[Any, Any]:
-    """Rest of the division that rounds towards 0, and whether the one that rounds down differs."""
-    rest, zero = op.Mod(x, y, fmod=1), _number(0, dtype)
+def _rest(x: Any, y: Any, dtype: ir.DataType) -> Any:
+    """Rest of the division that rounds towards 0; Mod has 53 bits for it."""
+    if dtype.is_floating_point():
+        return op.Mod(x, y, fmod=1)
+    return op.Sub(x, op.Mul(op.Div(x, y), y))
+
+
+def _differs(rest: Any, y: Any, dtype: ir.DataType) -> Any:
+    """Whether the division that rounds down has another rest."""
+    zero = _number(0, dtype)
     opposite = op.Xor(op.Less(rest, zero), op.Less(y, zero))
-    return rest, op.And(opposite, op.Not(op.Equal(rest, zero)))
+    return op.And(opposite, op.Not(op.Equal(rest, zero)))
+
+
+def _fmod(self: Any, other: Any) -> Any:
+    """Rest of the sign of the dividend."""
+    return _rest(*_pair(self, other))
 
 
 def _remainder(self: Any, other: Any) -> Any:
     """Rest of the sign of the divisor; the quotient of large numbers has not the digits for it."""
     x, y, dtype = _pair(self, other)
-    rest, differs = _rest(x, y, dtype)
-    return op.Where(differs, op.Add(rest, y), rest)
+    rest = _rest(x, y, dtype)
+    return op.Where(_differs(rest, y, dtype), op.Add(rest, y), rest)
 
 
 def _floor_divide(self: Any, other: Any) -> Any:
     """Quotient rounded down, found from the rest: that of 1 by 0.1 is 9."""
     x, y, dtype = _pair(self, other)
-    rest, differs = _rest(x, y, dtype)
-    down = op.Sub(op.Div(op.Sub(x, rest), y), op.Cast(differs, to=dtype))
+    rest = _rest(x, y, dtype)
+    down = op.Sub(op.Div(op.Sub(x, rest), y), op.Cast(_differs(rest, y, dtype), to=dtype))
     if not dtype.is_floating_point():
         return down
     return op.Where(op.Equal(y, _number(0, dtype)), op.Div(x, y), op.Round(down))
@@ -214,6 +226,8 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _ATEN.scalar_tensor.default: _scalar_tensor,
     _ATEN.logaddexp.default: _logaddexp(math.e),
     _ATEN.logaddexp2.default: _logaddexp(2),
+    _ATEN.fmod.Tensor: _fmod,
+    _ATEN.fmod.Scalar: _fmod,
     _ATEN.remainder.Tensor: _remainder,
     _ATEN.remainder.Scalar: _remainder,
     _ATEN.remainder.Scalar_Tensor: _remainder,
@@ -249,6 +263,7 @@ _LOSES_NAN = {
     "MaxPool": "MaxPool",
     "ScatterElements": "ScatterElements",
 }
+_IN_FLOAT64 = frozenset({"Einsum", "Pow", "ReduceProd"})
 _INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 _COMPARES = frozenset({"Clip", "Max", "Min"})
 # Kernels whose result over an empty axis is not what torch has.
@@ -324,13 +339,9 @@ def _refuse(node: ir.Node) -> None:
         or (node.op_type.startswith("Reduce") and left == 0)  # its shape may be another
     ):
         reason = "of an empty tensor"
-    elif node.op_type in {"Pow", "ReduceProd"} and node.inputs[0].dtype in _INTEGERS:
-        reason = "of integers, which ONNX Runtime multiplies in float64"
-    elif (
-        node.op_type == "Cast"
-        and (_dtype(node), node.outputs[0].dtype) == (ir.DataType.DOUBLE, ir.DataType.FLOAT)
-        and "torch.float32" not in node.metadata_props.get(_FX_NODE, "torch.float32")
-    ):
+    elif node.op_type in _IN_FLOAT64 and node.inputs[0].dtype in _INTEGERS:
+        reason = "of integers, which ONNX Runtime computes in float64"
+    elif node.op_type.startswith("Cast") and _is_rounded(node):
         reason = "to 32 bits, inside an operator of 64 bits"
     elif node.op_type == "STFT":
         reason = "is less precise in ONNX Runtime"
@@ -343,6 +354,20 @@ def _refuse(node: ir.Node) -> None:
         raise UnsupportedGraphError(
             f"{node.op_type} {reason}: its values would differ from torch's"
         )
+
+
+def _is_rounded(node: ir.Node) -> bool:
+    """Whether torch.onnx rounds to 32 bits, on its own, a value or a number of 64 bits."""
+    source, result = _dtype(node), node.outputs[0].dtype
+    if {source, result} != {ir.DataType.FLOAT, ir.DataType.DOUBLE}:
+        return False
+    if f"torch.float{8 * result.itemsize}" in node.metadata_props.get(_FX_NODE, ""):
+        return False  # torch converts it
+    number = ir.convenience.get_const_tensor(node.inputs[0])
+    if source == ir.DataType.DOUBLE or number is None:
+        return source == ir.DataType.DOUBLE
+    # one of few digits, as 0.5 or 3, is not rounded
+    return bool(np.any(number.numpy() * 2.0**12 % 1))
 
 
 def _is_precise(node: ir.Node) -> bool:

@@ -1,0 +1,112 @@
+"""Elementwise functions and reductions of special values, and views, beside eager at each level.
+
+A graph has all the functions of a table that run on ONNX Runtime in a type: it must not fall back.
+"""
+
+import math
+import warnings
+
+import pytest
+import torch
+from op_db import Levels, difference, export_once
+from torch.nn import functional as F  # noqa: N812 - the name that everyone uses
+
+from ortmeter.backend import LEVELS, OrtBackend, session
+
+INF, NAN = math.inf, math.nan
+FLOATS = torch.float32, torch.float16
+INTEGERS = torch.int64, torch.int32
+NUMBERS = *FLOATS, *INTEGERS
+
+
+def special(dtype):
+    """Numbers at the ends of a type, and where its digits end."""
+    if not dtype.is_floating_point:
+        ends = torch.iinfo(dtype)
+        found = {ends.min, ends.min + 1, ends.max, -7, -2, -1, 1, 3, 2**24 + 1, 2**31 - 1}
+        found |= {2**31, -(2**31) - 1, 2**32 + 5, 2**53 + 1, -(2**53) - 1}
+        return torch.tensor(sorted(x for x in found if ends.min <= x <= ends.max), dtype=dtype)
+    ends = torch.finfo(dtype)
+    found = [NAN, INF, -INF, 0.0, -0.0, 1, -1, 0.5, -2.5, 3, 0.1, 3.3, -7, 6.2831855, 88, -104, 1e4]
+    for end in (ends.smallest_normal * ends.eps, ends.smallest_normal, ends.max):
+        found += [end, -end]
+    found += [2**24, 2**53, 1e7, 1e20] if dtype.itemsize > 2 else [2048, -2050]
+    return torch.tensor(found, dtype=torch.float64).to(dtype)
+
+
+def rows(dtype):
+    """Rows to reduce: no sum of them depends on the order."""
+    if not dtype.is_floating_point:
+        top = torch.iinfo(dtype).max
+        found = [[1, 2, 3, 4], [top, 1, 0, 0], [top] * 4, [-top - 1, -1, 0, 0]]
+        found += [[2**24 + 1, 2**24 + 1, 3, 5], [2**31 - 1, 1, 2**31 - 1, 7]]
+        if dtype is torch.int64:
+            found += [[2**53, 1, 0, 0], [2**53 + 1] * 4, [2**62, 2**62, 2**62, 3], [2**31, 1, -1, 0]]
+        return torch.tensor(found, dtype=dtype)
+    ends = torch.finfo(dtype)
+    tiny = ends.smallest_normal * ends.eps
+    found = [[1, 2, 3, 4], [NAN, 1, 2, 3], [1, 2, 3, NAN], [INF, 1, 2, 3], [-INF, 1, 2, 3]]
+    found += [[INF, -INF, 1, 2], [-INF] * 4, [INF, NAN, 1, 2], [0.0] * 4, [tiny, tiny, 0, 0]]
+    found += [[ends.max, 0, 0, 0], [-5, -4, -3, -2], [2, 2, 2, 2], [0.1, 0.2, 0.3, 0.4]]
+    return torch.tensor(found, dtype=torch.float64).to(dtype)
+
+
+def named(*names):
+    return {name: getattr(torch, name, None) or getattr(F, name) for name in names}
+
+
+#: Functions of one tensor: those of reals, then of all numbers.
+UNARY = named(*(
+    "acos acosh asin asinh atan atanh ceil cos cosh deg2rad erf erfc exp exp2 expm1 floor frac isinf "
+    "isnan isneginf isposinf log log10 log1p log2 nan_to_num rad2deg reciprocal round rsqrt sigmoid "
+    "sin sinh sqrt tan tanh trunc angle isfinite celu elu gelu hardshrink hardsigmoid hardswish "
+    "hardtanh leaky_relu logsigmoid mish relu relu6 selu silu softplus softshrink softsign tanhshrink"
+).split()) | {
+    "logit": lambda x: torch.logit(x, 0.1),
+    "prelu": lambda x: F.prelu(x, torch.tensor([0.25], dtype=x.dtype)),
+    "threshold": lambda x: F.threshold(x, 0.1, 20),
+    "powers": lambda x: tuple(x**e for e in (2, 3, -1, 0.5, -0.5, 0, 2.5)),
+    "clip": lambda x: (x.clamp(-2, 2), x.clamp_min(0), x.clamp_max(0), x.clip(max=1.5)),
+    "quotients by numbers": lambda x: (x % 3, x // 3, x % -0.5, x // 0.5, 3 % x, x.fmod(2)),
+    "softmax": lambda x: x.nan_to_num(0, 3, -3).softmax(0),
+}  # fmt: skip
+UNARY_ALL = named("abs", "neg", "sign", "square", "logical_not") | {
+    "clamped": lambda x: x.clamp(-2, 2),
+    "square by power": lambda x: x**2,
+    "chosen": lambda x: torch.where(x > 1, x, 2),
+    "cast": lambda x: (x.double(), x.bool()),
+}
+BINARY = named("atan2", "logaddexp", "logaddexp2", "xlogy") | {
+    "true division": torch.div,
+    "l1": lambda x, y: F.l1_loss(x, y, reduction="none"),
+}
+BINARY_ALL = named(*(
+    "add sub mul eq ne lt le gt ge maximum minimum fmod remainder floor_divide logical_and "
+    "logical_or logical_xor"
+).split()) | {
+    "floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "where": lambda x, y: torch.where(x > y, x, y),
+    "bounds": lambda x, y: x.clamp(min=y),
+}  # fmt: skip
+REDUCTIONS = {
+    name: lambda x, reduce=getattr(torch, name): (reduce(x, 1), reduce(x, 0))
+    for name in ("mean", "prod", "softmax", "log_softmax", "logsumexp", "nansum", "nanmean")
+} | {
+    "norms": lambda x: tuple(torch.linalg.vector_norm(x, p, 1) for p in (1, 2, INF, -INF)),
+    "normalize": F.normalize,
+    "mean in 64 bits": lambda x: x.mean(1, dtype=torch.float64),
+    "scattered": lambda x: x.scatter_reduce(1, (x > 1).long(), x, "amax"),
+    "pooled": lambda x: F.max_pool1d(x[None, :5], 2),
+}
+REDUCTIONS_ALL = {
+    name: lambda x, reduce=getattr(torch, name): (reduce(x, 1), reduce(x, 0))
+    for name in ("sum", "amax", "amin", "argmax", "argmin", "all", "any", "count_nonzero", "cumsum")
+} | {
+    "all of them": lambda x: (x.sum(), x.max(), x.min(), x.argmax()),
+    "largest": lambda x: (x.max(1), x.min(0)),
+    "trace": lambda x: x[:4].trace(),
+    "sorted": lambda x: (x.sort(1)[0], x.sort(1, True)[0], x.topk(2, 1)[0]),
+    "difference": lambda x: x.diff(dim=1),
+    "sum in 64 bits": lambda x: x.sum(1, dtype=torch.float64),
+}
