@@ -66,6 +66,7 @@ RIGHT = {
         X,
     ),
     "mean in another type": (lambda x: x.mean(0, dtype=torch.float64), torch.full((2, 1), TOP)),
+    "spread": (lambda x: (x.std(1), x.var(0)), IMAGE[0, 0]),
     "sums of integers": (
         lambda x: (x.sum(1), x.sum(0, True), x.trace(), x.cumsum(1)),
         BIG,

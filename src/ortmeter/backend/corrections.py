@@ -263,7 +263,8 @@ _LOSES_NAN = {
     "MaxPool": "MaxPool",
     "ScatterElements": "ScatterElements",
 }
-_IN_FLOAT64 = frozenset({"Einsum", "Pow", "ReduceProd"})
+# Operators and those of torch, which are asked for it; other products are of sizes.
+_IN_FLOAT64 = {"Einsum": "aten.einsum", "Pow": "aten.pow", "ReduceProd": "aten.prod"}
 _INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 _COMPARES = frozenset({"Clip", "Max", "Min"})
 # Kernels whose result over an empty axis is not what torch has.
@@ -339,7 +340,10 @@ def _refuse(node: ir.Node) -> None:
         or (node.op_type.startswith("Reduce") and left == 0)  # its shape may be another
     ):
         reason = "of an empty tensor"
-    elif node.op_type in _IN_FLOAT64 and node.inputs[0].dtype in _INTEGERS:
+    elif (
+        _IN_FLOAT64.get(node.op_type, "\n") in node.metadata_props.get(_FX_NODE, "")
+        and node.inputs[0].dtype in _INTEGERS
+    ):
         reason = "of integers, which ONNX Runtime computes in float64"
     elif node.op_type.startswith("Cast") and _is_rounded(node):
         reason = "to 32 bits, inside an operator of 64 bits"
