@@ -324,6 +324,13 @@ def correct_model(model: ir.Model, types: Sequence[torch.dtype]) -> None:
         _give_type(model.graph, rank, ir.tensor_adapters.from_torch_dtype(wanted))
 
 
+def bound_clips(model: ir.Model) -> None:
+    """Give each Clip its bounds: onnxscript makes one without of a minimum or a maximum."""
+    for node in list(model.graph.all_nodes()):
+        if node.domain == "" and _correction(node) is _bound:
+            _replace(node, _bound)
+
+
 def _dtype(node: ir.Node) -> ir.DataType | None:
     """Type of the first input of a node."""
     first = node.inputs[0] if node.inputs else None
