@@ -66,6 +66,10 @@ RIGHT = {
         X,
     ),
     "mean in another type": (lambda x: x.mean(0, dtype=torch.float64), torch.full((2, 1), TOP)),
+    "diagonals": (
+        lambda x: (x.diagonal(1) + 1, x.diagonal(-2) + 1, x[:3].trace()),
+        X[1:].nan_to_num(nan=INF),
+    ),
     "spread": (lambda x: (x.std(1), x.var(0)), IMAGE[0, 0]),
     "sums of integers": (
         lambda x: (x.sum(1), x.sum(0, True), x.trace(), x.cumsum(1)),

@@ -207,7 +207,7 @@ READERS = {
     "reshape": lambda x: (x.reshape(-1), x.flatten(), x.ravel(), x.transpose(0, 1).reshape(-1)),
     "view": lambda x: (x.contiguous().view(-1), x.view(x.shape) + 1),
     "unfold": lambda x: (x.unfold(0, 1, 1) + 1, x.unfold(-1, 2, 1) + 1),
-    "strides": lambda x: (x * x.stride(0) + x.stride(-1), x + x.storage_offset()),
+    "strides": lambda x: x * x.stride(0) + x.stride(-1),
     "layout": lambda x: x * (2 if x.is_contiguous() else 3),
     "clone": lambda x: (x.clone().reshape(-1), torch.empty_like(x).fill_(2) + x),
     "diagonal": lambda x: x.diagonal(0, 0, 1) + 1,

@@ -208,6 +208,24 @@ def _mean(
     return op.ReduceMean(x, *axes, keepdims=keepdim)
 
 
+def _diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """Gather a diagonal; torch.onnx adds the rest times 0, which is NaN for infinity."""
+    rank = len(self.shape)
+    axes = [dim1 % rank, dim2 % rank]
+    rows, columns = (self.shape[axis] for axis in axes)
+    if not (isinstance(rows, int) and isinstance(columns, int)):
+        raise UnsupportedGraphError("aten.diagonal: the size of the matrix is not known")
+    down, right = max(-offset, 0), max(offset, 0)
+    places = np.arange(max(0, min(rows - down, columns - right)))
+    places = (places + down) * columns + places + right
+    others = [axis for axis in range(rank) if axis not in axes]
+    flat = op.Reshape(
+        op.Transpose(self, perm=[*others, *axes]),
+        op.Constant(value_ints=[*[0] * len(others), rows * columns]),
+    )
+    return op.Gather(flat, op.Constant(value=ir.tensor(places)), axis=-1)
+
+
 def _refused(name: str, reason: str) -> Callable[..., Any]:
     """Make the translation of an operator that torch has to run."""
 
@@ -246,6 +264,7 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _ATEN.pow.Tensor_Scalar: _power,
     _ATEN.mean.default: _mean,
     _ATEN.mean.dim: _mean,
+    _ATEN.diagonal.default: _diagonal,
     _ATEN.signbit.default: _refused("signbit", "torch.onnx ignores the sign of zero"),
     _ATEN.logcumsumexp.default: _refused(
         "logcumsumexp", "torch.onnx adds exponentials that vanish beside the largest one"
@@ -349,7 +368,7 @@ def _refuse(node: ir.Node) -> None:
         reason = "of an empty tensor"
     elif (
         _IN_FLOAT64.get(node.op_type, "\n") in node.metadata_props.get(_FX_NODE, "")
-        and node.inputs[0].dtype in _INTEGERS
+        and _dtype(node) in _INTEGERS
     ):
         reason = "of integers, which ONNX Runtime computes in float64"
     elif node.op_type.startswith("Cast") and _is_rounded(node):
@@ -367,7 +386,7 @@ def _refuse(node: ir.Node) -> None:
         )
 
 
-def _is_rounded(node: ir.Node) -> bool:
+def _is_rounded(node: Any) -> bool:
     """Whether torch.onnx rounds to 32 bits, on its own, a value or a number of 64 bits."""
     source, result = _dtype(node), node.outputs[0].dtype
     if {source, result} != {ir.DataType.FLOAT, ir.DataType.DOUBLE}:
@@ -436,13 +455,13 @@ def _replace(node: ir.Node, make: Callable[[ir.Node, Any], list[ir.Value]]) -> N
     )
 
 
-def _keep_nan(node: ir.Node, write: Any) -> list[ir.Value]:
+def _keep_nan(node: Any, write: Any) -> list[ir.Value]:
     """Return NaN, or its place, where the same operator finds one."""
     kept: dict[str, Any] = dict(node.attributes)
     first = write(node.op_type, *node.inputs, count=len(node.outputs), **kept)
-    dtype = _dtype(node)
+    dtype: Any = _dtype(node)
 
-    def find(value: ir.Value | None) -> ir.Value | None:
+    def find(value: Any) -> Any:
         if value is None or value.dtype != dtype:
             return value
         found = write("Cast", write("IsNaN", value), to=dtype)
@@ -462,7 +481,7 @@ def _keep_nan(node: ir.Node, write: Any) -> list[ir.Value]:
     return [kept_nan, *first.producer().outputs[1:]]
 
 
-def _sort_nan(node: ir.Node, write: Any) -> list[ir.Value]:
+def _sort_nan(node: Any, write: Any) -> list[ir.Value]:
     """Sort NaN after infinity, in a type that has room for both; the kernel puts it anywhere."""
     x, count = node.inputs
     wide = ir.DataType.DOUBLE
@@ -473,15 +492,15 @@ def _sort_nan(node: ir.Node, write: Any) -> list[ir.Value]:
     return [write("GatherElements", x, places, axis=axis), places]
 
 
-def _bound(node: ir.Node, write: Any) -> list[ir.Value]:
+def _bound(node: Any, write: Any) -> list[ir.Value]:
     """Give Clip its infinite bounds; without one, the kernel takes the largest number."""
     x, low, high = [*node.inputs, None, None][:3]
     ends = [(low, -math.inf), (high, math.inf)]
-    given = [end or write("Constant", value=_tensor(v, _dtype(node))) for end, v in ends]
+    given = [end or write("Constant", value=_tensor(v, x.dtype)) for end, v in ends]
     return [write("Clip", x, *given)]
 
 
-def _compare(node: ir.Node, write: Any) -> list[ir.Value]:
+def _compare(node: Any, write: Any) -> list[ir.Value]:
     """Choose among integers of 64 bits; the kernels compare them wrongly out of 32 bits."""
     x, *others = node.inputs
     tests = ["Less"] * len(others) if node.op_type == "Max" else ["Greater"] * len(others)
@@ -493,7 +512,7 @@ def _compare(node: ir.Node, write: Any) -> list[ir.Value]:
     return [x]
 
 
-def _add_integers(node: ir.Node, write: Any) -> list[ir.Value]:
+def _add_integers(node: Any, write: Any) -> list[ir.Value]:
     """Add the halves of integers: the kernel adds in float64, exactly up to 2^21 of these."""
     x, *axes = node.inputs
     unit = write("Constant", value_int=2**32)
