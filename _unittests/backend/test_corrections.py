@@ -29,8 +29,66 @@ def masked(hidden):
 
 
 Q = torch.linspace(-1, 1, 32).reshape(1, 2, 4, 4)
+TOP, TINY = torch.finfo(torch.float32).max, 1e-45
+DIVIDENDS = torch.tensor([1e7, 3.3, 1e20, -7, -7, INF, -TINY, TOP, -3, 0, NAN, 6, 1])
+DIVISORS = torch.tensor([6.2831855, 0.1, 3, INF, -INF, 5, 3, -2, 2, INF, 1, 0, 0.1])
+BIG = torch.tensor([[2**53, 1, 1], [2**63 - 1, 2**62, 2], [-(2**31) - 1, 2**31, -(2**63)]])
 #: Functions and arguments by name: graphs that run on ONNX Runtime.
 RIGHT = {
+    # values that are special, or large
+    "divisions": (
+        lambda x, y: (x % y, x // y, torch.div(x, y, rounding_mode="trunc"), x % 0.1, 3.3 % y),
+        DIVIDENDS,
+        DIVISORS,
+    ),
+    "angles": (
+        lambda y, x: (torch.atan2(y, x), torch.angle(x)),
+        torch.tensor([0, -0.0, 0, -0.0, INF, -INF, INF, NAN, 1, -2, TINY, TOP]),
+        torch.tensor([-1, -1, 0, -0.0, INF, -INF, -1, 1, NAN, 0.5, -TINY, TOP]),
+    ),
+    "signs and steps": (
+        lambda x, y: (x.sign(), x.sgn(), torch.heaviside(x, y), torch.xlogy(x * 0, y)),
+        torch.tensor([NAN, -INF, -2, 0, 3]),
+        torch.tensor([2, 3, -1, 4, NAN]),
+    ),
+    "powers and logarithms": (
+        lambda x, y: (x**0.5, x**-0.5, torch.logit(x, 0.1), x.logaddexp(y), x.logaddexp2(y)),
+        torch.tensor([-INF, INF, 200, -1, NAN, 0.3, -INF, 0.95]),
+        torch.tensor([3, INF, 200, 500, 0, 0.3, -INF, 0.2]),
+    ),
+    "bounds": (
+        lambda x: (x.clamp_min(0), x.clamp_max(0), x.clamp(max=2), F.normalize(x)),
+        X,
+    ),
+    "sorted": (lambda x: (x.sort()[0], x.sort(0, True), x.topk(2, largest=False)), X),
+    "extremes of what is scattered": (
+        lambda x: tuple(x.scatter_reduce(1, (x > 2).long(), x, how) for how in ("amax", "amin")),
+        X,
+    ),
+    "mean in another type": (lambda x: x.mean(0, dtype=torch.float64), torch.full((2, 1), TOP)),
+    "diagonals": (
+        lambda x: (x.diagonal(1) + 1, x.diagonal(-2) + 1, x[:3].trace()),
+        X[1:].nan_to_num(nan=INF),
+    ),
+    "spread": (lambda x: (x.std(1), x.var(0)), IMAGE[0, 0]),
+    "sums of integers": (
+        lambda x: (x.sum(1), x.sum(0, True), x.trace(), x.cumsum(1)),
+        BIG,
+    ),
+    "sum of 32 bits": (lambda x: x.sum(0, dtype=torch.int32), torch.tensor([2**31 - 1] * 3).int()),
+    "integers out of 32 bits": (
+        lambda x, y: (x.clamp(-2, 2), x.maximum(y), x.minimum(y), x.sign(), x**2, x % y, x // y),
+        BIG,
+        BIG.flip(0),
+    ),
+    "quotients of integers": (
+        lambda x: (
+            torch.div(x, 7, rounding_mode="floor"),
+            torch.div(x, 7, rounding_mode="trunc"),
+            torch.fmod(x, -7),
+        ),
+        BIG,
+    ),
     # operators that torch.onnx converts into something else
     "average": (
         lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
@@ -194,6 +252,40 @@ LEFT = {
         "no power of two",
         torch.linspace(-1, 1, 6),
     ),
+    "product of integers": (lambda x: x.prod(1), "ReduceProd of integers", BIG),
+    "integers by subscripts": (
+        lambda x: torch.einsum("ij->", x),
+        "Einsum of integers, which ONNX Runtime computes in float64",
+        BIG,
+    ),
+    "power of integers": (lambda x: x**10, "Pow of integers", BIG),
+    "sign of zero": (torch.signbit, "ignores the sign of zero", X),
+    "exponentials that are cumulated": (
+        lambda x: x.logcumsumexp(0),
+        "exponentials that vanish",
+        torch.tensor([0.0, 200]),
+    ),
+    "an extreme without a start": (
+        lambda x: x.scatter_reduce(0, torch.zeros(2, dtype=int), x, "amax", include_self=False),
+        "no extreme without a start",
+        torch.tensor([-INF, -INF]),
+    ),
+    "64 bits in 32": (torch.isinf, "inside an operator of 64 bits", torch.tensor([1e300]).double()),
+    "memory of a view": (
+        lambda x: x.as_strided((2, 3), (1, 4)) + 1,
+        "as_strided: it reads the memory of a view",
+        torch.arange(12.0).reshape(3, 4).t(),
+    ),
+    "memory of what is computed": (
+        lambda x: (x * 2).t().as_strided((2, 3), (1, 4)) + 1,
+        "as_strided: it reads the memory of a view",
+        torch.arange(12.0).reshape(3, 4),
+    ),
+    "memory before a view": (
+        lambda x: x.as_strided((2, 3), (1, 4), 0) + 1,
+        "as_strided: it reads the memory of a view",
+        torch.arange(12.0).reshape(3, 4)[1:],
+    ),
     "complex": (lambda x: x.abs(), "ONNX Runtime has no complex tensors", torch.ones(2) * 1j),
     "views of two tensors": (
         lambda x, y: torch.broadcast_tensors(x + 1, y),
@@ -219,6 +311,7 @@ def run_both(function, arguments, backend):
     return (expected, wanted), (got, given)
 
 
+@pytest.mark.filterwarnings("ignore::ortmeter.backend.errors.KernelWarning")  # the values count
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_graph_computes_what_torch_does(name, level):

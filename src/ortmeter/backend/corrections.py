@@ -4,6 +4,7 @@ import dis
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -16,11 +17,16 @@ from ortmeter.backend.errors import UnsupportedGraphError
 from ortmeter.dtypes import short_name
 
 _ATEN = torch.ops.aten
+_FX_NODE = "pkg.torch.onnx.fx_node"
+
+
+def _tensor(value: Any, dtype: ir.DataType) -> Any:
+    # as torch, a number that the type does not have wraps around
+    return ir.tensor(np.array(value).astype(dtype.numpy()))
 
 
 def _number(value: Any, dtype: ir.DataType) -> Any:
-    # as torch, a number that the type does not have wraps around
-    return op.Constant(value=ir.tensor(np.array(value).astype(dtype.numpy())))
+    return op.Constant(value=_tensor(value, dtype))
 
 
 def _log1p(self: Any, dtype: ir.DataType | None = None) -> Any:
@@ -40,10 +46,10 @@ def _log_sigmoid(self: Any) -> Any:
 
 
 def _scaled(operator: str) -> Callable[..., Any]:
-    """Make the translation of ``self + value * operator(x, y)``; torch.onnx rounds to 32 bits."""
+    """Make the translation of ``self + operator(value * x, y)``; torch.onnx rounds to 32 bits."""
 
     def scaled(self: Any, x: Any, y: Any, value: float = 1.0) -> Any:
-        return op.Add(self, op.Mul(getattr(op, operator)(x, y), _number(value, self.dtype)))
+        return op.Add(self, getattr(op, operator)(op.Mul(x, _number(value, self.dtype)), y))
 
     return scaled
 
@@ -64,6 +70,183 @@ def _window(make: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     return window
 
 
+def _logaddexp(base: float) -> Callable[..., Any]:
+    """Make the translation of the logarithm of ``base**x + base**y``, which overflows nowhere."""
+
+    def logaddexp(self: Any, other: Any) -> Any:
+        unit = _number(math.log(base), self.dtype)
+        distance = op.Abs(op.Sub(self, other))
+        more = op.Div(_log1p(op.Exp(op.Neg(op.Mul(distance, unit))), self.dtype), unit)
+        doubled = _number(math.log(2, base), self.dtype)
+        # two infinities have no distance
+        return op.Add(op.Max(self, other), op.Where(op.Equal(self, other), doubled, more))
+
+    return logaddexp
+
+
+def _pair(x: Any, y: Any) -> tuple[Any, Any, ir.DataType]:
+    """Two operands of which one may be a number, and their type."""
+    dtype = y.dtype if isinstance(x, int | float) else x.dtype
+    x, y = (_number(z, dtype) if isinstance(z, int | float) else z for z in (x, y))
+    return x, y, dtype
+
+
+def _rest(x: Any, y: Any, dtype: ir.DataType) -> Any:
+    """Rest of the division that rounds towards 0; Mod has 53 bits for it."""
+    if dtype.is_floating_point():
+        return op.Mod(x, y, fmod=1)
+    return op.Sub(x, op.Mul(op.Div(x, y), y))
+
+
+def _differs(rest: Any, y: Any, dtype: ir.DataType) -> Any:
+    """Whether the division that rounds down has another rest."""
+    zero = _number(0, dtype)
+    opposite = op.Xor(op.Less(rest, zero), op.Less(y, zero))
+    return op.And(opposite, op.Not(op.Equal(rest, zero)))
+
+
+def _fmod(self: Any, other: Any) -> Any:
+    """Rest of the sign of the dividend."""
+    return _rest(*_pair(self, other))
+
+
+def _remainder(self: Any, other: Any) -> Any:
+    """Rest of the sign of the divisor; the quotient of large numbers has not the digits for it."""
+    x, y, dtype = _pair(self, other)
+    rest = _rest(x, y, dtype)
+    return op.Where(_differs(rest, y, dtype), op.Add(rest, y), rest)
+
+
+def _floor_divide(self: Any, other: Any) -> Any:
+    """Quotient rounded down, found from the rest: that of 1 by 0.1 is 9."""
+    x, y, dtype = _pair(self, other)
+    rest = _rest(x, y, dtype)
+    down = op.Sub(op.Div(op.Sub(x, rest), y), op.Cast(_differs(rest, y, dtype), to=dtype))
+    if not dtype.is_floating_point():
+        return down
+    return op.Where(op.Equal(y, _number(0, dtype)), op.Div(x, y), op.Round(down))
+
+
+def _divide(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
+    """Quotient rounded as asked; torch.onnx divides integers in 32 bits."""
+    if rounding_mode == "floor":
+        return _floor_divide(self, other)
+    x, y, dtype = _pair(self, other)
+    quotient = op.Div(x, y)
+    if rounding_mode is None or not dtype.is_floating_point():
+        return quotient
+    return op.Mul(op.Floor(op.Abs(quotient)), op.Sign(quotient))
+
+
+def _signs(x: Any) -> Any:
+    """-1 where the sign of a number is that, that of a zero as well, 1 elsewhere."""
+    zero, one = _number(0, x.dtype), _number(1, x.dtype)
+    sign = op.Where(op.Equal(x, zero), op.Reciprocal(x), x)
+    return op.Where(op.Less(sign, zero), op.Neg(one), one)
+
+
+def _atan2(self: Any, other: Any) -> Any:
+    """Angle of the smaller side to the larger one, then of its octant."""
+    y, x = op.Abs(self), op.Abs(other)
+    zero, right = _number(0, self.dtype), _number(math.pi / 2, self.dtype)
+    same = op.Cast(op.Greater(x, zero), to=self.dtype)  # as two zeros, or two infinities
+    angle = op.Atan(op.Where(op.Equal(x, y), same, op.Div(op.Min(x, y), op.Max(x, y))))
+    angle = op.Where(op.Greater(y, x), op.Sub(right, angle), angle)
+    angle = op.Where(op.Less(_signs(other), zero), op.Sub(op.Add(right, right), angle), angle)
+    return op.Mul(angle, _signs(self))
+
+
+def _sign(self: Any) -> Any:
+    """1, -1 or 0, which is also the sign of NaN."""
+    if self.dtype == ir.DataType.BOOL:
+        return self
+    zero = _number(0, self.dtype)
+    above, below = op.Greater(self, zero), op.Less(self, zero)
+    return op.Sub(op.Cast(above, to=self.dtype), op.Cast(below, to=self.dtype))
+
+
+def _angle(self: Any) -> Any:
+    """0 or pi, but NaN stays."""
+    zero, pi = _number(0, self.dtype), _number(math.pi, self.dtype)
+    right = op.Where(op.GreaterOrEqual(self, zero), zero, self)
+    return op.Where(op.Less(self, zero), pi, right)
+
+
+def _heaviside(self: Any, values: Any) -> Any:
+    """1 above zero only; torch.onnx also takes NaN for it."""
+    zero = _number(0, self.dtype)
+    above = op.Cast(op.Greater(self, zero), to=self.dtype)
+    return op.Where(op.Equal(self, zero), values, above)
+
+
+def _xlogy(self: Any, other: Any) -> Any:
+    """``x * log(y)``, 0 where x is, unless y is NaN."""
+    x, y, dtype = _pair(self, other)
+    zero = _number(0, dtype)
+    nothing = op.And(op.Equal(x, zero), op.Not(op.IsNaN(y)))
+    return op.Where(nothing, zero, op.Mul(x, op.Log(y)))
+
+
+def _logit(self: Any, eps: float | None = None) -> Any:
+    """``log(x / (1 - x))`` of bounded numbers; torch.onnx takes NaN for a large one."""
+    x, one = self, _number(1, self.dtype)
+    if eps is not None:
+        x = op.Clip(x, _number(eps, x.dtype), _number(1 - eps, x.dtype))
+    return op.Log(op.Div(x, op.Sub(one, x)))
+
+
+def _power(self: Any, exponent: float) -> Any:
+    """Power by a number, where half of a power is a square root in torch."""
+    dtype = self.dtype
+    if dtype.is_integer() and exponent in range(1, 9):
+        return functools.reduce(op.Mul, [self] * int(exponent))
+    if dtype.is_integer() and isinstance(exponent, float):
+        dtype = ir.DataType.FLOAT
+        self = op.Cast(self, to=dtype)
+    if abs(exponent) != 0.5:  # noqa: PLR2004
+        return op.Pow(self, _number(exponent, dtype))
+    root = op.Sqrt(self)
+    return root if exponent > 0 else op.Reciprocal(root)
+
+
+def _mean(
+    self: Any, dim: Sequence[int] | None = None, keepdim: bool = False, dtype: int = -1
+) -> Any:
+    """Mean in the type asked for; torch.onnx converts what it gives in the other type."""
+    x = self if dtype in {-1, None} else op.Cast(self, to=dtype)
+    if not self.shape:
+        return x
+    axes = [] if dim is None else [op.Constant(value_ints=np.atleast_1d(dim).tolist())]
+    return op.ReduceMean(x, *axes, keepdims=keepdim)
+
+
+def _diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """Gather a diagonal; torch.onnx adds the rest times 0, which is NaN for infinity."""
+    rank = len(self.shape)
+    axes = [dim1 % rank, dim2 % rank]
+    rows, columns = (self.shape[axis] for axis in axes)
+    if not (isinstance(rows, int) and isinstance(columns, int)):
+        raise UnsupportedGraphError("aten.diagonal: the size of the matrix is not known")
+    down, right = max(-offset, 0), max(offset, 0)
+    places = np.arange(max(0, min(rows - down, columns - right)))
+    places = (places + down) * columns + places + right
+    others = [axis for axis in range(rank) if axis not in axes]
+    flat = op.Reshape(
+        op.Transpose(self, perm=[*others, *axes]),
+        op.Constant(value_ints=[*[0] * len(others), rows * columns]),
+    )
+    return op.Gather(flat, op.Constant(value=ir.tensor(places)), axis=-1)
+
+
+def _refused(name: str, reason: str) -> Callable[..., Any]:
+    """Make the translation of an operator that torch has to run."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UnsupportedGraphError(f"aten.{name}: {reason}")
+
+    return refuse
+
+
 #: Functions of ONNX for operators that torch.onnx converts into something else.
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _ATEN.log1p.default: _log1p,
@@ -74,6 +257,33 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _ATEN.hann_window.default: _window(torch.hann_window),
     _ATEN.hamming_window.default: _window(torch.hamming_window),
     _ATEN.blackman_window.default: _window(torch.blackman_window),
+    _ATEN.logaddexp.default: _logaddexp(math.e),
+    _ATEN.logaddexp2.default: _logaddexp(2),
+    _ATEN.fmod.Tensor: _fmod,
+    _ATEN.fmod.Scalar: _fmod,
+    _ATEN.remainder.Tensor: _remainder,
+    _ATEN.remainder.Scalar: _remainder,
+    _ATEN.remainder.Scalar_Tensor: _remainder,
+    _ATEN.floor_divide.default: _floor_divide,
+    _ATEN.floor_divide.Scalar: _floor_divide,
+    _ATEN.div.Tensor_mode: _divide,
+    _ATEN.div.Scalar_mode: _divide,
+    _ATEN.atan2.default: _atan2,
+    _ATEN.sign.default: _sign,
+    _ATEN.angle.default: _angle,
+    _ATEN.heaviside.default: _heaviside,
+    _ATEN.xlogy.Tensor: _xlogy,
+    _ATEN.xlogy.Scalar_Self: _xlogy,
+    _ATEN.xlogy.Scalar_Other: _xlogy,
+    _ATEN.logit.default: _logit,
+    _ATEN.pow.Tensor_Scalar: _power,
+    _ATEN.mean.default: _mean,
+    _ATEN.mean.dim: _mean,
+    _ATEN.diagonal.default: _diagonal,
+    _ATEN.signbit.default: _refused("signbit", "torch.onnx ignores the sign of zero"),
+    _ATEN.logcumsumexp.default: _refused(
+        "logcumsumexp", "torch.onnx adds exponentials that vanish beside the largest one"
+    ),
 }
 
 # The exporter forgets that these use the statistics of the batch.
@@ -85,7 +295,12 @@ _LOSES_NAN = {
     "ArgMax": "ArgMax",
     "ArgMin": "ArgMax",
     "MaxPool": "MaxPool",
+    "ScatterElements": "ScatterElements",
 }
+# Operators and those of torch, which are asked for it; other products are of sizes.
+_IN_FLOAT64 = {"Einsum": "aten.einsum", "Pow": "aten.pow", "ReduceProd": "aten.prod"}
+_INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64})
+_COMPARES = frozenset({"Clip", "Max", "Min"})
 # Kernels whose result over an empty axis is not what torch has.
 _WRONG_WHEN_EMPTY = frozenset({"Gemm", "ReduceMean"})
 
@@ -119,8 +334,10 @@ def refuse_operators(
             reason = "torch.onnx scales its positive inputs too"
         elif name == "special_erfcx":
             reason = "torch.onnx converts it to 0 times inf"
-        elif name == "scatter_reduce" and node.args[4] == "mean":
-            reason = "ONNX has no mean of what is scattered"
+        elif name == "scatter_reduce" and (
+            node.args[4] == "mean" or {"am", False} <= {node.args[4][:2], *node.kwargs.values()}
+        ):  # torch.onnx starts an extreme at the largest number, not at infinity
+            reason = "ONNX has no mean of what is scattered, no extreme without a start"
         elif "embedding_bag" in name and node.args[0].meta["val"].dtype is torch.float64:
             reason = "torch.onnx rounds its sums to 32 bits"
         elif not name or not (reason := _what_is_left_out(node, name, translation(node))):
@@ -178,14 +395,20 @@ def correct_model(model: ir.Model, types: Sequence[torch.dtype]) -> None:
             _refuse(node)
             if node.op_type == "GroupNormalization" and _dtype(node) == ir.DataType.DOUBLE:
                 node.attributes.add(ir.AttrInt64("stash_type", ir.DataType.DOUBLE))
-            dtype = _dtype(node)
-            if node.op_type in _LOSES_NAN and dtype is not None and dtype.is_floating_point():
-                _keep_nan(node, dtype)
+            if make := _correction(node):
+                _replace(node, make)
     for rank, wanted in enumerate(types):
         value = model.graph.outputs[rank]
         if value.is_graph_input():  # their memory would be the same
             _output_of(ir.Node("", "Identity", [value]), model.graph, rank, value.dtype)
         _give_type(model.graph, rank, ir.tensor_adapters.from_torch_dtype(wanted))
+
+
+def bound_clips(model: ir.Model) -> None:
+    """Give each Clip its bounds: onnxscript makes one without of a minimum or a maximum."""
+    for node in list(model.graph.all_nodes()):
+        if node.domain == "" and _correction(node) is _bound:
+            _replace(node, _bound)
 
 
 def _dtype(node: ir.Node) -> ir.DataType | None:
@@ -204,6 +427,13 @@ def _refuse(node: ir.Node) -> None:
         or (node.op_type.startswith("Reduce") and left == 0)  # its shape may be another
     ):
         reason = "of an empty tensor"
+    elif (
+        _IN_FLOAT64.get(node.op_type, "\n") in node.metadata_props.get(_FX_NODE, "")
+        and _dtype(node) in _INTEGERS
+    ):
+        reason = "of integers, which ONNX Runtime computes in float64"
+    elif node.op_type.startswith("Cast") and _is_rounded(node):
+        reason = "to 32 bits, inside an operator of 64 bits"
     elif node.op_type == "STFT":
         reason = "is less precise in ONNX Runtime"
     elif node.op_type == "DFT" and not _is_precise(node):
@@ -215,6 +445,20 @@ def _refuse(node: ir.Node) -> None:
         raise UnsupportedGraphError(
             f"{node.op_type} {reason}: its values would differ from torch's"
         )
+
+
+def _is_rounded(node: Any) -> bool:
+    """Whether torch.onnx rounds to 32 bits, on its own, a value or a number of 64 bits."""
+    source, result = _dtype(node), node.outputs[0].dtype
+    if {source, result} != {ir.DataType.FLOAT, ir.DataType.DOUBLE}:
+        return False
+    if f"torch.float{8 * result.itemsize}" in node.metadata_props.get(_FX_NODE, ""):
+        return False  # torch converts it
+    number = ir.convenience.get_const_tensor(node.inputs[0])
+    if source == ir.DataType.DOUBLE or number is None:
+        return source == ir.DataType.DOUBLE
+    # one of few digits, as 0.5 or 3, is not rounded
+    return bool(np.any(number.numpy() * 2.0**12 % 1))
 
 
 def _is_precise(node: ir.Node) -> bool:
@@ -233,35 +477,112 @@ def _size(value: ir.Value) -> int | None:
     return math.prod(s for s in sizes if isinstance(s, int)) if None not in sizes else None
 
 
-def _keep_nan(node: ir.Node, dtype: ir.DataType) -> None:
-    """Return NaN, or its place, where the same operator finds one."""
+def _correction(node: ir.Node) -> Callable[[ir.Node, Any], list[ir.Value]] | None:
+    """Find what writes a node again whose kernel loses NaN, infinities or digits."""
+    name, dtype = node.op_type, _dtype(node)
+    if dtype is None:
+        return None
+    if dtype.is_integer():
+        if name == "ReduceSum" and not _is_small(node.inputs[0]):
+            return _add_integers
+        return _compare if dtype.itemsize == 8 and name in _COMPARES else None  # noqa: PLR2004
+    reduction = node.attributes.get_string("reduction", "max")
+    found = {"Clip": _bound, "TopK": _sort_nan} | dict.fromkeys(_LOSES_NAN, _keep_nan)
+    return found.get(name) if dtype.is_floating_point() and reduction in {"max", "min"} else None
+
+
+def _is_small(value: ir.Value | None) -> bool:
+    """Whether integers have 16 bits at most, or are conditions: float64 adds them exactly."""
+    node = None if value is None else value.producer()
+    source = None if node is None or node.op_type != "Cast" else _dtype(node)
+    return source is not None and source.itemsize <= 2  # noqa: PLR2004 - bytes
+
+
+def _replace(node: ir.Node, make: Callable[[ir.Node, Any], list[ir.Value]]) -> None:
+    """Put what *make* writes, with a function that adds a node, in the place of a node."""
     assert node.graph is not None
-    x, *rest = node.inputs
     written: list[ir.Node] = []
 
-    def write(op_type: str, *inputs: Any, **attributes: Any) -> ir.Value:
+    def write(op_type: str, *inputs: Any, count: int = 1, **attributes: Any) -> ir.Value:
         given = ir.convenience.convert_attributes(attributes)
-        written.append(ir.Node("", op_type, inputs, given))
+        written.append(ir.Node("", op_type, inputs, given, num_outputs=count))
         return written[-1].outputs[0]
 
-    kept: dict[str, Any] = dict(node.attributes)
-    plain = ir.Node("", node.op_type, node.inputs, kept.values(), num_outputs=len(node.outputs))
-    written.append(plain)
-    found = write("Cast", write("IsNaN", x), to=dtype)
-    found.type = ir.TensorType(dtype)
-    where = place = write(_LOSES_NAN[node.op_type], found, *rest, **kept)
-    if node.op_type.startswith("Arg"):
-        axes = write("Constant", value_ints=[node.attributes.get_int("axis", 0)])
-        where = write("ReduceMax", found, axes, keepdims=node.attributes.get_int("keepdims", 1))
-    else:
-        place = write("Constant", value=ir.tensor(np.array(math.nan, dtype.numpy())))
-    first, *others = plain.outputs
-    results = [write("Where", write("Cast", where, to=ir.DataType.BOOL), place, first), *others]
+    results = make(node, write)
     for new, old in zip(results, node.outputs, strict=True):
         new.type, new.shape = old.type, old.shape
     ir.convenience.replace_nodes_and_values(
         node.graph, node, [node], written, node.outputs, results
     )
+
+
+def _keep_nan(node: Any, write: Any) -> list[ir.Value]:
+    """Return NaN, or its place, where the same operator finds one."""
+    kept: dict[str, Any] = dict(node.attributes)
+    first = write(node.op_type, *node.inputs, count=len(node.outputs), **kept)
+    dtype: Any = _dtype(node)
+
+    def find(value: Any) -> Any:
+        if value is None or value.dtype != dtype:
+            return value
+        found = write("Cast", write("IsNaN", value), to=dtype)
+        found.type = ir.TensorType(dtype)
+        return found
+
+    if "reduction" in kept:
+        kept["reduction"] = "max"
+    found, *rest = map(find, node.inputs)
+    where = place = write(_LOSES_NAN[node.op_type], found, *rest, **kept)
+    if node.op_type.startswith("Arg"):
+        axes = write("Constant", value_ints=[node.attributes.get_int("axis", 0)])
+        where = write("ReduceMax", found, axes, keepdims=node.attributes.get_int("keepdims", 1))
+    else:
+        place = write("Constant", value=_tensor(math.nan, dtype))
+    kept_nan = write("Where", write("Cast", where, to=ir.DataType.BOOL), place, first)
+    return [kept_nan, *first.producer().outputs[1:]]
+
+
+def _sort_nan(node: Any, write: Any) -> list[ir.Value]:
+    """Sort NaN after infinity, in a type that has room for both; the kernel puts it anywhere."""
+    x, count = node.inputs
+    wide = ir.DataType.DOUBLE
+    last, most = (write("Constant", value=_tensor(v, wide)) for v in (math.inf, sys.float_info.max))
+    key = write("Where", write("IsNaN", x), last, write("Min", write("Cast", x, to=wide), most))
+    places = write("TopK", key, count, count=2, **node.attributes).producer().outputs[1]
+    axis = node.attributes.get_int("axis", -1)
+    return [write("GatherElements", x, places, axis=axis), places]
+
+
+def _bound(node: Any, write: Any) -> list[ir.Value]:
+    """Give Clip its infinite bounds; without one, the kernel takes the largest number."""
+    x, low, high = [*node.inputs, None, None][:3]
+    ends = [(low, -math.inf), (high, math.inf)]
+    given = [end or write("Constant", value=_tensor(v, x.dtype)) for end, v in ends]
+    return [write("Clip", x, *given)]
+
+
+def _compare(node: Any, write: Any) -> list[ir.Value]:
+    """Choose among integers of 64 bits; the kernels compare them wrongly out of 32 bits."""
+    x, *others = node.inputs
+    tests = ["Less"] * len(others) if node.op_type == "Max" else ["Greater"] * len(others)
+    if node.op_type == "Clip":
+        tests = ["Less", "Greater"]
+    for test, other in zip(tests, others, strict=False):
+        if other is not None:
+            x = write("Where", write(test, x, other), other, x)
+    return [x]
+
+
+def _add_integers(node: Any, write: Any) -> list[ir.Value]:
+    """Add the halves of integers: the kernel adds in float64, exactly up to 2^21 of these."""
+    x, *axes = node.inputs
+    unit = write("Constant", value_int=2**32)
+    whole = write("Cast", x, to=ir.DataType.INT64)
+    low = write("Mod", whole, unit)
+    high = write("Div", write("Sub", whole, low), unit)
+    lows, highs = (write("ReduceSum", half, *axes, **node.attributes) for half in (low, high))
+    total = write("Add", lows, write("Mul", highs, unit))
+    return [write("Cast", total, to=_dtype(node))]
 
 
 def _output_of(node: ir.Node, graph: ir.Graph, rank: int, dtype: ir.DataType | None) -> None:

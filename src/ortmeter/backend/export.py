@@ -98,6 +98,7 @@ def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> E
     if not computed and not updated:
         return None
     _refuse_complex([*arguments, *map(example_value, computed)])
+    _refuse_memory(module)
     with _outside_tracing(), quiet(), _tables_kept():
         model, kept, written = _convert(module, computed, updated, arguments, opset)
         if not written <= set(updated):
@@ -146,6 +147,7 @@ def _convert(
         raise _refusal(cause) from cause
     exported = cast("torch.export.ExportedProgram", program.exported_program)
     refuse_operators(exported, _translation(opset))
+    _refuse_memory(exported)
     _infer_types(program.model, exported)
     types = [example_value(node).dtype for node in computed]
     correct_model(program.model, [*types, *(arguments[i].dtype for i in updated)])
@@ -265,6 +267,16 @@ def _refuse_complex(values: Iterable[Any]) -> None:
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     if found := sorted({str(t.dtype) for t in tensors if t.is_complex()}):
         raise UnsupportedGraphError(f"{', '.join(found)}: ONNX Runtime has no complex tensors")
+
+
+def _refuse_memory(program: GraphModule | torch.export.ExportedProgram) -> None:
+    """Refuse to read the memory of a view: an export has contiguous values only."""
+    for node in program.graph.nodes:
+        value = example_value(_first_argument(node)) if "as_strided" in _name(node) else None
+        if value is not None and (value.storage_offset() != 0 or not value.is_contiguous()):
+            raise UnsupportedGraphError(
+                f"{_name(node)}: it reads the memory of a view, which ONNX does not have"
+            )
 
 
 def _infer_types(model: onnx_ir.Model, program: torch.export.ExportedProgram) -> None:

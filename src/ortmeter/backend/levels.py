@@ -25,6 +25,7 @@ import onnxscript.optimizer
 from onnxscript import rewriter
 from onnxscript.rewriter._pattern_ir import Constant
 
+from ortmeter.backend.corrections import bound_clips
 from ortmeter.backend.errors import quiet
 from ortmeter.backend.kernels.chains import ELEMENT_WISE, FusedChains, fuse_chains
 from ortmeter.backend.rules import DEFAULT, ONNXRUNTIME, Refusal, Rule
@@ -112,6 +113,7 @@ def optimize_model(
         _simplify(model)
         counts = {rule.name: rule.apply(model, device.name, refusals) for rule in level.rules}
         _simplify(model)
+    bound_clips(model)
     # After what ONNX Runtime has kernels for, and outside of what is quiet: it may warn.
     kernels = FusedChains()
     if ELEMENT_WISE in level.rules:

@@ -1,0 +1,238 @@
+"""Elementwise functions and reductions of special values, and views, beside eager at each level.
+
+A graph has all the functions of a table that run on ONNX Runtime in a type: it must not fall back.
+"""
+
+import math
+
+import pytest
+import torch
+from op_db import Levels, difference, export_once
+from torch.nn import functional as F  # noqa: N812 - the name that everyone uses
+
+from ortmeter.backend import LEVELS, session
+
+INF, NAN = math.inf, math.nan
+FLOATS = torch.float32, torch.float16
+INTEGERS = torch.int64, torch.int32
+NUMBERS = *FLOATS, *INTEGERS
+
+
+def special(dtype):
+    """Numbers at the ends of a type, and where its digits end; no integer that cannot divide."""
+    if not dtype.is_floating_point:
+        ends = torch.iinfo(dtype)
+        found = {ends.min, ends.min + 1, ends.max, -7, -2, 1, 3, 2**24 + 1, 2**31 - 1}
+        found |= {2**31, -(2**31) - 1, 2**32 + 5, 2**53 + 1, -(2**53) - 1}
+        return torch.tensor(sorted(x for x in found if ends.min <= x <= ends.max), dtype=dtype)
+    ends = torch.finfo(dtype)
+    found = [NAN, INF, -INF, 0.0, -0.0, 1, -1, 0.5, -2.5, 3, 0.1, 3.3, -7, 6.2831855, 88, -104, 1e4]
+    for end in (ends.smallest_normal * ends.eps, ends.smallest_normal, ends.max):
+        found += [end, -end]
+    found += [2**24, 2**53, 1e7, 1e20] if dtype.itemsize > 2 else [2048, -2050]
+    return torch.tensor(found, dtype=torch.float64).to(dtype)
+
+
+def rows(dtype):
+    """Rows to reduce: no sum of them depends on the order."""
+    if not dtype.is_floating_point:
+        top = torch.iinfo(dtype).max
+        found = [[1, 2, 3, 4], [top, 1, 0, 0], [top] * 4, [-top - 1, -1, 0, 0]]
+        found += [[2**24 + 1, 2**24 + 1, 3, 5], [2**31 - 1, 1, 2**31 - 1, 7]]
+        if dtype is torch.int64:
+            found += [
+                [2**53, 1, 0, 0],
+                [2**53 + 1] * 4,
+                [2**62, 2**62, 2**62, 3],
+                [2**31, 1, -1, 0],
+            ]
+        return torch.tensor(found, dtype=dtype)
+    ends = torch.finfo(dtype)
+    tiny = ends.smallest_normal * ends.eps
+    found = [[1, 2, 3, 4], [NAN, 1, 2, 3], [1, 2, 3, NAN], [INF, 1, 2, 3], [-INF, 1, 2, 3]]
+    found += [[INF, -INF, 1, 2], [-INF] * 4, [INF, NAN, 1, 2], [0.0] * 4, [tiny, tiny, 0, 0]]
+    found += [[ends.max, 0, 0, 0], [-5, -4, -3, -2], [2, 2, 2, 2], [0.1, 0.2, 0.3, 0.4]]
+    return torch.tensor(found, dtype=torch.float64).to(dtype)
+
+
+def named(names):
+    return {name: getattr(torch, name, None) or getattr(F, name) for name in names.split()}
+
+
+def along_each_axis(names):
+    def make(reduce):
+        return lambda x: (reduce(x, 1), reduce(x, 0))
+
+    return {name: make(function) for name, function in named(names).items()}
+
+
+#: Functions of one tensor: those of reals, then of all numbers.
+UNARY = named(
+    "acos acosh asin asinh atan atanh ceil cos cosh deg2rad erf erfc exp exp2 expm1 floor frac "
+    "isinf isnan isneginf isposinf log log10 log1p log2 nan_to_num rad2deg reciprocal round rsqrt "
+    "sigmoid sin sinh sqrt tan tanh trunc angle isfinite celu elu gelu hardshrink hardsigmoid "
+    "hardswish hardtanh leaky_relu logsigmoid mish relu relu6 selu silu softplus softshrink "
+    "softsign tanhshrink"
+) | {
+    "logit": lambda x: torch.logit(x, 0.1),
+    "prelu": lambda x: F.prelu(x, torch.tensor([0.25], dtype=x.dtype)),
+    "threshold": lambda x: F.threshold(x, 0.1, 20),
+    "powers": lambda x: tuple(x**e for e in (2, 3, -1, 0.5, -0.5, 0, 2.5)),
+    "bound": lambda x: x.clamp_min(0),
+    "quotients by numbers": lambda x: (x % 3, x // 3, x % -0.5, x // 0.5, 3 % x, x.fmod(2)),
+    "softmax": lambda x: x.nan_to_num(0, 3, -3).softmax(0),
+}
+UNARY_ALL = named("abs neg sign square logical_not") | {
+    "clamped": lambda x: x.clamp(-2, 2),
+    "square by power": lambda x: x**2,
+    "chosen": lambda x: torch.where(x > 1, x, 2),
+    "cast": lambda x: (x.double(), x.bool()),
+}
+BINARY = named("atan2 logaddexp logaddexp2 xlogy") | {
+    "true division": torch.div,
+    "l1": lambda x, y: F.l1_loss(x, y, reduction="none"),
+}
+BINARY_ALL = named(
+    "add sub mul eq ne lt le gt ge maximum minimum fmod remainder floor_divide logical_and "
+    "logical_or logical_xor"
+) | {
+    "floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "where": lambda x, y: torch.where(x > y, x, y),
+    "bounds": lambda x, y: x.clamp(min=y),
+}
+REDUCTIONS = along_each_axis("mean prod softmax log_softmax logsumexp nansum nanmean") | {
+    "norms": lambda x: tuple(torch.linalg.vector_norm(x, p, 1) for p in (1, 2, INF, -INF)),
+    "normalize": F.normalize,
+    "mean in 64 bits": lambda x: x.mean(1, dtype=torch.float64),
+    "scattered": lambda x: x.scatter_reduce(1, (x > 1).long(), x, "amax"),
+    "pooled": lambda x: F.max_pool1d(x[None, :5], 2),
+}
+REDUCTIONS_ALL = along_each_axis("sum amax amin argmax argmin all any count_nonzero cumsum") | {
+    "all of them": lambda x: (x.sum(), x.max(), x.min(), x.argmax()),
+    "largest": lambda x: (x.max(1), x.min(0)),
+    "trace": lambda x: x[:4].trace(),
+    "sorted": lambda x: (x.sort(1)[0], x.sort(1, True)[0], x.topk(2, 1)[0]),
+    "difference": lambda x: x.diff(dim=1),
+    "sum in 64 bits": lambda x: x.sum(1, dtype=torch.float64),
+}
+#: Where both are zero, its sign is that of torch. Elsewhere it is lost by Where of ONNX Runtime, or
+#: depends on the order (sums, extremes), or on how a function is written (expm1, gelu, trunc).
+KEEPS_SIGN = named(
+    "abs asin asinh atan atan2 atanh ceil erf fmod mul neg reciprocal sin sinh sqrt tan tanh"
+)
+
+
+def tables(dtype):
+    """Tables of functions with their arguments."""
+    one, real = special(dtype), dtype.is_floating_point
+    pair = one.repeat_interleave(len(one)), one.repeat(len(one))
+    yield UNARY_ALL | (UNARY if real else {}), [one]
+    yield BINARY_ALL | (BINARY if real else {}), pair
+    yield REDUCTIONS_ALL | (REDUCTIONS if real else {}), [rows(dtype)]
+
+
+def tolerance(dtype):
+    """Read that of torch; each node rounds to 16 bits."""
+    rtol, atol = torch.testing._comparison.default_tolerances(dtype)
+    return atol, 4 * torch.finfo(dtype).eps if dtype is torch.float16 else rtol
+
+
+def wrong_values(table, arguments, expected, got):
+    """Functions whose results differ, with what differs."""
+    found = {}
+    for name, function in table.items():
+        wide = [x.double() if x.is_floating_point() else x for x in arguments]
+        precise = function(*wide)
+        text = difference(expected[name], got[name], tolerance, precise=precise)
+        if not text and name in KEEPS_SIGN:
+            zero = (expected[name] == 0) & (got[name] == 0)
+            same = expected[name].signbit() == got[name].signbit()
+            text = "" if (same | ~zero).all() else "sign of zero"
+        if text:
+            found[name] = text
+    return found
+
+
+def run_levels(table, arguments):
+    """Run a graph of all the functions at each level; return what is wrong, by level."""
+    backend = Levels(LEVELS)
+    run = torch.compile(
+        lambda *given: {name: function(*given) for name, function in table.items()},
+        backend=backend,
+        dynamic=False,
+        fullgraph=True,
+    )
+    expected = {name: function(*arguments) for name, function in table.items()}
+    wrong = {}
+    for level in LEVELS:
+        backend.current = level
+        got = run(*arguments)
+        left = [fallback.reason for fallback in backend.backends[level].fallbacks]
+        wrong[level] = left or wrong_values(table, arguments, expected, got)
+    return {level: text for level, text in wrong.items() if text}
+
+
+@pytest.fixture(autouse=True)
+def one_export(monkeypatch):
+    monkeypatch.setattr(session, "export_graph", export_once(session.export_graph))
+    with torch.no_grad():
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ortmeter.backend.errors.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::ortmeter.backend.errors.KernelWarning")  # the values count
+@pytest.mark.parametrize("rank", range(3), ids=["one", "two", "reductions"])
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_special_values(dtype, rank):
+    table, arguments = list(tables(dtype))[rank]
+    assert run_levels(table, arguments) == {}
+
+
+NUMBERED = torch.arange(24.0)
+#: Views by what their memory is like.
+VIEWS = {
+    "transposed": NUMBERED.reshape(4, 6).t(),
+    "strided": NUMBERED.reshape(4, 6)[::2, ::3],
+    "expanded": NUMBERED[:6].expand(4, 6),
+    "slice": NUMBERED.reshape(4, 6)[1:, 2:4],
+    "column": NUMBERED.reshape(2, 3, 4)[:, 1],
+    "overlapping": NUMBERED.unfold(0, 4, 2),
+    "permuted": NUMBERED.reshape(2, 3, 4).permute(2, 0, 1),
+    "channels last": NUMBERED.reshape(1, 2, 3, 4).contiguous(memory_format=torch.channels_last),
+}
+#: Functions that read the storage or the strides of a tensor, or make other ones.
+READERS = {
+    "reshape": lambda x: (x.reshape(-1), x.flatten(), x.ravel(), x.transpose(0, 1).reshape(-1)),
+    "view": lambda x: (x.contiguous().view(-1), x.view(x.shape) + 1),
+    "unfold": lambda x: (x.unfold(0, 1, 1) + 1, x.unfold(-1, 2, 1) + 1),
+    "strides": lambda x: x * x.stride(0) + x.stride(-1),
+    "layout": lambda x: x * (2 if x.is_contiguous() else 3),
+    "clone": lambda x: (x.clone().reshape(-1), torch.empty_like(x).fill_(2) + x),
+    "diagonal": lambda x: x.diagonal(0, 0, 1) + 1,
+    "parts": lambda x: (x.chunk(2, 0)[0] + 1, x.split(1, -1)[1] + 1, x.narrow(-1, 1, 1) + 1),
+    "orders": lambda x: (x.flip(0), x.roll(1), x.movedim(0, -1).flatten()),
+    "places": lambda x: (x.take(torch.tensor([0, 3])), x.argmax(), x.transpose(0, 1).argmin()),
+    "written": lambda x: (x + 0).transpose(0, 1).add_(1),
+    "copied": lambda x: (x.tile(2), x.repeat_interleave(2), x.cumsum(0).flatten()),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ortmeter.backend.errors.FallbackWarning")
+@pytest.mark.parametrize("name", VIEWS)
+def test_views(name):
+    assert run_levels(READERS, [VIEWS[name]]) == {}
+
+
+def test_a_wrong_value_is_found():
+    x = special(torch.float32)
+    table = {"neg": torch.neg, "sign": torch.sign, "abs": torch.abs}
+    expected = {"neg": -x, "sign": x.sign(), "abs": x.abs()}
+    got = {
+        "neg": -x,
+        "sign": torch.where(x.isnan(), x, x.sign()),
+        "abs": torch.where(x == 0, x, x.abs()),
+    }
+    assert set(wrong_values(table, [x], expected, got)) == {"sign", "abs"}
