@@ -238,6 +238,13 @@ def _diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     return op.Gather(flat, op.Constant(value=ir.tensor(places)), axis=-1)
 
 
+def _trace(self: Any) -> Any:
+    """Sum of the diagonal, in 64 bits for integers."""
+    found = _diagonal(self)
+    wide = op.Cast(found, to=ir.DataType.INT64) if self.dtype.is_integer() else found
+    return op.ReduceSum(wide, keepdims=False)
+
+
 def _refused(name: str, reason: str) -> Callable[..., Any]:
     """Make the translation of an operator that torch has to run."""
 
@@ -280,6 +287,7 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _ATEN.mean.default: _mean,
     _ATEN.mean.dim: _mean,
     _ATEN.diagonal.default: _diagonal,
+    _ATEN.trace.default: _trace,
     _ATEN.signbit.default: _refused("signbit", "torch.onnx ignores the sign of zero"),
     _ATEN.logcumsumexp.default: _refused(
         "logcumsumexp", "torch.onnx adds exponentials that vanish beside the largest one"
