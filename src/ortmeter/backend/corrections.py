@@ -462,11 +462,21 @@ def _is_rounded(node: Any) -> bool:
         return False
     if f"torch.float{8 * result.itemsize}" in node.metadata_props.get(_FX_NODE, ""):
         return False  # torch converts it
+    if _is_promoted(*node.inputs, *node.outputs):
+        return False
     number = ir.convenience.get_const_tensor(node.inputs[0])
     if source == ir.DataType.DOUBLE or number is None:
         return source == ir.DataType.DOUBLE
     # one of few digits, as 0.5 or 3, is not rounded
     return bool(np.any(number.numpy() * 2.0**12 % 1))
+
+
+def _is_promoted(number: ir.Value, cast: ir.Value) -> bool:
+    """Whether a number is rounded to the type of the tensors that it meets, as torch does."""
+    if number.shape is None or len(number.shape) > 0:
+        return False
+    met = ([x for x in user.inputs if x is not cast and x is not None] for user in cast.consumers())
+    return all(any(x.shape is not None and len(x.shape) > 0 for x in others) for others in met)
 
 
 def _is_precise(node: ir.Node) -> bool:

@@ -45,7 +45,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "above one": (1, 3),
 }
 INTEGERS = {"i": (-128, 127), "u": (0, 255), "b": (0, 1)}
-_DISTRIBUTIONS = "normal, positive, unit, above one, denormal, below N, order, or numbers"
+_DISTRIBUTIONS = "normal, positive, unit, above one, denormal, below N, 7 bits, order, or numbers"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Case:
     values : mapping of str to str, number or sequence
         Distribution of an input: ``normal`` (both signs, one zero in 16, by default), ``positive``
         (from 0.1 to 2), ``unit`` (from -1 to 1), ``above one`` (from 1 to 3), ``denormal``,
-        ``below N`` (integers from 0), ``order`` (the ranks along the first axis, shuffled), or the
+        ``below N`` (integers from 0), ``7 bits`` (half of the range of integers), ``order`` (the ranks along the first axis, shuffled), or the
         numbers themselves. By default integers take every value of 8 bits; ``positive`` ones are
         above 0.
     weights : str
@@ -253,8 +253,9 @@ def _random(
         return rng.permuted(np.broadcast_to(ranks, shape), axis=0)
     if dtype.kind in "iub":
         least, most = INTEGERS[dtype.kind]
-        least = {"normal": least, "positive": 1}[values]
-        return rng.integers(least, most, shape, endpoint=True)
+        halves = least // 2, most // 2
+        ends = {"normal": (least, most), "positive": (1, most), "7 bits": halves}[values]
+        return rng.integers(*ends, shape, endpoint=True)
     if values == "normal":
         return np.where(rng.random(shape) < _ZEROS, 0, rng.standard_normal(shape))
     if values == "denormal":
