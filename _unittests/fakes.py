@@ -1,4 +1,12 @@
-"""Stand-ins shared by the tests."""
+"""Stand-ins shared by the tests, and what a CPU lacks."""
+
+import pytest
+
+from ortmeter.runtime.precision import cpu_instructions
+
+#: Without VNNI, ONNX Runtime adds two products of uint8 and int8 in 16 bits, which overflow.
+OVERFLOWS = cpu_instructions()["VNNI, products of 8 bits"] is False
+needs_vnni = pytest.mark.skipif(OVERFLOWS, reason="no VNNI: products of 8 bits overflow")
 
 #: A budget that no machine spends, however slow its processes start.
 ENOUGH_S = 1e4

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import onnx
 import pytest
+from fakes import needs_vnni
 from page_runner import define_page
 
 import ortmeter
@@ -122,7 +123,15 @@ def test_a_way_that_fails_is_not_advised(page):
     assert "For rapidocr-onnxruntime (detector), quantize" in str(found.answer)
 
 
-@pytest.mark.parametrize("way", ["dynamic", "MinMax", "products", "products but 2"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "dynamic",
+        "MinMax",
+        pytest.param("products", marks=needs_vnni),
+        pytest.param("products but 2", marks=needs_vnni),
+    ],
+)
 def test_the_setting_runs_as_it_stands(page, way, tmp_path, monkeypatch):
     lost = dict.fromkeys({*page["WAYS"], *WITHOUT} - {way}, 50.0)
     answer = conclude(page, speeds={way: 3.0}, kept=lost).answer

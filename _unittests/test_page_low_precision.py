@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pandas as pd
 import pytest
+from fakes import needs_vnni
 from onnx import TensorProto
 from onnx.numpy_helper import to_array
 from page_runner import define_page, run_page
@@ -100,6 +101,7 @@ def test_the_answer_begins_with_what_to_do(page, speed, processes, lead, label):
     assert len(str(found).split()) <= 35
 
 
+@needs_vnni
 def test_the_setting_is_the_conversion_that_was_measured(page, tmp_path, monkeypatch):
     text = """<ir_version: 10, opset_import: ["": 21]>
     g (float[2, 8] X, float[8, 4] W) => (float[2, 4] Y) { Y = MatMul(X, W) }"""

@@ -7,6 +7,7 @@ import golden
 import numpy as np
 import onnx
 import pytest
+from fakes import needs_vnni
 from page_runner import define_page
 from threadpoolctl import threadpool_limits
 
@@ -117,6 +118,7 @@ def test_predictions_and_beliefs_are_judged(page, data, predictions, right, wron
     assert [*judged[judged == "wrong"].index] == wrong.split()
 
 
+@needs_vnni
 def test_the_setting_is_the_conversion_that_was_measured(page, tmp_path, monkeypatch):
     model, feeds = page["make_models"]("1x32x24")["8 bits dynamic"]
     monkeypatch.chdir(tmp_path)

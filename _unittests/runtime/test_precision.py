@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import onnx
 import pytest
+from fakes import OVERFLOWS
 
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.errors import InvalidArgumentError, ModelError
@@ -26,7 +27,8 @@ def types_of(model):
 @pytest.mark.parametrize("name", [n for n in PRECISIONS if n != "bfloat16"])
 def test_a_converted_model_is_close_to_float64(name):
     before = MODEL.SerializeToString()
-    converted = convert_precision(MODEL, name, [FEEDS])
+    options = {"reduce_range": True} if OVERFLOWS and name.endswith("channels") else {}
+    converted = convert_precision(MODEL, name, [FEEDS], **options)
     assert MODEL.SerializeToString() == before
     assert converted.ByteSize() < 0.6 * MODEL.ByteSize()
     (got,) = make_session(converted, provider="cpu").run(None, FEEDS)

@@ -56,7 +56,7 @@ from ortmeter.discrepancy.quantized import quantized_matmul_bound
 from ortmeter.machine.peaks import measured_peaks
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.precision import convert_precision
+from ortmeter.runtime.precision import convert_precision, cpu_instructions
 from ortmeter.study import Finding, Param, Speedups, Study, enumerate_items, show, table, to_frame
 from ortmeter.timing.runs import compare_runs
 
@@ -161,6 +161,10 @@ def build_call(library, shape, threads, device):
 # (:func:`~ortmeter.discrepancy.bounds.matmul_error_bound`). With 8 bits, a rounding moves a number
 # by a step at most (:func:`~ortmeter.discrepancy.quantized.quantized_matmul_bound`). *bound* is the
 # largest share of it, *error* the root mean square of the errors beside that of the results.
+# Without VNNI, ONNX Runtime adds two products of dynamic 8 bits in 16 bits, which may
+# overflow. They then exceed their bound, unless the weights have 7 bits (``reduce_range=True``).
+
+VNNI, *_ = cpu_instructions().values()
 
 
 def compare_with_float64(shape):
@@ -176,7 +180,8 @@ def compare_with_float64(shape):
         errors[name] = as_numpy(build_call(name, shape, 1, str(provider))())
     for name, got in errors.items():
         share = np.abs((got - exact) / (bound_8_bits if name in CONVERSIONS else bound)).max()
-        assert share <= 1, f"{name} is outside of its bound, {shape}: {share}"
+        overflows = name == DYNAMIC and VNNI is False
+        assert share <= 1 or overflows, f"{name} is outside of its bound, {shape}: {share}"
         error = np.linalg.norm(got - exact) / np.linalg.norm(exact)
         yield {"candidate": name, "shape": shape, "error (%)": 100 * error, "bound": share}
 

@@ -11,7 +11,6 @@ import numpy as np
 from ortmeter.cli.options import number, read_pairs
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import FeedError, InvalidArgumentError
-from ortmeter.profiling.findings import plural
 from ortmeter.runtime.feed_files import read_feeds, read_input
 from ortmeter.runtime.feed_values import parse_value
 from ortmeter.runtime.feeds import shared_feeds
@@ -106,7 +105,7 @@ def _converted(
     moved = [name for name, array in found.items() if array.dtype != given[name].dtype]
     types = ", ".join(f"{name} from {given[name].dtype} to {found[name].dtype}" for name in moved)
     large = sum(int(np.isinf(found[n]).sum() - np.isinf(given[n]).sum()) for n in moved)
-    told = f"; too large for it, and infinite: {plural(large, 'value')}" if large else ""
+    told = f"; too large for it, and infinite: {large} value{'s' * (large > 1)}" if large else ""
     tell(f"inputs are converted for {model.name}: {types}{told}")
     return found
 

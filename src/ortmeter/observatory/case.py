@@ -71,9 +71,9 @@ class Case:
     values : mapping of str to str, number or sequence
         Distribution of an input: ``normal`` (both signs, one zero in 16, by default), ``positive``
         (from 0.1 to 2), ``unit`` (from -1 to 1), ``above one`` (from 1 to 3), ``denormal``,
-        ``below N`` (integers from 0), ``7 bits`` (half of the range of integers), ``order`` (the ranks along the first axis, shuffled), or the
-        numbers themselves. By default integers take every value of 8 bits; ``positive`` ones are
-        above 0.
+        ``below N`` (integers from 0), ``7 bits`` (half the range of integers), ``order`` (the ranks
+        along the first axis, shuffled), or the numbers themselves. By default integers take every
+        value of 8 bits; ``positive`` ones are above 0.
     weights : str
         Inputs that are initializers, ``W B``; those whose numbers are given are too.
     opset : int

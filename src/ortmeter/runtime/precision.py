@@ -69,7 +69,9 @@ def convert_precision(
     **options
         Arguments of ``quantize_static`` or ``quantize_dynamic`` of ``onnxruntime.quantization``,
         for a way to 8 bits: *nodes_to_exclude*, *op_types_to_quantize*, *extra_options*,
-        *calibration_cache_path*... *calibrate_method* is a name: ``Percentile``.
+        *calibration_cache_path*... *calibrate_method* is a name: ``Percentile``. On an x86 CPU
+        without VNNI, ``reduce_range=True`` gives weights 7 bits: ONNX Runtime adds two products of
+        uint8 and int8 in 16 bits there, which overflow otherwise.
 
     Returns
     -------
