@@ -28,13 +28,13 @@ def test_each_operator_computes_what_torch_does(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     verdicts = [row[2].popitem()[1].partition(":")[0] for file in files for row in file["rows"]]
     counts = collections.Counter(verdicts)
-    # with torch 2.13: 484, and 7 that have no backend to run on
+    # with torch 2.13: 477, and 7 that have no backend to run on
     assert counts["right"] > 450
     assert counts["wrong"] == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [["--draw", "100"], ["--draw", "25", "--arguments"]])
+@pytest.mark.parametrize("options", [["--draw", "40"], ["--draw", "12", "--arguments"]])
 def test_any_sample_and_any_argument_computes_what_torch_does(tmp_path, options):
     levels = "none,default+onnxruntime+experimental"
     options = [*options, "--seed", "0", "--counts", "1000000,0", "--levels", levels]
