@@ -40,7 +40,7 @@ def test_any_sample_and_any_argument_computes_what_torch_does(tmp_path, options)
     options = [*options, "--seed", "0", "--counts", "1000000,0", "--levels", levels]
     done, files = run(tmp_path, *options, "--workers", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(files) > 10
+    assert len(files) >= 10
 
 
 @pytest.mark.slow
