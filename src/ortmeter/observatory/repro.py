@@ -209,6 +209,7 @@ def _distribution(case: Case, name: str, array: np.ndarray) -> str:
     if kind in "iub":
         least, most = INTEGERS[kind]
         least = 1 if values == "positive" else least
+        least, most = (least // 2, most // 2) if values == "7 bits" else (least, most)
         return f"rng.integers({least}, {most}, shape, endpoint=True)"
     if values == "normal":
         return "np.where(rng.random(shape) < 1 / 16, 0, rng.standard_normal(shape))"
