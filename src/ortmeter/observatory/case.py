@@ -243,6 +243,13 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
     return None if text is None else tuple(map(int, filter(None, text.split(","))))
 
 
+def integer_ends(values: str, kind: str) -> tuple[int, int]:
+    """Return the smallest and the largest integer of a distribution, by kind of type."""
+    least, most = INTEGERS[kind]
+    halves = least // 2, most // 2
+    return {"normal": (least, most), "positive": (1, most), "7 bits": halves}[values]
+
+
 def _random(
     values: str, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator
 ) -> Any:
@@ -252,10 +259,7 @@ def _random(
         ranks = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
         return rng.permuted(np.broadcast_to(ranks, shape), axis=0)
     if dtype.kind in "iub":
-        least, most = INTEGERS[dtype.kind]
-        halves = least // 2, most // 2
-        ends = {"normal": (least, most), "positive": (1, most), "7 bits": halves}[values]
-        return rng.integers(*ends, shape, endpoint=True)
+        return rng.integers(*integer_ends(values, dtype.kind), shape, endpoint=True)
     if values == "normal":
         return np.where(rng.random(shape) < _ZEROS, 0, rng.standard_normal(shape))
     if values == "denormal":

@@ -13,7 +13,7 @@ import onnx.numpy_helper
 
 from ortmeter.attribution.reduction import EMBEDDED, Reduced, quantiles
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.observatory.case import INTEGERS, RANGES, Case
+from ortmeter.observatory.case import RANGES, Case, integer_ends
 from ortmeter.observatory.nodes import NodeCase
 from ortmeter.runtime.ortvalues import is_known_to_numpy
 from ortmeter.runtime.providers import Provider
@@ -207,9 +207,7 @@ def _distribution(case: Case, name: str, array: np.ndarray) -> str:
     if values == "order":
         return "rng.permuted(np.indices(shape)[0], axis=0)"
     if kind in "iub":
-        least, most = INTEGERS[kind]
-        least = 1 if values == "positive" else least
-        least, most = (least // 2, most // 2) if values == "7 bits" else (least, most)
+        least, most = integer_ends(values, kind)
         return f"rng.integers({least}, {most}, shape, endpoint=True)"
     if values == "normal":
         return "np.where(rng.random(shape) < 1 / 16, 0, rng.standard_normal(shape))"
