@@ -49,7 +49,7 @@ EXPECTED = {
     "mistral": Expected((62, 48, 44), _LLAMA, _SILU),
     # the choice of the experts, of which softmax is the purpose
     "mixtral": Expected(
-        (98, 90, 86),
+        (108, 100, 90),  # TopK sorts NaN last, in five nodes more, as torch does
         _LLAMA | {"FusedMatMul": 8, "MatMul": 4, "Gemm": 2},
         _SILU | {"Softmax": 2, "Expand": 2},
     ),
@@ -102,6 +102,7 @@ _ANGLES = {"Cos": 1, "Sin": 1, "Expand": 2}
 #: By architecture, when the length of the sequences is not known.
 ANY_LENGTH = {
     "llama-gqa": Expected((68, 54, 50), _LLAMA, _SILU | _ANGLES),
-    "bert": Expected((85, 73, 63), _BERT, _POOLER | {"Expand": 4}),
+    # a Max of int64 is a Less and a Where: the kernel of ONNX Runtime is wrong beyond 32 bits
+    "bert": Expected((86, 74, 64), _BERT, _POOLER | {"Expand": 4}),
     "gpt2": Expected((61, 61, 41), EXPECTED["gpt2"].kernels, EXPECTED["gpt2"].left),
 }
