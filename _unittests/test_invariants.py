@@ -104,8 +104,8 @@ def test_a_sample_is_long_enough_for_the_clock(duration):
     clock = FakeClock()
     call = clock.candidate("a", duration)
     (found,) = measure({"a": call}, repeat=3, warmup=1, precision=None, timer=clock).values()
-    assert found.number * duration >= 0.999 * 2e-4
-    assert (found.number - 1) * duration < 2 * 2e-4  # and not much longer
+    assert found.number * duration >= 0.999 * 5e-5
+    assert (found.number - 1) * duration < 2 * 5e-5  # and not much longer
 
 
 @settings(deadline=None, max_examples=25)
@@ -119,7 +119,8 @@ def test_each_round_takes_one_sample_of_every_candidate(count, rounds, seed):
         timer=lambda: float(next(clock)),
     )  # fmt: skip
     assert [found[name].seconds.size for name in candidates] == [rounds] * count
-    sampled = calls[-rounds * count :]
+    settles = int(count > 1)  # calls of a second settle once
+    sampled = calls[-rounds * count * (1 + settles) :][settles :: 1 + settles]
     for i in range(rounds):
         assert sorted(sampled[i * count : (i + 1) * count]) == list(range(count))
 

@@ -138,9 +138,9 @@ def asked(monkeypatch):
     """List the samples that are asked for: process and number of calls."""
     found = []
 
-    def sample(self, number, really=ReleaseProcess.sample):
+    def sample(self, number, settling=0, really=ReleaseProcess.sample):
         found.append((self, number))
-        return really(self, number)
+        return really(self, number, settling)
 
     monkeypatch.setattr(ReleaseProcess, "sample", sample)
     return found

@@ -203,7 +203,7 @@ def sizes(found):
 
 def test_models_are_profiled_in_turn(growing, monkeypatch):
     """Each round has a run of each model with and without the profiler, in another order."""
-    monkeypatch.setattr(run, "_SHORT_S", 0)
+    monkeypatch.setattr(run, "settling_calls", lambda _: 0)
     monkeypatch.setattr(run, "_ROUNDS", (0, 0))
     found = take(repeat=8, warmup=2)
     sessions = list(dict.fromkeys(growing))
@@ -220,7 +220,7 @@ def test_models_are_profiled_in_turn(growing, monkeypatch):
 
 
 def test_short_runs_come_after_others_which_no_statistics_count(growing, monkeypatch):
-    monkeypatch.setattr(run, "_SHORT_S", np.inf)
+    monkeypatch.setattr(run, "settling_calls", lambda _: 3)
     monkeypatch.setattr(run, "_ROUNDS", (5, 5))
     for ran in take(repeat=3).values():
         # Run 0 warms up, then each fourth run counts; rounds 4 and 5 are for the latencies.
@@ -230,7 +230,7 @@ def test_short_runs_come_after_others_which_no_statistics_count(growing, monkeyp
 
 
 def test_a_model_alone_runs_without_pause(growing, monkeypatch):
-    monkeypatch.setattr(run, "_SHORT_S", np.inf)
+    monkeypatch.setattr(run, "settling_calls", lambda _: 3)
     feeds = {"X": np.ones(1, np.float32)}
     found = profile(GROWING, feeds, provider="cpu", repeat=3, overhead=False)
     assert sizes(found) == [1, 2, 3, 4]

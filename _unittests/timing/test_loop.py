@@ -25,15 +25,78 @@ def test_rounds_are_interleaved_in_a_shuffled_order_that_the_seed_decides():
     def rounds(seed):
         clock = FakeClock()
         candidates = {name: clock.candidate(name, 1e-3) for name in "abc"}
-        measure(candidates, repeat=30, warmup=1, precision=None, seed=seed, timer=clock)
-        return ["".join(clock.calls[-90:][i : i + 3]) for i in range(0, 90, 3)]
+        measure(candidates, repeat=90, warmup=1, precision=None, seed=seed, timer=clock)
+        turns = clock.calls[-90 * 6 :: 6]  # three calls that settle, three samples
+        return ["".join(turns[i : i + 3]) for i in range(0, 90, 3)]
 
     assert all(sorted(order) == ["a", "b", "c"] for order in rounds(0))
     assert len(set(rounds(0))) == 6
     assert rounds(0) == rounds(0) != rounds(1)
 
 
-@pytest.mark.parametrize(("duration", "number"), [(1e-3, 1), (1e-5, 20), (3e-5, 7)])
+class Caches:
+    """Functions that pay for the caches that another one emptied, on a clock of their own."""
+
+    def __init__(self, *costs):
+        self.clock, self.costs = FakeClock(), costs
+        self.last, self.since = None, 0
+
+    def candidate(self, name, seconds):
+        def call():
+            self.since = self.since + 1 if self.last == name else 0
+            self.last = name
+            paid = self.costs[self.since] if self.since < len(self.costs) else 0
+            self.clock.now += seconds * (1 + paid)
+
+        return call
+
+
+@pytest.mark.parametrize("costs", [(0.3,), (0.79, 0.38, 0.03), (0.9, 0.5, 0.3, 0.2, 0.1)])
+@pytest.mark.parametrize("duration", [3e-6, 1.2e-4, 2.4e-4, 1.5e-3])
+def test_the_cost_of_a_switch_is_apart(costs, duration):
+    """Without it, a sample of two calls of one session is slower than one of three."""
+    caches = Caches(*costs)
+    pair = {"a": caches.candidate("a", duration), "b": caches.candidate("b", 1.02 * duration)}
+    found = measure(pair, repeat=12, precision=None, timer=caches.clock)
+    assert found["a"].number == found["b"].number
+    assert found["a"].seconds == pytest.approx(np.full((1, 12), duration))
+    assert found["b"].seconds == pytest.approx(np.full((1, 12), 1.02 * duration))
+    assert found["a"].switch_cost == pytest.approx(costs[0] * duration)
+    assert "back to back" in found.how
+
+
+def test_a_model_has_one_latency_alone_and_beside_others():
+    medians = []
+    for others in ("", "b", "bcd"):
+        caches = Caches(0.8, 0.4, 0.03)
+        group = {name: caches.candidate(name, 1e-4 * ord(name) / 97) for name in "a" + others}
+        found = measure(group, repeat=12, precision=None, timer=caches.clock)
+        medians.append(found["a"].median)
+    assert medians == pytest.approx([1e-4] * 3)
+
+
+def test_switching_times_the_call_after_another_candidate():
+    caches = Caches(0.3, 0.1)
+    pair = {"a": caches.candidate("a", 1e-5), "b": caches.candidate("b", 2e-5)}
+    found = measure(pair, repeat=200, precision=None, switching=True, timer=caches.clock)
+    assert found["a"].number == 1
+    # an order that is drawn again puts a candidate after itself in some rounds
+    assert found["a"].median == pytest.approx(1.3e-5)
+    assert found["a"].switch_cost is None
+    with pytest.raises(InvalidArgumentError, match="two candidates or more"):
+        measure({"a": pair["a"]}, switching=True)
+
+
+def test_candidates_of_a_group_make_as_many_calls_within_reason():
+    clock = FakeClock()
+    durations = {"a": 1e-6, "b": 3e-6, "c": 1e-2}
+    group = {name: clock.candidate(name, seconds) for name, seconds in durations.items()}
+    found = measure(group, repeat=3, precision=None, budget_s=100, timer=clock)
+    assert found["a"].number == found["b"].number == pytest.approx(50, abs=1)
+    assert found["c"].number == 2  # 20 ms
+
+
+@pytest.mark.parametrize(("duration", "number"), [(1e-3, 1), (1e-5, 5), (3e-6, 17)])
 def test_short_calls_are_grouped(duration, number):
     clock = FakeClock()
     call = clock.candidate("a", duration)
@@ -46,10 +109,10 @@ def test_short_calls_are_grouped(duration, number):
 def test_an_interruption_does_not_end_the_calibration(calls):
     """The first sample, of one call, follows the warm-up; the next one has ten."""
     clock = FakeClock()
-    interrupted = [*[1e-5] * calls, 5e-3, *[1e-5] * 10_000]
+    interrupted = [*[2e-6] * calls, 5e-3, *[2e-6] * 10_000]
     call = clock.candidate("a", interrupted)
     (m,) = measure({"a": call}, repeat=3, warmup=10, precision=None, timer=clock).values()
-    assert m.number == pytest.approx(20, abs=1)
+    assert m.number == pytest.approx(25, abs=1)
 
 
 def test_a_call_that_takes_no_time_ends(monkeypatch):

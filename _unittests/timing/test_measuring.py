@@ -109,7 +109,7 @@ def test_candidates_apart_have_their_own_processes(module, tmp_path):
         assert list(group) == names
         assert [measured.seconds.shape for measured in group.values()] == [(3, 3)] * 2
         assert group.reference_workload.seconds.shape == (3, 6)  # beside each candidate
-        assert group.how == "each alone in 3 processes of 3 rounds"
+        assert group.how == "each alone in 3 processes of 3 rounds, back to back"
         assert group.speedup("a", "b").how == "3 processes each"
         turns = [name for _, name in sorted((t, n) for n in names for t, _ in built[key, n])]
         assert [sorted(turns[i : i + 2]) for i in (0, 2, 4)] == [names] * 3

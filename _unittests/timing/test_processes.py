@@ -62,7 +62,7 @@ def test_processes_are_added_to_the_groups_that_need_them_only():
     found = collect(["calm", "noisy"], run, processes=5, precision=0.02, budget_s=1e6, timer=clock)
     assert asked[:5] == [("calm", "noisy")] * 5
     assert set(asked[5:]) == {("noisy",)}
-    assert (found["calm"].stopped, found["noisy"].stopped) == ("precision", "budget")
+    assert (found["calm"].stopped, found["noisy"].stopped) == ("precision", "repeat")
 
 
 def test_the_budget_caps_the_processes():

@@ -20,6 +20,7 @@ from ortmeter.releases.process import ReleaseProcess, write_questions
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.comparison import Comparison, Comparisons
+from ortmeter.timing.loop import settling_calls
 from ortmeter.timing.measurement import Measurement
 
 __all__ = ["Matrix", "RuntimeCandidate", "examine_cases", "measure_cases"]
@@ -329,9 +330,9 @@ class _Set(Processes):
         in_turn(lambda _name, child: child.answer())
         warm: dict[str, float] = {}
         in_turn(lambda name, child: warm.update({name: _warm_up(child)}))
-        numbers = {name: _number(seconds) for name, seconds in warm.items()}
+        counts = {name: (_number(s), settling_calls(s)) for name, s in warm.items()}
         for _ in range(_FEW_ROUNDS if max(warm.values(), default=0) > _LONG_S else _ROUNDS):
-            in_turn(lambda name, child: samples[name].append(child.sample(numbers[name])))
+            in_turn(lambda name, child: samples[name].append(child.sample(*counts[name])))
         return {
             name: rounded(1e6 * float(np.median(found)), _DIGITS) or math.nan
             for name, found in samples.items()

@@ -28,15 +28,12 @@ from ortmeter.runtime.sessions import make_session
 from ortmeter.runtime.settings import spins
 from ortmeter.timing import Comparison, Comparisons, Measurement, speedup
 from ortmeter.timing.candidates import SessionSpec, write_specs
-from ortmeter.timing.loop import collector_off
+from ortmeter.timing.loop import collector_off, settling_calls
 from ortmeter.timing.measurement import SpawnSpec
 
 # Rounds without and with recording: what fits in a second, within these bounds.
 _ROUNDS_S = 1.0
 _ROUNDS = (10, 100)
-# Runs shorter than this (s) are timed after a few others, which warm the caches again.
-_SHORT_S = 1e-3
-_RUNS_BEFORE = 3
 _RECORDED, _OPTIMIZED = "profile", "optimized.onnx"
 
 
@@ -261,10 +258,13 @@ def _profile(
         )
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         with ExitStack() as stack:
-            pairs = {
-                name: stack.enter_context(_open(name, Path(folder, str(rank)), **arguments))
-                for rank, (name, arguments) in enumerate(variants.items())
+            # The session that is created first is a little slower: none is always the first.
+            order = np.random.default_rng().permutation(list(variants)).tolist()
+            opened = {
+                name: stack.enter_context(_open(name, Path(folder, str(rank)), **variants[name]))
+                for rank, name in enumerate(order)
             }
+            pairs = {name: opened[name] for name in variants}
             _take_turns(pairs.values(), repeat, warmup, overhead=overhead)
         latencies = None
         if overhead:
@@ -279,22 +279,22 @@ class _Runner:
         self.seconds: list[float] = []
         self.ranks: list[int] = []
         self._bound, self._of = bound, of
-        self._runs, self._last = 0, math.inf
+        self._runs, self._least_s = 0, math.inf
 
     def warm_up(self, count: int) -> None:
         for _ in range(count):
-            self.sample(0)
+            self.sample(settles=False)
         self.seconds.clear()
 
-    def sample(self, runs_before: int) -> None:
-        """Time one run, after others which are not timed when it is a short one."""
-        for _ in range(runs_before if self._last < _SHORT_S else 0):
+    def sample(self, *, settles: bool) -> None:
+        """Time one run, after others that bring what it uses into the caches again."""
+        for _ in range(settling_calls(self._least_s) if settles else 0):
             self._run()
         self.ranks.append(self._runs)
         start = time.perf_counter()
         self._run()
-        self._last = time.perf_counter() - start
-        self.seconds.append(self._last)
+        self.seconds.append(time.perf_counter() - start)
+        self._least_s = min(self._least_s, self.seconds[-1])
 
     def _run(self) -> None:
         try:
@@ -392,13 +392,12 @@ def _take_turns(pairs: Iterable[_Pair], repeat: int, warmup: int, *, overhead: b
         if overhead:
             pair.plain.warm_up(max(warmup, 1))
             runners.append(pair.plain)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng()
     rounds, start = repeat, time.perf_counter()
-    runs_before = _RUNS_BEFORE if len(runners) > 1 else 0
     with collector_off(), progress_bar("profiled rounds", total=repeat) as bar:
         for done in itertools.count(1):
             for rank in rng.permutation(len(runners)).tolist():
-                runners[rank].sample(runs_before)
+                runners[rank].sample(settles=len(runners) > 1)
             bar.update()
             if done == repeat and overhead:
                 round_s = (time.perf_counter() - start) / done

@@ -58,9 +58,9 @@ class ReleaseProcess(Child):
             device = {THREADS: str(threads), **device}
         self.start("open", **{**question, "provider": [name, device]})
 
-    def sample(self, number: int) -> float:
-        """Return the seconds of a call, mean of *number* calls."""
-        return float(self.ask("sample", number=number))
+    def sample(self, number: int, settling: int = 0) -> float:
+        """Return the seconds of a call, mean of *number* calls after *settling* others."""
+        return float(self.ask("sample", number=number, settling=settling))
 
     def outputs(self, folder: Path) -> dict[str, np.ndarray]:
         """Run the session once, and read its outputs that are numbers, by way of a file."""

@@ -15,7 +15,6 @@ import numpy as np
 
 from ortmeter.served import serve
 
-_SHORT_S = 1e-2
 _LONGEST = 300  # characters of a reason, which providers tell last
 
 
@@ -33,18 +32,16 @@ class Runner:
 
     bound: Bound
     names: Sequence[str]
-    last = 0.0
 
-    def sample(self, number: int) -> float:
-        """Return the seconds of a call, mean of *number* calls."""
-        if self.last < _SHORT_S:  # another process ran meanwhile: caches are cold
+    def sample(self, number: int, settling: int) -> float:
+        """Return the seconds of a call, mean of *number* calls after *settling* others."""
+        for _ in range(settling):  # another process ran meanwhile: caches are cold
             self.bound.run()
         loop = range(number)
         start = time.perf_counter()
         for _ in loop:
             self.bound.run()
-        self.last = (time.perf_counter() - start) / number
-        return self.last
+        return (time.perf_counter() - start) / number
 
     def outputs(self, file: str) -> dict[str, str]:
         """Write the outputs of a run that are arrays of numbers; return their names in the file."""

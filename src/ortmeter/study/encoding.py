@@ -68,6 +68,8 @@ def _encode_measurement(measured: Measurement, _path: str) -> dict[str, Any]:
     fields = msgspec.to_builtins(measured, enc_hook=np.ndarray.tolist)
     isolated = fields.pop("isolated")
     fields |= {"apart": True} if isolated else {}  # its name in files that are older
+    if not measured.settling:  # as in files that are older
+        del fields["settling"], fields["after_switch"]
     return {"$": "measurement", "unit": "s", "repeat": measured.repeat, **fields}
 
 
@@ -206,11 +208,14 @@ class _Measurement(_Tagged):
     flop: _Positive | None
     bytes_moved: _Positive | None
     isolated: bool = field(name="apart", default=False)
+    settling: Annotated[int, Meta(ge=0)] = 0
+    after_switch: list[_Positive] = []
 
     def read(self, _path: str, /) -> Measurement:
         seconds, warmup = np.array(self.seconds), tuple(self.warmup)
-        work = self.flop, self.bytes_moved
-        return Measurement(self.name, seconds, self.number, warmup, *work, self.isolated)
+        work, switch = (self.flop, self.bytes_moved), tuple(self.after_switch)
+        others = *work, self.isolated, self.settling, switch
+        return Measurement(self.name, seconds, self.number, warmup, *others)
 
 
 class _Comparison(_Tagged):

@@ -228,7 +228,7 @@ class _Measured:
 
     @property
     def how(self) -> str:
-        """Processes, rounds and end: ``10 processes of 4 to 12 rounds, precision reached``.
+        """Processes, rounds, caches, end: ``in one process, 100 rounds, back to back``.
 
         ``each alone in 10 processes of 12 rounds`` when candidates were isolated.
         """
@@ -241,7 +241,8 @@ class _Measured:
         reason = min(group.stopped for group in self._comparisons().values())
         why = {"precision": ", precision reached", "budget": ", budget spent"}.get(reason, "")
         unit = "round" if rounds == {1} else "rounds"
-        return f"{several} {_range(rounds)} {unit}{why}"
+        near = ", back to back" if all(candidate.settling for candidate in measured) else ""
+        return f"{several} {_range(rounds)} {unit}{near}{why}"
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html())

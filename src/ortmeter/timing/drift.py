@@ -3,9 +3,11 @@
 import functools
 import math
 import timeit
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ortmeter.timing.measurement import Candidate, Measurement, format_seconds
 
@@ -17,6 +19,8 @@ STEADY = 0.05
 # Products of this size run on one thread whatever the threads of the BLAS are, in the first cache.
 _SIZE, _PRODUCTS = 48, 80
 _WINDOWS, _ROUNDS_OF_A_WINDOW = 10, 10
+# Standard deviation of normal samples over their median distance from the median of ten.
+_NORMAL = 1.7
 
 
 @functools.cache
@@ -47,6 +51,8 @@ class Drift:
     ----------
     low, high : float
         Least and largest median of a part of the measurement, in seconds.
+    noise : float
+        Share by which they differ once in a hundred on a steady machine, since samples vary.
 
     Examples
     --------
@@ -56,6 +62,7 @@ class Drift:
 
     low: float
     high: float
+    noise: float = 0.0
 
     @property
     def share(self) -> float:
@@ -65,10 +72,14 @@ class Drift:
     @property
     def is_steady(self) -> bool:
         """Whether latencies can be compared with those of another run."""
-        return self.share <= STEADY
+        return self.share <= max(STEADY, self.noise)
 
     def __str__(self) -> str:
         span = f"{format_seconds(self.low)} to {format_seconds(self.high)}"
+        if STEADY < self.share <= self.noise:
+            return (
+                f"the machine did not drift beyond the noise (a fixed product on the CPU: {span})"
+            )
         text = (
             f"the machine drifted by {self.share:.0%} during the measurement (a fixed product on "
             f"the CPU: {span})"
@@ -103,4 +114,19 @@ def drift(reference_workload: Measurement | None) -> Drift | None:
     )
     windows = [w for row in reference_workload.seconds for w in np.array_split(row, max(parts, 1))]
     medians = [float(np.median(window)) for window in windows]
-    return Drift(min(medians), max(medians)) if len(medians) > 1 else None
+    if len(medians) == 1:
+        return None
+    return Drift(min(medians), max(medians), _noise(windows, medians))
+
+
+def _noise(windows: Sequence[npt.NDArray[np.float64]], medians: Sequence[float]) -> float:
+    """Return how far the two most distant medians are apart by luck, once in a hundred."""
+    from scipy.special import ndtri
+
+    away = [np.abs(x / m - 1) for x, m in zip(windows, medians, strict=True) if m > 0]
+    if not away:
+        return 0.0
+    deviation = _NORMAL * float(np.median(np.concatenate(away)))
+    error = math.sqrt(math.pi / 2 / min(map(len, windows))) * deviation  # of a median
+    pairs = math.comb(len(windows), 2)
+    return math.expm1(float(ndtri(1 - 0.005 / pairs)) * math.sqrt(2) * error)

@@ -4,7 +4,7 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from ortmeter.timing.drift import make_reference
 from ortmeter.timing.measurement import Candidate, Measurement, SpawnSpec
 from ortmeter.timing.statistics import MIN_ROUNDS
 
-_MIN_SAMPLE_S = 2e-4
+_MIN_SAMPLE_S = 5e-5
 _CLOCK_TICKS = 1000
 _MAX_NUMBER = 1_000_000
 _GROWTH = 1.5
@@ -30,6 +30,12 @@ _MAX_WARMUP_S = 1.0
 _WARMUP_SHARE = 0.3  # of the budget, for all candidates together
 # A sample of the reference workload: as long as it takes to be interrupted as candidates are.
 _CONTROL_S = 4e-3
+# Longest sample of a candidate that makes as many calls as a quicker one of its group.
+_LONGEST_SAMPLE_S = 2e-2
+# Calls after a switch that are looked at, in how many switches, and the share of the budget that
+# this may take. A call is settled when it is this near to the last three.
+_LOOKED_AT, _SWITCHES, _SETTLING_SHARE = 8, 5, 0.1
+_SETTLED = 1.02
 
 _Function = Callable[[], object]
 _Timer = Callable[[], float]
@@ -45,6 +51,7 @@ def measure_here(
     sync: str | None = None,
     seed: int = 0,
     reference_workload: bool = False,
+    switching: bool = False,
     timer: _Timer = time.perf_counter,
 ) -> Comparison:
     """Take samples of each candidate in turn, until they are precise or the budget is spent."""
@@ -56,18 +63,27 @@ def measure_here(
     most = min(_MAX_WARMUP_S, _WARMUP_SHARE * budget_s / len(timed))
     with collector_off():
         warmups = [_warm_up(n, call, warmup, most, deadline, timer) for n, _, call in timed]
-        numbers = [_calibrate(call, timer, deadline) for *_, call in timed]
-        if reference_workload and all(warmups):  # the budget may be spent before
-            longest = max(w[-1] * n for w, n in zip(warmups[:-1], numbers[:-1], strict=True))
-            enough = min(longest, _CONTROL_S) / max(warmups[-1][-1], 1e-9)
-            numbers[-1] = max(numbers[-1], min(math.ceil(enough), _MAX_NUMBER))
-        plan = [(call, number) for (*_, call), number in zip(timed, numbers, strict=True)]
-        samples, stopped = _rounds(
+        calls = [call for *_, call in timed]
+        numbers, settling = [1] * len(calls), [0] * len(calls)
+        if not switching:
+            warm = [seconds[-1] if seconds else 0.0 for seconds in warmups]
+            numbers, seconds = _calibrate(calls, warm, len(candidates), timer, deadline)
+            most_s = min(_SETTLING_SHARE * budget_s, deadline - timer())
+            settling = _settling(calls, seconds, most_s, timer)
+        plan = list(zip(calls, settling, numbers, strict=True))
+        samples, first, stopped = _rounds(
             plan, len(candidates), repeat or MIN_ROUNDS, precision, deadline, seed, timer
         )
     measured = [
         Measurement(
-            name, samples[:, i].reshape(1, -1), numbers[i], warmups[i], c.flop, c.bytes_moved
+            name,
+            samples[:, i].reshape(1, -1),
+            numbers[i],
+            warmups[i],
+            c.flop,
+            c.bytes_moved,
+            settling=settling[i],
+            after_switch=(float(np.median(first[:, i])),) if np.isfinite(first[0, i]) else (),
         )
         for i, (name, c, _) in enumerate(timed)
     ]
@@ -158,10 +174,34 @@ def _is_warm(seconds: list[float], warmup: int | None, most_s: float) -> bool:
     return abs(before - after) <= _STABLE_CHANGE * after
 
 
-def _calibrate(call: _Function, timer: _Timer, deadline: float) -> int:
-    """Return how many calls make a sample long enough for the clock."""
+def _calibrate(
+    calls: Sequence[_Function],
+    warm: Sequence[float],
+    compared: int,
+    timer: _Timer,
+    deadline: float,
+) -> tuple[list[int], list[float]]:
+    """Return how many calls of each candidate make a sample, and the seconds of a call.
+
+    A mean of more calls hides more of what is rare: the first *compared* candidates, those that are
+    not the reference workload, have the same number, unless a slow one would take too long.
+    """
+    found = [_calls_of_a_sample(*pair, timer, deadline) for pair in zip(calls, warm, strict=True)]
+    seconds = [each for _, each in found]
+    most = max(number for number, _ in found[:compared])
+    numbers = [max(n, min(most, int(_LONGEST_SAMPLE_S / each))) for n, each in found[:compared]]
+    longest = max(n * each for n, each in zip(numbers, seconds, strict=False))
+    for number, each in found[compared:]:
+        numbers.append(max(number, math.ceil(min(longest, _CONTROL_S) / each)))
+    return [min(number, _MAX_NUMBER) for number in numbers], seconds
+
+
+def _calls_of_a_sample(
+    call: _Function, warm: float, timer: _Timer, deadline: float
+) -> tuple[int, float]:
+    """Return how many calls make a sample long enough for the clock, and the seconds of a call."""
     least = max(_MIN_SAMPLE_S, _CLOCK_TICKS * time.get_clock_info("perf_counter").resolution)
-    number = 1
+    number, per_call = 1, warm
     while number < _MAX_NUMBER and timer() < deadline:
         per_call = _sample(call, number, timer)
         # Two samples: a single one may have been interrupted.
@@ -171,42 +211,93 @@ def _calibrate(call: _Function, timer: _Timer, deadline: float) -> int:
             break
         # The first samples of a short call are mostly clock: never trust one for more than tenfold.
         number = min(math.ceil(least / max(per_call, 1e-9)), 10 * number)
-    return number
+    return number, max(per_call, 1e-9)
+
+
+def settling_calls(seconds: float) -> int:
+    """Return how many calls after a switch are not timed, at least, by the seconds of one.
+
+    A short call needs three; one of 20 ms brings what it reads into the caches while it lasts, and
+    what a switch costs is nothing beside a quarter of a second.
+    """
+    return sum(seconds < most for most in (2e-3, 2e-2, 0.25))
+
+
+def _settling(
+    calls: Sequence[_Function], seconds: Sequence[float], most_s: float, timer: _Timer
+) -> list[int]:
+    """Return how many calls of each candidate, after another one, are not timed.
+
+    As many as still pay for the switch, in five switches that are looked at if there is time. None
+    when one candidate runs alone, or when the budget is spent.
+    """
+    if len(calls) == 1 or most_s <= 0:
+        return [0] * len(calls)
+    counts = [settling_calls(each) for each in seconds]
+    if _SWITCHES * _LOOKED_AT * sum(seconds) > most_s:
+        return counts
+    found = np.array(
+        [
+            [[_sample(call, 1, timer) for _ in range(_LOOKED_AT)] for call in calls]
+            for _ in range(_SWITCHES)
+        ]
+    )
+    settled = _SETTLED * np.median(found[..., -3:], axis=(0, 2))
+    paying = np.median(found, axis=0)[:, :-3] > settled[:, None]
+    most = int(np.flatnonzero(paying.any(axis=0)).max(initial=-1)) + 1
+    return [max(count, most) for count in counts]
 
 
 def _rounds(  # noqa: PLR0917 - private, called once with everything
-    plan: list[tuple[_Function, int]],
+    plan: list[tuple[_Function, int, int]],
     compared: int,
     repeat: int,
     precision: float | None,
     deadline: float,
     seed: int,
     timer: _Timer,
-) -> tuple[npt.NDArray[np.float64], str]:
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], str]:
     """Take rounds of samples: seconds per call, of shape (rounds, candidates), why it stopped.
 
-    The first *compared* candidates decide when their ratios are precise.
+    Each candidate of the plan has its function, the calls that settle its caches after a switch,
+    and those of a sample. As many samples as settling calls follow each other. Also returns the
+    seconds of the first call after each switch. The first *compared* candidates decide when their
+    ratios are precise.
     """
     rng = np.random.default_rng(seed)
     rows: list[list[float]] = []
+    first: list[list[float]] = []
+    burst = max(min(settling for _, settling, _ in plan), 1)
     wanted = repeat
     with progress_bar("rounds", total=wanted) as bar:
         while True:
-            row = [0.0] * len(plan)
+            turn: list[list[float]] = [[]] * len(plan)
+            count = min(burst, wanted - len(rows))
             for i in rng.permutation(len(plan)).tolist():  # a random order
-                call, number = plan[i]
-                row[i] = _sample(call, number, timer)
-            rows.append(row)
-            bar.update()
+                turn[i] = _turn(plan[i], count, timer)
+            first.append([seconds[0] for seconds in turn])
+            rows += map(list, zip(*(seconds[1:] for seconds in turn), strict=True))
+            bar.update(count)
             if len(rows) == wanted:
                 # A sample of zero seconds: the clock is too coarse, whatever the rounds.
                 if precision is None or min(map(min, rows)) <= 0:
-                    return np.array(rows), "repeat"
+                    return np.array(rows), np.array(first), "repeat"
                 if _is_precise(rows, compared, precision):
-                    return np.array(rows), "precision"
+                    return np.array(rows), np.array(first), "precision"
                 wanted = bar.total = math.ceil(_GROWTH * wanted)
             if timer() >= deadline:
-                return np.array(rows), "budget"
+                return np.array(rows), np.array(first), "budget"
+
+
+def _turn(plan: tuple[_Function, int, int], count: int, timer: _Timer) -> list[float]:
+    """Return the seconds of the first call, NaN if it is not known, then of *count* samples."""
+    call, settling, number = plan
+    if elsewhere := getattr(call, "sample", None):  # another process has the clock
+        return [math.nan, *(elsewhere(number, 0 if i else settling) for i in range(count))]
+    first = _sample(call, 1, timer) if settling else math.nan
+    for _ in range(settling - 1):
+        call()
+    return [first, *(_sample(call, number, timer) for _ in range(count))]
 
 
 def _is_precise(rows: list[list[float]], compared: int, precision: float) -> bool:
@@ -218,8 +309,8 @@ def _is_precise(rows: list[list[float]], compared: int, precision: float) -> boo
 
 
 def _sample(call: _Function, number: int, timer: _Timer) -> float:
-    if elsewhere := getattr(call, "sample", None):  # another process has the clock
-        return float(elsewhere(number))
+    if elsewhere := getattr(call, "sample", None):
+        return float(elsewhere(number, 0))
     loop = itertools.repeat(None, number)
     start = timer()
     for _ in loop:

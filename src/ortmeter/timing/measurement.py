@@ -57,8 +57,9 @@ class Candidate:
     ----------
     function : callable without arguments
         Function to time. It returns once its results are ready, unless ``measure(..., sync=...)``
-        waits for them. If it has a method ``sample(number)``, this is called instead, and returns
-        the seconds of a call, mean of *number* calls, that another process measured.
+        waits for them. If it has a method ``sample(number, settling)``, this is called instead: it
+        makes *settling* calls, then returns the seconds of a call, mean of *number* calls, that
+        another process measured.
     flop : float, optional
         Floating-point operations of a call.
     bytes_moved : float, optional
@@ -93,6 +94,12 @@ class Measurement:
         Work of a call, as declared by the candidate.
     isolated : bool
         Whether the processes measured this candidate only.
+    settling : int
+        Calls before each sample that were not timed, so that the caches hold what the candidate
+        uses; 0 when nothing else ran in between, or when candidates alternate.
+    after_switch : tuple of float
+        Seconds of the first call after another candidate, the median of each process; empty where
+        it is not known.
 
     Examples
     --------
@@ -107,6 +114,8 @@ class Measurement:
     flop: float | None = None
     bytes_moved: float | None = None
     isolated: bool = False
+    settling: int = 0
+    after_switch: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         seconds = np.array(self.seconds, dtype=np.float64)
@@ -157,6 +166,11 @@ class Measurement:
         """Interquartile range divided by the median."""
         q1, q3 = self.quartiles
         return (q3 - q1) / self.median if self.median > 0 else math.inf
+
+    @property
+    def switch_cost(self) -> float | None:
+        """Seconds that the first call after another candidate takes more, None if not known."""
+        return float(np.median(self.after_switch)) - self.median if self.after_switch else None
 
     @property
     def gflop_per_s(self) -> float | None:

@@ -37,13 +37,16 @@ def measure(
     sync: str | None = None,
     seed: int = 0,
     reference_workload: bool = False,
+    switching: bool = False,
     timer: _Timer = time.perf_counter,
 ) -> Comparison:
     """Time candidates in turn inside the same loop.
 
     Each round takes one sample of every candidate, in random order: a slow period of the machine
-    affects all of them. A sample is the mean of ``number`` calls, a number chosen so that a sample
-    lasts well above the resolution of the clock. The garbage collector is off.
+    affects all of them. A sample is the mean of ``number`` calls, enough for the resolution of the
+    clock, and the same number for all candidates. Calls are back to back: those that follow another
+    candidate, and pay for the caches that it emptied, are made and not timed. The garbage collector
+    is off.
 
     Parameters
     ----------
@@ -80,6 +83,10 @@ def measure(
     reference_workload : bool
         Also time a fixed product of NumPy in each round, as ``Comparison.reference_workload``: it
         says how much the machine itself drifted, see :func:`~ortmeter.timing.drift.drift`.
+    switching : bool
+        A sample is one call that follows a call of another candidate, and finds its caches, as in a
+        server that has several models. By default, this cost is reported as
+        ``Measurement.switch_cost``, and left out of the samples.
     timer : callable
         Clock, in seconds.
 
@@ -92,7 +99,8 @@ def measure(
     Raises
     ------
     InvalidArgumentError
-        *candidates* is empty, a number is out of range, or a spawn spec is missing.
+        *candidates* is empty, a number is out of range, a spawn spec is missing, or there is
+        nothing to switch to.
 
     Examples
     --------
@@ -117,6 +125,7 @@ def measure_each(
     sync: str | None = None,
     seed: int = 0,
     reference_workload: bool = False,
+    switching: bool = False,
     timer: _Timer = time.perf_counter,
 ) -> Comparisons:
     """Time groups of candidates, one group after the other, such as one group per size.
@@ -127,7 +136,9 @@ def measure_each(
         For each value of the axis, candidates as in :func:`measure`.
     axis : str
         Name of the axis: ``size``.
-    repeat, warmup, precision, budget_s, processes, isolated, sync, seed, reference_workload, timer
+    repeat, warmup, precision, budget_s, processes, isolated, sync, seed, reference_workload
+        As in :func:`measure`.
+    switching, timer
         As in :func:`measure`. The groups share the budget. Each fresh process measures all groups,
         unless candidates are measured apart.
 
@@ -151,8 +162,13 @@ def measure_each(
             "processes=1 with isolated=True. Accepted: processes from 2; an interval needs "
             f"{MIN_PROCESSES}"
         )
+    if switching and (isolated or min(map(len, groups.values())) == 1):
+        raise InvalidArgumentError(
+            "switching=True with a candidate that is measured alone. Accepted: two candidates or "
+            "more, in one process"
+        )
     prepared = {key: as_candidates(group) for key, group in groups.items()}
-    options |= {"sync": sync, "reference_workload": reference_workload}
+    options |= {"sync": sync, "reference_workload": reference_workload, "switching": switching}
     if processes > 1:
         limits |= {"isolated": isolated, "seed": seed}
         return Comparisons(_measure_in_processes(prepared, options, **limits), axis)

@@ -1,6 +1,7 @@
 """Start processes until intervals are narrow, and put together what each one measured."""
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -62,7 +63,7 @@ def collect(
     """
     begin = timer()
     parts: dict[_Key, list[Mapping[str, Measurement]]] = {key: [] for key in keys}
-    stopped = dict.fromkeys(keys, "budget")
+    stopped = dict.fromkeys(keys, "repeat")
     wanted = list(keys)
     longest = 0.0
     most = processes if precision is None else _MOST_TIMES * processes
@@ -72,6 +73,7 @@ def collect(
             left = budget_s - (started - begin)
             # A process that could not end in time is not started, but for the first one.
             if i and left < longest * (1 if i >= processes else 0.5):
+                stopped |= dict.fromkeys(wanted, "budget")
                 break
             share = left / max(processes - i, 1)
             for key, found in run(i, wanted, share).items():
@@ -106,4 +108,5 @@ def _join(parts: Sequence[Mapping[str, Measurement]], stopped: str = "repeat") -
 def _stack(measured: Sequence[Measurement]) -> Measurement:
     shortest = min(one.repeat for one in measured)
     seconds = np.concatenate([one.seconds[:, :shortest] for one in measured])
-    return dataclasses.replace(measured[0], seconds=seconds)
+    after_switch = tuple(itertools.chain.from_iterable(one.after_switch for one in measured))
+    return dataclasses.replace(measured[0], seconds=seconds, after_switch=after_switch)

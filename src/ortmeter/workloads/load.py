@@ -276,7 +276,10 @@ def measure_load(
             for rank in rng.permutation(len(points)).tolist():
                 key = list(points)[rank]
                 if i < _turns(points[key], seconds):
-                    turns[key].append(_Turn(points[key]).run(pool, length[key], rng))
+                    # The queue goes on from where it was: a short turn would not fill it.
+                    waiting = _waiting(turns[key][-1], length[key]) if turns[key] else 0
+                    turn = _Turn(points[key]).run(pool, length[key], rng, waiting)
+                    turns[key].append(turn)
             if time.perf_counter() >= deadline:
                 break
     return {key: Load(points[key], tuple(taken)) for key, taken in turns.items()}
@@ -302,6 +305,11 @@ def _turns(point: Point, seconds: float) -> int:
     return min(max(int(point.rate * seconds / _REQUESTS_OF_A_TURN), _FEWEST_TURNS), _TURNS)
 
 
+def _waiting(turn: Turn, seconds: float) -> int:
+    """Count the requests that waited at the end of a turn."""
+    return turn.left + int((turn.starts > seconds).sum())
+
+
 class _Turn:
     """Threads that begin together, each with its own call and its own list of times."""
 
@@ -312,12 +320,15 @@ class _Turn:
         self._line = threading.Lock()
         self._first = 0  # request of the line
 
-    def run(self, pool: ThreadPoolExecutor, seconds: float, rng: np.random.Generator) -> Turn:
+    def run(
+        self, pool: ThreadPoolExecutor, seconds: float, rng: np.random.Generator, waiting: int
+    ) -> Turn:
         if self._point.rate is None:
             return self.callers(pool, seconds)
         # Given their number, the arrivals of a Poisson process are uniform.
         count = int(rng.poisson(self._point.rate * seconds))
-        return self.requests(pool, np.sort(rng.uniform(0, seconds, count)), seconds)
+        arrivals = np.concatenate([np.zeros(waiting), np.sort(rng.uniform(0, seconds, count))])
+        return self.requests(pool, arrivals, seconds)
 
     def callers(self, pool: ThreadPoolExecutor, seconds: float) -> Turn:
         """Call again and again: the last run of each thread begins before the end."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup
 from ortmeter.progress import progress_bar
-from ortmeter.timing.loop import collector_off
+from ortmeter.timing.loop import collector_off, settling_calls
 from ortmeter.timing.percentiles import LEVELS, Percentile, percentiles
 from ortmeter.timing.statistics import MIN_ROUNDS, estimate_ratio
 
@@ -80,7 +80,8 @@ def measure_pauses(
     calls : mapping of callables
         By any key.
     pauses : sequence of float
-        Seconds between the end of a run that is not timed and the beginning of one that is.
+        Seconds between the end of runs that are not timed, two or three of a short model, and the
+        beginning of one that is.
     seconds : float
         Time for everything; the round that began is finished.
     rounds : int, optional
@@ -116,15 +117,14 @@ def measure_pauses(
     deadline, most = time.perf_counter() + seconds, math.inf if rounds is None else rounds
     expected = math.ceil(seconds / max(len(calls) * sum(pauses), 1e-3))
     with collector_off(), progress_bar("rounds", total=expected) as bar:
-        for call in (*calls.values(), *([before] if before else [])):
-            for _ in range(_WARM_UP_CALLS):
-                call()
+        settling = {call: _warm_up(call) for call in (*calls.values(), *filter(None, [before]))}
         while not rows or (time.perf_counter() < deadline and len(rows) < most):
             row = [(0.0, 0.0)] * len(keys)
             for rank in rng.permutation(len(keys)).tolist():
                 name, pause = keys[rank]
                 call = calls[name]
-                (before or call)()
+                for _ in range(settling[before or call]):  # whatever ran in between
+                    (before or call)()
                 cpu = time.process_time()
                 if pause:
                     time.sleep(pause)
@@ -135,3 +135,12 @@ def measure_pauses(
             bar.update()
     columns = np.array(rows).T  # latency or CPU time, candidate and pause, round
     return {key: AfterPause(key[1], *columns[:, rank]) for rank, key in enumerate(keys)}
+
+
+def _warm_up(call: Callable[[], object]) -> int:
+    """Make a few calls; return how many let the caches settle."""
+    for _ in range(_WARM_UP_CALLS):
+        start = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - start
+    return settling_calls(seconds)
