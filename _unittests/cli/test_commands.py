@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import pytest
+from fakes import ENOUGH_S
 from processes import PATIENCE_S, launched, wait_for_start
 
 import ortmeter
@@ -106,7 +107,8 @@ def test_bench_says_what_a_verdict_needs(models):
     first, second, *_ = json.loads(done.stdout)["conclusion"]
     assert first.startswith("undecided between ")
     assert first.endswith("no interval.")
-    assert "a verdict needs 100 rounds, or 3 processes. Ask for --budget " in second
+    assert second.startswith("in one process, the ratios are those of these sessions: ")
+    assert re.search("--processes 5 --budget [0-9]+ speaks of the models", second)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +124,18 @@ def test_bench_measures_one_way_at_a_time(models, tmp_path, options):
     assert done.returncode == 2
     assert "one way to measure at a time. Accepted: --callers" in done.stderr
     assert done.stdout == ""
+
+
+def test_a_switch_is_told_apart_or_measured(models):
+    command = ["bench", models / "cnn.onnx", "--optimization", "none,all", "--provider", "cpu"]
+    few = ["--repeat", 3, "--budget", ENOUGH_S, "--processes", 1, "--json"]
+    for option, is_told in ([], True), (["--switching"], False):
+        report = json.loads(run(*command, *few, *option).stdout)
+        for row in sections(report)["Latency"][0]:
+            assert ("a switch adds (ms)" in row) is is_told
+    refused = run(*command, "--switching", "--cold")
+    assert refused.returncode == 2
+    assert "--switching is for candidates in turn. Accepted without --callers" in refused.stderr
 
 
 def test_a_busy_machine_is_refused_when_asked(models, monkeypatch):

@@ -27,7 +27,7 @@ LOOP = f"""{HEADER} g (float[4] X) => (float[4] Z)
 }}"""
 ABS = f"{HEADER} g (float[n] X) => (float[n] Y) {{ Y = Abs(X) }}"
 QUICK = {
-    "bench": ["--repeat", "2", "--budget", "0.1"],
+    "bench": ["--repeat", "2", "--budget", "0.1", "--processes", "1"],
     "profile": ["--repeat", "2"],
     "diff": ["--against", "reference", "--search-budget", "0"],
 }

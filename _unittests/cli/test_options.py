@@ -90,7 +90,7 @@ def files(tmp_path, monkeypatch):
     onnx.save(onnx.parser.parse_model(four), "int4.onnx")
 
 
-QUICK = ["--provider", "cpu", "--budget", "0.1", "--repeat", "2"]
+QUICK = ["--provider", "cpu", "--budget", "0.1", "--repeat", "2", "--processes", "1"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from ortmeter.cli import main
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[4] X) => (float[4] Y) { Y = Exp(X) }'
 QUICK = {
-    "bench": ["--repeat", "2", "--budget", "0.1"],
+    "bench": ["--repeat", "2", "--budget", "0.1", "--processes", "1"],
     "profile": ["--repeat", "2"],
     "diff": ["--against", "reference"],
 }

@@ -14,6 +14,7 @@ MATMUL = """<ir_version: 11, opset_import: ["": 23]>
 g (float[n, k] X, float[k, 3] Y) => (float[n, 3] Z) { Z = MatMul(X, Y) }"""
 FEEDS = {"X": np.ones((2, 4), np.float32), "Y": np.ones((4, 3), np.float32)}
 QUICK = {"provider": "cpu", "repeat": 2, "warmup": 1, "precision": None, "budget_s": ENOUGH_S}
+HERE = {**QUICK, "processes": 1}
 
 
 def test_a_bench_names_what_varies(tmp_path):
@@ -21,17 +22,17 @@ def test_a_bench_names_what_varies(tmp_path):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "m.onnx").write_bytes(load_model(MATMUL).SerializeToString())
     one, two = tmp_path / "a" / "m.onnx", tmp_path / "b" / "m.onnx"
-    assert list(bench(one, FEEDS, **QUICK)) == ["m.onnx"]
-    assert list(bench([one, two], FEEDS, **QUICK)) == [str(one), str(two)]
-    assert list(bench([MATMUL, one], [FEEDS, FEEDS], **QUICK)) == ["g", "m.onnx"]
-    got = bench({"x": one, "y": MATMUL}, FEEDS, threads=(1, 2), **QUICK)
+    assert list(bench(one, FEEDS, **HERE)) == ["m.onnx"]
+    assert list(bench([one, two], FEEDS, **HERE)) == [str(one), str(two)]
+    assert list(bench([MATMUL, one], [FEEDS, FEEDS], **HERE)) == ["g", "m.onnx"]
+    got = bench({"x": one, "y": MATMUL}, FEEDS, threads=(1, 2), **HERE)
     assert list(got) == ["x, threads=1", "x, threads=2", "y, threads=1", "y, threads=2"]
 
 
 def test_a_bench_of_texts_runs_what_cannot_be_bound():
     text = """<ir_version: 10, opset_import: ["": 21]>
     g (string[1] X) => (string[1] Y) { Y = Identity(X) }"""
-    assert list(bench(text, {"X": np.array(["a"])}, **QUICK)) == ["g"]
+    assert list(bench(text, {"X": np.array(["a"])}, **HERE)) == ["g"]
 
 
 STOPPED = {"session_config": {"session.force_spinning_stop": 1}}
@@ -76,11 +77,9 @@ def test_who_disturbs_the_next(settings, why, monkeypatch):
         return Comparison(Measurement(name, [[1.0]]) for name in candidates)
 
     monkeypatch.setattr(module, "measure", stand_in)
-    if why:  # no session is made here
-        monkeypatch.setattr("ortmeter.timing.candidates.make_session", None)
+    monkeypatch.setattr("ortmeter.timing.candidates.make_session", None)  # none is made here
     assert len(bench(MATMUL, FEEDS, provider="cpu", **settings)) == len(variants)
-    usual = {"processes": 5, "budget_s": 30} if why else {"processes": 1, "budget_s": 10}
-    assert asked == [{**usual, "isolated": bool(why)}]
+    assert asked == [{"processes": 5, "budget_s": 30, "isolated": bool(why)}]
 
 
 def test_one_process_is_refused_where_several_are_needed():

@@ -1,4 +1,5 @@
 import gc
+import math
 import time
 from types import SimpleNamespace
 
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 from fakes import FakeClock
 from scipy.signal import lfilter
+from scipy.stats import norm
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
 from ortmeter.timing import Comparison, Measurement, SpawnSpec, loop, measure, measure_each
@@ -162,8 +164,10 @@ def noisy(noise, *, correlation=0.0, **options):
 @pytest.mark.parametrize("repeat", [None, 1, 12, 50])
 def test_rounds_are_added_until_the_interval_that_is_printed_is_narrow(repeat):
     found, _ = noisy(0.1, repeat=repeat)
-    claim = found.speedup("a", "b")
-    assert np.sqrt(claim.high / claim.low) - 1 <= 0.02
+    assert found.half_width() <= 0.02
+    claim = found.speedup("a", "b")  # of one pair of sessions, which differ by 1.1%
+    half = math.hypot(math.log1p(found.half_width()), 0.011 * norm.ppf(0.997))
+    assert math.log(claim.high / claim.low) / 2 == pytest.approx(half)
     assert found.stopped == "precision"
     assert found["a"].repeat > 100
 
@@ -225,21 +229,33 @@ def test_groups_share_the_budget():
 
 
 def test_the_time_since_a_task_was_asked_is_taken_from_its_budget(monkeypatch):
-    shares = []
+    shares, filled = [], []
 
-    def measured(candidates, *, budget_s, **options):
+    def measured(candidates, *, budget_s, least_s, **options):
         shares.append(budget_s)
+        filled.append(least_s)
         return Comparison([Measurement(name, [[1.0]]) for name in candidates])
 
     monkeypatch.setattr(loop, "measure_here", measured)
     source = {"text": "def build(): return int", "name": "build", "arguments": {}}
     spawn_spec = SpawnSpec("source", source)
-    task = {"groups": [{"a": spawn_spec}] * 2, "budget_s": 100.0, "seed": 0}
+    task = {"groups": [{"a": spawn_spec}] * 2, "budget_s": 100.0, "seed": 0, "fills": True}
     monkeypatch.setattr(loop, "time", SimpleNamespace(time=lambda: 1000.0))
     loop.measure_task(**task, asked_at=960.0)
     loop.measure_task(**task, asked_at=910.0)  # cold calls say nothing
     loop.measure_task(**task, asked_at=1060.0)  # the clock was set back
     assert shares == [30, 60, 45, 90, 50, 100]
+    assert filled == [20, 20, 45, 45, 0, 0]  # as long as it took to start
+
+
+def test_rounds_are_added_for_the_least_time():
+    clock = FakeClock()
+    pair = {name: clock.candidate(name, 1e-3) for name in "ab"}
+    found = loop.measure_here(
+        loop.as_candidates(pair), repeat=3, precision=None, least_s=1.0, timer=clock
+    )
+    assert 1 <= clock.now < 2
+    assert found["a"].repeat > 100
 
 
 def test_each_call_is_synchronized_inside_the_timed_region(monkeypatch):

@@ -147,7 +147,7 @@ def test_a_process_waits_for_the_device(module):
 
 def test_the_child_tells_raw_times(module, tmp_path):
     spawn_spec = SpawnSpec(f"{module}:build", {"seconds": 0, "folder": str(tmp_path)})
-    task = {"groups": [{"a": spawn_spec}], "repeat": 2, "warmup": 1, "seed": 0}
+    task = {"groups": [{"a": spawn_spec}], "repeat": 2, "warmup": 1, "seed": 0, "fills": False}
     (((row,), reference),) = child.call(measure_task, {**task, "budget_s": 10, "asked_at": 0})
     assert (row.name, reference) == ("a", None)
     assert np.shape(row.seconds)[0] == 1

@@ -5,12 +5,14 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
+from ortmeter.evidence import Speedup
 from ortmeter.timing.statistics import (
     _inflation,
     estimate_mean,
     estimate_ratio,
     geometric_mean,
     log_ratio,
+    processes_needed,
 )
 
 TRIALS = 400
@@ -128,3 +130,24 @@ def test_two_values_have_no_interval():
 def test_an_estimate_says_how_sure_it_is():
     found = estimate_ratio([[2.0], [4.0], [6.0]], [[1.0], [2.0], [3.0]], 0.9, "3 processes")
     assert (found.confidence, found.how, found.unit) == (0.9, "3 processes", "")
+
+
+@pytest.mark.parametrize(("ratio", "deviation"), [(1.0, 0.02), (1.03, 0.05), (1.2, 0.1)])
+def test_as_many_processes_as_told_decide_in_nine_runs_of_ten(ratio, deviation):
+    """Runs of 5 processes say how many more there must be; so many are drawn again."""
+    rng = np.random.default_rng(7)
+
+    def draw(count):
+        return np.exp(np.log(ratio) + deviation * rng.standard_normal((count, 1)))
+
+    decided = []
+    for _ in range(TRIALS):
+        first = draw(5)
+        count = processes_needed(first, np.ones_like(first), 0.99, 0.05)
+        if count is not None:
+            found = Speedup("a", "b", estimate_ratio(draw(count), np.ones((count, 1))))
+            decided.append(found.verdict != "undecided")
+    assert len(decided) > 0.9 * TRIALS
+    assert np.mean(decided) > 0.88
+    noisy = draw(5) ** 100
+    assert processes_needed(noisy, np.ones_like(noisy), 0.99, 0.05) is None

@@ -1,28 +1,37 @@
 """Compare latencies of models, providers, and anything that ONNX Runtime takes."""
 
+import hashlib
 import math
+import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from ortmeter.cli import baseline, bench_releases, cold, conversion, load, machine
-from ortmeter.cli.inputs import add_feeds, make_feeds
+from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_axes
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import rounded
+from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.latency import latency_plot
-from ortmeter.study.writer import rank
+from ortmeter.runtime.loading import ModelLike, has_external_data, is_path, load_model
+from ortmeter.runtime.sessions import optimized_model
+from ortmeter.study.writer import enumerate_items, rank
 from ortmeter.timing import Comparison
-from ortmeter.timing.bench import BUDGET_S, LONG_BUDGET_S, measure_variants, why_isolated
-from ortmeter.timing.candidates import model_variants
+from ortmeter.timing.bench import BUDGET_S, measure_variants, why_isolated
+from ortmeter.timing.candidates import SessionSpec, model_variants
 from ortmeter.timing.drift import drift
 from ortmeter.timing.percentiles import NONE, percentile_table
-from ortmeter.timing.statistics import MIN_PROCESSES, MIN_ROUNDS, PROCESSES
+from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES, processes_needed
 
 #: Ways to measure other than the latency of runs in turn.
 _MODES = (load, cold, bench_releases)
+_LONGEST_S = 1800.0
+# Largest model that is optimized once more, to see whether two candidates run the same graph.
+_LARGEST = 2**28
+_NAMES = {"name", "doc_string", "metadata_props", "producer_name", "producer_version"}
 
 
 def register(parser: ArgumentParser) -> None:
@@ -37,15 +46,21 @@ def register(parser: ArgumentParser) -> None:
     how.add_argument(
         "--processes",
         type=number(1),
-        help="number of fresh processes (1: this one); by default 5 with --save, --baseline or "
-        "--runtime, and of each candidate where one would disturb the next (--spinning on)",
+        help=f"number of fresh processes ({PROCESSES}; up to three times as many while intervals "
+        "are wide); 1 is this one, and speaks of its sessions only",
     )
     how.add_argument(
         "--budget",
         type=number(0, kind=float),
         metavar="SECONDS",
-        help=f"total measuring time, including warm-up and the start of processes "
-        f"({BUDGET_S:g}; {LONG_BUDGET_S:g} where --processes is 5 by default)",
+        help="most seconds of the measurement, including warm-up and the start of processes "
+        f"({BUDGET_S:g})",
+    )
+    how.add_argument(
+        "--switching",
+        action="store_true",
+        help="time single runs, each after one of another candidate, which emptied the caches, as "
+        "in a server of several models; by default runs are back to back",
     )
     conversion.add_options(parser)
     machine.add_options(parser)
@@ -62,42 +77,94 @@ def run(options: Namespace, report: Report) -> int:
             "one way to measure at a time. Accepted: --callers, --rate and --gap; --cold; "
             "--runtime; or --save and --baseline"
         )
+    if options.switching and (asked or keeps):
+        raise InvalidArgumentError(
+            "--switching is for candidates in turn. Accepted without --callers, --rate, --gap, "
+            "--cold, --runtime, --save and --baseline"
+        )
     models = list(dict.fromkeys(map(Path, options.models)))
-    feeds = list(make_feeds(options, models).values())
+    fed = make_feeds(options, models)
+    feeds = list(fed.values())
     axes = session_axes(options)
     if bench_releases.is_asked(options) and not options.bisect:
         axes["provider"] = bench_releases.variant_provider(options)
     given = model_variants(models, feeds, **axes)
     converted = conversion.converted(options, report, given)
+    if not (asked or keeps):
+        converted = _distinct(report, converted)
     with cold.saved_optimized(options, report, converted) as variants:
         kept = baseline.check(options, report, variants)
         with machine.watched(options, report):
             if asked:
                 return int(asked[0].fill(options, report, variants) or 0)
-            why, budget_s = why_isolated(variants), options.budget
-            if budget_s is None:
-                budget_s = LONG_BUDGET_S if keeps or why else BUDGET_S
+            why, start = why_isolated(variants), time.perf_counter()
             results = measure_variants(
                 variants,
                 repeat=options.repeat or (baseline.REPEAT if keeps else None),
-                processes=options.processes or (PROCESSES if keeps else None),
-                budget_s=budget_s,
+                processes=options.processes or PROCESSES,
+                budget_s=BUDGET_S if options.budget is None else options.budget,
+                switching=options.switching,
                 reference_workload=True,
             )
+            seconds = time.perf_counter() - start
             if kept is not None:
                 kept.join(results)
         with ThreadPoolExecutor(1) as meanwhile:  # what is timed is over: a process starts
             memory = meanwhile.submit(cold.memory_table, variants)
-            _fill(report, results, budget_s)
+            _fill(report, results, variants, seconds)
+            report.add("Inputs", inputs_table(options, fed))
             if why:
                 report.conclude(f"{why}: each candidate was measured apart, in its own processes.")
             report.add("Memory of a fresh process", memory.result())
         return 0 if kept is None else kept.finish(report, results)
 
 
-def _fill(report: Report, results: Comparison, budget_s: float) -> None:
+def _distinct(report: Report, variants: Mapping[str, SessionSpec]) -> Mapping[str, SessionSpec]:
+    """Keep one of the candidates that run the same optimized graph in the same way, and tell."""
+    ways: dict[str, list[str]] = {}
+    for name, variant in variants.items():
+        settings = {**variant.settings, "optimization": "", "run": variant.run_config}
+        feeds = [(n, a.shape, a.tobytes()) for n, a in variant.feeds.items()]
+        ways.setdefault(repr((settings, feeds)), []).append(name)
+    same: dict[tuple[str, str], list[str]] = {}
+    for way, names in ways.items():
+        for name in names:
+            variant = variants[name]
+            graph = "" if len(names) == 1 else _digest(variant.model, variant.settings) or name
+            same.setdefault((way, graph), []).append(name)
+    for first, *others in same.values():
+        if others:
+            report.conclude(
+                f"{enumerate_items([first, *others])} run the same graph once it is optimized: "
+                f"{first} is timed for all"
+            )
+    return {first: variants[first] for first, *_ in same.values()}
+
+
+def _digest(model: ModelLike, settings: Mapping[str, Any]) -> str:
+    """Identify the graph that runs, whatever its nodes are called; empty for a large one."""
+    proto = load_model(model)
+    if proto.ByteSize() > _LARGEST or (is_path(model) and has_external_data(model)):
+        return ""
+    ran = optimized_model(model, **settings)
+    for message in (ran, ran.graph, *ran.graph.node):
+        for field in _NAMES.intersection(message.DESCRIPTOR.fields_by_name):
+            message.ClearField(field)
+    return hashlib.sha256(ran.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _fill(
+    report: Report, results: Comparison, variants: Mapping[str, SessionSpec], seconds: float
+) -> None:
+    first = next(iter(results.values()))
+    how = {"processes": first.processes, "rounds": first.repeat, "calls": first.number}
+    report.measurement = {**how, "stopped": results.stopped}
+    settings = [variant.settings for variant in variants.values()]
+    ways = {(own.get("threads", 1), own.get("spinning", "during-run")) for own in settings}
     table = results.to_frame().drop(columns=["processes", "rounds", "calls"])
     table.insert(3, "runs/s", [rounded(1 / m.median) for m in results.values()])
+    if costs := [m.switch_cost for m in results.values() if m.switch_cost is not None]:
+        table["a switch adds (ms)"] = [rounded(1e3 * cost) for cost in costs]
     table = table.rename_axis(columns=results.how)
     report.add("Latency", table, lambda: latency_plot(results, title="Latency of a run"))
     tails = percentile_table(results)
@@ -105,21 +172,49 @@ def _fill(report: Report, results: Comparison, budget_s: float) -> None:
         report.add("Percentiles", tails)
     if len(results) > 1:
         report.add("Speedup over the first", cold.speedup_table(results.speedups()))
-        report.conclude(f"{rank(results.ranking())}.", *_why_undecided(results, budget_s))
+        ranking = results.ranking()
+        busy = [text for looked in report.preflight.values() for text in looked.findings]
+        beside = f"beside other work ({busy[-1]}), " if len(ways) > 1 and busy else ""
+        report.conclude(
+            f"{beside}{rank(ranking)}.", *_what_decides(results, ranking.claims, seconds)
+        )
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
     if moved := drift(results.reference_workload):
-        report.conclude(f"{moved}.")
+        told = str(moved)
+        report.conclude(f"{told if len(results) > 1 else told.partition(': trust')[0]}.")
+    if (0, "on") not in ways and all(own["provider"].is_cpu for own in settings):
+        report.conclude(
+            "onnxruntime.InferenceSession(path) takes all cores, and its threads spin on after a "
+            "run: --threads 0 --spinning on measures that."
+        )
 
 
-def _why_undecided(results: Comparison, budget_s: float) -> Iterator[str]:
-    """Say what to ask for when there are too few samples for a verdict."""
-    first = next(iter(results.values()))
-    got, least, what = first.processes, MIN_PROCESSES, f"{MIN_PROCESSES} processes"
-    other = ""
-    if got == 1 and not first.isolated:
-        got, least, what = first.repeat, MIN_ROUNDS, f"{MIN_ROUNDS} rounds, or {what}"
-        other = f", or --processes {MIN_PROCESSES}"
-    if got < least:
-        enough = math.ceil(1.2 * (budget_s or BUDGET_S) * least / got)
-        yield f"{results.how}: a verdict needs {what}. Ask for --budget {enough}{other}."
+def _what_decides(results: Comparison, claims: Sequence[Speedup], seconds: float) -> Iterator[str]:
+    """Say what one process leaves open, and what to ask for where a verdict is missing."""
+    count = next(iter(results.values())).processes
+    each = 1.2 * seconds / count
+    if count < MIN_PROCESSES:
+        enough = f"--processes {PROCESSES} --budget {math.ceil(each * PROCESSES)}"
+        if count == 1:
+            yield (
+                "in one process, the ratios are those of these sessions: others of the same models "
+                f"differ by 1 to 3%. {enough} speaks of the models."
+            )
+        else:
+            yield f"an interval needs {MIN_PROCESSES} processes: ask for {enough}."
+        return
+    undecided = [claim for claim in claims if claim.verdict == "undecided"]
+    pairs = ((results[c.baseline].seconds, results[c.subject].seconds, c) for c in undecided)
+    needed = [processes_needed(a, b, c.confidence, c.min_effect) for a, b, c in pairs]
+    most = max((math.inf if number is None else number for number in needed), default=0)
+    if each * most > _LONGEST_S:
+        yield (
+            "the noise of this run hides a difference of 5%, and more processes would take more "
+            "than half an hour: a quieter machine helps."
+        )
+    elif most:
+        yield (
+            f"--processes {most} --budget {math.ceil(each * most)} decides, in nine runs of ten "
+            "that are as noisy as this one."
+        )

@@ -11,12 +11,15 @@ import numpy as np
 from ortmeter.cli.options import number, read_pairs
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import FeedError, InvalidArgumentError
+from ortmeter.optional import pd
 from ortmeter.runtime.feed_files import read_feeds, read_input
 from ortmeter.runtime.feed_values import parse_value
 from ortmeter.runtime.feeds import shared_feeds
 from ortmeter.runtime.inputs import Input, declared_inputs
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.shapes import lacks_size, refuse_unknown, symbols
+
+_FEW = 8  # integers that are told
 
 _Known = Mapping[str, Input]
 
@@ -83,6 +86,38 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
         list(loaded.values()), dims=dims, shapes=shapes, values=values, seed=options.seed
     )
     return dict(zip(loaded, drawn, strict=True))
+
+
+def inputs_table(
+    options: Namespace, feeds: Mapping[Path, Mapping[str, np.ndarray]]
+) -> "pd.DataFrame":
+    """List what the models are fed: type, shape, the values of a few integers, where it is from."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for model, given in feeds.items():
+        declared = {one.name: one for one in declared_inputs(load_model(model))}
+        for name, array in given.items():
+            texts = [
+                (option, text.removeprefix(f"{name}="))
+                for option, texts in (("--value", options.value), ("--feeds", options.feeds))
+                for text in texts
+                if text.startswith(f"{name}=")
+            ]
+            whole = [("--feeds", text) for text in options.feeds]
+            option, text = next(iter(texts or whole), ("", f"random, seed {options.seed}"))
+            source = f"{option} {text}".strip()
+            if option == "--value" and array.ndim and "," not in text:
+                free = [str(size) for size in declared[name].sizes if not isinstance(size, int)]
+                source += f"; size of {', '.join(free)} guessed" * bool(free and array.size == 1)
+            few = array.dtype.kind in "iub" and array.size <= _FEW
+            value = str(array.tolist()) if few else ""
+            shape = "x".join(map(str, array.shape)) or "scalar"
+            row = (name, str(array.dtype), shape, value, source)
+            rows[row] = [*rows.get(row, []), model.name]
+    columns = ["input", "type", "shape", "value", "from"]
+    table = pd.DataFrame(list(rows), columns=columns)
+    if any(len(models) < len(feeds) for models in rows.values()):
+        table["model"] = [", ".join(models) for models in rows.values()]
+    return table.set_index("input")
 
 
 def _converted(

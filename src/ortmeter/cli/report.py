@@ -69,6 +69,8 @@ class Report:
         Settings of the sessions, as they were asked for, where there are some.
     preflight : dict of str to Preflight
         Whether the machine was fit to measure, ``before``, ``during`` or ``now``.
+    measurement : dict
+        How it was measured, for JSON: processes, rounds, calls of a sample, why it stopped.
     draws : bool
         Whether an HTML page is wanted: plots are drawn for it alone.
 
@@ -89,6 +91,7 @@ class Report:
     sentences: list[str] = field(default_factory=list)
     session: str = ""
     preflight: dict[str, Preflight] = field(default_factory=dict)
+    measurement: dict[str, Any] = field(default_factory=dict)
     interrupted: bool = False
     draws: bool = True
 
@@ -139,6 +142,7 @@ class Report:
             "conclusion": list(self.sentences),
             "environment": self.machine.to_dict(),
             "session": self.session,
+            **({"measurement": self.measurement} if self.measurement else {}),
             "preflight": {when: looked.to_dict() for when, looked in self.preflight.items()},
             "sections": [
                 {"title": title, "tables": [_records(i) for i in items if _is_table(i)]}

@@ -14,8 +14,8 @@ from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 
 __all__ = ["bench"]
 
-#: Seconds of a measurement where nobody asked: in one process, and where several start.
-BUDGET_S, LONG_BUDGET_S = 10.0, 30.0
+#: Seconds of a measurement where nobody asked.
+BUDGET_S = 30.0
 
 _Feeds = Mapping[str, Any]
 _Settings = Mapping[str, Any] | None
@@ -54,10 +54,11 @@ def bench(
     run_config : mapping to values or sequences, optional
         As in :class:`~ortmeter.runtime.iobinding.BoundSession`.
     **options
-        Options of :func:`~ortmeter.timing.measure`: ``repeat``, ``processes``, ``budget_s``...
-        Candidates are isolated, by default in 5 processes each within 30 s, where one of them
-        would disturb the next: its threads spin after a run, or ``session.set_denormal_as_zero``
-        differs, which the first session of a process decides.
+        Options of :func:`~ortmeter.timing.measure`: ``repeat``, ``budget_s``, by default 30, and
+        ``processes``, by default 5, up to 15 while intervals are wide: two sessions of one model
+        differ by 1 to 3%, and one process draws one of each. Candidates are isolated where one of
+        them would disturb the next: its threads spin after a run, or
+        ``session.set_denormal_as_zero`` differs, which the first session of a process decides.
 
     Returns
     -------
@@ -91,9 +92,9 @@ def bench(
 def measure_variants(
     variants: Mapping[str, SessionSpec],
     *,
-    processes: int | None = None,
+    processes: int = PROCESSES,
     isolated: bool = False,
-    budget_s: float | None = None,
+    budget_s: float = BUDGET_S,
     **options: Any,
 ) -> Comparison:
     """Measure in turn, or isolated where one would disturb the next."""
@@ -103,18 +104,11 @@ def measure_variants(
             f"processes=1: {why}, so that each candidate has its own processes. Accepted: "
             f"processes from 2; an interval needs {MIN_PROCESSES}"
         )
-    if isolated := isolated or bool(why):
-        candidates = {name: variant.candidate_elsewhere() for name, variant in variants.items()}
-    else:
-        candidates = {name: variant.candidate() for name, variant in variants.items()}
-    usual = (PROCESSES, LONG_BUDGET_S) if isolated else (1, BUDGET_S)
-    return measure(
-        candidates,
-        processes=usual[0] if processes is None else processes,
-        budget_s=usual[1] if budget_s is None else budget_s,
-        isolated=isolated,
-        **options,
-    )
+    isolated = isolated or bool(why)
+    make = SessionSpec.candidate if processes == 1 else SessionSpec.candidate_elsewhere
+    candidates = {name: make(variant) for name, variant in variants.items()}
+    limits: dict[str, Any] = {"processes": processes, "budget_s": budget_s}
+    return measure(candidates, isolated=isolated, **limits, **options)
 
 
 def why_isolated(variants: Mapping[str, SessionSpec]) -> str:

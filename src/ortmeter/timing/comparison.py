@@ -15,7 +15,7 @@ from ortmeter.evidence import UNITS, Estimate, Speedup, Speedups, common_unit, r
 from ortmeter.optional import pd
 from ortmeter.timing.builds import TYPICAL, between_builds, over_builds
 from ortmeter.timing.measurement import Measurement
-from ortmeter.timing.statistics import estimate_ratio, log_ratio
+from ortmeter.timing.statistics import SESSIONS, exponential, log_ratio, student
 
 
 def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float = 0.99) -> Speedup:
@@ -32,7 +32,8 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
     -------
     Speedup
         The ratio, its interval and the verdict. The interval is Student's, over processes (3 or
-        more) or over batches of rounds of one process (100 rounds or more). With fewer samples, or
+        more) or over batches of rounds of one process (100 rounds or more), widened then by how
+        far two sessions of one model differ: 1.1%, one standard deviation. With fewer samples, or
         if the interval would be wider than ten times the ratio, there is no interval and the
         verdict is undecided.
 
@@ -65,10 +66,10 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
     processes, isolated = baseline.processes, baseline.isolated
     how = f"{processes} processes" if processes > 1 else "in one process"
     how = f"{how} each" if isolated else how
-    estimate = estimate_ratio(baseline.seconds, candidate.seconds, confidence, how)
-    if isolated and processes == 1:  # its rounds are not those of the other
-        estimate = dataclasses.replace(estimate, low=None, high=None)
-    return Speedup(candidate.name, baseline.name, estimate)
+    log, half = log_ratio(baseline.seconds, candidate.seconds, confidence)
+    if half is not None and processes == 1:  # rounds of one process are not those of another
+        half = None if isolated else math.hypot(half, student(math.inf, confidence) * SESSIONS)
+    return Speedup(candidate.name, baseline.name, exponential(log, half, confidence, how))
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ _MAX_WARMUP_S = 1.0
 _WARMUP_SHARE = 0.3  # of the budget, for all candidates together
 # A sample of the reference workload: as long as it takes to be interrupted as candidates are.
 _CONTROL_S = 4e-3
+# A call that takes longer makes a sample, whatever the noise of the one that said so.
+_LONG_S = 5e-3
 # Longest sample of a candidate that makes as many calls as a quicker one of its group.
 _LONGEST_SAMPLE_S = 2e-2
 # Calls after a switch that are looked at, in how many switches, and the share of the budget that
@@ -49,13 +51,15 @@ def measure_here(
     precision: float | None = 0.02,
     budget_s: float = 10.0,
     sync: str | None = None,
+    least_s: float = 0.0,
     seed: int = 0,
     reference_workload: bool = False,
     switching: bool = False,
     timer: _Timer = time.perf_counter,
 ) -> Comparison:
     """Take samples of each candidate in turn, until they are precise or the budget is spent."""
-    deadline = timer() + budget_s
+    began = timer()
+    deadline = began + budget_s
     timed = [(n, c, _synchronized(c.function, sync)) for n, c in candidates.items()]
     if reference_workload:  # the last one; it waits for no device
         product = make_reference()
@@ -72,7 +76,13 @@ def measure_here(
             settling = _settling(calls, seconds, most_s, timer)
         plan = list(zip(calls, settling, numbers, strict=True))
         samples, first, stopped = _rounds(
-            plan, len(candidates), repeat or MIN_ROUNDS, precision, deadline, seed, timer
+            plan,
+            len(candidates),
+            repeat or MIN_ROUNDS,
+            precision,
+            (began + least_s, deadline),
+            seed,
+            timer,
         )
     measured = [
         Measurement(
@@ -99,9 +109,18 @@ def as_candidates(functions: Mapping[str, Candidate | _Function]) -> dict[str, C
 
 
 def measure_task(
-    groups: list[dict[str, SpawnSpec]], asked_at: float, budget_s: float, seed: int, **options: Any
+    groups: list[dict[str, SpawnSpec]],
+    asked_at: float,
+    budget_s: float,
+    seed: int,
+    *,
+    fills: bool,
+    **options: Any,
 ) -> list[tuple[list[Measurement], Measurement | None]]:
-    """Build candidates and measure them, in a fresh process: those of each group, its reference."""
+    """Build candidates and measure them, in a fresh process: those of each group, its reference.
+
+    With *fills*, rounds are added for as long as it took to start: another process costs as much.
+    """
     measured = []
     for i, spawn_specs in enumerate(groups):
         # The order gives each one its place in memory: it changes from one process to the next.
@@ -111,6 +130,7 @@ def measure_task(
         if i == 0:  # as long as it took to start, at least: cold calls say nothing
             budget_s = max(budget_s, 2 * spent)
         share = max(budget_s - spent, 0.0) / (len(groups) - i)
+        options["least_s"] = fills * spent / len(groups)
         results = measure_here(candidates, precision=None, budget_s=share, seed=seed, **options)
         measured.append(([results[name] for name in spawn_specs], results.reference_workload))
         del candidates  # the memory of a group is free for the next one
@@ -202,6 +222,8 @@ def _calls_of_a_sample(
     """Return how many calls make a sample long enough for the clock, and the seconds of a call."""
     least = max(_MIN_SAMPLE_S, _CLOCK_TICKS * time.get_clock_info("perf_counter").resolution)
     number, per_call = 1, warm
+    if warm > _LONG_S:
+        return number, per_call
     while number < _MAX_NUMBER and timer() < deadline:
         per_call = _sample(call, number, timer)
         # Two samples: a single one may have been interrupted.
@@ -253,7 +275,7 @@ def _rounds(  # noqa: PLR0917 - private, called once with everything
     compared: int,
     repeat: int,
     precision: float | None,
-    deadline: float,
+    ends: tuple[float, float],
     seed: int,
     timer: _Timer,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], str]:
@@ -262,8 +284,9 @@ def _rounds(  # noqa: PLR0917 - private, called once with everything
     Each candidate of the plan has its function, the calls that settle its caches after a switch,
     and those of a sample. As many samples as settling calls follow each other. Also returns the
     seconds of the first call after each switch. The first *compared* candidates decide when their
-    ratios are precise.
+    ratios are precise. It ends between the two times of *ends*.
     """
+    earliest, deadline = ends
     rng = np.random.default_rng(seed)
     rows: list[list[float]] = []
     first: list[list[float]] = []
@@ -280,9 +303,10 @@ def _rounds(  # noqa: PLR0917 - private, called once with everything
             bar.update(count)
             if len(rows) == wanted:
                 # A sample of zero seconds: the clock is too coarse, whatever the rounds.
-                if precision is None or min(map(min, rows)) <= 0:
+                coarse = min(map(min, rows)) <= 0
+                if coarse or (precision is None and timer() >= earliest):
                     return np.array(rows), np.array(first), "repeat"
-                if _is_precise(rows, compared, precision):
+                if precision is not None and _is_precise(rows, compared, precision):
                     return np.array(rows), np.array(first), "precision"
                 wanted = bar.total = math.ceil(_GROWTH * wanted)
             if timer() >= deadline:

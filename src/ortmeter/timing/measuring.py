@@ -54,7 +54,8 @@ def measure(
         Candidates by name.
     repeat : int, optional
         Minimum number of rounds: by default 100, or 12 per process if there are several, 50 when
-        candidates are measured apart. An interval needs 100 rounds in one process, or 3 processes.
+        candidates are measured apart, and more for as long as a process took to start. An interval
+        needs 100 rounds in one process, or 3 processes.
     warmup : int, optional
         Calls of each candidate before the samples. By default, the warm-up stops when times are
         stable (the medians of the last two groups of 5 calls differ by less than 5%), after 100
@@ -223,7 +224,7 @@ def _measure_in_processes(
             for g, (key, candidates) in enumerate(groups.items())
         }
         usual = _ROUNDS_APART if isolated else _ROUNDS_OF_A_PROCESS
-        rounds = {**options, "repeat": options["repeat"] or usual}
+        rounds = {**options, "repeat": options["repeat"] or usual, "fills": not options["repeat"]}
 
         def ask(i: int, asked: list[dict[str, SpawnSpec]], budget: float) -> list[Comparison]:
             # The time that a child takes to start is part of its budget.

@@ -17,6 +17,10 @@ MIN_PROCESSES, PROCESSES = 3, 5
 #: Rounds that an interval needs in one process, to see how far its samples are correlated.
 MIN_ROUNDS = 100
 
+#: Standard deviation of the logarithm of the ratio of two sessions of one model, where nothing
+#: else differs: ``_benchmarks/real_aa.py --processes 1``. One process draws one pair.
+SESSIONS = 0.011
+
 _SHORTEST_BATCH = 3
 _MIN_BATCHES = 10
 _MOST_CORRELATED = 0.95
@@ -31,27 +35,48 @@ _Array = npt.NDArray[np.float64]
 def log_ratio(baseline: _Array, candidate: _Array, confidence: float) -> tuple[float, float | None]:
     """Estimate the logarithm of the ratio of two latencies, and the half-width of its interval.
 
-    With several processes, each one gives the logarithm of the ratio of its medians, and the
-    interval is Student's over processes (Kalibera and Jones, *Rigorous benchmarking in reasonable
-    time*, 2013). In one process, batches of consecutive rounds give these numbers: Student's
-    interval is widened by their first autocorrelation, corrected for its bias (Kendall, *Note on
-    bias in the estimation of autocorrelation*, 1954), both in the error and in the degrees of
-    freedom. Batches of 3, 6, 12... rounds are tried, as long as there are 10; the widest interval
-    is kept.
+    Each process gives the logarithm of the ratio of its medians, and their mean is the estimate.
+    With several processes, the interval is Student's over processes (Kalibera and Jones, *Rigorous
+    benchmarking in reasonable time*, 2013). In one process, batches of consecutive rounds give the
+    numbers of the interval: Student's is widened by their first autocorrelation, corrected for its
+    bias (Kendall, *Note on bias in the estimation of autocorrelation*, 1954), both in the error and
+    in the degrees of freedom. Batches of 3, 6, 12... rounds are tried, as long as there are 10; the
+    widest interval is kept.
     """
     processes, rounds = baseline.shape
+    logs = np.log(np.median(baseline, axis=1) / np.median(candidate, axis=1))
+    half = math.inf
     if processes >= MIN_PROCESSES:
-        logs = np.log(np.median(baseline, axis=1) / np.median(candidate, axis=1))
-        mean, half = float(logs.mean()), _half_width(logs, 1.0, confidence)
+        half = _half_width(logs, 1.0, confidence)
     elif processes == 1 and rounds >= MIN_ROUNDS:
         doublings = int(math.log2(rounds / (_SHORTEST_BATCH * _MIN_BATCHES)))
         lengths = (_SHORTEST_BATCH * 2**i for i in range(doublings + 1))
-        batches = [_batch_logs(baseline[0], candidate[0], length) for length in lengths]
-        mean = float(batches[0].mean())
-        half = max(_half_width(logs, _inflation(logs), confidence) for logs in batches)
-    else:
-        return math.log(float(np.median(baseline)) / float(np.median(candidate))), None
-    return mean, half if half <= _USELESS else None
+        batches = (_batch_logs(baseline[0], candidate[0], length) for length in lengths)
+        half = max(_half_width(each, _inflation(each), confidence) for each in batches)
+    return float(logs.mean()), half if half <= _USELESS else None
+
+
+def processes_needed(
+    baseline: _Array, candidate: _Array, confidence: float, effect: float
+) -> int | None:
+    """Return how many processes decide in nine runs of ten, as noisy as this one of several.
+
+    An interval whose half-width is below half of the *effect* leaves 1 out, or is within the effect
+    of 1, wherever it lies. A large difference needs less. None beyond 1000.
+    """
+    from scipy.special import chdtri
+
+    logs = np.log(np.median(baseline, axis=1) / np.median(candidate, axis=1))
+    error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    # The deviation and the ratio are estimated from few processes: what they are in nine of ten.
+    deviation = float(logs.std(ddof=1)) * math.sqrt((len(logs) - 1) / chdtri(len(logs) - 1, 0.9))
+    goal = max(math.log1p(effect) / 2, abs(float(logs.mean())) - 1.3 * error)
+    enough = (
+        count
+        for count in range(MIN_PROCESSES, 1000)
+        if (student(count - 1, confidence) + 1.3) * deviation / math.sqrt(count) <= goal
+    )
+    return next(enough, None)
 
 
 def welch_log_ratio(
