@@ -107,8 +107,8 @@ def test_bench_says_what_a_verdict_needs(models):
     first, second, *_ = json.loads(done.stdout)["conclusion"]
     assert first.startswith("undecided between ")
     assert first.endswith("no interval.")
-    assert second.startswith("in one process, the ratios are those of these sessions: ")
-    assert re.search("--processes 5 --budget [0-9]+ speaks of the models", second)
+    assert second.startswith("one process compares sessions, not models: ")
+    assert re.search("Use --processes 5 --budget [0-9]+ for a verdict on the models", second)
 
 
 @pytest.mark.parametrize(
@@ -132,10 +132,38 @@ def test_a_switch_is_told_apart_or_measured(models):
     for option, is_told in ([], True), (["--switching"], False):
         report = json.loads(run(*command, *few, *option).stdout)
         for row in sections(report)["Latency"][0]:
-            assert ("a switch adds (ms)" in row) is is_told
+            assert ("switch cost (ms)" in row) is is_told
     refused = run(*command, "--switching", "--cold")
     assert refused.returncode == 2
     assert "--switching is for candidates in turn. Accepted without --callers" in refused.stderr
+
+
+def test_one_graph_is_timed_once(models):
+    command = ["bench", models / "exp.onnx", models / "cnn.onnx", "--dim", "batch=2", "--provider"]
+    few = ["cpu", "--processes", 1, "--repeat", 3, "--budget", ENOUGH_S, "--json"]
+    done = run(*command, *few, "--optimization", "all,extended")
+    report = json.loads(done.stdout)
+    timed = [row["candidate"] for row in sections(report)["Latency"][0]]
+    assert timed == ["exp.onnx, optimization=all", "cnn.onnx, optimization=all"]
+    assert report["conclusion"][0] == (
+        "exp.onnx, optimization=all and exp.onnx, optimization=extended have the same optimized "
+        "graph, so only exp.onnx, optimization=all was timed."
+    )
+    how = report["measurement"]
+    assert (how["processes"], how["rounds"]) == (1, 3)
+
+
+def test_a_claim_on_threads_says_that_the_machine_was_busy(models, monkeypatch):
+    from ortmeter.cli import machine
+    from ortmeter.machine.preflight import preflight
+
+    crowded = preflight(threads=4096)
+    monkeypatch.setattr(machine, "preflight", lambda *_, **__: crowded)
+    command = ["bench", models / "cnn.onnx", "--provider", "cpu", "--processes", 1, "--repeat", 2]
+    for varies, is_said in (("--threads", True), ("--optimization", False)):
+        values = {"--threads": "1,2", "--optimization": "none,all"}[varies]
+        told = json.loads(run(*command, varies, values, "--budget", 1, "--json").stdout)
+        assert told["conclusion"][0].startswith("on a machine that is not quiet (") is is_said
 
 
 def test_a_busy_machine_is_refused_when_asked(models, monkeypatch):

@@ -3,13 +3,14 @@
 import json
 import shlex
 from argparse import ArgumentParser
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
 from ortmeter.cli import main
-from ortmeter.cli.inputs import add_feeds, make_feeds
+from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.errors import FeedError, InvalidArgumentError
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
@@ -36,6 +37,33 @@ def made(line, *models):
     add_feeds(parser)
     found = make_feeds(parser.parse_args(shlex.split(line)), models or ("two.onnx",))
     return list(found.values())
+
+
+def test_what_was_fed_is_listed(files):
+    parser = ArgumentParser()
+    add_feeds(parser)
+    line = (
+        "--value sr=16000 --feeds x=x.npy --feeds names=names.json --value y=1,2,255 --dim batch=1"
+    )
+    options = parser.parse_args(shlex.split(f"{line} --dim length=8 --seed 3"))
+    models = [Path("audio.onnx"), Path("two.onnx")]
+    table = inputs_table(options, make_feeds(options, models)).reset_index()
+    assert table.to_dict("split")["data"] == [
+        ["input", "float32", "1x8", "", "random, seed 3", "audio.onnx"],
+        ["sr", "int64", "scalar", "16000", "--value 16000", "audio.onnx"],
+        ["x", "float32", "3x4", "", "--feeds x.npy", "two.onnx"],
+        ["y", "uint8", "3", "[1, 2, 255]", "--value 1,2,255", "two.onnx"],
+        ["names", "object", "2", "", "--feeds names.json", "two.onnx"],
+    ]
+
+
+def test_a_size_that_nothing_gives_is_marked(files):
+    parser = ArgumentParser()
+    add_feeds(parser)
+    options = parser.parse_args(["--value", "input=0.5"])
+    table = inputs_table(options, make_feeds(options, [Path("audio.onnx")]))
+    assert table.loc["input", "from"] == "--value 0.5; batch, length guessed as 1"
+    assert table.loc["input", "shape"] == "1x1"
 
 
 def test_values_are_of_the_types_of_the_model(files):

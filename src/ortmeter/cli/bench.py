@@ -46,8 +46,8 @@ def register(parser: ArgumentParser) -> None:
     how.add_argument(
         "--processes",
         type=number(1),
-        help=f"number of fresh processes ({PROCESSES}; up to three times as many while intervals "
-        "are wide); 1 is this one, and speaks of its sessions only",
+        help=f"number of fresh processes ({PROCESSES}, and up to three times as many while "
+        "intervals are wide); 1 measures in this process",
     )
     how.add_argument(
         "--budget",
@@ -59,8 +59,8 @@ def register(parser: ArgumentParser) -> None:
     how.add_argument(
         "--switching",
         action="store_true",
-        help="time single runs, each after one of another candidate, which emptied the caches, as "
-        "in a server of several models; by default runs are back to back",
+        help="time single runs, each after a run of another candidate, which evicted the caches, "
+        "as in a server with several models; by default runs are back to back",
     )
     conversion.add_options(parser)
     machine.add_options(parser)
@@ -135,8 +135,8 @@ def _distinct(report: Report, variants: Mapping[str, SessionSpec]) -> Mapping[st
     for first, *others in same.values():
         if others:
             report.conclude(
-                f"{enumerate_items([first, *others])} run the same graph once it is optimized: "
-                f"{first} is timed for all"
+                f"{enumerate_items([first, *others])} have the same optimized graph, so only "
+                f"{first} was timed"
             )
     return {first: variants[first] for first, *_ in same.values()}
 
@@ -164,7 +164,7 @@ def _fill(
     table = results.to_frame().drop(columns=["processes", "rounds", "calls"])
     table.insert(3, "runs/s", [rounded(1 / m.median) for m in results.values()])
     if costs := [m.switch_cost for m in results.values() if m.switch_cost is not None]:
-        table["a switch adds (ms)"] = [rounded(1e3 * cost) for cost in costs]
+        table["switch cost (ms)"] = [rounded(1e3 * cost) for cost in costs]
     table = table.rename_axis(columns=results.how)
     report.add("Latency", table, lambda: latency_plot(results, title="Latency of a run"))
     tails = percentile_table(results)
@@ -174,7 +174,8 @@ def _fill(
         report.add("Speedup over the first", cold.speedup_table(results.speedups()))
         ranking = results.ranking()
         busy = [text for looked in report.preflight.values() for text in looked.findings]
-        beside = f"beside other work ({busy[-1]}), " if len(ways) > 1 and busy else ""
+        found = busy[-1].partition(":")[0] if len(ways) > 1 and busy else ""
+        beside = f"on a machine that is not quiet ({found}), " if found else ""
         report.conclude(
             f"{beside}{rank(ranking)}.", *_what_decides(results, ranking.claims, seconds)
         )
@@ -185,8 +186,8 @@ def _fill(
         report.conclude(f"{told if len(results) > 1 else told.partition(': trust')[0]}.")
     if (0, "on") not in ways and all(own["provider"].is_cpu for own in settings):
         report.conclude(
-            "onnxruntime.InferenceSession(path) takes all cores, and its threads spin on after a "
-            "run: --threads 0 --spinning on measures that."
+            "onnxruntime.InferenceSession(path) uses all cores, whose threads keep spinning after "
+            "a run; measure that with --threads 0 --spinning on."
         )
 
 
@@ -198,11 +199,11 @@ def _what_decides(results: Comparison, claims: Sequence[Speedup], seconds: float
         enough = f"--processes {PROCESSES} --budget {math.ceil(each * PROCESSES)}"
         if count == 1:
             yield (
-                "in one process, the ratios are those of these sessions: others of the same models "
-                f"differ by 1 to 3%. {enough} speaks of the models."
+                "one process compares sessions, not models: two sessions of one model differ by 1 "
+                f"to 3%. Use {enough} for a verdict on the models."
             )
         else:
-            yield f"an interval needs {MIN_PROCESSES} processes: ask for {enough}."
+            yield f"an interval needs {MIN_PROCESSES} processes: use {enough}."
         return
     undecided = [claim for claim in claims if claim.verdict == "undecided"]
     pairs = ((results[c.baseline].seconds, results[c.subject].seconds, c) for c in undecided)
@@ -210,11 +211,11 @@ def _what_decides(results: Comparison, claims: Sequence[Speedup], seconds: float
     most = max((math.inf if number is None else number for number in needed), default=0)
     if each * most > _LONGEST_S:
         yield (
-            "the noise of this run hides a difference of 5%, and more processes would take more "
-            "than half an hour: a quieter machine helps."
+            "this run is too noisy to detect a difference of 5%, and enough processes would take "
+            "more than half an hour. Use a quieter machine."
         )
     elif most:
         yield (
-            f"--processes {most} --budget {math.ceil(each * most)} decides, in nine runs of ten "
-            "that are as noisy as this one."
+            f"to decide, use --processes {most} --budget {math.ceil(each * most)}: enough in 9 of "
+            "10 runs at this level of noise."
         )

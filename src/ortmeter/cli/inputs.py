@@ -92,6 +92,8 @@ def inputs_table(
     options: Namespace, feeds: Mapping[Path, Mapping[str, np.ndarray]]
 ) -> "pd.DataFrame":
     """List what the models are fed: type, shape, the values of a few integers, where it is from."""
+    names = tuple(f"{name}=" for given in feeds.values() for name in given)
+    whole = [("--feeds", text) for text in options.feeds if not text.startswith(names)]
     rows: dict[tuple[str, ...], list[str]] = {}
     for model, given in feeds.items():
         declared = {one.name: one for one in declared_inputs(load_model(model))}
@@ -102,12 +104,11 @@ def inputs_table(
                 for text in texts
                 if text.startswith(f"{name}=")
             ]
-            whole = [("--feeds", text) for text in options.feeds]
             option, text = next(iter(texts or whole), ("", f"random, seed {options.seed}"))
             source = f"{option} {text}".strip()
             if option == "--value" and array.ndim and "," not in text:
                 free = [str(size) for size in declared[name].sizes if not isinstance(size, int)]
-                source += f"; size of {', '.join(free)} guessed" * bool(free and array.size == 1)
+                source += f"; {', '.join(free)} guessed as 1" * bool(free and array.size == 1)
             few = array.dtype.kind in "iub" and array.size <= _FEW
             value = str(array.tolist()) if few else ""
             shape = "x".join(map(str, array.shape)) or "scalar"
