@@ -149,5 +149,17 @@ def test_as_many_processes_as_told_decide_in_nine_runs_of_ten(ratio, deviation):
             decided.append(found.verdict != "undecided")
     assert len(decided) > 0.9 * TRIALS
     assert np.mean(decided) > 0.88
-    noisy = draw(5) ** 100
+    noisy = np.exp([[-5.0], [5.0], [-5.0], [5.0], [0.0]])
     assert processes_needed(noisy, np.ones_like(noisy), 0.99, 0.05) is None
+
+
+def test_a_wide_interval_is_kept_where_it_decides():
+    """Of three processes each: beyond ten times the ratio, it says something if 1 is out."""
+    spread = np.exp([[-0.5], [0.0], [0.5]])
+    for ratio, is_kept in ((100.0, True), (3.0, False)):
+        found = estimate_ratio(ratio * spread, np.ones((3, 1)), 0.99)
+        assert (found.interval is not None) is is_kept
+    logs = np.log(100.0) + np.array([-0.5, 0.0, 0.5])
+    expected = stats.t.interval(0.994, 2, logs.mean(), stats.sem(logs))
+    kept = estimate_ratio(100.0 * spread, np.ones((3, 1)), 0.99)
+    assert np.log(kept.interval) == pytest.approx(expected)

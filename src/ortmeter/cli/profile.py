@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from ortmeter.cli import machine
-from ortmeter.cli.inputs import add_feeds, make_feeds
+from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.cli.report import MAX_DRAWN, Report, readable
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
@@ -73,6 +73,7 @@ def run(options: Namespace, report: Report) -> None:
         _advise(report, advise(profile, feeds=feeds[model], **settings))
         report.conclude(f"{profile!r}.", *profile.caveats)
     _place_beside_bench(report, profile)
+    report.add("Inputs", inputs_table(options, feeds))
 
 
 def _describe(report: Report, profile: Profile, top: int) -> None:

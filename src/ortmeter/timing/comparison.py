@@ -34,8 +34,8 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
         The ratio, its interval and the verdict. The interval is Student's, over processes (3 or
         more) or over batches of rounds of one process (100 rounds or more), widened then by how
         far two sessions of one model differ: 1.1%, one standard deviation. With fewer samples, or
-        if the interval would be wider than ten times the ratio, there is no interval and the
-        verdict is undecided.
+        if the interval contains 1 and is wider than ten times the ratio, there is no interval and
+        the verdict is undecided.
 
     Raises
     ------

@@ -24,7 +24,7 @@ SESSIONS = 0.011
 _SHORTEST_BATCH = 3
 _MIN_BATCHES = 10
 _MOST_CORRELATED = 0.95
-# Half-width of a logarithm: an interval beyond ten times the ratio says nothing.
+# Half-width of a logarithm: an interval beyond ten times the ratio says nothing, unless 1 is out.
 _USELESS = math.log(10)
 # Sampling stops when an interval is narrow, and some are narrow by chance: intervals are made for
 # this share of the error that is allowed.
@@ -53,7 +53,8 @@ def log_ratio(baseline: _Array, candidate: _Array, confidence: float) -> tuple[f
         lengths = (_SHORTEST_BATCH * 2**i for i in range(doublings + 1))
         batches = (_batch_logs(baseline[0], candidate[0], length) for length in lengths)
         half = max(_half_width(each, _inflation(each), confidence) for each in batches)
-    return float(logs.mean()), half if half <= _USELESS else None
+    mean = float(logs.mean())
+    return mean, half if half <= max(_USELESS, abs(mean)) else None
 
 
 def processes_needed(
