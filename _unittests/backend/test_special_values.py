@@ -20,6 +20,8 @@ NUMBERS = *FLOATS, *INTEGERS
 
 def special(dtype):
     """Numbers at the ends of a type, and where its digits end; no integer that cannot divide."""
+    if dtype is torch.bool:
+        return torch.tensor([False, True])
     if not dtype.is_floating_point:
         ends = torch.iinfo(dtype)
         found = {ends.min, ends.min + 1, ends.max, -7, -2, 1, 3, 2**24 + 1, 2**31 - 1}
@@ -35,17 +37,14 @@ def special(dtype):
 
 def rows(dtype):
     """Rows to reduce: no sum of them depends on the order."""
+    if dtype is torch.bool:
+        return torch.tensor([[0, 1, 0, 1], [0] * 4, [1] * 4, [0, 0, 1, 0]], dtype=dtype)
     if not dtype.is_floating_point:
-        top = torch.iinfo(dtype).max
-        found = [[1, 2, 3, 4], [top, 1, 0, 0], [top] * 4, [-top - 1, -1, 0, 0]]
+        least, top = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+        found = [[1, 2, 3, 4], [top, 1, 0, 0], [top] * 4, [least, -1, 0, 0]]
         found += [[2**24 + 1, 2**24 + 1, 3, 5], [2**31 - 1, 1, 2**31 - 1, 7]]
-        if dtype is torch.int64:
-            found += [
-                [2**53, 1, 0, 0],
-                [2**53 + 1] * 4,
-                [2**62, 2**62, 2**62, 3],
-                [2**31, 1, -1, 0],
-            ]
+        found += [[2**53, 1, 0, 0], [2**53 + 1] * 4, [2**62, 2**62, 2**62, 3], [2**31, 1, -1, 0]]
+        found = [row for row in found if least <= min(row) and max(row) <= top]
         return torch.tensor(found, dtype=dtype)
     ends = torch.finfo(dtype)
     tiny = ends.smallest_normal * ends.eps
