@@ -437,6 +437,7 @@ def test_a_release_that_does_not_run_a_case_has_no_answer(searched, monkeypatch,
     ("rows", "told"),
     [
         ({"mismatched": (0, 3)}, "3 values do not match"),
+        ({"mismatched": (0, 1)}, "1 value does not match"),
         ({"bound": (0.5, 7)}, "an error of 7 times its bound"),
         ({"bound": (0, np.inf), "differing": (0, 0.5)}, "50.0% of the values differ, where no "),
         ({"ulp": (0.8, 3.2)}, "3.2 ulp, 0.8 with a"),

@@ -488,7 +488,7 @@ def _is_rounded(node: Any) -> bool:
         return False
     if f"torch.float{8 * result.itemsize}" in node.metadata_props.get(_FX_NODE, ""):
         return False  # torch converts it
-    if _is_promoted(*node.inputs, *node.outputs):
+    if _is_promoted(node.inputs[0], node.outputs[0]):
         return False
     number = ir.convenience.get_const_tensor(node.inputs[0])
     if source == ir.DataType.DOUBLE or number is None:
