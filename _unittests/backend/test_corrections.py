@@ -57,7 +57,17 @@ RIGHT = {
         torch.tensor([3, INF, 200, 500, 0, 0.3, -INF, 0.2]),
     ),
     "comparisons of 16 bits": (
-        lambda x: (x == 0.1, x < 0.1, x <= 0.1, x > 0.1, x >= 0.1, x != 0.1, x == 2049, x < 1e6),
+        lambda x: (
+            x == 0.1,
+            x < 0.1,
+            x <= 0.1,
+            x > 0.1,
+            x >= 0.1,
+            x != 0.1,
+            x == 2049,
+            x < 1e6,
+            (x + 0).eq_(0.1),
+        ),
         torch.tensor([0.1, 0.2, 2048, NAN, -INF]).half(),
     ),
     "two bounds of a tensor": (
@@ -282,6 +292,11 @@ LEFT = {
         "aten.eq: torch.onnx compares 16 bits with 32 bits",
         torch.tensor([0.1, 3]).half(),
         torch.tensor(0.1),
+    ),
+    "logarithm of shares of 64 bits": (
+        lambda x: x.log_softmax(1),
+        "LogSoftmax of 64 bits, where ONNX Runtime loses NaN",
+        X.double(),
     ),
     "product of integers": (lambda x: x.prod(1), "ReduceProd of integers", BIG),
     "integers by subscripts": (
