@@ -103,7 +103,6 @@ RIGHT = {
         BIG,
         BIG.flip(0),
     ),
-    "positive part of 64 bits": (lambda x: (F.relu(x), x.clamp_min(0)), BIG),
     **{
         f"the smallest integer by -1, {dtype}": (
             lambda x, y: (x // y, x % y, x.fmod(y), x // -1),

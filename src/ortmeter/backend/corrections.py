@@ -319,7 +319,7 @@ _LOSES_NAN = {
 # Operators and those of torch, which are asked for it; other products are of sizes.
 _IN_FLOAT64 = {"Einsum": "aten.einsum", "Pow": "aten.pow", "ReduceProd": "aten.prod"}
 _INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64})
-_COMPARES = frozenset({"Clip", "Max", "Min", "Relu"})
+_COMPARES = frozenset({"Clip", "Max", "Min"})
 # Kernels whose result over an empty axis is not what torch has.
 _WRONG_WHEN_EMPTY = frozenset({"Gemm", "ReduceMean"})
 
@@ -619,9 +619,7 @@ def _bound(node: Any, write: Any) -> list[ir.Value]:
 def _compare(node: Any, write: Any) -> list[ir.Value]:
     """Choose among integers of 64 bits; the kernels compare them wrongly out of 32 bits."""
     x, *others = node.inputs
-    if node.op_type == "Relu":
-        others = [write("Constant", value=_tensor(0, x.dtype))]
-    tests = ["Greater" if node.op_type == "Min" else "Less"] * len(others)
+    tests = ["Less"] * len(others) if node.op_type == "Max" else ["Greater"] * len(others)
     if node.op_type == "Clip":
         tests = ["Less", "Greater"]
     for test, other in zip(tests, others, strict=False):
