@@ -108,6 +108,14 @@ def test_a_wrong_result_has_a_release_where_it_begins():
     assert view("wrong", mended).empty
 
 
+def test_other_infinities_are_told_without_a_share():
+    data = plant({MATMUL: (9,) * 3}, {(MATMUL, one): np.inf for one in ORDER[1:]})
+    assert view("find_wrong", data).loc[MATMUL, ["result", "since"]].tolist() == [
+        "other NaN or infinities",
+        "1.1",
+    ]
+
+
 def test_what_is_wrong_by_chance_is_not_right_where_it_is_not_seen():
     far = {(RACE, one): 1e6 for one in ("1.1", "1.2")}
     table = view("wrong", plant({RACE: (9,) * 3, RACE + INSTEAD: (9,) * 3}, far))

@@ -56,6 +56,28 @@ RIGHT = {
         torch.tensor([-INF, INF, 200, -1, NAN, 0.3, -INF, 0.95]),
         torch.tensor([3, INF, 200, 500, 0, 0.3, -INF, 0.2]),
     ),
+    "comparisons of 16 bits": (
+        lambda x: (
+            x == 0.1,
+            x < 0.1,
+            x <= 0.1,
+            x > 0.1,
+            x >= 0.1,
+            x != 0.1,
+            x == 2049,
+            x < 1e6,
+            (x + 0).eq_(0.1),
+        ),
+        torch.tensor([0.1, 0.2, 2048, NAN, -INF]).half(),
+    ),
+    "two bounds of a tensor": (
+        lambda x: (x.clamp(-1, 1), x.clamp(-2, 2), x.clamp(0, 5).clamp(1, 3)),
+        X,
+    ),
+    "two bounds of integers": (
+        lambda x: (x.clamp(-1, 1), x.clamp(-2, 2), x.clamp(0, 5).clamp(1, 3)),
+        torch.tensor([-5, 0, 2, 7]).int(),
+    ),
     "bounds": (
         lambda x: (x.clamp_min(0), x.clamp_max(0), x.clamp(max=2), F.normalize(x)),
         X,
@@ -81,6 +103,14 @@ RIGHT = {
         BIG,
         BIG.flip(0),
     ),
+    **{
+        f"the smallest integer by -1, {dtype}": (
+            lambda x, y: (x // y, x % y, x.fmod(y), x // -1),
+            torch.tensor([torch.iinfo(dtype).min, 7, -7], dtype=dtype),
+            torch.tensor([-1, -1, 2], dtype=dtype),
+        )
+        for dtype in (torch.int32, torch.int64)
+    },
     "quotients of integers": (
         lambda x: (
             torch.div(x, 7, rounding_mode="floor"),
@@ -158,6 +188,10 @@ RIGHT = {
     "place of the smallest": (lambda x: x.argmin(0), X),
     "maximum in windows": (lambda x: F.max_pool1d(x, 2, 1), HOLED[0, 0]),
     "maximum in padded windows": (lambda x: F.max_pool2d(x, 3, 2, 1), HOLED),
+    "maximum of -inf": (
+        lambda x: (F.max_pool1d(x[0], 2), F.max_pool2d(x, 2, padding=1), F.max_pool2d(x, 2)),
+        torch.where(IMAGE < 20, -INF, HOLED),
+    ),
     "attention, nothing to see": (attention, Q, masked(-INF)),
     "attention, the lowest mask": (attention, Q, masked(LOWEST)),
     "attention, a bias": (attention, Q, masked(-3.0)),
@@ -252,6 +286,17 @@ LEFT = {
         "no power of two",
         torch.linspace(-1, 1, 6),
     ),
+    "16 bits and a tensor of 32": (
+        lambda x, y: (x == y, y < x),
+        "aten.eq: torch.onnx compares 16 bits with 32 bits",
+        torch.tensor([0.1, 3]).half(),
+        torch.tensor(0.1),
+    ),
+    "logarithm of shares of 64 bits": (
+        lambda x: x.log_softmax(1),
+        "LogSoftmax of 64 bits, where ONNX Runtime loses NaN",
+        X.double(),
+    ),
     "product of integers": (lambda x: x.prod(1), "ReduceProd of integers", BIG),
     "integers by subscripts": (
         lambda x: torch.einsum("ij->", x),
@@ -332,6 +377,18 @@ def test_a_graph_that_cannot_is_left_to_torch_with_a_sentence(name):
     with pytest.warns(FallbackWarning, match=reason):
         expected, got = run_both(function, arguments, backend)
     torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("divide", [torch.floor_divide, torch.remainder, torch.fmod])
+def test_integers_divided_by_zero_raise_as_in_torch(divide):
+    x, y = torch.tensor([7, -3]), torch.tensor([0, 2])
+    torch._dynamo.reset()
+    left = pytest.warns(FallbackWarning, match="division by zero")
+    with left, pytest.raises(RuntimeError) as got:
+        torch.compile(divide, backend=OrtBackend(threads=1))(x, y)
+    with pytest.raises(RuntimeError) as expected:
+        divide(x, y)
+    assert str(got.value) == str(expected.value)
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,22 @@ def test_nan_on_both_sides_is_told_with_the_node_that_makes_it(tmp_path, capsys,
     made = "Sqrt b is the first node to make NaN from finite inputs, as float64 does."
     assert any(line.endswith(made) for line in told)
     assert tables(report)[0][0]["both NaN"] == n_nan
+    if how == "unoptimized":
+        for level in tables(report)[1]:
+            assert (level["both NaN"], level["NaN"], level["absolute"]) == (n_nan, 0, 0)
+
+
+@pytest.mark.parametrize("how", ["other", "unoptimized", "float64"])
+def test_nan_that_are_fed_are_told(tmp_path, capsys, how):
+    one = save(
+        tmp_path, "one.onnx", "(float[3] X, float[1] Z) => (float[3] Y)", "A = Neg(X) Y = Add(A, Z)"
+    )
+    np.savez(tmp_path / "feeds.npz", X=np.float32([np.nan, 1, np.nan]), Z=np.float32([np.inf]))
+    ways = [one] if how == "other" else ["--against", how]
+    options = ["--feeds", tmp_path / "feeds.npz", "--provider", "cpu"]
+    _, report, _ = run(capsys, one, *ways, *options)
+    fed = [line for line in report["conclusion"] if line.startswith("input ")]
+    assert fed == ["input X has 2 NaN among its 3 values."]
 
 
 def test_outputs_of_other_shapes_are_named_and_the_others_compared(tmp_path, capsys):

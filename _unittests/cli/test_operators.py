@@ -175,7 +175,7 @@ def slower(monkeypatch):
     """Replace what measures: the last release takes the given times longer, and has errors."""
     asked = {}
 
-    def give(ratio, bound):
+    def give(ratio, bound, judges=""):
         def measure_cases(candidates, cases, **options):
             asked.update(cases=list(cases), **options)
             axes = [options["threads"], range(2), range(5), list(cases)]
@@ -192,7 +192,8 @@ def slower(monkeypatch):
             assert list(cases) == [asked["cases"][0]]
             places = [(name, one.name) for name in cases for one in candidates]
             index = pd.MultiIndex.from_tuples(places, names=["case", "candidate"])
-            return pd.DataFrame({"bound": [0.5, bound], "mismatched": 0, "differing": 0.5}, index)
+            found = {"bound": [0.5, bound], "mismatched": 0, "differing": 0.5}
+            return pd.DataFrame(found | {"judges": ["", judges], "reference": "float64"}, index)
 
         monkeypatch.setattr(operators, "measure_cases", measure_cases)
         monkeypatch.setattr(operators, "measure_errors", measure_errors)
@@ -229,10 +230,22 @@ def test_an_issue_on_a_wrong_result_shows_an_element(slower, capsys):
     assert "quantized" not in text
 
 
+def test_an_issue_names_the_only_judge_and_blames_nobody_where_two_disagree(slower, capsys):
+    slower(1, 9.0, "a is the only judge")
+    assert main(["operators", *ISSUE, "--provider", "cpu", "--threads", "1"]) == 0
+    assert "an error of 9 times its bound (a is the only judge).\n" in capsys.readouterr().out
+    slower(3, np.nan, "judges disagree, a and b")
+    assert main(["operators", *ISSUE, "--provider", "cpu", "--threads", "1"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# [Performance]")
+    assert "\nThe result is not judged: judges disagree, a and b.\n" in text
+
+
 def test_there_may_be_nothing_to_report(slower, capsys):
     slower(1, 0.5)
     told = refused(capsys, *ISSUE, "--provider", "cpu")
     assert "PRelu, per channel, float32: nothing to report. b is not shown to be slower" in told
+    assert "nor its result to be wrong" in told
 
 
 def test_an_issue_on_a_node_has_its_model(slower, cnn, capsys):
@@ -437,6 +450,7 @@ def test_a_release_that_does_not_run_a_case_has_no_answer(searched, monkeypatch,
     ("rows", "told"),
     [
         ({"mismatched": (0, 3)}, "3 values do not match"),
+        ({"mismatched": (0, 1)}, "1 value does not match"),
         ({"bound": (0.5, 7)}, "an error of 7 times its bound"),
         ({"bound": (0, np.inf), "differing": (0, 0.5)}, "50.0% of the values differ, where no "),
         ({"ulp": (0.8, 3.2)}, "3.2 ulp, 0.8 with a"),

@@ -5,6 +5,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -240,9 +241,31 @@ def test_a_report_has_the_smallest_model_and_the_whole_one(question, file, monke
     assert told["inputs"] == {"Softsign": "B: f32[1, 1]"}
     assert list(told["printed"]) == ["old", "new"]
     is_wrong = question == "nan"
-    assert told["wrong"] == ("With onnxruntime new: seen." if is_wrong else "")
+    # ONNX Runtime is right here
+    seen = "With onnxruntime new: seen (a judge sees no more than roundings)."
+    assert told["wrong"] == (seen if is_wrong else "")
     assert (told["printed"]["new"][1] == "# wrong") == is_wrong
     assert "nothing was sent" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("judges", ["a is the only judge", "judges disagree, a and b"])
+def test_a_report_of_a_wrong_result_asks_two_judges(judges, file, monkeypatch, capsys):
+    told = {"judges": judges, "reference": "float64"}
+    seen = []
+    monkeypatch.setattr(reduce, "parse_release", lambda name, _: Release(name))
+    monkeypatch.setattr(Question, "ask", lambda *_: (True, "seen"))
+    monkeypatch.setattr(Question, "outputs", lambda *_, **__: {})
+    monkeypatch.setattr(reduce, "Judge", lambda _: SimpleNamespace(errors=lambda _: told))
+    monkeypatch.setattr(reduce, "show_wrong", lambda script, *_: script)
+    monkeypatch.setattr(reduce, "run_script", lambda *_: "")
+    monkeypatch.setattr(reduce, "measure_cases", lambda *_, **__: None)
+    monkeypatch.setattr(reduce, "write_issue", lambda *_, wrong, **__: seen.append(wrong) or "")
+    code = cut(file, "nan --runtime old,new", "--report")
+    if "disagree" in judges:
+        assert (code, seen) == (2, [])
+        assert "there is no issue.md: judges disagree, a and b" in capsys.readouterr().out
+    else:
+        assert (code, seen) == (0, ["With onnxruntime new: seen (a is the only judge)."])
 
 
 @pytest.fixture

@@ -78,6 +78,29 @@ def test_the_plain_model_computes_the_equation(equation, shapes):
 
 
 @pytest.mark.parametrize(
+    ("equation", "shapes", "letters"),
+    [
+        ("ij->i", [(1, 2)], "j"),
+        ("ii->", [(2, 2)], "i"),
+        ("ij,k->k", [(1, 2), (1,)], "i, j"),
+        ("ij,ij->i", [(1, 2), (1, 1)], "j"),  # broadcast
+    ],
+)
+def test_integers_that_the_plain_model_would_round_are_refused(equation, shapes, letters):
+    with pytest.raises(EinsumError, match=f"sums integers over {letters} in double"):
+        einsum_model(equation, *shapes, dtype=np.int64)
+    einsum_model(equation, *shapes, dtype=np.float64)
+
+
+@pytest.mark.parametrize("equation", ["ij,jk->ik", "ij->ji", "i,i->"])
+def test_integers_of_the_plain_model_are_exact(equation):
+    shapes = {"ij": (1, 2), "jk": (2, 1), "i": (2,)}
+    operands = [np.full(shapes[x], 2**53 + 1) for x in equation.split("->")[0].split(",")]
+    got = run(einsum_model(equation, *operands), operands)
+    np.testing.assert_array_equal(got, np.einsum(equation, *operands))
+
+
+@pytest.mark.parametrize(
     ("equation", "sizes"),
     [
         (ATTENTION, [SHAPES, [(1, 7, 3, 2), (1, 2, 3, 2)], [(3, 1, 2, 1), (3, 4, 2, 1)]]),

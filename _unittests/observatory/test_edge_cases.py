@@ -22,7 +22,7 @@ def test_integers_are_added_where_the_operator_takes_them():
 def test_edge_values_are_those_of_the_types_of_the_data():
     case = call("Add", "T[8,64] X, T[64] Z", type="i64")
     feeds = dict(edge_feeds(case))
-    assert [*feeds] == ["all together", "smallest", "largest", "2^24 + 1", "2^53 + 1"]
+    assert [*feeds] == ["all together", "smallest", "largest", "2^24 + 1", "2^31", "2^53 + 1"]
     assert (feeds["2^53 + 1"]["X"] == 2**53 + 1).sum() == len(range(0, 8 * 64, 23))
     pairs = {
         *zip(feeds["all together"]["X"].flat, np.tile(feeds["all together"]["Z"], 8), strict=True)

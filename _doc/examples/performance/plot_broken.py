@@ -98,11 +98,12 @@ def measure_results(candidates, findings):
     wrong = [finding for finding in findings if finding.effect == "wrong"]
     workloads = {name: one for finding in wrong for name, one in finding.workloads().items()}
     specs = {name: one.prepared(provider, several) for name, one in workloads.items()}
-    runs = [accuracy.measure_errors(candidates, specs) for _ in range(args.runs)]
+    runs = concat([accuracy.measure_errors(candidates, specs) for _ in range(args.runs)])
+    largest = runs["largest"].mask(runs["mismatched"] > 0, np.inf)
     plain = [one for one in wrong if not (one.change or (one.instead and one.instead.settings))]
     cases = {name: one for finding in plain for name, one in finding.workloads().items()}
     edges = measure_edges(candidates, cases, provider=provider)
-    return {"errors": concat(runs)["largest"].reset_index(), "edges": edges}
+    return {"errors": largest.reset_index(), "edges": edges}
 
 
 # %%
@@ -138,7 +139,8 @@ if not study.recall():
 def find_wrong(data):
     """Say how results are wrong in the last release, since when, and what is right instead."""
     far = data.errors.groupby(["case", "candidate"])["largest"].max()
-    told = (far[far > FAR] * 2**-24).map("{:.1%} off, or more".format).to_dict()
+    shares = (far[far > FAR] * 2**-24).map("{:.1%} off, or more".format)
+    told = shares.mask(far == np.inf, "other NaN or infinities").to_dict()
     for edge in data.edges[data.edges["verdict"] == "wrong"].itertuples():
         for release in edge.candidates.split(", "):
             text = edge.got if edge.what == "dies" else f"{edge.got}, not {edge.expected}"

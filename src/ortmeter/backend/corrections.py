@@ -91,11 +91,21 @@ def _pair(x: Any, y: Any) -> tuple[Any, Any, ir.DataType]:
     return x, y, dtype
 
 
+def _quotient(x: Any, y: Any, dtype: ir.DataType) -> Any:
+    """Quotient, of integers towards 0; the kernel dies of the smallest one by -1."""
+    number = ir.convenience.get_const_tensor(y)
+    if dtype not in _INTEGERS or (number is not None and (number.numpy() != -1).all()):
+        return op.Div(x, y)
+    is_minus_one = op.Equal(y, _number(-1, dtype))
+    safe = op.Where(is_minus_one, _number(1, dtype), y)
+    return op.Where(is_minus_one, op.Neg(x), op.Div(x, safe))
+
+
 def _rest(x: Any, y: Any, dtype: ir.DataType) -> Any:
     """Rest of the division that rounds towards 0; Mod has 53 bits for it."""
     if dtype.is_floating_point():
         return op.Mod(x, y, fmod=1)
-    return op.Sub(x, op.Mul(op.Div(x, y), y))
+    return op.Sub(x, op.Mul(_quotient(x, y, dtype), y))
 
 
 def _differs(rest: Any, y: Any, dtype: ir.DataType) -> Any:
@@ -121,7 +131,7 @@ def _floor_divide(self: Any, other: Any) -> Any:
     """Quotient rounded down, found from the rest: that of 1 by 0.1 is 9."""
     x, y, dtype = _pair(self, other)
     rest = _rest(x, y, dtype)
-    down = op.Sub(op.Div(op.Sub(x, rest), y), op.Cast(_differs(rest, y, dtype), to=dtype))
+    down = op.Sub(_quotient(op.Sub(x, rest), y, dtype), op.Cast(_differs(rest, y, dtype), to=dtype))
     if not dtype.is_floating_point():
         return down
     return op.Where(op.Equal(y, _number(0, dtype)), op.Div(x, y), op.Round(down))
@@ -132,7 +142,7 @@ def _divide(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode == "floor":
         return _floor_divide(self, other)
     x, y, dtype = _pair(self, other)
-    quotient = op.Div(x, y)
+    quotient = _quotient(x, y, dtype)
     if rounding_mode is None or not dtype.is_floating_point():
         return quotient
     return op.Mul(op.Floor(op.Abs(quotient)), op.Sign(quotient))
@@ -294,6 +304,7 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     ),
 }
 
+_COMPARISONS = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 # The exporter forgets that these use the statistics of the batch.
 _TRAINING = frozenset({"_native_batch_norm_legit_functional", "_native_batch_norm_legit"})
 # Kernels that lose NaN, and what finds one in the same places.
@@ -321,6 +332,21 @@ _WITHOUT_EFFECT = frozenset({
     "scale_grad_by_freq", "sorted", "sparse", "sparse_grad",
 })
 # fmt: on
+
+
+def round_compared_numbers(program: torch.export.ExportedProgram) -> None:
+    """Round numbers to the 16 bits of what they are compared with; torch.onnx widens both."""
+    for node in program.graph.nodes:
+        if getattr(node.target, "_opname", "").rstrip("_") not in _COMPARISONS:
+            continue
+        x, y = (a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in node.args)
+        if torch.result_type(x, y) not in {torch.float16, torch.bfloat16}:
+            continue
+        if isinstance(y, int | float):
+            node.args = (node.args[0], torch.tensor(y, dtype=x.dtype).item())
+        elif getattr(y, "dtype", x.dtype) != x.dtype:
+            name = node.target._opname  # noqa: SLF001 - of an operator of torch
+            raise UnsupportedGraphError(f"aten.{name}: torch.onnx compares 16 bits with 32 bits")
 
 
 def refuse_operators(
@@ -442,6 +468,8 @@ def _refuse(node: ir.Node) -> None:
         reason = "of integers, which ONNX Runtime computes in float64"
     elif node.op_type.startswith("Cast") and _is_rounded(node):
         reason = "to 32 bits, inside an operator of 64 bits"
+    elif node.op_type == "LogSoftmax" and _dtype(node) == ir.DataType.DOUBLE:
+        reason = "of 64 bits, where ONNX Runtime loses NaN"
     elif node.op_type == "STFT":
         reason = "is less precise in ONNX Runtime"
     elif node.op_type == "DFT" and not _is_precise(node):
@@ -462,7 +490,7 @@ def _is_rounded(node: Any) -> bool:
         return False
     if f"torch.float{8 * result.itemsize}" in node.metadata_props.get(_FX_NODE, ""):
         return False  # torch converts it
-    if _is_promoted(*node.inputs, *node.outputs):
+    if _is_promoted(node.inputs[0], node.outputs[0]):
         return False
     number = ir.convenience.get_const_tensor(node.inputs[0])
     if source == ir.DataType.DOUBLE or number is None:
@@ -540,10 +568,16 @@ def _keep_nan(node: Any, write: Any) -> list[ir.Value]:
     first = write(node.op_type, *node.inputs, count=len(node.outputs), **kept)
     dtype: Any = _dtype(node)
 
+    # the maximum of -inf is the lowest number in a kernel
+    pools = node.op_type == "MaxPool" and dtype == ir.DataType.FLOAT
+    lowest = write("Constant", value=_tensor(-math.inf, dtype)) if pools else None
+
     def find(value: Any) -> Any:
         if value is None or value.dtype != dtype:
             return value
         found = write("Cast", write("IsNaN", value), to=dtype)
+        if lowest is not None:
+            found = write("Sub", found, write("Cast", write("Equal", value, lowest), to=dtype))
         found.type = ir.TensorType(dtype)
         return found
 
@@ -556,6 +590,9 @@ def _keep_nan(node: Any, write: Any) -> list[ir.Value]:
         where = write("ReduceMax", found, axes, keepdims=node.attributes.get_int("keepdims", 1))
     else:
         place = write("Constant", value=_tensor(math.nan, dtype))
+        if lowest is not None:
+            zero = write("Constant", value=_tensor(0, dtype))
+            place = write("Where", write("Less", where, zero), lowest, place)
     kept_nan = write("Where", write("Cast", where, to=ir.DataType.BOOL), place, first)
     return [kept_nan, *first.producer().outputs[1:]]
 

@@ -22,7 +22,12 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from ortmeter.backend.corrections import TRANSLATIONS, correct_model, refuse_operators
+from ortmeter.backend.corrections import (
+    TRANSLATIONS,
+    correct_model,
+    refuse_operators,
+    round_compared_numbers,
+)
 from ortmeter.backend.errors import UnsupportedGraphError, quiet
 from ortmeter.dtypes import short_name
 from ortmeter.operators import find_operator
@@ -218,6 +223,7 @@ def _run_exporter(
         tuple(_example(argument) for argument in arguments),
         dynamic_shapes=shapes if any(s is not None for s in shapes) else None,
     )
+    round_compared_numbers(exported)
     program = torch.onnx.export(
         exported,
         dynamo=True,

@@ -129,6 +129,18 @@ def _simplify(model: ir.Model) -> None:
         onnxscript.optimizer.optimize_ir(
             model, input_size_limit=_FOLDING_LIMIT, output_size_limit=_FOLDING_LIMIT
         )
+    _register_constants(model.graph)
+
+
+def _register_constants(graph: ir.Graph) -> None:
+    """Give a name of its own to each constant: onnxscript names two bounds of a tensor alike."""
+    for node in graph:
+        for rank, value in enumerate(node.inputs):
+            if value is None or value.const_value is None or value.producer() is not None:
+                continue
+            if graph.initializers.get(value.name or "") is not value:
+                value.name = f"{node.outputs[0].name}.{rank}"
+                graph.register_initializer(value)
 
 
 @contextmanager

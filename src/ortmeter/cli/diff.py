@@ -1,5 +1,6 @@
 """Compare the outputs of two models, or of two ways to run one, and find the nodes responsible."""
 
+import itertools
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
@@ -35,6 +36,7 @@ from ortmeter.evaluator import Evaluator, to_float64
 from ortmeter.evaluator.float64 import exact_feeds
 from ortmeter.evaluator.judges import doubt_of_node, installed_sources
 from ortmeter.plotting import NodeNote, draw_model
+from ortmeter.profiling.findings import plural
 from ortmeter.runtime.graphs import without_maps
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
@@ -143,6 +145,7 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
         )
     session = session_settings(options) | {"provider": resolve_provider(options.provider)}
     feeds = make_feeds(options, options.models)
+    told += dict.fromkeys(itertools.chain.from_iterable(map(_fed_nan, feeds.values())))
     if options.against_torch_program is None:
         feeds = _give_draws(options, feeds, folder, told)
         first, *others = options.models
@@ -160,6 +163,13 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
     else:
         _tell_alignment(report, aligned, (first.name, second.name), options.top)
     return compared
+
+
+def _fed_nan(feeds: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """Name the inputs that have NaN: what outputs have may come from them."""
+    for name, array in feeds.items():
+        if array.dtype.kind in "fV" and (count := np.isnan(array.astype(np.float64)).sum()):
+            yield f"input {name} has {count} NaN among its {plural(array.size, 'value')}."
 
 
 def _open_program(options: Namespace) -> Any:
@@ -374,10 +384,9 @@ def _draw(model: onnx.ModelProto, explained: SessionExplanation, by: str) -> Any
 
 
 def _tell_optimizers(report: Report, explained: OptimizerExplanation) -> None:
-    levels = [(name, diff.outputs[diff.worst]) for name, diff in explained.levels.items()]
-    rows = [(name, *map(d.ranked, ("abs", "ulp_at_max", "mean_abs"))) for name, d in levels]
-    columns = ["level", "absolute", "ulp", "mean"]
-    table = readable(pd.DataFrame(rows, columns=columns))
+    worst = [diff.to_frame().head(1).assign(level=n) for n, diff in explained.levels.items()]
+    columns = ["level", "absolute", "ulp", "mean", "NaN", "inf", "both NaN"]
+    table = readable(pd.concat(worst)[columns])
     report.add("Levels against the unoptimized graph, the worst output", table)
     if not explained.optimizers:
         return

@@ -17,7 +17,7 @@ from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.observatory.accuracy import measure_errors, out_of_bound, told_error
+from ortmeter.observatory.accuracy import measure_errors, not_judged, out_of_bound, told_error
 from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.findings import FINDINGS
@@ -296,8 +296,9 @@ def _issue(options: Namespace, report: Report, cases: Mapping[str, AnyCase], scr
             remarks.append(f"No whole model that was tried has {cases[name].op}: {tried}.")
     specs = {key: case.prepared(where) for key, case in alike.items()}
     matrix = _matrix(options, report, candidates, {**specs, **whole})
-    errors = out_of_bound(measure_errors(candidates, {name: specs[name]}))
-    wrong = ""
+    measured = measure_errors(candidates, {name: specs[name]})
+    remarks += [f"The result is not judged: {why}." for why in not_judged(measured).values()]
+    errors, wrong = out_of_bound(measured), ""
     if (name, candidates[-1].name) in errors.index:
         bad = errors.index.get_level_values("candidate").tolist()
         wrong = (

@@ -40,7 +40,9 @@ from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator import Evaluator
 from ortmeter.files import write_atomically
 from ortmeter.observatory.issue import run_script, show_wrong, write_issue
+from ortmeter.observatory.judge import DISAGREE, Judge
 from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
+from ortmeter.observatory.reference import DRAWN, NONE
 from ortmeter.observatory.repro import repro_script
 from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import INSTALLED, Release, parse_release, prepare
@@ -279,7 +281,13 @@ def _write_issue(
     script = (folder / _SCRIPT).read_text(encoding="ascii")
     wrong = ""
     if question.kind != "slower":
-        wrong = f"With onnxruntime {question.releases[-1].name}: {tried.seen}."
+        found = Judge(part).errors(question.outputs(part))
+        if found["judges"].startswith(DISAGREE):
+            raise OrtMeterError(f"{found['judges']}: nothing says that ONNX Runtime is wrong")
+        alone = found["reference"] in {DRAWN, NONE}
+        told = "no judge computes it" if alone else "a judge sees no more than roundings"
+        told = found["judges"] or told
+        wrong = f"With onnxruntime {question.releases[-1].name}: {tried.seen} ({told})."
         script = show_wrong(script, part, question.releases[-1])
     provider, threads = spec.settings["provider"], spec.settings["threads"]
     candidates = [RuntimeCandidate(one.name, one, provider=provider) for one in question.releases]

@@ -11,7 +11,7 @@ import onnx
 
 from ortmeter.dtypes import onnx_type
 from ortmeter.einsum.cost import estimate_einsum, estimate_steps
-from ortmeter.einsum.emit import FUSED, einsum_model, emit_model
+from ortmeter.einsum.emit import FUSED, einsum_model, emit_model, letters_in_double
 from ortmeter.einsum.parse import Operands
 from ortmeter.einsum.plan import EinsumPlan, make_plan
 from ortmeter.einsum.steps import absorb_transposes
@@ -81,23 +81,11 @@ def list_candidates(
             key = (candidate.plan.steps, candidate.contrib, candidate.split)
             distinct.setdefault(key, candidate)
     found = [*distinct.values()]
-    if not _is_broken(operands):
+    if 0 not in operands.sizes.of.values() and not letters_in_double(operands):
         # The plan of the plain operator only describes the equation.
         seconds = estimate_einsum(operands)
         found.insert(0, EinsumCandidate(PLAIN, plain, seconds, decomposed=False, threads=threads))
     return sorted(found, key=lambda c: c.cost)
-
-
-def _is_broken(operands: Operands) -> bool:
-    """Return whether the Einsum of ONNX Runtime 1.31 may be wrong, or end the process.
-
-    It sums integers of a single operand in double, and may divide by a size of 0.
-    """
-    inputs, output = operands.equation.inputs, operands.equation.output
-    stretched = "".join(operands.sizes.stretched)
-    summed = set().union(*inputs).difference(output)
-    alone = [x for x in summed if x in stretched or sum(x in y for y in inputs) == 1]
-    return 0 in operands.sizes.of.values() or bool(operands.dtype.kind in "iu" and alone)
 
 
 def distinct_orders(operands: Operands, rng: np.random.Generator) -> list[str]:

@@ -46,9 +46,8 @@ def einsum_model(
 ) -> onnx.ModelProto:
     """Make a model with a single node, ``Einsum``.
 
-    ONNX Runtime 1.31 may run it wrongly: it sums integers of a single operand in double, which
-    rounds above 2**53 and saturates, and a diagonal of an empty operand may end the process.
-    :func:`~ortmeter.einsum.decompose_einsum` avoids both.
+    ONNX Runtime 1.31 may not survive it: a diagonal of an empty operand may end the process.
+    :func:`~ortmeter.einsum.decompose_einsum` avoids that.
 
     Parameters
     ----------
@@ -69,7 +68,8 @@ def einsum_model(
     Raises
     ------
     EinsumError
-        The equation is not valid or does not suit the operands.
+        The equation is not valid or does not suit the operands, or it sums integers of a single
+        operand: ONNX Runtime 1.31 does it in double, which rounds above 2**53 and saturates.
     InvalidArgumentError
         The operands have several types, or the opset is not available.
 
@@ -81,6 +81,13 @@ def einsum_model(
     """
     operands = read_operands(equation, shapes_or_operands, dtype)
     parsed = operands.equation
+    if letters := letters_in_double(operands):
+        raise EinsumError(
+            f"ONNX Runtime sums integers over {', '.join(letters)} in double, which rounds above "
+            "2**53 and saturates. Use decompose_einsum",
+            parsed.text,
+            length=len(parsed.text),
+        )
     writer = _Writer(operands)
     # The operator does not broadcast an ellipsis that stands for fewer dimensions in an operand,
     # nor does it sort the letters of an implicit result as NumPy does.
@@ -92,6 +99,14 @@ def einsum_model(
     stretched = "".join(operands.sizes.stretched)
     shape = [None if x in stretched else operands.sizes.of[x] for x in parsed.output]
     return writer.model(onnx_type(operands.dtype), opset, tuple(shape))
+
+
+def letters_in_double(operands: Operands) -> list[str]:
+    """List the letters over which the Einsum of ONNX Runtime 1.31 sums integers in double."""
+    inputs, output = operands.equation.inputs, operands.equation.output
+    stretched = "".join(operands.sizes.stretched)
+    summed = sorted(set().union(*inputs).difference(output) if operands.dtype.kind in "iu" else "")
+    return [x for x in summed if x in stretched or sum(x in y for y in inputs) == 1]
 
 
 def emit_model(

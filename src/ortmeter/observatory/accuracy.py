@@ -11,6 +11,7 @@ from ortmeter.errors import OrtMeterError
 from ortmeter.observatory.judge import COLUMNS, DISAGREE, Judge
 from ortmeter.observatory.matrix import Processes, RuntimeCandidate
 from ortmeter.observatory.reference import DRAWN, SAME
+from ortmeter.profiling.findings import plural
 from ortmeter.progress import follow
 from ortmeter.study.rendering import digits
 from ortmeter.timing.candidates import SessionSpec
@@ -98,8 +99,9 @@ def out_of_bound(errors: pd.DataFrame) -> pd.DataFrame:
 def told_error(row: Any) -> str:
     """Say what no rounding explains in a row, or a record, of :func:`out_of_bound`."""
     judges = f" ({row['judges']})" if row.get("judges") else ""
-    if row["mismatched"]:
-        return f"{row['mismatched']:.0f} values do not match{judges}"
+    if count := row["mismatched"]:
+        do_not = "does not" if count == 1 else "do not"
+        return f"{plural(int(count), 'value')} {do_not} match{judges}"
     if math.isinf(row["bound"]):
         share = f"{row['differing']:.1%} of the values differ"
         return f"{share}, where no rounding explains it{judges}"

@@ -102,7 +102,7 @@ def _edge_values(dtype: np.dtype[Any]) -> dict[str, Any]:
         ends = {"denormal": float(info.smallest_subnormal), "largest": float(info.max)}
         return {"-0.0": -0.0, **ends, "infinity": np.inf, "-infinity": -np.inf, "NaN": np.nan}
     ends = {"smallest": int(np.iinfo(dtype).min), "largest": int(np.iinfo(dtype).max)}
-    odd = {"2^24 + 1": 2**24 + 1, "2^53 + 1": 2**53 + 1}
+    odd = {"2^24 + 1": 2**24 + 1, "2^31": 2**31, "2^53 + 1": 2**53 + 1}
     return {**ends, **{name: value for name, value in odd.items() if value < ends["largest"]}}
 
 

@@ -250,7 +250,7 @@ def write_issue(
         told = ", ".join(map(str, estimates(own))) or "unknown"
         raise OrtMeterError(
             f"{in_words(case)}: nothing to report. {releases[-1]} is not shown to be slower than "
-            f"those before, and its result is right (speedup {told})"
+            f"those before, nor its result to be wrong (speedup {told})"
         )
     title, *sentences = slower or [""]
     if wrong:
