@@ -42,7 +42,9 @@ def run(capsys, *arguments):
 
 
 def tables(report):
-    return [section["tables"][0] for section in report["sections"] if section["tables"]]
+    *found, inputs = [section for section in report["sections"] if section["tables"]]
+    assert inputs["title"] == "Inputs"
+    return [section["tables"][0] for section in found]
 
 
 def test_two_models_that_differ_by_a_constant(models, capsys):

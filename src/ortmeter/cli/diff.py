@@ -26,7 +26,7 @@ from ortmeter.attribution import (
 from ortmeter.attribution.draws import with_draws_given
 from ortmeter.attribution.program import load_program
 from ortmeter.attribution.result import RANKED_BY, differing
-from ortmeter.cli.inputs import add_feeds, make_feeds
+from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.cli.report import MAX_DRAWN, Report, readable
 from ortmeter.discrepancy import ModelDiff, Tolerance, diff
@@ -96,6 +96,7 @@ def run(options: Namespace, report: Report) -> int:
             for rank, model in enumerate(options.models)
         ]
         compared = _compare(options, report, Path(folder), told)
+        report.add("Inputs", options.inputs)
     report.conclude(*compared.conclusions(), *told)
     if compared.passed and compared.tolerance is None:
         report.conclude("no tolerance was asked: nothing is judged (--atol, --rtol).")
@@ -145,6 +146,7 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
         )
     session = session_settings(options) | {"provider": resolve_provider(options.provider)}
     feeds = make_feeds(options, options.models)
+    options.inputs = inputs_table(options, feeds)
     told += dict.fromkeys(itertools.chain.from_iterable(map(_fed_nan, feeds.values())))
     if options.against_torch_program is None:
         feeds = _give_draws(options, feeds, folder, told)
