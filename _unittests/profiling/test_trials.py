@@ -48,7 +48,7 @@ def test_a_change_that_helps_is_measured_until_it_can_be_claimed(facts, rounds):
     assert (claim.verdict, claim.ratio) == ("faster", 2)
     assert asked == [10, 100]
     told = trials.trial(facts, "this", {"optimization": "none"})
-    assert told == ". With this: 2.00 times faster [2.00, 2.00]"
+    assert told == ". With this: 2.00 times faster [1.94, 2.06]"
 
 
 def test_a_change_that_does_not_is_soon_seen(facts, rounds):
