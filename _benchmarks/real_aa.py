@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ def nodes_for(path: Path, folder: Path, share: float) -> Path:
     return target
 
 
-def spins(seconds: float) -> Callable[[], None]:
+def spins(seconds):  # noqa: ANN001, ANN201 - its source travels
     """Make calls of a known time."""
     import time
 

@@ -79,7 +79,8 @@ def test_who_disturbs_the_next(settings, why, monkeypatch):
     monkeypatch.setattr(module, "measure", stand_in)
     monkeypatch.setattr("ortmeter.timing.candidates.make_session", None)  # none is made here
     assert len(bench(MATMUL, FEEDS, provider="cpu", **settings)) == len(variants)
-    assert asked == [{"processes": 5, "budget_s": 30, "isolated": bool(why)}]
+    usual = {"processes": 5, "budget_s": 30, "precision": 0.03}
+    assert asked == [{**usual, "isolated": bool(why)}]
 
 
 def test_one_process_is_refused_where_several_are_needed():

@@ -1,5 +1,6 @@
 """Compare latencies of models, providers, and anything that ONNX Runtime takes."""
 
+import dataclasses
 import hashlib
 import math
 import time
@@ -29,6 +30,8 @@ from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES, processes_neede
 #: Ways to measure other than the latency of runs in turn.
 _MODES = (load, cold, bench_releases)
 _LONGEST_S = 1800.0
+# Threads and spinning of ``onnxruntime.InferenceSession(path)``.
+_DEFAULT = (0, "on")
 # Largest model that is optimized once more, to see whether two candidates run the same graph.
 _LARGEST = 2**28
 _NAMES = {"name", "doc_string", "metadata_props", "producer_name", "producer_version"}
@@ -91,7 +94,7 @@ def run(options: Namespace, report: Report) -> int:
     given = model_variants(models, feeds, **axes)
     converted = conversion.converted(options, report, given)
     if not (asked or keeps):
-        converted = _distinct(report, converted)
+        converted = _with_default(options, _distinct(report, converted))
     with cold.saved_optimized(options, report, converted) as variants:
         kept = baseline.check(options, report, variants)
         with machine.watched(options, report):
@@ -141,6 +144,30 @@ def _distinct(report: Report, variants: Mapping[str, SessionSpec]) -> Mapping[st
     return {first: variants[first] for first, *_ in same.values()}
 
 
+def _with_default(
+    options: Namespace, variants: Mapping[str, SessionSpec]
+) -> Mapping[str, SessionSpec]:
+    """Add the session of ``InferenceSession(path)`` to a comparison of threads or spinning."""
+    ways = {_way(variant) for variant in variants.values()}
+    alone = options.processes == 1 or options.switching  # its threads would slow the others
+    one_model = len({id(variant.model) for variant in variants.values()}) == 1
+    if len(ways) == 1 or _DEFAULT in ways or alone or not one_model or not _on_cpu(variants):
+        return variants
+    first = next(iter(variants.values()))
+    threads, spinning = _DEFAULT
+    usual = {"threads": threads, "spinning": spinning, "optimization": "all"}
+    name = f"default (threads={threads}, spinning={spinning})"
+    return {**variants, name: dataclasses.replace(first, settings={**first.settings, **usual})}
+
+
+def _way(variant: SessionSpec) -> tuple[int, str]:
+    return variant.settings.get("threads", 1), variant.settings.get("spinning", "during-run")
+
+
+def _on_cpu(variants: Mapping[str, SessionSpec]) -> bool:
+    return all(variant.settings["provider"].is_cpu for variant in variants.values())
+
+
 def _digest(model: ModelLike, settings: Mapping[str, Any]) -> str:
     """Identify the graph that runs, whatever its nodes are called; empty for a large one."""
     proto = load_model(model)
@@ -159,8 +186,7 @@ def _fill(
     first = next(iter(results.values()))
     how = {"processes": first.processes, "rounds": first.repeat, "calls": first.number}
     report.measurement = {**how, "stopped": results.stopped}
-    settings = [variant.settings for variant in variants.values()]
-    ways = {(own.get("threads", 1), own.get("spinning", "during-run")) for own in settings}
+    ways = {_way(variant) for variant in variants.values()}
     table = results.to_frame().drop(columns=["processes", "rounds", "calls"])
     table.insert(3, "runs/s", [rounded(1 / m.median) for m in results.values()])
     if costs := [m.switch_cost for m in results.values() if m.switch_cost is not None]:
@@ -184,7 +210,7 @@ def _fill(
     if moved := drift(results.reference_workload):
         told = str(moved)
         report.conclude(f"{told if len(results) > 1 else told.partition(': trust')[0]}.")
-    if (0, "on") not in ways and all(own["provider"].is_cpu for own in settings):
+    if _DEFAULT not in ways and _on_cpu(variants):
         report.conclude(
             "onnxruntime.InferenceSession(path) uses all cores, whose threads keep spinning after "
             "a run; measure that with --threads 0 --spinning on."

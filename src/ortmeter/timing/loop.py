@@ -1,5 +1,6 @@
 """Time candidates in turn in this process, and what a fresh process does for its parent."""
 
+import dataclasses
 import gc
 import itertools
 import math
@@ -30,6 +31,10 @@ _MAX_WARMUP_S = 1.0
 _WARMUP_SHARE = 0.3  # of the budget, for all candidates together
 # A sample of the reference workload: as long as it takes to be interrupted as candidates are.
 _CONTROL_S = 4e-3
+# Sets of sessions in a process, and the least seconds of the samples of one.
+_SETS, _SET_S = 4, 0.1
+# Calls of new sessions before their samples, where sessions of the same models are known.
+_WARMUP_AGAIN = 3
 # A call that takes longer makes a sample, whatever the noise of the one that said so.
 _LONG_S = 5e-3
 # Longest sample of a candidate that makes as many calls as a quicker one of its group.
@@ -52,24 +57,35 @@ def measure_here(
     budget_s: float = 10.0,
     sync: str | None = None,
     least_s: float = 0.0,
+    before: Comparison | None = None,
     seed: int = 0,
     reference_workload: bool = False,
     switching: bool = False,
     timer: _Timer = time.perf_counter,
 ) -> Comparison:
-    """Take samples of each candidate in turn, until they are precise or the budget is spent."""
-    began = timer()
-    deadline = began + budget_s
+    """Take samples of each candidate in turn, until they are precise or the budget is spent.
+
+    What was found *before* of other sessions of the same candidates is not looked for again: calls
+    of a sample, calls that settle the caches.
+    """
+    deadline = timer() + budget_s
     timed = [(n, c, _synchronized(c.function, sync)) for n, c in candidates.items()]
     if reference_workload:  # the last one; it waits for no device
         product = make_reference()
         timed.append(("reference", product, product.function))
     most = min(_MAX_WARMUP_S, _WARMUP_SHARE * budget_s / len(timed))
+    if before is not None and warmup is None:
+        warmup = _WARMUP_AGAIN
     with collector_off():
         warmups = [_warm_up(n, call, warmup, most, deadline, timer) for n, _, call in timed]
         calls = [call for *_, call in timed]
         numbers, settling = [1] * len(calls), [0] * len(calls)
-        if not switching:
+        if before is not None:
+            known = {m.name: m for m in (*before.values(), before.reference_workload) if m}
+            numbers, settling = (
+                [getattr(known[n], what) for n, *_ in timed] for what in ("number", "settling")
+            )
+        elif not switching:
             warm = [seconds[-1] if seconds else 0.0 for seconds in warmups]
             numbers, seconds = _calibrate(calls, warm, len(candidates), timer, deadline)
             most_s = min(_SETTLING_SHARE * budget_s, deadline - timer())
@@ -80,7 +96,7 @@ def measure_here(
             len(candidates),
             repeat or MIN_ROUNDS,
             precision,
-            (began + least_s, deadline),
+            (timer() + least_s, deadline),
             seed,
             timer,
         )
@@ -119,22 +135,60 @@ def measure_task(
 ) -> list[tuple[list[Measurement], Measurement | None]]:
     """Build candidates and measure them, in a fresh process: those of each group, its reference.
 
-    With *fills*, rounds are added for as long as it took to start: another process costs as much.
+    With *fills*, they are built and measured several times, for as long as it took to start: ratios
+    differ between sets of sessions as they do between processes, which cost more.
     """
     measured = []
     for i, spawn_specs in enumerate(groups):
-        # The order gives each one its place in memory: it changes from one process to the next.
-        order = np.random.default_rng(seed).permutation(list(spawn_specs)).tolist()
-        candidates = as_candidates({name: spawn_specs[name].build() for name in order})
         spent = max(time.time() - asked_at, 0.0)
         if i == 0:  # as long as it took to start, at least: cold calls say nothing
             budget_s = max(budget_s, 2 * spent)
         share = max(budget_s - spent, 0.0) / (len(groups) - i)
-        options["least_s"] = fills * spent / len(groups)
-        results = measure_here(candidates, precision=None, budget_s=share, seed=seed, **options)
-        measured.append(([results[name] for name in spawn_specs], results.reference_workload))
-        del candidates  # the memory of a group is free for the next one
+        least = spent / len(groups) if fills else None
+        sets = _measure_sets(spawn_specs, share, least, np.random.default_rng(seed), options)
+        joined = [_follow([each[name] for each in sets]) for name in spawn_specs]
+        references = [each.reference_workload for each in sets if each.reference_workload]
+        measured.append((joined, _follow(references) if references else None))
     return measured
+
+
+def _measure_sets(
+    spawn_specs: Mapping[str, SpawnSpec],
+    budget_s: float,
+    least_s: float | None,
+    rng: np.random.Generator,
+    options: Mapping[str, Any],
+) -> list[Comparison]:
+    """Build the candidates and measure them, several times until the least time is over, if any."""
+    sets: list[Comparison] = []
+    begin = time.perf_counter()
+    while True:
+        start = time.perf_counter()
+        # The order gives each one its place in memory.
+        order = rng.permutation(list(spawn_specs)).tolist()
+        candidates = as_candidates({name: spawn_specs[name].build() for name in order})
+        left = max(budget_s - (time.perf_counter() - begin), 0.0)
+        limits: dict[str, Any] = {
+            "precision": None,
+            "budget_s": left,
+            "seed": int(rng.integers(2**31)),
+        }
+        limits |= {"before": sets[0]} if sets else {}
+        limits |= {} if least_s is None else {"least_s": _SET_S}
+        sets.append(measure_here(candidates, **{**options, **limits}))
+        del candidates  # its memory is free for the next one
+        now = time.perf_counter()
+        enough = least_s is None or (len(sets) >= _SETS and now - begin >= least_s)
+        if enough or 2 * now - begin - start > budget_s:
+            return sets
+
+
+def _follow(measured: Sequence[Measurement]) -> Measurement:
+    """Put the samples of sets of sessions after each other."""
+    seconds = np.concatenate([each.seconds for each in measured], axis=1)
+    switches = [cost for each in measured for cost in each.after_switch]
+    after = (float(np.median(switches)),) if switches else ()
+    return dataclasses.replace(measured[0], seconds=seconds, after_switch=after)
 
 
 @contextmanager

@@ -53,9 +53,10 @@ def measure(
     candidates : mapping of str to Candidate or callable
         Candidates by name.
     repeat : int, optional
-        Minimum number of rounds: by default 100, or 12 per process if there are several, 50 when
-        candidates are measured apart, and more for as long as a process took to start. An interval
-        needs 100 rounds in one process, or 3 processes.
+        Minimum number of rounds: by default 100. With several processes, each one builds the
+        candidates four times by default, or more for as long as it took to start, and takes 12
+        rounds or 0.1 s of each, 50 when candidates are measured apart. An interval needs 100 rounds
+        in one process, or 3 processes.
     warmup : int, optional
         Calls of each candidate before the samples. By default, the warm-up stops when times are
         stable (the medians of the last two groups of 5 calls differ by less than 5%), after 100
