@@ -37,8 +37,6 @@ from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 if TYPE_CHECKING:
     from ortmeter.study.records import Record
 
-#: Rounds of each process of a run that is kept or compared.
-REPEAT = 50
 # What decides what a candidate measures, as texts: model, inputs, their digests, settings.
 _Description: TypeAlias = dict[str, str]
 

@@ -103,7 +103,7 @@ def run(options: Namespace, report: Report) -> int:
             why, start = why_isolated(variants), time.perf_counter()
             results = measure_variants(
                 variants,
-                repeat=options.repeat or (baseline.REPEAT if keeps else None),
+                repeat=options.repeat,
                 processes=options.processes or PROCESSES,
                 budget_s=BUDGET_S if options.budget is None else options.budget,
                 switching=options.switching,
