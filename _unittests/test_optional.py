@@ -50,7 +50,7 @@ ABSENT = [
 CALLS = {
     "ortmeter.make_session(cnn)": "cpu",
     "ortmeter.optimized_model(cnn)": "cpu",
-    "ortmeter.bench(cnn, feeds)": "cpu",
+    "ortmeter.bench(cnn, feeds, processes=1)": "cpu",
     "ortmeter.profile(cnn, feeds)": "cpu",
     "ortmeter.optimize_einsum('ij,jk->ik', (2, 2), (2, 2))": "cpu",
     "precision.convert_precision(cnn, 'float16')": "cpu",

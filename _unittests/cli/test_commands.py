@@ -138,15 +138,15 @@ def test_a_switch_is_told_apart_or_measured(models):
 
 
 def test_one_graph_is_timed_once(models):
-    command = ["bench", models / "exp.onnx", models / "cnn.onnx", "--dim", "batch=2", "--provider"]
+    command = ["bench", models / "exp.onnx", "--dim", "batch=2", "--provider"]
     few = ["cpu", "--processes", 1, "--repeat", 3, "--budget", 2, "--json"]
     done = run(*command, *few, "--optimization", "all,extended")
     report = json.loads(done.stdout)
     timed = [row["candidate"] for row in sections(report)["Latency"][0]]
-    assert timed == ["exp.onnx, optimization=all", "cnn.onnx, optimization=all"]
+    assert timed == ["optimization=all"]
     assert report["conclusion"][0] == (
-        "exp.onnx, optimization=all and exp.onnx, optimization=extended have the same optimized "
-        "graph, so only exp.onnx, optimization=all was timed."
+        "optimization=all and optimization=extended have the same optimized graph, so only "
+        "optimization=all was timed."
     )
     how = report["measurement"]
     assert (how["processes"], how["stopped"] in {"precision", "budget"}) == (1, True)
