@@ -189,9 +189,9 @@ def _describe(variant: SessionSpec) -> _Description:
         settings |= value if isinstance(value, Mapping) else {name: value}
     return {
         "model": path.name,
-        f"{_DIGEST}model": _digest(_files(path)),
+        f"{_DIGEST}model": digest(_files(path)),
         "inputs": ", ".join(shapes),
-        f"{_DIGEST}inputs": _digest(map(_content, arrays.values())),
+        f"{_DIGEST}inputs": digest(map(content, arrays.values())),
         **{name: str(value) for name, value in settings.items()},
     }
 
@@ -203,11 +203,11 @@ def _files(path: Path) -> Iterator[bytes]:
             yield hashlib.file_digest(stream, "sha256").digest()
 
 
-def _content(array: np.ndarray) -> bytes:
+def content(array: np.ndarray) -> bytes:
     return json.dumps(array.tolist()).encode() if array.dtype.kind in "OUT" else array.tobytes()
 
 
-def _digest(parts: Iterable[bytes]) -> str:
+def digest(parts: Iterable[bytes]) -> str:
     digests = (hashlib.sha256(part).digest() for part in parts)
     return hashlib.sha256(b"".join(digests)).hexdigest()[:_LENGTH]
 

@@ -1,7 +1,6 @@
 """Compare latencies of models, providers, and anything that ONNX Runtime takes."""
 
 import dataclasses
-import hashlib
 import math
 import time
 from argparse import ArgumentParser, Namespace
@@ -127,13 +126,14 @@ def _distinct(report: Report, variants: Mapping[str, SessionSpec]) -> Mapping[st
     ways: dict[str, list[str]] = {}
     for name, variant in variants.items():
         settings = {**variant.settings, "optimization": "", "run": variant.run_config}
-        feeds = [(n, a.shape, a.tobytes()) for n, a in variant.feeds.items()]
-        ways.setdefault(repr((settings, feeds)), []).append(name)
+        fed = {n: (a.dtype, a.shape, baseline.content(a)) for n, a in variant.feeds.items()}
+        inputs = [(n, *kind, baseline.digest([data])) for n, (*kind, data) in fed.items()]
+        ways.setdefault(repr((settings, inputs)), []).append(name)
     same: dict[tuple[str, str], list[str]] = {}
     for way, names in ways.items():
         for name in names:
             variant = variants[name]
-            graph = "" if len(names) == 1 else _digest(variant.model, variant.settings) or name
+            graph = "" if len(names) == 1 else _graph(variant.model, variant.settings) or name
             same.setdefault((way, graph), []).append(name)
     for first, *others in same.values():
         if others:
@@ -168,7 +168,7 @@ def _on_cpu(variants: Mapping[str, SessionSpec]) -> bool:
     return all(variant.settings["provider"].is_cpu for variant in variants.values())
 
 
-def _digest(model: ModelLike, settings: Mapping[str, Any]) -> str:
+def _graph(model: ModelLike, settings: Mapping[str, Any]) -> str:
     """Identify the graph that runs, whatever its nodes are called; empty for a large one."""
     proto = load_model(model)
     if proto.ByteSize() > _LARGEST or (is_path(model) and has_external_data(model)):
@@ -177,7 +177,7 @@ def _digest(model: ModelLike, settings: Mapping[str, Any]) -> str:
     for message in (ran, ran.graph, *ran.graph.node):
         for field in _NAMES.intersection(message.DESCRIPTOR.fields_by_name):
             message.ClearField(field)
-    return hashlib.sha256(ran.SerializeToString(deterministic=True)).hexdigest()
+    return baseline.digest([ran.SerializeToString(deterministic=True)])
 
 
 def _fill(
@@ -208,8 +208,7 @@ def _fill(
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
     if moved := drift(results.reference_workload):
-        told = str(moved)
-        report.conclude(f"{told if len(results) > 1 else told.partition(': trust')[0]}.")
+        report.conclude(f"{moved if len(results) > 1 else moved.finding}.")
     if _DEFAULT not in ways and _on_cpu(variants):
         report.conclude(
             "onnxruntime.InferenceSession(path) uses all cores, whose threads keep spinning after "

@@ -74,19 +74,23 @@ class Drift:
         """Whether latencies can be compared with those of another run."""
         return self.share <= max(STEADY, self.noise)
 
-    def __str__(self) -> str:
+    @property
+    def finding(self) -> str:
+        """What happened, without what to trust."""
         span = f"{format_seconds(self.low)} to {format_seconds(self.high)}"
         if STEADY < self.share <= self.noise:
             return (
                 f"the machine did not drift beyond the noise (a fixed product on the CPU: {span})"
             )
-        text = (
+        return (
             f"the machine drifted by {self.share:.0%} during the measurement (a fixed product on "
             f"the CPU: {span})"
         )
+
+    def __str__(self) -> str:
         if self.is_steady:
-            return text
-        return f"{text}: trust the comparison of candidates, not their latencies"
+            return self.finding
+        return f"{self.finding}: trust the comparison of candidates, not their latencies"
 
 
 def drift(reference_workload: Measurement | None) -> Drift | None:

@@ -44,7 +44,7 @@ def log_ratio(baseline: _Array, candidate: _Array, confidence: float) -> tuple[f
     widest interval is kept.
     """
     processes, rounds = baseline.shape
-    logs = np.log(np.median(baseline, axis=1) / np.median(candidate, axis=1))
+    logs = _logs_of_processes(baseline, candidate)
     half = math.inf
     if processes >= MIN_PROCESSES:
         half = _half_width(logs, 1.0, confidence)
@@ -67,10 +67,11 @@ def processes_needed(
     """
     from scipy.special import chdtri
 
-    logs = np.log(np.median(baseline, axis=1) / np.median(candidate, axis=1))
-    error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    logs = _logs_of_processes(baseline, candidate)
+    seen = float(logs.std(ddof=1))
+    error = seen / math.sqrt(len(logs))
     # The deviation and the ratio are estimated from few processes: what they are in nine of ten.
-    deviation = float(logs.std(ddof=1)) * math.sqrt((len(logs) - 1) / chdtri(len(logs) - 1, 0.9))
+    deviation = seen * math.sqrt((len(logs) - 1) / chdtri(len(logs) - 1, 0.9))
     goal = max(math.log1p(effect) / 2, abs(float(logs.mean())) - 1.3 * error)
     enough = (
         count
@@ -203,6 +204,10 @@ def estimate_mean(values: npt.ArrayLike, confidence: float = 0.99, unit: str = "
         return Estimate(mean, None, None, confidence, how, unit)
     half = _half_width(array, 1.0, confidence)
     return Estimate(mean, mean - half, mean + half, confidence, how, unit)
+
+
+def _logs_of_processes(baseline: _Array, candidate: _Array) -> _Array:
+    return np.asarray(np.log(np.median(baseline, axis=1) / np.median(candidate, axis=1)))
 
 
 def _batch_logs(baseline: _Array, candidate: _Array, length: int) -> _Array:
