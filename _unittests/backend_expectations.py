@@ -94,7 +94,8 @@ EXPECTED = {
     "dinov2": Expected((58, 46, 36), _BERT),
     "clip-vision": Expected((61, 49, 39), _CLIP | {"LayerNormalization": 6}, _SILU),
     # four of them keep NaN in the maximum
-    "cnn": Expected((19, 19, 18), {"Gemm": 1}, {"Sigmoid": 1}),
+    # a maximum pool keeps NaN, and -inf where a window has nothing else: five nodes more
+    "cnn": Expected((24, 24, 18), {"Gemm": 1}, {"Sigmoid": 1}),
 }
 
 # The angles and the masks depend on the length: they are computed, once for all the layers.
