@@ -137,6 +137,22 @@ def test_a_switch_is_told_apart_or_measured(models):
     assert "--switching is for candidates in turn. Accepted without --callers" in refused.stderr
 
 
+def test_a_switch_that_is_not_known_is_a_dash(models, monkeypatch):
+    from ortmeter.cli import bench
+    from ortmeter.timing import Comparison, Measurement
+
+    def measured(variants, **_):
+        switches = dict(zip(variants, [(3e-3,), ()], strict=True))
+        return Comparison(
+            Measurement(name, [[1e-3]] * 3, after_switch=known) for name, known in switches.items()
+        )
+
+    monkeypatch.setattr(bench, "measure_variants", measured)
+    command = ["bench", models / "cnn.onnx", "--optimization", "none,all", "--provider", "cpu"]
+    rows = sections(json.loads(run(*command, "--json").stdout))["Latency"][0]
+    assert [row["switch cost (ms)"] for row in rows] == [2.0, None]
+
+
 def test_one_graph_is_timed_once(models):
     command = ["bench", models / "exp.onnx", "--dim", "batch=2", "--provider"]
     few = ["cpu", "--processes", 1, "--repeat", 3, "--budget", 2, "--json"]

@@ -189,8 +189,9 @@ def _fill(
     ways = {_way(variant) for variant in variants.values()}
     table = results.to_frame().drop(columns=["processes", "rounds", "calls"])
     table.insert(3, "runs/s", [rounded(1 / m.median) for m in results.values()])
-    if costs := [m.switch_cost for m in results.values() if m.switch_cost is not None]:
-        table["switch cost (ms)"] = [rounded(1e3 * cost) for cost in costs]
+    costs = [m.switch_cost for m in results.values()]
+    if any(cost is not None for cost in costs):  # unknown where the budget left no time for it
+        table["switch cost (ms)"] = [None if x is None else rounded(1e3 * x) for x in costs]
     table = table.rename_axis(columns=results.how)
     report.add("Latency", table, lambda: latency_plot(results, title="Latency of a run"))
     tails = percentile_table(results)
