@@ -29,7 +29,7 @@ from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 CPU = Provider.parse("cpu")
-PAIR = Comparison([Measurement("a", [[1e-3, 2e-3]]), Measurement("b", [[1e-3, 1e-3]])], "budget")
+PAIR = Comparison([Measurement("a", [[1e-3, 2e-3]]), Measurement("b", [[1e-3, 2e-3]])], "budget")
 DATA = {
     "latency": Comparisons({256: PAIR}, "size"),
     "errors": pd.DataFrame({"size": [256], "error (ulp)": [0.5]}),

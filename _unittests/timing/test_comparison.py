@@ -161,7 +161,7 @@ def test_the_table_has_units_and_four_digits():
     table = found.to_frame()
     assert table.loc["a", ["median (ms)", "q1 (ms)", "q3 (ms)"]].tolist() == [2, 1.5, 2.5]
     assert table.loc["b", "median (ms)"] == 1.235
-    assert found.to_frame("s").loc["b", "median (s)"] == 1.23456e-3
+    assert found.to_frame("s").loc["b", "median (s)"] == pytest.approx(1.23456e-3)
     assert table.loc["a", "GFLOP/s"] == 2
     assert "GB/s" not in table.columns  # nobody declared bytes
     assert table["calls"].tolist() == [5, 1]

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
-from ortmeter.evidence import Speedup
+from ortmeter.timing import Comparison, Measurement, speedup
 from ortmeter.timing.statistics import (
     _inflation,
     estimate_mean,
@@ -38,11 +38,48 @@ def covers(draw):
 def test_several_processes_give_student_s_interval():
     rng = np.random.default_rng(0)
     a, b = np.exp(0.05 * rng.standard_normal((2, 5, 12)))
-    logs = np.log(np.median(a, axis=1) / np.median(b, axis=1))
+    logs = np.median(np.log(a / b), axis=1)
     log, half = log_ratio(a, b, 0.99)
     # 99.4%: the rest of the error is spent on stopping when the interval is narrow
     low, high = stats.t.interval(0.994, df=4, loc=logs.mean(), scale=stats.sem(logs))
     assert (log - half, log + half) == pytest.approx((low, high))
+
+
+def test_the_machine_in_two_modes_moves_no_ratio():
+    """While the machine is slow, both are: the medians of each may fall on either side."""
+    rng = np.random.default_rng(0)
+    slow = rng.random((400, 3, 13)) < 0.5
+    begins = slow ^ (rng.random(slow.shape) < 0.1)  # between the samples of a round
+    noise = np.exp(0.01 * rng.standard_normal((2, *slow.shape)))
+    both = noise * np.where([slow, begins], 1.6, 1.0) * np.reshape([1.085, 1.0], (2, 1, 1, 1))
+    found = np.array([log_ratio(*each, 0.99)[0] for each in both.swapaxes(0, 1)])
+    assert np.abs(np.exp(found) - 1.085).max() < 0.02
+    medians = np.log(np.median(both, axis=3)).mean(axis=2)
+    assert np.std(medians[0] - medians[1]) > 0.05  # of the ratio of two medians
+    pair = Comparison([Measurement(name, x) for name, x in zip("ab", both[:, 0], strict=True)])
+    assert pair["a"].median / pair["b"].median == pytest.approx(pair.speedup("b", "a").ratio ** -1)
+
+
+@pytest.mark.parametrize("count", [12, 20, 60])
+def test_sets_of_sessions_give_the_interval_of_wilcoxon(count):
+    """The ends are the last shifts that the test of signed ranks of SciPy does not refuse."""
+    logs = 0.02 * np.random.default_rng(count).standard_t(3, count) + 0.01
+    seconds = np.repeat(np.exp(logs).reshape(4, -1), 3, axis=1)
+    log, half = log_ratio(seconds, np.ones_like(seconds), 0.99, sets=count // 4)
+    i, j = np.triu_indices(count)
+    assert log == pytest.approx(np.median((logs[i] + logs[j]) / 2))
+    refused = [
+        stats.wilcoxon(logs - log - side * half * share, method="exact").pvalue < 0.006
+        for side in (-1, 1)
+        for share in (0.999, 1.001)
+    ]
+    assert refused[1::2] == [True, True]
+    assert False in refused[0::2]  # as far as the farther end of the two
+
+
+def test_few_sets_of_sessions_have_no_interval():
+    seconds = np.exp(0.01 * np.random.default_rng(0).standard_normal((4, 4)))
+    assert log_ratio(seconds, np.ones_like(seconds), 0.99, sets=2)[1] is None
 
 
 @pytest.mark.parametrize("processes", [3, 5, 10])
@@ -132,20 +169,22 @@ def test_an_estimate_says_how_sure_it_is():
     assert (found.confidence, found.how, found.unit) == (0.9, "3 processes", "")
 
 
+@pytest.mark.parametrize("sets", [1, 4])
 @pytest.mark.parametrize(("ratio", "deviation"), [(1.0, 0.02), (1.03, 0.05), (1.2, 0.1)])
-def test_as_many_processes_as_told_decide_in_nine_runs_of_ten(ratio, deviation):
+def test_as_many_processes_as_told_decide_in_nine_runs_of_ten(ratio, deviation, sets):
     """Runs of 5 processes say how many more there must be; so many are drawn again."""
     rng = np.random.default_rng(7)
 
     def draw(count):
-        return np.exp(np.log(ratio) + deviation * rng.standard_normal((count, 1)))
+        return np.exp(np.log(ratio) + deviation * rng.standard_normal((count, sets)))
 
     decided = []
     for _ in range(TRIALS):
         first = draw(5)
-        count = processes_needed(first, np.ones_like(first), 0.99, 0.05)
+        count = processes_needed(first, np.ones_like(first), 0.99, 0.05, sets=sets)
         if count is not None:
-            found = Speedup("a", "b", estimate_ratio(draw(count), np.ones((count, 1))))
+            again = Measurement("b", draw(count), sets=sets)
+            found = speedup(again, Measurement("a", np.ones((count, sets)), sets=sets))
             decided.append(found.verdict != "undecided")
     assert len(decided) > 0.9 * TRIALS
     assert np.mean(decided) > 0.88

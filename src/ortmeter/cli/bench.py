@@ -232,8 +232,13 @@ def _what_decides(results: Comparison, claims: Sequence[Speedup], seconds: float
             yield f"an interval needs {MIN_PROCESSES} processes: use {enough}."
         return
     undecided = [claim for claim in claims if claim.verdict == "undecided"]
-    pairs = ((results[c.baseline].seconds, results[c.subject].seconds, c) for c in undecided)
-    needed = [processes_needed(a, b, c.confidence, c.min_effect) for a, b, c in pairs]
+    pairs = ((results[c.baseline], results[c.subject], c) for c in undecided)
+    needed = [
+        processes_needed(
+            *(a.seconds, b.seconds, c.confidence, c.min_effect), in_turn=not a.isolated, sets=a.sets
+        )
+        for a, b, c in pairs
+    ]
     most = max((math.inf if number is None else number for number in needed), default=0)
     if each * most > _LONGEST_S:
         yield (

@@ -66,10 +66,12 @@ def _encode_key(key: Any, path: str) -> Any:
 
 def _encode_measurement(measured: Measurement, _path: str) -> dict[str, Any]:
     fields = msgspec.to_builtins(measured, enc_hook=np.ndarray.tolist)
-    isolated = fields.pop("isolated")
+    isolated, _ = fields.pop("isolated"), fields.pop("_median", None)
     fields |= {"apart": True} if isolated else {}  # its name in files that are older
     if not measured.settling:  # as in files that are older
         del fields["settling"], fields["after_switch"]
+    if measured.sets == 1:
+        del fields["sets"]
     return {"$": "measurement", "unit": "s", "repeat": measured.repeat, **fields}
 
 
@@ -210,11 +212,12 @@ class _Measurement(_Tagged):
     isolated: bool = field(name="apart", default=False)
     settling: Annotated[int, Meta(ge=0)] = 0
     after_switch: list[_Positive] = []
+    sets: Annotated[int, Meta(ge=1)] = 1
 
     def read(self, _path: str, /) -> Measurement:
         seconds, warmup = np.array(self.seconds), tuple(self.warmup)
         work, switch = (self.flop, self.bytes_moved), tuple(self.after_switch)
-        others = *work, self.isolated, self.settling, switch
+        others = *work, self.isolated, self.settling, switch, self.sets
         return Measurement(self.name, seconds, self.number, warmup, *others)
 
 

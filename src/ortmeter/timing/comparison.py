@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import UNITS, Estimate, Speedup, Speedups, common_unit, rounded
 from ortmeter.optional import pd
 from ortmeter.timing.builds import TYPICAL, between_builds, over_builds
 from ortmeter.timing.measurement import Measurement
-from ortmeter.timing.statistics import SESSIONS, exponential, log_ratio, student
+from ortmeter.timing.statistics import SESSIONS, exponential, log_ratio, medians_in_turn, student
 
 
 def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float = 0.99) -> Speedup:
@@ -54,7 +55,7 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
             f"got {type(baseline).__name__} and {type(candidate).__name__}. Accepted: two "
             "measurements"
         )
-    if baseline.seconds.shape != candidate.seconds.shape:
+    if (baseline.seconds.shape, baseline.sets) != (candidate.seconds.shape, candidate.sets):
         raise InvalidArgumentError(
             f"{baseline.name!r} has {baseline.seconds.shape} samples and {candidate.name!r} "
             f"{candidate.seconds.shape}. Accepted: two measurements of one call of measure"
@@ -66,7 +67,7 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
     processes, isolated = baseline.processes, baseline.isolated
     how = f"{processes} processes" if processes > 1 else "in one process"
     how = f"{how} each" if isolated else how
-    log, half = log_ratio(baseline.seconds, candidate.seconds, confidence)
+    log, half = _log_ratio(baseline, candidate, confidence)
     if half is not None and processes == 1:  # rounds of one process are not those of another
         half = None if isolated else math.hypot(half, student(math.inf, confidence) * SESSIONS)
     return Speedup(candidate.name, baseline.name, exponential(log, half, confidence, how))
@@ -234,13 +235,15 @@ class _Measured:
         ``each alone in 10 processes of 12 rounds`` when candidates were isolated.
         """
         measured = [next(iter(group.values())) for group in self._comparisons().values()]
-        processes, rounds = ({getattr(m, n) for m in measured} for n in ("processes", "repeat"))
+        processes, sets = ({getattr(m, n) for m in measured} for n in ("processes", "sets"))
+        rounds = {m.repeat // m.sets for m in measured}
         several = "in one process," if processes == {1} else f"{_range(processes)} processes of"
         if any(candidate.isolated for candidate in measured):
             several = f"each alone in {several.removeprefix('in ')}"
         # A budget that was spent anywhere is said.
         reason = min(group.stopped for group in self._comparisons().values())
         why = {"precision": ", precision reached", "budget": ", budget spent"}.get(reason, "")
+        several += f" {_range(sets)} sets of" if sets != {1} else ""
         unit = "round" if rounds == {1} else "rounds"
         near = ", back to back" if all(candidate.settling for candidate in measured) else ""
         return f"{several} {_range(rounds)} {unit}{near}{why}"
@@ -292,7 +295,7 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         if not given or not all(isinstance(measured, Measurement) for measured in given):
             kinds = ", ".join(sorted({type(measured).__name__ for measured in given})) or "nothing"
             raise InvalidArgumentError(f"got {kinds}. Accepted: at least one Measurement")
-        self._by_name = {measured.name: measured for measured in given}
+        self._by_name = {measured.name: measured for measured in _beside(given)}
         if len(self._by_name) < len(given):
             raise InvalidArgumentError("two measurements share a name. Accepted: distinct names")
         self.stopped = stopped
@@ -380,7 +383,7 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         pairs = (
             itertools.combinations(self.values(), 2) if len(self) > 1 else [[*self.values()] * 2]
         )
-        halves = [log_ratio(a.seconds, b.seconds, confidence)[1] for a, b in pairs]
+        halves = [_log_ratio(a, b, confidence)[1] for a, b in pairs]
         known = [half for half in halves if half is not None]
         return math.expm1(max(known)) if len(known) == len(halves) else None
 
@@ -467,6 +470,23 @@ def join_builds(groups: Sequence[tuple[Comparison, Sequence[Comparison]]]) -> No
     )
     for here, before in groups:
         here.before, here.between = before, between
+
+
+def _log_ratio(a: Measurement, b: Measurement, level: float) -> tuple[float, float | None]:
+    return log_ratio(a.seconds, b.seconds, level, in_turn=not a.isolated, sets=a.sets)
+
+
+def _beside(measured: list[Measurement]) -> list[Measurement]:
+    """Give those that were timed in turn the medians of this comparison."""
+    shapes = {(*each.seconds.shape, each.sets) for each in measured}
+    if len(measured) == 1 or len(shapes) > 1 or any(each.isolated for each in measured):
+        return measured
+    seconds = np.array([each.seconds for each in measured])
+    if seconds.min() <= 0:
+        return measured
+    alone = [dataclasses.replace(each) for each in measured]
+    medians = medians_in_turn(seconds, np.array([each.median for each in alone]), measured[0].sets)
+    return [each.beside(own) for each, own in zip(alone, medians.tolist(), strict=True)]
 
 
 def _calls(seconds: float, saved: Estimate) -> tuple[int | str, str]:

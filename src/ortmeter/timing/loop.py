@@ -161,11 +161,12 @@ def _measure_sets(
 ) -> list[Comparison]:
     """Build the candidates and measure them, several times until the least time is over, if any."""
     sets: list[Comparison] = []
+    first = rng.permutation(list(spawn_specs)).tolist()
     begin = time.perf_counter()
     while True:
         start = time.perf_counter()
-        # The order gives each one its place in memory.
-        order = rng.permutation(list(spawn_specs)).tolist()
+        # The order gives each one its place in memory; each is first as often as the others.
+        order = np.roll(first, len(sets)).tolist()
         candidates = as_candidates({name: spawn_specs[name].build() for name in order})
         left = max(budget_s - (time.perf_counter() - begin), 0.0)
         limits: dict[str, Any] = {
@@ -185,10 +186,11 @@ def _measure_sets(
 
 def _follow(measured: Sequence[Measurement]) -> Measurement:
     """Put the samples of sets of sessions after each other."""
-    seconds = np.concatenate([each.seconds for each in measured], axis=1)
+    rounds = min(each.repeat for each in measured)
+    seconds = np.concatenate([each.cut(1, rounds) for each in measured], axis=1)
     switches = [cost for each in measured for cost in each.after_switch]
     after = (float(np.median(switches)),) if switches else ()
-    return dataclasses.replace(measured[0], seconds=seconds, after_switch=after)
+    return dataclasses.replace(measured[0], seconds=seconds, after_switch=after, sets=len(measured))
 
 
 @contextmanager

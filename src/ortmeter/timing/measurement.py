@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,9 @@ class Measurement:
     after_switch : tuple of float
         Seconds of the first call after another candidate, the median of each process; empty where
         it is not known.
+    sets : int
+        How many times each process built the candidates: its samples are those of the first
+        sessions, then as many of the next ones.
 
     Examples
     --------
@@ -116,6 +119,8 @@ class Measurement:
     isolated: bool = False
     settling: int = 0
     after_switch: tuple[float, ...] = ()
+    sets: int = 1
+    _median: float | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         seconds = np.array(self.seconds, dtype=np.float64)
@@ -137,9 +142,26 @@ class Measurement:
         """Number of samples in each process."""
         return int(self.seconds.shape[1])
 
+    def beside(self, median: float) -> "Measurement":
+        """Return the same with the median that its comparison gives to it."""
+        copy = dataclasses.replace(self)
+        object.__setattr__(copy, "_median", median)
+        return copy
+
+    def cut(self, sets: int, rounds: int) -> npt.NDArray[np.float64]:
+        """Return the first rounds of the first sets of sessions, of shape (processes, ...)."""
+        whole = self.seconds.reshape(self.processes, self.sets, -1)
+        return whole[:, :sets, :rounds].reshape(self.processes, -1)
+
     @property
     def median(self) -> float:
-        """Median latency of a call, in seconds: the geometric mean of those of the processes."""
+        """Median latency of a call, in seconds: the geometric mean of those of the processes.
+
+        In a comparison of candidates timed in turn, what slowed a round for all is left out, so
+        that medians differ as the speedup says.
+        """
+        if self._median is not None:
+            return self._median
         medians = np.median(self.seconds, axis=1)
         if len(medians) == 1 or not medians.all():  # 0: the clock is too coarse
             return float(medians.min())
@@ -156,7 +178,8 @@ class Measurement:
 
         A median leaves out what is rare and long, such as the slices of time of another process.
         """
-        return dataclasses.replace(self, seconds=self.seconds.mean(axis=1, keepdims=True))
+        mean = self.seconds.mean(axis=1, keepdims=True)
+        return dataclasses.replace(self, seconds=mean, sets=1)
 
     @property
     def quartiles(self) -> tuple[float, float]:

@@ -34,16 +34,15 @@ def measure_isolated(
     for name in np.random.default_rng(seed).permutation(list(candidates)).tolist():
         share = max(ends - time.perf_counter(), 0.0) / (len(candidates) - len(parts))
         parts[name] = candidates[name](share)
-    measured = [parts[name][name] for name in candidates]
-    least = min(one.repeat for one in measured)
     references = [part.reference_workload for part in parts.values() if part.reference_workload]
+    both = _cut([*(parts[name][name] for name in candidates), *references])
+    measured, references = both[: len(candidates)], both[len(candidates) :]
     joined = None
     if references:  # a round of each, then the next: the first rounds are those of all
-        seconds = np.stack([one.seconds[0, :least] for one in references], axis=1)
-        joined = dataclasses.replace(references[0], seconds=seconds.reshape(1, -1))
+        seconds = np.stack([one.seconds[0] for one in references], axis=1)
+        joined = dataclasses.replace(references[0], seconds=seconds.reshape(1, -1), sets=1)
     return Comparison(
-        [dataclasses.replace(m, seconds=m.seconds[:, :least], isolated=True) for m in measured],
-        reference_workload=joined,
+        [dataclasses.replace(m, isolated=True) for m in measured], reference_workload=joined
     )
 
 
@@ -106,7 +105,14 @@ def _join(parts: Sequence[Mapping[str, Measurement]], stopped: str = "repeat") -
 
 
 def _stack(measured: Sequence[Measurement]) -> Measurement:
-    shortest = min(one.repeat for one in measured)
-    seconds = np.concatenate([one.seconds[:, :shortest] for one in measured])
+    alike = _cut(measured)
+    seconds = np.concatenate([one.seconds for one in alike])
     after_switch = tuple(itertools.chain.from_iterable(one.after_switch for one in measured))
-    return dataclasses.replace(measured[0], seconds=seconds, after_switch=after_switch)
+    return dataclasses.replace(alike[0], seconds=seconds, after_switch=after_switch)
+
+
+def _cut(measured: Sequence[Measurement]) -> list[Measurement]:
+    """Keep as many sets of sessions, and rounds of each, as the one that has the fewest."""
+    sets = min(one.sets for one in measured)
+    rounds = min(one.repeat // one.sets for one in measured)
+    return [dataclasses.replace(m, seconds=m.cut(sets, rounds), sets=sets) for m in measured]

@@ -3,6 +3,7 @@
 ``_benchmarks/verdict_coverage.py`` measures how often they contain the true ratio.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -32,33 +33,49 @@ _ERROR_LEFT = 0.6
 _Array = npt.NDArray[np.float64]
 
 
-def log_ratio(baseline: _Array, candidate: _Array, confidence: float) -> tuple[float, float | None]:
+def log_ratio(
+    baseline: _Array, candidate: _Array, confidence: float, *, in_turn: bool = True, sets: int = 1
+) -> tuple[float, float | None]:
     """Estimate the logarithm of the ratio of two latencies, and the half-width of its interval.
 
-    Each process gives the logarithm of the ratio of its medians, and their mean is the estimate.
-    With several processes, the interval is Student's over processes (Kalibera and Jones, *Rigorous
-    benchmarking in reasonable time*, 2013). In one process, batches of consecutive rounds give the
-    numbers of the interval: Student's is widened by their first autocorrelation, corrected for its
-    bias (Kendall, *Note on bias in the estimation of autocorrelation*, 1954), both in the error and
-    in the degrees of freedom. Batches of 3, 6, 12... rounds are tried, as long as there are 10; the
-    widest interval is kept.
+    Each process gives the median of the ratios of samples taken *in turn*, and their geometric mean
+    is the estimate: a machine that is slow for a while is slow for both, whereas the ratio of two
+    medians depends on whose median fell into that while. What was not taken in turn has the ratio
+    of the medians.
+
+    With several *sets* of sessions in each process, each set gives a median, since sets differ as
+    processes do, and some by a lot: the estimate and the interval are those of Hodges and Lehmann
+    (*Estimates of location based on rank tests*, 1963). Otherwise, with several processes, the
+    interval is Student's over processes (Kalibera and Jones, *Rigorous benchmarking in reasonable
+    time*, 2013). In one process, batches of consecutive rounds give the numbers of the interval:
+    Student's is widened by their first autocorrelation, corrected for its bias (Kendall, *Note on
+    bias in the estimation of autocorrelation*, 1954), both in the error and in the degrees of
+    freedom. Batches of 3, 6, 12... rounds are tried, as long as there are 10; the widest interval
+    is kept.
     """
     processes, rounds = baseline.shape
-    logs = _logs_of_processes(baseline, candidate)
-    half = math.inf
-    if processes >= MIN_PROCESSES:
+    logs = _logs(baseline, candidate, in_turn, sets)
+    mean, half = float(logs.mean()), math.inf
+    if processes >= MIN_PROCESSES and sets > 1:
+        mean, half = _by_ranks(logs, confidence)
+    elif processes >= MIN_PROCESSES:
         half = _half_width(logs, 1.0, confidence)
     elif processes == 1 and rounds >= MIN_ROUNDS:
         doublings = int(math.log2(rounds / (_SHORTEST_BATCH * _MIN_BATCHES)))
         lengths = (_SHORTEST_BATCH * 2**i for i in range(doublings + 1))
         batches = (_batch_logs(baseline[0], candidate[0], length) for length in lengths)
         half = max(_half_width(each, _inflation(each), confidence) for each in batches)
-    mean = float(logs.mean())
     return mean, half if half <= max(_USELESS, abs(mean)) else None
 
 
 def processes_needed(
-    baseline: _Array, candidate: _Array, confidence: float, effect: float
+    baseline: _Array,
+    candidate: _Array,
+    confidence: float,
+    effect: float,
+    *,
+    in_turn: bool = True,
+    sets: int = 1,
 ) -> int | None:
     """Return how many processes decide in nine runs of ten, as noisy as this one of several.
 
@@ -67,16 +84,20 @@ def processes_needed(
     """
     from scipy.special import chdtri
 
-    logs = _logs_of_processes(baseline, candidate)
-    seen = float(logs.std(ddof=1))
+    logs = _logs(baseline, candidate, in_turn, sets)
+    mean, seen = float(logs.mean()), float(logs.std(ddof=1))
+    if sets > 1:  # the deviation that gives this interval
+        mean, half = _by_ranks(logs, confidence)
+        seen = half * math.sqrt(len(logs)) / student(len(logs) - 1, confidence)
     error = seen / math.sqrt(len(logs))
     # The deviation and the ratio are estimated from few processes: what they are in nine of ten.
     deviation = seen * math.sqrt((len(logs) - 1) / chdtri(len(logs) - 1, 0.9))
-    goal = max(math.log1p(effect) / 2, abs(float(logs.mean())) - 1.3 * error)
+    goal = max(math.log1p(effect) / 2, abs(mean) - 1.3 * error)
     enough = (
         count
         for count in range(MIN_PROCESSES, 1000)
-        if (student(count - 1, confidence) + 1.3) * deviation / math.sqrt(count) <= goal
+        if (student(sets * count - 1, confidence) + 1.3) * deviation / math.sqrt(sets * count)
+        <= goal
     )
     return next(enough, None)
 
@@ -206,16 +227,62 @@ def estimate_mean(values: npt.ArrayLike, confidence: float = 0.99, unit: str = "
     return Estimate(mean, mean - half, mean + half, confidence, how, unit)
 
 
-def _logs_of_processes(baseline: _Array, candidate: _Array) -> _Array:
-    return np.asarray(np.log(np.median(baseline, axis=1) / np.median(candidate, axis=1)))
+def _logs(baseline: _Array, candidate: _Array, in_turn: bool, sets: int) -> _Array:
+    """Return the logarithm of the ratio of each set of sessions, one after the other."""
+    one, other = (np.reshape(x, (len(x) * sets, -1)) for x in (baseline, candidate))
+    if in_turn:
+        return np.asarray(np.median(np.log(one / other), axis=1))
+    return np.asarray(np.log(np.median(one, axis=1) / np.median(other, axis=1)))
+
+
+def medians_in_turn(seconds: _Array, medians: _Array, sets: int) -> _Array:
+    """Move the medians of candidates, whose samples were taken in turn, to the ratios of speedups.
+
+    So they are for two candidates; of more, each one is compared with the median of its rounds. The
+    geometric mean of all stays.
+
+    Parameters
+    ----------
+    seconds : array of shape (candidates, processes, rounds)
+        Positive numbers.
+    medians : array of shape (candidates,)
+        The geometric means of those of the processes.
+    sets : int
+        Sets of sessions in each process.
+    """
+    shared = np.exp(np.median(np.log(seconds), axis=0))
+    apart = np.array([log_ratio(each, shared, 0.99, sets=sets)[0] for each in seconds])
+    alone = np.log(medians)
+    moves = (apart - apart.mean()) - (alone - alone.mean())
+    return np.asarray(medians * np.exp(moves))
+
+
+def _by_ranks(logs: _Array, confidence: float) -> tuple[float, float]:
+    """Return the median of the means of all pairs, and how far its interval goes.
+
+    The interval has the values that Wilcoxon's test of signed ranks does not refuse.
+    """
+    i, j = np.triu_indices(len(logs))
+    means = np.sort((logs[i] + logs[j]) / 2)
+    middle, end = float(np.median(means)), _rank_of_end(len(logs), confidence)
+    return middle, math.inf if end < 0 else float(
+        max(middle - means[end], means[-1 - end] - middle)
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _rank_of_end(count: int, confidence: float) -> int:
+    """Return how many means of pairs are below the interval, -1 if they are too few for one."""
+    chances = np.ones(1)  # of each sum of signed ranks
+    for rank in range(1, count + 1):
+        chances = (np.pad(chances, (0, rank)) + np.pad(chances, (rank, 0))) / 2
+    return int((np.cumsum(chances) <= _ERROR_LEFT * (1 - confidence) / 2).sum()) - 1
 
 
 def _batch_logs(baseline: _Array, candidate: _Array, length: int) -> _Array:
     count = len(baseline) // length
-    medians = (
-        np.median(x[: count * length].reshape(count, length), 1) for x in (baseline, candidate)
-    )
-    return np.asarray(np.log(np.divide(*medians)))
+    logs = np.log(baseline[: count * length] / candidate[: count * length])
+    return np.asarray(np.median(logs.reshape(count, length), axis=1))
 
 
 def _inflation(logs: _Array) -> float:
