@@ -11,6 +11,8 @@ it found slower?
 ``... --factor 1.2 --ms 0.1,1,10,100,500``: a known factor between calls of so many
 milliseconds; how often is it undecided?
 ``... --processes 1``: in one process, as many pairs of sessions as runs: how far do they differ?
+Without a competitor, a run waits until other processes take less than 0.1 core, and one that ends
+beside more is counted apart, as *disturbed*.
 ``... --report``: the table of what the file has.
 """
 
@@ -98,14 +100,18 @@ def with_nodes(path: Path, target: Path, count: int) -> None:
 
 def nodes_for(path: Path, folder: Path, share: float) -> Path:
     """Return the model with as many more nodes as take this share of its time."""
+    target = folder / f"{path.stem}-{share:g}.onnx"
+    if target.exists():
+        return target
     feeds = feeds_of(path)
     files = {count: folder / f"{path.stem}+{count}.onnx" for count in (0, 100)}
     for count, file in files.items():
         with_nodes(path, file, count)
     found = ortmeter.bench(list(files.values()), feeds, provider="cpu", budget_s=20)
     plain, longer = (measured.median for measured in found.values())
+    for file in files.values():
+        file.unlink()
     count = max(round(100 * share * plain / (longer - plain)), 1)
-    target = folder / f"{path.stem}-{share:g}.onnx"
     with_nodes(path, target, count)
     return target
 
@@ -120,6 +126,9 @@ def spins(seconds):  # noqa: ANN001, ANN201 - its source travels
             pass
 
     return call
+
+
+QUIET = 0.1  # cores that other processes take, at most
 
 
 def busy() -> float:
@@ -241,11 +250,19 @@ if __name__ == "__main__":
                         others[name] = copy = Path(folder, f"copy-{name}")
                         copy.write_bytes(path.read_bytes())
                         if given.nodes:
-                            others[name] = nodes_for(path, Path(folder), given.nodes)
+                            kept = given.models / "nodes"
+                            kept.mkdir(exist_ok=True)
+                            others[name] = nodes_for(path, kept, given.nodes)
                     pair, feeds = {"a": path, "b": others[name]}, feeds_of(path)
                 before = busy()
+                while not given.competitor and before > QUIET and time.monotonic() < deadline:
+                    time.sleep(1)
+                    before = busy()
                 line = run_one(pair, feeds, given.processes)
-                line |= {"way": way, "model": name, "busy": [round(before, 2), round(busy(), 2)]}
+                load = [round(before, 2), round(busy(), 2)]
+                disturbed = not given.competitor and max(load) > QUIET
+                line |= {"way": f"{way}, disturbed" if disturbed else way, "model": name}
+                line |= {"busy": load}
                 with given.out.open("a") as out:
                     out.write(json.dumps(line) + "\n")
                 print(
