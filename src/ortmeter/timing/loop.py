@@ -145,14 +145,14 @@ def measure_task(
             budget_s = max(budget_s, 2 * spent)
         share = max(budget_s - spent, 0.0) / (len(groups) - i)
         least = spent / len(groups) if fills else None
-        sets = _measure_sets(spawn_specs, share, least, np.random.default_rng(seed), options)
-        joined = [_follow([each[name] for each in sets]) for name in spawn_specs]
+        sets = measure_sets(spawn_specs, share, least, np.random.default_rng(seed), options)
+        joined = [join_sets([each[name] for each in sets]) for name in spawn_specs]
         references = [each.reference_workload for each in sets if each.reference_workload]
-        measured.append((joined, _follow(references) if references else None))
+        measured.append((joined, join_sets(references) if references else None))
     return measured
 
 
-def _measure_sets(
+def measure_sets(
     spawn_specs: Mapping[str, SpawnSpec],
     budget_s: float,
     least_s: float | None,
@@ -160,15 +160,16 @@ def _measure_sets(
     options: Mapping[str, Any],
 ) -> list[Comparison]:
     """Build the candidates and measure them, several times until the least time is over, if any."""
+    timer: _Timer = options.get("timer", time.perf_counter)
     sets: list[Comparison] = []
     first = rng.permutation(list(spawn_specs)).tolist()
-    begin = time.perf_counter()
+    begin = timer()
     while True:
-        start = time.perf_counter()
+        start = timer()
         # The order gives each one its place in memory; each is first as often as the others.
         order = np.roll(first, len(sets)).tolist()
         candidates = as_candidates({name: spawn_specs[name].build() for name in order})
-        left = max(budget_s - (time.perf_counter() - begin), 0.0)
+        left = max(budget_s - (timer() - begin), 0.0)
         limits: dict[str, Any] = {
             "precision": None,
             "budget_s": left,
@@ -178,13 +179,13 @@ def _measure_sets(
         limits |= {} if least_s is None else {"least_s": _SET_S}
         sets.append(measure_here(candidates, **{**options, **limits}))
         del candidates  # its memory is free for the next one
-        now = time.perf_counter()
+        now = timer()
         enough = least_s is None or (len(sets) >= _SETS and now - begin >= least_s)
         if enough or 2 * now - begin - start > budget_s:
             return sets
 
 
-def _follow(measured: Sequence[Measurement]) -> Measurement:
+def join_sets(measured: Sequence[Measurement]) -> Measurement:
     """Put the samples of sets of sessions after each other."""
     rounds = min(each.repeat for each in measured)
     seconds = np.concatenate([each.cut(1, rounds) for each in measured], axis=1)
