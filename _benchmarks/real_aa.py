@@ -98,22 +98,21 @@ def with_nodes(path: Path, target: Path, count: int) -> None:
     onnx.save(model, target)
 
 
-def nodes_for(path: Path, folder: Path, share: float) -> Path:
-    """Return the model with as many more nodes as take this share of its time."""
-    target = folder / f"{path.stem}-{share:g}.onnx"
-    if target.exists():
-        return target
+def nodes_for(path: Path, folder: Path, share: float) -> dict[str, Path]:
+    """Return the model with the head of a chain, and with as many nodes as take this share of it."""
     feeds = feeds_of(path)
     files = {count: folder / f"{path.stem}+{count}.onnx" for count in (0, 100)}
+    target = folder / f"{path.stem}-{share:g}.onnx"
+    if target.exists():
+        return {"a": files[0], "b": target}
     for count, file in files.items():
         with_nodes(path, file, count)
     found = ortmeter.bench(list(files.values()), feeds, provider="cpu", budget_s=20)
     plain, longer = (measured.median for measured in found.values())
-    for file in files.values():
-        file.unlink()
+    files[100].unlink()
     count = max(round(100 * share * plain / (longer - plain)), 1)
     with_nodes(path, target, count)
-    return target
+    return {"a": files[0], "b": target}
 
 
 def spins(seconds):  # noqa: ANN001, ANN201 - its source travels
@@ -235,7 +234,7 @@ if __name__ == "__main__":
     names = [f"{ms} ms" for ms in given.ms.split(",")] if given.ms else [f.name for f in files]
     deadline = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as folder, competitor(runs=given.competitor):
-        others = {}
+        pairs: dict[str, Mapping[str, Any]] = {}
         for i in range(given.runs):
             for name in names:
                 if done[way, name] > i or time.monotonic() > deadline:
@@ -246,14 +245,15 @@ if __name__ == "__main__":
                     pair = {n: function_candidate(spins, seconds=s) for n, s in times.items()}
                 else:
                     path = given.models / name
-                    if name not in others:
-                        others[name] = copy = Path(folder, f"copy-{name}")
+                    if name not in pairs and given.nodes:
+                        kept = given.models / "nodes"
+                        kept.mkdir(exist_ok=True)
+                        pairs[name] = nodes_for(path, kept, given.nodes)
+                    elif name not in pairs:
+                        copy = Path(folder, f"copy-{name}")
                         copy.write_bytes(path.read_bytes())
-                        if given.nodes:
-                            kept = given.models / "nodes"
-                            kept.mkdir(exist_ok=True)
-                            others[name] = nodes_for(path, kept, given.nodes)
-                    pair, feeds = {"a": path, "b": others[name]}, feeds_of(path)
+                        pairs[name] = {"a": path, "b": copy}
+                    pair, feeds = pairs[name], feeds_of(path)
                 before = busy()
                 while not given.competitor and before > QUIET and time.monotonic() < deadline:
                     time.sleep(1)
