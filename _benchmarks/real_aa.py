@@ -99,7 +99,7 @@ def with_nodes(path: Path, target: Path, count: int) -> None:
 
 
 def nodes_for(path: Path, folder: Path, share: float) -> dict[str, Path]:
-    """Return the model with the head of a chain, and with as many nodes as take this share of it."""
+    """Return the model with the head of a chain, and with nodes that take this share of it."""
     feeds = feeds_of(path)
     files = {count: folder / f"{path.stem}+{count}.onnx" for count in (0, 100)}
     target = folder / f"{path.stem}-{share:g}.onnx"
