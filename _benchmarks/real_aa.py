@@ -5,7 +5,7 @@ inputs that ``ortmeter bench`` guesses. A run is one call of :func:`ortmeter.ben
 added to a file, so that a run that was stopped goes on, and runs are spread over quiet hours.
 
 ``python _benchmarks/real_aa.py --models DIR --out aa.jsonl --runs 20``
-``... --competitor``: another process takes a core.
+``... --competitor loop``: another process takes a core; ``other``: one that runs already does.
 ``... --nodes 0.085``: the second model has more nodes, which take 8.5% of its time: how often is
 it found slower?
 ``... --factor 1.2 --ms 0.1,1,10,100,500``: a known factor between calls of so many
@@ -206,7 +206,7 @@ if __name__ == "__main__":
     parser.add_argument("--only", default="", help="part of the names of files")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--processes", type=int, default=PROCESSES)
-    parser.add_argument("--competitor", action="store_true")
+    parser.add_argument("--competitor", choices=("", "loop", "other"), default="")
     parser.add_argument("--nodes", type=float, default=0.0)
     parser.add_argument("--factor", type=float, default=1.0)
     parser.add_argument("--ms", default="", help="milliseconds of calls of a known time")
@@ -233,7 +233,7 @@ if __name__ == "__main__":
     way += ", competitor" if given.competitor else ""
     names = [f"{ms} ms" for ms in given.ms.split(",")] if given.ms else [f.name for f in files]
     deadline = time.monotonic() + 60 * given.minutes
-    with tempfile.TemporaryDirectory() as folder, competitor(runs=given.competitor):
+    with tempfile.TemporaryDirectory() as folder, competitor(runs=given.competitor == "loop"):
         pairs: dict[str, Mapping[str, Any]] = {}
         for i in range(given.runs):
             for name in names:

@@ -234,6 +234,7 @@ def test_a_report_has_the_smallest_model_and_the_whole_one(question, file, monke
     monkeypatch.setattr(reduce, "show_wrong", lambda script, *_: f"{script}# wrong")
     monkeypatch.setattr(reduce, "run_script", lambda script, one: (one.name, script[-7:]))
     monkeypatch.setattr(reduce, "measure_cases", lambda _, cases, **__: told.update(cases=cases))
+    monkeypatch.setattr(reduce, "_why_wrong", lambda *_: "a judge")
     assert cut(file, f"{question} --runtime old,new", "--report") == 0
     assert Path("chain-reduced/issue.md").read_text(encoding="utf-8") == "text"
     assert list(told["cases"]) == ["Softsign", "chain.onnx"]
@@ -241,9 +242,7 @@ def test_a_report_has_the_smallest_model_and_the_whole_one(question, file, monke
     assert told["inputs"] == {"Softsign": "B: f32[1, 1]"}
     assert list(told["printed"]) == ["old", "new"]
     is_wrong = question == "nan"
-    # ONNX Runtime is right here
-    seen = "With onnxruntime new: seen (a judge sees no more than roundings)."
-    assert told["wrong"] == (seen if is_wrong else "")
+    assert told["wrong"] == ("With onnxruntime new: seen (a judge)." if is_wrong else "")
     assert (told["printed"]["new"][1] == "# wrong") == is_wrong
     assert "nothing was sent" in capsys.readouterr().out
 
@@ -266,6 +265,34 @@ def test_a_report_of_a_wrong_result_asks_two_judges(judges, file, monkeypatch, c
         assert "there is no issue.md: judges disagree, a and b" in capsys.readouterr().out
     else:
         assert (code, seen) == (0, ["With onnxruntime new: seen (a is the only judge)."])
+
+
+@pytest.mark.parametrize("wrong", ["old", "new", ""])
+def test_the_release_that_is_wrong_is_the_one_that_float64_contradicts(
+    wrong, file, monkeypatch, capsys
+):
+    def outputs(self, spec, rank=-1, **_):
+        found = run_session(make_session(spec.model, provider="cpu"), spec.feeds)
+        is_wrong = self.releases[rank].name == wrong
+        return {name: value + 1 if is_wrong else value for name, value in found.items()}
+
+    seen = []
+    monkeypatch.setattr(reduce, "parse_release", lambda name, _: Release(name))
+    monkeypatch.setattr(Question, "ask", lambda *_: (True, "Y differs by 6.81"))
+    monkeypatch.setattr(Question, "outputs", outputs)
+    monkeypatch.setattr(reduce, "show_wrong", lambda script, *_: script)
+    monkeypatch.setattr(reduce, "run_script", lambda *_: "")
+    monkeypatch.setattr(reduce, "measure_cases", lambda *_, **__: None)
+    monkeypatch.setattr(reduce, "write_issue", lambda *_, wrong, **__: seen.append(wrong) or "")
+    code = cut(file, "differs:1e-3 --runtime old,new", "--report")
+    told = " ".join(capsys.readouterr().out.split())
+    if wrong == "new":
+        assert code == 0
+        assert seen[0].startswith("With onnxruntime new: Y differs by 6.81 (")
+    else:
+        assert (code, seen) == (2, [])
+        assert "new gives what float64 gives, up to roundings" in told
+        assert ("old is the wrong one, and new mends it" in told) == (wrong == "old")
 
 
 @pytest.fixture

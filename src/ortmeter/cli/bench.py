@@ -184,8 +184,8 @@ def _fill(
     report: Report, results: Comparison, variants: Mapping[str, SessionSpec], seconds: float
 ) -> None:
     first = next(iter(results.values()))
-    how = {"processes": first.processes, "rounds": first.repeat, "calls": first.number}
-    report.measurement = {**how, "stopped": results.stopped}
+    how = {"processes": first.processes, "sets": first.sets, "rounds": first.repeat // first.sets}
+    report.measurement = {**how, "calls": first.number, "stopped": results.stopped}
     ways = {_way(variant) for variant in variants.values()}
     table = results.to_frame().drop(columns=["processes", "rounds", "calls"])
     table.insert(3, "runs/s", [rounded(1 / m.median) for m in results.values()])
@@ -200,9 +200,7 @@ def _fill(
     if len(results) > 1:
         report.add("Speedup over the first", cold.speedup_table(results.speedups()))
         ranking = results.ranking()
-        busy = [text for looked in report.preflight.values() for text in looked.findings]
-        found = busy[-1].partition(":")[0] if len(ways) > 1 and busy else ""
-        beside = f"on a machine that is not quiet ({found}), " if found else ""
+        beside = report.beside if len(ways) > 1 else ""
         report.conclude(
             f"{beside}{rank(ranking)}.", *_what_decides(results, ranking.claims, seconds)
         )

@@ -13,7 +13,7 @@ from ortmeter.evidence import Claim, Estimate, common_unit, fact, rounded
 from ortmeter.optional import pd
 from ortmeter.plotting.load import load_plot
 from ortmeter.runtime.settings import DENORMALS
-from ortmeter.study.writer import enumerate_items
+from ortmeter.study.writer import enumerate_items, sentences
 from ortmeter.timing.bench import why_isolated
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.percentiles import TOO_FEW, explain_dashes, percentile_texts
@@ -133,7 +133,8 @@ def _fill_callers(
         partial(load_plot, pd.DataFrame(rows), x="callers", y="requests/s", title=title),
         *_items(loads, "callers", extra, "Latency of a run with several callers"),
     )
-    report.conclude(*_compare_callers(loads, names, callers))
+    told = sentences(_compare_callers(loads, names, callers))
+    report.conclude(*(f"{report.beside}{text}" for text in told))
 
 
 def _compare_callers(

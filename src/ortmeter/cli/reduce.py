@@ -281,12 +281,7 @@ def _write_issue(
     script = (folder / _SCRIPT).read_text(encoding="ascii")
     wrong = ""
     if question.kind != "slower":
-        found = Judge(part).errors(question.outputs(part))
-        if found["judges"].startswith(DISAGREE):
-            raise OrtMeterError(f"{found['judges']}: nothing says that ONNX Runtime is wrong")
-        alone = found["reference"] in {DRAWN, NONE}
-        told = "no judge computes it" if alone else "a judge sees no more than roundings"
-        told = found["judges"] or told
+        told = _why_wrong(part, question)
         wrong = f"With onnxruntime {question.releases[-1].name}: {tried.seen} ({told})."
         script = show_wrong(script, part, question.releases[-1])
     provider, threads = spec.settings["provider"], spec.settings["threads"]
@@ -303,6 +298,20 @@ def _write_issue(
     )
     write_atomically(folder / _ISSUE, text.encode())
     return f"{folder / _ISSUE} is ready to paste; nothing was sent"
+
+
+def _why_wrong(part: SessionSpec, question: "Question") -> str:
+    """Say who finds the last release wrong; an error where nobody does, or only the first is."""
+    judge, last = Judge(part), question.releases[-1].name
+    found, before = (judge.errors(question.outputs(part, rank)) for rank in (-1, 0))
+    if found["judges"].startswith(DISAGREE):
+        raise OrtMeterError(f"{found['judges']}: nothing says that ONNX Runtime is wrong")
+    if found["judges"] or found["reference"] in {DRAWN, NONE}:
+        return found["judges"] or "no judge computes it"
+    told = f"{last} gives what float64 gives, up to roundings"
+    if before["judges"]:
+        told += f"; {question.releases[0].name} is the wrong one, and {last} mends it"
+    raise OrtMeterError(f"{told}: there is nothing to report")
 
 
 def _describe(reduced: Reduced) -> str:

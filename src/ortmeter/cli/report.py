@@ -106,6 +106,12 @@ class Report:
         self.sentences += [f"{told.removesuffix('.')}." for told in sentences(said)]
 
     @property
+    def beside(self) -> str:
+        """What a sentence on threads or callers begins with on a machine that is not quiet."""
+        found = [text for looked in self.preflight.values() for text in looked.findings]
+        return f"on a machine that is not quiet ({found[-1].partition(':')[0]}), " if found else ""
+
+    @property
     def told_preflight(self) -> str:
         """Whether the machine was fit to measure, in a few words; empty if nobody looked."""
         known: set[str] = set()

@@ -195,18 +195,18 @@ def percentile_table(results: Comparison, unit: str = "ms") -> "pd.DataFrame":
     Returns
     -------
     pandas.DataFrame
-        Index ``candidate``. Columns ``p50 (ms)``, ``p90 (ms)``, ``p95 (ms)`` and ``p99 (ms)``:
-        texts such as ``12.1 [12.0, 12.4]``, or a dash when the samples allow no interval. A sample
-        that is the mean of several calls says nothing of the percentiles of a call: the table is
-        empty if there are no others.
+        Index ``candidate``. Columns ``p90 (ms)``, ``p95 (ms)`` and ``p99 (ms)``, beside the median
+        of the comparison: texts such as ``12.1 [12.0, 12.4]``, or a dash when the samples allow no
+        interval. A sample that is the mean of several calls says nothing of the percentiles of a
+        call: the table is empty if there are no others.
 
     Examples
     --------
     >>> import numpy as np
     >>> from ortmeter.timing import Comparison, Measurement
     >>> seconds = np.random.default_rng(0).uniform(1e-3, 2e-3, (1, 2000))
-    >>> percentile_table(Comparison([Measurement("model", seconds)]))["p50 (ms)"].item()
-    '1.5 [1.47, 1.53]'
+    >>> percentile_table(Comparison([Measurement("model", seconds)]))["p90 (ms)"].item()
+    '1.9 [1.88, 1.92]'
     """
     means = [m.number > 1 for m in results.values()]
     if all(means):
@@ -216,6 +216,7 @@ def percentile_table(results: Comparison, unit: str = "ms") -> "pd.DataFrame":
         for name, m in results.items()
     }
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="candidate")
+    table = table.drop(columns=f"p50 ({unit})")  # of all samples, which is not the median
     return explain_dashes(table, f"{TOO_FEW}, or means of several calls" if any(means) else TOO_FEW)
 
 
