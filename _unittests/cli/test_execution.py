@@ -43,6 +43,19 @@ def test_the_page_is_written_when_nobody_reads_the_text(tmp_path, shell):
     assert "19999" in html.read_text(encoding="utf-8")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="a shell of Unix closes a stream")
+@pytest.mark.parametrize(("closed", "code"), [("2>&-", 0), (">&-", 2), ("<&-", 0)])
+def test_a_closed_stream_gives_no_other_exit_code(closed, code):
+    """1 is what a gate reads as slower."""
+    command = ["/bin/sh", "-c", f'"$0" -m ortmeter env {closed}', sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code
+    if code:
+        assert done.stderr.startswith("ortmeter env: the standard output is closed: ")
+    else:
+        assert "Measured on" in done.stdout
+
+
 def run(program, *arguments, **variables):
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ortmeter import __version__
-from ortmeter.cli.terminal import printable, show, tell, terminal_width
+from ortmeter.cli.terminal import open_streams, printable, show, tell, terminal_width
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = next((text for text in given if not text.startswith("-")), "")
     program = f"ortmeter {asked}".strip()
     try:
+        open_streams()
         with _ends_cleanly(), _tells_warnings(program):
             options = make_parser(asked).parse_args(given)
             return _serve(options) if options.serves else _run(options)

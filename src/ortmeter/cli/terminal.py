@@ -5,6 +5,7 @@ import shutil
 import sys
 import unicodedata
 from contextlib import suppress
+from pathlib import Path
 
 from ortmeter.errors import OrtMeterError
 
@@ -13,6 +14,27 @@ def printable(text: str, encoding: str = "utf-8") -> str:
     r"""Escape what a terminal would obey instead of showing, and what it cannot show."""
     shown = "".join(char if _is_shown(char) else repr(char)[1:-1] for char in text)
     return shown.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def open_streams() -> None:
+    """Put the null device where a standard stream is closed, else the next file would be there."""
+    closed = [number for number in range(3) if not _is_open(number)]
+    for _ in closed:  # the lowest number that is free
+        os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")
+    if sys.stdout is None:
+        raise OrtMeterError(
+            "the standard output is closed: nobody would read the result. Accepted: >/dev/null"
+        )
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def show(text: str) -> None:
