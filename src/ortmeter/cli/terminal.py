@@ -22,7 +22,7 @@ def open_streams() -> None:
     for _ in closed:  # the lowest number that is free
         os.open(os.devnull, os.O_RDWR)
     if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     if sys.stdout is None:
         raise OrtMeterError(
             "the standard output is closed: nobody would read the result. Accepted: >/dev/null"
