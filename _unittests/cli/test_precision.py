@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from ortmeter.cli import baseline, conversion
+from ortmeter.cli.inputs import add_feeds
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.models import freeze_inputs, layer_stack, sample_cnn
@@ -19,6 +20,7 @@ FEEDS = {"A0": np.random.default_rng(0).standard_normal((8, 64)).astype(np.float
 def add(*given, models=None, feeds=FEEDS):
     parser = ArgumentParser()
     conversion.add_options(parser)
+    add_feeds(parser)
     baseline.add_options(parser)
     report = Report("bench")
     variants = model_variants(models or {"m": MODEL}, feeds, provider="cpu")
@@ -38,7 +40,7 @@ def test_converted_models_are_added_with_their_size_and_difference():
     assert list(found) == ["m", "float16", "QDQ U8S8"]
     (section,) = report.sections
     (table,) = report.to_dict()["sections"][0]["tables"]
-    assert section.title == "Models of --precision"
+    assert section.title == "Models of --precision: errors on other random inputs, seed 1"
     rows = {row["candidate"]: row for row in table}
     assert 5e-5 < rows["float16"]["largest error / largest value"] < 2e-3
     assert 3e-3 < rows["QDQ U8S8"]["largest error / largest value"] < 5e-2
@@ -47,6 +49,16 @@ def test_converted_models_are_added_with_their_size_and_difference():
     assert {row["timed"] for row in rows.values()} == {"yes"}
     weights = {tensor.data_type for tensor in found["QDQ U8S8"].model.graph.initializer}
     assert onnx.TensorProto.INT8 in weights
+
+
+def test_errors_are_those_of_inputs_that_did_not_calibrate():
+    """Ranges of inputs near zero clip all others; the sample itself would show no error."""
+    near = {"A0": np.full((8, 64), 1e-3, np.float32)}
+    for given, least, most in (((), 0.5, np.inf), (("--feeds", "near.npz"), 0, 0.1)):
+        _, report, _ = add("--precision", "QDQ U8S8", *given, feeds=near)
+        ((row,),) = report.to_dict()["sections"][0]["tables"]
+        assert least <= row["largest error / largest value"] <= most
+    assert report.sections[0].title.endswith("errors on the sample that gave the ranges")
 
 
 def test_several_models_are_named():

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ortmeter.cli import baseline, bench_releases, cold, conversion, load, machine
+from ortmeter.cli import agreement, baseline, bench_releases, cold, conversion, load, machine
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_axes
 from ortmeter.cli.report import Report
@@ -113,6 +113,7 @@ def run(options: Namespace, report: Report) -> int:
                 kept.join(results)
         with ThreadPoolExecutor(1) as meanwhile:  # what is timed is over: a process starts
             memory = meanwhile.submit(cold.memory_table, variants)
+            report.conclude(*agreement.tell_differences(variants))
             _fill(report, results, variants, seconds)
             report.add("Inputs", inputs_table(options, fed))
             if why:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortmeter.cli import bisect
+from ortmeter.cli import agreement, bisect
 from ortmeter.cli.options import session_providers, split
 from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
@@ -45,7 +45,6 @@ _NAMED = 5
 _MOVED = ("faster", "slower")
 _PROFILED_S = 0.3  # in each process
 _MEASURED = 0.6  # share of the budget; the rest is for profiles
-_CLOSE = 1e-3  # of the largest output: what differs more is searched
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -90,6 +89,10 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
         budget_s=budget_s * (_MEASURED if len(releases) > 1 else 1),
     )
     report.add("Releases", _releases_table(releases, results))
+    for name, variant in variants.items():
+        outputs = {ran: own for (n, ran), own in results.outputs.items() if n == name}
+        where = f"{name}: " if len(variants) > 1 else ""
+        report.conclude(*(f"{where}{told}" for told in agreement.compare(outputs, variant)))
     for rank, (name, comparison) in enumerate(results.comparisons.items()):
         where, several = (f", {name}", f"{name}: ") if len(variants) > 1 else ("", "")
         table = _latency_table(comparison)
@@ -149,7 +152,7 @@ def _change(first: Release, variant: SessionSpec, release: Release) -> str:
     for name in before.keys() & after.keys():
         old = before[name]
         largest = np.abs(old[np.isfinite(old)]).max(initial=0) if old.dtype.kind == "f" else 0
-        close = Tolerance(atol=_CLOSE * float(largest))
+        close = Tolerance(atol=agreement.CLOSE * float(largest))
         verdict = close.check(max_diff(old, after[name], tolerance=close, on_mismatch="report"))
         if not verdict:
             return f"{name} against {first.name}, {'; '.join(verdict.failures)}"

@@ -15,6 +15,7 @@ from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import rounded
 from ortmeter.optional import pd
 from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.precision import PRECISIONS, convert_precision
@@ -57,7 +58,17 @@ def converted(options: Namespace, report: Report, variants: _Variants) -> _Varia
         variants = _changed(report, variants, "--rewrite", asked, _rewritten, most=_LARGEST)
     if options.precision:
         asked = _asked("--precision", options.precision, PRECISIONS)
-        found = _changed(report, variants, "--precision", asked, _in_fewer_bits)
+        drawn = not (options.feeds or options.value)
+        seed = options.seed + 1
+
+        def apart(variant: SessionSpec) -> SessionSpec:
+            shapes = {name: array.shape for name, array in variant.feeds.items()}
+            feeds = random_feeds(variant.model, shapes=shapes, seed=seed)
+            return dataclasses.replace(variant, feeds=feeds if drawn else variant.feeds)
+
+        sample = f"other random inputs, seed {seed}" if drawn else "the sample that gave the ranges"
+        option = f"--precision: errors on {sample}"
+        found = _changed(report, variants, option, asked, _in_fewer_bits, check=apart)
         variants = {**variants, **found}
     return variants
 
@@ -88,19 +99,22 @@ def _changed(
     make: Callable[[SessionSpec, str], onnx.ModelProto],
     *,
     most: float = math.inf,
+    check: Callable[[SessionSpec], SessionSpec] = lambda variant: variant,
 ) -> dict[str, SessionSpec]:
-    """Keep what each way makes that runs, and is as close as asked, with a table."""
+    """Keep what each way makes that runs, and is as close as asked on other inputs, in a table."""
     from ortmeter.discrepancy.models import compare_outputs
 
     kept, rows = {}, []
     for name, variant in variants.items():
-        expected, size = _run(variant), load_model(variant.model).ByteSize()
+        checked, size = check(variant), load_model(variant.model).ByteSize()
+        expected = _run(checked)
         for way in asked:
             label = way if len(variants) == 1 else f"{name}, {way}"
             try:
                 model = make(variant, way)
                 other = dataclasses.replace(variant, model=model)
-                compared = compare_outputs(expected, _run(other))
+                ran = _run(dataclasses.replace(checked, model=model))
+                compared = compare_outputs(expected, ran)
             except ModelError as failure:
                 rows.append((label, math.nan, math.nan, math.nan, f"no: {failure}"))
                 continue
@@ -114,7 +128,7 @@ def _changed(
     columns = ["candidate", "nodes", "size (%)", "largest error / largest value", "timed"]
     report.add(f"Models of {option}", pd.DataFrame(rows, columns=columns).set_index("candidate"))
     if not kept:
-        raise ModelError(f"{option} {rows[0][0]}: {rows[0][-1]}")
+        raise ModelError(f"{option.partition(':')[0]} {rows[0][0]}: {rows[0][-1]}")
     return kept
 
 
