@@ -151,6 +151,22 @@ def test_a_file_of_the_same_candidates_gets_another_build(bench):
     assert len(load(bench.file).data["before"]) == 4
 
 
+def test_two_runs_at_once_keep_both_builds(bench, monkeypatch):
+    join = baseline.Baseline.join
+
+    def other_run_ends_first(self, results):
+        monkeypatch.setattr(baseline.Baseline, "join", join)
+        bench("--save", bench.file, m=(1.0, 1.1, 0.9))
+        join(self, results)
+
+    monkeypatch.setattr(baseline.Baseline, "join", other_run_ends_first)
+    run = bench("--save", bench.file, m=(2.0, 2.1, 1.9))
+    assert run.told[-1] == f"samples are kept in {bench.file}, with those of 1 other builds."
+    kept = load(bench.file).data
+    medians = [x["m"].median for x in (kept["comparison"], *kept["before"])]
+    assert medians == [pytest.approx(2e-3, rel=0.1), pytest.approx(1e-3, rel=0.1)]
+
+
 @pytest.mark.parametrize(
     ("changed", "why"),
     [

@@ -55,6 +55,22 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 @contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Let one process at a time read and replace files of a folder, where the system has locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)  # and the lock with it
+
+
+@contextmanager
 def _naming(path: Path) -> Iterator[None]:
     """Name a file in the errors of the system: it names a temporary one, or none."""
     try:

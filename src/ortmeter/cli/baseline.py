@@ -17,9 +17,9 @@ import numpy as np
 
 from ortmeter.cli.report import Report, check_writable
 from ortmeter.cli.terminal import show, tell
-from ortmeter.errors import InvalidArgumentError, RecordError
+from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
 from ortmeter.evidence import UNITS, Speedup, common_unit, rounded
-from ortmeter.files import write_atomically
+from ortmeter.files import alone_in, replaceable, write_atomically
 from ortmeter.machine.environment import Environment
 from ortmeter.optional import pd
 from ortmeter.plotting.latency import speedup_plot
@@ -120,7 +120,11 @@ class Baseline:
         if code and self.options.save is not None:  # the next run would pass
             report.conclude(f"samples are not kept in {self.options.save}: this run fails.")
         elif self.options.save is not None:
-            _save(self, report, results)
+            try:
+                _save(self, report, results)
+            except OrtMeterError as error:  # what was measured is reported
+                report.conclude(f"samples are not kept: {error}")
+                return _UNJUDGED
         return code
 
 
@@ -157,12 +161,12 @@ def _builds(
     file: Path,
     report: Report,
     described: Mapping[str, _Description],
-    variants: Mapping[str, SessionSpec],
+    names: Iterable[str],
 ) -> list[Comparison]:
     """Read the builds of a file, which measured the same in the same conditions."""
     how = "choose another name, or replace it with --force"
     try:
-        kept = _read(file, variants)
+        kept = _read(file, names)
     except (InvalidArgumentError, RecordError) as error:
         raise InvalidArgumentError(f"{error}: {how}") from error
     mine, theirs = report.machine, kept.environment
@@ -212,7 +216,7 @@ def digest(parts: Iterable[bytes]) -> str:
     return hashlib.sha256(b"".join(digests)).hexdigest()[:_LENGTH]
 
 
-def _read(file: Path, variants: Mapping[str, SessionSpec]) -> "Record":
+def _read(file: Path, names: Iterable[str]) -> "Record":
     from ortmeter.study.records import load
 
     stored = load(file)
@@ -225,10 +229,10 @@ def _read(file: Path, variants: Mapping[str, SessionSpec]) -> "Record":
     if stored.page != _PAGE or not isinstance(measured, Comparison) or {*measured} - {*described}:
         raise RecordError(f"{file.name} was not written by ortmeter bench --save")
     check_latencies(*filter(None, [*measured.values(), measured.reference_workload]))
-    if not {*measured} & {*variants}:
+    if not {*measured} & {*names}:
         raise InvalidArgumentError(
             f"{file.name} has other candidates than this run: {_listed(measured)}. This run has "
-            f"{_listed(variants)}. Accepted: the models and options of the run that was saved"
+            f"{_listed(names)}. Accepted: the models and options of the run that was saved"
         )
     return stored
 
@@ -239,23 +243,29 @@ def _save(kept: Baseline, report: Report, results: Comparison) -> None:
     options, described = kept.options, kept.described
     models = dict.fromkeys(description["model"] for description in described.values())
     fitness = [text for looked in report.preflight.values() for text in looked.findings]
-    record = Record(
-        page=_PAGE,
-        configuration={"model": ", ".join(models), "provider": options.provider},
-        environment=report.machine,
-        date=dt.datetime.now(dt.UTC).replace(microsecond=0),
-        data={
-            "comparison": results,
-            "candidates": described,
-            "fitness": list(dict.fromkeys(fitness)),
-            **({"before": [*kept.before][: KEPT - 1]} if kept.before else {}),
-        },
-        on_cpu=tuple(kept.on_cpu.messages),
-    )
-    write_atomically(Path(options.save), record.to_json())
+    file = Path(options.save)
+    with alone_in(replaceable(file).parent):
+        # Another run may have added a build since this one looked.
+        before = () if options.force else kept.before
+        if not options.force and file.is_file():
+            before = _builds(file, report, described, described)
+        record = Record(
+            page=_PAGE,
+            configuration={"model": ", ".join(models), "provider": options.provider},
+            environment=report.machine,
+            date=dt.datetime.now(dt.UTC).replace(microsecond=0),
+            data={
+                "comparison": results,
+                "candidates": described,
+                "fitness": list(dict.fromkeys(fitness)),
+                **({"before": [*before][: KEPT - 1]} if before else {}),
+            },
+            on_cpu=tuple(kept.on_cpu.messages),
+        )
+        write_atomically(file, record.to_json())
     processes = next(iter(results.values())).processes
     few = f"; {_need(processes)}" if processes < MIN_PROCESSES else ""
-    builds = f", with those of {len(kept.before)} other builds" if kept.before else ""
+    builds = f", with those of {len(before)} other builds" if before else ""
     report.conclude(f"samples are kept in {options.save}{builds}{few}.")
 
 
