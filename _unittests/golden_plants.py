@@ -113,7 +113,16 @@ class Plant:
         group = list(group)
         if self.rule is None:
             return [_keep_few(one) for one in group]
-        factors = self.rule(np.array([np.median(_samples(x), axis=1) for x in group]), self.rng)
+        samples = [_samples(one) for one in group]
+        medians = np.array([np.median(x, axis=1) for x in samples])
+        factors = self.rule(medians, self.rng)
+        if self.rule is equal:  # sample by sample: a ratio is that of samples taken in turn
+            noise = _ratio(factors * medians, medians[:1])
+            if all(isinstance(one, Measurement) for one in group):
+                return [
+                    dataclasses.replace(one, seconds=samples[0] * own[:, None])
+                    for one, own in zip(group, noise, strict=True)
+                ]
         return [_multiply(one, own) for one, own in zip(group, factors, strict=True)]
 
     def change_table(self, table, places, processes):

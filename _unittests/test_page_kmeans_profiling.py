@@ -1,6 +1,7 @@
 """The conclusions of the page on KMeans, from planted samples, and its checks."""
 
 import dataclasses
+import re
 from types import SimpleNamespace
 
 import joblib
@@ -153,8 +154,12 @@ def test_what_is_not_shown_to_be_shorter_may_be_the_longest(page):
     assert others
     assert len(find(times(20.0, 10.0, rows=2))) == 3
     several = planted(Add=40, Sqrt=40, Gemm=40), planted(Add=40, Sqrt=40, Gemm=20)
-    for narrow, words in zip(several, ("Add or another (33", "Add or Sqrt (40"), strict=True):
-        assert words in str(conclude(page, narrow=narrow).answer)
+    for narrow, words in zip(
+        several,
+        (r"(Add|Sqrt|Gemm) or another \(33", r"(Add or Sqrt|Sqrt or Add) \(40"),
+        strict=True,
+    ):
+        assert re.search(words, str(conclude(page, narrow=narrow).answer))
 
 
 @pytest.mark.parametrize(
@@ -194,8 +199,8 @@ def test_the_tables_and_the_plot_have_the_planted_times(page):
     assert found == pytest.approx([30, 60, 10], rel=0.01)
     axes = page["operators_plot"](data)
     drawn = [[bar.get_width() for bar in bars] for bars in axes.containers]
-    assert drawn[0] == table["20 features (ms)"].tolist()
-    assert drawn[1] == table["200 features (ms)"].tolist()
+    assert drawn[0] == pytest.approx(table["20 features (ms)"].tolist())
+    assert drawn[1] == pytest.approx(table["200 features (ms)"].tolist())
     plt.close(axes.figure)
     latencies = page["latencies"](data)
     assert latencies["/ least"].tolist() == pytest.approx([8, 4, 8, 1], rel=0.01)

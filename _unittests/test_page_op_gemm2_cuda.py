@@ -157,7 +157,7 @@ def test_times_are_drawn_on_logarithmic_scales(gemm_page):
     for name, bars in zip(names, axes.containers, strict=True):
         expected = [1e3 * np.median(group[name].seconds) for group in groups.values()]
         assert list(bars.lines[0].get_xdata()) == [256, 512]
-        assert bars.lines[0].get_ydata() == pytest.approx(expected, rel=1e-3)
+        assert bars.lines[0].get_ydata() == pytest.approx(expected, rel=1e-2)
     (cubic,) = (line for line in axes.lines if line.get_linestyle() == "--" and line.zorder == 0)
     assert np.divide(*cubic.get_ydata()[::-1]) == pytest.approx(8)
     plt.close(axes.figure)

@@ -23,7 +23,8 @@ def _close_figures():
     [(1e-5, "µs", 1e6), (1e-3, "ms", 1e3), (1.0, "s", 1.0), (1e-9, "µs", 1e6)],
 )
 def test_medians_and_quartiles_are_drawn_in_the_unit_that_is_told(scale, unit, factor):
-    samples = scale * np.random.default_rng(0).uniform(1, 2, (len(CANDIDATES), 1, 9))
+    drawn = np.random.default_rng(0).uniform(1, 2, (1, 9))
+    samples = [scale * rank * drawn for rank in range(1, len(CANDIDATES) + 1)]
     results = Comparison(map(Measurement, CANDIDATES, samples))
     ax = latency_plot(results, title="t")
     assert ax.get_xlabel() == f"median latency ({unit}), lower is better"

@@ -236,7 +236,7 @@ def test_the_time_since_a_task_was_asked_is_taken_from_its_budget(monkeypatch):
         filled.append(least_s)
         return [Comparison([Measurement(name, [[1.0]]) for name in spawn_specs])]
 
-    monkeypatch.setattr(loop, "_measure_sets", measured)
+    monkeypatch.setattr(loop, "measure_sets", measured)
     spawn_spec = SpawnSpec("math:nan", {})  # nothing is built
     task = {"groups": [{"a": spawn_spec}] * 2, "budget_s": 100.0, "seed": 0, "fills": True}
     monkeypatch.setattr(loop, "time", SimpleNamespace(time=lambda: 1000.0))
@@ -267,12 +267,12 @@ def test_a_process_measures_several_sets_of_sessions(monkeypatch):
     ):
         made.clear()
         rng, options = np.random.default_rng(0), {"repeat": 12, "timer": clock}
-        sets = loop._measure_sets(specs, budget_s, least_s, rng, options)
+        sets = loop.measure_sets(specs, budget_s, least_s, rng, options)
         assert len(made) == 2 * len(sets)
         assert least <= len(sets) <= most
         assert sorted(made[:2]) == ["a", "b"]
         assert {tuple(made[i : i + 2]) for i in range(0, len(made), 2)} <= {("a", "b"), ("b", "a")}
-        joined = loop._follow([each["a"] for each in sets])
+        joined = loop.join_sets([each["a"] for each in sets])
         assert joined.seconds.shape == (1, sum(each["a"].repeat for each in sets))
         assert {each["a"].settling for each in sets} == {3}
 

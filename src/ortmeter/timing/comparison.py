@@ -48,7 +48,7 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
     >>> slow = Measurement("slow", [[2.0, 2.1], [2.2, 2.1], [2.1, 2.0]])
     >>> fast = Measurement("fast", [[1.0, 1.1], [1.1, 1.1], [1.0, 1.0]])
     >>> print(speedup(slow, fast))
-    fast is 1.99 times faster than slow [1.61, 2.44] (99% CI, 3 processes)
+    fast is 1.99 times faster than slow [1.62, 2.43] (99% CI, 3 processes)
     """
     if not isinstance(baseline, Measurement) or not isinstance(candidate, Measurement):
         raise InvalidArgumentError(

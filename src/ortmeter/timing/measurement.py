@@ -183,9 +183,9 @@ class Measurement:
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """First and third quartiles of the latency, in seconds."""
+        """First and third quartiles of the latency, in seconds; the median is between them."""
         q1, q3 = np.percentile(self.seconds, [25, 75])
-        return float(q1), float(q3)
+        return min(float(q1), self.median), max(float(q3), self.median)
 
     @property
     def relative_iqr(self) -> float:
