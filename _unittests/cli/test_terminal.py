@@ -35,6 +35,14 @@ def test_what_the_encoding_lacks_is_escaped():
     assert terminal.printable("1.5 µs €", "latin-1") == r"1.5 µs \u20ac"
 
 
+@pytest.mark.parametrize("user", ["user:TOKEN", "TOKEN", "u%40x:TOKEN"])
+def test_no_password_of_an_address_is_shown(user, capsys):
+    terminal.tell(f"Looking in indexes: https://{user}@host:8080/simple/, file:///a@b")
+    assert capsys.readouterr().err == (
+        "Looking in indexes: https://***@host:8080/simple/, file:///a@b\n"
+    )
+
+
 def test_a_message_is_one_line(capsys):
     terminal.tell("one\n two\r\nthree \x1b[31m")
     assert capsys.readouterr().err == "one two three \\x1b[31m\n"

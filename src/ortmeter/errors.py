@@ -4,6 +4,8 @@ Every error derives from :class:`OrtMeterError` and from the closest built-in ex
 can catch either. A message gives the request, the value received and the accepted values.
 """
 
+import re
+
 __all__ = [
     "FeedError",
     "InvalidArgumentError",
@@ -51,3 +53,12 @@ class RecordError(OrtMeterError, ValueError):
 
 class RefusedError(OrtMeterError, NotImplementedError):
     """A source has no kernel for a node; any NotImplementedError leads to the next source."""
+
+
+def without_password(text: str) -> str:
+    """Hide the name and the password of addresses: ``https://***@host/``.
+
+    >>> without_password("no answer of https://user:token@host/simple/.")
+    'no answer of https://***@host/simple/.'
+    """
+    return re.sub(r"([a-z][\w+.-]*://)[^\s/@'\"]*@", r"\1***@", text, flags=re.IGNORECASE)

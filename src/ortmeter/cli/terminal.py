@@ -7,11 +7,12 @@ import unicodedata
 from contextlib import suppress
 from pathlib import Path
 
-from ortmeter.errors import OrtMeterError
+from ortmeter.errors import OrtMeterError, without_password
 
 
 def printable(text: str, encoding: str = "utf-8") -> str:
-    r"""Escape what a terminal would obey instead of showing, and what it cannot show."""
+    r"""Escape what a terminal would obey instead of showing, and what it cannot; hide passwords."""
+    text = without_password(text)
     shown = "".join(char if _is_shown(char) else repr(char)[1:-1] for char in text)
     return shown.encode(encoding, "backslashreplace").decode(encoding)
 

@@ -22,7 +22,7 @@ import numpy as np
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.errors import InvalidArgumentError, OrtMeterError, without_password
 from ortmeter.files import cache_folder, write_atomically
 from ortmeter.runtime.providers import Provider
 
@@ -174,7 +174,8 @@ def list_releases(first: str, last: str, provider: str = "cpu", index: str = "")
     builds = [v for v in listed if v.is_devrelease and low < v < high]
     if index and not builds:
         raise InvalidArgumentError(
-            f"{index} has no nightly build of {name} for {_PYTHON} between {first} and {last}"
+            f"{without_password(index)} has no nightly build of {name} for {_PYTHON} between "
+            f"{first} and {last}"
         )
     found += [_release(f"{v}", name, f"{name}=={v}", v, suffix=f"{v}", index=index) for v in builds]
     return sorted(found, key=lambda release: Version(release.name))
@@ -341,7 +342,7 @@ def _run_installer(command: Sequence[str], what: str, folder: Path) -> list[str]
         silence.start()
         try:
             for line in process.stdout or ():
-                lines.append(line.strip())
+                lines.append(without_password(line.strip()))
                 if _ANSWERED.match(line):
                     answered = True
                     silence.cancel()
