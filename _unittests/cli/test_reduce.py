@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from ortmeter.child import ChildError
 from ortmeter.cli import main, reduce
 from ortmeter.cli.reduce import Question, read_question
 from ortmeter.errors import InvalidArgumentError
@@ -138,14 +139,53 @@ def test_a_folder_with_something_else_is_left_alone(file, tmp_path, capsys):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "notes.txt").write_text("mine")
-    assert cut(file, COMMAND, "--output", mine) == 2
-    assert "has something else than this reduction" in capsys.readouterr().err
-    assert [path.name for path in mine.iterdir()] == ["notes.txt"]
+    (mine / "model.onnx").write_text("mine")
+    for force in ([], ["--force"]):
+        assert cut(file, COMMAND, "--output", mine, *force) == 2
+        assert "has files that are not those of a reduction" in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in mine.iterdir()} == {
+        "notes.txt": "mine",
+        "model.onnx": "mine",
+    }
+    assert cut(file, COMMAND, "--output", mine / "notes.txt" / "x") == 2
+    assert "cannot be written. Accepted: a folder" in capsys.readouterr().err
     assert cut(file, COMMAND) == 0
-    assert cut(file, f"{COMMAND} {{inputs}}") == 2  # another question
+    for other in ([f"{COMMAND} {{inputs}}"], [COMMAND, "--timeout", 30]):
+        assert cut(file, *other) == 2
+        assert "something else than this reduction" in capsys.readouterr().err
     assert cut(file, f"{COMMAND} {{inputs}}", "--force") == 0
     Path("chain-reduced/tried.json").write_text("{}")
     assert cut(file, COMMAND) == 2
+
+
+def test_answers_of_another_check_are_not_trusted(file, tmp_path, capsys):
+    check = tmp_path / "check.py"
+    check.write_text(CHECK)
+    command = f"command: {PYTHON} -I -S {check} {{model}}"
+    assert cut(file, command) == 0
+    assert cut(file, command) == 0
+    assert "goes on, with the" in capsys.readouterr().err
+    check.write_text(CHECK.replace("Softsign", "Mul"))
+    assert cut(file, command) == 2
+    assert "something else than this reduction" in capsys.readouterr().err
+    assert cut(file, command, "--force") == 0
+    assert found() == ["Mul"]
+
+
+@pytest.mark.parametrize("until", ["fails", "nan"])
+def test_a_full_disk_is_no_answer(until, file, monkeypatch, capsys):
+    def outputs(self, spec, *_, **__):
+        if len(onnx.load(spec.model).graph.node) == 6:
+            raise ChildError("Softsign")
+        raise ChildError("OSError: [Errno 28] No space left on device")
+
+    monkeypatch.setattr(Question, "outputs", outputs)
+    ask = reduce._ASKED["fails"]
+    monkeypatch.setattr(reduce, "_ASKED", {"fails": ask, "nan": ask})
+    assert cut(file, until) == 2
+    assert "this is no answer of the model" in capsys.readouterr().err
+    kept = json.loads(Path("chain-reduced/tried.json").read_bytes())["answers"].values()
+    assert [answer["seen"] for answer in kept] == ["Softsign"]
 
 
 def test_external_data_is_read_and_written_when_large(file, monkeypatch):

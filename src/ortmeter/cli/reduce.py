@@ -1,5 +1,6 @@
 """Cut a model to the smallest one that is still slower, differs, has NaN or fails."""
 
+import errno
 import functools
 import hashlib
 import json
@@ -178,16 +179,29 @@ class _Tried:
         self._is_valid = not _why_invalid(model)  # else its parts need not be
         digest = hashlib.blake2b(model.read_bytes()).hexdigest()
         versions = [one.key or onnxruntime.__version__ for one in question.releases]
-        self._asked = [options.until, describe_session(options), digest, *versions]
-        if folder.exists() and any(folder.iterdir()) and not options.force:
-            with suppress(OSError, ValueError, KeyError, TypeError):  # it is not ours
-                kept = json.loads(self._file.read_bytes())
-                self.answers = kept["answers"] if kept["asked"] == self._asked else {}
-            if not self.answers:
-                raise InvalidArgumentError(
-                    f"--output: {str(folder)!r} has something else than this reduction. Accepted: "
-                    "another folder, or --force"
-                )
+        session = describe_session(options)
+        self._asked = [options.until, session, options.timeout, digest, *versions]
+        self._asked += _digests(question)
+        _refuse_unwritable(folder)
+        if not folder.exists() or not any(folder.iterdir()):
+            return
+        kept: dict[str, Any] = {}
+        with suppress(OSError, ValueError, KeyError, TypeError):  # it is not ours
+            read = json.loads(self._file.read_bytes())
+            kept = {"asked": read["asked"], "answers": read["answers"]}
+        if not kept:
+            raise InvalidArgumentError(
+                f"--output: {str(folder)!r} has files that are not those of a reduction. Accepted: "
+                "another folder"
+            )
+        if kept.get("asked") == self._asked and not options.force:
+            self.answers = kept["answers"]
+            tell(f"ortmeter reduce: goes on, with the {len(self.answers)} answers of {self._file}")
+        elif not options.force:
+            raise InvalidArgumentError(
+                f"--output: {str(folder)!r} has something else than this reduction. Accepted: "
+                "another folder, or --force"
+            )
 
     def __call__(self, reduced: Reduced) -> bool:
         """Look at a model, unless it was looked at."""
@@ -214,6 +228,23 @@ class _Tried:
         if self._is_valid and (reason := _why_invalid(file)):
             return False, f"not valid: {reason}"
         return self._question.ask(replace(self._spec, model=file, feeds=reduced.arrays))
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    """Raise before the search what its end would: a folder that cannot be made, or written."""
+    there = next(path for path in (folder, *folder.resolve().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise InvalidArgumentError(
+            f"--output: {str(folder)!r} cannot be written. Accepted: a folder, or a name that is "
+            "free in one, which may be written"
+        )
+
+
+def _digests(question: "Question") -> list[str]:
+    """Identify the files of a command: another check gives other answers."""
+    words = shlex.split(question.limit) if question.kind == "command" else []
+    files = [Path(word) for word in words if Path(word).is_file()]
+    return [hashlib.blake2b(file.read_bytes()).hexdigest() for file in files]
 
 
 def _why_invalid(file: Path) -> str:
@@ -350,6 +381,7 @@ class Question:
         try:
             return _ASKED[self.kind](self, spec)
         except (OrtMeterError, MemoryError) as error:
+            _refuse_machine(error)
             return False, str(error) or type(error).__name__
 
     def outputs(self, spec: SessionSpec, rank: int = -1, **settings: Any) -> dict[str, np.ndarray]:
@@ -441,8 +473,16 @@ def _fails(question: Question, spec: SessionSpec) -> Answer:
     try:
         question.outputs(spec)
     except (ModelError, ChildError) as error:
+        _refuse_machine(error)
         return question.limit in str(error), str(error)
     return False, "it runs"
+
+
+def _refuse_machine(error: Exception) -> None:
+    """Raise what the machine lacks: it is no answer of the model."""
+    lacking = (os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE))
+    if any(text in str(error) for text in lacking):
+        raise OSError(f"{error}: this is no answer of the model") from error
 
 
 def _command(question: Question, spec: SessionSpec) -> Answer:
