@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -156,6 +157,7 @@ def loop(folder):
         ("fifo", lambda m: os.mkfifo(m / "fifo")),
         ("folder", lambda m: (m / "folder").mkdir()),
         ("a", loop),
+        ("a" * 5000, None),
     ],
 )
 @pytest.mark.parametrize("read", [load_model, lambda path: optimized_model(path, provider="cpu")])
@@ -199,6 +201,13 @@ def test_a_file_with_braces_in_its_name_is_a_file(tmp_path, monkeypatch, name):
 def test_a_name_that_no_file_can_have_is_said(name):
     with pytest.raises(ModelError, match="cannot be read: "):
         load_model(name)
+
+
+def test_a_name_that_onnxruntime_cannot_take_is_said(tmp_path):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/m\xe9.onnx"))
+    path.write_bytes(load_model(TEXT).SerializeToString())
+    with pytest.raises(ModelError, match="its name is not UTF-8. Accepted: another name"):
+        load_model(path)
 
 
 @pytest.mark.parametrize("model", [None, 3, [], {}, bytearray(b"x")])

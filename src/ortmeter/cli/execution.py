@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 import signal
 import sys
@@ -116,6 +117,7 @@ def _run(options: Namespace) -> int:
     if hasattr(options, "spinning"):
         report.session = describe_session(options)
     if report.draws:
+        os.environ["MPLBACKEND"] = "agg"  # plots are files; matplotlib refuses an unknown name
         check_writable(Path(options.html), PAGE, overwrite=options.force)
         if Path(options.html).resolve() == Path(getattr(options, "output", None) or ".").resolve():
             raise InvalidArgumentError(

@@ -14,6 +14,8 @@ from ortmeter.errors import InvalidArgumentError, ModelError
 
 __all__ = ["ModelLike", "load_model"]
 
+_LONGEST = 300  # characters of a reason
+
 #: A model, its bytes or text, or the path of its file.
 ModelLike: TypeAlias = onnx.ModelProto | bytes | str | os.PathLike[str]
 
@@ -63,9 +65,9 @@ def load_model(
     if folder is not None:
         try:
             onnx.load_external_data_for_model(loaded, os.fspath(folder))
-        except (OSError, ValueError, onnx.checker.ValidationError) as cause:
+        except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as cause:
             raise ModelError(
-                f"External data of the {_origin(model)} cannot be read: {cause}"
+                f"External data of the {_origin(model)} cannot be read: {str(cause)[:_LONGEST]}"
             ) from cause
     return loaded
 
@@ -151,7 +153,12 @@ def _read_bytes(path: Path) -> bytes:
     try:
         if path.exists() and not path.is_file():  # a pipe or a device may have no end
             raise ValueError("it is not a regular file")
+        os.fspath(path).encode()  # ONNX Runtime takes no other names
         return path.read_bytes()
+    except UnicodeEncodeError as cause:
+        raise ModelError(
+            f"Model {str(path)!r} cannot be read: its name is not UTF-8. Accepted: another name"
+        ) from cause
     except (OSError, ValueError) as cause:  # a name that is too long, or with a null
         reason = getattr(cause, "strerror", cause)
         raise ModelError(f"Model {str(path)!r} cannot be read: {reason}") from cause
