@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from ortmeter.attribution import optimizers
-from ortmeter.attribution.optimizers import explain_optimization
+from ortmeter.attribution.optimizers import explain_optimization, find_failing
 from ortmeter.attribution.result import differing
 from ortmeter.discrepancy import Tolerance
 from ortmeter.errors import InvalidArgumentError
@@ -124,3 +124,39 @@ def test_a_session_that_differs_from_itself_concludes_nothing(monkeypatch):
 def test_the_unoptimized_level_is_not_compared_with_itself():
     with pytest.raises(InvalidArgumentError, match="'none'"):
         explain_optimization(layer_norm_matmul(4), {}, optimization="none")
+
+
+#: A fusion that is wrong in some releases (microsoft/onnxruntime#31980): a scale without axes, and
+#: one that is broader than what it scales.
+NORMALIZED = """<ir_version: 10, opset_import: ["": 17]> g (float[N] x) => (float[M] y)
+<float two = {2}, float eps = {0.00001}, SCALE> { mn = ReduceMean <axes = [-1], keepdims = 1> (x)  ct = Sub (x, mn)
+sq = Pow (ct, two)  vr = ReduceMean <axes = [-1], keepdims = 1> (sq)  ve = Add (vr, eps)
+sd = Sqrt (ve)  nm = Div (ct, sd)  y = Mul (nm, scale) }"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "scale"),
+    [(("4", "4"), "float scale = {2}"), (("1,1", "1,2"), "float[2] scale = {1, 2}")],
+)
+def test_a_fusion_that_makes_a_model_fail_is_found(sizes, scale):
+    text = NORMALIZED.replace("SCALE", scale)
+    model = onnx.parser.parse_model(
+        text.replace("[N]", f"[{sizes[0]}]").replace("[M]", f"[{sizes[1]}]")
+    )
+    feeds = random_feeds(model)
+    names = find_failing(model, feeds, provider="cpu")
+    if not names and run_without(model, feeds, []):
+        pytest.skip(f"onnxruntime {onnxruntime.__version__} runs it")
+    assert run_without(model, feeds, names)
+    for name in names:  # none of them can go
+        with pytest.raises(Exception, match=r"scale|Invalid model"):
+            run_without(model, feeds, [n for n in names if n != name])
+
+
+def test_a_model_that_runs_or_never_does_has_no_such_fusion():
+    runs = layer_norm_matmul(4)
+    feeds = random_feeds(runs, dims={"a": 2, "b": 3})
+    assert find_failing(runs, feeds, provider="cpu") == []
+    model = onnx.parser.parse_model(f"{HEADER} g (float[2] X) => (float[3] Y) {{ Y = Abs (X) }}")
+    model.graph.node[0].op_type = "Missing"
+    assert find_failing(model, {"X": np.zeros(2, np.float32)}, provider="cpu") == []

@@ -1,13 +1,23 @@
 """Candidates that do not compute the same; the right values are those of NumPy in float64."""
 
+import contextlib
+import json
+
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
+from ortmeter.attribution import optimizers
+from ortmeter.cli import main
 from ortmeter.cli.agreement import compare, tell_differences
+from ortmeter.errors import ModelError
+from ortmeter.runtime import sessions
+from ortmeter.runtime.optimizers import Optimizer
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec, model_variants
 
+DISABLED = "optimization.disable_specified_optimizers"
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 MEAN = f"""{HEADER} g (float[1, 64] X) => (float[1] Y) <float n = {{64}}> {{
 S = ReduceSum <keepdims = 0> (X, axes) Y = Div (S, n) }}"""
@@ -58,3 +68,45 @@ def test_float64_says_which_side_is_wrong(wrong):
 def test_another_input_is_no_difference():
     specs = model_variants({"a": model(), "b": model()}, [{"X": X}, {"X": X + 1}], provider="cpu")
     assert list(tell_differences(specs)) == []
+
+
+def test_a_fusion_that_makes_a_model_fail_is_left_out(tmp_path, monkeypatch, capsys):
+    onnx.save(model(), tmp_path / "m.onnx")
+    make = sessions._create
+
+    def create(source, options, provider, asked, **others):
+        """Refuse what a planted fusion would break, unless it is disabled."""
+        with contextlib.suppress(RuntimeError):
+            if "ConstantFolding" in options.get_session_config_entry(DISABLED):
+                return make(source, options, provider, asked, **others)
+        if options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL:
+            return make(source, options, provider, asked, **others)
+        raise ModelError("Invalid model. Node input 'nm' is not there")
+
+    monkeypatch.setattr(sessions, "_create", create)
+    ran = (Optimizer("ConstantFolding", "basic", changed=True),)
+    monkeypatch.setattr(optimizers, "optimizers_of_refused", lambda *_, **__: ran)
+    told = {}
+    for command in (
+        ["diff", "--against", "unoptimized"],
+        [
+            "bench",
+            "--optimization",
+            "none,all",
+            "--processes",
+            "1",
+            "--repeat",
+            "2",
+            "--budget",
+            "1",
+        ],
+    ):
+        name, *rest = command
+        assert main([name, str(tmp_path / "m.onnx"), *rest, "--provider", "cpu", "--json"]) == 0
+        told[name] = json.loads(capsys.readouterr().out)
+    first = told["diff"]["conclusion"][0]
+    assert first.startswith("at optimization=all, this model runs without ConstantFolding only")
+    assert "Node input 'nm' is not there" in first
+    assert "optimization=all fails, and is timed as it runs" in told["bench"]["conclusion"][0]
+    timed = [row["candidate"] for row in told["bench"]["sections"][0]["tables"][0]]
+    assert timed == ["optimization=none", "optimization=all without ConstantFolding"]

@@ -4,6 +4,7 @@ import functools
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +12,18 @@ from ortmeter.attribution.reduction import minimal
 from ortmeter.attribution.result import differing
 from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
 from ortmeter.discrepancy.models import ModelDiff, compare_outputs
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.optional import pd
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike
-from ortmeter.runtime.optimizers import Optimizer, optimizers_of, rewriting_rules, without
+from ortmeter.runtime.optimizers import (
+    Optimizer,
+    optimizers_of,
+    optimizers_of_refused,
+    rewriting_rules,
+    without,
+)
 from ortmeter.runtime.sessions import make_session
 
 _NAMED = 5  # optimizers in a sentence
@@ -226,6 +233,35 @@ def explain_optimization(
     return OptimizerExplanation(
         levels, level, tuple(effects), remaining, repeated, len(candidates), undecided
     )
+
+
+def find_failing(
+    model: ModelLike,
+    feeds: Mapping[str, Any],
+    *,
+    optimization: str = "all",
+    run_config: Mapping[str, Any] | None = None,
+    **session: Any,
+) -> list[str]:
+    """Find optimizers without which a model runs that fails with them, as few as possible.
+
+    None if it runs, or if it fails without optimization too. Settings are those of
+    :func:`explain_optimization`.
+    """
+
+    def runs(names: Collection[str], level: str = optimization) -> bool:
+        settings = without({**session, "optimization": level}, names)
+        with suppress(ModelError):
+            run_session(make_session(model, **settings), feeds, run_config)
+            return True
+        return False
+
+    if optimization == "none" or runs(()) or not runs((), "none"):
+        return []
+    ran = optimizers_of_refused(model, optimization=optimization, **session)
+    changed, names = [o.name for o in ran if o.changed], [o.name for o in ran]
+    suspects = next((some for some in (changed, names) if some and runs(some)), [])
+    return minimal(suspects, runs)
 
 
 class _Search:

@@ -9,14 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ortmeter.attribution.optimizers import find_failing
 from ortmeter.cli import agreement, baseline, bench_releases, cold, conversion, load, machine
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_axes
 from ortmeter.cli.report import Report
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.latency import latency_plot
 from ortmeter.runtime.loading import ModelLike, has_external_data, is_path, load_model
+from ortmeter.runtime.optimizers import without
 from ortmeter.runtime.sessions import optimized_model
 from ortmeter.study.writer import enumerate_items, rank
 from ortmeter.timing import Comparison
@@ -91,8 +93,39 @@ def run(options: Namespace, report: Report) -> int:
     if bench_releases.is_asked(options) and not options.bisect:
         axes["provider"] = bench_releases.variant_provider(options)
     given = model_variants(models, feeds, **axes)
+    begun = len(report.sections), len(report.sentences)
+    try:
+        return _measure(options, report, given, fed)
+    except ModelError:
+        del report.sections[begun[0] :], report.sentences[begun[1] :]
+        running = _without_failing(report, given)
+        if running.keys() == given.keys():
+            raise
+    return _measure(options, report, running, fed)
+
+
+def _without_failing(report: Report, variants: Mapping[str, SessionSpec]) -> dict[str, SessionSpec]:
+    """Leave optimizers out where they make a model fail, and tell."""
+    running = {}
+    for name, variant in variants.items():
+        settings, config = variant.settings, dict(variant.run_config)
+        names = find_failing(variant.model, variant.feeds, run_config=config, **settings)
+        label = f"{name} without {enumerate_items(names)}" if names else name
+        if names:
+            report.conclude(f"{name} fails, and is timed as it runs: {label}")
+        running[label] = dataclasses.replace(variant, settings=without(settings, names))
+    return running
+
+
+def _measure(
+    options: Namespace,
+    report: Report,
+    given: Mapping[str, SessionSpec],
+    fed: Mapping[Path, Mapping[str, Any]],
+) -> int:
+    asked = [mode for mode in _MODES if mode.is_asked(options)]
     converted = conversion.converted(options, report, given)
-    if not (asked or keeps):
+    if not (asked or baseline.is_asked(options)):
         converted = _with_default(options, _distinct(report, converted))
     with cold.saved_optimized(options, report, converted) as variants:
         kept = baseline.check(options, report, variants)

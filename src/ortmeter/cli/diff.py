@@ -24,6 +24,7 @@ from ortmeter.attribution import (
     explain_session,
 )
 from ortmeter.attribution.draws import with_draws_given
+from ortmeter.attribution.optimizers import find_failing
 from ortmeter.attribution.program import load_program
 from ortmeter.attribution.result import RANKED_BY, differing
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
@@ -40,8 +41,10 @@ from ortmeter.profiling.findings import plural
 from ortmeter.runtime.graphs import without_maps
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.optimizers import without
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
+from ortmeter.study.writer import enumerate_items
 
 EVALUATIONS = ("torch", "reference", "float64")
 UNOPTIMIZED, PROGRAM = "unoptimized", "torch program"
@@ -201,6 +204,7 @@ def _compare_ways(
     (path,) = options.models
     program = PROGRAM if options.against_torch_program else None
     against = program or options.against or "float64"
+    session = _without_failing(report, path, feeds, session)
     explained, why = _explain(options, against, feeds, {**session, "tolerance": tolerance})
     if explained is not None:
         compared = explained.outputs
@@ -229,6 +233,25 @@ def _compare_ways(
     elif explained is not None:
         _tell_steps(report, explained, options.top)
     return compared
+
+
+def _without_failing(
+    report: Report, path: Path, feeds: Mapping[str, np.ndarray], session: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Leave optimizers out that make the model fail, and tell."""
+    try:
+        _run(path, feeds, **session)
+    except ModelError as error:
+        names = find_failing(path, feeds, **session)
+        if not names:
+            raise
+        level = session.get("optimization", "all")
+        report.conclude(
+            f"at optimization={level}, this model runs without {enumerate_items(names)} only, as "
+            f"the session that is compared here: {error}"
+        )
+        return without(session, names)
+    return session
 
 
 def _explain(

@@ -9,6 +9,7 @@ import json
 import re
 import tempfile
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import onnx
 
 from ortmeter.child import Child
+from ortmeter.errors import ModelError
 from ortmeter.runtime.loading import ModelLike, holds_text, is_path, load_model
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.runtime.sessions import make_session
@@ -76,6 +78,17 @@ def optimizers_of(model: ModelLike, **session: Any) -> tuple[Optimizer, ...]:
     >>> [found.name for found in optimizers_of(text, provider="cpu") if found.changed]
     ['Level1_RuleBasedTransformer']
     """
+    return _optimizers(model, session, refused=False)
+
+
+def optimizers_of_refused(model: ModelLike, **session: Any) -> tuple[Optimizer, ...]:
+    """List the optimizers that ran before ONNX Runtime refused a model, or ran it."""
+    return _optimizers(model, session, refused=True)
+
+
+def _optimizers(
+    model: ModelLike, session: Mapping[str, Any], *, refused: bool
+) -> tuple[Optimizer, ...]:
     options = {**session, "provider": str(resolve_provider(session.get("provider", "auto")))}
     options["session_options"] = {
         **(session.get("session_options") or {}),
@@ -88,13 +101,15 @@ def optimizers_of(model: ModelLike, **session: Any) -> tuple[Optimizer, ...]:
         else:
             onnx.save(load_model(model), path)
         with Child(name="the session that logs its optimizers") as child:
-            child.ask(_create, path=str(path), options=json.dumps(options, default=str))
+            options = {"path": str(path), "options": json.dumps(options, default=str)}
+            child.ask(_create, **options, refused=refused)
             return _read(child.errors())
 
 
-def _create(path: str, options: str) -> None:
+def _create(path: str, options: str, *, refused: bool) -> None:
     """Create a session, for its log."""
-    make_session(path, **json.loads(options))
+    with suppress(ModelError) if refused else nullcontext():
+        make_session(path, **json.loads(options))
 
 
 def _read(log: str) -> tuple[Optimizer, ...]:
