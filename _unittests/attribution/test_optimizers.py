@@ -129,7 +129,8 @@ def test_the_unoptimized_level_is_not_compared_with_itself():
 #: A fusion that is wrong in some releases (microsoft/onnxruntime#31980): a scale without axes, and
 #: one that is broader than what it scales.
 NORMALIZED = """<ir_version: 10, opset_import: ["": 17]> g (float[N] x) => (float[M] y)
-<float two = {2}, float eps = {0.00001}, SCALE> { mn = ReduceMean <axes = [-1], keepdims = 1> (x)  ct = Sub (x, mn)
+<float two = {2}, float eps = {0.00001}, SCALE> {
+mn = ReduceMean <axes = [-1], keepdims = 1> (x)  ct = Sub (x, mn)
 sq = Pow (ct, two)  vr = ReduceMean <axes = [-1], keepdims = 1> (sq)  ve = Add (vr, eps)
 sd = Sqrt (ve)  nm = Div (ct, sd)  y = Mul (nm, scale) }"""
 
