@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ortmeter.attribution.alignment import relative
+from ortmeter.cli.conversion import CLOSE
 from ortmeter.cli.diff import evaluate
 from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import OrtMeterError
@@ -14,8 +15,6 @@ from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
 from ortmeter.timing.candidates import SessionSpec
 
-#: Error over the largest value of an output, beyond which results are not the same.
-CLOSE = 1e-3
 #: Settings that do not change what is computed.
 _SAME = {"threads", "spinning"}
 

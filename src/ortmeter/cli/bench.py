@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ortmeter.attribution.optimizers import find_failing
-from ortmeter.cli import agreement, baseline, bench_releases, cold, conversion, load, machine
+from ortmeter.cli import baseline, bench_releases, cold, conversion, load, machine
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_axes
 from ortmeter.cli.report import Report
@@ -106,6 +105,8 @@ def run(options: Namespace, report: Report) -> int:
 
 def _without_failing(report: Report, variants: Mapping[str, SessionSpec]) -> dict[str, SessionSpec]:
     """Leave optimizers out where they make a model fail, and tell."""
+    from ortmeter.attribution.optimizers import find_failing
+
     running = {}
     for name, variant in variants.items():
         settings, config = variant.settings, dict(variant.run_config)
@@ -146,6 +147,8 @@ def _measure(
                 kept.join(results)
         with ThreadPoolExecutor(1) as meanwhile:  # what is timed is over: a process starts
             memory = meanwhile.submit(cold.memory_table, variants)
+            from ortmeter.cli import agreement  # with pandas and SciPy: after what is timed
+
             report.conclude(*agreement.tell_differences(variants))
             _fill(report, results, variants, seconds)
             report.add("Inputs", inputs_table(options, fed))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortmeter.cli import agreement, bisect
+from ortmeter.cli import bisect
+from ortmeter.cli.conversion import CLOSE
 from ortmeter.cli.options import session_providers, split
 from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
@@ -89,6 +90,8 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
         budget_s=budget_s * (_MEASURED if len(releases) > 1 else 1),
     )
     report.add("Releases", _releases_table(releases, results))
+    from ortmeter.cli import agreement
+
     for name, variant in variants.items():
         outputs = {ran: own for (n, ran), own in results.outputs.items() if n == name}
         where = f"{name}: " if len(variants) > 1 else ""
@@ -152,7 +155,7 @@ def _change(first: Release, variant: SessionSpec, release: Release) -> str:
     for name in before.keys() & after.keys():
         old = before[name]
         largest = np.abs(old[np.isfinite(old)]).max(initial=0) if old.dtype.kind == "f" else 0
-        close = Tolerance(atol=agreement.CLOSE * float(largest))
+        close = Tolerance(atol=CLOSE * float(largest))
         verdict = close.check(max_diff(old, after[name], tolerance=close, on_mismatch="report"))
         if not verdict:
             return f"{name} against {first.name}, {'; '.join(verdict.failures)}"

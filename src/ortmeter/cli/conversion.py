@@ -24,7 +24,8 @@ from ortmeter.timing.candidates import SessionSpec
 
 _Variants = Mapping[str, SessionSpec]
 
-_LARGEST = 1e-3  # error of a rewritten model, over the largest value of its output
+#: Error over the largest value of an output, beyond which results are not the same.
+CLOSE = 1e-3
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -41,7 +42,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--rewrite",
         metavar="NAME,NAME",
         help=f"time the models rewritten by these graph optimizers: {', '.join(REWRITERS)}; those "
-        f"whose error exceeds {_LARGEST:g} of the largest value of an output are not timed",
+        f"whose error exceeds {CLOSE:g} of the largest value of an output are not timed",
     )
 
 
@@ -55,7 +56,7 @@ def converted(options: Namespace, report: Report, variants: _Variants) -> _Varia
         )
     if options.rewrite:
         asked = _asked("--rewrite", [options.rewrite], REWRITERS)
-        variants = _changed(report, variants, "--rewrite", asked, _rewritten, most=_LARGEST)
+        variants = _changed(report, variants, "--rewrite", asked, _rewritten, most=CLOSE)
     if options.precision:
         asked = _asked("--precision", options.precision, PRECISIONS)
         drawn = not (options.feeds or options.value)

@@ -200,11 +200,35 @@ def _compare_ways(
     tolerance: Tolerance | None,
     session: Mapping[str, Any],
 ) -> ModelDiff:
+    """Compare a session, without the optimizers that make it fail, if some do."""
+    try:
+        return _compare_way(options, report, feeds, tolerance=tolerance, session=session)
+    except ModelError as error:
+        (path,) = options.models
+        names = find_failing(path, feeds, **session)
+        if not names:
+            raise
+        level = session.get("optimization", "all")
+        report.conclude(
+            f"at optimization={level}, this model runs without {enumerate_items(names)} only, as "
+            f"the session that is compared here: {error}"
+        )
+    running = without(session, names)
+    return _compare_way(options, report, feeds, tolerance=tolerance, session=running)
+
+
+def _compare_way(
+    options: Namespace,
+    report: Report,
+    feeds: Mapping[str, np.ndarray],
+    *,
+    tolerance: Tolerance | None,
+    session: Mapping[str, Any],
+) -> ModelDiff:
     """Compare a session with another way to run its model, and say what is responsible."""
     (path,) = options.models
     program = PROGRAM if options.against_torch_program else None
     against = program or options.against or "float64"
-    session = _without_failing(report, path, feeds, session)
     explained, why = _explain(options, against, feeds, {**session, "tolerance": tolerance})
     if explained is not None:
         compared = explained.outputs
@@ -233,25 +257,6 @@ def _compare_ways(
     elif explained is not None:
         _tell_steps(report, explained, options.top)
     return compared
-
-
-def _without_failing(
-    report: Report, path: Path, feeds: Mapping[str, np.ndarray], session: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Leave optimizers out that make the model fail, and tell."""
-    try:
-        _run(path, feeds, **session)
-    except ModelError as error:
-        names = find_failing(path, feeds, **session)
-        if not names:
-            raise
-        level = session.get("optimization", "all")
-        report.conclude(
-            f"at optimization={level}, this model runs without {enumerate_items(names)} only, as "
-            f"the session that is compared here: {error}"
-        )
-        return without(session, names)
-    return session
 
 
 def _explain(
