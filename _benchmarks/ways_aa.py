@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from real_aa import spins
 
 import ortmeter
 from ortmeter.evidence import Speedup
@@ -65,18 +66,6 @@ def feeds_of(model: bytes) -> dict[str, np.ndarray]:
 def variants(model: bytes, **settings: object) -> dict[str, SessionSpec]:
     """Return two candidates of one model."""
     return model_variants({"a": model, "b": model}, feeds_of(model), provider="cpu", **settings)
-
-
-def spins(seconds):  # noqa: ANN001, ANN201 - its source travels
-    """Make calls of a known time."""
-    import time
-
-    def call() -> None:
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            pass
-
-    return call
 
 
 def in_one_process(model: bytes, seed: int) -> _Found:

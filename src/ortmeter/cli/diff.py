@@ -155,7 +155,11 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
         feeds = _give_draws(options, feeds, folder, told)
         first, *others = options.models
     if not others:
-        return _compare_ways(options, report, feeds[first], tolerance=tolerance, session=session)
+        compare = partial(_compare_ways, options, report, feeds[first], tolerance=tolerance)
+        try:
+            return compare(session=session)
+        except ModelError as error:
+            return compare(session=_running(report, first, feeds[first], session, error))
     second, given = others[0], [feeds[model] for model in options.models]
     compared = diff(first, second, given, tolerance=tolerance, **session)
     _add_outputs(report, compared, got=second.name, expected=first.name)
@@ -192,32 +196,26 @@ def _open_program(options: Namespace) -> Any:
     return load_program(program, trusted=options.trust_program)
 
 
-def _compare_ways(
-    options: Namespace,
+def _running(
     report: Report,
+    path: Path,
     feeds: Mapping[str, np.ndarray],
-    *,
-    tolerance: Tolerance | None,
     session: Mapping[str, Any],
-) -> ModelDiff:
-    """Compare a session, without the optimizers that make it fail, if some do."""
-    try:
-        return _compare_way(options, report, feeds, tolerance=tolerance, session=session)
-    except ModelError as error:
-        (path,) = options.models
-        names = find_failing(path, feeds, **session)
-        if not names:
-            raise
-        level = session.get("optimization", "all")
-        report.conclude(
-            f"at optimization={level}, this model runs without {enumerate_items(names)} only, as "
-            f"the session that is compared here: {error}"
-        )
-    running = without(session, names)
-    return _compare_way(options, report, feeds, tolerance=tolerance, session=running)
+    error: ModelError,
+) -> dict[str, Any]:
+    """Leave out the optimizers that make a session fail, and tell; raise the error if none does."""
+    names = find_failing(path, feeds, **session)
+    if not names:
+        raise error
+    level = session.get("optimization", "all")
+    report.conclude(
+        f"at optimization={level}, this model runs without {enumerate_items(names)} only, as "
+        f"the session that is compared here: {error}"
+    )
+    return without(session, names)
 
 
-def _compare_way(
+def _compare_ways(
     options: Namespace,
     report: Report,
     feeds: Mapping[str, np.ndarray],

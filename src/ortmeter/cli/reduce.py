@@ -334,13 +334,13 @@ def _write_issue(
 def _why_wrong(part: SessionSpec, question: "Question") -> str:
     """Say who finds the last release wrong; an error where nobody does, or only the first is."""
     judge, last = Judge(part), question.releases[-1].name
-    found, before = (judge.errors(question.outputs(part, rank)) for rank in (-1, 0))
+    found = judge.errors(question.outputs(part))
     if found["judges"].startswith(DISAGREE):
         raise OrtMeterError(f"{found['judges']}: nothing says that ONNX Runtime is wrong")
     if found["judges"] or found["reference"] in {DRAWN, NONE}:
         return found["judges"] or "no judge computes it"
     told = f"{last} gives what float64 gives, up to roundings"
-    if before["judges"]:
+    if judge.errors(question.outputs(part, 0))["judges"]:
         told += f"; {question.releases[0].name} is the wrong one, and {last} mends it"
     raise OrtMeterError(f"{told}: there is nothing to report")
 
