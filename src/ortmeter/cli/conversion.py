@@ -63,9 +63,11 @@ def converted(options: Namespace, report: Report, variants: _Variants) -> _Varia
         seed = options.seed + 1
 
         def apart(variant: SessionSpec) -> SessionSpec:
+            if not drawn:
+                return variant
             shapes = {name: array.shape for name, array in variant.feeds.items()}
             feeds = random_feeds(variant.model, shapes=shapes, seed=seed)
-            return dataclasses.replace(variant, feeds=feeds if drawn else variant.feeds)
+            return dataclasses.replace(variant, feeds=feeds)
 
         sample = f"other random inputs, seed {seed}" if drawn else "the sample that gave the ranges"
         option = f"--precision: errors on {sample}"
