@@ -69,7 +69,7 @@ export TORCHINDUCTOR_CACHE_DIR = $(CURDIR)/build/cache/inductor
 # Packages are installed without bytecode: the first process that imports a module keeps it for the others.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install html html-noplot record gpu-check test test-slow test-device test-op-db test-all golden coverage test-floor test-newest test-install nightly test-site test-browser publish-check publish packages lint bench notebooks serve clean
+.PHONY: help install html html-noplot record gpu-check test test-slow test-device test-op-db test-all golden coverage test-floor test-newest test-install nightly claims test-site test-browser publish-check publish packages lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -98,6 +98,8 @@ test-op-db: install ## compare the backend with torch on torch's own samples, in
 	$(BIN)/python _unittests/op_db.py --arguments --out build/op-arguments --workers $(WORKERS) --shard $(SHARD)
 test-all: install ## run both
 	$(PYTEST) -m "not site and not browser"
+claims: install ## judge the claims of the pages on their records, list those to look at, keep the verdicts
+	$(BIN)/python _unittests/verdicts.py --write $(PAGES)
 golden: install ## write what the tests compare the conclusions of the pages with, PAGES=plot_x or all
 	$(BIN)/python _unittests/golden.py --write $(PAGES)
 coverage: $(COVERAGE) ## run the tests of `make test`, show the lines and branches that they reach

@@ -17,6 +17,7 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
+import verdicts
 from golden_plants import plants_of
 from matplotlib import pyplot as plt
 from page_runner import define_page
@@ -40,7 +41,8 @@ NUMBER = re.compile(r"(?<![\w.#-])-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w]|\.\d
 
 def pages():
     """Return the names of the pages that have a record."""
-    return sorted({file.name.partition("--")[0] for file in RECORDS.glob("*/plot_*.json")})
+    recorded = {file.name.partition("--")[0] for file in RECORDS.glob("*/plot_*.json")}
+    return sorted(recorded - {*verdicts.pages()})
 
 
 @functools.cache

@@ -63,14 +63,18 @@ CANDIDATE, MEASURED = "candidate", ["memory (MiB)", "seconds"]
 
 def plants_of(record):
     """Return the data of each planted sample, by its name."""
+    return {name: plant(record.data) for name, plant in planters_of(record).items()}
+
+
+def planters_of(record):
+    """Return what plants each sample, by its name: a function of the data of the record."""
     tables = TABLES.get(record.page, {})
     found = {
-        name: Plant(rule, np.random.default_rng(rank), tables).of(record.data)
+        name: Plant(rule, np.random.default_rng(rank), tables).of
         for rank, (name, rule) in enumerate(RULES.items())
     }
-    found["few"] = Plant(None, None, tables).of(record.data)
-    own = {name: plant(record.data) for name, plant in OWN.get(record.page, {}).items()}
-    return found | own
+    found["few"] = Plant(None, None, tables).of
+    return found | OWN.get(record.page, {})
 
 
 @dataclasses.dataclass

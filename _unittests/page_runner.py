@@ -5,9 +5,11 @@ import contextlib
 import functools
 import runpy
 import sys
+import tempfile
 import types
 from pathlib import Path
 
+import onnx
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
@@ -39,6 +41,16 @@ def define_page(name):
                     code = compile(ast.Module([node], []), script, "exec")
                     exec(code, vars(module))  # noqa: S102 - a page of ours
     return vars(module)
+
+
+def run_setting(name, model, **names):
+    """Run a setting as a reader would: as it stands, on ``model.onnx``; return what it defines."""
+    (file,) = EXAMPLES.glob(f"*/settings/{name}.py")
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        onnx.save(model, "model.onnx")
+        before = {*names, "__builtins__"}
+        exec(compile(file.read_text(encoding="utf-8"), file, "exec"), names)  # noqa: S102 - ours
+    return {key: value for key, value in names.items() if key not in before}
 
 
 @contextlib.contextmanager

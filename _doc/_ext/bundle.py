@@ -11,9 +11,10 @@ from typing import Any
 from sphinx.application import Sphinx
 
 from _ext.notebook import make_notebook
-from _ext.staleness import gallery_pages
+from _ext.staleness import Page, gallery_pages
 from _ext.wheel import published_wheel
 
+_SETTING = re.compile(r'setting="(\w+\.\w+)"')
 _TITLE_OF_LABEL = re.compile(r"^\.\. _([\w-]+):\n\s*\n(.+)\n[=\-~^]{3,}$", flags=re.MULTILINE)
 
 
@@ -26,12 +27,24 @@ def finish_downloads(app: Sphinx) -> None:
     for page in pages:
         notebook = make_notebook(page.source, wheel.name, app.config.html_baseurl, titles)
         write_notebook(page.target.with_suffix(".ipynb"), notebook)
-        members = [page.target, page.target.with_suffix(".ipynb"), wheel]
+        members = [page.target, page.target.with_suffix(".ipynb"), *copy_settings(page), wheel]
         write_zip(page.target.with_suffix(".zip"), members, page.target.parent)
-    scripts = [page.target for page in pages]
-    notebooks = [page.target.with_suffix(".ipynb") for page in pages]
+    settings = [file for page in pages for file in copy_settings(page)]
+    scripts = [*(page.target for page in pages), *settings]
+    notebooks = [*(page.target.with_suffix(".ipynb") for page in pages), *settings]
     write_zip(gallery / f"{gallery.name}_python.zip", [*scripts, wheel], gallery)
     write_zip(gallery / f"{gallery.name}_jupyter.zip", [*notebooks, wheel], gallery)
+
+
+def copy_settings(page: Page) -> list[Path]:
+    """Put the settings that a page shows beside its script, where the script looks for them."""
+    copied = []
+    for name in _SETTING.findall(page.source.read_text(encoding="utf-8")):
+        file = page.target.parent / "settings" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes((page.source.parent / "settings" / name).read_bytes())
+        copied.append(file)
+    return copied
 
 
 def page_titles(sources: Iterable[Path]) -> dict[str, str]:

@@ -25,8 +25,8 @@ from _ext.answers import (
 #: Width of the drawing of a card, and where its bars begin and end.
 WIDTH, LEFT, RIGHT, ROW = 308, 136, 264, 18
 _THUMBNAIL = (5.6, 3.5)  # inches at 100 dots
-_WON = {"faster", "yes", "right", "negligible"}
-_LOST = {"slower", "no", "wrong"}
+_WON = {"faster", "yes", "right", "negligible", "holds"}
+_LOST = {"slower", "no", "wrong", "fails"}
 _HERE = "this build"
 _FILTERS = ("speed", "accuracy", "cpu", "cuda")
 # A list of thumbnails, as sphinx-gallery writes it in the index of the gallery.

@@ -102,6 +102,10 @@ class Finding:
         For each case, whether it holds, None when that is not decided.
     evidence : str
         The numbers that decide.
+    effect : tuple of float, optional
+        The least and the largest effect, where the finding is one that somebody can act on.
+    unit : str
+        What the effect is in: ``times faster``, ``% of the runs wrong``.
 
     Examples
     --------
@@ -112,6 +116,8 @@ class Finding:
 
     outcomes: tuple[bool | None, ...]
     evidence: str = ""
+    effect: tuple[float, float] | None = None
+    unit: str = ""
 
     def __post_init__(self) -> None:
         if wrong := [held for held in self.outcomes if held not in {True, False, None}]:
@@ -130,7 +136,13 @@ class Finding:
     def __and__(self, other: "Finding") -> "Finding":
         """Put the cases of both together, and what decides them."""
         told = "; ".join(filter(None, (self.evidence, other.evidence)))
-        return Finding(self.outcomes + other.outcomes, told)
+        effects = [one.effect for one in (self, other) if one.effect is not None]
+        effect = (min(e[0] for e in effects), max(e[1] for e in effects)) if effects else None
+        return Finding(self.outcomes + other.outcomes, told, effect, self.unit or other.unit)
+
+    def gains(self, least: float, most: float | None = None, unit: str = "") -> "Finding":
+        """Return the finding with the least and the largest effect, one number by default."""
+        return replace(self, effect=(least, least if most is None else most), unit=unit)
 
 
 @dataclass(frozen=True)
@@ -514,6 +526,12 @@ class Speedups(tuple[Speedup, ...]):
         if below and lowest not in below:
             return Finding(outcomes, self._told(min(below, key=lambda claim: claim.ratio)))
         return Finding(outcomes, f"lowest {self._told(lowest)}")
+
+    def gain(self, bound: float = 1.05) -> Finding:
+        """Find whether each ratio is a gain: at or above a bound, by default a gain of 5%."""
+        found = self.at_least(bound)
+        ratios = [claim.ratio for claim in self]
+        return found.gains(min(ratios), max(ratios), "times faster") if ratios else found
 
     def are(self, verdict: str) -> Finding:
         """Find whether each one is ``faster``, ``slower`` or ``negligible``.

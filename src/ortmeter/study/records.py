@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -26,6 +26,9 @@ from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons
 from ortmeter.timing.comparison import join_builds
 from ortmeter.timing.drift import pace
+
+if TYPE_CHECKING:
+    from ortmeter.study.claims import Judged
 
 __all__ = ["SCHEMA", "Record", "load", "load_records", "record", "replay"]
 
@@ -205,16 +208,17 @@ class Record:
             text = f"Fast mode, too few samples to conclude. {answer.text}"
             answer = dataclasses.replace(answer, text=text)
         provenance = f"{self.environment}, {details}"
-        return Conclusion(answer, told, provenance, self._origin(details), beliefs)
+        return Conclusion(answer, told, provenance, self.origin(details), beliefs)
 
     @property
     def concluded(self) -> Conclusion:
         """The answer and the claims that were kept."""
         return Conclusion(
-            self.answer, self.claims, str(self.environment), self._origin(self.parameters)
+            self.answer, self.claims, str(self.environment), self.origin(self.parameters)
         )
 
-    def _origin(self, details: str) -> dict[str, str]:
+    def origin(self, details: str) -> dict[str, str]:
+        """Return where it comes from, for what the site shows of it elsewhere."""
         return {
             "page": self.page,
             "machine": self.environment.hardware,
@@ -225,7 +229,9 @@ class Record:
             "details": details,
         }
 
-    def save(self, conclusion: Conclusion, folder: str | os.PathLike[str] | None = None) -> Path:
+    def save(
+        self, conclusion: "Conclusion | Judged", folder: str | os.PathLike[str] | None = None
+    ) -> Path:
         """Write ``<folder>/<machine>/<page>--<provider>--<hash>--<date>.json`` atomically.
 
         The file has the data and the conclusion. The default folder is the environment variable

@@ -2,8 +2,10 @@
 
 import contextlib
 import dataclasses
+import inspect
 import io
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +22,8 @@ from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.placement import PlacementLog
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.study.args import Param, get_parsed_args, in_ipython
-from ortmeter.study.records import Record, load_records, record, replay
+from ortmeter.study.claims import Judged, Judgement, read_claims
+from ortmeter.study.records import Record, load_records, machine_name, record, replay
 from ortmeter.study.rendering import (
     Conclusion,
     Folded,
@@ -115,7 +118,8 @@ class Study:
         self._here: Record | None = None
         self._recalled: Record | None = None
         self._views: list[tuple[View, bool]] = []
-        self._conclude: Callable[[SimpleNamespace, Writer], object] | None = None
+        self._conclude: Callable[..., Any] | None = None
+        self._to_copy = {"setting_name": "", "command": ""}
         self._tables: dict[str, pd.DataFrame] = {}
         self._figures: dict[str, bytes] = {}
 
@@ -199,27 +203,77 @@ class Study:
         self._figures[view.__name__] = content.getvalue()
         return shown
 
-    def conclude(self, function: Callable[[SimpleNamespace, Writer], object]) -> Any:
-        """Show what holds, here, and at the end for every record.
+    def conclude(
+        self, function: Callable[..., Any], *, setting: str = "", command: str = ""
+    ) -> Any:
+        """Show what holds, on this machine and on those of the records.
 
         Parameters
         ----------
         function : callable
-            Takes the data and a :class:`~ortmeter.study.writer.Writer`, which it tells the answer,
-            the predictions and the notes.
+            Takes the data and returns the findings that its docstring cites, see
+            ``ortmeter.study.claims``; or takes the data and a
+            :class:`~ortmeter.study.writer.Writer`.
+        setting : str
+            Name of a file in the folder ``settings`` beside the page: what to copy.
+        command : str
+            What to try in a terminal.
 
         Returns
         -------
-        Conclusion
+        Judged or Conclusion
             What is displayed.
         """
-        self._conclude = function
+        self._conclude, self._to_copy = function, {"setting_name": setting, "command": command}
         return show(self.concluded(self.here))
 
-    def concluded(self, source: Record) -> Conclusion:
-        """Conclude from a record."""
+    @property
+    def by_claims(self) -> bool:
+        """Whether the sentences are those of the author."""
+        return self._conclude is not None and len(inspect.signature(self._conclude).parameters) == 1
+
+    def judged(self, *sources: Record) -> Judged:
+        """Judge the claims on records, the first of which is that of this build.
+
+        In fast mode this build decides nothing: the other records do, if there are any.
+        """
+        claims, (first, *others) = self._conclude, sources
+        if claims is None:
+            raise InvalidArgumentError(f"{self.page} has no claims: call conclude first")
+        counted = others if first.fast and others else sources
+        judgements, otherwise = [], ""
+        for source in counted:
+            data = _namespace(source)
+            sentences, otherwise = read_claims(claims, data)
+            if source.fast:
+                sentences = tuple(sentence.undecided for sentence in sentences)
+            origin, here = source.origin(data.legend), self._is_here(source)
+            origin |= {} if here else {"recorded": origin["date"]}
+            judgements.append(Judgement(origin, sentences, here))
+        return Judged(
+            tuple(judgements),
+            otherwise,
+            f"{counted[0].environment}, {_namespace(counted[0]).legend}",
+            setting=_read_setting(self._to_copy["setting_name"]),
+            on_cpu=counted[0].on_cpu,
+            **self._to_copy,
+        )
+
+    def _is_here(self, source: Record) -> bool:
+        """Whether this build, at its full sizes, or a record of this machine, is the source."""
+        if source is self._recalled:
+            return source.machine == machine_name(environment())
+        return source is self._here and not source.fast
+
+    def concluded(self, source: Record) -> Conclusion | Judged:
+        """Conclude from a record, beside those of other machines."""
         if self._conclude is None:
             raise InvalidArgumentError(f"{self.page} has no conclusion. Accepted: after conclude()")
+        if self.by_claims:
+            mine = source.machine, source.configuration["provider"]
+            records = sorted(load_records(self.page), key=lambda record: record.date)
+            newest = {(r.machine, r.configuration["provider"]): r for r in records}
+            return self.judged(source, *(r for place, r in newest.items() if place != mine))
         say, data = Writer(), _namespace(source)
         self._conclude(data, say)
         answer = say.written
@@ -261,7 +315,7 @@ class Study:
         for view, folded in self._views:
             shown = _seen(view, data)
             yield _folded(shown) if folded and isinstance(shown, Table) else shown
-        if self._conclude is not None:
+        if self._conclude is not None and not self.by_claims:
             yield self.concluded(source)
 
     def appendix(
@@ -285,10 +339,11 @@ class Study:
             What is displayed.
         """
         if self.args.record:
-            self.here.save(self.concluded(self.here))
+            self.here.save(self.judged(self.here) if self.by_claims else self.concluded(self.here))
         how = _IN_NOTEBOOK if in_ipython() else _CUDA.format(page=self.page)
         shown = self._recalled  # which has its own parameters
-        parts: list[Any] = [shown.parameters if shown else self.args, how, environment()]
+        measured_on = shown.environment if shown else environment()
+        parts: list[Any] = [shown.parameters if shown else self.args, how, measured_on]
         if models:
             parts.append(fold("Models", *_drawn(models)))
         if raw:
@@ -310,10 +365,18 @@ def _make_folder(path: str) -> None:
 
 
 def _namespace(source: Record) -> SimpleNamespace:
-    kept = {"legend": source.parameters, **source.data}  # a file of a page before it was a study
+    provider = source.configuration["provider"].partition(":")[0]
+    kept = {"legend": source.parameters, "provider": provider, **source.data}
     if source.before:
         kept["legend"] += f", ratios over {1 + len(source.before)} builds"
     return SimpleNamespace(**{name.replace(" ", "_"): x for name, x in kept.items()})
+
+
+def _read_setting(name: str) -> str:
+    """Read a setting beside the page; a notebook that was downloaded alone has none."""
+    folders = Path.cwd(), Path(sys.argv[0]).parent
+    files = (folder / "settings" / name for folder in folders)
+    return next((f.read_text(encoding="utf-8").strip() for f in files if f.is_file()), "")
 
 
 def _seen(view: View, data: SimpleNamespace) -> Any:

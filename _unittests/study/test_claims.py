@@ -1,0 +1,192 @@
+"""Sentences of an author, judged by machine."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Estimate, Finding, Speedup, Speedups
+from ortmeter.study.claims import Judged, Judgement, read_claims
+
+HELD = Finding((True,), "1.50 [1.40, 1.60]").gains(1.4, 1.6, "times faster")
+
+
+def claims(data):
+    """Join the two products: one is faster than two at size {size} [joined].
+
+    Otherwise:
+
+    Keep both products.
+
+    Predicted:
+
+    - the gain fades [fades]
+    - weights that change
+      do not matter [changing].
+
+    On a GPU:
+
+    - nothing is copied [copied]
+    """
+    return {"fades": Finding((False,), "2 < 3"), "changing": Finding((None,)), "size": 8, **data}
+
+
+def test_sentences_are_those_of_the_docstring_with_what_decides_them():
+    sentences, otherwise = read_claims(claims, {"joined": HELD, "copied": None})
+    assert [(s.section, s.name, s.verdict) for s in sentences] == [
+        ("Answer", "joined", "holds"),
+        ("Predicted", "fades", "fails"),
+        ("Predicted", "changing", "undecided"),
+        ("On a GPU", "copied", "not measured"),
+    ]
+    assert sentences[0].text == "Join the two products: one is faster than two at size 8"
+    assert sentences[2].text == "weights that change do not matter"
+    assert otherwise == "Keep both products."
+
+
+ANSWER = "Join them [a].\n\nOtherwise:\n\nKeep them."
+
+
+@pytest.mark.parametrize(
+    ("text", "returned", "message"),
+    [
+        (f"{ANSWER}\n\nPredicted:\n\n- it fades", {"a": HELD}, "'it fades' cites no finding"),
+        ("Join them [a]. Or not.\n\nOtherwise:\n\nKeep.", {"a": HELD}, "'. Or not.' cites no"),
+        (f"{ANSWER}\n\nPredicted:\n\n- it fades [b]", {"a": HELD}, r"\[b\] is not returned"),
+        (f"{ANSWER}\n\nPredicted:\n\n- again [a]", {"a": HELD}, "cited twice"),
+        (ANSWER, {"a": HELD, "b": HELD}, "no sentence cites b"),
+        ("Join them [a].", {"a": HELD}, "1 sentences and 0 otherwise"),
+        ("Predicted:\n\n- it fades [a]", {"a": HELD}, "0 sentences and 0 otherwise"),
+        ("A [a]. B [b]. C [c].\n\nOtherwise:\n\nD.", dict.fromkeys("abc"), "3 sentences"),
+        (f"{'word ' * 26}[a].\n\nOtherwise:\n\nD.", {"a": HELD}, "more than 25 words"),
+        (ANSWER, {"a": Finding((True,))}, r"\[a\] has no effect"),
+        ("Join {n} [a].\n\nOtherwise:\n\nKeep.", {"a": HELD}, "cannot be written"),
+    ],
+)
+def test_what_is_no_claim_stops_the_page(text, returned, message):
+    def page(data):
+        return data
+
+    page.__doc__ = text
+    with pytest.raises(InvalidArgumentError, match=message):
+        read_claims(page, returned)
+
+
+def judge(*findings, here=True):
+    """Judge the joined claim on machines; the first one is this build."""
+    judgements = []
+    for rank, joined in enumerate(findings):
+        sentences, otherwise = read_claims(claims, {"joined": joined, "copied": None})
+        origin = {"machine": f"M{rank}", "provider": "cuda:0" if rank == 2 else "cpu"}
+        origin |= {"date": "2026-01-02"}
+        judgements.append(Judgement(origin, sentences, here and rank == 0))
+    return Judged(tuple(judgements), otherwise, "M0, float32", "x = 1", "x.py", "ortmeter bench")
+
+
+FAILED = replace(HELD, outcomes=(False,), evidence="0.90 [0.80, 0.95]", effect=(0.9, 0.9))
+OPEN = replace(HELD, outcomes=(None,), evidence="1.04 [0.97, 1.11]", effect=(1.04, 1.04))
+TEXT = "Join the two products: one is faster than two at size 8."
+
+
+@pytest.mark.parametrize(
+    ("findings", "followed", "standing"),
+    [
+        ([HELD], [TEXT], ["Holds on the one machine that decides it: 1.4 to 1.6 times faster."]),
+        (
+            [HELD, replace(HELD, effect=(1.1, 1.2)), OPEN],
+            [TEXT],
+            ["Holds on 2 of 2 machines: 1.1 to 1.6 times faster."],
+        ),
+        (
+            [OPEN, HELD, HELD],
+            ["Keep both products."],
+            [
+                (
+                    "Not decided on this machine: 1.04 [0.97, 1.11]; "
+                    "holds on 2 of 2 other machines: "
+                    f"“{TEXT}”"
+                )
+            ],
+        ),
+        (
+            [FAILED, HELD],
+            ["Keep both products."],
+            [
+                (
+                    "Does not hold on this machine: 0.90 [0.80, 0.95]; "
+                    "holds on 1 of 1 other machine: "
+                    f"“{TEXT}”"
+                )
+            ],
+        ),
+        (
+            [None, HELD],
+            [TEXT, "Keep both products."],
+            [
+                (
+                    "Holds on the one machine that decides it: 1.4 to 1.6 times faster. "
+                    "Not measured on this machine."
+                )
+            ],
+        ),
+    ],
+)
+def test_the_box_says_what_to_do_on_this_machine(findings, followed, standing):
+    judged = judge(*findings)
+    assert judged.advice == (followed, standing)
+    text = " ".join(re.sub("<[^>]+>", " ", judged.box).split())
+    assert text.startswith(followed[0])
+    assert text.endswith("x.py x = 1 ortmeter bench")
+
+
+def test_a_build_that_measured_too_little_decides_nothing():
+    alone = judge(HELD.__class__((None,), "1.2").gains(1.2), here=False)
+    assert alone.advice == (
+        [TEXT, "Keep both products."],
+        ["No machine decides it. Not measured on this machine."],
+    )
+    assert alone.verdict == "undecided"
+
+
+def test_there_is_a_row_for_each_machine_that_measured():
+    judged = judge(HELD, None, OPEN)
+    assert judged.table() == [
+        ("M0, 2026-01-02 (this build)", "holds", "1.50 [1.40, 1.60]"),
+        ("M2, CUDA:0, 2026-01-02", "undecided", "1.04 [0.97, 1.11]"),
+    ]
+
+
+def test_predictions_have_their_verdict_and_numbers():
+    sections = judge(HELD, HELD).sections
+    assert sections["Predicted"] == [
+        "Wrong: the gain fades (2 < 3; holds on 0 of 2 machines)",
+        "Undecided: weights that change do not matter (no machine decides it)",
+    ]
+    assert sections["On a GPU"] == ["Not measured here: nothing is copied (no machine decides it)"]
+
+
+def test_the_site_gets_the_box_and_each_machine():
+    judged = judge(OPEN, HELD)
+    shown = json.loads(json.dumps(judged.to_dict()))
+    assert shown["answer"] == "Keep both products."
+    assert shown["verdict"] == "undecided"
+    assert shown["box"] in judged._repr_html_()
+    (other,) = shown["machines"]
+    assert (other["machine"], other["verdict"], other["answer"]) == ("M1", "holds", TEXT)
+    assert shown["predictions"][0][0] == "wrong"
+    assert judged.answer.verdict == "undecided"
+    assert [claim.topic for claim in judged.claims] == ["joined", "fades", "changing"]
+
+
+def test_a_gain_is_shown_at_each_place():
+    won, small = (
+        Speedup("one", "two", Estimate(x, 0.98 * x, 1.02 * x)).at(n=x) for x in (1.5, 1.06)
+    )
+    assert Speedups([won]).gain().verdict == "right"
+    both = Speedups([won, small]).gain()
+    assert both.verdict == "undecided"
+    assert (both.effect, both.unit) == ((1.06, 1.5), "times faster")
+    assert Speedups([won]).gain(2).verdict == "wrong"
+    assert Speedups().gain().effect is None

@@ -1,0 +1,444 @@
+"""Claims of a page: its author writes the sentences, and each machine that measured judges them.
+
+The docstring of a function has the sentences, and the function returns what decides them::
+
+    def claims(data):
+        '''Join two Gemms of one input: one Gemm is faster than two [joined].
+
+        Otherwise:
+
+        Keep the Gemms that you have.
+
+        Predicted:
+
+        - the gain is smaller at size {last} than at size {first} [fades]
+        '''
+        return {"joined": ..., "fades": ..., "first": 256, "last": 1024}
+
+A sentence ends with the name of its finding, in brackets; one finding decides one sentence. A
+finding that is None was not measured. A line that ends with a colon begins a section: *Answer* is
+the first one, and *Otherwise* is what to do where the answer is not shown to hold.
+"""
+
+import html
+import inspect
+import json
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Finding, Prediction, render
+from ortmeter.study.writer import Answer
+
+__all__ = ["Judged", "Judgement", "Sentence", "read_claims"]
+
+ANSWER, OTHERWISE = "Answer", "Otherwise"
+HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "undecided", "not measured"
+_VERDICTS = {"right": HOLDS, "wrong": FAILS, "undecided": UNDECIDED}
+_CITED = re.compile(r"\s*\[([a-z]\w*)\]")
+_MOST_WORDS, _MOST_SENTENCES = 25, 2  # of an answer
+_WIDTH = 90
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One sentence of the author, and what decides it on one machine.
+
+    Parameters
+    ----------
+    section, name, text : str
+        Where it stands, the name of its finding, what it says.
+    finding : Finding or None
+        What decides, None where it was not measured.
+    """
+
+    section: str
+    name: str
+    text: str
+    finding: Finding | None
+
+    @property
+    def verdict(self) -> str:
+        """``holds``, ``fails``, ``undecided`` or ``not measured``."""
+        return NOT_MEASURED if self.finding is None else _VERDICTS[self.finding.verdict]
+
+    @property
+    def undecided(self) -> "Sentence":
+        """The same where too little was measured to decide."""
+        finding = self.finding and replace(self.finding, outcomes=(None,))
+        return replace(self, finding=finding)
+
+    @property
+    def evidence(self) -> str:
+        """The numbers that decide."""
+        return "" if self.finding is None else self.finding.evidence
+
+    @property
+    def decides(self) -> bool:
+        """Whether it holds or fails."""
+        return self.verdict in {HOLDS, FAILS}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What one machine says of the claims of a page.
+
+    Parameters
+    ----------
+    origin : mapping of str to str
+        Page, machine, provider and date, as :class:`~ortmeter.study.rendering.Conclusion` has them.
+    sentences : tuple of Sentence
+        The sentences, in their order.
+    is_here : bool
+        Whether it is this build, or its record.
+    """
+
+    origin: Mapping[str, str]
+    sentences: tuple[Sentence, ...]
+    is_here: bool = False
+
+    @property
+    def machine(self) -> str:
+        """The machine, and the provider unless it is the CPU."""
+        provider = self.origin["provider"]
+        return self.origin["machine"] + ("" if provider == "cpu" else f", {provider.upper()}")
+
+    def __getitem__(self, name: str) -> Sentence:
+        return next(sentence for sentence in self.sentences if sentence.name == name)
+
+
+def read_claims(
+    function: Callable[[Any], Mapping[str, Any]], data: Any
+) -> tuple[tuple[Sentence, ...], str]:
+    """Judge each sentence of the docstring of a function on some data.
+
+    Parameters
+    ----------
+    function : callable
+        Returns the findings that its docstring cites, by name, and the values of its braces.
+    data : object
+        What was measured.
+
+    Returns
+    -------
+    sentences : tuple of Sentence
+        Those that cite a finding, in their order.
+    otherwise : str
+        What to do where the answer is not shown to hold.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A sentence cites no finding, or a finding is cited by none or twice; an answer has more
+        than two sentences, one of more than 25 words, no gain, or no *Otherwise*.
+
+    Examples
+    --------
+    >>> def claims(data):
+    ...     '''Join them: one is faster [one].
+    ...
+    ...     Otherwise:
+    ...
+    ...     Keep them.
+    ...     '''
+    ...     return {"one": Finding((data > 1.05,), f"{data} times", (data, data))}
+    >>> (joined,), otherwise = read_claims(claims, 1.2)
+    >>> joined.text, joined.verdict, otherwise
+    ('Join them: one is faster', 'holds', 'Keep them.')
+    """
+    values = dict(function(data))
+    left = {name: x for name, x in values.items() if x is None or isinstance(x, Finding)}
+    sentences, otherwise = [], []
+    for section, text in _blocks(inspect.getdoc(function) or ""):
+        if section == OTHERWISE:
+            otherwise.append(render(text, values))
+            continue
+        *parts, rest = _CITED.split(text)
+        if rest.strip(" .") or not parts:
+            raise InvalidArgumentError(f"{rest or text!r} cites no finding: end it with [name]")
+        for words, name in zip(parts[::2], parts[1::2], strict=True):
+            if name not in left:
+                raise InvalidArgumentError(f"[{name}] is not returned, or is cited twice")
+            told = render(words.strip(" .,;"), values)
+            sentences.append(Sentence(section, name, told, left.pop(name)))
+    if unused := [name for name, found in left.items() if found is not None]:
+        raise InvalidArgumentError(f"no sentence cites {', '.join(unused)}: cite it, or drop it")
+    _check_answer([s for s in sentences if s.section == ANSWER], otherwise)
+    return tuple(sentences), " ".join(otherwise)
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Cut a docstring into paragraphs and items, each with its section."""
+    section = ANSWER
+    for block in re.split(r"\n\s*\n|\n(?=- )", text):
+        flat = " ".join(block.removeprefix("- ").split())
+        if flat.endswith(":"):
+            section = flat.removesuffix(":")
+        elif flat:
+            yield section, flat
+
+
+def _check_answer(answer: Sequence[Sentence], otherwise: Sequence[str]) -> None:
+    """Refuse what a box cannot show, or what is no advice."""
+    if not 1 <= len(answer) <= _MOST_SENTENCES or len(otherwise) != 1:
+        raise InvalidArgumentError(
+            f"the answer has {len(answer)} sentences and {len(otherwise)} otherwise. Accepted: "
+            f"one or {_MOST_SENTENCES} sentences, and one paragraph below 'Otherwise:'"
+        )
+    for sentence in answer:
+        if len(sentence.text.split()) > _MOST_WORDS:
+            raise InvalidArgumentError(f"{sentence.text!r}: more than {_MOST_WORDS} words")
+        if sentence.finding is not None and sentence.finding.effect is None:
+            raise InvalidArgumentError(
+                f"[{sentence.name}] has no effect: an answer is a gain, see Speedups.gain"
+            )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The claims of a page with the verdict of each machine.
+
+    Parameters
+    ----------
+    judgements : tuple of Judgement
+        This build first, then the records of other machines.
+    otherwise : str
+        What to do where the answer is not shown to hold.
+    provenance : str
+        Where and how the first of them was measured.
+    setting, setting_name, command : str
+        What to copy, its file, and what to try in a terminal.
+    on_cpu : tuple of str
+        Nodes of CUDA sessions that ran on the CPU, with the reason.
+    """
+
+    judgements: tuple[Judgement, ...]
+    otherwise: str
+    provenance: str
+    setting: str = ""
+    setting_name: str = ""
+    command: str = ""
+    on_cpu: tuple[str, ...] = ()
+
+    @property
+    def here(self) -> Judgement | None:
+        """The judgement of this machine, None where only others measured."""
+        return next((judgement for judgement in self.judgements if judgement.is_here), None)
+
+    def of(self, name: str) -> list[Sentence]:
+        """Return a sentence as each machine judges it."""
+        return [judgement[name] for judgement in self.judgements]
+
+    def standing(self, name: str, *, others: bool = False) -> str:
+        """Write on how many machines a sentence holds: only those that decide it count.
+
+        Parameters
+        ----------
+        name : str
+            Name of its finding.
+        others : bool
+            Whether this build does not count.
+        """
+        counted = [j[name] for j in self.judgements if not (others and j.is_here)]
+        decided = [sentence.verdict == HOLDS for sentence in counted if sentence.decides]
+        what = f"other machine{'s' * (len(decided) != 1)}" if others else "machines"
+        if not decided:
+            return f"no {what.removesuffix('s')} decides it"
+        if len(decided) == 1 and not others:
+            return f"{HOLDS if decided[0] else FAILS} on the one machine that decides it"
+        return f"{HOLDS} on {sum(decided)} of {len(decided)} {what}"
+
+    @property
+    def advice(self) -> tuple[list[str], list[str]]:
+        """What the box says: sentences to follow, then where they hold and by how much."""
+        followed, standing = [], []
+        for name in (s.name for s in self.judgements[0].sentences if s.section == ANSWER):
+            here = self.here[name] if self.here else None
+            told = _best(self.of(name))
+            if here is not None and here.verdict in {FAILS, UNDECIDED}:
+                verb = "Does not hold" if here.verdict == FAILS else "Not decided"
+                others = self.standing(name, others=True)
+                standing.append(f"{verb} on this machine: {here.evidence}; {others}: “{told}.”")
+            else:
+                followed.append(f"{told}.")
+                unseen = "" if here and here.decides else " Not measured on this machine."
+                where = _sentence_case(self.standing(name))
+                standing.append(f"{where}{self._gained(name)}.{unseen}")
+        if self.here is None or any(s.verdict != HOLDS for s in self._answers_here):
+            followed = [*followed, self.otherwise] if followed else [self.otherwise]
+        return followed, standing
+
+    @property
+    def _answers_here(self) -> list[Sentence]:
+        return [s for s in self.here.sentences if s.section == ANSWER] if self.here else []
+
+    def _gained(self, name: str) -> str:
+        """Write the least and the largest gain of the machines where a sentence holds."""
+        found = [s.finding for s in self.of(name) if s.verdict == HOLDS and s.finding]
+        effects = [finding.effect for finding in found if finding.effect is not None]
+        if not effects:
+            return ""
+        least, most = (f"{end:.3g}" for end in (min(effects)[0], max(e[1] for e in effects)))
+        return f": {least if least == most else f'{least} to {most}'} {found[0].unit}"
+
+    @property
+    def verdict(self) -> str:
+        """Verdict of the first sentence in one or two words: here if it decides, else elsewhere."""
+        return self.shown(self.judgements[0].sentences[0].name).verdict
+
+    def shown(self, name: str) -> Sentence:
+        """Return a sentence as this machine judges it, or else as all do: one that fails first."""
+        if self.here is not None and self.here[name].finding is not None:
+            return self.here[name]
+        order = (FAILS, HOLDS, UNDECIDED, NOT_MEASURED)
+        return min(self.of(name), key=lambda sentence: order.index(sentence.verdict))
+
+    @property
+    def answer(self) -> Answer:
+        """What a card and a record keep of it."""
+        text = " ".join(self.advice[0]).replace("{", "{{").replace("}", "}}")
+        return Answer(text, (), {}, self.verdict, setting=self.setting, command=self.command)
+
+    @property
+    def claims(self) -> tuple[Prediction, ...]:
+        """The sentences that were judged here, as a record keeps them."""
+        return tuple(
+            Prediction(_escape(s.text), s.finding.verdict, s.finding.evidence, topic=s.name)
+            for s in self.judgements[0].sentences
+            if s.finding is not None
+        )
+
+    @property
+    def beliefs(self) -> None:
+        """A page by claims has its discussions among its sentences."""
+        return
+
+    @property
+    def sections(self) -> dict[str, list[str]]:
+        """Sentences below the answer, by section, after their verdict and before their numbers."""
+        sections = defaultdict(list)
+        for sentence in self.judgements[0].sentences:
+            if sentence.section != ANSWER:
+                sections[sentence.section].append(self._written(sentence.name))
+        return dict(sections)
+
+    def _written(self, name: str) -> str:
+        sentence = self.shown(name)
+        word = sentence.finding.verdict if sentence.finding else "not measured here"
+        standing = self.standing(sentence.name) if len(self.judgements) > 1 else ""
+        told = "; ".join(filter(None, (sentence.evidence, standing)))
+        return f"{word.capitalize()}: {sentence.text}" + (f" ({told})" if told else "")
+
+    def table(self) -> list[tuple[str, str, str]]:
+        """Return the rows of the answer: machine and date, verdict, numbers."""
+        rows = []
+        for judgement in self.judgements:
+            mark = " (this build)" if judgement.is_here else ""
+            for sentence in judgement.sentences:
+                if sentence.section == ANSWER and (sentence.finding or judgement.is_here):
+                    place = f"{judgement.machine}, {judgement.origin['date']}{mark}"
+                    rows.append((place, sentence.verdict, sentence.evidence))
+        return rows
+
+    def __str__(self) -> str:
+        followed, standing = self.advice
+        lines = [textwrap.fill(text, _WIDTH) for text in (*followed, *standing)]
+        lines += ["  ".join(filter(None, row)) for row in self.table()]
+        lines += [text for text in (self.setting, self.command) if text]
+        lines.append(textwrap.fill(f"Measured on {self.provenance}:", _WIDTH))
+        for section, texts in self.sections.items():
+            lines += [f"{section}:", *(_item(text) for text in texts)]
+        return "\n".join([*lines, *(_item(text) for text in self.on_cpu)])
+
+    def _repr_html_(self) -> str:
+        data = html.escape(json.dumps(self.to_dict()), quote=True)
+        parts = [f'<div class="ortmeter-conclusion" data-conclusion="{data}">{self.box}']
+        parts.append(f"<p>Measured on {html.escape(self.provenance)}:</p>")
+        sections = self.sections | ({"Not on CUDA": [*self.on_cpu]} if self.on_cpu else {})
+        for section, texts in sections.items():
+            items = "".join(f"<li>{html.escape(text)}</li>" for text in texts)
+            parts.append(f"<p>{html.escape(section)}:</p><ul>{items}</ul>")
+        return "".join([*parts, "</div>"])
+
+    @property
+    def box(self) -> str:
+        """The box under the title of the page, as HTML."""
+        followed, standing = self.advice
+        texts = "".join(f"<p>{html.escape(text)}</p>" for text in followed)
+        texts += "".join(f'<p class="answer-source">{html.escape(x)}</p>' for x in standing)
+        rows = "".join(
+            f"<tr><td>{html.escape(place)}</td>"
+            f'<td><span class="verdict {_CLASSES[verdict]}">{verdict}</span></td>'
+            f"<td>{html.escape(evidence)}</td></tr>"
+            for place, verdict, evidence in self.table()
+        )
+        texts += f'<table class="by-machine"><tbody>{rows}</tbody></table>'
+        if self.setting:
+            texts += (
+                f'<details class="ortmeter-fold"><summary>{html.escape(self.setting_name)}'
+                f"</summary><pre>{html.escape(self.setting)}</pre></details>"
+            )
+        command = f"<pre>{html.escape(self.command)}</pre>" if self.command else ""
+        return f'<div class="answer">{texts}{command}</div>'
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the site shows of it elsewhere: JSON values."""
+        first = self.judgements[0]
+        predictions = [
+            [s.finding.verdict if s.finding else NOT_MEASURED, self._written(s.name)]
+            for s in (self.shown(one.name) for one in first.sentences)
+            if s.section == "Predicted"
+        ]
+        shown = {"bars": [], "axis": "", "warning": "", "small_print": "", "setting": ""}
+        own = {
+            **first.origin,
+            **shown,
+            "answer": self.advice[0][0],
+            "verdict": self.verdict,
+            "command": self.command,
+            "predictions": predictions,
+            "box": self.box,
+        }
+        others = [
+            {**one.origin, **shown, "answer": self._answer_of(one), "verdict": _label(one)}
+            | {"command": "", "predictions": []}
+            for one in self.judgements
+            if one is not first
+        ]
+        return {**own, "machines": others}
+
+    def _answer_of(self, judgement: Judgement) -> str:
+        """Return the first sentence as a machine has it, or what to do otherwise."""
+        first = judgement.sentences[0]
+        return self.otherwise if first.verdict in {FAILS, UNDECIDED} else f"{first.text}."
+
+
+_CLASSES = {HOLDS: "right", FAILS: "wrong", UNDECIDED: "undecided", NOT_MEASURED: "undecided"}
+
+
+def _label(judgement: Judgement) -> str:
+    return judgement.sentences[0].verdict
+
+
+def _best(sentences: Sequence[Sentence]) -> str:
+    """Choose the words of a sentence: those of a machine where it holds, this one first."""
+    order = (HOLDS, UNDECIDED, FAILS, NOT_MEASURED)
+    return min(sentences, key=lambda sentence: order.index(sentence.verdict)).text
+
+
+def _sentence_case(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _escape(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _item(text: str) -> str:
+    return textwrap.fill(
+        text, _WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False
+    )
