@@ -136,7 +136,7 @@ def test_a_conclusion_has_five_predictions_and_five_points_at_most(page):
 def test_predictions_are_judged_beside_them(page):
     judged = article_of(page).findall(".//ul[@class='predictions']/li/span")
     assert judged
-    assert {span.text for span in judged} <= {"right", "wrong", "undecided"}
+    assert {span.text for span in judged} <= {"right", "wrong", "undecided", "not measured"}
 
 
 def test_the_index_of_the_gallery_lists_every_page():

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,8 @@ import pytest
 from docutils import nodes
 from docutils.core import publish_doctree
 
-from ortmeter.evidence import Prediction
+from ortmeter.evidence import Finding, Prediction
+from ortmeter.study.claims import Judged, Judgement, Sentence
 from ortmeter.study.rendering import Conclusion
 from ortmeter.study.writer import Answer, Bar
 
@@ -128,6 +130,43 @@ def test_the_box_has_what_to_copy_and_what_to_know_before(tmp_path):
     assert "answer-warning" not in answers.box(
         answers.read_page(write_page(tmp_path / "other", concluded()), tmp_path / "results")
     )
+
+
+def judged(**origin):
+    where = {**concluded().origin, **origin}
+    held = Finding((True,), "1.5 [1.4, 1.6]").gains(1.5, unit="times faster")
+    joined = Sentence("Answer", "joined", "Join them: one is faster", held)
+    fades = Sentence("Predicted", "fades", "It fades", Finding((False,), "2 < 3"))
+    there = {**where, "machine": "H100", "provider": "cuda", "recorded": "2026-01-01"}
+    judgements = (
+        Judgement(where, (joined, fades), is_here="recorded" not in where),
+        Judgement(there, (replace(joined, finding=None), fades)),
+    )
+    return Judged(judgements, "Keep them.", "here", "x = 1", "x.py", "ortmeter bench")
+
+
+def test_a_page_by_claims_has_its_own_box_and_its_machines(tmp_path):
+    found = answers.read_page(write_page(tmp_path, judged()), tmp_path / "results")
+    assert [one["verdict"] for one in found.all] == ["holds", "not measured"]
+    assert [one["answer"] for one in found.all] == ["Join them: one is faster."] * 2
+    assert answers.box(found) == judged().box
+    doctree = publish_doctree(TEXT.format(shown=judged()._repr_html_()))
+    assert answers._judge(doctree, found)
+    answers._say_once(doctree, [text for _, text in found.here["predictions"]])
+    texts = [raw.astext() for raw in doctree.findall(nodes.raw)]
+    shown = [re.sub('data-conclusion="[^"]*"', "", text) for text in texts]
+    assert not any("Join them" in text for text in shown)
+    assert not any("<li>Wrong: It fades" in text for text in texts)
+    card = cards.cards([found], "")
+    assert card.count("Join them: one is faster.") == 2
+    assert 'verdict won from from-m0">holds' in card
+
+
+def test_a_page_by_claims_that_measured_too_little_shows_the_records(tmp_path):
+    shown = judged(recorded="2026-01-02")
+    found = answers.read_page(write_page(tmp_path, shown), tmp_path / "results")
+    assert found.here is None
+    assert [one["machine"] for one in found.recorded] == ["A <CPU>, 2 cores", "H100"]
 
 
 def test_a_page_that_did_not_run_has_the_answer_of_its_record(tmp_path, monkeypatch):

@@ -94,7 +94,7 @@ MODULES = {
     "Show": ("plotting", "plotting.axes", "cli.report"),
     "Write a page": (
         "study",
-        *(f"study.{name}" for name in ("args", "records", "rendering", "writer")),
+        *(f"study.{name}" for name in ("args", "claims", "records", "rendering", "writer")),
         "errors",
     ),
 }

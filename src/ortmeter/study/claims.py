@@ -36,7 +36,7 @@ from ortmeter.study.writer import Answer
 
 __all__ = ["Judged", "Judgement", "Sentence", "read_claims"]
 
-ANSWER, OTHERWISE = "Answer", "Otherwise"
+ANSWER, OTHERWISE, PREDICTED = "Answer", "Otherwise", "Predicted"
 HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "undecided", "not measured"
 _VERDICTS = {"right": HOLDS, "wrong": FAILS, "undecided": UNDECIDED}
 _CITED = re.compile(r"\s*\[([a-z]\w*)\]")
@@ -390,8 +390,7 @@ class Judged:
         first = self.judgements[0]
         predictions = [
             [s.finding.verdict if s.finding else NOT_MEASURED, self._written(s.name)]
-            for s in (self.shown(one.name) for one in first.sentences)
-            if s.section == "Predicted"
+            for s in (self.shown(one.name) for one in first.sentences if one.section == PREDICTED)
         ]
         shown = {"bars": [], "axis": "", "warning": "", "small_print": "", "setting": ""}
         own = {

@@ -212,7 +212,7 @@ class Study:
         ----------
         function : callable
             Takes the data and returns the findings that its docstring cites, see
-            ``ortmeter.study.claims``; or takes the data and a
+            :mod:`ortmeter.study.claims`; or takes the data and a
             :class:`~ortmeter.study.writer.Writer`.
         setting : str
             Name of a file in the folder ``settings`` beside the page: what to copy.
