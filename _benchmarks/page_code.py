@@ -1,44 +1,81 @@
-"""Count the lines of code of each page, and how many it shows: once, pages folded cells.
+"""Count the lines of code of each page, its settings included, and those that make sentences.
 
 ``python _benchmarks/page_code.py [page ...] [--folder FOLDER]``; neither comments, docstrings nor
-blank lines count. Pages are formatted by ruff at 100 columns, see ``make lint``.
+blank lines count. Pages are formatted by ruff at 100 columns, see ``make lint``. A line makes a
+sentence if it is in a function of the old writer (its parameter ``say``), or in a text of four
+words or more that is no model, help, caption, label, title or message of an assertion.
 """
 
 import argparse
 import ast
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-from sphinx_gallery.py_source_parser import split_code_and_text_blocks
 
 EXAMPLES = Path(__file__).parent.parent / "_doc" / "examples"
+_LABELS = {"help", "title", "caption", "xlabel", "ylabel", "label", "legend"}
+_WORDS = 4
+_MODEL = re.compile(r" = |=>|<")  # text of ONNX
+_BESIDE = re.compile(r'setting="(\w+\.py)"|^from (\w+) import', flags=re.MULTILINE)
 
 
-def code_lines(source: str) -> int:
-    """Count the lines that hold code."""
-    tree = ast.parse(source)
+def code_lines(tree: ast.Module, source: str) -> set[int]:
+    """Return the lines that hold code."""
     texts = {
         line
         for node in ast.walk(tree)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         and ast.get_docstring(node, clean=False) is not None
-        for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+        for line in _lines(node.body[0])
     }
     lines = enumerate(source.splitlines(), start=1)
-    kept = [text.strip() for number, text in lines if number not in texts]
-    return sum(bool(text) and not text.startswith("#") for text in kept)
+    return {
+        number
+        for number, text in lines
+        if number not in texts and text.strip() and not text.strip().startswith("#")
+    }
+
+
+def sentence_lines(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that make sentences."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef) and "say" in {arg.arg for arg in node.args.args}:
+            yield from _lines(node)
+        elif isinstance(node, ast.Assert) or (
+            isinstance(node, ast.keyword) and node.arg in _LABELS
+        ):
+            continue
+        elif isinstance(node, ast.Constant | ast.JoinedStr):
+            text = ast.unparse(node)
+            if len(text.split()) >= _WORDS and not _MODEL.search(text):
+                yield from _lines(node)
+        else:
+            yield from sentence_lines(node)
+
+
+def _lines(node: ast.AST) -> range:
+    return range(node.lineno, (node.end_lineno or 0) + 1)  # type: ignore[attr-defined]
 
 
 def count(page: Path) -> dict[str, int]:
-    """Count the lines of a page by what a reader sees of them."""
-    _, blocks = split_code_and_text_blocks(str(page))
-    cells = [content for kind, content, *_ in blocks if kind == "code"]
-    folded = [content.strip().startswith("# fold:") for content in cells]
-    # A cell may begin with the settings of the page.
-    folded = [f or "\n# fold:" in c for f, c in zip(folded, cells, strict=True)]
-    lines = [code_lines(content) for content in cells]
-    shown = sum(n for n, is_folded in zip(lines, folded, strict=True) if not is_folded)
-    return {"code": sum(lines), "shown": shown}
+    """Count the lines of a page, of the files beside it that it uses, and of its sentences."""
+    source = page.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    code = code_lines(tree, source)
+    names = {name for pair in _BESIDE.findall(source) for name in pair if name}
+    beside = [page.parent / "settings" / name for name in names if name.endswith(".py")]
+    beside += [page.parent / f"{name}.py" for name in names]
+    own = len(code)
+    for file in filter(Path.is_file, beside):
+        text = file.read_text(encoding="utf-8")
+        own += len(code_lines(ast.parse(text), text))
+    return {
+        "code": own,
+        "beside": own - len(code),
+        "sentences": len(code & {*sentence_lines(tree)}),
+    }
 
 
 def main() -> None:
@@ -54,7 +91,7 @@ def main() -> None:
         parser.error(f"{', '.join(unknown)}: accepted: {', '.join(files)}")
     table = pd.DataFrame({name: count(files[name]) for name in chosen}).T.rename_axis("page")
     table.loc["all"] = table.sum()
-    table["% shown"] = (100 * table["shown"] / table["code"]).round().astype(int)
+    table["% sentences"] = (100 * table["sentences"] / table["code"]).round(1)
     print(table.to_string())
 
 

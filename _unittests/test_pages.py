@@ -192,14 +192,17 @@ def test_a_page_imports_what_the_reference_lists(page):
                 assert module or listed, f"{node.module}.{name}"
 
 
-def test_lines_of_code_are_counted_by_what_a_reader_sees(tmp_path, page_code):
-    title = ['"""', "Title?", "======", '"""', "# fold: Imports", "import ast", ""]
-    seen = ["# %%", "# Prose.", "", "def f():", '    """Docstring', '    of two lines."""']
-    seen += ["    # a comment", "    return 1  # and one", ""]
-    text = [*title, *seen, "# %%", "", "# fold: More", "x = f()", ""]
+def test_lines_of_code_and_of_sentences_are_counted(tmp_path, page_code):
+    text = ['"""', "Title?", "======", '"""', "import ast", "", "# %%", "# Prose.", ""]
+    text += ["def f():", '    """Docstring', '    of two lines."""', "    # a comment"]
+    text += ["    return 1  # and one", "", "g(title='it has four words here')"]
+    text += ["x = 'one sentence of words'", "def old(say):", "    return say", "h(setting='s.py')"]
+    text[-1] = text[-1].replace("'", '"')
     page = tmp_path / "plot_x.py"
     page.write_text("\n".join(text), encoding="utf-8")
-    assert page_code.count(page) == {"code": 4, "shown": 2}
+    (tmp_path / "settings").mkdir()
+    (tmp_path / "settings" / "s.py").write_text('"""A setting."""\n\nimport onnx\n', "utf-8")
+    assert page_code.count(page) == {"code": 9, "beside": 1, "sentences": 3}
 
 
 def test_an_unknown_option_of_a_page_is_refused(tmp_path):

@@ -141,6 +141,32 @@ def test_the_box_says_what_to_do_on_this_machine(findings, followed, standing):
     assert text.endswith("x.py x = 1 ortmeter bench")
 
 
+def two(data):
+    """Join the two [joined]. Then split them [split].
+
+    Otherwise:
+
+    Keep both.
+    """
+    return data
+
+
+@pytest.mark.parametrize(
+    ("joined", "split", "followed"),
+    [
+        (HELD, HELD, ["Join the two.", "Then split them."]),
+        (OPEN, HELD, ["Keep both.", "Then split them."]),
+        (OPEN, FAILED, ["Keep both."]),
+        (HELD, None, ["Join the two.", "Then split them.", "Keep both."]),
+    ],
+)
+def test_what_to_do_otherwise_is_said_once_in_place_of_what_is_not_shown(joined, split, followed):
+    sentences, otherwise = read_claims(two, {"joined": joined, "split": split})
+    origin = {"machine": "M", "provider": "cpu", "date": "2026-01-02"}
+    judged = Judged((Judgement(origin, sentences, is_here=True),), otherwise, "M")
+    assert judged.advice[0] == followed
+
+
 def test_a_build_that_measured_too_little_decides_nothing():
     alone = judge(HELD.__class__((None,), "1.2").gains(1.2), here=False)
     assert alone.advice == (

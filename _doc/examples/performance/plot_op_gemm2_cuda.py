@@ -49,7 +49,6 @@ study = Study(
     config=Param("small", fast="16,32", choices=SIZES, sequence=int, help="matrix sizes"),
     itype=Param(1, choices=(1, 10, 16), help="1 float32, 10 float16, 16 bfloat16"),
     threads=Param(1, minimum=0, help="threads of an operator, 0 lets onnxruntime choose"),
-    warmup=Param(None, fast=2, minimum=1, help="calls before measuring, until stable by default"),
     repeat=Param(12, fast=5, minimum=1, help="samples in each process"),
     processes=Param(10, fast=1, minimum=1, help="fresh processes that measure"),
     budget=Param(20.0, fast=2.0, help="seconds to measure, all sizes and processes together"),
@@ -66,39 +65,42 @@ rng = np.random.default_rng(0)
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 TWO = "XY = Gemm(X, Y)  XZ = Gemm(X, Z)  XYZ = Concat<axis = 1>(XY, XZ)"
+ONE = "XYZ = Gemm(X, W)"
 CONCAT = "W = Concat<axis = 1>(Y, Z)  XYZ = Gemm(X, W)"
 THREE = "Q = Gemm(X, A)  K = Gemm(X, B)  V = Gemm(X, C)"
 SPLIT = "QKV = Gemm(X, W)  Q, K, V = Split<axis = 1, num_outputs = 3>(QKV)"
+CASES = {  # nodes, weights, matrices that it moves
+    "two Gemms (constant)": (TWO, "YZ", 10),
+    "one Gemm (constant)": (ONE, "YZ", 5),
+    "two Gemms": (TWO, "YZ", 10),
+    "Concat then Gemm": (CONCAT, "YZ", 9),
+    "query, key, value (constant)": (THREE, "ABC", 9),
+    "one Gemm and a Split (constant)": (SPLIT, "ABC", 13),
+}
 
 
-def write_model(body, size, itype, weights, outputs):
-    """Write a model whose weights and outputs are given with their number of columns over size."""
+def write_model(body, itype, feeds):
     name = onnx.TensorProto.DataType.Name(itype).lower()
-    inputs = ", ".join(f"{name}[{size}, {size * n}] {w}" for w, n in {"X": 1, **weights}.items())
-    results = ", ".join(f"{name}[{size}, {size * n}] {out}" for out, n in outputs.items())
-    return onnx.parser.parse_model(f"{HEADER} g ({inputs}) => ({results}) {{ {body} }}")
+    inputs = ", ".join(f"{name}{[*array.shape]} {key}" for key, array in feeds.items())
+    n, outputs = len(feeds["X"]), {"XYZ": 2} if "XYZ" in body else dict.fromkeys("QKV", 1)
+    outputs = ", ".join(f"{name}[{n}, {n * times}] {key}" for key, times in outputs.items())
+    return onnx.parser.parse_model(f"{HEADER} g ({inputs}) => ({outputs}) {{ {body} }}")
+
+
+# %%
 
 
 def make_candidates(size, itype):
-    """Return each candidate with its model, its inputs, the product and the matrices it moves."""
+    """Yield each candidate with its model, its inputs, the product and the matrices it moves."""
     x, *columns = (rng.standard_normal((size, size)).astype(numpy_dtype(itype)) for _ in range(4))
-    two, three = (dict(zip(names, columns, strict=False)) for names in ("YZ", "ABC"))
-    joined = {len(group): {"W": np.hstack([*group.values()])} for group in (two, three)}
-    cases = {
-        "two Gemms (constant)": (TWO, two, {"XYZ": 2}, 10),
-        "one Gemm (constant)": ("XYZ = Gemm(X, W)", joined[2], {"XYZ": 2}, 5),
-        "two Gemms": (TWO, two, {"XYZ": 2}, 10),
-        "Concat then Gemm": (CONCAT, two, {"XYZ": 2}, 9),
-        "two Gemms (session.run)": (TWO, two, {"XYZ": 2}, 10),
-        "query, key, value (constant)": (THREE, three, dict.fromkeys("QKV", 1), 9),
-        "one Gemm and a Split (constant)": (SPLIT, joined[3], dict.fromkeys("QKV", 1), 13),
-    }
-    for name, (body, weights, outputs, matrices) in cases.items():
-        widths = {w: values.shape[1] // size for w, values in weights.items()}
-        model, feeds = write_model(body, size, itype, widths, outputs), {"X": x, **weights}
-        if "(constant)" in name:
+    for name, (body, names, matrices) in CASES.items():
+        weights = dict(zip(names, columns, strict=False))
+        joined = np.hstack([*weights.values()])
+        weights = {"W": joined} if body in {ONE, SPLIT} else weights
+        model, feeds = write_model(body, itype, {"X": x, **weights}), {"X": x, **weights}
+        if name.endswith("(constant)"):
             model, feeds = ortmeter.freeze_inputs(model, weights), {"X": x}
-        yield name, (model, feeds, (x, np.hstack([*weights.values()])), matrices)
+        yield name, (model, feeds, x, joined, matrices)
 
 
 candidates = {size: dict(make_candidates(size, args.itype)) for size in args.config}
@@ -114,46 +116,40 @@ candidates = {size: dict(make_candidates(size, args.itype)) for size in args.con
 OPTIONS = {"provider": provider, "threads": args.threads}
 rows = []
 for size, group in candidates.items():
-    for name, (model, feeds, (x, w), _) in group.items():
+    for name, (model, feeds, x, w, _) in group.items():
         expected = x.astype(np.float64) @ w.astype(np.float64)
         with ortmeter.BoundSession(ortmeter.make_session(model, **OPTIONS), feeds) as running:
             running.run()
             got = np.hstack([*running.outputs().values()])
-        diff = ortmeter.max_diff(expected, got)
         bound = ortmeter.matmul_error_bound(x, w, dtype=args.itype)
         share = (np.abs(got.astype(np.float64) - expected) / bound).max()
-        assert share <= 1, f"{name} is outside of its bound: {diff}"
-        rows.append((size, name, diff.abs, diff.ulp_at_max, share))
+        assert share <= 1, f"{name} is outside of its bound"
+        rows.append((size, ortmeter.max_diff(expected, got).abs, share))
 
-errors = DataFrame(rows, columns=["size", "candidate", "error", "error (ulp)", "error / bound"])
-largest = errors.drop(columns="candidate").groupby("size").max()
-show(table(largest, f"Largest error, {numpy_dtype(args.itype)} on {provider.label}"))
+errors = DataFrame(rows, columns=["size", "error", "error / bound"]).groupby("size").max()
+show(table(errors, f"Largest error, {numpy_dtype(args.itype)} on {provider.label}"))
 
 # %%
 # How long does each one take?
 # ----------------------------
 #
-# The inputs are on the device before the clock starts, and the outputs stay there (IOBinding), but
-# for ``session.run``, which takes and returns host arrays. All sizes and candidates are interleaved
-# in fresh processes.
+# The inputs are on the device before the clock starts, and the outputs stay there (IOBinding). All
+# sizes and candidates are interleaved in fresh processes.
 
 
-def prepare(name, model, feeds, operands, matrices):
-    x, w = operands
+def prepare(model, feeds, x, w, matrices):
     work = {"flop": 2 * x.size * w.shape[1], "bytes_moved": matrices * x.nbytes}
-    bound = "session.run" not in name
-    return ortmeter.session_candidate(model, feeds, bound=bound, **work, **OPTIONS)
+    return ortmeter.session_candidate(model, feeds, bound=True, **work, **OPTIONS)
 
 
 results = ortmeter.measure_each(
     {
-        size: {name: prepare(name, *case) for name, case in group.items()}
+        size: {name: prepare(*case) for name, case in group.items()}
         for size, group in candidates.items()
     },
     axis="size",
     processes=args.processes,
     repeat=args.repeat,
-    warmup=args.warmup,
     budget_s=args.budget,
 )
 peaks = measured_peaks(provider=provider, threads=args.threads, itype=args.itype)
@@ -170,13 +166,12 @@ study.keep(
 PAIRS = {
     "constant": ("two Gemms (constant)", "one Gemm (constant)"),
     "changing": ("two Gemms", "Concat then Gemm"),
-    "copied": ("two Gemms", "two Gemms (session.run)"),
     "split": ("query, key, value (constant)", "one Gemm and a Split (constant)"),
 }
 
 
 def compare(data, name):
-    """Compare the two candidates of a pair, or return None where they were not measured."""
+    """Compare the two candidates of a pair; older records lack the last one."""
     measured = all(PAIRS[name][1] in group for group in data.results.values())
     return data.results.speedup(*PAIRS[name]) if measured else None
 
@@ -190,32 +185,17 @@ def speedups(data):
 study.show(speedups)
 
 # %%
-
-
-def latencies(data):
-    """Latency, and speedup over the Gemms apart with its 99% interval"""
-    table = data.results.summary("two Gemms")
-    for name in ("constant", "split"):
-        if compare(data, name) is not None:
-            mine = table.index.get_level_values("candidate").isin(PAIRS[name])
-            table[mine] = data.results.summary(PAIRS[name][0])[mine]
-    return table.rename(columns={"99% interval": "interval"})
-
-
-study.show(latencies, folded=True)
-
-# %%
 # A candidate close to the fastest large Gemm of this machine (:mod:`~ortmeter.machine.peaks`)
 # spends its time in operations: less traffic hardly shows. Small matrices stay in a cache.
 
 
-def shares(data):
-    """Operations and bytes per second, and their share (%) of the fastest Gemm and copy here"""
-    rates = data.results.to_frame()[["GFLOP/s", "GB/s"]]
-    return rates.join((100 * rates / Series(data.peaks)).add_suffix(" (% of peak)"))
+def latencies(data):
+    """Median latency, operations and bytes per second, and their share (%) of the peaks here"""
+    rates = data.results.to_frame()[["median (ms)", *data.peaks]]
+    return rates.join((100 * rates[[*data.peaks]] / Series(data.peaks)).add_suffix(" (%)"))
 
 
-study.show(shares, folded=True)
+study.show(latencies, folded=True)
 
 # %%
 # What the measurements say
@@ -275,8 +255,7 @@ study.conclude(claims, setting="join_gemms.py", command="ortmeter bench model.on
 # How this was computed
 # ---------------------
 
-first = candidates[args.config[0]]
-study.appendix({name: model for name, (model, *_) in first.items()}, errors=errors)
+study.appendix({name: case[0] for name, case in candidates[args.config[0]].items()})
 
 # %%
 # This page descends from `Gemm Exploration with CUDA

@@ -263,18 +263,16 @@ class Judged:
                 verb = "Does not hold" if here.verdict == FAILS else "Not decided"
                 others = self.standing(name, others=True)
                 standing.append(f"{verb} on this machine: {here.evidence}; {others}: “{told}.”")
+                followed.append(self.otherwise)
             else:
                 followed.append(f"{told}.")
                 unseen = "" if here and here.decides else " Not measured on this machine."
                 where = _sentence_case(self.standing(name))
                 standing.append(f"{where}{self._gained(name)}.{unseen}")
-        if self.here is None or any(s.verdict != HOLDS for s in self._answers_here):
-            followed = [*followed, self.otherwise] if followed else [self.otherwise]
-        return followed, standing
-
-    @property
-    def _answers_here(self) -> list[Sentence]:
-        return [s for s in self.here.sentences if s.section == ANSWER] if self.here else []
+                if here is None or here.verdict != HOLDS:
+                    followed.append(self.otherwise)
+        last = {text: rank for rank, text in enumerate(followed)}  # said once
+        return [text for rank, text in enumerate(followed) if last[text] == rank], standing
 
     def _gained(self, name: str) -> str:
         """Write the least and the largest gain of the machines where a sentence holds."""

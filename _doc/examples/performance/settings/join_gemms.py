@@ -13,16 +13,14 @@ one, two = (gemms[name] for name in concat.input)
 used = [*(name for node in nodes for name in node.input), *(out.name for out in graph.output)]
 assert sum(used.count(name) for name in concat.input) == 2, "an output is used elsewhere"
 assert concat.attribute[0].i in (1, -1), "not side by side"
-assert (one.input[0], len(one.input)) == (two.input[0], len(two.input)), "not alike"
-assert [*one.attribute] == [*two.attribute], "not alike"
+kinds = [(gemm.input[0], len(gemm.input), [*gemm.attribute]) for gemm in (one, two)]
+assert kinds[0] == kinds[1], "not alike"
 axes = {1: 0 if any(a.name == "transB" and a.i for a in one.attribute) else 1, 2: -1}
 constants = {weight.name: to_array(weight) for weight in graph.initializer}
-for rank, names in enumerate(zip(one.input, two.input, strict=True)):  # input, weights, biases
-    if rank == 0:
-        continue
-    joined = np.concatenate([constants[name] for name in names], axis=axes[rank])
-    one.input[rank] = "joined_" + names[0]
-    graph.initializer.append(from_array(joined, one.input[rank]))
+for rank in range(1, len(one.input)):  # weights, biases
+    parts = [constants[gemm.input[rank]] for gemm in (one, two)]
+    one.input[rank] = f"joined_{one.input[rank]}"
+    graph.initializer.append(from_array(np.concatenate(parts, axes[rank]), one.input[rank]))
 one.output[0] = concat.output[0]
 nodes.remove(two)
 nodes.remove(concat)
