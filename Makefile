@@ -39,7 +39,7 @@ DEVICE := build/device
 DRIVERS := /usr/lib/chromium/vk_swiftshader_icd.json /usr/lib*/chromium-browser/vk_swiftshader_icd.json /opt/google/chrome/vk_swiftshader_icd.json /usr/share/vulkan/icd.d/lvp_icd*.json $(CURDIR)/$(DEVICE)/usr/lib/chromium/vk_swiftshader_icd.json
 VULKAN ?= $(shell ls $(DRIVERS) 2>/dev/null | head -1)
 APT = apt-get -qq -o Dir::State=$(CURDIR)/$(DEVICE)/apt -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache=$(CURDIR)/$(DEVICE)/apt
-FAST = -m "not slow and not site and not browser"
+FAST = -m "not slow and not long and not site and not browser"
 # What `make test-install` installs with the wheel; where `make nightly` finds ONNX Runtime, what it runs (all).
 EXTRA ?=
 INDEX_URL ?=
@@ -69,7 +69,7 @@ export TORCHINDUCTOR_CACHE_DIR = $(CURDIR)/build/cache/inductor
 # Packages are installed without bytecode: the first process that imports a module keeps it for the others.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install html html-noplot record gpu-check test test-slow test-device test-op-db test-all golden coverage test-floor test-newest test-install nightly claims test-site test-browser publish-check publish packages lint bench notebooks serve clean
+.PHONY: help install html html-noplot record gpu-check test test-slow test-long test-device test-op-db test-all golden coverage test-floor test-newest test-install nightly claims test-site test-browser publish-check publish packages lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -88,7 +88,9 @@ gpu-check: ## without .venv: compare the GPU with what is expected, record the p
 test: install ## run the tests that take seconds, every feature touched
 	$(PYTEST) $(FAST)
 test-slow: install ## run the tests that `make test` leaves out, and that need no site
-	$(PYTEST) -m "slow and not site and not browser"
+	$(PYTEST) -m "slow and not long and not site and not browser"
+test-long: html ## run the tests that take many minutes, those of the built site included
+	$(PYTEST) -m long
 test-device: install $(DEVICE)/.driver ## run the tests of a device: WebGPU on a driver in software, or say why not
 	test -e $(DEVICE)/.installed || { $(BIN)/python -m pip install --quiet --no-deps --only-binary=:all: --target $(DEVICE) onnxruntime-ep-webgpu==0.4.0 && touch $(DEVICE)/.installed; } || true
 	for library in $(wildcard $(dir $(VULKAN))libvulkan.so.1); do ln -sf $$library $(DEVICE)/; done
@@ -96,8 +98,8 @@ test-device: install $(DEVICE)/.driver ## run the tests of a device: WebGPU on a
 test-op-db: install ## compare the backend with torch on torch's own samples, in build/op-db
 	$(BIN)/python _unittests/op_db.py --out build/op-db --workers $(WORKERS) --shard $(SHARD) --table _doc/backend_operators.csv $(BEFORE:%=--before %)
 	$(BIN)/python _unittests/op_db.py --arguments --out build/op-arguments --workers $(WORKERS) --shard $(SHARD)
-test-all: install ## run both
-	$(PYTEST) -m "not site and not browser"
+test-all: install ## run both `make test` and `make test-slow`
+	$(PYTEST) -m "not long and not site and not browser"
 claims: install ## judge the claims of the pages on their records, list those to look at, keep the verdicts
 	$(BIN)/python _unittests/verdicts.py --write $(PAGES)
 golden: install ## write what the tests compare the conclusions of the pages with, PAGES=plot_x or all
@@ -125,9 +127,9 @@ nightly: $(NIGHTLY)/.installed ## compare the ONNX Runtime of INDEX_URL with the
 	$(NIGHTLY)/bin/ortmeter operators --runtime onnxruntime,installed $(CASES:%=--filter %) --json > $(NIGHTLY)-results/operators.json
 	$(NIGHTLY)/bin/python _benchmarks/nightly.py $(NIGHTLY)-results
 test-site: html ## run the tests of the built site
-	$(PYTEST) -m "site and not browser"
+	$(PYTEST) -m "site and not long and not browser"
 test-browser: html $(BROWSER) ## open every page of the built site in a browser
-	$(PYTEST) -m browser
+	$(PYTEST) -m "browser and not long"
 publish-check: html ## verify every internal link and anchor of dist/html
 	$(BIN)/python _doc/_ext/links.py dist/html
 publish: ## put dist/html into the published site of SITE, as SITE_VERSION

@@ -22,14 +22,21 @@ def run(folder, *options):
     return done, files
 
 
-@pytest.mark.slow
-def test_each_operator_computes_what_torch_does(tmp_path):
-    done, files = run(tmp_path, "--levels", "default+onnxruntime")
+# `make test-op-db` has all the samples, at all levels.
+@pytest.mark.parametrize(
+    ("options", "least"),
+    [
+        pytest.param(["--draw", "110"], 70, marks=pytest.mark.slow, id="some"),
+        pytest.param([], 450, marks=pytest.mark.long, id="all"),
+    ],
+)
+def test_each_operator_computes_what_torch_does(tmp_path, options, least):
+    done, files = run(tmp_path, "--levels", "default+onnxruntime", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     verdicts = [row[2].popitem()[1].partition(":")[0] for file in files for row in file["rows"]]
     counts = collections.Counter(verdicts)
-    # with torch 2.13: 477, and 7 that have no backend to run on
-    assert counts["right"] > 450
+    # with torch 2.13: 78 of the 104 that have a sample; 477 of all, and 7 without a backend
+    assert counts["right"] > least
     assert counts["wrong"] == 0
 
 
