@@ -214,6 +214,13 @@ def loopback():
         yield address
 
 
+#: Pages whose notebooks always run, one for each of the small sets of extras; the others are long.
+NOTEBOOKS = {
+    "plot_op_gemm2_cuda",
+    "plot_kmeans_profiling",
+    "plot_parallelized_reduction",
+    "plot_sweep",
+}
 #: The modules that a page imports are compiled when it does, not all those of torch.
 LAZY = {"PIP_COMPILE": "0"}
 
@@ -249,7 +256,13 @@ def first_cell(page, base_url):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "extras"), [(page, extras_of(page)) for page in PAGES])
+@pytest.mark.parametrize(
+    ("page", "extras"),
+    [
+        pytest.param(page, extras_of(page), marks=[pytest.mark.long] * (page not in NOTEBOOKS))
+        for page in PAGES
+    ],
+)
 def test_a_notebook_runs_alone_from_a_published_site(page, loopback, reader, tmp_path, monkeypatch):
     monkeypatch.setenv("ORTMETER_FAST", "1")
     monkeypatch.delenv("PYTHONPATH", raising=False)
