@@ -13,12 +13,15 @@ from backend_models import ARCHITECTURES, BATCH, LENGTH, tensors
 from ortmeter.backend import LEVELS, OrtBackend, explain, session, weights
 from ortmeter.backend.kernels import chains
 
-#: Cases which run each time; the others are marked as slow.
+#: Cases which run each time.
 QUICK = {"llama-gqa-sdpa", "bert-eager"}
 CASES = [f"{name}-{how}" for name, model in ARCHITECTURES.items() for how in model.attentions]
-#: In float16, one architecture for each set of kernels.
+#: One architecture for each set of kernels.
 HALF = ["gpt2", "llama-gqa", "mixtral", "olmo", "qwen3", "gemma2", "gpt-neox", "bert"]
 HALF += ["t5-encoder", "clip-vision", "cnn"]
+#: Slow cases, one attention for each set of kernels; the others are marked as long.
+SAMPLE = {f"{name}-{ARCHITECTURES[name].attentions[i % 2 - 1]}" for i, name in enumerate(HALF)}
+SAMPLE |= {"t5-sdpa", "bart-eager", "whisper-encoder-sdpa"}
 FUSED = "default+onnxruntime"
 TOLERANCE = 1e-5
 
@@ -114,12 +117,13 @@ def assert_agreement(compiled):
         assert worst <= TOLERANCE, (level, worst)
 
 
-def slow_but(names, quick):
-    """Parameters of which the quick ones alone are not marked."""
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+def marked(names, quick, slow):
+    """Parameters: the quick ones are not marked, those that are neither quick nor slow are long."""
+    marks = {name: pytest.mark.slow if name in slow else pytest.mark.long for name in names}
+    return [pytest.param(name, marks=[] if name in quick else marks[name]) for name in names]
 
 
-@pytest.fixture(scope="module", params=slow_but(CASES, QUICK))
+@pytest.fixture(scope="module", params=marked(CASES, QUICK, SAMPLE))
 def case(request):
     """One architecture with one attention: their names, and what was compiled."""
     name, _, attention = request.param.rpartition("-")
@@ -158,8 +162,7 @@ def test_the_expected_kernels_are_there_and_no_primitive_is_left(case):
     assert_kernels(compiled, EXPECTED.get(f"{name}-{attention}", EXPECTED[name]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", HALF)
+@pytest.mark.parametrize("name", marked(HALF, {}, {"llama-gqa", "gemma2", "bert", "cnn"}))
 def test_half_precision_is_as_close_to_the_truth_as_eager(name):
     """Float16 rounds the same intermediate results as eager, or fewer: fused ones are not rounded.
 
@@ -183,7 +186,7 @@ def in_type(dtype, inputs):
     return {n: x.to(dtype) if x.is_floating_point() else x for n, x in inputs.items()}
 
 
-@pytest.mark.parametrize("name", slow_but(ANY_LENGTH, {"gpt2"}))
+@pytest.mark.parametrize("name", marked(ANY_LENGTH, {"gpt2"}, {"llama-gqa"}))
 def test_one_graph_serves_sequences_of_any_length(name):
     architecture = ARCHITECTURES[name]
     model, inputs = architecture.build("eager")
