@@ -7,10 +7,18 @@ from page_runner import EXAMPLES, laid_out, run_page
 
 from ortmeter.study.records import load, replay
 
-PAGES = [
-    pytest.param(page, marks=pytest.mark.slow if page.parent.name == "backend" else [])
-    for page in sorted(EXAMPLES.rglob("plot_*.py"))
-]
+# Pages that their own tests run too, and the reduction; the site runs all of them.
+QUICK = """broken einsum_decomposition kmeans_profiling layer_norm_discrepancies low_precision
+memory op_gemm2_cuda parallelized_reduction profiling python_cost releases sweep"""
+
+
+def marks(page):
+    if page.parent.name == "backend":
+        return pytest.mark.slow
+    return [] if page.stem.removeprefix("plot_") in QUICK.split() else pytest.mark.long
+
+
+PAGES = [pytest.param(page, marks=marks(page)) for page in sorted(EXAMPLES.rglob("plot_*.py"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
