@@ -77,7 +77,7 @@ def test_the_command_of_a_page_runs(page, folder):
     assert program == "ortmeter"
     if "--runtime" in options:
         pytest.skip("releases are installed from a registry")
-    shorter = {"bench": ["--budget", "3"], "operators": ["--processes", "2"]}.get(name, [])
+    shorter = {"bench": ["--budget", "0.5"], "operators": ["--processes", "2"]}.get(name, [])
     done = subprocess.run(
         [sys.executable, "-m", program, name, *options, *shorter],
         cwd=folder,
