@@ -32,19 +32,21 @@ def assert_right(found):
 ALL = ("torch", "ort", "reference")
 
 
-def test_what_runs_is_right_and_enough_runs():
-    assert assert_right(outcomes(ALL)) >= AT_LEAST[ALL]
+@pytest.mark.parametrize(
+    "sources",
+    [
+        pytest.param(sources, marks=pytest.mark.slow if sources == ALL else pytest.mark.long)
+        for sources in AT_LEAST
+    ],
+    ids=" ".join,
+)
+def test_what_runs_is_right_and_enough_runs(sources):
+    assert assert_right(outcomes(sources)) >= AT_LEAST[sources]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("source", ALL)
-def test_what_runs_is_right_and_enough_runs_with_one_source(source):
-    assert assert_right(outcomes((source,))) >= AT_LEAST[source,]
-
-
-@pytest.mark.parametrize("source", ALL)
-def test_what_runs_is_right_in_one_case_of_ten(source):
-    assert assert_right(outcomes((source,), cases=load_cases()[::10])) >= 140
+@pytest.mark.parametrize("sources", AT_LEAST, ids=" ".join)
+def test_what_runs_is_right_in_one_case_of_ten(sources):
+    assert assert_right(outcomes(sources, cases=load_cases()[::10])) >= 140
 
 
 def test_most_cases_compare_no_draw():
