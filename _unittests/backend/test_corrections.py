@@ -5,10 +5,11 @@ import math
 
 import pytest
 import torch
+from op_db import Levels, export_once
 from torch.nn import functional as F  # noqa: N812 - the name that everyone uses
 from torch.utils._pytree import tree_leaves
 
-from ortmeter.backend import LEVELS, FallbackWarning, OrtBackend
+from ortmeter.backend import LEVELS, FallbackWarning, OrtBackend, session
 
 NAN, INF = math.nan, math.inf
 X = torch.tensor([[1, NAN, 2], [3, 4, 5], [INF, -INF, 0], [-1, -2, NAN]])
@@ -346,10 +347,11 @@ LEFT = {
 }
 
 
-def run_both(function, arguments, backend):
+def run_both(function, arguments, backend, *, fresh=True):
     """Results of eager and of the backend, and the arguments after each."""
     wanted, given = copy.deepcopy(arguments), copy.deepcopy(arguments)
-    torch._dynamo.reset()
+    if fresh:
+        torch._dynamo.reset()
     with torch.no_grad():
         expected = function(*wanted)
         got = torch.compile(function, backend=backend)(*given)
@@ -357,17 +359,26 @@ def run_both(function, arguments, backend):
 
 
 @pytest.mark.filterwarnings("ignore::ortmeter.backend.errors.KernelWarning")  # the values count
-@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_graph_computes_what_torch_does(name, level):
+def test_a_graph_computes_what_torch_does(name, monkeypatch):
+    """At every level: the export, which takes most of the time, is done once."""
     function, *arguments = RIGHT[name]
-    backend = OrtBackend(level, threads=1, fallback=False)
-    expected, got = run_both(function, arguments, backend)
+    monkeypatch.setattr(session, "export_graph", export_once(session.export_graph))
+    backend = Levels(LEVELS)
     bounds = {"rtol": 1e-13, "atol": 1e-13} if name.endswith("64 bits") else {}
-    torch.testing.assert_close(got, expected, equal_nan=True, **bounds)
-    assert backend.graphs
-    shown, given = ({tensor.untyped_storage().data_ptr() for tensor in tree_leaves(x)} for x in got)
-    assert not shown & given
+    for backend.current in LEVELS:
+        fresh = backend.current == next(iter(LEVELS))
+        expected, got = run_both(function, arguments, backend, fresh=fresh)
+        torch.testing.assert_close(
+            *(got, expected), equal_nan=True, msg=f"{backend.current}: {{}}".format, **bounds
+        )
+        level = backend.backends[backend.current]
+        assert level.graphs
+        assert not level.fallbacks
+        addresses = [
+            {tensor.untyped_storage().data_ptr() for tensor in tree_leaves(x)} for x in got
+        ]
+        assert not set.intersection(*addresses)
 
 
 @pytest.mark.parametrize("name", LEFT)
