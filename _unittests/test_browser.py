@@ -32,7 +32,6 @@ SERIOUS = {"serious", "critical"}
 
 pytestmark = pytest.mark.browser
 each_page = pytest.mark.parametrize("path", VISITED)
-each_gallery_page = pytest.mark.parametrize("path", GALLERY)
 
 
 @pytest.fixture(scope="module")
@@ -125,16 +124,6 @@ def numbers(table, column):
         return []
 
 
-# Every page, read from the disk: nothing is asked of any host.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("path", "screen"), VISITS, ids=str)
-def test_a_page_is_whole_and_within_reach(browser, axe, path, screen):
-    with on_screen(browser, FILES, path, screen) as visit:
-        assert faults(visit, axe, *screen[1:]) == []
-
-
 @each_page
 def test_a_page_is_valid_html(path):
     parser = html5lib.HTMLParser()
@@ -147,21 +136,18 @@ def test_a_page_is_valid_html(path):
 # What a reader does
 
 
-@each_gallery_page
-def test_tables_sort_and_filter(browser, path):
-    with Visit(browser, FILES, path) as visit:
-        if not visit.evaluate("'simpleDatatables' in window"):
-            pytest.skip("the site was built without npm: its tables are static")
-        # A reader unfolds a table before sorting it.
-        visit.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
-        tables = visit.page.locator("table.dataframe:has(.datatable-sorter)").all()
-        numeric = [check_sorting(table) for table in tables]
-        assert any(numeric)
-        assert all(visit.page.locator("th:has(.datatable-sorter)").all_inner_texts())
-        for field in visit.page.locator(".datatable-input").all():
-            field.fill("no row has this")
-            field.locator("xpath=ancestor::*[.//table][1]").get_by_text("No row has").wait_for()
-        assert visit.complaints == []
+def tables_sort_and_filter(visit):
+    if not visit.evaluate("'simpleDatatables' in window"):
+        pytest.skip("the site was built without npm: its tables are static")
+    unfold(visit)  # as a reader does before sorting
+    tables = visit.page.locator("table.dataframe:has(.datatable-sorter)").all()
+    numeric = [check_sorting(table) for table in tables]
+    assert any(numeric)
+    assert all(visit.page.locator("th:has(.datatable-sorter)").all_inner_texts())
+    for field in visit.page.locator(".datatable-input").all():
+        field.fill("no row has this")
+        field.locator("xpath=ancestor::*[.//table][1]").get_by_text("No row has").wait_for()
+    assert visit.complaints == []
 
 
 def check_sorting(table):
@@ -187,60 +173,77 @@ def check_sorting(table):
     return bool(got)
 
 
-@each_gallery_page
-def test_drawings_zoom_and_move(browser, path):
-    with Visit(browser, FILES, path) as visit:
-        unfold(visit)
-        drawings = visit.page.locator(".ortmeter-drawing").all()
-        assert drawings
-        for drawing in drawings:
-            view = drawing.locator(".ortmeter-view")
-            seen = [view.locator("svg").get_attribute("viewBox")]
-            for key in ("+", "ArrowDown", "0"):
-                view.press(key)
-                seen.append(view.locator("svg").get_attribute("viewBox"))
-            whole, zoomed, moved, again = seen
-            assert len({whole, zoomed, moved}) == 3
-            assert again == whole
-            drawing.locator("button").first.click()
-            assert view.locator("svg").get_attribute("viewBox") != whole
+def drawings_zoom_and_move(visit):
+    unfold(visit)
+    drawings = visit.page.locator(".ortmeter-drawing").all()
+    assert drawings
+    for drawing in drawings:
+        view = drawing.locator(".ortmeter-view")
+        seen = [view.locator("svg").get_attribute("viewBox")]
+        for key in ("+", "ArrowDown", "0"):
+            view.press(key)
+            seen.append(view.locator("svg").get_attribute("viewBox"))
+        whole, zoomed, moved, again = seen
+        assert len({whole, zoomed, moved}) == 3
+        assert again == whole
+        drawing.locator("button").first.click()
+        assert view.locator("svg").get_attribute("viewBox") != whole
 
 
-@each_gallery_page
-def test_plots_can_be_read_on_a_phone(browser, path):
-    with Visit(browser, FILES, path, viewport={"width": 390, "height": 900}) as visit:
-        unfold(visit)
-        boxes = visit.page.locator(".ortmeter-plot")
-        assert boxes.count()
-        for box in boxes.all():
-            image = box.locator("img")
-            assert image.get_attribute("alt")
-            assert image.evaluate("image => image.clientWidth >= image.naturalWidth * 0.99")
-            box.press("ArrowRight")
-            visit.page.wait_for_function("box => box.scrollLeft > 0", arg=box.element_handle())
+def plots_can_be_read_on_a_phone(visit):
+    unfold(visit)
+    boxes = visit.page.locator(".ortmeter-plot")
+    assert boxes.count()
+    for box in boxes.all():
+        image = box.locator("img")
+        assert image.get_attribute("alt")
+        assert image.evaluate("image => image.clientWidth >= image.naturalWidth * 0.99")
+        box.press("ArrowRight")
+        visit.page.wait_for_function("box => box.scrollLeft > 0", arg=box.element_handle())
 
 
-@each_gallery_page
-def test_no_table_scrolls_at_1280_pixels(browser, path):
-    with Visit(browser, FILES, path, viewport={"width": 1280, "height": 900}) as visit:
-        wide = visit.evaluate(
-            """[...document.querySelectorAll("table.dataframe")]
-            .filter((table) => table.checkVisibility())
-            .map((table) => table.closest(".output_subarea, .datatable-container"))
-            .filter((box) => box.scrollWidth > box.clientWidth + 1)
-            .map((box) => box.textContent.trim().slice(0, 60))"""
-        )
-        assert wide == []
+def no_table_scrolls(visit):
+    wide = visit.evaluate(
+        """[...document.querySelectorAll("table.dataframe")]
+        .filter((table) => table.checkVisibility())
+        .map((table) => table.closest(".output_subarea, .datatable-container"))
+        .filter((box) => box.scrollWidth > box.clientWidth + 1)
+        .map((box) => box.textContent.trim().slice(0, 60))"""
+    )
+    assert wide == []
 
 
-@each_gallery_page
-def test_what_is_folded_opens_on_a_click(browser, path):
-    with Visit(browser, FILES, path, viewport={"width": 1280, "height": 900}) as visit:
-        first = visit.page.locator("details.ortmeter-fold").first
-        folded = first.locator("pre, table").first
-        assert not folded.is_visible()
-        first.locator("summary").first.click()
-        assert folded.is_visible()
+def what_is_folded_opens_on_a_click(visit):
+    first = visit.page.locator("details.ortmeter-fold").first
+    folded = first.locator("pre, table").first
+    assert not folded.is_visible()
+    first.locator("summary").first.click()
+    assert folded.is_visible()
+
+
+#: By width, in this order: some look at what is folded, the next ones unfold it.
+READERS = {
+    1280: (
+        no_table_scrolls,
+        what_is_folded_opens_on_a_click,
+        tables_sort_and_filter,
+        drawings_zoom_and_move,
+    ),
+    390: (plots_can_be_read_on_a_phone,),
+}
+
+
+# Read from the disk: nothing is asked of any host.
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "screen"), VISITS, ids=str)
+def test_a_page_is_whole_and_within_reach(browser, axe, path, screen, subtests):
+    """A page is opened once for a width: it takes longer than to look at it."""
+    with on_screen(browser, FILES, path, screen) as visit:
+        with subtests.test("whole"):
+            assert faults(visit, axe, *screen[1:]) == []
+        for check in READERS[screen[0]] if path in GALLERY else ():
+            with subtests.test(check.__name__):
+                check(visit)
 
 
 def test_the_front_page_filters_by_machine_and_by_topic(browser):
@@ -261,7 +264,8 @@ def test_the_front_page_filters_by_machine_and_by_topic(browser):
         assert len(answers) == choices.count()
 
 
-@each_gallery_page
+# That each page has its files is a test of the site.
+@pytest.mark.parametrize("path", GALLERY[::10])
 def test_downloads_are_the_published_files(browser, served, path):
     stem = Path(path).stem
     with Visit(browser, served, path) as visit:
