@@ -16,6 +16,14 @@ from ortmeter.backend import LEVELS, OrtBackend, session
 INF, NAN = math.inf, math.nan
 FLOATS = torch.float32, torch.float16, torch.float64, torch.bfloat16
 INTEGERS = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool
+#: Types and views of the slow tests; those of the others are long.
+SAMPLE = {torch.float32, torch.float64, torch.int64, torch.uint8}
+SAMPLE |= {"transposed", "expanded", "channels last"}
+
+
+def marked(values):
+    marks = {value: pytest.mark.slow if value in SAMPLE else pytest.mark.long for value in values}
+    return [pytest.param(value, marks=mark, id=str(value)) for value, mark in marks.items()]
 
 
 def special(dtype):
@@ -208,11 +216,10 @@ def one_export(monkeypatch):
         yield
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ortmeter.backend.errors.FallbackWarning")
 @pytest.mark.filterwarnings("ignore::ortmeter.backend.errors.KernelWarning")  # the values count
 @pytest.mark.parametrize("rank", range(3), ids=["one", "two", "reductions"])
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
+@pytest.mark.parametrize("dtype", marked([*FLOATS, *INTEGERS]))
 def test_special_values(dtype, rank):
     table, arguments = list(tables(dtype))[rank]
     assert run_levels(table, arguments) == {}
@@ -257,9 +264,8 @@ READERS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ortmeter.backend.errors.FallbackWarning")
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", marked(VIEWS))
 def test_views(name):
     assert run_levels(READERS, [VIEWS[name]]) == {}
 
