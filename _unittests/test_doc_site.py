@@ -265,6 +265,7 @@ def test_change_of_the_package_runs_every_page(site):
     assert site.build() == (0, ["plot_a", "plot_b"])
 
 
+@pytest.mark.slow
 def test_failing_page_fails_the_build_and_runs_again(site):
     site.write("plot_a", "raise RuntimeError('no luck')")
     code, ran = site.build()
@@ -336,6 +337,7 @@ def test_page_that_is_gone_leaves_nothing(site):
     assert not list(site.gallery.rglob("*plot_a*"))
 
 
+@pytest.mark.slow
 def test_warning_of_a_page_fails_the_build_and_is_not_published(site):
     site.write("plot_a", "import warnings\nwarnings.warn('too small', stacklevel=1)")
     code, _ = site.build()
