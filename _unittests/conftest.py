@@ -5,6 +5,7 @@ import gc
 import re
 import signal
 
+import hypothesis
 import matplotlib as mpl
 import pytest
 
@@ -12,6 +13,9 @@ from ortmeter.errors import ProviderUnavailableError
 from ortmeter.runtime.providers import resolve_provider, usable_providers
 
 mpl.use("Agg")
+# An example takes longer where something else runs.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 # Started in the background, as by nohup, Python lets Ctrl-C be ignored, here and in what it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # dynamo asks for young collections, after ten of which Python goes through all that is loaded.
