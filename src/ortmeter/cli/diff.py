@@ -23,6 +23,7 @@ from ortmeter.attribution import (
     explain_program,
     explain_session,
 )
+from ortmeter.attribution.alignment import in_words, relative
 from ortmeter.attribution.draws import with_draws_given
 from ortmeter.attribution.optimizers import find_failing
 from ortmeter.attribution.program import load_program
@@ -48,6 +49,8 @@ from ortmeter.study.writer import enumerate_items
 
 EVALUATIONS = ("torch", "reference", "float64")
 UNOPTIMIZED, PROGRAM = "unoptimized", "torch program"
+_CHANGES = 3  # initializers and attributes in a sentence
+_ROUNDINGS = 1e-5  # of float32, relative to the largest value
 
 
 def register(parser: ArgumentParser) -> None:
@@ -163,14 +166,15 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
     second, given = others[0], [feeds[model] for model in options.models]
     compared = diff(first, second, given, tolerance=tolerance, **session)
     _add_outputs(report, compared, got=second.name, expected=first.name)
-    report.conclude(*_pairing(compared))
-    _tell_non_finite(report, compared, feeds, session)
     try:
         aligned = align(first, second, given, tolerance=tolerance, **session)
     except ModelError as error:  # too many results, or a type of its own
         report.conclude(f"intermediate results are not aligned: {error}")
     else:
         _tell_alignment(report, aligned, (first.name, second.name), options.top)
+        report.conclude(*_read_apart(compared, aligned))
+    _tell_non_finite(report, compared, feeds, session)
+    report.conclude(*_pairing(compared))
     return compared
 
 
@@ -434,8 +438,25 @@ def _tell_steps(report: Report, explained: ProgramExplanation, top: int) -> None
     )
 
 
+def _read_apart(compared: ModelDiff, aligned: Alignment) -> Iterator[str]:
+    """Say so if outputs differ otherwise in the sessions whose intermediate results are read."""
+    for name, diff in aligned.outputs.outputs.items() if aligned.outputs else ():
+        asked, read = relative(compared.outputs[name]), relative(diff)
+        least, most = sorted([asked, read])
+        if most > 2 * least and (most > _ROUNDINGS or not least):
+            yield (
+                f"reading intermediate results changes the sessions: output {name} is then "
+                f"{in_words(diff)} away, instead of {in_words(compared.outputs[name])}; the nodes "
+                "above are those of the sessions that are read."
+            )
+
+
 def _tell_alignment(report: Report, aligned: Alignment, names: tuple[str, str], top: int) -> None:
-    """Say where two graphs part: the first results that differ, and where the error grows."""
+    """Say where two graphs part: what differs in them, the first results that do, the growth."""
+    if aligned.changes:
+        more = len(aligned.changes) - _CHANGES
+        named = "; ".join(map(str, aligned.changes[:_CHANGES]))
+        report.conclude(f"{names[1]}: {named}{f'; {more} more changes' if more > 0 else ''}")
     report.conclude(f"{aligned}.")
     if aligned.first is None:
         return
