@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 from ortmeter.attribution.changes import Change, find_changes
+from ortmeter.attribution.entering import enter_bodies
 from ortmeter.attribution.intermediates import really_computed, results_of, run_exposed
 from ortmeter.attribution.matching import Result, Similar, match
 from ortmeter.attribution.result import differing
@@ -169,9 +170,10 @@ def align(
     All intermediate results are outputs of both sessions, which keeps ONNX Runtime from fusing
     their nodes, and are in memory at once. Those that overflow only because they are read are left
     out: where it has no kernel in 16 bits, ONNX Runtime computes in float32. Two results may be the
-    same if they have one shape, and close values or the same operator. Among the matchings that follow the order of both graphs, the
-    one whose values, operators and names agree the most is taken, by dynamic programming: branches
-    of the second graph are first put in the order of the first.
+    same if they have one shape, and close values or the same operator. Among the matchings that
+    follow the order of both graphs, the one whose values, operators and names agree the most is
+    taken, by dynamic programming: branches of the second graph are first put in the order of the
+    first.
 
     Examples
     --------
@@ -182,8 +184,11 @@ def align(
     >>> [(pair.expected.node, pair.got.node) for pair in found.pairs], found.first.got.node
     ([('e', 'exp'), ('n', 'm')], 'm')
     """
-    models = [load_model(model) for model in (expected, got)]
     given = feeds_of_each([expected, got], feeds)
+    models = [
+        enter_bodies(load_model(model), arrays, run_config, **session)
+        for model, arrays in zip((expected, got), given, strict=True)
+    ]
     runs = [
         run_exposed(model, arrays, run_config, **session)
         for model, arrays in zip(models, given, strict=True)

@@ -248,10 +248,11 @@ def _compare_ways(
     elif why:
         report.conclude(f"nodes are not searched: {why}")
     if isinstance(explained, SessionExplanation):
+        graph = explained.graph or load_model(path)
         if against == "float64":
-            report.conclude(*_doubts(options, load_model(path), feeds, explained))
+            report.conclude(*_doubts(options, graph, feeds, explained))
         report.conclude(*(f"{one}." for one in explained.non_finite))
-        _tell_nodes(options, report, load_model(path), explained)
+        _tell_nodes(options, report, graph, explained)
         return compared
     _tell_non_finite(report, compared, {path: feeds}, session)
     if isinstance(explained, OptimizerExplanation):
@@ -440,13 +441,13 @@ def _tell_steps(report: Report, explained: ProgramExplanation, top: int) -> None
 
 def _read_apart(compared: ModelDiff, aligned: Alignment) -> Iterator[str]:
     """Say so if outputs differ otherwise in the sessions whose intermediate results are read."""
-    for name, diff in aligned.outputs.outputs.items() if aligned.outputs else ():
-        asked, read = relative(compared.outputs[name]), relative(diff)
+    for name, apart in aligned.outputs.outputs.items() if aligned.outputs else ():
+        asked, read = relative(compared.outputs[name]), relative(apart)
         least, most = sorted([asked, read])
         if most > 2 * least and (most > _ROUNDINGS or not least):
             yield (
                 f"reading intermediate results changes the sessions: output {name} is then "
-                f"{in_words(diff)} away, instead of {in_words(compared.outputs[name])}; the nodes "
+                f"{in_words(apart)} away, instead of {in_words(compared.outputs[name])}; the nodes "
                 "above are those of the sessions that are read."
             )
 
