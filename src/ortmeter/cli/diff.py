@@ -28,6 +28,7 @@ from ortmeter.attribution.draws import with_draws_given
 from ortmeter.attribution.optimizers import find_failing
 from ortmeter.attribution.program import load_program
 from ortmeter.attribution.result import RANKED_BY, differing
+from ortmeter.cli.harder import find_worse
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.cli.report import MAX_DRAWN, Report, readable
@@ -96,6 +97,7 @@ def register(parser: ArgumentParser) -> None:
 def run(options: Namespace, report: Report) -> int:
     """Fill the report with the discrepancies; 1 when they are beyond the tolerance."""
     told: list[str] = []
+    options.drawn = []
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         options.models = [
             _comparable(Path(model), Path(folder, str(rank)), told)
@@ -103,7 +105,7 @@ def run(options: Namespace, report: Report) -> int:
         ]
         compared = _compare(options, report, Path(folder), told)
         report.add("Inputs", options.inputs)
-    report.conclude(*compared.conclusions(), *told)
+    report.conclude(*options.drawn, *compared.conclusions(), *told)
     if compared.passed and compared.tolerance is None:
         report.conclude("no tolerance was asked: nothing is judged (--atol, --rtol).")
     return int(not compared.passed)
@@ -156,6 +158,14 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
     told += dict.fromkeys(itertools.chain.from_iterable(map(_fed_nan, feeds.values())))
     if options.against_torch_program is None:
         feeds = _give_draws(options, feeds, folder, told)
+        if [first, *others] == options.models:  # else what nodes draw would be drawn again
+            compare = partial(_outputs_apart, options, tolerance=tolerance, session=session)
+            feeds, how, sentence = find_worse(options, feeds, compare)
+            if how:
+                report.conclude(sentence)
+            elif sentence:
+                options.drawn = [sentence]
+            options.inputs = inputs_table(options, feeds, how)
         first, *others = options.models
     if not others:
         compare = partial(_compare_ways, options, report, feeds[first], tolerance=tolerance)
@@ -164,7 +174,7 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
         except ModelError as error:
             return compare(session=_running(report, first, feeds[first], session, error))
     second, given = others[0], [feeds[model] for model in options.models]
-    compared = diff(first, second, given, tolerance=tolerance, **session)
+    compared = _outputs_apart(options, feeds, tolerance=tolerance, session=session)
     _add_outputs(report, compared, got=second.name, expected=first.name)
     try:
         aligned = align(first, second, given, tolerance=tolerance, **session)
@@ -176,6 +186,29 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
     _tell_non_finite(report, compared, feeds, session)
     report.conclude(*_pairing(compared))
     return compared
+
+
+def _outputs_apart(
+    options: Namespace,
+    feeds: Mapping[Path, Mapping[str, np.ndarray]],
+    *,
+    tolerance: Tolerance | None,
+    session: Mapping[str, Any],
+) -> ModelDiff:
+    """Compare outputs alone: of two models, or of two ways to run one."""
+    first, *others = options.models
+    if others:
+        given = [feeds[model] for model in options.models]
+        return diff(first, *others, given, tolerance=tolerance, **session)
+    against = options.against or "float64"
+    got = _run(first, feeds[first], **session)
+    if against in EVALUATIONS:
+        expected = evaluate(load_model(first), feeds[first], against, session["provider"])
+    elif against == UNOPTIMIZED:
+        expected = _run(first, feeds[first], **{**session, "optimization": "none"})
+    else:
+        expected = _run(first, feeds[first], **on_provider(against, session))
+    return compare_outputs(expected, got, tolerance, typed=against != "float64")
 
 
 def _fed_nan(feeds: Mapping[str, np.ndarray]) -> Iterator[str]:
@@ -235,12 +268,7 @@ def _compare_ways(
     if explained is not None:
         compared = explained.outputs
     else:
-        got = _run(path, feeds, **session)
-        if against in EVALUATIONS:
-            expected = evaluate(load_model(path), feeds, against, session["provider"])
-        else:
-            expected = _run(path, feeds, **on_provider(against, session))
-        compared = compare_outputs(expected, got, tolerance, typed=against != "float64")
+        compared = _outputs_apart(options, {path: feeds}, tolerance=tolerance, session=session)
     ours = f"ONNX Runtime on {session['provider'].label}"
     _add_outputs(report, compared, got=ours, expected=against)
     if explained is not None:
