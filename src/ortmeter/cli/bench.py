@@ -65,7 +65,11 @@ def register(parser: ArgumentParser) -> None:
         help="time single runs, each after a run of another candidate, which evicted the caches, "
         "as in a server with several models; by default runs are back to back",
     )
-    conversion.add_options(parser)
+    conversion.add_options(
+        parser,
+        "each --precision is timed beside the model, each --rewrite in its place, unless its error "
+        f"exceeds {conversion.CLOSE:g} of the largest value of an output",
+    )
     machine.add_options(parser)
     for part in (*_MODES, baseline):
         part.add_options(parser)

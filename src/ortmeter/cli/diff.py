@@ -28,6 +28,7 @@ from ortmeter.attribution.draws import with_draws_given
 from ortmeter.attribution.optimizers import find_failing
 from ortmeter.attribution.program import load_program
 from ortmeter.attribution.result import RANKED_BY, differing
+from ortmeter.cli import conversion
 from ortmeter.cli.harder import find_worse
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
@@ -75,6 +76,7 @@ def register(parser: ArgumentParser) -> None:
     )
     add_session(parser, several=False)
     add_feeds(parser)
+    conversion.add_options(parser, "the model is compared with what one of each makes of it")
     rule = (
         "each element is within atol + rtol * |expected|, as in numpy.allclose, else the exit code "
         "is 1; without --atol and --rtol, no error is judged"
@@ -103,12 +105,26 @@ def run(options: Namespace, report: Report) -> int:
             _comparable(Path(model), Path(folder, str(rank)), told)
             for rank, model in enumerate(options.models)
         ]
+        _convert(options, Path(folder))
         compared = _compare(options, report, Path(folder), told)
         report.add("Inputs", options.inputs)
     report.conclude(*options.drawn, *compared.conclusions(), *told)
     if compared.passed and compared.tolerance is None:
         report.conclude("no tolerance was asked: nothing is judged (--atol, --rtol).")
     return int(not compared.passed)
+
+
+def _convert(options: Namespace, folder: Path) -> None:
+    """Add the model that --rewrite or --precision makes."""
+    (first, *others), ways = options.models, [options.rewrite, *options.precision]
+    against = options.against or options.against_torch_program
+    if any(ways) and (others or against):
+        raise InvalidArgumentError(
+            f"--precision or --rewrite: got {len(options.models)} models and --against {against}. "
+            "Accepted: one model, without --against"
+        )
+    made = conversion.convert_one(options, first, folder)
+    options.models += [made] * (made != first)
 
 
 def _comparable(path: Path, folder: Path, told: list[str]) -> Path:
