@@ -239,8 +239,10 @@ def _fill(
     if (tails != NONE).any(axis=None):  # dashes alone say nothing
         report.add("Percentiles", tails)
     if len(results) > 1:
-        report.add("Speedup over the first", cold.speedup_table(results.speedups()))
         ranking = results.ranking()
+        level = ranking.claims[0].confidence  # the table says what the conclusion does
+        others = (results.speedup(first.name, n, confidence=level) for n in [*results][1:])
+        report.add("Speedup over the first", cold.speedup_table(list(others)))
         beside = report.beside if len(ways) > 1 else ""
         report.conclude(
             f"{beside}{rank(ranking)}.", *_what_decides(results, ranking.claims, seconds)
