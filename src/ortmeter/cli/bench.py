@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmeter.cli import baseline, bench_releases, cold, conversion, load, machine
+from ortmeter.cli.first_run import refuse_deadly
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_axes
 from ortmeter.cli.report import Report
@@ -96,6 +97,8 @@ def run(options: Namespace, report: Report) -> int:
     if bench_releases.is_asked(options) and not options.bisect:
         axes["provider"] = bench_releases.variant_provider(options)
     given = model_variants(models, feeds, **axes)
+    if not bench_releases.is_asked(options):
+        refuse_deadly(given)
     begun = len(report.sections), len(report.sentences)
     try:
         return _measure(options, report, given, fed)

@@ -29,7 +29,8 @@ from ortmeter.attribution.optimizers import find_failing
 from ortmeter.attribution.program import load_program
 from ortmeter.attribution.result import RANKED_BY, differing
 from ortmeter.cli import conversion
-from ortmeter.cli.harder import find_worse
+from ortmeter.cli.first_run import refuse_deadly, session_spec
+from ortmeter.cli.harder import Feeds, find_worse
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.cli.report import MAX_DRAWN, Report, readable
@@ -172,16 +173,13 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
     feeds = make_feeds(options, options.models)
     options.inputs = inputs_table(options, feeds)
     told += dict.fromkeys(itertools.chain.from_iterable(map(_fed_nan, feeds.values())))
+    levels = ["none"] * (options.against == UNOPTIMIZED)
+    for given in (session, *({**session, "optimization": level} for level in levels)):
+        refuse_deadly({m.name: session_spec(m, feeds[m], **given) for m in options.models})
     if options.against_torch_program is None:
         feeds = _give_draws(options, feeds, folder, told)
         if [first, *others] == options.models:  # else what nodes draw would be drawn again
-            compare = partial(_outputs_apart, options, tolerance=tolerance, session=session)
-            feeds, how, sentence = find_worse(options, feeds, compare)
-            if how:
-                report.conclude(sentence)
-            elif sentence:
-                options.drawn = [sentence]
-            options.inputs = inputs_table(options, feeds, how)
+            feeds = _explained_inputs(options, report, feeds, tolerance, session)
         first, *others = options.models
     if not others:
         compare = partial(_compare_ways, options, report, feeds[first], tolerance=tolerance)
@@ -202,6 +200,24 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
     _tell_non_finite(report, compared, feeds, session)
     report.conclude(*_pairing(compared))
     return compared
+
+
+def _explained_inputs(
+    options: Namespace,
+    report: Report,
+    feeds: Feeds,
+    tolerance: Tolerance | None,
+    session: Mapping[str, Any],
+) -> Feeds:
+    """Choose the inputs that differ the most, and say so."""
+    compare = partial(_outputs_apart, options, tolerance=tolerance, session=session)
+    feeds, how, sentence = find_worse(options, feeds, compare)
+    if how:
+        report.conclude(sentence)
+    elif sentence:
+        options.drawn = [sentence]
+    options.inputs = inputs_table(options, feeds, how)
+    return feeds
 
 
 def _outputs_apart(

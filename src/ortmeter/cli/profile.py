@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from ortmeter.cli import conversion, machine
+from ortmeter.cli.first_run import refuse_deadly, session_spec
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.cli.report import MAX_DRAWN, Report, readable
@@ -67,6 +68,7 @@ def _profile(options: Namespace, report: Report, model: Path) -> None:
         if options.baseline == _UNOPTIMIZED:
             baseline["optimization"] = "none"
         asked = {_BASELINE: baseline, **asked}
+    refuse_deadly({Path(one["model"]).name: session_spec(**one) for one in asked.values()})
     repeat = options.repeat or (100 if options.baseline else 50)
     with machine.watched(options, report):
         profiles = profile_together(asked, repeat=repeat)
