@@ -200,11 +200,14 @@ def align(
     names = [[output.name for output in model.graph.output] for model in models]
     others = known_as(second, names[1], names[0])
     found = aligned(first, others, tolerance or Tolerance(), ends={*names[1]})
-    outputs = ({name: run[name] for name in own} for run, own in zip(runs, names, strict=True))
+    first_run, second_run = (
+        {name: run[name] for name in own} for run, own in zip(runs, names, strict=True)
+    )
+    results = [(pair.expected.name, pair.got.name) for pair in found.pairs]
     return replace(
         found,
-        changes=find_changes(*models, [(p.expected.name, p.got.name) for p in found.pairs]),
-        outputs=compare_outputs(*outputs, tolerance),
+        changes=find_changes(models[0], models[1], results),
+        outputs=compare_outputs(first_run, second_run, tolerance),
     )
 
 

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -206,7 +206,8 @@ def _operators_sentence(table: "pd.DataFrame", latency: Speedup) -> str:
     names = before, after = latency.baseline, latency.subject
     runs = {name: table[f"{name} (µs)"].to_dict()[WHOLE] for name in names}
     whole = " and ".join(f"{_time(run)} in {name}" for name, run in runs.items())
-    if _is_denied(table.loc[WHOLE], runs[before] / runs[after], latency):
+    run = table.to_dict("index")[WHOLE]
+    if _is_denied(run, runs[before] / runs[after], latency):
         return (
             f"{WHOLE} takes {whole}, and latencies do not say the same: the profiler itself "
             "changed, the table of operators says nothing."
@@ -229,7 +230,7 @@ def _operators_sentence(table: "pd.DataFrame", latency: Speedup) -> str:
     )
 
 
-def _is_denied(run: "pd.Series", ratio: float, latency: Speedup) -> bool:
+def _is_denied(run: Mapping[Any, Any], ratio: float, latency: Speedup) -> bool:
     """Whether latencies deny what a profiled run says: another verdict, direction or size."""
     if run["verdict"] in _MOVED and run["verdict"] != latency.verdict:
         return True

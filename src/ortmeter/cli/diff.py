@@ -174,8 +174,8 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
     options.inputs = inputs_table(options, feeds)
     told += dict.fromkeys(itertools.chain.from_iterable(map(_fed_nan, feeds.values())))
     levels = ["none"] * (options.against == UNOPTIMIZED)
-    for given in (session, *({**session, "optimization": level} for level in levels)):
-        refuse_deadly({m.name: session_spec(m, feeds[m], **given) for m in options.models})
+    for way in (session, *({**session, "optimization": level} for level in levels)):
+        refuse_deadly({m.name: session_spec(m, feeds[m], **way) for m in options.models})
     if options.against_torch_program is None:
         feeds = _give_draws(options, feeds, folder, told)
         if [first, *others] == options.models:  # else what nodes draw would be drawn again
@@ -231,7 +231,7 @@ def _outputs_apart(
     first, *others = options.models
     if others:
         given = [feeds[model] for model in options.models]
-        return diff(first, *others, given, tolerance=tolerance, **session)
+        return diff(first, others[0], given, tolerance=tolerance, **session)
     against = options.against or "float64"
     got = _run(first, feeds[first], **session)
     if against in EVALUATIONS:
