@@ -1,5 +1,7 @@
 """Tests of ortmeter.attribution.alignment."""
 
+import math
+
 import numpy as np
 import onnx
 import pytest
@@ -8,6 +10,7 @@ from ortmeter.attribution.alignment import align
 from ortmeter.discrepancy import Tolerance
 from ortmeter.errors import FeedError
 from ortmeter.runtime.models import sample_cnn
+from ortmeter.runtime.precision import convert_precision
 from ortmeter.runtime.sessions import optimized_model
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
@@ -115,7 +118,7 @@ def test_what_a_body_reads_is_an_input_of_its_node():
     other = text.replace("Exp(A)", "Exp(X)")
     feeds = {"C": np.array(True), "X": -np.ones(8, np.float32)}
     pair = align(text, other, feeds, provider="cpu").pairs[-1]
-    assert pair.got.node == "if"
+    assert pair.got.node == "T"  # of the branch
     assert pair.before == pytest.approx((np.e - 1 / np.e) / np.e, rel=1e-5)
 
 
@@ -143,3 +146,55 @@ def test_models_that_share_no_input_need_feeds():
     text = f"{HEADER} g (float[n] X) => (float[n] Z) {{ Z = Exp(X) }}"
     with pytest.raises(FeedError):
         align(text, text, provider="cpu")
+
+
+GELU = f"""{HEADER} g (float[4, 64] X) => (float[4, 64] Y)
+    <float half = {{0.5}}, float one = {{1.0}}, float root = {{1.41421354}}> {{
+    [div] d = Div(X, root) [erf] e = Erf(d) [add] a = Add(e, one) PRODUCT }}"""
+IN_ORDER = GELU.replace("PRODUCT", "[p] m = Mul(X, a) [q] Y = Mul(m, half)")
+REORDERED = GELU.replace("PRODUCT", "[r] m = Mul(half, a) [s] Y = Mul(X, m)")
+
+
+def test_the_order_of_a_product_is_no_error():
+    x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    found = align(IN_ORDER, REORDERED, {"X": x}, provider="cpu")
+    ((p, r),) = [(pair.expected.node, pair.got.node) for pair in found.reordered]
+    assert (p, r) == ("p", "r")
+    exact = x * (1 + np.vectorize(math.erf)(x / 2.0**0.5)) / 2
+    for pair in found.pairs[-1:]:
+        assert np.abs(pair.got.value - exact).max() < 1e-6
+    assert all(pair.size < 1e-6 for pair in found.pairs)
+    assert "others are computed in another order (p / r (Mul))" in str(found)
+
+
+def test_an_error_before_products_in_another_order_is_found():
+    x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    wrong = REORDERED.replace("Erf(d)", "Tanh(d)")
+    found = align(IN_ORDER, wrong, {"X": x}, provider="cpu")
+    assert found.first.expected.node == "erf"
+
+
+def test_an_error_that_outputs_keep_is_no_other_order():
+    text = f"{HEADER} g (float[8] X) => (float[8] Z) {{ [a] A = Abs(X) [b] B = Exp(A) C }}"
+    text = text.replace("C }", "[c] Z = Relu(B) }")
+    found = align(text, text.replace("Exp", "Neg"), {"X": np.ones(8, np.float32)}, provider="cpu")
+    assert not found.reordered
+    assert found.first.expected.node == "b"
+
+
+def test_an_initializer_that_differs_is_named_and_not_what_overflows_when_read():
+    text = f"""{HEADER} g (float[1, 512, 512] x) => (float[1] y)
+        <float n = {{262144.0}}, int64[2] axes = {{1, 2}}> {{
+        [sum] s = ReduceSum<keepdims = 0>(x, axes) [mean] y = Div(s, n) }}"""
+    x = np.random.default_rng(0).random((1, 512, 512)).astype(np.float32)
+    found = align(text, convert_precision(text, "float16"), {"x": x}, provider="cpu")
+    assert [str(change) for change in found.changes] == [
+        "initializer n is 65504.0 instead of 262144.0"
+    ]
+    (pair,) = [pair for pair in found.pairs if pair.got.name == "y"]
+    assert np.isfinite(pair.got.value).all()
+    right = x.mean(dtype=np.float64)
+    assert pair.expected.value.ravel() == pytest.approx(right, rel=1e-4)
+    assert pair.got.value.ravel() == pytest.approx(right * 262144 / 65504, rel=1e-2)
+    assert found.largest_jump.expected.node == "mean"
+    assert "inf" not in str(found)

@@ -135,11 +135,26 @@ def test_graphs_inside_nodes_and_integers():
     }}"""
     feeds = {"X": np.float32([1, 2, 3, 4]), "c": np.array(True)}
     found = explain_session(text, feeds, provider="cpu", optimization="none", sources=SOURCES)
-    assert [node.name for node in found.nodes] == ["exp", "choose", "size", "root"]
+    assert [node.name for node in found.nodes] == ["exp", "A", "size", "root"]
     squared = np.exp(np.float64([1, 2, 3, 4]))
     assert found.nodes[0].total.largest == pytest.approx(squared.max())
     assert found.nodes[2].own.abs == 0
     assert found.same_outputs
+
+
+def test_casts_of_the_evaluator_are_no_nodes_of_the_session():
+    """DequantizeLinear has no float64: a cast follows it, which the session has not."""
+    text = f"""{HEADER} g (uint8[4] q, float[4] x) => (float[4] y)
+        <float s = {{0.1}}, uint8 z = {{3}}> {{
+        [dq] wf = DequantizeLinear(q, s, z)  [mul] b = Mul(wf, x)
+        [dyn] d, sc, zp = DynamicQuantizeLinear(b)  [last] y = DequantizeLinear(d, sc, zp)
+    }}"""
+    feeds = {"q": np.uint8([1, 200, 3, 4]), "x": np.float32([1, 2, 3.3, 4])}
+    found = explain_session(text, feeds, provider="cpu", optimization="none", sources=SOURCES)
+    names = [(node.name, node.op) for node in found.nodes]
+    assert [name for name, _ in names] == ["dq", "mul", "dyn", "last"]
+    assert (names[0][1], names[-1][1]) == ("DequantizeLinear", "DequantizeLinear")
+    assert all("cast_" not in label for node in found.nodes for label in node.fused)
 
 
 def test_not_a_number_of_the_session_comes_first():

@@ -184,7 +184,14 @@ def test_since_which_release(seconds, starts, ends):
     ("latency", "run", "operator", "told"),
     [
         ("slower", "slower", "slower", "what changed most: Conv, 10 µs in a and 20 µs in b; a pro"),
-        ("slower", "undecided", "undecided", "no operator is shown to be slower or faster; a pro"),
+        ("slower", "undecided", "undecided", "no operator is shown to be slower; a pro"),
+        (
+            "undecided",
+            "undecided",
+            "undecided",
+            "no operator is shown to be slower or faster; a pro",
+        ),
+        ("slower", "slower", "faster", "no operator is shown to be slower; a pro"),
         (
             "undecided",
             "undecided",
@@ -194,20 +201,43 @@ def test_since_which_release(seconds, starts, ends):
         # what the latency does not confirm
         ("undecided", "slower", "slower", "the table of operators says nothing."),
         ("faster", "slower", "slower", "the table of operators says nothing."),
+        ("faster", "undecided", "slower", "the table of operators says nothing."),
     ],
 )
 def test_operators_say_nothing_that_latencies_deny(latency, run, operator, told):
     rows = {"operator": ["a profiled run", "Conv"], "verdict": [run, operator]}
-    table = pd.DataFrame({**rows, "a (µs)": [30.0, 10.0], "b (µs)": [40.0, 20.0], "low": 0.9})
+    table = pd.DataFrame({**rows, "a (µs)": [30.0, 10.0], "b (µs)": [40.0, 20.0], "low": 0.4})
+    table["high"] = 1.1
     claim = compare_ratio("b", "a", *LATENCIES[latency])
     assert claim.verdict == latency
     assert told in bench_releases._operators_sentence(table.set_index("operator"), claim)
 
 
+@pytest.mark.parametrize(
+    ("ran", "low", "high"),
+    [((692.0, 1050.0), 0.5, 1.2), ((692.0, 230.0), 2.5, 3.5)],  # opposed, then much more
+)
+def test_a_release_is_not_explained_by_a_profile_that_latencies_deny(ran, low, high):
+    names = pd.Index(["a profiled run", "outside of kernels"], name="operator")
+    times = {"a (µs)": [ran[0] + 100, ran[0]], "b (µs)": [ran[1] + 100, ran[1]]}
+    verdicts = ["undecided", "faster" if ran[1] < ran[0] else "slower"]
+    table = pd.DataFrame({**times, "low": low, "high": high, "verdict": verdicts}, names)
+    told = bench_releases._operators_sentence(table, compare_ratio("b", "a", 1.06, (1.051, 1.069)))
+    assert told.endswith("the table of operators says nothing.")
+    assert "outside" not in told
+
+
 def test_operators_of_too_few_processes_ask_for_more():
     names = pd.Index(["a profiled run", "Conv"], name="operator")
     table = pd.DataFrame(
-        {"a (µs)": [3.0, 1.0], "b (µs)": [4.0, 2.0], "low": np.nan, "verdict": "undecided"}, names
+        {
+            "a (µs)": [3.0, 1.0],
+            "b (µs)": [4.0, 2.0],
+            "low": np.nan,
+            "high": np.nan,
+            "verdict": "undecided",
+        },
+        names,
     )
     table.columns.name = "2 processes"
     told = bench_releases._operators_sentence(

@@ -3,12 +3,15 @@
 import json
 from argparse import ArgumentParser, Namespace
 
+import numpy as np
 import pytest
 
 from ortmeter.cli import cold
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.timing import Comparison, Comparisons, Measurement
 from ortmeter.timing.candidates import model_variants
+from ortmeter.workloads.startup import PHASES, ColdStart
 
 WAYS = ["no optimization", "saved optimized", "ORT format"]
 WAYS += ["external", "external unpacked", "external prepacked"]
@@ -62,6 +65,32 @@ def test_saved_candidates_are_compared_and_their_files_go():
     assert judged == ["first result", "session", "first run", "steady run"]
     assert "page cache" in cache
     assert "level all is for CPUs like this one" in specific
+
+
+def test_the_conclusion_says_what_the_table_says(monkeypatch):
+    """Seven candidates in three processes: an interval for every pair would say nothing."""
+    rng = np.random.default_rng(0)
+    speeds = {"m": 1.0, "much": 18.0, "some": 2.0, "same": 1.0, "less": 0.5, "a": 1.0, "b": 1.0}
+    times = {
+        phase: Comparison(
+            Measurement(name, (1 + 0.1 * rng.standard_normal((3, 1))) / speed)
+            for name, speed in speeds.items()
+        )
+        for phase in PHASES
+    }
+    memory = {name: dict.fromkeys(PHASES, (1.0, 1.0)) for name in speeds}
+    found = ColdStart(Comparisons(times, "phase"), memory)
+    monkeypatch.setattr(cold, "cold_start", lambda *_, **__: found)
+    report = Report("bench")
+    cold.fill(asked("--cold", "--shorten"), report, {})
+    (rows,) = report.to_dict()["sections"][1]["tables"]
+    result = report.sentences[0]
+    assert result.startswith("first result: faster than m: much (")
+    for row in (row for row in rows if row["phase"] == "first result"):
+        told = next(part for part in result.split("; ") if f"{row['candidate']} (" in part)
+        assert row["verdict"] in told
+        if row["verdict"] == "faster":
+            assert f"{row['candidate']} ({row['speedup']:.2f} times [{row['low']:.3g}, " in told
 
 
 def test_other_ways_to_start_are_added_and_their_files_go():

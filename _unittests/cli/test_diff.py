@@ -77,7 +77,7 @@ def test_a_model_is_compared_to_another_way_to_run_it(models, capsys, tmp_path, 
         return
     (nodes,) = others
     assert {row["node"] for row in nodes} == {"norm", "matmul", "add"}
-    assert "does not change its outputs" in report["conclusion"][-2]
+    assert "does not change its outputs" in report["conclusion"][1]
     assert "<svg" in html.read_text(encoding="utf-8")
 
 
@@ -139,7 +139,7 @@ def test_options_of_the_session_reach_it(models, capsys, monkeypatch):
         asked.clear()
         code, *_ = run(capsys, models / "cnn.onnx", *sides, *options)
         assert code == 0
-        assert len(asked) == count
+        assert len(asked) >= count  # other inputs are tried
         for given in asked:
             assert given["spinning"] == "off"
             assert given["threads"] == 2

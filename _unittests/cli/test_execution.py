@@ -1,6 +1,7 @@
 """What the command line declares, and what becomes of a report when something fails."""
 
 import importlib
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from matplotlib import pyplot as plt
 from processes import PATIENCE_S, launched
 
 import ortmeter.cli.env as env_command
-from ortmeter.cli import main
+from ortmeter.cli import execution, main
 from ortmeter.cli.execution import COMMANDS
 from ortmeter.runtime.models import sample_transformer
 
@@ -123,7 +124,7 @@ def test_a_command_imports_what_it_needs_alone(tmp_path, command, heavy):
     onnx.save(sample_transformer(layers=1), tmp_path / "model.onnx")
     program = f"""import os, sys
 os.chdir({str(tmp_path)!r})
-from ortmeter.cli import main
+from ortmeter.cli import execution, main
 main({command.split()!r})
 print(sorted({heavy!r} & set(sys.modules)))"""
     done = run(program)
@@ -136,7 +137,7 @@ class Interrupted:
     def find_spec(self, name, *_):
         if name == "numpy":
             raise KeyboardInterrupt
-from ortmeter.cli import main
+from ortmeter.cli import execution, main
 sys.meta_path.insert(0, Interrupted())
 sys.exit(main(["env"]))"""
     done = run(program)
@@ -206,3 +207,32 @@ def test_no_line_of_a_report_is_obeyed_by_github(monkeypatch, capsys):
     told = capsys.readouterr().out
     assert "planted too" in told
     assert not any(line.startswith("::") for line in told.splitlines())
+
+
+def test_an_older_onnxruntime_is_one_line(tmp_path):
+    """It may not even be imported: the file says which release it is."""
+    package = tmp_path / "onnxruntime"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        '__version__ = "1.17.3"\nraise AttributeError("_ARRAY_API")'
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-m", "ortmeter", "env"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("ortmeter env: onnxruntime 1.17.3 is installed. Accepted: 1.30 or newer")
+
+
+def test_the_oldest_release_is_that_of_the_package():
+    (least,) = {
+        one.partition(">=")[2].partition(";")[0].strip()
+        for one in importlib.metadata.requires("ortmeter")
+        if one.startswith("onnxruntime>=")
+    }
+    assert least == ".".join(map(str, execution._OLDEST))

@@ -19,7 +19,8 @@ FEEDS = {"A0": np.random.default_rng(0).standard_normal((8, 64)).astype(np.float
 
 def add(*given, models=None, feeds=FEEDS):
     parser = ArgumentParser()
-    conversion.add_options(parser)
+    conversion.add_options(parser, "")
+    parser.add_argument("--force", action="store_true")
     add_feeds(parser)
     baseline.add_options(parser)
     report = Report("bench")
@@ -69,6 +70,18 @@ def test_several_models_are_named():
 def test_names_are_separated_by_commas_as_in_other_options():
     found, *_ = add("--precision", "float16, QDQ U8S8", "--precision", "weights 4 bits,float16")
     assert list(found) == ["m", "float16", "QDQ U8S8", "weights 4 bits"]
+
+
+def test_what_is_made_is_kept(tmp_path):
+    kept = tmp_path / "kept.onnx"
+    _, report, _ = add("--precision", "float16", "--save-model", str(kept))
+    (file,) = tmp_path.iterdir()
+    types = {tensor.data_type for tensor in onnx.load(file).graph.initializer}
+    assert (file, types) == (kept, {onnx.TensorProto.FLOAT16})
+    assert report.sentences == [f"float16 is in {kept}."]
+    add("--precision", "float16,dynamic U8S8", "--save-model", str(kept), "--force")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"kept.onnx", "kept-float16.onnx", "kept-dynamic-U8S8.onnx"}
 
 
 def test_what_cannot_be_added_is_refused():

@@ -9,12 +9,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from ortmeter.child import ChildError
 from ortmeter.cli import main, reduce
 from ortmeter.cli.reduce import Question, read_question
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import Estimate
 from ortmeter.releases.environments import Release
 from ortmeter.runtime.feed_files import read_feeds
@@ -242,12 +244,11 @@ def test_a_node_that_fails_is_left_alone(file):
     assert found() == ["Gather"]
 
 
-@pytest.mark.parametrize(
-    "until", ["nan", "fails --runtime 1.31.0,1.31.1", "command: check {model}"]
-)
+@pytest.mark.parametrize("until", ["nan", "differs:1e-3", "command: check {model}"])
 def test_a_report_needs_times_or_results_of_two_releases(until, file, capsys):
     assert cut(file, until, "--report") == 2
-    assert "Accepted: slower, differs or nan, with --runtime A,B" in capsys.readouterr().err
+    told = " ".join(capsys.readouterr().err.split())
+    assert "Accepted: fails, or slower, differs or nan with --runtime A,B" in told
     assert not Path("chain-reduced").exists()
 
 
@@ -285,6 +286,66 @@ def test_a_report_has_the_smallest_model_and_the_whole_one(question, file, monke
     assert told["wrong"] == ("With onnxruntime new: seen (a judge)." if is_wrong else "")
     assert (told["printed"]["new"][1] == "# wrong") == is_wrong
     assert "nothing was sent" in capsys.readouterr().out
+
+
+FUSED = f"""{HEADER.replace("21", "17")} g (float[4] X) => (float[4] Y)
+    <float two = {{2.0}}, float tiny = {{1e-5}}, float scale = {{2.0}}> {{
+    M = ReduceMean<axes = [-1], keepdims = 1>(X)  C = Sub(X, M)  S = Pow(C, two)
+    V = ReduceMean<axes = [-1], keepdims = 1>(S)  T = Add(V, tiny)  D = Sqrt(T)
+    N = Div(C, D)  Y = Mul(N, scale) }}"""
+
+
+def stubbed(monkeypatch, outputs):
+    """Answer at once that the smallest model fails."""
+    monkeypatch.setattr(Question, "ask", lambda *_: (True, "installed: Invalid model"))
+    monkeypatch.setattr(Question, "outputs", outputs)
+    monkeypatch.setattr(reduce, "reduce_model", lambda *_, **__: None)
+
+
+def test_a_valid_model_that_fails_is_reported_with_what_runs_it(file, monkeypatch):
+    """The fusion of a layer normalization whose scale is a scalar makes a graph that is invalid."""
+    onnx.save(onnx.parser.parse_model(FUSED), file)
+    with pytest.raises(ModelError, match="Invalid model"):
+        make_session(file, provider="cpu")
+    x = np.float32([1, 2, 3, 5])
+    (expected,) = ReferenceEvaluator(str(file)).run(None, {"X": x})
+    given = x.astype(np.float64) - x.mean(dtype=np.float64)
+    np.testing.assert_allclose(expected, 2 * given / np.sqrt((given**2).mean() + 1e-5), rtol=1e-5)
+
+    def outputs(self, spec, rank=-1, **settings):
+        return run_session(make_session(spec.model, **{**spec.settings, **settings}), spec.feeds)
+
+    stubbed(monkeypatch, outputs)
+    assert cut(file, "fails", "--report", "--value", "X=1,2,3,5") == 0
+    text = Path("chain-reduced/issue.md").read_text(encoding="utf-8")
+    title = text.splitlines()[0]
+    assert title.endswith(f": a valid model fails with onnxruntime {onnxruntime.__version__}")
+    assert "It fails at optimization level 'all', and runs at level 'basic'." in text
+    assert f"onnx.reference (onnx {onnx.__version__}) runs it: Y has the shape (4,)." in text
+    assert "InvalidArgument: [ONNXRuntimeError]" in text  # what its own script printed
+    assert "installed" not in text
+    assert "template=08-general.yml" in text
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        ("Y = Gather (X, rows)", "nothing says that ONNX Runtime is wrong"),
+        ("Y = Unknown (X)", "is not valid"),
+    ],
+)
+def test_a_model_that_nothing_runs_is_not_reported(node, reason, file, monkeypatch, capsys):
+    def outputs(*_, **__):
+        raise ModelError("out of range")
+
+    text = f"{HEADER} g (float[4] X) => (float[n] Y) <int64[2] rows = {{1, 9}}> {{ {node} }}"
+    onnx.save(onnx.parser.parse_model(text), file)
+    stubbed(monkeypatch, outputs)
+    assert cut(file, "fails", "--report") == 2
+    told = " ".join(capsys.readouterr().out.split())
+    assert "there is no issue.md" in told
+    assert reason in told
+    assert not Path("chain-reduced/issue.md").exists()
 
 
 @pytest.mark.parametrize("judges", ["a is the only judge", "judges disagree, a and b"])

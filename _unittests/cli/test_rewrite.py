@@ -40,7 +40,8 @@ def others(monkeypatch):
 
 def add(*given, models=None, feeds=FEEDS):
     parser = ArgumentParser()
-    conversion.add_options(parser)
+    conversion.add_options(parser, "")
+    parser.add_argument("--force", action="store_true")
     baseline.add_options(parser)
     report = Report("bench")
     variants = model_variants(models or {"m": MODEL}, feeds, provider="cpu")

@@ -3,12 +3,14 @@
 ``kernels`` compares two evaluators to find the kernels that are responsible, ``session`` an
 evaluator with a session: ``search`` bisects their nodes. ``optimizers`` finds the graph
 optimizations that change the outputs of a session, ``alignment`` where two graphs part
-(``matching`` pairs the results that ``intermediates`` reads), ``program`` the step of a program of
+(``matching`` pairs the results that ``intermediates`` reads, ``entering`` opens If and Loop,
+``changes`` compares initializers and attributes), ``program`` the step of a program of
 torch that its model does otherwise, ``reduction`` the smallest model that still shows it,
 ``nonfinite`` the nodes that make NaN and infinities.
 """
 
 from ortmeter.attribution.alignment import Aligned, Alignment, align
+from ortmeter.attribution.changes import Change
 from ortmeter.attribution.kernels import attribute
 from ortmeter.attribution.matching import Result
 from ortmeter.attribution.nonfinite import NonFinite
@@ -32,6 +34,7 @@ __all__ = [
     "Aligned",
     "Alignment",
     "Attribution",
+    "Change",
     "NodeAttribution",
     "NonFinite",
     "OptimizerEffect",

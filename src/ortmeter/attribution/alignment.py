@@ -1,19 +1,26 @@
 """Align the intermediate results of two graphs whose names differ, and find where they part."""
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from ortmeter.attribution.intermediates import results_of, run_exposed
+from ortmeter.attribution.changes import Change, find_changes
+from ortmeter.attribution.entering import enter_bodies
+from ortmeter.attribution.intermediates import really_computed, results_of, run_exposed
 from ortmeter.attribution.matching import Result, Similar, match
 from ortmeter.attribution.result import differing
-from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
+from ortmeter.discrepancy import Discrepancy, ModelDiff, Tolerance, max_diff
 from ortmeter.discrepancy.arrays import arithmetic, is_integer
+from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.optional import pd
 from ortmeter.runtime.feeds import feeds_of_each
 from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.placement import enumerate_some
+
+_HEALED = 8  # times what came before, or a rounding
+_FAR = 1e-2  # relative error of a result that only its operator or its name pairs
 
 
 @dataclass(frozen=True)
@@ -65,12 +72,22 @@ class Alignment:
         Number of intermediate results of each graph.
     tolerance : Tolerance
         Results within it do not part.
+    reordered : tuple of Aligned
+        Results that are far apart while all that is computed from them agrees: a product in another
+        order. They are not in `pairs`.
+    changes : tuple of Change
+        Initializers and attributes that differ, the largest change first.
+    outputs : ModelDiff or None
+        Outputs of the sessions whose intermediate results are read.
     """
 
     pairs: tuple[Aligned, ...]
     n_expected: int
     n_got: int
     tolerance: Tolerance
+    reordered: tuple[Aligned, ...] = ()
+    changes: tuple[Change, ...] = ()
+    outputs: ModelDiff | None = None
 
     @property
     def first(self) -> Aligned | None:
@@ -100,6 +117,9 @@ class Alignment:
 
     def __str__(self) -> str:
         count = f"{len(self.pairs)} results aligned of {self.n_expected} and {self.n_got}"
+        if self.reordered:
+            named = enumerate_some([_named(pair) for pair in self.reordered])
+            count += f", others are computed in another order ({named})"
         if self.first is None or self.largest_jump is None:
             return f"{count}: none differs"
         first, jump = self.first, self.largest_jump
@@ -148,10 +168,12 @@ def align(
     Notes
     -----
     All intermediate results are outputs of both sessions, which keeps ONNX Runtime from fusing
-    their nodes, and are in memory at once. Two results may be the same if they have one shape, and
-    close values or the same operator. Among the matchings that follow the order of both graphs, the
-    one whose values, operators and names agree the most is taken, by dynamic programming: branches
-    of the second graph are first put in the order of the first.
+    their nodes, and are in memory at once. Those that overflow only because they are read are left
+    out: where it has no kernel in 16 bits, ONNX Runtime computes in float32. Two results may be the
+    same if they have one shape, and close values or the same operator. Among the matchings that
+    follow the order of both graphs, the one whose values, operators and names agree the most is
+    taken, by dynamic programming: branches of the second graph are first put in the order of the
+    first.
 
     Examples
     --------
@@ -162,14 +184,31 @@ def align(
     >>> [(pair.expected.node, pair.got.node) for pair in found.pairs], found.first.got.node
     ([('e', 'exp'), ('n', 'm')], 'm')
     """
-    models = [load_model(model) for model in (expected, got)]
     given = feeds_of_each([expected, got], feeds)
-    first, second = (
-        results_of(model, run_exposed(model, arrays, run_config, **session))
+    models = [
+        enter_bodies(load_model(model), arrays, run_config, **session)
+        for model, arrays in zip((expected, got), given, strict=True)
+    ]
+    runs = [
+        run_exposed(model, arrays, run_config, **session)
         for model, arrays in zip(models, given, strict=True)
+    ]
+    first, second = (
+        results_of(model, really_computed(model, values, **session))
+        for model, values in zip(models, runs, strict=True)
     )
     names = [[output.name for output in model.graph.output] for model in models]
-    return aligned(first, known_as(second, names[1], names[0]), tolerance or Tolerance())
+    others = known_as(second, names[1], names[0])
+    found = aligned(first, others, tolerance or Tolerance(), ends={*names[1]})
+    first_run, second_run = (
+        {name: run[name] for name in own} for run, own in zip(runs, names, strict=True)
+    )
+    results = [(pair.expected.name, pair.got.name) for pair in found.pairs]
+    return replace(
+        found,
+        changes=find_changes(models[0], models[1], results),
+        outputs=compare_outputs(first_run, second_run, tolerance),
+    )
 
 
 def known_as(
@@ -185,23 +224,52 @@ def aligned(
     got: Sequence[Result],
     tolerance: Tolerance,
     similar: Similar = operator.eq,
+    ends: Collection[str] | None = None,
 ) -> Alignment:
-    """Align two lists of results, each one in the order of its graph."""
-    pairs = match(expected, got, similar)
-    sizes: dict[int, float] = {}  # by position in `got`, those of its ancestors until known
-    partner = {j: i for i, j in pairs}
-    placed = []
+    """Align two lists of results, each one in the order of its graph.
+
+    With the names of its outputs, results of the second that are only reordered are left out.
+    """
+    partner = {j: i for i, j in match(expected, got, similar)}
+    errors = {
+        j: max_diff(expected[i].value, got[j].value, tolerance=tolerance, on_mismatch="report")
+        for j, i in partner.items()
+    }
+    before = _before(got, errors)
+    pairs = {j: Aligned(expected[partner[j]], got[j], errors[j], before[j]) for j in errors}
+    healed = set[int]() if ends is None else _healed(got, pairs, ends)
+    if healed:
+        before = _before(got, {j: error for j, error in errors.items() if j not in healed})
+        pairs = {j: replace(pair, before=before[j]) for j, pair in pairs.items()}
+    ordered = sorted(pairs, key=lambda j: partner[j])
+    kept, left = ([pairs[j] for j in ordered if (j in healed) is out] for out in (False, True))
+    return Alignment(tuple(kept), len(expected), len(got), tolerance, tuple(left))
+
+
+def _before(got: Sequence[Result], errors: Mapping[int, Discrepancy]) -> list[float]:
+    """Largest error of what each result is computed from; those not aligned pass theirs on."""
+    sizes: list[float] = []
+    before = []
     for j, result in enumerate(got):
-        before = max((sizes[parent] for parent in result.parents), default=0.0)
-        sizes[j] = before
-        if j in partner:
-            error = max_diff(
-                expected[partner[j]].value, result.value, tolerance=tolerance, on_mismatch="report"
-            )
-            sizes[j] = relative(error)
-            placed.append((partner[j], Aligned(expected[partner[j]], result, error, before)))
-    placed.sort(key=lambda item: item[0])
-    return Alignment(tuple(pair for _, pair in placed), len(expected), len(got), tolerance)
+        before.append(max((sizes[parent] for parent in result.parents), default=0.0))
+        sizes.append(relative(errors[j]) if j in errors else before[j])
+    return before
+
+
+def _healed(got: Sequence[Result], pairs: Mapping[int, Aligned], ends: Collection[str]) -> set[int]:
+    """Find results that are far apart, while all that is computed from them agrees."""
+    healed = set[int]()
+    after = [0.0] * len(got)  # largest error of the nearest results that agree or not
+    for j in reversed(range(len(got))):
+        pair, worst = pairs.get(j), after[j]
+        if pair is not None and got[j].name not in ends and pair.size > _FAR:
+            least = max(pair.before, _rounding(pair.error))
+            if worst <= min(_HEALED * least, _FAR * pair.size):
+                healed.add(j)
+        size = worst if pair is None or j in healed else pair.size
+        for parent in got[j].parents:
+            after[parent] = max(after[parent], size)
+    return healed
 
 
 def relative(error: Discrepancy) -> float:

@@ -2,9 +2,12 @@
 
 import contextlib
 import math
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 
@@ -25,6 +28,7 @@ from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
 
+_NARROW = {np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)}
 _NUMERIC = "biufcV"  # V: bfloat16 and float8
 
 
@@ -38,6 +42,28 @@ def run_exposed(
     exposed = with_intermediate_outputs(model)
     refuse_too_large(exposed, feeds)
     return run_session(make_session(exposed, **session), feeds, run_config)
+
+
+def really_computed(
+    model: onnx.ModelProto, values: Mapping[str, Any], **session: Any
+) -> dict[str, Any]:
+    """Leave out the results that overflow only because they are read.
+
+    Without kernels in 16 bits, a session computes in 32 bits, and converts what is read.
+    """
+    overflowing = {
+        name
+        for name, value in values.items()
+        if getattr(value, "dtype", None) in _NARROW and not np.isfinite(value).all()
+    }
+    if not overflowing:
+        return dict(values)
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        path = Path(folder, "ran.onnx")
+        make_session(model, **{**session, "optimization": "none"}, optimized_path=path)
+        ran = onnx.load(path, load_external_data=False).graph.node
+    overflowing.difference_update(name for node in ran for name in node.output)
+    return {name: value for name, value in values.items() if name not in overflowing}
 
 
 def results_of(model: onnx.ModelProto, values: Mapping[str, Any]) -> list[Result]:

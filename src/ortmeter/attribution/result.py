@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, TypeVar
+
+import onnx
 
 from ortmeter.attribution.nonfinite import NonFinite
 from ortmeter.discrepancy import Discrepancy, ModelDiff, max_diff
@@ -38,15 +40,15 @@ class _Node:
             infinities or shapes do not match.
         """
         row: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for one in fields(self):
+            value = getattr(self, one.name)
             if value is None:
-                row |= dict.fromkeys((f"{field.name}_{name}" for name in _FIGURES), math.nan)
+                row |= dict.fromkeys((f"{one.name}_{name}" for name in _FIGURES), math.nan)
             elif isinstance(value, Discrepancy):
-                row |= _figures(value, f"{field.name}_")
+                row |= _figures(value, f"{one.name}_")
             else:
                 text = ", ".join(value) if isinstance(value, tuple) else value
-                row["node" if field.name == "name" else field.name] = text
+                row["node" if one.name == "name" else one.name] = text
         return row
 
 
@@ -268,6 +270,9 @@ class SessionExplanation(_Ranked[SessionNode]):
     non_finite : tuple of NonFinite
         First nodes that make a value that is not finite from finite inputs, and NaN from
         infinities, when outputs have one or where another value is expected.
+    graph : onnx.ModelProto or None
+        The nodes that are explained: those of the model, and what its If and Loop run in their
+        place.
     """
 
     outputs: ModelDiff
@@ -278,6 +283,7 @@ class SessionExplanation(_Ranked[SessionNode]):
     remaining: tuple[SessionGroup, ...] = ()
     by: str = "mean"
     non_finite: tuple[NonFinite, ...] = ()
+    graph: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
 
     _JUDGED: ClassVar[tuple[str, str]] = ("effect", "own")
 

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnx.shape_inference
 
+from ortmeter.attribution.entering import enter_bodies
 from ortmeter.attribution.intermediates import refuse_too_large
 from ortmeter.attribution.nonfinite import NonFinite, first_non_finite, made_non_finite
 from ortmeter.attribution.result import (
@@ -114,8 +115,8 @@ def explain_session(
     others the expected kernels. Such outputs differ from those for another k by the effect of the
     nodes in between: groups are split, the largest effect first, until there is one node in each.
     Effects add up to the whole discrepancy. Nodes without an error of their own, or that no output
-    needs, are not searched. A group whose nodes cancel each other has a small effect. A node with
-    subgraphs counts as one.
+    needs, are not searched. A group whose nodes cancel each other has a small effect. If and
+    Loop are replaced by the nodes that they run; Scan counts as one.
 
     The intermediate results of the session are in memory at once, in its own types.
 
@@ -141,6 +142,10 @@ def explain_session(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "optimized.onnx"
         outputs = run_session(make(model, optimized_path=path), feeds, run_config)
+        entered = enter_bodies(proto, feeds, run_config, provider=device, **session)
+        if entered is not proto:
+            proto = entered
+            make(proto, optimized_path=path)
         optimized = onnx.load(path, load_external_data=False)
     kept = with_intermediate_outputs(
         proto, {name for node in optimized.graph.node for name in node.output}
@@ -157,7 +162,9 @@ def explain_session(
     same = not differing(compare(list(outputs.values()), again))
     shown = explained.n_finite < explained.n
     made = first_non_finite([m for m in walk.made if shown or math.isfinite(m.expected)])
-    return SessionExplanation(nodes, diffs, asked, explained, same, expected, remaining, by, made)
+    return SessionExplanation(
+        nodes, diffs, asked, explained, same, expected, remaining, by, made, proto
+    )
 
 
 class _Narrow(NamedTuple):
@@ -244,6 +251,7 @@ class _Walk:
         steps = self._plan.steps
         expected, beside = (self._plan.start(self._given) for _ in range(2))
         fused: dict[int, tuple[str, ...]] = {}  # by slot of what the session lacks
+        made: dict[int, tuple[Node, tuple[str, ...]]] = {}  # by slot: a node, what is fused with it
         reads = []
         for rank, step in enumerate(follow(steps, "nodes")):
             step.execute(expected)
@@ -251,9 +259,14 @@ class _Walk:
             step.store(beside, step.apply(given))
             hidden = tuple(dict.fromkeys(n for s in step.inputs for n in fused.get(s, ())))
             slots = [s for s in step.outputs if self._names.get(s) in session]
+            node = step.node
+            if is_added(node.proto):  # the session has not this cast, but the node that it follows
+                node, hidden = made.get(step.inputs[0], (node, hidden))
+            else:
+                made |= dict.fromkeys(step.outputs, (node, hidden))
             if slots:
                 got = [session[self._names[s]] for s in slots]
-                wanted, node = [beside[s] for s in slots], step.node
+                wanted = [beside[s] for s in slots]
                 self.made += made_non_finite(node, hidden, self._expected, (given, wanted, got))
                 own = compare(wanted, got)
                 total = compare([expected[s] for s in slots], got)
@@ -261,8 +274,7 @@ class _Walk:
                 for slot, value in zip(slots, got, strict=True):
                     beside[slot] = self._as_read(beside[slot], value)
             else:
-                label = () if is_added(step.node.proto) else (step.node.label,)
-                fused |= {slot: (*hidden, *label) for slot in step.outputs if slot}
+                fused |= {slot: (*hidden, node.label) for slot in step.outputs if slot}
             for slot in self._freed[rank]:
                 expected[slot] = None
                 if slot not in self._useful:

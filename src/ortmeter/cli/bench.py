@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmeter.cli import baseline, bench_releases, cold, conversion, load, machine
+from ortmeter.cli.first_run import refuse_deadly
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_axes
 from ortmeter.cli.report import Report
@@ -65,7 +66,11 @@ def register(parser: ArgumentParser) -> None:
         help="time single runs, each after a run of another candidate, which evicted the caches, "
         "as in a server with several models; by default runs are back to back",
     )
-    conversion.add_options(parser)
+    conversion.add_options(
+        parser,
+        "each --precision is timed beside the model, each --rewrite in its place, unless its error "
+        f"exceeds {conversion.CLOSE:g} of the largest value of an output",
+    )
     machine.add_options(parser)
     for part in (*_MODES, baseline):
         part.add_options(parser)
@@ -92,6 +97,8 @@ def run(options: Namespace, report: Report) -> int:
     if bench_releases.is_asked(options) and not options.bisect:
         axes["provider"] = bench_releases.variant_provider(options)
     given = model_variants(models, feeds, **axes)
+    if not bench_releases.is_asked(options):
+        refuse_deadly(given)
     begun = len(report.sections), len(report.sentences)
     try:
         return _measure(options, report, given, fed)
@@ -235,8 +242,10 @@ def _fill(
     if (tails != NONE).any(axis=None):  # dashes alone say nothing
         report.add("Percentiles", tails)
     if len(results) > 1:
-        report.add("Speedup over the first", cold.speedup_table(results.speedups()))
         ranking = results.ranking()
+        level = ranking.claims[0].confidence  # the table says what the conclusion does
+        others = (results.speedup(first.name, n, confidence=level) for n in [*results][1:])
+        report.add("Speedup over the first", cold.speedup_table(list(others)))
         beside = report.beside if len(ways) > 1 else ""
         report.conclude(
             f"{beside}{rank(ranking)}.", *_what_decides(results, ranking.claims, seconds)

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _BUDGET_S = 30.0
 _TOP = 10
 _NAMED = 5
-_MOVED = ("faster", "slower")
+_MOVED = ("slower", "faster")
 _PROFILED_S = 0.3  # in each process
 _MEASURED = 0.6  # share of the budget; the rest is for profiles
 
@@ -206,8 +206,8 @@ def _operators_sentence(table: "pd.DataFrame", latency: Speedup) -> str:
     names = before, after = latency.baseline, latency.subject
     runs = {name: table[f"{name} (µs)"].to_dict()[WHOLE] for name in names}
     whole = " and ".join(f"{_time(run)} in {name}" for name, run in runs.items())
-    verdict = table["verdict"].to_dict()[WHOLE]
-    if verdict in _MOVED and verdict != latency.verdict:
+    run = table.to_dict("index")[WHOLE]
+    if _is_denied(run, runs[before] / runs[after], latency):
         return (
             f"{WHOLE} takes {whole}, and latencies do not say the same: the profiler itself "
             "changed, the table of operators says nothing."
@@ -217,9 +217,10 @@ def _operators_sentence(table: "pd.DataFrame", latency: Speedup) -> str:
             f"operators have no interval in {table.columns.name}, which needs {MIN_PROCESSES}: ask "
             f"for more --budget; {WHOLE} takes {whole}."
         )
-    moved = table[table["verdict"].isin(_MOVED) & (table.index != WHOLE)]
+    causes = (latency.verdict,) if latency.is_difference else _MOVED
+    moved = table[table["verdict"].isin(causes) & (table.index != WHOLE)]
     if moved.empty:
-        return f"no operator is shown to be slower or faster; {WHOLE} takes {whole}."
+        return f"no operator is shown to be {' or '.join(causes)}; {WHOLE} takes {whole}."
     first, row = moved.index[0], moved.iloc[0]
     where = "" if latency.is_difference else " in profiles, not in latencies"
     others = f"; then {enumerate_items(list(moved.index[1:_NAMED]))}" if len(moved) > 1 else ""
@@ -227,6 +228,16 @@ def _operators_sentence(table: "pd.DataFrame", latency: Speedup) -> str:
         f"what changed most{where}: {first}, {_time(row[f'{before} (µs)'])} in {before} and "
         f"{_time(row[f'{after} (µs)'])} in {after}{others}; {WHOLE} takes {whole}."
     )
+
+
+def _is_denied(run: Mapping[Any, Any], ratio: float, latency: Speedup) -> bool:
+    """Whether latencies deny what a profiled run says: another verdict, direction or size."""
+    if run["verdict"] in _MOVED and run["verdict"] != latency.verdict:
+        return True
+    if not latency.is_difference:
+        return False
+    is_apart = run["low"] > latency.high or run["high"] < latency.low
+    return is_apart or (ratio > 1) != (latency.ratio > 1)
 
 
 def _time(microseconds: float) -> str:

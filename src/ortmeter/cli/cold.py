@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Speedup, rounded
+from ortmeter.evidence import Speedup, Speedups, rounded
 from ortmeter.optional import pd
 from ortmeter.plotting.cold import cold_plot
-from ortmeter.study.writer import rank
+from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.workloads.optimized import level_of, saved_start, shorter_starts
 from ortmeter.workloads.startup import (
@@ -27,6 +27,7 @@ from ortmeter.workloads.startup import (
 )
 
 _PROCESSES, _BUDGET_S = 10, 60.0
+_TOGETHER = 0.99  # level at which the intervals of a phase hold
 _JUDGED = (RESULT, SESSION, FIRST, STEADY)
 
 
@@ -103,14 +104,35 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
     plot = partial(cold_plot, starts, title="Time to the first result")
     report.add("Cold start", times if several else times.droplevel("candidate"), plot)
     if several:
-        claims = [claim for claim in starts.times.speedups() if claim.where["phase"] in _JUDGED]
-        report.add("Speedup over the first", speedup_table(claims))
-        report.conclude(*(f"{phase}: {rank(starts.times[phase].ranking())}." for phase in _JUDGED))
+        claims = {phase: starts.times[phase].speedups(together=_TOGETHER) for phase in _JUDGED}
+        placed = [claim.at(phase=phase) for phase, told in claims.items() for claim in told]
+        report.add("Speedup over the first", speedup_table(placed))
+        report.conclude(*(f"{phase}: {_beside_first(told)}." for phase, told in claims.items()))
     else:
         report.conclude(_sentence(starts))
     report.conclude(
         "files were in the page cache: after a boot, they are read from the disk first."
     )
+
+
+def _beside_first(claims: Speedups) -> str:
+    """Say which candidates are faster than the first, and which are not, as the table does."""
+    if len(claims) == 1:
+        return str(claims[0])
+    near = f"within {claims[0].min_effect:.0%}"
+    words = {"negligible": near, "undecided": "undecided"}
+    parts = []
+    for verdict in ("faster", "slower", "negligible", "undecided"):
+        ranked = sorted((c for c in claims if c.verdict == verdict), key=lambda c: -c.ratio)
+        if ranked:
+            named = enumerate_items([f"{c.subject} ({_ratio(c)})" for c in ranked])
+            parts.append(f"{words.get(verdict, f'{verdict} than {claims[0].baseline}')}: {named}")
+    return "; ".join(parts)
+
+
+def _ratio(claim: Speedup) -> str:
+    shown = claim.reversed if claim.verdict == "slower" else claim
+    return f"{shown.ratio:.2f} times {shown.brackets}" if claim.has_interval else "no interval"
 
 
 def memory_table(variants: Mapping[str, SessionSpec]) -> "pd.DataFrame":

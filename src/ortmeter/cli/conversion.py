@@ -1,23 +1,27 @@
-"""``ortmeter bench --rewrite`` and ``--precision``: models rewritten, or in 16, 8 or 4 bits."""
+"""``--rewrite`` and ``--precision``: models rewritten, or in 16, 8 or 4 bits; ``--save-model``."""
 
 import dataclasses
 import math
+import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import onnx
 
 from ortmeter.cli import baseline
+from ortmeter.cli.inputs import make_feeds
 from ortmeter.cli.options import split
-from ortmeter.cli.report import Report
+from ortmeter.cli.report import Report, check_writable
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import rounded
+from ortmeter.files import write_atomically
 from ortmeter.optional import pd
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.iobinding import run_session
-from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.precision import PRECISIONS, convert_precision
 from ortmeter.runtime.rewriting import REWRITERS, rewrite_model
 from ortmeter.timing.candidates import SessionSpec
@@ -26,24 +30,96 @@ _Variants = Mapping[str, SessionSpec]
 
 #: Error over the largest value of an output, beyond which results are not the same.
 CLOSE = 1e-3
+_LARGE = 2**30  # bytes
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Declare the conversions, and the graph optimizers."""
-    parser.add_argument(
+def add_options(parser: ArgumentParser, what: str) -> None:
+    """Declare the conversions, the graph optimizers, and where what they make is kept."""
+    group = parser.add_argument_group("conversion", what)
+    group.add_argument(
         "--precision",
         action="append",
         default=[],
         metavar="NAME,NAME",
-        help=f"add the models converted to fewer bits: {', '.join(PRECISIONS)}; QDQ and QOperator "
-        "read ranges from the inputs of the measure; may be repeated",
+        help=f"models converted to fewer bits: {', '.join(PRECISIONS)}; QDQ and QOperator "
+        "read ranges from inputs; may be repeated",
     )
-    parser.add_argument(
+    group.add_argument(
         "--rewrite",
         metavar="NAME,NAME",
-        help=f"time the models rewritten by these graph optimizers: {', '.join(REWRITERS)}; those "
-        f"whose error exceeds {CLOSE:g} of the largest value of an output are not timed",
+        help=f"models rewritten by these graph optimizers: {', '.join(REWRITERS)}",
     )
+    group.add_argument(
+        "--save-model",
+        metavar="FILE",
+        help="keep the model that --precision or --rewrite makes; with several, each name is added "
+        "to that of the file",
+    )
+
+
+def refuse_alone(options: Namespace) -> None:
+    """Refuse a file for what is not made, or that cannot be written, before the work starts."""
+    if options.save_model is None:
+        return
+    if not (options.precision or options.rewrite):
+        raise InvalidArgumentError(
+            f"--save-model {options.save_model}: no model is made. Accepted: with --precision or "
+            "--rewrite"
+        )
+    check_writable(Path(options.save_model), b"", overwrite=options.force)
+
+
+def convert_one(options: Namespace, model: Path, folder: Path) -> Path:
+    """Write what --rewrite, then --precision, make of a model; the model itself if none is asked.
+
+    Ranges are read from other inputs than those that are drawn.
+    """
+    refuse_alone(options)
+    made: ModelLike = model
+    for option, texts, known in (
+        ("--rewrite", [options.rewrite] if options.rewrite else [], REWRITERS),
+        ("--precision", options.precision, PRECISIONS),
+    ):
+        asked = _asked(option, texts, known)
+        if len(asked) > 1:
+            raise InvalidArgumentError(f"{option}: got {', '.join(asked)}. Accepted: one here")
+        for way in asked:
+            if option == "--rewrite":
+                made = rewrite_model(made, way)
+            else:
+                other = Namespace(**{**vars(options), "seed": options.seed + 1})
+                made = convert_precision(made, way, [make_feeds(other, [model])[model]])
+    if made is model:
+        return model
+    way = ", ".join(filter(None, [options.rewrite, *options.precision]))
+    file = folder / f"{model.stem} {way}.onnx".replace("/", "-")
+    _write(load_model(made), file)
+    if options.save_model:
+        _write(load_model(made), Path(options.save_model))
+    return file
+
+
+def _write(model: onnx.ModelProto, file: Path) -> None:
+    """Write a model, with its weights beside it when they do not fit in one file."""
+    if model.ByteSize() < _LARGE:
+        write_atomically(file, model.SerializeToString())
+        return
+    file.with_name(f"{file.name}.data").unlink(missing_ok=True)  # saving would append to it
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)  # which saving empties
+    onnx.save(copy, file, save_as_external_data=True, location=f"{file.name}.data")
+
+
+def _save(options: Namespace, report: Report, made: _Variants) -> None:
+    """Keep what was made: several models have their names in those of the files."""
+    file = Path(options.save_model)
+    for label, variant in made.items():
+        name = file.name
+        if len(made) > 1:
+            name = f"{file.stem}-{re.sub(r'[^A-Za-z0-9.]+', '-', label)}{file.suffix}"
+            check_writable(file.with_name(name), b"", overwrite=options.force)
+        _write(load_model(variant.model), file.with_name(name))
+        report.conclude(f"{label} is in {file.with_name(name)}")
 
 
 def converted(options: Namespace, report: Report, variants: _Variants) -> _Variants:
@@ -51,9 +127,10 @@ def converted(options: Namespace, report: Report, variants: _Variants) -> _Varia
     if (options.rewrite or options.precision) and baseline.is_asked(options):
         raise InvalidArgumentError(
             "--rewrite and --precision do not go with --save or --baseline, which need files. "
-            "Accepted: files of models that ortmeter.runtime.rewriting.rewrite_model() or "
-            "ortmeter.runtime.precision.convert_precision() made"
+            "Accepted: files that --save-model kept"
         )
+    refuse_alone(options)
+    given = variants
     if options.rewrite:
         asked = _asked("--rewrite", [options.rewrite], REWRITERS)
         variants = _changed(report, variants, "--rewrite", asked, _rewritten, most=CLOSE)
@@ -73,6 +150,9 @@ def converted(options: Namespace, report: Report, variants: _Variants) -> _Varia
         option = f"--precision: errors on {sample}"
         found = _changed(report, variants, option, asked, _in_fewer_bits, check=apart)
         variants = {**variants, **found}
+    if options.save_model:
+        made = {name: one for name, one in variants.items() if one is not given.get(name)}
+        _save(options, report, made)
     return variants
 
 

@@ -23,10 +23,14 @@ from ortmeter.attribution import (
     explain_program,
     explain_session,
 )
+from ortmeter.attribution.alignment import in_words, relative
 from ortmeter.attribution.draws import with_draws_given
 from ortmeter.attribution.optimizers import find_failing
 from ortmeter.attribution.program import load_program
 from ortmeter.attribution.result import RANKED_BY, differing
+from ortmeter.cli import conversion
+from ortmeter.cli.first_run import refuse_deadly, session_spec
+from ortmeter.cli.harder import Feeds, find_worse
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.cli.report import MAX_DRAWN, Report, readable
@@ -48,6 +52,8 @@ from ortmeter.study.writer import enumerate_items
 
 EVALUATIONS = ("torch", "reference", "float64")
 UNOPTIMIZED, PROGRAM = "unoptimized", "torch program"
+_CHANGES = 3  # initializers and attributes in a sentence
+_ROUNDINGS = 1e-5  # of float32, relative to the largest value
 
 
 def register(parser: ArgumentParser) -> None:
@@ -71,6 +77,7 @@ def register(parser: ArgumentParser) -> None:
     )
     add_session(parser, several=False)
     add_feeds(parser)
+    conversion.add_options(parser, "the model is compared with what one of each makes of it")
     rule = (
         "each element is within atol + rtol * |expected|, as in numpy.allclose, else the exit code "
         "is 1; without --atol and --rtol, no error is judged"
@@ -93,17 +100,32 @@ def register(parser: ArgumentParser) -> None:
 def run(options: Namespace, report: Report) -> int:
     """Fill the report with the discrepancies; 1 when they are beyond the tolerance."""
     told: list[str] = []
+    options.drawn = []
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         options.models = [
             _comparable(Path(model), Path(folder, str(rank)), told)
             for rank, model in enumerate(options.models)
         ]
+        _convert(options, Path(folder))
         compared = _compare(options, report, Path(folder), told)
         report.add("Inputs", options.inputs)
-    report.conclude(*compared.conclusions(), *told)
+    report.conclude(*options.drawn, *compared.conclusions(), *told)
     if compared.passed and compared.tolerance is None:
         report.conclude("no tolerance was asked: nothing is judged (--atol, --rtol).")
     return int(not compared.passed)
+
+
+def _convert(options: Namespace, folder: Path) -> None:
+    """Add the model that --rewrite or --precision makes."""
+    (first, *others), ways = options.models, [options.rewrite, *options.precision]
+    against = options.against or options.against_torch_program
+    if any(ways) and (others or against):
+        raise InvalidArgumentError(
+            f"--precision or --rewrite: got {len(options.models)} models and --against {against}. "
+            "Accepted: one model, without --against"
+        )
+    made = conversion.convert_one(options, first, folder)
+    options.models += [made] * (made != first)
 
 
 def _comparable(path: Path, folder: Path, told: list[str]) -> Path:
@@ -151,8 +173,13 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
     feeds = make_feeds(options, options.models)
     options.inputs = inputs_table(options, feeds)
     told += dict.fromkeys(itertools.chain.from_iterable(map(_fed_nan, feeds.values())))
+    levels = ["none"] * (options.against == UNOPTIMIZED)
+    for way in (session, *({**session, "optimization": level} for level in levels)):
+        refuse_deadly({m.name: session_spec(m, feeds[m], **way) for m in options.models})
     if options.against_torch_program is None:
         feeds = _give_draws(options, feeds, folder, told)
+        if [first, *others] == options.models:  # else what nodes draw would be drawn again
+            feeds = _explained_inputs(options, report, feeds, tolerance, session)
         first, *others = options.models
     if not others:
         compare = partial(_compare_ways, options, report, feeds[first], tolerance=tolerance)
@@ -161,17 +188,59 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
         except ModelError as error:
             return compare(session=_running(report, first, feeds[first], session, error))
     second, given = others[0], [feeds[model] for model in options.models]
-    compared = diff(first, second, given, tolerance=tolerance, **session)
+    compared = _outputs_apart(options, feeds, tolerance=tolerance, session=session)
     _add_outputs(report, compared, got=second.name, expected=first.name)
-    report.conclude(*_pairing(compared))
-    _tell_non_finite(report, compared, feeds, session)
     try:
         aligned = align(first, second, given, tolerance=tolerance, **session)
     except ModelError as error:  # too many results, or a type of its own
         report.conclude(f"intermediate results are not aligned: {error}")
     else:
         _tell_alignment(report, aligned, (first.name, second.name), options.top)
+        report.conclude(*_read_apart(compared, aligned))
+    _tell_non_finite(report, compared, feeds, session)
+    report.conclude(*_pairing(compared))
     return compared
+
+
+def _explained_inputs(
+    options: Namespace,
+    report: Report,
+    feeds: Feeds,
+    tolerance: Tolerance | None,
+    session: Mapping[str, Any],
+) -> Feeds:
+    """Choose the inputs that differ the most, and say so."""
+    compare = partial(_outputs_apart, options, tolerance=tolerance, session=session)
+    feeds, how, sentence = find_worse(options, feeds, compare)
+    if how:
+        report.conclude(sentence)
+    elif sentence:
+        options.drawn = [sentence]
+    options.inputs = inputs_table(options, feeds, how)
+    return feeds
+
+
+def _outputs_apart(
+    options: Namespace,
+    feeds: Mapping[Path, Mapping[str, np.ndarray]],
+    *,
+    tolerance: Tolerance | None,
+    session: Mapping[str, Any],
+) -> ModelDiff:
+    """Compare outputs alone: of two models, or of two ways to run one."""
+    first, *others = options.models
+    if others:
+        given = [feeds[model] for model in options.models]
+        return diff(first, others[0], given, tolerance=tolerance, **session)
+    against = options.against or "float64"
+    got = _run(first, feeds[first], **session)
+    if against in EVALUATIONS:
+        expected = evaluate(load_model(first), feeds[first], against, session["provider"])
+    elif against == UNOPTIMIZED:
+        expected = _run(first, feeds[first], **{**session, "optimization": "none"})
+    else:
+        expected = _run(first, feeds[first], **on_provider(against, session))
+    return compare_outputs(expected, got, tolerance, typed=against != "float64")
 
 
 def _fed_nan(feeds: Mapping[str, np.ndarray]) -> Iterator[str]:
@@ -231,12 +300,7 @@ def _compare_ways(
     if explained is not None:
         compared = explained.outputs
     else:
-        got = _run(path, feeds, **session)
-        if against in EVALUATIONS:
-            expected = evaluate(load_model(path), feeds, against, session["provider"])
-        else:
-            expected = _run(path, feeds, **on_provider(against, session))
-        compared = compare_outputs(expected, got, tolerance, typed=against != "float64")
+        compared = _outputs_apart(options, {path: feeds}, tolerance=tolerance, session=session)
     ours = f"ONNX Runtime on {session['provider'].label}"
     _add_outputs(report, compared, got=ours, expected=against)
     if explained is not None:
@@ -244,10 +308,11 @@ def _compare_ways(
     elif why:
         report.conclude(f"nodes are not searched: {why}")
     if isinstance(explained, SessionExplanation):
+        graph = explained.graph or load_model(path)
         if against == "float64":
-            report.conclude(*_doubts(options, load_model(path), feeds, explained))
+            report.conclude(*_doubts(options, graph, feeds, explained))
         report.conclude(*(f"{one}." for one in explained.non_finite))
-        _tell_nodes(options, report, load_model(path), explained)
+        _tell_nodes(options, report, graph, explained)
         return compared
     _tell_non_finite(report, compared, {path: feeds}, session)
     if isinstance(explained, OptimizerExplanation):
@@ -434,8 +499,25 @@ def _tell_steps(report: Report, explained: ProgramExplanation, top: int) -> None
     )
 
 
+def _read_apart(compared: ModelDiff, aligned: Alignment) -> Iterator[str]:
+    """Say so if outputs differ otherwise in the sessions whose intermediate results are read."""
+    for name, apart in aligned.outputs.outputs.items() if aligned.outputs else ():
+        asked, read = relative(compared.outputs[name]), relative(apart)
+        least, most = sorted([asked, read])
+        if most > 2 * least and (most > _ROUNDINGS or not least):
+            yield (
+                f"reading intermediate results changes the sessions: output {name} is then "
+                f"{in_words(apart)} away, instead of {in_words(compared.outputs[name])}; the nodes "
+                "above are those of the sessions that are read."
+            )
+
+
 def _tell_alignment(report: Report, aligned: Alignment, names: tuple[str, str], top: int) -> None:
-    """Say where two graphs part: the first results that differ, and where the error grows."""
+    """Say where two graphs part: what differs in them, the first results that do, the growth."""
+    if aligned.changes:
+        more = len(aligned.changes) - _CHANGES
+        named = "; ".join(map(str, aligned.changes[:_CHANGES]))
+        report.conclude(f"{names[1]}: {named}{f'; {more} more changes' if more > 0 else ''}")
     report.conclude(f"{aligned}.")
     if aligned.first is None:
         return

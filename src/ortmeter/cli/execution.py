@@ -1,6 +1,7 @@
 """Run the command line: what it declares, a report, its errors, its exit code."""
 
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -36,6 +37,7 @@ COMMANDS: Mapping[str, str] = {
 }
 """What each command does; it is a module of this package."""
 
+_OLDEST = (1, 30)  # release of onnxruntime
 _SERVERS = {"scheduler", "worker"}
 _EPILOG = (
     "exit codes: 0 success, 1 results differ beyond the tolerance, a model is slower than "
@@ -107,10 +109,25 @@ def _message(error: Exception) -> str:
     return f"{name}: {text} (unexpected error: --debug shows the traceback)"
 
 
+def _refuse_old() -> None:
+    """Refuse an older onnxruntime, which may not even be imported: its file says its version."""
+    spec = importlib.util.find_spec("onnxruntime")
+    text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    found = re.search(r'^__version__ = "((\d+)\.(\d+)[^"]*)"', text, re.MULTILINE)
+    if found and (int(found[2]), int(found[3])) < _OLDEST:
+        least = ".".join(map(str, _OLDEST))
+        raise InvalidArgumentError(
+            f"onnxruntime {found[1]} is installed. Accepted: {least} or newer, pip install "
+            f"'onnxruntime>={least}'; then --runtime {found[1]} measures the older release in an "
+            "environment of its own"
+        )
+
+
 def _run(options: Namespace) -> int:
     from ortmeter.cli.options import describe_session
     from ortmeter.cli.report import PAGE, Report, check_writable
 
+    _refuse_old()
     names = [Path(model).name for model in getattr(options, "models", ())]
     title = " ".join(["ortmeter", options.command, *names])
     report = Report(title, draws=options.html is not None)

@@ -89,9 +89,10 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
 
 
 def inputs_table(
-    options: Namespace, feeds: Mapping[Path, Mapping[str, np.ndarray]]
+    options: Namespace, feeds: Mapping[Path, Mapping[str, np.ndarray]], drawn: str = ""
 ) -> "pd.DataFrame":
     """List what the models are fed: type, shape, the values of a few integers, where it is from."""
+    drawn = drawn or f"random, seed {options.seed}"
     names = tuple(f"{name}=" for given in feeds.values() for name in given)
     whole = [("--feeds", text) for text in options.feeds if not text.startswith(names)]
     rows: dict[tuple[str, ...], list[str]] = {}
@@ -104,7 +105,7 @@ def inputs_table(
                 for text in texts
                 if text.startswith(f"{name}=")
             ]
-            option, text = next(iter(texts or whole), ("", f"random, seed {options.seed}"))
+            option, text = next(iter(texts or whole), ("", drawn))
             source = f"{option} {text}".strip()
             if option == "--value" and array.ndim and "," not in text:
                 free = [str(size) for size in declared[name].sizes if not isinstance(size, int)]

@@ -1,5 +1,6 @@
 """Show where the time of a model goes, and what was optimized."""
 
+import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from functools import partial
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from ortmeter.cli import machine
+from ortmeter.cli import conversion, machine
+from ortmeter.cli.first_run import refuse_deadly, session_spec
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.cli.report import MAX_DRAWN, Report, readable
@@ -36,6 +38,7 @@ def register(parser: ArgumentParser) -> None:
     )
     add_session(parser, several=False)
     add_feeds(parser)
+    conversion.add_options(parser, "what one of each makes of the model is profiled")
     machine.add_options(parser)
     parser.add_argument(
         "--repeat",
@@ -47,7 +50,15 @@ def register(parser: ArgumentParser) -> None:
 
 def run(options: Namespace, report: Report) -> None:
     """Fill the report with the profile, then with what changes from the baseline."""
-    model = Path(options.models[0])
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        _profile(
+            options,
+            report,
+            conversion.convert_one(options, Path(options.models[0]), Path(folder)),
+        )
+
+
+def _profile(options: Namespace, report: Report, model: Path) -> None:
     other = model if options.baseline in {None, _UNOPTIMIZED} else Path(options.baseline)
     feeds = make_feeds(options, list(dict.fromkeys([model, other])))
     settings = session_settings(options)
@@ -57,6 +68,7 @@ def run(options: Namespace, report: Report) -> None:
         if options.baseline == _UNOPTIMIZED:
             baseline["optimization"] = "none"
         asked = {_BASELINE: baseline, **asked}
+    refuse_deadly({Path(one["model"]).name: session_spec(**one) for one in asked.values()})
     repeat = options.repeat or (100 if options.baseline else 50)
     with machine.watched(options, report):
         profiles = profile_together(asked, repeat=repeat)

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +40,12 @@ from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator import Evaluator
 from ortmeter.files import write_atomically
-from ortmeter.observatory.issue import run_script, show_wrong, write_issue
+from ortmeter.observatory.issue import (
+    run_script,
+    show_wrong,
+    write_failure,
+    write_issue,
+)
 from ortmeter.observatory.judge import DISAGREE, Judge
 from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
 from ortmeter.observatory.reference import DRAWN, NONE
@@ -73,6 +78,7 @@ _TRIED, _MODEL, _INPUTS, _SCRIPT = "tried.json", "model.onnx", "test_data_set_0"
 _ISSUE = "issue.md"
 _LARGE = 2**30  # bytes of weights that go to a file of their own
 _NAMED = 5  # operators
+_LEVELS = ("all", "layout", "extended", "basic", "none")
 _TOLD = {True: "yes", False: "no", None: "undecided"}
 
 
@@ -101,7 +107,7 @@ def register(parser: ArgumentParser) -> None:
         "--report",
         action="store_true",
         help="also write issue.md, in the form of the template of ONNX Runtime, as ortmeter "
-        "operators --report does; --until names two releases",
+        "operators --report does; --until is fails, or names two releases",
     )
     add_session(parser, several=False)
     add_feeds(parser)
@@ -114,10 +120,10 @@ def run(options: Namespace, report: Report) -> int:
     distribution = "cuda" if settings["provider"].on_cuda else "cpu"
     run_config = settings.pop("run_config", {})
     question = read_question(options.until, options.timeout, distribution)
-    if options.report and (len(question.releases) == 1 or question.kind == "fails"):
+    if options.report and len(question.releases) == 1 and question.kind != "fails":
         raise InvalidArgumentError(
-            f"--report: got --until {options.until!r}. Accepted: slower, differs or nan, with "
-            "--runtime A,B"
+            f"--report: got --until {options.until!r}. Accepted: fails, or slower, differs or nan "
+            "with --runtime A,B"
         )
     start = Reduced(file.stem, load_model(file), make_feeds(options, [file])[file])
     given = _given(start.proto, start.arrays)
@@ -153,8 +159,9 @@ def run(options: Namespace, report: Report) -> int:
         return USAGE
     if not options.report:
         return SUCCESS
+    write = _write_failure if question.kind == "fails" else _write_issue
     try:
-        report.conclude(_write_issue(report, tried, question, spec, folder))
+        report.conclude(write(report, tried, question, spec, folder))
     except (OrtMeterError, OSError) as error:  # the smallest model is there
         report.conclude(f"there is no {_ISSUE}: {error}")
         return USAGE
@@ -329,6 +336,51 @@ def _write_issue(
     )
     write_atomically(folder / _ISSUE, text.encode())
     return f"{folder / _ISSUE} is ready to paste; nothing was sent"
+
+
+def _write_failure(
+    report: Report, tried: _Tried, question: "Question", spec: SessionSpec, folder: Path
+) -> str:
+    """Write what an issue says of a model that fails, if something else runs it."""
+    best, last = tried.best, question.releases[-1]
+    part = replace(spec, model=folder / _MODEL, feeds=best.arrays)
+    if reason := _why_invalid(folder / _MODEL):
+        raise OrtMeterError(f"the model is not valid ({reason}): ONNX Runtime may refuse it")
+    found = list(_ran_elsewhere(question, part))
+    if not found:
+        raise OrtMeterError(
+            "no other level, nor onnx.reference, runs this model: nothing says that ONNX Runtime "
+            "is wrong"
+        )
+    script = (folder / _SCRIPT).read_text(encoding="ascii")
+    text = write_failure(
+        " ".join(dict.fromkeys(node.op_type for node in best.proto.graph.node)),
+        last,
+        "\n\n".join([tried.seen.removeprefix(f"{last.name}: "), " ".join(found)]),
+        script,
+        {one.name: run_script(script, one) for one in question.releases[:-1]},
+        inputs=", ".join(map(str, declared_inputs(best.proto))),
+        machine=report.machine,
+        provider=spec.settings["provider"],
+    )
+    write_atomically(folder / _ISSUE, text.encode())
+    return f"{folder / _ISSUE} is ready to paste; nothing was sent"
+
+
+def _ran_elsewhere(question: "Question", part: SessionSpec) -> Iterator[str]:
+    """Say which release, level and reference run a model that fails, the closest level first."""
+    for release in question.releases[:-1]:
+        yield f"onnxruntime {release.name} runs it."
+    asked = part.settings["optimization"]
+    for level in _LEVELS[_LEVELS.index(asked) + 1 :]:
+        with suppress(OrtMeterError):
+            question.outputs(part, optimization=level)
+            yield f"It fails at optimization level {asked!r}, and runs at level {level!r}."
+            break
+    with suppress(OrtMeterError):
+        outputs = evaluate(load_model(part.model), part.feeds, "reference", resolve_provider("cpu"))
+        told = ", ".join(f"{name} has the shape {value.shape}" for name, value in outputs.items())
+        yield f"onnx.reference (onnx {onnx.__version__}) runs it: {told}."
 
 
 def _why_wrong(part: SessionSpec, question: "Question") -> str:

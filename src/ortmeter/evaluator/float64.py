@@ -33,10 +33,10 @@ from ortmeter.runtime.loading import ModelLike, load_model
 _SINGLE, _DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
 # Marks the casts that the original model does not have.
 _ADDED = "ortmeter.added"
-# float8 and float4 are left: their values are codes that a scale gives a meaning to.
-_FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
-# Attributes that hold an element type.
-_TYPE_ATTRIBUTES = {
+#: float8 and float4 are left: their values are codes that a scale gives a meaning to.
+FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+#: Attributes that hold an element type.
+TYPE_ATTRIBUTES = {
     "dtype",
     "output_datatype",
     "output_dtype",
@@ -98,7 +98,7 @@ class _Rules:
         self, model: onnx.ModelProto, imports: Mapping[str, int], types: Mapping[str, int]
     ) -> None:
         self._imports = imports
-        self.widened = {name: kind in _FLOATS for name, kind in types.items()}
+        self.widened = {name: kind in FLOATS for name, kind in types.items()}
         self._functions = {(domain_name(f.domain), f.name): f for f in model.functions}
 
     def schema(self, node: onnx.NodeProto) -> Any:
@@ -125,7 +125,7 @@ class _Rules:
         """Name the attributes of a node that hold an element type."""
         function = self._functions.get((domain_name(node.domain), node.op_type))
         if function is None:
-            return _TYPE_ATTRIBUTES
+            return TYPE_ATTRIBUTES
         return {
             attribute.ref_attr_name
             for inner in walk_nodes(function.node)
@@ -186,7 +186,7 @@ def _convert_node(node: onnx.NodeProto, rules: _Rules) -> None:
             _convert_tensor(attribute.sparse_tensor)
         elif attribute.type == onnx.AttributeProto.TYPE_PROTO:
             _convert_type(attribute.tp)
-        elif attribute.name in types and attribute.i in _FLOATS:
+        elif attribute.name in types and attribute.i in FLOATS:
             attribute.i = _DOUBLE
     if domain_name(node.domain) == "":
         _convert_values(node)
@@ -198,7 +198,7 @@ def _add_defaults(node: onnx.NodeProto, schema: Any, types: Container[str]) -> N
     for name, attribute in schema.attributes.items() if schema else ():
         default = attribute.default_value
         is_number = default.type == onnx.AttributeProto.FLOAT
-        if name not in given and (is_number or (name in types and default.i in _FLOATS)):
+        if name not in given and (is_number or (name in types and default.i in FLOATS)):
             node.attribute.append(default)
 
 
@@ -224,7 +224,7 @@ def _tensor(value: object) -> onnx.TensorProto:
 def _convert_tensor(tensor: onnx.TensorProto | onnx.SparseTensorProto) -> None:
     if isinstance(tensor, onnx.SparseTensorProto):
         tensor = tensor.values
-    if tensor.data_type in _FLOATS:
+    if tensor.data_type in FLOATS:
         array = dense_array(tensor).astype(np.float64)
         tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
 
@@ -233,7 +233,7 @@ def _convert_type(kind: onnx.TypeProto) -> None:
     match kind.WhichOneof("value"):
         case "tensor_type" | "sparse_tensor_type" as name:
             tensor = getattr(kind, name)
-            if tensor.elem_type in _FLOATS:
+            if tensor.elem_type in FLOATS:
                 tensor.elem_type = _DOUBLE
         case "sequence_type":
             _convert_type(kind.sequence_type.elem_type)

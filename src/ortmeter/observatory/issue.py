@@ -13,7 +13,7 @@ from urllib.parse import quote_plus
 import numpy as np
 import pandas as pd
 
-from ortmeter.child import output_of
+from ortmeter.child import killed_by, output_of
 from ortmeter.errors import MissingDependencyError, OrtMeterError
 from ortmeter.evidence import Estimate
 from ortmeter.machine.environment import Environment
@@ -38,6 +38,7 @@ from ortmeter.timing.measurement import format_seconds
 _TRACKER = "https://github.com/microsoft/onnxruntime/issues"
 _QUANTIZED = re.compile("Quant|QLinear|Integer|NBits|QMoE|QAttention|QGemm")
 _PATIENCE_S = 120
+_VERSION = "import onnxruntime; print(onnxruntime.__version__)"
 _LINES = 5  # of the errors of a script
 _LOOP, _LONGEST, _LEAST = 256, 16, 0.1  # bytes, bytes of an instruction, % of the samples
 _ARCHITECTURES = {"x86_64": "X64", "AMD64": "X64", "arm64": "ARM64", "aarch64": "ARM64"}
@@ -275,8 +276,86 @@ def write_issue(
     if not wrong:
         fields["Model File"] = "It is in the script."
         fields["Is this a quantized model?"] = "Yes" if _QUANTIZED.search(case) else "No"
-    asked = quote_plus(f"is:issue {case.partition('-')[0]}")
-    template = "08-general.yml" if wrong else "05-performance.yml"
+    return _issue(title, fields, case.partition("-")[0], is_general=bool(wrong))
+
+
+def write_failure(
+    name: str,
+    release: Release,
+    told: str,
+    script: str,
+    printed: Mapping[str, str],
+    *,
+    inputs: str,
+    machine: Environment,
+    provider: Provider,
+) -> str:
+    """Write an issue for ONNX Runtime: a valid model that fails, where something else runs it.
+
+    Parameters
+    ----------
+    name : str
+        Operators of the model.
+    release : Release
+        The one that fails.
+    told : str
+        How it fails, and what runs it.
+    script : str
+        What fails, see :func:`~ortmeter.observatory.repro.repro_script`.
+    printed : mapping of str to str
+        What the script printed with other releases.
+    inputs : str
+        Types and shapes of the inputs.
+    machine : Environment
+        Where it failed.
+    provider : Provider
+        What ran it.
+
+    Returns
+    -------
+    str
+        Markdown, as :func:`write_issue`.
+
+    Raises
+    ------
+    OrtMeterError
+        The script does not fail.
+    """
+    version = output_of(str(release.python), "-I", "-c", _VERSION) or release.name
+    fails = f"onnxruntime {version.strip()}"
+    outputs = [*printed.values(), f"{fails}: {_failure_of(script, release)}"]
+    fields = {
+        "Describe the issue": f"A valid model ({name}; inputs {inputs}) fails with {fails}: {told}",
+        "To reproduce": "\n\n".join(
+            [_code("python", [script.rstrip()]), "Its output:", _code("", outputs)]
+        ),
+        "Urgency": "Use case: ...",
+        **_system(machine, provider, {"onnxruntime": version.strip()}),
+    }
+    return _issue(f"{name}: a valid model fails with {fails}", fields, name, is_general=True)
+
+
+def _failure_of(script: str, release: Release) -> str:
+    """Run a script that fails, and return its error, or the signal that killed it."""
+    try:
+        run_script(script, release)
+    except OrtMeterError as error:
+        cause = error.__cause__
+        if not isinstance(cause, subprocess.CalledProcessError):
+            raise
+        if cause.returncode < 0:
+            return killed_by(cause.returncode)
+        return str(cause.stderr).strip().rpartition("\n")[2]
+    raise OrtMeterError(
+        f"{release.name}: with the default settings of a session, the script runs: there is "
+        "nothing to report"
+    )
+
+
+def _issue(title: str, fields: Mapping[str, str], searched: str, *, is_general: bool) -> str:
+    """Write the title, the fields of the template, then what the reader does before sending."""
+    asked = quote_plus(f"is:issue {searched}")
+    template = "08-general.yml" if is_general else "05-performance.yml"
     end = (
         f"Nothing was sent. Is it known? <{_TRACKER}?q={asked}>. If not, write the use case and "
         f"paste the fields: <{_TRACKER}/new?template={template}>\n"

@@ -1,0 +1,209 @@
+"""Write what If and Loop run on given inputs in the main graph, where each node can be read."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+
+from ortmeter.attribution.intermediates import rename_reads
+from ortmeter.errors import ModelError
+from ortmeter.runtime.graphs import bodies, walk_nodes
+from ortmeter.runtime.iobinding import run_session
+from ortmeter.runtime.sessions import make_session
+
+_MOST = 5000  # nodes
+_DEPTH = 8  # of bodies in bodies
+_SEQUENCES = 11  # first opset with ConcatFromSequence
+_IR = 4  # first one where initializers are not inputs
+
+
+def enter_bodies(
+    model: onnx.ModelProto,
+    feeds: Mapping[str, Any],
+    run_config: Mapping[str, Any] | None = None,
+    **session: Any,
+) -> onnx.ModelProto:
+    """Replace If by the branch that it takes on these inputs, and Loop by its iterations.
+
+    What cannot be entered stays: a loop without iterations, or of thousands of nodes.
+    """
+    flat = model
+    left = set[str]()
+    for _ in range(_DEPTH):
+        nodes = [n for n in flat.graph.node if _is_entered(n) and n.output[0] not in left]
+        if not nodes:
+            break
+        try:
+            asked, names = _with_counts(flat, nodes)
+            found = run_session(make_session(asked, **session), feeds, run_config)
+        except ModelError:  # the model is explained as it is
+            break
+        flat, kept = _flattened(flat, {name: found[asks] for name, asks in names.items()})
+        left |= kept
+    return flat
+
+
+def _is_entered(node: onnx.NodeProto) -> bool:
+    return node.op_type in {"If", "Loop"} and not node.domain
+
+
+def _with_counts(
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]
+) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Make a model that returns conditions, and the iterations of loops; name these by node."""
+    asked = onnx.ModelProto()
+    asked.CopyFrom(model)
+    fresh = _fresh_names(model)
+    wanted = {node.output[0] for node in nodes}
+    names = {}
+    for node in (node for node in asked.graph.node if wanted.intersection(node.output[:1])):
+        first = node.output[0]
+        if node.op_type == "If":
+            names[first] = node.input[0]
+            continue
+        (body,) = (body for _, body in bodies(node))
+        count, names[first] = next(fresh), next(fresh)
+        body.node.append(onnx.helper.make_node("Identity", [body.input[0].name], [count]))
+        body.output.append(onnx.helper.make_tensor_value_info(count, onnx.TensorProto.INT64, []))
+        node.output.append(names[first])
+    del asked.graph.output[:]
+    asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in dict.fromkeys(names.values()))
+    return asked, names
+
+
+def _fresh_names(model: onnx.ModelProto) -> Iterator[str]:
+    nodes = list(walk_nodes(model.graph.node))
+    taken = {name for node in nodes for name in (*node.input, *node.output)}
+    taken |= {value.name for node in nodes for _, body in bodies(node) for value in body.input}
+    return (name for rank in itertools.count() if (name := f"ortmeter_{rank}") not in taken)
+
+
+def _flattened(
+    model: onnx.ModelProto, found: Mapping[str, np.ndarray]
+) -> tuple[onnx.ModelProto, set[str]]:
+    """Replace the nodes whose condition, or iterations, are found; name those that stay."""
+    flat = onnx.ModelProto()
+    flat.CopyFrom(model)
+    fresh = _fresh_names(model)
+    sequences = any(
+        o.domain in {"", "ai.onnx"} and o.version >= _SEQUENCES for o in flat.opset_import
+    )
+    nodes: list[onnx.NodeProto] = []
+    kept = set[str]()
+    for node in model.graph.node:
+        value = found.get(node.output[0]) if node.output else None
+        if value is None:
+            nodes.append(node)
+        elif node.op_type == "If":
+            wanted = "then_branch" if np.asarray(value).all() else "else_branch"
+            (body,) = (body for name, body in bodies(node) if name == wanted)
+            copied, results = _copied(body, flat.graph, fresh, ends=node.output)
+            nodes += copied
+            pairs = zip(results, node.output, strict=True)
+            nodes += (_identity(*pair) for pair in pairs if pair[0] != pair[1] and pair[1])
+        else:
+            (body,) = (body for _, body in bodies(node))
+            n_carried = len(body.input) - 2
+            scans = len(body.output) - 1 - n_carried
+            size = len(list(walk_nodes(body.node))) * value.size
+            if not 0 < size <= _MOST or (scans and not sequences):
+                nodes.append(node)
+                kept.add(node.output[0])
+            else:
+                nodes += _unrolled(node, body, value.size, flat.graph, fresh)
+    del flat.graph.node[:]
+    flat.graph.node.extend(nodes)
+    named = set[str]()
+    for node in flat.graph.node:  # ONNX Runtime refuses a name of two nodes
+        label = node.name
+        for rank in itertools.count(2):
+            if not node.name or node.name not in named:
+                break
+            node.name = f"{label} ({rank})"
+        named.add(node.name)
+    flat.ir_version = max(flat.ir_version, _IR)
+    return flat, kept
+
+
+def _unrolled(
+    node: onnx.NodeProto,
+    body: onnx.GraphProto,
+    count: int,
+    graph: onnx.GraphProto,
+    fresh: Iterator[str],
+) -> Iterator[onnx.NodeProto]:
+    """Write the iterations of a loop one after the other."""
+    iteration, condition, *carried = (value.name for value in body.input)
+    values = list(node.input[2:])
+    ran: Any = node.input[1] if len(node.input) > 1 and node.input[1] else None
+    ran = ran or _constant(graph, next(fresh), np.array(True))
+    rows: list[list[str]] = []
+    for rank in range(count):
+        index = _constant(graph, next(fresh), np.array(rank, np.int64))
+        given = {iteration: index, condition: ran, **dict(zip(carried, values, strict=True))}
+        copied, results = _copied(body, graph, fresh, given=given, label=f" of iteration {rank}")
+        yield from copied
+        ran, values = results[0], results[1 : 1 + len(carried)]
+        rows.append(results[1 + len(carried) :])
+    outputs = list(node.output)
+    for value, name in zip(values, outputs, strict=False):
+        if name:
+            yield _identity(value, name)
+    for parts, name in zip(zip(*rows, strict=True), outputs[len(carried) :], strict=False):
+        if name:
+            joined = next(fresh)
+            yield onnx.helper.make_node("SequenceConstruct", parts, [joined])
+            yield onnx.helper.make_node(
+                "ConcatFromSequence", [joined], [name], name=node.name, axis=0, new_axis=1
+            )
+
+
+def _copied(
+    body: onnx.GraphProto,
+    graph: onnx.GraphProto,
+    fresh: Iterator[str],
+    *,
+    given: Mapping[str, str] | None = None,
+    ends: Sequence[str] = (),
+    label: str = "",
+) -> tuple[list[onnx.NodeProto], list[str]]:
+    """Copy the nodes of a body with names that are free; return the names of its outputs too.
+
+    An output that a node of the body computes has the name of *ends*, where it has one.
+    """
+    renamed = dict(given or {})
+    for tensor in body.initializer:
+        renamed[tensor.name] = next(fresh)
+        added = graph.initializer.add()
+        added.CopyFrom(tensor)
+        added.name = renamed[tensor.name]
+    for sparse in body.sparse_initializer:
+        renamed[sparse.values.name] = next(fresh)
+        added_sparse = graph.sparse_initializer.add()
+        added_sparse.CopyFrom(sparse)
+        added_sparse.values.name = renamed[sparse.values.name]
+    final = {value.name: end for value, end in zip(body.output, ends, strict=False) if end}
+    copied = []
+    for node in body.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        rename_reads(copy, renamed)
+        own = {name: final.get(name) or next(fresh) for name in node.output if name}
+        renamed |= own
+        copy.name = f"{node.name or next(iter(own), '')}{label}"
+        copy.output[:] = [own.get(name, "") for name in node.output]
+        copied.append(copy)
+    return copied, [renamed.get(value.name, value.name) for value in body.output]
+
+
+def _constant(graph: onnx.GraphProto, name: str, value: np.ndarray) -> str:
+    graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    return name
+
+
+def _identity(value: str, name: str) -> onnx.NodeProto:
+    return onnx.helper.make_node("Identity", [value], [name], name=name)
