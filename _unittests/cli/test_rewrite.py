@@ -1,5 +1,6 @@
 """Tests of ortmeter.cli.conversion: what `ortmeter bench --rewrite` times."""
 
+import re
 import sys
 from argparse import ArgumentParser
 
@@ -9,7 +10,7 @@ import pytest
 
 from ortmeter.cli import baseline, conversion
 from ortmeter.cli.report import Report
-from ortmeter.errors import InvalidArgumentError, MissingDependencyError, ModelError
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime import rewriting
 from ortmeter.timing.candidates import model_variants
 
@@ -106,5 +107,9 @@ def test_what_cannot_be_done_is_refused(monkeypatch):
     with pytest.raises(InvalidArgumentError, match="--rewrite: got 'none,', expected values"):
         add("--rewrite", "none,")
     monkeypatch.setitem(sys.modules, "onnxsim", None)
-    with pytest.raises(MissingDependencyError, match=r'onnxsim .* "ortmeter\[rewrite\]"'):
+    missing = r'onnxsim .* "ortmeter\[rewrite\]"'
+    with pytest.raises(ModelError, match=missing):
         add("--rewrite", "onnxsim")
+    found, report, _ = add("--rewrite", "onnxsim,onnx_ir")
+    assert list(found) == ["onnx_ir"]
+    assert re.search(f"onnxsim is not timed: {missing}", report.sentences[-1])

@@ -11,7 +11,7 @@ import onnx
 from ortmeter.cli import baseline
 from ortmeter.cli.options import split
 from ortmeter.cli.report import Report
-from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evidence import rounded
 from ortmeter.optional import pd
 from ortmeter.runtime.arrays import as_numpy
@@ -109,7 +109,7 @@ def _changed(
 
     kept, rows = {}, []
     for name, variant in variants.items():
-        checked, size = check(variant), load_model(variant.model).ByteSize()
+        checked, original = check(variant), load_model(variant.model)
         expected = _run(checked)
         for way in asked:
             label = way if len(variants) == 1 else f"{name}, {way}"
@@ -118,21 +118,37 @@ def _changed(
                 other = dataclasses.replace(variant, model=model)
                 ran = _run(dataclasses.replace(checked, model=model))
                 compared = compare_outputs(expected, ran)
-            except ModelError as failure:
-                rows.append((label, math.nan, math.nan, math.nan, f"no: {failure}"))
+            except OrtMeterError as failure:
+                reason = str(failure).removeprefix(f"precision={way!r}: ")
+                rows.append((label, math.nan, math.nan, math.nan, f"no: {reason}"))
                 continue
             pairs = compared.outputs.values()
             error = max(float(pair.ranked("abs")) / (pair.largest or 1.0) for pair in pairs)
             if same := compared.passed and error <= most:
                 kept[label] = other
             why = "yes" if same else "; ".join(["no", *compared.conclusions()])
-            share = rounded(100 * model.ByteSize() / size)
+            size, before = model.ByteSize(), original.ByteSize()
+            share = rounded(100 * size / before)
             rows.append((label, len(model.graph.node), share, error, why))
+            if size > before and option.startswith("--precision"):
+                report.conclude(f"{label} makes the model larger: {share:.4g}% of its size")
+            if (opset := _opset(model)) > (older := _opset(original)):
+                report.conclude(f"{label} needs opset {opset}: the model was raised from {older}")
     columns = ["candidate", "nodes", "size (%)", "largest error / largest value", "timed"]
     report.add(f"Models of {option}", pd.DataFrame(rows, columns=columns).set_index("candidate"))
+    left = {label: why for label, *_, why in rows if why != "yes"}
     if not kept:
-        raise ModelError(f"{option.partition(':')[0]} {rows[0][0]}: {rows[0][-1]}")
+        told = "; ".join(f"{label}: {why}" for label, why in left.items())
+        raise ModelError(f"{option.partition(':')[0]} {told}")
+    for label, why in left.items():  # in full: a cell of a table is shortened
+        report.conclude(
+            f"{label} is not timed: {why.removeprefix('no').lstrip(':; ') or 'too far'}"
+        )
     return kept
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
 
 
 def _run(variant: SessionSpec) -> dict[str, Any]:
