@@ -182,6 +182,15 @@ def fuse_patterns(model: onnx.ModelProto) -> onnx.ModelProto:
     ------
     ModelError
         Nothing can be rewritten; the message says why.
+
+    Examples
+    --------
+    >>> import onnx.parser
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[4] X) => (float[4] Y) <float three = {3}, float zero = {0}, float six = {6}> {
+    ...   A = Add(X, three)  C = Clip(A, zero, six)  M = Mul(X, C)  Y = Div(M, six) }''')
+    >>> [node.op_type for node in fuse_patterns(model).graph.node]
+    ['HardSigmoid', 'Mul']
     """
     matches = find_patterns(model)
     if not (fused := [match for match in matches if not match.obstacle]):
