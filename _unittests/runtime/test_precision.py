@@ -291,6 +291,19 @@ def test_a_model_that_is_quantized_already_is_refused(kind):
             convert_precision(quantized, "float16")
 
 
+def test_what_divides_by_more_than_float16_has_stays_in_float32():
+    """Variances of 1e8, as in a trained detector of text, were clamped to 65504."""
+    text = """g (float[1, 2, 4, 4] A0) => (float[1, 2, 4, 4] Y) {
+      P = Mul(A0, large)  Q = BatchNormalization(P, S, B, M, V)  R = Relu(Q)  Y = Div(R, D) }"""
+    variance, large = np.float32([1e8, 4e8]), np.float32(3e4)
+    ones = np.ones(2, np.float32)
+    weights = {"large": large, "S": ones, "B": 0 * ones, "M": 0 * ones, "V": variance}
+    model = written(text, **weights, D=np.float32(262144))
+    feeds = {"A0": RNG.uniform(0, 2, (1, 2, 4, 4)).astype(np.float32)}
+    expected = feeds["A0"].astype(float) * 3e4 / np.sqrt(variance.reshape(2, 1, 1) + 1e-5) / 262144
+    assert error_of(model, "float16", expected, feeds)[1] < 2e-3
+
+
 def test_what_a_tool_raises_is_said_in_full(monkeypatch):
     def fail(_model, _samples):
         raise AssertionError("Graph is not a DAG " + "x" * 400)

@@ -326,9 +326,30 @@ def _to_half(model: onnx.ModelProto, _samples: _Samples) -> onnx.ModelProto:
     from onnxruntime.quantization.onnx_model import ONNXModel
     from onnxruntime.transformers import float16
 
-    converted = ONNXModel(float16.convert_float_to_float16(model, keep_io_types=True))
+    blocked = _dividing_by_large(model)
+    converted = ONNXModel(
+        float16.convert_float_to_float16(model, keep_io_types=True, node_block_list=blocked)
+    )
     converted.topological_sort()  # the casts of the inputs come last
     found: onnx.ModelProto = converted.model
+    return found
+
+
+def _dividing_by_large(model: onnx.ModelProto) -> list[str]:
+    """Name the nodes that stay in float32: the tool clamps what they divide by to 65504."""
+    large = {
+        tensor.name
+        for graph in _graphs(model.graph)
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT
+        and np.abs(onnx.numpy_helper.to_array(tensor)).max(initial=0) > np.finfo(np.float16).max
+    }
+    found = []
+    for rank, node in enumerate(walk_nodes(model.graph.node)):
+        divisor = {"BatchNormalization": 4, "Div": 1}.get(node.op_type)
+        if divisor is not None and node.input[divisor] in large:
+            node.name = node.name or f"ortmeter/{rank}"
+            found.append(node.name)
     return found
 
 
