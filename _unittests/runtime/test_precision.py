@@ -216,14 +216,32 @@ def with_branch(where):
 
 
 @pytest.mark.parametrize("where", ["body", "constant", "around"])
-def test_weights_of_a_branch_are_converted(where):
+@pytest.mark.parametrize("name", ["float16", *TO_8_BITS])
+def test_weights_of_a_branch_are_converted(where, name):
     model = with_branch(where)
-    for name in ("float16", "dynamic U8S8", "dynamic channels", "weights 8 bits", "weights 4 bits"):
-        converted, error = error_of(model, name, X @ W.astype(float))
-        assert 1e-5 < error < bound(name)
-        assert converted.ByteSize() < 0.6 * model.ByteSize()
-    with pytest.raises(InvalidArgumentError, match=r"bodies of If.* does not enter. Use dynamic"):
-        convert_precision(model, "QDQ U8S8", [FEEDS])
+    converted, error = error_of(model, name, X @ W.astype(float))
+    assert 1e-5 < error < bound(name)
+    assert converted.ByteSize() < 0.6 * model.ByteSize()
+
+
+@pytest.mark.parametrize("name", ["QDQ channels", "QOperator U8S8"])
+def test_a_weight_of_a_branch_and_of_what_is_around_it(name):
+    """Names of both are the same: those of the branch get a prefix."""
+    model = with_branch("around")
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["Y", "W"], ["Z"]))
+    model.graph.node.insert(0, onnx.helper.make_node("MatMul", ["A0", "W"], ["V"]))
+    model.graph.node.append(onnx.helper.make_node("Add", ["Z", "V"], ["S"]))
+    model.graph.output[0].name = "S"
+    w = W.astype(float)
+    converted, error = error_of(model, name, X @ w @ w + X @ w)
+    assert error < 0.05
+    assert converted.ByteSize() < 0.8 * model.ByteSize()
+
+
+def test_a_branch_that_no_sample_takes_is_left():
+    negative = {"A0": -np.abs(FEEDS["A0"])}
+    with pytest.raises(InvalidArgumentError, match=r"nothing to convert in this model: nothing"):
+        convert_precision(with_branch("body"), "QDQ U8S8", [negative])
 
 
 def test_a_weight_of_a_branch_in_another_file_is_converted(tmp_path):

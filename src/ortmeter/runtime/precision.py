@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
+import onnx.compose
+import onnx.helper as oh
 import onnx.numpy_helper
 import onnx.version_converter
 
@@ -21,8 +23,16 @@ from ortmeter.dtypes import numpy_dtype
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.optional import import_optional
 from ortmeter.runtime.cpu import cpu_flags
-from ortmeter.runtime.graphs import bodies, captured, walk_nodes
+from ortmeter.runtime.graphs import (
+    bodies,
+    captured,
+    read_by,
+    walk_nodes,
+    with_intermediate_outputs,
+)
+from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.sessions import make_session
 
 __all__ = ["PRECISIONS", "convert_precision", "cpu_instructions", "grids_of"]
 
@@ -90,8 +100,8 @@ def convert_precision(
     -------
     onnx.ModelProto
         Its inputs and outputs are still float32. An opset that is too old is raised; weights of
-        Constant nodes, shared weights and those of bodies are converted too, but QDQ and QOperator
-        leave bodies as they are.
+        Constant nodes, shared weights and those of bodies are converted too: by QDQ and QOperator,
+        those of the branches of If that the samples take.
 
     Raises
     ------
@@ -123,7 +133,10 @@ def convert_precision(
     before = _content(prepared)
     try:
         with silenced(), contextlib.redirect_stdout(io.StringIO()):  # a calibration prints
-            converted = PRECISIONS[precision](prepared, samples, **options)
+            convert = functools.partial(PRECISIONS[precision], **options)
+            if precision.startswith("Q"):
+                _convert_branches(prepared, convert, samples)
+            converted = convert(prepared, samples)
     except Exception as error:  # of any kind: it is not our code
         if options and isinstance(error, KeyError | TypeError):
             told += f", options {options}: {error}"
@@ -131,7 +144,9 @@ def convert_precision(
         reason = f"the tool of ONNX Runtime failed: {type(error).__name__}: {error}"
         raise ModelError(f"{told}: {reason}") from error
     if _content(converted) == before:
-        raise InvalidArgumentError(f"{told}: {_nothing(original, precision)}")
+        what = "no MatMul" if precision.startswith("weights") else "nothing that the tool converts"
+        why = _quantized(original) or f"{what} has constant weights"
+        raise InvalidArgumentError(f"{told}: nothing to convert in this model: {why}")
     return converted
 
 
@@ -187,16 +202,44 @@ def _quantized(model: onnx.ModelProto) -> str:
     )
 
 
-def _nothing(model: onnx.ModelProto, precision: str) -> str:
-    if told := _quantized(model):
-        return f"nothing to convert: {told}"
-    inside = [node for graph in [*_graphs(model.graph)][1:] for node in graph.node]
-    if precision.startswith("Q") and any(node.op_type in _WEIGHTS for node in inside):
-        return (
-            "nothing to convert outside of the bodies of If, Loop and Scan, which static "
-            "quantization does not enter. Use dynamic U8S8"
-        )
-    return "nothing to convert in this model"
+def _convert_branches(
+    model: onnx.ModelProto, convert: Callable[..., onnx.ModelProto], samples: _Samples
+) -> None:
+    """Convert each branch of If that samples take as a model: static tools do not enter them."""
+    nodes = [node for node in model.graph.node if node.op_type == "If"]
+    if not nodes:
+        return
+    given = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    names = {name for node in nodes for name in read_by(node)} - given.keys()
+    session = make_session(with_intermediate_outputs(model, names), provider="cpu")
+    runs = [{**given, **sample, **run_session(session, sample)} for sample in samples]
+    for rank, node in enumerate(nodes):
+        for branch in node.attribute:
+            inside, is_then = captured(branch.g), branch.name == "then_branch"
+            taken = [run for run in runs if bool(run[node.input[0]]) == is_then]
+            if not taken or not inside - given.keys():
+                continue
+            feeds = [{name: run[name] for name in inside - given.keys()} for run in taken]
+            part = oh.make_model(
+                branch.g, opset_imports=model.opset_import, ir_version=model.ir_version
+            )
+            part.graph.input.extend(
+                oh.make_tensor_value_info(
+                    name, oh.np_dtype_to_tensor_dtype(array.dtype), [None] * array.ndim
+                )
+                for name, array in feeds[0].items()
+            )
+            part.graph.initializer.extend(t for t in model.graph.initializer if t.name in inside)
+            _convert_branches(part, convert, feeds)
+            part = convert(part, feeds)
+            prefix = f"ortmeter/{rank}/{branch.name}/"  # names may be those of the main graph
+            renamed = onnx.compose.add_prefix_graph(
+                part.graph, prefix, rename_inputs=False, rename_outputs=False
+            )
+            branch.g.CopyFrom(renamed)
+            del branch.g.input[:]
+            known = {one.domain for one in model.opset_import}
+            model.opset_import.extend(o for o in part.opset_import if o.domain not in known)
 
 
 def _prepared(
@@ -252,7 +295,7 @@ def _lift(graph: onnx.GraphProto) -> None:
         if name not in _NUMBERS or node.output[0] in outputs:
             kept.append(node)
             continue
-        value = onnx.helper.get_attribute_value(node.attribute[0])
+        value = oh.get_attribute_value(node.attribute[0])
         if name != "value":
             value = onnx.numpy_helper.from_array(np.asarray(value, _NUMBERS[name]))
         graph.initializer.append(value)
