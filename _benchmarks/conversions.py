@@ -108,7 +108,7 @@ def main() -> None:
             converted = make_session(kept[way], provider="cpu")
             pairs = [(y, converted.run(None, f)[0]) for y, f in zip(expected, held, strict=True)]
             worst = max(np.abs(a - b).max() / np.abs(a).max() for a, b in pairs)
-            same = sum(decide(a) == decide(b) for a, b in pairs)
+            same = sum(bool(decide(a) == decide(b)) for a, b in pairs)
             share = kept[way].ByteSize() / file.stat().st_size
             print(f"{file.stem} | {way} | {share:.0%} | {worst:.2g} | {same} of 24", flush=True)
         if args.budget:

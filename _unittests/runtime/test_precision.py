@@ -238,6 +238,25 @@ def test_a_weight_of_a_branch_and_of_what_is_around_it(name):
     assert converted.ByteSize() < 0.8 * model.ByteSize()
 
 
+def test_a_branch_inside_a_branch_is_converted_and_reads_what_is_around_it():
+    """Here V is read as it is, by an Add, and W in the inner branch by a product."""
+    model = written(
+        f"""{PLAIN} c = Constant <value = bool {{1}}> ()
+      Y = If (c) <then_branch = a () => (float[8, 64] P) {{
+          K = Add(A0, V)  U = Identity(c)
+          P = If (U) <then_branch = d () => (float[8, 64] Q) {{ R = MatMul(K, W) Q = Add(R, V) }},
+            else_branch = e () => (float[8, 64] S) {{ S = Neg(K) }}> }},
+        else_branch = b () => (float[8, 64] N) {{ N = Neg(A0) }}> }}""",
+        V=W[:8] * 2,
+        W=SQUARE,
+    )
+    expected = (X + 2 * W[:8]) @ SQUARE.astype(float) + 2 * W[:8]
+    for name in ("QDQ U8S8", "QDQ channels", "dynamic U8S8"):
+        converted, error = error_of(model, name, expected)
+        assert error < 0.05
+        assert converted.ByteSize() < 0.65 * model.ByteSize()
+
+
 def test_a_branch_that_no_sample_takes_is_left():
     negative = {"A0": -np.abs(FEEDS["A0"])}
     with pytest.raises(InvalidArgumentError, match=r"nothing to convert in this model: nothing"):

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-import onnx.compose
 import onnx.helper as oh
 import onnx.numpy_helper
 import onnx.version_converter
@@ -26,6 +25,7 @@ from ortmeter.runtime.cpu import cpu_flags
 from ortmeter.runtime.graphs import (
     bodies,
     captured,
+    in_order,
     read_by,
     walk_nodes,
     with_intermediate_outputs,
@@ -135,7 +135,7 @@ def convert_precision(
         with silenced(), contextlib.redirect_stdout(io.StringIO()):  # a calibration prints
             convert = functools.partial(PRECISIONS[precision], **options)
             if precision.startswith("Q"):
-                _convert_branches(prepared, convert, samples)
+                _convert_branches(prepared, convert, samples, itertools.count())
             converted = convert(prepared, samples)
     except Exception as error:  # of any kind: it is not our code
         if options and isinstance(error, KeyError | TypeError):
@@ -203,7 +203,10 @@ def _quantized(model: onnx.ModelProto) -> str:
 
 
 def _convert_branches(
-    model: onnx.ModelProto, convert: Callable[..., onnx.ModelProto], samples: _Samples
+    model: onnx.ModelProto,
+    convert: Callable[..., onnx.ModelProto],
+    samples: _Samples,
+    ranks: Iterator[int],
 ) -> None:
     """Convert each branch of If that samples take as a model: static tools do not enter them."""
     nodes = [node for node in model.graph.node if node.op_type == "If"]
@@ -213,7 +216,7 @@ def _convert_branches(
     names = {name for node in nodes for name in read_by(node)} - given.keys()
     session = make_session(with_intermediate_outputs(model, names), provider="cpu")
     runs = [{**given, **sample, **run_session(session, sample)} for sample in samples]
-    for rank, node in enumerate(nodes):
+    for node in nodes:
         for branch in node.attribute:
             inside, is_then = captured(branch.g), branch.name == "then_branch"
             taken = [run for run in runs if bool(run[node.input[0]]) == is_then]
@@ -230,16 +233,30 @@ def _convert_branches(
                 for name, array in feeds[0].items()
             )
             part.graph.initializer.extend(t for t in model.graph.initializer if t.name in inside)
-            _convert_branches(part, convert, feeds)
+            _convert_branches(part, convert, feeds, ranks)
             part = convert(part, feeds)
-            prefix = f"ortmeter/{rank}/{branch.name}/"  # names may be those of the main graph
-            renamed = onnx.compose.add_prefix_graph(
-                part.graph, prefix, rename_inputs=False, rename_outputs=False
-            )
-            branch.g.CopyFrom(renamed)
+            own = [tensor for tensor in part.graph.initializer if tensor.name not in inside]
+            del part.graph.initializer[:]
+            part.graph.initializer.extend(own)
+            made = {tensor.name for tensor in own}
+            made |= {name for node in part.graph.node for name in node.output if name}
+            made -= {value.name for value in part.graph.output}
+            rank = next(ranks)  # names may be those of the main graph, or of another branch
+            _rename(part.graph, {name: f"ortmeter/branch {rank}/{name}" for name in made})
+            branch.g.CopyFrom(part.graph)
             del branch.g.input[:]
             known = {one.domain for one in model.opset_import}
             model.opset_import.extend(o for o in part.opset_import if o.domain not in known)
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for one in (*graph.initializer, *graph.value_info, *graph.output):
+        one.name = names.get(one.name, one.name)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+        for _, body in bodies(node):
+            _rename(body, names)
 
 
 def _prepared(
@@ -471,7 +488,11 @@ def _written(write: Callable[..., None]) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         file = Path(folder) / "quantized.onnx"
         write(model_output=file)
-        return onnx.load(file)
+        written = onnx.load(file)
+    nodes = in_order(written.graph.node)  # the tools forget what branches read
+    del written.graph.node[:]
+    written.graph.node.extend(nodes)
+    return written
 
 
 def _weights_only(
