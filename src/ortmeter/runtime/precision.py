@@ -250,8 +250,10 @@ def _convert_branches(
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    for one in (*graph.initializer, *graph.value_info, *graph.output):
-        one.name = names.get(one.name, one.name)
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for value in (*graph.value_info, *graph.output):
+        value.name = names.get(value.name, value.name)
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
