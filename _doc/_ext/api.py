@@ -33,6 +33,7 @@ MODULES = {
             "iobinding",
             "models",
             "precision",
+            "patterns",
             "rewriting",
             "providers",
             "cpu",

@@ -11,6 +11,7 @@ from ortmeter.cli.inputs import add_feeds
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.models import freeze_inputs, layer_stack, sample_cnn
+from ortmeter.runtime.precision import convert_precision
 from ortmeter.timing.candidates import model_variants
 
 MODEL = freeze_inputs(*layer_stack("MatMul", [64], [64, 64], 1))
@@ -92,9 +93,37 @@ def test_what_cannot_be_added_is_refused():
     cnn, feeds = sample_cnn(size=8), {"input": np.ones((1, 3, 8, 8), np.float32)}
     with pytest.raises(ModelError, match="--precision bfloat16: no: ONNX Runtime"):
         add("--precision", "bfloat16", models={"cnn": cnn}, feeds=feeds)
-    with pytest.raises(InvalidArgumentError, match="nothing to convert"):
-        add("--precision", "weights 4 bits", models={"cnn": cnn}, feeds=feeds)
+    both = "bfloat16: no: ONNX Runtime .*; weights 4 bits: no: nothing to convert in this model"
+    with pytest.raises(ModelError, match=both):
+        add("--precision", "bfloat16,weights 4 bits", models={"cnn": cnn}, feeds=feeds)
     with pytest.raises(InvalidArgumentError, match="--precision: got 'int8'. Accepted: .*float16"):
         add("--precision", "float16,int8")
     with pytest.raises(InvalidArgumentError, match="--precision: got 'float16,', expected values"):
         add("--precision", "float16,")
+
+
+def test_what_fails_is_said_in_full_and_the_others_go_on(monkeypatch):
+    reason = "the tool fails " + "a long reason " * 40 + "end"
+
+    def convert(model, way, samples):
+        if way == "QDQ U8S8":
+            raise ModelError(f"precision={way!r}: {reason}")
+        return convert_precision(model, way, samples)
+
+    monkeypatch.setattr(conversion, "convert_precision", convert)
+    found, report, _ = add("--precision", "QDQ U8S8,float16,bfloat16")
+    assert list(found) == ["m", "float16"]
+    assert f"QDQ U8S8 is not timed: {reason}." in report.sentences
+    assert any(s.startswith("bfloat16 is not timed: ONNX Runtime") for s in report.sentences)
+    assert " ".join(report.to_text().split()).count("a long reason") >= 40
+
+
+def test_a_model_that_gets_larger_and_an_opset_that_is_raised_are_said():
+    small = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 12]>
+    g (float[8, 64] A0) => (float[8, 2] Y) { T = Transpose(W)
+      P = MatMul(A0, W)  Q = MatMul(P, T)  Y = MatMul(Q, W) }""")
+    small.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((64, 2), "f"), "W"))
+    _, report, _ = add("--precision", "weights 8 bits,QDQ channels", models={"m": small})
+    larger = next(told for told in report.sentences if told.startswith("weights 8 bits makes"))
+    assert 100 < float(larger.partition(": ")[2].partition("%")[0]) < 400
+    assert "QDQ channels needs opset 13: the model was raised from 12." in report.sentences

@@ -1,5 +1,6 @@
 """Tests of ortmeter.cli.conversion: what `ortmeter bench --rewrite` times."""
 
+import re
 import sys
 from argparse import ArgumentParser
 
@@ -9,7 +10,7 @@ import pytest
 
 from ortmeter.cli import baseline, conversion
 from ortmeter.cli.report import Report
-from ortmeter.errors import InvalidArgumentError, MissingDependencyError, ModelError
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime import rewriting
 from ortmeter.timing.candidates import model_variants
 
@@ -92,6 +93,20 @@ def test_without_any_candidate_left_there_is_an_error(others):
         add("--rewrite", "far")
 
 
+def test_what_float64_is_as_far_from_is_timed(monkeypatch):
+    """The original is the one that rounds: to 1/128, beside 100000."""
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[4] X) => (float[4] Y)
+    <float big = {100000}> { A = Add(X, big)  Y = Sub(A, big) }"""
+    known = {"exact": lambda _: parsed("{ Y = Identity(X) }", "exact")}
+    for module in (rewriting, conversion):
+        monkeypatch.setattr(module, "REWRITERS", known)
+    feeds = {"X": np.float32([0.503, 0.2514, 0.1259, 1])}
+    found, report, _ = add("--rewrite", "exact", models={"m": text}, feeds=feeds)
+    assert list(found) == ["exact"]
+    assert 1e-3 < rows(report)["exact"]["largest error / largest value"] < 1 / 128
+    assert report.sentences[0].endswith("but the original is as far from float64.")
+
+
 def test_several_models_are_named():
     found, *_ = add("--rewrite", "none,onnx_ir", models={"a": MODEL, "b": MODEL}, feeds=[FEEDS] * 2)
     assert list(found) == ["a, none", "a, onnx_ir", "b, none", "b, onnx_ir"]
@@ -107,5 +122,9 @@ def test_what_cannot_be_done_is_refused(monkeypatch):
     with pytest.raises(InvalidArgumentError, match="--rewrite: got 'none,', expected values"):
         add("--rewrite", "none,")
     monkeypatch.setitem(sys.modules, "onnxsim", None)
-    with pytest.raises(MissingDependencyError, match=r'onnxsim .* "ortmeter\[rewrite\]"'):
+    missing = r'onnxsim .* "ortmeter\[rewrite\]"'
+    with pytest.raises(ModelError, match=missing):
         add("--rewrite", "onnxsim")
+    found, report, _ = add("--rewrite", "onnxsim,onnx_ir")
+    assert list(found) == ["onnx_ir"]
+    assert re.search(f"onnxsim is not timed: {missing}", report.sentences[-1])

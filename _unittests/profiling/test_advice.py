@@ -131,6 +131,58 @@ def test_shapes_of_a_model_with_free_sizes():
     assert "fixed sizes" in found["missed fusion"].advice
 
 
+PARTS = """(float[64, 64] X) => (float[64, 64] Y{more}) {{
+    A = Add (X, c3)  B = Clip (A, c0, c6)  C = Mul (X, B)  D = Div (C, c6)
+    E = Mul (D, h)  F = Mul (D, r)  G = Erf (F)  H = Add (G, o)  Y = Mul (E, H) {last} }}"""
+NUMBERS = {"c3": 3, "c0": 0, "c6": 6, "h": 0.5, "r": 0.5**0.5, "o": 1}
+
+
+def in_parts(more="", last=""):
+    numbers = {name: np.float32(value) for name, value in NUMBERS.items()}
+    return model(PARTS.format(more=more, last=last), **numbers)
+
+
+@pytest.mark.parametrize("claim", [FASTER, SLOWER, None])
+def test_activations_in_parts_are_rewritten_when_that_is_faster(trials, claim):
+    asked = trials(claim)
+    found = advice(in_parts(), {"X": normal(64, 64)}).get("activations in parts")
+    ((settings, changed),) = asked
+    assert settings == {}
+    assert [node.op_type for node in changed.graph.node] == ["HardSigmoid", "Mul", "Gelu"]
+    if claim is SLOWER:
+        assert found is None
+        return
+    assert "1 HardSwish written as Add, Clip, Div, Mul: ONNX Runtime does not" in found.evidence
+    assert "1 Gelu written as" in found.evidence
+    assert ("With --rewrite patterns: 1.50 times faster" in found.evidence) == (claim is FASTER)
+    assert "HardSigmoid and Mul (opset 6), Gelu (com.microsoft)" in found.advice
+    assert len(found.nodes) == 9
+    assert found.share > 0.5
+
+
+def test_activations_that_are_read_inside_are_told_with_the_reader(trials):
+    asked = trials(FASTER)
+    made = in_parts(", float[64, 64] N, float[64, 64] G", "N = Neg (B)")
+    found = advice(made, {"X": normal(64, 64)})["activations in parts"]
+    assert asked == []
+    assert "'B', inside of it, is read by 'Neg_9'" in found.evidence
+    assert "'G', inside of it, is an output of the model" in found.evidence
+    assert found.advice.startswith("let another node compute what is read outside")
+
+
+def test_an_activation_that_onnx_runtime_fuses_is_not_told(trials):
+    trials(FASTER)
+    made = in_parts()
+    assert made.graph.node[5].op_type == "Mul"
+    made.graph.node[5].op_type, made.graph.initializer[4].raw_data = (
+        "Div",
+        np.float32(2**0.5).tobytes(),
+    )
+    found = advice(made, {"X": normal(64, 64)})["activations in parts"]
+    assert "HardSwish" in found.evidence
+    assert "Gelu" not in found.evidence
+
+
 class Batches(CalibrationDataReader):
     def __init__(self, shape):
         self.left = iter([{"X": normal(*shape)} for _ in range(2)])

@@ -19,7 +19,7 @@ g (float[2, 4] X) => (float[2, 4] Y) <float[1] one = {1}, float[1] two = {2}> {
 MODEL.graph.name = "six times"
 
 
-@pytest.mark.parametrize("name", REWRITERS)
+@pytest.mark.parametrize("name", [name for name in REWRITERS if name != "patterns"])
 def test_a_rewritten_model_computes_the_same_with_fewer_nodes(name):
     pytest.importorskip(name) if name in {"onnxsim", "onnxslim"} else None
     before = MODEL.SerializeToString()
@@ -30,6 +30,16 @@ def test_a_rewritten_model_computes_the_same_with_fewer_nodes(name):
     (got,) = ReferenceEvaluator(rewritten).run(None, {"X": x})
     assert np.array_equal(got, 6 * x)
     assert (len(rewritten.graph.node) < 5) == (name != "none")
+
+
+def test_patterns_are_written_with_their_operators():
+    text = """<ir_version: 10, opset_import: ["": 18]> g (float[4] X) => (float[4] Y)
+    <float three = {3}, float zero = {0}, float six = {6}> {
+      A = Add(X, three)  B = Clip(A, zero, six)  Y = Div(B, six) }"""
+    rewritten = rewrite_model(text, "patterns")
+    assert [node.op_type for node in rewritten.graph.node] == ["HardSigmoid"]
+    with pytest.raises(ModelError, match="no form of HardSwish"):
+        rewrite_model(MODEL, "patterns")
 
 
 def test_options_reach_the_optimizer():

@@ -1,5 +1,6 @@
 """``--rewrite`` and ``--precision``: models rewritten, or in 16, 8 or 4 bits; ``--save-model``."""
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -14,7 +15,7 @@ from ortmeter.cli import baseline
 from ortmeter.cli.inputs import make_feeds
 from ortmeter.cli.options import split
 from ortmeter.cli.report import Report, check_writable
-from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evidence import rounded
 from ortmeter.files import write_atomically
 from ortmeter.optional import pd
@@ -185,11 +186,9 @@ def _changed(
     check: Callable[[SessionSpec], SessionSpec] = lambda variant: variant,
 ) -> dict[str, SessionSpec]:
     """Keep what each way makes that runs, and is as close as asked on other inputs, in a table."""
-    from ortmeter.discrepancy.models import compare_outputs
-
     kept, rows = {}, []
     for name, variant in variants.items():
-        checked, size = check(variant), load_model(variant.model).ByteSize()
+        checked, original = check(variant), load_model(variant.model)
         expected = _run(checked)
         for way in asked:
             label = way if len(variants) == 1 else f"{name}, {way}"
@@ -197,22 +196,72 @@ def _changed(
                 model = make(variant, way)
                 other = dataclasses.replace(variant, model=model)
                 ran = _run(dataclasses.replace(checked, model=model))
-                compared = compare_outputs(expected, ran)
-            except ModelError as failure:
-                rows.append((label, math.nan, math.nan, math.nan, f"no: {failure}"))
+            except OrtMeterError as failure:
+                reason = str(failure).removeprefix(f"precision={way!r}: ")
+                rows.append((label, math.nan, math.nan, math.nan, f"no: {reason}"))
                 continue
-            pairs = compared.outputs.values()
-            error = max(float(pair.ranked("abs")) / (pair.largest or 1.0) for pair in pairs)
-            if same := compared.passed and error <= most:
+            error, why, told = _judged(checked, expected, ran, most)
+            if why == "yes":
                 kept[label] = other
-            why = "yes" if same else "; ".join(["no", *compared.conclusions()])
-            share = rounded(100 * model.ByteSize() / size)
+            if told:
+                report.conclude(f"{label}: {told}")
+            size, before = model.ByteSize(), original.ByteSize()
+            share = rounded(100 * size / before)
             rows.append((label, len(model.graph.node), share, error, why))
+            if size > before and option.startswith("--precision"):
+                report.conclude(f"{label} makes the model larger: {share:.4g}% of its size")
+            if (opset := _opset(model)) > (older := _opset(original)):
+                report.conclude(f"{label} needs opset {opset}: the model was raised from {older}")
     columns = ["candidate", "nodes", "size (%)", "largest error / largest value", "timed"]
     report.add(f"Models of {option}", pd.DataFrame(rows, columns=columns).set_index("candidate"))
+    left = {label: why for label, *_, why in rows if why != "yes"}
     if not kept:
-        raise ModelError(f"{option.partition(':')[0]} {rows[0][0]}: {rows[0][-1]}")
+        told = "; ".join(f"{label}: {why}" for label, why in left.items())
+        raise ModelError(f"{option.partition(':')[0]} {told}")
+    for label, why in left.items():  # in full: a cell of a table is shortened
+        report.conclude(f"{label} is not timed: {why.removeprefix('no').lstrip(':; ')}")
     return kept
+
+
+def _judged(
+    variant: SessionSpec, expected: Mapping[str, Any], ran: Mapping[str, Any], most: float
+) -> tuple[float, str, str]:
+    """Return the largest error of outputs, *yes* or *no* with the reason, and what else to say.
+
+    Where the original is about as far from float64, the difference is that of rounding.
+    """
+    from ortmeter.discrepancy.models import compare_outputs
+
+    def error_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+        pairs = compare_outputs(one, other).outputs.values()
+        return max(float(pair.ranked("abs")) / (pair.largest or 1.0) for pair in pairs)
+
+    try:
+        compared, error = compare_outputs(expected, ran), error_of(expected, ran)
+    except OrtMeterError as failure:
+        return math.nan, f"no: {failure}", ""
+    if not compared.passed:
+        return error, "; ".join(["no", *compared.conclusions()]), ""
+    if error <= most:
+        return error, "yes", ""
+    told = f"the largest error is {error:.3g} of the largest value of an output"
+    truth = _in_float64(variant)
+    if truth is None or error_of(truth, ran) > 1.5 * error_of(truth, expected):
+        return error, f"no: {told}, more than {most:g}", ""
+    return error, "yes", f"{told}, but the original is as far from float64"
+
+
+def _in_float64(variant: SessionSpec) -> Mapping[str, Any] | None:
+    from ortmeter.cli.diff import evaluate
+
+    model, provider = load_model(variant.model), variant.settings["provider"]
+    with contextlib.suppress(OrtMeterError, MemoryError):
+        return evaluate(model, variant.feeds, "float64", provider)
+    return None
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
 
 
 def _run(variant: SessionSpec) -> dict[str, Any]:

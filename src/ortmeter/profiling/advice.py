@@ -22,7 +22,9 @@ from ortmeter.profiling.record import Profile
 from ortmeter.profiling.run import Settings
 from ortmeter.profiling.trials import trial
 from ortmeter.runtime.cpu import usable_cores
+from ortmeter.runtime.patterns import Match, Pattern, find_patterns
 from ortmeter.runtime.placement import NodeAssignment, enumerate_some, without_kernel
+from ortmeter.runtime.rewriting import rewrite_model
 from ortmeter.timing.measurement import format_seconds
 
 #: Findings that could save less are left out.
@@ -204,6 +206,35 @@ def _fusions(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _patterns(facts: Facts) -> Iterator[Finding]:
+    """Activations in forms that ONNX Runtime has no rule for, in one finding: one trial."""
+    original = facts.profile.original
+    if original is None or facts.profile.devices:
+        return
+    ran = {*zip(facts.nodes["name"].astype(str), facts.nodes["op"].astype(str), strict=True)}
+    alike: dict[tuple[Pattern, str], list[Match]] = {}
+    for match in find_patterns(original):
+        if any((node.name, node.op_type) in ran for node in match.nodes):
+            alike.setdefault((match.pattern, match.obstacle), []).append(match)
+    if not alike:
+        return
+    told = []
+    for (pattern, obstacle), matches in alike.items():
+        ops = ", ".join(sorted({node.op_type for node in matches[0].nodes}))
+        why = obstacle or f"ONNX Runtime does not fuse that, because {pattern.reason}"
+        told.append(f"{len(matches)} {pattern.name} written as {ops}: {why}")
+    rows = facts.named([n.name for group in alike.values() for m in group for n in m.nodes])
+    made = dict.fromkeys(pattern for pattern, obstacle in alike if not obstacle)
+    gained: str | None = ""
+    advice = "let another node compute what is read outside, then bench --rewrite none,patterns"
+    if made:
+        gained = trial(facts, "--rewrite patterns", {}, rewrite_model(original, "patterns"))
+        written = ", ".join(f"{' and '.join(p.becomes)} ({p.since})" for p in made)
+        advice = f"bench --rewrite none,patterns, which writes {written}"
+    if gained is not None:
+        yield facts.finding("activations in parts", rows, "; ".join(told) + gained, advice)
+
+
 def _launches(facts: Facts) -> Iterator[Finding]:
     """Kernels that are shorter than what surrounds them."""
     nodes, on_device = facts.nodes, bool(facts.profile.devices)
@@ -325,6 +356,7 @@ CHECKS = (
     _casts,
     _layout,
     _fusions,
+    _patterns,
     _launches,
     _quantized,
     _denormals,

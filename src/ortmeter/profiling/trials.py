@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import onnx
+
 from ortmeter.errors import OrtMeterError
 from ortmeter.evidence import Speedup
 from ortmeter.profiling.findings import Facts
@@ -15,16 +17,23 @@ _TRIAL_S = 4.0
 _FIRST_LOOK = 10
 
 
-def trial(facts: Facts, how: str, settings: Mapping[str, Any]) -> str | None:
+def trial(
+    facts: Facts,
+    how: str,
+    settings: Mapping[str, Any],
+    changed: onnx.ModelProto | None = None,
+) -> str | None:
     """Say what a change brings: empty when it cannot be measured, None when it is no gain."""
-    if (claim := gain(facts, settings)) is None:
+    if (claim := gain(facts, settings, changed)) is None:
         return ""
     helps = claim.verdict == "faster" or (claim.verdict == "undecided" and (claim.ratio or 0) > 1)
     return f". With {how}: {claim.effect}" if helps else None
 
 
-def gain(facts: Facts, settings: Mapping[str, Any]) -> Speedup | None:
-    """Measure the model with other settings beside what it is, on the CPU.
+def gain(
+    facts: Facts, settings: Mapping[str, Any], changed: onnx.ModelProto | None = None
+) -> Speedup | None:
+    """Measure the model with other settings, or changed, beside what it is, on the CPU.
 
     None without inputs, or when the model cannot run so.
     """
@@ -36,7 +45,9 @@ def gain(facts: Facts, settings: Mapping[str, Any]) -> Speedup | None:
     try:
         with (
             open_session(make_session(model, **common), feeds, run_config) as plain,
-            open_session(make_session(model, **{**common, **settings}), feeds, run_config) as other,
+            open_session(
+                make_session(changed or model, **{**common, **settings}), feeds, run_config
+            ) as other,
         ):
             calls = {"as it is": plain.run, "changed": other.run}
             # A few rounds show that most changes bring nothing.

@@ -3,8 +3,10 @@
 import contextlib
 import functools
 import io
+import itertools
 import logging
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,19 +14,40 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
+import onnx.helper as oh
 import onnx.numpy_helper
+import onnx.version_converter
 
 from ortmeter.dtypes import numpy_dtype
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.optional import import_optional
 from ortmeter.runtime.cpu import cpu_flags
+from ortmeter.runtime.graphs import (
+    bodies,
+    captured,
+    in_order,
+    read_by,
+    walk_nodes,
+    with_intermediate_outputs,
+)
+from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.sessions import make_session
 
 __all__ = ["PRECISIONS", "convert_precision", "cpu_instructions", "grids_of"]
 
 _Samples: TypeAlias = Sequence[Mapping[str, np.ndarray]]
 _HALF, _BRAIN = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 _BLOCK = 32  # weights that share a scale
+#: Operators that compute with what is quantized already.
+_QUANTIZED = {"ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger"}
+_QUANTIZED |= {"DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm"}
+_QUANTIZED |= {"QLinearConv", "QLinearMatMul", "QuantizeLinear"}
+#: Attributes of Constant -> types.
+_NUMBERS: dict[str, Any] = {"value": None, "value_float": np.float32, "value_int": np.int64}
+_NUMBERS |= {"value_floats": np.float32, "value_ints": np.int64}
+#: Inputs that are weights of products.
+_WEIGHTS = {"Conv": (1,), "ConvTranspose": (1,), "Gemm": (1,), "LSTM": (1, 2), "MatMul": (0, 1)}
 
 # Instructions -> names that Linux has for them, on x86 and on ARM.
 _INSTRUCTIONS: Mapping[str, frozenset[str]] = {
@@ -76,7 +99,9 @@ def convert_precision(
     Returns
     -------
     onnx.ModelProto
-        Its inputs and outputs are still float32.
+        Its inputs and outputs are still float32. An opset that is too old is raised; weights of
+        Constant nodes, shared weights and those of bodies are converted too: by QDQ and QOperator,
+        those of the branches of If that the samples take.
 
     Raises
     ------
@@ -84,7 +109,7 @@ def convert_precision(
         The precision or an option is not known, a static one has no samples, or there is nothing
         to convert.
     ModelError
-        The model cannot be read.
+        The model cannot be read, or the tool failed.
 
     Examples
     --------
@@ -100,18 +125,28 @@ def convert_precision(
             f"precision={precision!r} without samples. Accepted: one or more, to compute ranges"
         )
     import_optional("onnxruntime", "cpu", "gpu")
-    original, copied = load_model(model), onnx.ModelProto()
-    copied.CopyFrom(original)
+    original = load_model(model)
+    told = f"precision={precision!r}"
+    if precision.startswith("Q") and (found := _quantized(original)):
+        raise ModelError(f"{told}: {found}")
+    prepared = _prepared(original, precision, samples, per_channel=options.get("per_channel"))
+    before = _content(prepared)
     try:
         with silenced(), contextlib.redirect_stdout(io.StringIO()):  # a calibration prints
-            converted = PRECISIONS[precision](copied, samples, **options)
-    except (KeyError, TypeError) as error:
-        if not options:
-            raise
-        told = f"precision={precision!r}, options {options}: {error}"
-        raise InvalidArgumentError(f"{told}. Accepted: those of the tool") from error
-    if _content(converted) == _content(original):
-        raise InvalidArgumentError(f"precision={precision!r}: nothing to convert in this model")
+            convert = functools.partial(PRECISIONS[precision], **options)
+            if precision.startswith("Q"):
+                _convert_branches(prepared, convert, samples, itertools.count())
+            converted = convert(prepared, samples)
+    except Exception as error:  # of any kind: it is not our code
+        if options and isinstance(error, KeyError | TypeError):
+            told += f", options {options}: {error}"
+            raise InvalidArgumentError(f"{told}. Accepted: those of the tool") from error
+        reason = f"the tool of ONNX Runtime failed: {type(error).__name__}: {error}"
+        raise ModelError(f"{told}: {reason}") from error
+    if _content(converted) == before:
+        what = "no MatMul" if precision.startswith("weights") else "nothing that the tool converts"
+        why = _quantized(original) or f"{what} has constant weights"
+        raise InvalidArgumentError(f"{told}: nothing to convert in this model: {why}")
     return converted
 
 
@@ -142,9 +177,200 @@ def grids_of(precision: str) -> tuple[int | str | None, int | str | None, int | 
     return 8, 8, None if first == "dynamic" else 8
 
 
-def _content(model: onnx.ModelProto) -> list[object]:
-    """List the operators and the types of the weights, which a conversion changes."""
-    return [n.op_type for n in model.graph.node] + [t.data_type for t in model.graph.initializer]
+def _content(model: onnx.ModelProto) -> Counter[object]:
+    """Count the operators and the types of the weights, which a conversion changes."""
+    kinds = (t.data_type for graph in _graphs(model.graph) for t in graph.initializer)
+    return Counter([*(node.op_type for node in walk_nodes(model.graph.node)), *kinds])
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """List a graph and the bodies inside it, each one after what is around it."""
+    yield graph
+    for node in graph.node:
+        for _, body in bodies(node):
+            yield from _graphs(body)
+
+
+def _quantized(model: onnx.ModelProto) -> str:
+    """Say that a model is quantized already; empty for one that is not."""
+    ops = Counter(node.op_type for node in walk_nodes(model.graph.node))
+    found = ", ".join(f"{ops[op]} {op}" for op in sorted(_QUANTIZED & ops.keys()))
+    return (
+        f"this model is already quantized ({found}): convert the float32 model it was made from"
+        if found
+        else ""
+    )
+
+
+def _convert_branches(
+    model: onnx.ModelProto,
+    convert: Callable[..., onnx.ModelProto],
+    samples: _Samples,
+    ranks: Iterator[int],
+) -> None:
+    """Convert each branch of If that samples take as a model: static tools do not enter them."""
+    nodes = [node for node in model.graph.node if node.op_type == "If"]
+    if not nodes:
+        return
+    given = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    names = {name for node in nodes for name in read_by(node)} - given.keys()
+    session = make_session(with_intermediate_outputs(model, names), provider="cpu")
+    runs = [{**given, **sample, **run_session(session, sample)} for sample in samples]
+    for node in nodes:
+        for branch in node.attribute:
+            inside, is_then = captured(branch.g), branch.name == "then_branch"
+            taken = [run for run in runs if bool(run[node.input[0]]) == is_then]
+            if not taken or not inside - given.keys():
+                continue
+            feeds = [{name: run[name] for name in inside - given.keys()} for run in taken]
+            part = oh.make_model(
+                branch.g, opset_imports=model.opset_import, ir_version=model.ir_version
+            )
+            part.graph.input.extend(
+                oh.make_tensor_value_info(
+                    name, oh.np_dtype_to_tensor_dtype(array.dtype), [None] * array.ndim
+                )
+                for name, array in feeds[0].items()
+            )
+            part.graph.initializer.extend(t for t in model.graph.initializer if t.name in inside)
+            _convert_branches(part, convert, feeds, ranks)
+            part = convert(part, feeds)
+            own = [tensor for tensor in part.graph.initializer if tensor.name not in inside]
+            del part.graph.initializer[:]
+            part.graph.initializer.extend(own)
+            made = {tensor.name for tensor in own}
+            made |= {name for node in part.graph.node for name in node.output if name}
+            made -= {value.name for value in part.graph.output}
+            rank = next(ranks)  # names may be those of the main graph, or of another branch
+            _rename(part.graph, {name: f"ortmeter/branch {rank}/{name}" for name in made})
+            branch.g.CopyFrom(part.graph)
+            del branch.g.input[:]
+            known = {one.domain for one in model.opset_import}
+            model.opset_import.extend(o for o in part.opset_import if o.domain not in known)
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for value in (*graph.value_info, *graph.output):
+        value.name = names.get(value.name, value.name)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+        for _, body in bodies(node):
+            _rename(body, names)
+
+
+def _prepared(
+    model: onnx.ModelProto, precision: str, samples: _Samples, *, per_channel: bool | None
+) -> onnx.ModelProto:
+    """Copy a model into the form that the tools expect: weights are initializers of one reader."""
+    channels = bool(per_channel) or precision.endswith("channels")
+    copied = _raised(model, precision, channels=channels)
+    fed = {name for sample in samples for name in sample}
+    for graph in _graphs(copied.graph):
+        _lift(graph)
+    constants = {tensor.name for tensor in copied.graph.initializer} - fed
+    inputs = [value for value in copied.graph.input if value.name not in constants]
+    del copied.graph.input[:]
+    copied.graph.input.extend(inputs)
+    copied.ir_version = max(copied.ir_version, 4)  # an initializer need not be an input
+    ranks = itertools.count()
+    if channels or precision.startswith("dynamic"):
+        _own_weights(copied.graph, {}, ranks, channels, precision.startswith("dynamic"))
+    if channels:
+        _vector_biases(copied.graph, ranks)
+    return copied
+
+
+def _raised(model: onnx.ModelProto, precision: str, *, channels: bool) -> onnx.ModelProto:
+    """Copy a model, at the opset that has what is written: scales per channel, 16-bit scales."""
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
+    least = 13 if precision == "bfloat16" or (channels and precision.startswith("Q")) else 0
+    if precision.endswith("float16"):
+        ops = {node.op_type for node in walk_nodes(model.graph.node)} & _QUANTIZED
+        if ops - {"DequantizeLinear", "QuantizeLinear"}:
+            raise ModelError(f"precision={precision!r}: {_quantized(model)}")
+        least = 19 if ops else least
+    if not 0 < opset < least:
+        return copied
+    try:
+        return onnx.version_converter.convert_version(copied, least)
+    except Exception as error:  # of any kind: it is not our code
+        raise ModelError(
+            f"precision={precision!r} needs opset {least}, and onnx.version_converter cannot raise "
+            f"opset {opset}: {error}"
+        ) from error
+
+
+def _lift(graph: onnx.GraphProto) -> None:
+    """Make initializers of the numbers of Constant nodes."""
+    outputs = {value.name for value in graph.output}
+    kept = []
+    for node in graph.node:
+        name = node.attribute[0].name if node.op_type == "Constant" and node.attribute else ""
+        if name not in _NUMBERS or node.output[0] in outputs:
+            kept.append(node)
+            continue
+        value = oh.get_attribute_value(node.attribute[0])
+        if name != "value":
+            value = onnx.numpy_helper.from_array(np.asarray(value, _NUMBERS[name]))
+        graph.initializer.append(value)
+        graph.initializer[-1].name = node.output[0]
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _own_weights(
+    graph: onnx.GraphProto,
+    around: Mapping[str, onnx.TensorProto],
+    ranks: Iterator[int],
+    channels: bool,
+    dynamic: bool,
+) -> None:
+    """Copy weights that the tools would mix up, and, for dynamic ways, those around a body.
+
+    A shared weight gets the scales of its first reader; dynamic ways transpose that of Gemm, LSTM.
+    """
+    here = {t.name: t for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT}
+    known = {**around, **here}
+    places: dict[str, dict[object, list[tuple[onnx.NodeProto, int]]]] = {}
+    others = {name for node in graph.node for _, body in bodies(node) for name in captured(body)}
+    for node in graph.node:
+        weights = _WEIGHTS.get(node.op_type, ()) if dynamic or node.op_type != "LSTM" else ()
+        others.update(name for rank, name in enumerate(node.input) if rank not in weights)
+        for rank in (rank for rank in weights if node.input[rank] in known):
+            alike = [a.SerializeToString(deterministic=True) for a in node.attribute]
+            kind = node.op_type, rank, id(node) if node.op_type == "LSTM" else tuple(alike)
+            places.setdefault(node.input[rank], {}).setdefault(kind, []).append((node, rank))
+    for name, kinds in places.items():
+        is_mixed = len(kinds) + (name in others) > 1
+        changed = any(node.op_type in {"Gemm", "LSTM"} for (node, _), *_ in kinds.values())
+        if name not in here or (is_mixed and (channels or changed)):
+            for readers in kinds.values():
+                graph.initializer.append(known[name])
+                graph.initializer[-1].name = f"ortmeter/{next(ranks)}/{name}"
+                for node, rank in readers:
+                    node.input[rank] = graph.initializer[-1].name
+    for body in (body for node in graph.node for _, body in bodies(node) if dynamic):
+        _own_weights(body, known, ranks, channels, dynamic)
+
+
+def _vector_biases(graph: onnx.GraphProto, ranks: Iterator[int]) -> None:
+    """Give the bias of a Gemm one number per column: scales per channel have no other."""
+    known = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type != "Gemm" or not node.input[2:] or not known.keys() >= {*node.input[1:]}:
+            continue
+        transposed = any(a.name == "transB" and a.i for a in node.attribute)
+        columns = known[node.input[1]].dims[0 if transposed else 1]
+        bias = onnx.numpy_helper.to_array(known[node.input[2]])
+        if bias.shape != (columns,) and bias.size == (*bias.shape, 1)[bias.ndim - 1]:
+            row = np.ascontiguousarray(np.broadcast_to(bias.reshape(-1), columns))
+            node.input[2] = f"ortmeter/{next(ranks)}/{node.input[2]}"
+            graph.initializer.append(onnx.numpy_helper.from_array(row, node.input[2]))
 
 
 @contextlib.contextmanager
@@ -162,27 +388,55 @@ def _to_half(model: onnx.ModelProto, _samples: _Samples) -> onnx.ModelProto:
     from onnxruntime.quantization.onnx_model import ONNXModel
     from onnxruntime.transformers import float16
 
-    converted = ONNXModel(float16.convert_float_to_float16(model, keep_io_types=True))
+    blocked = _dividing_by_large(model)
+    converted = ONNXModel(
+        float16.convert_float_to_float16(model, keep_io_types=True, node_block_list=blocked)
+    )
     converted.topological_sort()  # the casts of the inputs come last
     found: onnx.ModelProto = converted.model
     return found
 
 
+def _dividing_by_large(model: onnx.ModelProto) -> list[str]:
+    """Name the nodes that stay in float32: the tool clamps what they divide by to 65504."""
+    large = {
+        tensor.name
+        for graph in _graphs(model.graph)
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT
+        and np.abs(onnx.numpy_helper.to_array(tensor)).max(initial=0) > np.finfo(np.float16).max
+    }
+    found = []
+    for rank, node in enumerate(walk_nodes(model.graph.node)):
+        divisor = {"BatchNormalization": 4, "Div": 1}.get(node.op_type)
+        if divisor is not None and node.input[divisor] in large:
+            node.name = node.name or f"ortmeter/{rank}"
+            found.append(node.name)
+    return found
+
+
 def _to_brain(model: onnx.ModelProto, samples: _Samples) -> onnx.ModelProto:
     """Convert to float16, then rename the type; weights are rounded from float32."""
-    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    weights = {
+        tensor.name: onnx.numpy_helper.to_array(tensor)
+        for graph in _graphs(model.graph)
+        for tensor in graph.initializer
+    }
     converted = _to_half(model, samples)
-    for tensor in converted.graph.initializer:
-        if tensor.data_type == _HALF:
-            values = weights[tensor.name].astype(numpy_dtype(_BRAIN))
-            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
-    for value in converted.graph.value_info:
-        if value.type.tensor_type.elem_type == _HALF:
-            value.type.tensor_type.elem_type = _BRAIN
-    for node in converted.graph.node:
-        for attribute in node.attribute:
-            if attribute.name == "to" and attribute.i == _HALF:
+    for graph in _graphs(converted.graph):
+        for tensor in graph.initializer:
+            if tensor.data_type == _HALF:
+                values = weights[tensor.name].astype(numpy_dtype(_BRAIN))
+                tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+        for value in (*graph.value_info, *graph.input, *graph.output):
+            if value.type.tensor_type.elem_type == _HALF:
+                value.type.tensor_type.elem_type = _BRAIN
+        for attribute in (a for node in graph.node for a in node.attribute):
+            if attribute.name in {"dtype", "to"} and attribute.i == _HALF:
                 attribute.i = _BRAIN
+            if attribute.t.data_type == _HALF:  # of ConstantOfShape
+                values = onnx.numpy_helper.to_array(attribute.t).astype(numpy_dtype(_BRAIN))
+                attribute.t.CopyFrom(onnx.numpy_helper.from_array(values, attribute.t.name))
     return converted
 
 
@@ -197,6 +451,9 @@ def _dynamic(
     from onnxruntime import quantization
 
     options = {"weight_type": quantization.QuantType[weights], "per_channel": per_channel, **more}
+    if any(True for node in model.graph.node for _ in bodies(node)):
+        inside = {"EnableSubgraph": True, "DefaultTensorType": onnx.TensorProto.FLOAT}
+        options["extra_options"] = {**inside, **options.get("extra_options", {})}
     return _written(functools.partial(quantization.quantize_dynamic, model, **options))
 
 
@@ -233,7 +490,11 @@ def _written(write: Callable[..., None]) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         file = Path(folder) / "quantized.onnx"
         write(model_output=file)
-        return onnx.load(file)
+        written = onnx.load(file)
+    nodes = in_order(written.graph.node)  # the tools forget what branches read
+    del written.graph.node[:]
+    written.graph.node.extend(nodes)
+    return written
 
 
 def _weights_only(

@@ -8,6 +8,7 @@ import onnx
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.optional import import_optional
 from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.patterns import fuse_patterns
 from ortmeter.runtime.precision import silenced
 
 __all__ = ["REWRITERS", "rewrite_model"]
@@ -26,7 +27,8 @@ def rewrite_model(model: ModelLike, rewriter: str, **options: Any) -> onnx.Model
         One of :data:`REWRITERS`: ``none`` copies the model, ``onnxsim``, ``onnxslim`` and
         ``onnxscript`` fold constants and remove what has no effect,
         ``ort_fusions`` then fuses for ONNX Runtime, ``onnx_ir`` removes what is repeated or not
-        used, ``transformers`` is ``onnxruntime.transformers.optimizer``.
+        used, ``transformers`` is ``onnxruntime.transformers.optimizer``, ``patterns`` writes the
+        activations of :data:`~ortmeter.runtime.patterns.PATTERNS` with their own operators.
     **options
         What the optimizer takes besides the model: ``num_heads=12, hidden_size=768`` for
         ``transformers``.
@@ -93,7 +95,7 @@ def _match(model: onnx.ModelProto, **options: Any) -> Any:
     return optimizer.optimize_model(model, **{"opt_level": 0, **options}).model
 
 
-#: Public graph optimizers, and ``none``.
+#: Public graph optimizers, ``none``, and ``patterns``.
 REWRITERS: Mapping[str, Callable[..., onnx.ModelProto]] = {
     "none": lambda model: model,
     "onnxsim": lambda model, **options: _from("onnxsim").simplify(model, **options)[0],
@@ -102,4 +104,5 @@ REWRITERS: Mapping[str, Callable[..., onnx.ModelProto]] = {
     "ort_fusions": _fuse,
     "onnx_ir": _clean,
     "transformers": _match,
+    "patterns": fuse_patterns,
 }
