@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, without_password
 from ortmeter.files import cache_folder, write_atomically
@@ -204,10 +204,10 @@ def _default(provider: str) -> str:
 
 def _distribution(text: str, default: str) -> tuple[str, Version | None]:
     """Read a version, ``name`` or ``name==version``, nothing else that a requirement may hold."""
-    with suppress(InvalidVersion):
+    with suppress(ValueError):  # also of a number with thousands of digits
         return default, Version(text)
     asked, exactly, number = text.partition("==")
-    with suppress(InvalidVersion):
+    with suppress(ValueError):
         if (name := canonicalize_name(asked)) in DISTRIBUTIONS:
             return name, Version(number) if exactly else None
     raise InvalidArgumentError(f"release {text!r} is not known. {_ACCEPTED}")
@@ -217,7 +217,7 @@ def _wheel(text: str) -> Release:
     file = Path(text)
     try:
         name, version, *_ = parse_wheel_filename(file.name)
-    except (InvalidWheelFilename, InvalidVersion) as cause:
+    except ValueError as cause:
         raise InvalidArgumentError(f"{text!r} is not the name of a wheel: {cause}") from cause
     if name not in DISTRIBUTIONS:
         raise InvalidArgumentError(
