@@ -157,6 +157,19 @@ def test_casts_of_the_evaluator_are_no_nodes_of_the_session():
     assert all("cast_" not in label for node in found.nodes for label in node.fused)
 
 
+def test_an_output_may_be_named_twice():
+    model = onnx.parser.parse_model(
+        f"{HEADER} g (float[3] X) => (float[3] Y) {{ [exp] Y = Exp(X) }}"
+    )
+    model.graph.output.append(model.graph.output[0])
+    feeds = {"X": np.float32([1, 2, 3])}
+    found = explain_session(model, feeds, provider="cpu", sources=SOURCES)
+    (got, again) = ortmeter.make_session(model, provider="cpu").run(None, feeds)
+    expected = np.exp(feeds["X"].astype(np.float64))
+    assert np.array_equal(got, again)
+    assert found.session.abs == pytest.approx(np.abs(got - expected).max())
+
+
 def test_not_a_number_of_the_session_comes_first():
     text = f"""{HEADER} g (float[3] X) => (float[3] Z) {{
         [exp] E = Exp(X)  [large] L = Mul(E, E)  [zero] Z = Sub(L, L)

@@ -464,6 +464,8 @@ SAMPLES = (*ITEMS, 0, 1, "measurements", 0, "seconds")
         lambda f: spoil(f, *SAMPLES, value=[[1.0], [1.0, 2.0]]),
         lambda f: spoil(f, *ITEMS, 0, 1, "control", "seconds", value=[[1e-300]]),
         lambda f: spoil(f, *ITEMS, 0, 1, "measurements", 0, "name", value="n\n::error::x"),
+        *(lambda f, x=x: f["data"]["items"].append(["before", x]) for x in (5, None, "x", [5])),
+        lambda f: spoil(f, "page", value="bench\n"),
     ],
 )
 def test_a_file_that_somebody_changed_is_refused_in_one_line(bench, change):
@@ -471,12 +473,15 @@ def test_a_file_that_somebody_changed_is_refused_in_one_line(bench, change):
     fields = json.loads(bench.file.read_bytes())
     change(fields)
     bench.file.write_text(json.dumps(fields))
-    with pytest.raises(OrtMeterError) as refused:
-        bench("--baseline", bench.file)
-    assert len(str(refused.value).splitlines()) == 1
+    for option in ("--baseline", "--save"):
+        with pytest.raises(OrtMeterError) as refused:
+            bench(option, bench.file)
+        assert len(str(refused.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, None])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe", b'{"x": "\xff"}', b"[" * 100_000, None]
+)
 def test_what_is_no_file_of_a_run_is_refused(bench, content):
     bench.file.write_bytes(content) if content is not None else bench.file.mkdir()
     with pytest.raises(OrtMeterError, match=re.escape(bench.file.name)):

@@ -332,8 +332,8 @@ def wrong(tmp_path, models):
     return {
         "missing": (["bench", "no.onnx"], "cannot be read: No such file"),
         "folder": (["bench", str(tmp_path)], "is not a regular file"),
-        "broken": (["profile", str(tmp_path / "broken.onnx")], "are not an ONNX model"),
-        "empty": (["bench", str(tmp_path / "empty.onnx")], "hold no graph"),
+        "broken": (["profile", str(tmp_path / "broken.onnx")], "is not an ONNX model"),
+        "empty": (["bench", str(tmp_path / "empty.onnx")], "There is no graph"),
         "operator": (["bench", str(tmp_path / "unknown.onnx"), *dim], "NoSuchOp"),
         "dimension": (["bench", exp], "--dim batch=1 on the command line"),
         "unknown": (["bench", exp, "--dim", "n=2"], "dimension given for 'n'. Accepted: 'batch'"),

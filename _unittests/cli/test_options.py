@@ -75,6 +75,11 @@ def test_a_list_with_nothing_or_the_same_twice_is_refused(text):
     assert split("--runtime", " 1.31.1 ,1.30.0") == ["1.31.1", "1.30.0"]
 
 
+def test_a_path_of_a_library_may_have_a_comma():
+    text = "cpu, a=/x,y/l.so,b:1=z/l.so"
+    assert split("--provider", text) == ["cpu", "a=/x,y/l.so", "b:1=z/l.so"]
+
+
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -4,10 +4,11 @@ import math
 import os
 import re
 
+import onnx.parser
 import pandas as pd
 import pytest
 
-from ortmeter.cli.report import Report
+from ortmeter.cli.report import Report, Rows, drawn
 from ortmeter.errors import InvalidArgumentError
 
 TABLE = pd.DataFrame({"name": ["a<b", "c"], "latency (ms)": [1.5, math.nan]}).set_index("name")
@@ -31,7 +32,7 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.seen, self.addresses = [], [], []
+        self.open, self.seen, self.addresses, self.rows = [], [], [], []
         self.feed(text)
         assert self.open == []
 
@@ -40,6 +41,14 @@ class Page(html.parser.HTMLParser):
         self.addresses += [value for name, value in attrs if name in {"src", "href"}]
         if tag not in self.VOID:
             self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in {"td", "th"}:
+            self.rows[-1].append("")
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in {"td", "th"}:
+            self.rows[-1][-1] += data
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -61,11 +70,36 @@ def test_a_page_is_well_formed_and_holds_everything():
     assert text.index("a is faster.") < text.index("Times &amp; more")
 
 
-def test_a_table_in_a_page_sorts_and_a_missing_value_is_empty():
-    text = planted().to_html()
-    assert 'class="dataframe sortable"' in text
-    assert "<td></td>" in text
-    assert ">NaN<" not in text
+def test_a_page_has_the_cells_of_the_text_whole():
+    frame = pd.DataFrame(
+        {"low": [None, 1.23456], "fused": [None, "Gelu"], "signature": ["() -> f32", SIGNATURE]},
+        index=pd.Index(["a<b", "c"], name="node"),
+    )
+    report = Report("x")
+    report.add("t", frame.rename_axis(columns="3 processes"), Rows(("n",), ((4,), (None,))))
+    text = report.to_html()
+    assert Page(text).rows[:6] == [
+        ["node", "low", "fused", "signature"],
+        ["a<b", "-", "-", "() -> f32"],
+        ["c", "1.23", "Gelu", SIGNATURE],
+        *(["n"], ["4"], ["-"]),
+    ]
+    assert text.count("<caption>3 processes</caption>") == text.count("<caption>") == 1
+    left = ["node", "fused", "signature"]
+    assert re.findall('<th class="text">([^<]*)</th>', text) == left
+
+
+def test_a_graph_that_is_too_large_is_said_with_the_nodes_of_its_bodies():
+    def model(count):
+        nodes = " ".join(f"r{rank} = Abs (X)" for rank in range(count))
+        return onnx.parser.parse_model(
+            f"""<ir_version: 10, opset_import: ["": 21]> g (float[1] X, bool B) => (float[1] Y) {{
+            Y = If (B) <then_branch = t () => (float[1] r0) {{ {nodes} }},
+            else_branch = e () => (float[1] s) {{ s = Neg (X) }}> }}"""
+        )
+
+    assert drawn(model(298), lambda: "a drawing") == "a drawing"
+    assert "has 301 nodes" in drawn(model(299), lambda: "a drawing")
 
 
 def test_the_text_has_tables_and_sentences_and_no_plot():

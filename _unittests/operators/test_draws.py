@@ -48,3 +48,17 @@ def model(nodes):
 def test_nodes_that_draw(nodes, drawn):
     found = drawing_nodes(model(nodes), {"X": np.zeros(2, np.float32), "t": np.array(True)})
     assert [node.output[0] for node in found] == drawn
+
+
+def test_functions_that_call_others_many_times_or_themselves():
+    calls = "".join(
+        f"""<domain: "own", opset_import: ["": 21, "own": 1]> F{rank} (x) => (y)
+        {{ a = own.F{rank + 1}(x) b = own.F{rank + 1}(x) y = Add(a, b) }}"""
+        for rank in range(60)  # 2 ** 60 calls
+    )
+    last = """<domain: "own", opset_import: ["": 21, "own": 1]> F60 (x) => (y)
+        { z = own.F60(x) y = %s(z) }"""
+    for op, drawn in (("Abs", 0), ("RandomNormalLike", 2)):
+        text = f"""<ir_version: 10, opset_import: ["": 21, "own": 1]>
+            g (float[2] X) => (float[2] Y) {{ Z = own.F0(X) Y = own.F0(Z) }}{calls}{last % op}"""
+        assert len(drawing_nodes(onnx.parser.parse_model(text), {})) == drawn

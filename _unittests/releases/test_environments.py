@@ -1,13 +1,19 @@
+import contextlib
+import dataclasses
+import http.server
 import json
 import os
 import stat
 import sys
+import tempfile
+import threading
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from packaging.version import Version
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.releases import environments as releases
@@ -297,6 +303,98 @@ def test_releases_that_cannot_be_listed_say_why(uv, monkeypatch):
     told = "onnxruntime-gpu: its releases cannot be listed for Python .*: ERROR: there is no"
     with pytest.raises(OrtMeterError, match=told):
         list_releases("1.31.1", "1.32.0", "cuda")
+
+
+WHEEL = "onnxruntime-1.99.{}-py3-none-any.whl"
+YANKED = "\nAvailable versions: 7.7\nERROR: spoiled"
+
+
+class Index(http.server.BaseHTTPRequestHandler):
+    """An index of packages that does what the path that its address begins with asks for."""
+
+    def do_GET(self):
+        kind = self.path.split("/")[1]
+        if kind == "loop" or (kind == "moved" and "simple" in self.path):
+            self.send_response(302)
+            self.send_header("Location", f"{self.path}x/" if kind == "loop" else self.server.dead)
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        if self.path.endswith(".whl") or kind == "drip":
+            self.send_body(drips="drip" in kind)
+        else:
+            links = ((WHEEL.format(0), ""), (WHEEL.format(1), f' data-yanked="{YANKED}"'))
+            told = (f'<a href="{name}"{more}>{name}</a>' for name, more in links)
+            self.wfile.write("\n".join(told).encode())
+
+    def send_body(self, *, drips):
+        with contextlib.suppress(OSError):
+            for _ in range(10_000):
+                self.wfile.write(b"." if drips else bytes(1 << 16))
+                self.wfile.flush()
+                if drips and self.server.stopped.wait(0.1):
+                    return
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.fixture
+def index(monkeypatch, cache):
+    """Serve an index to the pip that is installed, whatever its configuration says."""
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setattr(releases.shutil, "which", lambda _name: None)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        server.stopped = threading.Event()
+        threading.Thread(target=server.serve_forever, args=[0.01]).start()
+        address = f"127.0.0.1:{server.server_port}"
+        server.dead = "http://127.0.0.1:9/"
+        yield lambda kind: f"http://user:secret@{address}/{kind}/simple/"
+        server.stopped.set()
+        server.shutdown()
+    assert [path for path in cache.glob("*") if path.name != "onnxruntime"] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("loop", "TooManyRedirects: Exceeded 30 redirects"),
+        ("moved", r"Could not fetch URL http://\*\*\*@127.0.0.1.*[Cc]onnection refused"),
+        ("drip", "no registry of packages answered within 0.5 s"),
+    ],
+)
+def test_an_index_that_does_not_answer_has_its_own_reason(kind, reason, index, monkeypatch):
+    monkeypatch.setattr(releases, "_ANSWER_S", 0.5 if kind == "drip" else 60.0)
+    with pytest.raises(OrtMeterError, match=f"cannot be listed for Python .*: {reason}") as caught:
+        releases._listed("onnxruntime", index(kind))
+    assert "secret" not in str(caught.value)
+
+
+def test_the_reason_of_a_yanked_release_is_not_read_as_an_answer(index):
+    assert releases._listed("onnxruntime", index("right")) == [Version("1.99.0")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("drip-wheel", "the registry answered, but did not send everything within 1.5 s"),
+        ("flood", "OSError: .* File too large"),
+    ],
+)
+def test_what_an_index_sends_has_limits(kind, reason, index, tmp_path, monkeypatch):
+    monkeypatch.setattr(releases, "_ANSWER_S", 60.0)
+    monkeypatch.setattr(releases, "_INSTALL_S", 1.5 if "drip" in kind else 60.0)
+    monkeypatch.setattr(releases, "_LARGEST_FILE", 1 << 20)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    release = dataclasses.replace(parse_release("1.99.0"), index=index(kind))
+    with pytest.raises(OrtMeterError, match=reason):
+        prepare(release)
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_the_environment_of_this_process_needs_nothing(cache):

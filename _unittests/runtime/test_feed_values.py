@@ -118,3 +118,12 @@ def test_a_number_of_numpy_is_a_number():
 def test_json_is_strict(text):
     with pytest.raises(FeedError, match="this is not JSON"):
         decode_json(text)
+
+
+@pytest.mark.parametrize("depth", [33, 64, 70, 2000])
+def test_lists_that_are_nested_too_deeply_are_refused(depth):
+    values = 1
+    for _ in range(depth):
+        values = [values]
+    with pytest.raises(FeedError, match="given for X"):
+        as_declared(one("FLOAT", None), values)

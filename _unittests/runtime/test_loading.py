@@ -58,7 +58,7 @@ def test_text_is_told_from_a_path(tmp_path):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (b"", "0 bytes given hold no graph"),
+        (b"", "no graph in the 0 bytes"),
         (b"xxx", "not an ONNX model"),
         ("missing.onnx", "missing.onnx.*No such file"),
         ("g (float X) => { }", "not a model in ONNX syntax"),

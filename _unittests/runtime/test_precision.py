@@ -1,6 +1,7 @@
 """Conversions to few bits."""
 
 import logging
+import os
 from collections import Counter
 
 import numpy as np
@@ -48,6 +49,23 @@ def test_bfloat16_rounds_the_weights_once():
     casts = [n.attribute[0].i for n in converted.graph.node if n.op_type == "Cast"]
     assert sorted(casts) == [onnx.TensorProto.FLOAT, onnx.TensorProto.BFLOAT16]
     onnx.checker.check_model(converted)
+
+
+def test_what_a_calibration_warns_of_is_counted(capfd):
+    model = onnx.ModelProto()
+    model.CopyFrom(MODEL)
+    for rank in range(30):
+        model.graph.initializer.add(name=f"unused{rank}", data_type=1, dims=[1], float_data=[1])
+    with pytest.warns(UserWarning, match=r"^ONNX Runtime warned: 30 like .Removing initi") as told:
+        convert_precision(model, "QDQ U8S8", [FEEDS])
+    assert len(told) == 1
+    assert "W:onnxruntime" not in capfd.readouterr().err
+
+
+def test_other_lines_of_the_standard_error_are_kept(capfd):
+    with precision.silenced():
+        os.write(2, b"one\ntwo")
+    assert capfd.readouterr().err == "one\ntwo"
 
 
 @pytest.mark.parametrize(

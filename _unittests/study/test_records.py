@@ -235,7 +235,9 @@ def test_what_does_not_follow_the_schema_is_refused(tmp_path, break_it, message)
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b'"text"', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"3", b'"text"', b"\xff\xfe", b'{"x": "\xff"}']
+)
 def test_what_is_not_a_record_is_refused(tmp_path, content):
     file = tmp_path / "record.json"
     file.write_bytes(content)

@@ -80,6 +80,18 @@ def test_tables_come_back_from_csv_and_from_excel(tmp_path):
             pd.testing.assert_frame_equal(again, expected)
 
 
+def test_no_cell_of_a_workbook_is_a_formula(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    frame = pd.DataFrame(
+        {"=1+1": ["=HYPERLINK(1)", "plain"]}, index=pd.Index(["=A1", "b"], name="n")
+    )
+    save_tables("page", {"times": frame}, tmp_path)
+    sheet = openpyxl.load_workbook(tmp_path / "page.xlsx")["times"]
+    cells = [[(cell.value, cell.data_type) for cell in row] for row in sheet.iter_rows()]
+    texts = [["n", "=1+1"], ["=A1", "=HYPERLINK(1)"], ["b", "plain"]]
+    assert cells == [[(text, "s") for text in row] for row in texts]
+
+
 def test_links_hold_the_files_and_nothing_is_written_unless_it_is_asked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -208,7 +208,8 @@ class _Walk:
         context.library = "numpy"
         self._given = checker.take(feeds)
         self._names = {slot: name for name, slot in self._plan.slots.items() if name}
-        self._ends = [self._plan.slots[name] for name in self._plan.outputs]
+        self._outputs = list(dict.fromkeys(self._plan.outputs))  # a name may be there twice
+        self._ends = [self._plan.slots[name] for name in self._outputs]
         self._needed, self._useful, self._freed = _uses(self._plan.steps, self._ends)
         self.outputs: tuple[Any, ...] = ()
 
@@ -220,7 +221,7 @@ class _Walk:
             reads = self._reads(session)
             suspects = [r for r in reads if differing(r.own) and r.rank in self._needed]
             self._ranks = [read.rank for read in suspects]
-            types = [_type(session[name]) for name in self._plan.outputs]
+            types = [_type(session[name]) for name in self._outputs]
             measure = functools.partial(_effect, types=types)
             spans = find_effects(
                 self._mixed,

@@ -122,7 +122,7 @@ class Baseline:
         elif self.options.save is not None:
             try:
                 _save(self, report, results)
-            except OrtMeterError as error:  # what was measured is reported
+            except (OrtMeterError, OSError) as error:  # what was measured is reported
                 report.conclude(f"samples are not kept: {error}")
                 return _UNJUDGED
         return code
@@ -226,9 +226,13 @@ def _read(file: Path, names: Iterable[str]) -> "Record":
         msgspec.convert(stored.data.get("fitness"), list[str])
     except msgspec.ValidationError:
         described = {}
-    if stored.page != _PAGE or not isinstance(measured, Comparison) or {*measured} - {*described}:
+    before = stored.data.get("before", [])
+    builds = [measured, *before] if isinstance(before, list) else [None]
+    are_ours = stored.page == _PAGE and all(isinstance(build, Comparison) for build in builds)
+    if not are_ours or {*measured} - {*described}:
         raise RecordError(f"{file.name} was not written by ortmeter bench --save")
-    check_latencies(*filter(None, [*measured.values(), measured.reference_workload]))
+    every = (one for build in builds for one in (*build.values(), build.reference_workload))
+    check_latencies(*filter(None, every))
     if not {*measured} & {*names}:
         raise InvalidArgumentError(
             f"{file.name} has other candidates than this run: {_listed(measured)}. This run has "

@@ -37,6 +37,9 @@ def add_options(parser: ArgumentParser) -> None:
     )
 
 
+_VERSION = r"([0-9]{1,9}(?:\.[0-9]{1,9})*)"
+
+
 @dataclass(frozen=True)
 class Question:
     """What began with a release: ``effect`` takes the last good one and the first bad one."""
@@ -48,8 +51,8 @@ class Question:
 
 def read_range(options: Namespace, provider: str) -> list[Release]:
     """List the releases of ``--runtime A..B``, which goes with ``--bisect``; none without it."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)*)\.\.(\d+(?:\.\d+)*)", options.runtime or "")
-    if (found is not None) != options.bisect or (options.index_url and not found):
+    found = re.fullmatch(rf"{_VERSION}\.\.{_VERSION}", options.runtime or "")
+    if (found is not None) != options.bisect or (options.index_url is not None and not found):
         raise InvalidArgumentError(
             f"--runtime {options.runtime or '(none)'}. Accepted: a range, 1.20.1..1.32.0, with "
             "--bisect, and with --index-url; another value without them"

@@ -33,7 +33,7 @@ from ortmeter.cli.first_run import refuse_deadly, session_spec
 from ortmeter.cli.harder import Feeds, find_worse
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
-from ortmeter.cli.report import MAX_DRAWN, Report, readable
+from ortmeter.cli.report import Report, drawn, readable
 from ortmeter.discrepancy import ModelDiff, Tolerance, diff
 from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
@@ -438,8 +438,8 @@ def _tell_nodes(
         left = left.sort_values(effect, ascending=False, na_position="first").head(options.top)
         title = f"Groups of nodes that are not told apart ({RANKED_BY[by]})"
         report.add(title, readable(left.rename(columns=columns)))
-    if len(model.graph.node) <= MAX_DRAWN:
-        report.add("The graph, coloured by effect on outputs", partial(_draw, model, explained, by))
+    draw = partial(_draw, model, explained, by)
+    report.add("The graph, coloured by effect on outputs", partial(drawn, model, draw))
 
 
 def _doubts(

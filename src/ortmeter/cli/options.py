@@ -1,6 +1,7 @@
 """Options that several commands share, and the values that they stand for."""
 
 import math
+import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -145,7 +146,9 @@ def add_tls(parser: ArgumentParser) -> None:
 
 def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]:
     """Read a list separated by commas."""
-    parts = [part.strip() for part in text.split(",")]
+    # A comma before a folder is one of the path of a library.
+    comma = r",(?![^,=]*[/\\])" if option == "--provider" else ","
+    parts = [part.strip() for part in re.split(comma, text)]
     values = [read(part) for part in parts if part]
     if len({*values}) < len(parts):  # nothing is measured twice, or left out, in silence
         raise InvalidArgumentError(

@@ -12,8 +12,8 @@ from ortmeter.cli import conversion, machine
 from ortmeter.cli.first_run import refuse_deadly, session_spec
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
-from ortmeter.cli.report import MAX_DRAWN, Report, readable
-from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
+from ortmeter.cli.report import Report, drawn, readable
+from ortmeter.plotting import Drawing, comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, advise, merge_profiles, profile_together
 from ortmeter.profiling.advice import CHECKS, LEAST_SHARE
 from ortmeter.profiling.findings import Finding
@@ -114,12 +114,16 @@ def _describe(report: Report, profile: Profile, top: int) -> None:
     nodes = profile.by_node().sort_values("median", ascending=False)
     columns = ["name", "op", "median", "share", "gflop_per_s", "gb_per_s", "signature"]
     report.add(f"The {min(top, len(nodes))} slowest nodes", _table(nodes[columns].head(top)))
-    if profile.model is not None and len(profile.model.graph.node) <= MAX_DRAWN:
-        model, title = profile.model, "The graph that ran"
+    if profile.model is not None:
         report.add(
-            f"{title}, coloured by time",
-            lambda: draw_model(model, title=title, notes=profile_notes(profile)),
+            "The graph that ran, coloured by time",
+            partial(drawn, profile.model, partial(_draw, profile)),
         )
+
+
+def _draw(profile: Profile) -> Drawing:
+    assert profile.model is not None
+    return draw_model(profile.model, title="The graph that ran", notes=profile_notes(profile))
 
 
 def _table(frame: pd.DataFrame) -> pd.DataFrame:

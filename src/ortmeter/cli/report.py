@@ -5,10 +5,10 @@ import json
 import math
 import os
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Claim
@@ -17,8 +17,12 @@ from ortmeter.machine.environment import Environment, environment
 from ortmeter.machine.preflight import Preflight
 from ortmeter.optional import pd
 from ortmeter.pictures import freeze
+from ortmeter.plotting.axes import shorten
 from ortmeter.study.rendering import as_html, bullets, digits, flatten
 from ortmeter.study.writer import sentences
+
+if TYPE_CHECKING:
+    import onnx
 
 __all__ = ["Report"]
 
@@ -29,8 +33,8 @@ _GAP = "  "
 _NARROWEST = 12
 _LINES = 2  # of a cell
 
-#: Larger graphs take too long to lay out, and cannot be read.
-MAX_DRAWN = 300
+# Larger graphs take too long to lay out, and cannot be read.
+_MAX_DRAWN = 300
 
 _UNITS: Mapping[str, str] = {
     "median": "median (µs)",
@@ -162,7 +166,8 @@ class Report:
         import jinja2
 
         writer = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-        writer.filters["shown"] = _shown
+        writer.filters |= {"as_html": as_html, "columns": _columns, "caption": _caption}
+        writer.tests["table"] = _is_table
         page = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
         return writer.from_string(page).render(
             title=self.title,
@@ -204,11 +209,7 @@ def _fitted(item: Any, width: int) -> str:
     """Write a table within a width: texts are broken at spaces, or shortened in the middle."""
     if isinstance(item, str):
         return textwrap.fill(item, width)
-    table = _rows(item)
-    columns = [
-        _Column(header, [row[rank] for row in table.rows])
-        for rank, header in enumerate(table.columns)
-    ]
+    columns = _columns(item)
     room = width - len(_GAP) * (len(columns) - 1)
     for least in ("words", "least"):  # between words first, inside of them if need be
         while sum(column.width for column in columns) > room:
@@ -216,8 +217,9 @@ def _fitted(item: Any, width: int) -> str:
             if widest.width <= getattr(widest, least):
                 break
             widest.width -= 1
-    title = textwrap.wrap(str(getattr(item.columns, "name", None) or ""), width)
-    rows = [[column.cell(rank) for column in columns] for rank in range(len(table.rows) + 1)]
+    title = textwrap.wrap(_caption(item), width)
+    count = max((len(column.texts) for column in columns), default=0)
+    rows = [[column.cell(rank) for column in columns] for rank in range(count)]
     lines = [line for row in rows for line in _lines(row, columns)]
     return "\n".join([*title, *lines])
 
@@ -267,14 +269,6 @@ def _written(value: Any) -> str:
     return "-" if missing else text
 
 
-def shorten(text: str, width: int) -> str:
-    """Cut a text in its middle: the beginning and the end of a name or of a signature matter."""
-    if len(text) <= width:
-        return text
-    kept = max(width - 1, 0)
-    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
-
-
 def _is_table(item: Any) -> bool:
     return isinstance(item, Rows) or hasattr(item, "to_string")
 
@@ -286,6 +280,19 @@ def _rows(item: Any) -> Rows:
     return Rows(tuple(map(str, table.columns)), tuple(table.itertuples(index=False, name=None)))
 
 
+def _columns(item: Any) -> list[_Column]:
+    table = _rows(item)
+    return [
+        _Column(header, [row[rank] for row in table.rows])
+        for rank, header in enumerate(table.columns)
+    ]
+
+
+def _caption(item: Any) -> str:
+    """Return what the cells of a table are, the name of its columns."""
+    return str(getattr(item.columns, "name", None) or "")
+
+
 def _records(item: Any) -> list[dict[str, Any]]:
     if isinstance(item, Rows):
         return [dict(zip(item.columns, row, strict=True)) for row in item.rows]
@@ -293,16 +300,14 @@ def _records(item: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _shown(item: Any) -> str:
-    """Write an item as HTML; a table whose index is made of columns: any of them sorts."""
-    if not _is_table(item):
-        return as_html(item)
-    table = pd.DataFrame(item.rows, columns=item.columns) if isinstance(item, Rows) else item
-    return str(
-        flatten(table).to_html(
-            index=False, border=0, na_rep="", classes="sortable", float_format=digits, escape=True
-        )
-    )
+def drawn(model: "onnx.ModelProto", draw: Callable[[], Any]) -> Any:
+    """Draw the graph of a model, or say that it is too large."""
+    from ortmeter.runtime.graphs import walk_nodes
+
+    count = sum(1 for _ in walk_nodes(model.graph.node))
+    if count <= _MAX_DRAWN:
+        return draw()
+    return f"Not drawn: this graph has {count} nodes, and {_MAX_DRAWN} at most can be read."
 
 
 def readable(table: "pd.DataFrame") -> "pd.DataFrame":

@@ -1,7 +1,7 @@
 """Nodes whose results are drawn."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx
 import onnx.numpy_helper
@@ -10,23 +10,26 @@ from ortmeter.operators.registry import find_operator
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.graphs import walk_nodes
 
+_Functions: TypeAlias = dict[tuple[str, str], Iterable[onnx.NodeProto]]
+
 
 def drawing_nodes(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[onnx.NodeProto]:
     """List the nodes of the main graph that draw numbers, themselves or in what they execute."""
-    functions = {(f.domain, f.name): f.node for f in model.functions}
+    functions: _Functions = {(f.domain, f.name): f.node for f in model.functions}
     every = list(walk_nodes([*model.graph.node, *(n for f in model.functions for n in f.node)]))
     known = {**{tensor.name: tensor for tensor in model.graph.initializer}, **feeds}
     known |= {n.output[0]: n.attribute[0].t for n in every if n.op_type == "Constant"}
 
-    def draw(nodes: Iterable[onnx.NodeProto]) -> bool:
+    def draw(nodes: Iterable[onnx.NodeProto], left: _Functions) -> bool:
         return any(
             find_operator(node.op_type, node.domain).is_random
             or (node.op_type == "Dropout" and _trains(node, known))
-            or draw(functions.get((node.domain, node.op_type), ()))
+            # Once: a function may call others many times, or itself.
+            or draw(left.pop((node.domain, node.op_type), ()), left)
             for node in walk_nodes(nodes)
         )
 
-    return [node for node in model.graph.node if draw([node])]
+    return [node for node in model.graph.node if draw([node], dict(functions))]
 
 
 def _trains(node: onnx.NodeProto, known: Mapping[str, Any]) -> bool:

@@ -279,5 +279,8 @@ def clean(text: str) -> str:
 
 
 def shorten(text: str, limit: int = 40) -> str:
-    """Cut a text to *limit* characters."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    """Cut a text in its middle: the beginning and the end of a name or of a signature matter."""
+    if len(text) <= limit:
+        return text
+    kept = max(limit - 1, 0)
+    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"

@@ -7,11 +7,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import venv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, without_password
 from ortmeter.files import cache_folder, write_atomically
@@ -43,12 +43,14 @@ _ACCEPTED = (
 )
 _FOR_NUMPY_2 = Version("1.19")  # the first release that is
 _GPU_LIBRARIES = Version("1.21")  # the first release that takes them from wheels
-# Seconds: of silence on a connection, and until the registry said something.
-_SILENCE_S, _ANSWER_S = 3, 4.0
+# Seconds: of silence on a connection, until the registry said something, and of all that it sends.
+_SILENCE_S, _ANSWER_S, _INSTALL_S = 3, 4.0, 1800.0
+_LARGEST_FILE = 2 << 30  # three times the largest wheel of CUDA
 # pip says that it could not reach a registry at this level only.
 _PIP_OPTIONS = ("--no-input", "-vv", "--retries=0", f"--timeout={_SILENCE_S}")
 _ANSWERED = re.compile(r"\s*(Fetched page http|Downloading |Using cached |Resolved |Processing )")
 _AVAILABLE = "Available versions: "
+_RAISED = re.compile(r"(?:\w+\.)*([A-Z]\w+: .*)")
 _UNREACHED = "Could not fetch URL"
 _PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 _MARK = "release.json"
@@ -187,8 +189,12 @@ def _listed(name: str, index: str = "") -> list[Version]:
     pip = [sys.executable, "-I", "-m", "pip"] if importlib.util.find_spec("pip") else uv
     command = [*pip, "index", "versions", name, *_PIP_OPTIONS, "--only-binary=:all:"]
     command += ["--pre", f"--index-url={index}"] if index else []
-    lines = _run_installer(command, f"{name}: its releases cannot be listed", releases_folder())
-    (told,) = (line for line in lines if line.startswith(_AVAILABLE))
+    what = f"{name}: its releases cannot be listed"
+    lines = _run_installer(command, what, releases_folder(), index)
+    # What pages say comes before.
+    told = next((line for line in reversed(lines) if line.startswith(_AVAILABLE)), "")
+    if not told:
+        raise OrtMeterError(f"{what}: pip names none")
     return sorted(map(Version, told.removeprefix(_AVAILABLE).split(", ")))
 
 
@@ -198,10 +204,10 @@ def _default(provider: str) -> str:
 
 def _distribution(text: str, default: str) -> tuple[str, Version | None]:
     """Read a version, ``name`` or ``name==version``, nothing else that a requirement may hold."""
-    with suppress(InvalidVersion):
+    with suppress(ValueError):  # also of a number with thousands of digits
         return default, Version(text)
     asked, exactly, number = text.partition("==")
-    with suppress(InvalidVersion):
+    with suppress(ValueError):
         if (name := canonicalize_name(asked)) in DISTRIBUTIONS:
             return name, Version(number) if exactly else None
     raise InvalidArgumentError(f"release {text!r} is not known. {_ACCEPTED}")
@@ -211,7 +217,7 @@ def _wheel(text: str) -> Release:
     file = Path(text)
     try:
         name, version, *_ = parse_wheel_filename(file.name)
-    except (InvalidWheelFilename, InvalidVersion) as cause:
+    except ValueError as cause:
         raise InvalidArgumentError(f"{text!r} is not the name of a wheel: {cause}") from cause
     if name not in DISTRIBUTIONS:
         raise InvalidArgumentError(
@@ -307,9 +313,9 @@ def _install(release: Release, folder: Path) -> None:
     what = f"{release.name}: {runtime} and {numpy} cannot be installed"
     command += ["--only-binary=:all:", *([] if "[" in runtime else ["--no-deps"])]
     if release.index:
+        from_index = [*command, before_stable, f"--index-url={release.index}", runtime]
+        _run_installer(from_index, what, folder, release.index)
         _run_installer([*command, numpy], what, folder)
-        command += [before_stable, f"--index-url={release.index}"]
-        _run_installer([*command, runtime], what, folder)
         if not any(folder.glob("**/onnxruntime*.dev*.dist-info")):
             raise OrtMeterError(
                 f"{release.name}: {release.index} does not answer: another registry has a stable "
@@ -320,48 +326,80 @@ def _install(release: Release, folder: Path) -> None:
     write_atomically(folder / _MARK, json.dumps(release.requirements).encode())
 
 
-def _run_installer(command: Sequence[str], what: str, folder: Path) -> list[str]:
+def _run_installer(command: Sequence[str], what: str, folder: Path, index: str = "") -> list[str]:
     """Run an installer, which must hear from the registry before it is given more time.
 
-    Returns the lines that it printed; an error begins with *what* fails.
+    Returns the lines that it printed; an error begins with *what* fails. An *index* must answer,
+    though another registry may have something.
     """
     limits = {"UV_HTTP_TIMEOUT": str(_SILENCE_S), "UV_HTTP_RETRIES": "0", "UV_NO_PROGRESS": "1"}
-    start, answered = time.monotonic(), False
     lines: list[str] = []
-    with subprocess.Popen(  # noqa: S603 - requirements were checked, no shell
-        command,
-        cwd=folder,  # uv obeys a file of the current folder
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env={**os.environ, **limits},
-    ) as process:
-        silence = threading.Timer(_ANSWER_S, process.kill)
-        silence.start()
+    late: list[str] = []
+
+    def kill() -> None:
+        if process.poll() is None and hasattr(os, "killpg"):  # with the pip that pip starts
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+
+    def give_up(reason: str) -> None:
+        late.append(reason)
+        kill()
+
+    with (
+        tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary,
+        subprocess.Popen(  # noqa: S603 - requirements were checked, no shell
+            command,
+            cwd=folder,  # uv obeys a file of the current folder
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, **limits, "TMPDIR": temporary},
+            start_new_session=True,
+        ) as process,
+    ):
+        _limit_files(process.pid)
+        silent = f"no registry of packages answered within {_ANSWER_S:g} s"
+        slow = f"the registry answered, but did not send everything within {_INSTALL_S:g} s"
+        silence = threading.Timer(_ANSWER_S, give_up, [silent])
+        whole = threading.Timer(_INSTALL_S, give_up, [slow])
         try:
+            silence.start()
+            whole.start()
             for line in process.stdout or ():
                 lines.append(without_password(line.strip()))
                 if _ANSWERED.match(line):
-                    answered = True
                     silence.cancel()
             code = process.wait()
         finally:
             silence.cancel()
-            process.kill()
-    if code:
-        reason = " ".join(_errors(lines)) or f"exit code {code}"
-        if not answered and time.monotonic() - start >= _ANSWER_S:
-            reason = f"no registry of packages answered within {_ANSWER_S:g} s"
-        raise OrtMeterError(f"{what} for {_PYTHON}: {reason[-_LONGEST:]}")
+            whole.cancel()
+            kill()
+    unreached = f"{_UNREACHED} {without_password(index)}"
+    if code or (index and any(line.startswith(unreached) for line in lines)):
+        reason = " ".join(late or _errors(lines)) or f"exit code {code}"
+        if len(reason) > _LONGEST:
+            reason = f"{reason[: _LONGEST // 2]} … {reason[-_LONGEST // 2 :]}"
+        raise OrtMeterError(f"{what} for {_PYTHON}: {reason}")
     return lines
+
+
+def _limit_files(pid: int) -> None:
+    """Let a process write no file larger than any wheel, where the system can."""
+    with suppress(ImportError, AttributeError, OSError, ValueError):
+        import resource
+
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
 
 
 def _errors(lines: Sequence[str]) -> list[str]:
     """Keep what an installer says of its failure: pip in capitals, uv in several lines."""
     if told := [line for line in lines if line.startswith(_UNREACHED)]:
         return list(dict.fromkeys(told))
+    if "Traceback (most recent call last):" in lines:  # of pip
+        raised = (found[1] for line in reversed(lines) if (found := _RAISED.match(line)))
+        return [next(raised, lines[-1])]
     first = next((i for i, line in enumerate(lines) if line.startswith("error")), len(lines))
     return [line for line in lines if line.startswith("ERROR")] + list(lines[first:])
 

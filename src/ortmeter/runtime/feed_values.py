@@ -13,6 +13,7 @@ from ortmeter.errors import FeedError
 from ortmeter.runtime.arrays import as_numpy, is_array
 from ortmeter.runtime.inputs import Input
 
+_MOST_AXES = 32  # that iterators of numpy take
 _PYTHON = (bool, int, float, complex, str)
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "text": (str,),
@@ -39,6 +40,8 @@ def as_declared(declared: Input, value: Any) -> np.ndarray:
         refuse_misfit(declared, array)
         return array
     given = np.array(value, object)  # of lists when their lengths differ
+    if given.ndim > _MOST_AXES:
+        raise _refusal(declared, value)
     for element in given.flat:
         if not isinstance(element, _KINDS[declared.kind]) or (
             isinstance(element, bool) and declared.kind != "boolean"

@@ -85,9 +85,9 @@ def read_without_external_data(model: bytes | str | os.PathLike[str]) -> onnx.Mo
     try:
         loaded = onnx.load_model_from_string(content)
     except DecodeError as cause:
-        raise ModelError(f"The {_origin(model)} given are not an ONNX model: {cause}") from cause
+        raise ModelError(f"This is not an ONNX model, the {_origin(model)}: {cause}") from cause
     if not loaded.graph.node and not loaded.graph.output:
-        raise ModelError(f"The {_origin(model)} given hold no graph: no node and no output")
+        raise ModelError(f"There is no graph in the {_origin(model)}: no node and no output")
     return loaded
 
 
@@ -95,7 +95,9 @@ def _parse(text: str) -> onnx.ModelProto:
     try:
         return onnx.parser.parse_model(text)
     except onnx.parser.ParseError as cause:
-        raise ModelError(f"This text is not a model in ONNX syntax: {cause}") from cause
+        reason = cause.args[0] if cause.args else cause
+        told = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
+        raise ModelError(f"This text is not a model in ONNX syntax: {told}") from cause
 
 
 def _starts_as_text(content: bytes) -> bool:

@@ -5,7 +5,10 @@ import functools
 import io
 import itertools
 import logging
+import os
+import re
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +41,8 @@ __all__ = ["PRECISIONS", "convert_precision", "cpu_instructions", "grids_of"]
 
 _Samples: TypeAlias = Sequence[Mapping[str, np.ndarray]]
 _HALF, _BRAIN = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
+# Of a warning: the line of the source, and the first sentence.
+_WARNED = re.compile(rb"\[W:onnxruntime:[^,]*, (\S+) [^]]*\] (.*?)(?:\. |\.?\x1b|\.?$)")
 _BLOCK = 32  # weights that share a scale
 #: Operators that compute with what is quantized already.
 _QUANTIZED = {"ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger"}
@@ -375,13 +380,35 @@ def _vector_biases(graph: onnx.GraphProto, ranks: Iterator[int]) -> None:
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Silence the tools, which advise in the log what most models do not need."""
+    """Silence the tools, which advise in the log what most models do not need.
+
+    Their sessions warn on the standard error, once per weight: that is one warning here.
+    """
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
     try:
-        yield
-    finally:
-        logging.disable(before)
+        stderr = os.dup(2)
+    except OSError:  # closed
+        stderr = os.open(os.devnull, os.O_WRONLY)
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        finally:
+            logging.disable(before)
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            log.seek(0)
+            lines = log.read().splitlines(keepends=True)
+    kinds: dict[bytes, list[str]] = {}
+    for line in lines:
+        if found := _WARNED.search(line):
+            kinds.setdefault(found[1], []).append(found[2].decode(errors="replace"))
+        else:
+            os.write(2, line)
+    if kinds:
+        told = (f"{len(texts)} like {texts[0]!r}" for texts in kinds.values())
+        warnings.warn(f"ONNX Runtime warned: {'; '.join(told)}", stacklevel=4)
 
 
 def _to_half(model: onnx.ModelProto, _samples: _Samples) -> onnx.ModelProto:

@@ -176,7 +176,7 @@ class _Mapping(_Tagged):
 
 class _Column(Struct, forbid_unknown_fields=True):
     name: str
-    dtype: Annotated[str, Meta(pattern=r"^(bool|u?int(8|16|32|64)|float(16|32|64))$")] | None
+    dtype: Annotated[str, Meta(pattern=r"^(bool|u?int(8|16|32|64)|float(16|32|64))$(?!\n)")] | None
     values: list[Any]
 
 

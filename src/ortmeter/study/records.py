@@ -357,10 +357,10 @@ def load(file: str | os.PathLike[str]) -> Record:
         if Path(file).exists() and not Path(file).is_file():
             raise RecordError("not a regular file")
         return Record.from_dict(msgspec.json.decode(Path(file).read_bytes()))
-    except (OSError, RecursionError, msgspec.DecodeError) as error:
-        raise RecordError(f"{Path(file).name} cannot be read: {error}") from error
     except RecordError as error:
         raise RecordError(f"{Path(file).name}: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RecordError(f"{Path(file).name} cannot be read: {error}") from error
 
 
 def load_records(
@@ -409,7 +409,7 @@ def load_records(
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="schema_version", tag=_VERSION):
-    page: Annotated[str, Meta(pattern=r"^(plot_\w+|bench)$")]
+    page: Annotated[str, Meta(pattern=r"^(plot_\w+|bench)$(?!\n)")]
     configuration: dict[str, str]
     date: Annotated[dt.datetime, Meta(tz=True)]
     environment: Environment

@@ -2,6 +2,7 @@
 
 import html
 import io
+import itertools
 import json
 import math
 import os
@@ -403,6 +404,9 @@ def save_tables(
         for key, table in tables.items():
             contents[f"{name}-{key}.csv"] = table.to_csv().encode()
             table.to_excel(excel, sheet_name=key)
+            for cell in itertools.chain.from_iterable(excel.sheets[key].iter_rows()):
+                if cell.data_type == "f":  # a name that begins with "=", to be read as it is
+                    cell.data_type = "s"
     contents[f"{name}.xlsx"] = workbook.getvalue()
     contents |= {f"{name}-{key}.png": png for key, png in (figures or {}).items()}
     if folder is None:
