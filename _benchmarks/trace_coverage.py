@@ -33,8 +33,8 @@ import numpy as np
 from ortmeter.machine.environment import environment
 from ortmeter.timing.bench import _PRECISION, BUDGET_S
 from ortmeter.timing.comparison import Comparison
-from ortmeter.timing.loop import join_sets, measure_sets
 from ortmeter.timing.processes import collect
+from ortmeter.timing.sets import join_sets, measure_sets
 from ortmeter.timing.statistics import PROCESSES
 
 TRACES = Path(__file__).parent / "traces"
@@ -179,7 +179,7 @@ def bench(machine: Machine, rng: np.random.Generator, specs: dict[str, Spec]) ->
     def run(_rank: int, keys: Sequence[str], budget_s: float) -> dict[str, Comparison]:
         machine.work(START_S)
         left = max(budget_s - START_S, START_S)
-        sets = measure_sets(specs, left, START_S, rng, {"timer": machine, "repeat": 12})
+        sets = measure_sets(specs, left, START_S, rng, timer=machine)
         return dict.fromkeys(keys, Comparison([join_sets([s[n] for s in sets]) for n in specs]))
 
     limits = {"processes": PROCESSES, "precision": _PRECISION, "budget_s": BUDGET_S}

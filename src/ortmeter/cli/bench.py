@@ -25,7 +25,8 @@ from ortmeter.timing.bench import BUDGET_S, measure_variants, why_isolated
 from ortmeter.timing.candidates import SessionSpec, model_variants
 from ortmeter.timing.drift import drift
 from ortmeter.timing.percentiles import NONE, percentile_table
-from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES, processes_needed
+from ortmeter.timing.processes import processes_needed
+from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 
 #: Ways to measure other than the latency of runs in turn.
 _MODES = (load, cold, bench_releases)
@@ -267,12 +268,9 @@ def _what_decides(results: Comparison, claims: Sequence[Speedup], seconds: float
             yield f"an interval needs {MIN_PROCESSES} processes: use {enough}."
         return
     undecided = [claim for claim in claims if claim.verdict == "undecided"]
-    pairs = ((results[c.baseline], results[c.subject], c) for c in undecided)
     needed = [
-        processes_needed(
-            *(a.seconds, b.seconds, c.confidence, c.min_effect), in_turn=not a.isolated, sets=a.sets
-        )
-        for a, b, c in pairs
+        processes_needed(results[c.baseline], results[c.subject], c.confidence, c.min_effect)
+        for c in undecided
     ]
     most = max((math.inf if number is None else number for number in needed), default=0)
     if each * most > _LONGEST_S:
