@@ -12,7 +12,6 @@ of a second.
 """
 
 import argparse
-import bisect
 import contextlib
 import dataclasses
 import itertools
@@ -124,11 +123,17 @@ class Machine:
     def __init__(self, name: str) -> None:
         kept = np.load(TRACES / f"{name}.npz")
         durations = float(kept["loop_s"]) * np.exp(kept["steps"] / 200)
-        self.ends = np.cumsum(durations).tolist()
+        self.times = [0.0, *np.cumsum(durations).tolist()]
+        self.loops = len(durations)
         self.loop_s = float(kept["loop_s"])
-        self.now = 0.0
         self.last: object = None
         self.calls = 0
+        self.begin(0.0)
+
+    def begin(self, loops: float) -> None:
+        """Begin after so many loops of the trace."""
+        self.done = loops
+        self.work(0.0)
 
     def __call__(self) -> float:
         """Return the time."""
@@ -136,15 +141,11 @@ class Machine:
 
     def work(self, seconds: float) -> None:
         """Do what takes so long at the median pace."""
-        rounds, here = divmod(self.now, self.ends[-1])
-        rank = bisect.bisect_right(self.ends, here)
-        begin = self.ends[rank - 1] if rank else 0.0
-        done = rank + (here - begin) / (self.ends[rank] - begin) + seconds / self.loop_s
-        more, rest = divmod(done, len(self.ends))
+        self.done += seconds / self.loop_s
+        rounds, rest = divmod(self.done, self.loops)
         rank = int(rest)
-        begin = self.ends[rank - 1] if rank else 0.0
-        end = begin + (rest - rank) * (self.ends[rank] - begin)
-        self.now = (rounds + more) * self.ends[-1] + end
+        before, after = self.times[rank], self.times[rank + 1]
+        self.now = rounds * self.times[-1] + before + (rest - rank) * (after - before)
 
     def function(self, seconds: float) -> Callable[[], None]:
         """Return a call of so long, longer after a call of another function."""
@@ -194,7 +195,8 @@ def try_cell(task: tuple[str, float, float, float, int]) -> tuple[float, Counter
     widths, taken = [], []
     for seed in range(trials):
         rng = np.random.default_rng([seed, int(1e6 * seconds), int(1000 * ratio)])
-        begin = machine.now = rng.uniform(0, machine.ends[-1])
+        machine.begin(rng.uniform(0, machine.loops))
+        begin = machine.now
         specs = {
             n: Spec(machine, rng, s, effect) for n, s in (("a", seconds * ratio), ("b", seconds))
         }

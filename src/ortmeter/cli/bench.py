@@ -19,7 +19,7 @@ from ortmeter.plotting.latency import latency_plot
 from ortmeter.runtime.loading import ModelLike, has_external_data, is_path, load_model
 from ortmeter.runtime.optimizers import without
 from ortmeter.runtime.sessions import optimized_model
-from ortmeter.runtime.settings import DEFAULT, way
+from ortmeter.runtime.settings import DEFAULT, scheduling
 from ortmeter.study.writer import enumerate_items, rank
 from ortmeter.timing import Comparison
 from ortmeter.timing.bench import BUDGET_S, measure_variants, why_isolated
@@ -188,7 +188,13 @@ def _with_default(
     ways = _ways(variants)
     alone = options.processes == 1 or options.switching  # its threads would slow the others
     one_model = len({id(variant.model) for variant in variants.values()}) == 1
-    if len(ways) == 1 or way(DEFAULT) in ways or alone or not one_model or not _on_cpu(variants):
+    if (
+        len(ways) == 1
+        or scheduling(DEFAULT) in ways
+        or alone
+        or not one_model
+        or not _on_cpu(variants)
+    ):
         return variants
     first = next(iter(variants.values()))
     name = "default (threads={threads}, spinning={spinning})".format_map(DEFAULT)
@@ -196,7 +202,7 @@ def _with_default(
 
 
 def _ways(variants: Mapping[str, SessionSpec]) -> set[tuple[int, str]]:
-    return {way(variant.settings) for variant in variants.values()}
+    return {scheduling(variant.settings) for variant in variants.values()}
 
 
 def _on_cpu(variants: Mapping[str, SessionSpec]) -> bool:
@@ -243,7 +249,7 @@ def _fill(
         report.conclude(*(f"{measured}." for measured in results.values()))
     if moved := drift(results.reference_workload):
         report.conclude(f"{moved if len(results) > 1 else moved.finding}.")
-    if way(DEFAULT) not in ways and _on_cpu(variants):
+    if scheduling(DEFAULT) not in ways and _on_cpu(variants):
         report.conclude(
             "onnxruntime.InferenceSession(path) uses all cores, whose threads keep spinning after "
             "a run; measure that with --threads 0 --spinning on."

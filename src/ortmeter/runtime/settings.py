@@ -108,7 +108,7 @@ def apply_config(options: Any, given: Mapping[str, Any], usual: Mapping[str, str
         options.add_session_config_entry(name, value)
 
 
-def way(settings: Mapping[str, Any]) -> tuple[int, str]:
+def scheduling(settings: Mapping[str, Any]) -> tuple[int, str]:
     """Return the threads and the spinning of a session with these settings."""
     return settings.get("threads", 1), settings.get("spinning", "during-run")
 
@@ -116,7 +116,7 @@ def way(settings: Mapping[str, Any]) -> tuple[int, str]:
 def spins(settings: Mapping[str, Any]) -> bool:
     """Whether threads of a session with these settings go on spinning for a while after a run."""
     options = settings.get("session_options") or {}
-    threads, spinning = way(settings)
+    threads, spinning = scheduling(settings)
     config = {**spinning_config(spinning), **(settings.get("session_config") or {})}
     in_parallel = str(options.get("execution_mode")).lower() == "parallel"
     several = {
