@@ -60,7 +60,7 @@ def test_each_process_builds_the_candidates_of_all_groups(module, tmp_path):
         precision=None,
         budget_s=ENOUGH_S,
     )
-    assert {m.seconds.shape for group in results.values() for m in group.values()} == {(2, 4 * 3)}
+    assert {m.seconds.shape for group in results.values() for m in group.values()} == {(2, 6 * 3)}
     assert results[2]["b"].flop == 5.0
     assert results[1]["a"].median >= 1e-3
     pids = {int(file.name) for file in folder.iterdir()}
@@ -109,9 +109,9 @@ def test_candidates_apart_have_their_own_processes(module, tmp_path):
     assert len(pids) == len({*pids, os.getpid()}) - 1 == 12  # 2 groups, 2 candidates, 3 processes
     for key, group in found.items():
         assert list(group) == names
-        assert [measured.seconds.shape for measured in group.values()] == [(3, 4 * 3)] * 2
-        assert group.reference_workload.seconds.shape == (3, 2 * 4 * 3)  # beside each candidate
-        assert group.how == "each alone in 3 processes of 4 sets of 3 rounds, back to back"
+        assert [measured.seconds.shape for measured in group.values()] == [(3, 6 * 3)] * 2
+        assert group.reference_workload.seconds.shape == (3, 2 * 6 * 3)  # beside each candidate
+        assert group.how == "each alone in 3 processes of 6 sets of 3 rounds, back to back"
         assert group.speedup("a", "b").how == "3 processes each"
         turns = [name for _, name in sorted((t, n) for n in names for t, _ in built[key, n])]
         assert [sorted(turns[i : i + 2]) for i in (0, 2, 4)] == [names] * 3
@@ -184,7 +184,7 @@ def test_a_function_of_a_page_travels_as_source(tmp_path):
     done = subprocess.run(
         [sys.executable, page], capture_output=True, text=True, cwd=tmp_path, check=False
     )
-    assert done.stdout.split("\n")[0] == "(2, 12)", done.stderr
+    assert done.stdout.split("\n")[0] == "(2, 18)", done.stderr
 
 
 OUTSIDE = 3

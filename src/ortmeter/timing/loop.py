@@ -37,7 +37,7 @@ _LONG_S = 5e-3
 _LONGEST_SAMPLE_S = 2e-2
 # Calls after a switch that are looked at, in how many switches, and the share of the budget that
 # this may take. A call is settled when it is this near to the last three.
-_LOOKED_AT, _SWITCHES, _SETTLING_SHARE = 8, 5, 0.1
+_LOOKED_AT, _SWITCHES, _SETTLING_SHARE = 8, 3, 0.1
 _SETTLED = 1.02
 
 _Function = Callable[[], object]
@@ -233,7 +233,7 @@ def _settling(
 ) -> list[int]:
     """Return how many calls of each candidate, after another one, are not timed.
 
-    As many as still pay for the switch, in five switches that are looked at if there is time. None
+    As many as still pay for the switch, in three switches that are looked at if there is time. None
     when one candidate runs alone, or when the budget is spent.
     """
     if len(calls) == 1 or most_s <= 0:

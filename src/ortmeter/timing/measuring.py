@@ -52,7 +52,7 @@ def measure(
         Candidates by name.
     repeat : int, optional
         Minimum number of rounds, by default 100. With several processes, each process builds the
-        candidates four times and takes *repeat* rounds of each of these sets. By default a set has
+        candidates six times and takes *repeat* rounds of each of these sets. By default a set has
         12 rounds, or as many as fit in 0.1 s, and 50 when candidates are isolated, and there are
         as many sets as fit in the time that a process took to start. An interval needs 100 rounds
         in one process, or 3 processes.

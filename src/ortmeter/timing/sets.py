@@ -12,7 +12,7 @@ from ortmeter.timing.loop import as_candidates, measure_here
 from ortmeter.timing.measurement import Measurement, SpawnSpec
 
 # Sets of sessions in a process, at least. Rounds of one and the least seconds that they take.
-_SETS, _ROUNDS, _SET_S = 4, 12, 0.1
+_SETS, _ROUNDS, _SET_S = 6, 12, 0.1
 _ROUNDS_APART = 50  # a slow spell of the machine hits one candidate only
 
 
@@ -52,7 +52,7 @@ def measure_sets(
     isolated: bool = False,
     **options: Any,
 ) -> list[Comparison]:
-    """Build the candidates and measure them four times, *repeat* rounds each.
+    """Build the candidates and measure them six times, *repeat* rounds each.
 
     By default they go on until the least time is over, with 12 rounds or more, as many as fit in
     0.1 s, and 50 when candidates are isolated.
