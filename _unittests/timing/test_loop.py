@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from fakes import FakeClock
+from fakes import Caches, FakeClock
 from scipy.signal import lfilter
 from scipy.stats import norm
 
@@ -33,23 +33,6 @@ def test_rounds_are_interleaved_in_a_shuffled_order_that_the_seed_decides():
     assert all(sorted(order) == ["a", "b", "c"] for order in rounds(0))
     assert len(set(rounds(0))) == 6
     assert rounds(0) == rounds(0) != rounds(1)
-
-
-class Caches:
-    """Functions that pay for the caches that another one emptied, on a clock of their own."""
-
-    def __init__(self, *costs):
-        self.clock, self.costs = FakeClock(), costs
-        self.last, self.since = None, 0
-
-    def candidate(self, name, seconds):
-        def call():
-            self.since = self.since + 1 if self.last == name else 0
-            self.last = name
-            paid = self.costs[self.since] if self.since < len(self.costs) else 0
-            self.clock.now += seconds * (1 + paid)
-
-        return call
 
 
 @pytest.mark.parametrize("costs", [(0.3,), (0.79, 0.38, 0.03), (0.9, 0.5, 0.3, 0.2, 0.1)])

@@ -3,9 +3,10 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
+from fakes import Caches
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.timing import Measurement
+from ortmeter.timing import Measurement, measure
 from ortmeter.timing.runs import compare_runs, drift_ratio, is_steady
 from ortmeter.timing.statistics import welch_log_ratio
 
@@ -29,6 +30,27 @@ def test_medians_of_processes_are_compared():
     """A round out of line changes nothing."""
     calm, spiky = run(2.0, 2.1, 2.2), Measurement("m", [[2.0, 2.0, 90], [2.1] * 3, [2.2] * 3])
     assert compare_runs(calm, spiky) == compare_runs(calm, calm)
+
+
+def measured(seed, names, **options):
+    """Time ``a`` and what runs beside it, in five processes whose sessions differ."""
+    rng, rows = np.random.default_rng([seed, len(names)]), []
+    for _ in range(5):
+        caches = Caches(0.79, 0.38, 0.03)
+        times = 1e-4 * np.exp(0.005 * rng.standard_normal(len(names)))
+        group = {n: caches.candidate(n, s) for n, s in zip(names, times, strict=True)}
+        limits = {"repeat": 12, "precision": None, "timer": caches.clock}
+        rows.append(measure(group, **limits, **options)["a"].seconds)
+    return Measurement("a", np.concatenate(rows))
+
+
+@pytest.mark.parametrize(("before", "now"), [("a", "ab"), ("abcd", "a"), ("ab", "abcd")])
+def test_a_baseline_of_other_candidates_makes_no_false_claim(before, now):
+    """What ran beside a model took the caches from it, and was compared with what had them."""
+    pairs = [(measured(seed, before), measured(seed + 100, now)) for seed in range(5)]
+    assert {compare_runs(*pair).verdict for pair in pairs} <= {"negligible", "undecided"}
+    switching = measured(0, "abcd", switching=True)
+    assert compare_runs(measured(0, "a"), switching).verdict == "slower"
 
 
 def test_verdicts_and_words():
