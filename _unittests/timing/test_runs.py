@@ -72,24 +72,48 @@ def test_no_interval_with_fewer_than_three_processes_on_a_side(few):
         assert (claim.has_interval, claim.verdict) == (False, "undecided")
 
 
-def test_the_drift_of_the_machine_widens_the_interval():
+@pytest.mark.parametrize("drift", [1.03, 1 / 1.03])
+def test_the_drift_of_the_machine_widens_the_interval(drift):
     before, after = run(1.0, 1.001, 1.0), run(1.04, 1.041, 1.04)
     plain = compare_runs(before, after)
-    for drift in (1.03, 1 / 1.03):
-        wide = compare_runs(before, after, drift=drift)
-        assert math.log(wide.high / wide.low) == pytest.approx(
-            math.log(plain.high / plain.low) + 2 * math.log(1.03)
-        )
     assert plain.verdict == "negligible"
-    assert compare_runs(before, after, drift=1.045).verdict == "undecided"  # more than the effect
+    controls = (
+        run(1.0, 1.001, 1.0, rounds=2),
+        run(*[drift * s for s in (1.0, 1.001, 1.0)], rounds=2),
+    )
+    wide = compare_runs(before, after, references=controls)
+    assert math.log(wide.high / wide.low) == pytest.approx(
+        math.log(plain.high / plain.low) + 2 * math.log(1.03)
+    )
+    controls = run(1.0, 1.001, 1.0), run(1.045, 1.046, 1.045)
+    assert compare_runs(before, after, references=controls).verdict == "undecided"
 
 
-def test_nothing_is_claimed_when_the_machine_drifted_too_much():
+@pytest.mark.parametrize("control", [1.06, 0.94])
+def test_nothing_is_claimed_when_the_machine_drifted_too_much(control):
     before, after = run(1.0, 1.001, 1.0), run(9.0, 9.001, 9.0)
-    for drift in (1.06, 0.94):
-        assert not is_steady(drift)
-        assert not compare_runs(before, after, drift=drift).has_interval
+    controls = run(1.0, 1.0, 1.0), run(control, control, control)
+    assert not compare_runs(before, after, references=controls).has_interval
+    assert not is_steady(control)
     assert is_steady(1.05)
+
+
+def test_what_slows_the_reference_workload_too_leaves_the_ratio():
+    """Processes of both runs have paces of their own, the same ones in another order."""
+    rng = np.random.default_rng(0)
+    found = []
+    for scale in (1.0, 1.1):
+        pace = np.exp(rng.permutation([-0.1, -0.05, 0.0, 0.05, 0.1]))[:, None]
+        noise = np.exp(0.01 * rng.standard_normal((2, 5, 24)))
+        found.append([Measurement("m", x) for x in (scale * pace, pace) * noise])
+    (old, control), (new, same) = found
+    log, half = welch_log_ratio(*(x.seconds / y.seconds for x, y in found), 0.99)
+    claim = compare_runs(old, new, references=(control, same))
+    drift = abs(math.log(drift_ratio(control, same)))
+    assert [math.log(claim.low), math.log(claim.high)] == pytest.approx(
+        [log - half - drift, log + half + drift]
+    )
+    assert (claim.verdict, compare_runs(old, new).verdict) == ("slower", "undecided")
 
 
 def test_controls_give_how_many_times_slower_the_machine_became():
