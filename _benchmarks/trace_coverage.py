@@ -224,7 +224,7 @@ def cell_of(line: dict) -> tuple[str, float, float, float]:
     return line["trace"], line["ratio"], line["ms"] / 1e3, line["sessions"]
 
 
-CHUNK = 20  # trials of a line
+CHUNK = 10  # trials of a line
 
 
 def run(trials: int, workers: int) -> None:
@@ -235,7 +235,8 @@ def run(trials: int, workers: int) -> None:
     names = sorted(file.stem for file in TRACES.glob("*.npz"))
     tasks = []
     for last in range(CHUNK, trials + CHUNK, CHUNK):
-        for cell in itertools.product(names, RATIOS, SECONDS, SESSIONS):
+        for *of_candidates, name in itertools.product(RATIOS, SECONDS, SESSIONS, names):
+            cell = (name, *of_candidates)
             first = max(done[cell], last - CHUNK)
             if first < min(last, trials):
                 tasks.append((*cell, first, min(last, trials)))
