@@ -44,7 +44,9 @@ def register(parser: ArgumentParser) -> None:
     add_feeds(parser)
     how = parser.add_argument_group("measurement")
     how.add_argument(
-        "--repeat", type=number(1), help="minimum number of samples (100, or 12 in each process)"
+        "--repeat",
+        type=number(1),
+        help="minimum number of rounds (100, or 12 of each set of sessions)",
     )
     how.add_argument(
         "--processes",

@@ -56,12 +56,12 @@ def compare_runs(
     >>> compare_runs(before, after, references=(before, slower)).verdict
     'undecided'
     """
-    runs, references = (baseline, candidate), references or ()
-    check_latencies(*runs, *references)
-    ways = [[run.seconds for run in runs]]
-    pairs = list(zip(runs, references, strict=False))
-    if pairs and all(run.seconds.shape == other.seconds.shape for run, other in pairs):
-        ways.append([run.seconds / other.seconds for run, other in pairs])
+    check_latencies(baseline, candidate, *(references or ()))
+    ways = [(baseline.seconds, candidate.seconds)]
+    if references is not None:
+        before, now = (reference.seconds for reference in references)
+        if (before.shape, now.shape) == (baseline.seconds.shape, candidate.seconds.shape):
+            ways.append((baseline.seconds / before, candidate.seconds / now))
     found = [welch_log_ratio(*way, LEVEL) for way in ways]
     log, half = min(found, key=lambda each: math.inf if each[1] is None else each[1])
     drift = drift_ratio(*references) if references else 1.0

@@ -387,8 +387,8 @@ class _Turn:
         return time.perf_counter_ns() - self._origin
 
     def _again(self, call: _Call, seconds: int) -> npt.NDArray[np.int64]:
-        now, times = time.perf_counter_ns, []
-        end, until = 0, self._origin + seconds
+        times: list[tuple[int, int]] = []
+        now, until, end = time.perf_counter_ns, self._origin + seconds, 0
         while not self._stopped and (end < until or not times):
             start = now()
             call()
