@@ -277,7 +277,7 @@ KINDS = {
     "builds": (builds, list(itertools.product(PAGES, RATIOS[:-1]))),
 }
 KEPT = lines.RESULTS / "verdict_coverage.jsonl"
-CHUNK = 50  # trials of a line
+CHUNKS = {"in turn": 20, "runs": 500, "builds": 20}  # trials of a line
 
 
 def try_some(task: tuple[str, int, int, int]) -> dict:
@@ -295,12 +295,12 @@ def run(kinds: Sequence[str], trials: int, workers: int) -> None:
         place = line["kind"], line["case"]
         done[place] = max(done[place], line["last"])
     tasks = []
-    for last in range(CHUNK, trials + CHUNK, CHUNK):
-        for kind in kinds:
-            for rank in range(len(KINDS[kind][1])):
-                first = max(done[kind, rank], last - CHUNK)
-                if first < min(last, trials):
-                    tasks.append((kind, rank, first, min(last, trials)))
+    for kind in kinds:
+        ranks = np.random.default_rng(0).permutation(len(KINDS[kind][1])).tolist()
+        for last, rank in itertools.product(range(CHUNKS[kind], trials + 1, CHUNKS[kind]), ranks):
+            first = max(done[kind, rank], last - CHUNKS[kind])
+            if first < last:
+                tasks.append((kind, rank, first, last))
     with multiprocessing.Pool(workers) as pool:
         for line in pool.imap(try_some, tasks):
             lines.add(KEPT, line)
