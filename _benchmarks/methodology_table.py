@@ -30,7 +30,9 @@ def pooled(kept: list[dict], *keys: str) -> dict[tuple, Counter[str]]:
     groups: dict[tuple, Counter[str]] = defaultdict(Counter)
     for line in kept:
         numbers = ("trials", "intervals", "held", "wrong", "right", "alone")
-        groups[tuple(line[key] for key in keys)].update({n: line.get(n, 0) for n in numbers})
+        groups[tuple(str(line.get(key)) for key in keys)].update(
+            {n: line.get(n, 0) for n in numbers}
+        )
     return groups
 
 
@@ -48,7 +50,8 @@ def drawn() -> list[Row]:
         kind = "one process" if one else "several processes"
         by_kind[KINDS.get(line["kind"], f"{kind}, drawn samples")].append(line)
     for what, own in by_kind.items():
-        cases = [c for c in pooled(own, "case").values() if c["intervals"] >= c["trials"] / 2]
+        apart = ["sessions", "effect", "processes", "repeat"]  # ratios and noises together
+        cases = list(pooled(own, *apart, *(["name"] if what in KINDS.values() else [])).values())
         trials = f"{len(cases)} cases of {min(c['trials'] for c in cases):,} trials or more"
         together = Counter()
         for counts in cases:
@@ -66,7 +69,7 @@ def drawn() -> list[Row]:
             ends = f"{min(alone):.0%} to {max(alone):.0%}"
             rows.append((f"{what}: that of one build does", trials, ends, lines.made_by(own)))
         power = [line for line in own if line["ratio"] == 1.1 and line.get("sessions") == 0.02]  # noqa: PLR2004
-        for (processes,), counts in sorted(pooled(power, "processes").items()):
+        for (processes,), counts in pooled(power, "processes").items():
             text = f"a ratio of 1.10, sessions that differ by 2%, {processes} processes: faster"
             found = f"{share(counts, 'right', 'trials'):.0%}"
             rows.append((text, f"{counts['trials']:,} trials", found, lines.made_by(power)))
