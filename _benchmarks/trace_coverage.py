@@ -8,11 +8,12 @@ of ``bench``: fresh processes, sets of sessions that differ, calls that pay for 
 ``--beside neighbour`` a process takes the other core, with ``same-core`` the one of the loop, with
 ``bursts`` a core for a fifth of the time; with ``quota`` the loop is stopped for half of each tenth
 of a second.
-``python _benchmarks/trace_coverage.py --trials 200 --workers 2``: the table of all traces.
+``python _benchmarks/trace_coverage.py --trials 60 --workers 2``: add trials to
+``results/trace_coverage.jsonl`` until each of the 27 cells of a trace has so many.
+``python _benchmarks/trace_coverage.py --report``: the table; 1 if a trace holds less than 98.5%.
 """
 
 import argparse
-import bisect
 import contextlib
 import dataclasses
 import itertools
@@ -28,16 +29,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import lines
 import numpy as np
 
 from ortmeter.machine.environment import environment
 from ortmeter.timing.bench import _PRECISION, BUDGET_S
 from ortmeter.timing.comparison import Comparison
-from ortmeter.timing.loop import join_sets, measure_sets
 from ortmeter.timing.processes import collect
+from ortmeter.timing.sets import join_sets, measure_sets
 from ortmeter.timing.statistics import PROCESSES
 
 TRACES = Path(__file__).parent / "traces"
+KEPT = lines.RESULTS / "trace_coverage.jsonl"
 LOOP_S = 2e-4  # of the fixed loop, about
 #: What a fresh process takes to start, and two sessions to be created.
 START_S, BUILD_S = 0.55, 0.07
@@ -124,11 +127,17 @@ class Machine:
     def __init__(self, name: str) -> None:
         kept = np.load(TRACES / f"{name}.npz")
         durations = float(kept["loop_s"]) * np.exp(kept["steps"] / 200)
-        self.ends = np.cumsum(durations).tolist()
+        self.times = [0.0, *np.cumsum(durations).tolist()]
+        self.loops = len(durations)
         self.loop_s = float(kept["loop_s"])
-        self.now = 0.0
         self.last: object = None
         self.calls = 0
+        self.begin(0.0)
+
+    def begin(self, loops: float) -> None:
+        """Begin after so many loops of the trace."""
+        self.done = loops
+        self.work(0.0)
 
     def __call__(self) -> float:
         """Return the time."""
@@ -136,15 +145,11 @@ class Machine:
 
     def work(self, seconds: float) -> None:
         """Do what takes so long at the median pace."""
-        rounds, here = divmod(self.now, self.ends[-1])
-        rank = bisect.bisect_right(self.ends, here)
-        begin = self.ends[rank - 1] if rank else 0.0
-        done = rank + (here - begin) / (self.ends[rank] - begin) + seconds / self.loop_s
-        more, rest = divmod(done, len(self.ends))
+        self.done += seconds / self.loop_s
+        rounds, rest = divmod(self.done, self.loops)
         rank = int(rest)
-        begin = self.ends[rank - 1] if rank else 0.0
-        end = begin + (rest - rank) * (self.ends[rank] - begin)
-        self.now = (rounds + more) * self.ends[-1] + end
+        before, after = self.times[rank], self.times[rank + 1]
+        self.now = rounds * self.times[-1] + before + (rest - rank) * (after - before)
 
     def function(self, seconds: float) -> Callable[[], None]:
         """Return a call of so long, longer after a call of another function."""
@@ -179,58 +184,93 @@ def bench(machine: Machine, rng: np.random.Generator, specs: dict[str, Spec]) ->
     def run(_rank: int, keys: Sequence[str], budget_s: float) -> dict[str, Comparison]:
         machine.work(START_S)
         left = max(budget_s - START_S, START_S)
-        sets = measure_sets(specs, left, START_S, rng, {"timer": machine, "repeat": 12})
+        sets = measure_sets(specs, left, START_S, rng, timer=machine)
         return dict.fromkeys(keys, Comparison([join_sets([s[n] for s in sets]) for n in specs]))
 
     limits = {"processes": PROCESSES, "precision": _PRECISION, "budget_s": BUDGET_S}
     return collect([""], run, timer=machine, **limits)[""]
 
 
-def try_cell(task: tuple[str, float, float, float, int]) -> tuple[float, Counter[str], float]:
-    """Run the trials of a cell: how many intervals hold the ratio, their typical width, seconds."""
-    name, ratio, seconds, effect, trials = task
+def try_cell(task: tuple[str, float, float, float, int, int]) -> dict:
+    """Run some trials of a cell: what was found, how wide and how long it was."""
+    name, ratio, seconds, effect, first, last = task
     machine = Machine(name)
-    counts: Counter[str] = Counter()
+    counts = Counter(trials=last - first)
     widths, taken = [], []
-    for seed in range(trials):
-        rng = np.random.default_rng([seed, int(1e6 * seconds), int(1000 * ratio)])
-        begin = machine.now = rng.uniform(0, machine.ends[-1])
+    for seed in range(first, last):
+        rng = np.random.default_rng(
+            [seed, *(round(1e6 * number) for number in (seconds, ratio, effect))]
+        )
+        machine.begin(rng.uniform(0, machine.loops))
+        begin = machine.now
         specs = {
             n: Spec(machine, rng, s, effect) for n, s in (("a", seconds * ratio), ("b", seconds))
         }
         claim = bench(machine, rng, specs).speedup("a", "b")
         taken.append(machine.now - begin)
-        counts[claim.verdict] += 1
+        counts["undecided"] += claim.verdict == "undecided"
         if claim.has_interval:
             counts["intervals"] += 1
             counts["held"] += claim.low <= ratio <= claim.high
             counts["apart"] += not claim.low <= 1 <= claim.high
             widths.append(np.log(claim.high / claim.low) / 2)
-    return float(np.median(widths or [np.nan])), counts, float(np.median(taken))
+    cell = {"trace": name, "ratio": ratio, "ms": 1e3 * seconds, "sessions": effect}
+    half = round(float(np.median(widths)), 4) if widths else None
+    return {**cell, **counts, "half": half, "seconds": round(float(np.median(taken)), 1)}
 
 
-def print_table(trials: int, workers: int) -> int:
+def cell_of(line: dict) -> tuple[str, float, float, float]:
+    """Return what makes a cell."""
+    return line["trace"], line["ratio"], line["ms"] / 1e3, line["sessions"]
+
+
+CHUNK = 10  # trials of a line
+
+
+def run(trials: int, workers: int) -> None:
+    """Add trials to each cell, those of few trials first."""
+    done: Counter[tuple[str, float, float, float]] = Counter()
+    for line in lines.read(KEPT):
+        done[cell_of(line)] += line["trials"]
+    names = sorted(file.stem for file in TRACES.glob("*.npz"))
+    tasks = []
+    for last in range(CHUNK, trials + CHUNK, CHUNK):
+        for *of_candidates, name in itertools.product(RATIOS, SECONDS, SESSIONS, names):
+            cell = (name, *of_candidates)
+            first = max(done[cell], last - CHUNK)
+            if first < min(last, trials):
+                tasks.append((*cell, first, min(last, trials)))
+    with multiprocessing.Pool(workers) as pool:
+        for line in pool.imap(try_cell, tasks):
+            lines.add(KEPT, line)
+
+
+def report() -> int:
     """Print a line per trace, ratio, time of a call and difference of sessions."""
     print("trace         ratio    ms  sessions |   held  found  undecided | half-width  seconds")
-    names = sorted(file.stem for file in TRACES.glob("*.npz"))
-    cells = list(itertools.product(names, RATIOS, SECONDS, SESSIONS))
-    pooled: dict[str, Counter[str]] = {name: Counter() for name in names}
-    with multiprocessing.Pool(workers) as pool:
-        tasks = [(*cell, trials) for cell in cells]
-        for (name, ratio, seconds, effect), (width, counts, taken) in zip(
-            cells, pool.imap(try_cell, tasks), strict=True
-        ):
-            pooled[name] += counts
-            held = counts["held"] / max(counts["intervals"], 1)
-            print(
-                f"{name:12s} {ratio:6.3f} {1e3 * seconds:5g} {effect:9.0%} | {held:6.1%} "
-                f"{counts['apart'] / trials:6.1%} {counts['undecided'] / trials:10.1%} | "
-                f"{width:10.3f} {taken:8.1f}",
-                flush=True,
-            )
+    kept = lines.read(KEPT)
+    pooled: dict[str, Counter[str]] = {}
+    for cell in sorted({cell_of(line) for line in kept}):
+        own = [line for line in kept if cell_of(line) == cell]
+        counts = Counter()
+        for line in own:
+            counts.update({key: line.get(key, 0) for key in COUNTED})
+        pooled.setdefault(cell[0], Counter()).update(counts)
+        trials, held = counts["trials"], counts["held"] / max(counts["intervals"], 1)
+        width, taken = (np.median([line[key] or 0 for line in own]) for key in ("half", "seconds"))
+        name, ratio, seconds, effect = cell
+        print(
+            f"{name:12s} {ratio:6.3f} {1e3 * seconds:5g} {effect:9.0%} | {held:6.1%} "
+            f"{counts['apart'] / trials:6.1%} {counts['undecided'] / trials:10.1%} | "
+            f"{width:10.3f} {taken:8.1f}"
+        )
     for name, counts in pooled.items():
         print(f"{name}: {counts['held'] / counts['intervals']:.2%} of {counts['intervals']} hold")
-    return sum(counts["held"] < 0.985 * counts["intervals"] for counts in pooled.values())
+    return sum(counts["held"] < LEAST * counts["intervals"] for counts in pooled.values())
+
+
+COUNTED = ("trials", "intervals", "held", "apart", "undecided")
+LEAST = 0.985  # share of the intervals that must hold the ratio
 
 
 if __name__ == "__main__":
@@ -240,8 +280,11 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--report", action="store_true")
     given = parser.parse_args()
+    if given.report:
+        sys.exit(report() > 0)
     if given.record:
         record(given.record, given.beside, given.seconds)
     else:
-        sys.exit(print_table(given.trials, given.workers) > 0)
+        run(given.trials, given.workers)

@@ -3,17 +3,18 @@
 ``bench`` has a script of its own, ``real_aa.py``. Here are the other ways that pages and commands
 use, each repeated. Where a known answer can be made, its ratio is asked for: a loop twice as long.
 
-``python _benchmarks/ways_aa.py --runs 12 --out build/ways.jsonl [--only profile] [--minutes 30]``
+``python _benchmarks/ways_aa.py --runs 12 [--only profile] [--minutes 30]``: add runs to
+``results/ways_aa.jsonl`` until each way has so many.
 ``python _benchmarks/ways_aa.py --report``: the table of what the file has.
 """
 
 import argparse
 import collections
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lines
 import numpy as np
 from real_aa import spins
 
@@ -214,17 +215,17 @@ WAYS: dict[str, Callable[[bytes, int], _Found]] = {
 def report(file: Path) -> None:
     """Print a line per way and model."""
     groups: dict[tuple[str, ...], list[dict]] = collections.defaultdict(list)
-    for line in map(json.loads, file.read_text().splitlines()):
+    for line in lines.read(file):
         groups[line["way"], line["model"], line["what"]].append(line)
     print(f"{'way':22s} {'model':12s} {'what':34s} runs wrong undecided  ratio  worst")
-    for key, lines in groups.items():
-        wrong = sum(line["wrong"] for line in lines)
-        unknown = sum(line["undecided"] for line in lines)
-        ratios = np.log([line["ratio"] for line in lines])
+    for key, own in groups.items():
+        wrong = sum(line["wrong"] for line in own)
+        unknown = sum(line["undecided"] for line in own)
+        ratios = np.log([line["ratio"] for line in own])
         worst = np.exp(ratios[np.abs(ratios).argmax()])
         way, model, what = key
         print(
-            f"{way:22s} {model:12s} {what[:34]:34s} {len(lines):4d} {wrong:5d} {unknown:9d}  "
+            f"{way:22s} {model:12s} {what[:34]:34s} {len(own):4d} {wrong:5d} {unknown:9d}  "
             f"{np.exp(ratios.mean()):.3f}  {worst:.3f}"
         )
 
@@ -234,24 +235,24 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=int, default=12)
     parser.add_argument("--only", default="")
     parser.add_argument("--minutes", type=float, default=600.0)
-    parser.add_argument("--out", type=Path, default=Path("build/ways.jsonl"))
+    parser.add_argument("--out", type=Path, default=lines.RESULTS / "ways_aa.jsonl")
     parser.add_argument("--report", action="store_true")
     given = parser.parse_args()
     if given.report:
         report(given.out)
         raise SystemExit
-    given.out.parent.mkdir(parents=True, exist_ok=True)
+    done = {(line["way"], line["model"], line["run"]) for line in lines.read(given.out)}
     deadline = time.monotonic() + 60 * given.minutes
     for seed in range(given.runs):
         for way, function in WAYS.items():
             for name, model in models().items():
                 alone = way in {"peaks", "known times"} and name != "cnn"
-                if given.only not in way or alone or time.monotonic() > deadline:
+                is_done = (way, name, seed) in done or time.monotonic() > deadline
+                if given.only not in way or alone or is_done:
                     continue
                 start = time.perf_counter()
-                for what, ratio, wrong, unknown in function(model, seed):
-                    line = {"way": way, "model": name, "what": what, "ratio": float(ratio)}
-                    line |= {"wrong": bool(wrong), "undecided": bool(unknown)}
-                    with given.out.open("a") as out:
-                        out.write(json.dumps(line) + "\n")
+                run = {"way": way, "model": name, "run": seed}
+                for what, ratio, wrong, unknown in list(function(model, seed)):
+                    line = {"what": what, "ratio": round(float(ratio), 4), "wrong": bool(wrong)}
+                    lines.add(given.out, {**run, **line, "undecided": bool(unknown)})
                 print(way, name, f"{time.perf_counter() - start:.1f} s", flush=True)

@@ -31,3 +31,22 @@ class FakeClock:
             self.now += next(durations) if durations else seconds
 
         return call
+
+
+class Caches:
+    """Functions that pay for the caches that another one emptied, on a clock of their own."""
+
+    def __init__(self, *costs):
+        self.clock, self.costs = FakeClock(), costs
+        self.last, self.since = None, 0
+
+    def candidate(self, name, seconds):
+        """Return a function that lasts so long, more at first after a call of another one."""
+
+        def call():
+            self.since = self.since + 1 if self.last == name else 0
+            self.last = name
+            paid = self.costs[self.since] if self.since < len(self.costs) else 0
+            self.clock.now += seconds * (1 + paid)
+
+        return call

@@ -93,7 +93,7 @@ def test_processes_keep_their_controls():
         reference_workload=True,
     )
     for group in found.values():
-        assert group.reference_workload.seconds.shape == group["a"].seconds.shape == (2, 3)
+        assert group.reference_workload.seconds.shape == group["a"].seconds.shape == (2, 6 * 3)
         assert group.reference_workload.median > 0
 
 

@@ -1,16 +1,15 @@
 import gc
 import math
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fakes import FakeClock
+from fakes import Caches, FakeClock
 from scipy.signal import lfilter
 from scipy.stats import norm
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
-from ortmeter.timing import Comparison, Measurement, SpawnSpec, loop, measure, measure_each
+from ortmeter.timing import loop, measure, measure_each
 from ortmeter.timing.loop import collector_off
 
 
@@ -34,23 +33,6 @@ def test_rounds_are_interleaved_in_a_shuffled_order_that_the_seed_decides():
     assert all(sorted(order) == ["a", "b", "c"] for order in rounds(0))
     assert len(set(rounds(0))) == 6
     assert rounds(0) == rounds(0) != rounds(1)
-
-
-class Caches:
-    """Functions that pay for the caches that another one emptied, on a clock of their own."""
-
-    def __init__(self, *costs):
-        self.clock, self.costs = FakeClock(), costs
-        self.last, self.since = None, 0
-
-    def candidate(self, name, seconds):
-        def call():
-            self.since = self.since + 1 if self.last == name else 0
-            self.last = name
-            paid = self.costs[self.since] if self.since < len(self.costs) else 0
-            self.clock.now += seconds * (1 + paid)
-
-        return call
 
 
 @pytest.mark.parametrize("costs", [(0.3,), (0.79, 0.38, 0.03), (0.9, 0.5, 0.3, 0.2, 0.1)])
@@ -226,55 +208,6 @@ def test_groups_share_the_budget():
     assert clock.now <= 2.1
     rounds = [group["a"].repeat for group in found.values()]
     assert 0.5 < rounds[0] / rounds[1] < 2
-
-
-def test_the_time_since_a_task_was_asked_is_taken_from_its_budget(monkeypatch):
-    shares, filled = [], []
-
-    def measured(spawn_specs, budget_s, least_s, *_):
-        shares.append(budget_s)
-        filled.append(least_s)
-        return [Comparison([Measurement(name, [[1.0]]) for name in spawn_specs])]
-
-    monkeypatch.setattr(loop, "measure_sets", measured)
-    spawn_spec = SpawnSpec("math:nan", {})  # nothing is built
-    task = {"groups": [{"a": spawn_spec}] * 2, "budget_s": 100.0, "seed": 0, "fills": True}
-    monkeypatch.setattr(loop, "time", SimpleNamespace(time=lambda: 1000.0))
-    loop.measure_task(**task, asked_at=960.0)
-    loop.measure_task(**task, asked_at=910.0)  # cold calls say nothing
-    loop.measure_task(**task, asked_at=1060.0)  # the clock was set back
-    assert shares == [30, 60, 45, 90, 50, 100]
-    assert filled == [20, 20, 45, 45, 0, 0]  # as long as it took to start
-
-
-def test_a_process_measures_several_sets_of_sessions(monkeypatch):
-    """What settles the first set is known for the others; a set that would not end is not begun."""
-    clock, made = FakeClock(), []
-    monkeypatch.setattr(loop.time, "perf_counter", clock)
-
-    def build(name):
-        made.append(name)
-        return clock.candidate(name, 1e-3)
-
-    monkeypatch.setattr(SpawnSpec, "build", lambda self: build(self.target))
-    specs = {name: SpawnSpec(name, {}) for name in "ab"}
-    # The first set takes a third of a second here, the others an eighth.
-    for least_s, budget_s, (least, most) in (
-        (None, 9.0, (1, 1)),
-        (0.0, 9.0, (4, 4)),
-        (3.0, 9.0, (10, 40)),
-        (3.0, 0.2, (1, 2)),
-    ):
-        made.clear()
-        rng, options = np.random.default_rng(0), {"repeat": 12, "timer": clock}
-        sets = loop.measure_sets(specs, budget_s, least_s, rng, options)
-        assert len(made) == 2 * len(sets)
-        assert least <= len(sets) <= most
-        assert sorted(made[:2]) == ["a", "b"]
-        assert {tuple(made[i : i + 2]) for i in range(0, len(made), 2)} <= {("a", "b"), ("b", "a")}
-        joined = loop.join_sets([each["a"] for each in sets])
-        assert joined.seconds.shape == (1, sum(each["a"].repeat for each in sets))
-        assert {each["a"].settling for each in sets} == {3}
 
 
 def test_rounds_are_added_for_the_least_time():

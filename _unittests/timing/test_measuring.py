@@ -1,4 +1,5 @@
 import os
+import time
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.runtime.placement import PlacementLog, PlacementWarning
 from ortmeter.timing import Candidate, SpawnSpec, measure, measure_each
 from ortmeter.timing.candidates import function_candidate
-from ortmeter.timing.loop import measure_task
+from ortmeter.timing.sets import measure_task
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def module(tmp_path, monkeypatch):
 import os, sys, time
 from ortmeter.timing import Candidate
 def build(seconds, folder):
-    with open(os.path.join(folder, f"{os.getpid()}"), "a") as f: f.write(".")
+    with open(os.path.join(folder, f"{os.getpid()}"), "a") as f: f.write(f"{time.time_ns()} ")
     return Candidate(lambda: time.sleep(seconds), flop=5.0)
 def fail(): raise ValueError("cannot be built")
 def refuse():
@@ -59,7 +60,7 @@ def test_each_process_builds_the_candidates_of_all_groups(module, tmp_path):
         precision=None,
         budget_s=ENOUGH_S,
     )
-    assert {m.seconds.shape for group in results.values() for m in group.values()} == {(2, 3)}
+    assert {m.seconds.shape for group in results.values() for m in group.values()} == {(2, 6 * 3)}
     assert results[2]["b"].flop == 5.0
     assert results[1]["a"].median >= 1e-3
     pids = {int(file.name) for file in folder.iterdir()}
@@ -77,7 +78,8 @@ def test_candidates_are_built_in_another_order_in_each_process(module, tmp_path)
     results = measure(group, processes=4, **limits)
     assert list(results) == names
     built = {
-        name: {f.name: f.stat().st_mtime_ns for f in folders[name].iterdir()} for name in names
+        name: {f.name: int(f.read_text().split()[0]) for f in folders[name].iterdir()}
+        for name in names
     }
     orders = [tuple(sorted(names, key=lambda n: built[n][pid])) for pid in built["a"]]
     assert len(orders) == 4
@@ -107,9 +109,9 @@ def test_candidates_apart_have_their_own_processes(module, tmp_path):
     assert len(pids) == len({*pids, os.getpid()}) - 1 == 12  # 2 groups, 2 candidates, 3 processes
     for key, group in found.items():
         assert list(group) == names
-        assert [measured.seconds.shape for measured in group.values()] == [(3, 3)] * 2
-        assert group.reference_workload.seconds.shape == (3, 6)  # beside each candidate
-        assert group.how == "each alone in 3 processes of 3 rounds, back to back"
+        assert [measured.seconds.shape for measured in group.values()] == [(3, 6 * 3)] * 2
+        assert group.reference_workload.seconds.shape == (3, 2 * 6 * 3)  # beside each candidate
+        assert group.how == "each alone in 3 processes of 6 sets of 3 rounds, back to back"
         assert group.speedup("a", "b").how == "3 processes each"
         turns = [name for _, name in sorted((t, n) for n in names for t, _ in built[key, n])]
         assert [sorted(turns[i : i + 2]) for i in (0, 2, 4)] == [names] * 3
@@ -147,8 +149,10 @@ def test_a_process_waits_for_the_device(module):
 
 def test_the_child_tells_raw_times(module, tmp_path):
     spawn_spec = SpawnSpec(f"{module}:build", {"seconds": 0, "folder": str(tmp_path)})
-    task = {"groups": [{"a": spawn_spec}], "repeat": 2, "warmup": 1, "seed": 0, "fills": False}
-    (((row,), reference),) = child.call(measure_task, {**task, "budget_s": 10, "asked_at": 0})
+    task = {"groups": [{"a": spawn_spec}], "repeat": 2, "warmup": 1, "seed": 0}
+    (((row,), reference),) = child.call(
+        measure_task, {**task, "budget_s": 10, "asked_at": time.time()}
+    )
     assert (row.name, reference) == ("a", None)
     assert np.shape(row.seconds)[0] == 1
 
@@ -180,7 +184,7 @@ def test_a_function_of_a_page_travels_as_source(tmp_path):
     done = subprocess.run(
         [sys.executable, page], capture_output=True, text=True, cwd=tmp_path, check=False
     )
-    assert done.stdout.split("\n")[0] == "(2, 3)", done.stderr
+    assert done.stdout.split("\n")[0] == "(2, 18)", done.stderr
 
 
 OUTSIDE = 3

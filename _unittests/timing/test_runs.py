@@ -3,9 +3,10 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
+from fakes import Caches
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.timing import Measurement
+from ortmeter.timing import Measurement, measure
 from ortmeter.timing.runs import compare_runs, drift_ratio, is_steady
 from ortmeter.timing.statistics import welch_log_ratio
 
@@ -31,6 +32,27 @@ def test_medians_of_processes_are_compared():
     assert compare_runs(calm, spiky) == compare_runs(calm, calm)
 
 
+def measured(seed, names, **options):
+    """Time ``a`` and what runs beside it, in five processes whose sessions differ."""
+    rng, rows = np.random.default_rng([seed, len(names)]), []
+    for _ in range(5):
+        caches = Caches(0.79, 0.38, 0.03)
+        times = 1e-4 * np.exp(0.005 * rng.standard_normal(len(names)))
+        group = {n: caches.candidate(n, s) for n, s in zip(names, times, strict=True)}
+        limits = {"repeat": 12, "precision": None, "timer": caches.clock}
+        rows.append(measure(group, **limits, **options)["a"].seconds)
+    return Measurement("a", np.concatenate(rows))
+
+
+@pytest.mark.parametrize(("before", "now"), [("a", "ab"), ("abcd", "a"), ("ab", "abcd")])
+def test_a_baseline_of_other_candidates_makes_no_false_claim(before, now):
+    """What ran beside a model took the caches from it, and was compared with what had them."""
+    pairs = [(measured(seed, before), measured(seed + 100, now)) for seed in range(5)]
+    assert {compare_runs(*pair).verdict for pair in pairs} <= {"negligible", "undecided"}
+    switching = measured(0, "abcd", switching=True)
+    assert compare_runs(measured(0, "a"), switching).verdict == "slower"
+
+
 def test_verdicts_and_words():
     before = run(1.0, 1.01, 1.0, 1.01, 1.0)
     slower = compare_runs(before, run(1.5, 1.51, 1.5), name="the baseline of Monday")
@@ -50,24 +72,48 @@ def test_no_interval_with_fewer_than_three_processes_on_a_side(few):
         assert (claim.has_interval, claim.verdict) == (False, "undecided")
 
 
-def test_the_drift_of_the_machine_widens_the_interval():
+@pytest.mark.parametrize("drift", [1.03, 1 / 1.03])
+def test_the_drift_of_the_machine_widens_the_interval(drift):
     before, after = run(1.0, 1.001, 1.0), run(1.04, 1.041, 1.04)
     plain = compare_runs(before, after)
-    for drift in (1.03, 1 / 1.03):
-        wide = compare_runs(before, after, drift=drift)
-        assert math.log(wide.high / wide.low) == pytest.approx(
-            math.log(plain.high / plain.low) + 2 * math.log(1.03)
-        )
     assert plain.verdict == "negligible"
-    assert compare_runs(before, after, drift=1.045).verdict == "undecided"  # more than the effect
+    controls = (
+        run(1.0, 1.001, 1.0, rounds=2),
+        run(*[drift * s for s in (1.0, 1.001, 1.0)], rounds=2),
+    )
+    wide = compare_runs(before, after, references=controls)
+    assert math.log(wide.high / wide.low) == pytest.approx(
+        math.log(plain.high / plain.low) + 2 * math.log(1.03)
+    )
+    controls = run(1.0, 1.001, 1.0), run(1.045, 1.046, 1.045)
+    assert compare_runs(before, after, references=controls).verdict == "undecided"
 
 
-def test_nothing_is_claimed_when_the_machine_drifted_too_much():
+@pytest.mark.parametrize("control", [1.06, 0.94])
+def test_nothing_is_claimed_when_the_machine_drifted_too_much(control):
     before, after = run(1.0, 1.001, 1.0), run(9.0, 9.001, 9.0)
-    for drift in (1.06, 0.94):
-        assert not is_steady(drift)
-        assert not compare_runs(before, after, drift=drift).has_interval
+    controls = run(1.0, 1.0, 1.0), run(control, control, control)
+    assert not compare_runs(before, after, references=controls).has_interval
+    assert not is_steady(control)
     assert is_steady(1.05)
+
+
+def test_what_slows_the_reference_workload_too_leaves_the_ratio():
+    """Processes of both runs have paces of their own, the same ones in another order."""
+    rng = np.random.default_rng(0)
+    found = []
+    for scale in (1.0, 1.1):
+        pace = np.exp(rng.permutation([-0.1, -0.05, 0.0, 0.05, 0.1]))[:, None]
+        noise = np.exp(0.01 * rng.standard_normal((2, 5, 24)))
+        found.append([Measurement("m", x) for x in (scale * pace, pace) * noise])
+    (old, control), (new, same) = found
+    log, half = welch_log_ratio(*(x.seconds / y.seconds for x, y in found), 0.99)
+    claim = compare_runs(old, new, references=(control, same))
+    drift = abs(math.log(drift_ratio(control, same)))
+    assert [math.log(claim.low), math.log(claim.high)] == pytest.approx(
+        [log - half - drift, log + half + drift]
+    )
+    assert (claim.verdict, compare_runs(old, new).verdict) == ("slower", "undecided")
 
 
 def test_controls_give_how_many_times_slower_the_machine_became():

@@ -5,14 +5,14 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
-from ortmeter.timing import Comparison, Measurement, speedup
+from ortmeter.timing import Comparison, Measurement, comparison, speedup
+from ortmeter.timing.processes import processes_needed
 from ortmeter.timing.statistics import (
     _inflation,
     estimate_mean,
     estimate_ratio,
     geometric_mean,
     log_ratio,
-    processes_needed,
 )
 
 TRIALS = 400
@@ -65,7 +65,8 @@ def test_sets_of_sessions_give_the_interval_of_wilcoxon(count):
     """The ends are the last shifts that the test of signed ranks of SciPy does not refuse."""
     logs = 0.02 * np.random.default_rng(count).standard_t(3, count) + 0.01
     seconds = np.repeat(np.exp(logs).reshape(4, -1), 3, axis=1)
-    log, half = log_ratio(seconds, np.ones_like(seconds), 0.99, sets=count // 4)
+    pair = (Measurement("", x, sets=count // 4) for x in (seconds, np.ones_like(seconds)))
+    log, half = comparison.log_ratio(*pair, 0.99)
     i, j = np.triu_indices(count)
     assert log == pytest.approx(np.median((logs[i] + logs[j]) / 2))
     refused = [
@@ -77,9 +78,11 @@ def test_sets_of_sessions_give_the_interval_of_wilcoxon(count):
     assert False in refused[0::2]  # as far as the farther end of the two
 
 
-def test_few_sets_of_sessions_have_no_interval():
-    seconds = np.exp(0.01 * np.random.default_rng(0).standard_normal((4, 4)))
-    assert log_ratio(seconds, np.ones_like(seconds), 0.99, sets=2)[1] is None
+@pytest.mark.parametrize(("processes", "sets"), [(4, 2), (2, 10)])
+def test_few_sets_or_processes_have_no_interval(processes, sets):
+    noise = 0.01 * np.random.default_rng(0).standard_normal((2, processes, 2 * sets))
+    pair = (Measurement("", each, sets=sets) for each in np.exp(noise))
+    assert comparison.log_ratio(*pair, 0.99)[1] is None
 
 
 @pytest.mark.parametrize("processes", [3, 5, 10])
@@ -181,7 +184,8 @@ def test_as_many_processes_as_told_decide_in_nine_runs_of_ten(ratio, deviation, 
     decided = []
     for _ in range(TRIALS):
         first = draw(5)
-        count = processes_needed(first, np.ones_like(first), 0.99, 0.05, sets=sets)
+        pair = (Measurement("", x, sets=sets) for x in (first, np.ones_like(first)))
+        count = processes_needed(*pair, 0.99, 0.05)
         if count is not None:
             again = Measurement("b", draw(count), sets=sets)
             found = speedup(again, Measurement("a", np.ones((count, sets)), sets=sets))
@@ -189,7 +193,8 @@ def test_as_many_processes_as_told_decide_in_nine_runs_of_ten(ratio, deviation, 
     assert len(decided) > 0.9 * TRIALS
     assert np.mean(decided) > 0.88
     noisy = np.exp([[-5.0], [5.0], [-5.0], [5.0], [0.0]])
-    assert processes_needed(noisy, np.ones_like(noisy), 0.99, 0.05) is None
+    pair = (Measurement("", x) for x in (noisy, np.ones_like(noisy)))
+    assert processes_needed(*pair, 0.99, 0.05) is None
 
 
 def test_a_wide_interval_is_kept_where_it_decides():

@@ -27,7 +27,7 @@ from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import external_files
 from ortmeter.runtime.placement import PlacementLog
 from ortmeter.study.writer import enumerate_items
-from ortmeter.timing import Comparison
+from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.comparison import join_builds
 from ortmeter.timing.drift import STEADY
@@ -293,7 +293,7 @@ def _compare(
     before: Comparison = stored.data["comparison"]
     same = [name for name in results if name in before]
     changes = {n: _differences(stored.data["candidates"][n], described[n]) for n in same}
-    shared, told, pace = _machine(options, report, results, stored)
+    shared, told, references = _machine(options, report, results, stored)
     is_other = stored.environment.identity != report.machine.identity
     outcomes = []
     for name in same:
@@ -302,7 +302,8 @@ def _compare(
         if (least := min(m.processes for m in pair)) < MIN_PROCESSES:
             lacking.append(_need(least))
         reasons = list(dict.fromkeys([*shared, *lacking]))
-        claim = compare_runs(*pair, drift=pace, name=f"the baseline of {stored.date:%Y-%m-%d}")
+        named = f"the baseline of {stored.date:%Y-%m-%d}"
+        claim = compare_runs(*pair, references=references, name=named)
         if not reasons and not claim.has_interval:
             reasons.append(f"processes of {name} differ too much for an interval")
         if reasons:
@@ -341,8 +342,8 @@ def _need(processes: int) -> str:
 
 def _machine(
     options: Namespace, report: Report, results: Comparison, stored: "Record"
-) -> tuple[list[str], list[str], float]:
-    """Compare the machines: why nothing is concluded, what to tell, how much slower this one is."""
+) -> tuple[list[str], list[str], tuple[Measurement, Measurement] | None]:
+    """Compare the machines: why nothing is concluded, what to tell, their reference workloads."""
     then, now = stored.environment, report.machine
     noisy = "; ".join(stored.data["fitness"])
     told = [f"the machine was not fit to measure the baseline: {noisy}."] if noisy else []
@@ -350,21 +351,21 @@ def _machine(
         which = then.hardware if then.hardware != now.hardware else then.identity
         text = f"the baseline is of another machine, {which}"
         if options.other_machine:
-            return [], [f"{text}.", *told], 1.0
-        return [f"{text} (--other-machine compares)"], told, 1.0
+            return [], [f"{text}.", *told], None
+        return [f"{text} (--other-machine compares)"], told, None
     first, second = stored.data["comparison"].reference_workload, results.reference_workload
     if first is None or second is None or then.packages.get("numpy") != now.packages.get("numpy"):
         why = "NumPy differs" if first and second else "a run has no reference workload"
         unknown = f"how far the machine drifted between the two runs is not known: {why}."
-        return [], [unknown, *told], 1.0
+        return [], [unknown, *told], None
     pace = drift_ratio(first, second)
     moved = (
         f"the machine became {max(pace, 1 / pace) - 1:.1%} {'slower' if pace > 1 else 'faster'} "
         "between the two runs (a fixed product on the CPU)"
     )
     if is_steady(pace):
-        return [], [f"{moved}: the intervals are that much wider.", *told], pace
-    return [f"{moved}, more than {STEADY:.0%}"], told, pace
+        return [], [f"{moved}: the intervals are that much wider.", *told], (first, second)
+    return [f"{moved}, more than {STEADY:.0%}"], told, (first, second)
 
 
 def _differences(

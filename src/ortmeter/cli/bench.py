@@ -20,19 +20,19 @@ from ortmeter.plotting.latency import latency_plot
 from ortmeter.runtime.loading import ModelLike, has_external_data, is_path, load_model
 from ortmeter.runtime.optimizers import without
 from ortmeter.runtime.sessions import optimized_model
+from ortmeter.runtime.settings import DEFAULT, scheduling
 from ortmeter.study.writer import enumerate_items, rank
 from ortmeter.timing import Comparison
 from ortmeter.timing.bench import BUDGET_S, measure_variants, why_isolated
 from ortmeter.timing.candidates import SessionSpec, model_variants
 from ortmeter.timing.drift import drift
 from ortmeter.timing.percentiles import NONE, percentile_table
-from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES, processes_needed
+from ortmeter.timing.processes import processes_needed
+from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 
 #: Ways to measure other than the latency of runs in turn.
 _MODES = (load, cold, bench_releases)
 _LONGEST_S = 1800.0
-# Threads and spinning of ``onnxruntime.InferenceSession(path)``.
-_DEFAULT = (0, "on")
 # Largest model that is optimized once more, to see whether two candidates run the same graph.
 _LARGEST = 2**28
 _NAMES = {"name", "doc_string", "metadata_props", "producer_name", "producer_version"}
@@ -45,7 +45,9 @@ def register(parser: ArgumentParser) -> None:
     add_feeds(parser)
     how = parser.add_argument_group("measurement")
     how.add_argument(
-        "--repeat", type=number(1), help="minimum number of samples (100, or 12 in each process)"
+        "--repeat",
+        type=number(1),
+        help="minimum number of rounds (100, or 12 of each set of sessions)",
     )
     how.add_argument(
         "--processes",
@@ -192,20 +194,24 @@ def _with_default(
     options: Namespace, variants: Mapping[str, SessionSpec]
 ) -> Mapping[str, SessionSpec]:
     """Add the session of ``InferenceSession(path)`` to a comparison of threads or spinning."""
-    ways = {_way(variant) for variant in variants.values()}
+    ways = _ways(variants)
     alone = options.processes == 1 or options.switching  # its threads would slow the others
     one_model = len({id(variant.model) for variant in variants.values()}) == 1
-    if len(ways) == 1 or _DEFAULT in ways or alone or not one_model or not _on_cpu(variants):
+    if (
+        len(ways) == 1
+        or scheduling(DEFAULT) in ways
+        or alone
+        or not one_model
+        or not _on_cpu(variants)
+    ):
         return variants
     first = next(iter(variants.values()))
-    threads, spinning = _DEFAULT
-    usual = {"threads": threads, "spinning": spinning, "optimization": "all"}
-    name = f"default (threads={threads}, spinning={spinning})"
-    return {**variants, name: dataclasses.replace(first, settings={**first.settings, **usual})}
+    name = "default (threads={threads}, spinning={spinning})".format_map(DEFAULT)
+    return {**variants, name: dataclasses.replace(first, settings={**first.settings, **DEFAULT})}
 
 
-def _way(variant: SessionSpec) -> tuple[int, str]:
-    return variant.settings.get("threads", 1), variant.settings.get("spinning", "during-run")
+def _ways(variants: Mapping[str, SessionSpec]) -> set[tuple[int, str]]:
+    return {scheduling(variant.settings) for variant in variants.values()}
 
 
 def _on_cpu(variants: Mapping[str, SessionSpec]) -> bool:
@@ -230,7 +236,7 @@ def _fill(
     first = next(iter(results.values()))
     how = {"processes": first.processes, "sets": first.sets, "rounds": first.repeat // first.sets}
     report.measurement = {**how, "calls": first.number, "stopped": results.stopped}
-    ways = {_way(variant) for variant in variants.values()}
+    ways = _ways(variants)
     table = results.to_frame().drop(columns=["processes", "rounds", "calls"])
     table.insert(3, "runs/s", [rounded(1 / m.median) for m in results.values()])
     costs = [m.switch_cost for m in results.values()]
@@ -254,7 +260,7 @@ def _fill(
         report.conclude(*(f"{measured}." for measured in results.values()))
     if moved := drift(results.reference_workload):
         report.conclude(f"{moved if len(results) > 1 else moved.finding}.")
-    if _DEFAULT not in ways and _on_cpu(variants):
+    if scheduling(DEFAULT) not in ways and _on_cpu(variants):
         report.conclude(
             "onnxruntime.InferenceSession(path) uses all cores, whose threads keep spinning after "
             "a run; measure that with --threads 0 --spinning on."
@@ -276,12 +282,9 @@ def _what_decides(results: Comparison, claims: Sequence[Speedup], seconds: float
             yield f"an interval needs {MIN_PROCESSES} processes: use {enough}."
         return
     undecided = [claim for claim in claims if claim.verdict == "undecided"]
-    pairs = ((results[c.baseline], results[c.subject], c) for c in undecided)
     needed = [
-        processes_needed(
-            *(a.seconds, b.seconds, c.confidence, c.min_effect), in_turn=not a.isolated, sets=a.sets
-        )
-        for a, b, c in pairs
+        processes_needed(results[c.baseline], results[c.subject], c.confidence, c.min_effect)
+        for c in undecided
     ]
     most = max((math.inf if number is None else number for number in needed), default=0)
     if each * most > _LONGEST_S:

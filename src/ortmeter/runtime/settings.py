@@ -21,6 +21,8 @@ SPINNING: Mapping[str, Mapping[str, str]] = {
     "on": {"session.intra_op.allow_spinning": "1", "session.inter_op.allow_spinning": "1"},
     "off": {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"},
 }
+#: What ``onnxruntime.InferenceSession(path)`` does: all cores, whose threads go on spinning.
+DEFAULT: Mapping[str, Any] = {"threads": 0, "spinning": "on", "optimization": "all"}
 #: The first session of a process decides for its main thread, and for good.
 DENORMALS = "session.set_denormal_as_zero"
 
@@ -106,14 +108,19 @@ def apply_config(options: Any, given: Mapping[str, Any], usual: Mapping[str, str
         options.add_session_config_entry(name, value)
 
 
+def scheduling(settings: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the threads and the spinning of a session with these settings."""
+    return settings.get("threads", 1), settings.get("spinning", "during-run")
+
+
 def spins(settings: Mapping[str, Any]) -> bool:
     """Whether threads of a session with these settings go on spinning for a while after a run."""
     options = settings.get("session_options") or {}
-    usual = spinning_config(settings.get("spinning", "during-run"))
-    config = {**usual, **(settings.get("session_config") or {})}
+    threads, spinning = scheduling(settings)
+    config = {**spinning_config(spinning), **(settings.get("session_config") or {})}
     in_parallel = str(options.get("execution_mode")).lower() == "parallel"
     several = {
-        "intra": settings.get("threads", 1) != 1,
+        "intra": threads != 1,
         "inter": in_parallel and str(options.get("inter_op_num_threads", 0)) != "1",
     }
     return str(config.get("session.force_spinning_stop")) != "1" and any(

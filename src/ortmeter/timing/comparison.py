@@ -12,11 +12,12 @@ import msgspec
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import UNITS, Estimate, Speedup, Speedups, common_unit, rounded
+from ortmeter.evidence import LEVEL, UNITS, Estimate, Speedup, Speedups, common_unit, rounded
 from ortmeter.optional import pd
+from ortmeter.timing import statistics
 from ortmeter.timing.builds import TYPICAL, between_builds, over_builds
 from ortmeter.timing.measurement import Measurement
-from ortmeter.timing.statistics import SESSIONS, exponential, log_ratio, medians_in_turn, student
+from ortmeter.timing.statistics import MIN_PROCESSES, SESSIONS, exponential, student
 
 
 def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float = 0.99) -> Speedup:
@@ -67,7 +68,7 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
     processes, isolated = baseline.processes, baseline.isolated
     how = f"{processes} processes" if processes > 1 else "in one process"
     how = f"{how} each" if isolated else how
-    log, half = _log_ratio(baseline, candidate, confidence)
+    log, half = log_ratio(baseline, candidate, confidence)
     if half is not None and processes == 1:  # rounds of one process are not those of another
         half = None if isolated else math.hypot(half, student(math.inf, confidence) * SESSIONS)
     return Speedup(candidate.name, baseline.name, exponential(log, half, confidence, how))
@@ -383,7 +384,7 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         pairs = (
             itertools.combinations(self.values(), 2) if len(self) > 1 else [[*self.values()] * 2]
         )
-        halves = [_log_ratio(a, b, confidence)[1] for a, b in pairs]
+        halves = [log_ratio(a, b, confidence)[1] for a, b in pairs]
         known = [half for half in halves if half is not None]
         return math.expm1(max(known)) if len(known) == len(halves) else None
 
@@ -472,12 +473,21 @@ def join_builds(groups: Sequence[tuple[Comparison, Sequence[Comparison]]]) -> No
         here.before, here.between = before, between
 
 
-def _log_ratio(a: Measurement, b: Measurement, level: float) -> tuple[float, float | None]:
-    return log_ratio(a.seconds, b.seconds, level, in_turn=not a.isolated, sets=a.sets)
+def log_ratio(
+    baseline: Measurement, candidate: Measurement, confidence: float
+) -> tuple[float, float | None]:
+    """Estimate the logarithm of the ratio, and the half-width of its interval, if there is one."""
+    rows, by_ranks = (baseline.rows, candidate.rows), baseline.sets > 1
+    log, half = statistics.log_ratio(*rows, confidence, by_ranks=by_ranks)
+    return log, None if by_ranks and baseline.processes < MIN_PROCESSES else half
 
 
 def _beside(measured: list[Measurement]) -> list[Measurement]:
-    """Give those that were timed in turn the medians of this comparison."""
+    """Give those that were timed in turn medians that differ as the speedups say.
+
+    So they do for two candidates; of more, each one is compared with the median of its rounds. The
+    geometric mean of all stays.
+    """
     shapes = {(*each.seconds.shape, each.sets) for each in measured}
     if len(measured) == 1 or len(shapes) > 1 or any(each.isolated for each in measured):
         return measured
@@ -485,7 +495,9 @@ def _beside(measured: list[Measurement]) -> list[Measurement]:
     if seconds.min() <= 0:
         return measured
     alone = [dataclasses.replace(each) for each in measured]
-    medians = medians_in_turn(seconds, np.array([each.median for each in alone]), measured[0].sets)
+    shared = dataclasses.replace(alone[0], seconds=np.exp(np.median(np.log(seconds), axis=0)))
+    apart = np.array([log_ratio(each, shared, LEVEL)[0] for each in alone])
+    medians = np.exp(apart - apart.mean() + np.log([each.median for each in alone]).mean())
     return [each.beside(own) for each, own in zip(alone, medians.tolist(), strict=True)]
 
 

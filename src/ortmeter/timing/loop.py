@@ -1,13 +1,11 @@
-"""Time candidates in turn in this process, and what a fresh process does for its parent."""
+"""Time candidates in turn in this process."""
 
-import dataclasses
 import gc
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +15,7 @@ from ortmeter.progress import progress_bar
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.drift import make_reference
-from ortmeter.timing.measurement import Candidate, Measurement, SpawnSpec
+from ortmeter.timing.measurement import Candidate, Measurement
 from ortmeter.timing.statistics import MIN_ROUNDS
 
 _MIN_SAMPLE_S = 5e-5
@@ -31,8 +29,6 @@ _MAX_WARMUP_S = 1.0
 _WARMUP_SHARE = 0.3  # of the budget, for all candidates together
 # A sample of the reference workload: as long as it takes to be interrupted as candidates are.
 _CONTROL_S = 4e-3
-# Sets of sessions in a process, and the least seconds of the samples of one.
-_SETS, _SET_S = 4, 0.1
 # Calls of new sessions before their samples, where sessions of the same models are known.
 _WARMUP_AGAIN = 3
 # A call that takes longer makes a sample, whatever the noise of the one that said so.
@@ -41,7 +37,7 @@ _LONG_S = 5e-3
 _LONGEST_SAMPLE_S = 2e-2
 # Calls after a switch that are looked at, in how many switches, and the share of the budget that
 # this may take. A call is settled when it is this near to the last three.
-_LOOKED_AT, _SWITCHES, _SETTLING_SHARE = 8, 5, 0.1
+_LOOKED_AT, _SWITCHES, _SETTLING_SHARE = 8, 3, 0.1
 _SETTLED = 1.02
 
 _Function = Callable[[], object]
@@ -122,76 +118,6 @@ def measure_here(
 
 def as_candidates(functions: Mapping[str, Candidate | _Function]) -> dict[str, Candidate]:
     return {n: c if isinstance(c, Candidate) else Candidate(c) for n, c in functions.items()}
-
-
-def measure_task(
-    groups: list[dict[str, SpawnSpec]],
-    asked_at: float,
-    budget_s: float,
-    seed: int,
-    *,
-    fills: bool,
-    **options: Any,
-) -> list[tuple[list[Measurement], Measurement | None]]:
-    """Build candidates and measure them, in a fresh process: those of each group, its reference.
-
-    With *fills*, they are built and measured several times, for as long as it took to start: ratios
-    differ between sets of sessions as they do between processes, which cost more.
-    """
-    measured = []
-    for i, spawn_specs in enumerate(groups):
-        spent = max(time.time() - asked_at, 0.0)
-        if i == 0:  # as long as it took to start, at least: cold calls say nothing
-            budget_s = max(budget_s, 2 * spent)
-        share = max(budget_s - spent, 0.0) / (len(groups) - i)
-        least = spent / len(groups) if fills else None
-        sets = measure_sets(spawn_specs, share, least, np.random.default_rng(seed), options)
-        joined = [join_sets([each[name] for each in sets]) for name in spawn_specs]
-        references = [each.reference_workload for each in sets if each.reference_workload]
-        measured.append((joined, join_sets(references) if references else None))
-    return measured
-
-
-def measure_sets(
-    spawn_specs: Mapping[str, SpawnSpec],
-    budget_s: float,
-    least_s: float | None,
-    rng: np.random.Generator,
-    options: Mapping[str, Any],
-) -> list[Comparison]:
-    """Build the candidates and measure them, several times until the least time is over, if any."""
-    timer: _Timer = options.get("timer", time.perf_counter)
-    sets: list[Comparison] = []
-    first = rng.permutation(list(spawn_specs)).tolist()
-    begin = timer()
-    while True:
-        start = timer()
-        # The order gives each one its place in memory; each is first as often as the others.
-        order = np.roll(first, len(sets)).tolist()
-        candidates = as_candidates({name: spawn_specs[name].build() for name in order})
-        left = max(budget_s - (timer() - begin), 0.0)
-        limits: dict[str, Any] = {
-            "precision": None,
-            "budget_s": left,
-            "seed": int(rng.integers(2**31)),
-        }
-        limits |= {"before": sets[0]} if sets else {}
-        limits |= {} if least_s is None else {"least_s": _SET_S}
-        sets.append(measure_here(candidates, **{**options, **limits}))
-        del candidates  # its memory is free for the next one
-        now = timer()
-        enough = least_s is None or (len(sets) >= _SETS and now - begin >= least_s)
-        if enough or 2 * now - begin - start > budget_s:
-            return sets
-
-
-def join_sets(measured: Sequence[Measurement]) -> Measurement:
-    """Put the samples of sets of sessions after each other."""
-    rounds = min(each.repeat for each in measured)
-    seconds = np.concatenate([each.cut(1, rounds) for each in measured], axis=1)
-    switches = [cost for each in measured for cost in each.after_switch]
-    after = (float(np.median(switches)),) if switches else ()
-    return dataclasses.replace(measured[0], seconds=seconds, after_switch=after, sets=len(measured))
 
 
 @contextmanager
@@ -307,7 +233,7 @@ def _settling(
 ) -> list[int]:
     """Return how many calls of each candidate, after another one, are not timed.
 
-    As many as still pay for the switch, in five switches that are looked at if there is time. None
+    As many as still pay for the switch, in three switches that are looked at if there is time. None
     when one candidate runs alone, or when the budget is spent.
     """
     if len(calls) == 1 or most_s <= 0:

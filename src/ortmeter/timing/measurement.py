@@ -154,6 +154,12 @@ class Measurement:
         return whole[:, :sets, :rounds].reshape(self.processes, -1)
 
     @property
+    def rows(self) -> npt.NDArray[np.float64]:
+        """Samples of each set of sessions in a row, their median alone if isolated."""
+        rows = self.seconds.reshape(self.processes * self.sets, -1)
+        return np.median(rows, axis=1, keepdims=True) if self.isolated else rows
+
+    @property
     def median(self) -> float:
         """Median latency of a call, in seconds: the geometric mean of those of the processes.
 

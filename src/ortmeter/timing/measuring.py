@@ -12,13 +12,11 @@ from typing import Any, TypeVar
 from ortmeter.child import call
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing.comparison import Comparison, Comparisons
-from ortmeter.timing.loop import as_candidates, measure_here, measure_task
+from ortmeter.timing.loop import as_candidates, measure_here
 from ortmeter.timing.measurement import Candidate, SpawnSpec
 from ortmeter.timing.processes import collect, measure_isolated
+from ortmeter.timing.sets import measure_task
 from ortmeter.timing.statistics import MIN_PROCESSES
-
-_ROUNDS_OF_A_PROCESS = 12
-_ROUNDS_APART = 50  # a slow spell of the machine hits one candidate only
 
 _Function = Callable[[], object]
 _Timer = Callable[[], float]
@@ -53,9 +51,10 @@ def measure(
     candidates : mapping of str to Candidate or callable
         Candidates by name.
     repeat : int, optional
-        Minimum number of rounds: by default 100. With several processes, each one builds the
-        candidates four times by default, or more for as long as it took to start, and takes 12
-        rounds or 0.1 s of each, 50 when candidates are measured apart. An interval needs 100 rounds
+        Minimum number of rounds, by default 100. With several processes, each process builds the
+        candidates six times and takes *repeat* rounds of each of these sets. By default a set has
+        12 rounds, or as many as fit in 0.1 s, and 50 when candidates are isolated, and there are
+        as many sets as fit in the time that a process took to start. An interval needs 100 rounds
         in one process, or 3 processes.
     warmup : int, optional
         Calls of each candidate before the samples. By default, the warm-up stops when times are
@@ -224,8 +223,7 @@ def _measure_in_processes(
             }
             for g, (key, candidates) in enumerate(groups.items())
         }
-        usual = _ROUNDS_APART if isolated else _ROUNDS_OF_A_PROCESS
-        rounds = {**options, "repeat": options["repeat"] or usual, "fills": not options["repeat"]}
+        rounds = {**options, "isolated": isolated}
 
         def ask(i: int, asked: list[dict[str, SpawnSpec]], budget: float) -> list[Comparison]:
             # The time that a child takes to start is part of its budget.

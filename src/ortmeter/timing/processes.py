@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -9,8 +10,9 @@ from typing import TypeVar
 import numpy as np
 
 from ortmeter.progress import progress_bar
-from ortmeter.timing.comparison import Comparison
+from ortmeter.timing.comparison import Comparison, log_ratio
 from ortmeter.timing.measurement import Measurement
+from ortmeter.timing.statistics import MIN_PROCESSES, student
 
 _MOST_TIMES = 3  # as many processes as asked for, when intervals stay wide
 # Level at which an interval is narrow enough to stop: at 99% it may be so by luck, and each
@@ -87,6 +89,31 @@ def collect(
                 if not wanted:
                     break
     return {key: _join(found, stopped[key]) for key, found in parts.items()}
+
+
+def processes_needed(
+    baseline: Measurement, candidate: Measurement, confidence: float, effect: float
+) -> int | None:
+    """Return how many processes decide in nine runs of ten, as noisy as this one of several.
+
+    An interval whose half-width is below half of the *effect* leaves 1 out, or is within the effect
+    of 1, wherever it lies. A large difference needs less. None beyond 1000.
+    """
+    from scipy.special import chdtri
+
+    sets, freedom = baseline.sets, len(baseline.rows) - 1
+    log, half = log_ratio(baseline, candidate, confidence)
+    error = math.inf if half is None else half / student(freedom, confidence)
+    # The deviation and the ratio are estimated from few processes: what they are in nine of ten.
+    deviation = error * math.sqrt((freedom + 1) * freedom / chdtri(freedom, 0.9))
+    goal = max(math.log1p(effect) / 2, abs(log) - 1.3 * error)
+    enough = (
+        count
+        for count in range(MIN_PROCESSES, 1000)
+        if (student(sets * count - 1, confidence) + 1.3) * deviation / math.sqrt(sets * count)
+        <= goal
+    )
+    return next(enough, None)
 
 
 def _is_precise(parts: list[Mapping[str, Measurement]], precision: float) -> bool:

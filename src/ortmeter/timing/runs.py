@@ -18,7 +18,7 @@ def compare_runs(
     baseline: Measurement,
     candidate: Measurement,
     *,
-    drift: float = 1.0,
+    references: tuple[Measurement, Measurement] | None = None,
     name: str = "the baseline",
 ) -> Speedup:
     """Compare a candidate with samples that another run took.
@@ -27,17 +27,19 @@ def compare_runs(
     ----------
     baseline, candidate : Measurement
         Samples of the other run, and of this one. Their numbers of processes may differ.
-    drift : float
-        Ratio of the two reference workloads, 1 when it is not known.
+    references : tuple of Measurement, optional
+        Reference workloads of the other run and of this one, on one machine.
     name : str
         What the claim calls the baseline.
 
     Returns
     -------
     Speedup
-        The ratio, its interval and the verdict. The interval is Welch's, over processes, widened
-        on both sides by how far the machine itself drifted. There is none, and the verdict is
-        undecided, with fewer than 3 processes in a run, or if the machine drifted by more than 5%.
+        The ratio, its interval and the verdict. The interval is Welch's, over processes, of the
+        latencies or of their ratios to the reference workload of the same round, whichever is
+        narrower. It is widened on both sides by how far the machine itself drifted. There is none,
+        and the verdict is undecided, with fewer than 3 processes in a run, or if the machine
+        drifted by more than 5%.
 
     Raises
     ------
@@ -50,11 +52,19 @@ def compare_runs(
     >>> after = Measurement("m", [[3.0], [3.1], [3.0], [3.1], [3.1]])
     >>> print(compare_runs(before, after))
     m is 1.50 times slower than the baseline [1.42, 1.59] (99% CI, 5 and 5 processes)
-    >>> compare_runs(before, after, drift=0.9).verdict
+    >>> slower = Measurement("reference", [[2.2], [2.3], [2.2], [2.3], [2.2]])
+    >>> compare_runs(before, after, references=(before, slower)).verdict
     'undecided'
     """
-    check_latencies(baseline, candidate)
-    log, half = welch_log_ratio(baseline.seconds, candidate.seconds, LEVEL)
+    check_latencies(baseline, candidate, *(references or ()))
+    ways = [(baseline.seconds, candidate.seconds)]
+    if references is not None:
+        before, now = (reference.seconds for reference in references)
+        if (before.shape, now.shape) == (baseline.seconds.shape, candidate.seconds.shape):
+            ways.append((baseline.seconds / before, candidate.seconds / now))
+    found = [welch_log_ratio(*way, LEVEL) for way in ways]
+    log, half = min(found, key=lambda each: math.inf if each[1] is None else each[1])
+    drift = drift_ratio(*references) if references else 1.0
     half = None if half is None or not is_steady(drift) else half + abs(math.log(drift))
     how = f"{baseline.processes} and {candidate.processes} processes"
     return Speedup(candidate.name, name, exponential(log, half, LEVEL, how))

@@ -34,72 +34,36 @@ _Array = npt.NDArray[np.float64]
 
 
 def log_ratio(
-    baseline: _Array, candidate: _Array, confidence: float, *, in_turn: bool = True, sets: int = 1
+    baseline: _Array, candidate: _Array, confidence: float, *, by_ranks: bool = False
 ) -> tuple[float, float | None]:
     """Estimate the logarithm of the ratio of two latencies, and the half-width of its interval.
 
-    Each process gives the median of the ratios of samples taken *in turn*, and their geometric mean
-    is the estimate: a machine that is slow for a while is slow for both, whereas the ratio of two
-    medians depends on whose median fell into that while. What was not taken in turn has the ratio
-    of the medians.
+    Each row, a process or a set of sessions, gives the median of the ratios of samples taken *in
+    turn*, and the geometric mean of the rows is the estimate: a machine that is slow for a while is
+    slow for both, whereas the ratio of two medians depends on whose median fell into that while.
 
-    With several *sets* of sessions in each process, each set gives a median, since sets differ as
-    processes do, and some by a lot: the estimate and the interval are those of Hodges and Lehmann
-    (*Estimates of location based on rank tests*, 1963). Otherwise, with several processes, the
-    interval is Student's over processes (Kalibera and Jones, *Rigorous benchmarking in reasonable
-    time*, 2013). In one process, batches of consecutive rounds give the numbers of the interval:
-    Student's is widened by their first autocorrelation, corrected for its bias (Kendall, *Note on
-    bias in the estimation of autocorrelation*, 1954), both in the error and in the degrees of
-    freedom. Batches of 3, 6, 12... rounds are tried, as long as there are 10; the widest interval
-    is kept.
+    Sets of sessions differ as processes do, and some by a lot: *by_ranks*, the estimate and the
+    interval are those of Hodges and Lehmann (*Estimates of location based on rank tests*, 1963).
+    Otherwise the interval is Student's over the rows (Kalibera and Jones, *Rigorous benchmarking in
+    reasonable time*, 2013). In a single row, batches of consecutive rounds give the numbers of the
+    interval: Student's is widened by their first autocorrelation, corrected for its bias (Kendall,
+    *Note on bias in the estimation of autocorrelation*, 1954), both in the error and in the degrees
+    of freedom. Batches of 3, 6, 12... rounds are tried, as long as there are 10; the widest
+    interval is kept.
     """
-    processes, rounds = baseline.shape
-    logs = _logs(baseline, candidate, in_turn, sets)
+    rows, rounds = baseline.shape
+    logs = np.median(np.log(baseline / candidate), axis=1)
     mean, half = float(logs.mean()), math.inf
-    if processes >= MIN_PROCESSES and sets > 1:
+    if by_ranks:
         mean, half = _by_ranks(logs, confidence)
-    elif processes >= MIN_PROCESSES:
+    elif rows >= MIN_PROCESSES:
         half = _half_width(logs, 1.0, confidence)
-    elif processes == 1 and rounds >= MIN_ROUNDS:
+    elif rows == 1 and rounds >= MIN_ROUNDS:
         doublings = int(math.log2(rounds / (_SHORTEST_BATCH * _MIN_BATCHES)))
         lengths = (_SHORTEST_BATCH * 2**i for i in range(doublings + 1))
         batches = (_batch_logs(baseline[0], candidate[0], length) for length in lengths)
         half = max(_half_width(each, _inflation(each), confidence) for each in batches)
     return mean, half if half <= max(_USELESS, abs(mean)) else None
-
-
-def processes_needed(
-    baseline: _Array,
-    candidate: _Array,
-    confidence: float,
-    effect: float,
-    *,
-    in_turn: bool = True,
-    sets: int = 1,
-) -> int | None:
-    """Return how many processes decide in nine runs of ten, as noisy as this one of several.
-
-    An interval whose half-width is below half of the *effect* leaves 1 out, or is within the effect
-    of 1, wherever it lies. A large difference needs less. None beyond 1000.
-    """
-    from scipy.special import chdtri
-
-    logs = _logs(baseline, candidate, in_turn, sets)
-    mean, seen = float(logs.mean()), float(logs.std(ddof=1))
-    if sets > 1:  # the deviation that gives this interval
-        mean, half = _by_ranks(logs, confidence)
-        seen = half * math.sqrt(len(logs)) / student(len(logs) - 1, confidence)
-    error = seen / math.sqrt(len(logs))
-    # The deviation and the ratio are estimated from few processes: what they are in nine of ten.
-    deviation = seen * math.sqrt((len(logs) - 1) / chdtri(len(logs) - 1, 0.9))
-    goal = max(math.log1p(effect) / 2, abs(mean) - 1.3 * error)
-    enough = (
-        count
-        for count in range(MIN_PROCESSES, 1000)
-        if (student(sets * count - 1, confidence) + 1.3) * deviation / math.sqrt(sets * count)
-        <= goal
-    )
-    return next(enough, None)
 
 
 def welch_log_ratio(
@@ -225,36 +189,6 @@ def estimate_mean(values: npt.ArrayLike, confidence: float = 0.99, unit: str = "
         return Estimate(mean, None, None, confidence, how, unit)
     half = _half_width(array, 1.0, confidence)
     return Estimate(mean, mean - half, mean + half, confidence, how, unit)
-
-
-def _logs(baseline: _Array, candidate: _Array, in_turn: bool, sets: int) -> _Array:
-    """Return the logarithm of the ratio of each set of sessions, one after the other."""
-    one, other = (np.reshape(x, (len(x) * sets, -1)) for x in (baseline, candidate))
-    if in_turn:
-        return np.asarray(np.median(np.log(one / other), axis=1))
-    return np.asarray(np.log(np.median(one, axis=1) / np.median(other, axis=1)))
-
-
-def medians_in_turn(seconds: _Array, medians: _Array, sets: int) -> _Array:
-    """Move the medians of candidates, whose samples were taken in turn, to the ratios of speedups.
-
-    So they are for two candidates; of more, each one is compared with the median of its rounds. The
-    geometric mean of all stays.
-
-    Parameters
-    ----------
-    seconds : array of shape (candidates, processes, rounds)
-        Positive numbers.
-    medians : array of shape (candidates,)
-        The geometric means of those of the processes.
-    sets : int
-        Sets of sessions in each process.
-    """
-    shared = np.exp(np.median(np.log(seconds), axis=0))
-    apart = np.array([log_ratio(each, shared, 0.99, sets=sets)[0] for each in seconds])
-    alone = np.log(medians)
-    moves = (apart - apart.mean()) - (alone - alone.mean())
-    return np.asarray(medians * np.exp(moves))
 
 
 def _by_ranks(logs: _Array, confidence: float) -> tuple[float, float]:
