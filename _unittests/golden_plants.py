@@ -280,11 +280,17 @@ def exchanged(data):
     """The other LayerNormalization changes every output, beyond the bound."""
     distances = data["distances"].copy()
     rows = (distances["expected"] == "torch") & (distances["got"] == "ort LayerNorm")
-    distances.loc[rows, ["largest", "mean", "sum"]] *= 1000
+    distances.loc[rows, ["largest", "mean"]] *= 1000
     distances.loc[rows, "> 0"] = distances.loc[rows, "n"]
     outputs = data["outputs"].copy()
     outputs.loc[outputs["run"] == "ort LayerNorm", "bound used"] = 1.5
     return data | {"distances": distances, "outputs": outputs}
+
+
+def same_bits(data):
+    """All kernels return the same bits, those of float64."""
+    zeros = dict.fromkeys(("largest", "mean", "> 0"), 0.0)
+    return data | {"distances": data["distances"].assign(**zeros)}
 
 
 def queues(data):
@@ -546,7 +552,7 @@ OWN = {
             data | {"operators": slow(data["operators"], Gemm=20.0), "floor": 100 * data["floor"]}
         ),
     },
-    "plot_layer_norm_discrepancies": {"exchanged": exchanged},
+    "plot_layer_norm_discrepancies": {"exchanged": exchanged, "same bits": same_bits},
     "plot_load": {"queues": queues},
     "plot_low_precision": {"kept promise": kept_promise, "far errors": far_errors},
     "plot_memory": {"costly patterns": costly_patterns, "given back": given_back},
