@@ -135,9 +135,8 @@ SPINNING = {"spin": "on", "stop": "during-run", "sleep": "off"}
 def make_variants(model, feeds, counts):
     """Return a session for each number of threads and each way to wait."""
     settings = {"1 thread": {"threads": 1, "spinning": "off", "provider": provider}}
-    for n, (word, spinning) in itertools.product(sorted({*counts}), SPINNING.items()):
-        own = {"threads": n, "spinning": spinning, "provider": provider}
-        settings[f"{n} threads, {word}"] = own
+    for n, (word, way) in itertools.product(sorted({*counts}), SPINNING.items()):
+        settings[f"{n} threads, {word}"] = settings["1 thread"] | {"threads": n, "spinning": way}
     return {name: SessionSpec(model, feeds, own) for name, own in settings.items()}
 
 
@@ -298,6 +297,26 @@ study.show(neighbours)
 # -------------------------
 
 
+def find_slower(data):
+    """Judge the sentences that call a run slower."""
+    at, longest = select(data, "transformer"), max(data.pauses)
+    spin, stop = (f"{data.threads} threads, {word}" for word in ("spin", "stop"))
+    paused = {n: ortmeter.speedup(at[n][0.0], at[n][longest]).named(n) for n in at}
+    found = {
+        "after": [compare(data, "after", "sleep", "spin")],
+        "beside": [compare(data, "beside", "sleep", "spin")],
+        "cold": [ortmeter.speedup(at[spin][longest], at[stop][longest])],
+        "second": [ortmeter.speedup(at["1 thread"][0.0], at["2 threads, spin"][0.0])],
+        "series": [runs(data, "after").speedup(f"alone, {spin}", f"after, {spin}")],
+        "paused": [paused[spin]],
+        "settings": paused.values(),
+    }
+    return {name: Speedups(claims).are("slower") for name, claims in found.items()}
+
+
+# %%
+
+
 def claims(data):
     """On a CPU, set session.force_spinning_stop if other sessions or processes use the same cores:
     runs are faster than with the default, which keeps spinning [shared]. If you pay for CPU time
@@ -331,35 +350,23 @@ def claims(data):
     """
     stopped = [compare(data, scenario, "spin", "stop") for scenario in SCENARIOS]
     spun = [compare(data, scenario, "sleep", "spin") for scenario in SCENARIOS]
-    spin, stop, sleep = (f"{data.threads} threads, {word}" for word in SPINNING)
-    spent = {name: data.cpu[f"transformer, {name}"][SHORT].seconds for name in (spin, stop, sleep)}
-    saved = estimate_ratio(spent[spin], spent[stop])
-    predicted = spent[sleep] + (data.threads - 1) * SHORT
-    at, longest = select(data, "transformer"), max(data.pauses)
-    paused = {n: ortmeter.speedup(at[n][0.0], at[n][longest]).named(n) for n in at}
-    late = ortmeter.speedup(at[spin][longest], at[stop][longest])
-    second = runs(data).speedup("transformer, 1 thread", "transformer, 2 threads, spin")
-    series = runs(data, "after").speedup(f"alone, {spin}", f"after, {spin}")
+    name = f"transformer, {data.threads} threads, "
+    spent = {word: data.cpu[name + word][SHORT].seconds for word in SPINNING}
+    saved = estimate_ratio(spent["spin"], spent["stop"])
+    predicted = spent["sleep"] + (data.threads - 1) * SHORT
     works = ((work, claim) for *_, work, claim in second_thread(data, "sleep"))
-    found = {
+    found = find_slower(data) | {
         "shared": Speedups(stopped[1:]).gain(),
         "pause": saved.within(2, np.inf).gains(saved.value, unit="times less CPU time"),
         "cost": Speedups(stopped[:1]).at_least(1 / 1.05),
-        "cold": Speedups([late]).are("slower"),
         "pays": find_beyond(works, 2 * data.wake.typical.value),
         "alone": Speedups(spun[:1]).are("faster"),
-        "takes": estimate_ratio(spent[spin], predicted).within(1 / 1.1, 1.1),
-        "after": Speedups(spun[1:2]).are("slower"),
-        "beside": Speedups(spun[2:]).are("slower"),
+        "takes": estimate_ratio(spent["spin"], predicted).within(1 / 1.1, 1.1),
         "cuda": Speedups(spun).are("negligible"),
-        "second": Speedups([second]).are("slower"),
-        "series": Speedups([series]).are("slower"),
-        "paused": Speedups([paused[spin]]).are("slower"),
-        "settings": Speedups(paused.values()).are("slower"),
     }
-    is_cuda = data.provider == "cuda"
-    judged = {name: one if is_cuda == (name == "cuda") else None for name, one in found.items()}
-    return judged | {"ms": 1e3 * longest}
+    on_cuda = data.provider == "cuda"
+    judged = {name: one if on_cuda == (name == "cuda") else None for name, one in found.items()}
+    return judged | {"ms": 1e3 * max(data.pauses)}
 
 
 COMMAND = "ortmeter bench model.onnx --threads 1,2 --spinning on,during-run,off"
