@@ -20,7 +20,6 @@ UNSEEN = {
     "plot_broken": {1: ({"undecided"}, COUNTED)},
     "plot_eight_bits": dict.fromkeys(range(4), ({"undecided"}, COUNTED)),
     "plot_identical_runs": dict.fromkeys((0, 1, 3, 4), ({"undecided"}, COUNTED)),
-    "plot_layer_norm_discrepancies": dict.fromkeys((0, 1, 2), ({"undecided"}, COUNTED)),
     "plot_low_precision": {3: ({"undecided"}, COUNTED)},
     "plot_memory": dict.fromkeys((0, 2), ({"undecided"}, COUNTED)),
     "plot_parallelized_reduction": dict.fromkeys(range(5), ({"undecided"}, COUNTED)),

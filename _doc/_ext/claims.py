@@ -62,13 +62,13 @@ ORIGINALS = (
     Original(
         "discrepancies are significant, higher for float16",
         "plot_layer_norm_discrepancies",
-        "higher for float16",
+        "half",
         "CUDA",
     ),
     Original(
         "the implementation of a LayerNormalization cannot be exchanged",
         "plot_layer_norm_discrepancies",
-        "cannot be exchanged",
+        "bits",
     ),
     Original(
         "default is 1.72 times faster than eager, with TF32 in onnxruntime alone",

@@ -6,31 +6,33 @@ How many threads, and should they spin?
 
 A build of this site shows the newest record of this page, which takes four minutes to make.
 
-ONNX Runtime shares an operator between threads. Between two operators, its threads spin for a
-while: they ask for work again and again, then sleep. They can spin between runs too (the default),
-stop spinning when a run ends (``session.force_spinning_stop``), or always sleep
-(``session.intra_op.allow_spinning`` set to 0). People find that two threads are slower than one
-(`#14018 <https://github.com/microsoft/onnxruntime/issues/14018>`__), that models called in series
-slow each other (`#17011 <https://github.com/microsoft/onnxruntime/issues/17011>`__), that a pause
-slows the next run (`#16135 <https://github.com/microsoft/onnxruntime/issues/16135>`__, `#23461
-<https://github.com/microsoft/onnxruntime/issues/23461>`__). Two cores cannot tell how many threads
-are best: we measure when a second one pays, and what waiting costs.
+ONNX Runtime shares an operator between threads. A thread without work spins for a while: it keeps
+asking for work. Then it sleeps. By default, threads also spin after a run. They stop when the run
+ends with ``session.force_spinning_stop``, and never spin with ``session.intra_op.allow_spinning``
+set to 0.
 
-**Prediction.** With one thread an operator takes :math:`w`. With two, it takes :math:`w/2` plus the
+Users report that two threads are slower than one (`#14018
+<https://github.com/microsoft/onnxruntime/issues/14018>`__), that models called in series slow each
+other (`#17011 <https://github.com/microsoft/onnxruntime/issues/17011>`__), and that a pause slows
+the next run (`#16135 <https://github.com/microsoft/onnxruntime/issues/16135>`__, `#23461
+<https://github.com/microsoft/onnxruntime/issues/23461>`__).
+
+**Prediction.** An operator takes :math:`w` with one thread. With two, it takes :math:`w/2` and the
 time :math:`k` to wake a thread that sleeps. We measure :math:`k` without ONNX Runtime.
 
 =========================  =============================  ==============================
 case                       threads that sleep             threads that spin
 =========================  =============================  ==============================
-a second thread pays       when :math:`w > 2k`            earlier, there is none to wake
+a second thread pays       when :math:`w > 2k`            earlier: nothing to wake
 a transformer, run again   a wake per operator            faster
 CPU time of a pause        none                           the pause, for each thread
 another session follows    its threads find free cores    slower: the cores are taken
+another process runs       its threads find free cores    slower: the cores are taken
 =========================  =============================  ==============================
 
-With CUDA, these threads serve only what is left on the CPU: none of these effects should show.
+On CUDA, these threads only run what stays on the CPU: the way they wait should not matter.
 
-**You learn** from which work a second thread pays, and how your threads should wait.
+**You learn** how much work makes a second thread worthwhile, and how threads should wait.
 """
 
 # sphinx_gallery_tags = ["speed", "threads", "CPU time", "latency"]
@@ -47,11 +49,10 @@ from ortmeter.plotting import speedup_plot
 from ortmeter.profiling.scheduling import shared_nodes
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.models import sample_transformer
-from ortmeter.runtime.sessions import session_code
-from ortmeter.study import Finding, Param, Speedups, Study, to_frame
+from ortmeter.study import Param, Speedups, Study, to_frame
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.statistics import estimate_ratio
-from ortmeter.workloads.threads import Scenario, find_beyond, find_threshold, measure_threads
+from ortmeter.workloads.threads import Scenario, find_beyond, measure_threads
 
 study = Study(
     "plot_threads",
@@ -105,11 +106,11 @@ transformer = sample_transformer(tokens=args.tokens), {"x0": tokens}
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is computed in float64. Each operator must be within its derived bound
+# The reference is computed in float64. Each operator must be within its error bound
 # (:func:`~ortmeter.discrepancy.bounds.matmul_error_bound` for a product). A product of length
-# :math:`K` in float32 is the exact product of operands moved by :math:`Ku` at most: the transformer
-# must be within what its output moves by when its weights move by :math:`1024u`. The page stops if
-# one thread, or several, are outside.
+# :math:`K` in float32 is the exact product of operands moved by at most :math:`Ku`. So the
+# transformer may differ by as much as its output moves when its weights move by :math:`1024u`. The
+# page stops if a session is outside, with one thread or several.
 
 models = {**operators, "transformer": transformer}
 for name, (model, feeds) in models.items():
@@ -125,9 +126,8 @@ for name, (model, feeds) in models.items():
 # What is measured
 # ----------------
 #
-# Threads that spin slow whatever runs next: each session is created, timed and closed alone, in
-# random order, in fresh processes, which give one number each. The CPU time is that of a pause and
-# of the run that follows it.
+# Threads that spin slow whatever runs next. So each session is created, timed and closed alone, in
+# random order. Each fresh process gives one number per session.
 
 SPINNING = {"spin": "on", "stop": "during-run", "sleep": "off"}
 
@@ -135,9 +135,8 @@ SPINNING = {"spin": "on", "stop": "during-run", "sleep": "off"}
 def make_variants(model, feeds, counts):
     """Return a session for each number of threads and each way to wait."""
     settings = {"1 thread": {"threads": 1, "spinning": "off", "provider": provider}}
-    for n, (word, spinning) in itertools.product(sorted({*counts}), SPINNING.items()):
-        own = {"threads": n, "spinning": spinning, "provider": provider}
-        settings[f"{n} threads, {word}"] = own
+    for n, (word, way) in itertools.product(sorted({*counts}), SPINNING.items()):
+        settings[f"{n} threads, {word}"] = settings["1 thread"] | {"threads": n, "spinning": way}
     return {name: SessionSpec(model, feeds, own) for name, own in settings.items()}
 
 
@@ -151,8 +150,9 @@ def measure_operators():
 
 
 # %%
-# The transformer also runs after a pause, right after another session of its process (*after*), and
-# while another process runs it every ten milliseconds (*beside*), with the same settings.
+# The transformer also runs after a pause, right *after* another session of its process, and
+# *beside* another process that runs it every ten milliseconds. All sessions have the same settings.
+# The CPU time covers a pause and the run that follows it.
 
 SHORT = 0.01
 pauses = tuple(sorted({0.0, SHORT, *args.pauses}))
@@ -171,8 +171,8 @@ def measure_transformer():
 
 
 # %%
-# From which size does ONNX Runtime share an operator? Its profile tells
-# (:func:`~ortmeter.profiling.scheduling.shared_nodes`). Sizes are tried in powers of two.
+# ONNX Runtime does not share small operators. Its profile shows which ones it shares
+# (:func:`~ortmeter.profiling.scheduling.shared_nodes`). Sizes are powers of two.
 
 
 def find_shared(name):
@@ -188,11 +188,11 @@ if not study.recall():
     study.keep(shared_from={op: find_shared(op) for op in OPERATORS}, pauses=pauses, threads=most)
 
 # %%
-# From which work does a second thread pay?
-# -----------------------------------------
+# How much work makes a second thread worthwhile?
+# -----------------------------------------------
 #
-# Intervals of all operators hold together at 99%. Inside the grey band, a difference does not
-# matter.
+# Sizes that ONNX Runtime does not share are left out. The dotted line is at two wakes. Intervals
+# hold together at 99%. Inside the grey band, a difference does not matter.
 
 
 def runs(data, scenario="alone"):
@@ -208,51 +208,42 @@ def second_thread(data, word):
     for name in alone:
         operator, elements = name.removesuffix(", 1 thread").split()
         both, level = f"{operator} {elements}, 2 threads, {word}", 1 - 0.01 / len(alone)
-        claim = compared.speedup(name, both, confidence=level).named(word, "1 thread")
-        yield operator, int(elements), compared[name].typical.value, claim.at(elements=elements)
+        claim = compared.speedup(name, both, confidence=level).named(operator, "1 thread")
+        if int(elements) >= (data.shared_from[operator] or np.inf):
+            yield operator, int(elements), compared[name].typical.value, claim
 
 
-def sleep_plot(data):
-    claims = [c.named(name, "1 thread") for name, *_, c in second_thread(data, "sleep")]
-    claims.sort(key=lambda claim: claim.where["elements"])
-    return speedup_plot(claims, title="Two threads that sleep, over one", caption=data.legend)
+def second_thread_plot(data):
+    points = {work: claim for *_, work, claim in second_thread(data, "sleep")}
+    works, two_wakes = sorted(points), 2 * data.wake.typical.value
+    claims = [points[work].at(**{"µs with one thread": round(1e6 * work, 1)}) for work in works]
+    ax = speedup_plot(claims, title="Two threads that sleep, over one", caption=data.legend)
+    ax.axvline(sum(work < two_wakes for work in works) - 0.5, color="grey", linestyle=":")
+    return ax
 
 
-study.show(sleep_plot)
+study.show(second_thread_plot)
 
 # %%
-# *shared from*: the size from which ONNX Runtime gives the second thread some of the work. The work
-# from which two threads are faster, in time with one, is between the other columns. *not below*:
-# the largest size that is not shared, or at which they are slower. *shown from*: the next one at
-# which they are faster. Beyond, a size may be undecided, and none is slower. A dash: not shown.
 
 
-def find_works(data, word):
-    """Find the work from which a second thread pays (µs), operator by operator."""
-    rows = [(name, n, 1e6 * work, claim) for name, n, work, claim in second_thread(data, word)]
-    for operator, shared in data.shared_from.items():
-        alone = [work for name, n, work, _ in rows if name == operator and n < (shared or np.inf)]
-        claims = {w: claim for name, _, w, claim in rows if name == operator and w not in alone}
-        yield operator, find_threshold(claims, max(alone, default=0.0))
-
-
-def thresholds(data):
-    """Where an operator is shared, and where a second thread pays: 99%, all operators together"""
+def second_threads(data):
+    """Time of one thread, and speedup of two that spin, stop or sleep"""
     rows = {}
-    for word, (name, work) in ((w, x) for w in ("spin", "sleep") for x in find_works(data, w)):
-        rows[name, word] = {"shared from (elements)": data.shared_from[name]}
-        rows[name, word] |= {"not below (µs)": work.low, "shown from (µs)": work.high}
-    return to_frame(rows, "operator", "second thread")
+    for word in SPINNING:
+        for operator, elements, work, claim in second_thread(data, word):
+            row = rows.setdefault((operator, elements), {"1 thread (µs)": 1e6 * work})
+            row[word] = claim.interval
+    return to_frame(rows, "operator", "elements")
 
 
-study.show(thresholds)
+study.show(second_threads, folded=True)
 
 # %%
 # What does a pause cost?
 # -----------------------
 #
-# Threads that spin fall asleep after a while: the CPU time of a pause has a limit. The next section
-# has runs in a row.
+# Threads that spin fall asleep in the end: the CPU time of a pause has a limit.
 
 
 def select(data, scenario):
@@ -277,20 +268,25 @@ study.show(after_pauses)
 # What does a neighbour cost?
 # ---------------------------
 #
-# The transformer run after run: alone, right *after* another session, and *beside* another process.
-# Medians alone; means near a neighbour, which takes whole slices of time.
+# The transformer runs again and again, without a pause. Times are medians alone, and means near a
+# neighbour, because a neighbour takes whole slices of time.
 
-SCENARIOS = ("alone", "after", "beside")
+SCENARIOS = {"alone": "alone", "after": "after a session", "beside": "beside a process"}
+
+
+def compare(data, scenario, baseline, word):
+    """Compare two ways to wait, where the transformer runs again and again."""
+    names = [f"{scenario}, {data.threads} threads, {way}" for way in (baseline, word)]
+    return runs(data, scenario).speedup(*names).named(SCENARIOS[scenario], "")
 
 
 def neighbours(data):
-    """The transformer run after run; speedup over threads that sleep, 99% intervals"""
-    rows = {setting: {} for setting in select(data, "alone")}
-    for setting, scenario in itertools.product(rows, SCENARIOS):
-        compared, name = runs(data, scenario), f"{scenario}, {setting}"
-        calm = f"{scenario}, {data.threads} threads, sleep"
-        rows[setting][f"{scenario} (ms)"] = 1e3 * compared[name].typical.value
-        rows[setting][f"{scenario}, speedup"] = compared.speedup(calm, name).interval
+    """The transformer run after run, and speedup over threads that spin, 99% intervals"""
+    rows = {word: {} for word in SPINNING}
+    for word, scenario in itertools.product(rows, SCENARIOS):
+        name, told = f"{scenario}, {data.threads} threads, {word}", SCENARIOS[scenario]
+        rows[word][f"{told} (ms)"] = 1e3 * runs(data, scenario)[name].typical.value
+        rows[word][f"{told}, speedup"] = compare(data, scenario, "spin", word).interval
     return to_frame(rows, "threads")
 
 
@@ -299,121 +295,82 @@ study.show(neighbours)
 # %%
 # What the measurements say
 # -------------------------
-#
-# Spinning costs when it doubles the CPU time of a pause of 10 ms and a run, or slows a run near a
-# neighbour. Stopping is advised where it is faster than sleeping, at no such cost.
-
-WAYS = {"sleep": "Let threads sleep", "stop": "Stop spinning after runs"}
 
 
-def compare(data, calm, other):
-    """Compare two ways to wait: alone, near neighbours, and by the CPU time of a pause."""
-    names = [f"{data.threads} threads, {word}" for word in (calm, other)]
-    alone, *near = (runs(data, s).speedup(*(f"{s}, {n}" for n in names)) for s in SCENARIOS)
-    spent = [data.cpu[f"transformer, {name}"][SHORT].seconds for name in reversed(names)]
-    return alone, Speedups(near), spent
-
-
-def find_costs(near, spent):
-    """Say when a way to wait costs, and how much."""
-    longer = [claim.reversed.estimate for claim in near if claim.is_a("slower")][:1]
-    costs = [("cores shared", f"near a neighbour, a run takes {x} times as long") for x in longer]
-    if (cpu := estimate_ratio(*spent)).exceeds(2):
-        costs.append(("pauses", f"a pause of 10 ms and a run take {cpu} times the CPU time"))
-    return costs
+def find_slower(data):
+    """Judge the sentences that call a run slower."""
+    at, longest = select(data, "transformer"), max(data.pauses)
+    spin, stop = (f"{data.threads} threads, {word}" for word in ("spin", "stop"))
+    paused = {n: ortmeter.speedup(at[n][0.0], at[n][longest]).named(n) for n in at}
+    found = {
+        "after": [compare(data, "after", "sleep", "spin")],
+        "beside": [compare(data, "beside", "sleep", "spin")],
+        "cold": [ortmeter.speedup(at[spin][longest], at[stop][longest])],
+        "second": [ortmeter.speedup(at["1 thread"][0.0], at["2 threads, spin"][0.0])],
+        "series": [runs(data, "after").speedup(f"alone, {spin}", f"after, {spin}")],
+        "paused": [paused[spin]],
+        "settings": paused.values(),
+    }
+    return {name: Speedups(claims).are("slower") for name, claims in found.items()}
 
 
 # %%
 
 
-def advise(data, say, stopped, waits):
-    calm = "stop" if stopped.is_a("faster") and not find_costs(*waits) else "sleep"
-    gain, *waits = compare(data, calm, "spin")
-    if costs := find_costs(*waits):
-        say.warn(f"Spinning, the default, costs: {'; '.join(text for _, text in costs)}.")
-        say.add(f"{' or '.join(when for when, _ in costs).capitalize()}? {WAYS[calm]}.")
-    if costs or gain.is_a("slower"):
-        say.setting(session_code(spinning=SPINNING[calm]))
-    lead = "Otherwise" if costs else "Alone, run after run,"
-    say.answer(
-        Speedups([gain]),
-        faster=("spin if alone" if costs else "spin", f"{lead} keep the default:"),
-        slower=(calm, f"{'Otherwise too' if costs else WAYS[calm]}: if they spin, a run is"),
-        negligible=(calm if costs else "no difference", f"{lead} take either:"),
-        undecided=f"{lead} measure yours with the command below: here,",
-    )
-    ends = [work.high for _, work in find_works(data, calm if costs else "spin")]
-    pays = "are not shown to pay"
-    if shown := [high for high in ends if high is not None]:
-        pays = f"pay for operators of {max(shown):,.0f} µs or more ({len(shown)} of {len(ends)})"
-    say.add(f"Two threads {pays}.")
+def claims(data):
+    """On a CPU, set session.force_spinning_stop if other sessions or processes use the same cores:
+    runs are faster than with the default, which keeps spinning [shared]. If you pay for CPU time
+    between requests, set session.force_spinning_stop: a 10 ms pause and a run take at most half the
+    default [pause].
+
+    Otherwise:
+
+    Keep the default, which spins, where a session has the cores to itself.
+
+    What it costs:
+
+    - Alone, run after run, stopping is at most 5% slower than the default [cost]
+    - After a pause of {ms:g} ms, a run takes longer than with the default [cold]
+
+    Predicted:
+
+    - A second thread that sleeps pays when the work exceeds two wakes [pays]
+    - Alone, run after run, threads that spin are faster than threads that sleep [alone]
+    - Each spinning thread takes a pause of CPU time within 10%: measured over predicted [takes]
+    - Right after another session, a run is slower if threads spin than if they sleep [after]
+    - Beside another process, a run is slower if threads spin than if they sleep [beside]
+    - On CUDA, threads that spin are as fast as threads that sleep, within 5% [cuda]
+
+    Discussions:
+
+    - #14018: a second thread slows a model [second]
+    - #17011: a model is slower right after another, because of threads [series]
+    - #16135: a pause of {ms:g} ms slows the next run [paused]
+    - #23461: no setting of threads keeps a run fast after {ms:g} ms [settings]
+    """
+    stopped = [compare(data, scenario, "spin", "stop") for scenario in SCENARIOS]
+    spun = [compare(data, scenario, "sleep", "spin") for scenario in SCENARIOS]
+    name = f"transformer, {data.threads} threads, "
+    spent = {word: data.cpu[name + word][SHORT].seconds for word in SPINNING}
+    saved = estimate_ratio(spent["spin"], spent["stop"])
+    predicted = spent["sleep"] + (data.threads - 1) * SHORT
+    works = ((work, claim) for *_, work, claim in second_thread(data, "sleep"))
+    found = find_slower(data) | {
+        "shared": Speedups(stopped[1:]).gain(),
+        "pause": saved.within(2, np.inf).gains(saved.value, unit="times less CPU time"),
+        "cost": Speedups(stopped[:1]).at_least(1 / 1.05),
+        "pays": find_beyond(works, 2 * data.wake.typical.value),
+        "alone": Speedups(spun[:1]).are("faster"),
+        "takes": estimate_ratio(spent["spin"], predicted).within(1 / 1.1, 1.1),
+        "cuda": Speedups(spun).are("negligible"),
+    }
+    on_cuda = data.provider == "cuda"
+    judged = {name: one if on_cuda == (name == "cuda") else None for name, one in found.items()}
+    return judged | {"ms": 1e3 * max(data.pauses)}
 
 
-# %%
-# On CUDA, the threads of the CPU should not matter.
-
-
-def predict(data, say, gain, near, spent):
-    busy, asleep = spent
-    computes = data.provider == "cpu"
-    no = "" if computes else "not so on CUDA: "
-    faster, slower = ("faster", "slower") if computes else ("negligible", "negligible")
-    tried = [
-        (work, claim)
-        for name, elements, work, claim in second_thread(data, "sleep")
-        if not computes or elements >= (data.shared_from[name] or np.inf)
-    ]
-    text = f"{no}a second thread that sleeps pays when the work exceeds two wakes"
-    say.predict(text, find_beyond(tried, 2 * data.wake.typical.value, pays=computes))
-    say.predict(f"{no}run after run, threads that spin are faster", Speedups([gain]).are(faster))
-    text = f"{no}each spinning thread takes a pause of CPU time within 10%: measured over predicted"
-    predicted = asleep + computes * (data.threads - 1) * SHORT
-    say.predict(text, estimate_ratio(busy, predicted).within(1 / 1.1, 1.1))
-    say.predict(f"{no}with neighbours, threads that spin are slower", near.are(slower))
-
-
-# %%
-# What the discussions believed, in our words, is judged on other models.
-
-
-def believe(data, say):
-    spin, longest = f"{data.threads} threads, spin", max(data.pauses)
-    settings, ms = select(data, "transformer"), 1e3 * longest
-    paused = {name: ortmeter.speedup(at[0.0], at[longest]) for name, at in settings.items()}
-    pair = "transformer, 1 thread", "transformer, 2 threads, spin"
-    held = Speedups([runs(data).speedup(*pair)]).are("slower")
-    cpu = estimate_ratio(*(data.cpu[name][0.0].seconds for name in reversed(pair)))
-    held &= Finding((cpu.exceeds(1),), f"{cpu} times the CPU time")
-    say.believe("#14018", "a second thread slows a model, and takes CPU time", held)
-    held = Speedups([runs(data, "after").speedup(f"alone, {spin}", f"after, {spin}")]).are("slower")
-    say.believe("#17011", "a model is slower right after another, because of threads", held)
-    held = Speedups([paused[spin]]).are("slower")
-    say.believe("#16135", "a pause of {ms:g} ms slows the next run", held, ms=ms)
-    slow = Speedups(paused.values()).are("slower").outcomes
-    held = Finding(slow, f"{slow.count(True)} of {len(slow)} are slower")
-    say.believe("#23461", "no setting of threads keeps a run fast after {ms:g} ms", held, ms=ms)
-
-
-# %%
-
-
-def conclude(data, say):
-    (stopped, *waits), spun = compare(data, "sleep", "stop"), compare(data, "sleep", "spin")
-    say.decide("", [stopped])
-    advise(data, say, stopped, waits)
-    say.bars("speedup over threads that sleep", {"sleep": 1.0, "stop": stopped, "spin": spun[0]})
-    say.command("ortmeter bench model.onnx --threads 1,2 --spinning on,during-run,off")
-    predict(data, say, *spun)
-    believe(data, say)
-
-
-study.conclude(conclude)
-
-# %%
-# The setting runs as it is printed. To keep the default, there is nothing to set.
-
-copied = study.run_setting(transformer[0]).get("session")
-assert not copied or (np.abs(copied.run(None, feeds)[0] - expected) <= bound).all()
+COMMAND = "ortmeter bench model.onnx --threads 1,2 --spinning on,during-run,off"
+study.conclude(claims, setting="stop_spinning.py", command=COMMAND)
 
 # %%
 # What this page does not cover
@@ -421,8 +378,9 @@ assert not copied or (np.abs(copied.run(None, feeds)[0] - expected) <= bound).al
 #
 # The discussions on pauses are about GPUs, whose clock slows down too. Threads pinned to cores,
 # ``execution_mode``, the length of the spin (``session.intra_op.spin_duration_us``) and several
-# callers of one session are not measured. In a model, an operator may find threads that still spin
-# after the previous one: models of one operator do not show it.
+# callers of one session are not measured. Two cores cannot tell how many threads are best. In a
+# model, an operator may find threads that still spin after the previous one: models of one operator
+# do not show it. :ref:`l-plot-quota` has containers whose CPU time is limited.
 #
 # What to remember
 # ----------------
@@ -435,7 +393,7 @@ assert not copied or (np.abs(copied.run(None, feeds)[0] - expected) <= bound).al
 # How this was computed
 # ---------------------
 #
-# ``ortmeter bench model.onnx --threads 2 --spinning on --gap 0,0.01`` has the latency and the CPU
-# time of a model after a pause.
+# ``ortmeter bench model.onnx --threads 2 --spinning on --gap 0,0.01`` prints the latency and the
+# CPU time of your model after a pause.
 
 study.appendix({name.split()[0]: model for name, (model, _) in reversed(models.items())})

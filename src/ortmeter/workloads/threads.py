@@ -18,7 +18,7 @@ import numpy as np
 
 from ortmeter.child import Child, call
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Estimate, Finding, Speedup, Threshold
+from ortmeter.evidence import Estimate, Finding, Speedup
 from ortmeter.progress import follow
 from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.measurement import Measurement, SpawnSpec
@@ -28,7 +28,6 @@ __all__ = [
     "Scenario",
     "ThreadTimings",
     "find_beyond",
-    "find_threshold",
     "measure_threads",
 ]
 
@@ -155,41 +154,8 @@ def measure_threads(scenarios: Mapping[str, Scenario], *, processes: int = 5) ->
     return found
 
 
-def find_threshold(claims: Mapping[float, Speedup], least: float = 0.0) -> Threshold:
-    """Find the work from which a candidate is faster.
-
-    Parameters
-    ----------
-    claims : mapping of float to Speedup
-        By work, such as the seconds that the baseline takes. The intervals should hold together.
-    least : float
-        Work at which the candidate is known not to be faster.
-
-    Returns
-    -------
-    Threshold
-        Not below the largest work at which the candidate is ``slower``, shown from the next one at
-        which it is ``faster``: it is then taken to be so at larger ones. What is not decided widens
-        the interval.
-
-    Examples
-    --------
-    >>> lost, won = (Speedup("2", "1", Estimate(r, r - 0.1, r + 0.1)) for r in (0.5, 1.5))
-    >>> tie = Speedup("2", "1", Estimate(1.1, 0.5, 2))
-    >>> print(find_threshold({10.0: lost, 20.0: tie, 40.0: won, 80.0: tie}))
-    between 10 and 40
-    """
-    low = max((work for work, claim in claims.items() if claim.verdict == "slower"), default=least)
-    won = (work for work, claim in claims.items() if work > low and claim.verdict == "faster")
-    return Threshold(low, min(won, default=None))
-
-
 def find_beyond(
-    claims: Iterable[tuple[float, Speedup]],
-    bound: float,
-    *,
-    factor: float = 2.0,
-    pays: bool = True,
+    claims: Iterable[tuple[float, Speedup]], bound: float, *, factor: float = 2.0
 ) -> Finding:
     """Find whether a candidate is faster where the work is above a bound, and only there.
 
@@ -201,8 +167,6 @@ def find_beyond(
         Predicted work from which the candidate is faster, in seconds.
     factor : float
         Cases whose work is that close to the bound are left out.
-    pays : bool
-        False to predict that it is nowhere faster.
 
     Returns
     -------
@@ -220,7 +184,7 @@ def find_beyond(
     for work, claim in claims:
         if max(work / bound, bound / work) > factor:
             held = claim.is_a("faster")
-            outcomes.append(None if held is None else held == (pays and work > bound))
+            outcomes.append(None if held is None else held == (work > bound))
     agree = f"{outcomes.count(True)} of {len(outcomes)} cases"
     away = f"a factor of {factor:g} away from {Estimate(bound).seconds}"
     return Finding(tuple(outcomes), f"{agree} that are {away} agree")
