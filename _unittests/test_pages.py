@@ -132,21 +132,22 @@ def test_a_page_imports_the_package_before_onnxruntime(page):
 
 
 def code_cells(page):
-    """Lines of code of each cell: without texts, comments and imports."""
+    """Lines of code of each cell: without docstrings, comments and imports."""
     _, blocks = split_code_and_text_blocks(str(page))
     for kind, content, *_ in blocks:
         if kind == "code":
             tree = ast.parse(content)
-            imported = {
+            left = {
                 line
-                for node in tree.body
+                for node in ast.walk(tree)
                 if isinstance(node, ast.Import | ast.ImportFrom)
+                or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
                 for line in range(node.lineno, node.end_lineno + 1)
             }
             yield [
                 line
                 for number, line in enumerate(content.splitlines(), start=1)
-                if line.strip() and not line.strip().startswith("#") and number not in imported
+                if line.strip() and not line.strip().startswith("#") and number not in left
             ]
 
 

@@ -42,6 +42,7 @@ a prompt            many rows by each weight: operations count, fewer bits bring
 
 # sphinx_gallery_tags = ["speed", "accuracy", "Llama", "IOBinding", "quantization"]
 
+import inspect
 import tempfile
 from dataclasses import replace
 
@@ -95,17 +96,36 @@ FEWER = {ZERO: "weights 4 bits", FOUR: "weights 4 bits int8", EIGHT: "dynamic U8
 # -----------------------
 #
 # *numpy* calls ``session.run``. *bound* lets ONNX Runtime allocate the present, which is the past
-# of the next token. *in place* binds one buffer as both, as the setting does. The cache starts with
-# random numbers: a kernel that reads rows after the last token gets wrong logits. The next token is
-# the one with the largest logit. A fresh process gets the source of this function.
+# of the next token. *in place* binds one buffer as both, as the setting does.
+
+
+def run_once(session, binding, place, feeds, cache):
+    """Return the logits, then the present caches."""
+    if place == "numpy":
+        return session.run(None, {**feeds, **cache})
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, array)
+    binding.bind_output("logits")
+    for name, value in cache.items():
+        present = name.replace("past", "present")
+        binding.bind_ortvalue_input(name, value)
+        if place == "in place":
+            binding.bind_ortvalue_output(present, value)
+        else:
+            binding.bind_output(present, value.device_name())
+    session.run_with_iobinding(binding)
+    logits, *after = binding.get_outputs()
+    return [logits.numpy(), *after]
+
+
+# %%
+# The cache starts with random numbers: a kernel that reads rows after the last token gets wrong
+# logits. The next token is the one with the largest logit.
 
 
 def decode(*, path, place, ids, past, steps, capacity, provider):
-    """Return what reads tokens after a past, then decodes: all logits, the last two caches."""
-    import numpy as np
+    """Read tokens after a past, then decode, as often as asked: all logits, the last caches."""
     from onnxruntime import OrtValue
-
-    import ortmeter
 
     session = ortmeter.make_session(path, provider=provider, threads=1)
     binding, draw, full = session.io_binding(), np.random.default_rng(1), {}
@@ -113,53 +133,38 @@ def decode(*, path, place, ids, past, steps, capacity, provider):
         array = draw.standard_normal((1, node.shape[1], capacity or past, 64), np.float32)
         value = OrtValue.ortvalue_from_numpy(array, provider.partition(":")[0])
         full[node.name] = array if place == "numpy" else value
-
-    def run_once(feeds, cache):
-        if place == "numpy":
-            return session.run(None, {**feeds, **cache})
-        for name, array in feeds.items():
-            binding.bind_cpu_input(name, array)
-        binding.bind_output("logits")
-        for name, value in cache.items():
-            present = name.replace("past", "present")
-            binding.bind_ortvalue_input(name, value)
-            if place == "in place":
-                binding.bind_ortvalue_output(present, value)
-            else:
-                binding.bind_output(present, value.device_name())
-        session.run_with_iobinding(binding)
-        logits, *after = binding.get_outputs()
-        return [logits.numpy(), *after]
-
-    def read():
+    while True:
         new, end, cache, found = np.array(ids), past, full, []
         for _ in range(steps):
             start, end = end, end + len(new)
             feeds = {"ids": new[None], "place": np.arange(start, end)[None]}
-            logits, *after = run_once(feeds, cache)
+            logits, *after = run_once(session, binding, place, feeds, cache)
             before, cache = cache, dict(zip(cache, after, strict=True))
             found.append(logits[0])
             new = logits[0, -1:].argmax(axis=1)
-        return np.concatenate(found), [*before.values()], after
-
-    return read
+        yield np.concatenate(found), [*before.values()], after
 
 
 # %%
-# A way is a model and how its cache is bound.
+# A way is a model and how its cache is bound. A fresh process gets the source of these functions.
 
 NUMPY, BOUND, COPIED = "Concat, numpy", "Concat, bound", "GQA, bound"
 IN_PLACE, SCATTERED = "GQA in place", "Scatter in place"
 WAYS = {NUMPY: (CONCAT, "numpy"), BOUND: (CONCAT, "bound"), COPIED: (GQA, "bound")}
 WAYS |= {IN_PLACE: (GQA, "in place"), SCATTERED: (SCATTER, "in place")}
 WAYS |= {name: (name, "in place") for name in FEWER}
+PROGRAM = "import ortmeter, numpy as np\n" + "".join(map(inspect.getsource, (run_once, decode)))
+
+
+def launch(program, **how):
+    exec(program, names := {})  # noqa: S102 - of this page
+    return names["decode"](**how).__next__
 
 
 def ask(home, way, ids, past=0, steps=1):
     model, place = WAYS[way]
-    how = {"path": f"{home}/{model}.onnx", "place": place, "past": past, "steps": steps}
-    how |= {"ids": ids[:1] if past else ids, "capacity": CAPACITY * (model != CONCAT)}
-    return how | {"provider": str(provider)}
+    how = {"path": f"{home}/{model}.onnx", "place": place, "ids": ids, "past": past, "steps": steps}
+    return how | {"provider": str(provider), "capacity": CAPACITY * (model != CONCAT)}
 
 
 # %%
@@ -180,7 +185,7 @@ def count_copies(*caches):
 
 
 def check(folder, ids):
-    found = {way: decode(**ask(folder, way, ids, steps=8))() for way in WAYS}
+    found = {way: next(decode(**ask(folder, way, ids, steps=8))) for way in WAYS}
     read = np.array([ids + found[NUMPY][0][len(ids) - 1 : -1].argmax(axis=1).tolist()])
     empty = np.zeros((1, args.width // 128, 0, 64), np.float32)
     feeds = {"ids": read, "place": np.arange(read.size)[None], "past_k": empty, "past_v": empty}
@@ -206,9 +211,8 @@ def check(folder, ids):
 
 def count_bytes(copies):
     """Return the megabytes of a token, by way and tokens of the past."""
-    weights, row = 16 * args.width**2, 4 * args.width  # keys and values of a token, float32
+    weights, row, rows = 16 * args.width**2, 4 * args.width, {}  # row: keys and values of a token
     sizes = dict.fromkeys(WAYS, 4) | dict.fromkeys(FEWER, 1 / 2 + 4 / 32) | {EIGHT: 1}
-    rows = {}
     for way, size in sizes.items():
         copied = {n: 2 * copies[way] * (CAPACITY if way == COPIED else n) for n in args.lengths}
         rows[way] = {str(n): (weights * size + row * (n + copied[n])) / 1e6 for n in copied}
@@ -223,7 +227,8 @@ def measure(folder):
         onnx.save(model, f"{folder}/{name}.onnx")
     facts, groups = check(folder, ids), {}
     for past in (0, *args.lengths):
-        groups[past] = {w: function_candidate(decode, **ask(folder, w, ids, past)) for w in WAYS}
+        how = {way: ask(folder, way, ids[: 1 if past else None], past) for way in WAYS}
+        groups[past] = {w: function_candidate(launch, program=PROGRAM, **how[w]) for w in WAYS}
     limits = {"processes": args.processes, "budget_s": args.budget, "precision": None}
     times = dict(ortmeter.measure_each(groups, axis="past", repeat=8, warmup=2, **limits))
     found = {"first": times.pop(0), "times": Comparisons(times, "past"), "facts": facts}
@@ -256,8 +261,7 @@ study.show(facts)
 
 
 def speedups(data):
-    shown = {IN_PLACE, SCATTERED, FOUR, EIGHT}
-    gains = [gain for gain in data.times.speedups(NUMPY) if gain.subject in shown]
+    gains = [x for x in data.times.speedups(NUMPY) if x.subject in (IN_PLACE, SCATTERED, *FEWER)]
     return speedup_plot(gains, title="Speedup of a token over Concat", caption=data.legend)
 
 
