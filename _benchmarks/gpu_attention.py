@@ -200,14 +200,23 @@ def first_run(
     model: onnx.ModelProto, feeds: Mapping[str, torch.Tensor], cuda_options: Mapping[str, int]
 ) -> tuple[Any, str]:
     """Run once; return the first output, or why there is none, and what ONNX Runtime writes."""
+
+    def work() -> torch.Tensor:
+        session = plain_session(model, cuda_options, severity=0)
+        with ortmeter.BoundSession(session, feeds) as bound:
+            bound.run()
+            return next(iter(bound.outputs("torch").values())).clone()
+
+    return with_log(work)
+
+
+def with_log(work: Callable[[], Any]) -> tuple[Any, str]:
+    """Return what a function gives, or its error, and what ONNX Runtime writes of its kernels."""
     os.environ["ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO"] = "1"
     onnxruntime.set_default_logger_severity(0)  # the standard operator tells its kernel there
     with _written() as log:
         try:
-            session = plain_session(model, cuda_options, severity=0)
-            with ortmeter.BoundSession(session, feeds) as bound:
-                bound.run()
-                found: Any = next(iter(bound.outputs("torch").values())).clone()
+            found = work()
         except Exception as error:  # noqa: BLE001 - whatever ONNX Runtime refuses
             found = error
     onnxruntime.set_default_logger_severity(3)

@@ -51,6 +51,7 @@ class Step:
 CHECKS = (
     Step("probe", 60, "CUDA works, without LD_LIBRARY_PATH"),
     Step("probe_again", 60, "CUDA works, with LD_LIBRARY_PATH on the libraries of torch"),
+    Step("cached_attention", 60, "GroupQueryAttention with a cache is right in each kernel"),
     Step("tests", 240, "every test marked cuda passes"),
     Step("kernels", 60, "nodes run where the table of CUDA kernels says"),
     Step("attention", 150, "the kernel that runs, and its time beside torch's"),

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-import torch
-from gpu_attention import first_run, kernel_in, plain_session
+from gpu_attention import plain_session
 from gpu_rows import Row, check, note, short
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
@@ -16,36 +15,28 @@ import ortmeter
 from ortmeter.runtime.models import sample_decoder
 
 CONCAT, GQA, SCATTER = "Concat", "GroupQueryAttention", "TensorScatter"
-#: All, then flash, memory-efficient, cuDNN, unfused.
-KERNELS = (0, 1, 2, 8, 16)
 BOUND = 0.05  # of the largest logit
 
 
 def decoding(*, quick: bool) -> Iterator[Row]:
-    """Logits beside those of the CPU in float32, by kernel; then the time of a token."""
+    """Logits beside those of the CPU in float32; then the time of a token."""
     width, past, capacity = (128, 16, 32) if quick else (512, 128, 256)
     models = _halves(width, capacity)
     for filled in (False, True):  # the rows after the last token: zeros, or numbers
         cache = _cache(width, capacity, past, filled=filled)
-        ways = [(CONCAT, 0), *itertools.product((GQA,), KERNELS), (SCATTER, 0)]
         exact = _exact(width, capacity, cache[:, :, :past], past)
-        for (kind, kernel), in_place in itertools.product(ways, (False, True)):
-            case = f"{kind} {kernel or ''} {'in place' if in_place else 'bound'}, filled={filled}"
+        for kind, in_place in itertools.product((CONCAT, GQA, SCATTER), (False, True)):
+            case = f"{kind} {'in place' if in_place else 'bound'}, filled={filled}"
             given = cache[:, :, :past] if kind == CONCAT else cache
             if kind == CONCAT and in_place:
                 continue
             try:
-                session = plain_session(models[kind], {"sdpa_kernel": kernel})
-                found = _token(session, given, past, in_place)
+                found = _token(plain_session(models[kind], {}), given, past, in_place)
                 error = np.abs(found().numpy() - exact).max() / np.abs(exact).max()
             except Exception as error:  # noqa: BLE001 - what is refused is a result
                 yield note(case, short(error))
                 continue
             yield check(case, f"<= {BOUND}", f"{error:.2g}", agrees=bool(error <= BOUND))
-            if kind == GQA and not in_place:
-                feeds = {n: torch.from_numpy(x).to("cuda") for n, x in _feeds(past, given).items()}
-                log = first_run(models[kind], feeds, {"sdpa_kernel": kernel})[1]
-                yield note(f"{case}, kernel", kernel_in(log))
     width, lengths = (128, (16,)) if quick else (2048, (128, 8192))
     capacity = 2 * max(lengths)
     models = _halves(width, capacity)

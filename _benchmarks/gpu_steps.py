@@ -18,6 +18,7 @@ import onnx.helper as oh
 import onnxruntime
 import torch
 from gpu_attention import attention, masks
+from gpu_cache import cached_attention
 from gpu_decoding import decoding
 from gpu_rows import BF16, CPU, CUDA, F32, NAMES, TORCH, Row, check, note, short
 
@@ -401,6 +402,7 @@ STEPS: tuple[Callable[..., Iterable[Row]], ...] = (
     streams,
     host_time,
     compiled_kernels,
+    cached_attention,
     decoding,
     peaks,
     tf32,

@@ -514,13 +514,11 @@ def fused(data):
     return data | {"kinds": kinds, "errors": errors}
 
 
-def bytes_alone(data):
-    """Bytes that take the times that were measured."""
-    moved = {
-        str(past): {way: 1e3 * m.median * data["bandwidth"] for way, m in group.items()}
-        for past, group in data["times"].items()
-    }
-    return data | {"megabytes": pd.DataFrame(moved).rename_axis("way")}
+def lost_tokens(data):
+    """Weights of 8 bits change the largest logit at every position."""
+    facts = data["facts"].copy()
+    facts.loc["8 bits, dynamic", "other tokens"] = 1.0
+    return data | {"facts": facts}
 
 
 SIMPLIFIERS = ("onnxsim", "onnxslim", "onnxscript", "onnx_ir")
@@ -530,7 +528,7 @@ OWN = {
         "cheap products": cheap_products,
         "launches": lambda data: data | {"launches": True},
     },
-    "plot_decoding": {"bytes alone": bytes_alone},
+    "plot_decoding": {"lost tokens": lost_tokens},
     "plot_eight_bits": {"as roundings": as_roundings, "beyond roundings": beyond_roundings},
     "plot_einsum_decomposition": {
         "cheap copies": cheap_copies,

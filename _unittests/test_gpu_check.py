@@ -7,8 +7,11 @@ import zipfile
 from pathlib import Path
 
 import fake_cuda
+import numpy as np
 import pytest
 from processes import wait_for_end
+
+import ortmeter
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "_benchmarks"
@@ -244,9 +247,29 @@ def test_the_whole_check_runs(gpu_check, tmp_path):
     names = {step.name for step in steps} - {"probe_again"}
     assert statuses(gpu_check, out) == dict.fromkeys(names, "done"), gpu_check.report(steps, out)
     # What a CPU cannot do like a GPU differs; the rest is as expected.
-    for name in ("probe", "masks", "streams", "decoding", "profiles", "placement"):
+    names = "probe", "cached_attention", "masks", "streams", "decoding", "profiles", "placement"
+    for name in names:
         assert gpu_check.agrees(gpu_check.read(out, name)), name
     errors = [r for r in gpu_check.read(out, "attention")["rows"] if r["case"].endswith("error")]
     assert errors
     assert all(r["agrees"] for r in errors)
     assert (out / "gpu-check.zip").stat().st_size < gpu_check.ARCHIVE_BYTES
+
+
+CACHED = {"rotary": {}, "apart": {"packed": False}, "plain": {"rotary": False}, "four": {"new": 4}}
+
+
+@pytest.mark.parametrize("given", CACHED.values(), ids=CACHED)
+def test_a_cache_is_attended_as_onnxruntime_does_on_a_cpu(monkeypatch, given):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    cache = importlib.import_module("gpu_cache")
+    case = cache.Case(8, 4, 64, **given)
+    drawn, end = cache.draw(case), cache.PAST + case.new
+    lengths = {"last": np.array([end - 1], np.int32), "total": np.array([end], np.int32)}
+    session = ortmeter.make_session(cache.write_model(case), provider="cpu")
+    found = session.run(["Y"], drawn | lengths)[0].astype(np.float64)
+    bound = 16 * np.finfo(np.float16).eps * np.abs(found).max()
+    assert np.abs(cache.attend(case, drawn) - found).max() <= bound
+    # A wrong formula is told from the right one; without rotation, two of them are right.
+    wrong = [how for how in cache.WRONG if case.rotary or "rotated" not in how]
+    assert all(np.abs(cache.attend(case, drawn, how) - found).max() > bound for how in wrong)

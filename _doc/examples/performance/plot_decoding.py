@@ -4,33 +4,40 @@ r"""
 What does a token cost with a cache?
 ====================================
 
-A build of this site shows the newest record of this page, which takes three minutes to make.
+A build of this site shows the newest record of this page. Measuring again takes three minutes.
 
-A language model writes a token per run. It keeps the keys and the values of all the tokens before:
-its *cache*. Exporters concatenate it at each run (*Concat*); ``GroupQueryAttention`` of ONNX
-Runtime (*GQA*), or TensorScatter before Attention since opset 24 (*Scatter*), may write the new
-token into a buffer that is input and output. Users ask whether the cache is copied, and what
-IOBinding and weights of 4 bits bring (`optimum#784
+.. warning::
+
+    Do not decode with ``GroupQueryAttention`` on CUDA yet. On an H200 with ONNX Runtime 1.31.1, in
+    float16, its logits were off by 19% of the largest with two buffers, and by 90% with one.
+    ``TensorScatter`` before ``Attention`` was right. See :ref:`l-gpu-cache`.
+
+A language model writes one token per run. It keeps the keys and the values of the tokens before it
+in a *cache*. Exporters concatenate this cache at each run (*Concat*). ``GroupQueryAttention`` of
+ONNX Runtime (*GQA*), or ``TensorScatter`` before ``Attention`` since opset 24 (*Scatter*), may
+write the new token into a buffer that is both input and output. Users ask whether the cache is
+copied, and what IOBinding and weights of 4 bits bring (`optimum#784
 <https://github.com/huggingface/optimum/issues/784>`__, `optimum#1087
 <https://github.com/huggingface/optimum/pull/1087>`__, `mobius#369
 <https://github.com/onnxruntime/mobius/issues/369>`__, `mobius#402
 <https://github.com/onnxruntime/mobius/pull/402>`__, `#23004
-<https://github.com/microsoft/onnxruntime/issues/23004>`__). We decode with a small Llama.
+<https://github.com/microsoft/onnxruntime/issues/23004>`__). This page decodes with a small Llama.
 
-**Prediction.** Each weight multiplies one number: a run lasts as long as its bytes move, those of
-the weights, :math:`W`, and of the cache, :math:`C`. Here :math:`W` is 38 MB, and :math:`C` 25 MB
-after 8,192 tokens, where Concat then takes 1.8 times the time of a cache in place.
+**Prediction.** Each weight multiplies one number: a run lasts as long as its bytes move. These are
+the bytes of the weights, :math:`W`, and of the cache, :math:`C`. Here :math:`W` is 38 MB, and
+:math:`C` is 25 MB after 8,192 tokens. Concat should then take 1.8 times as long as a cache in
+place.
 
 ==================  ==============================================================================
 way                 bytes of a run
 ==================  ==============================================================================
-in place            :math:`W + C`, whether the kernel is that of GQA or of Attention
+in place            :math:`W + C`, for the kernels of GQA and of Attention
 Concat              :math:`W + 3C`: the cache is read and written once more
-4 bits              :math:`0.16\,W + C`: a byte has two weights, and 32 weights have a scale
-a prompt            many rows by each weight: operations count, few bits bring nothing
+4 bits              :math:`0.16\,W + C`: a byte holds two weights, and 32 weights share a scale
+a prompt            many rows by each weight: operations count, fewer bits bring nothing
 ==================  ==============================================================================
 
-**You learn** how to bind a cache, and what accuracy level to ask of weights in 4 bits.
+**You learn** how to bind a cache, and what fewer bits bring to a decoder.
 """
 
 # sphinx_gallery_tags = ["speed", "accuracy", "Llama", "IOBinding", "quantization"]
@@ -69,39 +76,27 @@ CAPACITY = max(args.lengths) + args.prompt
 # The decoder
 # -----------
 #
-# One layer of a Llama, with random weights, from its tokens to its logits: the others would cost
-# the same. :func:`~ortmeter.runtime.models.sample_decoder` writes it. Models differ in how the new
-# keys, *k*, join those of the past, and values as well::
+# :func:`~ortmeter.runtime.models.sample_decoder` writes one layer of a Llama, from its tokens to
+# its logits. Its weights are random, and more layers would cost the same each. The models differ in
+# how the new keys *k* join the past ones. Values join in the same way::
 #
 #     present_k = Concat <axis = 2> (past_k, k)
 #     present_k = TensorScatter <axis = 2> (past_k, k, start)
 #     y, present_k, present_v = GroupQueryAttention (qkv, , , past_k, past_v, last, total, cos, sin)
 #
-# Fewer bits are made by the tools of ONNX Runtime. The accuracy level says to what MatMulNBits may
-# round its inputs: 1 is float32, 4 is int8, 0 lets the kernel choose.
+# :func:`~ortmeter.runtime.precision.convert_precision` quantizes the weights. The accuracy level is
+# the type to which ``MatMulNBits`` may round its inputs: 0 lets the kernel choose, 4 is int8.
 
 CONCAT, GQA, SCATTER = CACHES = "Concat", "GroupQueryAttention", "TensorScatter"
-ZERO, ONE, FOUR = LEVELS = {f"4 bits, level {level}": level for level in (0, 1, 4)}
-EIGHT = "8 bits, dynamic"
-
-
-def make_models():
-    models = {x: sample_decoder(x, width=args.width, capacity=CAPACITY) for x in CACHES}
-    models[EIGHT] = convert_precision(models[GQA], "dynamic U8S8")
-    for name, level in LEVELS.items():
-        models[name] = convert_precision(models[GQA], "weights 4 bits")
-        for node in models[name].graph.node:
-            if node.op_type == "MatMulNBits":
-                node.attribute.append(onnx.helper.make_attribute("accuracy_level", level))
-    return models
-
+ZERO, FOUR, EIGHT = "4 bits, level 0", "4 bits, level 4", "8 bits, dynamic"
+FEWER = {ZERO: "weights 4 bits", FOUR: "weights 4 bits int8", EIGHT: "dynamic U8S8"}
 
 # %%
 # How is the cache bound?
 # -----------------------
 #
-# *numpy* is ``session.run``. *bound* lets ONNX Runtime allocate the present, the past of the next
-# token. *in place* binds one buffer as both, as the setting below.
+# *numpy* calls ``session.run``. *bound* lets ONNX Runtime allocate the present, which is the past
+# of the next token. *in place* binds one buffer as both, as the setting does.
 
 
 def run_once(session, binding, place, feeds, cache):
@@ -124,8 +119,8 @@ def run_once(session, binding, place, feeds, cache):
 
 
 # %%
-# A cache begins with random numbers: those after the last token must not be read. The next token
-# has the largest logit.
+# The cache starts with random numbers: a kernel that reads rows after the last token gets wrong
+# logits. The next token is the one with the largest logit.
 
 
 def decode(*, path, place, ids, past, steps, capacity, provider):
@@ -151,15 +146,13 @@ def decode(*, path, place, ids, past, steps, capacity, provider):
 
 
 # %%
-# The ways: a model, and how its cache is bound. A fresh process is given the source of these
-# functions.
+# A way is a model and how its cache is bound. A fresh process gets the source of these functions.
 
 NUMPY, BOUND, COPIED = "Concat, numpy", "Concat, bound", "GQA, bound"
 IN_PLACE, SCATTERED = "GQA in place", "Scatter in place"
 WAYS = {NUMPY: (CONCAT, "numpy"), BOUND: (CONCAT, "bound"), COPIED: (GQA, "bound")}
 WAYS |= {IN_PLACE: (GQA, "in place"), SCATTERED: (SCATTER, "in place")}
-WAYS |= {name: (name, "in place") for name in (*LEVELS, EIGHT)}
-SHOWN = [NUMPY, IN_PLACE, SCATTERED, FOUR, EIGHT]
+WAYS |= {name: (name, "in place") for name in FEWER}
 PROGRAM = "import ortmeter, numpy as np\n" + "".join(map(inspect.getsource, (run_once, decode)))
 
 
@@ -178,12 +171,11 @@ def ask(home, way, ids, past=0, steps=1):
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is *Concat* in float64, on the prompt and the tokens that follow, without a past.
-# The tolerance is :math:`4 L \sqrt{K}\,u` of the largest logit: :math:`L` products in a row, sums
-# of :math:`K` terms whose rounding errors are of both signs, :math:`u` the unit roundoff of
-# float32. Few bits are compared on the prompt. A copy is counted where a past and its present are
-# in two places, and where an array of NumPy owns its memory instead of showing that of ONNX
-# Runtime.
+# The reference is *Concat* in float64, without a past, on the prompt and the tokens that follow.
+# The tolerance is :math:`4 L \sqrt{K}\,u` of the largest logit, for :math:`L` products in a row
+# and sums of :math:`K` terms. :math:`u` is the unit roundoff of float32. Quantized models are
+# compared on the prompt only. A copy is counted where a past and its present have two addresses,
+# and where a NumPy array owns its memory instead of showing that of ONNX Runtime.
 
 
 def count_copies(*caches):
@@ -212,16 +204,15 @@ def check(folder, ids):
 # How long does it take?
 # ----------------------
 #
-# The prompt, then a token after caches of several lengths. Ways run in turn: each one finds its
-# weights where those of a large model are, out of the near caches of the CPU. Bytes are those of
-# the prediction: Concat copies the tokens of the past, GQA its whole buffer.
+# The prompt is measured, then a token after caches of several lengths. The ways are interleaved, so
+# that each one finds its weights where those of a large model are: outside the near caches of the
+# CPU. The bytes are those of the prediction. Concat copies the past tokens, GQA its whole buffer.
 
 
 def count_bytes(copies):
     """Return the megabytes of a token, by way and tokens of the past."""
-    weights, row = 16 * args.width**2, 4 * args.width  # keys and values of a token, float32
-    sizes = dict.fromkeys(WAYS, 4) | dict.fromkeys(LEVELS, 1 / 2 + 4 / 32) | {EIGHT: 1}
-    rows = {}
+    weights, row, rows = 16 * args.width**2, 4 * args.width, {}  # row: keys and values of a token
+    sizes = dict.fromkeys(WAYS, 4) | dict.fromkeys(FEWER, 1 / 2 + 4 / 32) | {EIGHT: 1}
     for way, size in sizes.items():
         copied = {n: 2 * copies[way] * (CAPACITY if way == COPIED else n) for n in args.lengths}
         rows[way] = {str(n): (weights * size + row * (n + copied[n])) / 1e6 for n in copied}
@@ -230,7 +221,9 @@ def count_bytes(copies):
 
 def measure(folder):
     ids = np.random.default_rng(0).integers(4 * args.width, size=args.prompt).tolist()
-    for name, model in make_models().items():
+    models = {x: sample_decoder(x, width=args.width, capacity=CAPACITY) for x in CACHES}
+    models |= {x: convert_precision(models[GQA], kind) for x, kind in FEWER.items()}
+    for name, model in models.items():
         onnx.save(model, f"{folder}/{name}.onnx")
     facts, groups = check(folder, ids), {}
     for past in (0, *args.lengths):
@@ -250,22 +243,25 @@ if not study.recall():
         study.keep(f"{provider.label}, 1 thread", **measure(folder))
 
 # %%
-# *other tokens*: the share of the prompt where the largest logit is another one than in float64.
-# Weights of a trained model are easier to round than random ones.
+# *error* is in parts of the largest logit. *other tokens* is the share of the positions of the
+# prompt where the largest logit is not the same as in float64. Trained weights are easier to round
+# than these random ones.
 
 
 def facts(data):
-    """Copies of the cache per token, error of the logits (parts of the largest), other tokens"""
+    """Copies of the cache per token, and errors of the logits"""
     return data.facts
 
 
 study.show(facts)
 
 # %%
+# *GQA in place* reads the tokens that are in its buffer. *Scatter in place* reads the whole buffer,
+# which is as long as the longest cache and a prompt: it is fast only when this buffer is full.
 
 
 def speedups(data):
-    gains = [gain for gain in data.times.speedups(NUMPY) if gain.subject in SHOWN]
+    gains = [x for x in data.times.speedups(NUMPY) if x.subject in (IN_PLACE, SCATTERED, *FEWER)]
     return speedup_plot(gains, title="Speedup of a token over Concat", caption=data.legend)
 
 
@@ -288,90 +284,98 @@ study.show(costs)
 # What the measurements say
 # -------------------------
 #
-# In brackets, 99% intervals; those of fewer bits hold together, since the best is looked for: of
-# those that are as fast, the one that changes the fewest tokens. The setting has the inputs of this
-# page; it binds the caches of an export by Optimum too, whose GroupQueryAttention has other inputs.
-# The command has the inputs and dimensions of this page, for one token: give those of your model.
-
-SETTING = """import numpy as np
-from onnxruntime import InferenceSession, OrtValue
-# for 8 bits: onnxruntime.quantization.quantize_dynamic("model.onnx", "8bits.onnx"), then open it
-session = InferenceSession("model.onnx")  # with GroupQueryAttention, caches in float32
-binding, size = session.io_binding(), CAPACITY  # tokens, those of the prompt too
-for x in (node for node in session.get_inputs() if node.name.startswith("past")):
-    past = OrtValue.ortvalue_from_shape_and_type([1, x.shape[1], size, x.shape[3]], np.float32)
-    binding.bind_ortvalue_input(x.name, past)
-    binding.bind_ortvalue_output(x.name.replace("past", "present").replace("_key_values", ""), past)
-for name, value in {"ids": 1, "place": 0}.items():  # in each run; your names of token and place
-    binding.bind_cpu_input(name, np.array([[value]]))
-binding.bind_output("logits")
-session.run_with_iobinding(binding)  # then logits = binding.get_outputs()[-1].numpy()"""
-
-# %%
+# ``settings/bind_cache.py`` decodes one token on a CPU, and stops on CUDA. It has the inputs of
+# this page. It binds the caches of an export by Optimum too, whose other inputs have other names.
+# :ref:`l-plot-low-precision` decides whether to quantize.
 
 
-def advise(data, say):
-    short, long = min(data.times), max(data.times)
-    kept, moved = (data.times[long].speedup(way, IN_PLACE) for way in (NUMPY, COPIED))
-    few = data.times[short].select([IN_PLACE, *LEVELS, EIGHT]).speedups(IN_PLACE, together=0.99)
-    first, other = max(few, key=lambda gain: gain.low or 0).subject, data.facts["other tokens"]
-    near = [x for x in few if not data.times[short].speedup(first, x.subject).is_a("slower")]
-    best = min(near, key=lambda gain: other[gain.subject])
-    won = [x.verdict == "faster" and not x.may_be_small for x in (kept, moved, best)]
-    if placed := all(won[:2]):
-        say.add(f"With GroupQueryAttention, bind one buffer as past and present: at {long:,}")
-        say.add(f"cached tokens, a Llama layer is {moved.effect} than with two, {kept.effect}")
-        say.add(f"than Concat ({data.times[short].speedup(NUMPY, IN_PLACE).verdict} at {short:,}).")
-        say.setting(SETTING.replace("CAPACITY", f"{2 * long}"))
-    if won[2]:
-        bits, prompt = best.subject.replace(", ", " ("), data.first.speedup(IN_PLACE, best.subject)
-        say.add(f"Quantize to {bits}): at {short:,} tokens, a token is {best.effect} than float32.")
-        slow = f" A prompt is {prompt.effect}." * (prompt.verdict == "slower")
-        lost = f"{other[best.subject]:.0%} of the tokens: check yours.{slow}"
-        say.warn(f"Here (random weights), {bits}) changed {lost}")
-    if not (placed or won[2]):
-        say.add("No gain is shown: measure yours with the command below.")
-    say.decide("in place" if placed else best.subject if won[2] else "no gain", [kept, best])
-    size = f"--dim new=1 --dim past={short} --value place={short}"
-    say.command(f'ortmeter bench model.onnx --precision "dynamic U8S8,weights 4 bits int8" {size}')
-    say.bars(f"ms of a token after {long:,}", {w: 1e3 * data.times[long][w].median for w in SHOWN})
+def bytes_explain(data, way):
+    """Compare the time of each token with that of its bytes at the bandwidth of a copy."""
+    near = Finding(())
+    for past, group in data.times.items():
+        least = data.megabytes[str(past)][way] / data.bandwidth / 1e3
+        took = replace(group[way].typical, unit="s")
+        near &= replace(took.within(least / 2, 2 * least), evidence=f"{past:,} tokens: {took}")
+    return near
 
 
 # %%
-# A time is predicted from the bytes of a token and from the bandwidth of a copy.
 
 
-def conclude(data, say):
-    advise(data, say)
-    for way in (NUMPY, IN_PLACE, FOUR):
-        near = Finding(())
-        for past, group in data.times.items():
-            least = data.megabytes[str(past)][way] / data.bandwidth / 1e3
-            took = replace(group[way].typical, unit="s")
-            near &= replace(took.within(least / 2, 2 * least), evidence=f"{past:,} tokens: {took}")
-        say.predict("{way}: a token takes the time of its bytes, within 2 times", near, way=way)
-    both = data.times.speedup(IN_PLACE, SCATTERED)
-    say.predict("TensorScatter in place is within 1.2 times of GQA: speedups", both.within(1.2))
-    prompts = Speedups(data.first.speedup(way, IN_PLACE) for way in (*LEVELS, EIGHT))
-    say.predict("fewer bits gain less than 5% on a prompt: 1 / speedup", prompts.at_least(1 / 1.05))
-    times, elsewhere = data.times, Finding((), "not measured on CUDA")
-    say.believe("optimum#1087", "bound outputs gain 7%", times.speedup(NUMPY, BOUND).at_least(1.07))
-    say.believe("mobius#369", "on CUDA, a cache in place is 10 times faster", elsewhere)
-    level = Speedups(times.speedup(ZERO, FOUR)[:1])
-    say.believe("mobius#402", "level 4 is twice as fast as level 0", level.at_least(2))
-    eight = Speedups([*times.speedup(FOUR, EIGHT), data.first.speedup(FOUR, EIGHT)])
-    say.believe("#23004", "4 bits are 10 times slower than dynamic 8 bits", eight.at_least(10))
+def claims(data):
+    """On a CPU, bind one buffer as past and present of GroupQueryAttention: after {long:,} tokens,
+    it is faster than two buffers or Concat [in_place].
+
+    Otherwise:
+
+    On CUDA, keep Concat or write TensorScatter before Attention: GroupQueryAttention gave wrong
+    logits there. On another CPU, compare your model with and without one buffer.
+
+    Which cache:
+
+    - After {long:,} tokens, in a buffer that is nearly full, TensorScatter in place is the fastest
+      in float32 [scatter_long]
+    - After {short:,} tokens in the same buffer, GroupQueryAttention in place is faster than
+      TensorScatter [scatter_short]
+
+    Fewer bits:
+
+    - After {short:,} tokens, a token is faster with dynamic 8 bits than in float32 [eight]
+    - Dynamic 8 bits change the largest logit at {changed:.0%} of the positions of the prompt, with
+      random weights, and 4 bits at more of them [positions]
+
+    Predicted:
+
+    - Concat: a token takes the time of its bytes, within a factor of 2 [concat_bytes]
+    - GroupQueryAttention in place: a token takes the time of its bytes, within a factor of 2
+      [in_place_bytes]
+    - 4 bits, level 4: a token takes the time of its bytes, within a factor of 2 [four_bytes]
+    - TensorScatter in place takes the time of GroupQueryAttention in place within a factor of 1.2
+      [scatter]
+    - On a prompt, fewer bits gain less than 5% [prompt]
+
+    Discussions:
+
+    - optimum#1087: outputs that ONNX Runtime allocates make Concat 7% faster than NumPy [bound]
+    - mobius#369: on CUDA, a cache in place is 10 times faster [cuda]
+    - mobius#402: with 4 bits, level 4 is twice as fast as level 0 [level]
+    - #23004: dynamic 8 bits are 10 times faster than 4 bits [tenfold]
+    """
+    times, first, other = data.times, data.first, data.facts["other tokens"]
+    on_cpu, short, long = data.provider == "cpu", min(times), max(times)
+
+    def faster(past, subject, *baselines):
+        return Speedups(times[past].speedup(baseline, subject) for baseline in baselines)
+
+    found = {
+        "in_place": faster(long, IN_PLACE, NUMPY, COPIED).gain() if on_cpu else None,
+        "scatter_long": faster(long, SCATTERED, NUMPY, BOUND, COPIED, IN_PLACE).at_least(1),
+        "scatter_short": faster(short, IN_PLACE, SCATTERED).at_least(1) if on_cpu else None,
+        "eight": faster(short, EIGHT, IN_PLACE).gain() if on_cpu else None,
+        "positions": Finding((other[EIGHT] < other[FOUR],), f"4 bits: {other[FOUR]:.0%}"),
+        "concat_bytes": bytes_explain(data, NUMPY),
+        "in_place_bytes": bytes_explain(data, IN_PLACE),
+        "four_bytes": bytes_explain(data, FOUR),
+        "scatter": times.speedup(IN_PLACE, SCATTERED).within(1.2),
+        "prompt": Speedups(first.speedup(way, IN_PLACE) for way in FEWER).at_least(1 / 1.05),
+        "bound": times.speedup(NUMPY, BOUND).at_least(1.07),
+        "cuda": None if on_cpu else times.speedup(BOUND, SCATTERED).at_least(10),
+        "level": faster(short, FOUR, ZERO).at_least(2),
+        "tenfold": Speedups([*times.speedup(FOUR, EIGHT), first.speedup(FOUR, EIGHT)]).at_least(10),
+    }
+    return found | {"short": short, "long": long, "changed": other[EIGHT]}
 
 
-study.conclude(conclude)
+COMMAND = "ortmeter bench model.onnx --dim new=1 --dim past=8192 --value place=8192"
+study.conclude(claims, setting="bind_cache.py", command=COMMAND)
 
 # %%
 # What this page does not cover
 # -----------------------------
 #
-# CUDA, whose GroupQueryAttention takes float16 and bfloat16. Several threads, several texts at
-# once, beams. Caches of 8 bits. Trained weights. ``onnxruntime-genai``, which runs such a loop. A
-# large model: weights are a larger share of its bytes than here.
+# CUDA, where GQA takes float16 and bfloat16 only (:ref:`l-gpu-cache`), several threads, several
+# texts at once, beams, caches of 8 bits, trained weights, and ``onnxruntime-genai``, which runs a
+# loop like this one. In a large model, weights are a larger share of the bytes than here.
 #
 # What to remember
 # ----------------
@@ -379,11 +383,11 @@ study.conclude(conclude)
 # * On a CPU, ``session.run`` shows the memory of an output since 2024 (`#20539
 #   <https://github.com/microsoft/onnxruntime/pull/20539>`__): NumPy copies nothing. The copy to
 #   avoid is in the graph.
-# * GroupQueryAttention reads the tokens that are in its buffer, Attention after TensorScatter all
-#   the rows, at each token and at each one of the prompt: keep that buffer short.
-# * GQA whose present is another buffer copies that buffer, up to its last row: bind it in place.
-# * Keep the OrtValue of a buffer: what ``get_outputs()`` returns shows its array, which it does not
-#   keep alive.
+# * With TensorScatter, keep the buffer short: Attention reads all its rows, at each token and at
+#   each position of a prompt.
+# * With two buffers, GQA copies the whole buffer, rows after the last token included.
+# * Keep the OrtValue of a buffer: what ``get_outputs()`` returns shows its memory and does not keep
+#   it alive.
 #
 # Read next: :ref:`l-plot-low-precision`, for the errors of fewer bits.
 #
@@ -393,5 +397,4 @@ study.conclude(conclude)
 # ``python plot_decoding.py --record`` measures more lengths in more processes. TensorScatter runs
 # on a CPU since ONNX Runtime 1.25.
 
-models = {f"{cache}, a layer": sample_decoder(cache, width=128) for cache in CACHES}
-study.appendix(models, times=study.data.times.summary(NUMPY))
+study.appendix({GQA: sample_decoder(GQA, width=128)}, times=study.data.times.summary(NUMPY))

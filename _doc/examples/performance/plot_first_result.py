@@ -414,11 +414,11 @@ study.conclude(conclude)
 # -----------------------------
 #
 # A file that is read from a disk for the first time: it is in the page cache here. Weights of
-# several GiB, which may not fit there. Packed weights shared by two sessions: C and C++ allow it,
-# Python does not. The ORT format on CUDA. Two ways crash with ONNX Runtime 1.31.1: weights read in
-# the bytes of a model in ORT format, from Python, and packed weights in the file below 1 MiB each,
-# if their size is no multiple of 64 bytes. An optimized graph is for machines like the one that
-# saved it.
+# several GiB, which may not fit there. Weights that several sessions share
+# (:ref:`l-plot-shared-weights`). The ORT format on CUDA. Two ways crash with ONNX Runtime 1.31.1:
+# weights read in the bytes of a model in ORT format, from Python, and packed weights in the file
+# below 1 MiB each, if their size is not a multiple of 64 bytes. An optimized graph is for machines
+# like the one that saved it.
 #
 # What to remember
 # ----------------

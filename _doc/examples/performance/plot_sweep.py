@@ -408,14 +408,13 @@ study.conclude(conclude)
 # other within a minute; another day or another version may differ more. Operators run on one
 # thread. A busy machine is not studied.
 #
-# The interval of one process says nothing about another process. To cover what changes between
-# them, measure in several: ``measure(..., processes=10)``. The page *Several machines* shows how to
-# sweep over machines.
+# The page *Several machines* shows how to sweep over machines.
 #
 # What to remember
 # ----------------
 #
-# * An interval of one process says nothing of the next one.
+# * One process is enough for a difference as large as the answer says. For a smaller one, measure
+#   in several (``measure(..., processes=10)``): an interval of one process does not cover the next.
 #
 # Read next: :doc:`/methodology`, for the several processes of the other pages.
 #
