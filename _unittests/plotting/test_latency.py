@@ -115,6 +115,19 @@ def test_candidates_of_one_size_do_not_overlap(ax):
     assert all(abs(x) < 0.5 for x in first)
 
 
+def test_long_places_do_not_overlap():
+    names = [f"a model whose name is long, {rank}" for rank in range(9)]
+    claims = [compare_ratio("b", "a", 1.0, (0.9, 1.1)).at(model=name) for name in names]
+    ax = speedup_plot(claims, title="t")
+    ax.figure.draw_without_rendering()
+    labels = ax.get_xticklabels()
+    assert [label.get_text() for label in labels] == names
+    ends = [label.get_window_extent().x1 for label in labels]
+    angle = np.radians(labels[0].get_rotation())
+    height = labels[0].get_fontsize() * ax.figure.dpi / 72
+    assert np.diff(ends).min() * np.sin(angle) > height
+
+
 def test_the_axes_say_what_is_better_and_over_what(ax):
     assert ax.get_ylabel() == "speedup over a, higher is better"
     assert ax.get_xlabel() == "size"

@@ -403,7 +403,8 @@ study.conclude(conclude)
 #   release: without a fusion, another one may run slower kernels.
 # * Report one node, with its script and its first bad release: lists were closed as stale.
 #
-# Read next: :ref:`l-plot-releases`.
+# Read next: :ref:`l-plot-releases`. :ref:`l-plot-optimizers` runs a whole BERT with and without the
+# SkipLayerNormalization of the last release.
 #
 # How this was computed
 # ---------------------

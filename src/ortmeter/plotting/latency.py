@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SPREAD = 0.6  # share of the place of an x value that its candidates occupy
+_LETTERS = 60  # that fit side by side below the axis
 
 
 def latency_plot(results: Mapping[str, Measurement], *, title: str, caption: str = "") -> "Axes":
@@ -89,7 +90,8 @@ def speedup_plot(claims: Sequence[Speedup], *, title: str, caption: str = "") ->
     along = _only({", ".join(claim.where) for claim in claims}, "axes")
     places = list(dict.fromkeys(_place(claim) for claim in claims))
     points = [(places.index(_place(claim)), claim) for claim in claims]
-    ax = axes.new_axes(4.2)
+    are_long = sum(map(len, places)) > _LETTERS
+    ax = axes.new_axes(5.2 if are_long else 4.2)
     axes.mark_one(ax, claims[0].min_effect)
     names = list(dict.fromkeys(s.subject for _, s in points))
     for rank, name in enumerate(names):
@@ -100,7 +102,8 @@ def speedup_plot(claims: Sequence[Speedup], *, title: str, caption: str = "") ->
         # The baseline keeps the first style: a candidate looks the same as in a plot of latencies.
         style = {**axes.series_style(rank + 1), "linestyle": "none"}
         ax.errorbar([i + offset for i, _ in mine], ratios, yerr=ends, capsize=4, **style)
-    ax.set_xticks(range(len(places)) if along else [], places if along else [])
+    turned = {"rotation": 30, "ha": "right"} if are_long else {}
+    ax.set_xticks(range(len(places)) if along else [], places if along else [], **turned)
     ax.set_xlim(-0.5, len(places) - 0.5)
     over = axes.plain(baseline)
     ax.set(xlabel=axes.plain(along), ylabel=f"speedup over {over}, higher is better")
