@@ -193,9 +193,12 @@ def against_a_baseline(path: Path) -> Speedup:
 
 
 def alone_and_beside(path: Path) -> float:
-    """Return the latency of a model beside others over what it has alone."""
+    """Return the latency of a model beside others over what it has alone.
+
+    Both are ratios to the reference workload of the same round: the machine has another pace later.
+    """
     first, among, last = (
-        found[path.name].median
+        float(np.median(found[path.name].seconds / found.reference_workload.seconds))
         for found in (
             bench({path.name: path}, feeds_of(path)),
             beside(path),
