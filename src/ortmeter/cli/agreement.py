@@ -8,7 +8,7 @@ import numpy as np
 
 from ortmeter.attribution.alignment import relative
 from ortmeter.cli.conversion import CLOSE
-from ortmeter.cli.diff import evaluate
+from ortmeter.cli.references import evaluate
 from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import OrtMeterError
 from ortmeter.runtime.iobinding import run_session

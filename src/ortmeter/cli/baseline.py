@@ -227,9 +227,10 @@ def _read(file: Path, names: Iterable[str]) -> "Record":
     except msgspec.ValidationError:
         described = {}
     before = stored.data.get("before", [])
-    builds = [measured, *before] if isinstance(before, list) else [None]
-    are_ours = stored.page == _PAGE and all(isinstance(build, Comparison) for build in builds)
-    if not are_ours or {*measured} - {*described}:
+    found = [measured, *before] if isinstance(before, list) else [None]
+    builds = [build for build in found if isinstance(build, Comparison)]
+    are_ours = stored.page == _PAGE and len(builds) == len(found)
+    if not isinstance(measured, Comparison) or not are_ours or {*measured} - {*described}:
         raise RecordError(f"{file.name} was not written by ortmeter bench --save")
     every = (one for build in builds for one in (*build.values(), build.reference_workload))
     check_latencies(*filter(None, every))

@@ -252,7 +252,7 @@ def _judged(
 
 
 def _in_float64(variant: SessionSpec) -> Mapping[str, Any] | None:
-    from ortmeter.cli.diff import evaluate
+    from ortmeter.cli.references import evaluate
 
     model, provider = load_model(variant.model), variant.settings["provider"]
     with contextlib.suppress(OrtMeterError, MemoryError):

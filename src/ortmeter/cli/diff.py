@@ -33,20 +33,19 @@ from ortmeter.cli.first_run import refuse_deadly, session_spec
 from ortmeter.cli.harder import Feeds, find_worse
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
+from ortmeter.cli.references import evaluate, sources_of
 from ortmeter.cli.report import Report, drawn, readable
 from ortmeter.discrepancy import ModelDiff, Tolerance, diff
 from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
-from ortmeter.evaluator import Evaluator, to_float64
-from ortmeter.evaluator.float64 import exact_feeds
-from ortmeter.evaluator.judges import doubt_of_node, installed_sources
+from ortmeter.evaluator.judges import doubt_of_node
 from ortmeter.plotting import NodeNote, draw_model
 from ortmeter.profiling.findings import plural
 from ortmeter.runtime.graphs import without_maps
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.optimizers import without
-from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.runtime.providers import resolve_provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.study.writer import enumerate_items
 
@@ -335,7 +334,7 @@ def _explain(
         return None, ""
     if budget_s == 0:
         return None, "--search-budget 0"
-    asked = {**session, "by": options.by, "budget_s": budget_s, "sources": _sources(against)}
+    asked = {**session, "by": options.by, "budget_s": budget_s, "sources": sources_of(against)}
     try:
         return explain_session(path, feeds, against, **asked), ""
     except (OrtMeterError, MemoryError) as error:  # too many results for instance
@@ -359,7 +358,7 @@ def _tell_non_finite(
         return
     for model, feeds in models.items():
         with suppress(OrtMeterError, MemoryError):  # float64 is not possible for every model
-            asked = {**session, "budget_s": 0, "sources": _sources("float64")}
+            asked = {**session, "budget_s": 0, "sources": sources_of("float64")}
             made = explain_session(model, feeds, **asked).non_finite
             label = f"{model.name}: " if len(models) > 1 else ""
             report.conclude(*(f"{label}{one}." for one in made))
@@ -386,23 +385,6 @@ def on_provider(provider: str, session: Mapping[str, Any]) -> dict[str, Any]:
     if moved["provider"].is_cpu:
         moved.pop("provider_options", None)
     return moved
-
-
-def evaluate(
-    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], how: str, provider: Provider
-) -> dict[str, Any]:
-    names = [output.name for output in model.graph.output]
-    evaluated = to_float64(model) if how == "float64" else model
-    given = feeds if evaluated is model else exact_feeds(model, evaluated, feeds)
-    evaluator = Evaluator(evaluated, sources=_sources(how), device=provider)
-    return dict(zip(names, evaluator.run(names, given), strict=True))
-
-
-def _sources(how: str) -> tuple[str, ...]:
-    """Sources of kernels that are installed: torch is an extra."""
-    if how == "reference":
-        return ("reference",)
-    return (*installed_sources(), "ort")
 
 
 def _pairing(compared: ModelDiff) -> tuple[str, str]:
@@ -451,7 +433,7 @@ def _doubts(
     """Say so if the node with the largest effect has no two judges that agree."""
     for node in [n for n in explained.ranking(options.by) if n.effect is not None][:1]:
         try:
-            doubt = doubt_of_node(model, feeds, node.name, node.own, _sources("float64"))
+            doubt = doubt_of_node(model, feeds, node.name, node.own, sources_of("float64"))
         except OrtMeterError:  # what was found stays
             continue
         if doubt:

@@ -30,10 +30,11 @@ from ortmeter.attribution.intermediates import refuse_too_large
 from ortmeter.attribution.reduction import Reduced, reduce_model
 from ortmeter.child import ChildError
 from ortmeter.cli.bisect import decide_slowdown
-from ortmeter.cli.diff import EVALUATIONS, UNOPTIMIZED, evaluate, on_provider
+from ortmeter.cli.diff import EVALUATIONS, UNOPTIMIZED, on_provider
 from ortmeter.cli.execution import SUCCESS, USAGE
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, describe_session, number, session_settings, split
+from ortmeter.cli.references import evaluate
 from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
 from ortmeter.discrepancy.models import compare_outputs

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -102,7 +102,7 @@ def speedup_plot(claims: Sequence[Speedup], *, title: str, caption: str = "") ->
         # The baseline keeps the first style: a candidate looks the same as in a plot of latencies.
         style = {**axes.series_style(rank + 1), "linestyle": "none"}
         ax.errorbar([i + offset for i, _ in mine], ratios, yerr=ends, capsize=4, **style)
-    turned = {"rotation": 30, "ha": "right"} if are_long else {}
+    turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if are_long else {}
     ax.set_xticks(range(len(places)) if along else [], places if along else [], **turned)
     ax.set_xlim(-0.5, len(places) - 0.5)
     over = axes.plain(baseline)
