@@ -36,7 +36,7 @@ ORIGINALS = (
     Original(
         "joining the weights at every run, then one Gemm, is 33% faster than two Gemms",
         "plot_op_gemm2_cuda",
-        "weights that change",
+        "changing",
         "CUDA",
     ),
     Original(
@@ -73,19 +73,19 @@ ORIGINALS = (
     Original(
         "default is 1.72 times faster than eager, with TF32 in onnxruntime alone",
         "plot_custom_backend_llama_102",
-        "default over eager",
+        "eager",
         "CUDA",
     ),
     Original(
         "the kernels of onnxruntime add 4% to default",
         "plot_custom_backend_llama_102",
-        "onnxruntime over default",
+        "onnxruntime",
         "CUDA",
     ),
     Original(
         "compiled kernels add 3% more",
         "plot_custom_backend_llama_102",
-        "experimental over onnxruntime",
+        "experimental",
         "CUDA",
     ),
 )
