@@ -281,7 +281,8 @@ class Judged:
         if not effects:
             return ""
         least, most = (f"{end:.3g}" for end in (min(effects)[0], max(e[1] for e in effects)))
-        return f": {least if least == most else f'{least} to {most}'} {found[0].unit}"
+        gained = least if least == most else f"{least} to {most}"
+        return f": {gained} {found[0].unit}".replace(" %", "%")
 
     @property
     def verdict(self) -> str:
