@@ -54,10 +54,12 @@ def test_bfloat16_rounds_the_weights_once():
 def test_what_a_calibration_warns_of_is_counted(capfd):
     model = onnx.ModelProto()
     model.CopyFrom(MODEL)
-    for rank in range(30):
-        model.graph.initializer.add(name=f"unused{rank}", data_type=1, dims=[1], float_data=[1])
-    with pytest.warns(UserWarning, match=r"^ONNX Runtime warned: 30 like .Removing initi") as told:
-        convert_precision(model, "QDQ U8S8", [FEEDS])
+    model.graph.initializer.add(name="unused", data_type=1, dims=[1], float_data=[1])  # no word
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n" if value.name == "A0" else ""
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 3
+    with pytest.warns(UserWarning, match=r"^ONNX Runtime warned: 30 like .Expected shape") as told:
+        convert_precision(model, "QDQ U8S8", [FEEDS] * 30)
     assert len(told) == 1
     assert "W:onnxruntime" not in capfd.readouterr().err
 

@@ -136,18 +136,19 @@ def convert_precision(
         raise ModelError(f"{told}: {found}")
     prepared = _prepared(original, precision, samples, per_channel=options.get("per_channel"))
     before = _content(prepared)
-    try:
-        with silenced(), contextlib.redirect_stdout(io.StringIO()):  # a calibration prints
+    with silenced(), contextlib.redirect_stdout(io.StringIO()):  # a calibration prints
+        try:
             convert = functools.partial(PRECISIONS[precision], **options)
             if precision.startswith("Q"):
                 _convert_branches(prepared, convert, samples, itertools.count())
+                _drop_unused(prepared.graph)
             converted = convert(prepared, samples)
-    except Exception as error:  # of any kind: it is not our code
-        if options and isinstance(error, KeyError | TypeError):
-            told += f", options {options}: {error}"
-            raise InvalidArgumentError(f"{told}. Accepted: those of the tool") from error
-        reason = f"the tool of ONNX Runtime failed: {type(error).__name__}: {error}"
-        raise ModelError(f"{told}: {reason}") from error
+        except Exception as error:  # of any kind: it is not our code
+            if options and isinstance(error, KeyError | TypeError):
+                told += f", options {options}: {error}"
+                raise InvalidArgumentError(f"{told}. Accepted: those of the tool") from error
+            reason = f"the tool of ONNX Runtime failed: {type(error).__name__}: {error}"
+            raise ModelError(f"{told}: {reason}") from error
     if _content(converted) == before:
         what = "no MatMul" if precision.startswith("weights") else "nothing that the tool converts"
         why = _quantized(original) or f"{what} has constant weights"
@@ -239,6 +240,7 @@ def _convert_branches(
             )
             part.graph.initializer.extend(t for t in model.graph.initializer if t.name in inside)
             _convert_branches(part, convert, feeds, ranks)
+            _drop_unused(part.graph)
             part = convert(part, feeds)
             own = [tensor for tensor in part.graph.initializer if tensor.name not in inside]
             del part.graph.initializer[:]
@@ -252,6 +254,15 @@ def _convert_branches(
             del branch.g.input[:]
             known = {one.domain for one in model.opset_import}
             model.opset_import.extend(o for o in part.opset_import if o.domain not in known)
+
+
+def _drop_unused(graph: onnx.GraphProto) -> None:
+    """Remove the initializers that nothing reads, of which a session warns."""
+    read = {name for node in graph.node for name in read_by(node)}
+    read |= {value.name for value in (*graph.input, *graph.output)}
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
@@ -285,6 +296,8 @@ def _prepared(
         _own_weights(copied.graph, {}, ranks, channels, precision.startswith("dynamic"))
     if channels:
         _vector_biases(copied.graph, ranks)
+    for graph in _graphs(copied.graph):
+        _drop_unused(graph)
     return copied
 
 
@@ -402,6 +415,8 @@ def silenced() -> Iterator[None]:
             lines = log.read().splitlines(keepends=True)
     kinds: dict[bytes, list[str]] = {}
     for line in lines:
+        if b"Removing initializer" in line:  # of the tools: a model has none that is not used
+            continue
         if found := _WARNED.search(line):
             kinds.setdefault(found[1], []).append(found[2].decode(errors="replace"))
         else:
