@@ -10,7 +10,6 @@ from ortmeter.attribution.alignment import align
 from ortmeter.discrepancy import Tolerance
 from ortmeter.errors import FeedError
 from ortmeter.runtime.models import sample_cnn
-from ortmeter.runtime.precision import convert_precision
 from ortmeter.runtime.sessions import optimized_model
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
@@ -184,10 +183,15 @@ def test_an_error_that_outputs_keep_is_no_other_order():
 
 def test_an_initializer_that_differs_is_named_and_not_what_overflows_when_read():
     text = f"""{HEADER} g (float[1, 512, 512] x) => (float[1] y)
-        <float n = {{262144.0}}, int64[2] axes = {{1, 2}}> {{
-        [sum] s = ReduceSum<keepdims = 0>(x, axes) [mean] y = Div(s, n) }}"""
+        <int64[2] axes = {{1, 2}}> {{ CAST
+        [sum] s = ReduceSum<keepdims = 0>(h, axes) [mean] y = Div(s, n) }}"""
     x = np.random.default_rng(0).random((1, 512, 512)).astype(np.float32)
-    found = align(text, convert_precision(text, "float16"), {"x": x}, provider="cpu")
+    wide = onnx.parser.parse_model(text.replace("CAST", "h = Identity(x)"))
+    text = text.replace("float[1] y", "float16[1] y").replace("CAST", "h = Cast<to = 10>(x)")
+    narrow = onnx.parser.parse_model(text)
+    for model, number in ((wide, np.float32(262144)), (narrow, np.float16(65504))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(number), "n"))
+    found = align(wide, narrow, {"x": x}, provider="cpu")
     assert [str(change) for change in found.changes] == [
         "initializer n is 65504.0 instead of 262144.0"
     ]
