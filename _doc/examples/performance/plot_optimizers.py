@@ -162,18 +162,17 @@ def rewrite_all(model):
 # the unit roundoff of float32. *fused* lists the operators of ONNX Runtime in the graph that runs.
 
 
-def check(model, expected, feeds, rewritten, options):
-    constants = rewrite_model(model, "onnx_ir").graph.initializer  # those of Constant nodes too
+def check(source, expected, feeds, model, options):
+    constants = rewrite_model(source, "onnx_ir").graph.initializer  # those of Constant nodes too
     longest = max(max(t.dims[0], np.prod(t.dims[1:])) for t in constants if t.dims)
-    products = sum(node.op_type in {"Conv", "Gemm", "MatMul"} for node in model.graph.node)
-    (got,) = ortmeter.make_session(rewritten, **options).run(None, feeds)
-    error = np.abs(got - expected).max() / np.abs(expected).max()
-    assert error <= 4 * products * np.sqrt(longest) * 2.0**-24, error
-    runs = ortmeter.optimized_model(rewritten, **options).graph.node
-    fused = [f"{n.domain[14:]} {n.op_type}".strip() for n in runs if "microsoft" in n.domain]
-    told = ", ".join(f"{fused.count(op)} {op}" for op in sorted({*fused}))
-    nodes = {"nodes": len(rewritten.graph.node), "nodes that run": len(runs)}
-    return {**nodes, "fused": told, "error": error}
+    products = sum(node.op_type in {"Conv", "Gemm", "MatMul"} for node in source.graph.node)
+    (got,) = ortmeter.make_session(model, **options).run(None, feeds)
+    far = np.abs(got - expected).max() / np.abs(expected).max()
+    assert far <= 4 * products * np.sqrt(longest) * 2.0**-24, far
+    ran = ortmeter.optimized_model(model, **options).graph.node
+    ops = [f"{n.domain[14:]} {n.op_type}".strip() for n in ran if "microsoft" in n.domain]
+    own = ", ".join(f"{ops.count(op)} {op}" for op in sorted({*ops}))
+    return {"nodes": len(model.graph.node), "nodes that run": len(ran), "fused": own, "error": far}
 
 
 # %%
