@@ -123,7 +123,7 @@ TEXT = "Join the two products: one is faster than two at size 8."
         ),
         (
             [None, HELD],
-            [TEXT, "Keep both products."],
+            [TEXT, "Otherwise: Keep both products."],
             [
                 (
                     "Holds on the one machine that decides it: 1.4 to 1.6 times faster. "
@@ -157,7 +157,7 @@ def two(data):
         (HELD, HELD, ["Join the two.", "Then split them."]),
         (OPEN, HELD, ["Keep both.", "Then split them."]),
         (OPEN, FAILED, ["Keep both."]),
-        (HELD, None, ["Join the two.", "Then split them.", "Keep both."]),
+        (HELD, None, ["Join the two.", "Then split them.", "Otherwise: Keep both."]),
     ],
 )
 def test_what_to_do_otherwise_is_said_once_in_place_of_what_is_not_shown(joined, split, followed):
@@ -170,7 +170,7 @@ def test_what_to_do_otherwise_is_said_once_in_place_of_what_is_not_shown(joined,
 def test_a_build_that_measured_too_little_decides_nothing():
     alone = judge(HELD.__class__((None,), "1.2").gains(1.2), here=False)
     assert alone.advice == (
-        [TEXT, "Keep both products."],
+        [TEXT, "Otherwise: Keep both products."],
         ["No machine decides it. Not measured on this machine."],
     )
     assert alone.verdict == "undecided"

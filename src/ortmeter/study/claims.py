@@ -255,7 +255,7 @@ class Judged:
     @property
     def advice(self) -> tuple[list[str], list[str]]:
         """What the box says: sentences to follow, then where they hold and by how much."""
-        followed, standing = [], []
+        followed, standing, unseen_here = [], [], False
         for name in (s.name for s in self.judgements[0].sentences if s.section == ANSWER):
             here = self.here[name] if self.here else None
             told = _best(self.of(name))
@@ -267,12 +267,12 @@ class Judged:
             else:
                 followed.append(f"{told}.")
                 unseen = "" if here and here.decides else " Not measured on this machine."
+                unseen_here |= bool(unseen)
                 where = _sentence_case(self.standing(name))
                 standing.append(f"{where}{self._gained(name)}.{unseen}")
-                if here is None or here.verdict != HOLDS:
-                    followed.append(self.otherwise)
-        last = {text: rank for rank, text in enumerate(followed)}  # said once
-        return [text for rank, text in enumerate(followed) if last[text] == rank], standing
+        if unseen_here and self.otherwise not in followed:
+            followed.append(f"Otherwise: {self.otherwise}")
+        return list(dict.fromkeys(followed)), standing
 
     def _gained(self, name: str) -> str:
         """Write the least and the largest gain of the machines where a sentence holds."""
