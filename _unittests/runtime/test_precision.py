@@ -123,6 +123,18 @@ def test_options_are_those_of_the_tool(tmp_path):
             convert_precision(model, precision_, feeds, **options)
 
 
+def test_a_tool_that_fails_is_an_error_of_ours():
+    model = onnx.ModelProto()
+    model.CopyFrom(MODEL)
+    weight = model.graph.initializer.pop()
+    sparse = model.graph.sparse_initializer.add(dims=weight.dims)
+    sparse.values.CopyFrom(onnx.numpy_helper.from_array(np.float32([1]), weight.name))
+    sparse.indices.CopyFrom(onnx.numpy_helper.from_array(np.int64([0]), "places"))
+    assert np.isfinite(make_session(model, provider="cpu").run(None, FEEDS)[0]).all()
+    with pytest.raises(ModelError, match=r"precision='QDQ U8S8': the tool .* failed: Ass"):
+        convert_precision(model, "QDQ U8S8", [FEEDS])
+
+
 def test_channels_have_their_own_scales():
     for form in ("QDQ", "QOperator"):
         sizes = [
