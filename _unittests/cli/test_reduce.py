@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -135,6 +136,18 @@ def test_what_is_not_decided_at_the_start_may_be_after_a_cut(file, monkeypatch, 
     decides = False
     assert cut(file, "nan", "--output", "never") == 2
     assert len(found("never")) == 6
+
+
+@pytest.mark.parametrize("content", [b"", b"5", b"\xff", b"{}", b"[" * 100_000, None])
+def test_answers_that_are_not_ours_are_refused(file, tmp_path, capsys, content):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    if content is None:
+        os.mkfifo(folder / "tried.json")
+    else:
+        (folder / "tried.json").write_bytes(content)
+    assert cut(file, COMMAND, "--output", folder) == 2
+    assert "has files that are not those of a reduction" in capsys.readouterr().err
 
 
 def test_a_folder_with_something_else_is_left_alone(file, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from processes import wait_for_end
@@ -130,7 +131,7 @@ def test_the_page_stops_where_it_declares_its_parameters(tmp_path):
     ["../..", "..", "", "plot_", "/x", "plot_a/../..", "plot_x\n", "plot_" + "x" * 101, "p"],
 )
 def test_a_name_that_is_no_name_is_refused(monkeypatch, name):
-    answer = {"page": name, "readings": []}
+    answer = SimpleNamespace(page=name, readings=[])
     monkeypatch.setattr(tasks, "_ask", lambda script, lines: answer)
     with pytest.raises(InvalidArgumentError, match="plot_x.py calls itself .* Accepted: plot_ and"):
         check_page(Script("plot_x.py", ""), [{"size": "1"}])
@@ -139,6 +140,7 @@ def test_a_name_that_is_no_name_is_refused(monkeypatch, name):
 STARTS = """
 import subprocess, sys
 from pathlib import Path
+from types import SimpleNamespace
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 Path({log!r}).write_text(str(child.pid))
 """
@@ -194,3 +196,22 @@ def test_what_is_not_a_page_is_refused(tmp_path, name, content, message):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidArgumentError, match=message):
         read_script(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *("{", "5", "null", "[]", "{}", "[" * 100_000, '"\\ud800"'),
+        *('{"page": 5, "readings": []}', '{"page": "plot_x", "readings": 5}'),
+        *('{"page": "plot_x", "readings": []}', '{"page": "plot_x", "readings": [{"error": 5}]}'),
+        '{"page": "plot_x\\n", "readings": [{}]}',
+    ],
+)
+def test_an_answer_that_is_none_is_refused(tmp_path, monkeypatch, answer):
+    def write_answer(_script, _arguments, _variables, *, folder, timeout):
+        (folder / "answer.json").write_text(answer)
+        return SimpleNamespace(code=0)
+
+    monkeypatch.setattr(tasks, "run_script", write_answer)
+    with pytest.raises(InvalidArgumentError, match="plot_x.py (gives no valid|calls itself)"):
+        check_page(page_of(tmp_path, ""), [{"size": "1"}])

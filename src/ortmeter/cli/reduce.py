@@ -194,8 +194,9 @@ class _Tried:
         if not folder.exists() or not any(folder.iterdir()):
             return
         kept: dict[str, Any] = {}
-        with suppress(OSError, ValueError, KeyError, TypeError):  # it is not ours
-            read = json.loads(self._file.read_bytes())
+        # It may be not ours: another file, or a pipe, which has no end.
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            read = json.loads(self._file.read_bytes() if self._file.is_file() else b"")
             kept = {"asked": read["asked"], "answers": read["answers"]}
         if not kept:
             raise InvalidArgumentError(

@@ -11,8 +11,9 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from ortmeter.errors import InvalidArgumentError
@@ -179,27 +180,37 @@ def check_page(script: Script, chosen: Sequence[Mapping[str, str]]) -> str:
     """Ask a page whether it accepts every configuration, return its name."""
     lines = [[*command_line(options), "--record"] for options in chosen]
     answer = _ask(script, lines)
-    name, readings = answer["page"], answer["readings"]
+    name, readings = answer.page, answer.readings
     # What records refuse; a name is also that of a folder.
     if not re.fullmatch(r"plot_\w{1,100}", name):
         raise InvalidArgumentError(
             f"{script.file_name} calls itself {name!r}. "
             "Accepted: plot_ and at most 100 letters, digits and underscores"
         )
-    if errors := [*dict.fromkeys(one["error"] for one in readings if "error" in one)]:
+    if errors := [*dict.fromkeys(one.error for one in readings if one.error)]:
         more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""  # noqa: PLR2004
         raise InvalidArgumentError("; ".join(errors[:3]) + more)
     seen: dict[str, Sequence[str]] = {}
     for reading, line in zip(readings, lines, strict=True):
-        other = seen.setdefault(json.dumps(reading["labels"], sort_keys=True), line)
+        other = seen.setdefault(json.dumps(reading.labels, sort_keys=True), line)
         if other is not line:
             raise InvalidArgumentError(
                 f"{' '.join(other[:-1])} and {' '.join(line[:-1])} are the same configuration"
             )
-    return str(name)
+    return name
 
 
-def _ask(script: Script, lines: Sequence[Sequence[str]]) -> dict[str, Any]:
+class _Reading(msgspec.Struct):
+    labels: dict[str, str] = {}
+    error: str = ""
+
+
+class _Answer(msgspec.Struct):
+    page: str
+    readings: list[_Reading]
+
+
+def _ask(script: Script, lines: Sequence[Sequence[str]]) -> _Answer:
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
         folder = Path(temporary)
         question, answer = folder / "question.json", folder / "answer.json"
@@ -210,7 +221,14 @@ def _ask(script: Script, lines: Sequence[Sequence[str]]) -> dict[str, Any]:
             script.write(folder), [], variables, folder=folder, timeout=_CHECK_TIMEOUT_S
         )
         if ended.code is not None and answer.exists():
-            return dict(json.loads(answer.read_text(encoding="utf-8")))
+            try:
+                told = msgspec.json.decode(answer.read_bytes(), type=_Answer)
+                if len(told.readings) == len(lines):
+                    return told
+                reason = f"{len(told.readings)} readings of {len(lines)} configurations"
+            except (OSError, ValueError, RecursionError) as error:
+                reason = str(error)
+            raise InvalidArgumentError(f"{script.file_name} gives no valid answer: {reason}")
     why = f"does not declare its parameters with get_parsed_args ({ended})"
     if ended.code is None:
         why = f"did not declare its parameters in {_CHECK_TIMEOUT_S} s: a page starts with "
