@@ -327,6 +327,9 @@ def on(gains, models):
     return Speedups(gain for gain in gains if gain.where["model"] in models)
 
 
+# %%
+
+
 def claims(data):
     """Run onnxslim, and keep its model if it removes half of the nodes: a session loads faster than
     from the original [slim]. If you need attention in one node, export with dynamo and rewrite with
