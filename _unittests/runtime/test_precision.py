@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from fakes import OVERFLOWS
 from onnx.reference import ReferenceEvaluator
@@ -52,6 +53,7 @@ def test_bfloat16_rounds_the_weights_once():
 
 
 def test_what_a_calibration_warns_of_is_counted(capfd):
+    onnxruntime.set_default_logger_severity(2)  # whatever a test before it asked for
     model = onnx.ModelProto()
     model.CopyFrom(MODEL)
     model.graph.initializer.add(name="unused", data_type=1, dims=[1], float_data=[1])  # no word
