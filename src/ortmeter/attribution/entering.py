@@ -9,9 +9,8 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
-from ortmeter.attribution.intermediates import rename_reads
 from ortmeter.errors import ModelError
-from ortmeter.runtime.graphs import bodies, walk_nodes
+from ortmeter.runtime.graphs import bodies, onnx_opset, rename_reads, walk_nodes
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
 
@@ -89,9 +88,7 @@ def _flattened(
     flat = onnx.ModelProto()
     flat.CopyFrom(model)
     fresh = _fresh_names(model)
-    sequences = any(
-        o.domain in {"", "ai.onnx"} and o.version >= _SEQUENCES for o in flat.opset_import
-    )
+    sequences = onnx_opset(flat) >= _SEQUENCES
     nodes: list[onnx.NodeProto] = []
     kept = set[str]()
     for node in model.graph.node:

@@ -18,9 +18,8 @@ from ortmeter.evaluator.node import domain_name
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.graphs import (
     NOT_INFERRED,
-    bodies,
-    captured,
     read_by,
+    rename_reads,
     walk_nodes,
     with_intermediate_outputs,
 )
@@ -138,18 +137,6 @@ def restarted(
         if name not in outputs:
             cut.graph.output.append(onnx.ValueInfoProto(name=name))
     return cut, renamed
-
-
-def rename_reads(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
-    """Rename what a node reads, and what its bodies read around them."""
-    for rank, name in enumerate(node.input):
-        node.input[rank] = renamed.get(name, name)
-    for _, body in bodies(node):
-        outer = {name: renamed[name] for name in captured(body) if name in renamed}
-        for inner in body.node:
-            rename_reads(inner, outer)
-        for value in body.output:
-            value.name = outer.get(value.name, value.name)
 
 
 def nodes_between(model: onnx.ModelProto, name: str, given: Mapping[str, Any]) -> tuple[str, ...]:

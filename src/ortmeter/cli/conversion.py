@@ -7,7 +7,7 @@ import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
@@ -21,11 +21,15 @@ from ortmeter.files import write_atomically
 from ortmeter.optional import pd
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.feeds import random_feeds
+from ortmeter.runtime.graphs import onnx_opset
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.precision import PRECISIONS, convert_precision
 from ortmeter.runtime.rewriting import REWRITERS, rewrite_model
 from ortmeter.timing.candidates import SessionSpec
+
+if TYPE_CHECKING:
+    from ortmeter.discrepancy import ModelDiff
 
 _Variants = Mapping[str, SessionSpec]
 
@@ -94,9 +98,8 @@ def convert_one(options: Namespace, model: Path, folder: Path) -> Path:
         return model
     way = ", ".join(filter(None, [options.rewrite, *options.precision]))
     file = folder / f"{model.stem} {way}.onnx".replace("/", "-")
-    _write(load_model(made), file)
-    if options.save_model:
-        _write(load_model(made), Path(options.save_model))
+    for path in (file, *([Path(options.save_model)] if options.save_model else ())):
+        _write(load_model(made), path)
     return file
 
 
@@ -210,7 +213,7 @@ def _changed(
             rows.append((label, len(model.graph.node), share, error, why))
             if size > before and option.startswith("--precision"):
                 report.conclude(f"{label} makes the model larger: {share:.4g}% of its size")
-            if (opset := _opset(model)) > (older := _opset(original)):
+            if (opset := onnx_opset(model)) > (older := onnx_opset(original)):
                 report.conclude(f"{label} needs opset {opset}: the model was raised from {older}")
     columns = ["candidate", "nodes", "size (%)", "largest error / largest value", "timed"]
     report.add(f"Models of {option}", pd.DataFrame(rows, columns=columns).set_index("candidate"))
@@ -232,12 +235,13 @@ def _judged(
     """
     from ortmeter.discrepancy.models import compare_outputs
 
-    def error_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-        pairs = compare_outputs(one, other).outputs.values()
+    def error_of(compared: "ModelDiff") -> float:
+        pairs = compared.outputs.values()
         return max(float(pair.ranked("abs")) / (pair.largest or 1.0) for pair in pairs)
 
     try:
-        compared, error = compare_outputs(expected, ran), error_of(expected, ran)
+        compared = compare_outputs(expected, ran)
+        error = error_of(compared)
     except OrtMeterError as failure:
         return math.nan, f"no: {failure}", ""
     if not compared.passed:
@@ -246,7 +250,10 @@ def _judged(
         return error, "yes", ""
     told = f"the largest error is {error:.3g} of the largest value of an output"
     truth = _in_float64(variant)
-    if truth is None or error_of(truth, ran) > 1.5 * error_of(truth, expected):
+    far = truth is None or (
+        error_of(compare_outputs(truth, ran)) > 1.5 * error_of(compare_outputs(truth, expected))
+    )
+    if far:
         return error, f"no: {told}, more than {most:g}", ""
     return error, "yes", f"{told}, but the original is as far from float64"
 
@@ -258,10 +265,6 @@ def _in_float64(variant: SessionSpec) -> Mapping[str, Any] | None:
     with contextlib.suppress(OrtMeterError, MemoryError):
         return evaluate(model, variant.feeds, "float64", provider)
     return None
-
-
-def _opset(model: onnx.ModelProto) -> int:
-    return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
 
 
 def _run(variant: SessionSpec) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from ortmeter.child import ChildError, call, killed_by
 from ortmeter.errors import OrtMeterError
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.graphs import walk_nodes
-from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.measurement import SpawnSpec
@@ -22,8 +22,11 @@ def refuse_deadly(variants: Mapping[str, SessionSpec]) -> None:
 
     Other errors are those of the command.
     """
+    models = {id(one.model): one.model for one in variants.values()}
+    deadly = {key for key, model in models.items() if _has_any_size(model)}
     for name, variant in variants.items():
-        if not _may_kill(variant):
+        is_empty = any(as_numpy(array).size == 0 for array in variant.feeds.values())
+        if not is_empty and id(variant.model) not in deadly:
             continue
         with write_specs({name: variant}) as specs:
             try:
@@ -51,12 +54,9 @@ def session_spec(
     return SessionSpec(model, feeds, settings, run_config or {})
 
 
-def _may_kill(variant: SessionSpec) -> bool:
-    """Whether an array is empty, or may be."""
-    if any(as_numpy(array).size == 0 for array in variant.feeds.values()):
-        return True
-    nodes = walk_nodes(load_model(variant.model).graph.node)
-    return any(node.op_type in _ANY_SIZE for node in nodes)
+def _has_any_size(model: ModelLike) -> bool:
+    """Whether a result may be empty."""
+    return any(node.op_type in _ANY_SIZE for node in walk_nodes(load_model(model).graph.node))
 
 
 def _run_once(spawn_spec: SpawnSpec) -> None:

@@ -1,6 +1,6 @@
 """Nodes of a graph and of the graphs inside it."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import google.protobuf.message
 import onnx
@@ -39,6 +39,23 @@ def captured(body: onnx.GraphProto) -> set[str]:
     known |= {name for node in body.node for name in node.output}
     read = {name for node in body.node for name in read_by(node)}
     return (read | {value.name for value in body.output}) - known - {""}
+
+
+def rename_reads(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
+    """Rename what a node reads, and what its bodies read around them."""
+    for rank, name in enumerate(node.input):
+        node.input[rank] = renamed.get(name, name)
+    for _, body in bodies(node):
+        outer = {name: renamed[name] for name in captured(body) if name in renamed}
+        for inner in body.node:
+            rename_reads(inner, outer)
+        for value in body.output:
+            value.name = outer.get(value.name, value.name)
+
+
+def onnx_opset(model: onnx.ModelProto) -> int:
+    """Opset of the operators of ONNX that a model asks for, 0 when it asks for none."""
+    return max((o.version for o in model.opset_import if o.domain in {"", "ai.onnx"}), default=0)
 
 
 def in_order(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:

@@ -4,6 +4,7 @@ A form is an operator and what its inputs are: a number, ``x``, ``row`` or anoth
 is a product by a number or a division by its inverse.
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -299,19 +300,22 @@ class _Graph:
             for reader in self.readers[name]:
                 if id(reader) not in inside:
                     return f"{name!r}, inside of it, is read by {reader.name or reader.op_type!r}"
-        if row and not (self._rank(x) or 0) >= len(self.constants[row].dims):
+        if row and not self._ranks.get(x, 0) >= len(self.constants[row].dims):
             return f"the rank of {x!r} is not known, or less than that of its bias"
         return ""
 
-    def _rank(self, name: str) -> int | None:
+    @functools.cached_property
+    def _ranks(self) -> dict[str, int]:
+        """Ranks of the results that are known, by name."""
         try:
             inferred = onnx.shape_inference.infer_shapes(self.model).graph
         except NOT_INFERRED:
-            return None
-        for value in (*inferred.input, *inferred.value_info):
-            if value.name == name and value.type.tensor_type.HasField("shape"):
-                return len(value.type.tensor_type.shape.dim)
-        return None
+            return {}
+        return {
+            value.name: len(value.type.tensor_type.shape.dim)
+            for value in (*inferred.input, *inferred.value_info)
+            if value.type.tensor_type.HasField("shape")
+        }
 
 
 def _orders(form: _Form, node: onnx.NodeProto) -> Iterator[tuple[tuple[_Form, ...], list[str]]]:

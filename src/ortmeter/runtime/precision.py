@@ -29,7 +29,9 @@ from ortmeter.runtime.graphs import (
     bodies,
     captured,
     in_order,
+    onnx_opset,
     read_by,
+    rename_reads,
     walk_nodes,
     with_intermediate_outputs,
 )
@@ -271,10 +273,8 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     for value in (*graph.value_info, *graph.output):
         value.name = names.get(value.name, value.name)
     for node in graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
+        rename_reads(node, names)
         node.output[:] = [names.get(name, name) for name in node.output]
-        for _, body in bodies(node):
-            _rename(body, names)
 
 
 def _prepared(
@@ -305,7 +305,7 @@ def _raised(model: onnx.ModelProto, precision: str, *, channels: bool) -> onnx.M
     """Copy a model, at the opset that has what is written: scales per channel, 16-bit scales."""
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
-    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
+    opset = onnx_opset(model)
     least = 13 if precision == "bfloat16" or (channels and precision.startswith("Q")) else 0
     if precision.endswith("float16"):
         ops = {node.op_type for node in walk_nodes(model.graph.node)} & _QUANTIZED

@@ -299,7 +299,7 @@ class Judged:
     @property
     def answer(self) -> Answer:
         """What a card and a record keep of it."""
-        text = " ".join(self.advice[0]).replace("{", "{{").replace("}", "}}")
+        text = _escape(" ".join(self.advice[0]))
         return Answer(text, (), {}, self.verdict, setting=self.setting, command=self.command)
 
     @property
