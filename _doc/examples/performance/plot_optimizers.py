@@ -337,7 +337,7 @@ def claims(data):
 
     Otherwise:
 
-    If neither applies, keep the model of your exporter and the default optimization level.
+    Keep the model of your exporter and the default optimization level.
 
     Predicted:
 

@@ -215,8 +215,8 @@ def second_thread(data, word):
 
 def second_thread_plot(data):
     points = {work: claim for *_, work, claim in second_thread(data, "sleep")}
-    works, two_wakes = sorted(points), 2 * data.wake.typical.value
-    claims = [points[work].at(**{"µs with one thread": round(1e6 * work, 1)}) for work in works]
+    works, two_wakes, axis = sorted(points), 2 * data.wake.typical.value, "µs with one thread"
+    claims = [points[w].at(**{axis: f"{float(f'{1e6 * w:.3g}'):g}"}) for w in works]
     ax = speedup_plot(claims, title="Two threads that sleep, over one", caption=data.legend)
     ax.axvline(sum(work < two_wakes for work in works) - 0.5, color="grey", linestyle=":")
     return ax
