@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 import string
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -481,6 +481,8 @@ class Speedups(tuple[Speedup, ...]):
     >>> found = Speedups([won.at(n=8), tie.at(n=16)])
     >>> found.trend, found.at_least(1).verdict, found.at_least(1).evidence
     ('faster', 'undecided', 'lowest 1.00 [0.80, 1.20] at n 16')
+    >>> found.at(n=[8, 32]).trend
+    'faster'
     """
 
     __slots__ = ()
@@ -502,6 +504,10 @@ class Speedups(tuple[Speedup, ...]):
     def largest(self) -> Speedup:
         """The one that differs most."""
         return max(self, key=lambda claim: abs(math.log(claim.ratio)))
+
+    def at(self, **places: Collection[object]) -> "Speedups":
+        """Return the comparisons at some places of the grid: the values to keep on each axis."""
+        return Speedups(s for s in self if all(s.where[k] in kept for k, kept in places.items()))
 
     def named(self, subject: str = "", baseline: str = "") -> "Speedups":
         """Return the same comparisons under other names."""

@@ -16,8 +16,9 @@ The docstring of a function has the sentences, and the function returns what dec
         return {"joined": ..., "fades": ..., "first": 256, "last": 1024}
 
 A sentence ends with the name of its finding, in brackets; one finding decides one sentence. A
-finding that is None was not measured. A line that ends with a colon begins a section: *Answer* is
-the first one, and *Otherwise* is what to do where the answer is not shown to hold.
+finding that is None, or of no case, was not measured. A line that ends with a colon begins a
+section: *Answer* is the first one, and *Otherwise* is what to do where the answer is not shown to
+hold.
 """
 
 import html
@@ -151,7 +152,8 @@ def read_claims(
     ('Join them: one is faster', 'holds', 'Keep them.')
     """
     values = dict(function(data))
-    left = {name: x for name, x in values.items() if x is None or isinstance(x, Finding)}
+    findings = {name: x for name, x in values.items() if x is None or isinstance(x, Finding)}
+    left = {name: x if x and x.outcomes else None for name, x in findings.items()}
     sentences, otherwise = [], []
     for section, text in _blocks(inspect.getdoc(function) or ""):
         if section == OTHERWISE:
