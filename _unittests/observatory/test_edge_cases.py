@@ -28,6 +28,9 @@ def test_edge_values_are_those_of_the_types_of_the_data():
         *zip(feeds["all together"]["X"].flat, np.tile(feeds["all together"]["Z"], 8), strict=True)
     }
     assert {(2**53 + 1, 2**53 + 1), (-(2**63), 2**63 - 1), (0, 1)} <= pairs
+    divided = dict(edge_feeds(call("Div", "T[8] X, T[8] Z", type="i64", values={"Z": "positive"})))
+    assert {*divided["smallest / -1"]["X"]} == {-(2**63)}
+    assert {*divided["smallest / -1"]["Z"]} == {-1}
     half = dict(edge_feeds(call("Abs", "T[8] X", type="f16")))
     assert [half[name]["X"].max() for name in ("largest", "infinity")] == [65504, np.inf]
     assert np.signbit(half["-0.0"]["X"][half["-0.0"]["X"] == 0]).any()

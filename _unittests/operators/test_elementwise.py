@@ -55,6 +55,14 @@ def test_division_truncates_integers(dtype):
     assert_same([expected.astype(dtype)], run_kernel(case("Div", 14, x, y)))
 
 
+@pytest.mark.parametrize("dtype", SIGNED)
+def test_the_smallest_integer_by_minus_one_does_not_end_the_process(dtype):
+    smallest = np.iinfo(dtype).min
+    x, y = np.array([smallest, smallest, 7], dtype), np.array([-1, 2, -1], dtype)
+    assert_same([np.array([smallest, smallest // 2, -7], dtype)], run_kernel(case("Div", 14, x, y)))
+    assert_same([np.array([0, 0, 0], dtype)], run_kernel(case("Mod", 13, x, y)))
+
+
 @pytest.mark.parametrize("dtype", [*SIGNED, "uint8"])
 def test_modulo_has_the_sign_of_the_divisor_or_of_the_dividend(dtype):
     x, y = numbers(dtype, 5, 4), divisors(dtype, 4)

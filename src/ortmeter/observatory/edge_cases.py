@@ -75,6 +75,9 @@ def edge_feeds(case: Case) -> Iterator[tuple[str, _Arrays]]:
             array.reshape(-1)[start::_EVERY] = pool[label] if label in pool else array.flat[0]
             changed[name] = array
         yield label, changed
+    if case.op in ("Div", "Mod") and feeds["Z"].dtype.kind == "i":  # the quotient overflows
+        smallest = np.full_like(feeds["X"], np.iinfo(feeds["X"].dtype).min)
+        yield "smallest / -1", {"X": smallest, "Z": np.full_like(feeds["Z"], -1)}
 
 
 def _together(feeds: _Arrays, pools: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
