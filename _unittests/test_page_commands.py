@@ -4,15 +4,17 @@ import shlex
 import subprocess
 import sys
 
+import golden
 import numpy as np
 import onnx
 import pytest
-from golden import pages
+import verdicts
 from page_runner import EXAMPLES
 
 from ortmeter.study.records import load_records
 
 RESULTS = EXAMPLES.parent / "results"
+PAGES = sorted(golden.pages() + verdicts.pages())
 
 
 def command_of(page):
@@ -62,18 +64,21 @@ def folder(tmp_path, page):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_has_a_command_or_says_why_not(page):
     (script,) = EXAMPLES.rglob(f"{page}.py")
     assert command_of(page) or "no command" in script.read_text(encoding="utf-8").lower()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", PAGES)
 def test_the_command_of_a_page_runs(page, folder):
     if not (command := command_of(page)):
         pytest.skip("the page has no command and says so")
     program, name, *options = shlex.split(command)
+    if program == "python":
+        assert name == f"{page}.py"
+        pytest.skip("the page itself, which other tests run")
     assert program == "ortmeter"
     if "--runtime" in options:
         pytest.skip("releases are installed from a registry")
