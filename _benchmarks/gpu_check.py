@@ -68,26 +68,26 @@ CHECKS = (
 #: The pages that answer an original first, then the others, the shortest first; not the releases,
 #: which need a network.
 PAGES = (
-    "performance/plot_op_gemm2_cuda",
-    "performance/plot_profiling",
-    "performance/plot_kmeans_profiling",
-    "numerics/plot_layer_norm_discrepancies",
-    "einsum/plot_einsum_decomposition",
-    "backend/plot_custom_backend_llama_102",
-    "numerics/plot_parallelized_reduction",
-    "numerics/plot_identical_runs",
-    "numerics/plot_low_precision",
-    "performance/plot_threads",
-    "performance/plot_first_result",
-    "performance/plot_memory",
-    "performance/plot_python_cost",
-    "performance/plot_load",
-    "performance/plot_providers",
-    "performance/plot_sweep",
-    "backend/plot_custom_backend_101",
-    "performance/plot_matrix_product",
-    "performance/plot_torch_or_onnxruntime",
-    "performance/plot_operators_torch",
+    "plot_op_gemm2_cuda",
+    "plot_profiling",
+    "plot_kmeans_profiling",
+    "plot_layer_norm_discrepancies",
+    "plot_einsum_decomposition",
+    "plot_custom_backend_llama_102",
+    "plot_parallelized_reduction",
+    "plot_identical_runs",
+    "plot_low_precision",
+    "plot_threads",
+    "plot_first_result",
+    "plot_memory",
+    "plot_python_cost",
+    "plot_load",
+    "plot_providers",
+    "plot_sweep",
+    "plot_custom_backend_101",
+    "plot_matrix_product",
+    "plot_torch_or_onnxruntime",
+    "plot_operators_torch",
 )
 
 
@@ -98,10 +98,15 @@ def all_steps(*, quick: bool) -> list[Step]:
     checks = [replace(step, command=tests) if step.name == "tests" else step for step in CHECKS]
     kept = ["--provider", "cuda", *([] if quick else ["--record"])]
     pages = [
-        Step(Path(page).name, 200, "it runs on CUDA", (f"_doc/examples/{page}.py", *kept))
+        Step(page, 200, "it runs on CUDA", (str(_file(page)), *kept))
         for page in (PAGES[:1] if quick else PAGES)
     ]
     return [*checks, *pages]
+
+
+def _file(page: str) -> Path:
+    (file,) = (ROOT / "_doc" / "examples").rglob(f"{page}.py")
+    return file.relative_to(ROOT)
 
 
 def tests_on_cuda() -> list[str]:

@@ -286,7 +286,7 @@ def test_downloads_are_the_published_files(browser, served, path):
     [
         ("make_session", "api/generated/ortmeter.runtime.sessions.make_session.html"),
         ("speedup", "api/generated/ortmeter.timing.speedup.html"),
-        ("KMeans", "auto_examples/performance/plot_kmeans_profiling.html"),
+        ("KMeans", "auto_examples/libraries/plot_kmeans_profiling.html"),
         ("interval", "glossary.html"),
     ],
 )

@@ -396,15 +396,15 @@ def test_archive_changes_with_its_members_only(tmp_path):
 
 def test_pages_are_sorted_by_section_then_by_place():
     expected = [
-        "examples/performance/plot_op_gemm2_cuda.py",
-        "examples/performance/plot_profiling.py",
-        "examples/performance/plot_unknown.py",
-        "examples/einsum/plot_einsum_decomposition.py",
+        "examples/faster_runs/plot_profiling.py",
+        "examples/faster_runs/plot_op_gemm2_cuda.py",
+        "examples/faster_runs/plot_unknown.py",
+        "examples/language_models/plot_decoding.py",
         "examples/unknown/plot_x.py",
     ]
     assert sorted(sorted(expected), key=gallery.page_rank) == expected
-    order = gallery.PageOrder("examples/performance")
-    names = ["plot_unknown.py", "plot_profiling.py", "plot_op_gemm2_cuda.py"]
+    order = gallery.PageOrder("examples/faster_runs")
+    names = ["plot_unknown.py", "plot_op_gemm2_cuda.py", "plot_profiling.py"]
     assert sorted(names, key=order) == names[::-1]
 
 

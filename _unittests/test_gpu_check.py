@@ -144,9 +144,9 @@ def test_every_page_is_recorded(gpu_check):
     # The others need a network, more time than a slice, or kernels that CUDA has in 16 bits only.
     names = ["releases", "broken", "optimizers", "decoding", "shapes"]
     names += ["trees", "shared_weights", "quota"]  # of the CPU
-    others = [f"performance/plot_{name}" for name in names]
-    listed = [*gpu_check.PAGES, *others, "numerics/plot_eight_bits"]
-    assert sorted(listed) == sorted(f"{p.parent.name}/{p.stem}" for p in pages)
+    names += ["eight_bits"]
+    listed = [*gpu_check.PAGES, *(f"plot_{name}" for name in names)]
+    assert sorted(listed) == sorted(p.stem for p in pages)
 
 
 def test_the_kernel_that_ran_is_read_in_what_native_code_writes(gpu_check):

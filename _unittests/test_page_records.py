@@ -13,7 +13,7 @@ memory op_gemm2_cuda parallelized_reduction profiling python_cost releases sweep
 
 
 def marks(page):
-    if page.parent.name == "backend":
+    if "custom_backend" in page.stem:
         return pytest.mark.slow
     return [] if page.stem.removeprefix("plot_") in QUICK.split() else pytest.mark.long
 

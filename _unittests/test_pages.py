@@ -23,9 +23,9 @@ from _ext.api import public_modules
 from _ext.notebook import INSTALLING, make_notebook
 
 PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
-GEMM = EXAMPLES / "performance" / "plot_op_gemm2_cuda.py"
-KMEANS = EXAMPLES / "performance" / "plot_kmeans_profiling.py"
-SWEEP = EXAMPLES / "performance" / "plot_sweep.py"  # the script that it sweeps is on the page
+GEMM = EXAMPLES / "faster_runs" / "plot_op_gemm2_cuda.py"
+KMEANS = EXAMPLES / "libraries" / "plot_kmeans_profiling.py"
+SWEEP = EXAMPLES / "measuring" / "plot_sweep.py"  # the script that it sweeps is on the page
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 

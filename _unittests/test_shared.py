@@ -8,7 +8,7 @@ GROUPS = {
     "a/timing/test_loop.py::test_x[plot-1]": "a/timing/test_loop.py",
     "a/test_page_memory.py::test_x": "plot_memory",
     "a/test_page_records.py::test_x[plot_memory]": "plot_memory",
-    "a/test_browser.py::test_x[auto_examples/performance/plot_memory.html-390]": "plot_memory",
+    "a/test_browser.py::test_x[auto_examples/any/plot_memory.html-390]": "plot_memory",
     "a/test_built_site.py::test_x[plot_memory-pages,torch]": "pages,torch",
 }
 

@@ -28,7 +28,7 @@ from _ext.bundle import write_zip  # noqa: E402
 from _ext.notebook import INSTALLING, make_notebook  # noqa: E402
 from _ext.wheel import build_wheel  # noqa: E402
 
-PAGE = EXAMPLES / "performance" / "plot_op_gemm2_cuda.py"
+PAGE = EXAMPLES / "faster_runs" / "plot_op_gemm2_cuda.py"
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
 

@@ -23,7 +23,7 @@ WRONG_WHEN = "wrong when"  # the planted sample that turns a claim wrong
 
 def pages():
     """Return the names of the pages by claims."""
-    files = sorted(EXAMPLES.rglob("plot_*.py"))
+    files = sorted(EXAMPLES.rglob("plot_*.py"), key=lambda file: file.name)
     return [file.stem for file in files if "\ndef claims(" in file.read_text(encoding="utf-8")]
 
 

@@ -21,6 +21,7 @@ from _ext.answers import (
     place,
     read_answers,
 )
+from _ext.gallery import SECTIONS
 
 #: Width of the drawing of a card, and where its bars begin and end.
 WIDTH, LEFT, RIGHT, ROW = 308, 136, 264, 18
@@ -37,6 +38,7 @@ _THUMBNAILS = re.compile(
 )
 _TAG_LIST = re.compile(r"^\.\. raw:: html\n\n +<div id='sg-tag-list'.*?</div>\n", re.MULTILINE)
 _PAGE = re.compile(r":doc:`(/auto_examples/\w+/plot_\w+)`")
+_LISTED = re.compile(r"^   (/auto_examples/(\w+)/(plot_\w+))$", re.MULTILINE)
 
 
 def register(app: Sphinx) -> None:
@@ -59,11 +61,16 @@ class CardsDirective(SphinxDirective):
 
 
 def replace_thumbnails(_app: Sphinx, docname: str, content: list[str]) -> None:
-    """List the questions in the place of the thumbnails in the index of the gallery."""
+    """List the questions in place of the thumbnails; the sidebar has the short titles."""
     if not (docname.startswith("auto_examples/") and docname.endswith("/index")):
         return
     text = _TAG_LIST.sub("", content[0])
-    content[0] = _THUMBNAILS.sub(_directive, text)
+    content[0] = _LISTED.sub(_short_title, _THUMBNAILS.sub(_directive, text))
+
+
+def _short_title(listed: re.Match[str]) -> str:
+    title = SECTIONS.get(listed[2], {}).get(listed[3])
+    return f"   {title} <{listed[1]}>" if title else listed[0]
 
 
 def _directive(thumbnails: re.Match[str]) -> str:

@@ -7,40 +7,52 @@ from typing import Any
 
 from sphinx.errors import ConfigError
 
-#: Sections in the order of the site, and their pages in the order of reading.
+#: Sections in the order of the site, and their pages in the order of reading, with a title for the
+#: sidebar.
 SECTIONS = {
-    "performance": (
-        "plot_op_gemm2_cuda",
-        "plot_profiling",
-        "plot_kmeans_profiling",
-        "plot_threads",
-        "plot_quota",
-        "plot_first_result",
-        "plot_optimizers",
-        "plot_python_cost",
-        "plot_shapes",
-        "plot_load",
-        "plot_sweep",
-        "plot_memory",
-        "plot_shared_weights",
-        "plot_decoding",
-        "plot_releases",
-        "plot_providers",
-        "plot_broken",
-        "plot_torch_or_onnxruntime",
-        "plot_trees",
-        "plot_matrix_product",
-        "plot_operators_torch",
-    ),
-    "einsum": ("plot_einsum_decomposition",),
-    "numerics": (
-        "plot_parallelized_reduction",
-        "plot_identical_runs",
-        "plot_low_precision",
-        "plot_eight_bits",
-        "plot_layer_norm_discrepancies",
-    ),
-    "backend": ("plot_custom_backend_101", "plot_custom_backend_llama_102"),
+    "faster_runs": {
+        "plot_profiling": "Optimization levels",
+        "plot_optimizers": "Graph optimizers",
+        "plot_threads": "Threads and spinning",
+        "plot_quota": "CPU quota of a container",
+        "plot_op_gemm2_cuda": "Joining two Gemms",
+        "plot_einsum_decomposition": "Decomposing an Einsum",
+        "plot_python_cost": "Short runs from Python",
+    },
+    "start_memory_load": {
+        "plot_first_result": "Time to the first result",
+        "plot_memory": "Memory",
+        "plot_shapes": "Fixed or dynamic shapes",
+        "plot_shared_weights": "Sharing weights",
+        "plot_load": "Many requests",
+    },
+    "fewer_bits": {
+        "plot_low_precision": "8 or 16 bits",
+        "plot_eight_bits": "Calibrating 8 bits",
+    },
+    "language_models": {
+        "plot_decoding": "Decoding with a cache",
+        "plot_custom_backend_llama_102": "Fusions of a Llama",
+    },
+    "upgrades": {
+        "plot_broken": "What is broken today",
+        "plot_releases": "Map of releases",
+        "plot_providers": "OpenVINO, CUDA or CPU",
+    },
+    "accuracy": {
+        "plot_parallelized_reduction": "Sums and repeated runs",
+        "plot_identical_runs": "Identical runs",
+        "plot_layer_norm_discrepancies": "Swapping LayerNormalization",
+    },
+    "libraries": {
+        "plot_torch_or_onnxruntime": "torch or ONNX Runtime",
+        "plot_operators_torch": "Operator by operator",
+        "plot_matrix_product": "Matrix products",
+        "plot_custom_backend_101": "torch.compile",
+        "plot_trees": "Trees",
+        "plot_kmeans_profiling": "KMeans",
+    },
+    "measuring": {"plot_sweep": "How many processes"},
 }
 
 
@@ -48,7 +60,7 @@ def page_rank(path: str) -> tuple[int, int, str]:
     """Sort key of a page: its section, then its place in it; unknown ones come last."""
     section, name = Path(path).parent.name, Path(path).stem
     sections = list(SECTIONS)
-    names = SECTIONS.get(section, ())
+    names = [*SECTIONS.get(section, ())]
     return (
         sections.index(section) if section in sections else len(sections),
         names.index(name) if name in names else len(names),

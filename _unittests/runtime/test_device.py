@@ -234,7 +234,7 @@ def test_an_unknown_option_is_refused():
 
 
 def test_a_page_says_that_its_device_is_software(tmp_path):
-    page = Path(__file__).parents[2] / "_doc/examples/performance/plot_op_gemm2_cuda.py"
+    page = Path(__file__).parents[2] / "_doc/examples/faster_runs/plot_op_gemm2_cuda.py"
     done = subprocess.run(
         [sys.executable, page, "--provider", "webgpu"],
         env={**os.environ, "ORTMETER_FAST": "1", "MPLBACKEND": "agg", "TMPDIR": str(tmp_path)},
