@@ -406,20 +406,10 @@ def beside_torch(factor):
     return plant
 
 
-def image_winner(data):
-    """OpenVINO wins on convolutions, and nowhere else."""
-    times = {}
-    for threads, groups in data["times"].items():
-        even = {case: level(group, dict.fromkeys(group, 0.01)) for case, group in groups.items()}
-        even["convolutions"] = slow(even["convolutions"], OpenVINO=0.5)
-        times[threads] = Comparisons(even, groups.axis)
-    return data | {"times": times}
-
-
 def _with_facts(data, **facts):
-    """OpenVINO has these errors, or takes so many cores."""
+    """OpenVINO, provider and package, has these errors, or takes so many cores."""
     changed = data["facts"].copy()
-    changed.loc[["OpenVINO"], list(facts)] = list(facts.values())
+    changed.loc[["OpenVINO", "openvino, as it is"], list(facts)] = list(facts.values())
     return data | {"facts": changed}
 
 
@@ -558,10 +548,8 @@ OWN = {
         "fused": lambda data: data | {"measured": slow(data["measured"], fused=0.5)},
     },
     "plot_providers": {
-        "convolutions win": image_winner,
         "lost threads": lambda data: _with_facts(data, cores=2.0),
         "far errors": lambda data: _with_facts(data, error=0.5),
-        "no bfloat16": lambda data: data | {"bfloat16": False},
     },
     "plot_python_cost": {
         "slow bindings": lambda data: data | {"times": slow(data["times"], bound=9.0)},

@@ -4,7 +4,7 @@ r"""
 What is broken in this release of ONNX Runtime?
 ===============================================
 
-This page shows its newest stored measurement; measuring again takes forty minutes.
+This page shows its newest stored measurement; measuring again takes about forty minutes.
 
 You are about to upgrade, or a model became wrong or slow after an upgrade (`#27187
 <https://github.com/microsoft/onnxruntime/issues/27187>`__, `#20562
@@ -374,8 +374,8 @@ study.conclude(claims, setting="keep_norms_apart.py", command=COMMAND)
 #
 # A difference is claimed when two independent passes show it, at a :term:`false discovery rate` of
 # 1% over all cases. *Raw tables* has the median times (µs) of all the cases in each release.
-# ``observatory/findings.toml`` in the package has all that was found, with its cause, including what
-# has been fixed.
+# ``observatory/findings.toml`` in the package has all the findings with their causes, also
+# those that have been fixed.
 
 data = study.data
 medians = split(data)[0].groupby("case", sort=False).median()[data.order]
