@@ -33,7 +33,7 @@ from ortmeter.timing.builds import TYPICAL, between_builds, over_builds
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "_doc" / "examples").glob("*/plot_*.py"))
-LONG = ("plot_releases", "plot_broken", "plot_operators_torch")
+LONG = ("plot_broken", "plot_operators_torch")
 GIB = 2**30
 KINDS = ("ratios", "one build", "joined", "last build")
 # Keep what a page measured at the sizes of a build: ORTMETER_RECORD takes the full ones.

@@ -17,7 +17,6 @@ SHOWN = 10  # differences in a message
 COUNTED = "it counts what was found: there is no interval"
 # Verdicts that no sample shows, by page and rank of the prediction.
 UNSEEN = {
-    "plot_broken": {1: ({"undecided"}, COUNTED)},
     "plot_eight_bits": dict.fromkeys(range(4), ({"undecided"}, COUNTED)),
     "plot_identical_runs": dict.fromkeys((0, 1, 3, 4), ({"undecided"}, COUNTED)),
     "plot_low_precision": {3: ({"undecided"}, COUNTED)},

@@ -14,7 +14,7 @@ SECTIONS = {
         "plot_profiling": "Optimization levels",
         "plot_optimizers": "Graph optimizers",
         "plot_threads": "Threads and spinning",
-        "plot_quota": "CPU quota of a container",
+        "plot_quota": "CPU quota",
         "plot_op_gemm2_cuda": "Joining two Gemms",
         "plot_einsum_decomposition": "Decomposing an Einsum",
         "plot_python_cost": "Short runs from Python",
@@ -36,7 +36,6 @@ SECTIONS = {
     },
     "upgrades": {
         "plot_broken": "What is broken today",
-        "plot_releases": "Map of releases",
         "plot_providers": "OpenVINO, CUDA or CPU",
     },
     "accuracy": {

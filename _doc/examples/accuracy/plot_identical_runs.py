@@ -390,7 +390,7 @@ study.conclude(conclude)
 #
 # Few runs cannot exclude a rare difference: a case that differs in one run out of a hundred passes
 # most of the time. Other processors have other kernels, and so do other releases
-# (:ref:`l-plot-releases`). A busy machine runs threads one after the other, and loses fewer
+# (:ref:`l-plot-broken`). A busy machine runs threads one after the other, and loses fewer
 # additions. Random operators, training, and models that run in parallel are left out. Why sums
 # differ is in :ref:`l-plot-parallelized-reduction`.
 #

@@ -4,24 +4,27 @@ r"""
 Which provider should this model run on?
 ========================================
 
+A build measures if both environments below are in the cache; else this page shows its newest stored
+measurement.
+
 ONNX Runtime gives the nodes of a model to an *execution provider*: its own kernels on the CPU,
-those of OpenVINO, CUDA. Some find OpenVINO several times faster than the CPU provider on
-convolutions (`#12316 <https://github.com/microsoft/onnxruntime/issues/12316>`__), others find it
-slower (`#15027 <https://github.com/microsoft/onnxruntime/issues/15027>`__, `openvino#22401
-<https://github.com/openvinotoolkit/openvino/issues/22401>`__). The same models run on each one, in
-turn, in fresh processes, on as many threads.
+OpenVINO, CUDA. Some users find OpenVINO several times faster than the CPU provider on convolutions
+(`#12316 <https://github.com/microsoft/onnxruntime/issues/12316>`__), others find it slower
+(`#15027 <https://github.com/microsoft/onnxruntime/issues/15027>`__, `openvino#22401
+<https://github.com/openvinotoolkit/openvino/issues/22401>`__). We run the same models on each
+provider, interleaved in fresh processes, with the same number of threads.
 
 **Prediction.**
 
 ================================  ==================================================================
-one row through dense layers      two operations per weight: whoever runs them waits for the
-                                  weights, no provider is 1.2 times faster
-64 rows, an encoder               products, for which all have tuned kernels: within 1.2 times
+one row through dense layers      two operations per weight: each provider waits for the weights,
+                                  and none is 1.2 times faster
+64 rows, an encoder               products, which all providers have tuned: within 1.2 times
 convolutions                      OpenVINO generates code for each shape: it is faster
 OpenVINO, provider or package     the same kernels: within 1.1 times
-openvino as it is                 computes in bfloat16 where the CPU does: faster, and each result
-                                  is rounded to 8 bits
-two threads                       the work is shared alike: convolutions stay faster
+openvino as it is                 computes in bfloat16 where the CPU can: faster, but each result is
+                                  rounded to 8 bits
+two threads                       the work is shared in the same way: convolutions stay faster
 ================================  ==================================================================
 
 **You learn** how to compare providers fairly: same threads, same precision, placement, errors.
@@ -45,7 +48,7 @@ from ortmeter.releases.environments import Release, parse_release, prepare
 from ortmeter.runtime.models import layer_stack, sample_cnn, sample_transformer
 from ortmeter.runtime.precision import convert_precision, cpu_instructions
 from ortmeter.runtime.providers import Provider
-from ortmeter.study import Param, Speedups, Study, enumerate_items, show, table, to_frame
+from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_frame
 from ortmeter.timing.candidates import SessionSpec
 
 study = Study(
@@ -66,7 +69,7 @@ rng = np.random.default_rng(0)
 #
 # Four dense layers with one row and with many, an encoder of two layers, a small convolutional
 # network, and each of them in 8 bits: conversions (*QDQ*) around its operators, which a provider
-# may replace by kernels on integers. Weights are random.
+# may replace by kernels on integers. The weights are random.
 
 EIGHT, FLOATS = "8-bit ", ("1-row dense", "64-row dense", "encoder", "convolutions")
 dense = ortmeter.freeze_inputs(*layer_stack("MatMul", [args.width], [args.width] * 2, layers=4))
@@ -86,8 +89,8 @@ for name, (model, shape) in zip(FLOATS, made, strict=True):
 # What can be gained?
 # -------------------
 #
-# A CPU does tens of operations in the time of reading one byte from memory. Far below, a model
-# waits for its weights; far above, kernels decide.
+# A CPU does tens of operations while it reads one byte from memory. With far fewer operations per
+# byte, a model waits for its weights; with far more, kernels decide.
 
 exact = {name: run_float64(*models[name]) for name in FLOATS}
 work = DataFrame({"MFLOP": {name: found.flop / 1e6 for name, found in exact.items()}})
@@ -100,10 +103,9 @@ show(table(work.rename_axis("model"), f"Work of a run of this build, float32, {s
 # The candidates
 # --------------
 #
-# *CPU* and *OpenVINO* are two providers of one wheel, in an environment of their own, a process
-# each. OpenVINO ignores the threads of a session and has its own option, ``num_of_threads``, which
-# takes the same number here. On a GPU machine, *CUDA* is that of the installed onnxruntime. *CPU,
-# again* is an :term:`A/A control`.
+# *CPU* and *OpenVINO* are two providers of one wheel. OpenVINO ignores the number of threads of a
+# session and has its own option, ``num_of_threads``, which gets the same number here. On a GPU
+# machine, *CUDA* is that of the installed onnxruntime. *CPU, again* is an :term:`A/A control`.
 
 CPU, OPENVINO, CONTROL = "CPU", "OpenVINO", "CPU, again"
 FLOAT32, AS_IT_IS = "openvino, float32", "openvino, as it is"
@@ -113,9 +115,9 @@ direct = Release(f"openvino {VERSION}", (f"openvino=={VERSION}", NUMPY), key)
 wheel = parse_release(WHEEL)
 
 # %%
-# The package openvino runs the same files without onnxruntime, in float32, then with the precision
-# that it chooses. This is the program of its processes; inputs and outputs stay where they are, as
-# in a bound session.
+# The package openvino runs the same files without onnxruntime, first in float32, then with the
+# precision that it chooses (*as it is*). This is the program of its processes. Inputs and outputs
+# stay in place, as in a bound session.
 
 PROGRAM = """
 import openvino
@@ -157,10 +159,9 @@ def make_candidates(folder):
 # Do they compute the same thing, where, on how many cores?
 # ---------------------------------------------------------
 #
-# Errors are told against float64, in parts of the largest output; those of 8 bits against the
-# float32 model. A profile counts the nodes that a session left to the CPU provider. The CPU time of
-# runs, and of a pause after them, tells how many cores a candidate takes: threads that spin in a
-# pause would slow the next candidate.
+# Errors are relative to the largest output of the float32 model in float64. A profile counts the
+# nodes that a session left to the CPU provider. CPU time shows how many cores a candidate takes,
+# while it runs and in a pause after the runs: threads that spin would slow the next candidate.
 
 
 def examine(candidates, specs):
@@ -176,7 +177,7 @@ def examine(candidates, specs):
 # How long does each one take?
 # ----------------------------
 #
-# A set has a fresh process of each candidate, which runs the models in turn with the others.
+# A set has one fresh process per candidate; their runs are interleaved.
 
 
 def measure(folder):
@@ -192,9 +193,8 @@ def measure(folder):
 
 
 # %%
-# A build measures where both environments are in the cache, and shows the newest record elsewhere.
-# ``python plot_providers.py --record`` makes them, which takes a network, and measures for longer.
-# On CUDA, they are optional: without them, both providers are those of the installed release.
+# ``python plot_providers.py --record`` installs both environments, which needs a network. On CUDA,
+# they are optional: without them, both providers are those of the installed release.
 
 releases = [prepare(x) if args.record and provider.is_cpu else x for x in (wheel, direct)]
 is_complete = not args.fast and all(release.folder.exists() for release in releases)
@@ -204,9 +204,9 @@ if is_complete or not study.recall():
         study.keep(legend, **measure(Path(folder)))
 
 # %%
-# A rounding to float32 errs by :math:`2^{-24} \approx 6 \cdot 10^{-8}` at most, a long sum by some
-# times more; errors of 8 bits come from the conversion. An error is far beyond :math:`2^{-12}`,
-# what 4,096 roundings of float32 reach: the page stops where the CPU provider is.
+# A rounding to float32 errs by :math:`2^{-24} \approx 6 \cdot 10^{-8}` at most, a long sum by a few
+# times more. Errors of 8 bits come from the conversion. The page stops where the CPU provider errs
+# by more than :math:`2^{-12}`, which 4,096 roundings reach.
 
 FAR = 2.0**-12
 
@@ -223,7 +223,7 @@ study.show(errors)
 assert (study.data.facts["error"][CPU][[*FLOATS]] < FAR).all()
 
 # %%
-# A model that a provider took whole is one node of its own, and leaves none.
+# A provider that takes a whole model makes it one node, and leaves none.
 
 
 def placement(data):
@@ -235,7 +235,7 @@ def placement(data):
 study.show(placement)
 
 # %%
-# Inside the grey band, a difference does not matter. The table has the 8-bit models, and two
+# Inside the grey band, a difference does not matter. The table below adds the 8-bit models and two
 # threads.
 
 
@@ -265,58 +265,6 @@ study.show(speedups)
 # %%
 # What the measurements say
 # -------------------------
-#
-# A provider is not advised where its error is far, and more than twice that of the CPU provider;
-# nor where it takes more cores than it was given.
-
-BUSY = 1.5
-BESIDE = (FLOAT32, AS_IT_IS, CONTROL)  # they are no providers
-
-
-def find_flaws(data):
-    """Find where a candidate is far from float64, or takes more cores than one."""
-    error = data.facts["error"]
-    is_far = error.gt(np.maximum(2 * error[CPU], FAR), level="model")
-    return data.facts[is_far | (data.facts["cores"] > BUSY)].drop(AS_IT_IS, errors="ignore")
-
-
-# %%
-
-
-def name_models(claims):
-    names = [claim.where["model"] for claim in claims]
-    return enumerate_items(names) if len(names) < len(FLOATS) else f"{len(names)} models"
-
-
-def advise(data, say, claims):
-    ranked = sorted(claims, key=lambda claim: -claim.ratio)
-    won = [c for c in ranked if c.is_a("faster") and c.subject == ranked[0].subject]
-    lost = [c for c in ranked[::-1] if c.is_a("slower")]
-    if won:
-        name, most = won[0].subject, "up to " * (len(won) > 1)
-        say.add(f"Run {name_models(won)} on {name}: {most}{won[0].estimate} times faster.")
-        others = name_models(lost) if lost else "the others: no gain is shown"
-        say.add(f"Keep the CPU provider for {others}." * (len(won) < len(data.times["1"])))
-        say.setting(SETTING.format(name=name, options=OPTIONS.get(name, "{}")))
-    elif lost:
-        slower = f"up to {lost[0].reversed.estimate} times slower ({lost[0].where['model']})"
-        say.add(f"Keep the CPU provider: {lost[0].subject} is {slower}; no gain is shown.")
-    elif claims.trend == "negligible":
-        say.add("Keep the CPU provider: the others are as fast within 5%.")
-    else:
-        say.add("Not shown here: measure yours with the command below.")
-    say.decide(f"{len(won)} faster" if won or lost else claims.trend, claims)
-
-
-# %%
-# The setting to copy. Without its number of threads, OpenVINO takes all the cores.
-
-OPTIONS = {OPENVINO: '{"num_of_threads": "1"}'}
-SETTING = """import onnxruntime
-providers = [("{name}ExecutionProvider", {options}), "CPUExecutionProvider"]
-session = onnxruntime.InferenceSession("model.onnx", providers=providers)"""
-
-# %%
 
 
 def select(data, baseline, candidate, *kept, threads="1"):
@@ -326,73 +274,94 @@ def select(data, baseline, candidate, *kept, threads="1"):
     return Speedups(g.speedup(baseline, candidate).at(model=name) for name, g in groups.items())
 
 
-def predict(data, say):
-    row, rows, encoder, convolutions = FLOATS
-    single, many = select(data, CPU, OPENVINO, row), select(data, CPU, OPENVINO, rows, encoder)
-    images = select(data, CPU, OPENVINO, convolutions)
-    again = select(data, CPU, OPENVINO, convolutions, threads="2")
-    same, lower = (select(data, FLOAT32, who, *FLOATS[1:]) for who in (OPENVINO, AS_IT_IS))
-    say.predict("one row waits for its weights: OpenVINO is within 1.2 times", single.within(1.2))
-    say.predict("products are tuned on both sides: OpenVINO is within 1.2 times", many.within(1.2))
-    say.predict("convolutions are faster on OpenVINO", images.are("faster"))
-    say.predict("the provider is within 1.1 times of the package, in float32", same.within(1.1))
-    lower = lower.are("faster" if data.bfloat16 else "negligible")
-    say.predict("openvino as it is: faster where the CPU has bfloat16, else as fast", lower)
-    say.predict("convolutions are faster on two threads too", again.are("faster"))
-    say.believe("#12316", "OpenVINO is 3 times faster on convolutions", images.at_least(3))
-    say.believe("#15027", "OpenVINO is slower on convolutions", images.are("slower"))
+def find_most(data, candidate, column, bound, models=slice(None)):
+    """Find whether the largest fact of a candidate is below a bound."""
+    facts = data.facts.pivot_table(column, "model", "candidate").reindex(columns=[candidate])
+    facts = facts.loc[models, candidate].dropna()
+    return Finding(tuple(facts < bound), f"{facts.max():.3g} at most")
 
 
 # %%
 
 
-def conclude(data, say):
-    flaws = find_flaws(data)
-    rivals = [claim for claim in data.times["1"].speedups(CPU) if claim.subject not in BESIDE]
-    claims = Speedups(c for c in rivals if (c.subject, c.where["model"]) not in flaws.index)
-    advise(data, say, claims)
-    if len(flaws):
-        names, error, cores = [*flaws.index.unique(0)], flaws["error"].max(), flaws["cores"].max()
-        told = f"{enumerate_items(names)} (error {error:.1%}, {cores:.1f} cores, at most)"
-        say.warn(f"Left out in places: {told}.")
-    shown = {c.where["model"]: c for c in sorted(claims, key=lambda claim: claim.ratio)}
-    if len(bars := {name: shown[name] for name in FLOATS if name in shown}) > 1:
-        say.bars("speedup of the fastest provider over that of the CPU", bars)
-    say.command(f"ortmeter bench model.onnx --runtime {WHEEL} --provider cpu,openvino")
-    predict(data, say)
-    error = max(data.facts["error"].get((AS_IT_IS, name), 0.0) for name in FLOATS)
-    text = "openvino as it is errs by {error:.2%} in float32, one rounding to bfloat16 by 0.39%"
-    say.note(text, error=float(error))
-    again = [claim for claim in data.times["1"].speedups(CPU) if claim.subject == CONTROL]
-    wrong = sum(claim.is_difference for claim in again)
-    say.note("the control has {wrong} false claims in {n}", wrong=wrong, n=len(again))
+def claims(data):
+    """For convolutions on a CPU, use the OpenVINO provider: in float32 and in 8 bits, it is faster
+    than the CPU provider [convolutions]. If the CPU has bfloat16 and errors of 1% are acceptable,
+    run float32 products and convolutions in the openvino package: faster than the CPU provider
+    [lower].
+
+    Otherwise:
+
+    Keep the CPU provider, and compare both on your model.
+
+    Same cores, same precision:
+
+    - With one thread, the OpenVINO provider takes one core [cores]
+    - In float32, the OpenVINO provider errs by less than 2^-12 of the largest output [exact]
+    - The package openvino, as it is, errs by less than 1% of the largest output [rounded]
+
+    Predicted:
+
+    - One row waits for its weights: OpenVINO is within 1.2 times of the CPU provider [row]
+    - Products are tuned on both sides: OpenVINO is within 1.2 times of the CPU provider [rows]
+    - The provider is within 1.1 times of the package, in float32 [package]
+    - As it is, the package is faster than in float32 if the CPU has bfloat16, else as fast
+      [defaults]
+    - On two threads too, convolutions are faster on OpenVINO [two]
+
+    Discussions:
+
+    - #12316: the OpenVINO provider is 3 times faster on convolutions, in float32 [three]
+    - #12316: in bfloat16, the package openvino is 3 times faster on convolutions [three_lower]
+    - #15027, openvino#22401: the OpenVINO provider is slower on convolutions [slower]
+    """
+    row, *many, images = FLOATS
+    on_images = select(data, CPU, OPENVINO, images)
+    lower = select(data, CPU, AS_IT_IS, *many, images)
+    over_float32 = select(data, FLOAT32, AS_IT_IS, *many, images)
+    return {
+        "convolutions": select(data, CPU, OPENVINO, images, EIGHT + images).gain(),
+        "lower": lower.gain() if data.bfloat16 else None,
+        "cores": find_most(data, OPENVINO, "cores", 1.5),
+        "exact": find_most(data, OPENVINO, "error", FAR, [*FLOATS]),
+        "rounded": find_most(data, AS_IT_IS, "error", 0.01, [*FLOATS]),
+        "row": select(data, CPU, OPENVINO, row).within(1.2),
+        "rows": select(data, CPU, OPENVINO, *many).within(1.2),
+        "package": select(data, FLOAT32, OPENVINO, *many, images).within(1.1),
+        "defaults": over_float32.are("faster" if data.bfloat16 else "negligible"),
+        "two": select(data, CPU, OPENVINO, images, threads="2").are("faster"),
+        "three": on_images.at_least(3),
+        "three_lower": select(data, CPU, AS_IT_IS, images).at_least(3) if data.bfloat16 else None,
+        "slower": on_images.are("slower"),
+    }
 
 
-study.conclude(conclude)
+COMMAND = f"ortmeter bench model.onnx --runtime {WHEEL} --provider cpu,openvino"
+study.conclude(claims, setting="use_openvino.py", command=COMMAND)
 
 # %%
 # What this page does not cover
 # -----------------------------
 #
-# Other devices of OpenVINO (GPU, NPU), other providers, trained weights, models whose shapes
-# change, several callers at once. The time to compile a model, which is longer on OpenVINO: see
-# :ref:`l-plot-first-result`. ``device_type=GPU`` without such a device, or a precision that the CPU
-# lacks, silently becomes a session on the CPU: the profile does not tell.
+# Other devices of OpenVINO (GPU, NPU), other providers, trained weights, shapes that change and
+# several callers at once are not measured. OpenVINO takes longer to compile a model: see
+# :ref:`l-plot-first-result`. If a device or a precision is missing, such as ``device_type=GPU``
+# without a GPU, the session silently runs on the CPU, and the profile does not show it.
 #
 # What to remember
 # ----------------
 #
-# * Compare providers with the same threads and the same precision: the defaults differ in both.
+# * Compare providers with the same threads and the same precision: their defaults differ in both.
 # * A session lists its provider first even if it took no node: count nodes in a profile.
-# * A speedup of another processor is no answer: the command measures yours.
+# * Measure on the processor that you deploy to: kernels differ between processors.
 #
 # Read next: :ref:`l-plot-threads`.
 #
 # How this was computed
 # ---------------------
 #
-# Each set of processes gives one time per candidate, the median of a few samples; intervals are
-# Student's, over the sets. Where the installed wheel has OpenVINO, ``ortmeter bench model.onnx
+# Each set of processes gives one time per candidate, the median of a few samples. Intervals are
+# Student's, over the sets. If the installed wheel has OpenVINO, ``ortmeter bench model.onnx
 # --provider cpu,openvino`` compares both without another environment; ``--precision`` converts to
 # 8 bits.
 
