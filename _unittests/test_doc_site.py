@@ -84,12 +84,12 @@ class Site:
         self.root = root
         self.doc = root / "_doc"
         self.out = root / "dist" / "html"
-        self.gallery = self.doc / "auto_examples" / "performance"
+        self.gallery = self.doc / "auto_examples" / "faster_runs"
         self.log = ""
 
     def write(self, name, code=""):
         """Write a page."""
-        page = self.doc / "examples" / "performance" / f"{name}.py"
+        page = self.doc / "examples" / "faster_runs" / f"{name}.py"
         page.write_text(PAGE.format(name=name, code=code).lstrip(), encoding="utf-8")
 
     def build(self, **variables):
@@ -132,7 +132,7 @@ def built(tmp_path_factory):
     (site.root / "src" / "ortmeter").mkdir(parents=True)
     (site.root / "src" / "ortmeter" / "__init__.py").touch()
     (site.root / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
-    (site.doc / "examples" / "performance").mkdir(parents=True)
+    (site.doc / "examples" / "faster_runs").mkdir(parents=True)
     for folder in ("_ext", "_static", "_templates"):
         shutil.copytree(DOC / folder, site.doc / folder)
     for header in ("GALLERY_HEADER.rst", "performance/GALLERY_HEADER.rst"):
@@ -180,7 +180,7 @@ def test_page_publishes_its_results_and_its_machine(built):
 def test_page_names_the_version_and_its_published_address(built):
     html = built.html("plot_a")
     assert f'<p class="built-on">ortmeter {ortmeter.__version__}. Measured on ' in html
-    address = "https://example.org/site/auto_examples/performance/plot_a.html"
+    address = "https://example.org/site/auto_examples/faster_runs/plot_a.html"
     assert f'<link rel="canonical" href="{address}" />' in html
     sitemap = (built.out / "sitemap.xml").read_text(encoding="utf-8")
     assert f"<loc>{address}</loc>" in sitemap
@@ -225,9 +225,9 @@ def test_site_publishes_one_wheel(built):
 @pytest.mark.parametrize(
     ("archive", "members"),
     [
-        ("performance/plot_a.zip", {"plot_a.py", "plot_a.ipynb"}),
-        ("auto_examples_python.zip", {"performance/plot_a.py", "performance/plot_b.py"}),
-        ("auto_examples_jupyter.zip", {"performance/plot_a.ipynb", "performance/plot_b.ipynb"}),
+        ("faster_runs/plot_a.zip", {"plot_a.py", "plot_a.ipynb"}),
+        ("auto_examples_python.zip", {"faster_runs/plot_a.py", "faster_runs/plot_b.py"}),
+        ("auto_examples_jupyter.zip", {"faster_runs/plot_a.ipynb", "faster_runs/plot_b.ipynb"}),
     ],
 )
 def test_archive_holds_the_page_and_the_wheel_together(built, archive, members):
@@ -332,7 +332,7 @@ def test_build_of_one_page_runs_it_and_keeps_the_others(site):
 
 @pytest.mark.slow
 def test_page_that_is_gone_leaves_nothing(site):
-    (site.doc / "examples" / "performance" / "plot_a.py").unlink()
+    (site.doc / "examples" / "faster_runs" / "plot_a.py").unlink()
     assert site.build() == (0, [])
     assert not list(site.gallery.rglob("*plot_a*"))
 
@@ -344,7 +344,7 @@ def test_warning_of_a_page_fails_the_build_and_is_not_published(site):
     assert code != 0
     assert "UserWarning raised by a page: too small" in site.log
     assert "too small" not in (site.gallery / "plot_a.rst").read_text().partition("Out")[2]
-    assert "examples/performance/plot_a.py:" not in site.html("plot_a")
+    assert "examples/faster_runs/plot_a.py:" not in site.html("plot_a")
 
 
 def test_progress_of_a_page_is_in_the_log_and_not_published(edited):
@@ -360,7 +360,7 @@ def test_page_over_its_budget_is_told_and_fails_nothing(site):
     conf.write_text(conf.read_text(encoding="utf-8") + short, encoding="utf-8")
     site.write("plot_a", "print('second edition'.upper())")
     assert site.build() == (0, ["plot_a"])
-    assert re.search(r"performance/plot_a.py took [\d.]+ s, the budget is 0 s", site.log)
+    assert re.search(r"faster_runs/plot_a.py took [\d.]+ s, the budget is 0 s", site.log)
 
 
 def test_unknown_provider_stops_the_build(site):

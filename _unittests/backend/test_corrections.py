@@ -206,6 +206,7 @@ RIGHT = {
 #: The same with the reason why torch runs the graph.
 LEFT = {
     "mean of nothing": (lambda x: x.mean(0), "ReduceMean of an empty tensor", torch.ones(0, 4)),
+    "sums of nothing": (lambda x: x.sum(-1), "ReduceSum of an empty tensor", torch.ones(4, 0)),
     "product of nothing": (
         lambda a, b, c: torch.addmm(a, b, c, beta=0.2),
         "Gemm of an empty tensor",
@@ -250,6 +251,12 @@ LEFT = {
         torch.eye(3),
         torch.tensor([0, 1, 1, 2]),
         torch.tensor([0, 3]),
+    ),
+    "means of bags": (
+        lambda w, i: F.embedding_bag(i, w, torch.tensor([0, 3]), mode="mean"),
+        "embedding_bag: ONNX Runtime dies",
+        torch.eye(3),
+        torch.tensor([0, 1, 1, 2]),
     ),
     "antialiasing, scales": (
         lambda x: F.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),

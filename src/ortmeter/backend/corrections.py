@@ -386,6 +386,8 @@ def _what_is_left_out(node: torch.fx.Node, name: str, function: Callable[..., An
         return "a size of 0 means another one in ONNX"
     if name.endswith("_aa") and node.args[2]:
         return "ONNX Runtime has no antialiasing with aligned corners"
+    if "embedding_bag" in name and node.args[4:5] == (1,):
+        return "ONNX Runtime dies when it creates a session of its means"
     if "embedding_bag" in name and any(user.args[1] for user in node.users):
         return "torch.onnx does not compute the sizes and places of the bags"
     if function is None:
@@ -458,7 +460,8 @@ def _refuse(node: ir.Node) -> None:
     reason = ""
     if empty and (
         (node.op_type in _WRONG_WHEN_EMPTY and left != 0)
-        or (node.op_type.startswith("Reduce") and left == 0)  # its shape may be another
+        # Its shape may be another: ONNX Runtime keeps the last axis where it is named -1.
+        or (node.op_type.startswith("Reduce") and (left == 0 or _counts_from_the_end(node)))
     ):
         reason = "of an empty tensor"
     elif (
@@ -481,6 +484,12 @@ def _refuse(node: ir.Node) -> None:
         raise UnsupportedGraphError(
             f"{node.op_type} {reason}: its values would differ from torch's"
         )
+
+
+def _counts_from_the_end(node: ir.Node) -> bool:
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    axes = None if given is None else ir.convenience.get_const_tensor(given)
+    return axes is not None and bool((axes.numpy() < 0).any())
 
 
 def _is_rounded(node: Any) -> bool:
