@@ -118,7 +118,7 @@ class Site:
 
     def html(self, name):
         """Return the published page."""
-        return (self.out / f"auto_examples/performance/{name}.html").read_text(encoding="utf-8")
+        return (self.out / f"auto_examples/faster_runs/{name}.html").read_text(encoding="utf-8")
 
     def recorded(self):
         """Return the names of the pages whose results are known to be current."""
@@ -135,7 +135,7 @@ def built(tmp_path_factory):
     (site.doc / "examples" / "faster_runs").mkdir(parents=True)
     for folder in ("_ext", "_static", "_templates"):
         shutil.copytree(DOC / folder, site.doc / folder)
-    for header in ("GALLERY_HEADER.rst", "performance/GALLERY_HEADER.rst"):
+    for header in ("GALLERY_HEADER.rst", "faster_runs/GALLERY_HEADER.rst"):
         shutil.copy(DOC / "examples" / header, site.doc / "examples" / header)
     conf = (DOC / "conf.py").read_text(encoding="utf-8")
     # The API of the real package is the business of the real site.
