@@ -198,7 +198,6 @@ def slower(monkeypatch):
         monkeypatch.setattr(operators, "measure_cases", measure_cases)
         monkeypatch.setattr(operators, "measure_errors", measure_errors)
         monkeypatch.setattr(operators, "whole_models", lambda *_: ({}, "one, two"))
-        monkeypatch.setattr(operators, "hot_loop", lambda *_: "")
         return asked
 
     return give

@@ -1,8 +1,6 @@
 """Issues for ONNX Runtime, from times that are drawn; the fields are those of its templates."""
 
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import onnxruntime
@@ -14,7 +12,6 @@ from ortmeter.machine.environment import environment
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.issue import (
-    hot_loop,
     run_script,
     show_wrong,
     whole_models,
@@ -153,21 +150,6 @@ def test_the_element_that_is_wrong_is_in_the_script(monkeypatch):
     assert (place, float(expected)) == ("2", pytest.approx(float(value) + 0.25))
     outputs.clear()
     assert show_wrong(script, variant, HERE) == script
-
-
-@pytest.mark.slow
-def test_the_hot_loop_has_instructions_where_perf_works():
-    tools = [shutil.which(tool) for tool in ("perf", "objdump")]
-    if (
-        not all(tools)
-        or subprocess.run(
-            [tools[0], "record", "-o", "/dev/null", "true"], capture_output=True, check=False
-        ).returncode
-    ):
-        pytest.skip("perf or objdump does not work here")
-    told = hot_loop(repro_script(catalogue()[PRELU]), HERE)
-    assert re.search(r"^ *\d+\.\d+ [0-9a-f]+: \w", told, flags=re.MULTILINE)
-    assert hot_loop("print(1)", HERE) == ""
 
 
 @pytest.mark.slow

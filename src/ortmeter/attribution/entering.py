@@ -33,7 +33,8 @@ def enter_bodies(
     flat = model
     left = set[str]()
     for _ in range(_DEPTH):
-        nodes = [n for n in flat.graph.node if _is_entered(n) and n.output[0] not in left]
+        entered = [n for n in flat.graph.node if n.op_type in {"If", "Loop"} and not n.domain]
+        nodes = [n for n in entered if n.output[0] not in left]
         if not nodes:
             break
         try:
@@ -44,10 +45,6 @@ def enter_bodies(
         flat, kept = _flattened(flat, {name: found[asks] for name, asks in names.items()})
         left |= kept
     return flat
-
-
-def _is_entered(node: onnx.NodeProto) -> bool:
-    return node.op_type in {"If", "Loop"} and not node.domain
 
 
 def _with_counts(

@@ -21,7 +21,7 @@ from ortmeter.observatory.accuracy import measure_errors, not_judged, out_of_bou
 from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.findings import FINDINGS
-from ortmeter.observatory.issue import hot_loop, run_script, show_wrong, whole_models, write_issue
+from ortmeter.observatory.issue import run_script, show_wrong, whole_models, write_issue
 from ortmeter.observatory.matrix import Interrupted, Matrix, RuntimeCandidate, measure_cases
 from ortmeter.observatory.nodes import NodeCase, node_cases
 from ortmeter.observatory.repro import AnyCase, repro_script
@@ -306,8 +306,6 @@ def _issue(options: Namespace, report: Report, cases: Mapping[str, AnyCase], scr
             f"{enumerate_items([one.name for one in candidates])}: {told_error(errors.iloc[-1])}."
         )
         script = show_wrong(script, specs[name], candidates[-1].release)
-    elif where.is_cpu:
-        remarks.append(hot_loop(script, candidates[-1].release))
     text = write_issue(
         name,
         matrix,

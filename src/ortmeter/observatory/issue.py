@@ -4,10 +4,8 @@ import math
 import platform
 import re
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from urllib.parse import quote_plus
 
 import numpy as np
@@ -40,7 +38,6 @@ _QUANTIZED = re.compile("Quant|QLinear|Integer|NBits|QMoE|QAttention|QGemm")
 _PATIENCE_S = 120
 _VERSION = "import onnxruntime; print(onnxruntime.__version__)"
 _LINES = 5  # of the errors of a script
-_LOOP, _LONGEST, _LEAST = 256, 16, 0.1  # bytes, bytes of an instruction, % of the samples
 _ARCHITECTURES = {"x86_64": "X64", "AMD64": "X64", "arm64": "ARM64", "aarch64": "ARM64"}
 
 
@@ -118,48 +115,6 @@ def run_script(script: str, release: Release) -> str:
     except (OSError, subprocess.TimeoutExpired) as cause:
         raise OrtMeterError(f"{release.name}: the script cannot run: {cause}") from cause
     return done.stdout.strip()
-
-
-def hot_loop(script: str, release: Release) -> str:
-    """Find the instructions of ONNX Runtime that take the most time of a script, with ``perf``.
-
-    Parameters
-    ----------
-    script : str
-        See :func:`run_script`.
-    release : Release
-        Its environment exists.
-
-    Returns
-    -------
-    str
-        A paragraph with the share of the samples of each instruction; empty where ``perf`` or
-        ``objdump`` is missing or fails, and where the loop has the name of a function.
-    """
-    python = str(release.python)
-    where = "import onnxruntime.capi.onnxruntime_pybind11_state as s; print(s.__file__)"
-    library = (output_of(python, "-I", "-c", where) or "").strip()
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        data = str(Path(folder, "perf.data"))
-        output_of("perf", "record", "-q", "-e", "cpu-clock", "-o", data, python, "-I", "-c", script)
-        told = output_of("perf", "report", "-i", data, "--stdio", "--sort", "dso,sym") or ""
-    found = re.findall(rf"([\d.]+)%\s+{re.escape(Path(library).name)}\s+\[\.\] (0x\w+)", told)
-    shares = {int(address, 16): float(share) for share, address in found if float(share) > _LEAST}
-    if not shares:
-        return ""
-    hottest = max(shares, key=lambda address: shares[address])
-    near = [address for address in shares if abs(address - hottest) < _LOOP]
-    ends = f"--start-address={min(near)}", f"--stop-address={max(near) + _LONGEST}"
-    code = output_of("objdump", "-d", "--no-show-raw-insn", *ends, library) or ""
-    lines = [
-        f"{shares.get(int(address, 16), ''):5} {address}: {re.sub(' *[#<].*', '', text)}"
-        for address, text in re.findall(r"^ +([0-9a-f]+):\t(.*)$", code, re.MULTILINE)
-        if int(address, 16) <= max(near)  # the next ones are cut
-    ]
-    return (
-        f"Where the script spends its time in {release.name} (`perf`, % of the samples):\n\n"
-        + _code("", lines)
-    )
 
 
 def show_wrong(script: str, variant: SessionSpec, release: Release) -> str:

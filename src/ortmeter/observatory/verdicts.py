@@ -24,7 +24,7 @@ import pandas as pd
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Estimate
 from ortmeter.observatory.matrix import AGAIN, ROWS
-from ortmeter.timing.statistics import MIN_PROCESSES
+from ortmeter.timing.statistics import MIN_PROCESSES, student_quantile
 
 __all__ = ["VERDICTS", "claim_level", "claimed", "compare_cells", "control_claims", "estimates"]
 
@@ -284,9 +284,7 @@ class _Student:
 
     def end(self, tail: float | _Array) -> _Array:
         """Return the lower end of intervals that miss with this probability on that side."""
-        from scipy.special import stdtrit
-
-        return np.asarray(self.means + stdtrit(np.maximum(self.freedom, 1), tail) * self.errors)
+        return self.means + student_quantile(np.maximum(self.freedom, 1), tail) * self.errors
 
 
 class _Pairs:

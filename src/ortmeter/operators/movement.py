@@ -203,7 +203,7 @@ def _scatter_elements(
 ) -> Tensor:
     places = non_negative(indices, x.shape[axis])
     if reduction == "none":
-        return same_bits(lambda t: torch.scatter(t, axis, places, _alike(updates, t)), x)
+        return same_bits(lambda t: torch.scatter(t, axis, places, updates.view(t.dtype)), x)
     return torch.scatter_reduce(x, axis, places, updates, _REDUCTIONS[reduction])
 
 
@@ -218,10 +218,6 @@ def _torch_scatter(*_inputs: Any, axis: int = 0, reduction: str = "none") -> Ten
 @kernel("Scatter", since=9)
 def _scatter(*inputs: Tensor, axis: int = 0) -> Tensor:
     return _scatter_elements(*inputs, axis=axis)
-
-
-def _alike(updates: Tensor, x: Tensor) -> Tensor:
-    return updates if updates.dtype == x.dtype else updates.view(x.dtype)
 
 
 @kernel("ScatterND", since=11)

@@ -54,7 +54,7 @@ def between_builds(ratios: Iterable[Sequence[Estimate]]) -> float:
     return between
 
 
-def over_builds(builds: Sequence[Estimate], between: float, how: str = "") -> Estimate:
+def over_builds(builds: Sequence[Estimate], between: float) -> Estimate:
     """Estimate a ratio from the builds that measured it.
 
     A random effect of the build is added to what each interval holds. How far this ratio moves is
@@ -67,8 +67,6 @@ def over_builds(builds: Sequence[Estimate], between: float, how: str = "") -> Es
         One per build, at one level; those without interval do not count.
     between : float
         Variance between builds, see :func:`between_builds`.
-    how : str
-        How it was measured.
 
     Returns
     -------
@@ -80,9 +78,8 @@ def over_builds(builds: Sequence[Estimate], between: float, how: str = "") -> Es
     mean = float(weights @ logs / weights.sum())
     freedom = _TAIL + len(logs) - 1
     scale = (_TAIL + float(weights @ (logs - mean) ** 2)) / freedom
-    confidence = builds[0].confidence
-    half = student(freedom, confidence) * math.sqrt(scale / weights.sum())
-    return exponential(mean, half, confidence, how)
+    half = student(freedom, builds[0].confidence) * math.sqrt(scale / weights.sum())
+    return exponential(mean, half, builds[0].confidence, "")
 
 
 def _logs(builds: Sequence[Estimate]) -> list[tuple[float, float]]:

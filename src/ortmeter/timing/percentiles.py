@@ -15,7 +15,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import LEVEL, UNITS, Estimate
 from ortmeter.optional import pd
 from ortmeter.timing.comparison import Comparison
-from ortmeter.timing.statistics import MIN_PROCESSES
+from ortmeter.timing.statistics import MIN_PROCESSES, student_quantile
 
 __all__ = ["LEVELS", "Percentile", "percentile_table", "percentiles"]
 
@@ -138,12 +138,13 @@ def _effective_size(rows: Sequence[npt.NDArray[Any]], confidence: float) -> floa
     deviations = [row - mean for row in rows]
     inflation = _correlation_sum(deviations, variance)
     if len(rows) >= MIN_PROCESSES:
-        from scipy.special import ndtri, stdtrit
+        from scipy.special import ndtri
 
         tail = (1 + confidence) / 2
         between = sum(float(row.sum()) ** 2 for row in deviations) / (count * variance)
         between *= len(rows) / (len(rows) - 1)
-        inflation = max(inflation, between * (stdtrit(len(rows) - 1, tail) / ndtri(tail)) ** 2)
+        ratio = float(student_quantile(len(rows) - 1, tail) / ndtri(tail))
+        inflation = max(inflation, between * ratio**2)
     return count / max(inflation, 1.0)
 
 

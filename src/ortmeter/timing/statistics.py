@@ -119,20 +119,18 @@ def estimate_ratio(
     return exponential(log, half, confidence, how)
 
 
-def geometric_mean(values: npt.ArrayLike, confidence: float = 0.99) -> Estimate:
+def geometric_mean(values: npt.ArrayLike) -> Estimate:
     """Estimate the geometric mean of independent values.
 
     Parameters
     ----------
     values : array of shape (n,)
         Positive numbers.
-    confidence : float
-        Level of the interval.
 
     Returns
     -------
     Estimate
-        Their median, without interval, when there are fewer than three values.
+        With an interval at 99%; their median, without interval, when there are fewer than three.
 
     Examples
     --------
@@ -140,7 +138,7 @@ def geometric_mean(values: npt.ArrayLike, confidence: float = 0.99) -> Estimate:
     2.0
     """
     column = np.ravel(values)[:, None]
-    return estimate_ratio(column, np.ones_like(column), confidence, f"{len(column)} values")
+    return estimate_ratio(column, np.ones_like(column), how=f"{len(column)} values")
 
 
 def exponential(log: float, half: float | None, confidence: float, how: str) -> Estimate:
@@ -238,6 +236,11 @@ def _half_width(logs: _Array, inflation: float, confidence: float) -> float:
 
 def student(freedom: float, confidence: float) -> float:
     """Return how many standard errors an interval goes away from its estimate, on each side."""
+    return float(student_quantile(freedom, 1 - _ERROR_LEFT * (1 - confidence) / 2))
+
+
+def student_quantile(freedom: npt.ArrayLike, share: npt.ArrayLike) -> _Array:
+    """Return the quantiles of Student's distribution below which it has these shares."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, 1 - _ERROR_LEFT * (1 - confidence) / 2))
+    return np.asarray(stdtrit(freedom, share))
