@@ -3,8 +3,8 @@
 ``python _unittests/op_db.py --out FOLDER`` writes one file per operator and hundred of its samples,
 skips those that are there, and prints what is wrong. Each file is the work of a child with a time
 limit; ``--shard 1/4`` makes a quarter of them. ``--draw 300`` takes a sample of as many operators.
-``--table`` writes what the documentation shows, ``--before FOLDER`` compares with what another
-commit gave. ``--arguments`` takes the samples of ``op_arguments.py`` instead.
+``--table`` writes what the documentation shows. ``--arguments`` takes the samples of
+``op_arguments.py`` instead.
 
 Most of the time goes into what a graph costs, however small: samples that are right are compiled
 several in a graph. Where such a graph is not right, each of them is compiled alone.
@@ -396,24 +396,21 @@ def counts_of(result):
     return [found[v] for v in VERDICTS]
 
 
-def write_table(results, before, file):
-    """Write a row per operator: types, samples, verdicts, verdicts before, reasons; their sum."""
-    rows, sums = [], np.zeros((2, len(VERDICTS)), int)
+def write_table(results, file):
+    """Write a row per operator: types, samples, verdicts, reasons; their sum."""
+    rows, sums = [], np.zeros(len(VERDICTS), int)
     for result in results:
-        counts = counts_of(result), counts_of(before.get(result["operator"]))
-        if sum(counts[0]):
+        counts = counts_of(result)
+        if sum(counts):
             ran = [row for row in result["rows"] if verdict(row) != "not run"]
             types = len({row[0] for row in ran})
-            rows.append([f"``{result['operator']}``", types, *_cells(*counts), reasons(ran)])
+            name = f"``{result['operator']}``"
+            rows.append([name, types, sum(counts), *counts, reasons(ran)])
             sums += counts
     with file.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["operator", "types", "samples", *VERDICTS, "before", "why"])
-        writer.writerows([[f"all {len(rows)}", "", *_cells(*sums), ""], *sorted(rows)])
-
-
-def _cells(counts, before):
-    return [sum(counts), *counts, " / ".join(map(str, before))]
+        writer.writerow(["operator", "types", "samples", *VERDICTS, "why"])
+        writer.writerows([[f"all {len(rows)}", "", sum(sums), *sums, ""], *sorted(rows)])
 
 
 def reasons(rows):
@@ -451,7 +448,6 @@ def main():
     parser.add_argument("--shard", default="1/1", help="2/4: the second quarter of the files")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--table", type=Path, help="write the table of the documentation")
-    parser.add_argument("--before", type=Path, help="files of another commit, for the table")
     args = parser.parse_args()
     names = set(filter(None, args.ops.split(",")))
     ops = [op for op in all_operators() if not names or op.name in names or name_of(op) in names]
@@ -489,9 +485,7 @@ def main():
                     print(result["operator"], dtype, i, level, text)  # noqa: T201
     print(f"{len(results)} operators", dict(total), f"{time.perf_counter() - start:.0f} s")  # noqa: T201
     if args.table and shards == 1:
-        files = args.before.glob("*.json") if args.before else ()
-        before = merge_files(json.loads(file.read_text()) for file in files)
-        write_table(results.values(), before, args.table)
+        write_table(results.values(), args.table)
     sys.exit(total["wrong"] > 0)
 
 
