@@ -65,8 +65,8 @@ CHECKS = (
     Step("profiles", 40, "a profile has no event of the device"),
     Step("placement", 90, "MaxPool is on the CPU from opset 22, a Llama is on CUDA"),
 )
-#: The pages that answer an original first, then the others, the shortest first; not the releases,
-#: which need a network.
+#: The pages that answer an original first, then the others, the shortest first; not those that
+#: need a network.
 PAGES = (
     "plot_op_gemm2_cuda",
     "plot_profiling",

@@ -9,7 +9,7 @@ from ortmeter.study.records import load, replay
 
 # Pages that their own tests run too, and the reduction; the site runs all of them.
 QUICK = """broken einsum_decomposition kmeans_profiling layer_norm_discrepancies low_precision
-memory op_gemm2_cuda parallelized_reduction profiling python_cost releases sweep"""
+memory op_gemm2_cuda parallelized_reduction profiling python_cost sweep"""
 
 
 def marks(page):

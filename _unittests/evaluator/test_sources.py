@@ -24,6 +24,16 @@ def test_a_resize_to_one_element_is_refused_rather_than_wrong(mode):
             Evaluator(text).run(None, feeds | {"s": np.int64(sizes)})
 
 
+def test_an_opset_that_the_reference_lacks_is_left_to_other_kernels():
+    text = """<ir_version: 8, opset_import: ["": 13]> g (int8[4] X, float S) => (float[4] Y)
+    { Y = DequantizeLinear (X, S) }"""
+    feeds = {"X": np.int8([1, 2, 3, -4]), "S": np.float32(0.5)}
+    with pytest.raises(NodeError, match="reference: no implementation of DequantizeLinear"):
+        Evaluator(text, sources=("reference",)).run(None, feeds)
+    (got,) = Evaluator(text, sources=("reference", "torch")).run(None, feeds)
+    np.testing.assert_array_equal(got, [0.5, 1, 1.5, -2])
+
+
 MS = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]> g ({}) => (float[a, b, c] y)
 {{ y = com.microsoft.{} }}"""
 X = np.random.default_rng(0).standard_normal((1, 2, 4)).astype(np.float32)

@@ -481,7 +481,7 @@ class Speedups(tuple[Speedup, ...]):
     >>> found = Speedups([won.at(n=8), tie.at(n=16)])
     >>> found.trend, found.at_least(1).verdict, found.at_least(1).evidence
     ('faster', 'undecided', 'lowest 1.00 [0.80, 1.20] at n 16')
-    >>> found.at(n=[8, 32]).trend
+    >>> found.only(n=[8, 32]).trend
     'faster'
     """
 
@@ -505,7 +505,7 @@ class Speedups(tuple[Speedup, ...]):
         """The one that differs most."""
         return max(self, key=lambda claim: abs(math.log(claim.ratio)))
 
-    def at(self, **places: Collection[object]) -> "Speedups":
+    def only(self, **places: Collection[object]) -> "Speedups":
         """Return the comparisons at some places of the grid: the values to keep on each axis."""
         return Speedups(s for s in self if all(s.where[k] in kept for k, kept in places.items()))
 

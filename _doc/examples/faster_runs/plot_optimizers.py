@@ -324,7 +324,7 @@ def attention(data):
     fused = find_fused(data)
     merged, walk = (fused[tool] for tool in FUSING)
     rules = count(merged.filter(like="dynamo")) & count(walk.filter(like="dynamo"), False)
-    slower = data.times.speedup(*FUSING).at(model=fused.index[merged & ~walk])
+    slower = data.times.speedup(*FUSING).only(model=fused.index[merged & ~walk])
     return {
         "rules": rules.gains(100, unit="% of the dynamo exports fused"),
         "attention": slower.at_least(1 / MOST),
@@ -371,19 +371,19 @@ def claims(data):
     nodes, times, starts = data.facts["nodes"], data.times, data.starts
     halved = [n for n in times if 2 * nodes.get((n, "onnxslim"), np.inf) <= nodes[n, ALL]]
     # One of ten ways: a stricter level.
-    sooner = starts.speedup(ALL, "onnxslim", confidence=0.999).at(model=halved)
+    sooner = starts.speedup(ALL, "onnxslim", confidence=0.999).only(model=halved)
     bert = [name for name in times if name.startswith("BERT") and name.endswith("dynamo")]
     levels = Speedups(g for pair in itertools.pairwise(LEVELS) for g in times.speedup(*pair))
     sim, slim = over_all(times, "onnxsim"), over_all(times, "onnxslim")
     return {
         **attention(data),
         "slim": sooner.gain(),
-        "runs": slim.at(model=halved).at_least(1 / 1.05),
+        "runs": slim.only(model=halved).at_least(1 / 1.05),
         "simple": over_all(times, *SIMPLE).within(1.05),
         "loads": over_all(starts, *SIMPLE).at_least(1),
         "levels": levels.at_least(1 / 1.05),
-        "slow": times.speedup("basic", "extended").at(model=bert).are("slower"),
-        "skip": times.speedup("extended", KEPT).at(model=bert).are("faster"),
+        "slow": times.speedup("basic", "extended").only(model=bert).are("slower"),
+        "skip": times.speedup("extended", KEPT).only(model=bert).are("faster"),
         "sim_faster": sim.at_least(1.05),
         "sim_slower": Speedups(gain.reversed for gain in sim).at_least(1),
         "slim_faster": slim.at_least(1.03),

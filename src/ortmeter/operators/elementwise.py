@@ -23,8 +23,10 @@ _SOFTSIGN = product(lambda _run: 3, "3 roundings")  # a kernel may multiply by a
 
 def _divide(x: Tensor, y: Tensor) -> Tensor:
     """Divide; integers are truncated towards zero, and the smallest one by -1 is itself."""
-    if x.is_floating_point() or not x.dtype.is_signed:
-        return torch.div(x, y, rounding_mode=None if x.is_floating_point() else "trunc")
+    if x.is_floating_point():
+        return torch.div(x, y)
+    if not x.dtype.is_signed:
+        return torch.div(x, y, rounding_mode="trunc")
     negative = y == -1  # torch ends the process where this quotient overflows
     quotient = torch.div(x, y.masked_fill(negative, 1), rounding_mode="trunc")
     return torch.where(negative, -quotient, quotient)
