@@ -4,7 +4,8 @@ r"""
 What is broken in this release of ONNX Runtime?
 ===============================================
 
-This page shows its newest stored measurement; measuring again takes about forty minutes.
+This page shows its newest stored measurement; measuring again takes more than half an
+hour.
 
 You are about to upgrade, or a model became wrong or slow after an upgrade (`#27187
 <https://github.com/microsoft/onnxruntime/issues/27187>`__, `#20562
@@ -123,10 +124,10 @@ if not study.recall():
 # Which results are wrong?
 # ------------------------
 #
-# *Since* is the first release from which all results are wrong. The workaround is shown where its
-# own result is right in the last release; its speed is compared with the operator. *Issue*
-# is that of `onnxruntime <https://github.com/microsoft/onnxruntime/issues>`__ and its state, on the
-# day when we searched.
+# *Since* is the first release where a result is wrong. The workaround is shown where its own result
+# is right in the last release; its speed is compared with the operator. *Issue* has the number in
+# the `tracker <https://github.com/microsoft/onnxruntime/issues>`__ of ONNX Runtime, and its state
+# when we searched.
 
 
 def describe_errors(data):
