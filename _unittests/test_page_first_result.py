@@ -1,15 +1,14 @@
-"""The conclusions of the page *Where does the time go before the first result?*, planted starts."""
+"""The page *Where does the time go before the first result?*: its claims on planted starts."""
 
-import dataclasses
+import types
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from golden import recorded
-from page_runner import define_page
+from page_runner import define_page, run_setting
 
-from ortmeter.evidence import Note, Prediction
+from ortmeter.study.claims import read_claims
 from ortmeter.timing import Comparison, Comparisons, Measurement
 from ortmeter.timing.candidates import SessionSpec
 
@@ -59,79 +58,64 @@ def planted(starts, *, processes=10, noise=0.02, read=0.05, grown=(9, 100)):
     return told | {"times": times, "memory": memory, "read (s)": read}
 
 
-def conclude(page, *given, **options):
-    record = dataclasses.replace(recorded("plot_first_result"), data=planted(*given, **options))
-    return page["study"].concluded(record)
+def judge(page, *given, **options):
+    """Return the sentences of the page on planted starts, by name."""
+    data = planted(*given, **options)
+    named = {name.replace(" ", "_"): value for name, value in data.items()}
+    sentences, _ = read_claims(page["claims"], types.SimpleNamespace(**named))
+    return {sentence.name: sentence for sentence in sentences}
 
 
-def test_the_answer_names_the_steps_and_what_shortens_them(page):
-    answer = conclude(page, USUAL, noise=1e-3).answer
-    lead = "For few runs, keep large weights in their own file, not packed: the first result of "
-    # 176 ms against 40 ms; a run takes 10 ms instead of 5.
-    assert str(answer).startswith(f"{lead}100 MiB is 4.4")
-    steps = (
-        "import with 1 MiB of weights (78%), session with 1248 nodes (77%), session with 100 MiB"
-    )
-    assert answer.small_print.endswith(f"most of the time: {steps} (85%)")
-    assert answer.label == "session"
-    assert len(str(answer).split()) <= 35
-    bars = {bar.label: bar.value for bar in answer.bars}
-    expected = {"plain": 1, "external unpacked": 176 / 40, "external": 176 / 86}
-    assert bars == pytest.approx(expected, rel=0.03)
+def test_claims_have_the_planted_ratios(page):
+    found = judge(page, USUAL, noise=1e-3)
+    # 176 ms against 86 and 40.
+    for name, ratio in {"external": 176 / 86, "unpacked": 176 / 40}.items():
+        assert found[name].finding.effect == pytest.approx((ratio, ratio), rel=0.01)
+    assert {found[name].verdict for name in ("external", "unpacked", "run", "steps")} == {"holds"}
 
 
-def test_no_step_and_no_way_is_an_answer_too(page):
-    for options, word in (({}, "no step"), ({"processes": 1}, "undecided")):
-        answer = conclude(page, dict.fromkeys(USUAL, (30, 30, 30, 5)), **options).answer
-        assert answer.small_print.count(f"{word} with") == 3
-        assert str(answer).startswith(
-            "How to start 100 MiB of weights sooner: not shown here, measure yours with the "
-        )
-        assert (answer.label, answer.setting) == (word, "")
+def test_unpacked_weights_pay_until_the_runs_have_lost_what_the_start_won(page):
+    # Won by the start: 176 - 40 and 86 - 40 ms; lost by each run: 5 ms.
+    found = judge(page, USUAL, noise=1e-6)
+    assert found["few"].evidence.startswith("28 runs")
+    assert found["fewer"].evidence.startswith("10 runs")
+    never = judge(page, {**USUAL, "100 MiB: external unpacked": (20, 5, 15, 4)}, noise=1e-6)
+    assert never["few"].verdict == "undecided"
+    assert never["few"].evidence.startswith("never")
 
 
 UNSURE = {"processes": 1, "grown": (None, None)}
 
 
 @pytest.mark.parametrize(
-    ("given", "options", "predicted", "believed"),
+    ("given", "options", "expected"),
     [
-        (USUAL, {}, "r r r r", "w u w r w r"),
+        (USUAL, {}, "h h h, f n f h f h"),
         # Three moves of 50 ms are far from 15 ms; weights are in memory before the first run.
-        (OPPOSITE, {"grown": (109, 1)}, "w w w w", "r r r w r w"),
-        (USUAL, UNSURE, "u u u u", "u u u u u u"),
-        (USUAL, {"read": 0.001}, "r w r r", "w u w r w r"),
+        (OPPOSITE, {"grown": (109, 1)}, "f f f, h h h f h f"),
+        (USUAL, UNSURE, "u u n, u n u u u u"),
+        (USUAL, {"read": 0.001}, "h f h, f n f h f h"),
         # The moves of one way are enough to be wrong: 150 ms where 55 are predicted.
-        (USUAL | {"100 MiB: external": (20, 150, 6, 5)}, {}, "r w r r", "w u w r w r"),
+        (USUAL | {"100 MiB: external": (20, 150, 6, 5)}, {}, "h f h, f n f h f h"),
     ],
 )
-def test_each_prediction_and_belief_is_judged(page, given, options, predicted, believed):
-    found = conclude(page, given, **options)
-    verdicts = [claim.verdict for claim in found.claims if isinstance(claim, Prediction)]
-    assert [verdict[0] for verdict in verdicts] == predicted.split()
-    assert [verdict[0] for verdict in found.beliefs.frame["verdict"]] == believed.split()
+def test_each_prediction_and_belief_is_judged(page, given, options, expected):
+    sentences = judge(page, given, **options).values()
+    verdicts = [
+        " ".join(s.verdict[0] for s in sentences if s.section == section)
+        for section in ("Predicted", "Discussions")
+    ]
+    assert ", ".join(verdicts) == expected
 
 
-def test_unpacked_weights_pay_until_the_runs_have_lost_what_the_start_won(page):
-    def notes(*given):
-        found = conclude(page, *given, noise=1e-6).claims
-        return [claim.values["n"] for claim in found if isinstance(claim, Note)]
-
-    # 176 - 40 ms won by the start, 5 ms lost by each run.
-    assert notes(USUAL) == [28]
-    assert notes({**USUAL, "100 MiB: external unpacked": (20, 5, 15, 4)}) == ["never"]
-    assert notes(OPPOSITE) == []  # nothing is won
-
-
-def test_the_setting_to_copy_maps_the_weights(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    onnx.save(page["make_chain"](1), "model.onnx")
-    names = {"onnx": onnx, "onnxruntime": onnxruntime}
-    exec(page["SETTING"], names)  # noqa: S102 - code of the page
-    assert (tmp_path / "weights").stat().st_size == pytest.approx(2**20, rel=0.02)
+def test_the_setting_puts_the_weights_outside(page):
+    names = run_setting("keep_weights_outside", page["make_chain"](1))
+    weights = names["model"].graph.initializer
+    assert all(weight.data_location == onnx.TensorProto.EXTERNAL for weight in weights)
     feeds = {"A0": np.ones((2, 162), np.float32)}
-    (expected,) = onnxruntime.InferenceSession("model.onnx").run(None, feeds)
-    np.testing.assert_allclose(names["session"].run(None, feeds)[0], expected, rtol=1e-4, atol=1e-5)
+    plain = onnxruntime.InferenceSession(page["make_chain"](1).SerializeToString())
+    (expected,), (got,) = (s.run(None, feeds) for s in (plain, names["session"]))
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_way_is_another_file_or_another_setting(page, tmp_path, monkeypatch):
