@@ -33,7 +33,7 @@ from typing import Any
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Finding, Prediction, render
-from ortmeter.study.writer import Answer
+from ortmeter.study.records import Answer
 
 __all__ = ["Judged", "Judgement", "Sentence", "read_claims"]
 
@@ -91,7 +91,7 @@ class Judgement:
     Parameters
     ----------
     origin : mapping of str to str
-        Page, machine, provider and date, as :class:`~ortmeter.study.rendering.Conclusion` has them.
+        Page, machine, provider and date, as :meth:`~ortmeter.study.records.Record.origin` has them.
     sentences : tuple of Sentence
         The sentences, in their order.
     is_here : bool
@@ -301,8 +301,7 @@ class Judged:
     @property
     def answer(self) -> Answer:
         """What a card and a record keep of it."""
-        text = _escape(" ".join(self.advice[0]))
-        return Answer(text, (), {}, self.verdict, setting=self.setting, command=self.command)
+        return Answer(" ".join(self.advice[0]), self.verdict)
 
     @property
     def claims(self) -> tuple[Prediction, ...]:
@@ -312,11 +311,6 @@ class Judged:
             for s in self.judgements[0].sentences
             if s.finding is not None
         )
-
-    @property
-    def beliefs(self) -> None:
-        """A page by claims has its discussions among its sentences."""
-        return
 
     @property
     def sections(self) -> dict[str, list[str]]:
@@ -393,10 +387,8 @@ class Judged:
             [s.finding.verdict if s.finding else NOT_MEASURED, self._written(s.name)]
             for s in (self.shown(one.name) for one in first.sentences if one.section == PREDICTED)
         ]
-        shown = {"bars": [], "axis": "", "warning": "", "small_print": "", "setting": ""}
         own = {
             **first.origin,
-            **shown,
             "answer": self.advice[0][0],
             "verdict": self.verdict,
             "command": self.command,
@@ -404,7 +396,7 @@ class Judged:
             "box": self.box,
         }
         others = [
-            {**one.origin, **shown, "answer": self._answer_of(one), "verdict": _label(one)}
+            {**one.origin, "answer": self._answer_of(one), "verdict": _label(one)}
             | {"command": "", "predictions": []}
             for one in self.judgements
             if one is not first
