@@ -30,14 +30,13 @@ PAGE = """
 import time
 import ortmeter
 from ortmeter.study.records import record
-from ortmeter.study.rendering import Conclusion
 
 args = ortmeter.get_parsed_args("plot_sleep", seconds=1.0, index=0, provider="cpu", record=False)
 provider = ortmeter.resolve_provider(args.provider)
 time.sleep(args.seconds)
 here = record("plot_sleep", args, provider, {"index": args.index})
 if args.record:
-    here.save(Conclusion(None, (), "nowhere"))
+    here.save()
 """
 
 

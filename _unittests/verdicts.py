@@ -35,6 +35,11 @@ def records(page):
     return {f"{r.machine}, {r.configuration['provider']}": (file, r) for file, r in loaded}
 
 
+def recorded(page):
+    """Return the oldest record of a page."""
+    return next(record for _, record in records(page).values())
+
+
 @functools.cache
 def judged(page):
     """Return the sentences of a page on each record, by machine."""

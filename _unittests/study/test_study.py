@@ -12,10 +12,10 @@ import pytest
 from matplotlib import pyplot as plt
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Finding
 from ortmeter.pictures import freeze
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.placement import PlacementWarning
-from ortmeter.evidence import Finding
 from ortmeter.study import Speedups, Study
 from ortmeter.study.records import Answer, load
 from ortmeter.timing import Comparison, Measurement
@@ -102,7 +102,8 @@ def test_views_and_conclusion_show_the_data_of_this_page_and_of_records(measured
         assert picture.title == "Speedup"
         assert str(folded).startswith("Median latency, and more, CPU:\n          median (s)")
         concluded = measured.concluded(record)
-        assert concluded.answer == Answer("Take the fast one: it is faster than the slow one.", "holds")
+        told = "Take the fast one: it is faster than the slow one."
+        assert concluded.answer == Answer(told, "holds")
         assert [claim.verdict for claim in concluded.claims] == ["right", "wrong", "right"]
         text = " ".join(str(concluded).split())
         assert "Wrong: it is 3 times faster (lowest 2.00 [2.00, 2.00])" in text
