@@ -10,8 +10,9 @@ import ortmeter
 from ortmeter.evidence import fact
 from ortmeter.machine.environment import environment
 from ortmeter.runtime.providers import Provider
-from ortmeter.study.records import Answer, load_records
+from ortmeter.study.records import load_records
 from ortmeter.study.records import record as make_record
+from ortmeter.study.rendering import Answer
 
 DOC = Path(__file__).parent.parent / "_doc"
 sys.path.insert(0, str(DOC))

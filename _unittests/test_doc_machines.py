@@ -10,8 +10,9 @@ import ortmeter
 from ortmeter.evidence import fact
 from ortmeter.machine.environment import environment
 from ortmeter.runtime.providers import Provider
-from ortmeter.study.records import Answer, load_records
+from ortmeter.study.records import load_records
 from ortmeter.study.records import record as make_record
+from ortmeter.study.rendering import Answer
 
 DOC = Path(__file__).parent.parent / "_doc"
 sys.path.insert(0, str(DOC))
@@ -103,4 +104,4 @@ def test_every_original_claim_is_answered_by_its_page(original):
 def test_a_record_keeps_what_its_samples_say(page):
     for _, record in verdicts.records(page).values():
         judged = define_page(page)["study"].judged(record)
-        assert (record.answer, record.claims) == (judged.answer, judged.claims)
+        assert (record.answer.verdict, record.claims) == (judged.verdict, judged.claims)

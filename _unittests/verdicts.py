@@ -116,6 +116,8 @@ def main():
         study = define_page(page)["study"]
         for file, record in records(page).values():
             one = study.judged(record)
+            here = [dataclasses.replace(judgement, is_here=True) for judgement in one.judgements]
+            one = dataclasses.replace(one, judgements=tuple(here))
             concluded = dataclasses.replace(record, answer=one.answer, claims=one.claims)
             file.write_bytes(concluded.to_json())
     if options.write:

@@ -18,7 +18,6 @@ from ortmeter.machine.environment import Gpu, environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.records import (
     SCHEMA,
-    Answer,
     Record,
     load,
     load_records,
@@ -26,6 +25,7 @@ from ortmeter.study.records import (
     record,
     replay,
 )
+from ortmeter.study.rendering import Answer
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 CPU = Provider.parse("cpu")
@@ -165,10 +165,6 @@ def _speedup(**changed):
     return {"kind": "comparison", "subject": "a", "baseline": "b", "estimate": estimate}
 
 
-def _answer(text):
-    return {"text": text, "claims": [], "values": {}}
-
-
 def _ragged():
     samples = {"seconds": [[1.0, 2.0], [1.0]], "repeat": 2, "number": 1, "warmup": []}
     work = {"flop": None, "bytes_moved": None}
@@ -195,7 +191,7 @@ BROKEN = [
     (lambda fields: fields["claims"].append(_speedup(value=-1.0)), "Accepted: positive ratios"),
     (lambda fields: fields["claims"].append(_speedup(confidence=99)), "Accepted: from 0 to 1"),
     (lambda fields: fields["claims"].append(_claim(text="{x}")), "cannot be written with the"),
-    (lambda fields: fields.update(answer=_answer("{x")), "cannot be written with the values"),
+    (lambda fields: fields.update(answer={"verdict": "holds"}), r"`text` - at `\$.answer"),
     (lambda fields: fields.update(answer="yes"), r"got `str` - at `\$\.answer"),
     (lambda fields: fields["data"]["items"].append(["x", _ragged()]), "not a record: "),
     (lambda fields: fields["data"]["items"].append(["x", _table("int8", [1000])]), "not a record"),

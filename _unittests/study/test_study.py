@@ -17,7 +17,7 @@ from ortmeter.pictures import freeze
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.placement import PlacementWarning
 from ortmeter.study import Speedups, Study
-from ortmeter.study.records import Answer, load
+from ortmeter.study.records import load
 from ortmeter.timing import Comparison, Measurement
 
 
@@ -102,8 +102,8 @@ def test_views_and_conclusion_show_the_data_of_this_page_and_of_records(measured
         assert picture.title == "Speedup"
         assert str(folded).startswith("Median latency, and more, CPU:\n          median (s)")
         concluded = measured.concluded(record)
-        told = "Take the fast one: it is faster than the slow one."
-        assert concluded.answer == Answer(told, "holds")
+        assert concluded.verdict == "holds"
+        assert str(concluded).startswith("Take the fast one: it is faster than the slow one.")
         assert [claim.verdict for claim in concluded.claims] == ["right", "wrong", "right"]
         text = " ".join(str(concluded).split())
         assert "Wrong: it is 3 times faster (lowest 2.00 [2.00, 2.00])" in text
@@ -127,7 +127,8 @@ def test_another_record_has_its_own_answer(measured):
     )
     data = {**measured.here.data, "times": turned}
     found = measured.concluded(dataclasses.replace(measured.here, data=data, fast=False))
-    assert found.answer == Answer("Keep both.", "fails")
+    assert [claim.verdict for claim in found.claims] == ["wrong", "wrong", "right"]
+    assert "Otherwise: Keep both." in str(found)
 
 
 def test_the_appendix_has_files_of_tables_and_figures_and_the_records(

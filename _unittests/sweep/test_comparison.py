@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 from sweep_samples import failure, group, outcome, report_of, samples
 
+from ortmeter.sweep.comparison import conclude
 from ortmeter.timing import Comparison, Comparisons, speedup
 
 

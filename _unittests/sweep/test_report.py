@@ -8,7 +8,7 @@ from matplotlib import pyplot as plt
 from sweep_samples import failure, group, outcome, report_of
 
 from ortmeter.cli.report import Report
-from ortmeter.study.records import Answer
+from ortmeter.study.rendering import Answer
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 

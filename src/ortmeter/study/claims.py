@@ -33,7 +33,7 @@ from typing import Any
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Finding, Prediction, render
-from ortmeter.study.records import Answer
+from ortmeter.study.rendering import Answer
 
 __all__ = ["Judged", "Judgement", "Sentence", "read_claims"]
 

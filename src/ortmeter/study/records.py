@@ -21,7 +21,7 @@ from ortmeter.machine.environment import Environment, environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.args import Arguments
 from ortmeter.study.encoding import Count, Kind, MappingValue, encode
-from ortmeter.study.rendering import Shown, fold
+from ortmeter.study.rendering import Answer, Shown, fold
 from ortmeter.timing import Comparison, Comparisons
 from ortmeter.timing.comparison import join_builds
 from ortmeter.timing.drift import pace
@@ -29,7 +29,7 @@ from ortmeter.timing.drift import pace
 if TYPE_CHECKING:
     from ortmeter.study.claims import Judged
 
-__all__ = ["SCHEMA", "Answer", "Record", "load", "load_records", "record", "replay"]
+__all__ = ["SCHEMA", "Record", "load", "load_records", "record", "replay"]
 
 #: Where the records are, unless a folder is given.
 FOLDER_VARIABLE = "ORTMETER_RESULTS"
@@ -42,24 +42,6 @@ _VERSION = 3  # incremented when older readers would misread a file
 _LONG = 200  # characters of a message that are shown
 #: Builds whose samples are kept.
 KEPT = 5
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What answers the title of a page.
-
-    Parameters
-    ----------
-    text : str
-        One or two sentences.
-    verdict : str
-        Verdict of the first one on the machine that measured.
-    """
-
-    text: str
-    verdict: str = ""
-
-    def __str__(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True)
@@ -209,9 +191,13 @@ class Record:
         """What the site shows of a record whose page did not run: JSON values."""
         answer = self.answer or Answer("")
         judged = [claim for claim in self.claims if isinstance(claim, Prediction)]
-        told = {"answer": answer.text, "verdict": answer.verdict, "command": ""}
-        told["predictions"] = [[claim.verdict, str(claim)] for claim in judged]
-        return {**self.origin(self.parameters), **told}
+        return {
+            **self.origin(self.parameters),
+            "answer": answer.text,
+            "verdict": answer.verdict,
+            "command": "",
+            "predictions": [[claim.verdict, str(claim)] for claim in judged],
+        }
 
     def origin(self, details: str) -> dict[str, str]:
         """Return where it comes from, for what the site shows of it elsewhere."""
@@ -236,8 +222,8 @@ class Record:
         """
         root = folder or os.environ.get(FOLDER_VARIABLE) or "results"
         file = Path(root, self.machine, self.file_name)
-        said = {"answer": judged.answer, "claims": judged.claims} if judged else {}
-        concluded = dataclasses.replace(self, **said)
+        answer, claims = (judged.answer, judged.claims) if judged else (None, ())
+        concluded = dataclasses.replace(self, answer=answer, claims=claims)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, concluded.to_json())
         dated = sorted(file.parent.glob(f"{self.case}--*T*.json"))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
@@ -20,7 +21,7 @@ from ortmeter.optional import import_optional, pd
 from ortmeter.pictures import freeze
 from ortmeter.study.args import in_ipython
 
-__all__ = ["Table", "fold", "save_tables", "show", "table", "to_frame"]
+__all__ = ["Answer", "Table", "fold", "save_tables", "show", "table", "to_frame"]
 
 # Outside of these, a number is written with an exponent.
 _SMALL, _LARGE = 1e-4, 1e7
@@ -62,6 +63,24 @@ def show(result: _T) -> _T | None:
     # A frame shortens its text to the width of a terminal unless asked for all of it.
     print(result.to_string() if hasattr(result, "to_string") else result)  # noqa: T201
     return None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What answers the title of a page.
+
+    Parameters
+    ----------
+    text : str
+        One or two sentences.
+    verdict : str
+        Verdict of the first one on the machine that measured.
+    """
+
+    text: str
+    verdict: str = ""
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)

@@ -167,8 +167,8 @@ class SweepReport:
         items = "".join(f"<li>{told}</li>" for told in others)
         measured = f"<p>Measured on {html.escape(self._measured_on)}:</p><ul>{items}</ul>"
         blocks = [f'<div class="ortmeter-conclusion"><p>{first}</p>{measured}</div>']
-        for title, items in self.parts():
-            blocks += [f"<h4>{title}</h4>", *map(as_html, items)]
+        for title, shown in self.parts():
+            blocks += [f"<h4>{title}</h4>", *map(as_html, shown)]
         return "".join(blocks)
 
 
