@@ -42,7 +42,7 @@ def planted(opened):
 def test_the_plot_has_the_requests_per_second_of_each_way(page):
     ax = page["throughput"](planted({}))
     (legend,) = ax.figure.legends
-    names = [f"{network}, {way}" for network in ("dense", "convolution") for way in WAYS]
+    names = [f"{network}, {way}" for network in ("dense", "convolution") for way in WAYS[:2]]
     assert [text.get_text() for text in legend.get_texts()] == names
     for bars in ax.containers:
         assert bars.lines[0].get_xydata().tolist() == [[1, 500], [8, 2000], [128, 6000]]

@@ -169,12 +169,12 @@ if not (recalled := study.recall()):
 # -------------------------
 #
 # The larger the batch, the longer its requests wait: one call at a time takes its batch divided by
-# the throughput. Sessions are measured with the smallest and the largest batch.
+# the throughput. Sessions run the smallest and the largest batch only, and are not drawn.
 
 
 def throughput(data):
     rows = []
-    for name, way in itertools.product(data.closed, WAYS):
+    for name, way in itertools.product(data.closed, (ONE, CALLERS)):
         for batch, load in data.closed[name][way].items():
             speed = load.throughput()
             rows.append((f"{name}, {way}", batch, speed.value, speed.low, speed.high))
