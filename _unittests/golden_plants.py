@@ -12,7 +12,6 @@ import pandas as pd
 
 from ortmeter.timing import Comparison, Comparisons, Measurement
 from ortmeter.workloads.load import Load, Turn
-from ortmeter.workloads.serving import expected_latencies
 
 
 def noisy(medians, rng):
@@ -255,6 +254,15 @@ def moves_explain(data):
     return data | {"times": Comparisons(groups, times.axis)}
 
 
+def starts_late(data):
+    """First results of packed weights, and sessions of all threads, that take ten times longer."""
+    times = dict(data["times"])
+    for phase, ways in {"first result": (": plain", ": external"), "session": ("threads",)}.items():
+        names = [name for name in times[phase] if name.endswith(ways)]
+        times[phase] = slow(times[phase], **dict.fromkeys(names, 10.0))
+    return data | {"times": Comparisons(times, data["times"].axis)}
+
+
 def _of_unpacked(data, session):
     name = f"{data['largest']}: external unpacked"
     own = data["memory"][name]
@@ -297,43 +305,10 @@ def same_bits(data):
     return data | {"distances": data["distances"].assign(**zeros)}
 
 
-def queues(data):
-    """Requests that wait for a service of fixed time, and knees where a roofline has them."""
-    closed = {name: dict(ways) for name, ways in data["closed"].items()}
-    for name, knee in {"dense": 64, "convolution": 1}.items():
-        own = closed[name]["one call"]
-        closed[name]["one call"] = {
-            batch: _as_fast(load, own[knee]) if batch > knee else load
-            for batch, load in own.items()
-        }
-    opened = {}
-    for name, several in data["opened"].items():
-        opened[name] = {}
-        for share, load in several.items():
-            way = {"full batch": "one call", "what waits": "one call"}.get(name, name)
-            callers = data["closed"]["dense"][way][load.point.batch]
-            took = np.concatenate([turn.ends - turn.starts for turn in callers.turns])
-            opened[name][share] = _serve(load, float(np.median(took)))
-    return data | {"closed": closed, "opened": opened}
-
-
-def _as_fast(load, other):
-    turns = [
-        dataclasses.replace(turn, requests_per_s=same.requests_per_s)
-        for turn, same in zip(load.turns, other.turns, strict=True)
-    ]
-    return dataclasses.replace(load, turns=tuple(turns))
-
-
-def _serve(load, service):
-    turns = []
-    for turn in load.turns:
-        alone = dataclasses.replace(load, turns=(turn,))
-        latency = turn.ends - turn.arrivals
-        latency[alone.settled(turn)] = expected_latencies(alone, service)
-        ends = turn.arrivals + latency
-        turns.append(dataclasses.replace(turn, starts=ends - service, ends=ends))
-    return dataclasses.replace(load, turns=20 * tuple(turns))  # enough for an interval
+def full_batches_do_not_wait(data):
+    """What waits takes the time of full batches, and the reverse."""
+    full, waits = (data["opened"][name] for name in ("full batch", "what waits"))
+    return data | {"opened": data["opened"] | {"full batch": waits, "what waits": full}}
 
 
 def kept_promise(data):
@@ -522,7 +497,7 @@ OWN = {
     "plot_first_result": {
         "moves explain": moves_explain,
         "read at once": lambda data: _of_unpacked(data, 200.0),
-        "unknown memory": lambda data: _of_unpacked(data, None),
+        "starts late": starts_late,
     },
     "plot_identical_runs": {
         "steady": steady_runs,
@@ -535,7 +510,7 @@ OWN = {
         ),
     },
     "plot_layer_norm_discrepancies": {"exchanged": exchanged, "same bits": same_bits},
-    "plot_load": {"queues": queues},
+    "plot_load": {"full batches do not wait": full_batches_do_not_wait},
     "plot_low_precision": {"kept promise": kept_promise, "far errors": far_errors},
     "plot_memory": {"costly patterns": costly_patterns, "given back": given_back},
     "plot_op_gemm2_cuda": {"slower last": slower_last},

@@ -1,27 +1,29 @@
-"""The page on shared weights: what it says of planted memory and times; what its program opens."""
+"""The setting and the program of the page on shared weights, and its views of planted samples."""
 
-import dataclasses
 import itertools
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
-from page_runner import define_page
+from matplotlib import pyplot as plt
+from page_runner import define_page, run_setting
 
+import ortmeter
+from ortmeter.runtime.models import layer_stack
 from ortmeter.runtime.providers import Provider
 from ortmeter.study import to_frame
-from ortmeter.study.records import record
 from ortmeter.timing import Comparison, Comparisons, Measurement
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.workloads.optimized import shorter_starts
 
-MODELS = ("products", "convolutions")
 GROUPS = ("products, batch 1", "products, batch 8", "convolutions, batch 1")
-STEPS = ("first", "second session", "other process")
-UNPACKED, PREPACKED, ORT = "external unpacked", "external prepacked", ".ort mapped"
-SHARED = (PREPACKED, ".ort mapped, unpacked", "buffer unpacked", "given unpacked", "one session")
+ADDED = {"in the model": (50, 40, 44), "external unpacked": (40, 0, 2)}
+ADDED["external prepacked"] = (40, -1, 4)
+TIMES = {"in the model": 2.0, "external unpacked": 4.0, "external prepacked": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -29,86 +31,84 @@ def page():
     return define_page("plot_shared_weights")
 
 
-def plant(page, speeds=None, *, copied=(), shared=(), noise=0.002, processes=10):
-    """Speeds by way, or by way and group, 1 by default; which ways copy, beside what is known."""
-    rng, rows, groups = np.random.default_rng(0), {}, {}
-    for model, way, step in itertools.product(MODELS, page["WAYS"], STEPS):
-        usual = way in SHARED or (way, model) in {(UNPACKED, MODELS[0]), (ORT, MODELS[1])}
-        is_shared = (usual or way in shared) and way not in copied and step != "first"
-        rows[model, way, step] = {"proportional": 2.0 if is_shared else 41.0, "private": 1.0}
-    for group in GROUPS:
-        times = []
-        for way in page["TIMED"]:
-            drawn = np.exp(noise * rng.standard_normal((processes, 1)) * np.ones(12))
-            speed = (speeds or {}).get((way, group), (speeds or {}).get(way, 1.0))
-            times.append(Measurement(way, 1e-3 / speed * drawn))
-        groups[group] = Comparison(times)
-    memory = to_frame(rows, "model", "way", "step")
-    times = Comparisons(groups, "model")
-    data = {"memory": memory, "times": times, "mib": 40, "legend": "planted"}
-    made = record("plot_shared_weights", page["args"], page["study"].provider, data)
-    return page["study"].concluded(dataclasses.replace(made, fast=False))
-
-
-@pytest.mark.parametrize(
-    ("planted", "told"),
-    [
-        ({}, "Its runs: no slowdown is shown (lowest speedup 1.00 [1.00, 1.00], "),
-        ({"speeds": {PREPACKED: 1.2}}, "Its runs: not slower (lowest speedup 1.20 [1."),
-        (
-            {"speeds": {(PREPACKED, GROUPS[1]): 0.8, PREPACKED: 0.9}},
-            "Its runs: 1.25 times slower [1.2",
-        ),
-        (
-            {"speeds": {PREPACKED: 0.5}, "processes": 1},
-            "Its runs: no slowdown is shown (lowest speedup 0.50, no interval, ",
-        ),
-    ],
-    ids=["equal", "faster", "slower", "undecided"],
-)
-def test_the_answer_is_the_packed_file_and_its_cost(page, planted, told):
-    answer = plant(page, **planted).answer
-    lead = "For several sessions or processes of a model, save it with prepacked weights and open "
-    assert str(answer).startswith(lead)
-    assert "adds 2 MiB at most, not 41, of 40 MiB of weights. " in str(answer)
-    assert told in str(answer)
-    assert len(str(answer).split()) <= 60
-    assert answer.label == "shared"
-    assert answer.warning
-    assert [bar.value for bar in answer.bars] == [41, 2, 2, 2]
-    assert answer.bars[-1].label == "fork of a process"
-
-
-def test_no_file_is_advised_that_is_not_shared(page):
-    answer = plant(page, copied=[PREPACKED]).answer
-    assert str(answer) == "In one process, threads can share one session."
-    assert (answer.label, answer.setting, answer.warning) == ("not shared", "", "")
-
-
-def verdicts(found):
-    return [claim.verdict for claim in found.claims]
-
-
-def test_predictions(page):
-    slow = {(UNPACKED, GROUPS[1]): 0.5}
-    assert verdicts(plant(page, slow)) == ["right"] * 5
-    fast = {PREPACKED: 0.8, (UNPACKED, GROUPS[0]): 0.5, (UNPACKED, GROUPS[1]): 0.2}
-    opposite = {"copied": SHARED, "shared": ["given", UNPACKED]}
-    assert verdicts(plant(page, fast, **opposite)) == ["wrong"] * 5
-    assert verdicts(plant(page, slow, processes=1)) == ["right"] * 2 + ["undecided"] * 3
-
-
-def test_beliefs(page):
-    found = plant(page).beliefs.frame["verdict"]
-    assert found.to_dict() == {
-        "#15301": "wrong",
-        "#20172": "wrong",
-        "#21946": "right",
-        "#28164": "wrong",
+@pytest.fixture(scope="module")
+def data():
+    """Memory that is known, in MiB, for 40 MiB of weights, and medians that are known."""
+    steps = ("first", "second session", "other process")
+    places = itertools.product(("products", "convolutions"), ADDED.items())
+    rows = {
+        (model, way, step): {"proportional": float(mib)}
+        for model, (way, added) in places
+        for step, mib in zip(steps, added, strict=True)
     }
-    planted = {"copied": [UNPACKED, PREPACKED], "shared": ["given", "in bytes", ORT]}
-    found = plant(page, **planted).beliefs.frame["verdict"]
-    assert found.to_list() == ["right", "right", "wrong", "right"]
+    noise = np.exp(0.001 * np.random.default_rng(0).standard_normal((10, 12)))
+    times = Comparison([Measurement(way, 1e-3 * ms * noise) for way, ms in TIMES.items()])
+    compared = Comparisons(dict.fromkeys(GROUPS, times), "model")
+    memory = to_frame(rows, "model", "way", "step")
+    return SimpleNamespace(memory=memory, times=compared, mib=40, legend="planted")
+
+
+def test_the_table_has_what_each_session_adds(page, data):
+    table = page["added"](data)
+    assert {way: tuple(table.loc["products", way]) for way in ADDED} == ADDED
+
+
+def test_a_copy_is_more_than_half_of_the_weights(page, data):
+    model, unpacked, prepacked = ADDED
+    copied = page["find_copied"](data, {"products": (model,)}, copied=True)
+    assert (copied.outcomes, copied.evidence) == ((True, True), "1.00 to 1.10 copies")
+    shared = page["find_copied"](data, {"products": (unpacked, prepacked)}, copied=False)
+    assert (shared.outcomes, shared.evidence) == ((True,) * 4, "0.00 to 0.10 copies")
+    both = page["find_copied"](data, {"products": (model, unpacked)}, copied=True)
+    assert both.outcomes == (True, True, False, False)
+
+
+def test_the_saved_file_is_compared_with_the_original(page, data):
+    saved = page["find_saved"](data)
+    assert saved.evidence == "4 MiB at most, 40 or more without"
+    assert saved.effect == pytest.approx((100 * (1 - 4 / 44), 100))
+
+
+def test_the_speedups_that_are_drawn_are_over_the_original(page, data):
+    ax = page["speedups"](data)
+    drawn = {
+        text.get_text(): bars.lines[0].get_ydata()
+        for text, bars in zip(ax.figure.legends[0].get_texts(), ax.containers, strict=True)
+    }
+    assert set(drawn) == set(TIMES) - {"in the model"}
+    for way, ratios in drawn.items():
+        assert ratios == pytest.approx([2.0 / TIMES[way]] * len(GROUPS))
+    plt.close(ax.figure)
+
+
+def chain(width, layers):
+    return ortmeter.freeze_inputs(*layer_stack("MatMul", [width], [width, width], layers=layers))
+
+
+def expected(model, x):
+    for weight in model.graph.initializer:
+        x = np.maximum(x @ onnx.numpy_helper.to_array(weight).astype(np.float64), 0)
+    return x
+
+
+def test_the_setting_opens_the_file_of_packed_weights_that_it_saved(monkeypatch):
+    seen, opened = {}, onnxruntime.InferenceSession
+
+    def watch(path, options):
+        session = opened(path, options)
+        seen[path] = {file.name: file.stat().st_size for file in Path.cwd().iterdir()}
+        return session
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", watch)
+    model = chain(600, 2)  # more than 1 MiB each
+    session = run_setting("prepack", model)["session"]
+    assert list(seen) == ["model.onnx", "packed.onnx"]
+    weights = 2 * 600 * 600 * 4  # bytes: they are saved, and their packed copies too
+    assert 2 * weights <= seen["model.onnx"]["packed.data"] < 2.2 * weights
+    assert seen["model.onnx"]["packed.onnx"] < 2**16
+    x = np.random.default_rng(0).standard_normal((3, 600), np.float32)
+    (got,) = session.run(None, {"A0": x})
+    np.testing.assert_allclose(got, expected(model, x), rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -118,33 +118,29 @@ def program(page, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "stdin", [])
-        model = page["make_models"](10)["products"]
+        model = chain(512, 10)
         onnx.save(model, "model.onnx")
         settings = {"provider": Provider("cpu"), "threads": 1}
         shorter_starts(SessionSpec(folder / "model.onnx", {}, settings), folder)
         np.save("x1.npy", np.random.default_rng(0).standard_normal((3, 512), np.float32))
-        names = {"model": model, "FOLDER": str(folder)}
+        names = {"model": model}
         exec(page["OPEN"] + page["READ"], names)  # noqa: S102 - of the page
         yield names
         names["sessions"].clear()
 
 
 def test_every_way_computes_what_numpy_does(page, program):
-    expected = program["kept"][0].astype(np.float64)
-    for weight in program["model"].graph.initializer:
-        expected = np.maximum(expected @ onnx.numpy_helper.to_array(weight), 0)
+    x = program["kept"][0]
     for way, opened in page["WAYS"].items():
         program["open_session"](way, *opened)
-        (got,) = program["sessions"].pop().run(None, {"A0": program["kept"][0]})
-        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4, err_msg=way)
+        (got,) = program["sessions"].pop().run(None, {"A0": x})
+        known = expected(program["model"], x)
+        np.testing.assert_allclose(got, known, rtol=1e-4, atol=1e-4, err_msg=way)
 
 
 def test_memory_is_the_sum_over_the_mappings_of_the_process(program):
-    proportional, private = program["read"]()
+    found = program["read"]()
     lines = [line.split() for line in Path("/proc/self/smaps").read_text("utf-8").splitlines()]
-    kib = {
-        name: sum(int(line[1]) for line in lines if line[0] == name)
-        for name in ("Pss:", "Private_Clean:", "Private_Dirty:")
-    }
-    assert proportional == pytest.approx(kib.pop("Pss:") / 1024, rel=0.05)
-    assert private == pytest.approx(sum(kib.values()) / 1024, rel=0.05)
+    assert found == pytest.approx(
+        sum(int(line[1]) for line in lines if line[0] == "Pss:") / 1024, rel=0.05
+    )

@@ -10,11 +10,11 @@ weights? Users ask how to share them (`#15301
 <https://github.com/microsoft/onnxruntime/issues/20172>`__), why the bytes of a model do not help
 (`#21946 <https://github.com/microsoft/onnxruntime/issues/21946>`__), and what a mapped ``.ort``
 file brings (`#28164 <https://github.com/microsoft/onnxruntime/pull/28164>`__). We open sessions in
-every way that Python has, read what each one adds to the memory, and time their runs.
+every way that Python has, read how much memory each one adds, and time their runs.
 
-**Prediction.** Weights of :math:`W` bytes are private where a session copies them, shared where it
-reads a file that is mapped. Kernels of products read their own copy, *packed*, which ONNX Runtime
-calls *prepacked*. For convolutions, the optimizer writes the weights in blocks of channels, which
+**Prediction.** Weights of :math:`W` bytes are private where a session copies them, and shared where
+it reads a mapped file. Kernels of products read their own copy, which is *packed* (ONNX Runtime
+says *prepacked*). For convolutions, the optimizer writes the weights in blocks of channels, which
 is a copy too.
 
 ============================================  =======================  ===========================
@@ -27,8 +27,9 @@ an optimized graph in a mapped file           :math:`W`, unpacked 0    0
 an optimized graph and packed weights, there  0                        0
 ============================================  =======================  ===========================
 
-Mapped or not, packed weights are as fast. Without them, a product packs in each run: 8 rows read
-:math:`W`, write it and read it again, and take up to 3 times as long; one row needs no packing.
+Mapped or not, packed weights are as fast. Without them, a product packs in each run: a run of 8
+rows reads :math:`W`, writes it and reads it again, and takes up to 3 times as long. A run of one
+row needs no packing.
 
 **You learn** which setting shares the weights of sessions and processes, and what a run then costs.
 """
@@ -50,7 +51,6 @@ import ortmeter
 from ortmeter.observatory.reference import reference
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.models import layer_stack
-from ortmeter.runtime.sessions import session_code
 from ortmeter.study import Finding, Param, Study, to_frame
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.workloads.optimized import shorter_starts
@@ -68,34 +68,29 @@ args, study.provider = study.args, ortmeter.resolve_provider("cpu")  # a GPU has
 # Two models
 # ----------
 #
-# Ten products, and ten convolutions of 7 x 7 pixels, with as many weights, which are random.
+# Ten products, and ten convolutions of 7 x 7 pixels, with the same number of random weights.
 
 LAYERS, PRODUCTS, CONVOLUTIONS = 10, "products", "convolutions"
 ROWS = {PRODUCTS: (1, 8), CONVOLUTIONS: (1,)}
-
-
-def make_models(mib):
-    n, c = (32 * round((mib * 2**20 / 4 / LAYERS / taps) ** 0.5 / 32) for taps in (1, 9))
-    convolutions = layer_stack("Conv<pads = [1, 1, 1, 1]>", [c, 7, 7], [c, c, 3, 3], layers=LAYERS)
-    made = {PRODUCTS: layer_stack("MatMul", [n], [n, n], layers=LAYERS), CONVOLUTIONS: convolutions}
-    return {name: ortmeter.freeze_inputs(*stack) for name, stack in made.items()}
-
-
-models = make_models(args.mib)
+n, c = (32 * round((args.mib * 2**20 / 4 / LAYERS / taps) ** 0.5 / 32) for taps in (1, 9))
+stacks = {
+    PRODUCTS: layer_stack("MatMul", [n], [n, n], layers=LAYERS),
+    CONVOLUTIONS: layer_stack("Conv<pads = [1, 1, 1, 1]>", [c, 7, 7], [c, c, 3, 3], layers=LAYERS),
+}
+models = {name: ortmeter.freeze_inputs(*stack) for name, stack in stacks.items()}
 ortmeter.draw_model(ortmeter.freeze_inputs(*layer_stack("MatMul", [8], [8, 8], layers=2)))
 
 # %%
 # The ways to open them
 # ---------------------
 #
-# :func:`~ortmeter.workloads.optimized.shorter_starts` writes the files: *external* has the weights
-# beside the model; *prepacked*, the optimized graph with what kernels pack; *.ort*, the optimized
-# graph in the format of ONNX Runtime. ``use_memory_mapped_ort_model`` came with release 1.26,
-# ``use_external_initializer_file_buffers_directly`` with 1.31.
+# :func:`~ortmeter.workloads.optimized.shorter_starts` writes the files. *external* has the weights
+# beside the model, *prepacked* the optimized graph, and the packed weights beside it. *.ort* is the
+# optimized graph in the format of ONNX Runtime. ``use_memory_mapped_ort_model`` came with release
+# 1.26, ``use_external_initializer_file_buffers_directly`` with 1.31.
 
-FILE, BYTES, EXTERNAL, UNPACKED = "in the model", "in bytes", "external", "external unpacked"
-PREPACKED, ORT, ORT_UNPACKED = "external prepacked", ".ort mapped", ".ort mapped, unpacked"
-BUFFER, GIVEN, GIVEN_UNPACKED, ONE = "buffer unpacked", "given", "given unpacked", "one session"
+TIMED = FILE, UNPACKED, PREPACKED = "in the model", "external unpacked", "external prepacked"
+ORT, ONE, BYTES, GIVEN = ".ort mapped", "one session", "in bytes", "given"
 NO_PACKING, DIRECT = "disable_prepacking", "use_external_initializer_file_buffers_directly"
 MAPPED = ("use_memory_mapped_ort_model", "use_ort_model_bytes_for_initializers")
 WAYS = {  # the file, and entries of the configuration
@@ -106,22 +101,19 @@ WAYS = {  # the file, and entries of the configuration
     BYTES: ("model.onnx",),
     GIVEN: ("external.onnx",),
     ONE: ("model.onnx",),
-    EXTERNAL: ("external.onnx",),
-    ORT_UNPACKED: ("optimized.ort", *MAPPED, NO_PACKING),
-    BUFFER: ("external.onnx", DIRECT, NO_PACKING),
-    GIVEN_UNPACKED: ("external.onnx", NO_PACKING),
+    "external": ("external.onnx",),
+    ".ort mapped, unpacked": ("optimized.ort", *MAPPED, NO_PACKING),
+    "buffer unpacked": ("external.onnx", DIRECT, NO_PACKING),
+    "given unpacked": ("external.onnx", NO_PACKING),
 }
-TIMED = (FILE, UNPACKED, PREPACKED)
 
 # %%
-# A program opens one session after the other. *given* are weights of ``add_initializer``, *buffer*
-# those of a file in memory; both are mapped here.
+# A program opens one session after the other. *given* weights go through ``add_initializer``,
+# *buffer* weights through a file in memory; both are mapped here.
 
 OPEN = """
-import ctypes, functools, json, multiprocessing.pool, os, pathlib, sys
-import numpy as np, onnxruntime
+import ctypes, functools, json, multiprocessing.pool, pathlib, sys, numpy as np, onnxruntime
 
-os.chdir(FOLDER)
 sessions, kept, read_once = [], [np.load("x1.npy")], functools.cache(pathlib.Path.read_bytes)
 
 def open_session(way, file, *config):
@@ -144,23 +136,22 @@ def open_session(way, file, *config):
 """
 
 # %%
-# It runs all of them, then reads the memory of the process: on Linux, what is *private*, and the
-# *proportional* share (PSS), where a page of :math:`k` processes counts for one :math:`k`-th. The
-# sum over processes is what they take together. Where there is *one session*, the second process is
-# a fork of the first.
+# It runs all of them, then reads the memory of the process: the *proportional* share (PSS) that
+# Linux reports, where a page of :math:`k` processes counts for one :math:`k`-th. The sum over
+# processes is the memory that they take together. With *one session*, the second process is a fork
+# of the first.
 
 READ = """
 def read():
     for session in sessions:
         session.run(None, {"A0": kept[0]})
     getattr(ctypes.CDLL(None), "malloc_trim", bool)(0)  # the allocator returns what is free
-    lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
-    mib = {name: int(size) / 1024 for name, size, _ in map(str.split, lines)}
-    return [mib["Pss:"], mib["Private_Clean:"] + mib["Private_Dirty:"]]
+    lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 
 def fork():
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        return np.add(pool.apply(read), read()).tolist()
+        return pool.apply(read) + read()
 
 for line in sys.stdin:
     question, *way = json.loads(line)
@@ -180,32 +171,30 @@ FIRST, SECOND, OTHER = STEPS = "first", "second session", "other process"
 
 def ask(process, *question):
     print(json.dumps(question), file=process.stdin, flush=True)
-    return np.array(json.loads(process.stdout.readline()))
+    return json.loads(process.stdout.readline())
 
 
-def watch(program, way):
-    """Return by how many MiB the memory of both processes grows at each step."""
-    grown = {}
-    start = partial(Popen, [sys.executable, program], stdin=PIPE, stdout=PIPE, text=True)
-    with start() as one, start() as other:
+def watch(folder, way):
+    """Yield by how many MiB the memory of both processes grows at each step."""
+    run = partial(Popen, [sys.executable, "run.py"], cwd=folder, stdin=PIPE, stdout=PIPE, text=True)
+    with run() as one, run() as other:
         before = ask(one, "read") + ask(other, "read")
         for step, process in zip(STEPS, (one, one, other), strict=True):
             if way != ONE or step == FIRST:
                 ask(process, "open", way, *WAYS[way])
             now = ask(one, "fork" if (way, step) == (ONE, OTHER) else "read") + ask(other, "read")
-            grown[step] = dict(zip(("proportional", "private"), now - before, strict=True))
+            yield step, {"proportional": now - before}
             before = now
-    return grown
 
 
 # %%
 # How long does a run take?
 # -------------------------
 #
-# Packed, unpacked or packed in a file: the other ways run the kernels of one of these three. They
-# run in turn, in fresh processes. All must compute the same: the reference is the model in float64,
-# and the tolerance :math:`4 L \sqrt{K}\,u` of the largest output, for :math:`L` layers of sums of
-# :math:`K` terms and :math:`u = 2^{-24}`.
+# Weights are packed, unpacked or packed in a file: the other ways run the kernels of one of these
+# three, which are interleaved in fresh processes. All must compute the same. The reference is the
+# model in float64, and the tolerance is :math:`4 L \sqrt{K}\,u` of the largest output, for
+# :math:`L` layers of sums of :math:`K` terms and :math:`u = 2^{-24}`.
 
 
 def make_candidates(model, feeds, specs):
@@ -219,7 +208,7 @@ def make_candidates(model, feeds, specs):
 
 
 # %%
-# Memory is read once for each way: the same pages are counted each time.
+# Memory is read once for each way: the same pages would be counted again.
 
 
 def measure(folder):
@@ -233,10 +222,10 @@ def measure(folder):
             feeds = ortmeter.random_feeds(model, dims={"n": rows}, seed=0)
             np.save(place / f"x{rows}.npy", feeds["A0"])
             runs[f"{name}, batch {rows}"] = make_candidates(model, feeds, specs)
-        (program := place / "program.py").write_text(f"FOLDER = {str(place)!r}{OPEN}{READ}")
+        (place / "run.py").write_text(OPEN + READ)
         ways = [*WAYS][: 7 if args.fast else None] if name == PRODUCTS else (*TIMED, ORT)
         for way in study.follow(ways, name):
-            memory |= {(name, way, step): mib for step, mib in watch(program, way).items()}
+            memory |= {(name, way, step): mib for step, mib in watch(place, way)}
     how = {"processes": args.processes, "budget_s": args.budget, "precision": None}
     times = ortmeter.measure_each(runs, axis="model", **how)
     return {"memory": to_frame(memory, "model", "way", "step"), "times": times, "mib": args.mib}
@@ -246,7 +235,7 @@ with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
     study.keep(f"float32 on CPU, 1 thread, {args.mib} MiB of weights", **measure(folder))
 
 # %%
-# A first session takes its buffers too, and a process some MiB of ONNX Runtime.
+# The first session also takes its buffers, and each process some MiB of ONNX Runtime.
 
 
 def added(data):
@@ -257,7 +246,8 @@ def added(data):
 study.show(added)
 
 # %%
-# Inside the grey band, a difference does not matter.
+# The baseline is the model with its weights inside. Inside the grey band, a difference does not
+# matter.
 
 
 def speedups(data):
@@ -270,128 +260,119 @@ study.show(speedups)
 # What the measurements say
 # -------------------------
 #
-# A session holds a copy where it adds more than half of the weights. In brackets, 99% intervals;
-# those of the answer hold together. Memory is read once, without interval: the answer tells the
-# most that a session adds with the saved file, and the least without it. The command tells what one
-# session takes, with the file too. A service opens several: on Linux, add up the ``Pss`` of their
-# processes, in ``/proc/PID/smaps_rollup``.
+# A session holds a copy where it adds more than half of the weights. Memory is read once, without
+# interval. The command measures the start of one session, with the saved file too. For several of
+# your own, add up the ``Pss`` of their processes, in ``/proc/PID/smaps_rollup``.
 #
 # ONNX Runtime 1.31.1 crashes when it runs with weights in this file that are below 1 MiB once they
 # are packed, unless their size is a multiple of 64 bytes. The setting leaves such weights in the
-# model, where each session copies them.
-
-PACK = {"file_name": "packed.data", "min_size_in_bytes": 2**20}
-PACK = {f"session.optimized_model_external_initializers_{k}": v for k, v in PACK.items()}
-PACK["session.save_external_prepacked_constant_initializers"] = 1
-SETTING = session_code(session_options={"log_severity_level": 3}, session_config=PACK)
-SETTING = SETTING.replace("session = ", 'options.optimized_model_filepath = "packed.onnx"\n')
-SETTING += "  # save once\n\n# in each process\n" + session_code("packed.onnx", optimization="none")
+# model, where each session copies them. The file is for CPUs like the one that saved it, and takes
+# up to twice the disk space, since it holds the weights and their packed copies.
 
 
-def find_copied(data, ways, copied, models=(PRODUCTS, CONVOLUTIONS)):
-    """Find whether each session more that is opened in these ways copies the weights, or none."""
-    table = data.memory["proportional"].unstack("step", sort=False)[[SECOND, OTHER]]
-    kept = [key for key in table.index if key[0] in models and key[1] in ways]
-    copies = table.loc[kept].clip(lower=0).to_numpy().ravel() / data.mib
+def further(data):
+    """Return how many copies of the weights each further session adds."""
+    added = data.memory["proportional"].unstack("step", sort=False)[[SECOND, OTHER]]
+    return added.clip(lower=0) / data.mib
+
+
+def find_copied(data, ways, copied):
+    """Find whether further sessions copy the weights, or share them, in these ways by model."""
+    table = further(data)
+    copies = table[[way in ways.get(model, ()) for model, way in table.index]].to_numpy().ravel()
     told = f"{copies.min():.2f} to {copies.max():.2f} copies"
     return Finding(tuple((copies > 1 / 2) == copied), told)
 
 
-# %%
-
-
-def advise(data, say):
-    usual, most = (added(data).loc[PRODUCTS].loc[way, [SECOND, OTHER]] for way in (FILE, PREPACKED))
-    gains = [g for g in data.times.speedups(FILE, together=0.99) if g.subject == PREPACKED]
-    low = min(gains, key=lambda gain: (not gain.is_a("slower"), gain.ratio))
-    cost = "not slower" if all(gain.exceeds(1) for gain in gains) else "no slowdown is shown"
-    cost = low.effect if low.is_a("slower") else cost
-    if is_shared := find_copied(data, [PREPACKED], False).verdict == "right":
-        say.add("For several sessions or processes of a model, save it with prepacked weights and")
-        sizes = f"{most.max():.3g} MiB at most, not {usual.min():.3g}, of {data.mib} MiB"
-        say.add(f"open that file: each further session, in any process, adds {sizes} of weights.")
-        say.add(f"Its runs: {cost} (lowest speedup {low.interval}, {low.where['model']}).")
-        say.setting(SETTING)
-        say.warn("For CPUs like this one. Weights below 1 MiB are copied: a lower limit can crash.")
-    say.add("In one process, threads can share one session.")
-    say.decide("shared" if is_shared else "not shared", gains)
-    shown = added(data)[OTHER][PRODUCTS].clip(lower=0)[[*TIMED, ONE]]
-    say.command("ortmeter bench model.onnx --cold --shorten")
-    say.small_print(data.times.how)
-    shown.index = "in the model", "file, not prepacked", "file, prepacked", "fork of a process"
-    say.bars("memory that another process adds (MiB), MatMul", shown)
+def find_saved(data):
+    """Find whether further sessions add less than half as much if they open the saved file."""
+    usual, saved = (further(data).xs(way, level="way").unstack() for way in (FILE, PREPACKED))
+    told = f"{data.mib * saved.max():.3g} MiB at most, {data.mib * usual.min():.3g} or more without"
+    held, less = tuple(saved < usual / 2), 100 * (1 - saved / usual)
+    return Finding(held, told).gains(less.min(), less.max(), "% less memory per further session")
 
 
 # %%
-# What the table above expects, and how a run should last.
+# What the table above expects.
 
-COPIED = [((FILE, BYTES, EXTERNAL, GIVEN), ROWS), ((UNPACKED,), [CONVOLUTIONS])]
-SHARED = [((UNPACKED, BUFFER, GIVEN_UNPACKED), [PRODUCTS]), ((PREPACKED, ORT_UNPACKED, ONE), ROWS)]
-
-
-def judge(data, say):
-    each, shared = Finding(()), Finding(())
-    for ways, models in COPIED:
-        each &= find_copied(data, ways, True, models)
-    for ways, models in SHARED:
-        shared &= find_copied(data, ways, False, models)
-    say.predict("prepacked by each session; convolutions not prepacked: a copy each", each)
-    say.predict("mapped, not prepacked; an optimized graph mapped, or a fork: shared", shared)
-    say.predict("packed file: speedup within 5%", data.times.speedup(FILE, PREPACKED).within(1.05))
-    one, eight, _ = (g.reversed.estimate for g in data.times.speedup(FILE, UNPACKED))
-    say.predict("not prepacked, one row takes at most 1.2 times as long", one.within(0, 1.2))
-    say.predict("not prepacked, 8 rows take 1.1 to 3 times as long", eight.within(1.1, 3))
+COPIED = {PRODUCTS: (FILE, BYTES, GIVEN, ORT, "external"), CONVOLUTIONS: (FILE, UNPACKED)}
+SHARED = {PRODUCTS: {*WAYS} - {*COPIED[PRODUCTS]}, CONVOLUTIONS: (PREPACKED, ORT)}
 
 
-# %%
-# What the discussions believe, in our words.
+def claims(data):
+    """For several sessions or processes of a model on a CPU, save it with prepacked weights and
+    open that file: all share the weights [saved].
+
+    Otherwise:
+
+    Let the threads of a process share one session.
+
+    What it costs:
+
+    - From the saved file, runs are at most 5% slower than from the original [cost]
+
+    Predicted:
+
+    - Each session copies weights that it packs or, for convolutions, optimizes [copies]
+    - Sessions share mapped weights that none of them packs or optimizes, and so do forks [shares]
+    - With weights packed in a file, runs change by less than 5% [packed]
+    - If weights are not packed, a run of one row takes at most 1.2 times as long [one_row]
+    - If weights are not packed, a run of 8 rows takes 1.1 to 3 times as long [eight_rows]
+
+    Discussions:
+
+    - #15301: sessions share weights only if each one is given to each session [each]
+    - #20172: sessions use the weights of add_initializer without a copy [given]
+    - #21946: to read the bytes of a model once saves no memory [bytes]
+    - #28164: sessions share a mapped .ort file [ort]
+    """
+    packed = data.times.speedup(FILE, PREPACKED)
+    one, eight, _ = (gain.reversed.estimate for gain in data.times.speedup(FILE, UNPACKED))
+    return {
+        "saved": find_saved(data),
+        "cost": packed.at_least(1 / 1.05),
+        "copies": find_copied(data, COPIED, copied=True),
+        "shares": find_copied(data, SHARED, copied=False),
+        "packed": packed.within(1.05),
+        "one_row": one.within(0, 1.2),
+        "eight_rows": eight.within(1.1, 3),
+        "each": find_copied(data, dict.fromkeys(ROWS, (UNPACKED, PREPACKED)), copied=True),
+        "given": find_copied(data, {PRODUCTS: (GIVEN,)}, copied=False),
+        "bytes": find_copied(data, {PRODUCTS: (BYTES,)}, copied=True),
+        "ort": find_copied(data, dict.fromkeys(ROWS, (ORT,)), copied=False),
+    }
 
 
-def conclude(data, say):
-    advise(data, say)
-    judge(data, say)
-    held = find_copied(data, [UNPACKED, PREPACKED], True)
-    say.believe("#15301", "weights are shared only if each is given to each session", held)
-    say.believe("#20172", "weights of add_initializer are used", find_copied(data, [GIVEN], False))
-    say.believe("#21946", "bytes that are read once save nothing", find_copied(data, [BYTES], True))
-    say.believe("#28164", "sessions share a mapped .ort file", find_copied(data, [ORT], False))
-
-
-study.conclude(conclude)
-
-# %%
-# The setting runs as it is printed.
-
-_ = study.run_setting(models[PRODUCTS])
+study.conclude(claims, setting="prepack.py", command="ortmeter bench model.onnx --cold --shorten")
 
 # %%
 # What this page does not cover
 # -----------------------------
 #
 # CUDA, where each session copies the weights to the device. Other systems, which map files too:
-# macOS tells the footprint of a process (``footprint``), Windows its private working set. Runs of
+# macOS reports the footprint of a process (``footprint``), Windows its private working set. Runs of
 # several processes at once, which share the caches of the processor. Mapped pages that leave the
 # memory: they are read from the disk again.
 #
-# C and C++ have a container of packed weights, which Python has not. It shares the packed copies of
-# weights that are given (``AddInitializer``), not of those in the model (`ort#544
-# <https://github.com/pykeio/ort/issues/544>`__). C can also map an ``.ort`` file and pass its
-# address (``use_ort_model_bytes_directly``). Do not do this from Python with
+# In C and C++, the sessions of one process can also share a container of packed weights: the packed
+# copies of weights that are given (``AddInitializer``), not of weights in the model (`ort#544
+# <https://github.com/pykeio/ort/issues/544>`__). The Python package has no such container: its
+# sessions share packed weights through the saved file, as on this page. C can also map an ``.ort``
+# file and pass its address (``use_ort_model_bytes_directly``). Do not do this from Python with
 # ``use_ort_model_bytes_for_initializers``: the bytes are freed, and results may be wrong.
 #
 # What to remember
 # ----------------
 #
-# * What is packed or optimized when a session opens is private: do it once, and save it.
-# * Map what is saved: the system keeps one copy, whoever opens it.
-# * A fork has only the thread that forks: load with one thread, or after it.
+# * Weights that a session packs or optimizes are private: pack them once, and save them.
+# * Map the saved file: the system keeps one copy, whoever opens it.
+# * A fork has only the thread that forks: load with one thread, or after the fork.
 #
 # Read next: :ref:`l-plot-first-result`, for the time to open these files.
 #
 # How this was computed
 # ---------------------
 #
-# Memory is read after a run, once the allocator has returned what is free. The first session also
-# takes its buffers, and each process some MiB of ONNX Runtime.
+# Memory is read after a run, once the allocator has returned what is free.
 
 study.appendix(memory=study.data.memory, latencies=study.data.times.summary(FILE))
