@@ -403,18 +403,10 @@ def unusual_spreads(data):
     return data | {"sums": sums, "libraries": data["libraries"].assign(again=1.0)}
 
 
-def by_traffic(data):
-    """Each candidate takes the time of what it moves."""
-    moved = {"two Adds": 6e-4, "one Sum": 4e-4, "Concat then ReduceSum": 1e-3}
-    tasks = {
-        name: task | {"measured": level(task["measured"], moved)}
-        for name, task in data["tasks"].items()
-    }
-    return data | {"tasks": tasks}
-
-
 def slow_stops(data):
     """Alone, threads that stop spinning when a run ends are twice as slow."""
+    if "latency" not in data:
+        return data
     name = f"alone, {data['threads']} threads, stop"
     slowed = {
         pause: dataclasses.replace(m, seconds=2 * m.seconds)
@@ -443,17 +435,12 @@ def slower_last(data):
     return data | {"results": Comparisons(groups, data["results"].axis)}
 
 
-def plant_quota(data, waits, means):
-    """Give each setting, in a row then with pauses, a mean; and a share that waits, in a row."""
-    rows = data["rows"].copy()
-    keys = [(load, name) for load in rows["load"].unique() for name in rows["setting"].unique()]
-    for rank, (mean, wait) in enumerate(zip(means, (*waits, 0, 0), strict=True), start=1):
-        load, name = keys[rank - 1]
-        chosen = (rows["load"] == load) & (rows["setting"] == name)
-        noise = 1 + rank * rows.loc[chosen, "process"] % 3 / 100
-        rows.loc[chosen, "mean"] = mean * noise
-        rows.loc[chosen, "waits"] = wait * noise
-    return data | {"rows": rows}
+def exchanged_quota(data):
+    """As many threads as the quota take the times of one per core, and the other way round."""
+    if "rows" not in data:
+        return data
+    other = {data["host"]: data["ours"], data["ours"]: data["host"]}
+    return data | {"rows": data["rows"].assign(setting=data["rows"]["setting"].map(other))}
 
 
 def same_first(data):
@@ -530,20 +517,14 @@ OWN = {
         "slow bindings": lambda data: data | {"times": slow(data["times"], bound=9.0)},
         "slow calls": lambda data: data | {"times": slow(data["times"], **{"session.run": 9.0})},
     },
-    "plot_quota": {
-        "as predicted": lambda data: plant_quota(data, waits=(50, 1), means=(10, 10, 6, 9)),
-        "opposite": lambda data: plant_quota(data, waits=(5, 30), means=(20, 10, 9, 6)),
-        "pinned": lambda data: plant_quota(data, (50, 1), (10, 10, 9, 9)) | {"pinned": True},
-    },
     "plot_shapes": {
         "same first": same_first,
         "slow first": lambda data: data | {"news": slow(same_first(data)["news"], first=2.0)},
     },
     "plot_shared_weights": {"opposite": opposite_memory, "slow packing": slow_packing},
-    "plot_sweep": {"traffic": by_traffic},
     "plot_threads": {
         "slow stops": slow_stops,
-        "on CUDA": lambda data: data | {"provider": "cuda"},
+        "exchanged": exchanged_quota,
     },
     "plot_torch_or_onnxruntime": {"fused": fused},
     "plot_trees": {

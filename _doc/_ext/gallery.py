@@ -14,7 +14,6 @@ SECTIONS = {
         "plot_profiling": "Optimization levels",
         "plot_optimizers": "Graph optimizers",
         "plot_threads": "Threads and spinning",
-        "plot_quota": "CPU quota",
         "plot_op_gemm2_cuda": "Joining two Gemms",
         "plot_einsum_decomposition": "Decomposing an Einsum",
         "plot_python_cost": "Short runs from Python",

@@ -176,6 +176,18 @@ def test_a_page_recalls_the_newest_record_of_its_provider(measured, monkeypatch,
     assert [f"shared from {n}" in shown for n in (1, 2, 3)] == [True, False, True]
 
 
+def test_a_page_recalls_a_record_that_has_all_before_a_newer_one(measured, monkeypatch, tmp_path):
+    monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
+    here = dataclasses.replace(measured.here, fast=False)
+    for year, more in ((2020, {"part": 1}), (2030, {"part": 2}), (2040, {})):
+        configuration = {"provider": "cpu", "year": str(year)}
+        date, data = here.date.replace(year=year), {**here.data, **more}
+        found = dataclasses.replace(here, date=date, configuration=configuration, data=data)
+        found.save(measured.concluded(found), tmp_path)
+    assert measured.recall()
+    assert measured.data.part == 2
+
+
 def test_ratios_hold_over_the_builds_of_the_same_machine(measured, monkeypatch, tmp_path):
     """The builds before say 1.8 and 2.2: the interval is wide, the samples are of this one."""
     monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))

@@ -150,7 +150,8 @@ class Study:
     def recall(self) -> bool:
         """Show the newest record of this provider instead of measuring, unless it is to be made.
 
-        For a page that takes longer than a build.
+        For a page that takes longer than a build. A record that lacks a part of what the page
+        measures comes after those that have more.
 
         Returns
         -------
@@ -160,7 +161,7 @@ class Study:
         records = [] if self.args.record else load_records(self.page)
         mine = [past for past in records if past.configuration["provider"] == self.provider.place]
         if mine:
-            self._here = self._recalled = max(mine, key=lambda past: past.date)
+            self._here = self._recalled = max(mine, key=lambda past: (len(past.data), past.date))
         return bool(mine)
 
     @property
