@@ -271,21 +271,25 @@ def _of_unpacked(data, session):
 
 
 def steady_runs(data):
+    """No change moves a bit, of any model or mean; no addition is lost."""
     tables = {
         name: data[name].assign(distinct=1, differing=0, difference=0.0, error=np.nan)
         for name in ("operators", "whole")
     }
     additions = {name: row | {"wrong runs": 0} for name, row in data["additions"].items()}
-    return data | tables | {"additions": additions}
+    means = data["libraries"].assign(**{"spread": 0.0, "other threads": 0.0})
+    return data | tables | {"additions": additions, "libraries": means}
 
 
 def moving_runs(data):
-    return data | {name: data[name].assign(distinct=2) for name in ("operators", "whole")}
-
-
-def within_bounds(data):
-    operators = data["operators"]
-    return data | {"operators": operators.assign(error=1.0, bound=operators["bound"].clip(0, 1))}
+    """All runs and means differ, beyond any bound; one thread loses additions too."""
+    tables = {
+        name: data[name].assign(distinct=2, differing=1, bound=2.0)
+        for name in ("operators", "whole")
+    }
+    additions = {name: row | {"wrong runs": 1} for name, row in data["additions"].items()}
+    means = data["libraries"].assign(**{"again": 1.0, "other threads": 999.0})
+    return data | tables | {"additions": additions, "libraries": means}
 
 
 def exchanged(data):
@@ -388,21 +392,6 @@ def _with_facts(data, **facts):
     return data | {"facts": changed}
 
 
-SPREADS = {"naive": 100.0, "blocked": 20.0, "pairwise": 10.0, "kahan": 2.0, "exact": 0.0}
-
-
-def usual_spreads(data):
-    spread = data["sums"]["candidate"].map(SPREADS) * data["sums"]["size"]
-    return data | {"sums": data["sums"].assign(spread=spread)}
-
-
-def unusual_spreads(data):
-    order = dict(zip(SPREADS, reversed(SPREADS.values()), strict=True))
-    spread = data["sums"]["candidate"].map(order) * data["sums"]["size"]
-    sums = data["sums"].assign(spread=spread, overflows=0)
-    return data | {"sums": sums, "libraries": data["libraries"].assign(again=1.0)}
-
-
 def slow_stops(data):
     """Alone, threads that stop spinning when a run ends are twice as slow."""
     if "latency" not in data:
@@ -486,11 +475,6 @@ OWN = {
         "read at once": lambda data: _of_unpacked(data, 200.0),
         "starts late": starts_late,
     },
-    "plot_identical_runs": {
-        "steady": steady_runs,
-        "moving": moving_runs,
-        "within bounds": within_bounds,
-    },
     "plot_kmeans_profiling": {
         "large products": lambda data: (
             data | {"operators": slow(data["operators"], Gemm=20.0), "floor": 100 * data["floor"]}
@@ -505,7 +489,7 @@ OWN = {
     "plot_optimizers": {
         "all fused": lambda data: data | {"facts": data["facts"].assign(fused="3 Attention")},
     },
-    "plot_parallelized_reduction": {"usual": usual_spreads, "unusual": unusual_spreads},
+    "plot_parallelized_reduction": {"steady": steady_runs, "moving": moving_runs},
     "plot_profiling": {
         "fused": lambda data: data | {"measured": slow(data["measured"], fused=0.5)},
     },

@@ -38,8 +38,7 @@ SECTIONS = {
         "plot_providers": "OpenVINO, CUDA or CPU",
     },
     "accuracy": {
-        "plot_parallelized_reduction": "Sums and repeated runs",
-        "plot_identical_runs": "Identical runs",
+        "plot_parallelized_reduction": "Outputs that change",
         "plot_layer_norm_discrepancies": "Swapping LayerNormalization",
     },
     "libraries": {
