@@ -396,7 +396,7 @@ assert (np.abs(run(copied) - expected) <= bound).all()
 # * Transpositions decide: their number, and whether they copy rows or elements.
 # * Search with your shapes and threads: another size may have another winner.
 #
-# Read next: :ref:`l-plot-matrix-product`.
+# Read next: :ref:`l-plot-operators-torch`.
 #
 # How this was computed
 # ---------------------
