@@ -84,7 +84,6 @@ PAGES = (
     "plot_providers",
     "plot_sweep",
     "plot_custom_backend_101",
-    "plot_matrix_product",
     "plot_torch_or_onnxruntime",
     "plot_operators_torch",
 )

@@ -44,7 +44,6 @@ SECTIONS = {
     "libraries": {
         "plot_torch_or_onnxruntime": "torch or ONNX Runtime",
         "plot_operators_torch": "Operator by operator",
-        "plot_matrix_product": "Matrix products",
         "plot_custom_backend_101": "torch.compile",
         "plot_trees": "Trees",
         "plot_kmeans_profiling": "KMeans",

@@ -164,7 +164,8 @@ def test_a_page_recalls_the_newest_record_of_its_provider(measured, monkeypatch,
         )
         found.save(measured.concluded(found), tmp_path)
     assert "recorded" not in measured.concluded(measured.here).origin
-    assert measured.recall()
+    assert not measured.recall("times", "what no record has")
+    assert measured.recall("times")
     assert measured.data.shared_from == 2
     assert measured.concluded(measured.here).origin["recorded"] == measured.here.date.strftime(
         "%Y-%m-%d"

@@ -320,7 +320,7 @@ study.conclude(claims, setting="replace_einsum.py", command=COMMAND)
 # * With several threads, look at fused products too: they can matter more than the order.
 # * Search with your shapes: another size may have another winner.
 #
-# Read next: :ref:`l-plot-matrix-product`.
+# Read next: :ref:`l-plot-operators-torch`.
 #
 # How this was computed
 # ---------------------
