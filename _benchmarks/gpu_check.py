@@ -75,7 +75,6 @@ PAGES = (
     "plot_einsum_decomposition",
     "plot_custom_backend_llama_102",
     "plot_parallelized_reduction",
-    "plot_identical_runs",
     "plot_low_precision",
     "plot_threads",
     "plot_first_result",
@@ -85,7 +84,6 @@ PAGES = (
     "plot_providers",
     "plot_sweep",
     "plot_custom_backend_101",
-    "plot_matrix_product",
     "plot_torch_or_onnxruntime",
     "plot_operators_torch",
 )

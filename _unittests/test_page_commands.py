@@ -56,6 +56,7 @@ def folder(tmp_path, page):
     write_model(TEXT.format(shape="1, 3, 144, 144"), tmp_path / "fixed.onnx")
     for name in ("one", "two", "8"):
         write_model(FIXED, tmp_path / f"{name}.onnx")
+    write_model(FIXED, tmp_path / "searched.onnx")
     (tmp_path / "samples").mkdir()
     np.savez(tmp_path / "samples" / "1.npz", X=np.ones((1, 3, 16, 16), np.float32))
     return tmp_path

@@ -41,22 +41,32 @@ ORIGINALS = (
     Original(
         "a decomposed einsum is faster than Einsum once its order was searched for",
         "plot_einsum_decomposition",
-        "decomposed after search",
+        "searched",
     ),
     Original(
-        "a decomposed einsum is slower than Einsum as it was written",
+        "a decomposed einsum is slower than Einsum as it was written: with one thread",
         "plot_einsum_decomposition",
-        "decomposed as written",
+        "written_one",
+    ),
+    Original(
+        "a decomposed einsum is slower than Einsum as it was written: with several threads",
+        "plot_einsum_decomposition",
+        "written",
     ),
     Original(
         "permuting the letters has no impact on Einsum, where it is not decomposed",
         "plot_einsum_decomposition",
-        "permuted letters",
+        "letters",
     ),
     Original(
-        "a product fused with a transposition explains why it is faster",
+        "a product fused with a transposition explains why it is faster: with one thread",
         "plot_einsum_decomposition",
-        "fused speed",
+        "fused_one",
+    ),
+    Original(
+        "a product fused with a transposition explains why it is faster: with several threads",
+        "plot_einsum_decomposition",
+        "fused",
     ),
     Original(
         "discrepancies are significant, higher for float16",

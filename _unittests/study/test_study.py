@@ -176,9 +176,22 @@ def test_a_page_recalls_the_newest_record_of_its_provider(measured, monkeypatch,
         )
         found.save(measured.concluded(found), tmp_path)
     assert "recorded" not in measured.concluded(measured.here).judgements[0].origin
-    assert measured.recall()
+    assert not measured.recall("times", "what no record has")
+    assert measured.recall("times")
     assert measured.data.shared_from == 2
     assert "shared from 2" in str(measured.concluded(measured.here))
+
+
+def test_a_page_recalls_a_record_that_has_all_before_a_newer_one(measured, monkeypatch, tmp_path):
+    monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
+    here = dataclasses.replace(measured.here, fast=False)
+    for year, more in ((2020, {"part": 1}), (2030, {"part": 2}), (2040, {})):
+        configuration = {"provider": "cpu", "year": str(year)}
+        date, data = here.date.replace(year=year), {**here.data, **more}
+        found = dataclasses.replace(here, date=date, configuration=configuration, data=data)
+        found.save(measured.concluded(found), tmp_path)
+    assert measured.recall()
+    assert measured.data.part == 2
 
 
 def test_ratios_hold_over_the_builds_of_the_same_machine(measured, monkeypatch, tmp_path):

@@ -250,7 +250,7 @@ study.conclude(claims, setting="join_gemms.py", command="ortmeter bench model.on
 # * Join what is constant when the model is written: a run moves less.
 # * Where operations take the time, little is left to gain: compare both models at your sizes.
 #
-# Read next: :ref:`l-plot-matrix-product`.
+# Read next: :ref:`l-plot-operators-torch`.
 #
 # How this was computed
 # ---------------------

@@ -315,7 +315,7 @@ study.show(kernels)
 # %%
 # The speedup over eager differs between processors, because most of the time goes into products.
 # On x86, torch computes them with MKL, which looks at the vendor of the processor: on AMD it uses
-# AVX2 only, where ONNX Runtime also uses AVX-512. :ref:`l-plot-matrix-product` compares both
+# AVX2 only, where ONNX Runtime also uses AVX-512. :ref:`l-plot-operators-torch` compares both
 # libraries on each machine.
 #
 # The graph of the level ``default``, before ONNX Runtime optimizes it:

@@ -358,7 +358,7 @@ study.conclude(claims, setting="keep_norms_apart.py", command=COMMAND)
 # written for one family of processors. A model spends its time in many kernels: the command
 # measures yours. Differences below 1.5 times are not in the tables, nor are findings newer than the
 # stored measurement. A result that is wrong by chance, on several threads, may be right in a few
-# runs: :ref:`l-plot-identical-runs` counts them.
+# runs: :ref:`l-plot-parallelized-reduction` counts them.
 #
 # What to remember
 # ----------------

@@ -135,10 +135,16 @@ class Study:
         if self.args.record:  # nothing is lost when a cell below fails
             self._here.save()
 
-    def recall(self) -> bool:
+    def recall(self, *names: str) -> bool:
         """Show the newest record of this provider instead of measuring, unless it is to be made.
 
-        For a page that takes longer than a build.
+        For a page that takes longer than a build. A record that lacks a part of what the page
+        measures comes after those that have more.
+
+        Parameters
+        ----------
+        *names : str
+            Data that the record must have: another machine may have measured a part.
 
         Returns
         -------
@@ -147,8 +153,9 @@ class Study:
         """
         records = [] if self.args.record else load_records(self.page)
         mine = [past for past in records if past.configuration["provider"] == self.provider.place]
+        mine = [past for past in mine if {*names} <= {*past.data}]
         if mine:
-            self._here = self._recalled = max(mine, key=lambda past: past.date)
+            self._here = self._recalled = max(mine, key=lambda past: (len(past.data), past.date))
         return bool(mine)
 
     @property
