@@ -94,7 +94,7 @@ def test_threads_under_a_quota_are_compared_by_load(page):
 
 def test_what_a_machine_did_not_measure_is_not_shown_and_not_judged(page):
     views = [page[name] for name in ("after_pauses", "neighbours", "latencies")]
-    judged = {"rows": {"quota", "median", "rare", "stops", "held"}}
+    judged = {"rows": {"quota", "median", "rare", "stops", "tail", "held"}}
     judged["latency"] = {*page["claims"](planted())} - judged["rows"]
     for data, empty in ((planted(), [2]), (under_quota(page), [0, 1])):
         for rank, view in enumerate(views):

@@ -197,8 +197,8 @@ if not study.recall():
 # What does a pause cost?
 # -----------------------
 #
-# Threads that spin fall asleep in the end: the CPU time of a pause has a limit. A table with *none*
-# was not measured on that machine.
+# Threads that spin fall asleep in the end: the CPU time of a pause has a limit. If a table says
+# *none*, this machine did not measure it; the end of the page has the records of other machines.
 
 
 def select(data, scenario):
@@ -325,6 +325,7 @@ def judge_quota(data):
         "median": median.are("slower"),
         "rare": found.only(load=[rare], runs=["mean"]).are("slower"),
         "stops": stopped.within(rest / 1.25, rest * 1.25),
+        "tail": tail.are("faster"),
         "held": stopped.within(20, np.inf),
     }
 
@@ -364,6 +365,7 @@ def claims(data):
     - #14018: more threads than one slow a model [second]
     - #17011: a model is slower right after another, because of threads [series]
     - #16135: a long pause slows the next run [paused]
+    - #29510: under a quota, the slowest runs are faster with fewer threads [tail]
     - kserve#1031: under a quota, a thread per core stops for 20% of the time, or more [held]
     """
     found = judge_spinning(data) if hasattr(data, "latency") else {}
@@ -393,8 +395,8 @@ study.conclude(claims, setting="stop_spinning.py", command=COMMAND)
 # * Threads that spin buy latency with the time of others.
 # * A quota is CPU time, not cores. ``nr_throttled`` in ``cpu.stat`` counts the periods in which it
 #   stopped the container.
-# * The setting above works without a change of code from onnxruntime 1.29 on, with
-#   ``ORT_INTRA_OP_NUM_THREADS``.
+# * From onnxruntime 1.29 on, the variable ``ORT_INTRA_OP_NUM_THREADS`` sets the number of threads
+#   without a change of code.
 # * Compare percentiles in your container: ``ortmeter bench model.onnx --callers 1 --threads 1,2``.
 #
 # Read next: :ref:`l-plot-load`.
