@@ -35,7 +35,7 @@ __all__ = ["SCHEMA", "Record", "load", "load_records", "record", "replay"]
 FOLDER_VARIABLE = "ORTMETER_RESULTS"
 
 #: Parameters of every page that change nothing of what it measures.
-UNRECORDED = frozenset({"record", "output"})
+UNRECORDED = frozenset({"record", "output", "model"})
 
 
 _VERSION = 3  # incremented when older readers would misread a file

@@ -3,6 +3,8 @@
 import dataclasses
 import io
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -28,6 +30,8 @@ Claims: TypeAlias = Callable[[SimpleNamespace], Mapping[str, Any]]
 #: A function of the data that returns a frame, a table or a plot.
 View: TypeAlias = Callable[[SimpleNamespace], Any]
 
+#: The model in the command of a page.
+MODEL = "model.onnx"
 _CUDA = (
     "The same lines run on CUDA: make html RUNTIME=gpu PROVIDER=cuda builds this site on a GPU "
     "machine, python {page}.py --provider cuda runs this page, and make record PROVIDER=cuda "
@@ -52,6 +56,8 @@ class Study:
         Name of the file, ``plot_x``.
     title : str
         The question that the page answers.
+    command : str
+        What a reader tries in a terminal: on ``model.onnx``, which ``--model FILE`` replaces.
     **params : Param
         Parameters of the page, see :func:`~ortmeter.get_parsed_args`; ``provider``, ``record``
         and ``output`` are added.
@@ -87,9 +93,11 @@ class Study:
 
     follow = staticmethod(follow)
 
-    def __init__(self, page: str, title: str, **params: Any) -> None:
+    def __init__(self, page: str, title: str, command: str = "", **params: Any) -> None:
         if not re.fullmatch(r"plot_\w+", page):
             raise InvalidArgumentError(f"page={page!r}. Accepted: the name of a file, plot_x")
+        if MODEL in command.split():
+            params["model"] = Param(None, help="run the command of the page on this model instead")
         self.args = get_parsed_args(
             page,
             description=title,
@@ -98,6 +106,8 @@ class Study:
             record=Param(False, env="ORTMETER_RECORD", help="keep the samples for other builds"),
             output=Param(None, help="folder for the files of tables and figures"),
         )
+        if getattr(self.args, "model", None) is not None:
+            sys.exit(_run_command(command, self.args.model))
         if self.args.output is not None:
             _make_folder(self.args.output)  # before anything is measured
         self.page = page
@@ -107,7 +117,7 @@ class Study:
         self._recalled: Record | None = None
         self._views: list[tuple[View, bool]] = []
         self._claims: Claims | None = None
-        self._to_copy = {"setting_name": "", "command": ""}
+        self._to_copy = {"setting_name": "", "command": command}
         self._tables: dict[str, pd.DataFrame] = {}
         self._figures: dict[str, bytes] = {}
 
@@ -198,7 +208,7 @@ class Study:
         self._figures[view.__name__] = content.getvalue()
         return shown
 
-    def conclude(self, claims: Claims, *, setting: str = "", command: str = "") -> Any:
+    def conclude(self, claims: Claims, *, setting: str = "") -> Any:
         """Show what holds, on this machine and on those of the records.
 
         Parameters
@@ -208,15 +218,14 @@ class Study:
             :mod:`ortmeter.study.claims`.
         setting : str
             Name of a file in the folder ``settings`` beside the page: what to copy.
-        command : str
-            What to try in a terminal.
 
         Returns
         -------
         Judged
             What is displayed.
         """
-        self._claims, self._to_copy = claims, {"setting_name": setting, "command": command}
+        self._claims = claims
+        self._to_copy["setting_name"] = setting
         return show(self.concluded(self.here))
 
     def judged(self, *sources: Record) -> Judged:
@@ -303,6 +312,13 @@ class Study:
         others = [other for other in past if (other.machine, other.file_name) not in mine]
         parts.append(replay(self.replay, others))
         return show(Shown(tuple(parts)))
+
+
+def _run_command(command: str, model: str) -> int:
+    """Run the command of a page on a model of the reader."""
+    _, *options = (model if word == MODEL else word for word in shlex.split(command))
+    told = [sys.executable, "-m", "ortmeter", *options]
+    return subprocess.run(told, check=False).returncode  # noqa: S603 - the command of the page
 
 
 def _make_folder(path: str) -> None:
