@@ -24,7 +24,6 @@ UNSEEN = {
     "plot_parallelized_reduction": dict.fromkeys(range(5), ({"undecided"}, COUNTED)),
     "plot_shared_weights": dict.fromkeys(range(2), ({"undecided"}, COUNTED)),
     "plot_sweep": {3: ({"wrong"}, "that some case exists is not refuted by those that were drawn")},
-    "plot_torch_or_onnxruntime": {4: ({"undecided"}, COUNTED)},
 }
 
 
