@@ -20,7 +20,6 @@ UNSEEN = {
     "plot_eight_bits": dict.fromkeys(range(4), ({"undecided"}, COUNTED)),
     "plot_low_precision": {3: ({"undecided"}, COUNTED)},
     "plot_memory": dict.fromkeys((0, 2), ({"undecided"}, COUNTED)),
-    "plot_torch_or_onnxruntime": {4: ({"undecided"}, COUNTED)},
 }
 
 
