@@ -76,7 +76,6 @@ PAGES = (
     "plot_custom_backend_llama_102",
     "plot_parallelized_reduction",
     "plot_identical_runs",
-    "plot_low_precision",
     "plot_threads",
     "plot_first_result",
     "plot_memory",
