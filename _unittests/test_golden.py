@@ -17,8 +17,6 @@ SHOWN = 10  # differences in a message
 COUNTED = "it counts what was found: there is no interval"
 # Verdicts that no sample shows, by page and rank of the prediction.
 UNSEEN = {
-    "plot_eight_bits": dict.fromkeys(range(4), ({"undecided"}, COUNTED)),
-    "plot_low_precision": {3: ({"undecided"}, COUNTED)},
     "plot_memory": dict.fromkeys((0, 2), ({"undecided"}, COUNTED)),
 }
 
