@@ -75,7 +75,6 @@ PAGES = (
     "plot_einsum_decomposition",
     "plot_custom_backend_llama_102",
     "plot_parallelized_reduction",
-    "plot_low_precision",
     "plot_threads",
     "plot_first_result",
     "plot_memory",

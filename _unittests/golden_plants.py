@@ -308,47 +308,13 @@ def full_batches_do_not_wait(data):
     return data | {"opened": data["opened"] | {"full batch": waits, "what waits": full}}
 
 
-def kept_promise(data):
-    """Every conversion is as fast, and half of it at least was promised."""
-    promised = data["promised"].assign(**{"8 bits, at most": 1.5})
-    even = Plant(equal, np.random.default_rng(0), {}).of({"results": data["results"]})
-    return data | even | {"promised": promised, "vnni": False}
-
-
-def far_errors(data):
-    return data | {"facts": data["facts"].assign(error=20 * data["facts"]["error"]), "vnni": None}
-
-
-def as_roundings(data):
-    """Errors are those of roundings, smaller by channel; products are twice as fast."""
-    groups = {}
-    for name, group in data["times"].items():
-        medians = {way: measured.median for way, measured in group.items()}
-        groups[name] = level(group, medians | {"products": medians["float32"] / 2})
-    errors = {"MinMax": 1.0, "MinMax channels": 0.5, "Entropy": 1.0}
-    times = Comparisons(groups, data["times"].axis)
-    return _with_errors(data, errors, size=0.25) | {"times": times}
-
-
-def beyond_roundings(data):
-    """Nothing is as predicted."""
-    errors = {"MinMax": 9.0, "MinMax channels": 10.0, "Entropy": 5.0}
-    times = {
-        name: level(group, dict.fromkeys(group, 1e-3) | {"dynamic": 1e-4})
-        for name, group in data["times"].items()
-    }
-    return _with_errors(data, errors, size=0.9) | {"times": Comparisons(times, data["times"].axis)}
-
-
-def _with_errors(data, errors, size):
-    """Set errors in those of roundings, and the size of the products in that of float32."""
+def opposite_decisions(data):
+    """Decisions that were kept are lost, and the other way round; all files are as large."""
     facts = data["facts"].copy()
-    for name, count in data["worst"].groupby("model")["products"].first().items():
-        for way, times in errors.items():
-            facts.loc[(name, way), "error (%)"] = times * np.sqrt(2 * count)
-        facts.loc[(name, "products"), "size (MiB)"] = (
-            size * facts.loc[(name, "float32"), "size (MiB)"]
-        )
+    facts["size (MiB)"] = facts["size (MiB)"].max()
+    if "same (%)" in facts:
+        facts["same (%)"] = 100 - facts["same (%)"]
+        facts.loc[(slice(None), "Percentile channels"), "same (%)"] *= 0
     return data | {"facts": facts}
 
 
@@ -436,15 +402,6 @@ def same_first(data):
     return data | {"news": Comparisons(groups, data["news"].axis)}
 
 
-def fused(data):
-    """What is fused is most of the difference; ONNX Runtime is farther from float64."""
-    kinds = data["kinds"].copy()
-    rows = kinds["kind"].isin(["normalization", "elementwise"])
-    kinds.loc[rows, "eager"] *= 50
-    errors = data["errors"].assign(onnxruntime=10 * data["errors"]["onnxruntime"])
-    return data | {"kinds": kinds, "errors": errors}
-
-
 def lost_tokens(data):
     """Weights of 8 bits change the largest logit at every position."""
     facts = data["facts"].copy()
@@ -459,7 +416,6 @@ OWN = {
         "launches": lambda data: data | {"launches": True},
     },
     "plot_decoding": {"lost tokens": lost_tokens},
-    "plot_eight_bits": {"as roundings": as_roundings, "beyond roundings": beyond_roundings},
     "plot_einsum_decomposition": {
         "cheap copies": cheap_copies,
         "fast order": lambda data: data | {"measured": slow(data["measured"], **{ORDER: 0.4})},
@@ -475,8 +431,6 @@ OWN = {
         ),
     },
     "plot_layer_norm_discrepancies": {"exchanged": exchanged, "same bits": same_bits},
-    "plot_load": {"full batches do not wait": full_batches_do_not_wait},
-    "plot_low_precision": {"kept promise": kept_promise, "far errors": far_errors},
     "plot_memory": {"costly patterns": costly_patterns, "given back": given_back},
     "plot_op_gemm2_cuda": {"slower last": slower_last},
     "plot_operators_torch": {"slower": beside_torch(3.0), "faster": beside_torch(1 / 3)},
@@ -507,7 +461,12 @@ OWN = {
         "slow stops": slow_stops,
         "exchanged": exchanged_quota,
     },
-    "plot_torch_or_onnxruntime": {"fused": fused},
+    "plot_torch_or_onnxruntime": {
+        "far errors": lambda data: (
+            data | {"errors": data["errors"].assign(onnxruntime=10 * data["errors"]["onnxruntime"])}
+        ),
+        "on CUDA": lambda data: data | {"provider": "cuda"},
+    },
     "plot_trees": {
         "slow float64": lambda data: data | {"times": slow(data["times"], float64=3.0)},
         "many cross": lambda data: (

@@ -9,7 +9,7 @@ from page_runner import EXAMPLES, laid_out, run_page
 from ortmeter.study.records import load
 
 # Pages that their own tests run too, and the reduction; the site runs all of them.
-QUICK = """broken einsum_decomposition kmeans_profiling layer_norm_discrepancies low_precision
+QUICK = """broken einsum_decomposition kmeans_profiling layer_norm_discrepancies
 memory op_gemm2_cuda parallelized_reduction profiling python_cost sweep"""
 
 

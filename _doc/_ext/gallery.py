@@ -27,7 +27,6 @@ SECTIONS = {
     },
     "fewer_bits": {
         "plot_low_precision": "8 or 16 bits",
-        "plot_eight_bits": "Calibrating 8 bits",
     },
     "language_models": {
         "plot_decoding": "Decoding with a cache",

@@ -140,15 +140,8 @@ def make_notebook(
 def said_by(script: Path) -> tuple[str, str]:
     """Read the command of a page, and its answer with its setting, as Markdown."""
     tree = ast.parse(script.read_text(encoding="utf-8"))
-    texts = {
-        target.id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
     given = {
-        keyword.arg: _text(keyword.value, texts)
+        keyword.arg: ast.literal_eval(keyword.value)
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"Study", "study.conclude"}
         for keyword in node.keywords
@@ -166,16 +159,6 @@ def said_by(script: Path) -> tuple[str, str]:
         code = (script.parent / "settings" / name).read_text(encoding="utf-8")
         told += f"\n\n`{name}`:\n\n```python\n{code}```"
     return given.get("command", ""), told
-
-
-def _text(node: ast.expr, texts: dict[str, ast.expr]) -> str:
-    """Evaluate a text of a page, whose parts are constants of the page."""
-    if isinstance(node, ast.Name):
-        return _text(texts[node.id], texts)
-    if isinstance(node, ast.JoinedStr):
-        values = (x.value if isinstance(x, ast.FormattedValue) else x for x in node.values)
-        return "".join(_text(value, texts) for value in values)
-    return str(ast.literal_eval(node))
 
 
 def to_markdown(texts: Sequence[str], titles: dict[str, str]) -> Iterator[str]:

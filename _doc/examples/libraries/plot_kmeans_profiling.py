@@ -4,8 +4,8 @@ r"""
 Where does a KMeans spend its time?
 ===================================
 
-scikit-learn trains a KMeans and skl2onnx converts it to ONNX. ONNX Runtime then finds the nearest
-center of many points at once. Which operators take the time? Is it faster than scikit-learn?
+scikit-learn trains a KMeans, and skl2onnx converts it to ONNX. ONNX Runtime then finds the nearest
+center of many points at once. Is it faster than scikit-learn, and which operators take the time?
 
 With :math:`N` points :math:`x` of :math:`F` features and :math:`K` centers :math:`c`, the model
 expands the squared distance into :math:`\|x\|^2 - 2xc + \|c\|^2`:
@@ -23,9 +23,10 @@ distances                Sqrt                 :math:`NK`             :math:`2NK`
 **Prediction.** The matrix product, a Gemm, does most of the arithmetic. With few centers, it still
 takes less than half of the kernel time, because the other steps read and write :math:`NK` values
 several times. With more features, its share grows. Finding the labels takes more than twice the
-least time: what the machine needs to read the points and write the labels once.
+least time: what the machine needs to read the points and write the labels once, or to compute the
+product, whichever is longer.
 
-**You learn** which library to call for labels, and which operators of a model to look at first.
+**You learn** which library to call for labels, and which operators of the model take the time.
 """
 
 # sphinx_gallery_tags = ["speed", "profiling", "KMeans", "scikit-learn"]
@@ -36,7 +37,6 @@ from pathlib import Path
 import joblib
 import numpy as np
 import onnx
-from pandas import DataFrame
 from scipy.spatial.distance import cdist
 from skl2onnx import to_onnx
 from sklearn.cluster import KMeans
@@ -45,10 +45,11 @@ from threadpoolctl import threadpool_limits
 import ortmeter
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.machine.peaks import measured_peaks
-from ortmeter.plotting import comparison_plot, profile_notes
+from ortmeter.plotting import profile_notes
+from ortmeter.plotting.axes import add_legend, finish_rows, new_axes, series_style
 from ortmeter.profiling import ProfileCheck, measure_operators, profile_together
-from ortmeter.study import Estimate, Finding, Param, Speedups, Study, enumerate_items, show, table
-from ortmeter.study.rendering import fold, to_frame
+from ortmeter.study import Estimate, Finding, Param, Speedups, Study, show, table, to_frame
+from ortmeter.study.rendering import fold
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.statistics import estimate_ratio
@@ -117,8 +118,8 @@ def check_agreement(library, points, centers, labels, values):
     errors = np.abs(values - expected)
     assert (labels == expected.argmin(axis=1))[certain].all(), f"{library} has a wrong label"
     assert (errors <= bound).all(), f"{library} is outside of its bound"
-    used = (errors / bound).max()
-    return {"ties": np.sum(~certain), "largest error": errors.max(), "error / bound": used}
+    row = {"ties": np.sum(~certain), "largest error": errors.max()}
+    return row | {"error / bound": (errors / bound).max()}
 
 
 rows = {}
@@ -131,10 +132,10 @@ for points, trained, converted in ((X, kmeans, model), (wide_points, wide_kmeans
 show(table(to_frame(rows, "library", "features"), f"Distances against float64, {legend}"))
 
 # %%
-# Where does the time go?
-# -----------------------
+# Which operators take the time?
+# ------------------------------
 #
-# The first model is profiled twice, in turn: as it was written, and as ONNX Runtime optimizes it.
+# The first model is profiled as it was written, and as ONNX Runtime optimizes it, interleaved.
 
 levels = {"as written": {"optimization": "none"}, "optimized": {"optimization": "all"}}
 runs = args.runs - 1
@@ -142,11 +143,8 @@ plain, ran = profile_together(levels, model=model, feeds={"X": X}, repeat=runs, 
 ortmeter.draw_model(ran.model, title="KMeans, share of the time", notes=profile_notes(ran))
 
 # %%
-# Which operators take the time?
-# ------------------------------
-#
 # The time of an operator is the sum of its kernels in one run. Both models are profiled in fresh
-# processes. ``Mul`` multiplies by zero, then ``Gemm`` adds these zeros: this changes nothing.
+# processes. ``Mul`` multiplies by zero, and ``Gemm`` adds these zeros: this changes nothing.
 
 
 def find_useless(model):
@@ -161,25 +159,14 @@ variants = {features: SessionSpec(m, {"X": x}, OPTIONS) for features, (m, x) in 
 study.keep(
     legend,
     operators=measure_operators(variants, axis="features", **fresh),
-    nodes=ran.by_node()[["name", "op", "median"]],
     check=(check.kernels, check.latencies),
     useless=find_useless(ran.model),
     size={name: getattr(args, name) for name in ("points", "clusters", "threads")},
 )
 
 # %%
-# The work of Gemm and ReduceSumSquare grows with :math:`F`, that of the others does not. On a
+# The work of Gemm and ReduceSumSquare grows with :math:`F`, unlike the work of the others. On a
 # device, a profile has the launches of kernels, not their times.
-
-
-def draw_bars(times, title, caption):
-    """Draw two columns of milliseconds, side by side."""
-    names = dict.fromkeys(["op", "name_baseline", "name_candidate"], times.index)
-    frame = (1e3 * times).set_axis(["median_baseline", "median_candidate"], axis=1)
-    frame = frame.assign(provider=None, **names)
-    axes = comparison_plot(frame, title=title, names=list(times), caption=caption)
-    axes.set_ylabel(times.index.name)
-    return axes
 
 
 def median_times(data):
@@ -191,13 +178,19 @@ def median_times(data):
 
 
 def operators_plot(data):
-    return draw_bars(median_times(data), "KMeans, time per operator", data.legend)
+    times = median_times(data)
+    ax = new_axes(1.5 + 0.5 * len(times))
+    colors = [series_style(rank)["color"] for rank in range(2)]
+    times.plot.barh(width=0.8, color=colors, legend=False, ax=ax)
+    ax.set(xlabel="ms in a run, lower is better", ylabel="operator")
+    add_legend(ax, list(times))
+    return finish_rows(ax, list(times.index), "KMeans, time per operator", data.legend)
 
 
 study.show(operators_plot)
 
 # %%
-# The share of all the kernels comes with an interval, over processes.
+# Intervals are over processes.
 
 
 def share(times, *chosen):
@@ -223,10 +216,11 @@ study.show(time_per_operator)
 # Is it faster than scikit-learn?
 # -------------------------------
 #
-# ``predict`` returns the labels only. The candidate *onnxruntime* does the same: ``Extractor``
+# ``predict`` returns the labels only, and the candidate *onnxruntime* does the same: ``Extractor``
 # removes the node that computes the distances. *onnxruntime, both* returns labels and distances.
 # The distances of scikit-learn are not timed. All use the same number of threads, in fresh
-# processes, which read the estimator and the points from a file.
+# processes that read the estimator and the points from a file. On CUDA, the points are on the
+# device before the clock starts.
 
 PREDICT, LABELS, BOTH, LEAST = "scikit-learn", "onnxruntime", "onnxruntime, both", "least time"
 labels_only = onnx.utils.Extractor(model).extract_model(["X"], ["label"])
@@ -252,8 +246,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 # %%
 # For scale, we also measure the peaks of this machine: the GFLOP/s of a large Gemm and the GB/s of
-# a large copy. The *least time* for the labels is the longer of two: reading the points and writing
-# the labels at the speed of that copy, or computing the product at the speed of that Gemm.
+# a large copy. They give the *least time*.
 
 peaks = measured_peaks(**OPTIONS)
 product, moved = 2 * X.size * args.clusters, X.nbytes + 8 * args.points  # a label is an int64
@@ -276,147 +269,78 @@ def latencies(data):
 study.show(latencies)
 
 # %%
-# Why?
-# ----
-#
 # ``predict`` skips :math:`\|x\|^2`, which does not change the nearest center. It works on slices of
-# the points that stay in the caches. The model reads and writes whole arrays, node after node.
+# the points that stay in the caches. The model reads and writes whole arrays, node after node. On
+# CUDA, scikit-learn runs on the CPU.
 #
-# Each node has a least time too, from its own operations and bytes. A node close to it can only
-# gain if it is fused with another one. The longer the gap between two bars, the more a better
-# kernel could save. Data in a cache move faster than the large copy, so a node can take less.
-
-nodes = ran.by_node().set_index("name").rename_axis("node")
-least = 1e3 * peaks.least_seconds(nodes["flop"], nodes["bytes"])
-times = DataFrame({"measured": nodes["median"] / 1e3, LEAST: least}).astype(float)
-draw_bars(times, "KMeans, each node beside its least time", f"{legend}, peaks: {peaks}")
-
-# %%
 # What the measurements say
 # -------------------------
 #
-# Nothing is concluded about operators on a device, or when profiles and latencies contradict each
-# other.
+# Operators are judged neither on a device, nor when profiles and latencies contradict each other.
 
 
-def find_longest(times):
-    """Return the longest operator, then those that are not shown to be shorter."""
-    longest = max(times, key=lambda op: times[op].median)
-    longer = times.speedups(longest, together=0.99)
-    return [longest, *(claim.subject for claim in longer if not claim.exceeds(1))]
+def find_longest(times, op):
+    """Find whether an operator takes longer than each of the others."""
+    others = [other for other in times if other != op]
+    return Speedups(times.speedup(op, n) for n in others).at_least(1) if op in times else None
 
 
-def locate(data, say):
-    found = {features: find_longest(times) for features, times in data.operators.items()}
-    (few, short), (wide, long) = (
-        (features, " or ".join([longest, *(["another"] if others[1:] else others)]))
-        for features, (longest, *others) in found.items()
-    )
-    longest, *others = found[few]
-    taken = share(data.operators[few], longest)
-    say.add(f"With distances, ONNX Runtime's longest operator is {short} ({taken} of the time),")
-    say.add(f"with {wide} features {long}.")
-    if not others:
-        say.decide(longest[:16])
-    shares = {op: share(data.operators[few], op) for op in data.operators[few]}
-    largest = sorted(shares, key=lambda op: -shares[op].value)[:5]
-    say.bars(f"% of the kernel time, {few} features", {op: shares[op] for op in largest})
-    if data.useless:
-        medians = data.nodes.set_index("name")["median"]
-        taken = float(100 * medians[data.useless].sum() / medians.sum())
-        text = "Multiplying by zero ({nodes}) takes {taken:.0f}%."
-        say.add(text, nodes=enumerate_items(data.useless), taken=taken)
+def share_of_products(times):
+    return share(times, *(op for op in times if "Gemm" in op or "MatMul" in op))
+
+
+def find_operators(data):
+    """Judge the sentences on operators, from both models."""
+    few, wide = data.operators.values()
+    return {
+        "half": share_of_products(few).within(0, 50),
+        "grows": share_of_products(few).below(share_of_products(wide)),
+        "add": find_longest(few, "Add"),
+        "squares": find_longest(wide, "ReduceSumSquare"),
+        "zeros": share(few, "Mul").within(10, 100) if data.useless else None,
+    }
 
 
 # %%
-# The product is all the operators that multiply matrices.
+# A record without its size has the default one.
 
 
-def predict(data, say, obstacle):
-    first, second = (
-        share(times, *(op for op in times if "Gemm" in op or "MatMul" in op))
-        for times in data.operators.values()
-    )
-    half, grows = first.within(0, 50), first.below(second)
-    if obstacle:
-        half = grows = Finding((None,), obstacle)
+def claims(data):
+    """On a CPU, keep scikit-learn to label {points:,} points by KMeans: on {threads}, it is faster
+    than ONNX Runtime [cpu]. On a GPU that has the points, label them with ONNX Runtime: it is
+    faster than scikit-learn on {threads} of the CPU [gpu].
+
+    Otherwise:
+
+    Keep scikit-learn, which needs no conversion, or time both on your points.
+
+    Operators of ONNX Runtime, with distances:
+
+    - With {few} features, the two additions take longer than any other operator [add]
+    - With {wide} features, the sum of squares takes longer than any other operator [squares]
+    - With {few} features, multiplying by zero takes at least 10% of the time [zeros]
+
+    Predicted:
+
+    - With {few} features, the matrix product takes less than half of the kernel time [half]
+    - With {wide} features, the share of the product is larger [grows]
+    - Labels of ONNX Runtime take more than twice the least time [least]
+    """
+    size = getattr(data, "size", {"points": 100_000, "threads": 1})
+    threads = {0: "all threads", 1: "one thread"}.get(size["threads"], f"{size['threads']} threads")
+    stopped, found = ProfileCheck(*data.check).obstacle, find_operators(data)
+    if stopped:
+        found = dict.fromkeys(found, Finding((None,), stopped))
+    on_cpu = " on CPU" in data.legend
+    pair = (LABELS, PREDICT) if on_cpu else (PREDICT, LABELS)
+    gain = Speedups([data.measured.speedup(*pair)]).gain()
+    found |= {"cpu": gain if on_cpu else None, "gpu": None if on_cpu else gain}
+    found["least"] = add_least(data).speedup(LABELS, LEAST).estimate.within(2, np.inf)
     few, wide = data.operators
-    text = "with {n} features, the matrix product takes less than half of the kernel time"
-    say.predict(text, half, n=few)
-    say.predict("with {n} features, the share of the product is larger", grows, n=wide)
-    multiple = add_least(data).speedup(LABELS, LEAST).estimate
-    text = "labels of ONNX Runtime take more than twice the longer of two: reading points and"
-    say.predict(f"{text} writing labels once, or multiplying", multiple.within(2, np.inf))
+    return found | {"few": few, "wide": wide, "points": size["points"], "threads": threads}
 
 
-# %%
-# The setting times both libraries on points of yours.
-
-SETTING = """import timeit
-import onnx
-import onnxruntime
-from skl2onnx import to_onnx
-# kmeans: your KMeans, trained; points: yours, in float32
-both = to_onnx(kmeans, points[:1])  # labels and distances
-labels = onnx.utils.Extractor(both).extract_model(["X"], ["label"])
-labels.graph.input[0].type.tensor_type.shape.dim[0].dim_value = len(points)  # for the command,
-onnx.save(labels, "model.onnx")  # which tells where the time of labels goes
-session = onnxruntime.InferenceSession("model.onnx", providers=["{provider}ExecutionProvider"])
-ways = {{
-    "scikit-learn": lambda: kmeans.predict(points),
-    "onnxruntime": lambda: session.run(None, {{"X": points}})[0],
-}}
-seconds = {{name: min(timeit.repeat(way, number=1, repeat=20)) for name, way in ways.items()}}
-print(seconds)  # with all the cores, but KMeans keeps the threads that trained it"""
-
-
-# %%
-# A record that does not tell its size has the default one.
-
-
-def find_size(data):
-    return getattr(data, "size", {"points": 100_000, "clusters": 8, "threads": 1})
-
-
-def advise(data, say, device, threads):
-    kept = find_size(data)
-    size = f"{kept['points']:,} points, {next(iter(data.operators))} features"
-    case = f"For KMeans labels alone ({size}, {kept['clusters']} clusters, {threads}),"
-    say.answer(
-        Speedups([data.measured.speedup(PREDICT, LABELS)]),
-        faster=f"{case} prefer ONNX Runtime on {device} to scikit-learn:",
-        slower=f"{case} stay on scikit-learn: ONNX Runtime is",
-        negligible=f"{case} take scikit-learn or ONNX Runtime: the second is",
-        undecided=f"{case} time both with the setting: here, which is faster is",
-    )
-    both = data.measured.speedup(PREDICT, BOTH)
-    if both.is_a("faster"):
-        say.add(f"With distances: {both.effect} than scikit-learn's labels.")
-    say.setting(SETTING.format(provider=device))
-
-
-# %%
-
-
-def conclude(data, say):
-    device = data.legend.partition(" on ")[2].partition(",")[0]
-    n = find_size(data)["threads"]
-    threads = f"{n} thread{'s' * (n > 1)}" if n else "all threads"
-    advise(data, say, device, threads)
-    obstacle = ProfileCheck(*data.check).obstacle
-    if obstacle:
-        say.add("The time of each operator is not known.")
-    else:
-        locate(data, say)
-    if device != "CPU":
-        text = "The points are on the device before a run (the setting copies them)"
-        say.warn(f"{text}; scikit-learn has {threads} of the CPU.")
-    predict(data, say, obstacle)
-    say.command("ortmeter profile model.onnx")
-    say.small_print(data.measured.how)
-
-
-study.conclude(conclude)
+study.conclude(claims, setting="label_points.py", command="ortmeter profile model.onnx")
 
 # %%
 # What this page does not cover
@@ -424,16 +348,14 @@ study.conclude(conclude)
 #
 # Other numbers of features and clusters: try ``--features``, ``--wide`` and ``--clusters``. With
 # fewer points (``--points``), the arrays may fit in the caches, which changes the comparison with
-# scikit-learn. On CUDA, the points are on the device before the clock starts. The model runs as
-# skl2onnx wrote it: neither fused operators, nor labels without :math:`\|x\|^2`, nor distances
-# computed from differences are tried.
+# scikit-learn. The model runs as skl2onnx wrote it: neither fused operators, nor labels without
+# :math:`\|x\|^2`, nor distances computed from differences are tried.
 #
 # What to remember
 # ----------------
 #
 # * Labels need less work than distances: a library may skip what they do not need.
 # * Operators that read and write whole arrays may take longer than the matrix product.
-# * The answer is which library to call: the setting times both on your points.
 #
 # Read next: :ref:`l-plot-profiling`, for what ONNX Runtime optimizes.
 #
@@ -441,15 +363,14 @@ study.conclude(conclude)
 # ---------------------
 #
 # The first run of a profile allocates the results: times leave it out. Without this package,
-# ``enable_profiling`` of ``onnxruntime.SessionOptions`` starts the profiler,
-# and ``end_profiling`` of the session writes a file, which
-# :func:`~ortmeter.profiling.read_profile` reads.
+# ``enable_profiling`` of ``onnxruntime.SessionOptions`` starts the profiler, and ``end_profiling``
+# of the session writes a file, which :func:`~ortmeter.profiling.read_profile` reads.
 
 show(fold("How far the profiles can be trusted", ran, *check.claims, *ran.trust))
 
 # %%
 
-study.appendix({"KMeans": model}, nodes=times.add_suffix(" (ms)"), kernels=ran.events.head(20))
+study.appendix({"KMeans": model}, nodes=ran.by_node(), kernels=ran.events.head(20))
 
 # %%
 # This page descends from the notebook `onnx_profile_ort
