@@ -35,6 +35,7 @@ from ortmeter.study import Finding, Param, Study, show, table
 study = Study(
     "plot_layer_norm_discrepancies",
     "Can the kernel of a layer normalization be exchanged?",
+    command="ortmeter diff model.onnx --against torch",
     batch=Param(None, fast=1, minimum=1, help="sequences, 2 on CPU and 32 on CUDA by default"),
     length=Param(1024, fast=16, minimum=1, help="vectors in a sequence"),
     features=Param(1152, fast=64, minimum=2, help="length of a vector"),
@@ -368,8 +369,7 @@ def claims(data):
     }
 
 
-COMMAND = "ortmeter diff model.onnx --against torch"
-study.conclude(claims, setting="compare_backends.py", command=COMMAND)
+study.conclude(claims, setting="compare_backends.py")
 
 # %%
 # How to do the same with another model

@@ -46,6 +46,7 @@ from ortmeter.timing.candidates import SessionSpec
 study = Study(
     "plot_parallelized_reduction",
     "My outputs change: is that normal, and which tolerance do I set?",
+    command="ortmeter diff model.onnx --against unoptimized",
     cases=Param("", fast="int8-f32", help="text that names of cases contain, all by default"),
     runs=Param(2, fast=1, full=5, minimum=1, help="runs of each session"),
     processes=Param(1, full=3, minimum=0, help="fresh processes that run each case too"),
@@ -358,8 +359,7 @@ def claims(data):
     }
 
 
-COMMAND = "ortmeter diff model.onnx --against unoptimized"
-study.conclude(claims, setting="steady_session.py", command=COMMAND)
+study.conclude(claims, setting="steady_session.py")
 
 # %%
 # What this page does not cover

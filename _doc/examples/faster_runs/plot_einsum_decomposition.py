@@ -39,6 +39,7 @@ from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_fram
 study = Study(
     "plot_einsum_decomposition",
     "Is a decomposed einsum faster, and why?",
+    command="ortmeter bench model.onnx searched.onnx",
     size=Param(20, fast=6, minimum=2, help="every dimension"),
     other=Param(14, fast=4, minimum=2, help="another size, to compare all the graphs at"),
     threads=Param(usable_cores(), minimum=1, help="threads of the second measure, 1 for none"),
@@ -302,8 +303,7 @@ def claims(data):
     }
 
 
-COMMAND = "ortmeter bench model.onnx searched.onnx"
-study.conclude(claims, setting="replace_einsum.py", command=COMMAND)
+study.conclude(claims, setting="replace_einsum.py")
 
 # %%
 # What this page does not cover

@@ -46,6 +46,7 @@ SIZES = {"small": (256, 512, 1024), "medium": (512, 1024, 2048), "large": (1024,
 study = Study(
     "plot_op_gemm2_cuda",
     "One big Gemm or two smaller?",
+    command="ortmeter bench model.onnx one.onnx",
     config=Param("small", fast="16,32", choices=SIZES, sequence=int, help="matrix sizes"),
     itype=Param(1, choices=(1, 10, 16), help="1 float32, 10 float16, 16 bfloat16"),
     threads=Param(1, minimum=0, help="threads of an operator, 0 lets onnxruntime choose"),
@@ -233,7 +234,7 @@ def claims(data):
     }
 
 
-study.conclude(claims, setting="join_gemms.py", command="ortmeter bench model.onnx one.onnx")
+study.conclude(claims, setting="join_gemms.py")
 
 # %%
 # What this page does not cover

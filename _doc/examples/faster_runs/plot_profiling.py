@@ -37,6 +37,7 @@ from ortmeter.study.rendering import fold
 study = Study(
     "plot_profiling",
     "What does ONNX Runtime optimize?",
+    command="ortmeter profile model.onnx --baseline unoptimized",
     size=Param(112, fast=16, minimum=2, help="height and width of the image, even"),
     threads=Param(1, minimum=0, help="threads of an operator, 0 lets onnxruntime choose"),
     runs=Param(101, fast=5, minimum=2, help="runs of a profile, the first one apart"),
@@ -322,7 +323,7 @@ def claims(data):
     }
 
 
-study.conclude(claims, command="ortmeter profile model.onnx --baseline unoptimized")
+study.conclude(claims)
 
 # %%
 # What this page does not cover

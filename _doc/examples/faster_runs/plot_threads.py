@@ -63,6 +63,7 @@ from ortmeter.workloads.threads import Scenario, measure_threads
 study = Study(
     "plot_threads",
     "How many threads, and should they spin?",
+    command="ortmeter bench model.onnx --threads 1,2 --spinning on,during-run,off",
     tokens=Param(64, fast=8, minimum=1, help="tokens of the transformer"),
     pauses=Param((0.05,), fast=(0.01,), full=(0.001, 0.1, 0.3), minimum=0, help="more pauses (s)"),
     rounds=Param(5, fast=2, full=10, minimum=1, help="runs after each pause in each process"),
@@ -374,8 +375,7 @@ def claims(data):
     return unknown | (found if data.provider == "cpu" else {})
 
 
-COMMAND = "ortmeter bench model.onnx --threads 1,2 --spinning on,during-run,off"
-study.conclude(claims, setting="stop_spinning.py", command=COMMAND)
+study.conclude(claims, setting="stop_spinning.py")
 
 # %%
 # What this page does not cover

@@ -54,6 +54,7 @@ RANDOM["encoder"] = sample_transformer(tokens=128), (1, 128, 256)
 study = Study(
     "plot_low_precision",
     "8 or 16 bits: which conversion is faster on this machine and keeps what my model decides?",
+    command='ortmeter bench model.onnx --precision "QDQ channels,float16"',
     models=Param(("voice", "convolutions"), full=(*WHEELS, *RANDOM), help="models"),
     draws=Param(4, fast=1, full=84, minimum=1, help="times that inputs to decide on are drawn"),
     processes=Param(5, fast=1, full=10, minimum=1, help="fresh processes that measure"),
@@ -356,8 +357,7 @@ def claims(data):
     }
 
 
-COMMAND = 'ortmeter bench model.onnx --precision "QDQ channels,float16"'
-study.conclude(claims, setting="quantize_products.py", command=COMMAND)
+study.conclude(claims, setting="quantize_products.py")
 
 # %%
 # What this page does not cover

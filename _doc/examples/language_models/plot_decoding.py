@@ -63,6 +63,7 @@ from ortmeter.timing.candidates import function_candidate
 study = Study(
     "plot_decoding",
     "What does a token cost with a cache?",
+    command="ortmeter bench model.onnx --dim new=1 --dim past=8192 --value place=8192",
     width=Param(768, fast=128, minimum=128, help="features of a token, a multiple of 128"),
     prompt=Param(256, fast=16, minimum=16, help="tokens of the prompt"),
     lengths=Param((128, 8192), fast=(16, 64), full=(128, 1024, 8192), help="tokens of the cache"),
@@ -366,8 +367,7 @@ def claims(data):
     return found | {"short": short, "long": long, "changed": other[EIGHT]}
 
 
-COMMAND = "ortmeter bench model.onnx --dim new=1 --dim past=8192 --value place=8192"
-study.conclude(claims, setting="bind_cache.py", command=COMMAND)
+study.conclude(claims, setting="bind_cache.py")
 
 # %%
 # What this page does not cover

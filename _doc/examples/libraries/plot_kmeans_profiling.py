@@ -57,6 +57,7 @@ from ortmeter.timing.statistics import estimate_ratio
 study = Study(
     "plot_kmeans_profiling",
     "Where does a KMeans spend its time?",
+    command="ortmeter profile model.onnx",
     points=Param(100_000, fast=2_000, minimum=100, help="points"),
     features=Param(20, minimum=1, help="features of a point"),
     wide=Param(200, minimum=1, help="features of a point in the second model"),
@@ -340,7 +341,7 @@ def claims(data):
     return found | {"few": few, "wide": wide, "points": size["points"], "threads": threads}
 
 
-study.conclude(claims, setting="label_points.py", command="ortmeter profile model.onnx")
+study.conclude(claims, setting="label_points.py")
 
 # %%
 # What this page does not cover

@@ -57,6 +57,7 @@ SHAPES = "1x4096x4096 8x2048x4096 24x2048x2048 64x4096x4096 512x1024x1024 4096x6
 study = Study(
     "plot_operators_torch",
     "Is an operator slower than in other libraries?",
+    command="ortmeter operators --against torch --model model.onnx",
     cases=Param(SAMPLE, full=("-",), help="texts: cases whose names have one of them"),
     processes=Param(3, fast=1, full=6, minimum=1, help="fresh processes in each of two passes"),
     shapes=Param((*SHAPES.split(),), fast=("8x64x48",), pattern=r"\d+x\d+x\d+", help="m x k x n"),
@@ -378,8 +379,7 @@ def claims(data):
     }
 
 
-COMMAND = "ortmeter operators --against torch --model model.onnx"
-study.conclude(claims, setting="keep_weights_constant.py", command=COMMAND)
+study.conclude(claims, setting="keep_weights_constant.py")
 
 # %%
 # What this page does not cover

@@ -51,6 +51,7 @@ from ortmeter.timing.statistics import estimate_mean, estimate_ratio, geometric_
 study = Study(
     "plot_torch_or_onnxruntime",
     "Is ONNX Runtime slower than torch here, and where?",
+    command="ortmeter operators --against torch --model model.onnx",
     models=Param(tuple(NETWORKS), fast=("decoder", "forest"), help="models, one of torch at least"),
     batch=Param((1, 32), fast=(1, 2), minimum=1, help="rows of a call, several batches"),
     rows=Param(1000, fast=16, minimum=1, help="rows of one more call, of the forest"),
@@ -340,8 +341,7 @@ def claims(data):
 
 # %%
 
-COMMAND = "ortmeter operators --against torch --model model.onnx"
-study.conclude(claims, setting="export_model.py", command=COMMAND)
+study.conclude(claims, setting="export_model.py")
 
 # %%
 # What this page does not cover

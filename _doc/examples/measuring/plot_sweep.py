@@ -36,6 +36,7 @@ from ortmeter.sweep import RunComparison, run_sweep
 study = Study(
     "plot_sweep",
     "How many processes does a benchmark need?",
+    command="ortmeter bench one.onnx two.onnx --processes 10",
     sizes=Param((64, 256, 1024), fast=(16,), help="sizes of the matrices"),
     runs=Param(8, fast=2, minimum=1, help="processes for each size"),
     repeat=Param(100, fast=5, minimum=1, help="samples in each process, 100 for an interval"),
@@ -281,7 +282,7 @@ def claims(data):
     return judge_processes(cases) | judge_sizes(cases)
 
 
-study.conclude(claims, command="ortmeter bench one.onnx two.onnx --processes 10")
+study.conclude(claims)
 
 # %%
 # The traffic would predict the speedup if every kernel moved data at the same rate. The CPU kernel

@@ -71,6 +71,7 @@ CHOICES = {  # ways to start the largest chain, then the transformer
 study = Study(
     "plot_first_result",
     "Where does the time go before the first result?",
+    command="ortmeter bench model.onnx --cold --shorten",
     sizes=Param("1,10,50", fast="1", full="1,10,100", sequence=int, help="MiB of weights"),
     layers=Param(28, fast=1, minimum=1, help="layers of the transformer"),
     ways=Param("some", fast="few", full="all", choices=tuple(CHOICES), help="ways to start"),
@@ -379,8 +380,7 @@ def claims(data):
     }
 
 
-COMMAND = "ortmeter bench model.onnx --cold --shorten"
-study.conclude(claims, setting="keep_weights_outside.py", command=COMMAND)
+study.conclude(claims, setting="keep_weights_outside.py")
 
 # %%
 # What this page does not cover

@@ -58,6 +58,7 @@ from ortmeter.workloads.optimized import shorter_starts
 study = Study(
     "plot_shared_weights",
     "Can sessions share their weights?",
+    command="ortmeter bench model.onnx --cold --shorten",
     mib=Param(24, fast=10, full=40, minimum=10, help="MiB of weights"),
     processes=Param(5, fast=1, full=12, minimum=1, help="fresh processes that time runs"),
     budget=Param(6.0, fast=0.5, full=60.0, help="seconds to time runs"),
@@ -343,7 +344,7 @@ def claims(data):
     }
 
 
-study.conclude(claims, setting="prepack.py", command="ortmeter bench model.onnx --cold --shorten")
+study.conclude(claims, setting="prepack.py")
 
 # %%
 # What this page does not cover

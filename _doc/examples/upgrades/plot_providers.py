@@ -54,6 +54,7 @@ from ortmeter.timing.candidates import SessionSpec
 study = Study(
     "plot_providers",
     "Which provider should this model run on?",
+    command="ortmeter bench model.onnx --runtime onnxruntime-openvino --provider cpu,openvino",
     width=Param(512, fast=64, full=1024, minimum=1, help="features of the dense layers"),
     tokens=Param(64, fast=8, full=128, minimum=1, help="tokens of the encoder"),
     size=Param(56, fast=16, full=112, minimum=8, help="height and width of the image"),
@@ -336,8 +337,7 @@ def claims(data):
     }
 
 
-COMMAND = f"ortmeter bench model.onnx --runtime {WHEEL} --provider cpu,openvino"
-study.conclude(claims, setting="use_openvino.py", command=COMMAND)
+study.conclude(claims, setting="use_openvino.py")
 
 # %%
 # What this page does not cover
