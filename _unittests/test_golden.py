@@ -20,7 +20,6 @@ UNSEEN = {
     "plot_eight_bits": dict.fromkeys(range(4), ({"undecided"}, COUNTED)),
     "plot_identical_runs": dict.fromkeys((0, 1, 3, 4), ({"undecided"}, COUNTED)),
     "plot_low_precision": {3: ({"undecided"}, COUNTED)},
-    "plot_memory": dict.fromkeys((0, 2), ({"undecided"}, COUNTED)),
     "plot_parallelized_reduction": dict.fromkeys(range(5), ({"undecided"}, COUNTED)),
     "plot_shared_weights": dict.fromkeys(range(2), ({"undecided"}, COUNTED)),
     "plot_sweep": {3: ({"wrong"}, "that some case exists is not refuted by those that were drawn")},
