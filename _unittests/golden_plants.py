@@ -481,15 +481,6 @@ def plant_quota(data, waits, means):
     return data | {"rows": rows}
 
 
-def same_first(data):
-    """The first run of a new size takes the time of the second one."""
-    groups = {
-        case: Comparison([dataclasses.replace(group["second"], name="first"), group["second"]])
-        for case, group in data["news"].items()
-    }
-    return data | {"news": Comparisons(groups, data["news"].axis)}
-
-
 def fused(data):
     """What is fused is most of the difference; ONNX Runtime is farther from float64."""
     kinds = data["kinds"].copy()
@@ -559,10 +550,6 @@ OWN = {
         "as predicted": lambda data: plant_quota(data, waits=(50, 1), means=(10, 10, 6, 9)),
         "opposite": lambda data: plant_quota(data, waits=(5, 30), means=(20, 10, 9, 6)),
         "pinned": lambda data: plant_quota(data, (50, 1), (10, 10, 9, 9)) | {"pinned": True},
-    },
-    "plot_shapes": {
-        "same first": same_first,
-        "slow first": lambda data: data | {"news": slow(same_first(data)["news"], first=2.0)},
     },
     "plot_shared_weights": {"opposite": opposite_memory, "slow packing": slow_packing},
     "plot_sweep": {"traffic": by_traffic},
