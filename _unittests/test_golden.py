@@ -17,7 +17,6 @@ SHOWN = 10  # differences in a message
 COUNTED = "it counts what was found: there is no interval"
 # Verdicts that no sample shows, by page and rank of the prediction.
 UNSEEN = {
-    "plot_memory": dict.fromkeys((0, 2), ({"undecided"}, COUNTED)),
 }
 
 
