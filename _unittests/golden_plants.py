@@ -458,7 +458,6 @@ OWN = {
         "far errors": lambda data: _with_facts(data, error=0.5),
     },
     "plot_python_cost": {
-        "slow bindings": lambda data: data | {"times": slow(data["times"], bound=9.0)},
         "slow calls": lambda data: data | {"times": slow(data["times"], **{"session.run": 9.0})},
     },
     },
