@@ -70,8 +70,8 @@ args, provider = study.args, study.provider
 # ---------------------------
 #
 # Eager torch calls its function for each node, on tensors made once, in inference mode. If a result
-# is a view, it is copied, since ONNX Runtime writes its outputs. ONNX Runtime runs a session
-# with all its optimizations, whose inputs are bound to memory. Both use one thread and are
+# is a view, it is copied, since ONNX Runtime writes its outputs. ONNX Runtime runs a session with
+# all its optimizations, and its inputs are bound to memory. Both use one thread, and are
 # interleaved in fresh processes. On CUDA, each run waits for the device.
 
 installed = RuntimeCandidate("onnxruntime", parse_release("installed"), provider=provider)

