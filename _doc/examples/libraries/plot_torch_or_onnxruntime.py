@@ -265,6 +265,9 @@ def find_fused(data, cnn):
     return found
 
 
+# %%
+
+
 def find_kept(data):
     """Find whether ONNX Runtime is 5% faster where the memory of torch is kept."""
     gains, kept = {g.where["case"]: g.ratio for g in compare(data)}, compare_kept(data)
