@@ -470,5 +470,6 @@ OWN = {
             data | {"changes": data["changes"].assign(cross=3 * data["changes"]["cross"])}
         ),
         "few cross": lambda data: data | {"changes": data["changes"] // 100},
+        "all change": lambda data: data | {"changes": data["changes"].assign(change=9)},
     },
 }

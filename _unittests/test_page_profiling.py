@@ -31,6 +31,7 @@ def planted(**medians):
 def test_the_levels_are_counted_on_their_graphs(page):
     """The oracle counts operators: 14 were written, a Sigmoid and an Add can join."""
     assert page["levels"].loc["as written"].tolist() == [14, 14, 0, 0, 0, 0]
+    assert page["levels"]["removed"].tolist() == [0, 1, 2]  # the Add joins in blocks only
     for name, level in page["LEVELS"].items():
         optimized = optimized_model(page["model"], provider="cpu", optimization=level)
         ops = [node.op_type for node in optimized.graph.node]

@@ -39,7 +39,7 @@ from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_fram
 study = Study(
     "plot_einsum_decomposition",
     "Is a decomposed einsum faster, and why?",
-    command="ortmeter bench model.onnx searched.onnx",
+    command="ortmeter bench model.onnx searched.onnx --threads 0",
     size=Param(20, fast=6, minimum=2, help="every dimension"),
     other=Param(14, fast=4, minimum=2, help="another size, to compare all the graphs at"),
     threads=Param(usable_cores(), minimum=1, help="threads of the second measure, 1 for none"),
@@ -170,12 +170,12 @@ def speedups(data):
 study.show(speedups)
 
 # %%
-# All the graphs. Older records also have numpy, on the same operands.
+# All the graphs. Older records also timed numpy and the function ``einsum`` of ortmeter.
 
 
 def latencies(data):
     """Latency of the graphs, and speedup over Einsum with its 99% interval"""
-    found = data.measured.summary(EINSUM)
+    found = data.measured.summary(EINSUM, "µs").sort_values(["threads", MEDIAN])
     return found.rename(index=lambda graph: label(data, graph), level="candidate")
 
 
@@ -204,9 +204,9 @@ study.keep(split=pd.DataFrame(split), size=args.size)
 
 
 def causes(data):
-    parts = data.split[["copies"]].assign(others=data.split["all"] - data.split["copies"])
-    what = {"title": "What takes the time of an order", "what": "µs, lower is better"}
-    return bar_plot(parts, **what, caption=f"{data.legend}, one thread")
+    copies = data.split["copies"]
+    parts = pd.DataFrame({"transpositions": copies, "other nodes": data.split["all"] - copies})
+    return bar_plot(parts, title="Time of a run", what="µs, one thread", caption=data.legend)
 
 
 study.show(causes)
@@ -259,6 +259,7 @@ def judge_sizes(data, size):
 
 # %%
 # ``settings/replace_einsum.py`` replaces each ``Einsum`` of a float32 model whose shapes are known.
+# On a busy machine, a search may keep ``Einsum``.
 
 
 def claims(data):

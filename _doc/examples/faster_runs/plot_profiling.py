@@ -96,8 +96,9 @@ def count_changes(level):
 
 
 # %%
-# *Added* nodes change the layout. A *removed* node is computed by the convolution that it joined:
-# at level *blocked*, that convolution counts as blocked.
+# *Added* nodes change the layout. A *removed* node is computed by the convolution that it joined.
+# On a CPU, level *fused* only joins the ``Sigmoid``. The ``Add`` joins a convolution in blocks, and
+# both convolutions then count as *blocked*.
 
 counts = {name: count_changes(level) for name, level in LEVELS.items()}
 levels = to_frame(counts, "level")

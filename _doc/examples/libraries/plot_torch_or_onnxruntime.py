@@ -146,7 +146,7 @@ def measure():
 
 
 # %%
-# Torch gives memory back to the system, and asks for it again in the next operator. The arena of a
+# Torch gives memory back to the system, and asks for it again in the next run. The arena of a
 # session keeps it; so does torch with ``MALLOC_TRIM_THRESHOLD_=1099511627776
 # MALLOC_MMAP_THRESHOLD_=33554432`` before its command (Linux with glibc). A second set of processes
 # has these two variables, times both libraries and profiles them.
@@ -200,13 +200,13 @@ study.show(latencies)
 # Where is the difference?
 # ------------------------
 #
-# Each pair of bars has one case, in % of eager torch as it is. A node of ONNX Runtime that fuses
-# several counts for the one that names it; on torch, a function counts with those that it calls.
-# Products of two inputs that are computed belong to attention. *outside* is the rest of a run in
-# the second set of processes: Python, calls of operators. *memory, caches* is what a run takes
-# longer in the first set, where memory is not kept and other candidates run in between. Profilers
-# slow runs: their times are scaled to the latency where they exceed it. On CUDA, they are those of
-# the host, which launches the kernels.
+# Each case has two bars, in % of eager torch as it is. A node of ONNX Runtime that fuses several
+# operators counts for the one in its name; a function of torch counts with those that it calls.
+# Products of two computed inputs belong to attention. *outside* is the rest of a run in the second
+# set of processes: Python, calls of operators. *memory, caches* is how much longer a run takes in
+# the first set, where memory is not kept and other candidates run in between. Profilers slow runs:
+# their times are scaled to the latency where they exceed it. On CUDA, they are the times of the
+# host, which launches the kernels.
 
 LOST = "memory, caches"
 
@@ -264,6 +264,9 @@ def find_fused(data, cnn):
         saved = saved.groupby([rows["process"], rows["turn"]]).sum()
         found &= estimate_mean(100 * saved / gap, unit="% is fused").within(50, np.inf)
     return found
+
+
+# %%
 
 
 def find_kept(data):

@@ -48,6 +48,7 @@ from ortmeter.workloads.memory import measure_memory
 study = Study(
     "plot_memory",
     "Why does memory grow, and what frees it?",
+    command="ortmeter bench model.onnx --cold --session-option enable_mem_pattern=True,False",
     largest=Param(16, fast=4, full=32, minimum=4, help="largest batch"),
     runs=Param(12, fast=4, full=36, minimum=4, help="batches of a sequence"),
     tokens=Param(64, fast=16, minimum=1, help="tokens of a row"),
@@ -322,8 +323,7 @@ def claims(data):
     }
 
 
-COMMAND = "ortmeter bench model.onnx --cold --session-option enable_mem_pattern=True,False"
-study.conclude(claims, setting="no_memory_pattern.py", command=COMMAND)
+study.conclude(claims, setting="no_memory_pattern.py")
 
 # %%
 # What this page does not cover

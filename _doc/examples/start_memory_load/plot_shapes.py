@@ -53,6 +53,7 @@ from ortmeter.timing import Comparison, Comparisons, Measurement
 study = Study(
     "plot_shapes",
     "Fixed or dynamic shapes?",
+    command="ortmeter bench model.onnx fixed.onnx --size 1x3x144x144",
     models=Param(("ViT",), full=("CNN", "BERT", "ViT", "OCR"), sequence=str, help="models"),
     dynamo=Param(False, full=True, help="export with dynamo, or with TorchScript, which is faster"),
     news=Param(20, fast=3, full=100, minimum=1, help="sizes that are new to a session"),
@@ -367,8 +368,7 @@ def claims(data):
     }
 
 
-COMMAND = "ortmeter bench model.onnx fixed.onnx --size 1x3x144x144"
-study.conclude(claims, setting="fix_shape.py", command=COMMAND)
+study.conclude(claims, setting="fix_shape.py")
 
 # %%
 # What this page does not cover
