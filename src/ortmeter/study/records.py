@@ -38,7 +38,7 @@ FOLDER_VARIABLE = "ORTMETER_RESULTS"
 UNRECORDED = frozenset({"record", "output", "model"})
 
 
-_VERSION = 3  # incremented when older readers would misread a file
+_VERSION = 1  # incremented when older readers would misread a file
 _LONG = 200  # characters of a message that are shown
 #: Builds whose samples are kept.
 KEPT = 5
