@@ -37,6 +37,7 @@ _CUDA = (
     "machine, python {page}.py --provider cuda runs this page, and make record PROVIDER=cuda "
     "keeps its samples for other builds."
 )
+_ON_YOURS = "python {page}.py --model model.onnx runs the command of this page on your model. "
 _IN_NOTEBOOK = (
     'The same lines run on CUDA: set os.environ["ORTMETER_PROVIDER"] = "cuda" before the first '
     "cell. The defaults of the other parameters are in the call of Study."
@@ -297,7 +298,8 @@ class Study:
         """
         if self.args.record:
             self.here.save(self.judged(self.here))
-        how = _IN_NOTEBOOK if in_ipython() else _CUDA.format(page=self.page)
+        own = _ON_YOURS if MODEL in self._to_copy["command"].split() else ""
+        how = _IN_NOTEBOOK if in_ipython() else (own + _CUDA).format(page=self.page)
         shown = self._recalled  # which has its own parameters
         measured_on = shown.environment if shown else environment()
         parts: list[Any] = [shown.parameters if shown else self.args, how, measured_on]
