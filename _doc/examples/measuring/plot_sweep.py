@@ -261,8 +261,8 @@ def judge_sizes(cases):
 
 
 def claims(data):
-    """Measure candidates in several processes, such as --processes 10: where they differ by less
-    than 15%, single processes give different verdicts [changed].
+    """Before you choose between two models that differ by less than 15%, time both in ten
+    processes: single processes give different verdicts [changed].
 
     Otherwise:
 
