@@ -248,12 +248,11 @@ def moves_explain(data):
 
 
 def starts_late(data):
-    """First results of packed weights, and sessions of all threads, that take ten times longer."""
-    times = dict(data["times"])
-    for phase, ways in {"first result": (": plain", ": external"), "session": ("threads",)}.items():
-        names = [name for name in times[phase] if name.endswith(ways)]
-        times[phase] = slow(times[phase], **dict.fromkeys(names, 10.0))
-    return data | {"times": Comparisons(times, data["times"].axis)}
+    """First results of packed weights that take ten times longer."""
+    group = data["times"]["first result"]
+    names = [name for name in group if name.endswith((": plain", ": external"))]
+    groups = {**data["times"], "first result": slow(group, **dict.fromkeys(names, 10.0))}
+    return data | {"times": Comparisons(groups, data["times"].axis)}
 
 
 def _of_unpacked(data, session):
