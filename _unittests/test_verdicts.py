@@ -11,7 +11,6 @@ from ortmeter.study.claims import ANSWER
 
 # Claims that no planted sample turns wrong, and why.
 SAFE = {
-    "plot_decoding": {"cuda": "no record of it on CUDA"},
     "plot_first_result": {"search": "no record of it on CUDA"},
 }
 KEPT = json.loads(verdicts.FILE.read_text(encoding="utf-8"))
