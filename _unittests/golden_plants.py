@@ -392,15 +392,6 @@ def exchanged_quota(data):
     return data | {"rows": data["rows"].assign(setting=data["rows"]["setting"].map(other))}
 
 
-def fused(data):
-    """What is fused is most of the difference; ONNX Runtime is farther from float64."""
-    kinds = data["kinds"].copy()
-    rows = kinds["kind"].isin(["normalization", "elementwise"])
-    kinds.loc[rows, "eager"] *= 50
-    errors = data["errors"].assign(onnxruntime=10 * data["errors"]["onnxruntime"])
-    return data | {"kinds": kinds, "errors": errors}
-
-
 def lost_tokens(data):
     """Weights of 8 bits change the largest logit at every position."""
     facts = data["facts"].copy()
@@ -453,12 +444,6 @@ OWN = {
     "plot_threads": {
         "slow stops": slow_stops,
         "exchanged": exchanged_quota,
-    },
-    "plot_torch_or_onnxruntime": {
-        "far errors": lambda data: (
-            data | {"errors": data["errors"].assign(onnxruntime=10 * data["errors"]["onnxruntime"])}
-        ),
-        "on CUDA": lambda data: data | {"provider": "cuda"},
     },
     "plot_trees": {
         "slow float64": lambda data: data | {"times": slow(data["times"], float64=3.0)},
