@@ -207,7 +207,7 @@ def resident() -> int:
 def in_fresh_process(function: Callable[..., Any], *arguments: str, **variables: str) -> Any:
     """Call one of the functions of ``CHILDREN`` in a process of its own."""
     command = [sys.executable, __file__, function.__name__, *arguments]
-    child = subprocess.run(  # noqa: S603 - this script
+    child = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}
     )
     return json.loads(child.stdout.splitlines()[-1])

@@ -116,7 +116,7 @@ def in_fresh_process(candidate: str, threads: int, asked: argparse.Namespace) ->
     options = ["--rows", ",".join(map(str, asked.rows)), "--chains", ",".join(asked.chains)]
     options += ["--threads", str(threads), "--candidate", candidate]
     command = [sys.executable, __file__, *options]
-    child = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    child = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(child.stdout.splitlines()[-1])
 
 

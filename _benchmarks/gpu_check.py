@@ -165,7 +165,7 @@ def run_step(step: Step, out: Path, limit: float, *, quick: bool) -> dict[str, A
     _rows(out, step.name).unlink(missing_ok=True)  # of a step that was interrupted
     begun = time.monotonic()
     with log.open("wb") as stream:
-        child = subprocess.Popen(  # noqa: S603 - our own scripts
+        child = subprocess.Popen(
             step.arguments(out, quick=quick),
             stdout=stream,
             stderr=subprocess.STDOUT,
@@ -210,7 +210,7 @@ def _environment(out: Path, *, quick: bool) -> dict[str, str]:
     probe = read(out, "probe")
     if probe is not None and not agrees(probe):
         command = [sys.executable, "-c", _FOLDERS]
-        folders = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        folders = subprocess.run(command, capture_output=True, text=True, check=False)
         known = [found["LD_LIBRARY_PATH"]] if found.get("LD_LIBRARY_PATH") else []
         found["LD_LIBRARY_PATH"] = ":".join([folders.stdout.strip(), *known])
     return found

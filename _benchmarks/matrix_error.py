@@ -44,7 +44,7 @@ def heavy(rng: Generator, shape: tuple[int, ...]) -> Array:
 
 def with_modes(rng: Generator, shape: tuple[int, ...]) -> Array:
     """Draw effects of 3 %; one process in ten has a case 1.5 times slower."""
-    return 0.03 * rng.standard_normal(shape) + np.log(1.5) * (rng.random(shape) < 0.1)  # noqa: PLR2004
+    return 0.03 * rng.standard_normal(shape) + np.log(1.5) * (rng.random(shape) < 0.1)
 
 
 NOISES: dict[str, Callable[[Generator, tuple[int, ...]], Array]] = {

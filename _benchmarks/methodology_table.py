@@ -68,7 +68,7 @@ def drawn() -> list[Row]:
             alone = [share(c, "alone", "trials") for c in cases]
             ends = f"{min(alone):.0%} to {max(alone):.0%}"
             rows.append((f"{what}: that of one build does", trials, ends, lines.made_by(own)))
-        power = [line for line in own if line["ratio"] == 1.1 and line.get("sessions") == 0.02]  # noqa: PLR2004
+        power = [line for line in own if line["ratio"] == 1.1 and line.get("sessions") == 0.02]
         for (processes,), counts in pooled(power, "processes").items():
             text = f"a ratio of 1.10, sessions that differ by 2%, {processes} processes: faster"
             found = f"{share(counts, 'right', 'trials'):.0%}"

@@ -135,7 +135,7 @@ def passes(tests: list[str], folder: Path) -> bool:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        run = subprocess.run(  # noqa: S603 - the tests of this project
+        run = subprocess.run(
             [*command, "-m", "not slow and not site and not browser"],
             cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             timeout=LONGEST_S, check=False,

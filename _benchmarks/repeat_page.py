@@ -68,7 +68,7 @@ def build(pages: Sequence[Path], folder: Path, seed: int, *, full: bool) -> None
         del taken
         own = [] if full else ["-c", CHILD]
         command = [sys.executable, *own, str(page)]
-        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)  # noqa: S603
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
         del half
 
 
@@ -119,7 +119,7 @@ def count_ratios(builds: Sequence[Record], tally: collections.Counter[str]) -> l
             tally["pairs"] += 1
             tally["disjoint"] += is_disjoint(one, other)
             tally["beyond"] += change > math.hypot(half(one), half(other))
-            narrow = max(half(one), half(other)) < 0.05  # noqa: PLR2004
+            narrow = max(half(one), half(other)) < 0.05
             tally["narrow"] += narrow
             tally["narrow, disjoint"] += narrow and is_disjoint(one, other)
             if is_disjoint(one, other):

@@ -54,7 +54,7 @@ SECONDS, SESSIONS = (2e-4, 2e-3, 2e-2), (0.01, 0.03, 0.07)
 def neighbour(cores: str) -> subprocess.Popen[bytes]:
     """Start a process that takes a core."""
     program = "x = 0\nwhile True: x += 1"
-    return subprocess.Popen(["taskset", "-c", cores, sys.executable, "-c", program])  # noqa: S603, S607
+    return subprocess.Popen(["taskset", "-c", cores, sys.executable, "-c", program])  # noqa: S607
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def beside(what: str) -> Iterator[None]:
             "    for s in (signal.SIGSTOP, signal.SIGCONT):\n"
             "        os.kill(int(sys.argv[1]), s)\n        time.sleep(0.05)\n"
         )
-        other = subprocess.Popen([sys.executable, "-c", program, str(os.getpid())])  # noqa: S603
+        other = subprocess.Popen([sys.executable, "-c", program, str(os.getpid())])
     try:
         yield
     finally:

@@ -102,7 +102,7 @@ def correlated(rng: Generator, rounds: int, deviation: float, correlation: float
 
 def spikes(rng: Generator, rounds: int, size: float) -> Array:
     """Add a long sample from time to time."""
-    return (rng.random(rounds) < 0.02) * rng.exponential(size, rounds)  # noqa: PLR2004
+    return (rng.random(rounds) < 0.02) * rng.exponential(size, rounds)
 
 
 def draw(rng: Generator, case: Case, ratio: float, rounds: int) -> list[Array]:
@@ -321,8 +321,8 @@ def report() -> int:
         trials, given = counts["trials"], max(counts["intervals"], 1)
         held, wrong = counts["held"] / given, counts["wrong"] / given
         # Beyond what luck gives once in a hundred cases.
-        few = binom.cdf(counts["held"], given, 0.98) < 0.01  # noqa: PLR2004
-        failed = few or binom.sf(counts["wrong"] - 1, given, 0.01) < 0.01  # noqa: PLR2004
+        few = binom.cdf(counts["held"], given, 0.98) < 0.01
+        failed = few or binom.sf(counts["wrong"] - 1, given, 0.01) < 0.01
         failures += failed
         effects = f", sessions {own[0]['sessions']:.0%}" if own[0].get("sessions") else ""
         effects += f", processes {own[0]['effect']:.0%}" if own[0].get("effect") else ""
