@@ -211,9 +211,8 @@ def report(table: pd.DataFrame, threads: int) -> None:
     }
     for what, kept in means.items():
         print(f"{what}: {gmean(over_ort[kept]):.2f}")
-    print(
-        f"over the best of the four (goal 1.05): {gmean(table[PEERS].min(axis=1) / table[OURS]):.2f}"
-    )
+    best = gmean(table[PEERS].min(axis=1) / table[OURS])
+    print(f"over the best of the four (goal 1.05): {best:.2f}")
     planned = table["plan peers"] / table["plan by cost"]
     for what, times in (("first", planned), ("again (goal 1)", table["planned again"])):
         least = f"at least {times.min():.2f}"

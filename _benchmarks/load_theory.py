@@ -10,12 +10,13 @@ over the same arrivals and service times: what is more is the lateness of a serv
 ``python _benchmarks/load_theory.py --service-ms 10 --runs 10 --seconds 6``
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
 
+import command
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 from ortmeter.workloads.load import Load, Point, Turn, measure_load
@@ -58,29 +59,22 @@ def summarize(load: Load) -> tuple[float, float, float, float]:
 
 def main() -> int:
     """Print a line per utilization; return how many miss the theory."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--service-ms", type=float, default=10.0)
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=6.0)
-    given = parser.parse_args()
+    given = command.options(__doc__, service_ms=10.0, runs=10, seconds=6.0)
     service = given.service_ms / 1e3
     points = {rho: Point([stand_in(service)], rho / service) for rho in (0.3, 0.5, 0.7)}
-    rows: dict[float, list[tuple[float, ...]]] = {rho: [] for rho in points}
+    found: dict[float, list[tuple[float, ...]]] = {rho: [] for rho in points}
     for seed in range(given.runs):
         for rho, load in measure_load(points, seconds=given.seconds, seed=seed).items():
-            rows[rho].append(summarize(load))
-    print("rho   mean wait (services)      theory   lateness, mean and median (µs)")
-    missed = 0
-    for rho, found in rows.items():
-        waits, theory, late, median = np.array(found).T
+            found[rho].append(summarize(load))
+    rows = []
+    for rho, each in found.items():
+        waits, theory, late, median = np.array(each).T
         low, high = stats.t.interval(0.99, len(waits) - 1, waits.mean(), stats.sem(waits))
-        missed += not low <= theory.mean() <= high
-        print(
-            f"{rho:.1f}   {waits.mean():.3f} [{low:.3f}, {high:.3f}]   {theory.mean():.3f}   "
-            f"{1e6 * late.mean():.0f} {1e6 * median.mean():.0f}",
-            flush=True,
-        )
-    return missed
+        row = {"rho": rho, "mean wait (services)": waits.mean(), "low": low, "high": high}
+        row |= {"theory": theory.mean(), "lateness (us)": 1e6 * late.mean()}
+        rows.append(row | {"median lateness": 1e6 * median.mean()})
+    command.show(pd.DataFrame(rows).round(3))
+    return sum(not row["low"] <= row["theory"] <= row["high"] for row in rows)
 
 
 if __name__ == "__main__":
