@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
 
 
-def options(doc: str, *names: str, accepted: Iterable[str] = (), **given: Any) -> Any:
+def options(doc: str, *names: str, **given: Any) -> Any:
     """Read an option per keyword, of the type of its default; *names* take what is left.
 
     A tuple has the values that are accepted, the first by default; several values are a list.
@@ -20,7 +20,7 @@ def options(doc: str, *names: str, accepted: Iterable[str] = (), **given: Any) -
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=doc, formatter_class=raw, allow_abbrev=False)
     for name in names:
-        parser.add_argument(name, nargs="*", choices=[*accepted, []] if accepted else None)
+        parser.add_argument(name, nargs="*")
     for name, default in given.items():
         settings: dict[str, Any] = {"type": type(default), "default": default}
         if default is False:

@@ -11,7 +11,6 @@ claims, missed that of the intervals of claims that miss, found that of the slow
 release run 20 cases, and run one of them twice under another name: which cases are claimed?
 """
 
-import argparse
 import itertools
 import multiprocessing
 import sys
@@ -19,6 +18,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import command
 import numpy as np
 import pandas as pd
 from numpy.random import Generator
@@ -82,49 +82,38 @@ def try_matrix(task: tuple[str, int, float, int]) -> Array:
     earlier = np.minimum.accumulate(truth, axis=1)[:, :-1]
     true = (earlier - truth[:, 1:]).ravel()  # of the speedup over the best earlier release
     is_slower, is_faster = true < -EFFECT, true > EFFECT
-    counts = []
-    first = times[times.index.get_level_values("pass") == 0]
+    first, counts = times[times.index.get_level_values("pass") == 0], []
     for cells in (compare_cells(times, RELEASES), compare_cells(first, RELEASES, level=0.01)):
         slower, faster = (cells["verdict"].to_numpy() == name for name in ("slower", "faster"))
         is_false = (slower & ~is_slower) | (faster & ~is_faster)
-        speedup = np.exp(true)
-        is_outside = (speedup < cells["low"]) | (speedup > cells["high"])
-        missed = (slower | faster) & is_outside
-        counts += [
-            (slower | faster).sum(),
-            is_false.sum(),
-            (slower & is_slower).sum(),
-            missed.sum(),
-        ]
+        is_outside = (np.exp(true) < cells["low"]) | (np.exp(true) > cells["high"])
+        told = (slower | faster, is_false, slower & is_slower, (slower | faster) & is_outside)
+        counts += [mask.sum() for mask in told]
     return np.array([*counts, is_slower.sum()])
 
 
 def print_table(matrices: int, workers: int, numbers: list[int]) -> int:
     """Print a line per noise, number of sets and ratio; return how many break the promise."""
-    print(
-        f"{'':28s} {'':4s} {'':5s} |    two passes, held to 1 %   | one pass, cells at 99%\n"
-        f"{'noise':28s} sets ratio | false/matrix  FDP   missed found | false/matrix  FDP   found"
-    )
-    failures = 0
+    lines = []
     with multiprocessing.Pool(workers) as pool:
         for noise, sets, ratio in itertools.product(NOISES, numbers, (1.0, 1.1, 1.2, 1.5)):
             tasks = [(noise, sets, ratio, seed) for seed in range(matrices)]
             rows = np.array(pool.map(try_matrix, tasks, chunksize=8))
             total = rows.sum(axis=0)
-            # The false discovery rate is the mean over matrices, 0 in one without claims.
-            fdp = [float(np.mean(rows[:, i + 1] / np.maximum(rows[:, i], 1))) for i in (0, 4)]
-            missed = total[3] / max(total[0], 1)
-            found = [f"{total[i] / total[8]:5.0%}" if total[8] else "    -" for i in (2, 6)]
-            # Three standard deviations beyond the promise, of the proportions of the matrices.
-            spread = 3 * np.std(rows[:, 1] / np.maximum(rows[:, 0], 1)) / np.sqrt(matrices)
-            failed = fdp[0] > 0.01 + spread
-            failures += failed
-            print(
-                f"{noise:28s} {sets:4d} {ratio:5.2f} | {total[1] / matrices:10.3f} {fdp[0]:7.2%} "
-                f"{missed:6.2%} {found[0]} | {total[5] / matrices:10.2f} {fdp[1]:7.2%}  {found[1]}"
-                f"{'  FAILS' if failed else ''}",
-                flush=True,
-            )
+            line = {"noise": noise, "sets": sets, "ratio": ratio}
+            for i, way in ((0, "held to 1%"), (4, "one pass, cells at 99%")):
+                line[f"{way}: false/matrix"] = round(total[i + 1] / matrices, 3)
+                # The false discovery rate is the mean over matrices, 0 in one without claims.
+                fdp = rows[:, i + 1] / np.maximum(rows[:, i], 1)
+                line |= {"FDP": f"{fdp.mean():.2%}"} if i == 0 else {"its FDP": f"{fdp.mean():.2%}"}
+                if i == 0:  # three standard deviations beyond the promise
+                    failed = fdp.mean() > 0.01 + 3 * np.std(fdp) / np.sqrt(matrices)
+                    line["missed"] = f"{total[3] / max(total[0], 1):.2%}"
+                found = f"{total[i + 2] / total[8]:.0%}" if total[8] else "-"
+                line["found" if i == 0 else "its found"] = found
+            lines.append(line | {"": "FAILS" if failed else ""})
+    command.show(lines, f"two passes held to 1%, then one pass with cells at 99%; {matrices} each")
+    failures = sum(line[""] == "FAILS" for line in lines)
     print(f"{failures} lines have a false discovery proportion beyond 1 %")
     return failures
 
@@ -164,26 +153,16 @@ def print_planted(repeat: int) -> int:
             cells = compare_cells(times, ["A", "B"])
             claims = cells[cells["verdict"].isin(CLAIMED)]
             named = {(case, row["verdict"]) for (_, case, _), row in claims.iterrows()}
-            expected = {(cases[-1].name, "slower")} if script else set()
-            wrong += len(named ^ expected)
+            wrong += len(named ^ ({(cases[-1].name, "slower")} if script else set()))
             again = control_claims(times, "B")["verdict"].isin(CLAIMED).sum()
             kind = "one case runs twice" if script else "equal children"
-            text = [
-                f"{c} {r.verdict}, {r.speedup:.2f} [{r.low:.2f}, {r.high:.2f}]"
-                for (_, c, _), r in claims.iterrows()
-            ]
-            print(f"{kind}: {'; '.join(text) or 'no claim'}; control: {again} claims", flush=True)
+            print(f"{kind}: {again} claims in the control\n{claims.to_string()}", flush=True)
     print(f"{wrong} wrong or missing claims")
     return wrong
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--matrices", type=int, default=100)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--sets", type=int, nargs="+", default=[3, 5, 10, 20], help="in each pass")
-    parser.add_argument("--planted", type=int, default=0, metavar="REPEAT", help="measure, twice")
-    given = parser.parse_args()
-    if given.planted:
-        sys.exit(print_planted(given.planted) > 0)
-    sys.exit(print_table(given.matrices, given.workers, given.sets) > 0)
+    asked = command.options(__doc__, matrices=100, workers=1, sets=[3, 5, 10, 20], planted=0)
+    if asked.planted:
+        sys.exit(print_planted(asked.planted) > 0)
+    sys.exit(print_table(asked.matrices, asked.workers, asked.sets) > 0)

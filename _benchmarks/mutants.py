@@ -8,7 +8,6 @@ too. The survivors are listed: each is a line that no test holds.
 python _benchmarks/mutants.py [--packages timing,discrepancy] [--count 400] [--seed 0] [--workers 2]
 """
 
-import argparse
 import ast
 import concurrent.futures
 import copy
@@ -23,6 +22,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import command
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("src", "_unittests", "_doc/_ext", "_doc/results", "pyproject.toml", "_benchmarks")
@@ -132,40 +133,39 @@ def survives(mutant: Mutant, folder: Path) -> bool:
 
 def passes(tests: list[str], folder: Path) -> bool:
     """Run tests until one fails."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    called = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    called += ["-m", "not slow and not site and not browser"]
     environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         run = subprocess.run(
-            [*command, "-m", "not slow and not site and not browser"],
-            cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            timeout=LONGEST_S, check=False,
-        )  # fmt: skip
+            called, cwd=folder, env=environment, capture_output=True, timeout=LONGEST_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return False
     return run.returncode == 0
 
 
+def copies(folder: Path, count: int) -> Iterator[Path]:
+    """Copy the project several times."""
+    for i in range(count):
+        for name in COPIED:
+            whole, target = ROOT / name, folder / str(i) / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if whole.is_dir() else shutil.copy)(whole, target)
+        yield folder / str(i)
+
+
 def main() -> None:
     """Draw mutants, run their tests, print those that survive and the share that is killed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--packages", default="timing,discrepancy")
-    parser.add_argument("--count", type=int, default=400)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2)
-    args = parser.parse_args()
-    packages = args.packages.split(",")
+    given = command.options(__doc__, packages="timing,discrepancy", count=400, seed=0, workers=2)
+    packages = given.packages.split(",")
     every = [mutant for package in packages for mutant in mutants(package)]
-    drawn = random.Random(args.seed).sample(every, min(args.count, len(every)))  # noqa: S311
-    print(f"{len(drawn)} of {len(every)} mutants, seed {args.seed}")
+    drawn = random.Random(given.seed).sample(every, min(given.count, len(every)))  # noqa: S311
+    print(f"{len(drawn)} of {len(every)} mutants, seed {given.seed}")
     survivors: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as temporary:
         free: queue.Queue[Path] = queue.Queue()
-        for i in range(args.workers):
-            folder = Path(temporary, str(i))
-            for name in COPIED:
-                whole, target = ROOT / name, folder / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                (shutil.copytree if whole.is_dir() else shutil.copy)(whole, target)
+        for folder in copies(Path(temporary), given.workers):
             free.put(folder)
         examples = [EXAMPLES.format(f"ortmeter.{package}") for package in packages]
         if not passes([*examples, *(f"_unittests/{package}" for package in packages)], folder):
@@ -178,7 +178,7 @@ def main() -> None:
             finally:
                 free.put(folder)
 
-        with concurrent.futures.ThreadPoolExecutor(args.workers) as pool:
+        with concurrent.futures.ThreadPoolExecutor(given.workers) as pool:
             for mutant, survived in zip(drawn, pool.map(run, drawn), strict=True):
                 if survived:
                     survivors[mutant.file.parts[2]] += 1

@@ -6,12 +6,12 @@ sentence if it is in a function of the old writer (its parameter ``say``), or in
 words or more that is no model, help, caption, label, title or message of an assertion.
 """
 
-import argparse
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import command
 import pandas as pd
 
 EXAMPLES = Path(__file__).parent.parent / "_doc" / "examples"
@@ -67,33 +67,17 @@ def count(page: Path) -> dict[str, int]:
     names = {name for pair in _BESIDE.findall(source) for name in pair if name}
     beside = [page.parent / "settings" / name for name in names if name.endswith(".py")]
     beside += [page.parent / f"{name}.py" for name in names]
-    own = len(code)
-    for file in filter(Path.is_file, beside):
-        text = file.read_text(encoding="utf-8")
-        own += len(code_lines(ast.parse(text), text))
-    return {
-        "code": own,
-        "beside": own - len(code),
-        "sentences": len(code & {*sentence_lines(tree)}),
-    }
-
-
-def main() -> None:
-    """Print a row per page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=EXAMPLES, help="folder of the pages")
-    files = {
-        file.stem: file for file in sorted(parser.parse_known_args()[0].folder.rglob("plot_*.py"))
-    }
-    parser.add_argument("pages", nargs="*", help="names of pages, all by default", default=[*files])
-    chosen = parser.parse_args().pages
-    if unknown := set(chosen) - set(files):
-        parser.error(f"{', '.join(unknown)}: accepted: {', '.join(files)}")
-    table = pd.DataFrame({name: count(files[name]) for name in chosen}).T.rename_axis("page")
-    table.loc["all"] = table.sum()
-    table["% sentences"] = (100 * table["sentences"] / table["code"]).round(1)
-    print(table.to_string())
+    texts = (file.read_text(encoding="utf-8") for file in beside if file.is_file())
+    more = sum(len(code_lines(ast.parse(text), text)) for text in texts)
+    sentences = len(code & {*sentence_lines(tree)})
+    return {"code": len(code) + more, "beside": more, "sentences": sentences}
 
 
 if __name__ == "__main__":
-    main()
+    asked = command.options(__doc__, "pages", folder=EXAMPLES)
+    files = {file.stem: file for file in sorted(asked.folder.rglob("plot_*.py"))}
+    chosen = {name: count(files[name]) for name in asked.pages or files}
+    table = pd.DataFrame(chosen).T.rename_axis("page")
+    table.loc["all"] = table.sum()
+    table["% sentences"] = (100 * table["sentences"] / table["code"]).round(1)
+    print(table.to_string())
