@@ -11,7 +11,6 @@ the variance between builds. A change is beyond the noise when it is larger than
 the interval of the difference. Verdicts are those of the answers and predictions.
 """
 
-import argparse
 import collections
 import dataclasses
 import itertools
@@ -24,6 +23,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import command
 import numpy as np
 
 from ortmeter.evidence import Claim, Estimate
@@ -63,12 +63,12 @@ def build(pages: Sequence[Path], folder: Path, seed: int, *, full: bool) -> None
             "MPLBACKEND": "agg",
             "MALLOC_TOP_PAD_": str(chance.randrange(64 * 4096)),
             "PADDING": "x" * chance.randrange(8192),
-        } | ({"ORTMETER_RECORD": "1"} if full else {})
+            **({"ORTMETER_RECORD": "1"} if full else {}),
+        }
         half = taken[: taken.size // 2].copy()  # what is free is in pieces
         del taken
-        own = [] if full else ["-c", CHILD]
-        command = [sys.executable, *own, str(page)]
-        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+        called = [sys.executable, *([] if full else ["-c", CHILD]), str(page)]
+        subprocess.run(called, env=environment, stdout=subprocess.DEVNULL, check=True)
         del half
 
 
@@ -200,18 +200,13 @@ def report(pages: Sequence[str], folders: Sequence[Path]) -> None:
 
 def main() -> None:
     """Build, then report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--builds", type=int, default=3, choices=range(2, 11))
-    parser.add_argument("--into", type=Path)
-    parser.add_argument("--full", action="store_true", help="sizes of a record, not of a build")
-    parser.add_argument("pages", nargs="*", metavar="PAGE")
-    options = parser.parse_args()
-    wanted = options.pages or [page.stem for page in PAGES if page.stem not in LONG]
+    given = command.options(__doc__, "pages", builds=3, into=Path(), full=False)
+    wanted = given.pages or [page.stem for page in PAGES if page.stem not in LONG]
     pages = [page for page in PAGES if page.stem in wanted]
-    into = options.into or Path(tempfile.mkdtemp(prefix="ortmeter-builds-"))
-    folders = [into / str(rank) for rank in range(options.builds)]
+    into = given.into if given.into.name else Path(tempfile.mkdtemp(prefix="ortmeter-builds-"))
+    folders = [into / str(rank) for rank in range(max(given.builds, 2))]
     for seed, folder in enumerate(folders):
-        build(pages, folder, seed, full=options.full)
+        build(pages, folder, seed, full=given.full)
     report([page.stem for page in pages], folders)
 
 
