@@ -37,7 +37,8 @@ from ortmeter.timing import Comparison, Measurement
 
 PRODUCTS, NOT_PACKED = "matrix products alone", ", not packed"
 BEST = list(LEVELS)[-1]
-WAYS = ["eager", "inductor", *LEVELS, f"{BEST}{NOT_PACKED}"]
+PEERS = [PRODUCTS, "eager", "inductor"]
+WAYS = [*PEERS[1:], *LEVELS, f"{BEST}{NOT_PACKED}"]
 # For each case: what to compare with, and how many times faster the best level must be.
 GOALS = {
     "llama": {PRODUCTS: 1 / 1.1},
@@ -198,7 +199,10 @@ def compare(case: str, given: Any) -> None:
     rows = []
     for way, result in results.items():
         row = {"way": way, "ms": round(result.median * 1e3, 3)}
-        row |= {f"x {w}": round(results[w].median / result.median, 2) for w in ways[:-4]}
+        row |= {
+            f"x {w}": round(results[w].median / result.median, 2)
+            for w in ways[: len(ways) - len(LEVELS) - 1]
+        }
         rows.append(row | {k: v for k, v in found[way][0].items() if k != "seconds"})
     command.show(rows, f"\n{case}, {given.threads} threads")
     for before, after in pairwise(LEVELS):

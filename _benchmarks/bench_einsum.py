@@ -108,8 +108,6 @@ CASES = {
     "tensor network of five": ("ab,bcd,def,fgc,ge->a", {"abcdefg": (4, 8, 14)}),
     "ring of five": ("ab,bc,cd,de,ea->", {"abcde": (6, 16, 40)}),
 }
-# Their first use is measured in fresh processes.
-FIRST_USES = ("matrix product", "attention scores, seed", "projection of heads", "bilinear form")
 SIZES = ["small", "medium", "large"]
 NUMPY, OPT_EINSUM, TORCH, ORT = PEERS = ["numpy", "opt_einsum", "torch", "ONNX Runtime Einsum"]
 AGAIN = "Einsum again"  # another session of the same model: what the machine alone makes slower
@@ -221,20 +219,8 @@ def report(table: pd.DataFrame, threads: int) -> None:
 
 
 def main() -> None:
-    """Start a process for each number of threads, and one for each first use."""
-    given = command.options(
-        __doc__,
-        threads=[1, 2],
-        budget=30.0,
-        repeat=40,
-        only="",
-        sizes=SIZES,
-        plan=("", "plan by cost", "plan peers"),
-    )
-    if given.plan:
-        case = next(cases(given.only, ["medium"]))
-        print(command.in_turn({"": planners(case, 1)[given.plan]}, 1).iloc[0, 0])
-        return
+    """Start a process for each number of threads."""
+    given = command.options(__doc__, threads=[1, 2], budget=30.0, repeat=40, only="", sizes=SIZES)
     if os.environ.get("OMP_WAIT_POLICY") == "PASSIVE":
         (threads,) = given.threads
         torch.set_num_threads(threads)
@@ -247,11 +233,6 @@ def main() -> None:
         quiet |= {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_THREAD_TIMEOUT": "4"}
         own = [*asked, "--threads", count, "--sizes", *given.sizes]
         report(pd.DataFrame(command.fresh(__file__, *own, **quiet)), count)
-    print("\nplanning the first equation of a process, once the libraries are imported, in ms")
-    for name in (name for name in FIRST_USES if given.only in name):
-        for plan in ("plan by cost", "plan peers"):
-            own = [__file__, "--only", name, "--plan", plan]
-            print(f"  {name}, {plan}: {1e3 * np.median([command.fresh(*own) for _ in 'abc']):.2f}")
 
 
 if __name__ == "__main__":

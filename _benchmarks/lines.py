@@ -3,12 +3,15 @@
 import datetime as dt
 import functools
 import json
+import math
 import multiprocessing
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ortmeter.evidence import Claim
 from ortmeter.machine.environment import environment
 
 RESULTS = Path(__file__).parent / "results"
@@ -62,6 +65,32 @@ def total(lines: Iterable[Line]) -> Counter[str]:
     for line in lines:
         counts.update({name: line.get(name, 0) for name in (*names, "fails", "alone", "apart")})
     return counts
+
+
+class Tally:
+    """What was found in the trials of a case."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.widths: list[float] = []
+
+    def add(self, claim: Claim, ratio: float) -> None:
+        """Count a claim on a ratio that is known."""
+        says = {"faster": ratio > 1, "slower": False, "negligible": ratio < 1 + claim.min_effect}
+        decided = claim.verdict != "undecided"
+        told = {"trials": True, "decided": decided, "undecided": not decided}
+        if claim.has_interval:
+            told |= {"intervals": True, "held": claim.low <= ratio <= claim.high}
+            told |= {"apart": not claim.low <= 1 <= claim.high}
+            told |= {"wrong": not says.get(claim.verdict, True)}
+            told |= {"right": claim.verdict == "faster" and ratio > 1}
+            self.widths.append(math.log(claim.high / claim.low) / 2)
+        self.counts.update({name: int(value) for name, value in told.items()})
+
+    def line(self, **case: object) -> Line:
+        """Return a line of the results."""
+        half = round(float(statistics.median(self.widths)), 4) if self.widths else None
+        return {**case, **self.counts, "half": half}
 
 
 def missing(

@@ -7,28 +7,20 @@ claim is false when the cell is not slower, or faster, by more than 5 %. FDP is 
 claims, missed that of the intervals of claims that miss, found that of the slower cells.
 
 ``python _benchmarks/matrix_error.py --matrices 100 --workers 2``
-``python _benchmarks/matrix_error.py --planted 2``: nothing is drawn. Processes of the installed
-release run 20 cases, and run one of them twice under another name: which cases are claimed?
 """
 
 import itertools
 import multiprocessing
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import command
 import numpy as np
 import pandas as pd
 from numpy.random import Generator
 
-from ortmeter.observatory.case import Case
-from ortmeter.observatory.matrix import ROWS, RuntimeCandidate, measure_cases
-from ortmeter.observatory.verdicts import compare_cells, control_claims
-from ortmeter.releases import child
-from ortmeter.releases.environments import parse_release
-from ortmeter.runtime.providers import Provider
+from ortmeter.observatory.matrix import ROWS
+from ortmeter.observatory.verdicts import compare_cells
 
 Array = np.ndarray
 CASES, RELEASES, PASSES = 250, [f"1.{i}" for i in range(8)], 2
@@ -118,51 +110,6 @@ def print_table(matrices: int, workers: int, numbers: list[int]) -> int:
     return failures
 
 
-CHILD = f"""
-import dataclasses, sys
-sys.path.insert(0, {str(Path(child.__file__).parent)!r})
-import child
-
-class Runner(child.SessionRunner):
-    def __init__(self, question):
-        super().__init__(question)
-        if self.names == ["planted"]:
-            run = self.bound.run
-            self.bound = dataclasses.replace(self.bound, run=lambda: (run(), run()))
-
-child.main(Runner, {{}})
-"""
-UNARY = ["Abs", "Acos", "Atan", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "HardSigmoid"]
-UNARY += ["HardSwish", "LeakyRelu", "Neg", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Softsign"]
-
-
-def print_planted(repeat: int) -> int:
-    """Run a case twice in one child, with real times; return how many claims are wrong."""
-    cases = [Case(op, f"Y = {op}(X)", "T[64,256] X", values={"X": "unit"}) for op in UNARY]
-    cases.append(Case("Softplus", "planted = Softplus(X)", "T[64,256] X", outputs="T planted"))
-    installed = parse_release("installed")
-    wrong = 0
-    with tempfile.TemporaryDirectory() as folder:
-        slower = Path(folder, "child.py")
-        slower.write_text(CHILD)
-        candidates = [RuntimeCandidate("A", installed), RuntimeCandidate("B", installed)]
-        prepared = {case.name: case.prepared(Provider("cpu")) for case in cases}
-        for seed, script in itertools.product(range(repeat), (slower, None)):
-            candidates[1] = RuntimeCandidate("B", installed, script)
-            times = measure_cases(candidates, prepared, seed=seed).times
-            cells = compare_cells(times, ["A", "B"])
-            claims = cells[cells["verdict"].isin(CLAIMED)]
-            named = {(case, row["verdict"]) for (_, case, _), row in claims.iterrows()}
-            wrong += len(named ^ ({(cases[-1].name, "slower")} if script else set()))
-            again = control_claims(times, "B")["verdict"].isin(CLAIMED).sum()
-            kind = "one case runs twice" if script else "equal children"
-            print(f"{kind}: {again} claims in the control\n{claims.to_string()}", flush=True)
-    print(f"{wrong} wrong or missing claims")
-    return wrong
-
-
 if __name__ == "__main__":
-    asked = command.options(__doc__, matrices=100, workers=1, sets=[3, 5, 10, 20], planted=0)
-    if asked.planted:
-        sys.exit(print_planted(asked.planted) > 0)
+    asked = command.options(__doc__, matrices=100, workers=1, sets=[3, 5, 10, 20])
     sys.exit(print_table(asked.matrices, asked.workers, asked.sets) > 0)

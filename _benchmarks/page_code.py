@@ -1,23 +1,17 @@
-"""Count the lines of code of each page, its settings included, and those that make sentences.
+"""Count the lines of code of each page, its settings included.
 
 ``python _benchmarks/page_code.py [page ...] [--folder FOLDER]``; neither comments, docstrings nor
-blank lines count. Pages are formatted by ruff at 100 columns, see ``make lint``. A line makes a
-sentence if it is in a function of the old writer (its parameter ``say``), or in a text of four
-words or more that is no model, help, caption, label, title or message of an assertion.
+blank lines count. Pages are formatted by ruff at 100 columns, see ``make lint``.
 """
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import command
 import pandas as pd
 
 EXAMPLES = Path(__file__).parent.parent / "_doc" / "examples"
-_LABELS = {"help", "title", "caption", "xlabel", "ylabel", "label", "legend"}
-_WORDS = 4
-_MODEL = re.compile(r" = |=>|<")  # text of ONNX
 _BESIDE = re.compile(r'setting="(\w+\.py)"|^from (\w+) import', flags=re.MULTILINE)
 
 
@@ -38,29 +32,12 @@ def code_lines(tree: ast.Module, source: str) -> set[int]:
     }
 
 
-def sentence_lines(tree: ast.AST) -> Iterator[int]:
-    """Yield the lines that make sentences."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef) and "say" in {arg.arg for arg in node.args.args}:
-            yield from _lines(node)
-        elif isinstance(node, ast.Assert) or (
-            isinstance(node, ast.keyword) and node.arg in _LABELS
-        ):
-            continue
-        elif isinstance(node, ast.Constant | ast.JoinedStr):
-            text = ast.unparse(node)
-            if len(text.split()) >= _WORDS and not _MODEL.search(text):
-                yield from _lines(node)
-        else:
-            yield from sentence_lines(node)
-
-
 def _lines(node: ast.AST) -> range:
     return range(node.lineno, (node.end_lineno or 0) + 1)  # type: ignore[attr-defined]
 
 
 def count(page: Path) -> dict[str, int]:
-    """Count the lines of a page, of the files beside it that it uses, and of its sentences."""
+    """Count the lines of a page, of the files beside it that it uses."""
     source = page.read_text(encoding="utf-8")
     tree = ast.parse(source)
     code = code_lines(tree, source)
@@ -69,8 +46,7 @@ def count(page: Path) -> dict[str, int]:
     beside += [page.parent / f"{name}.py" for name in names]
     texts = (file.read_text(encoding="utf-8") for file in beside if file.is_file())
     more = sum(len(code_lines(ast.parse(text), text)) for text in texts)
-    sentences = len(code & {*sentence_lines(tree)})
-    return {"code": len(code) + more, "beside": more, "sentences": sentences}
+    return {"code": len(code) + more, "beside": more}
 
 
 if __name__ == "__main__":
@@ -79,5 +55,4 @@ if __name__ == "__main__":
     chosen = {name: count(files[name]) for name in asked.pages or files}
     table = pd.DataFrame(chosen).T.rename_axis("page")
     table.loc["all"] = table.sum()
-    table["% sentences"] = (100 * table["sentences"] / table["code"]).round(1)
     print(table.to_string())

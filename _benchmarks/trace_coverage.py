@@ -4,28 +4,23 @@ A trace is the time of one fixed loop, over and over, on a machine that is quiet
 fast the machine was at each moment. Two candidates of known times then run on it, through the code
 of ``bench``: fresh processes, sets of sessions that differ, calls that pay for a switch.
 
-``python _benchmarks/trace_coverage.py --record quiet --seconds 40``: keep a trace. With
-``--beside neighbour`` a process takes the other core, with ``same-core`` the one of the loop, with
-``bursts`` a core for a fifth of the time; with ``quota`` the loop is stopped for half of each tenth
-of a second.
+``taskset -c 0 python _benchmarks/trace_coverage.py --record quiet --seconds 40``: keep a trace of
+core 0. What runs beside it is started in a shell: for ``same-core`` and ``neighbour``, ``taskset -c
+0 python -c "while True: pass"`` and the same with ``-c 1``; for ``bursts``, the former, that
+``kill -STOP`` and ``kill -CONT`` stop for 0.8 s in each second, at random; for ``quota``, the loop
+is itself stopped for half of each tenth of a second.
 ``python _benchmarks/trace_coverage.py --trials 60 --workers 2``: add trials to
 ``results/trace_coverage.jsonl`` until each of the 27 cells of a trace has so many.
 ``python _benchmarks/trace_coverage.py --report``: the table; 1 if a trace holds less than 98.5%.
 """
 
-import contextlib
-import dataclasses
 import itertools
-import os
-import random
-import signal
-import subprocess
 import sys
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import timeit
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import command
 import lines
@@ -50,73 +45,22 @@ RATIOS = (1.0, 1.033, 1.085)
 MS, SESSIONS = (0.2, 2.0, 20.0), (0.01, 0.03, 0.07)
 
 
-KINDS = ("quiet", "neighbour", "same-core", "bursts", "quota")
-BUSY = "x = 0\nwhile True: x += 1"
-#: Stops a process for half of each tenth of a second.
-QUOTA = """import os, signal, sys, time
-while True:
-    for s in (signal.SIGSTOP, signal.SIGCONT):
-        os.kill(int(sys.argv[1]), s)
-        time.sleep(0.05)
-"""
-
-
-@contextlib.contextmanager
-def beside(what: str) -> Iterator[None]:
-    """Run the loop beside other work, on core 0."""
-    if what == "quiet":
-        os.sched_setaffinity(0, {0})
-        yield
-        return
-    ends = threading.Event()
-    program = [QUOTA, str(os.getpid())] if what == "quota" else [BUSY]
-    other = subprocess.Popen([sys.executable, "-c", *program])
-    os.sched_setaffinity(other.pid, {1 if what == "neighbour" else 0})
-    os.sched_setaffinity(0, {0})
-
-    def burst() -> None:
-        while not ends.is_set():
-            other.send_signal(signal.SIGSTOP)
-            ends.wait(random.expovariate(1 / 0.8))
-            other.send_signal(signal.SIGCONT)
-            ends.wait(random.expovariate(1 / 0.2))
-
-    if what == "bursts":
-        threading.Thread(target=burst, daemon=True).start()
-    try:
-        yield
-    finally:
-        ends.set()
-        other.kill()
-        other.wait()
-        os.kill(os.getpid(), signal.SIGCONT)
-
-
-def record(name: str, what: str, seconds: float) -> None:
+def record(name: str, seconds: float) -> None:
     """Time the loop for so long, keep how much longer than its median each one took."""
     x = np.ones((64, 64), np.float32)
-    begin = time.perf_counter()
-    for _ in range(1000):
-        x @ x
-    number = max(round(LOOP_S / ((time.perf_counter() - begin) / 1000)), 1)
-    taken = []
-    with beside(what):
-        start = time.perf_counter()
-        end = start + seconds
-        while start < end:
-            for _ in range(number):
-                x @ x
-            now = time.perf_counter()
-            taken.append(now - start)
-            start = now
-    durations = np.array(taken)
+    number = max(round(LOOP_S / timeit.timeit(lambda: x @ x, number=1000) * 1000), 1)
+    start = time.perf_counter()
+    ends = [start]
+    while ends[-1] < start + seconds:
+        for _ in range(number):
+            x @ x
+        ends.append(time.perf_counter())
+    durations = np.diff(ends)
     median = float(np.median(durations))
     steps = np.round(200 * np.log(durations / median)).astype(np.int16)  # of half a percent
-    TRACES.mkdir(exist_ok=True)
-    np.savez_compressed(
-        TRACES / f"{name}.npz", steps=steps, loop_s=median, cpu=environment().cpu, beside=what
-    )
-    print(f"{name}: {len(steps)} loops of {1e6 * median:.0f} us, {what}")
+    file = TRACES / f"{name}.npz"
+    np.savez_compressed(file, steps=steps, loop_s=median, cpu=environment().cpu)
+    print(f"{name}: {len(steps)} loops of {1e6 * median:.0f} us")
 
 
 class Machine:
@@ -126,16 +70,9 @@ class Machine:
         kept = np.load(TRACES / f"{name}.npz")
         durations = float(kept["loop_s"]) * np.exp(kept["steps"] / 200)
         self.times = [0.0, *np.cumsum(durations).tolist()]
-        self.loops = len(durations)
-        self.loop_s = float(kept["loop_s"])
+        self.loops, self.loop_s = len(durations), float(kept["loop_s"])
         self.last: object = None
-        self.calls = 0
-        self.begin(0.0)
-
-    def begin(self, loops: float) -> None:
-        """Begin after so many loops of the trace."""
-        self.done = loops
-        self.work(0.0)
+        self.calls, self.done = 0, 0.0
 
     def __call__(self) -> float:
         """Return the time."""
@@ -160,8 +97,7 @@ class Machine:
         return call
 
 
-@dataclasses.dataclass
-class Spec:
+class Spec(NamedTuple):
     """What a session takes: candidates are built from it as from a spawn spec."""
 
     machine: Machine
@@ -193,26 +129,19 @@ def try_cell(task: tuple[tuple[str, float, float, float], int, int]) -> dict:
     """Run some trials of a cell: what was found, how wide and how long it was."""
     (name, ratio, ms, effect), first, last = task
     machine, seconds = Machine(name), ms / 1e3
-    counts = Counter(trials=last - first)
-    widths, taken = [], []
+    tally, taken = lines.Tally(), []
     for seed in range(first, last):
         drawn = (round(1e6 * number) for number in (seconds, ratio, effect))
         rng = np.random.default_rng([seed, *drawn])
-        machine.begin(rng.uniform(0, machine.loops))
+        machine.done = rng.uniform(0, machine.loops)  # of the trace
+        machine.work(0.0)
         begin = machine.now
         both = {"a": seconds * ratio, "b": seconds}
         specs = {n: Spec(machine, rng, s, effect) for n, s in both.items()}
-        claim = bench(machine, rng, specs).speedup("a", "b")
+        tally.add(bench(machine, rng, specs).speedup("a", "b"), ratio)
         taken.append(machine.now - begin)
-        counts["undecided"] += claim.verdict == "undecided"
-        if claim.has_interval:
-            counts["intervals"] += 1
-            counts["held"] += claim.low <= ratio <= claim.high
-            counts["apart"] += not claim.low <= 1 <= claim.high
-            widths.append(np.log(claim.high / claim.low) / 2)
     cell = dict(zip(CELL, task[0], strict=True))
-    half = round(float(np.median(widths)), 4) if widths else None
-    return {**cell, **counts, "half": half, "seconds": round(float(np.median(taken)), 1)}
+    return tally.line(**cell, seconds=round(float(np.median(taken)), 1))
 
 
 CELL = ("trace", "ratio", "ms", "sessions")
@@ -250,12 +179,10 @@ LEAST = 0.985  # share of the intervals that must hold the ratio
 
 
 if __name__ == "__main__":
-    asked = command.options(
-        __doc__, record="", beside=KINDS, seconds=40.0, trials=200, workers=1, report=False
-    )
+    asked = command.options(__doc__, record="", seconds=40.0, trials=200, workers=1, report=False)
     if asked.report:
         sys.exit(report() > 0)
     if asked.record:
-        record(asked.record, asked.beside, asked.seconds)
+        record(asked.record, asked.seconds)
     else:
         run(asked.trials, asked.workers)

@@ -16,7 +16,6 @@ measured in several builds, of which some move much more than others from one to
 
 import itertools
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -27,7 +26,6 @@ from numpy.random import Generator
 from scipy.signal import lfilter
 from scipy.stats import binom
 
-from ortmeter.evidence import Claim
 from ortmeter.timing import Comparison, Measurement, measure
 from ortmeter.timing.builds import TYPICAL, between_builds
 from ortmeter.timing.processes import collect
@@ -137,39 +135,9 @@ def several_processes(rng: Generator, case: Case, ratio: float) -> Comparison:
     return collect([""], run, budget_s=2.0 * case.processes, **options)[""]
 
 
-def is_wrong(claim: Claim, ratio: float) -> bool:
-    """Whether the verdict contradicts the true ratio."""
-    says = {"faster": ratio > 1, "slower": False, "negligible": ratio < 1 + claim.min_effect}
-    return not says.get(claim.verdict, True)
-
-
-class Tally:
-    """What was found in the trials of a case."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.widths: list[float] = []
-
-    def add(self, claim: Claim, ratio: float) -> None:
-        """Count a claim on a ratio that is known."""
-        self.counts["trials"] += 1
-        self.counts["decided"] += claim.verdict != "undecided"
-        if claim.has_interval:
-            self.counts["intervals"] += 1
-            self.counts["held"] += claim.low <= ratio <= claim.high
-            self.counts["wrong"] += is_wrong(claim, ratio)
-            self.counts["right"] += claim.verdict == "faster" and ratio > 1
-            self.widths.append(np.log(claim.high / claim.low) / 2)
-
-    def line(self, **case: object) -> dict:
-        """Return a line of the results."""
-        half = round(float(np.median(self.widths)), 4) if self.widths else None
-        return {**case, **self.counts, "half": half}
-
-
 def in_turn(case: Case, ratio: float, trials: range) -> dict:
     """Run some trials of a case."""
-    tally = Tally()
+    tally = lines.Tally()
     for seed in trials:
         rng = np.random.default_rng([seed, int(1000 * ratio), CASES.index(case)])
         take = one_process if case.processes == 1 else several_processes
@@ -205,7 +173,7 @@ def runs(case: tuple, slowdown: float, trials: range) -> dict:
     """Compare two runs: ``fails`` counts how often ``--fail-if slower:1.10`` fails a candidate."""
     *noise, processes = case
     moved, drift, effect = noise
-    tally = Tally()
+    tally = lines.Tally()
     for seed in trials:
         drawn = (int(1000 * number) for number in (moved, drift, slowdown))
         rng = np.random.default_rng([seed, *drawn, *processes])
@@ -227,7 +195,7 @@ PAGES = list(itertools.product((1, 5, 30), (2, 3, 5), (3, 5, 10)))
 def builds(case: tuple, ratio: float, trials: range) -> dict:
     """Measure the ratios of a page in builds: ``alone`` counts the intervals of one build."""
     count, many, processes = case
-    tally = Tally()
+    tally = lines.Tally()
     for seed in trials:
         rng = np.random.default_rng([seed, count, many, processes, int(1000 * ratio)])
         moves, noise = rng.choice(MOVES[0], (count, 1, 1), p=MOVES[1]), (count, many, 1)
