@@ -38,10 +38,8 @@ def run(*arguments: str, needs: str = "") -> None:
     is_there = not needs or importlib.util.find_spec(needs) is not None
     told = done.stderr.strip()
     print(f"ortmeter {arguments[0]}: exit code {done.returncode} {'' if is_there else told}")
-    if is_there:
-        assert done.returncode == 0, told
-    else:
-        assert done.returncode == 2, told
+    assert done.returncode == (0 if is_there else 2), told
+    if not is_there:
         assert "\n" not in told, told
         assert 'pip install "ortmeter[' in told, told
 
