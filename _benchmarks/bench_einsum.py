@@ -14,7 +14,7 @@ are made contiguous. Goals of ``einsum(..., optimize=True)``:
   call of torch;
 * a search by time within its budget, 2 s.
 
-python _benchmarks/bench_einsum.py [--threads 1 2] [--budget 30] [--repeat 40] [--only attention]
+python _benchmarks/bench_einsum.py [--threads 1 2] [--budget 30] [--repeat 40] [--only btnh]
 [--sizes medium]
 
 Threads that spin after their work would slow down what is measured next: each number of threads
@@ -22,6 +22,7 @@ has its own process, where those of OpenMP and OpenBLAS sleep at once.
 """
 
 import functools
+import itertools
 import json
 import os
 import time
@@ -38,76 +39,47 @@ from scipy.stats import gmean
 import ortmeter
 from ortmeter.einsum import einsum, einsum_model, optimize_einsum
 
-B, T, N, H = {"b": (1, 2, 4)}, {"st": (16, 64, 128)}, {"n": (2, 4, 8)}, {"h": (16, 32, 64)}
-HEADS = B | T | N | H
-PROJECTED = B | {"s": (16, 64, 128)} | N | {"h": (16, 16, 32), "d": (32, 64, 256)}
-MATRIX, BATCH, VECTOR = {"ijk": (16, 64, 256)}, {"b": (4, 16, 64)}, {"ij": (16, 128, 1024)}
-FORM = {"b": (32, 128, 512), "ij": (16, 64, 256)}
-# Name, equation, and the dimensions of its letters at the three sizes.
-CASES = {
-    # attention, with the heads at several places
-    "attention scores, seed": ("bsnh,btnh->bnts", {"bsnth": (4, 12, 20)}),
-    "attention scores, bsnh": ("bsnh,btnh->bnst", HEADS),
-    "attention scores, bnsh": ("bnsh,bnth->bnst", HEADS),
-    "attention scores, sbnh": ("sbnh,tbnh->bnst", HEADS),
-    "attention context, bnst": ("bnst,btnh->bsnh", HEADS),
-    "attention context, sbnh": ("bnst,tbnh->sbnh", HEADS),
-    "grouped queries": ("bsgnh,btgh->bgnst", T | H | {"b": (1, 1, 2), "gn": (2, 2, 4)}),
-    "projection of heads": ("bsd,dnh->bsnh", PROJECTED),
-    "projection to bnsh": ("bsd,dnh->bnsh", PROJECTED),
-    "output projection": ("bsnh,nhd->bsd", PROJECTED),
-    "relative positions": ("bnsh,tsh->bnst", B | N | {"st": (8, 32, 64), "h": (16, 32, 32)}),
+HEADS = "b 1 2 4, st 16 64 128, n 2 4 8, h 16 32 64"
+PROJECTION = "b 1 2 4, s 16 64 128, n 2 4 8, h 16 16 32, d 32 64 256"
+#: Equations, and the dimensions of their letters at the three sizes.
+CASES = (
+    # attention, with the heads at several places; grouped queries, projections, positions
+    ("bsnh,btnh->bnts", "bsnth 4 12 20"),
+    ("bsnh,btnh->bnst bnsh,bnth->bnst sbnh,tbnh->bnst bnst,btnh->bsnh bnst,tbnh->sbnh", HEADS),
+    ("bsgnh,btgh->bgnst", "b 1 1 2, st 16 64 128, gn 2 2 4, h 16 32 64"),
+    ("bsd,dnh->bsnh bsd,dnh->bnsh bsnh,nhd->bsd", PROJECTION),
+    ("bnsh,tsh->bnst", "b 1 2 4, st 8 32 64, n 2 4 8, h 16 32 32"),
+    ("bsnh,btnh,btnd->bsnd", "b 1 1 2, st 8 32 64, n 2 4 8, hd 8 16 32"),
     # products of matrices
-    "matrix product": ("ij,jk->ik", MATRIX),
-    "product, right transposed": ("ij,kj->ik", MATRIX),
-    "product, both transposed": ("ji,kj->ik", MATRIX),
-    "product, result transposed": ("ij,jk->ki", MATRIX),
-    "batched product": ("bij,bjk->bik", BATCH | {"ijk": (8, 24, 64)}),
-    "batch at the end": ("ijb,jkb->ikb", BATCH | {"ijk": (8, 24, 64)}),
-    "batch of small matrices": ("bij,bjk->bik", {"b": (16, 256, 4096), "ijk": (4, 4, 4)}),
-    "unequal dimensions": (
-        "ijk,kjl->il",
-        {"i": (3, 7, 31), "j": (5, 17, 40), "k": (2, 30, 64), "l": (11, 50, 200)},
-    ),
-    "tensor product, 2 sums": ("abcd,dcef->abef", {"abcdef": (3, 6, 10)}),
+    ("ij,jk->ik ij,kj->ik ji,kj->ik ij,jk->ki", "ijk 16 64 256"),
+    ("bij,bjk->bik ijb,jkb->ikb", "b 4 16 64, ijk 8 24 64"),
+    ("bij,bjk->bik", "b 16 256 4096, ijk 4 4 4"),
+    ("ijk,kjl->il", "i 3 7 31, j 5 17 40, k 2 30 64, l 11 50 200"),
+    ("abcd,dcef->abef", "abcdef 3 6 10"),
     # one or no sum
-    "matrix and vector": ("ij,j->i", VECTOR),
-    "vector and matrix": ("i,ij->j", VECTOR),
-    "inner product": ("i,i->", {"i": (100, 10_000, 1_000_000)}),
-    "product of all elements": ("ij,ij->", {"ij": (10, 100, 1000)}),
-    "rows by rows": ("bh,bh->b", {"b": (20, 200, 2000), "h": (16, 64, 256)}),
-    "outer": ("i,j->ij", VECTOR),
-    "outer, transposed": ("ij,k->kji", {"ijk": (8, 24, 96)}),
-    "product, element by element": ("ij,ij->ij", VECTOR),
-    "element by element, transposed": ("ij,ji->ij", VECTOR),
-    "scaling of channels": ("bchw,c->bchw", {"b": (1, 2, 8), "c": (4, 16, 32), "hw": (8, 16, 32)}),
-    "bilinear without batch": ("i,ijk->jk", {"i": (4, 16, 64), "jk": (8, 32, 128)}),
-    # one operand
-    "trace": ("ii->", {"i": (16, 128, 1024)}),
-    "batch diagonal": ("bii->bi", BATCH | {"i": (8, 32, 128)}),
-    "sum of columns": ("ij->j", VECTOR),
-    "reversal of axes": ("abcd->dcba", {"abcd": (4, 10, 24)}),
-    # two operands and a repeated letter
-    "diagonal and vector": ("aab,b->a", {"a": (8, 32, 128), "b": (8, 32, 64)}),
+    ("ij,j->i i,ij->j i,j->ij ij,ij->ij ij,ji->ij", "ij 16 128 1024"),
+    ("i,i->", "i 100 10000 1000000"),
+    ("ij,ij->", "ij 10 100 1000"),
+    ("bh,bh->b", "b 20 200 2000, h 16 64 256"),
+    ("ij,k->kji", "ijk 8 24 96"),
+    ("bchw,c->bchw", "b 1 2 8, c 4 16 32, hw 8 16 32"),
+    ("i,ijk->jk", "i 4 16 64, jk 8 32 128"),
+    # one operand, or a repeated letter
+    ("ii-> ij->j", "ij 16 128 1024"),
+    ("bii->bi", "b 4 16 64, i 8 32 128"),
+    ("abcd->dcba", "abcd 4 10 24"),
+    ("aab,b->a", "a 8 32 128, b 8 32 64"),
     # three operands and more
-    "bilinear": (
-        "bi,ijk,bk->bj",
-        {"b": (16, 64, 128), "ik": (16, 32, 64), "j": (8, 24, 64)},
-    ),
-    "bilinear form": ("bi,ij,bj->b", FORM),
-    "bilinear form, far operands": ("bi,bj,ij->b", FORM),
-    "chain of matrices": ("ij,jk,kl->il", {"i": (16, 64, 256), "jkl": (32, 128, 256)}),
-    "chain, small end": ("ij,jk,kl->il", {"ijk": (32, 128, 256), "l": (1, 2, 4)}),
-    "chain of four": ("ij,jk,kl,lm->im", {"im": (8, 32, 128), "jkl": (16, 48, 128)}),
-    "attention, whole": (
-        "bsnh,btnh,btnd->bsnd",
-        {"b": (1, 1, 2), "st": (8, 32, 64), "n": (2, 4, 8), "hd": (8, 16, 32)},
-    ),
-    "CP reconstruction": ("ir,jr,kr->ijk", {"ijk": (12, 32, 80), "r": (8, 16, 32)}),
-    "Tucker": ("abc,ia,jb,kc->ijk", {"abc": (4, 8, 12), "ijk": (8, 24, 64)}),
-    "tensor network of five": ("ab,bcd,def,fgc,ge->a", {"abcdefg": (4, 8, 14)}),
-    "ring of five": ("ab,bc,cd,de,ea->", {"abcde": (6, 16, 40)}),
-}
+    ("bi,ijk,bk->bj", "b 16 64 128, ik 16 32 64, j 8 24 64"),
+    ("bi,ij,bj->b bi,bj,ij->b", "b 32 128 512, ij 16 64 256"),
+    ("ij,jk,kl->il", "i 16 64 256, jkl 32 128 256"),
+    ("ij,jk,kl->il", "ijk 32 128 256, l 1 2 4"),
+    ("ij,jk,kl,lm->im", "im 8 32 128, jkl 16 48 128"),
+    ("ir,jr,kr->ijk", "ijk 12 32 80, r 8 16 32"),
+    ("abc,ia,jb,kc->ijk", "abc 4 8 12, ijk 8 24 64"),
+    ("ab,bcd,def,fgc,ge->a", "abcdefg 4 8 14"),
+    ("ab,bc,cd,de,ea->", "abcde 6 16 40"),
+)
 SIZES = ["small", "medium", "large"]
 NUMPY, OPT_EINSUM, TORCH, ORT = PEERS = ["numpy", "opt_einsum", "torch", "ONNX Runtime Einsum"]
 AGAIN = "Einsum again"  # another session of the same model: what the machine alone makes slower
@@ -117,22 +89,22 @@ OURS = "ortmeter"
 class Case(NamedTuple):
     """An equation at a size, with its operands."""
 
-    name: str
     equation: str
     size: str
     operands: list[np.ndarray]
 
 
 def cases(only: str, kept: Sequence[str]) -> Iterator[Case]:
-    """Yield every equation whose name contains a text, at some sizes."""
+    """Yield every equation that contains a text, at some sizes."""
     rng = np.random.default_rng(0)
-    for name, (equation, dimensions) in CASES.items():
-        terms = equation.partition("->")[0].split(",")
-        for size in kept if only in name else ():
-            rank = SIZES.index(size)
-            of = {c: sizes[rank] for letters, sizes in dimensions.items() for c in letters}
+    for equations, dimensions in CASES:
+        told = [part.split() for part in dimensions.split(",")]
+        found = (equation for equation in equations.split(" ") if only in equation)
+        for equation, size in itertools.product(found, kept):
+            of = {c: int(own[SIZES.index(size)]) for letters, *own in told for c in letters}
+            terms = equation.partition("->")[0].split(",")
             shapes = [tuple(of[c] for c in term) for term in terms]
-            yield Case(name, equation, size, [rng.standard_normal(s, np.float32) for s in shapes])
+            yield Case(equation, size, [rng.standard_normal(s, np.float32) for s in shapes])
 
 
 def candidates(case: Case, threads: int) -> dict[str, Callable[[], object]]:
@@ -177,7 +149,7 @@ def compare(case: Case, threads: int, budget: float, repeat: int) -> dict[str, A
     np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-2)
     measured = ortmeter.measure(functions, repeat=repeat, budget_s=budget, precision=None)
     return {
-        "case": case.name,
+        "case": case.equation,
         "size": case.size,
         "operands": len(case.operands),
         **{name: m.median for name, m in measured.items()},
