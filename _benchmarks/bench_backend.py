@@ -21,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import command
@@ -152,12 +151,6 @@ def make(case: str, rows: int) -> tuple[Callable[..., torch.Tensor], list[torch.
     return torch.nn.Sequential(*layers).eval(), [torch.randn(8, 4096)]
 
 
-def resident() -> float:
-    """Read the resident memory of this process, in MiB."""
-    text = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(next(line for line in text.splitlines() if "VmRSS" in line).split()[1]) / 1024
-
-
 def measured(case: str, way: str, rows: int, repeat: int) -> dict[str, Any]:
     """Measure one way to run a case, in this process."""
     function, inputs = make(case, rows)
@@ -171,11 +164,11 @@ def measured(case: str, way: str, rows: int, repeat: int) -> dict[str, Any]:
             level = way.removesuffix(NOT_PACKED)
             ours = OrtBackend(level, prepack=level == way, fallback=False) if level in LEVELS else 0
             torch.compile(torch.nn.Linear(4, 4), backend=ours or way)(torch.ones(1, 4))
-            before, start = resident(), time.perf_counter()
+            before, start = command.resident(), time.perf_counter()
             compiled = torch.compile(function, backend=ours or way)
             got, run = compiled(*inputs), lambda: compiled(*inputs)
             about["first call s"] = round(time.perf_counter() - start, 1)
-            about["memory MiB"] = round(resident() - before)
+            about["memory MiB"] = round((command.resident() - before) / 2**20)
             about["ulp"] = round(ortmeter.max_diff(expected, got).ulp_at_max, 1)
             if ours:
                 graph = ours.graphs[-1]

@@ -10,7 +10,6 @@ import functools
 import itertools
 import multiprocessing
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import command
@@ -38,20 +37,11 @@ def two_arrays(library: str, dtype: str, shape: tuple[int, ...]) -> tuple[Any, A
     return arrays if library == "numpy" else tuple(map(torch.from_numpy, arrays))
 
 
-def resident(key: str) -> int:
-    """Read the resident memory of this process: VmRSS now, VmHWM at most."""
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if key in x)
-    return int(line.split()[1]) * 1024
-
-
 def temporary_memory(tool: str, *case: Any) -> int:
     """Return what one call adds at most to the memory of this process, in bytes."""
     arrays = two_arrays(*case)
     TOOLS[tool](*two_arrays(*case[:2], (2**18,)))  # imports, threads
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forget the largest value
-    TOOLS[tool](*arrays)
-    return resident("VmHWM") - before
+    return command.added_memory(lambda: TOOLS[tool](*arrays))
 
 
 def timed(case: tuple[Any, ...], tools: Any = TOOLS, rounds: int = 5, number: int = 1) -> Any:

@@ -9,9 +9,11 @@ python _benchmarks/bench_profiling.py [--rounds 5] [--large-rounds 1] [--repeats
 
 import functools
 import json
+import multiprocessing
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import command
@@ -24,21 +26,13 @@ from ortmeter.profiling import merge_profiles, read_profile
 from ortmeter.runtime.sessions import make_session
 
 NODES, RUNS = 14, 1000
-# VmHWM, not ru_maxrss: the latter starts from the memory of the process that forked.
-PEAK = """
-import re, sys
-from ortmeter.profiling import read_profile, merge_profiles
 
-def peak():
-    with open("/proc/self/status") as status:
-        return int(re.search(r"VmHWM:\\s+(\\d+) kB", status.read())[1]) * 1024
 
-before = peak()
-profile = read_profile(sys.argv[1])
-read = peak()
-merge_profiles(profile, profile)
-print([before, read, peak()])
-"""
+def memory(path: Path) -> tuple[int, int]:
+    """Return what reading, then merging, add at most to this process."""
+    kept: list[Any] = []
+    read = command.added_memory(lambda: kept.append(read_profile(path)))
+    return read, command.added_memory(lambda: merge_profiles(kept[0], kept[0]))
 
 
 def record(folder: Path) -> Path:
@@ -98,11 +92,9 @@ def compare(path: Path, rounds: int) -> float:
     for what in ("read", "merge"):
         times = found[f"{what} by the peer"] / found[what]
         print(f"  {what}: {found[what]:.3f} s, {times:.1f} times faster than the peer")
-    before, read, peak = command.fresh("-c", PEAK, path)
-    print(
-        f"  peak memory, in sizes of the file: {(read - before) / size:.2f} to read, "
-        f"{(peak - before) / size:.2f} with the merge, {peak / size:.2f} with the imports"
-    )
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        read, merged = (added / size for added in pool.apply(memory, (path,)))
+    print(f"  peak memory, in sizes of the file: {read:.2f} to read, {merged:.2f} more to merge")
     return found["read"] / len(frame)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -55,6 +56,20 @@ def in_turn(
             row[name] = (time.perf_counter() - start) / number
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def resident(key: str = "VmRSS") -> int:
+    """Read the resident memory of this process: VmRSS now, VmHWM at most."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return int(next(line for line in lines if key in line).split()[1]) * 1024
+
+
+def added_memory(function: Callable[[], object]) -> int:
+    """Return what a call adds at most to the memory of this process, in bytes."""
+    before = resident()
+    Path("/proc/self/clear_refs").write_text("5")  # forget the largest value
+    function()
+    return resident("VmHWM") - before
 
 
 def show(rows: Any, title: str = "") -> None:

@@ -67,6 +67,13 @@ def total(lines: Iterable[Line]) -> Counter[str]:
     return counts
 
 
+def spread(lines: Iterable[Line]) -> Line:
+    """Return the geometric mean of the ratios of lines, and the one that is farthest from 1."""
+    logs = [math.log(line["ratio"]) for line in lines]
+    ends = {"ratio": statistics.fmean(logs), "worst": max(logs, key=abs)}
+    return {name: round(math.exp(value), 3) for name, value in ends.items()}
+
+
 class Tally:
     """What was found in the trials of a case."""
 

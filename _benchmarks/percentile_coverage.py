@@ -16,7 +16,7 @@ import command
 import numpy as np
 from numpy.random import Generator
 from scipy import stats
-from scipy.signal import lfilter
+from verdict_coverage import correlated
 
 from ortmeter.timing.percentiles import LEVELS, percentiles
 
@@ -24,13 +24,6 @@ Array = np.ndarray
 Draw = Callable[[Generator], Array | list[Array]]
 MOST_WRONG = 0.04
 SHARES = np.array(LEVELS) / 100
-
-
-def correlated(rng: Generator, count: int, correlation: float) -> Array:
-    """Normal samples of unit variance."""
-    steps = rng.standard_normal(count) * np.sqrt(1 - correlation**2)
-    steps[0] = rng.standard_normal()
-    return lfilter([1.0], [1.0, -correlation], steps)
 
 
 def queue(rng: Generator, count: int, rho: float) -> Array:
@@ -44,14 +37,14 @@ def queue(rng: Generator, count: int, rho: float) -> Array:
 
 def processes(rng: Generator, count: int) -> list[Array]:
     """Draw the samples of processes that differ."""
-    return [correlated(rng, 1000, 0.5) + 0.6 * rng.standard_normal() for _ in range(count)]
+    return [correlated(rng, 1000, 1.0, 0.5) + 0.6 * rng.standard_normal() for _ in range(count)]
 
 
 def cases() -> Iterator[tuple[str, Draw, Array]]:
     """Yield the name of a case, how its samples are drawn, and its percentiles."""
     normal = stats.norm.ppf(SHARES)
     for n, c in itertools.product((100, 1000, 10000), (0.0, 0.5, 0.8, 0.9)):
-        draw = functools.partial(correlated, count=n, correlation=c)
+        draw = functools.partial(correlated, rounds=n, deviation=1.0, correlation=c)
         yield f"{n} samples, correlation {c}", draw, normal
     for n in (3, 10):
         draw = functools.partial(processes, count=n)

@@ -38,7 +38,6 @@ import lines
 import numpy as np
 import onnx
 import onnx.helper as oh
-import pandas as pd
 import psutil
 
 import ortmeter
@@ -282,15 +281,11 @@ def report(file: Path) -> int:
     for what, where, found, goal in summary(kept):
         print(f"{what[:70]:70s} {where:12s} {found:>12s}  {goal}")
     for (kind, model), own in lines.grouped(kept, "kind", "model").items():
-        logs = np.log([line["ratio"] for line in own])
         row = {"kind": kind, "model": model, "runs": len(own), "claims": sum(map(claims, own))}
-        row |= {"undecided": sum(map(is_undecided, own)), "ratio": np.exp(logs.mean())}
-        row["worst"] = np.exp(logs[np.abs(logs).argmax()])
-        medians = {
-            key: np.median([np.max(line[key]) for line in own]) for key in ("seconds", "load")
-        }
-        rows.append(row | medians)
-    command.show(pd.DataFrame(rows).round(3))
+        row |= {"undecided": sum(map(is_undecided, own)), **lines.spread(own)}
+        row |= {key: np.median([np.max(line[key]) for line in own]) for key in ("seconds", "load")}
+        rows.append(row)
+    command.show(rows)
     return sum(claims(line) for line in kept if line["kind"] == "copies")
 
 

@@ -17,7 +17,6 @@ from typing import Any
 import command
 import lines
 import numpy as np
-import pandas as pd
 from real_aa import spins
 
 import ortmeter
@@ -209,12 +208,10 @@ def report(file: Path) -> None:
     """Print a line per way and model."""
     rows = []
     for key, own in lines.grouped(lines.read(file), "way", "model", "what").items():
-        ratios = np.log([line["ratio"] for line in own])
         row = dict(zip(("way", "model", "what"), key, strict=True)) | {"runs": len(own)}
         row |= {name: sum(line[name] for line in own) for name in ("wrong", "undecided")}
-        worst = ratios[np.abs(ratios).argmax()]
-        rows.append(row | {"ratio": np.exp(ratios.mean()), "worst": np.exp(worst)})
-    command.show(pd.DataFrame(rows).round(3))
+        rows.append(row | lines.spread(own))
+    command.show(rows)
 
 
 def run(given: Any) -> None:
