@@ -10,28 +10,33 @@ bring.
 """
 
 import csv
-import dataclasses
 import datetime as dt
 import io
+import math
 import re
 import sys
 import textwrap
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import command
+import onnx_ir as ir
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "_unittests"))
 
-from backend_models import ARCHITECTURES, BATCH, LENGTH, VOCABULARY  # noqa: E402
+from backend_models import ARCHITECTURES, VOCABULARY  # noqa: E402
 
 import ortmeter  # noqa: E402
-from ortmeter.backend import OrtBackend, session, weights  # noqa: E402
+from ortmeter.backend import weights  # noqa: E402
+from ortmeter.backend.export import ExportedGraph, export_graph  # noqa: E402
+from ortmeter.backend.levels import optimize_model, parse_level  # noqa: E402
 from ortmeter.backend.rules import RULES  # noqa: E402
+from ortmeter.backend.session import OPSET  # noqa: E402
 from ortmeter.machine.environment import environment  # noqa: E402
 from ortmeter.runtime.sessions import optimized_model  # noqa: E402
 
@@ -55,56 +60,6 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], int]] = {
 COLUMNS = ("rule", "model", "times", "nodes with", "nodes without", "without / with", "verdict")
 
 
-class Variants:
-    """A backend of torch.compile that compiles one export with every rule, and without each."""
-
-    def __init__(self) -> None:
-        self.graphs: dict[str, Any] = {}
-
-    def __call__(self, module: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
-        """Compile the variants, return what runs the first one."""
-        export, done = session.export_graph, {}
-
-        def export_once(*given: Any) -> Any:
-            if not done:
-                done[0] = export(*given)
-            return dataclasses.replace(done[0], model=done[0].model.clone())
-
-        session.export_graph = export_once
-        try:
-            run = self._compile(WHOLE, LEVEL, module, arguments)
-            for rule in self.graphs[WHOLE].fusions:
-                self._compile(rule, f"{LEVEL}-{rule}", module, arguments)
-            self._compile(CONTROL, LEVEL, module, arguments)
-        finally:
-            session.export_graph = export
-        return run
-
-    def _compile(self, name: str, level: str, module: Any, arguments: Sequence[Any]) -> Any:
-        backend = OrtBackend(level, fallback=False, threads=1)
-        run = backend(module, arguments)
-        (self.graphs[name],) = backend.graphs
-        return run
-
-
-def candidate(graph: Any) -> Any:
-    """Make a candidate of a graph, its weights constants as in the backend, drawn at random."""
-    symbols = {
-        dim.dim_param: size
-        for value in graph.model.graph.input
-        for dim, size in zip(value.type.tensor_type.shape.dim, (BATCH, LENGTH), strict=False)
-        if dim.dim_param
-    }
-    tokens, arrays = {}, {}
-    for name, value in ortmeter.random_feeds(graph.model, dims=symbols).items():
-        if value.dtype.kind in "ib":  # ranks of a table of two rows as well as tokens
-            tokens[name] = value if value.dtype.kind == "b" else value.clip(0, 1)
-        else:
-            arrays[name] = (0.02 * value).astype(value.dtype)
-    model = ortmeter.freeze_inputs(graph.model, arrays) if arrays else graph.model
-    return ortmeter.session_candidate(model, tokens, provider="cpu", threads=1)
-
-
 def compile_model(name: str, backend: Callable[..., Any]) -> None:
     """Build a model and call it once, compiled with a backend."""
     architecture, attention, options, dynamic = MODELS[name]
@@ -119,21 +74,100 @@ def compile_model(name: str, backend: Callable[..., Any]) -> None:
         torch.compile(model, backend=backend, fullgraph=True, dynamic=free)(**inputs)
 
 
+class Captured(NamedTuple):
+    """A graph as the backend exports it, the arguments of a call, what it returns."""
+
+    exported: ExportedGraph
+    arguments: Sequence[Any]
+    expected: list[torch.Tensor]
+
+
+def capture(name: str) -> Captured:
+    """Export a model under torch.compile, and call it."""
+    captured: list[Captured] = []
+
+    def backend(module: Any, examples: Sequence[Any]) -> Callable[..., Any]:
+        exported = export_graph(module, examples, OPSET)
+        assert exported is not None
+
+        def run(*arguments: Any) -> Any:
+            got = module.forward(*arguments)
+            captured.append(Captured(exported, arguments, tensors_of(got)))
+            return got
+
+        return run
+
+    compile_model(name, backend)
+    (only,) = captured
+    return only
+
+
+def tensors_of(values: Sequence[Any]) -> list[torch.Tensor]:
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+class Rewritten(NamedTuple):
+    """What a rewriting made; there is no candidate when ONNX Runtime refuses the graph."""
+
+    fusions: Counter[str]
+    seconds: float
+    nodes: int | str
+    ulp: float = math.nan
+    candidate: ortmeter.Candidate | None = None
+
+
+def rules_of(level: str) -> Callable[[ir.Model], Counter[str]]:
+    """Return what applies the rules of a level, and counts what they replace."""
+    return lambda model: Counter(optimize_model(model, parse_level(level)).fusions)
+
+
+def rewrite(captured: Captured, apply: Callable[[ir.Model], Counter[str]]) -> Rewritten:
+    """Rewrite a graph; its weights are constants, as in the backend."""
+    exported, rewritten = captured.exported, captured.exported.model.clone()
+    small, _ = weights.split_weights(exported, captured.arguments)
+    weights.take_constants(rewritten, small, captured.arguments)
+    start = time.perf_counter()
+    fusions = apply(rewritten)
+    seconds = time.perf_counter() - start
+    model = ir.to_proto(rewritten)
+    left = {value.name for value in model.graph.input}
+    weight: dict[str, Any] = {}
+    feeds: dict[str, Any] = {}
+    for given in (given for given in exported.inputs if given.name in left):
+        value = torch.as_tensor(captured.arguments[given.position]).detach().numpy()
+        (weight if given.is_weight else feeds)[given.name] = value
+    model = ortmeter.freeze_inputs(model, weight) if weight else model
+    try:
+        session = ortmeter.make_session(model, provider="cpu", threads=1)
+        got: Any = [torch.from_numpy(array) for array in session.run(None, feeds)]
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime has a class for each reason
+        reason = str(error).rpartition(" Status Message: ")[2]
+        return Rewritten(fusions, seconds, textwrap.shorten(f"refused: {reason}", 90))
+    if exported.make_outputs is not None:
+        got = exported.make_outputs(*captured.arguments, *got[: len(exported.computed)])
+    error = ortmeter.max_diff(captured.expected, tensors_of(got))
+    ulp = math.nan if error.n_nan or error.n_inf else float(error.ulp_at_max)
+    nodes = len(optimized_model(model, provider="cpu").graph.node)
+    candidate = ortmeter.session_candidate(model, feeds, provider="cpu", threads=1)
+    return Rewritten(fusions, seconds, nodes, ulp, candidate)
+
+
 def compare(name: str, budget_s: float, processes: int) -> list[dict[str, Any]]:
     """Measure a model with every rule, and without each of those that it goes through."""
-    variants = Variants()
-    compile_model(name, variants)
-    graphs = variants.graphs
-    candidates = {key: candidate(graph) for key, graph in graphs.items()}
+    captured = capture(name)
+    made = {WHOLE: rewrite(captured, rules_of(LEVEL))}
+    counts = made[WHOLE].fusions | {CONTROL: 0}
+    levels = {rule: LEVEL if rule == CONTROL else f"{LEVEL}-{rule}" for rule in counts}
+    made |= {rule: rewrite(captured, rules_of(level)) for rule, level in levels.items()}
+    candidates = {key: one.candidate for key, one in made.items()}
     budget_s *= len(candidates)
     results = ortmeter.measure(candidates, processes=processes, budget_s=budget_s)
-    nodes = {key: count_nodes(graph) for key, graph in graphs.items()}
     rows, control = [], results.speedup(CONTROL, WHOLE)
-    for rule, times in (graphs[WHOLE].fusions | {CONTROL: 0}).items():
+    for rule, times in counts.items():
         claim = results.speedup(rule, WHOLE)
         ratio = f"{claim.ratio:.2f} {claim.brackets}".strip()
         verdict = claim.verdict if rule == CONTROL or differ(claim, control) else "undecided"
-        values = (rule, name, times, nodes[WHOLE], nodes[rule], ratio, verdict)
+        values = (rule, name, times, made[WHOLE].nodes, made[rule].nodes, ratio, verdict)
         rows.append(dict(zip(COLUMNS, values, strict=True)))
         print(*rows[-1].values(), sep=", ", flush=True)
     return rows
@@ -143,11 +177,6 @@ def differ(claim: Any, control: Any) -> bool:
     """Tell whether two intervals are known and apart."""
     known = None not in {claim.low, control.low}
     return known and bool(claim.low > control.high or claim.high < control.low)
-
-
-def count_nodes(graph: Any) -> int:
-    """Count the nodes that ONNX Runtime executes."""
-    return len(optimized_model(graph.model, provider="cpu").graph.node)
 
 
 def write_record(rows: list[dict[str, Any]], path: Path = RECORD) -> None:

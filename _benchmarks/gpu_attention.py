@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 import torch
@@ -155,6 +156,34 @@ def plain_session(
     return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=[(CUDA, texts), CPU], enable_fallback=0
     )
+
+
+def bind(
+    session: onnxruntime.InferenceSession,
+    given: Mapping[str, Any],
+    numbers: Mapping[str, Any],
+    output: str,
+    in_place: bool,
+) -> Callable[[], Any]:
+    """Return what runs a session on arrays of the GPU, a cache in one buffer or in two."""
+    binding, kept = session.io_binding(), []
+    for name, array in given.items():
+        copy = np.array(array, order="C")
+        kept.append(onnxruntime.OrtValue.ortvalue_from_numpy(copy, "cuda", 0))
+        binding.bind_ortvalue_input(name, kept[-1])
+        if name.startswith("past") and in_place:
+            binding.bind_ortvalue_output(name.replace("past", "present"), kept[-1])
+        elif name.startswith("past"):
+            binding.bind_output(name.replace("past", "present"), "cuda", 0)
+    binding.bind_output(output)
+    for name, array in numbers.items():
+        binding.bind_cpu_input(name, array)
+
+    def run(kept: Any = kept) -> Any:  # noqa: ARG001 - buffers live as long as this
+        session.run_with_iobinding(binding)
+        return binding.get_outputs()[-1]
+
+    return run
 
 
 def first_run(

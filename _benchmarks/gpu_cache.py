@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from gpu_attention import kernel_in, plain_session, with_log
+from gpu_attention import bind, kernel_in, plain_session, with_log
 from gpu_rows import Row, note, short, within
 from gpu_types import parse
-from onnxruntime import OrtValue
 
 PAST, CAPACITY = 128, 256
 #: Heads of the queries, of the keys, and their size: the decoder of the page, then a Llama.
@@ -77,23 +76,9 @@ def cached_attention(*, quick: bool) -> Iterator[Row]:
 
 def _run(case: Case, given: dict[str, Any], in_place: bool, kernel: int) -> Any:
     session = plain_session(write_model(case), {"sdpa_kernel": kernel}, severity=0)
-    binding, kept = session.io_binding(), []
-    for name, array in given.items():
-        value = OrtValue.ortvalue_from_numpy(array, "cuda", 0)
-        kept.append(value)
-        binding.bind_ortvalue_input(name, value)
-        if name.startswith("past"):
-            present = name.replace("past", "present")
-            if in_place:
-                binding.bind_ortvalue_output(present, value)
-            else:
-                binding.bind_output(present, "cuda", 0)
     length = np.array([PAST + case.new], np.int32)
-    binding.bind_cpu_input("last", length - 1)
-    binding.bind_cpu_input("total", length)
-    binding.bind_output("Y")
-    session.run_with_iobinding(binding)
-    return binding.get_outputs()[-1].numpy().astype(np.float64)
+    run = bind(session, given, {"last": length - 1, "total": length}, "Y", in_place)
+    return run().numpy().astype(np.float64)
 
 
 def write_model(case: Case) -> onnx.ModelProto:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import onnxruntime
-from gpu_attention import plain_session
+from gpu_attention import bind, plain_session
 from gpu_rows import Row, note, short, within
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
@@ -88,22 +87,6 @@ def _exact(width: int, capacity: int, given: Any, past: int) -> Any:
 
 def _token(session: Any, given: Any, past: int, in_place: bool) -> Callable[[], Any]:
     """Return what runs a token, its caches bound on the GPU."""
-    binding = session.io_binding()
-    kept = []
-    for name in ("k", "v"):
-        value = onnxruntime.OrtValue.ortvalue_from_numpy(np.array(given, order="C"), "cuda", 0)
-        kept.append(value)
-        binding.bind_ortvalue_input(f"past_{name}", value)
-        if in_place:
-            binding.bind_ortvalue_output(f"present_{name}", value)
-        else:
-            binding.bind_output(f"present_{name}", "cuda", 0)
-    binding.bind_output("logits")
-    binding.bind_cpu_input("ids", np.array([[1]]))
-    binding.bind_cpu_input("place", np.array([[past]]))
-
-    def run(kept: Any = kept) -> Any:  # noqa: ARG001 - buffers live as long as this
-        session.run_with_iobinding(binding)
-        return binding.get_outputs()[-1]
-
-    return run
+    caches = dict.fromkeys(("past_k", "past_v"), given)
+    numbers = {"ids": np.array([[1]]), "place": np.array([[past]])}
+    return bind(session, caches, numbers, "logits", in_place)
