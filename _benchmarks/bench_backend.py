@@ -192,10 +192,7 @@ def compare(case: str, given: Any) -> None:
     rows = []
     for way, result in results.items():
         row = {"way": way, "ms": round(result.median * 1e3, 3)}
-        row |= {
-            f"x {w}": round(results[w].median / result.median, 2)
-            for w in ways[: len(ways) - len(LEVELS) - 1]
-        }
+        row |= {f"x {w}": round(results[w].median / result.median, 2) for w in ways if w in PEERS}
         rows.append(row | {k: v for k, v in found[way][0].items() if k != "seconds"})
     command.show(rows, f"\n{case}, {given.threads} threads")
     for before, after in pairwise(LEVELS):

@@ -4,8 +4,7 @@ Requests arrive at random (Poisson) and take the same time, one at a time: M/D/1
 ``rho / (2 * (1 - rho))`` service times, where rho is the rate times the service time, times
 ``1 + c**2`` if the service times have a coefficient of variation c (Pollaczek and Khinchine). Both
 come from the service times that were measured: a busy machine lengthens some. The interval is
-Student's over independent runs. The last columns compare each request with the recursion of Lindley
-over the same arrivals and service times: what is more is the lateness of a server that wakes up.
+Student's over independent runs.
 
 ``python _benchmarks/load_theory.py --service-ms 10 --runs 10 --seconds 6``
 """
@@ -19,9 +18,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from ortmeter.workloads.load import Load, Point, Turn, measure_load
-
-Array = np.ndarray
+from ortmeter.workloads.load import Load, Point, measure_load
 
 
 def stand_in(seconds: float) -> Callable[[], None]:
@@ -36,25 +33,13 @@ def stand_in(seconds: float) -> Callable[[], None]:
     return call
 
 
-def recursion(turn: Turn) -> Array:
-    """Return the wait of each request, if the server never wakes up late (Lindley)."""
-    free, waits = 0.0, []
-    for arrival, service in zip(turn.arrivals, turn.ends - turn.starts, strict=True):
-        waits.append(max(free - arrival, 0.0))
-        free = max(free, arrival) + service
-    return np.array(waits)
-
-
-def summarize(load: Load) -> tuple[float, float, float, float]:
-    """Return the mean wait and the theory, in services, and the lateness, mean and median (s)."""
-    settled = [load.settled(turn) for turn in load.turns]
-    parts = list(zip(load.turns, settled, strict=True))
-    wait = np.concatenate([(turn.starts - turn.arrivals)[kept] for turn, kept in parts])
+def summarize(load: Load) -> tuple[float, float]:
+    """Return the mean wait and the theory, in services."""
+    waits = [(turn.starts - turn.arrivals)[load.settled(turn)] for turn in load.turns]
     service = np.concatenate([turn.ends - turn.starts for turn in load.turns])
-    late = np.concatenate([turn.starts - turn.arrivals - recursion(turn) for turn in load.turns])
     busy = load.point.rate * service.mean()
     expected = busy / (2 * (1 - busy)) * (1 + service.var() / service.mean() ** 2)
-    return wait.mean() / service.mean(), expected, late.mean(), np.median(late)
+    return np.concatenate(waits).mean() / service.mean(), expected
 
 
 def main() -> int:
@@ -68,11 +53,10 @@ def main() -> int:
             found[rho].append(summarize(load))
     rows = []
     for rho, each in found.items():
-        waits, theory, late, median = np.array(each).T
+        waits, theory = np.array(each).T
         low, high = stats.t.interval(0.99, len(waits) - 1, waits.mean(), stats.sem(waits))
         row = {"rho": rho, "mean wait (services)": waits.mean(), "low": low, "high": high}
-        row |= {"theory": theory.mean(), "lateness (us)": 1e6 * late.mean()}
-        rows.append(row | {"median lateness": 1e6 * median.mean()})
+        rows.append(row | {"theory": theory.mean()})
     command.show(pd.DataFrame(rows).round(3))
     return sum(not row["low"] <= row["theory"] <= row["high"] for row in rows)
 

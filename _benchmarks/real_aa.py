@@ -29,7 +29,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,9 @@ import psutil
 import ortmeter
 from ortmeter.evidence import Speedup
 from ortmeter.runtime.feeds import random_feeds
-from ortmeter.timing import Comparison
+from ortmeter.timing import Comparison, measure
 from ortmeter.timing.bench import _PRECISION, BUDGET_S
 from ortmeter.timing.candidates import function_candidate
-from ortmeter.timing.measuring import measure
 from ortmeter.timing.runs import compare_runs
 from ortmeter.timing.statistics import PROCESSES
 
@@ -201,7 +200,6 @@ def alone_and_beside(path: Path) -> float:
 
 NEAR = 0.03  # how far a latency may be from itself
 MILLISECONDS = ("0.1 ms", "1 ms", "10 ms", "100 ms", "500 ms")
-KINDS = ("copies", "+8.5%", "+3.3%", "factor 1.2", "baseline", "alone", "one process")
 
 
 def run_one(kind: str, model: str, folder: Path, kept: Path) -> dict[str, Any]:
@@ -222,51 +220,42 @@ def run_one(kind: str, model: str, folder: Path, kept: Path) -> dict[str, Any]:
     return {**found, "seconds": round(time.perf_counter() - start, 1)}
 
 
-def claims(line: Mapping[str, Any]) -> bool:
-    """Whether a difference is claimed."""
-    return line["verdict"] in {"faster", "slower"}
-
-
-def finds(line: Mapping[str, Any]) -> bool:
-    """Whether an interval says that there is a difference."""
-    return line["interval"] is not None and not line["interval"][0] <= 1 <= line["interval"][1]
-
-
-def is_undecided(line: Mapping[str, Any]) -> bool:
-    """Whether nothing is said."""
-    return line["verdict"] == "undecided"
-
-
-def is_apart(line: Mapping[str, Any]) -> bool:
-    """Whether a latency is another one."""
-    return line["verdict"] == "apart"
-
-
-#: What a kind of runs asks, of which runs, whether of each model too, and what must be.
+CLAIMS = {"faster", "slower"}
+#: What a kind of runs asks, of which verdicts (or of intervals that have no 1), whether of each
+#: model too, and what must be.
 BASELINE = "a baseline of other candidates: a difference is claimed"
-QUESTIONS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], bool], bool, str]] = {
-    "copies": ("copies: a difference is claimed", claims, False, "at most 1%"),
-    "+8.5%": ("8.5% of more nodes are found", finds, True, "at least 90%"),
-    "+3.3%": ("3.3% of more nodes are found", finds, True, "at least 50%"),
-    "factor 1.2": ("a factor of 1.2 is undecided", is_undecided, True, "at most 10%"),
-    "baseline": (BASELINE, claims, False, "none"),
-    "alone": ("a latency is 3% away beside three other models", is_apart, False, "none"),
-    "one process": ("copies in one process: a difference is claimed", claims, False, ""),
+QUESTIONS: Mapping[str, tuple[str, set[str], bool, str]] = {
+    "copies": ("copies: a difference is claimed", CLAIMS, False, "at most 1%"),
+    "+8.5%": ("8.5% of more nodes are found", set(), True, "at least 90%"),
+    "+3.3%": ("3.3% of more nodes are found", set(), True, "at least 50%"),
+    "factor 1.2": ("a factor of 1.2 is undecided", {"undecided"}, True, "at most 10%"),
+    "baseline": (BASELINE, CLAIMS, False, "none"),
+    "alone": ("a latency is 3% away beside three other models", {"apart"}, False, "none"),
+    "one process": ("copies in one process: a difference is claimed", CLAIMS, False, ""),
 }
+
+
+def count(own: list[dict], verdicts: set[str]) -> int:
+    """Count the runs of these verdicts, or those whose interval says that there is a difference."""
+    if verdicts:
+        return sum(line["verdict"] in verdicts for line in own)
+    return sum(
+        not line["interval"][0] <= 1 <= line["interval"][1] for line in own if line["interval"]
+    )
 
 
 def summary(kept: list[dict]) -> list[tuple[str, str, str, str]]:
     """Say what was asked, on which machine, what was found, and what must be."""
     rows = []
-    for kind in sorted({line["kind"] for line in kept}):
+    for (kind,), own in sorted(lines.grouped(kept, "kind").items()):
         base, _, where = kind.partition(", ")
-        what, counts, by_model, goal = QUESTIONS[base]
-        own = [line for line in kept if line["kind"] == kind]
+        what, verdicts, by_model, goal = QUESTIONS[base]
         parts = {"": own}
-        for line in own if by_model else ():
-            parts.setdefault(f": {line['model']}", []).append(line)
+        if by_model:
+            models = lines.grouped(own, "model").items()
+            parts |= {f": {model}": its for (model,), its in models}
         for model, its in parts.items():
-            found = f"{sum(map(counts, its))} of {len(its)}"
+            found = f"{count(its, verdicts)} of {len(its)}"
             rows.append((f"{what}{model}", where or "quiet", found, goal))
         if base == "copies":
             seconds = f"{np.median([line['seconds'] for line in own]):.0f} s"
@@ -281,12 +270,12 @@ def report(file: Path) -> int:
     for what, where, found, goal in summary(kept):
         print(f"{what[:70]:70s} {where:12s} {found:>12s}  {goal}")
     for (kind, model), own in lines.grouped(kept, "kind", "model").items():
-        row = {"kind": kind, "model": model, "runs": len(own), "claims": sum(map(claims, own))}
-        row |= {"undecided": sum(map(is_undecided, own)), **lines.spread(own)}
+        row = {"kind": kind, "model": model, "runs": len(own), "claims": count(own, CLAIMS)}
+        row |= {"undecided": count(own, {"undecided"}), **lines.spread(own)}
         row |= {key: np.median([np.max(line[key]) for line in own]) for key in ("seconds", "load")}
         rows.append(row)
     command.show(rows)
-    return sum(claims(line) for line in kept if line["kind"] == "copies")
+    return count([line for line in kept if line["kind"] == "copies"], CLAIMS)
 
 
 def models_in(folder: Path) -> list[Path]:
@@ -328,7 +317,7 @@ if __name__ == "__main__":
         __doc__,
         models=Path("build/models"),
         out=lines.RESULTS / "real_aa.jsonl",
-        kind=KINDS,
+        kind=tuple(QUESTIONS),
         only="",  # part of the names of files, or 10 ms
         runs=20,
         competitor=False,

@@ -117,10 +117,9 @@ def count_ratios(builds: Sequence[Record], tally: collections.Counter[str]) -> l
             continue
         for one, other in itertools.combinations(each, 2):
             moved.append(abs(math.log(one.value / other.value)))
-            narrow, disjoint = max(half(one), half(other)) < 0.05, is_disjoint(where, one, other)
-            told = {"pairs": True, "disjoint": disjoint, "narrow": narrow}
-            told["beyond"] = moved[-1] > math.hypot(half(one), half(other))
-            tally.update(told | {"narrow, disjoint": narrow and disjoint})
+            beyond = moved[-1] > math.hypot(half(one), half(other))
+            disjoint = is_disjoint(where, one, other)
+            tally.update({"pairs": 1, "disjoint": disjoint, "beyond": beyond})
         *before, last = each
         joined, final = over_builds(before, between), over_builds([last], between)
         apart = is_disjoint(f"joined, {where}", joined, final)
