@@ -284,9 +284,9 @@ def in_16_bits(data):
 
 
 def claims(data):
-    """If you write a backend, take LayerNormalization from torch or from ONNX Runtime: outputs stay
-    within the bound of rounding errors [bound]. If you test one in float32, without TF32, accept √n
-    ulp of the largest output for sums of n terms: all kernels agree within it [tolerance].
+    """To compare float32 outputs of two backends without TF32, accept √n ulp of the largest output,
+    for sums of n terms: all kernels agree [tolerance]. If you write a backend, take
+    LayerNormalization from torch or ONNX Runtime: errors stay within the bound of rounding [bound].
 
     Otherwise:
 

@@ -272,8 +272,8 @@ def find_winners(cells):
 
 
 def claims(data):
-    """Profile first, then look up only your hot operators: eager torch and ONNX Runtime each win
-    over a quarter of the one-operator cases [winners]. On a CPU, if matrix products of 8 to 64 rows
+    """If one operator takes the time, look it up below: eager torch and ONNX Runtime are each
+    faster in over a quarter of the cases [winners]. On a CPU, if matrix products of 8 to 64 rows
     take the time, keep weights constant: they are faster than as inputs [constant].
 
     Otherwise:

@@ -10,7 +10,7 @@ session = InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
 binding = session.io_binding()
 for node in session.get_inputs():
     if node.name.startswith("past"):
-        shape = [1, node.shape[1], 4096, node.shape[3]]  # tokens of the longest text and its prompt
+        shape = [1, node.shape[1], 8448, node.shape[3]]  # tokens of the longest text and its prompt
         cache = OrtValue.ortvalue_from_shape_and_type(shape, np.float32)
         present = node.name.replace("past", "present").replace("_key_values", "")
         binding.bind_ortvalue_input(node.name, cache)
