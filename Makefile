@@ -45,7 +45,7 @@ EXTRA ?=
 INDEX_URL ?=
 TESTS ?=
 CASES ?=
-# The pages whose golden files `make golden` writes (all).
+# The pages whose claims `make claims` judges (all).
 PAGES ?=
 # What `make test-op-db` of another commit left, to compare with.
 BEFORE ?=
@@ -69,7 +69,7 @@ export TORCHINDUCTOR_CACHE_DIR = $(CURDIR)/build/cache/inductor
 # Packages are installed without bytecode: the first process that imports a module keeps it for the others.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install html html-noplot record gpu-check test test-slow test-long test-device test-op-db test-all golden coverage test-floor test-newest test-install nightly claims test-site test-browser publish-check publish packages lint bench notebooks serve clean
+.PHONY: help install html html-noplot record gpu-check test test-slow test-long test-device test-op-db test-all coverage test-floor test-newest test-install nightly claims test-site test-browser publish-check publish packages lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -102,8 +102,6 @@ test-all: install ## run both `make test` and `make test-slow`
 	$(PYTEST) -m "not long and not site and not browser"
 claims: install ## judge the claims of the pages on their records, list those to look at, keep the verdicts
 	$(BIN)/python _unittests/verdicts.py --write $(PAGES)
-golden: install ## write what the tests compare the conclusions of the pages with, PAGES=plot_x or all
-	$(BIN)/python _unittests/golden.py --write $(PAGES)
 coverage: $(COVERAGE) ## run the tests of `make test`, show the lines and branches that they reach
 	$(PYTEST) $(FAST) --cov --cov-report=term --cov-report=html:build/coverage
 	$(BIN)/coverage json -q -o - --omit="$(STUDIES)" | $(BIN)/python -c "import json, sys; print('branches of the helper: {percent_branches_covered:.1f}%'.format(**json.load(sys.stdin)['totals']))"

@@ -62,9 +62,8 @@ CHECKS = (
 #: The pages that answer an original first, then the others, the shortest first; not those that
 #: need a network.
 NAMES = """op_gemm2_cuda profiling kmeans_profiling layer_norm_discrepancies einsum_decomposition
-custom_backend_llama_102 parallelized_reduction identical_runs low_precision threads first_result
-memory python_cost load providers sweep custom_backend_101 matrix_product torch_or_onnxruntime
-operators_torch"""
+custom_backend_llama_102 parallelized_reduction threads first_result memory python_cost load
+providers sweep custom_backend_101 torch_or_onnxruntime operators_torch"""
 PAGES = tuple(f"plot_{name}" for name in NAMES.split())
 
 

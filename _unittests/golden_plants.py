@@ -233,13 +233,6 @@ def cheap_copies(data):
 ORDER = "order bntsh"  # which the search of the record chose
 
 
-def fused_alone(data):
-    """The search chose a fused product with one thread, and its order is slow without."""
-    names = data["chosen"]["chosen"].tolist()[::-1]
-    measured = slow(data["measured"], **{ORDER: 2.0})
-    return data | {"measured": measured, "chosen": data["chosen"].assign(chosen=names)}
-
-
 def moves_explain(data):
     """Sessions that take what the moves of their weights take."""
     times, group = data["times"], data["times"]["session"]
@@ -255,12 +248,11 @@ def moves_explain(data):
 
 
 def starts_late(data):
-    """First results of packed weights, and sessions of all threads, that take ten times longer."""
-    times = dict(data["times"])
-    for phase, ways in {"first result": (": plain", ": external"), "session": ("threads",)}.items():
-        names = [name for name in times[phase] if name.endswith(ways)]
-        times[phase] = slow(times[phase], **dict.fromkeys(names, 10.0))
-    return data | {"times": Comparisons(times, data["times"].axis)}
+    """First results of packed weights that take ten times longer."""
+    group = data["times"]["first result"]
+    names = [name for name in group if name.endswith((": plain", ": external"))]
+    groups = {**data["times"], "first result": slow(group, **dict.fromkeys(names, 10.0))}
+    return data | {"times": Comparisons(groups, data["times"].axis)}
 
 
 def _of_unpacked(data, session):
@@ -271,21 +263,25 @@ def _of_unpacked(data, session):
 
 
 def steady_runs(data):
+    """No change moves a bit, of any model or mean; no addition is lost."""
     tables = {
         name: data[name].assign(distinct=1, differing=0, difference=0.0, error=np.nan)
         for name in ("operators", "whole")
     }
     additions = {name: row | {"wrong runs": 0} for name, row in data["additions"].items()}
-    return data | tables | {"additions": additions}
+    means = data["libraries"].assign(**{"spread": 0.0, "other threads": 0.0})
+    return data | tables | {"additions": additions, "libraries": means}
 
 
 def moving_runs(data):
-    return data | {name: data[name].assign(distinct=2) for name in ("operators", "whole")}
-
-
-def within_bounds(data):
-    operators = data["operators"]
-    return data | {"operators": operators.assign(error=1.0, bound=operators["bound"].clip(0, 1))}
+    """All runs and means differ, beyond any bound; one thread loses additions too."""
+    tables = {
+        name: data[name].assign(distinct=2, differing=1, bound=2.0)
+        for name in ("operators", "whole")
+    }
+    additions = {name: row | {"wrong runs": 1} for name, row in data["additions"].items()}
+    means = data["libraries"].assign(**{"again": 1.0, "other threads": 999.0})
+    return data | tables | {"additions": additions, "libraries": means}
 
 
 def exchanged(data):
@@ -311,47 +307,13 @@ def full_batches_do_not_wait(data):
     return data | {"opened": data["opened"] | {"full batch": waits, "what waits": full}}
 
 
-def kept_promise(data):
-    """Every conversion is as fast, and half of it at least was promised."""
-    promised = data["promised"].assign(**{"8 bits, at most": 1.5})
-    even = Plant(equal, np.random.default_rng(0), {}).of({"results": data["results"]})
-    return data | even | {"promised": promised, "vnni": False}
-
-
-def far_errors(data):
-    return data | {"facts": data["facts"].assign(error=20 * data["facts"]["error"]), "vnni": None}
-
-
-def as_roundings(data):
-    """Errors are those of roundings, smaller by channel; products are twice as fast."""
-    groups = {}
-    for name, group in data["times"].items():
-        medians = {way: measured.median for way, measured in group.items()}
-        groups[name] = level(group, medians | {"products": medians["float32"] / 2})
-    errors = {"MinMax": 1.0, "MinMax channels": 0.5, "Entropy": 1.0}
-    times = Comparisons(groups, data["times"].axis)
-    return _with_errors(data, errors, size=0.25) | {"times": times}
-
-
-def beyond_roundings(data):
-    """Nothing is as predicted."""
-    errors = {"MinMax": 9.0, "MinMax channels": 10.0, "Entropy": 5.0}
-    times = {
-        name: level(group, dict.fromkeys(group, 1e-3) | {"dynamic": 1e-4})
-        for name, group in data["times"].items()
-    }
-    return _with_errors(data, errors, size=0.9) | {"times": Comparisons(times, data["times"].axis)}
-
-
-def _with_errors(data, errors, size):
-    """Set errors in those of roundings, and the size of the products in that of float32."""
+def opposite_decisions(data):
+    """Decisions that were kept are lost, and the other way round; all files are as large."""
     facts = data["facts"].copy()
-    for name, count in data["worst"].groupby("model")["products"].first().items():
-        for way, times in errors.items():
-            facts.loc[(name, way), "error (%)"] = times * np.sqrt(2 * count)
-        facts.loc[(name, "products"), "size (MiB)"] = (
-            size * facts.loc[(name, "float32"), "size (MiB)"]
-        )
+    facts["size (MiB)"] = facts["size (MiB)"].max()
+    if "same (%)" in facts:
+        facts["same (%)"] = 100 - facts["same (%)"]
+        facts.loc[(slice(None), "Percentile channels"), "same (%)"] *= 0
     return data | {"facts": facts}
 
 
@@ -374,6 +336,8 @@ def given_back(data):
 
 def beside_torch(factor):
     def plant(data):
+        if "times" not in data:  # products alone were measured
+            return data
         times = data["times"].copy()
         times[[name for name in times if name.startswith("onnxruntime")]] *= factor
         return data | {"times": times}
@@ -381,40 +345,17 @@ def beside_torch(factor):
     return plant
 
 
-def _with_facts(data, **facts):
-    """OpenVINO, provider and package, has these errors, or takes so many cores."""
+def far_errors(data):
+    """OpenVINO errs a lot, provider and package."""
     changed = data["facts"].copy()
-    changed.loc[["OpenVINO", "openvino, as it is"], list(facts)] = list(facts.values())
+    changed.loc[["OpenVINO", "openvino, as it is"], "error"] = 0.5
     return data | {"facts": changed}
-
-
-SPREADS = {"naive": 100.0, "blocked": 20.0, "pairwise": 10.0, "kahan": 2.0, "exact": 0.0}
-
-
-def usual_spreads(data):
-    spread = data["sums"]["candidate"].map(SPREADS) * data["sums"]["size"]
-    return data | {"sums": data["sums"].assign(spread=spread)}
-
-
-def unusual_spreads(data):
-    order = dict(zip(SPREADS, reversed(SPREADS.values()), strict=True))
-    spread = data["sums"]["candidate"].map(order) * data["sums"]["size"]
-    sums = data["sums"].assign(spread=spread, overflows=0)
-    return data | {"sums": sums, "libraries": data["libraries"].assign(again=1.0)}
-
-
-def by_traffic(data):
-    """Each candidate takes the time of what it moves."""
-    moved = {"two Adds": 6e-4, "one Sum": 4e-4, "Concat then ReduceSum": 1e-3}
-    tasks = {
-        name: task | {"measured": level(task["measured"], moved)}
-        for name, task in data["tasks"].items()
-    }
-    return data | {"tasks": tasks}
 
 
 def slow_stops(data):
     """Alone, threads that stop spinning when a run ends are twice as slow."""
+    if "latency" not in data:
+        return data
     name = f"alone, {data['threads']} threads, stop"
     slowed = {
         pause: dataclasses.replace(m, seconds=2 * m.seconds)
@@ -443,35 +384,12 @@ def slower_last(data):
     return data | {"results": Comparisons(groups, data["results"].axis)}
 
 
-def plant_quota(data, waits, means):
-    """Give each setting, in a row then with pauses, a mean; and a share that waits, in a row."""
-    rows = data["rows"].copy()
-    keys = [(load, name) for load in rows["load"].unique() for name in rows["setting"].unique()]
-    for rank, (mean, wait) in enumerate(zip(means, (*waits, 0, 0), strict=True), start=1):
-        load, name = keys[rank - 1]
-        chosen = (rows["load"] == load) & (rows["setting"] == name)
-        noise = 1 + rank * rows.loc[chosen, "process"] % 3 / 100
-        rows.loc[chosen, "mean"] = mean * noise
-        rows.loc[chosen, "waits"] = wait * noise
-    return data | {"rows": rows}
-
-
-def same_first(data):
-    """The first run of a new size takes the time of the second one."""
-    groups = {
-        case: Comparison([dataclasses.replace(group["second"], name="first"), group["second"]])
-        for case, group in data["news"].items()
-    }
-    return data | {"news": Comparisons(groups, data["news"].axis)}
-
-
-def fused(data):
-    """What is fused is most of the difference; ONNX Runtime is farther from float64."""
-    kinds = data["kinds"].copy()
-    rows = kinds["kind"].isin(["normalization", "elementwise"])
-    kinds.loc[rows, "eager"] *= 50
-    errors = data["errors"].assign(onnxruntime=10 * data["errors"]["onnxruntime"])
-    return data | {"kinds": kinds, "errors": errors}
+def exchanged_quota(data):
+    """As many threads as the quota take the times of one per core, and the other way round."""
+    if "rows" not in data:
+        return data
+    other = {data["host"]: data["ours"], data["ours"]: data["host"]}
+    return data | {"rows": data["rows"].assign(setting=data["rows"]["setting"].map(other))}
 
 
 def lost_tokens(data):
@@ -488,21 +406,14 @@ OWN = {
         "launches": lambda data: data | {"launches": True},
     },
     "plot_decoding": {"lost tokens": lost_tokens},
-    "plot_eight_bits": {"as roundings": as_roundings, "beyond roundings": beyond_roundings},
     "plot_einsum_decomposition": {
         "cheap copies": cheap_copies,
-        "fused alone": fused_alone,
         "fast order": lambda data: data | {"measured": slow(data["measured"], **{ORDER: 0.4})},
     },
     "plot_first_result": {
         "moves explain": moves_explain,
         "read at once": lambda data: _of_unpacked(data, 200.0),
         "starts late": starts_late,
-    },
-    "plot_identical_runs": {
-        "steady": steady_runs,
-        "moving": moving_runs,
-        "within bounds": within_bounds,
     },
     "plot_kmeans_profiling": {
         "large products": lambda data: (
@@ -511,46 +422,35 @@ OWN = {
     },
     "plot_layer_norm_discrepancies": {"exchanged": exchanged, "same bits": same_bits},
     "plot_load": {"full batches do not wait": full_batches_do_not_wait},
-    "plot_low_precision": {"kept promise": kept_promise, "far errors": far_errors},
+    "plot_low_precision": {"opposite decisions": opposite_decisions},
     "plot_memory": {"costly patterns": costly_patterns, "given back": given_back},
     "plot_op_gemm2_cuda": {"slower last": slower_last},
     "plot_operators_torch": {"slower": beside_torch(3.0), "faster": beside_torch(1 / 3)},
     "plot_optimizers": {
         "all fused": lambda data: data | {"facts": data["facts"].assign(fused="3 Attention")},
     },
-    "plot_parallelized_reduction": {"usual": usual_spreads, "unusual": unusual_spreads},
+    "plot_parallelized_reduction": {"steady": steady_runs, "moving": moving_runs},
     "plot_profiling": {
         "fused": lambda data: data | {"measured": slow(data["measured"], fused=0.5)},
+        "slow kernels": lambda data: (
+            data | {"nodes": data["nodes"].assign(median=2 * data["nodes"]["median"])}
+        ),
     },
-    "plot_providers": {
-        "lost threads": lambda data: _with_facts(data, cores=2.0),
-        "far errors": lambda data: _with_facts(data, error=0.5),
-    },
+    "plot_providers": {"far errors": far_errors},
     "plot_python_cost": {
-        "slow bindings": lambda data: data | {"times": slow(data["times"], bound=9.0)},
         "slow calls": lambda data: data | {"times": slow(data["times"], **{"session.run": 9.0})},
     },
-    "plot_quota": {
-        "as predicted": lambda data: plant_quota(data, waits=(50, 1), means=(10, 10, 6, 9)),
-        "opposite": lambda data: plant_quota(data, waits=(5, 30), means=(20, 10, 9, 6)),
-        "pinned": lambda data: plant_quota(data, (50, 1), (10, 10, 9, 9)) | {"pinned": True},
-    },
-    "plot_shapes": {
-        "same first": same_first,
-        "slow first": lambda data: data | {"news": slow(same_first(data)["news"], first=2.0)},
-    },
     "plot_shared_weights": {"opposite": opposite_memory, "slow packing": slow_packing},
-    "plot_sweep": {"traffic": by_traffic},
     "plot_threads": {
         "slow stops": slow_stops,
-        "on CUDA": lambda data: data | {"provider": "cuda"},
+        "exchanged": exchanged_quota,
     },
-    "plot_torch_or_onnxruntime": {"fused": fused},
     "plot_trees": {
         "slow float64": lambda data: data | {"times": slow(data["times"], float64=3.0)},
         "many cross": lambda data: (
             data | {"changes": data["changes"].assign(cross=3 * data["changes"]["cross"])}
         ),
         "few cross": lambda data: data | {"changes": data["changes"] // 100},
+        "all change": lambda data: data | {"changes": data["changes"].assign(change=9)},
     },
 }

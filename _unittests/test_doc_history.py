@@ -3,7 +3,6 @@ import datetime as dt
 import sys
 from pathlib import Path
 
-import html5lib
 import pytest
 from claim_samples import compare_ratio
 
@@ -13,18 +12,17 @@ from ortmeter.machine.environment import environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.records import load_records
 from ortmeter.study.records import record as make_record
-from ortmeter.study.writer import Answer, Bar
+from ortmeter.study.rendering import Answer
 
 DOC = Path(__file__).parent.parent / "_doc"
 sys.path.insert(0, str(DOC))
-from _ext import answers, history  # noqa: E402
+from _ext import history  # noqa: E402
 
 
-def planted(day, ratio, *, version="1.31.1", page="plot_x", axis="speedup", topic=""):
+def planted(day, ratio, *, version="1.31.1", page="plot_x", topic=""):
     """A record of a day whose candidate is *ratio* times faster, to 10%."""
     interval = (0.9 * ratio, 1.1 * ratio)
     claim = compare_ratio("new", "old", ratio, interval, where={"size": 2}).about(topic)
-    bars = (Bar(1.0, label="old"), Bar(ratio, *interval, label="new"))
     record = make_record(
         page, ortmeter.get_parsed_args(page, args=[]), Provider.parse("cpu"), {"ratio": ratio}
     )
@@ -33,15 +31,15 @@ def planted(day, ratio, *, version="1.31.1", page="plot_x", axis="speedup", topi
         record,
         date=dt.datetime(2026, 11, day, tzinfo=dt.UTC),
         environment=dataclasses.replace(environment(), packages=packages),
-        answer=Answer("Yes.", (claim,), bars=bars, axis=axis),
-        claims=(fact("Nothing else."),),
+        answer=Answer("Yes."),
+        claims=(claim, fact("Nothing else.")),
     )
 
 
 def keep(records, folder):
     """Record pages one after the other, as `make record` does each day."""
     for record in records:
-        record.save(record.conclude(record.answer, record.claims, ""), folder)
+        record.save(record, folder)
         history.keep_answers(folder)
 
 
@@ -49,7 +47,7 @@ def test_answers_are_kept_by_day_without_their_samples(tmp_path):
     keep([planted(1, 1.5), planted(2, 1.6), planted(2, 1.7)], tmp_path)
     (found,) = history.load_history(tmp_path)
     assert [record.date.day for record in found] == [1, 2]
-    assert [record.answer.claims[0].ratio for record in found] == [1.5, 1.7]
+    assert [record.claims[0].ratio for record in found] == [1.5, 1.7]
     assert [record.data for record in found] == [{}, {}]
     (current,) = load_records(folder=tmp_path)
     assert current.data == {"ratio": 1.7}
@@ -83,39 +81,12 @@ def test_a_claim_that_changes_is_found(ratios, expected):
 
 def test_a_claim_is_found_again_by_its_topic_whatever_its_words():
     before, after = planted(1, 1.5, topic="fusion"), planted(2, 0.5, topic="fusion")
-    renamed = after.answer.claims[0].named("newer")
-    after = dataclasses.replace(after, answer=dataclasses.replace(after.answer, claims=(renamed,)))
+    after = dataclasses.replace(after, claims=(after.claims[0].named("newer"),))
     assert len(list(history.changes([before, after]))) == 1
 
 
-def test_the_main_figure_is_the_largest_bar_with_an_interval():
-    days = [planted(1, 1.5), planted(2, 1.6, version="1.32.0")]
-    for i, day in enumerate(days):
-        less, huge = Bar(1.2, 1.1, 1.3, label="less"), Bar(9.0, label="huge")
-        shown = dataclasses.replace(day.answer, bars=(less, huge, *day.answer.bars))
-        days[i] = dataclasses.replace(day, answer=shown)
-    bars = history.main_bars(days)
-    assert [(bar.label, bar.value) for _, bar in bars] == [("new", 1.5), ("new", 1.6)]
-    root = html5lib.parseFragment(history.drawing(bars), namespaceHTMLElements=False)[0]
-    texts = [text.text for text in root if text.tag.endswith("text")]
-    dates = [text for text in texts if "-" in text or text.count(".") > 1]
-    assert dates == ["2026-11-01", "1.31.1", "2026-11-02", "1.32.0"]
-    first, second = (float(x.get("cy")) for x in root if x.tag.endswith("circle"))
-    # From a fifth of the drawing below the lowest end, 1.35, to the highest one, 1.76.
-    assert (first - second) / 70 == pytest.approx(0.1 / (1.25 * (1.76 - 1.35)), abs=0.002)
-
-
-def test_another_axis_is_another_figure():
-    days = [planted(1, 1.5, axis="ms"), planted(2, 1.6)]
-    assert [record.date.day for record, _ in history.main_bars(days)] == [2]
-
-
-def test_the_site_shows_each_page_with_several_days_and_the_changes():
+def test_the_site_shows_the_changes():
     days = [planted(1, 1.5), planted(2, 0.5)]
-    page = answers.Answers("plot_x", "Is it <fast>?", "auto_examples/a/plot_x", (), None, ())
-    drawn = history.drawings([days, days[:1]], {"plot_x": page}, "../")
-    assert drawn.count("<svg") == 1
-    assert '<a href="../auto_examples/a/plot_x.html">Is it &lt;fast&gt;?</a>' in drawn
     table = "\n".join(history.changes_text([days]))
     assert "2026-11-01, 1.31.1: size 2: new is 1.50 times faster than old" in table
     assert "2026-11-02, 1.31.1: size 2: new is 2.00 times slower than old" in table

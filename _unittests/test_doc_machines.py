@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from golden import differences, pages, plain_claim
+import verdicts
 from page_runner import EXAMPLES, define_page
 
 import ortmeter
@@ -12,7 +12,7 @@ from ortmeter.machine.environment import environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.records import load_records
 from ortmeter.study.records import record as make_record
-from ortmeter.study.writer import Answer
+from ortmeter.study.rendering import Answer
 
 DOC = Path(__file__).parent.parent / "_doc"
 sys.path.insert(0, str(DOC))
@@ -94,22 +94,14 @@ def test_every_original_claim_is_answered_by_its_page(original):
     assert told
     if original.provider == "CPU" and "CPU" in told:  # to be recorded: the page has the answer
         (page,) = EXAMPLES.rglob(f"{original.page}.py")
-        assert f'about("{original.topic}")' in page.read_text(encoding="utf-8")
+        assert f"[{original.topic}]" in page.read_text(encoding="utf-8")
     # A record that says nothing of a claim leaves it open.
     silent = dataclasses.replace(original, topic="?")
     assert claims.answers(silent, records) == [(original.provider, "open, not recorded yet")]
 
 
-def plain(concluded):
-    claims = (*concluded.answer.claims, *concluded.claims)
-    said = [plain_claim(claim) | {"words": str(claim)} for claim in claims]
-    return concluded.to_dict() | {"details": "", "claims": said}
-
-
-# Another processor rounds the last bit of a scalar product differently: see golden.TOLERANCE.
-@pytest.mark.parametrize("page", pages())
-def test_recorded_claims_are_those_of_the_recorded_samples(page):
-    names = define_page(page)
-    conclusion = names["study"].concluded if "study" in names else names["conclusion"]
-    for record in load_records(page, RESULTS):
-        assert list(differences(plain(record.concluded), plain(conclusion(record)))) == []
+@pytest.mark.parametrize("page", verdicts.pages())
+def test_a_record_keeps_what_its_samples_say(page):
+    for _, record in verdicts.records(page).values():
+        judged = define_page(page)["study"].judged(record)
+        assert (record.answer.verdict, record.claims) == (judged.verdict, judged.claims)

@@ -101,31 +101,6 @@ def test_an_undecided_comparison_is_neither_of_a_kind_nor_not(kind):
     assert (UNKNOWN.is_a(kind), ALONE.is_a(kind)) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("found", "trend"),
-    [
-        ([WON, WON], "faster"),
-        ([LOST], "slower"),
-        ([WON, LOST], "mixed"),
-        ([WON, LOST, UNKNOWN], "mixed"),
-        ([WON, SAME], "faster"),
-        ([WON, UNKNOWN], "faster"),
-        ([UNKNOWN, LOST, LESS], "slower"),
-        ([SAME, SAME], "negligible"),
-        ([LESS, LESS], "negligible"),
-        ([LESS, SAME], "negligible"),
-        ([UNKNOWN], "undecided"),
-        ([ALONE], "undecided"),
-        ([SAME, UNKNOWN], "undecided"),
-        ([ALONE, LESS], "undecided"),
-        ([], "undecided"),
-    ],
-)
-def test_the_trend_of_several_places(found, trend):
-    assert Speedups(found).trend == trend
-    assert Speedups(reversed(found)).trend == trend
-
-
 def test_the_largest_effect_is_that_of_the_ratio_on_either_side_of_one():
     third = compare_ratio("b", "a", 1 / 3, (0.3, 0.4))
     assert Speedups([WON, third, LESS]).largest is third

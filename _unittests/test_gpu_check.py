@@ -142,8 +142,8 @@ def test_the_archive_stays_below_its_limit(gpu_check, step, tmp_path):
 def test_every_page_is_recorded(gpu_check):
     pages = (ROOT / "_doc" / "examples").rglob("plot_*.py")
     # The others need a network, more time than a slice, or kernels that CUDA has in 16 bits only.
-    names = ["broken", "optimizers", "decoding", "shapes", "eight_bits"]
-    names += ["trees", "shared_weights", "quota"]  # of the CPU
+    names = ["broken", "optimizers", "decoding", "shapes", "low_precision"]
+    names += ["trees", "shared_weights"]  # of the CPU
     listed = [*gpu_check.PAGES, *(f"plot_{name}" for name in names)]
     assert sorted(listed) == sorted(p.stem for p in pages)
 

@@ -4,22 +4,19 @@ import shlex
 import subprocess
 import sys
 
-import golden
 import numpy as np
 import onnx
 import pytest
 import verdicts
-from page_runner import EXAMPLES
+from page_runner import EXAMPLES, define_page
 
-from ortmeter.study.records import load_records
-
-RESULTS = EXAMPLES.parent / "results"
-PAGES = sorted(golden.pages() + verdicts.pages())
+PAGES = verdicts.pages()
 
 
 def command_of(page):
-    """The command of a page, from its record: this build computes it by the same functions."""
-    return load_records(page, RESULTS)[-1].answer.command
+    """The command of a page."""
+    _, record = next(iter(verdicts.records(page).values()))
+    return define_page(page)["study"].judged(record).command
 
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]> g '
@@ -59,6 +56,7 @@ def folder(tmp_path, page):
     write_model(TEXT.format(shape="1, 3, 144, 144"), tmp_path / "fixed.onnx")
     for name in ("one", "two", "8"):
         write_model(FIXED, tmp_path / f"{name}.onnx")
+    write_model(FIXED, tmp_path / "searched.onnx")
     (tmp_path / "samples").mkdir()
     np.savez(tmp_path / "samples" / "1.npz", X=np.ones((1, 3, 16, 16), np.float32))
     return tmp_path

@@ -1,25 +1,18 @@
-"""The page on torch.compile: its tolerance rejects, and its conclusion follows its samples."""
+"""The page on torch.compile: its setting runs, its views count."""
 
-import dataclasses
-import os
-import subprocess
-import sys
+from types import SimpleNamespace
 
-import golden
 import numpy as np
 import pytest
 import torch
-from golden_plants import level
-from page_runner import EXAMPLES, define_page, run_page
+from page_runner import define_page, run_page, run_setting
 
 import ortmeter
-from ortmeter.evidence import Prediction
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 PAGE, OURS = "plot_custom_backend_101", "default+onnxruntime"
 LEVELS = ("none", "default", OURS)
-MEDIANS = {"eager": 4.0, "inductor": 2.0, "none": 1.0, "default": 1.0, OURS: 1.0}
-SLOWER, SAME, AHEAD = {OURS: 8.0}, {OURS: 4.0}, {"inductor": 0.5}
+TIMES = {1: {"eager": 3e-3, OURS: 2e-3}, 64: {"eager": 0.5, OURS: 0.1}}  # seconds, by batch
 
 
 @pytest.fixture(scope="module")
@@ -34,142 +27,63 @@ def ran():
     return run_page(PAGE)
 
 
-def concluded(page, calls=({}, {}, {}), graphs=({}, {}, {}), **others):
-    """What the page concludes from samples whose medians are known, at batch 1, 32 and 1024."""
-    record = golden.recorded(PAGE)
-    found = dict(record.data)
-    for name, medians in (("results", calls), ("levels", graphs)):
-        pairs = zip(found[name].items(), medians, strict=True)
-        groups = {batch: level(group, MEDIANS | own) for (batch, group), own in pairs}
-        found[name] = Comparisons(groups, "batch")
-    return page["study"].concluded(dataclasses.replace(record, data=found | others))
+def planted(name, median):
+    rng = np.random.default_rng(0)
+    return Measurement(name, median * np.exp(1e-4 * rng.standard_normal((8, 12))))
 
 
-@pytest.mark.parametrize(
-    ("calls", "start", "label", "bars"),
-    [
-        (({}, {}, {}), "From 1 calls on, use OrtBackend: 4.0", "faster", (2, 4)),
-        (({OURS: 2.0}, {}, {}), "From 1 calls on, use OrtBackend: 2.0", "faster", (2, 2)),
-        (({}, {}, SAME), "From 1 calls on, use OrtBackend: 4.0", "depends on batch", (2, 4)),
-        (({}, {}, SLOWER), "From 1 calls on, use OrtBackend: ", "depends on batch", (2, 4)),
-        ((AHEAD, AHEAD, AHEAD), "Use inductor: it beats OrtBa", "behind inductor", (8, 4)),
-        ((SLOWER, SLOWER, SLOWER), "Stay on eager torch: OrtBackend is 2.", "slower", (2, 0.5)),
-        ((SAME, SAME, SAME), "Stay on eager torch: OrtBackend is withi", "negligible", (2, 1)),
-    ],
-)
-def test_the_answer_follows_the_samples(page, calls, start, label, bars):
-    answer = concluded(page, calls).answer
-    assert str(answer).startswith(start)
-    assert str(answer).endswith(" No gain shown at batch 1024.") == (label == "depends on batch")
-    assert answer.label == label
-    assert len(str(answer).split()) <= 35
-    assert bool(answer.setting) == bool(answer.warning) == start.startswith("From")
-    expected = dict(zip(("eager", "inductor", "OrtBackend"), (1, *bars), strict=True))
-    assert {bar.label: bar.value for bar in answer.bars} == pytest.approx(expected, rel=0.02)
-
-
-def test_a_wide_interval_leads_nothing(page):
-    shares = {OURS: np.array([[0.03], [0.04], [0.05]])}  # of three processes
-    wide = Comparison(
-        Measurement(name, median * shares.get(name, 1.0) * np.ones((3, 8)))
-        for name, median in MEDIANS.items()
+@pytest.fixture
+def data():
+    groups = {b: Comparison(planted(*one) for one in own.items()) for b, own in TIMES.items()}
+    levels = {b: Comparison(planted(n, 1e-3) for n in LEVELS) for b in TIMES}
+    return SimpleNamespace(
+        results=Comparisons(groups, "batch"),
+        levels=Comparisons(levels, "batch"),
+        compiling=Comparison([Measurement(OURS, [[1.0, 0.5, 2.0]])]),
+        nodes=dict(zip(LEVELS, (30, 10, 10), strict=True)),
+        provider="CPU",
+        legend="planted",
     )
-    recorded = golden.recorded(PAGE).data["results"]
-    groups = {batch: level(own, MEDIANS) for batch, own in recorded.items()}
-    found = concluded(page, results=Comparisons(groups | {1: wide}, "batch")).answer
-    (first, *_) = found.claims
-    assert first.verdict == "faster"
-    assert first.high > 2 * first.low
-    assert "batch 1." not in str(found)
-    found = concluded(page, results=Comparisons(dict.fromkeys(groups, wide), "batch")).answer
-    assert str(found) == "Not shown here: measure yours with ortmeter.measure."
-    assert (found.label, found.setting) == ("undecided", "")
 
 
-def verdicts(page, *samples, **others):
-    claims = concluded(page, *samples, **others).claims
-    return [claim.verdict for claim in claims if isinstance(claim, Prediction)]
+def test_calls_pay_for_the_compilation(page, data):
+    table = page["break_even"](data)
+    assert table["calls"].dropna().tolist() == [1000, 3]  # 1 s by 1 ms, by 0.4 s
+    found = page["find_paid"](data, 1, 1100)
+    assert (found.verdict, found.effect) == ("right", pytest.approx((1.5, 1.5), rel=1e-3))
+    assert found.evidence.endswith("at batch 1; compiling pays after 1000 calls")
+    assert page["find_paid"](data, 1, 900).verdict == "wrong"
 
 
-FEWER = {"none": 4.0, "default": 2.0}
-
-
-@pytest.mark.parametrize(
-    ("calls", "graphs", "expected"),
-    [
-        # Few rows: compiled is faster, fewer nodes are faster. Many rows: levels are alike.
-        (({}, SLOWER, SLOWER), (FEWER, FEWER, {}), ["right", "right", "right"]),
-        (({"none": 8.0}, {}, {}), ({"none": 0.5}, {}, FEWER), ["wrong", "wrong", "wrong"]),
-        (({}, {}, {}), (FEWER, {}, {"none": 1.03}), ["right", "right", "right"]),
-    ],
-)
-def test_the_predictions_follow_the_smallest_and_the_largest_batch(page, calls, graphs, expected):
-    nodes = dict(zip(LEVELS, (30, 10, 10), strict=True))  # the last two are not compared
-    assert verdicts(page, calls, graphs, nodes=nodes) == expected
-
-
-def test_every_pair_of_levels_with_fewer_nodes_is_compared(page):
-    nodes, back = dict(zip(LEVELS, (30, 10, 9), strict=True)), FEWER | {OURS: 3.0}
-    assert verdicts(page, graphs=(back, {}, {}), nodes=nodes)[1] == "wrong"
-
-
-def test_a_missing_inductor_is_said(page):
-    for reason in ("", "no working compiler"):
-        found = [*map(str, concluded(page, left_out=reason).claims)]
-        assert (f"Inductor is not compared: {reason}" in found) == bool(reason)
+def test_graphs_have_their_nodes_and_what_was_not_measured_is_not_judged(page, data):
+    assert page["graphs_alone"](data)["nodes"].tolist() == [30, 10, 10] * 2
+    found = page["claims"](data)
+    assert found["inductor"].outcomes == found["generated"].outcomes == ()
+    assert {found[name].verdict for name in ("large", "small", "compiled", "little")} == {"right"}
+    data.provider = "CUDA"
+    found = page["claims"](data)
+    assert (found["large"], found["small"]) == (None, None)
 
 
 @pytest.mark.slow
-def test_the_setting_runs(page):
-    model = torch.nn.ReLU()
-    names, x = {"model": model}, torch.arange(-2.0, 3.0)
-    exec(concluded(page).answer.setting, names)  # noqa: S102 - lines of ours
-    with torch.no_grad():
-        assert torch.equal(names["compiled"](x), x.relu())
+def test_the_setting_compiles_a_model(ran):
+    compile_model = run_setting("compile_mlp", ran["described"][OURS].model)["compile_model"]
+    call = ran["eager"][1]
+    assert torch.equal(compile_model(call.func)(*call.args), ran["candidates"][1][OURS].function())
 
 
 @pytest.mark.slow
-def test_every_level_is_checked_and_leaves_fewer_nodes(ran):
-    candidates = ("eager", *LEVELS)
-    assert [*ran["errors"].index] == [(b, name) for b in ran["args"].batch for name in candidates]
-    assert ran["errors"]["largest error"].gt(0).all()
+def test_levels_leave_fewer_nodes_and_threads_are_restored(ran):
     nodes = [graph.node_count for graph in ran["described"].values()]
     assert nodes[0] > nodes[1] == nodes[2]  # what joins an addition to a normalization is for CUDA
     assert torch.get_num_threads() == ran["threads_before"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["scale", "up.bias", "up.weight", "down.weight", "down.bias"])
-def test_weights_of_eleven_bits_are_out_of_tolerance(ran, name):
-    rounded = ran["make_model"](16, 32, "cpu")
-    weights = ran["model"].state_dict()
-    for key, weight in weights.items():
-        if key.endswith(name):
-            mantissa, exponent = torch.frexp(weight)
-            weights[key] = torch.ldexp((mantissa * 2**11).round() / 2**11, exponent)
-    rounded.load_state_dict(weights)
-    rounded.requires_grad_(requires_grad=False)
-    batch = max(ran["inputs"])
-    x = ran["inputs"][batch]
-    functions = {"eager": lambda: ran["model"](x), "rounded": lambda: rounded(x)}
-    with pytest.raises(AssertionError, match="rounded is outside of its tolerance"):
-        list(ran["check"](batch, functions))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["eager", OURS])
 def test_the_calls_are_measured_again_in_fresh_processes(ran, name):
-    # The model, its weights and its outputs are those of the page.
-    batch = min(ran["inputs"])
-    scope = {"__name__": "fresh"}
-    exec(ran["source"], scope)  # noqa: S102 - the source that a process gets
-    shape = {"features": 16, "hidden": 32, "device": "cpu"}
-    call = scope["build_call"](name, batch, 1, **shape)
-    (x,) = call.args
-    assert x.shape == (batch, 16)
-    torch.testing.assert_close(call(), ran["model"](x))
-    candidates = {name: ran["make_candidate"](name, batch, ran["functions"][batch][name])}
-    options = {"repeat": 2, "warmup": 1, "precision": None, "budget_s": 60}
+    candidates = {name: ran["candidates"][1][name]}
+    options = {"repeat": 2, "warmup": 1, "precision": None, "budget_s": 600}
     found = ortmeter.measure(candidates, processes=2, **options)
     assert found[name].seconds.shape == (2, 6 * 2)  # six sets of two rounds
 
@@ -178,16 +92,4 @@ def test_the_calls_are_measured_again_in_fresh_processes(ran, name):
 def test_the_graphs_alone_are_measured_again_in_fresh_processes(ran):
     candidate = ran["load_graph"](ran["described"][OURS])
     found = ortmeter.measure({OURS: candidate}, processes=2, repeat=2, warmup=1, precision=None)
-    assert found[OURS].seconds.shape == (2, 6 * 2)  # six sets of two rounds
-
-
-@pytest.mark.slow
-def test_inductor_is_left_out_where_nothing_compiles(tmp_path):
-    (script,) = EXAMPLES.rglob(f"{PAGE}.py")
-    settings = {"ORTMETER_FAST": "1", "ORTMETER_PROVIDER": "cpu", "MPLBACKEND": "agg"}
-    settings |= {"CXX": "false", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, str(script), "--inductor", "True", "--batch", "1"]
-    done = subprocess.run(
-        command, env=os.environ | settings, capture_output=True, text=True, check=True
-    )
-    assert "Inductor is not compared: no working compiler" in done.stdout
+    assert found[OURS].seconds.shape == (2, 6 * 2)

@@ -1,111 +1,134 @@
-"""The page that compares onnxruntime with torch, on planted times."""
+"""The page on operators in other libraries: planted times of cases and of products; its setting."""
 
-import dataclasses
 import itertools
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
+import onnx.parser
 import pandas as pd
 import pytest
-from golden import recorded
-from page_runner import define_page
+from fakes import needs_vnni
+from matplotlib import pyplot as plt
+from onnx.reference import ReferenceEvaluator
+from page_runner import define_page, run_setting
 
-TORCH, ORT = "torch 2", "onnxruntime 1"
-UNARY = "one element at a time"
-PLANTED = pd.DataFrame(
-    [
-        ("Relu-f32-L1", UNARY, "Relu", 1.0, 3.0, 0.0, 0.5),
-        ("Exp-f32-L2", UNARY, "Exp", 60.0, 20.0, 0.5, 2.0),
-        ("Add-f32-L3", UNARY, "Add", 100.0, 100.0, 0.0, 0.0),
-        ("MatMul-f32-L2", "products", "MatMul", 40.0, 40.0, 0.0, 0.0),
-        ("Round-f16-L2", UNARY, "Round", 5.0, 400.0, 0.0, 1.5),
-    ],
-    # Times in µs, and largest errors in ulp.
-    columns=["case", "family", "op", TORCH, ORT, "torch (ulp)", "ort (ulp)"],
-)
+from ortmeter.study.claims import read_claims
+from ortmeter.timing import Comparison, Comparisons, Measurement
+
+TORCH, ORT = "torch 2", "onnxruntime"
+TIMES = {  # µs of torch and of ONNX Runtime
+    "Relu-f32-L1": (1.0, 3.0),
+    "Exp-f32-L2": (60.0, 20.0),
+    "Exp-f32-L3": (100.0, 100.0),
+    "MatMul-square-f32-L2": (40.0, 40.0),
+    "Round-f16-L2": (5.0, 400.0),
+}
+SHAPES = ("1x64x64", "8x64x64", "64x64x64", "512x64x64")
+RATIOS = {  # times beside onnxruntime, by shape
+    "onnxruntime": (1.0,) * 4,
+    "torch": (1.3, 2.0, 2.0, 2.2),
+    "oneDNN": (1.2, 0.7, 0.8, 1.0),
+    "numpy": (1.2, 1.6, 1.7, 1.9),
+    "W as input": (1.0, 2.0, 1.3, 1.08),
+    "8 bits dynamic": (0.25, 0.3, 0.3, 0.3),
+}
 
 
 @pytest.fixture(scope="module")
 def page():
-    """Names that the page defines."""
     return define_page("plot_operators_torch")
 
 
-def plant(rows=PLANTED, processes=6):
-    """Times that have these medians."""
-    axes = {"threads": (1, 2), "pass": range(2), "process": range(processes), "case": rows["case"]}
-    times = pd.DataFrame(itertools.product(*axes.values()), columns=list(axes))
-    times = times.merge(rows[["case", TORCH, ORT]]).assign(**{f"{ORT}, again": lambda t: t[ORT]})
-    times.iloc[:, 4:] *= np.exp(2e-4 * np.random.default_rng(0).standard_normal((len(times), 3)))
-    ulps = rows[["case", "torch (ulp)", "ort (ulp)"]].set_axis(["case", TORCH, ORT], axis=1)
-    errors = ulps.melt("case", var_name="candidate", value_name="largest")
-    data = {"times": times, "about": rows[["case", "family", "op"]], "errors": errors}
-    return data | {"order": [TORCH, ORT], "added": 1.0, "how": "planted", "legend": "planted"}
+def plant_cases(times=TIMES, processes=6):
+    """Times of cases that have these medians."""
+    axes = {"threads": (1, 2), "pass": range(2), "process": range(processes), "case": times}
+    found = pd.DataFrame(itertools.product(*axes.values()), columns=list(axes))
+    rng = np.random.default_rng(0)
+    for rank, name in enumerate((TORCH, ORT)):
+        medians = np.array([times[case][rank] for case in found["case"]])
+        found[name] = medians * np.exp(2e-4 * rng.standard_normal(len(found)))
+    return {"times": found, "order": [TORCH, ORT]}
 
 
-def conclude(page, data):
-    return page["study"].concluded(dataclasses.replace(recorded("plot_operators_torch"), data=data))
+def plant(ratios=RATIOS, **cases):
+    """Products at 100 GFLOP/s in ONNX Runtime, and cases."""
+    rng, groups = np.random.default_rng(0), {}
+    for i, shape in enumerate(SHAPES):
+        seconds = 2e-11 * np.prod([int(size) for size in shape.split("x")])
+        groups[shape] = Comparison(
+            Measurement(name, seconds * row[i] * np.exp(0.01 * rng.standard_normal((6, 4))))
+            for name, row in ratios.items()
+        )
+    found = Comparisons(groups, "shape")
+    return SimpleNamespace(found=found, legend="CPU", provider="cpu", **cases)
 
 
-@pytest.mark.parametrize(
-    ("data", "label", "bars", "lead"),
-    [
-        (
-            plant(),
-            "2 slower",
-            [2, 1, 2],
-            "No overall winner: look up your slow operators. Of 5 cases",
-        ),
-        (
-            plant(PLANTED[1:2]),
-            "0 slower",
-            [0, 1, 0],
-            "Keep ONNX Runtime: no operator is shown to be slower. Of 1",
-        ),
-        (plant(PLANTED[2:4]), "0 slower", [0, 0, 2], "Not shown here: measure yours"),
-        (plant(processes=2), "undecided", [0, 0, 5], "Not shown here: measure yours"),
-    ],
-    ids=["both", "faster", "equal", "too few"],
-)
-def test_the_answer_counts_what_is_shown(page, data, label, bars, lead):
-    answer = conclude(page, data).answer
-    assert answer.label == label
-    assert [bar.value for bar in answer.bars] == bars
-    assert str(answer).startswith(lead)
-    assert len(str(answer).split()) <= 35
+def judged(page, data):
+    sentences, _ = read_claims(page["claims"], data)
+    return {sentence.name: sentence for sentence in sentences}
 
 
-def test_the_answer_names_the_largest_loss_and_gain(page):
-    answer = conclude(page, plant()).answer
-    assert "slower in 2, up to 80" in str(answer)
-    assert str(answer).endswith("times (Round, float16); faster in 1.")
-    assert answer.small_print.endswith("more than 5% of its time in 2 of 5 cases")  # 1 and 5 µs
+def test_the_cases_are_counted_by_family_and_the_largest_loss_comes_first(page):
+    data = plant(**plant_cases())
+    cells = page["compare"](data)
+    assert cells.index[0] == "Round-f16-L2"
+    assert cells.loc["Round-f16-L2", "speedup"] == pytest.approx(1 / 80, rel=1e-3)
+    found = page["families"](data).T.to_dict("list")
+    assert found == {"elementwise": [2, 1, 1], "products": [0, 0, 1]}
 
 
-def test_predictions_are_judged_by_most_cases(page):
-    opposite = PLANTED.assign(**{TORCH: PLANTED[ORT], ORT: 1.5 * PLANTED[TORCH]})
-    no_case = PLANTED[1:2]
-    for rows, verdict in ((PLANTED, "right"), (opposite, "wrong"), (no_case, "undecided")):
-        *claims, _ = conclude(page, plant(rows)).claims
-        assert [claim.verdict for claim in claims] == [verdict] * 4
+def test_the_answer_has_the_wins_of_both_and_the_gains_of_torch(page):
+    found = judged(page, plant(**plant_cases()))
+    assert found["winners"].verdict == "undecided"  # one of five, and two that may be another
+    assert found["winners"].evidence == "torch wins 2 of 5, ONNX Runtime 1"
+    assert found["winners"].finding.effect == pytest.approx((3, 80), rel=1e-3)
+    assert found["short"].verdict == "holds"
+    opposite = {case: row[::-1] for case, row in TIMES.items()}
+    assert judged(page, plant(**plant_cases(opposite)))["short"].verdict == "fails"
 
 
-def test_the_control_counts_false_claims(page):
+def test_a_machine_without_the_cases_judges_the_products(page):
     data = plant()
-    data["times"][f"{ORT}, again"] *= 2
-    assert "10 false claims in 10 cells" in str(conclude(page, data).claims[-1])
+    found = judged(page, data)
+    assert {found[name].verdict for name in ("winners", "short")} == {"not measured"}
+    assert {found[name].verdict for name in ("constant", "eager", "onednn", "dynamic")} == {"holds"}
+    assert found["constant"].finding.effect == pytest.approx((1.3, 2.0), rel=0.03)
+    assert page["families"](data).empty
 
 
-def test_tables_count_verdicts_and_errors(page):
-    data = SimpleNamespace(**plant())
-    columns = ["cases", "slower", "faster", "undecided"]
-    assert page["families"](data).loc[(1, UNARY), columns].tolist() == [4, 2, 1, 1]
-    # Half an ulp is what rounding gives: no loss of Relu.
-    found = page["accuracy"](data).T.to_dict("list")
-    assert found == {"faster": [1, 1], "slower": [2, 1], "undecided": [2, 0]}
+def test_the_products_are_over_constant_weights(page):
+    gains = page["multiply"](plant(), *page["PAIRS"])
+    assert list(dict.fromkeys(gain.where["shape"] for gain in gains)) == list(SHAPES)
+    for name, row in RATIOS.items():
+        if name != "onnxruntime":
+            ratios = [gain.ratio for gain in gains if gain.subject == name]
+            assert ratios == pytest.approx([1 / x for x in row], rel=0.03)
+    ax = page["matrix_products"](plant())
+    drawn = [text.get_text() for text in ax.figure.legends[0].get_texts()]
+    assert drawn == [name for name in RATIOS if name != "onnxruntime"]
+    plt.close(ax.figure)
 
 
-def test_cases_are_chosen_by_a_text(page):
-    choose = page["choose_cases"]
-    assert len(choose("sample")) == len(page["SAMPLE"].split())
-    assert set() < set(choose("Softmax")) < set(choose("all"))
+def test_onednn_is_judged_by_most_shapes(page):
+    found = judged(page, plant())
+    assert [found[name].verdict for name in ("openblas", "mlas")] == ["fails", "fails"]
+
+
+@needs_vnni
+def test_every_candidate_multiplies(page):
+    pytest.importorskip("torch")
+    made = page["make_candidates"]("3x32x24")  # which compares their results
+    assert list(made) == ["onnxruntime", "W as input", "8 bits dynamic", "torch", "oneDNN", "numpy"]
+
+
+def test_the_setting_makes_weights_constant(tmp_path, monkeypatch):
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+    g (float[2, 3] X, float[3, 4] W) => (float[2, 4] Y) { Y = MatMul(X, W) }""")
+    w = np.arange(12, dtype=np.float32).reshape(3, 4)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "W"))
+    changed = run_setting("keep_weights_constant", model)["model"]
+    assert [given.name for given in changed.graph.input] == ["X"]
+    x = np.ones((2, 3), np.float32)
+    (got,) = ReferenceEvaluator(changed).run(None, {"X": x})
+    np.testing.assert_array_equal(got, x @ w)

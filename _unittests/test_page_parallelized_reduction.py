@@ -1,173 +1,170 @@
-"""The page on parallelized reductions, on planted results."""
+"""The page on outputs that change: views of planted results, additions and means; its setting."""
 
-import dataclasses
+import itertools
 from types import SimpleNamespace
 
-import golden
 import numpy as np
+import onnx.parser
 import pandas as pd
 import pytest
-from page_runner import define_page
+from matplotlib import pyplot as plt
+from page_runner import define_page, run_setting
 
-PAGE = define_page("plot_parallelized_reduction")
-SPREADS = {"naive": 100.0, "blocked": 20.0, "pairwise": 10.0, "kahan": 2.0, "exact": 0.0}
+from ortmeter.observatory.bits import AGAIN, ELSEWHERE
+from ortmeter.observatory.case import in_words
+from ortmeter.study.claims import read_claims
+
+PAGE, NAN = define_page("plot_parallelized_reduction"), np.nan
+INT8, PLAIN = PAGE["INT8"], PAGE["PLAIN_GRAPH"]
+CHANGES = (AGAIN, ELSEWHERE, "2 threads", PLAIN)
 
 
-def plant_sums(sizes=(16, 8192)):
-    """One row per type, size and summation; the last size has ten times the spread."""
-    rows = [
-        {"type": name, "law": "normal", "size": n, "candidate": candidate}
-        | {"spread": spread * (1 if n == sizes[0] else 10), "moves": 1e-9}
-        | {"bound": 1e6, "share": 0.25, "overflows": 0, "orders": 128}
-        for name in ("float32", "float16")
-        for n in sizes
-        for candidate, spread in SPREADS.items()
+def differ(difference, error=NAN, bound=NAN, distinct=1):
+    found = {"distinct": distinct, "differing": 2, "difference": difference}
+    return found | {"error": error, "bound": bound}
+
+
+def plant_bits(cases):
+    """Two results per case and change, all the same but those that a mapping by case gives."""
+    same = {"results": 2, "distinct": 1, "differing": 0, "difference": 0.0, "error": NAN}
+    rows = {
+        (case, change): {**same, "bound": NAN, **found.get(change, {})}
+        for case, found in cases.items()
+        for change in CHANGES
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["case", "change"])
+
+
+def plant(operators, moving=None, wrong=(0, 9, 9), **data):
+    """Operators, two whole models, wrong runs of ScatterND, of ten, and means that stay."""
+    names = ("1 thread", "2 threads", "2 threads, deterministic")
+    additions = {k: {"runs": 10, "wrong runs": n} for k, n in zip(names, wrong, strict=True)}
+    still = {"again": 0.0, "other threads": 0.0, "spread": 0.0}
+    means = [
+        {"library": library, "law": "normal", "size": n, **still}
+        for library, n in itertools.product(("onnxruntime", "torch"), (64, 65536))
     ]
-    return pd.DataFrame(rows)
+    planted = {
+        "operators": plant_bits(operators),
+        "whole": plant_bits({"steady": {}, "moving": moving or {}}),
+        "additions": additions,
+        "libraries": pd.DataFrame(means),
+        "threads": "2 threads",
+        "provider": "cpu",
+        "legend": "planted",
+    }
+    return SimpleNamespace(**planted | data)
 
 
-def plant_libraries(threads=(1, 2)):
-    """Another order moves a mean, and nothing else."""
-    rows = [
-        {"type": "float32", "law": "normal", "size": n, "result": result, "library": library}
-        | {"threads": count, "candidate": f"{library}, threads={count}", "again": 0.0}
-        | {"other threads": 0.0, "spread": n / 8 if result == "mean" else 0.0, "bound": 1e6}
-        | {"share": 0.25}
-        for library in ("onnxruntime", "torch")
-        for n in (64, 65536)
-        for count in threads
-        for result in ("mean", "layer norm")
-    ]
-    return pd.DataFrame(rows)
+MOVING = {
+    "Relu": {AGAIN: differ(1, distinct=2)},
+    "Conv": {
+        AGAIN: {"error": 3.0, "bound": 0.1},
+        "2 threads": differ(1),
+        PLAIN: differ(4, 2.5, 1.2),
+    },
+    INT8: {AGAIN: {"error": 900.0}, PLAIN: differ(890, 3.0)},
+}
+ALL = {name: differ(7) for name in CHANGES}
 
 
-def change(frame, column, value, **where):
-    """Set a column of the rows that have these values."""
-    rows = (frame[[*where]] == pd.Series(where)).all(axis=1)
-    assert rows.any()
-    frame.loc[rows, column] = value
-    return frame
+def judged(data):
+    """Return the verdict and the evidence of each claim."""
+    sentences, _ = read_claims(PAGE["claims"], data)
+    return {s.name: (s.verdict, s.evidence) for s in sentences}
 
 
-def concluded(**planted):
-    data = {"sums": plant_sums(), "libraries": plant_libraries(), "type": "float32"}
-    record = golden.recorded("plot_parallelized_reduction")
-    return PAGE["study"].concluded(dataclasses.replace(record, data=record.data | data | planted))
+def test_changes_are_counted_and_the_largest_come_first():
+    data = plant(MOVING, ALL)
+    axes = PAGE["counts"](data)
+    whole, operators = ([bar.get_width() for bar in bars] for bars in axes.containers)
+    assert whole == [50, 50, 50, 50]
+    assert operators == pytest.approx([100 / 3, 0, 100 / 3, 200 / 3])
+    plt.close(axes.figure)
+    listed = PAGE["largest"](data)
+    assert listed.index[0] == (in_words(INT8), PLAIN)
+    assert listed.iloc[0].tolist()[:3] == [890, 900, 3]
 
 
-def test_the_answer_says_when_to_test_equality_and_what_changes_the_result():
-    answer = concluded().answer
-    assert str(answer).startswith("Test equality only if nothing changes: ")
-    assert str(answer).endswith("by up to 8,192 ulp (onnxruntime).")
-    assert answer.small_print.endswith("theory allows 1,000,000 ulp")
-    assert len(str(answer).split()) <= 35
-    assert answer.label == "same bits"
-    assert [bar.value for bar in answer.bars] == [0, 0, 8192]
-    # Bars are those of the longest vectors, whatever the shorter ones.
-    libraries = change(plant_libraries(), "other threads", 3.0, size=65536, threads=2)
-    change(change(libraries, "spread", 16384.0, library="torch"), "spread", 99999.0, size=64)
-    change(libraries, "again", 0.5, library="torch", size=64, threads=2)
-    found = concluded(libraries=libraries)
-    assert str(found.answer).startswith("Do not test equality: identical runs differ with torch. ")
-    assert (found.answer.label, found.claims[0].verdict) == ("they differ", "wrong")
-    assert [bar.value for bar in found.answer.bars] == [0, 3, 16384]
+def test_each_error_is_judged_on_its_own():
+    found = judged(plant(MOVING, ALL))
+    told = "ScatterND: 9 of 10 runs wrong on 2 threads, 0 of 10 runs wrong on 1; "
+    assert found["defaults"] == ("holds", f"{told}error 300 times larger if optimized")
+    assert found["bound"] == ("fails", "1 of 1 contradict")
+    assert found["far"] == ("fails", "1 of 4 contradict")
+    assert found["threads"] == ("fails", "1 of 3 contradict")
+    assert found["again"] == ("fails", "2 of 5 contradict")
+    steady = judged(plant({"Relu": {}, INT8: {}}))
+    assert steady["again"] == ("holds", "0 of 4 contradict")
+    assert steady["defaults"][0] == "fails"
 
 
-def test_one_number_of_threads_says_nothing_about_threads():
-    alone = plant_libraries(threads=(1,))
-    answer = concluded(libraries=alone).answer
-    assert [bar.label for bar in answer.bars] == ["same run again", "another order"]
-    assert "threads" not in str(answer)
-    data = SimpleNamespace(libraries=alone, type="float32")
-    assert PAGE["changes"](data)["other threads"].isna().all()
-
-
-def test_the_table_of_changes_has_shares_of_cases_and_the_worst_law():
-    libraries = change(plant_libraries(), "other threads", 3.0, library="torch", threads=2, size=64)
-    wide = plant_libraries().assign(type="float64", spread=1e9)  # another type is not shown
-    pareto = plant_libraries().assign(law="Pareto(1)", bound=2e6)
-    pareto["spread"] *= 2
-    libraries = pd.concat([libraries, wide, pareto], ignore_index=True)
-    found = PAGE["changes"](SimpleNamespace(libraries=libraries, type="float32"))
-    assert found.loc["torch", "mean"].tolist() == pytest.approx([0, 100 / 6, 100, 16384, 2e6])
-    assert found.loc["torch", "layer norm"].tolist()[:3] == pytest.approx([0, 100 / 6, 100 / 3])
-
-
-LONG, SHORT = (16, 8192), (16, 2048)  # a blocked sum is expected to be worse if n / 256 > log2(n)
+def test_without_the_case_the_defaults_are_not_judged():
+    assert judged(plant({"Relu": {}}))["defaults"][0] == "not measured"
+    assert judged(plant(MOVING, provider="cuda"))["defaults"][0] == "not measured"
 
 
 @pytest.mark.parametrize(
-    ("sizes", "where", "spread", "verdicts"),
-    [
-        (LONG, {"candidate": "naive", "size": 16}, 0.0, "right right right"),
-        (LONG, {"candidate": "naive", "size": 8192, "type": "float16"}, 0.0, "wrong right right"),
-        # 8192 * 2**-11 is 4 in float16: Kahan was predicted to be best in float32 alone.
-        (LONG, {"candidate": "kahan", "size": 8192, "type": "float16"}, 101.0, "right right right"),
-        (LONG, {"candidate": "kahan", "size": 8192, "type": "float32"}, 101.0, "right wrong right"),
-        (LONG, {"candidate": "blocked", "size": 16}, 0.0, "right right right"),
-        (LONG, {"candidate": "blocked", "size": 8192}, 0.0, "right wrong wrong"),
-        (SHORT, {"candidate": "blocked", "size": 16}, 0.0, "right right undecided"),
-    ],
+    ("wrong", "verdict"), [((0, 9, 9), "holds"), ((1, 9, 0), "fails"), ((0, 0, 0), "undecided")]
 )
-def test_the_predictions_on_sums(sizes, where, spread, verdicts):
-    found = concluded(sums=change(plant_sums(sizes), "spread", spread, **where))
-    assert [claim.verdict for claim in found.claims[1:4]] == verdicts.split()
+def test_lost_additions_are_the_fault_of_several_threads(wrong, verdict):
+    found = judged(plant(MOVING, wrong=wrong))
+    assert found["lost"][0] == verdict
+    assert found["deterministic"][0] == ("fails" if wrong[2] else "holds")
 
 
-def test_the_predictions_on_threads_and_overflows():
-    libraries = change(plant_libraries(), "other threads", 1.0, threads=2, size=65536)
-    sums = change(plant_sums(), "overflows", 128, type="float16", size=8192, candidate="naive")
-    claims = concluded(libraries=libraries, sums=sums).claims
-    assert (claims[0].verdict, claims[-1].verdict) == ("right", "wrong")
-    change(libraries, "other threads", 1.0, threads=2, size=64)
-    change(sums, "overflows", 40, type="float16", size=8192, candidate="kahan")
-    claims = concluded(libraries=libraries, sums=sums).claims
-    assert (claims[0].verdict, claims[-1].verdict) == ("wrong", "right")
-    # 16 identical runs, and 4 cases with 2 threads and 64 terms.
-    assert golden.plain_claim(claims[0])["numbers"] == [16, 20]
-    assert golden.plain_claim(claims[-1])["numbers"] == [10, 1, 1]  # one is lost in every order
+def test_means_are_judged_beside_the_tolerance():
+    data = plant(MOVING)
+    data.libraries.loc[3, ["other threads", "spread"]] = 2.0, 128.0
+    found = judged(data)
+    assert found["enough"][0] == "holds"  # the square root of 65,536 is 256
+    assert found["same"] == ("holds", "0 of 6 contradict")  # 4 identical runs, 2 short vectors
+    assert found["own"] == ("holds", "0 of 2 contradict")
+    assert found["order"] == ("holds", "128 ulp by order, 2 by threads")
+    axes = PAGE["spreads"](data)
+    assert [[b.get_width() for b in bars] for bars in axes.containers] == [[0, 128], [8, 256]]
+    plt.close(axes.figure)
+    data.libraries.loc[0, ["other threads", "spread"]] = 9.0, 9.0
+    assert {judged(data)[name][0] for name in ("enough", "same", "own")} == {"fails"}
 
 
-def test_the_tolerances_are_those_of_theory():
-    sums = change(plant_sums((16, 16384)), "moves", 0.5, type="float16", candidate="naive")
-    found = PAGE["tolerances"](SimpleNamespace(sums=sums)).frame
-    expected = {"float32": [2 * 16383 / 2**24, 256 / 2**24, 1e-9, 100]}
-    expected["float16"] = [2 * 16383 / 2**11, 256 / 2**11, 0.5, 80]
-    for name, values in expected.items():
-        assert found.loc[name].tolist() == pytest.approx(values)
+def test_lost_additions_are_counted(monkeypatch):
+    """One thread loses none; then a stand-in lacks ten of them in the second of three runs."""
+    assert PAGE["count_lost"]({}) == {"runs": 3, "wrong runs": 0, "lost": 0}
+    run, lost = PAGE["run_session"], itertools.cycle([0, 10 / PAGE["WIDTH"]])
+    monkeypatch.setitem(PAGE, "run_session", lambda *given: {"Y": run(*given)["Y"] - next(lost)})
+    share = pytest.approx(10 * PAGE["PLACES"] / (PAGE["ROWS"] * PAGE["WIDTH"]))
+    assert PAGE["count_lost"]({}) == {"runs": 3, "wrong runs": 1, "lost": share}
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_a_result_is_described_beside_its_bound(dtype):
-    for size in np.array([1, 1.99, 2, 3000, 0.1, 1e-3], dtype):
-        got, unit = np.array([1.0, 1.5]), float(np.spacing(size))
-        found = PAGE["describe"](np.dtype(dtype), got, 1.0, 1.0, float(size), again=got + 0.25)
-        expected = {"spread": 0.5 / unit, "bound": 2 / unit, "again": 0.25 / unit, "share": 0.5}
-        assert found == pytest.approx(expected | {"moves": 0.5 / float(size)})
-    for wrong, share in ((3.0, 2.0), (np.nan, np.inf), (np.inf, np.inf)):
-        found = PAGE["describe"](np.dtype(dtype), np.array([1.0, wrong]), 1.0, 1.0, 1.0)
-        assert found["share"] == pytest.approx(share)
+def test_what_moves_a_mean_is_in_ulp(monkeypatch):
+    monkeypatch.setitem(PAGE, "count", 2)
+    values, unit = np.float32([4, 5, 6, 5]), 2.0**-21  # the mean is 5
+    positions, moved = np.array([[0, 1, 2, 3], [3, 2, 1, 0]]), iter([0, 1, 3])
+
+    def run(rows, threads):
+        assert rows.shape == (2, 4)
+        return rows.mean(axis=1) + np.float32([0, unit]) * np.float32(next(moved))
+
+    found = PAGE["move_mean"](run, values, positions)
+    assert found == {"again": 2, "other threads": 1, "spread": 1}
+    moved = iter([0, 99, 99])
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        PAGE["move_mean"](run, values, positions)
 
 
-def test_the_answer_names_what_is_beyond_its_bound():
-    """Seen on a GPU: a mean of float16 overflows."""
-    libraries = change(plant_libraries(), "share", np.inf, library="torch", result="mean")
-    told = concluded(libraries=libraries).answer.warning
-    assert told == "Outside of its error bound: torch (mean, float32)."
+@pytest.mark.parametrize("library", ["with_onnxruntime", "with_torch"])
+def test_each_library_computes_the_means(library):
+    rows = np.float32([[1, 2, 6], [4, 4, 4]])
+    assert PAGE[library](rows, 1).tolist() == [3, 4]
 
 
-def test_what_does_not_overflow_is_checked_beside_what_does(monkeypatch):
-    values, some = np.float16([1, 2, 3]), np.array([6.0, np.inf])
-    monkeypatch.setitem(PAGE, "simulated_sum", lambda rows, summation: some)
-    assert PAGE["spread_of_sum"](values, [], "naive") == {"overflows": 1, "orders": 2}
-    some[0] = 7.0
-    with pytest.raises(AssertionError, match="outside of its bound"):
-        PAGE["spread_of_sum"](values, [], "naive")
-
-
-def test_normalized_terms_go_back_to_their_place(monkeypatch):
-    values, positions = np.float32([3, 1, 2]), np.array([[1, 2, 0], [0, 2, 1]])
-    monkeypatch.setitem(PAGE["LIBRARIES"], "copy", lambda rows, _: (rows[:, 0], rows))
-    means, norms = PAGE["reduce_orders"]("copy", values, positions, 1)
-    np.testing.assert_array_equal(norms, [values, values])
-    assert means.tolist() == [1, 3]
+def test_the_setting_has_one_thread_and_no_optimization():
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2] X) => (float[2] Y) { Y = Neg(X) }'
+    )
+    names = run_setting("steady_session", model)
+    options, level = names["options"], names["GraphOptimizationLevel"].ORT_DISABLE_ALL
+    assert (options.intra_op_num_threads, options.graph_optimization_level) == (1, level)
+    (got,) = names["session"].run(None, {"X": np.float32([1, -2])})
+    assert got.tolist() == [-1, 2]

@@ -1,20 +1,23 @@
-"""The setting, the sessions and the views of the page *How many threads, and should they spin?*."""
+"""The setting, the quota and the views of the page *How many threads, and should they spin?*."""
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import onnx
+import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 from page_runner import define_page, run_setting
 
 from ortmeter.timing import Measurement
 
-WORDS, PAUSES = ("spin", "stop", "sleep"), (0.0, 0.01, 0.3)
-CASES = {"Mul 64": 1e-5, "Mul 256": 1e-4, "MatMul 64": 4e-4, "MatMul 256": 2e-3}  # seconds
-GAINS = {"spin": 1.6, "stop": 1.25, "sleep": 0.8}  # of a second thread
+WORDS = ("spin", "stop", "sleep")
 TIMES = {"alone": (1e-3, 2e-3, 4e-3), "after": (9e-3, 3e-3, 6e-3), "beside": (8e-3, 4e-3, 2e-3)}
 RUN = {0.0: 1e-3, 0.01: 2e-3, 0.3: 5e-3}  # seconds after a pause
+QUOTA = {"host": (60.0, 6.0), "ours": (12.0, 9.0)}  # ms in a row, with pauses
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +33,9 @@ def samples(name, times):
 
 
 def planted():
-    """Times of operators, of the transformer after pauses, and of the transformer by neighbour."""
-    times = {}
-    for case, work in CASES.items():
-        times[f"{case}, 1 thread"] = {0.0: work}
-        times |= {f"{case}, 2 threads, {w}": {0.0: work / GAINS[w]} for w in WORDS}
+    """Times of the transformer after pauses, and by neighbour."""
     settings = ["1 thread", *(f"2 threads, {word}" for word in WORDS)]
-    times |= {f"transformer, {setting}": RUN for setting in settings}
+    times = {f"transformer, {setting}": RUN for setting in settings}
     for scenario, seconds in TIMES.items():
         ways = zip(WORDS, seconds, strict=True)
         times |= {f"{scenario}, 2 threads, {word}": {0.0: value} for word, value in ways}
@@ -44,31 +43,23 @@ def planted():
     return SimpleNamespace(
         latency={name: samples(name, at) for name, at in times.items()},
         cpu={name: samples(name, at) for name, at in used.items()},
-        wake=samples("wake", {0.0: 1e-4})[0.0],
-        shared_from={"Mul": 128, "MatMul": 1},
         threads=2,
-        pauses=PAUSES,
+        pauses=(*RUN,),
         legend="planted",
+        provider="cpu",
     )
 
 
-def test_only_shared_sizes_are_compared_by_the_time_of_one_thread(page):
-    table = page["second_threads"](planted())
-    assert table.index.tolist() == [("Mul", 256), ("MatMul", 64), ("MatMul", 256)]
-    assert table["1 thread (µs)"].tolist() == pytest.approx([100, 400, 2000], rel=0.01)
-    for word, gain in GAINS.items():
-        assert all(cell.startswith(f"{gain:.2f} [") for cell in table[word])
-
-
-def test_the_plot_is_in_the_order_of_work_and_marks_two_wakes(page):
-    ax = page["second_thread_plot"](planted())
-    works = [float(label.get_text()) for label in ax.get_xticklabels()]
-    assert works == pytest.approx([100, 400, 2000], rel=0.01)
-    assert ax.lines[-1].get_xdata()[0] == 0.5  # two wakes are 200 µs
-    mul, matmul = (bars.lines[0].get_xydata() for bars in ax.containers)
-    assert [mul[:, 0].round().tolist(), matmul[:, 0].round().tolist()] == [[0], [1, 2]]
-    assert [*mul[:, 1], *matmul[:, 1]] == pytest.approx([GAINS["sleep"]] * 3, rel=0.01)
-    plt.close(ax.figure)
+def under_quota(page):
+    """Three processes of each number of threads, whose mean is twice the median."""
+    rows = [
+        {"load": load, "setting": name, "median": ms / 2, "mean": ms, "slowest": 2 * ms}
+        for name, times in QUOTA.items()
+        for load, ms in zip(page["LOADS"], times, strict=True)
+        for _ in range(3)
+    ]
+    names = {"host": "host", "ours": "ours", "cores": 2, "quota": 1}
+    return SimpleNamespace(rows=pd.DataFrame(rows), legend="planted", provider="cpu", **names)
 
 
 def test_a_run_and_its_pause_are_in_milliseconds(page):
@@ -81,23 +72,58 @@ def test_a_run_and_its_pause_are_in_milliseconds(page):
         assert found == pytest.approx([value] * 4, rel=0.01)
 
 
-def test_each_neighbour_has_its_columns(page):
-    table, told = page["neighbours"](planted()), page["SCENARIOS"]
-    for scenario, seconds in TIMES.items():
-        found = table[f"{told[scenario]} (ms)"].tolist()
-        assert found == pytest.approx([1e3 * value for value in seconds], rel=0.01)
-        ratios = [float(x.partition(" ")[0]) for x in table[f"{told[scenario]}, speedup"]]
-        assert ratios == pytest.approx([seconds[0] / value for value in seconds], abs=0.01)
+def test_the_plot_compares_each_way_to_wait_with_spinning_by_neighbour(page):
+    ax = page["neighbours"](planted())
+    assert [label.get_text() for label in ax.get_xticklabels()] == [*page["SCENARIOS"].values()]
+    stop, sleep = (bars.lines[0].get_ydata() for bars in ax.containers)
+    assert stop == pytest.approx([1 / 2, 9 / 3, 8 / 4], rel=0.01)
+    assert sleep == pytest.approx([1 / 4, 9 / 6, 8 / 2], rel=0.01)
+    plt.close(ax.figure)
 
 
-def test_a_session_is_made_for_each_number_of_threads_and_each_way_to_wait(page):
-    made = page["make_variants"]("model", {}, [2, 4, 4])
-    settings = {n: (v.settings["threads"], v.settings["spinning"]) for n, v in made.items()}
-    assert settings["1 thread"] == (1, "off")
-    for n in (2, 4):
-        ways = [settings[f"{n} threads, {word}"] for word in WORDS]
-        assert ways == [(n, "on"), (n, "during-run"), (n, "off")]
-    assert len(settings) == 7
+def test_threads_under_a_quota_are_compared_by_load(page):
+    data = under_quota(page)
+    table = page["latencies"](data)
+    assert table.loc[("in a row", "host")].tolist() == [30, 60, 120, 50]
+    assert table.loc[("with pauses", "ours")].tolist() == [4.5, 9, 18, 50]
+    found = {tuple(claim.where.values()): claim.ratio for claim in page["compare_threads"](data)}
+    assert len(found) == 6
+    assert found[("in a row", "slowest")] == pytest.approx(5)
+    assert found[("with pauses", "mean")] == pytest.approx(6 / 9)
+
+
+def test_what_a_machine_did_not_measure_is_not_shown_and_not_judged(page):
+    views = [page[name] for name in ("after_pauses", "neighbours", "latencies")]
+    judged = {"rows": {"quota", "median", "rare", "stops", "tail", "held"}}
+    judged["latency"] = {*page["claims"](planted())} - judged["rows"]
+    for data, empty in ((planted(), [2]), (under_quota(page), [0, 1])):
+        for rank, view in enumerate(views):
+            shown = view(data)
+            assert (rank in empty) == (isinstance(shown, pd.DataFrame) and shown.empty)
+        claims = page["claims"](data)
+        known = {name for name, found in claims.items() if found is not None}
+        assert known == judged["rows" if hasattr(data, "rows") else "latency"]
+    plt.close("all")
+
+
+def test_the_slowest_twentieth_is_one_run_at_least(page):
+    assert page["slowest"](np.arange(1.0, 6.0)) == 5
+    assert page["slowest"](np.arange(100.0)[::-1]) == np.mean([95, 96, 97, 98, 99])
+
+
+def test_a_child_has_a_quota_where_this_user_may_and_its_parent_has_none_afterwards(page):
+    asked = "from ortmeter.machine.preflight import cpu_quota; print(cpu_quota())"
+
+    def ask():
+        command = [sys.executable, "-c", asked]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    free, cores = ask(), os.sched_getaffinity(0)
+    with page["limited"](1) as may:
+        assert ask() == ("1.0" if may else free)
+    assert ask() == free
+    assert os.sched_getaffinity(0) == cores
 
 
 def test_the_setting_stops_spinning_after_a_run_and_changes_nothing_else():

@@ -1,21 +1,22 @@
-"""The page on trees: what it says of planted samples; its converter beside LightGBM and numpy."""
+"""The page on trees: planted speeds; its converter beside LightGBM and numpy; its setting."""
 
-import dataclasses
 import functools
+from types import SimpleNamespace
 
 import lightgbm
 import numpy as np
 import onnx
 import pytest
+from matplotlib import pyplot as plt
 from onnx.reference import ReferenceEvaluator
-from page_runner import define_page
+from page_runner import define_page, run_setting
 
 import ortmeter
 from ortmeter.study import to_frame
-from ortmeter.study.records import record
+from ortmeter.study.claims import read_claims
 from ortmeter.timing import Candidate, Comparison, Comparisons, Measurement
 
-PAGE, ORT = "plot_trees", "ONNX Runtime"
+PAGE = "plot_trees"
 TREES, ROWS = (12, 48, 150), (1, 100, 100_000)
 NAMES = {"forest": ("library", "float32"), "boosted": ("library", "float32", "float64")}
 
@@ -25,8 +26,8 @@ def page():
     return define_page(PAGE)
 
 
-def planted(page, speeds=None, *, noise=0.002, processes=6, crossing=100, changes=7, float64=1.0):
-    """Make a record from speeds of ONNX Runtime by the parts of a case, 1 by default."""
+def planted(page, speeds=None, *, noise=0.002, processes=6, kept=0):
+    """Make data from speeds of ONNX Runtime by the parts of a case, 1 by default."""
     rng = np.random.default_rng(0)
     groups = {}
     for n, kind, trees in ((n, kind, trees) for n in ROWS for kind in NAMES for trees in TREES):
@@ -34,101 +35,40 @@ def planted(page, speeds=None, *, noise=0.002, processes=6, crossing=100, change
             case = f"{kind}, trees {trees}, rows {n}, threads {threads}"
             speed = next((x for part, x in (speeds or {}).items() if part in case), 1.0)
             ours = {"library": 1.0, "float32": speed, "float64": speed}
-            if kind == "boosted":
-                ours["float32"] /= float64
             groups[case] = Comparison(
                 Measurement(name, 1e-3 / ours[name] * np.exp(rng.normal(0, noise, (processes, 4))))
                 for name in NAMES[kind]
             )
     rows = {}
     for trees in TREES:
-        down = {"predicted": 100.0, "cross": crossing, "change": changes, "explained": changes}
-        nothing = dict.fromkeys(down, 0)
+        down = {"predicted": 100.0, "cross": 100, "change": 7, "explained": 7}
+        nothing = dict.fromkeys(down, 0) | {"change": kept}
         ways = dict.fromkeys(page["ROUNDINGS"], nothing) | {"float32, down": down}
         rows |= {(trees, way): row for way, row in ways.items()}
     data = {"times": Comparisons(groups, "case"), "changes": to_frame(rows, "trees", "thresholds")}
-    made = record(PAGE, page["args"], page["study"].provider, data | {"legend": "planted"})
-    return dataclasses.replace(made, fast=False)
+    return data | {"legend": "planted"}
 
 
-def conclude(page, *speeds, **options):
-    return page["study"].concluded(planted(page, *speeds, **options))
+def judged(page, *speeds, **options):
+    """Return the verdict of each claim."""
+    data = SimpleNamespace(**planted(page, *speeds, **options))
+    return {s.name: s.verdict for s in read_claims(page["claims"], data)[0]}
 
 
-FEW = {"rows 1,": 4.0, "rows 100,": 2.0, "boosted, trees 12, rows 100000": 1.0}
-MANY = {"forest, trees 12, rows 100000": 1.3, "rows 100000": 0.5}
+def test_few_rows_are_advised_by_library_and_many_are_not(page):
+    found = judged(page, {"rows 1,": 4.0, "rows 100,": 2.0})
+    assert (found["forest"], found["boosted"]) == ("holds", "holds")
+    found = judged(page, {"forest, trees 12, rows 100,": 0.5, "rows 1": 4.0})
+    assert (found["forest"], found["boosted"]) == ("fails", "holds")
+    found = judged(page, {"rows 1": 4.0}, kept=1)
+    assert (found["forest"], found["boosted"]) == ("holds", "fails")  # a class changes in float64
 
 
-@pytest.mark.parametrize(
-    ("speeds", "options", "told", "label"),
-    [
-        (
-            FEW | {"rows 100000": 0.5},
-            {},
-            "for 1 row (at least 3.98 times faster than scikit-learn) and 100 (1.99); use sc",
-            ORT,
-        ),
-        (
-            MANY,
-            {},
-            "Boosted trees: time both for 1 row and 100; use LightGBM for 100,000 rows (at ",
-            "time both",
-        ),
-        (
-            {"rows 1,": 0.25},
-            {},
-            "use LightGBM for 1 row (at least 3.99 times faster than ONNX Runtime);",
-            "LightGBM",
-        ),
-        (
-            {"rows 1,": 4.0},
-            {"processes": 2},
-            "Boosted trees: time both for 1 row and 100 and 100,000.",
-            "time both",
-        ),
-        (
-            {"rows 1,": 1.04},
-            {},
-            "Boosted trees: time both for 1 row and 100 and 100,000.",
-            "time both",
-        ),  # by less than 5%
-    ],
-    ids=["few", "mixed", "library", "too few", "small"],
-)
-def test_the_answer_is_which_library_to_call(page, speeds, options, told, label):
-    answer = conclude(page, speeds, **options).answer
-    assert told in str(answer), str(answer)
-    assert answer.warning.endswith("float32 changes the class of up to 7 of 100,000 rows.")
-    assert answer.label == label
-    assert len(str(answer).split()) <= 60
-    assert "ortmeter.measure(ways)" in answer.setting
-    assert len(answer.bars) == 4
-
-
-def test_thresholds_are_no_advice_where_no_class_changes(page):
-    assert conclude(page, changes=0).answer.warning == ""
-
-
-def test_predictions(page):
-    def verdicts(*speeds, **options):
-        return [claim.verdict for claim in conclude(page, *speeds, **options).claims]
-
-    assert verdicts({"rows 1,": 3.0}) == ["right"] * 4
-    wrong = {"rows 1,": 0.5, "rows 100000": 3.0}
-    assert verdicts(wrong, float64=0.5, crossing=300) == ["wrong"] * 4
-    assert verdicts({"rows 1,": 3.0}, processes=2, crossing=1)[:3] == ["undecided"] * 3
-    assert verdicts({}, crossing=1)[3] == "wrong"
-
-
-def test_beliefs(page):
-    def verdicts(speeds):
-        return conclude(page, speeds).beliefs.frame["verdict"].to_dict()
-
-    discussions = ("#827", "#886", "sklearn-onnx#452", "hummingbird#199")
-    slow = {"forest, trees 12, rows 1,": 2.0, "forest, trees 48, rows 1,": 2.0}
-    slow |= {"forest, trees 150, rows 1,": 2.0, "trees 150, rows 100,": 0.1, "trees": 0.5}
-    assert verdicts(slow) == dict.fromkeys(discussions, "right")
-    assert verdicts({"trees": 2.0}) == dict.fromkeys(discussions, "wrong")
+def test_the_plot_has_a_row_of_dots_per_model(page):
+    axes = page["speedups"](SimpleNamespace(**planted(page, {"rows 1,": 4.0})))
+    drawn = [text.get_text() for text in axes.figure.legends[0].get_texts()]
+    assert len(drawn) == len(NAMES) * len(TREES)
+    plt.close(axes.figure)
 
 
 def test_a_float32_goes_where_it_went_when_thresholds_are_rounded_down(page):
@@ -165,16 +105,14 @@ def test_the_converted_trees_give_the_scores_of_lightgbm(page, trained):
     assert np.abs(reference - expected[:20]).max() <= 1e-14
 
 
-def test_the_setting_times_both_on_rows_of_the_reader(page, trained, tmp_path, monkeypatch, capsys):
+def test_the_setting_times_both_on_rows_of_the_reader(page, trained, tmp_path, monkeypatch):
     booster, rows = trained
+    model = page["write_onnx"](*page["number_nodes"](booster), np.float64)
+    time_both = run_setting("time_both", model)["time_both"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ortmeter, "measure", functools.partial(ortmeter.measure, budget_s=0.5))
-    onnx.save(page["write_onnx"](*page["number_nodes"](booster), np.float64), "model.onnx")
-    names = {"model": booster, "rows": rows[:50]}
-    exec(page["SETTING"], names)  # noqa: S102 - a page of ours
-    assert "speedup" in capsys.readouterr().out
-    expected, (got,) = (names["ways"][name]() for name in ("library", "session"))
-    assert (got.argmax(axis=1) == expected.argmax(axis=1)).all()
+    onnx.save(model, "model.onnx")
+    assert time_both(booster.predict, rows[:50]).index.tolist() == ["library", "session"]
 
 
 def test_rows_that_cross_are_counted_node_by_node(page, trained):

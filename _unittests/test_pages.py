@@ -12,6 +12,7 @@ import sys
 
 import nbclient
 import nbformat
+import onnx
 import pytest
 from markdown_it import MarkdownIt
 from page_runner import EXAMPLES
@@ -20,10 +21,11 @@ from sphinx_gallery.py_source_parser import split_code_and_text_blocks
 sys.path.insert(0, str(EXAMPLES.parent))
 
 from _ext.api import public_modules
-from _ext.notebook import INSTALLING, make_notebook
+from _ext.notebook import INSTALLING, make_notebook, said_by
 
 PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
 GEMM = EXAMPLES / "faster_runs" / "plot_op_gemm2_cuda.py"
+PROFILING = EXAMPLES / "faster_runs" / "plot_profiling.py"
 KMEANS = EXAMPLES / "libraries" / "plot_kmeans_profiling.py"
 SWEEP = EXAMPLES / "measuring" / "plot_sweep.py"  # the script that it sweeps is on the page
 
@@ -95,6 +97,48 @@ def test_the_notebook_runs_in_an_empty_folder(fast, tmp_path, page, monkeypatch)
     assert pictures
     assert any("<svg" in o.get("data", {}).get("text/html", "") for o in outputs)
     assert [*tmp_path.iterdir(), *temporary_folder(tmp_path).iterdir()] == []
+
+
+@pytest.fixture
+def own_model(tmp_path, monkeypatch):
+    """A model that no page has seen, in the current folder."""
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[2, 3, 20, 20] X)
+        => (float[2, 3, 20, 20] Y) { Z = Sigmoid(X)  Y = Mul(X, Z) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "swish of mine.onnx")
+    monkeypatch.chdir(tmp_path)
+    return "swish of mine.onnx"
+
+
+@each_page
+def test_a_notebook_begins_with_the_model_of_the_reader(page):
+    _, _, *cells = make_notebook(page, "no.whl")["cells"]
+    command, answer = said_by(page)
+    if "model.onnx" in command:
+        model, run, *cells = cells
+        assert "".join(model["source"]).startswith('MODEL = ""')
+        assert repr(command) in "".join(run["source"])
+    assert "".join(cells[0]["source"]) == answer
+    assert "Otherwise: " in answer
+
+
+def test_the_first_cells_of_a_notebook_measure_it(own_model, capsys):
+    _, _, model, run, *_ = make_notebook(PROFILING, "no.whl")["cells"]
+    names = {}
+    exec("".join(model["source"]), names)  # noqa: S102 - our own cell
+    exec("".join(run["source"]), names)  # noqa: S102
+    assert capsys.readouterr().out == ""  # without a model, the page is next
+    exec("".join(run["source"]), {"MODEL": own_model})  # noqa: S102
+    assert "Conclusion" in capsys.readouterr().out
+
+
+def test_the_script_of_a_page_measures_it(own_model, tmp_path, monkeypatch):
+    done = run_script(PROFILING, tmp_path, "--model", own_model, flags=())
+    assert done.returncode == 0, done.stderr
+    assert "2x3x20x20" in done.stdout
+    assert "Conclusion" in done.stdout
+    missing = run_script(PROFILING, tmp_path, "--model", "no.onnx", flags=())
+    assert missing.returncode == 2
+    assert "no.onnx" in missing.stderr
 
 
 MARKUP = re.compile(r"`_|:[a-z]+:`|^\s*\.\. |={4}|\]_|\$`|\^\[|\||<!--", flags=re.MULTILINE)

@@ -35,6 +35,11 @@ def records(page):
     return {f"{r.machine}, {r.configuration['provider']}": (file, r) for file, r in loaded}
 
 
+def recorded(page):
+    """Return the oldest record of a page."""
+    return next(record for _, record in records(page).values())
+
+
 @functools.cache
 def judged(page):
     """Return the sentences of a page on each record, by machine."""
@@ -111,6 +116,8 @@ def main():
         study = define_page(page)["study"]
         for file, record in records(page).values():
             one = study.judged(record)
+            here = [dataclasses.replace(judgement, is_here=True) for judgement in one.judgements]
+            one = dataclasses.replace(one, judgements=tuple(here))
             concluded = dataclasses.replace(record, answer=one.answer, claims=one.claims)
             file.write_bytes(concluded.to_json())
     if options.write:

@@ -44,7 +44,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", staleness.choose_pages, priority=300)
     app.connect("builder-inited", operators.write_table)
     app.connect("builder-inited", bundle.finish_downloads, priority=700)
-    app.connect("builder-inited", cards.draw_thumbnails, priority=710)
     app.connect("doctree-read", answers.add_answers)
     app.connect("doctree-read", cells.drop_empty_cells)
     app.connect("doctree-read", executed.run_blocks)

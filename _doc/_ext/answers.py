@@ -14,14 +14,11 @@ from sphinx.application import Sphinx
 
 from _ext.gallery import page_rank
 from ortmeter.study.records import load_records
-from ortmeter.timing.drift import STEADY
 
 #: Folder of the pages that sphinx-gallery writes, below the folder of the sources.
 GALLERY = "auto_examples"
 
 _SHOWN = re.compile(r'data-conclusion="([^"]*)"')
-# What a conclusion begins with: the box has it.
-_ANSWER = re.compile(r'(?<=">)(?:<p class="answer[^>]*>.*?</p>|<pre>.*?</pre>)+', flags=re.DOTALL)
 _BOX = re.compile(r'(?<=">)<div class="answer">.*?</div>', flags=re.DOTALL)
 _TITLE = re.compile(r"^(.+)\n=+$", flags=re.MULTILINE)
 _TAGS = re.compile(r"^\s*🏷 Tags: (.+)$", flags=re.MULTILINE)
@@ -104,13 +101,13 @@ def read_page(file: Path, results: Path) -> Answers:
     mine = [found for found in shown if found.get("page") == page]
     tags = _TAGS.search(text)
     here, *recorded = mine or [None]
-    if here and "machines" in here:  # a page by claims judges the records itself
+    if here:  # a page judges the records itself
         recorded = here["machines"]
         mine = [here, *recorded]
     if here and here.get("recorded"):  # too long for a build: the page shows a record
         here, recorded = None, mine
     elif not here:
-        recorded = [record.concluded.to_dict() for record in load_records(page, results)]
+        recorded = [record.summary for record in load_records(page, results)]
     return Answers(
         page=page,
         title=_TITLE.findall(text)[0],
@@ -139,7 +136,7 @@ def _say_once(doctree: nodes.document, judged: Sequence[str]) -> None:
     """Leave out of the first conclusion what the box and the predictions above say."""
     shown = (raw for raw in doctree.findall(nodes.raw) if _SHOWN.search(raw.astext()))
     for raw in itertools.islice(shown, 1):
-        text = _ANSWER.sub("", _BOX.sub("", raw.astext(), count=1), count=1)
+        text = _BOX.sub("", raw.astext(), count=1)
         for said in judged:
             text = text.replace(f"<li>{html.escape(said)}</li>", "", 1)
         raw.replace_self(nodes.raw("", text, format="html"))
@@ -156,52 +153,15 @@ def read_document(app: Sphinx, docname: str) -> Answers:
 
 
 def box(found: Answers) -> str:
-    """Write the box under the title of a page."""
-    first, *others = found.all
+    """Write the box under the title of a page: its own, or what a record says of it."""
+    first = found.all[0]
     if "box" in first:
         return str(first["box"])
-    when = first["date"] if found.here else f"recorded on {first['date']}"
-    details = f"{first['machine']}, {when}. {_sentence(first['details'])}"
-    lines = "".join(
-        f"<li><b>{keep_whole(html.escape(_elsewhere(other, first)))}</b>: "
-        f"{emphasize(other['answer'])}</li>"
-        for other in others
-    )
-    if not found.on_cuda:
-        lines += "<li><b>CUDA</b>: not recorded yet.</li>"
+    where = keep_whole(html.escape(place(first)))
     return (
-        f'<div class="answer"><p>{emphasize(first["answer"])}</p>{_warned(first)}{_to_copy(first)}'
-        f'<p class="answer-source">{keep_whole(html.escape(details))}</p>'
-        f"{f'<ul>{lines}</ul>' if lines else ''}</div>"
+        f'<div class="answer"><p>{emphasize(first["answer"])}</p>'
+        f'<p class="answer-source">{where}</p></div>'
     )
-
-
-def _warned(found: dict[str, Any]) -> str:
-    """Write what to know before one follows the answer; older records have none."""
-    text = found.get("warning", "")
-    return f'<p class="answer-warning">{html.escape(text)}</p>' if text else ""
-
-
-def _to_copy(found: dict[str, Any]) -> str:
-    """Write the setting and the command of an answer."""
-    code = (found.get(name, "") for name in ("setting", "command"))
-    return "".join(f"<pre>{html.escape(text)}</pre>" for text in code if text)
-
-
-def _elsewhere(found: dict[str, Any], first: dict[str, Any]) -> str:
-    """Name where another answer was measured, shortly when it is where the first one was.
-
-    Alike machines are one and the same if the reference workload takes as long, within 5%.
-    """
-    if any(found.get(name) != first.get(name) for name in ("machine", "identity", "provider")):
-        return place(found)
-    if not (found.get("pace") and first.get("pace")):
-        return f"Same processor, {found['date']}"
-    slower = float(found["pace"]) / float(first["pace"]) - 1
-    if max(slower, 1 / (1 + slower) - 1) <= STEADY:
-        return f"Same machine, {found['date']}"
-    word = "slower" if slower > 0 else "faster"
-    return f"Same processor, {found['date']}, {abs(slower):.0%} {word} that day"
 
 
 def place(found: dict[str, Any]) -> str:
@@ -234,10 +194,6 @@ def shorten(text: str, longest: int) -> str:
     if len(text) <= longest:
         return text
     return text[: text.rfind(" ", 0, longest)] + " ..."
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _judge(doctree: nodes.document, found: Answers) -> bool:

@@ -1,11 +1,11 @@
-"""Cards of the pages: question, answer, verdict and bars, without a script and without an image.
+"""Cards of the pages: question, answer and verdict, without a script and without an image.
 
 The front page has them; the index of the gallery lists the questions.
 """
 
 import html
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,6 @@ from _ext.answers import (
 )
 from _ext.gallery import SECTIONS
 
-#: Width of the drawing of a card, and where its bars begin and end.
-WIDTH, LEFT, RIGHT, ROW = 308, 136, 264, 18
-_THUMBNAIL = (5.6, 3.5)  # inches at 100 dots
 _WON = {"faster", "yes", "right", "negligible", "holds"}
 _LOST = {"slower", "no", "wrong", "fails"}
 _HERE = "this build"
@@ -175,71 +172,9 @@ def _answer(answer: dict[str, Any] | None) -> str:
     if answer is None:
         return '<p class="card-answer">Not recorded on this machine.</p>'
     text = f'<p class="card-answer">{emphasize(answer["answer"])}</p>'
-    return text + bars(answer) + f'<p class="card-source">{html.escape(place(answer))}</p>'
+    return text + f'<p class="card-source">{html.escape(place(answer))}</p>'
 
 
 def kind(verdict: str) -> str:
     """Class of a verdict: it decides the colour."""
     return "won" if verdict in _WON else "lost" if verdict in _LOST else "even"
-
-
-def bars(answer: dict[str, Any]) -> str:
-    """Draw the bars of an answer as SVG, with their intervals."""
-    rows = answer["bars"]
-    if not rows:
-        return ""
-    top = max(high or value for _, value, _, high in rows) or 1.0
-    parts = []
-    for i, (label, value, low, high) in enumerate(rows):
-        y = i * ROW
-        end = LEFT + _length(high or value, top)
-        parts.append(
-            f'<text x="{LEFT - 6}" y="{y + 12}" text-anchor="end">{html.escape(label)}</text>'
-            f'<rect{_baseline(answer, value, low)} x="{LEFT}" y="{y + 3}" '
-            f'width="{_length(value, top):.1f}" height="11" rx="2"/>'
-        )
-        if low is not None and high is not None:
-            start = LEFT + _length(low, top)
-            parts.append(f'<path d="M{start:.1f} {y + 8.5}H{end:.1f}"/>')
-        parts.append(f'<text class="value" x="{end + 5:.1f}" y="{y + 12}">{value:.3g}</text>')
-    told = ", ".join(f"{label} {value:.3g}" for label, value, *_ in rows)
-    axis = html.escape(answer["axis"])
-    return (
-        f'<svg class="bars" viewBox="0 0 {WIDTH} {len(rows) * ROW}" role="img" '
-        f'aria-label="{axis}: {html.escape(told)}">{"".join(parts)}</svg>'
-        f'<p class="card-axis">{axis}</p>'
-    )
-
-
-def _baseline(answer: dict[str, Any], value: float, low: float | None) -> str:
-    """Class of the bar that the others are compared with: its speedup is 1, without interval."""
-    is_it = answer["axis"].startswith("speedup") and value == 1 and low is None
-    return ' class="baseline"' if is_it else ""
-
-
-def _length(value: float, top: float) -> float:
-    return (RIGHT - LEFT) * value / top
-
-
-def draw_thumbnails(app: Sphinx) -> None:
-    """Replace the thumbnails of the pages by their bars, which can be read at 200 pixels."""
-    for page, found in read_answers(Path(app.srcdir)).items():
-        if found.all and found.all[0]["bars"]:
-            folder = Path(app.srcdir, found.docname).parent / "images" / "thumb"
-            write_thumbnail(found.all[0]["bars"], folder / f"sphx_glr_{page}_thumb.png")
-
-
-def write_thumbnail(rows: Iterable[Sequence[Any]], file: Path) -> None:
-    """Draw bars and write them as a PNG, in greys that can be read on white and on black."""
-    from matplotlib.figure import Figure
-
-    kept = list(rows)[:3]
-    figure = Figure(figsize=_THUMBNAIL, dpi=100)
-    axes = figure.add_axes((0.04, 0.04, 0.92, 0.92))
-    for i, (label, value, *_) in enumerate(kept):
-        axes.barh(i, value, height=0.4, color="#0072b2" if i else "#9a9a9a")
-        axes.text(0, i - 0.28, f"{label}: {value:.3g}", fontsize=26, color="#808080", va="bottom")
-    axes.set_ylim(len(kept) - 0.6, -0.9)
-    axes.axis("off")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, transparent=True)

@@ -14,7 +14,6 @@ SECTIONS = {
         "plot_profiling": "Optimization levels",
         "plot_optimizers": "Graph optimizers",
         "plot_threads": "Threads and spinning",
-        "plot_quota": "CPU quota",
         "plot_op_gemm2_cuda": "Joining two Gemms",
         "plot_einsum_decomposition": "Decomposing an Einsum",
         "plot_python_cost": "Short runs from Python",
@@ -28,7 +27,6 @@ SECTIONS = {
     },
     "fewer_bits": {
         "plot_low_precision": "8 or 16 bits",
-        "plot_eight_bits": "Calibrating 8 bits",
     },
     "language_models": {
         "plot_decoding": "Decoding with a cache",
@@ -39,14 +37,12 @@ SECTIONS = {
         "plot_providers": "OpenVINO, CUDA or CPU",
     },
     "accuracy": {
-        "plot_parallelized_reduction": "Sums and repeated runs",
-        "plot_identical_runs": "Identical runs",
+        "plot_parallelized_reduction": "Outputs that change",
         "plot_layer_norm_discrepancies": "Swapping LayerNormalization",
     },
     "libraries": {
         "plot_torch_or_onnxruntime": "torch or ONNX Runtime",
         "plot_operators_torch": "Operator by operator",
-        "plot_matrix_product": "Matrix products",
         "plot_custom_backend_101": "torch.compile",
         "plot_trees": "Trees",
         "plot_kmeans_profiling": "KMeans",

@@ -63,18 +63,9 @@ class ClaimsDirective(_Directive):
 
 
 class HistoryDirective(_Directive):
-    """Main figure of each page by day, then a table of the claims that changed."""
+    """Table of the claims that changed."""
 
     files = "results/*/history/*.json"
-
-    def run(self) -> list[nodes.Node]:
-        """Draw, then write."""
-        source = Path(self.env.srcdir)
-        root = "../" * self.env.docname.count("/")
-        drawn = history.drawings(
-            history.load_history(source / "results"), read_answers(source), root
-        )
-        return [nodes.raw("", drawn, format="html"), *super().run()]
 
     @staticmethod
     def write(source: Path) -> list[str]:

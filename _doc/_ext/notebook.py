@@ -1,5 +1,6 @@
 """Make the notebook of a page: cells that install what it needs, prose in Markdown."""
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from sphinx_gallery.notebook import (
 from sphinx_gallery.py_source_parser import remove_config_comments, split_code_and_text_blocks
 
 from _ext.extras import extras_of
+from ortmeter.study.records import load_records
 
 #: Rank of the cell that installs.
 INSTALLING = 1
@@ -54,10 +56,23 @@ pip("install", f"ortmeter[{{runtime}},{extras}] @ {{source}}")
 pip("install", "--force-reinstall", "--no-deps", "--no-cache-dir", f"ortmeter @ {{source}}")
 """
 
+_ON_YOURS = """\
+# The command of this page on your model; without one, the cells below measure those of the page.
+import shlex
+
+from ortmeter.cli import main
+
+COMMAND = {command!r}
+if MODEL:
+    main([MODEL if word == "model.onnx" else word for word in shlex.split(COMMAND)[1:]])
+"""
+
 _TITLED = re.compile(r":(?:[\w.+-]+:)*[\w.+-]+:`(?P<text>[^`<>]+?)\s+<[^`<>]+>`")
 _ROLE = re.compile(r":(?:[\w.+-]+:)*(?P<role>[\w.+-]+):`(?P<target>[^`<>]+)`(?!`)")
 _PROSE_ROLES = {"doc", "term", "ref", "numref", "abbr"}
 _KEPT_ROLES = {"math", "sub", "sup"}
+_CITED = re.compile(r"\s*\[([a-z]\w*)\]")
+_NEXT = "\n\n"
 _FORMULA = re.compile(r"\$[^$]+\$")
 _MARKDOWN = "commonmark+pipe_tables+tex_math_dollars"
 _BOUNDARY = "<!-- next cell -->"
@@ -100,13 +115,19 @@ def make_notebook(
     Returns
     -------
     dict
-        A note on what it needs, the cell that installs it, then the cells of the page.
+        A note on what it needs, the cell that installs it, the command of the page on a model of
+        the reader, what it answers, then the cells of the page.
     """
     notebook: dict[str, Any] = jupyter_notebook_skeleton()
     site = f", and at {_folder(base_url)}{wheel_name}" if base_url else ""
     add_markdown_cell(notebook, _NOTE.format(wheel_name=wheel_name, site=site))
     extras = extras_of(script.read_text(encoding="utf-8"))
     add_code_cell(notebook, first_cell(wheel_name, base_url, extras))
+    command, answer = said_by(script)
+    if "model.onnx" in command.split():
+        add_code_cell(notebook, 'MODEL = ""  # your own: "model.onnx"')
+        add_code_cell(notebook, _ON_YOURS.format(command=command))
+    add_markdown_cell(notebook, answer)
     _, blocks = split_code_and_text_blocks(str(script))
     texts = to_markdown([text for kind, text, _ in blocks if kind == "text"], titles or {})
     for kind, content, _ in blocks:
@@ -114,6 +135,30 @@ def make_notebook(
         if source:
             (add_markdown_cell if kind == "text" else add_code_cell)(notebook, source)
     return notebook
+
+
+def said_by(script: Path) -> tuple[str, str]:
+    """Read the command of a page, and its answer with its setting, as Markdown."""
+    tree = ast.parse(script.read_text(encoding="utf-8"))
+    given = {
+        keyword.arg: ast.literal_eval(keyword.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"Study", "study.conclude"}
+        for keyword in node.keywords
+        if keyword.arg in {"command", "setting"}
+    }
+    (claims,) = (x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == "claims")
+    answer, _, rest = (ast.get_docstring(claims) or "").partition("Otherwise:")
+    records = load_records(script.stem, script.parents[2] / "results")
+    words = {claim.topic: str(claim.text) for record in records for claim in record.claims}
+    *sentences, _ = _CITED.split(answer)
+    pairs = zip(sentences[::2], sentences[1::2], strict=True)
+    told = " ".join(f"{words.get(name, text.strip(' .,;'))}." for text, name in pairs)
+    told = f"**{' '.join(told.split())}**\n\nOtherwise: {rest.strip().partition(_NEXT)[0]}"
+    if name := given.get("setting"):
+        code = (script.parent / "settings" / name).read_text(encoding="utf-8")
+        told += f"\n\n`{name}`:\n\n```python\n{code}```"
+    return given.get("command", ""), told
 
 
 def to_markdown(texts: Sequence[str], titles: dict[str, str]) -> Iterator[str]:

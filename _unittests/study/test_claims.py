@@ -135,7 +135,8 @@ TEXT = "Join the two products: one is faster than two at size 8."
 )
 def test_the_box_says_what_to_do_on_this_machine(findings, followed, standing):
     judged = judge(*findings)
-    assert judged.advice == (followed, standing)
+    assert list(judged.advice) == followed
+    assert [where for found in judged.advice.values() for _, where in found] == standing
     text = " ".join(re.sub("<[^>]+>", " ", judged.box).split())
     assert text.startswith(followed[0])
     assert text.endswith("x.py x = 1 ortmeter bench")
@@ -164,21 +165,23 @@ def test_what_to_do_otherwise_is_said_once_in_place_of_what_is_not_shown(joined,
     sentences, otherwise = read_claims(two, {"joined": joined, "split": split})
     origin = {"machine": "M", "provider": "cpu", "date": "2026-01-02"}
     judged = Judged((Judgement(origin, sentences, is_here=True),), otherwise, "M")
-    assert judged.advice[0] == followed
+    assert list(judged.advice) == followed
+    told = [name for found in judged.advice.values() for name, _ in found]
+    assert sorted(told) == ["joined", "split"]
+    assert judged.box.count("<table") == 2  # below each sentence, the machines that judged it
 
 
 def test_a_build_that_measured_too_little_decides_nothing():
     alone = judge(HELD.__class__((None,), "1.2").gains(1.2), here=False)
-    assert alone.advice == (
-        [TEXT, "Otherwise: Keep both products."],
-        ["No machine decides it. Not measured on this machine."],
-    )
+    ((_, where),), nothing = alone.advice.values()
+    assert list(alone.advice) == [TEXT, "Otherwise: Keep both products."]
+    assert (where, nothing) == ("No machine decides it. Not measured on this machine.", [])
     assert alone.verdict == "undecided"
 
 
 def test_there_is_a_row_for_each_machine_that_measured():
     judged = judge(HELD, None, OPEN)
-    assert judged.table() == [
+    assert judged.table("joined") == [
         ("M0, 2026-01-02 (this build)", "holds", "1.50 [1.40, 1.60]"),
         ("M2, CUDA:0, 2026-01-02", "undecided", "1.04 [0.97, 1.11]"),
     ]

@@ -3,6 +3,7 @@ import dataclasses
 import datetime as dt
 import json
 import os
+import types
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,7 @@ from ortmeter.study.records import (
     record,
     replay,
 )
-from ortmeter.study.rendering import Conclusion
-from ortmeter.study.writer import Answer
+from ortmeter.study.rendering import Answer
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 CPU = Provider.parse("cpu")
@@ -36,8 +36,9 @@ DATA = {
     "legend": "float32",
 }
 CLAIM = compare_ratio("b", "a", 1.5, (1.4, 1.6), how="10 processes", where={"size": np.int64(256)})
-ANSWER = Answer("b wins, {times:.2f} times.", (CLAIM,), {"times": np.float32(1.5)})
-SAID = Conclusion(ANSWER, (CLAIM, fact("a sentence").about("a topic")), "a machine")
+SAID = types.SimpleNamespace(
+    answer=Answer("b wins.", "holds"), claims=(CLAIM, fact("a sentence").about("a topic"))
+)
 
 
 def planted(on_cpu=(), **params):
@@ -55,9 +56,8 @@ def test_a_record_comes_back_from_its_file(tmp_path):
     assert after.date == before.date
     assert after.configuration == {"size": "256", "provider": "cpu"}
     assert after.data["legend"] == "float32"
-    assert after.concluded.sentences == SAID.sentences
+    assert (after.answer, after.claims) == (SAID.answer, SAID.claims)
     assert after.claims[1].topic == "a topic"
-    assert (after.answer.claims, str(after.answer)) == ((CLAIM,), "b wins, 1.50 times.")
     assert after.data["latency"].axis == "size"
     assert after.data["latency"][256].stopped == "budget"
     np.testing.assert_array_equal(after.data["latency"][256]["a"].seconds, [[1e-3, 2e-3]])
@@ -70,15 +70,7 @@ def test_a_record_of_cuda_says_what_ran_on_the_cpu(tmp_path):
     found = planted(on_cpu=[reason])
     assert found.on_cpu == (reason,)
     assert planted().on_cpu == ()
-    concluded = found.conclude(ANSWER, [CLAIM], "float32")
-    text = str(concluded.answer)
-    assert text == "b wins, 1.50 times. Not all of it ran on CUDA, see the nodes below."
-    assert [str(claim) for claim in concluded.claims] == [str(CLAIM), reason]
-    assert concluded.provenance == f"{environment()}, float32"
-    again = load(found.save(concluded, tmp_path))
-    assert again.on_cpu == (reason,)
-    assert again.conclude(ANSWER, [CLAIM], "float32") == concluded
-    assert planted().conclude(ANSWER, (CLAIM,), "x").answer is ANSWER
+    assert load(found.save(SAID, tmp_path)).on_cpu == (reason,)
     assert "on_cpu" not in planted().to_dict()
 
 
@@ -131,8 +123,8 @@ def test_the_samples_of_five_builds_are_kept_and_what_the_others_said(tmp_path):
     days = [load(kept).date.day for kept in sorted(file.parent.glob("*.json"))]
     assert days == [3, 4, 5, 6, 7]
     said = [load(kept) for kept in sorted((file.parent / "history").glob("*.json"))]
-    assert [(past.date.day, past.data, past.concluded.sentences) for past in said] == [
-        (day, {}, SAID.sentences) for day in (1, 2)
+    assert [(past.date.day, past.data, past.claims) for past in said] == [
+        (day, {}, SAID.claims) for day in (1, 2)
     ]
 
 
@@ -173,10 +165,6 @@ def _speedup(**changed):
     return {"kind": "comparison", "subject": "a", "baseline": "b", "estimate": estimate}
 
 
-def _answer(text):
-    return {"text": text, "claims": [], "values": {}}
-
-
 def _ragged():
     samples = {"seconds": [[1.0, 2.0], [1.0]], "repeat": 2, "number": 1, "warmup": []}
     work = {"flop": None, "bytes_moved": None}
@@ -189,7 +177,7 @@ def _table(dtype, values):
 
 
 BROKEN = [
-    (lambda fields: fields.update(schema_version=4), r"schema_version is 4. Accepted: 3"),
+    (lambda fields: fields.update(schema_version=4), r"schema_version is 4. Accepted: 1"),
     (lambda fields: fields.update(date="2026-13-45T00:00:00+00:00"), r"Invalid RFC3339.*\$\.date"),
     (lambda fields: fields.update(date="2026-01-01T00:00:00"), r"timezone component.*\$\.date"),
     (lambda fields: fields.update(claims=[{"text": "a"}]), r"`kind` - at `\$\.claims\[0\]"),
@@ -203,7 +191,7 @@ BROKEN = [
     (lambda fields: fields["claims"].append(_speedup(value=-1.0)), "Accepted: positive ratios"),
     (lambda fields: fields["claims"].append(_speedup(confidence=99)), "Accepted: from 0 to 1"),
     (lambda fields: fields["claims"].append(_claim(text="{x}")), "cannot be written with the"),
-    (lambda fields: fields.update(answer=_answer("{x")), "cannot be written with the values"),
+    (lambda fields: fields.update(answer={"verdict": "holds"}), r"`text` - at `\$.answer"),
     (lambda fields: fields.update(answer="yes"), r"got `str` - at `\$\.answer"),
     (lambda fields: fields["data"]["items"].append(["x", _ragged()]), "not a record: "),
     (lambda fields: fields["data"]["items"].append(["x", _table("int8", [1000])]), "not a record"),
@@ -308,7 +296,7 @@ def test_a_record_keeps_the_processor_and_how_fast_it_was():
     again = Record.from_dict(json.loads(made.to_json()))
     assert 0 < again.pace == made.pace
     assert again.environment.processor == environment().processor
-    assert again.concluded.to_dict()["identity"] == environment().identity
+    assert again.summary["identity"] == environment().identity
     with pytest.raises(RecordError, match="pace"):
         Record.from_dict({**json.loads(made.to_json()), "pace": -1.0})
 

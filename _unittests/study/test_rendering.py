@@ -10,12 +10,9 @@ import pandas as pd
 import pytest
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
-from ortmeter.evidence import Prediction, fact
 from ortmeter.study import rendering
-from ortmeter.study.rendering import Conclusion, beliefs, fold, save_tables, show, table, to_frame
-from ortmeter.study.writer import Answer, Bar
+from ortmeter.study.rendering import fold, save_tables, show, table, to_frame
 
-CLAIMS = (fact("a <b> is 2 times faster than c."), fact("word " * 40))
 TABLES = {
     "times": pd.DataFrame({"size": [1, 2], "median": [0.5, 0.25]}),
     "errors": pd.DataFrame({"ulp": [1.5]}),
@@ -42,27 +39,6 @@ def test_a_page_or_a_notebook_displays_the_value(capsys, monkeypatch):
     assert capsys.readouterr().out == ""
     assert show("a sentence") is None
     assert capsys.readouterr().out == "a sentence\n"
-
-
-def test_the_answer_comes_first_and_everything_stays_within_its_width():
-    lines = str(Conclusion(Answer("a <b> wins."), CLAIMS, "CPU, a machine")).splitlines()
-    assert lines[:2] == ["a <b> wins.", "Measured on CPU, a machine:"]
-    assert max(map(len, lines)) <= 90
-    assert sum(line.startswith("- ") for line in lines) == 2
-    assert " ".join(lines).count("word") == 40
-
-
-def test_html_is_escaped():
-    html = Conclusion(Answer("a <b> wins."), CLAIMS, "CPU & GPU")._repr_html_()
-    assert html.count("<li>") == 2
-    assert '<p class="answer">a &lt;b&gt; wins.</p>' in html
-    assert "a &lt;b&gt; is 2" in html
-    assert "CPU &amp; GPU" in html
-
-
-def test_sentences_start_with_the_answer():
-    assert Conclusion(Answer("yes"), CLAIMS[:1], "").sentences == ("yes", str(CLAIMS[0]))
-    assert Conclusion(None, CLAIMS[:1], "").sentences == (str(CLAIMS[0]),)
 
 
 def test_tables_come_back_from_csv_and_from_excel(tmp_path):
@@ -174,31 +150,6 @@ def test_details_are_folded_and_escaped():
     assert html.count("<table") == 1
     long = fold("All", pd.DataFrame({"x": range(200)}))._repr_html_()
     assert long.count("<tr") == 201
-
-
-def test_a_conclusion_says_elsewhere_what_it_says_here():
-    bars = (Bar(1.0, label="a"), Bar(2.0, 1.5, 2.5, label="b"))
-    claims = (Prediction("p", "right"), fact("q"))
-    found = Conclusion(Answer("a wins.", bars=bars, axis="x"), claims, "here", {"page": "plot_x"})
-    data = found.to_dict()
-    assert data["page"] == "plot_x"
-    assert data["answer"] == "a wins."
-    assert data["bars"] == [["a", 1.0, None, None], ["b", 2.0, 1.5, 2.5]]
-    assert data["predictions"] == [["right", "Right: p"]]
-
-
-def test_beliefs_have_their_verdict_and_their_numbers():
-    claims = {
-        "#1": Prediction(
-            "a second thread pays above {n} elements", "undecided", values={"n": 1024}
-        ),
-        "#2": Prediction("spinning is free", "wrong"),
-    }
-    frame = beliefs(claims, "CPU").frame
-    assert frame["verdict"].tolist() == ["undecided", "wrong"]
-    assert frame.loc["#1", "belief"] == "a second thread pays above 1024 elements"
-    with pytest.raises(InvalidArgumentError, match="no prediction"):
-        beliefs({"#1": fact("1 + 1 is {two}", two=2)})
 
 
 def test_a_frame_is_made_row_by_row():

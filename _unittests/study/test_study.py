@@ -12,10 +12,10 @@ import pytest
 from matplotlib import pyplot as plt
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Finding
 from ortmeter.pictures import freeze
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.placement import PlacementWarning
-from ortmeter.runtime.sessions import session_code
 from ortmeter.study import Speedups, Study
 from ortmeter.study.records import load
 from ortmeter.timing import Comparison, Measurement
@@ -66,17 +66,26 @@ def measured(study):
     def plotted(data):
         return speedup_plot(data.times.speedups(), title="Speedup", caption=data.legend)
 
-    def conclude(data, say):
+    def claims(data):
+        """Take the fast one: it is faster than the slow one [faster].
+
+        Otherwise:
+
+        Keep both.
+
+        Predicted:
+
+        - it is 3 times faster [three]
+        - it is shared from 8 [shared]
+        """
         found = Speedups([data.times.speedup("slow", "fast")])
-        say.answer(found, faster="Take the fast one:")
-        say.predict("it is 3 times faster", found.at_least(3))
-        say.believe("#1", "it is faster", found.are("faster"))
-        say.note("shared from {n}", n=data.shared_from)
+        shared = Finding((data.shared_from == 8,), f"shared from {data.shared_from}")
+        return {"faster": found.gain(), "three": found.at_least(3), "shared": shared}
 
     study.show(latencies)
     study.show(plotted)
     study.show(latencies, folded=True)
-    study.conclude(conclude)
+    study.conclude(claims)
     plt.close("all")
     return study
 
@@ -85,27 +94,29 @@ def test_views_and_conclusion_show_the_data_of_this_page_and_of_records(measured
     here = dataclasses.replace(measured.here, fast=False)
     there = load(here.save(measured.concluded(here), tmp_path))
     for record in (here, there):
-        table, picture, folded, concluded = map(freeze, measured.replay(record))
+        table, picture, folded = map(freeze, measured.replay(record))
         plt.close("all")
         # The docstring of the view is the caption, with the legend; units are in the columns.
         assert table.caption == "Median latency, and more, CPU"
         assert table.frame["median (s)"].tolist() == pytest.approx([2.0, 1.0])
         assert picture.title == "Speedup"
         assert str(folded).startswith("Median latency, and more, CPU:\n          median (s)")
-        assert str(concluded.answer) == "Take the fast one: 2.00 times faster [2.00, 2.00]."
-        assert [claim.verdict for claim in concluded.claims] == ["wrong", "fact"]
+        concluded = measured.concluded(record)
+        assert concluded.verdict == "holds"
+        assert str(concluded).startswith("Take the fast one: it is faster than the slow one.")
+        assert [claim.verdict for claim in concluded.claims] == ["right", "wrong", "right"]
         text = " ".join(str(concluded).split())
         assert "Wrong: it is 3 times faster (lowest 2.00 [2.00, 2.00])" in text
-        assert "- shared from 8" in text
-        assert text.index("it is 3 times") < text.index("it is faster (")
+        assert "Right: it is shared from 8 (shared from 8)" in text
 
 
 def test_a_record_that_has_no_legend_shows_its_parameters(measured):
     data = {name: kept for name, kept in measured.here.data.items() if name != "legend"}
-    table, *_, concluded = measured.replay(dataclasses.replace(measured.here, data=data))
+    record = dataclasses.replace(measured.here, data=data)
+    table, *_ = measured.replay(record)
     plt.close("all")
     assert table.caption == "Median latency, and more, provider=cpu"
-    assert concluded.provenance.endswith(", provider=cpu, within one build")
+    assert measured.concluded(record).provenance.endswith(", provider=cpu")
 
 
 def test_another_record_has_its_own_answer(measured):
@@ -116,7 +127,8 @@ def test_another_record_has_its_own_answer(measured):
     )
     data = {**measured.here.data, "times": turned}
     found = measured.concluded(dataclasses.replace(measured.here, data=data, fast=False))
-    assert str(found.answer).startswith("Slower: 2.00 times slower")
+    assert [claim.verdict for claim in found.claims] == ["wrong", "wrong", "right"]
+    assert "Otherwise: Keep both." in str(found)
 
 
 def test_the_appendix_has_files_of_tables_and_figures_and_the_records(
@@ -137,7 +149,7 @@ def test_the_appendix_has_files_of_tables_and_figures_and_the_records(
     plt.close("all")
     text = capsys.readouterr().out
     parts = ["provider=", "make record PROVIDER=cuda", "Python 3", "-- one model\n", "Abs(X) -> Y"]
-    parts += ["Raw tables:", "plot_sum-latencies.csv", "recorded on", "Take the fast one"]
+    parts += ["Raw tables:", "plot_sum-latencies.csv", "recorded on"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
     assert f"saved in {folder}: plot_sum-latencies.csv, plot_sum-raw.csv, plot_sum.xlsx" in text
@@ -163,17 +175,23 @@ def test_a_page_recalls_the_newest_record_of_its_provider(measured, monkeypatch,
             data={**here.data, "shared from": n},
         )
         found.save(measured.concluded(found), tmp_path)
-    assert "recorded" not in measured.concluded(measured.here).origin
-    assert measured.recall()
+    assert "recorded" not in measured.concluded(measured.here).judgements[0].origin
+    assert not measured.recall("times", "what no record has")
+    assert measured.recall("times")
     assert measured.data.shared_from == 2
-    assert measured.concluded(measured.here).origin["recorded"] == measured.here.date.strftime(
-        "%Y-%m-%d"
-    )
-    capsys.readouterr()
-    measured.appendix()
-    plt.close("all")
-    shown = capsys.readouterr().out
-    assert [f"shared from {n}" in shown for n in (1, 2, 3)] == [True, False, True]
+    assert "shared from 2" in str(measured.concluded(measured.here))
+
+
+def test_a_page_recalls_a_record_that_has_all_before_a_newer_one(measured, monkeypatch, tmp_path):
+    monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
+    here = dataclasses.replace(measured.here, fast=False)
+    for year, more in ((2020, {"part": 1}), (2030, {"part": 2}), (2040, {})):
+        configuration = {"provider": "cpu", "year": str(year)}
+        date, data = here.date.replace(year=year), {**here.data, **more}
+        found = dataclasses.replace(here, date=date, configuration=configuration, data=data)
+        found.save(measured.concluded(found), tmp_path)
+    assert measured.recall()
+    assert measured.data.part == 2
 
 
 def test_ratios_hold_over_the_builds_of_the_same_machine(measured, monkeypatch, tmp_path):
@@ -225,29 +243,7 @@ def test_a_study_that_has_nothing_to_say_is_refused(study, monkeypatch):
     with pytest.raises(InvalidArgumentError, match="kept nothing yet. Accepted: after keep"):
         study.show(lambda data: data)
     study.keep("CPU")
-    with pytest.raises(InvalidArgumentError, match=r"no conclusion. Accepted: after conclude\("):
+    with pytest.raises(InvalidArgumentError, match=r"no claims: call study.conclude first"):
         study.concluded(study.here)
-    with pytest.raises(InvalidArgumentError, match=r"no answer. Accepted: say.answer, say.add"):
-        study.conclude(lambda data, say: say.note("a note"))
     with pytest.raises(InvalidArgumentError, match="page='sum/1'. Accepted: the name of a file"):
         Study("sum/1", "How long?")
-
-
-def test_the_setting_of_an_answer_runs_as_it_stands(study):
-    model = """<ir_version: 10, opset_import: ["": 21]>
-    g (float[2] X) => (float[2] Y) { Y = Abs(X) }"""
-    settings = {"session_options": {"enable_mem_pattern": False}, "threads": 2}
-    study.keep("CPU")
-
-    def conclude(data, say):
-        say.add("Switch it off.")
-        say.setting(session_code(**settings))
-
-    study.conclude(conclude)
-    session = study.run_setting(model)["session"]
-    options = session.get_session_options()
-    assert (options.enable_mem_pattern, options.intra_op_num_threads) == (False, 2)
-    (got,) = session.run(None, {"X": np.float32([-1, 2])})
-    assert got.tolist() == [1, 2]
-    study.conclude(lambda data, say: say.add("Nothing to set."))
-    assert study.run_setting(model) == {}

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 from sweep_samples import failure, group, outcome, report_of, samples
 
+from ortmeter.sweep.comparison import conclude
 from ortmeter.timing import Comparison, Comparisons, speedup
 
 
@@ -116,7 +117,7 @@ def test_one_run_has_no_spread():
     report = runs_of(2.0)
     assert report.spread.empty
     assert report.comparisons[0].between is None
-    assert not any("run to run" in sentence for sentence in report.conclusion.sentences)
+    assert not any("run to run" in sentence for sentence in report.conclusion)
 
 
 def test_a_run_that_failed_leaves_the_others():
@@ -134,12 +135,12 @@ def test_runs_on_two_machines_are_not_runs_of_one():
     assert [len(c.runs) for c in report_of(*tasks).comparisons] == [1, 1]
 
 
-def conclusion(*outcomes):
-    return report_of(*outcomes).conclusion
+def claims(*outcomes):
+    return conclude(outcomes, report_of(*outcomes).comparisons)[1:]
 
 
 def answer(*outcomes):
-    return str(conclusion(*outcomes).answer)
+    return report_of(*outcomes).conclusion[0]
 
 
 def at(ratio, size="8", run=1, shape=(1, 100)):
@@ -191,42 +192,41 @@ def test_what_no_run_decides_is_not_said_to_hold():
 
 def test_a_run_with_too_few_samples_changes_no_verdict():
     short = at(2.0, "8", run=2, shape=(1, 12))
-    found = conclusion(at(2.0, "8"), short, *runs("16", 2.0, 2.0))
-    assert str(found.answer) == (
+    assert answer(at(2.0, "8"), short, *runs("16", 2.0, 2.0)) == (
         "1 of 1 verdicts hold in all runs, 0 of 1 over the whole grid; undecided: 1."
     )
 
 
-def test_the_answer_stands_on_the_claims_of_all_the_runs_together():
-    (claim,) = conclusion(*runs("8", 2.0, 2.1, 1.9)).answer.claims
+def test_a_claim_stands_on_all_the_runs_together():
+    claim, _ = claims(*runs("8", 2.0, 2.1, 1.9))
     assert (claim.subject, claim.baseline, claim.verdict) == ("new", "old", "faster")
     assert claim.how == "3 runs"
 
 
 def test_tasks_are_counted_only_when_some_have_no_result():
     done, lost, skipped = at(2.0), failure({"size": "16"}), failure({"size": "32"}, error="")
-    assert not any("task" in text for text in conclusion(done).sentences)
-    assert str(conclusion(done, lost, skipped).claims[0]) == (
+    assert not any("task" in text for text in report_of(done).conclusion)
+    assert str(claims(done, lost, skipped)[0]) == (
         "2 of 3 tasks have no result: 1 failed, 1 did not run"
     )
 
 
 def test_a_few_places_are_named():
-    found = conclusion(at(2.0, "8"), at(0.5, "16")).sentences[1]
+    found = report_of(at(2.0, "8"), at(0.5, "16")).conclusion[1]
     assert found.startswith("new is faster than old at size 8 (2.00 [")
     assert "; new is slower than old at size 16 (0.50 [" in found
 
 
 def test_many_places_are_counted():
     tasks = [at(1 + n / 10, str(n)) for n in range(2, 8)]
-    assert str(conclusion(*tasks).claims[0]) == (
+    assert str(claims(*tasks)[0]) == (
         "candidate new, baseline old: of 6 cases, faster in 6 (1.20 to 1.70)"
     )
 
 
 def test_groups_and_pages_are_named_where_there_are_several():
     data = {"m": group(old=1.0, new=0.5), "n": group(old=1.0, new=2.0)}
-    found = conclusion(outcome(data), outcome(data, page="plot_other")).claims
+    found = claims(outcome(data), outcome(data, page="plot_other"))
     assert [(dict(c.where), c.verdict) for c in found[:4]] == [
         ({"page": page, "group": name}, verdict)
         for page in ("plot_planted", "plot_other")
@@ -235,11 +235,11 @@ def test_groups_and_pages_are_named_where_there_are_several():
 
 
 def test_the_spread_is_said():
-    (spread,) = [c for c in conclusion(*runs("8", 1.0, 1.2)).claims if c.topic == "spread"]
+    (spread,) = [c for c in claims(*runs("8", 1.0, 1.2)) if c.topic == "spread"]
     assert spread.values["most"] == pytest.approx(0.2 / 2**0.5, rel=0.1)
     assert str(spread).endswith("in 1 of 1 cases, the intervals of two runs do not overlap")
 
 
 def test_axes_are_places():
     data = {"m": Comparisons({n: group(old=1.0, new=0.5) for n in (8, 16)}, "size")}
-    assert "at size 8 (2.00 [" in conclusion(outcome(data)).sentences[1]
+    assert "at size 8 (2.00 [" in report_of(outcome(data)).conclusion[1]

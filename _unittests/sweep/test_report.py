@@ -8,7 +8,7 @@ from matplotlib import pyplot as plt
 from sweep_samples import failure, group, outcome, report_of
 
 from ortmeter.cli.report import Report
-from ortmeter.study.writer import Answer
+from ortmeter.study.rendering import Answer
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 
@@ -211,7 +211,7 @@ def test_the_report_of_the_command_line_takes_the_parts(report):
     document = Report("sweep")
     for title, items in report.parts():
         document.add(title, *items)
-    document.conclude(*report.conclusion.sentences)
+    document.conclude(*report.conclusion)
     text = " ".join(document.to_text().split())
     assert (
         "candidate new, baseline old: of 6 cases, faster in 5 (2.00 to 4.00), slower in 1" in text

@@ -83,7 +83,7 @@ def test_a_record_that_was_damaged_fails_its_task_and_runs_again(tmp_path):
     other = Task("plot_x", {"n": "1"})
     store.begin([TASK, other])
     kept_other = store.keep(other, attempt())
-    outcome.file.write_text(json.dumps({"schema_version": 1}))
+    outcome.file.write_text(json.dumps({"schema_version": 2}))
     found = load_sweep(tmp_path)
     assert found.done == (kept_other,)
     assert found.failed[0].error.startswith(f"{outcome.file.name}: ")

@@ -92,7 +92,7 @@ def page_of(folder, text):
 
 def test_a_page_of_the_gallery_tells_its_name(tmp_path):
     page = read_script(GALLERY / "accuracy" / "plot_parallelized_reduction.py")
-    options = [{"config": "small", "itype": "1"}, {"config": "8,16", "itype": "10"}]
+    options = [{"lengths": "64", "orders": "4"}, {"lengths": "8,16", "orders": "8"}]
     assert check_page(page, options) == "plot_parallelized_reduction"
 
 

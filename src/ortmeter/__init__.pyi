@@ -32,7 +32,6 @@ from .runtime.providers import usable_providers as usable_providers
 from .runtime.sessions import make_session as make_session
 from .runtime.sessions import optimized_model as optimized_model
 from .study.args import get_parsed_args as get_parsed_args
-from .study.writer import Answer as Answer
 from .sweep import SweepResult as SweepResult
 from .sweep import load_sweep as load_sweep
 from .sweep import run_sweep as run_sweep

@@ -479,26 +479,13 @@ class Speedups(tuple[Speedup, ...]):
     >>> won = Speedup("one", "two", Estimate(1.5, 1.4, 1.6))
     >>> tie = Speedup("one", "two", Estimate(1.0, 0.8, 1.2))
     >>> found = Speedups([won.at(n=8), tie.at(n=16)])
-    >>> found.trend, found.at_least(1).verdict, found.at_least(1).evidence
-    ('faster', 'undecided', 'lowest 1.00 [0.80, 1.20] at n 16')
-    >>> found.only(n=[8, 32]).trend
-    'faster'
+    >>> found.at_least(1).verdict, found.at_least(1).evidence
+    ('undecided', 'lowest 1.00 [0.80, 1.20] at n 16')
+    >>> found.only(n=[8, 32]).gain().verdict
+    'right'
     """
 
     __slots__ = ()
-
-    @property
-    def trend(self) -> str:
-        """All the places in one word.
-
-        ``faster`` or ``slower`` when one place at least is, and none is the other way; ``mixed``
-        when there are both; ``negligible`` when every place is known to be; else ``undecided``.
-        """
-        verdicts = {claim.verdict for claim in self if claim.is_difference}
-        if verdicts:
-            return "mixed" if len(verdicts) > 1 else verdicts.pop()
-        known = self and all(claim.verdict != "undecided" for claim in self)
-        return "negligible" if known else "undecided"
 
     @property
     def largest(self) -> Speedup:
@@ -620,13 +607,9 @@ class Prediction(_Said, frozen=True, tag="prediction"):
         """What it says without its numbers: the same on two machines."""
         return f"{self.verdict.capitalize()}: {_blank(self.text)}"
 
-    @property
-    def belief(self) -> str:
-        """The prediction and its evidence, without the verdict."""
-        return render(self.text, self.values) + (f" ({self.evidence})" if self.evidence else "")
-
     def __str__(self) -> str:
-        return f"{self._place}{self.verdict.capitalize()}: {self.belief}"
+        told = f" ({self.evidence})" if self.evidence else ""
+        return f"{self._place}{self.verdict.capitalize()}: {render(self.text, self.values)}{told}"
 
 
 class Note(_Said, frozen=True, tag="note"):

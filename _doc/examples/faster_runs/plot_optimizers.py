@@ -57,6 +57,7 @@ SIMPLE, FUSING = ("onnxsim", "onnxslim", "onnxscript", "onnx_ir"), ("ort_fusions
 study = Study(
     "plot_optimizers",
     "Which graph optimizer makes my model faster, and why is attention not fused?",
+    command="ortmeter bench model.onnx --rewrite none,onnxslim --cold",
     models=Param("ViT TorchScript", full=(*EXPORTS, "text detector"), sequence=str, help="models"),
     tools=Param(("onnxslim", *FUSING), full=SIMPLE + FUSING, help="tools to run before a session"),
     processes=Param(5, fast=1, full=10, minimum=1, help="fresh processes that measure"),
@@ -390,8 +391,7 @@ def claims(data):
     }
 
 
-COMMAND = "ortmeter bench model.onnx --rewrite none,onnxslim --cold"
-study.conclude(claims, setting="slim_model.py", command=COMMAND)
+study.conclude(claims, setting="slim_model.py")
 
 # %%
 # What this page does not cover

@@ -48,6 +48,7 @@ SIZES = {  # batch, sequence, then the dimensions
 study = Study(
     "plot_custom_backend_llama_102",
     "What does each level of fusion bring to a small Llama?",
+    command="python plot_custom_backend_llama_102.py --config small --processes 10",
     config=Param("auto", fast="tiny", choices=("auto", *SIZES), help="sizes of the model"),
     inductor=Param(True, fast=False, help="compare with inductor, which needs a compiler"),
     threads=Param(1, minimum=1, help="threads of torch and of ONNX Runtime"),
@@ -315,7 +316,7 @@ study.show(kernels)
 # %%
 # The speedup over eager differs between processors, because most of the time goes into products.
 # On x86, torch computes them with MKL, which looks at the vendor of the processor: on AMD it uses
-# AVX2 only, where ONNX Runtime also uses AVX-512. :ref:`l-plot-matrix-product` compares both
+# AVX2 only, where ONNX Runtime also uses AVX-512. :ref:`l-plot-operators-torch` compares both
 # libraries on each machine.
 #
 # The graph of the level ``default``, before ONNX Runtime optimizes it:
@@ -370,8 +371,7 @@ def claims(data):
     }
 
 
-COMMAND = "python plot_custom_backend_llama_102.py --config small --processes 10"
-study.conclude(claims, setting="compile_model.py", command=COMMAND)
+study.conclude(claims, setting="compile_model.py")
 
 # %%
 # What this page does not cover

@@ -1,404 +1,350 @@
 r"""
 .. _l-plot-operators-torch:
 
-Where is ONNX Runtime slower than torch, operator by operator?
-==============================================================
+Is an operator slower than in other libraries?
+==============================================
 
-The same models of one operator run on torch, eager, and on onnxruntime: same inputs, same threads,
-in turn, in fresh processes. A difference is claimed when two independent sets of processes show it,
-at a :term:`false discovery rate` of 1% over all cases.
+This page shows its newest stored measurement; measuring every case again takes more than ten
+minutes.
 
-**Prediction.** A call of a function costs less than a run of a session: below 5 µs, torch is
-faster. Out of cache, both wait for memory: most functions of one element at a time are within 5%.
-Both have tuned products: most of ``MatMul``, ``Gemm`` and ``Conv`` are within 5%. On a CPU,
-onnxruntime computes float16 in float32 between two conversions: most cases of float16 are slower.
+One operator takes most of the time of your model. Is it slower in ONNX Runtime than elsewhere, and
+what can you do? Users compare its matrix products with OpenBLAS and oneDNN (`#15908
+<https://github.com/microsoft/onnxruntime/issues/15908>`__, `#2667
+<https://github.com/microsoft/onnxruntime/issues/2667>`__), pack constant weights (`#3311
+<https://github.com/microsoft/onnxruntime/pull/3311>`__) and try 8 bits (`#10153
+<https://github.com/microsoft/onnxruntime/issues/10153>`__). We run models of one operator on ONNX
+Runtime and on eager torch, then matrix products on four libraries.
 
-**You learn** which of your operators to look up, and how to measure them on both.
+**Prediction.** A function call costs less than a run of a session: torch should be faster in most
+runs below 5 µs.
+
+A product of *m* rows of *k* numbers by *k x n* weights takes :math:`2mkn` operations. With one row,
+every library waits for the weights: none should be twice or half as fast as ONNX Runtime. Packing
+the weights moves :math:`kn` numbers: with 8 rows, packing them only once should gain at least 25%.
+
+**You learn** which of your operators to look up, and what to change in a matrix product.
 """
 
-# sphinx_gallery_tags = ["speed", "accuracy", "operators", "torch"]
+# sphinx_gallery_tags = ["speed", "operators", "MatMul", "torch", "quantization"]
 
-import functools
+import os
+from unittest.mock import patch
 
 import numpy as np
-import torch
-from pandas import DataFrame, concat
+from pandas import DataFrame, Index, crosstab
 
 import ortmeter
-from ortmeter.dtypes import numpy_dtype
+from ortmeter.discrepancy.quantized import quantized_matmul_bound
 from ortmeter.observatory import catalogue as tables
 from ortmeter.observatory.accuracy import measure_errors, out_of_bound
-from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
 from ortmeter.observatory.torch_candidate import find_obstacle, torch_candidate
-from ortmeter.observatory.torch_program import TorchProgram
-from ortmeter.observatory.verdicts import claim_level, compare_cells, control_claims, estimates
-from ortmeter.plotting.axes import finish_rows, mark_one, new_axes, series_style
+from ortmeter.observatory.verdicts import compare_cells
+from ortmeter.plotting import speedup_plot
 from ortmeter.releases.environments import parse_release
-from ortmeter.runtime.cpu import usable_cores
-from ortmeter.study import Finding, Param, Study
+from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.precision import convert_precision, cpu_instructions
+from ortmeter.study import Estimate, Finding, Param, Speedups, Study
 
+SAMPLE = ("Relu-f32-L", "PRelu", "Round-f16", "Softmax-last", "MatMul-square-f32", "GlobalLpPool")
+SHAPES = "1x4096x4096 8x2048x4096 24x2048x2048 64x4096x4096 512x1024x1024 4096x64x1024"
 study = Study(
     "plot_operators_torch",
-    "Where is ONNX Runtime slower than torch, operator by operator?",
-    cases=Param("sample", full="all", help="sample, all, or a text that names of cases have"),
-    passes=Param(2, fast=1, minimum=1, help="independent passes: a claim holds in each of them"),
-    processes=Param(3, fast=1, full=6, minimum=1, help="sets of fresh processes in a pass"),
+    "Is an operator slower than in other libraries?",
+    command="ortmeter operators --against torch --model model.onnx",
+    cases=Param(SAMPLE, full=("-",), help="texts: cases whose names have one of them"),
+    processes=Param(3, fast=1, full=6, minimum=1, help="fresh processes in each of two passes"),
+    shapes=Param((*SHAPES.split(),), fast=("8x64x48",), pattern=r"\d+x\d+x\d+", help="m x k x n"),
+    budget=Param(60.0, fast=5.0, full=220.0, help="seconds of products at most"),
 )
 args, provider = study.args, study.provider
-rng = np.random.default_rng(0)
 
 # %%
-# Two candidates
-# --------------
+# One operator, two libraries
+# ---------------------------
 #
-# Each runs in a process of its own, which opens a case, and answers how long a run takes:
+# Eager torch calls its function for each node, on tensors made once, in inference mode. If a result
+# is a view, it is copied, since ONNX Runtime writes its outputs. ONNX Runtime runs a session with
+# all its optimizations and with bound inputs. Both use one thread, and are interleaved in fresh
+# processes. On CUDA, each run waits for the device.
+
+installed = RuntimeCandidate("onnxruntime", parse_release("installed"), provider=provider)
+candidates = [torch_candidate(provider), installed]
+
+# %%
+# A case is an operator with its shapes and a type. The end of its name is the cache that holds its
+# inputs and outputs: ``L1``, ``L2``, ``L3``, or ``memory`` if none does. ``--cases Softmax``
+# measures the cases of this operator.
+
+KINDS = "elementwise movement reductions products layers attention quantized learning"
+FAMILY = {case.name: kind for kind in KINDS.split() for case in getattr(tables, kind).CASES}
+
+# %%
+# Results are compared with float64. We leave a case out if a result exceeds its error bound, or if
+# torch needs several calls for the operator or has no function for it.
+
+
+def measure_operators():
+    named = {n: c for n, c in tables.catalogue().items() if any(text in n for text in args.cases)}
+    cases = {n: case.prepared(provider) for n, case in named.items() if not find_obstacle(case)}
+    far = {name for name, _ in out_of_bound(measure_errors(candidates, cases)).index}
+    kept = {name: case for name, case in cases.items() if name not in far}
+    times = measure_cases(candidates, kept, processes=args.processes).times.reset_index()
+    return {"times": times, "order": [candidate.name for candidate in candidates]}
+
+
+# %%
+# One product, four libraries
+# ---------------------------
 #
-# * *torch*, eager, in inference mode: the function of torch for each node, called on tensors made
-#   once. Some results of torch are views, such as a transposition: they are copied, since
-#   onnxruntime writes its outputs.
-# * *onnxruntime*, a session with all its optimizations, whose inputs are bound to memory.
+# ==============  ==================================================================================
+# candidate       what runs
+# ==============  ==================================================================================
+# onnxruntime     its own kernels (MLAS); the weights ``W`` are constant and packed once
+# W as input      ONNX Runtime, where ``W`` is not constant: each run packs it
+# 8 bits dynamic  ONNX Runtime, ``quantize_dynamic``: weights and inputs in 8 bits
+# torch           ``torch.nn.functional.linear``, which calls MKL on x86
+# oneDNN          called through torch, with packed weights, as inductor does
+# numpy           ``numpy.matmul``, which calls OpenBLAS
+# ==============  ==================================================================================
+
+ORT, INPUT, DYNAMIC = ("onnxruntime", "W as input", "8 bits dynamic")
+TORCH, ONEDNN, OPENBLAS = LIBRARIES = ("torch", "oneDNN", "numpy")
+MODEL = """<ir_version: 10, opset_import: ["": 21]>
+product (float[M, K] X, float[K, N] W) => (float[M, N] Y) { Y = MatMul(X, W) }"""
+
+# %%
+# Fresh processes run the source of the next function, so it has its own imports.
+
+
+def build_call(library, shape, device):
+    """Return a function that multiplies; without a library, one that returns the operands."""
+    import numpy as np
+    import torch
+
+    m, k, n = map(int, shape.split("x"))
+    rng = np.random.default_rng(0)
+    x, w = (rng.random(sizes, np.float32) - 0.5 for sizes in ((m, k), (k, n)))
+    rows, weight = (torch.from_numpy(array).to(device) for array in (x, w.T.copy()))
+    if library == "oneDNN":
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, m)  # noqa: SLF001 - as inductor
+        multiply = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001
+        return lambda: multiply(rows, packed, None, "none", [], "")
+    calls = {"torch": lambda: torch.nn.functional.linear(rows, weight), "numpy": lambda: x @ w}
+    return calls.get(library, lambda: (x, w))
+
+
+# %%
+# The page stops if a product exceeds its error bound
+# (:func:`~ortmeter.discrepancy.quantized.quantized_matmul_bound`). Dynamic 8 bits need VNNI, the
+# CPU instructions that multiply them: without VNNI, they may overflow and are not measured.
+
+
+def make_candidates(shape):
+    """Make the candidates, and check their results."""
+    x, w = build_call("", shape, "cpu")()
+    constant = ortmeter.freeze_inputs(MODEL, {"W": w})
+    given = {ORT: (constant, {"X": x})}
+    if provider.is_cpu:
+        given[INPUT] = MODEL, {"X": x, "W": w}
+    if provider.is_cpu and cpu_instructions()["VNNI, products of 8 bits"] is not False:
+        given[DYNAMIC] = convert_precision(constant, "dynamic U8S8"), {"X": x}
+    options = {"provider": provider, "threads": 1}
+    made = {name: ortmeter.session_candidate(*one, **options) for name, one in given.items()}
+    found = {n: ortmeter.make_session(m, **options).run(None, f)[0] for n, (m, f) in given.items()}
+    for name in LIBRARIES if provider.is_cpu else [TORCH]:
+        shared = {"library": name, "shape": shape, "device": str(provider)}
+        made[name] = ortmeter.function_candidate(build_call, **shared)
+        found[name] = as_numpy(made[name].function())
+    exact = x.astype(np.float64) @ w.astype(np.float64)
+    bounds = [quantized_matmul_bound(x, w, (bits, bits, None)) for bits in (None, 8)]
+    for name, got in found.items():
+        assert (np.abs(got - exact) <= bounds[name == DYNAMIC]).all(), f"{name}, {shape}"
+    return made
+
+
+# %%
+# With these variables, the other libraries use one thread, and keep the memory of their outputs as
+# ONNX Runtime does.
+
+SHARED = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+
+
+def measure_products():
+    groups = {shape: make_candidates(shape) for shape in args.shapes}
+    options = {"processes": 2 * args.processes, "budget_s": args.budget, "sync": str(provider)}
+    with patch.dict(os.environ, SHARED, OMP_NUM_THREADS="1"):
+        return ortmeter.measure_each(groups, axis="shape", **options)
+
+
+if not study.recall("times", "found"):
+    legend = f"{candidates[0].name} and onnxruntime on {provider.label}, one thread"
+    study.keep(legend, found=measure_products(), **measure_operators())
+
+# %%
+# Where is torch faster?
+# ----------------------
 #
-# On CUDA, each run waits for the device. Threads of torch wait for 0.1 ms after a run, not for
-# several, since onnxruntime runs next. An
-# :term:`A/A control` runs onnxruntime against itself.
+# A difference counts when two independent passes show it, at a :term:`false discovery rate` of 1%
+# over all cases. Differences below 5% do not count.
 
-import onnxruntime
-
-version, installed = f"onnxruntime {onnxruntime.__version__}", parse_release("installed")
-candidates = [torch_candidate(provider), RuntimeCandidate(version, installed, provider=provider)]
-# CUDA kernels do not depend on the threads of the host.
-threads = (1,) if provider.name == "cuda" else tuple(dict.fromkeys((1, usable_cores())))
-
-# %%
-# A case is an operator, a shape and a type. ``L1``, ``L2``, ``L3`` and ``memory`` tell where inputs
-# and outputs fit.
-
-FAMILIES = {
-    "one element at a time": tables.elementwise,
-    "movement": tables.movement,
-    "reductions and norms": tables.reductions,
-    "products": tables.products,
-    "layers": tables.layers,
-    "attention": tables.attention,
-    "quantized": tables.quantized,
-    "learning": tables.learning,
-}
-example = tables.catalogue()["PRelu-per-channel-f32-L2"]
-print(example.body, example.inputs, sep="\n")
-ortmeter.draw_model(example.model(), title=in_words(example.name))
-
-# %%
-# By default, a few cases; ``--cases all`` takes minutes.
-
-SAMPLE = """Relu-f32-L1 Exp-f32-L2 Add-same-shape-f32-L3 Round-f16-L2 PRelu-per-channel-f32-L2
-Where-last-axis-f32-L2 Transpose-021-f32-L2 ReduceSum-first-axis-f32-L2 Softmax-last-axis-f32-L2
-LayerNormalization-128-rows-f32-L2 MatMul-square-f32-L2 Conv-3x3-f32-L2"""
-
-
-def choose_cases(text):
-    every = tables.catalogue()
-    names = SAMPLE.split() if text == "sample" else [n for n in every if text == "all" or text in n]
-    return {name: every[name] for name in names}
-
-
-# %%
-# Do they compute the same thing?
-# -------------------------------
-#
-# Both are compared with float64, case by case. A case where one of them is outside of its derived
-# bound is left out: a speedup between two functions that disagree has no meaning. So is a case
-# without function of torch, or that several calls emulate: it says nothing of torch.
-
-
-def find_obstacles(cases):
-    """Return why cases are left out, an empty text for the others, and the errors."""
-    obstacles = {name: find_obstacle(case) for name, case in cases.items()}
-    kept = {name: case.prepared(provider) for name, case in cases.items() if not obstacles[name]}
-    errors = measure_errors(candidates, kept)
-    for name, who in out_of_bound(errors).index:
-        obstacles[name] = f"{who} is outside of its bound"
-    return obstacles, errors
-
-
-# %%
-# How much of a run is not torch?
-# -------------------------------
-#
-# A kernel that follows ONNX reads attributes before it calls torch. On tensors of a few numbers,
-# nothing else is left: the difference with a plain call of torch is what our kernels add.
-
-TINY = {
-    torch.relu: Case("Relu", "Y = Relu(X)", "T[8] X"),
-    torch.mean: Case("ReduceMean", "Y = ReduceMean(X)", "T[8] X"),
-    torch.conv2d: Case("Conv", "Y = Conv(X, W)", "T[1,2,4,4] X, T[2,2,1,1] W"),
-}
-
-
-def measure_added():
-    """Return what our kernels add to a call of torch, in µs, at most."""
-    torch.set_num_threads(1)  # here; cases run in processes of their own
-    added = []
-    for function, case in TINY.items():
-        feeds = {n: rng.standard_normal(x.shape, np.float32) for n, x in case.feeds().items()}
-        tensors = [torch.from_numpy(x).to(str(provider)) for x in feeds.values()]
-        kernel = TorchProgram(case.model(), feeds, provider).run
-        calls = {"kernel": kernel, "torch": functools.partial(function, *tensors)}
-        with torch.inference_mode():
-            times = ortmeter.measure(calls, budget_s=0.1 if args.fast else 0.5)
-        added.append(times["kernel"].median - times["torch"].median)
-    return 1e6 * max(added)
-
-
-# %%
-# How long does each case take?
-# -----------------------------
-#
-# A build of this site shows the newest record, of all the cases. Without one, or with ``--cases``,
-# the page measures.
-
-
-def measure(cases):
-    obstacles, errors = find_obstacles(cases)
-    variants = {name: cases[name].prepared(provider) for name, why in obstacles.items() if not why}
-    sizes = {"passes": args.passes, "processes": args.processes}
-    times = measure_cases(candidates, variants, threads=threads, **sizes).times
-    families = {case.name: name for name, kind in FAMILIES.items() for case in kind.CASES}
-    rows = [(name, case.op, families[name], obstacles[name]) for name, case in cases.items()]
-    return {
-        "times": times.reset_index(),
-        "about": DataFrame(rows, columns=["case", "op", "family", "obstacle"]),
-        "errors": errors.reset_index(),
-        "order": [candidate.name for candidate in candidates],
-        "added": measure_added(),
-        "how": f"{args.passes} x {args.processes} processes",
-    }
-
-
-if args.cases != "sample" or not study.recall():
-    legend = f"{' and '.join(candidate.name for candidate in candidates)} on {provider.label}"
-    study.keep(legend, **measure(choose_cases(args.cases)))
-
-kept = study.data.about.query("obstacle == ''")
-assert not out_of_bound(study.data.errors)["case"].isin(kept["case"]).any()
-
-# %%
-# The speedup is that of onnxruntime (*ort*) over torch: below 1, onnxruntime is slower.
-
-EFFECT = 0.05
-SHORT_US = 5
-CLAIMED = ["slower", "faster"]
-VERDICTS = [*CLAIMED, "undecided"]
-
-
-def read_times(data):
-    return data.times.set_index(["threads", "pass", "process", "case"])
+SHORT_US, VERDICTS = 5, ["slower", "faster", "undecided"]
+COLUMNS = ["before", "after", "speedup", "low", "high", "verdict"]
 
 
 def compare(data):
-    """Compare onnxruntime with torch, by number of threads and case."""
-    cells = compare_cells(read_times(data), data.order, min_effect=EFFECT).droplevel("candidate")
-    return cells[cells["verdict"].isin(VERDICTS)].join(data.about.set_index("case"), on="case")
-
-
-def find_extremes(data):
-    """Find the largest losses and gains on one thread; the lowest speedups without any."""
-    cells = compare(data).xs(1, level="threads").sort_values("speedup")
-    slower, faster = (cells[cells["verdict"] == verdict] for verdict in CLAIMED)
-    extremes = concat([slower.head(4), faster.tail(4)])
-    return cells.head(8) if extremes.empty else extremes
-
-
-# %%
-# Inside the grey band, a difference is too small to matter.
-
-
-def largest(data):
-    cells = find_extremes(data)
-    ax = new_axes(1.6 + 0.26 * len(cells))
-    mark_one(ax, EFFECT, vertical=True)
-    sides = cells[["low", "high"]].sub(cells["speedup"], axis="index").abs().replace(np.inf, np.nan)
-    style = {**series_style(0), "linestyle": "none"}
-    ax.errorbar(cells["speedup"], range(len(cells)), xerr=sides.T, capsize=3, **style)
-    ax.set(xscale="log", xlabel="speedup of onnxruntime over torch, higher is better")
-    return finish_rows(
-        ax, [*map(in_words, cells.index)], "Largest losses and gains, one thread", data.legend
-    )
-
-
-study.show(largest)
-
-# %%
-# Errors are in units in the last place of the largest element (ulp).
-
-
-def tabulate(data):
-    """Return times and errors of both, the largest losses first."""
-    cells = compare(data).sort_values(["threads", "speedup"])
-    times = cells[["before", "after"]].set_axis(["torch (µs)", "ort (µs)"], axis=1)
-    errors = data.errors.pivot_table("largest", "case", "candidate").reindex(columns=data.order)
-    errors = errors.set_axis(["torch (ulp)", "ort (ulp)"], axis=1)
-    speedups = estimates(cells).map(str)
-    return times.assign(speedup=speedups, verdict=cells["verdict"]).join(errors, on="case")
-
-
-def extremes(data):
-    """Largest losses and gains, one thread"""
-    return tabulate(data).xs(1, level="threads").loc[find_extremes(data).index].rename(in_words)
-
-
-study.show(extremes)
-
-# %%
-# Which operators?
-# ----------------
-#
-# *Undecided*: no difference above 5% is shown.
+    """Compare ONNX Runtime with torch on one thread, case by case, the largest loss first."""
+    if not hasattr(data, "times"):  # not measured
+        return DataFrame(columns=COLUMNS, index=Index([], dtype=str))
+    times = data.times.set_index(["threads", "pass", "process", "case"])
+    cells = compare_cells(times, data.order).droplevel("candidate").xs(1)
+    return cells.loc[cells["verdict"].isin(VERDICTS), COLUMNS].sort_values("speedup")
 
 
 def families(data):
-    """Cases by verdict, one thread"""
-    cells = compare(data).xs(1, level="threads", drop_level=False)
-    verdicts = {verdict: cells["verdict"] == verdict for verdict in VERDICTS}
-    groups = cells.assign(cases=1, **verdicts).groupby(["threads", "family"])
-    counts = groups[["cases", *verdicts]].sum()
-    counts["median speedup"] = groups["speedup"].median()
-    return counts.sort_values(["threads", "slower"], ascending=[True, False])
+    """Number of cases by family: ONNX Runtime compared with torch"""
+    cells = compare(data)
+    counts = crosstab(cells.index.map(FAMILY), cells["verdict"]).rename_axis("family")
+    return counts.reindex(columns=VERDICTS, fill_value=0).sort_values("slower", ascending=False)
 
 
 study.show(families)
 
 # %%
-# Is speed bought with accuracy?
-# ------------------------------
+# *Undecided* cases show no difference above 5%. *Raw tables* at the end has all the cases, the
+# largest loss of ONNX Runtime first: search it for your operator.
 #
-# A function that is slower and closer to float64 is another choice, not a defect. An error below
-# half an ulp counts as half an ulp, what rounding gives.
+# If one of your operators is slower, write it with other operators: :ref:`l-plot-broken` measures
+# some of these workarounds. Or report it: ``ortmeter operators --repro CASE`` prints a script for
+# an issue.
+#
+# Whose matrix product is faster?
+# -------------------------------
+#
+# The baseline is ONNX Runtime with constant weights. Torch and NumPy pack the weights at each call,
+# or not at all. The intervals hold simultaneously at 99%. Shapes are rows x inner size x columns.
 
 
-def accuracy(data):
-    """Cases by verdict, and how many have more than twice the error of torch, one thread"""
-    cells = tabulate(data).xs(1, level="threads").dropna(subset=["torch (ulp)", "ort (ulp)"])
-    more = cells["ort (ulp)"] > 2 * cells["torch (ulp)"].clip(lower=0.5)
-    return more.groupby(cells["verdict"]).agg(**{"cases": "size", "more than twice": "sum"})
+PAIRS = [(ORT, other) for other in (*LIBRARIES, INPUT, DYNAMIC)]
 
 
-study.show(accuracy)
+def multiply(data, *pairs, rows=(1, np.inf)):
+    """Compare pairs of a baseline and a candidate, in each shape that has both."""
+    level = 1 - 0.01 / (len(PAIRS) * len(data.found))
+    groups = {s: one for s, one in data.found.items() if rows[0] <= int(s.split("x")[0]) <= rows[1]}
+    kept = [(s, pair) for s, one in groups.items() for pair in pairs if {*pair} <= {*one}]
+    return Speedups(groups[s].speedup(*pair, confidence=level).at(shape=s) for s, pair in kept)
+
+
+def matrix_products(data):
+    return speedup_plot(multiply(data, *PAIRS), title="Matrix products", caption=data.legend)
+
+
+study.show(matrix_products)
 
 # %%
+# Weights are not constant if an exporter lists them among the inputs of the model too. ONNX Runtime
+# then warns that they *appear in graph inputs*; ``settings/keep_weights_constant.py`` removes these
+# inputs. Before you choose 8 bits, read :ref:`l-plot-low-precision`: it measures whole models, and
+# the accuracy that 8 bits lose.
+#
 # What the measurements say
 # -------------------------
-#
-# An operator is slower or faster when every pass shows it by more than 5%.
 
 
-def describe(cells, verdict):
-    """Count the cases of a verdict, with the one that differs most."""
-    times = estimates(cells[cells["verdict"] == verdict], slower=verdict == "slower")
-    if times.empty:
-        return f"{verdict} in none"
-    most = max(times.index, key=lambda name: times[name].value)
-    op, dtype = cells["op"][most], numpy_dtype(most.split("-")[-2]).name
-    return f"{verdict} in {len(times)}, up to {times[most]} times ({op}, {dtype})"
+def find_most(outcomes):
+    """Find whether most cases hold; an undecided case could go either way."""
+    right, wrong, n = outcomes.count(True), outcomes.count(False), len(outcomes)
+    most = True if 2 * right > n else False if 2 * wrong >= n else None
+    return Finding((most,), f"{right} of {n} are, {wrong} are not") if n else None
 
 
-# %%
-
-
-def answer(cells, say):
-    counts = cells["verdict"].value_counts().reindex(VERDICTS, fill_value=0).to_dict()
-    known = counts["slower"] or (cells["low"] >= 1 / (1 + EFFECT)).all()
-    lead = "No overall winner: look" if counts["faster"] else "Look"
-    lead = f"{lead} up your slow operators."
-    if not counts["slower"]:
-        lead = "Keep ONNX Runtime: no" if known else "Measure yours: no"
-        lead = f"{lead} operator is shown to be slower."
-    told = describe(cells, "slower" if counts["slower"] else "faster")
-    told += f"; faster in {counts['faster']}" * bool(counts["slower"])
-    told = f"Of {len(cells)} cases on one thread, ONNX Runtime is {told}."
-    is_shown = counts["undecided"] < len(cells)
-    say.add(
-        f"{lead} {told}" if is_shown else "Not shown here: measure yours with the command below."
-    )
-    say.decide(f"{counts['slower']} slower" if known else "undecided")
-    say.bars("cases, one thread", counts)
-    say.command("ortmeter operators --against torch --model model.onnx")
+def find_winners(cells):
+    """Find whether each library wins over a quarter of the cases; the gain is torch's."""
+    lost, won, rest = (int((cells["verdict"] == verdict).sum()) for verdict in VERDICTS)
+    each = tuple(Estimate(n, n, n + rest).exceeds(len(cells) / 4) for n in (lost, won))
+    found = Finding(each, f"torch wins {lost} of {len(cells)}, ONNX Runtime {won}")
+    ratios = 1 / cells.loc[cells["verdict"] == "slower", "speedup"]
+    return found.gains(ratios.min(), ratios.max(), "times faster in torch") if len(cells) else None
 
 
 # %%
 
 
-def predict(cells, say):
-    """Judge what most cases do: undecided ones could be either."""
-    slower, faster = (cells["verdict"] == verdict for verdict in CLAIMED)
-    inside = (cells["low"] > 1 / (1 + EFFECT)) & (cells["high"] < 1 + EFFECT)
-    short = cells[["before", "after"]].min(axis=1) < SHORT_US
-    size = cells.index.str.rsplit("-", n=1).str[1]
-    far = size.isin(["L3", "memory"]) & (cells["family"] == "one element at a time")
-    product = cells["op"].isin(["MatMul", "Gemm", "Conv"])
-    half = cells.index.str.contains("-f16-")
-    other = slower | faster
-    for text, rows, held, opposite in (
-        ("most runs below 5 µs are faster with torch", short, slower, faster),
-        ("out of the L2 cache, most functions of one element are within 5%", far, inside, other),
-        ("most products and convolutions are within 5%", product, inside, other),
-        ("most cases of float16 are slower with onnxruntime", half, slower, faster),
-    ):
-        right, wrong, n = int(held[rows].sum()), int(opposite[rows].sum()), int(rows.sum())
-        most = True if 2 * right > n else False if n and 2 * wrong >= n else None
-        told = text + ": {right} of {n} are, {wrong} are not"
-        say.predict(told, Finding((most,)), right=right, wrong=wrong, n=n)
+def claims(data):
+    """Profile first, then look up only your hot operators: eager torch and ONNX Runtime each win
+    over a quarter of the one-operator cases [winners]. On a CPU, if matrix products of 8 to 64 rows
+    take the time, keep weights constant: they are faster than as inputs [constant].
+
+    Otherwise:
+
+    Keep ONNX Runtime as it is if no operator takes most of the time.
+
+    Matrix products:
+
+    - With constant weights, ONNX Runtime is faster than eager torch in each shape [eager]
+    - With 8 to 64 rows, oneDNN, called through torch, is faster than ONNX Runtime [onednn]
+    - With VNNI, dynamic 8 bits are over 1.5 times faster than float32 in each shape, although
+      #10153 reports them slower [dynamic]
+
+    Predicted:
+
+    - Most runs below 5 µs are faster with torch [short]
+    - With one row, no library is twice or half as fast as ONNX Runtime [row]
+    - #3311: with 8 rows, constant weights gain at least 25% over weights as inputs [packing]
+
+    Discussions:
+
+    - #15908: from 256 rows on, OpenBLAS is 1.5 times as fast as ONNX Runtime [openblas]
+    - #2667: in most shapes, ONNX Runtime is 10% faster than oneDNN [mlas]
+    """
+    cells = compare(data)
+    is_slower = cells["verdict"].map({"slower": True, "faster": False})
+    return {
+        "winners": find_winners(cells),
+        "short": find_most([*is_slower[cells[["before", "after"]].min(axis=1) < SHORT_US]]),
+        "constant": multiply(data, (INPUT, ORT), rows=(8, 64)).gain(),
+        "eager": multiply(data, (TORCH, ORT)).are("faster"),
+        "onednn": multiply(data, (ORT, ONEDNN), rows=(8, 64)).are("faster"),
+        "dynamic": multiply(data, (ORT, DYNAMIC)).at_least(1.5),
+        "row": multiply(data, *PAIRS[:3], rows=(1, 1)).within(2),
+        "packing": multiply(data, (INPUT, ORT), rows=(8, 8)).at_least(1.25),
+        "openblas": multiply(data, (ORT, OPENBLAS), rows=(256, np.inf)).at_least(1.5),
+        "mlas": find_most([c.exceeds(1.1) for c in multiply(data, (ONEDNN, ORT))]),
+    }
 
 
-# %%
-
-
-def conclude(data, say):
-    compared = compare(data)
-    cells = compared.xs(1, level="threads")
-    answer(cells, say)
-    predict(cells, say)
-    last, level = data.order[-1], claim_level(compared)
-    control = control_claims(read_times(data), last, min_effect=EFFECT, level=level)
-    wrong = int(control["verdict"].isin(CLAIMED).sum())
-    text = "control, onnxruntime against itself: {wrong} false claims in {n} cells"
-    say.note(text, wrong=wrong, n=len(control))
-    first = families(data).loc[1].iloc[0]
-    text = "{how}; most losses: {family}, {lost:.0f} of {cases:.0f}; our "
-    text += "kernels add {added:.1f} µs at most to a call of torch, more than 5% of its "
-    text += "time in {touched} of {n} cases"
-    told = {"family": first.name, "lost": first["slower"], "cases": first["cases"]}
-    touched = int((EFFECT * cells["before"] < data.added).sum())
-    say.small_print(text, how=data.how, added=data.added, touched=touched, n=len(cells), **told)
-
-
-study.conclude(conclude)
+study.conclude(claims, setting="keep_weights_constant.py")
 
 # %%
 # What this page does not cover
 # -----------------------------
 #
-# Graphs of many nodes, where onnxruntime fuses and eager torch does not; ``torch.compile``, which
-# fuses as well (:ref:`l-plot-custom-backend-101`); training. torch asks the system for the memory
-# of large outputs at each call, onnxruntime keeps its own: this counts here, as it does for a user.
-# On CUDA, each run waits for the device: short cases measure launches and waits. Float32 products
-# keep all their bits in both: no TF32.
+# * Graphs of many nodes, where ONNX Runtime fuses and eager torch does not, and ``torch.compile``,
+#   which fuses as well: see :ref:`l-plot-custom-backend-101`.
+# * Several threads, and batches of products, as in attention.
+# * Weights of a whole model compete for the caches: fewer bytes may then gain more than they do
+#   here.
+#
+# Two costs remain in our comparison of operators. Torch asks the system for the memory of large
+# outputs at each call, as it does for its users, and ONNX Runtime keeps its own. Our calls of torch
+# first read the attributes of ONNX, which adds to the shortest runs.
 #
 # What to remember
 # ----------------
 #
-# * A call of torch costs less than a run of a session: very short operators show it.
-# * No rule replaces the table: look up the operators that take the time of your model.
-# * There is nothing to set: the answer is a list to look up.
+# * Profile first: an operator that takes 2% of the time is not worth replacing.
+# * Very short operators show that a call of torch costs less than a run of a session.
+# * With one row, memory limits a product: fewer bytes per weight make it faster.
+# * With 8 to 64 rows, packing takes a large share of the time: keep weights constant.
 #
-# Read next: :ref:`l-plot-torch-or-onnxruntime`.
+# Read next: :ref:`l-plot-low-precision`, then :ref:`l-plot-torch-or-onnxruntime`.
 #
 # How this was computed
 # ---------------------
 #
-# *Raw tables* has all the cases: search it for your operator. ``ortmeter operators --against torch
-# --filter Softmax`` measures those of a name, with ``--model`` the nodes of your model. ``python
-# plot_operators_torch.py --cases Softmax`` shows them as this page does.
+# ``ortmeter operators --against torch --filter Softmax`` measures the cases of an operator, and
+# with ``--model`` the nodes of your model. *Raw tables* has the median times (µs) of all the cases:
+# torch is *before* and ONNX Runtime is *after*.
 
-gone = study.data.about.query("obstacle != ''").set_index("case")
-study.appendix({example.name: example.model()}, cases=tabulate(study.data), left_out=gone)
+study.appendix(cases=compare(study.data), products=study.data.found.summary(ORT))

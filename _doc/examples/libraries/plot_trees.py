@@ -4,7 +4,7 @@ r"""
 Trees: ONNX Runtime, LightGBM or scikit-learn?
 ==============================================
 
-A build of this site shows the newest record of this page, which takes three minutes to make.
+This page shows its newest stored measurement; measuring again takes three minutes.
 
 A forest, or boosted trees, can stay in the library that trained them, or become one node of ONNX.
 Users find ONNX Runtime faster than scikit-learn on one row and slower on many (`#827
@@ -44,12 +44,12 @@ from sklearn.ensemble import RandomForestClassifier
 
 import ortmeter
 from ortmeter.plotting import speedup_plot
-from ortmeter.runtime.sessions import session_code
-from ortmeter.study import Estimate, Param, Speedups, Study, to_frame
+from ortmeter.study import Estimate, Finding, Param, Speedups, Study, to_frame
 
 study = Study(
     "plot_trees",
     "Trees: ONNX Runtime, LightGBM or scikit-learn?",
+    command="ortmeter bench model.onnx --threads 1,2 --size 100x20",
     trees=Param((12, 30), fast=(6,), full=(12, 30, 90), minimum=3, help="trees of a model"),
     rows=Param((1, 100, 10_000), fast=(1, 50), full=(1, 100, 100_000), help="rows of a call"),
     processes=Param(4, fast=1, full=6, minimum=1, help="fresh processes that measure"),
@@ -121,13 +121,6 @@ def write_onnx(inner, leaves, roots, convert, offsets=(0,) * 20):
     model.graph.node.append(onnx.helper.make_node("TreeEnsemble", ["X"], ["Y"], **given))
     return model
 
-
-# %%
-# One tree that asks one question.
-
-ends = [{"leaf_value": value, "number": i, "class": 0} for i, value in enumerate((-1.0, 1.0))]
-asks = {"threshold": 0.5, "split_feature": 2, "left_child": ends[0], "right_child": ends[1]}
-ortmeter.draw_model(write_onnx([asks], ends, [0], np.float64), title="One question")
 
 # %%
 # The models, with their graphs for ONNX Runtime
@@ -204,12 +197,12 @@ def check(kind, count, group):
 # thresholds, before both are rounded. With each way comes the share of the gap between two numbers
 # of float32 where a row crosses.
 
-DOWN = "float32, down"
+DOWN, FROM_0 = "float32, down", "float32, time from 0"
 ROUNDINGS = {
     "float32, nearest": (np.float32, 0, 1 / 2),
     DOWN: (round_down, 0, 1 / 4),
     FLOAT64: (np.float64, 0, 0),
-    "float32, time from 0": (round_down, ORIGIN, 1 / 4),
+    FROM_0: (round_down, ORIGIN, 1 / 4),
 }
 
 
@@ -278,9 +271,9 @@ def changes(data):
 study.show(changes)
 
 # %%
-# *library* is scikit-learn for a forest, LightGBM for boosted trees. *speedup* is that of ONNX
-# Runtime with the thresholds that give the scores of the library: float32 for a forest, float64 for
-# boosted trees.
+# The plot has the speed of ONNX Runtime over the library, which is scikit-learn for a forest and
+# LightGBM for boosted trees. Its thresholds are those that give the scores of the library: float32
+# for a forest, float64 for boosted trees.
 
 
 def compare(data, *parts):
@@ -288,17 +281,6 @@ def compare(data, *parts):
     found = {case: case.partition(",")[0] for case in data.times if {*parts} <= {*case.split(", ")}}
     gains = ((case, x, data.times[case].speedup("library", OURS[x])) for case, x in found.items())
     return Speedups(gain.named(ORT, LIBRARY[x]).at(case=case) for case, x, gain in gains)
-
-
-def latencies(data):
-    """Median latency (ms), speedup with its 99% interval"""
-    medians = data.times.to_frame().pivot_table("median (ms)", "case", "candidate", sort=False)
-    return medians.assign(speedup=[gain.interval for gain in compare(data)])
-
-
-study.show(latencies)
-
-# %%
 
 
 def speedups(data):
@@ -315,82 +297,78 @@ study.show(speedups)
 # What the measurements say
 # -------------------------
 #
-# A library is advised where all the intervals of its cases say that it is 5% faster; *at least* is
-# the lowest end of these. The batch size is the number of rows of a call. The command shows what a
-# second thread brings to 100 rows of 20 features: give the size of your calls. The setting times
-# both libraries on rows of yours.
-#
-# Where a feature of LightGBM is a time, write its thresholds in float64, as this page does; or
-# subtract the start of the times before you train: see *float32, time from 0* above.
+# The setting times both libraries on rows of yours, and the command shows what a second thread
+# brings to 100 rows of 20 features: give it the size of your calls.
 
 
-SETTING = f"""{session_code(threads=1)}
-import ortmeter  # model: your trees, n_jobs=1; rows: yours, of the type that the session takes
-ways = dict(library=lambda: model.predict(rows), session=lambda: session.run(None, {{"X": rows}}))
-print(ortmeter.measure(ways).summary("library"))"""
+def gain(data, kind, *rows):
+    """Find whether ONNX Runtime is faster for these numbers of rows, on one thread."""
+    return Speedups(x for n in rows for x in compare(data, kind, n, "threads 1")).gain()
 
 
-def choose(gains):
-    """Return which library to call, or both, and how many times faster it is."""
-    for won in (gains, Speedups(gain.reversed for gain in gains)):
-        if won.at_least(1.05).verdict == "right":
-            than = f"(at least {{}} times faster than {won[0].baseline})"
-            return f"use {won[0].subject} for {{}} {than}", f"{min(gain.low for gain in won):.3g}"
-    return "time both for {}", ""
-
-
-# %%
-# The batch sizes where the advice is the same are told together; a number alone in parentheses is
-# how many times faster at least, too.
-
-
-def advise(data, say, counts):
-    trees = ", ".join(sorted({c.split(", ")[1][6:] for c in data.times}, key=int))
-    names = {FOREST: f"Random forest ({trees} trees, 1 thread)", BOOSTED: "Boosted trees"}
-    for kind, name in names.items():
-        told = {}
-        for n in counts:
-            how, low = choose(compare(data, kind, f"rows {n}", "threads 1"))
-            more, rows = f" and {n:,}" + f" ({low})" * bool(low), f"{n:,} row{'s' * (n > 1)}"
-            told[how] = told[how] + more if how in told else how.format(rows, low)
-        say.add(f"{name}: {'; '.join(told.values())}.")
-    most = data.changes.groupby("thresholds")["change"].max()
-    if most[DOWN] > most[FLOAT64]:
-        lost = f"float32 changes the class of up to {most[DOWN]} of {counts[-1]:,} rows"
-        say.warn(f"LightGBM with timestamps as features: keep float64 thresholds, {lost}.")
-    first = compare(data, BOOSTED, f"rows {counts[0]}", "threads 1")
-    say.decide(choose(first)[0].removeprefix("use ").partition(" for ")[0], first)
-    bars = {gain.where["case"].split(", ")[1]: gain for gain in first[::-1]}
-    say.bars(f"speedup over LightGBM, batch size {counts[0]}", {LIBRARY[BOOSTED]: 1.0, **bars})
-    say.setting(SETTING)
-    say.command("ortmeter bench model.onnx --threads 1,2 --size 100x20")
+def count_crossing(changes):
+    """Compare the rows that cross with those that are predicted."""
+    crossed, predicted = changes.xs(DOWN, level="thresholds")[["cross", "predicted"]].sum()
+    # Rare events: a count is known within 2.58 times its square root.
+    ends = (crossed + z * (crossed + 1) ** 0.5 for z in (0, -2.58, 2.58))
+    return Estimate(*(end / predicted for end in ends)).within(1 / 1.2, 1.2)
 
 
 # %%
 
 
-def conclude(data, say):
+def claims(data):
+    """Up to {some} rows a call, run a scikit-learn forest in ONNX Runtime: it is faster on one
+    thread; beyond, time both [forest]. Do the same with LightGBM and float64 thresholds: ONNX
+    Runtime is faster on one thread, and no row changes class [boosted].
+
+    Otherwise:
+
+    Time both libraries on your rows, and compare their classes.
+
+    Thresholds of LightGBM:
+
+    - Rounded to float32, the thresholds of a time change the class of some rows [lost]
+    - Counted from the start of the week, times and thresholds in float32 change none [origin]
+
+    Predicted:
+
+    - On 1 row, ONNX Runtime is faster than the library [row]
+    - On many rows and 1 thread, both are within 2 times [many]
+    - With float64 thresholds, the speed is at least 1 / 1.2 of the one with float32 [float64]
+    - As many rows cross rounded thresholds as predicted, within 1.2 times [cross]
+
+    Discussions:
+
+    - #827: a forest is faster than in scikit-learn on 1 row, and slower on many [forests]
+    - #886: on {some} rows, LightGBM is 5 times faster than ONNX Runtime [batch]
+    - sklearn-onnx#452: with 3 classes, ONNX Runtime is slower than LightGBM [classes]
+    - hummingbird#199: on many rows, ONNX Runtime is slower than LightGBM [large]
+    """
     counts = sorted({int(case.split(", ")[2][5:]) for case in data.times})
     few, some, many = (f"rows {n}" for n in (counts[0], counts[1], counts[-1]))
-    advise(data, say, counts)
-    say.predict("1 row: ONNX Runtime is faster than the library", compare(data, few).are("faster"))
-    say.predict("many rows, 1 thread: within 2 times", compare(data, many, "threads 1").within(2))
-    types = [group.speedup(FLOAT32, FLOAT64) for group in data.times.values() if FLOAT64 in group]
-    say.predict("float64: at least 1 / 1.2 of the float32 speed", Speedups(types).at_least(1 / 1.2))
-    crossed, predicted = data.changes.xs(DOWN, level="thresholds")[["cross", "predicted"]].sum()
-    # Rare events: a count is known within 2.58 times its square root.
-    near = Estimate(*((crossed + z * (crossed + 1) ** 0.5) / predicted for z in (0, -2.58, 2.58)))
-    say.predict("rows cross rounded thresholds as predicted (1.2 times)", near.within(1 / 1.2, 1.2))
-    fast, slow = compare(data, FOREST, few).are("faster"), compare(data, FOREST, many).are("slower")
-    say.believe("#827", "a forest: faster than scikit-learn on 1 row, slower on many", fast & slow)
-    every, batch, large = (compare(data, BOOSTED, *x) for x in ((), (some,), (many,)))
-    slower = Speedups(gain.reversed for gain in batch[-1:]).at_least(5)
-    say.believe("#886", f"LightGBM over {ORT}: 5 times faster on a batch, here {some}", slower)
-    say.believe("sklearn-onnx#452", "slower than LightGBM with 3 classes", every.are("slower"))
-    say.believe("hummingbird#199", "slower than LightGBM on many rows", large.are("slower"))
+    most = data.changes.groupby("thresholds")["change"].max()
+    told = {name: f"{most[name]} of {counts[-1]:,} rows in {name}" for name in ROUNDINGS}
+    pairs = [group.speedup(FLOAT32, FLOAT64) for group in data.times.values() if FLOAT64 in group]
+    return {
+        "forest": gain(data, FOREST, few, some),
+        "boosted": gain(data, BOOSTED, few, some) & Finding((not most[FLOAT64],), told[FLOAT64]),
+        "lost": Finding((most[DOWN] > 0,), told[DOWN]),
+        "origin": Finding((not most[FROM_0],), told[FROM_0]),
+        "row": compare(data, few).are("faster"),
+        "many": compare(data, many, "threads 1").within(2),
+        "float64": Speedups(pairs).at_least(1 / 1.2),
+        "cross": count_crossing(data.changes),
+        "forests": compare(data, FOREST, few).are("faster")
+        & compare(data, FOREST, many).are("slower"),
+        "batch": Speedups(x.reversed for x in compare(data, BOOSTED, some)[-1:]).at_least(5),
+        "classes": compare(data, BOOSTED).are("slower"),
+        "large": compare(data, BOOSTED, many).are("slower"),
+        "some": counts[1],
+    }
 
 
-study.conclude(conclude)
+study.conclude(claims, setting="time_both.py")
 
 # %%
 # What this page does not cover

@@ -56,6 +56,7 @@ from ortmeter.workloads.load import Point, compare_best, compare_throughput, mea
 study = Study(
     "plot_load",
     "Batch more, or call more?",
+    command="ortmeter bench model.onnx --callers 1,2,4",
     width=Param(2048, fast=64, minimum=1, help="inputs and outputs of a dense layer"),
     layers=Param(0, fast=2, minimum=0, help="dense layers, 0: weights larger than the caches"),
     image=Param(32, fast=8, minimum=1, help="height and width of an image"),
@@ -335,8 +336,7 @@ def claims(data):
     return judge_ways(data) | found | values
 
 
-COMMAND = "ortmeter bench model.onnx --callers 1,2,4"
-study.conclude(claims, setting="take_what_waits.py", command=COMMAND)
+study.conclude(claims, setting="take_what_waits.py")
 
 # %%
 # The setting is a service in one file: ``ask(row).result()`` waits for the answer to a request. Its

@@ -44,6 +44,7 @@ RELEASES = ("1.20.1", "1.22.1", "1.24.4", "1.26.0", "1.27.0", "1.29.0", "1.31.1"
 study = Study(
     "plot_broken",
     "What is broken in this release of ONNX Runtime?",
+    command="ortmeter bench model.onnx --runtime 1.31.1,1.32.0",
     releases=Param(RELEASES, sequence=str, help="releases to record, the oldest first"),
     threads=Param((1, 0), minimum=0, help="numbers of threads to record, 0 for all the cores"),
     processes=Param(10, fast=1, minimum=1, help="sets of fresh processes in a pass"),
@@ -347,8 +348,7 @@ def claims(data):
     }
 
 
-COMMAND = "ortmeter bench model.onnx --runtime 1.31.1,1.32.0"
-study.conclude(claims, setting="keep_norms_apart.py", command=COMMAND)
+study.conclude(claims, setting="keep_norms_apart.py")
 
 # %%
 # What this page does not cover
@@ -358,7 +358,7 @@ study.conclude(claims, setting="keep_norms_apart.py", command=COMMAND)
 # written for one family of processors. A model spends its time in many kernels: the command
 # measures yours. Differences below 1.5 times are not in the tables, nor are findings newer than the
 # stored measurement. A result that is wrong by chance, on several threads, may be right in a few
-# runs: :ref:`l-plot-identical-runs` counts them.
+# runs: :ref:`l-plot-parallelized-reduction` counts them.
 #
 # What to remember
 # ----------------

@@ -75,4 +75,4 @@ def _fill(report: Report, result: SweepResult) -> None:
     compared = result.report()
     for title, items in compared.parts():
         report.add(title, *items)
-    report.conclude(*compared.conclusion.sentences, f"records are in {result.output}.")
+    report.conclude(*compared.conclusion, f"records are in {result.output}.")

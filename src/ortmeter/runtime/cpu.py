@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-__all__ = ["cache_bytes", "cpu_flags", "processor", "usable_cores"]
+__all__ = ["cache_bytes", "cpu_flags", "group_files", "processor", "usable_cores"]
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
@@ -128,10 +128,27 @@ def cache_bytes() -> int:
 
 
 def group_files(file: str, kind: str, older: str, *, root: Path = Path("/")) -> Iterator[Path]:
-    """List a file of the groups of this process and of those above; some may not exist.
+    """List a file of the control groups of this process and of those above; some may not exist.
 
-    It is *file* where all kinds of limits share one tree (version 2), *older* in the tree of
-    *kind*, ``memory`` or ``cpu`` (version 1).
+    Parameters
+    ----------
+    file : str
+        Its name where all kinds of limits share one tree (version 2).
+    kind, older : str
+        The tree, ``memory`` or ``cpu``, and the name of the file in it (version 1).
+    root : Path
+        Where ``proc`` and ``sys`` are.
+
+    Yields
+    ------
+    Path
+        The file of the group of this process first, then of the groups above.
+
+    Examples
+    --------
+    >>> files = group_files("cpu.max", "cpu", "cpu.cfs_quota_us")
+    >>> {file.name for file in files} <= {"cpu.max", "cpu.cfs_quota_us"}
+    True
     """
     groups = root / "sys/fs/cgroup"
     with suppress(OSError):

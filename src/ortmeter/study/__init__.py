@@ -9,7 +9,7 @@ _NAMES = {
     "args": ["Param"],
     "rendering": ["show", "table", "to_frame"],
     "study": ["Study"],
-    "writer": ["Writer", "enumerate_items"],
+    "writer": ["enumerate_items"],
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_NAMES)
 __all__ += [kind.__name__ for kind in (Estimate, Finding, Speedups)]

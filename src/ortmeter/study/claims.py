@@ -33,7 +33,7 @@ from typing import Any
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Finding, Prediction, render
-from ortmeter.study.writer import Answer
+from ortmeter.study.rendering import Answer
 
 __all__ = ["Judged", "Judgement", "Sentence", "read_claims"]
 
@@ -91,7 +91,7 @@ class Judgement:
     Parameters
     ----------
     origin : mapping of str to str
-        Page, machine, provider and date, as :class:`~ortmeter.study.rendering.Conclusion` has them.
+        Page, machine, provider and date, as :meth:`~ortmeter.study.records.Record.origin` has them.
     sentences : tuple of Sentence
         The sentences, in their order.
     is_here : bool
@@ -255,26 +255,25 @@ class Judged:
         return f"{HOLDS} on {sum(decided)} of {len(decided)} {what}"
 
     @property
-    def advice(self) -> tuple[list[str], list[str]]:
-        """What the box says: sentences to follow, then where they hold and by how much."""
-        followed, standing, unseen_here = [], [], False
+    def advice(self) -> dict[str, list[tuple[str, str]]]:
+        """What to do: each sentence, with its findings and where they hold and by how much."""
+        told, unseen_here = defaultdict(list), False
         for name in (s.name for s in self.judgements[0].sentences if s.section == ANSWER):
             here = self.here[name] if self.here else None
-            told = _best(self.of(name))
+            text = _best(self.of(name))
             if here is not None and here.verdict in {FAILS, UNDECIDED}:
                 verb = "Does not hold" if here.verdict == FAILS else "Not decided"
                 others = self.standing(name, others=True)
-                standing.append(f"{verb} on this machine: {here.evidence}; {others}: “{told}.”")
-                followed.append(self.otherwise)
+                where = f"{verb} on this machine: {here.evidence}; {others}: “{text}.”"
+                told[self.otherwise].append((name, where))
             else:
-                followed.append(f"{told}.")
                 unseen = "" if here and here.decides else " Not measured on this machine."
                 unseen_here |= bool(unseen)
                 where = _sentence_case(self.standing(name))
-                standing.append(f"{where}{self._gained(name)}.{unseen}")
-        if unseen_here and self.otherwise not in followed:
-            followed.append(f"Otherwise: {self.otherwise}")
-        return list(dict.fromkeys(followed)), standing
+                told[f"{text}."].append((name, f"{where}{self._gained(name)}.{unseen}"))
+        if unseen_here and self.otherwise not in told:
+            told[f"Otherwise: {self.otherwise}"] = []
+        return dict(told)
 
     def _gained(self, name: str) -> str:
         """Write the least and the largest gain of the machines where a sentence holds."""
@@ -301,8 +300,7 @@ class Judged:
     @property
     def answer(self) -> Answer:
         """What a card and a record keep of it."""
-        text = _escape(" ".join(self.advice[0]))
-        return Answer(text, (), {}, self.verdict, setting=self.setting, command=self.command)
+        return Answer(" ".join(self.advice), self.verdict)
 
     @property
     def claims(self) -> tuple[Prediction, ...]:
@@ -312,11 +310,6 @@ class Judged:
             for s in self.judgements[0].sentences
             if s.finding is not None
         )
-
-    @property
-    def beliefs(self) -> None:
-        """A page by claims has its discussions among its sentences."""
-        return
 
     @property
     def sections(self) -> dict[str, list[str]]:
@@ -334,21 +327,23 @@ class Judged:
         told = "; ".join(filter(None, (sentence.evidence, standing)))
         return f"{word.capitalize()}: {sentence.text}" + (f" ({told})" if told else "")
 
-    def table(self) -> list[tuple[str, str, str]]:
-        """Return the rows of the answer: machine and date, verdict, numbers."""
+    def table(self, name: str) -> list[tuple[str, str, str]]:
+        """Return the rows of a sentence of the answer: machine and date, verdict, numbers."""
         rows = []
         for judgement in self.judgements:
-            mark = " (this build)" if judgement.is_here else ""
-            for sentence in judgement.sentences:
-                if sentence.section == ANSWER and (sentence.finding or judgement.is_here):
-                    place = f"{judgement.machine}, {judgement.origin['date']}{mark}"
-                    rows.append((place, sentence.verdict, sentence.evidence))
+            sentence, mark = judgement[name], " (this build)" if judgement.is_here else ""
+            if sentence.finding or judgement.is_here:
+                place = f"{judgement.machine}, {judgement.origin['date']}{mark}"
+                rows.append((place, sentence.verdict, sentence.evidence))
         return rows
 
     def __str__(self) -> str:
-        followed, standing = self.advice
-        lines = [textwrap.fill(text, _WIDTH) for text in (*followed, *standing)]
-        lines += ["  ".join(filter(None, row)) for row in self.table()]
+        lines = []
+        for text, findings in self.advice.items():
+            lines.append(textwrap.fill(text, _WIDTH))
+            for name, where in findings:
+                lines.append(textwrap.fill(where, _WIDTH))
+                lines += ["  ".join(filter(None, row)) for row in self.table(name)]
         lines += [text for text in (self.setting, self.command) if text]
         lines.append(textwrap.fill(f"Measured on {self.provenance}:", _WIDTH))
         for section, texts in self.sections.items():
@@ -368,16 +363,11 @@ class Judged:
     @property
     def box(self) -> str:
         """The box under the title of the page, as HTML."""
-        followed, standing = self.advice
-        texts = "".join(f"<p>{html.escape(text)}</p>" for text in followed)
-        texts += "".join(f'<p class="answer-source">{html.escape(x)}</p>' for x in standing)
-        rows = "".join(
-            f"<tr><td>{html.escape(place)}</td>"
-            f'<td><span class="verdict {_CLASSES[verdict]}">{verdict}</span></td>'
-            f"<td>{html.escape(evidence)}</td></tr>"
-            for place, verdict, evidence in self.table()
-        )
-        texts += f'<table class="by-machine"><tbody>{rows}</tbody></table>'
+        texts = ""
+        for text, findings in self.advice.items():
+            texts += f"<p>{html.escape(text)}</p>"
+            for name, where in findings:
+                texts += f'<p class="answer-source">{html.escape(where)}</p>{self._rows(name)}'
         if self.setting:
             texts += (
                 f'<details class="ortmeter-fold"><summary>{html.escape(self.setting_name)}'
@@ -386,6 +376,15 @@ class Judged:
         command = f"<pre>{html.escape(self.command)}</pre>" if self.command else ""
         return f'<div class="answer">{texts}{command}</div>'
 
+    def _rows(self, name: str) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(place)}</td>"
+            f'<td><span class="verdict {_CLASSES[verdict]}">{verdict}</span></td>'
+            f"<td>{html.escape(evidence)}</td></tr>"
+            for place, verdict, evidence in self.table(name)
+        )
+        return f'<table class="by-machine"><tbody>{rows}</tbody></table>'
+
     def to_dict(self) -> dict[str, Any]:
         """Return what the site shows of it elsewhere: JSON values."""
         first = self.judgements[0]
@@ -393,18 +392,16 @@ class Judged:
             [s.finding.verdict if s.finding else NOT_MEASURED, self._written(s.name)]
             for s in (self.shown(one.name) for one in first.sentences if one.section == PREDICTED)
         ]
-        shown = {"bars": [], "axis": "", "warning": "", "small_print": "", "setting": ""}
         own = {
             **first.origin,
-            **shown,
-            "answer": self.advice[0][0],
+            "answer": next(iter(self.advice)),
             "verdict": self.verdict,
             "command": self.command,
             "predictions": predictions,
             "box": self.box,
         }
         others = [
-            {**one.origin, **shown, "answer": self._answer_of(one), "verdict": _label(one)}
+            {**one.origin, "answer": self._answer_of(one), "verdict": _label(one)}
             | {"command": "", "predictions": []}
             for one in self.judgements
             if one is not first

@@ -15,14 +15,13 @@ import numpy as np
 from msgspec import Meta
 
 from ortmeter.errors import InvalidArgumentError, RecordError
-from ortmeter.evidence import Claim, fact
+from ortmeter.evidence import Claim, Prediction
 from ortmeter.files import write_atomically
 from ortmeter.machine.environment import Environment, environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.args import Arguments
 from ortmeter.study.encoding import Count, Kind, MappingValue, encode
-from ortmeter.study.rendering import Conclusion, Shown, Table, fold
-from ortmeter.study.writer import Answer
+from ortmeter.study.rendering import Answer, Shown, fold
 from ortmeter.timing import Comparison, Comparisons
 from ortmeter.timing.comparison import join_builds
 from ortmeter.timing.drift import pace
@@ -36,10 +35,10 @@ __all__ = ["SCHEMA", "Record", "load", "load_records", "record", "replay"]
 FOLDER_VARIABLE = "ORTMETER_RESULTS"
 
 #: Parameters of every page that change nothing of what it measures.
-UNRECORDED = frozenset({"record", "output"})
+UNRECORDED = frozenset({"record", "output", "model"})
 
 
-_VERSION = 3  # incremented when older readers would misread a file
+_VERSION = 1  # incremented when older readers would misread a file
 _LONG = 200  # characters of a message that are shown
 #: Builds whose samples are kept.
 KEPT = 5
@@ -187,35 +186,18 @@ class Record:
         except (ArithmeticError, LookupError, RecursionError, TypeError) as error:
             raise RecordError(f"not a record: {type(error).__name__}: {error}") from error
 
-    def conclude(
-        self,
-        answer: Answer,
-        claims: Iterable[Claim],
-        details: str,
-        beliefs: Table | None = None,
-    ) -> Conclusion:
-        """Make the conclusion of the page.
-
-        The answer mentions nodes of CUDA sessions that ran on the CPU. *details* follow the machine
-        and the versions in the provenance.
-        """
-        told = tuple(claims)
-        if self.on_cpu:
-            text = f"{answer.text} Not all of it ran on CUDA, see the nodes below."
-            answer = dataclasses.replace(answer, text=text)
-            told += tuple(fact("{nodes}", nodes=nodes) for nodes in self.on_cpu)
-        if self.fast:
-            text = f"Fast mode, too few samples to conclude. {answer.text}"
-            answer = dataclasses.replace(answer, text=text)
-        provenance = f"{self.environment}, {details}"
-        return Conclusion(answer, told, provenance, self.origin(details), beliefs)
-
     @property
-    def concluded(self) -> Conclusion:
-        """The answer and the claims that were kept."""
-        return Conclusion(
-            self.answer, self.claims, str(self.environment), self.origin(self.parameters)
-        )
+    def summary(self) -> dict[str, Any]:
+        """What the site shows of a record whose page did not run: JSON values."""
+        answer = self.answer or Answer("")
+        judged = [claim for claim in self.claims if isinstance(claim, Prediction)]
+        return {
+            **self.origin(self.parameters),
+            "answer": answer.text,
+            "verdict": answer.verdict,
+            "command": "",
+            "predictions": [[claim.verdict, str(claim)] for claim in judged],
+        }
 
     def origin(self, details: str) -> dict[str, str]:
         """Return where it comes from, for what the site shows of it elsewhere."""
@@ -230,17 +212,18 @@ class Record:
         }
 
     def save(
-        self, conclusion: "Conclusion | Judged", folder: str | os.PathLike[str] | None = None
+        self, judged: "Judged | None" = None, folder: str | os.PathLike[str] | None = None
     ) -> Path:
         """Write ``<folder>/<machine>/<page>--<provider>--<hash>--<date>.json`` atomically.
 
-        The file has the data and the conclusion. The default folder is the environment variable
+        The file has the data, and what was judged. The default folder is the environment variable
         ``ORTMETER_RESULTS``, or ``results``; it is created if needed. The last five builds keep
         their data; the conclusions of older ones go to the folder ``history``.
         """
         root = folder or os.environ.get(FOLDER_VARIABLE) or "results"
         file = Path(root, self.machine, self.file_name)
-        concluded = dataclasses.replace(self, answer=conclusion.answer, claims=conclusion.claims)
+        answer, claims = (judged.answer, judged.claims) if judged else (None, ())
+        concluded = dataclasses.replace(self, answer=answer, claims=claims)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, concluded.to_json())
         dated = sorted(file.parent.glob(f"{self.case}--*T*.json"))
@@ -349,7 +332,7 @@ def load(file: str | os.PathLike[str]) -> Record:
     >>> args = get_parsed_args("plot_x", args=[], size=256)
     >>> here = record("plot_x", args, Provider.parse("cpu"), {"error (ulp)": 0.5})
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = here.save(here.conclude(Answer("Yes."), (), ""), folder)
+    ...     file = here.save(folder=folder)
     ...     print(load(file).data)
     {'error (ulp)': 0.5}
     """

@@ -1,29 +1,27 @@
-"""Show results, conclusions, tables and plots of a page, as text and as HTML."""
+"""Show results, tables and plots of a page, as text and as HTML."""
 
 import html
 import io
 import itertools
-import json
 import math
 import os
 import sys
 import textwrap
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Claim, Prediction
 from ortmeter.optional import import_optional, pd
 from ortmeter.pictures import freeze
 from ortmeter.study.args import in_ipython
-from ortmeter.study.writer import Answer, sentences
 
-__all__ = ["Conclusion", "Table", "beliefs", "fold", "save_tables", "show", "table", "to_frame"]
+__all__ = ["Answer", "Table", "fold", "save_tables", "show", "table", "to_frame"]
 
 # Outside of these, a number is written with an exponent.
 _SMALL, _LARGE = 1e-4, 1e7
@@ -67,92 +65,22 @@ def show(result: _T) -> _T | None:
     return None
 
 
-@dataclass(frozen=True)
-class Conclusion:
-    """An answer, the claims that follow it, and their provenance.
+class Answer(msgspec.Struct, frozen=True):
+    """What answers the title of a page.
 
     Parameters
     ----------
-    answer : Answer, optional
-        Answer to the title of a page.
-    claims : tuple of Claim
-        Other conclusions.
-    provenance : str
-        Provider, machine and versions.
-    origin : mapping of str to str
-        Page, machine, provider and date, used by the pages that gather conclusions.
-    beliefs : Table, optional
-        What public discussions believed, see :func:`beliefs`.
-
-    Examples
-    --------
-    >>> from ortmeter.evidence import fact
-    >>> print(Conclusion(Answer("a wins."), (fact("{n} sizes", n=2),), "CPU, a machine"))
-    a wins.
-    Measured on CPU, a machine:
-    - 2 sizes
+    text : str
+        One or two sentences.
+    verdict : str
+        Verdict of the first one on the machine that measured.
     """
 
-    answer: Answer | None
-    claims: tuple[Claim, ...]
-    provenance: str
-    origin: Mapping[str, str] = field(default_factory=dict)
-    beliefs: "Table | None" = None
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """The answer, if any, then the claims."""
-        first = () if self.answer is None else (str(self.answer),)
-        return (*first, *sentences(self.claims))
+    text: str
+    verdict: str = ""
 
     def __str__(self) -> str:
-        answer = self.answer or Answer("")
-        told = [text for text in (str(answer), answer.warning) if text]
-        lines = [textwrap.fill(text, _WIDTH) for text in told]
-        lines += [text for text in (answer.setting, answer.command) if text]
-        lines.append(textwrap.fill(f"Measured on {self._measured_on}:", _WIDTH))
-        lines += bullets(sentences(self.claims), _WIDTH)
-        return "\n".join([*lines, *([] if self.beliefs is None else [str(self.beliefs)])])
-
-    def _repr_html_(self) -> str:
-        items = "".join(f"<li>{html.escape(text)}</li>" for text in sentences(self.claims))
-        data = html.escape(json.dumps(self.to_dict()), quote=True)
-        table = "" if self.beliefs is None else self.beliefs._repr_html_()
-        return (
-            f'<div class="ortmeter-conclusion" data-conclusion="{data}">{self._answer_html()}'
-            f"<p>Measured on {html.escape(self._measured_on)}:</p><ul>{items}</ul>{table}</div>"
-        )
-
-    def _answer_html(self) -> str:
-        answer = self.answer or Answer("")
-        parts = {"answer": str(answer), "answer-warning": answer.warning}
-        code = (answer.setting, answer.command)
-        return "".join(
-            [f'<p class="{name}">{html.escape(text)}</p>' for name, text in parts.items() if text]
-            + [f"<pre>{html.escape(text)}</pre>" for text in code if text]
-        )
-
-    @property
-    def _measured_on(self) -> str:
-        """Where and how it was measured, the small print last."""
-        small = self.answer.small_print if self.answer else ""
-        return ", ".join(filter(None, (self.provenance, small)))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what the site shows of it elsewhere: JSON values."""
-        answer = self.answer or Answer("")
-        return {
-            **self.origin,
-            "answer": str(answer),
-            "verdict": answer.label,
-            "bars": [[bar.label, bar.value, bar.low, bar.high] for bar in answer.bars],
-            "axis": answer.axis,
-            "warning": answer.warning,
-            "setting": answer.setting,
-            "command": answer.command,
-            "small_print": answer.small_print,
-            "predictions": [[c.verdict, str(c)] for c in self.claims if isinstance(c, Prediction)],
-        }
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -245,40 +173,6 @@ def to_frame(rows: "Mapping[Any, Mapping[str, Any]]", *levels: str) -> "pd.DataF
     Name: ms, dtype: float64
     """
     return pd.DataFrame.from_dict(dict(rows), orient="index").rename_axis(index=levels)
-
-
-def beliefs(judged: Mapping[str, Prediction], caption: str = "") -> Table:
-    """Prepare the table of what public discussions believed, and what is measured.
-
-    Parameters
-    ----------
-    judged : mapping of str to Prediction
-        By discussion, ``"#14018"``: its text is the belief, followed by the numbers that decide.
-    caption : str
-        As in :func:`table`.
-
-    Returns
-    -------
-    Table
-        One row per discussion.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A claim is no prediction.
-
-    Examples
-    --------
-    >>> from ortmeter.evidence import Prediction
-    >>> found = Prediction("threads that spin cost CPU time ({ms} ms)", "right", values={"ms": 2})
-    >>> beliefs({"#1": found}).frame.loc["#1", "belief"]
-    'threads that spin cost CPU time (2 ms)'
-    """
-    if wrong := [str(claim) for claim in judged.values() if not isinstance(claim, Prediction)]:
-        raise InvalidArgumentError(f"{wrong[0]!r} is no prediction. Accepted: predictions")
-    rows = [(claim.verdict, claim.belief) for claim in judged.values()]
-    index = pd.Index(list(judged), name="discussion")
-    return table(pd.DataFrame(rows, columns=["verdict", "belief"], index=index), caption)
 
 
 @dataclass(frozen=True)

@@ -1,50 +1,43 @@
 """A page as one object: what it measures, shows and concludes, here and from records."""
 
-import contextlib
 import dataclasses
-import inspect
 import io
 import re
+import shlex
+import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeAlias
-
-import onnx
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.machine.environment import environment
 from ortmeter.optional import import_optional, pd
 from ortmeter.progress import follow
-from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.placement import PlacementLog
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.study.args import Param, get_parsed_args, in_ipython
 from ortmeter.study.claims import Judged, Judgement, read_claims
 from ortmeter.study.records import Record, load_records, machine_name, record, replay
-from ortmeter.study.rendering import (
-    Conclusion,
-    Folded,
-    Shown,
-    Table,
-    beliefs,
-    fold,
-    save_tables,
-    show,
-    table,
-)
-from ortmeter.study.writer import Writer
+from ortmeter.study.rendering import Folded, Shown, Table, fold, save_tables, show, table
 
+if TYPE_CHECKING:
+    import onnx
+
+#: A function of the data that returns the findings that its docstring cites.
+Claims: TypeAlias = Callable[[SimpleNamespace], Mapping[str, Any]]
 #: A function of the data that returns a frame, a table or a plot.
 View: TypeAlias = Callable[[SimpleNamespace], Any]
 
+#: The model in the command of a page.
+MODEL = "model.onnx"
 _CUDA = (
     "The same lines run on CUDA: make html RUNTIME=gpu PROVIDER=cuda builds this site on a GPU "
     "machine, python {page}.py --provider cuda runs this page, and make record PROVIDER=cuda "
     "keeps its samples for other builds."
 )
+_ON_YOURS = "python {page}.py --model model.onnx runs the command of this page on your model. "
 _IN_NOTEBOOK = (
     'The same lines run on CUDA: set os.environ["ORTMETER_PROVIDER"] = "cuda" before the first '
     "cell. The defaults of the other parameters are in the call of Study."
@@ -64,6 +57,8 @@ class Study:
         Name of the file, ``plot_x``.
     title : str
         The question that the page answers.
+    command : str
+        What a reader tries in a terminal: on ``model.onnx``, which ``--model FILE`` replaces.
     **params : Param
         Parameters of the page, see :func:`~ortmeter.get_parsed_args`; ``provider``, ``record``
         and ``output`` are added.
@@ -99,9 +94,11 @@ class Study:
 
     follow = staticmethod(follow)
 
-    def __init__(self, page: str, title: str, **params: Any) -> None:
+    def __init__(self, page: str, title: str, command: str = "", **params: Any) -> None:
         if not re.fullmatch(r"plot_\w+", page):
             raise InvalidArgumentError(f"page={page!r}. Accepted: the name of a file, plot_x")
+        if MODEL in command.split():
+            params["model"] = Param(None, help="run the command of the page on this model instead")
         self.args = get_parsed_args(
             page,
             description=title,
@@ -110,6 +107,8 @@ class Study:
             record=Param(False, env="ORTMETER_RECORD", help="keep the samples for other builds"),
             output=Param(None, help="folder for the files of tables and figures"),
         )
+        if getattr(self.args, "model", None) is not None:
+            sys.exit(_run_command(command, self.args.model))
         if self.args.output is not None:
             _make_folder(self.args.output)  # before anything is measured
         self.page = page
@@ -118,8 +117,8 @@ class Study:
         self._here: Record | None = None
         self._recalled: Record | None = None
         self._views: list[tuple[View, bool]] = []
-        self._conclude: Callable[..., Any] | None = None
-        self._to_copy = {"setting_name": "", "command": ""}
+        self._claims: Claims | None = None
+        self._to_copy = {"setting_name": "", "command": command}
         self._tables: dict[str, pd.DataFrame] = {}
         self._figures: dict[str, bytes] = {}
 
@@ -145,12 +144,18 @@ class Study:
         stored = load_records(self.page)
         self._here = here.beside([build for past in stored for build in (past, *past.before)])
         if self.args.record:  # nothing is lost when a cell below fails
-            self._here.save(Conclusion(None, (), ""))
+            self._here.save()
 
-    def recall(self) -> bool:
+    def recall(self, *names: str) -> bool:
         """Show the newest record of this provider instead of measuring, unless it is to be made.
 
-        For a page that takes longer than a build.
+        For a page that takes longer than a build. A record that lacks a part of what the page
+        measures comes after those that have more.
+
+        Parameters
+        ----------
+        *names : str
+            Data that the record must have: another machine may have measured a part.
 
         Returns
         -------
@@ -159,8 +164,9 @@ class Study:
         """
         records = [] if self.args.record else load_records(self.page)
         mine = [past for past in records if past.configuration["provider"] == self.provider.place]
+        mine = [past for past in mine if {*names} <= {*past.data}]
         if mine:
-            self._here = self._recalled = max(mine, key=lambda past: past.date)
+            self._here = self._recalled = max(mine, key=lambda past: (len(past.data), past.date))
         return bool(mine)
 
     @property
@@ -203,48 +209,39 @@ class Study:
         self._figures[view.__name__] = content.getvalue()
         return shown
 
-    def conclude(
-        self, function: Callable[..., Any], *, setting: str = "", command: str = ""
-    ) -> Any:
+    def conclude(self, claims: Claims, *, setting: str = "") -> Any:
         """Show what holds, on this machine and on those of the records.
 
         Parameters
         ----------
-        function : callable
+        claims : callable
             Takes the data and returns the findings that its docstring cites, see
-            :mod:`ortmeter.study.claims`; or takes the data and a
-            :class:`~ortmeter.study.writer.Writer`.
+            :mod:`ortmeter.study.claims`.
         setting : str
             Name of a file in the folder ``settings`` beside the page: what to copy.
-        command : str
-            What to try in a terminal.
 
         Returns
         -------
-        Judged or Conclusion
+        Judged
             What is displayed.
         """
-        self._conclude, self._to_copy = function, {"setting_name": setting, "command": command}
+        self._claims = claims
+        self._to_copy["setting_name"] = setting
         return show(self.concluded(self.here))
-
-    @property
-    def by_claims(self) -> bool:
-        """Whether the sentences are those of the author."""
-        return self._conclude is not None and len(inspect.signature(self._conclude).parameters) == 1
 
     def judged(self, *sources: Record) -> Judged:
         """Judge the claims on records, the first of which is that of this build.
 
         In fast mode this build decides nothing: the other records do, if there are any.
         """
-        claims, (first, *others) = self._conclude, sources
-        if claims is None:
-            raise InvalidArgumentError(f"{self.page} has no claims: call conclude first")
+        (first, *others) = sources
+        if self._claims is None:
+            raise InvalidArgumentError(f"{self.page} has no claims: call study.conclude first")
         counted = others if first.fast and others else sources
         judgements, otherwise = [], ""
         for source in counted:
             data = _namespace(source)
-            sentences, otherwise = read_claims(claims, data)
+            sentences, otherwise = read_claims(self._claims, data)
             if source.fast:
                 sentences = tuple(sentence.undecided for sentence in sentences)
             origin, here = source.origin(data.legend), self._is_here(source)
@@ -265,58 +262,19 @@ class Study:
             return source.machine == machine_name(environment())
         return source is self._here and not source.fast
 
-    def concluded(self, source: Record) -> Conclusion | Judged:
-        """Conclude from a record, beside those of other machines."""
-        if self._conclude is None:
-            raise InvalidArgumentError(f"{self.page} has no conclusion. Accepted: after conclude()")
-        if self.by_claims:
-            mine = source.machine, source.configuration["provider"]
-            records = sorted(load_records(self.page), key=lambda record: record.date)
-            newest = {(r.machine, r.configuration["provider"]): r for r in records}
-            return self.judged(source, *(r for place, r in newest.items() if place != mine))
-        say, data = Writer(), _namespace(source)
-        self._conclude(data, say)
-        answer = say.written
-        if not str(answer):
-            raise InvalidArgumentError(f"{self.page} has no answer. Accepted: say.answer, say.add")
-        judged = beliefs(say.beliefs, data.legend) if say.beliefs else None
-        details = data.legend if source.before else f"{data.legend}, within one build"
-        concluded = source.conclude(answer, say.claims, details, judged)
-        if source is not self._recalled:
-            return concluded
-        origin = {**concluded.origin, "recorded": concluded.origin["date"]}
-        return dataclasses.replace(concluded, origin=origin)
-
-    def run_setting(self, model: "ModelLike", /, **names: Any) -> dict[str, Any]:
-        """Run the setting of the answer as a reader would: as it stands, on ``model.onnx``.
-
-        Parameters
-        ----------
-        model : ModelProto, bytes, path or text
-            Model of the page.
-        **names : object
-            What the setting needs besides it, such as a model of torch.
-
-        Returns
-        -------
-        dict of str to object
-            The names that the setting defines; empty when the answer has none.
-        """
-        answer = self.concluded(self.here).answer
-        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-            onnx.save(load_model(model), "model.onnx")
-            before = {*names, "__builtins__"}
-            exec(answer.setting if answer else "", names)  # noqa: S102 - computed by the page
-        return {name: value for name, value in names.items() if name not in before}
+    def concluded(self, source: Record) -> Judged:
+        """Judge the claims on a record, beside the newest ones of other machines."""
+        mine = source.machine, source.configuration["provider"]
+        records = sorted(load_records(self.page), key=lambda record: record.date)
+        newest = {(r.machine, r.configuration["provider"]): r for r in records}
+        return self.judged(source, *(r for place, r in newest.items() if place != mine))
 
     def replay(self, source: Record) -> Iterator[Any]:
-        """Iterate over what the page shows of a record: its views, then its conclusion."""
+        """Iterate over what the page shows of a record: its views."""
         data = _namespace(source)
         for view, folded in self._views:
             shown = _seen(view, data)
             yield _folded(shown) if folded and isinstance(shown, Table) else shown
-        if self._conclude is not None and not self.by_claims:
-            yield self.concluded(source)
 
     def appendix(
         self, models: "Mapping[str, onnx.ModelProto] | None" = None, **raw: "pd.DataFrame"
@@ -339,8 +297,9 @@ class Study:
             What is displayed.
         """
         if self.args.record:
-            self.here.save(self.judged(self.here) if self.by_claims else self.concluded(self.here))
-        how = _IN_NOTEBOOK if in_ipython() else _CUDA.format(page=self.page)
+            self.here.save(self.judged(self.here))
+        own = _ON_YOURS if MODEL in self._to_copy["command"].split() else ""
+        how = _IN_NOTEBOOK if in_ipython() else (own + _CUDA).format(page=self.page)
         shown = self._recalled  # which has its own parameters
         measured_on = shown.environment if shown else environment()
         parts: list[Any] = [shown.parameters if shown else self.args, how, measured_on]
@@ -355,6 +314,13 @@ class Study:
         others = [other for other in past if (other.machine, other.file_name) not in mine]
         parts.append(replay(self.replay, others))
         return show(Shown(tuple(parts)))
+
+
+def _run_command(command: str, model: str) -> int:
+    """Run the command of a page on a model of the reader."""
+    _, *options = (model if word == MODEL else word for word in shlex.split(command))
+    told = [sys.executable, "-m", "ortmeter", *options]
+    return subprocess.run(told, check=False).returncode  # noqa: S603 - the command of the page
 
 
 def _make_folder(path: str) -> None:

@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 
 from ortmeter.evidence import Claim, Note, Speedup, fact
-from ortmeter.study.writer import Writer
 from ortmeter.sweep.tasks import Outcome, Task
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.statistics import geometric_mean
@@ -228,36 +227,36 @@ def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]
     return groups
 
 
-def conclude(outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]) -> Writer:
+def conclude(
+    outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]
+) -> tuple[str | Claim, ...]:
     """Say whether verdicts hold, what was found over the grid, and what has no result."""
-    say = Writer()
-    say.decide("", (c.overall for c in comparisons))
-    _say_what_holds(say, comparisons)
-    say.claim(_judge_tasks(outcomes))
-    say.claim(_judge_candidates(comparisons))
-    say.claim(_judge_runs([c for c in comparisons if len(c.runs) > 1]))
-    return say
+    return (
+        _what_holds(comparisons),
+        *_judge_tasks(outcomes),
+        *_judge_candidates(comparisons),
+        *_judge_runs([c for c in comparisons if len(c.runs) > 1]),
+    )
 
 
-def _say_what_holds(say: Writer, comparisons: Sequence[RunComparison]) -> None:
+def _what_holds(comparisons: Sequence[RunComparison]) -> str:
     repeated = [c for c in comparisons if len(c.runs) > 1]
     decided = [c for c in repeated or comparisons if c.is_decided]
     if not comparisons:
-        say.add("No task has measurements to compare.")
-    elif not decided:
-        say.add("No comparison is decided.")
-    else:
-        by_pair = group_by(comparisons, lambda c: c.pair)
-        pairs = [own for own in by_pair.values() if any(c.is_decided for c in own)]
-        steady = sum(len({v for c in own for v in c.verdicts}) == 1 for own in pairs)
-        held, total = sum(c.holds for c in decided), len(decided)
-        counts = [f"{held} of {total} verdicts hold in all runs"] if repeated else []
-        if len(comparisons) > len(by_pair):
-            verdicts = "" if counts else " verdicts hold"
-            counts.append(f"{steady} of {len(pairs)}{verdicts} over the whole grid")
-        text = ", ".join(counts) or f"One run of one configuration decides {total} comparisons"
-        undecided = len(repeated or comparisons) - total
-        say.add(f"{text}; undecided: {undecided}." if undecided else f"{text}.")
+        return "No task has measurements to compare."
+    if not decided:
+        return "No comparison is decided."
+    by_pair = group_by(comparisons, lambda c: c.pair)
+    pairs = [own for own in by_pair.values() if any(c.is_decided for c in own)]
+    steady = sum(len({v for c in own for v in c.verdicts}) == 1 for own in pairs)
+    held, total = sum(c.holds for c in decided), len(decided)
+    counts = [f"{held} of {total} verdicts hold in all runs"] if repeated else []
+    if len(comparisons) > len(by_pair):
+        verdicts = "" if counts else " verdicts hold"
+        counts.append(f"{steady} of {len(pairs)}{verdicts} over the whole grid")
+    text = ", ".join(counts) or f"One run of one configuration decides {total} comparisons"
+    undecided = len(repeated or comparisons) - total
+    return f"{text}; undecided: {undecided}." if undecided else f"{text}."
 
 
 def _judge_tasks(outcomes: Iterable[Outcome]) -> Iterator[Claim]:

@@ -1,6 +1,7 @@
 """Report of a sweep: tables over the grid, plots, a computed conclusion."""
 
 import functools
+import html
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,8 @@ import pandas as pd
 from ortmeter.evidence import Speedup, rounded
 from ortmeter.pictures import freeze
 from ortmeter.plotting.sweep import sweep_plot
-from ortmeter.study.rendering import Conclusion, as_html, as_text
+from ortmeter.study.rendering import as_html, as_text, bullets
+from ortmeter.study.writer import sentences
 from ortmeter.sweep.comparison import (
     MACHINE,
     Cell,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MS = 1e3
+_WIDTH = 90  # characters of a line
 _CONSTANTS = ("page", "group", MACHINE)
 _BASELINE = {"speedup": 1.0, "low": 1.0, "high": 1.0, "verdict": "baseline"}
 _TIMES = ["median (ms)", "q1 (ms)", "q3 (ms)"]
@@ -105,12 +108,14 @@ class SweepReport:
         return pd.DataFrame(rows, columns=["task", "machine", "answer"]).set_index("task")
 
     @property
-    def conclusion(self) -> Conclusion:
-        """Whether verdicts hold, then claims computed from all of this."""
+    def conclusion(self) -> list[str]:
+        """Sentences: whether verdicts hold, then what was found over the grid."""
+        return sentences(conclude(self.outcomes, self.comparisons))
+
+    @property
+    def _measured_on(self) -> str:
         records = [outcome.record for outcome in self.outcomes if outcome.record]
-        machines = dict.fromkeys(str(record.environment) for record in records)
-        say = conclude(self.outcomes, self.comparisons)
-        return Conclusion(say.written, say.claims, "; ".join(machines) or "nothing")
+        return "; ".join(dict.fromkeys(str(r.environment) for r in records)) or "nothing"
 
     def plots(self) -> "list[Axes]":
         """Plot speedups against a size, a figure for each group of candidates of each page.
@@ -153,12 +158,17 @@ class SweepReport:
             "\n".join([title, "-" * len(title), *map(as_text, items)])
             for title, items in self.parts()
         ]
-        return "\n\n".join([*blocks, str(self.conclusion)])
+        first, *others = self.conclusion
+        told = "\n".join([first, f"Measured on {self._measured_on}:", *bullets(others, _WIDTH)])
+        return "\n\n".join([*blocks, told])
 
     def _repr_html_(self) -> str:
-        blocks = [as_html(self.conclusion)]
-        for title, items in self.parts():
-            blocks += [f"<h4>{title}</h4>", *map(as_html, items)]
+        first, *others = map(html.escape, self.conclusion)
+        items = "".join(f"<li>{told}</li>" for told in others)
+        measured = f"<p>Measured on {html.escape(self._measured_on)}:</p><ul>{items}</ul>"
+        blocks = [f'<div class="ortmeter-conclusion"><p>{first}</p>{measured}</div>']
+        for title, shown in self.parts():
+            blocks += [f"<h4>{title}</h4>", *map(as_html, shown)]
         return "".join(blocks)
 
 

@@ -91,7 +91,7 @@ class Ranking:
     >>> import numpy as np
     >>> times = {"a": np.full((3, 9), 1.0), "b": np.full((3, 9), 2.0)}
     >>> found = Comparison([Measurement(name, t) for name, t in times.items()]).ranking()
-    >>> found.fastest, found.claims.trend
+    >>> found.fastest, found.claims[0].verdict
     ('a', 'slower')
     """
 

@@ -1,10 +1,12 @@
-"""Decode a token on a CPU, with one buffer as past and present of each GroupQueryAttention."""
+"""Decode a token on a CPU, with one buffer as past and present of each GroupQueryAttention.
+
+Do not use CUDA, where the logits of this operator were wrong.
+"""
 
 import numpy as np
 from onnxruntime import InferenceSession, OrtValue
 
 session = InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
-assert "CUDAExecutionProvider" not in session.get_providers(), "its logits were wrong on CUDA"
 binding = session.io_binding()
 for node in session.get_inputs():
     if node.name.startswith("past"):
