@@ -32,13 +32,11 @@ def attention(*, quick: bool) -> Iterator[Row]:
     for dtype, length, mode in itertools.product((F16, BF16, F32), lengths, modes):
         if dtype != F32 or length <= LONGEST_OF_FLOAT32:  # scores are materialised
             yield from _attention(dtype, length, mode, quick=quick)
-    for forced in (1, 2, 8, 16):
-        yield from _attention(F16, lengths[-1], "plain", quick=quick, sdpa_kernel=forced)
 
 
-def _attention(dtype: int, length: int, mode: str, *, quick: bool, **options: int) -> Iterator[Row]:
+def _attention(dtype: int, length: int, mode: str, *, quick: bool) -> Iterator[Row]:
     sizes = heads, shared, size = (4, 2, 16) if quick else HEADS
-    case = f"{NAMES[dtype]} {length} {mode} {options or ''}".strip()
+    case = f"{NAMES[dtype]} {length} {mode}"
     rng = torch.Generator().manual_seed(0)
     drawn = [torch.randn(1, n, length, size, generator=rng) for n in (heads, shared, shared)]
     given = [tensor.to("cuda", TORCH[dtype]) for tensor in drawn]
@@ -51,7 +49,7 @@ def _attention(dtype: int, length: int, mode: str, *, quick: bool, **options: in
         flat = [t.transpose(1, 2).flatten(2).contiguous() for t in given] if of_gqa else given
         more = [mask] if mode in MASKED and not of_gqa else []
         feeds = dict(zip("QKVM", [*flat, *more], strict=False))
-        found, log = first_run(model, feeds, options)
+        found, log = first_run(model, feeds)
         if isinstance(found, Exception):
             yield check(f"{name} {case}", "runs", short(found))
             continue
@@ -62,11 +60,8 @@ def _attention(dtype: int, length: int, mode: str, *, quick: bool, **options: in
         bound = roundings * torch.finfo(TORCH[dtype]).eps * wanted.abs().max().item()
         yield within(f"{name} {case}, error", error, bound)
         kernel, accepted = kernel_in(log), _kernels_expected(name, dtype, length, mode)
-        if options:
-            yield note(f"{name} {case}, kernel", kernel)
-        else:
-            yield check(f"{name} {case}, kernel", accepted, kernel, agrees=kernel in accepted)
-        candidates[name] = ortmeter.BoundSession(plain_session(model, options), feeds).run
+        yield check(f"{name} {case}, kernel", accepted, kernel, agrees=kernel in accepted)
+        candidates[name] = ortmeter.BoundSession(plain_session(model), feeds).run
     if mode != "softcap":
         candidates["torch"] = lambda: _attention_of_torch(*given, mask, mode)
     if candidates:
@@ -147,15 +142,14 @@ def _models(
 
 
 def plain_session(
-    model: onnx.ModelProto, cuda_options: Mapping[str, int], severity: int = 3
+    model: onnx.ModelProto, severity: int = 3, kernel: int = 0
 ) -> onnxruntime.InferenceSession:
     """Create a session with options of the provider that make_session does not have."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = severity
-    texts = {"device_id": "0", "use_tf32": "0"} | {k: str(v) for k, v in cuda_options.items()}
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=[(CUDA, texts), CPU], enable_fallback=0
-    )
+    texts = {"device_id": "0", "use_tf32": "0", "sdpa_kernel": str(kernel)}
+    providers, content = [(CUDA, texts), CPU], model.SerializeToString()
+    return onnxruntime.InferenceSession(content, options, providers=providers, enable_fallback=0)
 
 
 def bind(
@@ -186,13 +180,11 @@ def bind(
     return run
 
 
-def first_run(
-    model: onnx.ModelProto, feeds: Mapping[str, torch.Tensor], cuda_options: Mapping[str, int]
-) -> tuple[Any, str]:
+def first_run(model: onnx.ModelProto, feeds: Mapping[str, torch.Tensor]) -> tuple[Any, str]:
     """Run once; return the first output, or why there is none, and what ONNX Runtime writes."""
 
     def work() -> torch.Tensor:
-        session = plain_session(model, cuda_options, severity=0)
+        session = plain_session(model, severity=0)
         with ortmeter.BoundSession(session, feeds) as bound:
             bound.run()
             return next(iter(bound.outputs("torch").values())).clone()
@@ -242,7 +234,7 @@ def masks(*, quick: bool) -> Iterator[Row]:  # noqa: ARG001 - as the others
         feeds = {n: x.to("cuda", TORCH[dtype]) for n, x in zip("QKVM", [*drawn, mask], strict=True)}
         inputs = f"{heads} Q, {heads} K, {heads} V, {TEXT[dtype]}[16, 16] M"
         model = parse(f"g ({inputs}) => ({heads} Y) {{ Y = Attention(Q, K, V, M) }}")
-        found, log = first_run(model, feeds, {})
+        found, log = first_run(model, feeds)
         case = f"{NAMES[dtype]} {number}, {kernel_in(log)}"
         if isinstance(found, Exception):
             yield check(case, "runs", short(found))

@@ -75,7 +75,7 @@ def cached_attention(*, quick: bool) -> Iterator[Row]:
 
 
 def _run(case: Case, given: dict[str, Any], in_place: bool, kernel: int) -> Any:
-    session = plain_session(write_model(case), {"sdpa_kernel": kernel}, severity=0)
+    session = plain_session(write_model(case), severity=0, kernel=kernel)
     length = np.array([PAST + case.new], np.int32)
     run = bind(session, given, {"last": length - 1, "total": length}, "Y", in_place)
     return run().numpy().astype(np.float64)

@@ -29,7 +29,7 @@ def decoding(*, quick: bool) -> Iterator[Row]:
             if kind == CONCAT and in_place:
                 continue
             try:
-                found = _token(plain_session(models[kind], {}), given, past, in_place)
+                found = _token(plain_session(models[kind]), given, past, in_place)
                 error = np.abs(found().numpy() - exact).max() / np.abs(exact).max()
             except Exception as error:  # noqa: BLE001 - what is refused is a result
                 yield note(case, short(error))
@@ -47,7 +47,7 @@ def _times(models: dict[str, Any], cache: Any, past: int, *, budget_s: float) ->
     runs: dict[str, Callable[[], Any]] = {}
     for kind, places in {CONCAT: (False,), GQA: (False, True), SCATTER: (True,)}.items():
         given = cache[:, :, :past] if kind == CONCAT else cache
-        session = plain_session(models[kind], {})
+        session = plain_session(models[kind])
         if kind == CONCAT:
             feeds = _feeds(past, np.ascontiguousarray(given))
             runs["Concat, NumPy"] = lambda s=session, feeds=feeds: s.run(None, feeds)
