@@ -12,9 +12,9 @@ a run. With ``session.force_spinning_stop``, they stop when the run ends. With
 ``session.intra_op.allow_spinning`` at 0, they never spin.
 
 Users report that two threads are slower than one (`#14018
-<https://github.com/microsoft/onnxruntime/issues/14018>`__), that models called in series slow each
-other (`#17011 <https://github.com/microsoft/onnxruntime/issues/17011>`__), and that a pause slows
-the next run (`#16135 <https://github.com/microsoft/onnxruntime/issues/16135>`__).
+<https://github.com/microsoft/onnxruntime/issues/14018>`__), and that a pause slows the next run
+(`#16135 <https://github.com/microsoft/onnxruntime/issues/16135>`__). Models called in series also
+slow each other (`#17011 <https://github.com/microsoft/onnxruntime/issues/17011>`__).
 
 A container with a CPU quota gets some CPU time in each period of 100 ms. ONNX Runtime counts the
 cores of the host and ignores the quota (`#29510
@@ -28,7 +28,7 @@ then all of them stop until the next period. `kserve#1031
 case                       threads that sleep             threads that spin
 =========================  =============================  ==============================
 a transformer, run again   a wake per operator            faster
-CPU time of a pause        none                           the pause, for each thread
+CPU time of a pause        none                           the pause, per extra thread
 another session follows    its threads find free cores    slower: the cores are taken
 another process runs       its threads find free cores    slower: the cores are taken
 =========================  =============================  ==============================
@@ -330,10 +330,10 @@ study.conclude(claims, setting="stop_spinning.py")
 # What this page does not cover
 # -----------------------------
 #
-# How much work makes a second thread worthwhile, threads pinned to cores, ``execution_mode``, the
-# length of the spin (``session.intra_op.spin_duration_us``) and several callers of one session are
-# not measured. Two cores cannot show how many threads are best. The discussions on pauses are about
-# GPUs, whose clock slows down too.
+# We do not measure how much work makes a second thread worthwhile, several callers of one session,
+# or threads pinned to cores. We do not change ``execution_mode`` or the length of the spin
+# (``session.intra_op.spin_duration_us``) either. Two cores cannot show how many threads are best.
+# The discussions on pauses are about GPUs, whose clock slows down too.
 #
 # Under a quota, the default is not measured: its threads spin after a run, which spends CPU time in
 # the pauses too. Quotas of less than a core, and several sessions that share one, are not measured
