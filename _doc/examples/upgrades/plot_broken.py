@@ -69,7 +69,7 @@ assert np.array_equal(np.maximum(x, 0) + s * np.minimum(x, 0), np.where(x < 0, s
 # How they are measured
 # ---------------------
 #
-# Results on ordinary inputs are compared with float64, five times, with four threads. Results on
+# Results on ordinary inputs are compared with float64, five times, with several threads. Results on
 # edge values are compared with two independent references. Edge values are large integers, zeros of
 # both signs, denormals, NaN and infinities.
 
@@ -317,10 +317,10 @@ study.conclude(claims, setting="keep_norms_apart.py")
 # What this page does not cover
 # -----------------------------
 #
-# Other processors, providers and shapes: a finding is one case, and a kernel is often written for
-# one family of processors. Losses below 1.5 times and losses with several threads are
-# not in the tables, nor are findings newer than the stored measurement. A result that is wrong by
-# chance may be right in five runs: :ref:`l-plot-parallelized-reduction` counts such results.
+# Other processors, providers and shapes are not covered. A finding is one case, and a kernel is
+# often written for one family of processors. Losses below 1.5 times and losses with several threads
+# are not in the tables, nor are findings newer than the stored measurement. A result that is wrong
+# by chance may be right in five runs: :ref:`l-plot-parallelized-reduction` counts such results.
 #
 # What to remember
 # ----------------
