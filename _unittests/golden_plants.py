@@ -313,7 +313,6 @@ def opposite_decisions(data):
     facts["size (MiB)"] = facts["size (MiB)"].max()
     if "same (%)" in facts:
         facts["same (%)"] = 100 - facts["same (%)"]
-        facts.loc[(slice(None), "Percentile channels"), "same (%)"] *= 0
     return data | {"facts": facts}
 
 
