@@ -129,8 +129,8 @@ study.show(largest)
 # Where the error *before* is thousands of times the one *after*, the default errs and the change is
 # right. The kernel of these products rounds their inputs to 8 bits. ``MatMulNBits`` asks for it
 # here. ``MatMul`` does not, and the optimized graph rounds nevertheless, which is intended (`#27769
-# <https://github.com/microsoft/onnxruntime/issues/27769>`__). A session option keeps these inputs in
-# float32 without disabling the other optimizations: see :ref:`l-plot-broken`.
+# <https://github.com/microsoft/onnxruntime/issues/27769>`__). A session option keeps these inputs
+# in float32 without disabling the other optimizations: see :ref:`l-plot-broken`.
 #
 # Second error: additions at shared places
 # ----------------------------------------
