@@ -168,8 +168,8 @@ def additions(data):
 study.show(additions)
 
 # %%
-# What is normal: the order of additions
-# --------------------------------------
+# Normal differences: the order of additions
+# ------------------------------------------
 #
 # From 2048 on, float16 has even numbers only: 2048 + 1 is rounded to 2048, three times. The three
 # ones make 3 when they are added first, and 2051 is rounded to 2052.

@@ -145,10 +145,10 @@ def train(kind, count):
 # Do they compute the same thing?
 # -------------------------------
 #
-# What is timed is checked. The float64 thresholds of LightGBM give its scores. A forest of
-# scikit-learn rounds features to float32: float32 thresholds give its probabilities. A sum of
-# :math:`n` leaves of 2 at most errs by :math:`2 n (n + 1) u` at most, where :math:`u` is the unit
-# roundoff, and a mean by an :math:`n`-th of it.
+# Each candidate is checked before it is timed. The float64 thresholds of LightGBM give its scores. A
+# forest of scikit-learn rounds features to float32: float32 thresholds give its probabilities. The
+# bound comes from a sum of :math:`n` leaves of at most 2, which errs by at most
+# :math:`2 n (n + 1) u`, where :math:`u` is the unit roundoff. A mean errs by an :math:`n`-th of it.
 
 
 def check(kind, count, group):
