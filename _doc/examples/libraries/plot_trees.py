@@ -145,9 +145,9 @@ def train(kind, count):
 # Do they compute the same thing?
 # -------------------------------
 #
-# Each candidate is checked before it is timed. The float64 thresholds of LightGBM give its scores. A
-# forest of scikit-learn rounds features to float32: float32 thresholds give its probabilities. The
-# bound comes from a sum of :math:`n` leaves of at most 2, which errs by at most
+# Each candidate is checked before it is timed. The float64 thresholds of LightGBM give its scores.
+# A forest of scikit-learn rounds features to float32: float32 thresholds give its probabilities.
+# The bound comes from a sum of :math:`n` leaves of at most 2, which errs by at most
 # :math:`2 n (n + 1) u`, where :math:`u` is the unit roundoff. A mean errs by an :math:`n`-th of it.
 
 
