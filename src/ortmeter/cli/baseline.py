@@ -386,7 +386,7 @@ def _unlike(options: Namespace, name: str, changes: Mapping[str, object]) -> Ite
 def _judge(
     options: Namespace, outcomes: Sequence[_Outcome], left: Sequence[str]
 ) -> tuple[int, list[str]]:
-    """Apply ``--fail-if``: the exit code, a sentence by candidate; GitHub is told."""
+    """Apply ``--fail-if``: the exit code, a sentence by candidate, annotations on GitHub."""
     if (bound := options.fail_if) is None:
         return 0, []
     limit = f"--fail-if slower:{bound:.2f}"

@@ -235,7 +235,7 @@ def optimize_einsum(
 def fastest(seconds: Mapping[str, "np.ndarray[Any, Any]"], baseline: str) -> str:
     """Choose the lowest first quartile, since what disturbs a machine only adds time.
 
-    The baseline is preferred to one that does not win more rounds than luck would give it, unless
+    The baseline is preferred to a candidate that does not pass a sign test on paired rounds, unless
     it takes twice the time.
     """
     quartile = {name: float(np.quantile(taken, 0.25)) for name, taken in seconds.items()}

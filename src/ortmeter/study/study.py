@@ -173,7 +173,7 @@ class Study:
     def here(self) -> Record:
         """What was measured here, or recalled."""
         if self._here is None:
-            raise InvalidArgumentError(f"{self.page} kept nothing yet. Accepted: after keep()")
+            raise InvalidArgumentError(f"{self.page} has no data yet: call study.keep() first")
         return self._here
 
     @property
