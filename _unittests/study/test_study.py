@@ -235,7 +235,7 @@ def test_the_folder_of_files_is_made_first_and_is_no_configuration(study, monkey
     assert found.here.configuration == study.here.configuration
     (folder / "file").touch()
     monkeypatch.setattr(sys, "argv", ["plot_sum", "--output", str(folder / "file")])
-    with pytest.raises(InvalidArgumentError, match="--output: got '.*file', which is no folder"):
+    with pytest.raises(InvalidArgumentError, match="--output: got '.*file', which is not a folder"):
         Study("plot_sum", "How long does a sum take?")
 
 

@@ -159,7 +159,7 @@ def optimize_einsum(
         Operands, or shapes of float32 operands.
     by : {"time", "cost"}
         ``"cost"`` returns the candidate of lowest estimated cost, without running any. ``"time"``
-        runs the most promising candidates, then compares the fastest ones in turn. None runs that
+        runs the most promising candidates, then interleaves the fastest ones. None runs that
         is estimated to take a hundred times the quickest decomposition, not even ``Einsum``.
     budget : float
         Maximum seconds of a search by time, if single runs are shorter.

@@ -327,7 +327,9 @@ def _make_folder(path: str) -> None:
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as cause:
-        raise InvalidArgumentError(f"--output: got {path!r}, which is no folder: {cause}") from None
+        raise InvalidArgumentError(
+            f"--output: got {path!r}, which is not a folder: {cause}"
+        ) from None
 
 
 def _namespace(source: Record) -> SimpleNamespace:
