@@ -1,142 +1,206 @@
-"""torch.compile on ONNX Runtime beside torch, inductor and its own matrix products.
+"""torch.compile on ONNX Runtime beside torch, inductor and matrix products alone.
 
-``bench_backend.py`` prints everything, ``bench_backend.py medium calls`` some parts: ``calls``,
-``memory``, ``compile``, and the sizes of Llama, ``llama`` and ``medium``, described in
-``llama_sizes.py``.
+``bench_backend.py`` measures every case, ``bench_backend.py medium calls`` some of them: two Llamas
+with random weights, weights of 512 MiB, chains of element-wise operators, and a model made of such
+chains. ``calls`` is what a call of one operator costs.
 
-Everything is for the CPU, two threads, float32. Each way to run a model has processes of its own,
-taken in turn: the threads of torch and those of ONNX Runtime spin after their work, and would take
-the cores of each other. So do compile times and memory (the latter on Linux only).
+Everything is for the CPU, float32. Each way to run a model has processes of its own, taken in turn:
+the threads of torch and those of ONNX Runtime spin after their work, and would take the cores of
+each other. Memory is read on Linux only, and excludes what the libraries load once.
 
 Goals: for ``llama`` at most 1.1 of the latency of the matrix products alone; for ``medium``, 3.5
 times faster than eager and twice as fast as inductor, on a machine where ONNX Runtime multiplies
-matrices twice as fast as torch, which not all do; for both no level slower than the one before;
-compile time below inductor's; at most 5% of extra memory for large weights without prepacking; a
-call for one operator at most 1.2 of ``session.run`` on arrays that are ready.
+matrices twice as fast as torch, which not all do; no level slower than the one before, and 1.3
+times faster with kernels for a model of chains; compile time below inductor's; at most 5% of extra
+memory for large weights without prepacking; a call for one operator at most 1.2 of ``session.run``
+on arrays that are ready.
 """
 
-import functools
 import json
-import os
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import pandas as pd
+import command
+import numpy as np
+import onnx.parser
 import torch
-from llama_sizes import SIZES, build_llama, draw_tokens, matrix_products
+from torch.nn import functional
+from transformers import LlamaConfig, LlamaModel
 
 import ortmeter
-from ortmeter.backend import LEVELS, CompiledGraph, OrtBackend
-from ortmeter.evidence import Claim
+from ortmeter.backend import LEVELS, OrtBackend
 from ortmeter.timing import Comparison, Measurement
 
-THREADS = 2
-LARGE, LARGE_LAYERS = 4096, 8
-MIB = 2**20
-PRODUCTS = "matrix products alone"
-NOT_PACKED = ", not packed"
+PRODUCTS, NOT_PACKED = "matrix products alone", ", not packed"
 BEST = list(LEVELS)[-1]
-# For each size: what to compare with, and how many times faster the best level must be.
-GOALS = {"llama": {PRODUCTS: 1 / 1.1}, "medium": {"eager": 3.5, "inductor": 2.0}}
+PEERS = [PRODUCTS, "eager", "inductor"]
+WAYS = [*PEERS[1:], *LEVELS, f"{BEST}{NOT_PACKED}"]
+# For each case: what to compare with, and how many times faster the best level must be.
+GOALS = {
+    "llama": {PRODUCTS: 1 / 1.1},
+    "medium": {"eager": 3.5, "inductor": 2.0},
+    "model of chains": {"default+onnxruntime": 1.3},
+}
+VOCABULARY, COLUMNS = 1024, 1024
 
 
-def compare_latencies(size: str) -> None:
-    """Print the latency of every way to run a model, and what it says of the goals."""
-    names = [PRODUCTS, "eager", "inductor", *LEVELS, f"{BEST}{NOT_PACKED}"]
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for _ in range(SIZES[size].rounds):
-        for name in names:
-            found[name].append(in_fresh_process(latency, size, name))
-    measured = Comparison(
-        Measurement(name, [run["seconds"] for run in runs]) for name, runs in found.items()
-    )
-    print(f"\n{size}: {SIZES[size]}\n")
-    first = {name: runs[0] for name, runs in found.items()}
-    with pd.option_context("display.width", 200, "display.max_columns", None):
-        print(latency_table(measured, first))
-    print("\nEach level beside the one before:")
-    for before, after in pairwise(LEVELS):
-        print(f"  {measured.speedup(before, after)}")
-    print("\nGoals:")
-    for baseline, goal in GOALS[size].items():
-        print(f"  {compare_to_goal(measured.speedup(baseline, BEST), goal)}")
-        ceiling = measured[baseline].median / measured[PRODUCTS].median
-        print(f"    {PRODUCTS} over {baseline}: {ceiling:.2f}, what no level can exceed")
+class Llama(NamedTuple):
+    """Dimensions of a model and of its inputs, and how transformers computes the attention."""
+
+    hidden: int
+    heads: int
+    mlp: int
+    layers: int
+    batch: int
+    length: int
+    attention: str
+
+    def build(self) -> tuple[Callable[..., torch.Tensor], list[torch.Tensor]]:
+        """Build a model, as a function of the tokens, and draw these."""
+        config = LlamaConfig(
+            hidden_size=self.hidden,
+            num_hidden_layers=self.layers,
+            vocab_size=VOCABULARY,
+            intermediate_size=self.mlp,
+            num_attention_heads=self.heads,
+            attn_implementation=self.attention,
+        )
+        model = LlamaModel(config).eval()
+        tokens = torch.randint(VOCABULARY, (self.batch, self.length))
+        return lambda given: model(given, use_cache=False).last_hidden_state, [tokens]
+
+    def products(self) -> Callable[[], object]:
+        """Make a session of the matrix products that the layers cannot avoid, nothing else."""
+        rows, head = self.batch * self.length, self.hidden // self.heads
+        of, square = (self.batch, self.heads), (self.hidden, self.hidden)
+        shapes = {"X": (rows, self.hidden), "M": (rows, self.mlp)}
+        shapes |= {"Q": (*of, self.length, head), "K": (*of, head, self.length)}
+        shapes |= {"P": (*of, self.length, self.length), "V": (*of, self.length, head)}
+        own = dict.fromkeys(("query", "key", "value", "output"), square)
+        own |= dict.fromkeys(("gate", "up"), (self.hidden, self.mlp))
+        own |= {"down": (self.mlp, self.hidden)}
+        layers = range(self.layers)
+        weights = {f"{name}{i}": shape for i in layers for name, shape in own.items()}
+        pairs = {w: ("M" if w.startswith("down") else "X", w) for w in weights}
+        pairs |= {f"scores{i}": ("Q", "K") for i in layers}
+        pairs |= {f"context{i}": ("P", "V") for i in layers}
+        inputs = ", ".join(f"float{[*shape]} {n}" for n, shape in (shapes | weights).items())
+        outputs = ", ".join(f"float[] {name}_out" for name in pairs)
+        nodes = " ".join(f"{name}_out = MatMul({a}, {b})" for name, (a, b) in pairs.items())
+        model = onnx.parser.parse_model(
+            f'<ir_version: 11, opset_import: ["": 23]> g ({inputs}) => ({outputs}) {{ {nodes} }}'
+        )
+        rng = np.random.default_rng(0)
+        arrays = {n: rng.standard_normal(s, np.float32) / 32 for n, s in (shapes | weights).items()}
+        model = ortmeter.freeze_inputs(model, {name: arrays.pop(name) for name in weights})
+        threads = torch.get_num_threads()
+        return ortmeter.session_candidate(model, arrays, provider="cpu", threads=threads).function
 
 
-def latency_table(
-    measured: Mapping[str, Measurement], runs: Mapping[str, Mapping[str, Any]]
-) -> pd.DataFrame:
-    """Tabulate a row for each way: latency, how many times as fast as three of them, costs."""
-    rows = {}
-    for name, result in measured.items():
-        medians = [statistics.median(process) * 1e3 for process in result.seconds]
-        rows[name] = {
-            "ms": round(result.median * 1e3, 1),
-            "processes": f"{min(medians):.1f} to {max(medians):.1f}",
-            **{
-                f"over {other.partition(' ')[0]}": round(measured[other].median / result.median, 2)
-                for other in (PRODUCTS, "eager", "inductor")
-            },
-            **{key: f"{value:g}" for key, value in runs[name].items() if key != "seconds"},
-        }
-    return pd.DataFrame.from_dict(rows, orient="index").astype(object).fillna("")
+LLAMAS = {
+    "llama": Llama(1024, 16, 2816, 2, 2, 256, "sdpa"),
+    "medium": Llama(4096, 32, 1024, 1, 2, 1024, "eager"),
+}
 
 
-def compare_to_goal(found: Claim, goal: float) -> str:
-    """Say whether a goal is reached, beyond noise or not."""
-    verdict = {True: "reached", False: "missed", None: "undecided"}[found.exceeds(goal)]
-    pair = f"{found.subject} over {found.baseline}"
-    return f"{pair}: {found.interval}; at least {goal:.2f} asked: {verdict}"
+def block(x: torch.Tensor, u: torch.Tensor, r: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A residual, a scale, a bias and activations."""
+    h = (x + r) * b + b
+    return functional.gelu(h) * torch.sigmoid(u) + 0.1 * h
 
 
-def latency(size: str, name: str) -> dict[str, Any]:
-    """Measure one way to run a model, in this process."""
+def gelu(x: torch.Tensor, _: torch.Tensor, r: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The approximation by tanh, after a bias and before a residual."""
+    h = x + b
+    return r + 0.5 * h * (1 + torch.tanh(0.7978845608 * (h + 0.044715 * h * h * h)))
+
+
+def losses(x: torch.Tensor, u: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    """Exponentials, logarithms and a choice."""
+    return torch.where(x > u, torch.log1p(torch.exp(-x.abs())), torch.exp(-u * u)) - x.clamp(-1, 1)
+
+
+def chains(x: torch.Tensor, u: torch.Tensor, r: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Take each chain once, with a normalization between them."""
+    h = functional.layer_norm(gelu(block(x, u, r, b), u, r, b), (COLUMNS,))
+    return losses((h * b - u * r) * 0.5 + (h * r + u * b) * 0.25, u)
+
+
+CHAINS: dict[str, Callable[..., torch.Tensor]] = {
+    "swiglu": lambda x, u, *_: functional.silu(x) * u,
+    "gelu written out": gelu,
+    "rotation": lambda x, u, r, b: (x * b - u * r) * 0.5 + (x * r + u * b) * 0.25,
+    "block": block,
+    "losses": losses,
+    "model of chains": chains,
+}
+CASES = [*LLAMAS, "large weights", *CHAINS]
+
+
+def make(case: str, rows: int) -> tuple[Callable[..., torch.Tensor], list[torch.Tensor]]:
+    """Make a function, and its arguments."""
+    torch.manual_seed(0)
+    if case in LLAMAS:
+        return LLAMAS[case].build()
+    if case in CHAINS:
+        return CHAINS[case], [*torch.randn(3, rows, COLUMNS), torch.randn(COLUMNS)]
+    layers = [torch.nn.Linear(4096, 4096, bias=False) for _ in range(8)]
+    return torch.nn.Sequential(*layers).eval(), [torch.randn(8, 4096)]
+
+
+def measured(case: str, way: str, rows: int, repeat: int) -> dict[str, Any]:
+    """Measure one way to run a case, in this process."""
+    function, inputs = make(case, rows)
     about: dict[str, Any] = {}
-    if name == PRODUCTS:
-        function = matrix_products(SIZES[size], THREADS)
-    else:
-        model, tokens = build_llama(SIZES[size]), draw_tokens(SIZES[size])
-        compiled, about = compile_model(name, model, tokens)
-        function = functools.partial(compiled, tokens)
     with torch.no_grad():
-        (result,) = ortmeter.measure(
-            {name: function}, repeat=SIZES[size].repeat, precision=None
-        ).values()
-    return {"seconds": result.seconds[0].tolist(), **about}
+        if way == PRODUCTS:
+            run = LLAMAS[case].products()
+        else:
+            expected, run = function(*inputs), lambda: function(*inputs)
+        if way not in {PRODUCTS, "eager"}:
+            level = way.removesuffix(NOT_PACKED)
+            ours = OrtBackend(level, prepack=level == way, fallback=False) if level in LEVELS else 0
+            torch.compile(torch.nn.Linear(4, 4), backend=ours or way)(torch.ones(1, 4))
+            before, start = command.resident(), time.perf_counter()
+            compiled = torch.compile(function, backend=ours or way)
+            got, run = compiled(*inputs), lambda: compiled(*inputs)
+            about["first call s"] = round(time.perf_counter() - start, 1)
+            about["memory MiB"] = round((command.resident() - before) / 2**20)
+            about["ulp"] = round(ortmeter.max_diff(expected, got).ulp_at_max, 1)
+            if ours:
+                graph = ours.graphs[-1]
+                about |= {"nodes": graph.node_count, "custom": graph.custom_count}
+        found = ortmeter.measure({way: run}, repeat=repeat, precision=None)[way]
+    return {"seconds": found.seconds[0].tolist(), **about}
 
 
-def compile_model(
-    name: str, model: Callable[..., Any], tokens: torch.Tensor
-) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Compile a model; tell what it took, what it became and how far it is from eager."""
-    if name == "eager":
-        return model, {}
-    level = name.removesuffix(NOT_PACKED)
-    ours = OrtBackend(level, prepack=level == name, fallback=False) if level in LEVELS else None
-    with torch.no_grad():
-        expected = model(tokens)
-        compiled = torch.compile(model, backend=ours or name)
-        memory, start = resident(), time.perf_counter()
-        got = compiled(tokens)
-        about = {
-            "first call s": round(time.perf_counter() - start, 1),
-            "memory MiB": round((resident() - memory) / MIB),
-            "ulp": round(ortmeter.max_diff(expected, got).ulp_at_max, 1),
-        }
-    return compiled, about | (describe(ours.graphs[0]) if ours else {})
-
-
-def describe(graph: CompiledGraph) -> dict[str, int]:
-    """Count the nodes of a graph, and those out of the ONNX standard."""
-    return {"nodes": graph.node_count, "custom": graph.custom_count}
+def compare(case: str, given: Any) -> None:
+    """Print what every way to run a case takes, and what it says of the goals."""
+    ways = [PRODUCTS] * (case in LLAMAS) + WAYS
+    found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+    asked = [f"--{name}={getattr(given, name)}" for name in ("threads", "rows", "repeat")]
+    with tempfile.TemporaryDirectory() as cache:
+        variables = dict.fromkeys(("ORTMETER_CACHE", "TORCHINDUCTOR_CACHE_DIR"), cache)
+        for _ in range(given.rounds):
+            for way in ways:
+                told = command.fresh(__file__, *asked, "--way", way, case, **variables)
+                found[way].append(told)
+    results = Comparison(Measurement(w, [r["seconds"] for r in runs]) for w, runs in found.items())
+    rows = []
+    for way, result in results.items():
+        row = {"way": way, "ms": round(result.median * 1e3, 3)}
+        row |= {f"x {w}": round(results[w].median / result.median, 2) for w in ways if w in PEERS}
+        rows.append(row | {k: v for k, v in found[way][0].items() if k != "seconds"})
+    command.show(rows, f"\n{case}, {given.threads} threads")
+    for before, after in pairwise(LEVELS):
+        print(f"  {results.speedup(before, after)}")
+    for baseline, goal in GOALS.get(case, {}).items():
+        claim = results.speedup(baseline, BEST)
+        verdict = {True: "reached", False: "missed", None: "undecided"}[claim.exceeds(goal)]
+        print(f"  over {baseline}: {claim.interval}; at least {goal:.2f} asked: {verdict}")
 
 
 def compare_calls() -> None:
@@ -154,106 +218,28 @@ def compare_calls() -> None:
         compiled(x)
         session = ortmeter.make_session(backend.graphs[0].model, provider="cpu")
         feeds = {session.get_inputs()[0].name: x.numpy()}
-        run = found[0]
-        results = ortmeter.measure(
-            {
-                "session.run": lambda: session.run(None, feeds),
-                "backend, one graph": lambda: run(x),
-                "torch.compile, guards included": lambda: compiled(x),
-                "eager": lambda: torch.relu(x),
-            },
-            repeat=300,
-            precision=0.003,
-        )
-    baseline = results["session.run"].median
+        ways = {
+            "session.run": lambda: session.run(None, feeds),
+            "backend, one graph": lambda: found[0](x),
+            "torch.compile, guards included": lambda: compiled(x),
+            "eager": lambda: torch.relu(x),
+        }
+        results = ortmeter.measure(ways, repeat=300, precision=0.003)
     for name, result in results.items():
-        share = result.median / baseline
+        share = result.median / results["session.run"].median
         print(f"{name}: {result.median * 1e6:.2f} us, {share:.2f} of session.run")
 
 
-def compile_seconds(name: str) -> float:
-    """Time the first call, in this process."""
-    backend: Any = "inductor" if name == "inductor" else OrtBackend(name, fallback=False)
-    model, tokens = build_llama(SIZES["llama"]), draw_tokens(SIZES["llama"])
-    with torch.no_grad():
-        model(tokens)
-        start = time.perf_counter()
-        torch.compile(model, backend=backend)(tokens)
-        return time.perf_counter() - start
-
-
-def extra_memory(name: str) -> float:
-    """Compile a model of large weights; return what the process gains, relative to the weights."""
-    layers = [torch.nn.Linear(LARGE, LARGE, bias=False) for _ in range(LARGE_LAYERS)]
-    model, x = torch.nn.Sequential(*layers).eval(), torch.randn(8, LARGE)
-    weights = sum(parameter.nbytes for parameter in model.parameters())
-    with torch.no_grad():
-        # What the libraries load once is not the weights' doing.
-        torch.compile(torch.nn.Linear(4, 4), backend=OrtBackend(fallback=False))(torch.ones(1, 4))
-        model(x)
-        before = resident()
-        compiled = torch.compile(model, backend=OrtBackend(prepack=name == "prepack"))
-        for _ in range(3):
-            compiled(x)
-        return (resident() - before) / weights
-
-
-def resident() -> int:
-    """Read the resident memory of this process."""
-    text = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(next(line for line in text.splitlines() if "VmRSS" in line).split()[1]) * 1024
-
-
-def in_fresh_process(function: Callable[..., Any], *arguments: str, **variables: str) -> Any:
-    """Call one of the functions of ``CHILDREN`` in a process of its own."""
-    command = [sys.executable, __file__, function.__name__, *arguments]
-    child = subprocess.run(  # noqa: S603 - this script
-        command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}
-    )
-    return json.loads(child.stdout.splitlines()[-1])
-
-
-def compare_compile_times(rounds: int = 3) -> None:
-    """Print the time of the first call, in fresh processes taken in turn."""
-    seconds: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as cache:
-        for i in range(rounds):
-            for name in ("inductor", *LEVELS):
-                label = f"{name}, {'cache' if i else 'empty cache'}" if name == "inductor" else name
-                found = in_fresh_process(compile_seconds, name, TORCHINDUCTOR_CACHE_DIR=cache)
-                seconds.setdefault(label, []).append(found)
-    for name, values in seconds.items():
-        print(f"first call, {name}: {statistics.median(values):.1f} s")
-
-
-def compare_memory() -> None:
-    """Print the extra memory of large weights."""
-    total = LARGE_LAYERS * LARGE * LARGE * 4 / MIB
-    for name in ("no prepack", "prepack"):
-        share = in_fresh_process(extra_memory, name)
-        print(f"{total:.0f} MiB of weights, {name}: {share:.1%} of extra memory")
-
-
-PARTS: dict[str, Callable[[], None]] = {
-    "calls": compare_calls,
-    "memory": compare_memory,
-    "compile": compare_compile_times,
-    **{size: functools.partial(compare_latencies, size) for size in SIZES},
-}
-CHILDREN = {f.__name__: f for f in (compile_seconds, extra_memory, latency)}
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Print the parts asked for, or the result of one function for :func:`in_fresh_process`."""
-    torch.set_num_threads(THREADS)
-    if arguments and arguments[0] in CHILDREN:
-        print(json.dumps(CHILDREN[arguments[0]](*arguments[1:])))
+def main() -> None:
+    """Print the cases asked for, or what one way takes in this process, as JSON."""
+    given = command.options(__doc__, "cases", threads=2, rounds=3, rows=256, repeat=15, way="")
+    torch.set_num_threads(given.threads)
+    if given.way:
+        print(json.dumps(measured(*given.cases, given.way, given.rows, given.repeat)))
         return
-    if unknown := [part for part in arguments if part not in PARTS]:
-        sys.exit(f"Unknown parts: {', '.join(unknown)}. Accepted: {', '.join(PARTS)}")
-    for part in arguments or PARTS:
-        PARTS[part]()
+    for case in given.cases or ["calls", *CASES]:
+        compare_calls() if case == "calls" else compare(case, given)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

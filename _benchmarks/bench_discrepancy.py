@@ -6,14 +6,13 @@ temporary memory is what the resident memory of a fresh process gains at most du
 of the infinities; the naive formula has one number.
 """
 
-import math
+import functools
+import itertools
 import multiprocessing
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import command
 import numpy as np
 import torch
 from onnx_diagnostic.helpers import max_diff as peer_max_diff
@@ -21,26 +20,12 @@ from onnx_diagnostic.helpers import max_diff as peer_max_diff
 from ortmeter import max_diff
 
 SHAPE = (32, 1024, 1152)
-ROUNDS = 5
 MIB = 2**20
-
-
-def ours(expected: Any, got: Any) -> float:
-    """Compare with this package."""
-    return float(max_diff(expected, got).abs)
-
-
-def peer(expected: Any, got: Any) -> float:
-    """Compare with onnx-diagnostic."""
-    return float(peer_max_diff(expected, got, hist=True)["abs"])
-
-
-def naive(expected: Any, got: Any) -> float:
-    """Compute the largest error, and nothing else."""
-    return float(abs(expected - got).max())
-
-
-TOOLS: dict[str, Callable[[Any, Any], float]] = {"ours": ours, "peer": peer, "naive": naive}
+TOOLS: dict[str, Callable[[Any, Any], Any]] = {
+    "ours": lambda expected, got: max_diff(expected, got).abs,
+    "peer": lambda expected, got: peer_max_diff(expected, got, hist=True)["abs"],
+    "naive": lambda expected, got: abs(expected - got).max(),
+}
 
 
 def two_arrays(library: str, dtype: str, shape: tuple[int, ...]) -> tuple[Any, Any]:
@@ -52,83 +37,40 @@ def two_arrays(library: str, dtype: str, shape: tuple[int, ...]) -> tuple[Any, A
     return arrays if library == "numpy" else tuple(map(torch.from_numpy, arrays))
 
 
-def seconds(arrays: tuple[Any, Any], rounds: int, number: int = 1) -> dict[str, list[float]]:
-    """Time the tools in turn."""
-    times: dict[str, list[float]] = {name: [] for name in TOOLS}
-    for _ in range(rounds):
-        for name, tool in TOOLS.items():
-            start = time.perf_counter()
-            for _ in range(number):
-                tool(*arrays)
-            times[name].append((time.perf_counter() - start) / number)
-    return times
-
-
-def resident(key: str) -> int:
-    """Read the resident memory of this process: VmRSS now, VmHWM at most."""
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if key in x)
-    return int(line.split()[1]) * 1024
-
-
-def temporary_memory(tool: str, library: str, dtype: str) -> int:
+def temporary_memory(tool: str, *case: Any) -> int:
     """Return what one call adds at most to the memory of this process, in bytes."""
-    arrays = two_arrays(library, dtype, SHAPE)
-    TOOLS[tool](*two_arrays(library, dtype, (2**18,)))  # imports, threads
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forget the largest value
-    TOOLS[tool](*arrays)
-    return resident("VmHWM") - before
+    arrays = two_arrays(*case)
+    TOOLS[tool](*two_arrays(*case[:2], (2**18,)))  # imports, threads
+    return command.added_memory(lambda: TOOLS[tool](*arrays))
 
 
-def compare_with_peers() -> None:
-    """Print the table of the issue: time and memory per library and type."""
+def timed(case: tuple[Any, ...], tools: Any = TOOLS, rounds: int = 5, number: int = 1) -> Any:
+    """Return the median of each tool, in seconds."""
+    arrays = two_arrays(*case)
+    calls = {name: functools.partial(TOOLS[name], *arrays) for name in tools}
+    return command.in_turn(calls, rounds, number).median()
+
+
+def main(size: float) -> None:
+    """Print time and memory by library and type, then the time by size."""
+    shape = (max(int(SHAPE[0] * size), 1), *SHAPE[1:])
+    rows = []
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        for library in ("numpy", "torch"):
-            for dtype in ("float32", "float16"):
-                times = seconds(two_arrays(library, dtype, SHAPE), ROUNDS)
-                medians = {name: statistics.median(found) for name, found in times.items()}
-                for name, median in medians.items():
-                    memory = pool.apply(temporary_memory, (name, library, dtype)) / MIB
-                    print(
-                        f"{library:>5} {dtype} {name:<5}: {median * 1e3:7.1f} ms "
-                        f"({min(times[name]) * 1e3:.1f} at best), {memory:6.0f} MiB, "
-                        f"peer / {name} = {medians['peer'] / median:.1f}"
-                    )
-
-
-def scale() -> None:
-    """Print the time per element from 1e3 to 1e8 elements."""
-    for exponent in range(3, 9):
-        arrays = two_arrays("numpy", "float32", (10**exponent,))
-        number = max(1, 10 ** (6 - exponent))
-        found = []
-        for _ in range(ROUNDS):
-            start = time.perf_counter()
-            for _ in range(number):
-                ours(*arrays)
-            found.append((time.perf_counter() - start) / number)
-        median = statistics.median(found)
-        each = median / 10**exponent * 1e9
-        print(f"1e{exponent} float32: {median * 1e3:9.3f} ms, {each:.2f} ns per element")
-
-
-def compare_tiny_arrays() -> None:
-    """Print the time of an array of ten elements."""
+        for case in itertools.product(("numpy", "torch"), ("float32", "float16")):
+            medians = timed((*case, shape))
+            for name, median in medians.items():
+                memory = pool.apply(temporary_memory, (name, *case, shape)) / MIB
+                row = {"arrays": " ".join(case), "tool": name, "ms": round(1e3 * median, 1)}
+                times = round(medians["peer"] / median, 1)
+                rows.append({**row, "MiB": round(memory), "times faster than the peer": times})
+    command.show(rows, f"arrays of {shape}")
+    for count in (10, *(int(size * 10**exponent) for exponent in range(3, 9))):
+        median = timed(("numpy", "float32", (count,)), ["ours"], number=max(1, 10**6 // count))
+        print(f"{count:.0e} elements: {1e9 * median['ours'] / count:.2f} ns for each")
     for library in ("numpy", "torch"):
-        times = seconds(two_arrays(library, "float32", (10,)), 20, number=50)
-        medians = {name: statistics.median(found) * 1e6 for name, found in times.items()}
-        print(
-            f"{library:>5}, 10 elements:", ", ".join(f"{k} {v:.1f} us" for k, v in medians.items())
-        )
-
-
-def main() -> None:
-    """Print everything."""
-    print(f"{math.prod(SHAPE):.3g} elements, medians of {ROUNDS} interleaved rounds")
-    compare_with_peers()
-    scale()
-    compare_tiny_arrays()
+        medians = 1e6 * timed((library, "float32", (10,)), rounds=20, number=50).round(8)
+        print(f"{library}, 10 elements, in us: {medians.to_dict()}")
 
 
 if __name__ == "__main__":
-    main()
+    main(command.options(__doc__, size=1.0).size)

@@ -11,10 +11,11 @@ beside the same expression in torch (goal: at most 1.05 of it).
 
 import collections
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import command
 import numpy as np
 import onnx
 import onnx.parser
@@ -27,86 +28,56 @@ import ortmeter
 from ortmeter.evaluator import KNOWN_ERRORS, Evaluator
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "_unittests"))
-from node_tests import Evaluate, load_cases, run_case
+from node_tests import load_cases, run_case
 
-LENGTH = 200
-WIDTH = 1152
-SHAPE = (2, 1024, WIDTH)
-
-
-def ours(*sources: str) -> Evaluate:
-    """Evaluate with some of our sources."""
-    return lambda model, feeds: Evaluator(model, sources=sources).run(None, feeds)
-
-
-def with_torch_evaluator(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
-    """Evaluate with onnx-diagnostic."""
-    return list(TorchOnnxEvaluator(model).run(None, dict(feeds)))
+LENGTH, WIDTH, ROWS = 200, 1152, 1024
+CHAIN = f"""<ir_version: 10, opset_import: ["": 18]> chain (float[4] r0, float[4] c)
+=> (float[4] r{LENGTH}) {{ {" ".join(f"r{i + 1} = Add(r{i}, c)" for i in range(LENGTH))} }}"""
+LAYER_NORM = """<ir_version: 10, opset_import: ["": 18]>
+g (float[a, b, c] X, float[c] scale, float[c] shift, float[c, c] W, float[c] B)
+=> (float[a, b, c] Y) {
+normal = LayerNormalization (X, scale, shift)  product = MatMul (normal, W)  Y = Add (product, B) }
+"""
 
 
-def with_reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
-    """Evaluate with onnx."""
-    return list(ReferenceEvaluator(model).run(None, dict(feeds)))
-
-
-def with_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
+def session(model: onnx.ModelProto) -> Any:
     """Run the whole model in a session."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     providers = ["CPUExecutionProvider"]
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
-    return list(session.run(None, dict(feeds)))
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
 
 
-EVALUATIONS: dict[str, Evaluate] = {
-    "torch": ours("torch"),
-    "ort": ours("ort"),
-    "reference": ours("reference"),
-    "torch, ort, reference": ours("torch", "ort", "reference"),
-    "onnx-diagnostic TorchOnnxEvaluator": with_torch_evaluator,
-    "onnxruntime session": with_onnxruntime,
-    "onnx ReferenceEvaluator": with_reference,
+EVALUATIONS: dict[str, Callable[[onnx.ModelProto], Any]] = {
+    "torch": lambda model: Evaluator(model, sources=("torch",)),
+    "ort": lambda model: Evaluator(model, sources=("ort",)),
+    "reference": lambda model: Evaluator(model, sources=("reference",)),
+    "torch, ort, reference": Evaluator,
+    "onnx-diagnostic TorchOnnxEvaluator": TorchOnnxEvaluator,
+    "onnxruntime session": session,
+    "onnx ReferenceEvaluator": ReferenceEvaluator,
 }
 
 
-def print_support() -> None:
+def print_support(most: int) -> None:
     """Count the cases that each evaluation passes, and list what ours do not."""
-    cases = load_cases()
+    cases = load_cases()[:most]
     print(f"{len(cases)} node tests of onnx {onnx.__version__}")
-    for name, evaluate in EVALUATIONS.items():
-        outcomes = {case.name: run_case(case, evaluate) for case in cases}
+    for name, made in EVALUATIONS.items():
+        outcomes = {
+            case.name: run_case(case, lambda m, feeds, f=made: list(f(m).run(None, dict(feeds))))
+            for case in cases
+        }
         counts = collections.Counter(outcome.status for outcome in outcomes.values())
-        statuses = ", ".join(f"{counts[status]} {status}" for status in ("pass", "wrong", "error"))
-        print(f"{name:>35}: {statuses}")
-        if "torch" in name.split(", "):
-            for case, outcome in outcomes.items():
-                if outcome.status != "pass":
-                    print(f"    {outcome.status} {case}: {outcome.reason[:160]}")
-    print("Known errors, passed over:")
-    for error in KNOWN_ERRORS:
-        print(f"    {error.source} {error.op_type}: {error.reason}")
+        print(f"{name:>35}:", ", ".join(f"{counts[s]} {s}" for s in ("pass", "wrong", "error")))
+        for case, outcome in outcomes.items() if "torch" in name.split(", ") else ():
+            if outcome.status != "pass":
+                print(f"    {outcome.status} {case}: {outcome.reason[:160]}")
+    known = (f"    {error.source} {error.op_type}: {error.reason}" for error in KNOWN_ERRORS)
+    print("Known errors, passed over:", *known, sep="\n")
 
 
-def chain() -> onnx.ModelProto:
-    """Build a chain of additions."""
-    nodes = "\n".join(f"r{i + 1} = Add(r{i}, c)" for i in range(LENGTH))
-    return onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["": 18]>'
-        f"g (float[4] r0, float[4] c) => (float[4] r{LENGTH}) {{ {nodes} }}"
-    )
-
-
-def layer_norm() -> onnx.ModelProto:
-    """Build LayerNormalization, MatMul, Add."""
-    return onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 18]>
-        g (float[a, b, c] X, float[c] scale, float[c] shift, float[c, c] W, float[c] B)
-        => (float[a, b, c] Y) {
-        normal = LayerNormalization (X, scale, shift)
-        product = MatMul (normal, W)
-        Y = Add (product, B) }""")
-
-
-def print_ratios(candidates: dict[str, Callable[[], Any]], per: int) -> None:
+def print_ratios(candidates: dict[str, Callable[[], Any]], per: int = 1) -> None:
     """Time candidates in turn, beside the first one."""
     results = ortmeter.measure(candidates, budget_s=60)
     first = next(iter(results))
@@ -117,7 +88,7 @@ def print_ratios(candidates: dict[str, Callable[[], Any]], per: int) -> None:
 
 def print_chain() -> None:
     """Time the walk."""
-    model = chain()
+    model = onnx.parser.parse_model(CHAIN)
     tensors = {name: torch.ones(4) for name in ("r0", "c")}
     arrays = {name: value.numpy() for name, value in tensors.items()}
 
@@ -130,42 +101,34 @@ def print_chain() -> None:
     evaluator, arrays_only = Evaluator(model), Evaluator(model, sources=("reference",))
     peer, reference = TorchOnnxEvaluator(model), ReferenceEvaluator(model)
     print(f"Chain of {LENGTH} additions, time per node")
-    print_ratios(
-        {
-            "ours": lambda: evaluator.run(None, tensors),
-            "ours, sources=('reference',)": lambda: arrays_only.run(None, arrays),
-            "onnx-diagnostic TorchOnnxEvaluator": lambda: peer.run(None, tensors),
-            "onnx ReferenceEvaluator": lambda: reference.run(None, arrays),
-            "torch": direct,
-        },
-        LENGTH,
-    )
+    functions = {
+        "ours": lambda: evaluator.run(None, tensors),
+        "ours, sources=('reference',)": lambda: arrays_only.run(None, arrays),
+        "onnx-diagnostic TorchOnnxEvaluator": lambda: peer.run(None, tensors),
+        "onnx ReferenceEvaluator": lambda: reference.run(None, arrays),
+        "torch": direct,
+    }
+    print_ratios(functions, LENGTH)
 
 
 def print_layer_norm() -> None:
     """Time a model whose kernels take all the time."""
     rng = np.random.default_rng(0)
-    shapes = {"X": SHAPE, "scale": (WIDTH,), "shift": (WIDTH,), "W": (WIDTH, WIDTH), "B": (WIDTH,)}
+    shapes = {"X": (2, ROWS, WIDTH), "scale": WIDTH, "shift": WIDTH, "W": (WIDTH, WIDTH)}
+    shapes["B"] = WIDTH
     feeds = {n: torch.from_numpy(rng.random(s, np.float32) - 0.5) for n, s in shapes.items()}
-    evaluator = Evaluator(layer_norm())
+    evaluator, x = Evaluator(onnx.parser.parse_model(LAYER_NORM)), list(feeds.values())
 
     def direct() -> torch.Tensor:
-        normal = torch.nn.functional.layer_norm(
-            feeds["X"], (WIDTH,), feeds["scale"], feeds["shift"], 1e-5
-        )
-        return normal @ feeds["W"] + feeds["B"]
+        normal = torch.nn.functional.layer_norm(x[0], (WIDTH,), x[1], x[2], 1e-5)
+        return normal @ x[3] + x[4]
 
-    print(f"LayerNormalization, MatMul, Add of {'x'.join(map(str, SHAPE))}")
-    print_ratios({"ours": lambda: evaluator.run(None, feeds), "torch": direct}, 1)
-
-
-def main() -> None:
-    """Print everything."""
-    torch.set_num_threads(1)
-    print_chain()
-    print_layer_norm()
-    print_support()
+    print(f"LayerNormalization, MatMul, Add of 2x{ROWS}x{WIDTH}")
+    print_ratios({"ours": lambda: evaluator.run(None, feeds), "torch": direct})
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    print_chain()
+    print_layer_norm()
+    print_support(command.options(__doc__, most=10_000).most)

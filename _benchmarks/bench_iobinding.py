@@ -11,34 +11,23 @@ import ortmeter
 
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 tiny (float[4] X, float[4] Y) => (float[4] Z) { Z = Add(X, Y) }"""
+PUBLIC = "session.run_with_iobinding"
 
-
-def main() -> None:
-    """Print the median of each way and its ratio to the public call."""
+if __name__ == "__main__":
     session = ortmeter.make_session(MODEL, provider="cpu")
     feeds = {name: np.ones(4, np.float32) for name in "XY"}
     bound = ortmeter.BoundSession(session, feeds)
-
     binding = session.io_binding()
-    for name, array in feeds.items():
-        binding.bind_cpu_input(name, array)
+    for key, array in feeds.items():
+        binding.bind_cpu_input(key, array)
     binding.bind_output("Z")
-
     with OnnxrtRunner(session) as runner:
-        results = ortmeter.measure(
-            {
-                "session.run_with_iobinding": lambda: session.run_with_iobinding(binding),
-                "BoundSession.run": lambda: bound.run(),  # noqa: PLW0108 - the same lambda for all
-                "session.run": lambda: session.run(None, feeds),
-                "polygraphy OnnxrtRunner.infer": lambda: runner.infer(feeds, check_inputs=False),
-            },
-            repeat=300,
-            precision=0.01,
-        )
-    for name, measurement in results.items():
-        share = results.speedup(name, "session.run_with_iobinding")
-        print(f"{measurement}\n    {share.interval} of the public call")
-
-
-if __name__ == "__main__":
-    main()
+        ways = {
+            PUBLIC: lambda: session.run_with_iobinding(binding),
+            "BoundSession.run": lambda: bound.run(),  # noqa: PLW0108 - the same lambda for all
+            "session.run": lambda: session.run(None, feeds),
+            "polygraphy OnnxrtRunner.infer": lambda: runner.infer(feeds, check_inputs=False),
+        }
+        results = ortmeter.measure(ways, repeat=300, precision=0.01)
+    for name, found in results.items():
+        print(f"{found}\n    {results.speedup(name, PUBLIC).interval} of the public call")

@@ -4,65 +4,47 @@ Each one times the same function, which does nothing or sums a small array. What
 the time of an empty loop of Python is their overhead per call.
 """
 
-import time
+import functools
 import timeit
 from collections.abc import Callable
 
+import command
 import numpy as np
 from torch.utils.benchmark import Timer
 
 import ortmeter
 
-ROUNDS = 15
-ARRAY = np.ones(1000)
 
-
-def nothing() -> None:
-    """Do nothing."""
-
-
-def add() -> None:
-    """Sum a small array."""
-    ARRAY.sum()
-
-
-def with_measure(function: Callable[[], None]) -> float:
+def with_measure(function: Callable[[], object]) -> float:
     """Seconds per call found by this package."""
     return ortmeter.measure({"f": function}, repeat=50, precision=None)["f"].median
 
 
-def with_timeit(function: Callable[[], None]) -> float:
+def with_timeit(function: Callable[[], object]) -> float:
     """Seconds per call found by timeit, the median of its samples."""
     timer = timeit.Timer(function)
-    number, _ = timer.autorange()
-    return float(np.median(timer.repeat(5, max(1, number // 100)))) / max(1, number // 100)
+    number = max(1, timer.autorange()[0] // 100)
+    return float(np.median(timer.repeat(5, number))) / number
 
 
-def with_torch(function: Callable[[], None]) -> float:
+def with_torch(function: Callable[[], object]) -> float:
     """Seconds per call found by torch."""
     timer = Timer("function()", globals={"function": function})
     return float(timer.blocked_autorange(min_run_time=0.02).median)
 
 
-def main() -> None:
-    """Print the median over interleaved rounds, and the ratio to timeit."""
-    tools = {"timeit": with_timeit, "measure": with_measure, "torch Timer": with_torch}
-    for function in (nothing, add):
-        found: dict[str, list[float]] = {name: [] for name in tools}
-        spent = dict.fromkeys(tools, 0.0)
-        for _ in range(ROUNDS):
-            for name, tool in tools.items():
-                start = time.perf_counter()
-                found[name].append(tool(function))
-                spent[name] += time.perf_counter() - start
-        reference = np.median(found["timeit"])
-        for name, seconds in found.items():
-            median = np.median(seconds)
-            print(
-                f"{function.__name__:>7} by {name:<11}: {median * 1e9:7.1f} ns per call, "
-                f"{median / reference:.3f} of timeit, {spent[name] / ROUNDS * 1e3:.0f} ms spent"
-            )
-
-
 if __name__ == "__main__":
-    main()
+    tools = {"timeit": with_timeit, "measure": with_measure, "torch Timer": with_torch}
+    for what, call in (("nothing", lambda: None), ("sum of 1000", np.ones(1000).sum)):
+        found: dict[str, list[float]] = {name: [] for name in tools}
+        keep = {
+            name: functools.partial(lambda *a: a[0].append(a[1](a[2])), seconds, tools[name], call)
+            for name, seconds in found.items()
+        }
+        spent = command.in_turn(keep, rounds=15).mean()
+        for name, seconds in found.items():
+            share = np.median(seconds) / np.median(found["timeit"])
+            print(
+                f"{what} by {name}: {np.median(seconds) * 1e9:.1f} ns per call, "
+                f"{share:.3f} of timeit, {spent[name] * 1e3:.0f} ms spent"
+            )

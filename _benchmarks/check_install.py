@@ -34,14 +34,12 @@ def import_public_names() -> tuple[int, set[str]]:
 def run(*arguments: str, needs: str = "") -> None:
     """Run the command line; without the module that it needs, it fails in one line."""
     program = Path(sys.executable).with_name("ortmeter")
-    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
     is_there = not needs or importlib.util.find_spec(needs) is not None
     told = done.stderr.strip()
     print(f"ortmeter {arguments[0]}: exit code {done.returncode} {'' if is_there else told}")
-    if is_there:
-        assert done.returncode == 0, told
-    else:
-        assert done.returncode == 2, told  # noqa: PLR2004 - an error
+    assert done.returncode == (0 if is_there else 2), told
+    if not is_there:
         assert "\n" not in told, told
         assert 'pip install "ortmeter[' in told, told
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.helper as oh
 import onnxruntime
 import torch
-from gpu_rows import BF16, CPU, CUDA, F16, F32, NAMES, TORCH, Row, check, note, short
+from gpu_rows import Row, check, note, short, within
+from gpu_types import BF16, CPU, CUDA, F16, F32, NAMES, TEXT, TORCH, parse
 
 import ortmeter
 
@@ -22,6 +22,7 @@ import ortmeter
 HEADS = (32, 8, 128)
 WINDOW, CAP = 64, 20.0
 LONGEST_OF_FLOAT32 = 512
+MASKED = {"mask", "window"}
 
 
 def attention(*, quick: bool) -> Iterator[Row]:
@@ -29,60 +30,43 @@ def attention(*, quick: bool) -> Iterator[Row]:
     lengths = (16, 18) if quick else (128, 130, 256, 512, 2048, 4096)
     modes = ("plain", "mask", "window", "softcap")
     for dtype, length, mode in itertools.product((F16, BF16, F32), lengths, modes):
-        if dtype == F32 and length > LONGEST_OF_FLOAT32:
-            continue  # scores are materialised
-        yield from _attention(dtype, length, mode, quick=quick)
-    for forced in (1, 2, 8, 16):
-        yield from _attention(F16, lengths[-1], "plain", quick=quick, sdpa_kernel=forced)
+        if dtype != F32 or length <= LONGEST_OF_FLOAT32:  # scores are materialised
+            yield from _attention(dtype, length, mode, quick=quick)
 
 
-def _attention(dtype: int, length: int, mode: str, *, quick: bool, **options: int) -> Iterator[Row]:
-    heads, kv_heads, size = (4, 2, 16) if quick else HEADS
-    case = f"{NAMES[dtype]} {length} {mode} {options or ''}".strip()
+def _attention(dtype: int, length: int, mode: str, *, quick: bool) -> Iterator[Row]:
+    sizes = heads, shared, size = (4, 2, 16) if quick else HEADS
+    case = f"{NAMES[dtype]} {length} {mode}"
     rng = torch.Generator().manual_seed(0)
-    drawn = [torch.randn(1, n, length, size, generator=rng) for n in (heads, kv_heads, kv_heads)]
-    query, key, value = (tensor.to("cuda", TORCH[dtype]) for tensor in drawn)
+    drawn = [torch.randn(1, n, length, size, generator=rng) for n in (heads, shared, shared)]
+    given = [tensor.to("cuda", TORCH[dtype]) for tensor in drawn]
     mask = _mask(mode, length)
-    wanted = _attention_of_torch(query.double(), key.double(), value.double(), mask, mode)
-    feeds: dict[str, dict[str, torch.Tensor]] = {}
-    models: dict[str, onnx.ModelProto] = {}
-    models["Attention"] = _standard_attention(dtype, (heads, kv_heads, size), length, mode)
-    feeds["Attention"] = {"Q": query, "K": key, "V": value}
-    if mode in {"mask", "window"}:
-        feeds["Attention"]["M"] = mask
-    if dtype != F32 and mode != "mask":
-        models["GroupQueryAttention"] = _group_query(dtype, (heads, kv_heads, size), length, mode)
-        flat = [t.transpose(1, 2).flatten(2).contiguous() for t in (query, key, value)]
-        feeds["GroupQueryAttention"] = dict(zip("QKV", flat, strict=True))
+    query, key, value = (tensor.double() for tensor in given)
+    wanted = _attention_of_torch(query, key, value, mask, mode)
     candidates: dict[str, Any] = {}
-    for name, model in models.items():
-        found, log = first_run(model, feeds[name], options)
+    for name, model in _models(dtype, sizes, length, mode).items():
+        of_gqa = name == "GroupQueryAttention"
+        flat = [t.transpose(1, 2).flatten(2).contiguous() for t in given] if of_gqa else given
+        more = [mask] if mode in MASKED and not of_gqa else []
+        feeds = dict(zip("QKVM", [*flat, *more], strict=False))
+        found, log = first_run(model, feeds)
         if isinstance(found, Exception):
             yield check(f"{name} {case}", "runs", short(found))
             continue
-        if name == "GroupQueryAttention":
-            found = found.unflatten(2, (heads, size)).transpose(1, 2)
+        found = found.unflatten(2, (heads, size)).transpose(1, 2) if of_gqa else found
         error = (found.double() - wanted).abs().max().item()
         # In 16 bits, the result alone is rounded; in float32, the scores are too.
         roundings = 4 * size**0.5 if dtype == F32 else 8
         bound = roundings * torch.finfo(TORCH[dtype]).eps * wanted.abs().max().item()
-        yield check(
-            f"{name} {case}, error", f"<= {bound:.2g}", f"{error:.2g}", agrees=error <= bound
-        )
-        kernel = kernel_in(log)
-        if options:
-            yield note(f"{name} {case}, kernel", kernel)
-        else:
-            accepted = _kernels_expected(name, dtype, length, mode)
-            yield check(f"{name} {case}, kernel", accepted, kernel, agrees=kernel in accepted)
-        session = plain_session(model, options)
-        candidates[name] = ortmeter.BoundSession(session, feeds[name]).run
+        yield within(f"{name} {case}, error", error, bound)
+        kernel, accepted = kernel_in(log), _kernels_expected(name, dtype, length, mode)
+        yield check(f"{name} {case}, kernel", accepted, kernel, agrees=kernel in accepted)
+        candidates[name] = ortmeter.BoundSession(plain_session(model), feeds).run
     if mode != "softcap":
-        candidates["torch"] = lambda: _attention_of_torch(query, key, value, mask, mode)
+        candidates["torch"] = lambda: _attention_of_torch(*given, mask, mode)
     if candidates:
-        results = ortmeter.measure(
-            candidates, repeat=5, budget_s=0.1 if quick else 0.5, sync="cuda"
-        )
+        budget_s = 0.1 if quick else 0.5
+        results = ortmeter.measure(candidates, repeat=5, budget_s=budget_s, sync="cuda")
         medians = {name: f"{found.median * 1e6:.1f} µs" for name, found in results.items()}
         yield note(f"{case}, median of a call", medians)
 
@@ -91,7 +75,7 @@ def _kernels_expected(name: str, dtype: int, length: int, mode: str) -> tuple[st
     """Kernels that may run, on compute capability 8.0 and more."""
     if name == "GroupQueryAttention":  # cuDNN takes neither a window nor a soft cap
         return ("flash", "cudnn") if mode == "plain" else ("flash",)
-    if mode in {"mask", "window"}:
+    if mode in MASKED:
         fits = length % 4 == 0 and dtype != F32
         return ("efficient",) if fits else ("unfused",)
     return ("unfused",) if dtype == F32 else ("flash",)  # float32 with groups of heads
@@ -127,82 +111,80 @@ def _attention_of_torch(
         scores = CAP * torch.tanh(scores / CAP)
         return scores.masked_fill(~mask, -torch.inf).softmax(-1) @ value
     rule = {"is_causal": True} if mode == "plain" else {"attn_mask": mask}
-    return torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, enable_gqa=True, **rule
-    )
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(query, key, value, enable_gqa=True, **rule)
 
 
-def _standard_attention(
+def _models(
     dtype: int, sizes: tuple[int, int, int], length: int, mode: str
-) -> onnx.ModelProto:
-    heads, kv_heads, size = sizes
-    attributes: dict[str, Any] = {"softcap": CAP} if mode == "softcap" else {}
-    names, masks = ["Q", "K", "V"], []
-    if mode in {"mask", "window"}:
-        names.append("M")
-        masks = [oh.make_tensor_value_info("M", onnx.TensorProto.BOOL, [length, length])]
-    else:
-        attributes["is_causal"] = 1
-    shapes = {"Q": heads, "K": kv_heads, "V": kv_heads}
-    graph = oh.make_graph(
-        [oh.make_node("Attention", names, ["Y"], **attributes)],
-        "attention",
-        [oh.make_tensor_value_info(n, dtype, [1, h, length, size]) for n, h in shapes.items()]
-        + masks,
-        [oh.make_tensor_value_info("Y", dtype, [1, heads, length, size])],
-    )
-    return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 23)], ir_version=10)
-
-
-def _group_query(
-    dtype: int, sizes: tuple[int, int, int], length: int, mode: str
-) -> onnx.ModelProto:
-    heads, kv_heads, size = sizes
-    attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": kv_heads}
-    if mode == "window":
-        attributes["local_window_size"] = WINDOW
-    if mode == "softcap":
-        attributes["softcap"] = CAP
-    names = ["Q", "K", "V", "", "", "S", "T"]
-    widths = {"Q": heads * size, "K": kv_heads * size, "V": kv_heads * size}
-    lengths = {"S": np.int32([length - 1]), "T": np.array(length, np.int32)}
-    cache = [1, kv_heads, length, size]
-    node = oh.make_node(
-        "GroupQueryAttention", names, ["Y", "PK", "PV"], domain="com.microsoft", **attributes
-    )
-    graph = oh.make_graph(
-        [node],
-        "attention",
-        [oh.make_tensor_value_info(n, dtype, [1, length, w]) for n, w in widths.items()],
-        [
-            oh.make_tensor_value_info("Y", dtype, [1, length, heads * size]),
-            *(oh.make_tensor_value_info(n, dtype, cache) for n in ("PK", "PV")),
-        ],
-        [onnx.numpy_helper.from_array(array, n) for n, array in lengths.items()],
-    )
-    opsets = [oh.make_opsetid("", 23), oh.make_opsetid("com.microsoft", 1)]
-    return oh.make_model(graph, opset_imports=opsets, ir_version=10)
+) -> dict[str, onnx.ModelProto]:
+    """Write the operator of the standard, and that of ONNX Runtime, which has no mask."""
+    heads, shared, size = sizes
+    query, cache = (f"{TEXT[dtype]}[1, {n}, {length}, {size}]" for n in (heads, shared))
+    cap = f", softcap = {CAP}" if mode == "softcap" else ""
+    rule, masks, mask = f"<is_causal = 1{cap}>", "", ""
+    if mode in MASKED:
+        rule, masks, mask = "", f", bool[{length}, {length}] M", ", M"
+    found = {
+        "Attention": f"g ({query} Q, {cache} K, {cache} V{masks}) => ({query} Y) "
+        f"{{ Y = Attention{rule}(Q, K, V{mask}) }}"
+    }
+    if dtype != F32 and mode != "mask":
+        wide, flat = (f"{TEXT[dtype]}[1, {length}, {n * size}]" for n in (heads, shared))
+        counts = f"num_heads = {heads}, kv_num_heads = {shared}{cap}"
+        counts += f", local_window_size = {WINDOW}" if mode == "window" else ""
+        found["GroupQueryAttention"] = (
+            f"g ({wide} Q, {flat} K, {flat} V) => ({wide} Y, {cache} PK, {cache} PV) "
+            f"<int32[1] S = {{{length - 1}}}, int32 T = {{{length}}}> {{ Y, PK, PV = "
+            f"com.microsoft.GroupQueryAttention<{counts}>(Q, K, V, , , S, T) }}"
+        )
+    return {name: parse(text) for name, text in found.items()}
 
 
 def plain_session(
-    model: onnx.ModelProto, cuda_options: Mapping[str, int], severity: int = 3
+    model: onnx.ModelProto, severity: int = 3, kernel: int = 0
 ) -> onnxruntime.InferenceSession:
     """Create a session with options of the provider that make_session does not have."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = severity
-    texts = {"device_id": "0", "use_tf32": "0"} | {k: str(v) for k, v in cuda_options.items()}
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=[(CUDA, texts), CPU], enable_fallback=0
-    )
+    texts = {"device_id": "0", "use_tf32": "0", "sdpa_kernel": str(kernel)}
+    providers, content = [(CUDA, texts), CPU], model.SerializeToString()
+    return onnxruntime.InferenceSession(content, options, providers=providers, enable_fallback=0)
 
 
-def first_run(
-    model: onnx.ModelProto, feeds: Mapping[str, torch.Tensor], cuda_options: Mapping[str, int]
-) -> tuple[Any, str]:
+def bind(
+    session: onnxruntime.InferenceSession,
+    given: Mapping[str, Any],
+    numbers: Mapping[str, Any],
+    output: str,
+    in_place: bool,
+) -> Callable[[], Any]:
+    """Return what runs a session on arrays of the GPU, a cache in one buffer or in two."""
+    binding, kept = session.io_binding(), []
+    for name, array in given.items():
+        copy = np.array(array, order="C")
+        kept.append(onnxruntime.OrtValue.ortvalue_from_numpy(copy, "cuda", 0))
+        binding.bind_ortvalue_input(name, kept[-1])
+        if name.startswith("past") and in_place:
+            binding.bind_ortvalue_output(name.replace("past", "present"), kept[-1])
+        elif name.startswith("past"):
+            binding.bind_output(name.replace("past", "present"), "cuda", 0)
+    binding.bind_output(output)
+    for name, array in numbers.items():
+        binding.bind_cpu_input(name, array)
+
+    def run(kept: Any = kept) -> Any:  # noqa: ARG001 - buffers live as long as this
+        session.run_with_iobinding(binding)
+        return binding.get_outputs()[-1]
+
+    return run
+
+
+def first_run(model: onnx.ModelProto, feeds: Mapping[str, torch.Tensor]) -> tuple[Any, str]:
     """Run once; return the first output, or why there is none, and what ONNX Runtime writes."""
 
     def work() -> torch.Tensor:
-        session = plain_session(model, cuda_options, severity=0)
+        session = plain_session(model, severity=0)
         with ortmeter.BoundSession(session, feeds) as bound:
             bound.run()
             return next(iter(bound.outputs("torch").values())).clone()
@@ -229,36 +211,30 @@ def _written() -> Iterator[Callable[[], str]]:
     """Keep what native code writes on the standard output and error."""
     with tempfile.TemporaryFile() as file:
         sys.stdout.flush()
-        kept = os.dup(1), os.dup(2)
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-        text = ""
+        kept, text = {end: os.dup(end) for end in (1, 2)}, ""
         try:
+            for end in kept:
+                os.dup2(file.fileno(), end)
             yield lambda: text
         finally:
-            os.dup2(kept[0], 1)
-            os.dup2(kept[1], 2)
-            os.close(kept[0])
-            os.close(kept[1])
+            for end, copy in kept.items():
+                os.dup2(copy, end)
+                os.close(copy)
             file.seek(0)
             text = file.read().decode(errors="replace")
 
 
 def masks(*, quick: bool) -> Iterator[Row]:  # noqa: ARG001 - as the others
     """A row of the lowest number of the type gives what a row without a mask gives, no NaN."""
-    text = """<ir_version: 10, opset_import: ["": 23]>
-    g ({t}[1, 4, 16, 64] Q, {t}[1, 4, 16, 64] K, {t}[1, 4, 16, 64] V, {t}[16, 16] M)
-    => ({t}[1, 4, 16, 64] Y) {{ Y = Attention(Q, K, V, M) }}"""
     rng = torch.Generator().manual_seed(0)
     drawn = [torch.randn(1, 4, 16, 64, generator=rng) for _ in range(3)]
     for dtype, number in itertools.product(NAMES, ("lowest", "-inf")):
-        tensors = [tensor.to("cuda", TORCH[dtype]) for tensor in drawn]
-        lowest = torch.finfo(TORCH[dtype]).min if number == "lowest" else -torch.inf
-        mask = torch.zeros(16, 16)
-        mask[5] = lowest
-        feeds = dict(zip("QKVM", [*tensors, mask.to("cuda", TORCH[dtype])], strict=True))
-        model = onnx.parser.parse_model(text.format(t=NAMES[dtype].replace("float32", "float")))
-        found, log = first_run(model, feeds, {})
+        mask, heads = torch.zeros(16, 16), f"{TEXT[dtype]}[1, 4, 16, 64]"
+        mask[5] = torch.finfo(TORCH[dtype]).min if number == "lowest" else -torch.inf
+        feeds = {n: x.to("cuda", TORCH[dtype]) for n, x in zip("QKVM", [*drawn, mask], strict=True)}
+        inputs = f"{heads} Q, {heads} K, {heads} V, {TEXT[dtype]}[16, 16] M"
+        model = parse(f"g ({inputs}) => ({heads} Y) {{ Y = Attention(Q, K, V, M) }}")
+        found, log = first_run(model, feeds)
         case = f"{NAMES[dtype]} {number}, {kernel_in(log)}"
         if isinstance(found, Exception):
             yield check(case, "runs", short(found))

@@ -9,14 +9,13 @@ import itertools
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from gpu_attention import kernel_in, plain_session, with_log
-from gpu_rows import Row, check, note, short
-from onnxruntime import OrtValue
+from gpu_attention import bind, kernel_in, plain_session, with_log
+from gpu_rows import Row, note, short, within
+from gpu_types import parse
 
 PAST, CAPACITY = 128, 256
 #: Heads of the queries, of the keys, and their size: the decoder of the page, then a Llama.
@@ -24,29 +23,14 @@ SIZES = ((8, 4, 64), (12, 6, 64), (32, 8, 128))
 #: XQA, then without it: the default, flash, memory-efficient, cuDNN, unfused.
 KERNELS = (("1", 0), ("0", 0), ("0", 1), ("0", 2), ("0", 8), ("0", 16))
 #: How an output may be wrong.
-WRONG = (
-    "the query is not rotated",
-    "the new keys are not rotated",
-    "the new tokens are missing",
-    "every row of the buffer is read",
-    "the last key only",
-    "the first key only",
-    "scores are not scaled",
-    "keys of another head",
-    "zeros",
-)
-TEXT = """<ir_version: 10, opset_import: ["": 23, "com.microsoft": 1]>
-g (float16[1, {new}, {width}] Q, float16[1, {shared}, {rows}, {size}] past_k,
-float16[1, {shared}, {rows}, {size}] past_v, int32[1] last, int32[1] total{more})
-=> (float16[1, {new}, {out}] Y, float16[1, {shared}, {rows}, {size}] present_k,
-float16[1, {shared}, {rows}, {size}] present_v) {{
-Y, present_k, present_v = com.microsoft.GroupQueryAttention
-<num_heads = {heads}, kv_num_heads = {shared}, do_rotary = {rotary}>
-(Q, {key}, past_k, past_v, last, total{tables}) }}"""
+NO_QUERY, NO_KEYS = "the query is not rotated", "the new keys are not rotated"
+NO_NEW, ALL_ROWS = "the new tokens are missing", "every row of the buffer is read"
+LAST, FIRST, OTHER = "the last key only", "the first key only", "keys of another head"
+UNSCALED, ZEROS = "scores are not scaled", "zeros"
+WRONG = (NO_QUERY, NO_KEYS, NO_NEW, ALL_ROWS, LAST, FIRST, UNSCALED, OTHER, ZEROS)
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """What the operator is given, in float16."""
 
     heads: int
@@ -82,7 +66,7 @@ def cached_attention(*, quick: bool) -> Iterator[Row]:
                 yield note(name, short(found))
                 continue
             error = np.abs(found - exact).max()
-            yield check(name, f"<= {bound:.2g}", f"{error:.2g}", agrees=bool(error <= bound))
+            yield within(name, error, bound)
             if not error <= bound:  # NaN too
                 far = {how: np.abs(found - attend(case, given, how)).max() for how in WRONG}
                 nearest = min(far, key=lambda how: far[how])
@@ -91,44 +75,29 @@ def cached_attention(*, quick: bool) -> Iterator[Row]:
 
 
 def _run(case: Case, given: dict[str, Any], in_place: bool, kernel: int) -> Any:
-    session = plain_session(write_model(case), {"sdpa_kernel": kernel}, severity=0)
-    binding, kept = session.io_binding(), []
-    for name, array in given.items():
-        value = OrtValue.ortvalue_from_numpy(array, "cuda", 0)
-        kept.append(value)
-        binding.bind_ortvalue_input(name, value)
-        if name.startswith("past"):
-            present = name.replace("past", "present")
-            if in_place:
-                binding.bind_ortvalue_output(present, value)
-            else:
-                binding.bind_output(present, "cuda", 0)
+    session = plain_session(write_model(case), severity=0, kernel=kernel)
     length = np.array([PAST + case.new], np.int32)
-    binding.bind_cpu_input("last", length - 1)
-    binding.bind_cpu_input("total", length)
-    binding.bind_output("Y")
-    session.run_with_iobinding(binding)
-    return binding.get_outputs()[-1].numpy().astype(np.float64)
+    run = bind(session, given, {"last": length - 1, "total": length}, "Y", in_place)
+    return run().numpy().astype(np.float64)
 
 
 def write_model(case: Case) -> onnx.ModelProto:
     """Write the operator alone."""
+    cache = f"float16[1, {case.shared}, {CAPACITY}, {case.size}]"
+    inputs = f"float16[1, {case.new}, {_width(case)}] Q, {cache} past_k, {cache} past_v"
+    inputs += ", int32[1] last, int32[1] total"
     more = [f"[1, {case.new}, {case.shared * case.size}] {n}" for n in "KV" if not case.packed]
     more += [f"[{CAPACITY}, {case.size // 2}] {n}" for n in ("cos", "sin") if case.rotary]
-    text = TEXT.format(
-        heads=case.heads,
-        shared=case.shared,
-        size=case.size,
-        new=case.new,
-        rows=CAPACITY,
-        width=_width(case),
-        out=case.heads * case.size,
-        rotary=int(case.rotary),
-        more="".join(f", float16{one}" for one in more),
-        key=", " if case.packed else "K, V",
-        tables=", cos, sin" if case.rotary else "",
+    inputs += "".join(f", float16{one}" for one in more)
+    outputs = f"float16[1, {case.new}, {case.heads * case.size}] Y"
+    outputs += f", {cache} present_k, {cache} present_v"
+    counts = f"num_heads = {case.heads}, kv_num_heads = {case.shared}"
+    given = f"Q, {', ' if case.packed else 'K, V'}, past_k, past_v, last, total"
+    return parse(
+        f"g ({inputs}) => ({outputs}) {{ Y, present_k, present_v = com.microsoft."
+        f"GroupQueryAttention<{counts}, do_rotary = {int(case.rotary)}>"
+        f"({given}{', cos, sin' if case.rotary else ''}) }}"
     )
-    return onnx.parser.parse_model(text)
 
 
 def _width(case: Case) -> int:
@@ -161,25 +130,19 @@ def attend(case: Case, given: dict[str, Any], wrong: str = "") -> Any:
     rows, columns = np.arange(PAST, PAST + case.new), np.arange(CAPACITY)
     if case.rotary:
         table = given["cos"][rows], given["sin"][rows]
-        query = query if wrong == "the query is not rotated" else _rotate(query, *table)
-        key = key if wrong == "the new keys are not rotated" else _rotate(key, *table)
+        query = query if wrong == NO_QUERY else _rotate(query, *table)
+        key = key if wrong == NO_KEYS else _rotate(key, *table)
     keys, values = given["past_k"][0], given["past_v"][0]
     keys[:, rows], values[:, rows] = key, value
     order = np.repeat(np.arange(case.shared), case.heads // case.shared)
-    if wrong == "keys of another head":
-        order = np.arange(case.heads) % case.shared
-    seen = columns <= rows[:, None]
-    other = {
-        "the new tokens are missing": seen & (columns < PAST),
-        "every row of the buffer is read": columns >= 0,
-        "the last key only": columns == rows[:, None],
-        "the first key only": columns == 0,
-    }
-    scale = 1 if wrong == "scores are not scaled" else 1 / math.sqrt(case.size)
+    order = np.arange(case.heads) % case.shared if wrong == OTHER else order
+    seen, last = columns <= rows[:, None], columns == rows[:, None]
+    other = {NO_NEW: seen & (columns < PAST), ALL_ROWS: columns >= 0, LAST: last}
+    scale = 1 if wrong == UNSCALED else 1 / math.sqrt(case.size)
     scores = scale * query @ keys[order].transpose(0, 2, 1)
-    scores = np.where(other.get(wrong, seen), scores, -np.inf)
+    scores = np.where((other | {FIRST: columns == 0}).get(wrong, seen), scores, -np.inf)
     shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    mixed = shares / shares.sum(axis=-1, keepdims=True) @ values[order] * (wrong != "zeros")
+    mixed = shares / shares.sum(axis=-1, keepdims=True) @ values[order] * (wrong != ZEROS)
     return mixed.transpose(1, 0, 2).reshape(1, case.new, -1)
 
 

@@ -7,7 +7,6 @@ else. What it finds is in the folder at once. Called again, the script goes on w
 are missing; ``--seconds 0`` only writes the report again. No network is used.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -18,9 +17,10 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import command
 
 ROOT = Path(__file__).resolve().parent.parent
 TOTAL_S = 18 * 60
@@ -32,8 +32,7 @@ _FOLDERS = """from ortmeter.runtime.providers import nvidia_folders
 print(*nvidia_folders(), sep=":")"""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """Something to run, and the seconds after which it is stopped."""
 
     name: str
@@ -56,54 +55,29 @@ CHECKS = (
     Step("kernels", 60, "nodes run where the table of CUDA kernels says"),
     Step("attention", 150, "the kernel that runs, and its time beside torch's"),
     Step("masks", 30, "rows masked by the lowest number of the type give no NaN"),
-    Step("streams", 60, "outputs are right on three streams, twenty times"),
     Step("host_time", 60, "a call with hundreds of weights costs the host less than eager"),
-    Step("compiled_kernels", 90, "an elementwise chain is one kernel on CUDA, in every type"),
     Step("decoding", 90, "a token with a cache has the same logits in each way, and what it costs"),
     Step("peaks", 60, "products and copies reach 0.8 of what torch reaches"),
-    Step("tf32", 40, "TF32 changes MatMul in float32, not Attention"),
-    Step("profiles", 40, "a profile has no event of the device"),
-    Step("placement", 90, "MaxPool is on the CPU from opset 22, a Llama is on CUDA"),
 )
 #: The pages that answer an original first, then the others, the shortest first; not those that
 #: need a network.
-PAGES = (
-    "plot_op_gemm2_cuda",
-    "plot_profiling",
-    "plot_kmeans_profiling",
-    "plot_layer_norm_discrepancies",
-    "plot_einsum_decomposition",
-    "plot_custom_backend_llama_102",
-    "plot_parallelized_reduction",
-    "plot_threads",
-    "plot_first_result",
-    "plot_memory",
-    "plot_python_cost",
-    "plot_load",
-    "plot_providers",
-    "plot_sweep",
-    "plot_custom_backend_101",
-    "plot_torch_or_onnxruntime",
-    "plot_operators_torch",
-)
+NAMES = """op_gemm2_cuda profiling kmeans_profiling layer_norm_discrepancies einsum_decomposition
+custom_backend_llama_102 parallelized_reduction threads first_result memory python_cost load
+providers sweep custom_backend_101 torch_or_onnxruntime operators_torch"""
+PAGES = tuple(f"plot_{name}" for name in NAMES.split())
 
 
 def all_steps(*, quick: bool) -> list[Step]:
     """List the checks, then the pages; a quick run has few tests, and a page without a record."""
     files = ["_unittests/runtime/test_providers.py"] if quick else tests_on_cuda()
     tests = ("-m", "pytest", "-q", "-m", "cuda", "--maxfail=50", *files)
-    checks = [replace(step, command=tests) if step.name == "tests" else step for step in CHECKS]
+    checks = [step._replace(command=tests) if step.name == "tests" else step for step in CHECKS]
     kept = ["--provider", "cuda", *([] if quick else ["--record"])]
-    pages = [
-        Step(page, 200, "it runs on CUDA", (str(_file(page)), *kept))
-        for page in (PAGES[:1] if quick else PAGES)
-    ]
-    return [*checks, *pages]
-
-
-def _file(page: str) -> Path:
-    (file,) = (ROOT / "_doc" / "examples").rglob(f"{page}.py")
-    return file.relative_to(ROOT)
+    for page in PAGES[:1] if quick else PAGES:
+        (file,) = (ROOT / "_doc" / "examples").rglob(f"{page}.py")
+        command_line = (str(file.relative_to(ROOT)), *kept)
+        checks.append(Step(page, 200, "it runs on CUDA", command_line))
+    return checks
 
 
 def tests_on_cuda() -> list[str]:
@@ -116,23 +90,17 @@ def tests_on_cuda() -> list[str]:
 
 def main() -> None:
     """Run the steps that are missing, then write the report and the archive."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu-check")
-    parser.add_argument("--seconds", type=float, default=TOTAL_S, help="of this slice, 300 or more")
-    parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
-    args = parser.parse_args()
-    out = args.out.resolve()
-    steps = all_steps(quick=args.quick)
-    run_steps(steps, out, seconds=args.seconds, quick=args.quick)
+    build = ROOT / "build" / "gpu-check"
+    given = command.options(__doc__, out=build, seconds=float(TOTAL_S), quick=False)
+    out, steps = given.out.resolve(), all_steps(quick=given.quick)
+    run_steps(steps, out, seconds=given.seconds, quick=given.quick)
     steps = [step for step in steps if is_needed(step, out)]
     (out / "report.md").write_text(report(steps, out), encoding="utf-8")
-    left_out = write_archive(out)
-    missing = [step.name for step in steps if read(out, step.name) is None]
+    left_out = ", ".join(write_archive(out)) or "no"
+    missing = ", ".join(step.name for step in steps if read(out, step.name) is None) or "nothing"
     print(f"report: {out / 'report.md'}\narchive: {out / 'gpu-check.zip'}")
     print(f"to commit: cp -r {out / 'results'}/. _doc/results/")
-    print(
-        f"not run yet: {', '.join(missing) or 'nothing'}. Too large: {', '.join(left_out) or 'no'}"
-    )
+    print(f"not run yet: {missing}. Too large: {left_out}")
 
 
 def run_steps(steps: list[Step], out: Path, *, seconds: float, quick: bool = False) -> None:
@@ -161,22 +129,19 @@ def run_step(step: Step, out: Path, limit: float, *, quick: bool) -> dict[str, A
     log = out / "logs" / f"{step.name}.log"
     _rows(out, step.name).unlink(missing_ok=True)  # of a step that was interrupted
     begun = time.monotonic()
+    called, environment = step.arguments(out, quick=quick), _environment(out, quick=quick)
     with log.open("wb") as stream:
-        child = subprocess.Popen(  # noqa: S603 - our own scripts
-            step.arguments(out, quick=quick),
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            env=_environment(out, quick=quick),
-            start_new_session=True,
-        )
+        writes = {"stdout": stream, "stderr": subprocess.STDOUT, "start_new_session": True}
+        child = subprocess.Popen(called, cwd=ROOT, env=environment, **writes)
         try:
             code = child.wait(limit)
             status = "done" if code == 0 else f"exit code {code}"
         except subprocess.TimeoutExpired:
             status = f"stopped after {limit:.0f} s"
         finally:  # with the processes that it started
-            _kill(child)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
     text = log.read_bytes()[-LOG_BYTES:].decode(errors="replace")
     log.write_text(text, encoding="utf-8")
     result = {
@@ -188,28 +153,21 @@ def run_step(step: Step, out: Path, limit: float, *, quick: bool) -> dict[str, A
     }
     temporary = out / "steps" / f"{step.name}.tmp"
     temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
-    temporary.replace(out / "steps" / f"{step.name}.json")
+    temporary.replace(temporary.with_suffix(".json"))
     _rows(out, step.name).unlink(missing_ok=True)
     return result
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
 
 
 def _environment(out: Path, *, quick: bool) -> dict[str, str]:
     """Environment of a step: where records go, where the libraries are if the probe missed them."""
     found = {**os.environ, "MPLBACKEND": "agg", "ORTMETER_RESULTS": str(out / "results")}
-    if quick:
-        found["ORTMETER_FAST"] = "1"
+    found |= {"ORTMETER_FAST": "1"} if quick else {}
     probe = read(out, "probe")
     if probe is not None and not agrees(probe):
-        command = [sys.executable, "-c", _FOLDERS]
-        folders = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-        known = [found["LD_LIBRARY_PATH"]] if found.get("LD_LIBRARY_PATH") else []
-        found["LD_LIBRARY_PATH"] = ":".join([folders.stdout.strip(), *known])
+        called = [sys.executable, "-c", _FOLDERS]
+        folders = subprocess.run(called, capture_output=True, text=True, check=False).stdout
+        known = filter(None, [folders.strip(), found.get("LD_LIBRARY_PATH")])
+        found["LD_LIBRARY_PATH"] = ":".join(known)
     return found
 
 
@@ -282,10 +240,8 @@ def report(steps: list[Step], out: Path) -> str:
 
 def _line(row: dict[str, Any]) -> str:
     verdict = {True: "as expected", False: "**differs**", None: ""}[row["agrees"]]
-    cells = [
-        str(row[key]).replace("|", "/").replace("\n", " ") for key in ("case", "expected", "found")
-    ]
-    return f"| {' | '.join(cells)} | {verdict} |"
+    cells = (str(row[key]).replace("|", "/") for key in ("case", "expected", "found"))
+    return f"| {' | '.join(cells)} | {verdict} |".replace("\n", " ")
 
 
 def write_archive(out: Path, limit: int = ARCHIVE_BYTES) -> list[str]:

@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
-from gpu_attention import plain_session
-from gpu_rows import Row, check, note, short
+from gpu_attention import bind, plain_session
+from gpu_rows import Row, note, short, within
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 import ortmeter
@@ -31,12 +29,12 @@ def decoding(*, quick: bool) -> Iterator[Row]:
             if kind == CONCAT and in_place:
                 continue
             try:
-                found = _token(plain_session(models[kind], {}), given, past, in_place)
+                found = _token(plain_session(models[kind]), given, past, in_place)
                 error = np.abs(found().numpy() - exact).max() / np.abs(exact).max()
             except Exception as error:  # noqa: BLE001 - what is refused is a result
                 yield note(case, short(error))
                 continue
-            yield check(case, f"<= {BOUND}", f"{error:.2g}", agrees=bool(error <= BOUND))
+            yield within(case, error, BOUND)
     width, lengths = (128, (16,)) if quick else (2048, (128, 8192))
     capacity = 2 * max(lengths)
     models = _halves(width, capacity)
@@ -45,13 +43,11 @@ def decoding(*, quick: bool) -> Iterator[Row]:
         yield from _times(models, cache, past, budget_s=0.2 if quick else 3)
 
 
-def _times(
-    models: dict[str, onnx.ModelProto], cache: Any, past: int, *, budget_s: float
-) -> Iterator[Row]:
+def _times(models: dict[str, Any], cache: Any, past: int, *, budget_s: float) -> Iterator[Row]:
     runs: dict[str, Callable[[], Any]] = {}
     for kind, places in {CONCAT: (False,), GQA: (False, True), SCATTER: (True,)}.items():
         given = cache[:, :, :past] if kind == CONCAT else cache
-        session = plain_session(models[kind], {})
+        session = plain_session(models[kind])
         if kind == CONCAT:
             feeds = _feeds(past, np.ascontiguousarray(given))
             runs["Concat, NumPy"] = lambda s=session, feeds=feeds: s.run(None, feeds)
@@ -64,11 +60,10 @@ def _times(
         yield note(f"a token after {past}, {name}", f"{times[name]}; {gain}")
 
 
-def _halves(width: int, capacity: int) -> dict[str, onnx.ModelProto]:
-    return {
-        kind: convert_float_to_float16(sample_decoder(kind, width=width, capacity=capacity))
-        for kind in (CONCAT, GQA, SCATTER)
-    }
+def _halves(width: int, capacity: int) -> dict[str, Any]:
+    kinds = (CONCAT, GQA, SCATTER)
+    models = {kind: sample_decoder(kind, width=width, capacity=capacity) for kind in kinds}
+    return {kind: convert_float_to_float16(model) for kind, model in models.items()}
 
 
 def _feeds(past: int, given: Any) -> dict[str, Any]:
@@ -92,22 +87,6 @@ def _exact(width: int, capacity: int, given: Any, past: int) -> Any:
 
 def _token(session: Any, given: Any, past: int, in_place: bool) -> Callable[[], Any]:
     """Return what runs a token, its caches bound on the GPU."""
-    binding = session.io_binding()
-    kept = []
-    for name in ("k", "v"):
-        value = onnxruntime.OrtValue.ortvalue_from_numpy(np.array(given, order="C"), "cuda", 0)
-        kept.append(value)
-        binding.bind_ortvalue_input(f"past_{name}", value)
-        if in_place:
-            binding.bind_ortvalue_output(f"present_{name}", value)
-        else:
-            binding.bind_output(f"present_{name}", "cuda", 0)
-    binding.bind_output("logits")
-    binding.bind_cpu_input("ids", np.array([[1]]))
-    binding.bind_cpu_input("place", np.array([[past]]))
-
-    def run(kept: Any = kept) -> Any:  # noqa: ARG001 - buffers live as long as this
-        session.run_with_iobinding(binding)
-        return binding.get_outputs()[-1]
-
-    return run
+    caches = dict.fromkeys(("past_k", "past_v"), given)
+    numbers = {"ids": np.array([[1]]), "place": np.array([[past]])}
+    return bind(session, caches, numbers, "logits", in_place)

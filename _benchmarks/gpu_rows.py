@@ -2,24 +2,18 @@
 
 from typing import Any
 
-import onnx
-import torch
-
-CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
-F32, F16, BF16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
-TORCH = {F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
-NAMES = {F32: "float32", F16: "float16", BF16: "bfloat16"}
 Row = dict[str, Any]
 
 
 def check(case: str, expected: object, found: object, *, agrees: bool | None = None) -> Row:
     """Compare; by default they agree when they are written alike."""
-    return {
-        "case": case,
-        "expected": str(expected),
-        "found": str(found),
-        "agrees": str(expected) == str(found) if agrees is None else agrees,
-    }
+    agrees = str(expected) == str(found) if agrees is None else agrees
+    return {"case": case, "expected": str(expected), "found": str(found), "agrees": agrees}
+
+
+def within(case: str, error: float, bound: float) -> Row:
+    """Compare an error with its bound; NaN is beyond."""
+    return check(case, f"<= {bound:.2g}", f"{error:.2g}", agrees=bool(error <= bound))
 
 
 def note(case: str, found: object) -> Row:

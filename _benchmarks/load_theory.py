@@ -4,23 +4,21 @@ Requests arrive at random (Poisson) and take the same time, one at a time: M/D/1
 ``rho / (2 * (1 - rho))`` service times, where rho is the rate times the service time, times
 ``1 + c**2`` if the service times have a coefficient of variation c (Pollaczek and Khinchine). Both
 come from the service times that were measured: a busy machine lengthens some. The interval is
-Student's over independent runs. The last columns compare each request with the recursion of Lindley
-over the same arrivals and service times: what is more is the lateness of a server that wakes up.
+Student's over independent runs.
 
 ``python _benchmarks/load_theory.py --service-ms 10 --runs 10 --seconds 6``
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
 
+import command
 import numpy as np
+import pandas as pd
 from scipy import stats
 
-from ortmeter.workloads.load import Load, Point, Turn, measure_load
-
-Array = np.ndarray
+from ortmeter.workloads.load import Load, Point, measure_load
 
 
 def stand_in(seconds: float) -> Callable[[], None]:
@@ -35,52 +33,32 @@ def stand_in(seconds: float) -> Callable[[], None]:
     return call
 
 
-def recursion(turn: Turn) -> Array:
-    """Return the wait of each request, if the server never wakes up late (Lindley)."""
-    free, waits = 0.0, []
-    for arrival, service in zip(turn.arrivals, turn.ends - turn.starts, strict=True):
-        waits.append(max(free - arrival, 0.0))
-        free = max(free, arrival) + service
-    return np.array(waits)
-
-
-def summarize(load: Load) -> tuple[float, float, float, float]:
-    """Return the mean wait and the theory, in services, and the lateness, mean and median (s)."""
-    settled = [load.settled(turn) for turn in load.turns]
-    parts = list(zip(load.turns, settled, strict=True))
-    wait = np.concatenate([(turn.starts - turn.arrivals)[kept] for turn, kept in parts])
+def summarize(load: Load) -> tuple[float, float]:
+    """Return the mean wait and the theory, in services."""
+    waits = [(turn.starts - turn.arrivals)[load.settled(turn)] for turn in load.turns]
     service = np.concatenate([turn.ends - turn.starts for turn in load.turns])
-    late = np.concatenate([turn.starts - turn.arrivals - recursion(turn) for turn in load.turns])
     busy = load.point.rate * service.mean()
     expected = busy / (2 * (1 - busy)) * (1 + service.var() / service.mean() ** 2)
-    return wait.mean() / service.mean(), expected, late.mean(), np.median(late)
+    return np.concatenate(waits).mean() / service.mean(), expected
 
 
 def main() -> int:
     """Print a line per utilization; return how many miss the theory."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--service-ms", type=float, default=10.0)
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=6.0)
-    given = parser.parse_args()
+    given = command.options(__doc__, service_ms=10.0, runs=10, seconds=6.0)
     service = given.service_ms / 1e3
     points = {rho: Point([stand_in(service)], rho / service) for rho in (0.3, 0.5, 0.7)}
-    rows: dict[float, list[tuple[float, ...]]] = {rho: [] for rho in points}
+    found: dict[float, list[tuple[float, ...]]] = {rho: [] for rho in points}
     for seed in range(given.runs):
         for rho, load in measure_load(points, seconds=given.seconds, seed=seed).items():
-            rows[rho].append(summarize(load))
-    print("rho   mean wait (services)      theory   lateness, mean and median (µs)")
-    missed = 0
-    for rho, found in rows.items():
-        waits, theory, late, median = np.array(found).T
+            found[rho].append(summarize(load))
+    rows = []
+    for rho, each in found.items():
+        waits, theory = np.array(each).T
         low, high = stats.t.interval(0.99, len(waits) - 1, waits.mean(), stats.sem(waits))
-        missed += not low <= theory.mean() <= high
-        print(
-            f"{rho:.1f}   {waits.mean():.3f} [{low:.3f}, {high:.3f}]   {theory.mean():.3f}   "
-            f"{1e6 * late.mean():.0f} {1e6 * median.mean():.0f}",
-            flush=True,
-        )
-    return missed
+        row = {"rho": rho, "mean wait (services)": waits.mean(), "low": low, "high": high}
+        rows.append(row | {"theory": theory.mean()})
+    command.show(pd.DataFrame(rows).round(3))
+    return sum(not row["low"] <= row["theory"] <= row["high"] for row in rows)
 
 
 if __name__ == "__main__":

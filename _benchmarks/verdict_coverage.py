@@ -14,21 +14,18 @@ measured in several builds, of which some move much more than others from one to
 ``--report``: the table; 1 if a case holds the ratio in less than 98% or is wrong in more than 1%.
 """
 
-import argparse
-import dataclasses
 import itertools
-import multiprocessing
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import command
 import lines
 import numpy as np
 from numpy.random import Generator
 from scipy.signal import lfilter
 from scipy.stats import binom
 
-from ortmeter.evidence import Claim
 from ortmeter.timing import Comparison, Measurement, measure
 from ortmeter.timing.builds import TYPICAL, between_builds
 from ortmeter.timing.processes import collect
@@ -41,8 +38,7 @@ RATIOS = (1.0, 1.03, 1.05, 1.06, 1.10, 1.5)
 SETS = 6  # of sessions, in each process
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """Noise of the samples, and how they are taken."""
 
     name: str
@@ -75,8 +71,7 @@ CASES = [
 class Clock:
     """A clock that only the candidates advance."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self) -> float:
         """Return the time."""
@@ -96,41 +91,32 @@ def correlated(rng: Generator, rounds: int, deviation: float, correlation: float
     """Normal noise whose neighbours are correlated."""
     steps = rng.standard_normal(rounds) * deviation * np.sqrt(1 - correlation**2)
     steps[0] = rng.standard_normal() * deviation
-    filtered: Array = lfilter([1.0], [1.0, -correlation], steps)
-    return filtered
+    return lfilter([1.0], [1.0, -correlation], steps)
 
 
 def spikes(rng: Generator, rounds: int, size: float) -> Array:
     """Add a long sample from time to time."""
-    return (rng.random(rounds) < 0.02) * rng.exponential(size, rounds)  # noqa: PLR2004
+    return (rng.random(rounds) < 0.02) * rng.exponential(size, rounds)
 
 
-def draw(rng: Generator, case: Case, ratio: float, rounds: int) -> list[Array]:
-    """Draw the samples of both candidates in one process, the baseline first."""
+def draw(rng: Generator, case: Case, ratio: float, rounds: int) -> dict[str, Array]:
+    """Draw the samples of both candidates in one process."""
     shared = correlated(rng, rounds, 0.1, 0.9) + case.drift * np.linspace(0, 1, rounds)
     shared = shared + spikes(rng, rounds, 1.0)
-    return [
-        SECONDS
-        * scale
-        * np.exp(
-            shared
-            + rng.standard_normal() * case.effect
-            + np.repeat(rng.standard_normal(case.sets) * case.sessions, rounds // case.sets)
-            + correlated(rng, rounds, case.noise, case.correlation)
-            + spikes(rng, rounds, 0.5)
-        )
-        for scale in (ratio, 1.0)
-    ]
+    found = {}
+    for name, scale in (("baseline", ratio), ("candidate", 1.0)):
+        own = shared + rng.standard_normal() * case.effect
+        own = own + np.repeat(rng.standard_normal(case.sets) * case.sessions, rounds // case.sets)
+        own = own + correlated(rng, rounds, case.noise, case.correlation) + spikes(rng, rounds, 0.5)
+        found[name] = SECONDS * scale * np.exp(own)
+    return found
 
 
 def one_process(rng: Generator, case: Case, ratio: float) -> Comparison:
     """Measure in one process, with the real loop."""
     clock = Clock()
     drawn = draw(rng, case, ratio, MOST_CALLS)
-    candidates = {
-        name: clock.candidate(samples)
-        for name, samples in zip(("baseline", "candidate"), drawn, strict=True)
-    }
+    candidates = {name: clock.candidate(samples) for name, samples in drawn.items()}
     limits = {"warmup": 1, "budget_s": MOST_CALLS * SECONDS, "seed": int(rng.integers(2**31))}
     return measure(candidates, timer=clock, repeat=case.repeat, **limits)
 
@@ -140,51 +126,18 @@ def several_processes(rng: Generator, case: Case, ratio: float) -> Comparison:
     clock = Clock()
 
     def run(_rank: int, keys: Sequence[str], _budget: float) -> dict[str, dict[str, Measurement]]:
-        baseline, candidate = draw(rng, case, ratio, case.sets * case.repeat)
+        drawn = draw(rng, case, ratio, case.sets * case.repeat)
         clock.now += 1.0
-        both = {
-            "baseline": Measurement("baseline", baseline[None], sets=case.sets),
-            "candidate": Measurement("candidate", candidate[None], sets=case.sets),
-        }
-        return dict.fromkeys(keys, both)
+        found = {name: Measurement(name, x[None], sets=case.sets) for name, x in drawn.items()}
+        return dict.fromkeys(keys, found)
 
     options = {"processes": case.processes, "precision": 0.02, "timer": clock}
     return collect([""], run, budget_s=2.0 * case.processes, **options)[""]
 
 
-def is_wrong(claim: Claim, ratio: float) -> bool:
-    """Whether the verdict contradicts the true ratio."""
-    says = {"faster": ratio > 1, "slower": False, "negligible": ratio < 1 + claim.min_effect}
-    return not says.get(claim.verdict, True)
-
-
-class Tally:
-    """What was found in the trials of a case."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.widths: list[float] = []
-
-    def add(self, claim: Claim, ratio: float) -> None:
-        """Count a claim on a ratio that is known."""
-        self.counts["trials"] += 1
-        self.counts["decided"] += claim.verdict != "undecided"
-        if claim.has_interval:
-            self.counts["intervals"] += 1
-            self.counts["held"] += claim.low <= ratio <= claim.high
-            self.counts["wrong"] += is_wrong(claim, ratio)
-            self.counts["right"] += claim.verdict == "faster" and ratio > 1
-            self.widths.append(np.log(claim.high / claim.low) / 2)
-
-    def line(self, **case: object) -> dict:
-        """Return a line of the results."""
-        half = round(float(np.median(self.widths)), 4) if self.widths else None
-        return {**case, **self.counts, "half": half}
-
-
 def in_turn(case: Case, ratio: float, trials: range) -> dict:
     """Run some trials of a case."""
-    tally = Tally()
+    tally = lines.Tally()
     for seed in trials:
         rng = np.random.default_rng([seed, int(1000 * ratio), CASES.index(case)])
         take = one_process if case.processes == 1 else several_processes
@@ -203,35 +156,29 @@ RUNS = [
 ]
 
 
-def one_run(
-    rng: Generator, slowdown: float, *, moved: float, drift: float, effect: float, processes: int
-) -> list[Measurement]:
+def one_run(rng: Generator, slowdown: float, noise: tuple, processes: int) -> list[Measurement]:
     """Draw the samples of a candidate and of its control, on a machine at its own pace."""
+    moved, drift, effect = noise
     pace = rng.standard_normal() * moved + np.linspace(-drift / 2, drift / 2, processes)
-    levels = {"candidate": (slowdown, effect), "control": (1.0, 0.005)}
     found = []
-    for name, (scale, own) in levels.items():
-        processes_logs = pace + rng.standard_normal(processes) * own
-        rounds = rng.standard_normal((processes, 12)) * 0.03
-        logs = (
-            processes_logs[:, None] + rounds + spikes(rng, rounds.size, 0.5).reshape(rounds.shape)
-        )
+    for name, scale, own in (("candidate", slowdown, effect), ("control", 1.0, 0.005)):
+        logs = (pace + rng.standard_normal(processes) * own)[:, None]
+        logs = logs + rng.standard_normal((processes, 12)) * 0.03
+        logs = logs + spikes(rng, logs.size, 0.5).reshape(logs.shape)
         found.append(Measurement(name, SECONDS * scale * np.exp(logs)))
     return found
 
 
 def runs(case: tuple, slowdown: float, trials: range) -> dict:
     """Compare two runs: ``fails`` counts how often ``--fail-if slower:1.10`` fails a candidate."""
-    moved, drift, effect, processes = case
-    tally = Tally()
+    *noise, processes = case
+    moved, drift, effect = noise
+    tally = lines.Tally()
     for seed in trials:
-        rng = np.random.default_rng(
-            [seed, int(1000 * moved), int(1000 * drift), int(1000 * slowdown), *processes]
-        )
-        (old, control), (new, same) = (
-            one_run(rng, scale, moved=moved, drift=drift, effect=effect, processes=count)
-            for scale, count in zip((1.0, slowdown), processes, strict=True)
-        )
+        drawn = (int(1000 * number) for number in (moved, drift, slowdown))
+        rng = np.random.default_rng([seed, *drawn, *processes])
+        old, control = one_run(rng, 1.0, noise, processes[0])
+        new, same = one_run(rng, slowdown, noise, processes[1])
         claim = compare_runs(old, new, references=(control, same))
         tally.add(claim.reversed, slowdown)
         tally.counts["fails"] += claim.has_interval and claim.reversed.low > FAILS
@@ -248,7 +195,7 @@ PAGES = list(itertools.product((1, 5, 30), (2, 3, 5), (3, 5, 10)))
 def builds(case: tuple, ratio: float, trials: range) -> dict:
     """Measure the ratios of a page in builds: ``alone`` counts the intervals of one build."""
     count, many, processes = case
-    tally = Tally()
+    tally = lines.Tally()
     for seed in trials:
         rng = np.random.default_rng([seed, count, many, processes, int(1000 * ratio)])
         moves, noise = rng.choice(MOVES[0], (count, 1, 1), p=MOVES[1]), (count, many, 1)
@@ -281,9 +228,9 @@ KEPT = lines.RESULTS / "verdict_coverage.jsonl"
 CHUNKS = {"in turn": 20, "runs": 500, "builds": 20}  # trials of a line
 
 
-def try_some(task: tuple[str, int, int, int]) -> dict:
+def try_some(task: tuple[tuple[str, int], int, int]) -> dict:
     """Run the trials of a chunk."""
-    kind, rank, first, last = task
+    (kind, rank), first, last = task
     function, cases = KINDS[kind]
     found = function(*cases[rank], range(first, last))
     return {"kind": kind, "case": rank, "first": first, "last": last, **found}
@@ -291,62 +238,43 @@ def try_some(task: tuple[str, int, int, int]) -> dict:
 
 def run(kinds: Sequence[str], trials: int, workers: int) -> None:
     """Add trials to each case, those of few trials first."""
-    done: Counter[tuple[str, int]] = Counter()
-    for line in lines.read(KEPT):
-        place = line["kind"], line["case"]
-        done[place] = max(done[place], line["last"])
-    tasks = []
+    own = lines.grouped(lines.read(KEPT), "kind", "case")
+    done = {case: max(line["last"] for line in each) for case, each in own.items()}
+    tasks: list[tuple] = []
     for kind in kinds:
         ranks = np.random.default_rng(0).permutation(len(KINDS[kind][1])).tolist()
-        for last, rank in itertools.product(range(CHUNKS[kind], trials + 1, CHUNKS[kind]), ranks):
-            first = max(done[kind, rank], last - CHUNKS[kind])
-            if first < last:
-                tasks.append((kind, rank, first, last))
-    with multiprocessing.Pool(workers) as pool:
-        for line in pool.imap(try_some, tasks):
-            lines.add(KEPT, line)
+        cells = [(kind, rank) for rank in ranks]
+        tasks += lines.missing(done, cells, trials, CHUNKS[kind])
+    lines.add_all(KEPT, try_some, tasks, workers)
 
 
 def report() -> int:
     """Print one line per case and ratio."""
-    print(f"{'kind':8s} {'case':42s} processes rounds ratio | held  wrong  decided  none | half")
-    cases: dict[tuple[str, int], list[dict]] = {}
-    for line in lines.read(KEPT):
-        cases.setdefault((line["kind"], line["case"]), []).append(line)
-    failures = 0
-    for (kind, _), own in sorted(cases.items()):
-        counts: Counter[str] = Counter()
-        for line in own:
-            counts.update({key: line.get(key, 0) for key in COUNTED})
+    rows = []
+    for (kind, _), own in sorted(lines.grouped(lines.read(KEPT), "kind", "case").items()):
+        counts, first = lines.total(own), own[0]
         trials, given = counts["trials"], max(counts["intervals"], 1)
-        held, wrong = counts["held"] / given, counts["wrong"] / given
         # Beyond what luck gives once in a hundred cases.
-        few = binom.cdf(counts["held"], given, 0.98) < 0.01  # noqa: PLR2004
-        failed = few or binom.sf(counts["wrong"] - 1, given, 0.01) < 0.01  # noqa: PLR2004
-        failures += failed
-        effects = f", sessions {own[0]['sessions']:.0%}" if own[0].get("sessions") else ""
-        effects += f", processes {own[0]['effect']:.0%}" if own[0].get("effect") else ""
+        few = binom.cdf(counts["held"], given, 0.98) < 0.01
+        row = {"kind": kind, "case": first["name"]}
+        kept = ("sessions", "effect", "processes", "repeat", "ratio")
+        row |= {name: first.get(name, "") for name in kept}
+        row |= {name: f"{counts[name] / given:.2%}" for name in ("held", "wrong")}
+        row |= {"decided": f"{counts['decided'] / trials:.1%}", "none": f"{1 - given / trials:.1%}"}
         halves = [line["half"] for line in own if line["half"] is not None]
-        print(
-            f"{kind:8s} {own[0]['name'] + effects:42s} {own[0]['processes']!s:>9s} "
-            f"{own[0].get('repeat', ''):>6} {own[0]['ratio']:5.2f} | {held:6.2%} {wrong:6.2%} "
-            f"{counts['decided'] / trials:6.1%} {1 - given / trials:6.1%} | "
-            f"{np.median(halves or [np.nan]):.3f} of {trials}{'  FAILS' if failed else ''}"
-        )
-    print(f"{failures} of {len(cases)} cases hold less than 98% or are wrong in more than 1%")
+        row |= {"half-width": round(np.median(halves or [np.nan]), 3), "trials": trials}
+        failed = few or binom.sf(counts["wrong"] - 1, given, 0.01) < 0.01
+        rows.append(row | {"": "FAILS" if failed else ""})
+    command.show(rows)
+    failures = sum(row[""] == "FAILS" for row in rows)
+    print(f"{failures} of {len(rows)} cases hold less than 98% or are wrong in more than 1%")
     return failures
 
 
-COUNTED = ("trials", "intervals", "held", "wrong", "right", "decided", "fails", "alone")
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=200)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--kind", choices=KINDS, action="append")
-    parser.add_argument("--report", action="store_true")
-    given = parser.parse_args()
-    if given.report:
+    asked = command.options(
+        __doc__, trials=200, workers=1, kind=("all kinds", *KINDS), report=False
+    )
+    if asked.report:
         sys.exit(report() > 0)
-    run(given.kind or list(KINDS), given.trials, given.workers)
+    run([asked.kind] if asked.kind in KINDS else [*KINDS], asked.trials, asked.workers)

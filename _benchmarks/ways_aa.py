@@ -8,12 +8,13 @@ use, each repeated. Where a known answer can be made, its ratio is asked for: a 
 ``python _benchmarks/ways_aa.py --report``: the table of what the file has.
 """
 
-import argparse
-import collections
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import command
 import lines
 import numpy as np
 from real_aa import spins
@@ -23,8 +24,6 @@ from ortmeter.evidence import Speedup
 from ortmeter.machine.peaks import _copy_gb_per_s, _gemm_gflop_per_s, measured_peaks
 from ortmeter.profiling import measure_operators, profile, profile_together
 from ortmeter.runtime.feeds import random_feeds
-from ortmeter.runtime.inputs import declared_inputs
-from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.models import sample_cnn, sample_transformer
 from ortmeter.timing import measure
 from ortmeter.timing.candidates import SessionSpec, function_candidate, model_variants
@@ -58,10 +57,8 @@ def models() -> dict[str, bytes]:
 
 
 def feeds_of(model: bytes) -> dict[str, np.ndarray]:
-    """Draw inputs; a dimension that is free has 2."""
-    inputs = declared_inputs(load_model(model))
-    free = {size: 2 for each in inputs for size in each.sizes if isinstance(size, str)}
-    return random_feeds(model, dims=free)
+    """Draw inputs, in a batch of 2 where it is free."""
+    return random_feeds(model, dims={"batch": 2} if b"batch" in model else {})
 
 
 def variants(model: bytes, **settings: object) -> dict[str, SessionSpec]:
@@ -77,16 +74,8 @@ def in_one_process(model: bytes, seed: int) -> _Found:
 
 def isolated(model: bytes, seed: int) -> _Found:
     """Each candidate alone in its processes: threads that spin after a run."""
-    specs = variants(model, threads=2, spinning="on")
-    found = ortmeter.bench(
-        dict.fromkeys(specs, model),
-        feeds_of(model),
-        provider="cpu",
-        threads=2,
-        spinning="on",
-        seed=seed,
-        budget_s=20,
-    )
+    settings = {"provider": "cpu", "threads": 2, "spinning": "on", "seed": seed, "budget_s": 20}
+    found = ortmeter.bench(dict.fromkeys("ab", model), feeds_of(model), **settings)
     yield claimed("copies", found.speedup("a", "b"))
 
 
@@ -107,7 +96,7 @@ def callers(model: bytes, seed: int) -> _Found:
     rates = []
     for name in "abab":  # the loop that anybody writes, in turn
         start, count = time.perf_counter(), 0
-        while (spent := time.perf_counter() - start) < 0.5:  # noqa: PLR2004 - seconds
+        while (spent := time.perf_counter() - start) < 0.5:
             calls[name]()
             count += 1
         served = measure_load({"": Point([calls[name]])}, seconds=0.5)[""].throughput().value
@@ -115,9 +104,8 @@ def callers(model: bytes, seed: int) -> _Found:
     yield apart("a loop of one's own", float(np.median(rates)), 1.0)
     points = {"one": Point([spins(1e-3)]), "two": Point([spins(2e-3)])}
     found = measure_load(points, seconds=2, seed=seed)
-    yield claimed(
-        "half the work", compare_throughput("one", found["one"], "two", found["two"]), 2.0
-    )
+    claim = compare_throughput("one", found["one"], "two", found["two"])
+    yield claimed("half the work", claim, 2.0)
 
 
 def p99(model: bytes, seed: int) -> _Found:
@@ -214,45 +202,33 @@ WAYS: dict[str, Callable[[bytes, int], _Found]] = {
 
 def report(file: Path) -> None:
     """Print a line per way and model."""
-    groups: dict[tuple[str, ...], list[dict]] = collections.defaultdict(list)
-    for line in lines.read(file):
-        groups[line["way"], line["model"], line["what"]].append(line)
-    print(f"{'way':22s} {'model':12s} {'what':34s} runs wrong undecided  ratio  worst")
-    for key, own in groups.items():
-        wrong = sum(line["wrong"] for line in own)
-        unknown = sum(line["undecided"] for line in own)
-        ratios = np.log([line["ratio"] for line in own])
-        worst = np.exp(ratios[np.abs(ratios).argmax()])
-        way, model, what = key
-        print(
-            f"{way:22s} {model:12s} {what[:34]:34s} {len(own):4d} {wrong:5d} {unknown:9d}  "
-            f"{np.exp(ratios.mean()):.3f}  {worst:.3f}"
-        )
+    rows = []
+    for key, own in lines.grouped(lines.read(file), "way", "model", "what").items():
+        row = dict(zip(("way", "model", "what"), key, strict=True)) | {"runs": len(own)}
+        row |= {name: sum(line[name] for line in own) for name in ("wrong", "undecided")}
+        rows.append(row | lines.spread(own))
+    command.show(rows)
+
+
+def run(given: Any) -> None:
+    """Add the runs that are missing."""
+    done = {(line["way"], line["model"], line["run"]) for line in lines.read(given.out)}
+    deadline = time.monotonic() + 60 * given.minutes
+    for seed, (way, function) in itertools.product(range(given.runs), WAYS.items()):
+        for name, model in models().items():
+            alone = way in {"peaks", "known times"} and name != "cnn"
+            is_done = (way, name, seed) in done or time.monotonic() > deadline
+            if given.only not in way or alone or is_done:
+                continue
+            start = time.perf_counter()
+            for what, ratio, wrong, unknown in list(function(model, seed)):
+                line = {"way": way, "model": name, "run": seed, "what": what}
+                line |= {"ratio": round(float(ratio), 4), "wrong": bool(wrong)}
+                lines.add(given.out, {**line, "undecided": bool(unknown)})
+            print(way, name, f"{time.perf_counter() - start:.1f} s", flush=True)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=12)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--minutes", type=float, default=600.0)
-    parser.add_argument("--out", type=Path, default=lines.RESULTS / "ways_aa.jsonl")
-    parser.add_argument("--report", action="store_true")
-    given = parser.parse_args()
-    if given.report:
-        report(given.out)
-        raise SystemExit
-    done = {(line["way"], line["model"], line["run"]) for line in lines.read(given.out)}
-    deadline = time.monotonic() + 60 * given.minutes
-    for seed in range(given.runs):
-        for way, function in WAYS.items():
-            for name, model in models().items():
-                alone = way in {"peaks", "known times"} and name != "cnn"
-                is_done = (way, name, seed) in done or time.monotonic() > deadline
-                if given.only not in way or alone or is_done:
-                    continue
-                start = time.perf_counter()
-                run = {"way": way, "model": name, "run": seed}
-                for what, ratio, wrong, unknown in list(function(model, seed)):
-                    line = {"what": what, "ratio": round(float(ratio), 4), "wrong": bool(wrong)}
-                    lines.add(given.out, {**run, **line, "undecided": bool(unknown)})
-                print(way, name, f"{time.perf_counter() - start:.1f} s", flush=True)
+    out = lines.RESULTS / "ways_aa.jsonl"
+    asked = command.options(__doc__, runs=12, only="", minutes=600.0, out=out, report=False)
+    report(asked.out) if asked.report else run(asked)

@@ -1,4 +1,4 @@
-"""Configuration of the site, see CONTRIBUTING.rst for the commands and the variables."""
+"""Configuration of the site, see maintainers.rst for the commands and the variables."""
 
 import os
 import sys

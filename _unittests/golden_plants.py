@@ -248,12 +248,11 @@ def moves_explain(data):
 
 
 def starts_late(data):
-    """First results of packed weights, and sessions of all threads, that take ten times longer."""
-    times = dict(data["times"])
-    for phase, ways in {"first result": (": plain", ": external"), "session": ("threads",)}.items():
-        names = [name for name in times[phase] if name.endswith(ways)]
-        times[phase] = slow(times[phase], **dict.fromkeys(names, 10.0))
-    return data | {"times": Comparisons(times, data["times"].axis)}
+    """First results of packed weights that take ten times longer."""
+    group = data["times"]["first result"]
+    names = [name for name in group if name.endswith((": plain", ": external"))]
+    groups = {**data["times"], "first result": slow(group, **dict.fromkeys(names, 10.0))}
+    return data | {"times": Comparisons(groups, data["times"].axis)}
 
 
 def _of_unpacked(data, session):
@@ -346,10 +345,10 @@ def beside_torch(factor):
     return plant
 
 
-def _with_facts(data, **facts):
-    """OpenVINO, provider and package, has these errors, or takes so many cores."""
+def far_errors(data):
+    """OpenVINO errs a lot, provider and package."""
     changed = data["facts"].copy()
-    changed.loc[["OpenVINO", "openvino, as it is"], list(facts)] = list(facts.values())
+    changed.loc[["OpenVINO", "openvino, as it is"], "error"] = 0.5
     return data | {"facts": changed}
 
 
@@ -391,15 +390,6 @@ def exchanged_quota(data):
         return data
     other = {data["host"]: data["ours"], data["ours"]: data["host"]}
     return data | {"rows": data["rows"].assign(setting=data["rows"]["setting"].map(other))}
-
-
-def fused(data):
-    """What is fused is most of the difference; ONNX Runtime is farther from float64."""
-    kinds = data["kinds"].copy()
-    rows = kinds["kind"].isin(["normalization", "elementwise"])
-    kinds.loc[rows, "eager"] *= 50
-    errors = data["errors"].assign(onnxruntime=10 * data["errors"]["onnxruntime"])
-    return data | {"kinds": kinds, "errors": errors}
 
 
 def lost_tokens(data):
@@ -446,10 +436,7 @@ OWN = {
             data | {"nodes": data["nodes"].assign(median=2 * data["nodes"]["median"])}
         ),
     },
-    "plot_providers": {
-        "lost threads": lambda data: _with_facts(data, cores=2.0),
-        "far errors": lambda data: _with_facts(data, error=0.5),
-    },
+    "plot_providers": {"far errors": far_errors},
     "plot_python_cost": {
         "slow calls": lambda data: data | {"times": slow(data["times"], **{"session.run": 9.0})},
     },
@@ -457,12 +444,6 @@ OWN = {
     "plot_threads": {
         "slow stops": slow_stops,
         "exchanged": exchanged_quota,
-    },
-    "plot_torch_or_onnxruntime": {
-        "far errors": lambda data: (
-            data | {"errors": data["errors"].assign(onnxruntime=10 * data["errors"]["onnxruntime"])}
-        ),
-        "on CUDA": lambda data: data | {"provider": "cuda"},
     },
     "plot_trees": {
         "slow float64": lambda data: data | {"times": slow(data["times"], float64=3.0)},

@@ -38,14 +38,13 @@ def group(fast=1.0, *, written=1.5, slow=6.0, **others):
     )
 
 
-def kept(*groups, chosen=(), other=None, best=(10, 60, 0), worst=(100, 160, 0)):
+def kept(*groups, chosen=(), best=(10, 60, 0), worst=(100, 160, 0)):
     """Data with a group for 1 thread and so on; times of transpositions, of all; products."""
     names = chosen or ["order fast"] * len(groups)
     threads = pd.Index(range(1, len(groups) + 1), name="threads")
     columns, index = ["copies", "all", "FusedMatMul"], ["best order", "as written", "worst order"]
     return SimpleNamespace(
         measured=Comparisons(dict(zip(threads, groups, strict=True)), "threads"),
-        compared=Comparisons({14: other or group()}, "size"),
         split=pd.DataFrame([best, (20, 80, 0), worst], index=index, columns=columns),
         roles=ROLES,
         chosen=pd.DataFrame({"chosen": names}, index=threads),
@@ -87,19 +86,6 @@ def test_a_fused_product_is_judged_by_number_of_threads(page, medians, chosen, c
 )
 def test_the_cause_follows_the_profiles(page, worst, slow, verdict):
     assert verdicts(page, kept(group(written=1.0, slow=slow), worst=worst))["copies"] == verdict
-
-
-@pytest.mark.parametrize(
-    ("other", "verdict"),
-    [
-        ({"fast": 1.0, "slow": 2.0}, "right"),
-        ({"fast": 1.02, "slow": 1.0}, "right"),  # as fast
-        ({"fast": 2.0, "slow": 1.0}, "wrong"),
-    ],
-)
-def test_the_winner_of_a_size_is_judged_at_the_other(page, other, verdict):
-    other = group(written=9.0, **other)
-    assert verdicts(page, kept(group(), other=other))["sizes"] == verdict
 
 
 def test_the_graphs_that_searches_chose_are_judged(page):

@@ -82,15 +82,6 @@ def test_the_changes_of_the_network_add_up_to_both_profiles(page):
     assert sorted(made_of) == [("down", "sum"), ("gate", "gate_act")]
 
 
-def test_the_latencies_are_those_of_one_image():
-    """The network on noise has another input: it is in no speedup over the network as written."""
-    page = define_page("plot_profiling")
-    measured = planted(as_written=4.0, fused=4.0, blocked=2.0, blocked_on_noise=3.0)
-    table = page["latencies"](SimpleNamespace(measured=measured))
-    assert table.index.tolist() == ["as written", "fused", "blocked"]
-    assert table["speedup"].tolist() == pytest.approx([1, 1, 2], rel=0.01)
-
-
 @pytest.mark.parametrize("on_host", [True, False])
 def test_operators_stand_beside_the_same_work_at_the_peaks(on_host):
     """The oracle is written out: 10 operations or bytes per nanosecond. A device has no times."""

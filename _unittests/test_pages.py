@@ -237,17 +237,15 @@ def test_a_page_imports_what_the_reference_lists(page):
                 assert module or listed, f"{node.module}.{name}"
 
 
-def test_lines_of_code_and_of_sentences_are_counted(tmp_path, page_code):
+def test_lines_of_code_are_counted(tmp_path, page_code):
     text = ['"""', "Title?", "======", '"""', "import ast", "", "# %%", "# Prose.", ""]
     text += ["def f():", '    """Docstring', '    of two lines."""', "    # a comment"]
-    text += ["    return 1  # and one", "", "g(title='it has four words here')"]
-    text += ["x = 'one sentence of words'", "def old(say):", "    return say", "h(setting='s.py')"]
-    text[-1] = text[-1].replace("'", '"')
+    text += ["    return 1  # and one", "", 'h(setting="s.py")']
     page = tmp_path / "plot_x.py"
     page.write_text("\n".join(text), encoding="utf-8")
     (tmp_path / "settings").mkdir()
     (tmp_path / "settings" / "s.py").write_text('"""A setting."""\n\nimport onnx\n', "utf-8")
-    assert page_code.count(page) == {"code": 9, "beside": 1, "sentences": 3}
+    assert page_code.count(page) == {"code": 5, "beside": 1}
 
 
 def test_an_unknown_option_of_a_page_is_refused(tmp_path):

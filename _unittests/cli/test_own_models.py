@@ -1,28 +1,76 @@
 """Models that are not ours, through the options of the command line."""
 
-import importlib.util
 import json
-from pathlib import Path
+import warnings
 
+import numpy as np
+import onnx
+import pandas as pd
 import pytest
 
 from ortmeter.cli import main
 
-SCRIPT = Path(__file__).parents[2] / "_benchmarks" / "own_models.py"
 pytestmark = pytest.mark.slow
+
+
+def make_encoder(path):
+    """Export a BERT with symbolic batch and sequence; its weights are random."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=100,
+        hidden_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=256,
+    )
+    model = transformers.BertModel(config, add_pooling_layer=False).eval()
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("seq")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            model,
+            kwargs={name: torch.ones((2, 16), dtype=torch.int64) for name in names},
+            dynamo=True,
+            verbose=False,
+            dynamic_shapes=dict.fromkeys(names, sizes),
+        )
+    program.save(str(path))
+
+
+def make_pipeline(path, rows=200):
+    """Convert a pipeline of texts and numbers, whose probabilities are dictionaries."""
+    from skl2onnx import to_onnx
+    from skl2onnx.common.data_types import FloatTensorType, StringTensorType
+    from sklearn.compose import ColumnTransformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline as chain
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    rng = np.random.default_rng(0)
+    texts = {"city": ["Paris", "Lima", "Oslo"], "plan": ["free", "pro"]}
+    data = pd.DataFrame({name: rng.choice(values, rows) for name, values in texts.items()})
+    data = data.assign(age=rng.normal(40, 9, rows), income=rng.normal(3, 1, rows))
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    columns = ColumnTransformer(
+        [("texts", encoder, list(texts)), ("numbers", StandardScaler(), ["age", "income"])]
+    )
+    answer = np.where(data["age"] + 10 * (data["city"] == "Lima") > 45, "yes", "no")
+    fitted = chain(columns, LogisticRegression()).fit(data, answer)
+    types = [StringTensorType if name in texts else FloatTensorType for name in data]
+    given = [(name, kind([None, 1])) for name, kind in zip(data, types, strict=True)]
+    onnx.save(to_onnx(fitted, initial_types=given), path)
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """Make a small encoder of transformers, and a pipeline that reads texts."""
-    spec = importlib.util.spec_from_file_location("own_models", SCRIPT)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     folder = tmp_path_factory.mktemp("own")
-    return {
-        "encoder": script.make_encoder(folder, layers=1, size=64, vocabulary=100),
-        "pipeline": script.make_pipeline(folder),
-    }
+    files = {name: folder / f"{name}.onnx" for name in INPUTS}
+    make_encoder(files["encoder"])
+    make_pipeline(files["pipeline"])
+    return files
 
 
 INPUTS = {

@@ -135,8 +135,8 @@ ODD = {
 
 
 def sweep(*options):
-    root = Path(__file__).parents[2]
-    command = [sys.executable, str(root / "_benchmarks/special_values.py"), "--odd", "torch"]
+    script = Path(__file__).parents[1] / "special_values.py"
+    command = [sys.executable, str(script), "--odd", "torch"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
     rows = [line.split(" | ") for line in done.stdout.splitlines()]
     found = collections.defaultdict(list)

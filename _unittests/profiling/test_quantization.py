@@ -1,7 +1,7 @@
 import onnx
 import pytest
 
-from ortmeter.profiling.quantization import REASONS, count_precisions, float_operators
+from ortmeter.profiling.quantization import REASONS, float_operators
 
 # Names say what each node is; X and Z are quantized, F and G are in float.
 IN = "[from] F = DequantizeLinear (X, s)"
@@ -50,21 +50,3 @@ def test_each_reason(lines, reason, around):
 )
 def test_what_has_no_reason_to_be_on_integers(lines):
     assert float_operators(nodes(*lines)) == {}
-
-
-def test_counts():
-    found = count_precisions(
-        nodes(
-            *CASES["weights"][0],
-            "[cast] C = Cast <to = 10> (R)",
-            "[made] M = QLinearMatMul (X, s, z, W, s, z, s, z)",
-        )
-    )
-    assert found == {
-        "nodes": 5,
-        "casts": 1,
-        "conversions": 1,
-        "low-bit matrix products": 1,
-        "products in float": 1,
-        "left in float": 1,
-    }

@@ -15,7 +15,7 @@ from ortmeter.dtypes import numpy_dtype
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime import precision
 from ortmeter.runtime.models import freeze_inputs, layer_stack, sample_cnn
-from ortmeter.runtime.precision import PRECISIONS, convert_precision, cpu_instructions, grids_of
+from ortmeter.runtime.precision import PRECISIONS, convert_precision, cpu_instructions
 from ortmeter.runtime.sessions import make_session, optimized_model
 
 MODEL = freeze_inputs(*layer_stack("MatMul", [64], [64, 64], 1))
@@ -423,17 +423,3 @@ def test_the_log_of_the_tools_is_silent_and_comes_back(caplog):
 def test_instructions_are_read_from_the_flags(monkeypatch, flags, expected):
     monkeypatch.setattr(precision, "cpu_flags", lambda: flags)
     assert list(cpu_instructions().values()) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "grids"),
-    [
-        ("float16", ("float16",) * 3),
-        ("dynamic channels", (8, 8, None)),
-        ("QOperator S8S8", (8, 8, 8)),
-        ("weights 8 bits int8", (8, 8, None)),
-        ("weights 4 bits", (None, 4, None)),
-    ],
-)
-def test_grids(name, grids):
-    assert grids_of(name) == grids

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
-from claim_samples import compare_ratio
 from processes import wait_until
 
 from ortmeter.child import Child
@@ -18,7 +17,6 @@ from ortmeter.timing.candidates import SessionSpec
 from ortmeter.workloads import threads
 from ortmeter.workloads.threads import (
     Scenario,
-    find_beyond,
     measure_threads,
 )
 
@@ -134,35 +132,6 @@ def test_a_model_that_cannot_run_is_told_in_one_line():
 def test_what_cannot_be_measured_is_refused(scenarios, processes):
     with pytest.raises(InvalidArgumentError, match="Accepted"):
         measure_threads(scenarios, processes=processes)
-
-
-def judged(verdict):
-    ratio = {"faster": 1.5, "slower": 0.5, "negligible": 1.0, "undecided": 1.0}[verdict]
-    width = 2.0 if verdict == "undecided" else 1.01
-    return compare_ratio("2", "1", ratio, (ratio / width, ratio * width))
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "outcomes"),
-    [
-        (("slower", "undecided", "faster", "faster"), (True, True)),
-        (("faster", "faster", "slower", "negligible"), (False, False)),
-        (("undecided", "faster", "faster", "undecided"), (None, None)),
-    ],
-)
-def test_work_beyond_a_bound_pays_and_work_below_does_not(verdicts, outcomes):
-    """Those within a factor of 2 of the bound do not count."""
-    works = (1e-5, 6e-5, 2e-4, 9e-4)
-    claims = zip(works, map(judged, verdicts), strict=True)
-    found = find_beyond(claims, 1e-4)
-    assert found.outcomes == outcomes
-    agree = f"{outcomes.count(True)} of 2 cases that are a factor of 2 away from 100 µs agree"
-    assert found.evidence == agree
-
-
-def test_a_bound_without_work_is_undecided():
-    assert find_beyond([(1.5, judged("faster"))], 1.0).verdict == "undecided"
-    assert find_beyond([(1.5, judged("faster"))], 1.0, factor=1.2).verdict == "right"
 
 
 def test_a_wake_leaves_nothing_open():

@@ -5,21 +5,20 @@ What does ONNX Runtime optimize?
 ================================
 
 Before it runs a model, ONNX Runtime rewrites its graph: it fuses nodes and, on a CPU, it can change
-the layout of images in memory. The option ``graph_optimization_level`` chooses what it does. We run
-a small convolutional network of 14 nodes at three levels. What changes, what does it gain, and
-where does the time go?
+the layout of images in memory. The option ``graph_optimization_level`` sets how much it may change.
+We run a convolutional network of 14 nodes at three levels. Which nodes change, how much faster is a
+run, and where does the time go?
 
-**Prediction.** The optimized network is faster. Fusion alone saves less than 10%: only two small
-nodes can join a convolution, a ``Sigmoid`` and an ``Add``. The other layout stores images in blocks
-of channels, which costs copies. It pays for them: with 64 channels and :math:`3 \times 3` kernels,
-a convolution has enough operations to gain more than the copies cost.
+**Prediction.** The optimized network is faster than the network as written. Fusion alone saves less
+than 10% of a run: only a ``Sigmoid`` and an ``Add``, two small nodes, can join a convolution. The
+other layout stores images in blocks of channels, which costs copies. With 64 channels and :math:`3
+\times 3` kernels, convolutions should gain more than these copies cost.
 
-**You learn** which level of optimization to ask for, and where the time of a network goes.
+**You learn** which optimization level to choose, and where the time of a network goes.
 """
 
 # sphinx_gallery_tags = ["speed", "profiling", "optimization", "Conv"]
 
-import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -29,7 +28,7 @@ import ortmeter
 from ortmeter.machine.peaks import Peaks, measured_peaks
 from ortmeter.observatory.bounds import weight_bounds
 from ortmeter.observatory.reference import reference
-from ortmeter.plotting import comparison_plot, profile_notes, speedup_plot, timeline_plot
+from ortmeter.plotting import comparison_plot, profile_notes, timeline_plot
 from ortmeter.profiling import ProfileCheck, profile_together
 from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_frame
 from ortmeter.study.rendering import fold
@@ -53,15 +52,16 @@ rng = np.random.default_rng(0)
 # Three levels of optimization
 # ----------------------------
 #
-# * *as written*: no optimization.
+# * *as written* (``ORT_DISABLE_ALL``): nothing is optimized.
 # * *fused* (``ORT_ENABLE_EXTENDED``): a node such as ``Sigmoid`` joins the convolution before it,
 #   which saves one write and one read of an image.
 # * *blocked* (``ORT_ENABLE_ALL``, the default): nodes are fused as well, and convolutions store
 #   images in blocks of channels (NCHWc) instead of channel after channel (NCHW). A block fills a
-#   vector of the CPU. A node without such a kernel needs the usual layout: ``ReorderOutput`` before
-#   it and ``ReorderInput`` after it each copy the image.
+#   vector register of the CPU.
 #
-# The weights are random, from a seed. The image is a random surface, smooth as a photograph.
+# A node without a kernel for blocks needs the usual layout: ``ReorderOutput`` copies the image
+# before it, and ``ReorderInput`` after it. The weights are random, with a fixed seed. The image is
+# a random surface, as smooth as a photograph.
 
 model = ortmeter.sample_cnn(size=args.size)
 noise = rng.standard_normal((1, 3, args.size, args.size), np.float32)
@@ -73,8 +73,7 @@ AS_WRITTEN, FUSED, BLOCKED = LEVELS
 
 # %%
 # ``optimized_model`` returns the graph that runs. Nodes of the domain ``com.microsoft.nchwc`` work
-# on blocks of channels; a `table of kernels
-# <https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md>`_ has all operators.
+# on blocks of channels.
 
 written = {node.name: node.op_type for node in model.graph.node}
 
@@ -97,8 +96,8 @@ def count_changes(level):
 
 # %%
 # *Added* nodes change the layout. A *removed* node is computed by the convolution that it joined.
-# On a CPU, level *fused* only joins the ``Sigmoid``. The ``Add`` joins a convolution in blocks, and
-# both convolutions then count as *blocked*.
+# On a CPU, level *fused* only fuses the ``Sigmoid``. Level *blocked* also fuses the ``Add``, and
+# counts both convolutions as *blocked*.
 
 counts = {name: count_changes(level) for name, level in LEVELS.items()}
 levels = to_frame(counts, "level")
@@ -109,9 +108,9 @@ show(table(levels, f"Number of nodes, {provider.label}"))
 # -------------------------------
 #
 # The reference is the network in float64. A sum of :math:`K` products in float32 is the exact sum
-# of operands moved by :math:`Ku` at most, where :math:`u` is the unit roundoff. The longest sum has
-# 576 products and a bias: the largest error must be below what the output moves by when each
-# weight moves by :math:`577u`, up or down at random
+# of operands that moved by at most :math:`Ku`, where :math:`u` is the unit roundoff. The longest
+# sum has 576 products and a bias. The bound is therefore the change of the output when each weight
+# moves by :math:`577u`, up or down at random
 # (:func:`~ortmeter.observatory.bounds.weight_bounds`).
 
 exact = reference(model, feeds).outputs
@@ -122,16 +121,15 @@ for name, level in LEVELS.items():
     diff = ortmeter.max_diff(exact["output"], got)
     assert diff.abs <= bound, f"{name} is outside of its bound: {diff}"
     rows[name] = {"largest error": diff.abs, "share of the bound": diff.abs / bound}
-errors = to_frame(rows, "level")
-show(table(errors, f"Error against float64, {legend}"))
+show(table(to_frame(rows, "level"), f"Error against float64, {legend}"))
 
 # %%
 # How long does a run take?
 # -------------------------
 #
-# The levels are interleaved in fresh processes. A fourth candidate runs the blocked network on
-# another input, an image of noise: ``PRelu`` branches on a sign, and a CPU predicts a branch better
-# when neighbours look alike.
+# The levels are interleaved in fresh processes. A fourth candidate runs the blocked network on an
+# image of noise: ``PRelu`` branches on a sign, and a CPU predicts branches better when neighbouring
+# pixels are alike.
 
 ON_NOISE = f"{BLOCKED} on noise"
 
@@ -148,21 +146,10 @@ measured = ortmeter.measure(
 study.keep(legend, measured=measured)
 
 # %%
-# Inside the grey band, a difference does not matter.
-
-
-def speedups(data):
-    gains = [data.measured.speedup(AS_WRITTEN, name) for name in (FUSED, BLOCKED)]
-    return speedup_plot(gains, title="Speedup over the network as written", caption=data.legend)
-
-
-study.show(speedups)
-
-# %%
 
 
 def latencies(data):
-    """Latency on the same image, and speedup over the network as written with its 99% interval"""
+    """Latency on the smooth image, and speedup over the network as written"""
     return data.measured.select(LEVELS).summary(AS_WRITTEN)
 
 
@@ -172,16 +159,16 @@ study.show(latencies)
 # Where does the time go?
 # -----------------------
 #
-# ``profile_together`` interleaves both networks, with the profiler of ONNX Runtime and without.
-# ``by_node`` has a row per node, with its *origin*: the nodes as written that it was made of. A
-# fused node is compared with the sum of these; a reorder has none. On a GPU, the profiler only
-# times the launches of the kernels.
+# ``profile_together`` interleaves both networks, with the profiler of ONNX Runtime and without it.
+# ``by_node`` has a row per node. Its *origin* lists the nodes as written that the node replaces: a
+# fused node is compared with their sum, and a reorder has none. On a GPU, the profiler only times
+# the launches of the kernels.
 
 NAMES = (AS_WRITTEN, BLOCKED)
 
 
 def match_nodes(before, after):
-    """Put beside each node that runs the nodes as written that it was made of."""
+    """Match each node that runs with the nodes as written that it replaces."""
     times, origins = before.set_index("name")["median"], after["origin"]
     assert origins.map(len).sum() == len(times), "a node as written is not found"
     names = {"name": "name_candidate", "median": "median_candidate"}
@@ -200,8 +187,8 @@ matched = match_nodes(before.by_node(), after.by_node())
 comparison_plot(matched, names=NAMES, title="Time per node", caption=legend)
 
 # %%
-# ``compare`` checks that the profiles and the latencies agree: if not, the times of the nodes
-# explain nothing.
+# ``compare`` checks that the profiles agree with the latencies. If they do not, the times of the
+# nodes explain nothing.
 
 check = before.compare(after)
 drawn = [ortmeter.draw_model(r.model, title=n, notes=profile_notes(r)) for n, r in profiles.items()]
@@ -211,7 +198,7 @@ show(fold("Both networks, and how far to trust profiles", *drawn, *check.claims,
 # What does each change gain?
 # ---------------------------
 #
-# Added nodes cost time: the blocked convolutions must save more.
+# The blocked convolutions must save more than the added nodes cost.
 
 IN_MS = [f"{name} (ms)" for name in NAMES]
 
@@ -229,13 +216,11 @@ def sum_changes(matched):
     return sums.assign(**{"saved (ms)": sums[IN_MS[0]] - sums[IN_MS[1]]})
 
 
-peaks = measured_peaks(**OPTIONS)
 study.keep(
     nodes=after.by_node()[["name", "op", "median", "flop", "bytes"]],
-    counts=counts[BLOCKED]
-    | {"written": len(written), "convolutions": list(written.values()).count("Conv")},
+    counts=counts[BLOCKED],
     changes=sum_changes(matched).reset_index(),
-    peaks=dataclasses.asdict(peaks),
+    peaks=vars(measured_peaks(**OPTIONS)),
     check=(check.kernels, check.latencies),
 )
 
@@ -243,7 +228,7 @@ study.keep(
 
 
 def changes(data):
-    """Medians of the nodes, by what happened to them"""
+    """Sums of the median times of nodes, by how the nodes changed"""
     return data.changes.set_index("change")
 
 
@@ -254,14 +239,14 @@ study.show(changes)
 # --------------------------------
 #
 # *At the peaks* is the time of the same work at the speed of a large Gemm or of a large copy on
-# this machine, whichever is longer. It is not a lower bound: a cache may be faster than a large
-# copy. A GPU has no times here, because its profile only has launches.
+# this machine, whichever takes longer. It is not a lower bound: an image in a cache is read faster
+# than by a large copy. On a GPU, *blocked* has no times, because a profile only has launches.
 
 TOOK, LEAST = f"{BLOCKED} (ms)", "at the peaks (ms)"
 
 
 def headroom(data):
-    """Time of each operator, and of the same work at the peaks"""
+    """Time of each operator, compared with the same work at the peaks"""
     nodes, on_host = data.nodes, bool(data.check[0])
     least = 1e3 * Peaks(**data.peaks).least_seconds(nodes["flop"], nodes["bytes"])
     times = nodes.assign(**{TOOK: nodes["median"] / 1e3 if on_host else np.nan, LEAST: least})
@@ -275,12 +260,12 @@ study.show(headroom)
 # What the measurements say
 # -------------------------
 #
-# The command of the answer lists the operators that run in your model. The layout changed if
-# ``ReorderInput`` or ``ReorderOutput`` is among them.
+# The command below the answer lists the operators that run in your model. If ``ReorderInput`` or
+# ``ReorderOutput`` is among them, the layout changed.
 
 
 def find_peak(data):
-    """Find whether convolutions take at most 1.2 times what they would at the peaks."""
+    """Find whether convolutions take at most 1.2 times their time at the peaks."""
     if not data.counts["blocked"] or ProfileCheck(*data.check).obstacle:
         return None
     took, least = headroom(data).loc["Conv"]
@@ -288,26 +273,26 @@ def find_peak(data):
 
 
 def claims(data):
-    """Keep graph_optimization_level at its default where it changes the layout of convolutions:
-    this CNN runs faster than unoptimized, and than at ORT_ENABLE_EXTENDED [default].
+    """For a convolutional network on a CPU, keep graph_optimization_level at its default: this CNN
+    runs faster than unoptimized or at ORT_ENABLE_EXTENDED [default].
 
     Otherwise:
 
-    Keep the default; choose another level only if a benchmark of your model shows a gain.
+    On a GPU, and for other models, compare the levels with the command below.
 
     Predicted:
 
     - The optimized network is faster than the network as written [faster]
     - Fusion alone saves less than 10% of a run [fusion]
-    - Compared with fusion alone, blocks of channels gain more than their copies cost [blocks]
+    - With blocks of channels, a run is faster than with fusion alone, despite the copies [blocks]
 
-    Where time is left:
+    Time that is left:
 
-    - In blocks, convolutions take at most 1.2 times what they would at the peaks [peak]
+    - In blocks, convolutions take at most 1.2 times as long as at the peaks [peak]
 
-    What you feed:
+    Inputs:
 
-    - On a CPU, the same network is faster on a smooth image than on noise [noise]
+    - On a CPU, the blocked network is faster on a smooth image than on noise [noise]
     """
     compare = data.measured.speedup
     total, fusion = (compare(AS_WRITTEN, name) for name in (BLOCKED, FUSED))
@@ -330,33 +315,30 @@ study.conclude(claims)
 # What this page does not cover
 # -----------------------------
 #
-# Other networks, batches of several images, other types, several threads (``--threads``), and
-# transformers, where fusion replaces dozens of nodes: :ref:`l-plot-optimizers` has some. An
-# optimized model that is saved is only valid on CPUs with blocks of the same size. CUDA has no
-# layout in blocks.
+# Other networks, batches of several images, other types and several threads (``--threads``) are not
+# measured. In transformers, fusion replaces dozens of nodes: see :ref:`l-plot-optimizers`. A saved
+# optimized model is only valid on CPUs with blocks of the same size. CUDA has no blocked layout.
 #
 # What to remember
 # ----------------
 #
-# * The default optimizes most: another level needs a measurement that supports it.
-# * A layout pays when the operations of a node outweigh the copies around it.
-# * Benchmark with inputs that look like yours: random ones can be slower.
+# * Keep the default level unless a measurement supports another one.
+# * A layout pays when the nodes that use it save more than the copies around them cost.
+# * Benchmark with realistic inputs: random ones can be slower.
 #
-# Read next: :ref:`l-plot-first-result`, for what optimizing costs at the start.
+# Read next: :ref:`l-plot-first-result` measures the time that optimizing takes at the start.
 #
 # How this was computed
 # ---------------------
 #
-# One run of the blocked network. The time outside of kernels is between the bars.
+# The plot shows one run of the blocked network. Between the bars, no kernel runs.
 
 timeline_plot(after, title=f"One run, {BLOCKED}, {provider.label}", caption=legend)
 
 # %%
-# The raw tables have each node beside those that it was made of, and the time of each operator at
-# both levels.
+# *Raw tables* has each node and the nodes as written that it replaces.
 
-operators = pd.concat({name: ran.by_operator() for name, ran in profiles.items()})
-study.appendix({AS_WRITTEN: model}, errors=errors, nodes=matched, operators=operators)
+study.appendix({AS_WRITTEN: model}, nodes=matched)
 
 # %%
 # This page descends from `Profiling with onnxruntime

@@ -16,8 +16,8 @@ of batches, in fresh processes, and read the memory of each process after each r
 not shrink after a large batch, and closing the session frees it. With *memory patterns*, the
 default, a session reserves one block for all the intermediate results of a size that it has seen
 before. This block comes on top of the smaller ones of the first run, so memory doubles at most.
-Without the arena, each run returns its memory and asks the system again, which takes time. An arena
-that shrinks after each run takes as much time.
+Without the arena, each run returns its memory and asks the system again, which takes time. So does
+an arena that shrinks after each run.
 
 ===================  ==========================================================================
 setting              what changes
@@ -29,10 +29,13 @@ shrinking            ``memory.enable_memory_arena_shrinkage``, an option of each
 not bound            ``session.run`` instead of IOBinding, with the default settings
 ===================  ==========================================================================
 
-**You learn** whether memory that grows is a leak, and which setting keeps less memory.
+**You learn** whether memory that grows is a leak, and which setting keeps less memory than
+the default.
 """
 
 # sphinx_gallery_tags = ["speed", "memory", "IOBinding"]
+
+from functools import partial
 
 import numpy as np
 
@@ -83,7 +86,7 @@ SETTINGS = {
 }
 
 # %%
-# The model accepts any batch; its inputs hold the largest one.
+# The model accepts batches of any size. Its inputs hold the largest batch.
 
 model = sample_transformer(tokens=args.tokens)
 feeds = {"x0": rng.standard_normal((args.largest, args.tokens, 256), np.float32)}
@@ -100,7 +103,7 @@ variants = {name: make_variant(**setting) for name, setting in SETTINGS.items()}
 # Do they compute the same thing?
 # -------------------------------
 #
-# Memory does not change the order of the operations: all settings return the same bits.
+# These settings do not change the order of the operations, so all of them return the same bits.
 
 results = [run_session(v.session(), feeds, v.run_config) for v in variants.values()]
 assert all(np.array_equal(got[name], results[0][name]) for got in results for name in got)
@@ -126,7 +129,7 @@ if not study.recall():
     study.keep(f"{provider.label}, encoder, batches up to {args.largest}", found=rows)
 
 # %%
-# One line per setting, median of the processes.
+# The plot has one line per setting: the median of its processes.
 
 MEMORY = "memory (MiB)"
 
@@ -146,10 +149,10 @@ def memory_plot(data):
 study.show(memory_plot)
 
 # %%
-# The table has the most that a session holds after a run. With the default, *fixed* holds more than
-# *one large*: the second run of a size adds the block of its memory pattern. Without the arena, the
-# allocator of the system decides what the process keeps, and machines differ: see the records at
-# the end of the page.
+# The table lists the most memory that a session holds after a run. With the default, *fixed* holds
+# more than *one large*: the second run of a size adds the block of its memory pattern. Without the
+# arena, the allocator of the system decides what the process keeps, and machines differ: see the
+# records at the end of the page.
 
 KEYS = ["candidate", "sequence", "process"]
 
@@ -162,7 +165,7 @@ def summarize(data):
     )
     ends = data.found[data.found["batch"].isna()].pivot(index=KEYS, columns="run", values=MEMORY)
     later = runs[runs["run"] != "0"].groupby(KEYS, sort=False)[["seconds", "batch"]].sum()
-    taken["most"] = taken["most"].clip(lower=0.1)  # MiB: a session may take no more of a device
+    taken = taken.clip(lower=0.1)  # MiB: a session may take no more of a device
     return taken.join(ends).assign(**{"ms per row": 1e3 * later["seconds"] / later["batch"]})
 
 
@@ -201,7 +204,7 @@ study.show(freed)
 # What does it cost?
 # ------------------
 #
-# The time includes copies and bindings. It leaves out the first run, which allocates.
+# The time includes copies and bindings, but not the first run, which allocates.
 
 
 def row_times(data):
@@ -215,39 +218,28 @@ study.show(row_times)
 # What the measurements say
 # -------------------------
 #
-# Each process gives one number. Ratios compare a setting with the default, with 99% intervals.
-# ``settings/no_memory_pattern.py`` creates a session without memory patterns.
+# Each process gives one number. Ratios have 99% intervals; above 1, a setting holds less memory
+# than the default, or is faster. ``settings/no_memory_pattern.py`` creates a session without memory
+# patterns.
 
 KEPT, FREED, NOTABLE = 0.9, 0.1, 1.1  # shares of the most, and a ratio that matters
 
 
-def compare(table, column, name, sequence="random"):
-    """Estimate what a setting takes over the default, from one number per process."""
-    taken = table[column].xs(sequence, level="sequence")
-    return estimate_ratio(*(taken[side].to_numpy()[:, None] for side in (name, DEFAULT)))
+def compare(table, column, name, sequences=("random",)):
+    """Divide what the default takes by what a setting takes, in each sequence."""
+
+    def divide(taken):
+        return estimate_ratio(*(taken[side].to_numpy()[:, None] for side in (DEFAULT, name)))
+
+    ratios = {x: divide(table[column].xs(x, level="sequence")) for x in sequences}
+    return Speedups(Speedup(name, DEFAULT, ratios[x], {"sequence": x}) for x in ratios)
 
 
-def holds_less(table, name, sequences):
-    """Find whether a setting holds less memory than the default in all these sequences."""
-    ratios = {x: compare(table, "most", name, x) for x in sequences}
-    told = "; ".join(f"{x}: {ratio}" for x, ratio in ratios.items())
-    return Finding(tuple(r.below(1).outcomes[0] for r in ratios.values()), told)
-
-
-def compare_speed(table, name):
-    return Speedup(name, DEFAULT, compare(table, "ms per row", name).inverse)
-
-
-def save_memory(table):
-    """Find whether random batches hold less memory without patterns, and are not 10% slower."""
-    less, speed = compare(table, "most", NO_PATTERN), compare_speed(table, NO_PATTERN)
-    most = table["most"].xs("random", level="sequence").groupby("candidate").median()
-    told = f"{most[NO_PATTERN]:.0f} MiB instead of {most[DEFAULT]:.0f}, speed {speed.interval}"
-    found = less.below(1 / NOTABLE) & Speedups([speed]).at_least(1 / NOTABLE)
-    return Finding(found.outcomes, told).gains(less.inverse.value, unit="times less memory")
-
-
-# %%
+def save_memory(less, speed):
+    """Find whether a setting holds less memory, and is at most 10% slower."""
+    found = less.at_least(NOTABLE) & speed.at_least(1 / NOTABLE)
+    told = f"{less[0].interval} times less memory, speed {speed[0].interval}"
+    return Finding(found.outcomes, told).gains(less[0].ratio, unit="times less memory")
 
 
 def free_memory(table):
@@ -255,28 +247,9 @@ def free_memory(table):
     fixed, large = (table.xs((DEFAULT, x), level=[0, 1]) for x in ("fixed", "one large"))
     shares = large.div(large["most"], axis=0).clip(lower=0)
     held = (fixed["most"] <= NOTABLE * fixed["half"]) & (shares["last"] >= KEPT)
-    text = (
-        "{last:.0f}% left after small batches, {trimmed:.0f}% if trimmed, {closed:.0f}% if closed"
-    )
-    told = text.format(**100 * shares.median())
-    found = Finding(tuple(held & (shares["closed"] <= FREED)), told)
+    told = "{last:.0%} left after small batches, {trimmed:.0%} if trimmed, {closed:.0%} if closed"
+    found = Finding(tuple(held & (shares["closed"] <= FREED)), told.format(**shares.median()))
     return found.gains(100 * (1 - shares["closed"].max()), unit="% of the memory freed")
-
-
-def returns_memory(table):
-    """Find whether the system can have the memory back without the arena, or if it shrinks."""
-    shares = (table["trimmed"] / table["most"]).xs("random", level="sequence")
-    shares = shares.groupby("candidate").max()[[NO_ARENA, SHRINKING]].clip(lower=0)
-    told = ", ".join(f"{name}: {share:.0%} left" for name, share in shares.items())
-    return Finding(tuple(shares <= FREED), told)
-
-
-def changes_nothing(table):
-    """Find whether shrinking leaves as much after a large batch, and once trimmed."""
-    left = (table["trimmed"] - table["closed"]).clip(lower=0.1)  # MiB
-    ratios = (compare(table.assign(left=left), x, SHRINKING, "one large") for x in ("last", "left"))
-    last, trimmed = (ratio.within(1 / NOTABLE, NOTABLE) for ratio in ratios)
-    return last & trimmed
 
 
 # %%
@@ -294,32 +267,30 @@ def claims(data):
     Predicted:
 
     - Batches of one size also hold less memory without memory patterns [fixed]
-    - Memory patterns at most double what fixed and random batches hold [twice]
-    - Without the arena, or if it shrinks, the system can have 90% of the memory back [returned]
+    - Memory patterns at most double the memory of fixed and random batches [twice]
     - Without the arena, or if it shrinks, random batches take longer than with the default [slower]
 
     Discussions:
 
     - #11118: if sizes vary, a session holds less memory without memory patterns [varying]
     - #22271: a session holds less memory without the arena, whatever the sizes [arena]
-    - #23339: in Python, shrinking the arena changes memory by less than 10% [nothing]
+    - #23339: in Python, shrinking the arena after a large batch changes memory by less than 10%
+      [nothing]
     """
     table = summarize(data)
+    held, speed = (partial(compare, table, column) for column in ("most", "ms per row"))
     sequences = [*table.index.unique("sequence")]
     varying = [x for x in sequences if x in {"growing", "cycling", "random"}]
-    growth = [compare(table, "most", NO_PATTERN, x).inverse for x in ("fixed", "random")]
-    fixed, random = (ratio.within(0, 2) for ratio in growth)
-    slower = Speedups(compare_speed(table, name) for name in (NO_ARENA, NEITHER, SHRINKING))
+    slower = (speed(name)[0] for name in (NO_ARENA, NEITHER, SHRINKING))
     return {
-        "pattern": save_memory(table),
+        "pattern": save_memory(held(NO_PATTERN), speed(NO_PATTERN)),
         "closing": free_memory(table),
-        "fixed": compare(table, "most", NO_PATTERN, "fixed").below(1 / NOTABLE),
-        "twice": fixed & random,
-        "returned": returns_memory(table),
-        "slower": slower.are("slower"),
-        "varying": holds_less(table, NO_PATTERN, varying),
-        "arena": holds_less(table, NO_ARENA, sequences),
-        "nothing": changes_nothing(table),
+        "fixed": held(NO_PATTERN, ["fixed"]).at_least(NOTABLE),
+        "twice": held(NO_PATTERN, ["fixed", "random"]).within(2),
+        "slower": Speedups(slower).are("slower"),
+        "varying": held(NO_PATTERN, varying).at_least(1),
+        "arena": held(NO_ARENA, sequences).at_least(1),
+        "nothing": compare(table, "last", SHRINKING, ["one large"]).within(NOTABLE),
     }
 
 
@@ -329,19 +300,21 @@ study.conclude(claims, setting="no_memory_pattern.py")
 # What this page does not cover
 # -----------------------------
 #
-# Leaks that take longer than these sequences. Several sessions in one process, which may share an
-# arena. Threads, which may have their own heaps. Other systems and allocators (jemalloc, tcmalloc,
-# mimalloc). Weights, which are loaded before the first run. What a run takes and returns before it
-# ends: memory is read after it.
+# Leaks that take longer than these sequences do not show here. Several sessions in one process may
+# share an arena, and several threads may have their own heaps. Other systems and allocators
+# (jemalloc, tcmalloc, mimalloc) may differ. Weights are not counted: they are loaded before the
+# first run. Memory that a run takes and returns is not counted either, since memory is read after
+# each run.
 #
 # What to remember
 # ----------------
 #
-# * The arena keeps what the runs took: memory that stops growing is no leak.
+# * The arena keeps what the runs took: memory that stops growing is not a leak.
 # * A size that a session has seen before takes more memory, for its memory pattern.
 # * What you gain without the arena depends on the allocator of the system: measure it.
 #
-# Read next: :ref:`l-plot-first-result`, for the memory of the creation of a session.
+# Read next: :ref:`l-plot-first-result`, which also measures the memory that creating a session
+# takes.
 #
 # How this was computed
 # ---------------------

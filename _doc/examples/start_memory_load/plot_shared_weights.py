@@ -8,9 +8,9 @@ A service opens one model in several sessions, or in several processes. Does eac
 weights? Users ask how to share them (`#15301
 <https://github.com/microsoft/onnxruntime/issues/15301>`__, `#20172
 <https://github.com/microsoft/onnxruntime/issues/20172>`__), why the bytes of a model do not help
-(`#21946 <https://github.com/microsoft/onnxruntime/issues/21946>`__), and what a mapped ``.ort``
-file brings (`#28164 <https://github.com/microsoft/onnxruntime/pull/28164>`__). We open sessions in
-every way that Python has, read how much memory each one adds, and time their runs.
+(`#21946 <https://github.com/microsoft/onnxruntime/issues/21946>`__), and whether a mapped ``.ort``
+file does (`#28164 <https://github.com/microsoft/onnxruntime/pull/28164>`__). We open sessions in
+several ways, read how much memory each one adds, and time their runs.
 
 **Prediction.** Weights of :math:`W` bytes are private where a session copies them, and shared where
 it reads a mapped file. Kernels of products read their own copy, which is *packed* (ONNX Runtime
@@ -27,17 +27,16 @@ an optimized graph in a mapped file           :math:`W`, unpacked 0    0
 an optimized graph and packed weights, there  0                        0
 ============================================  =======================  ===========================
 
-Mapped or not, packed weights are as fast. Without them, a product packs in each run: a run of 8
-rows reads :math:`W`, writes it and reads it again, and takes up to 3 times as long. A run of one
-row needs no packing.
+Mapped or not, packed weights are as fast. Without them, a product packs its weights in each run. A
+run of 8 rows reads :math:`W`, writes it and reads it again, so it takes up to 3 times as long. A
+run of one row needs no packing.
 
 **You learn** which setting shares the weights of sessions and processes, and what a run then costs.
 """
 
 # sphinx_gallery_tags = ["speed", "memory", "session"]
 
-import dataclasses
-import json
+import re
 import sys
 import tempfile
 from functools import partial
@@ -48,7 +47,6 @@ import numpy as np
 import onnx
 
 import ortmeter
-from ortmeter.observatory.reference import reference
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.models import layer_stack
 from ortmeter.study import Finding, Param, Study, to_frame
@@ -69,7 +67,8 @@ args, study.provider = study.args, ortmeter.resolve_provider("cpu")  # a GPU has
 # Two models
 # ----------
 #
-# Ten products, and ten convolutions of 7 x 7 pixels, with the same number of random weights.
+# One model has ten products, the other ten convolutions of 7 x 7 pixels. Both have the same number
+# of random weights.
 
 LAYERS, PRODUCTS, CONVOLUTIONS = 10, "products", "convolutions"
 ROWS = {PRODUCTS: (1, 8), CONVOLUTIONS: (1,)}
@@ -79,43 +78,39 @@ stacks = {
     CONVOLUTIONS: layer_stack("Conv<pads = [1, 1, 1, 1]>", [c, 7, 7], [c, c, 3, 3], layers=LAYERS),
 }
 models = {name: ortmeter.freeze_inputs(*stack) for name, stack in stacks.items()}
-ortmeter.draw_model(ortmeter.freeze_inputs(*layer_stack("MatMul", [8], [8, 8], layers=2)))
 
 # %%
 # The ways to open them
 # ---------------------
 #
-# :func:`~ortmeter.workloads.optimized.shorter_starts` writes the files. *external* has the weights
-# beside the model, *prepacked* the optimized graph, and the packed weights beside it. *.ort* is the
-# optimized graph in the format of ONNX Runtime. ``use_memory_mapped_ort_model`` came with release
-# 1.26, ``use_external_initializer_file_buffers_directly`` with 1.31.
+# :func:`~ortmeter.workloads.optimized.shorter_starts` writes the files. *external* keeps the
+# weights beside the model. *prepacked* is the optimized graph, with the packed weights beside it.
+# *.ort* is the optimized graph in the format of ONNX Runtime. Its option
+# ``use_memory_mapped_ort_model`` came with release 1.26.
 
 TIMED = FILE, UNPACKED, PREPACKED = "in the model", "external unpacked", "external prepacked"
-ORT, ONE, BYTES, GIVEN = ".ort mapped", "one session", "in bytes", "given"
-NO_PACKING, DIRECT = "disable_prepacking", "use_external_initializer_file_buffers_directly"
+ORT, BYTES, GIVEN, NO_PACKING = ".ort mapped", "in bytes", "given", "disable_prepacking"
 MAPPED = ("use_memory_mapped_ort_model", "use_ort_model_bytes_for_initializers")
 WAYS = {  # the file, and entries of the configuration
     FILE: ("model.onnx",),
+    BYTES: ("model.onnx",),
+    "external": ("external.onnx",),
     UNPACKED: ("external.onnx", NO_PACKING),
     PREPACKED: ("prepacked.onnx",),
     ORT: ("optimized.ort", *MAPPED),
-    BYTES: ("model.onnx",),
-    GIVEN: ("external.onnx",),
-    ONE: ("model.onnx",),
-    "external": ("external.onnx",),
     ".ort mapped, unpacked": ("optimized.ort", *MAPPED, NO_PACKING),
-    "buffer unpacked": ("external.onnx", DIRECT, NO_PACKING),
+    GIVEN: ("external.onnx",),
     "given unpacked": ("external.onnx", NO_PACKING),
 }
 
 # %%
-# A program opens one session after the other. *given* weights go through ``add_initializer``,
-# *buffer* weights through a file in memory; both are mapped here.
+# A program opens one session after the other, and runs each one once. *given* weights are mapped,
+# and go through ``add_initializer``.
 
-OPEN = """
-import ctypes, functools, json, multiprocessing.pool, pathlib, sys, numpy as np, onnxruntime
+PROGRAM = """
+import ctypes, functools, pathlib, sys, numpy as np, onnxruntime
 
-sessions, kept, read_once = [], [np.load("x1.npy")], functools.cache(pathlib.Path.read_bytes)
+kept, read_once = [np.load("x1.npy")], functools.cache(pathlib.Path.read_bytes)
 
 def open_session(way, file, *config):
     options = onnxruntime.SessionOptions()
@@ -124,66 +119,51 @@ def open_session(way, file, *config):
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     for name in config:
         options.add_session_config_entry(f"session.{name}", "1")
-    kept.append(weights := np.memmap("external.data", np.float32, "r"))
-    if way.startswith("buffer"):
-        named = ["external.data"], [weights.data], [weights.nbytes]
-        options.add_external_initializers_from_files_in_memory(*named)
-    elif way.startswith("given"):
+    if way.startswith("given"):
+        weights = np.memmap("external.data", np.float32, "r")
         for i, weight in enumerate(weights.reshape(10, round((weights.size / 10) ** 0.5), -1)):
             kept.append(onnxruntime.OrtValue.ortvalue_from_numpy(weight))
             options.add_initializer(f"W{i}", kept[-1])
     model = read_once(pathlib.Path(file)) if way == "in bytes" else file
-    sessions.append(onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"]))
-"""
+    kept.append(onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"]))
+    return kept[-1].run(None, {"A0": kept[0]})
 
-# %%
-# It runs all of them, then reads the memory of the process: the *proportional* share (PSS) that
-# Linux reports, where a page of :math:`k` processes counts for one :math:`k`-th. The sum over
-# processes is the memory that they take together. With *one session*, the second process is a fork
-# of the first.
-
-READ = """
-def read():
-    for session in sessions:
-        session.run(None, {"A0": kept[0]})
-    getattr(ctypes.CDLL(None), "malloc_trim", bool)(0)  # the allocator returns what is free
-    lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
-
-def fork():
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        return pool.apply(read) + read()
-
+print(flush=True)
 for line in sys.stdin:
-    question, *way = json.loads(line)
-    if question == "open":
-        open_session(*way)
-    print(json.dumps(fork() if question == "fork" else read()), flush=True)
+    open_session(*line.rstrip().split(";"))
+    getattr(ctypes.CDLL(None), "malloc_trim", bool)(0)  # the allocator returns what is free
+    print(flush=True)
 """
 
 # %%
 # How much memory does a session add?
 # -----------------------------------
 #
-# Two processes start. The first one opens a session, then a second one; the other opens one.
+# Two processes start. The first one opens a session, then a second one; the other opens one. After
+# each step, the page reads the *proportional* share (PSS) that Linux reports for each process: a
+# page of memory that :math:`k` processes share counts for one :math:`k`-th. The sum over processes
+# is the memory that they take together.
 
 FIRST, SECOND, OTHER = STEPS = "first", "second session", "other process"
 
 
-def ask(process, *question):
-    print(json.dumps(question), file=process.stdin, flush=True)
-    return json.loads(process.stdout.readline())
+def read_memory(*processes):
+    """Return the memory of these processes together, in MiB."""
+    texts = [Path(f"/proc/{process.pid}/smaps_rollup").read_text() for process in processes]
+    return sum(int(re.search(r"Pss: +(\d+)", text)[1]) for text in texts) / 1024
 
 
 def watch(folder, way):
     """Yield by how many MiB the memory of both processes grows at each step."""
     run = partial(Popen, [sys.executable, "run.py"], cwd=folder, stdin=PIPE, stdout=PIPE, text=True)
     with run() as one, run() as other:
-        before = ask(one, "read") + ask(other, "read")
+        for process in (one, other):
+            process.stdout.readline()  # it has started
+        before = read_memory(one, other)
         for step, process in zip(STEPS, (one, one, other), strict=True):
-            if way != ONE or step == FIRST:
-                ask(process, "open", way, *WAYS[way])
-            now = ask(one, "fork" if (way, step) == (ONE, OTHER) else "read") + ask(other, "read")
+            print(way, *WAYS[way], sep=";", file=process.stdin, flush=True)
+            process.stdout.readline()  # it is done
+            now = read_memory(one, other)
             yield step, {"proportional": now - before}
             before = now
 
@@ -192,24 +172,19 @@ def watch(folder, way):
 # How long does a run take?
 # -------------------------
 #
-# Weights are packed, unpacked or packed in a file: the other ways run the kernels of one of these
-# three, which are interleaved in fresh processes. All must compute the same. The reference is the
-# model in float64, and the tolerance is :math:`4 L \sqrt{K}\,u` of the largest output, for
-# :math:`L` layers of sums of :math:`K` terms and :math:`u = 2^{-24}`.
+# Weights are packed, unpacked or packed in a file. The other ways run the kernels of one of these
+# three. Fresh processes time them interleaved. All three compute the same, but for rounding.
 
 
-def make_candidates(model, feeds, specs):
-    (expected,) = reference(model, feeds).outputs.values()
-    terms, largest = np.prod(model.graph.initializer[0].dims[1:]), np.abs(expected).max()
-    specs = {way: dataclasses.replace(specs[way], feeds=feeds) for way in TIMED}
-    for way, spec in specs.items():
-        error = np.abs(spec.session().run(None, feeds)[0] - expected).max()
-        assert error <= 4 * LAYERS * np.sqrt(terms) * 2.0**-24 * largest, f"{way}: {error}"
+def make_candidates(specs, feeds):
+    specs = {way: SessionSpec(specs[way].model, feeds, specs[way].settings) for way in TIMED}
+    outputs = [spec.session().run(None, feeds)[0] for spec in specs.values()]
+    assert all(np.allclose(output, outputs[0], atol=1e-4) for output in outputs)
     return {way: spec.candidate() for way, spec in specs.items()}
 
 
 # %%
-# Memory is read once for each way: the same pages would be counted again.
+# Memory is read once for each way: reading it again would count the same pages.
 
 
 def measure(folder):
@@ -222,10 +197,9 @@ def measure(folder):
         for rows in ROWS[name]:
             feeds = ortmeter.random_feeds(model, dims={"n": rows}, seed=0)
             np.save(place / f"x{rows}.npy", feeds["A0"])
-            runs[f"{name}, batch {rows}"] = make_candidates(model, feeds, specs)
-        (place / "run.py").write_text(OPEN + READ)
-        ways = [*WAYS][: 7 if args.fast else None] if name == PRODUCTS else (*TIMED, ORT)
-        for way in study.follow(ways, name):
+            runs[f"{name}, batch {rows}"] = make_candidates(specs, feeds)
+        (place / "run.py").write_text(PROGRAM)
+        for way in study.follow(WAYS if name == PRODUCTS else (*TIMED, ORT), name):
             memory |= {(name, way, step): mib for step, mib in watch(place, way)}
     how = {"processes": args.processes, "budget_s": args.budget, "precision": None}
     times = ortmeter.measure_each(runs, axis="model", **how)
@@ -236,12 +210,13 @@ with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
     study.keep(f"float32 on CPU, 1 thread, {args.mib} MiB of weights", **measure(folder))
 
 # %%
-# The first session also takes its buffers, and each process some MiB of ONNX Runtime.
+# The first session also takes its buffers, and each process some MiB for ONNX Runtime.
 
 
 def added(data):
     """Memory that each session adds, sum over both processes (MiB)"""
-    return data.memory["proportional"].unstack("step", sort=False).round(1)
+    table = data.memory["proportional"].unstack("step", sort=False).round(1)
+    return table[table.index.isin([*WAYS], level="way")]  # older records have more ways
 
 
 study.show(added)
@@ -261,20 +236,19 @@ study.show(speedups)
 # What the measurements say
 # -------------------------
 #
-# A session holds a copy where it adds more than half of the weights. Memory is read once, without
-# interval. The command measures the start of one session, with the saved file too. For several of
-# your own, add up the ``Pss`` of their processes, in ``/proc/PID/smaps_rollup``.
+# A session holds a copy where it adds more than half of the weights. Memory is read once, so it has
+# no interval. The command measures the start of one session, with the saved file too. For several
+# processes of your own, add up their ``Pss`` in ``/proc/PID/smaps_rollup``.
 #
-# ONNX Runtime 1.31.1 crashes when it runs with weights in this file that are below 1 MiB once they
-# are packed, unless their size is a multiple of 64 bytes. The setting leaves such weights in the
-# model, where each session copies them. The file is for CPUs like the one that saved it, and takes
-# up to twice the disk space, since it holds the weights and their packed copies.
+# ONNX Runtime 1.31.1 crashes when it runs with some small weights in this file: below 1 MiB once
+# they are packed, unless their size is a multiple of 64 bytes. The setting leaves such weights in
+# the model, where each session copies them. The file is for CPUs like the one that saved it. It
+# takes up to twice the disk space, since it holds the weights and their packed copies.
 
 
 def further(data):
     """Return how many copies of the weights each further session adds."""
-    added = data.memory["proportional"].unstack("step", sort=False)[[SECOND, OTHER]]
-    return added.clip(lower=0) / data.mib
+    return added(data)[[SECOND, OTHER]].clip(lower=0) / data.mib
 
 
 def find_copied(data, ways, copied):
@@ -315,7 +289,7 @@ def claims(data):
     Predicted:
 
     - Each session copies weights that it packs or, for convolutions, optimizes [copies]
-    - Sessions share mapped weights that none of them packs or optimizes, and so do forks [shares]
+    - Sessions share mapped weights that none of them packs or optimizes [shares]
     - With weights packed in a file, runs change by less than 5% [packed]
     - If weights are not packed, a run of one row takes at most 1.2 times as long [one_row]
     - If weights are not packed, a run of 8 rows takes 1.1 to 3 times as long [eight_rows]
@@ -324,7 +298,7 @@ def claims(data):
 
     - #15301: sessions share weights only if each one is given to each session [each]
     - #20172: sessions use the weights of add_initializer without a copy [given]
-    - #21946: to read the bytes of a model once saves no memory [bytes]
+    - #21946: reading the bytes of a model once saves no memory [bytes]
     - #28164: sessions share a mapped .ort file [ort]
     """
     packed = data.times.speedup(FILE, PREPACKED)
@@ -350,24 +324,24 @@ study.conclude(claims, setting="prepack.py")
 # What this page does not cover
 # -----------------------------
 #
-# CUDA, where each session copies the weights to the device. Other systems, which map files too:
-# macOS reports the footprint of a process (``footprint``), Windows its private working set. Runs of
-# several processes at once, which share the caches of the processor. Mapped pages that leave the
-# memory: they are read from the disk again.
+# On CUDA, each session copies the weights to the device. Other systems map files too: macOS reports
+# the footprint of a process (``footprint``), Windows its private working set. Processes that run at
+# once share the caches of the processor. Mapped pages that leave the memory are read from the disk
+# again. Forks of a process share what it loaded before; a fork has only the thread that forks, so
+# load with one thread, or after the fork.
 #
-# In C and C++, the sessions of one process can also share a container of packed weights: the packed
-# copies of weights that are given (``AddInitializer``), not of weights in the model (`ort#544
-# <https://github.com/pykeio/ort/issues/544>`__). The Python package has no such container: its
-# sessions share packed weights through the saved file, as on this page. C can also map an ``.ort``
-# file and pass its address (``use_ort_model_bytes_directly``). Do not do this from Python with
-# ``use_ort_model_bytes_for_initializers``: the bytes are freed, and results may be wrong.
+# In C and C++, the sessions of one process can also share a container of packed weights. It holds
+# the packed copies of given weights (``AddInitializer``), not of weights in the model (`ort#544
+# <https://github.com/pykeio/ort/issues/544>`__). The Python package has no such container. C can
+# also map an ``.ort`` file and pass its address (``use_ort_model_bytes_directly``). Do not do this
+# from Python with ``use_ort_model_bytes_for_initializers``: the bytes are freed, and results may be
+# wrong.
 #
 # What to remember
 # ----------------
 #
 # * Weights that a session packs or optimizes are private: pack them once, and save them.
 # * Map the saved file: the system keeps one copy, whoever opens it.
-# * A fork has only the thread that forks: load with one thread, or after the fork.
 #
 # Read next: :ref:`l-plot-first-result`, for the time to open these files.
 #

@@ -1,4 +1,4 @@
-"""Bounds of the rounding errors of matrix products, sums, means and layer normalizations.
+"""Bounds of the rounding errors of matrix products and layer normalizations.
 
 References are cited by the names of their authors:
 
@@ -16,17 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.discrepancy.summation import BLOCK, SUMMATIONS, check_finite, check_terms, exact_sum
+from ortmeter.discrepancy.summation import check_finite, check_terms, exact_sum
 from ortmeter.dtypes import DTypeLike, float_info, numpy_dtype, short_name, unit_roundoff
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy
 
-__all__ = [
-    "layer_norm_error_bound",
-    "matmul_error_bound",
-    "mean_error_bound",
-    "sum_error_bound",
-]
+__all__ = ["layer_norm_error_bound", "matmul_error_bound"]
 
 _TF32_ROUNDOFF = 2.0**-11
 
@@ -121,115 +116,6 @@ def matmul_error_bound(
     return np.asarray(error)
 
 
-def sum_error_bound(
-    values: Any,
-    *,
-    dtype: DTypeLike,
-    accumulate: DTypeLike = "float32",
-    summation: str = "any",
-) -> np.ndarray:
-    r"""Bound the error of a sum over the last axis.
-
-    Parameters
-    ----------
-    values : array of shape (..., n)
-        Terms, in the floating-point type that the kernel reads.
-    dtype : dtype
-        Type of the result, to which the accumulator is rounded once.
-    accumulate : dtype
-        Type of the accumulator, at least as precise as the values: ``"float64"`` for float64.
-    summation : {"any", "naive", "blocked", "pairwise", "kahan", "exact"}
-        *any* holds for every order of the additions, including parallel ones. For the others, see
-        :func:`~ortmeter.discrepancy.summation.simulated_sum`; *exact* is rounded to the
-        accumulator.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, shape (...), in the unit of the result: an upper bound of ``|computed - exact|``.
-        The results of two orders differ by at most twice this bound. It is infinite if nothing is
-        guaranteed.
-
-    Raises
-    ------
-    InvalidArgumentError
-        An unknown summation; values that are not finite; a type that is not a real floating-point
-        type; an accumulator less precise than the values.
-
-    Notes
-    -----
-    With *u* the unit roundoff of the accumulator, the bound is a factor times :math:`\sum |x_i|`,
-    and additions do not underflow (Higham, sections 2.8 and 4.2):
-
-    * *any*, *naive*: :math:`(n - 1) u`, without term of the second order (Jeannerod and Rump);
-    * *pairwise*, *blocked*: :math:`(1 + u)^h - 1`, where *h* is the largest number of additions
-      that a term goes through, :math:`\lceil \log_2 n \rceil` or, with *b* partial sums,
-      :math:`\lceil n / b \rceil - 1 + \lceil \log_2 b \rceil`;
-    * *kahan*: :math:`3u + n u^2` to first order in each term. The classical
-      :math:`2u + O(n u^2)` (Higham, section 4.3) hides a constant and bounds the sum with its last
-      correction, which the algorithm does not add. Nothing is guaranteed once :math:`n u^2`
-      reaches 1;
-    * *exact*: *u* times the sum, instead of the sum of absolute values.
-
-    The result is rounded once more when its type is not the accumulator. Rounding is to nearest.
-    The bound does not cover overflow.
-
-    Examples
-    --------
-    >>> values = np.ones(1025, np.float32)
-    >>> for name in ("any", "pairwise", "kahan"):
-    ...     bound = sum_error_bound(values, dtype="float32", summation=name)
-    ...     print(name, round(float(bound / (1025 * 2.0**-24)), 2))
-    any 1024.0
-    pairwise 11.0
-    kahan 3.0
-    """
-    values = _check_values(values, accumulate)
-    total = exact_sum(values)
-    error = _error_of_sum(values, total, accumulate, summation)
-    return _round_result(total, error, dtype, accumulate)
-
-
-def mean_error_bound(
-    values: Any, *, dtype: DTypeLike, accumulate: DTypeLike = "float32"
-) -> np.ndarray:
-    """Bound the error of a mean over the last axis: a sum in any order, then a division.
-
-    Parameters
-    ----------
-    values : array of shape (..., n)
-        Terms, in the floating-point type that the kernel reads, one at least.
-    dtype : dtype
-        Type of the result.
-    accumulate : dtype
-        Type of the accumulator, in which the division takes place as well.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, shape (...), in the unit of the result: an upper bound of ``|computed - exact|``.
-
-    Raises
-    ------
-    InvalidArgumentError
-        See :func:`sum_error_bound`; or there is no value.
-
-    Notes
-    -----
-    Three roundings are added to those of the sum: *n* in the type of the accumulator, its inverse,
-    the product. A kernel that divides has fewer.
-
-    Examples
-    --------
-    >>> bound = mean_error_bound(np.ones(5, np.float32), dtype="float32")
-    >>> print(f"{bound / 2.0**-24:.4f}")  # 4 + 3
-    7.0000
-    """
-    values = _check_values(values, accumulate, least=1)
-    mean, error = _mean(values, accumulate)
-    return _round_result(mean, error, dtype, accumulate)
-
-
 def layer_norm_error_bound(
     values: Any,
     *,
@@ -263,7 +149,7 @@ def layer_norm_error_bound(
     Raises
     ------
     InvalidArgumentError
-        See :func:`mean_error_bound`; or *epsilon* is negative.
+        The values are not finite, or their accumulator is too narrow; or *epsilon* is negative.
 
     Notes
     -----
@@ -340,56 +226,12 @@ def _check_values(values: Any, accumulate: DTypeLike, *, least: int = 0) -> np.n
     return array
 
 
-def _error_of_sum(
-    values: np.ndarray, total: np.ndarray, accumulate: DTypeLike, summation: str
-) -> np.ndarray:
-    """Bound the error of a sum in its accumulator."""
-    u = unit_roundoff(accumulate)
-    if summation == "exact":
-        return np.asarray(u * np.abs(total))
-    magnitude = np.abs(values.astype(np.float64)).sum(-1)
-    with np.errstate(invalid="ignore"):  # the growth may be infinite: zeros keep an exact sum
-        return np.where(magnitude > 0, _growth(values.shape[-1], u, summation) * magnitude, 0.0)
-
-
-def _growth(n: int, u: float, summation: str) -> float:
-    """Return the error of a sum divided by the sum of the absolute values of its terms."""
-    if summation not in {"any", *SUMMATIONS}:
-        raise InvalidArgumentError(
-            f"summation={summation!r}. Accepted: {', '.join(map(repr, ('any', *SUMMATIONS)))}"
-        )
-    if n < 2:  # noqa: PLR2004 - one term is its own sum
-        return 0.0
-    if summation == "kahan":
-        return _growth_of_kahan(n, u)
-    threads = {"pairwise": n, "blocked": min(BLOCK, n)}.get(summation, 1)
-    height = math.ceil(n / threads) - 1 + math.ceil(math.log2(threads))
-    return min((n - 1) * u, _roundings(height, u))
-
-
-def _growth_of_kahan(n: int, u: float) -> float:
-    """Follow the algorithm step by step: y = x + e, s = s' + y, e = (s' - s) + y.
-
-    The correction e is exact, hence |e| <= u |s|, when |s'| >= |y|. Otherwise its error is at most
-    u (1 + 5u + 2u²) |y|, and zero unless |y| <= 2 |s|, so that |e| <= k |s|: then |e'| <= k |s'|
-    < k |y| makes that error at most r |x|. The rounding of y adds u (|x| + |e'|). Summed over the
-    steps, with S the largest |s| and A the sum of the |x|, these errors are at most
-    (u + r + u r) A + (n - 1) u² S, and the last addition adds u |s|.
-    """
-    k = u * (3 + 10 * u + 4 * u * u)
-    if u + (n - 1) * u * u >= 1 or (1 + u) * k >= 1:
-        return math.inf
-    r = u * (1 + 5 * u + 2 * u * u) * (1 + u) / (1 - (1 + u) * k)
-    of_terms, of_sums = u + r + u * r, (n - 1) * u * u
-    largest = (1 + of_terms) / (1 - u - of_sums)
-    return (of_terms + of_sums * largest + u) / (1 - u)
-
-
 def _mean(values: np.ndarray, accumulate: DTypeLike) -> tuple[np.ndarray, np.ndarray]:
     """Return a mean, and the bound of its error in the accumulator."""
     total, n = exact_sum(values), values.shape[-1]
     rounding = _roundings(3, unit_roundoff(accumulate))
-    error = _error_of_sum(values, total, accumulate, "any")
+    # Of a sum in any order (Jeannerod): n - 1 roundings of the sum of the absolute values.
+    error = (n - 1) * unit_roundoff(accumulate) * np.abs(values.astype(np.float64)).sum(-1)
     error = rounding * np.abs(total / n) + (1 + rounding) * error / n
     return total / n, error + _tiny(accumulate)
 

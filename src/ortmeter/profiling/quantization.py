@@ -4,12 +4,12 @@ A quantized graph has conversions around operators in float. ONNX Runtime makes 
 integers of an operator and the conversions around it, when it has one for these types.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 import onnx
 
-__all__ = ["REASONS", "count_precisions", "float_operators"]
+__all__ = ["REASONS", "float_operators"]
 
 CONVERSIONS = frozenset(["DequantizeLinear", "QuantizeLinear"])
 _INTEGER_PRODUCTS = {"ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulNBits"}
@@ -78,38 +78,3 @@ def _reason(node: onnx.NodeProto, made: Collection[str], after: Collection[str])
     if node.input[0] not in made:
         return _WEIGHTS
     return _CLOSED if closed else _OPEN
-
-
-def count_precisions(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
-    """Count what a low-bit graph is made of.
-
-    Parameters
-    ----------
-    nodes : sequence of onnx.NodeProto
-        Nodes of the graph that ran.
-
-    Returns
-    -------
-    dict of str to int
-        ``nodes``, ``casts``, ``conversions`` between integers and floating-point numbers,
-        ``low-bit matrix products``, ``products in float``, and ``left in float``: operators beside
-        a conversion that :func:`float_operators` finds.
-
-    Examples
-    --------
-    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 21]>
-    ... g (float[4, 8] X, int8[8, 8] W, float s) => (float[4, 8] Y) {
-    ...   F = DequantizeLinear (W, s)  Y = MatMul (X, F) }''')
-    >>> count_precisions(model.graph.node)["left in float"]
-    1
-    """
-    ops = Counter(node.op_type for node in nodes)
-    kinds = {
-        "casts": {"Cast"},
-        "conversions": {*CONVERSIONS, "DynamicQuantizeLinear"},
-        "low-bit matrix products": _INTEGER_PRODUCTS,
-        "products in float": _PRODUCTS,
-    }
-    left = sum(len(names) for names, _ in float_operators(nodes).values())
-    counts = {name: sum(ops[op] for op in some) for name, some in kinds.items()}
-    return {"nodes": len(nodes), **counts, "left in float": left}

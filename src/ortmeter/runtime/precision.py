@@ -39,7 +39,7 @@ from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.sessions import make_session
 
-__all__ = ["PRECISIONS", "convert_precision", "cpu_instructions", "grids_of"]
+__all__ = ["PRECISIONS", "convert_precision", "cpu_instructions"]
 
 _Samples: TypeAlias = Sequence[Mapping[str, np.ndarray]]
 _HALF, _BRAIN = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
@@ -156,33 +156,6 @@ def convert_precision(
         why = _quantized(original) or f"{what} has constant weights"
         raise InvalidArgumentError(f"{told}: nothing to convert in this model: {why}")
     return converted
-
-
-def grids_of(precision: str) -> tuple[int | str | None, int | str | None, int | str | None]:
-    """Return what a product rounds its activations, its weights and its result to.
-
-    Parameters
-    ----------
-    precision : str
-        One of :data:`PRECISIONS`.
-
-    Returns
-    -------
-    tuple of three int, str or None
-        A number of bits, a floating-point type, or None for float32, as
-        :func:`~ortmeter.discrepancy.quantized.quantized_matmul_bound` takes them.
-
-    Examples
-    --------
-    >>> grids_of("QDQ U8S8"), grids_of("weights 4 bits")
-    ((8, 8, 8), (None, 4, None))
-    """
-    first, *others = precision.split()
-    if not others:
-        return precision, precision, precision
-    if first == "weights":
-        return (8 if others[-1] == "int8" else None), int(others[0]), None
-    return 8, 8, None if first == "dynamic" else 8
 
 
 def _content(model: onnx.ModelProto) -> Counter[object]:

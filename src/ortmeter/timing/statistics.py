@@ -19,7 +19,7 @@ MIN_PROCESSES, PROCESSES = 3, 5
 MIN_ROUNDS = 100
 
 #: Standard deviation of the logarithm of the ratio of two sessions of one model, where nothing
-#: else differs: ``_benchmarks/real_aa.py --processes 1``. One process draws one pair.
+#: else differs: ``real_aa.py --kind "one process"``. One process draws one pair.
 SESSIONS = 0.011
 
 _SHORTEST_BATCH = 3

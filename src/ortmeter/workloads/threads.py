@@ -9,7 +9,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import cast
@@ -18,7 +18,6 @@ import numpy as np
 
 from ortmeter.child import Child, call
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Estimate, Finding, Speedup
 from ortmeter.progress import follow
 from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.measurement import Measurement, SpawnSpec
@@ -27,7 +26,6 @@ from ortmeter.workloads.pauses import measure_pauses
 __all__ = [
     "Scenario",
     "ThreadTimings",
-    "find_beyond",
     "measure_threads",
 ]
 
@@ -152,42 +150,6 @@ def measure_threads(scenarios: Mapping[str, Scenario], *, processes: int = 5) ->
             found.latency[name][pause] = Measurement(name, np.array(seconds))
             found.cpu[name][pause] = Measurement(name, np.array(cpu)[:, None])
     return found
-
-
-def find_beyond(
-    claims: Iterable[tuple[float, Speedup]], bound: float, *, factor: float = 2.0
-) -> Finding:
-    """Find whether a candidate is faster where the work is above a bound, and only there.
-
-    Parameters
-    ----------
-    claims : iterable of float and Speedup
-        The work of each case, in seconds, and what is measured of it.
-    bound : float
-        Predicted work from which the candidate is faster, in seconds.
-    factor : float
-        Cases whose work is that close to the bound are left out.
-
-    Returns
-    -------
-    Finding
-        Whether each case is as predicted.
-
-    Examples
-    --------
-    >>> won = Speedup("2", "1", Estimate(1.5, 1.4, 1.6))
-    >>> found = find_beyond([(1e-5, won), (9e-5, won), (4e-4, won)], 1e-4)
-    >>> found.outcomes, found.evidence
-    ((False, True), '1 of 2 cases that are a factor of 2 away from 100 µs agree')
-    """
-    outcomes: list[bool | None] = []
-    for work, claim in claims:
-        if max(work / bound, bound / work) > factor:
-            held = claim.is_a("faster")
-            outcomes.append(None if held is None else held == (work > bound))
-    agree = f"{outcomes.count(True)} of {len(outcomes)} cases"
-    away = f"a factor of {factor:g} away from {Estimate(bound).seconds}"
-    return Finding(tuple(outcomes), f"{agree} that are {away} agree")
 
 
 def _wake_seconds(count: int = _WAKES) -> float:

@@ -1,7 +1,6 @@
-"""Replace each Einsum of a float32 model by the fastest graph that a search finds."""
+"""Replace each Einsum of a float32 model with the fastest graph that a search finds."""
 
-import onnx.compose
-import onnx.shape_inference
+import onnx
 
 from ortmeter.einsum import optimize_einsum
 
@@ -9,8 +8,7 @@ THREADS = 0  # intra_op_num_threads of your session, 0 by default
 model = onnx.shape_inference.infer_shapes(onnx.load("model.onnx"))
 graph, nodes = model.graph, []
 values = (*graph.input, *graph.value_info, *graph.output)
-known = {x.name: x.type.tensor_type.shape.dim for x in values}
-shapes = {name: tuple(dim.dim_value for dim in dims) for name, dims in known.items()}
+shapes = {x.name: tuple(d.dim_value for d in x.type.tensor_type.shape.dim) for x in values}
 shapes |= {weight.name: tuple(weight.dims) for weight in graph.initializer}
 for node in graph.node:
     if node.op_type != "Einsum":

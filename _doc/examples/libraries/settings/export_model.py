@@ -1,6 +1,6 @@
 """Export a model of torch, and run it on ONNX Runtime.
 
-To keep torch, and the memory that it gives back, on Linux with glibc:
+To stay with torch on Linux with glibc, start Python so that torch keeps its memory:
 MALLOC_TRIM_THRESHOLD_=1099511627776 MALLOC_MMAP_THRESHOLD_=33554432 python script.py
 """
 

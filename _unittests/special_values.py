@@ -5,7 +5,7 @@ denormals, extremes of types, no element, one element and strides. Two that agre
 Child processes run them: ONNX Runtime ends a few. Where ONNX specifies no result (floats to
 integers out of range, integers divided by zero, shifts beyond the bits), a row is no fault.
 
-``python _benchmarks/special_values.py --ops Where,ReduceSum --odd ort`` prints a table.
+``python _unittests/special_values.py --ops Where,ReduceSum --odd ort`` prints a table.
 """
 
 import argparse
@@ -15,7 +15,6 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,15 +22,12 @@ import onnx
 import onnx.defs
 import onnx.helper
 import torch
+from node_tests import load_cases
 
 from ortmeter.dtypes import numpy_dtype, onnx_type
 from ortmeter.evaluator import Evaluator
 from ortmeter.operators import find_kernel
 from ortmeter.runtime.arrays import as_numpy
-
-sys.path.append(str(Path(__file__).parents[1] / "_unittests"))
-
-from node_tests import load_cases
 
 OURS, REFERENCE, ORT = SOURCES = ("torch", "reference", "ort")
 TYPES = ("f32", "f64", "f16", "i64", "i32", "i8", "u8", "u64", "b8")
@@ -143,7 +139,7 @@ def _variants(
     first, *_ = data
     shape, values = data[first].shape, specials(dtype)
     alike = [key for key, x in data.items() if x.shape == shape]
-    if len(alike) == len(data) <= 3:  # noqa: PLR2004 - there are few triples
+    if len(alike) == len(data) <= 3:
         grid = zip(*itertools.product(values, repeat=len(data)), strict=True)
         yield "grid", {key: np.array(column, dtype) for key, column in zip(data, grid, strict=True)}
     yield "as given", {}
@@ -209,7 +205,7 @@ def _judge_output(trial: Trial, arrays: dict[str, np.ndarray]) -> Iterator[Row]:
         agree = [equal(*pair, trial) for pair in ((y, z), (x, z), (x, y))]
         odd = zip((*SOURCES, "all"), (*agree, ~np.any(agree, axis=0)), strict=True)
         for name, mask in odd:
-            mask = mask & (np.sum(agree, axis=0) < 2)  # noqa: PLR2004, PLW2901 - not all alike
+            mask = mask & (np.sum(agree, axis=0) < 2)  # noqa: PLW2901 - not all alike
             if mask.any():
                 at = np.unravel_index(int(mask.argmax()), mask.shape)
                 values = {key: array[at] for key, array in arrays.items()}
@@ -318,7 +314,7 @@ def main() -> None:
         key = (row.odd, row.op, row.dtype, row.how)
         if given.odd in {"", row.odd} and (given.every or key not in seen):
             seen.add(key)
-            print(" | ".join(row))
+            sys.stdout.write(" | ".join(row) + "\n")
 
 
 if __name__ == "__main__":
