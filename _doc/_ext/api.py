@@ -52,7 +52,7 @@ MODULES = {
         f"workloads.{name}"
         for name in ("startup", "optimized", "load", "serving", "pauses", "threads", "memory")
     ),
-    "Profile": ("profiling", "profiling.kinds", "profiling.quantization", "profiling.scheduling"),
+    "Profile": ("profiling", "profiling.kinds", "profiling.quantization"),
     "Compare results": (
         "discrepancy",
         "discrepancy.bounds",

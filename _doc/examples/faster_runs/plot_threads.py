@@ -4,7 +4,7 @@ r"""
 How many threads, and should they spin?
 =======================================
 
-A build of this site shows a stored measurement of this page; measuring takes a few minutes.
+This page shows its newest stored measurement; measuring again takes a few minutes.
 
 ONNX Runtime splits an operator between threads, by default one per core. A thread without work
 spins: it keeps asking for work for a while, and then it sleeps. By default, threads also spin after

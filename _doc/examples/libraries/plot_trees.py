@@ -228,7 +228,7 @@ def count_changes(booster, rows):
 # How long does it take?
 # ----------------------
 #
-# All run in turn in fresh processes. Two threads run the models of the middle size.
+# All are interleaved in fresh processes. Two threads run the models of the middle size.
 
 
 def measure(folder):
@@ -384,7 +384,8 @@ study.conclude(claims, setting="time_both.py")
 # ----------------
 #
 # * A forest of scikit-learn sees float32: round its thresholds down. LightGBM sees float64: keep
-#   its thresholds, or take the origin off a feature that is large beside its spread, as a time.
+#   its thresholds, or take the origin off a feature that is large compared with its spread, as a
+#   time.
 # * Compare the classes of the model that you converted with those of its library, on all your rows.
 # * Time the call that you make: with one row, the call costs more than the trees.
 #
