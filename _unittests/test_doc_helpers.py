@@ -351,7 +351,9 @@ def test_a_notebook_says_what_it_needs_then_has_the_cells_of_the_page(tmp_path):
     page = tmp_path / "plot_x.py"
     title = '"""\n.. _l-plot-x:\n\nIs it?\n======\n"""\n'
     code = '# sphinx_gallery_tags = ["speed"]\nimport numpy as np\n'
-    page.write_text(f"{title}\n{code}\n# %%\n# Why?\n# ----\n\nx = ':term:`x`'\n", encoding="utf-8")
+    claims = 'def claims(data):\n    """Do it [a].\n\n    Otherwise:\n\n    Wait.\n    """'
+    why = f"# %%\n# Why?\n# ----\n\nx = ':term:`x`'\n\n\n{claims}\n"
+    page.write_text(f"{title}\n{code}\n{why}", encoding="utf-8")
     made = notebook.make_notebook(page, WHEEL, "https://x.org/")
     note, install, *cells = made["cells"]
     assert f"`{WHEEL}`" in note["source"][0]
@@ -359,10 +361,11 @@ def test_a_notebook_says_what_it_needs_then_has_the_cells_of_the_page(tmp_path):
     assert install["source"] == [notebook.first_cell(WHEEL, "https://x.org/").strip()]
     found = [(cell["cell_type"], *cell["source"]) for cell in cells]
     assert found == [
+        ("markdown", "**Do it.**\n\nOtherwise: Wait."),
         ("markdown", "# Is it?"),
         ("code", "import numpy as np"),
         ("markdown", "## Why?"),
-        ("code", "x = ':term:`x`'"),
+        ("code", f"x = ':term:`x`'\n\n\n{claims}"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What the original pages concluded, beside what this site measures."""
+"""Conclusions of the original pages, compared with the measurements of this site."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

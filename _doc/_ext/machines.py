@@ -54,7 +54,7 @@ class MachinesDirective(_Directive):
 
 
 class ClaimsDirective(_Directive):
-    """Table of what the original pages claimed, beside what was recorded."""
+    """Table of the claims of the original pages, and of the records that answer them."""
 
     @staticmethod
     def write(source: Path) -> list[str]:

@@ -52,7 +52,7 @@ def test_the_optimization_that_is_responsible(models, capsys, tmp_path):
     if any(levels.values()):  # the layout depends on the vectors of the machine
         names = [row["optimizer"] for row in table(report, "Optimizers")]
         assert all(name in second for name in names)
-        assert second.endswith("the outputs are those of the unoptimized graph.")
+        assert second.endswith("the outputs are the same as without optimization.")
     else:
         assert second == "no optimization changes the outputs."
     assert "Levels" in html.read_text(encoding="utf-8")

@@ -168,7 +168,7 @@ def compared(noise=0.001, **seconds):
         (
             {"a": 1.0, "b": 1.04, "c": 1.08},
             ["c is 1.08 times slower than a"],
-            ["; the intervals do not say since which release."],
+            ["; the intervals do not decide which release changed it."],
         ),
     ],
 )

@@ -275,7 +275,7 @@ def test_more_processes_decide_what_is_close(ratio, noise, answer, processes, pl
 def test_what_stays_undecided_says_so(planted):
     asked = planted(3.4, 0.5)
     told = (
-        r"other is undecided beside good: slowdown 3\.\d+ \[.*\] \(99.96% CI\) in 20 processes, whe"
+        r"undecided compared with good: slowdown 3\.\d+ \[.*\] \(99.96% CI\) in 20 processes, whe"
     )
     with pytest.raises(OrtMeterError, match=told):
         is_slow(3.4)

@@ -30,7 +30,7 @@ def test_the_mode_is_off_unless_it_is_asked_for():
     assert not cold.is_asked(asked())
     assert not cold.is_asked(asked("--save-optimized"))
     assert cold.is_asked(asked("--cold"))
-    with pytest.raises(InvalidArgumentError, match="--repeat is for runs in turn"):
+    with pytest.raises(InvalidArgumentError, match="--repeat is for interleaved runs"):
         cold.is_asked(asked("--cold", repeat=5))
 
 

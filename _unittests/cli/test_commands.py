@@ -134,7 +134,7 @@ def test_a_switch_is_told_apart_or_measured(models):
             assert ("switch cost (ms)" in row) is is_told
     refused = run(*command, "--switching", "--cold")
     assert refused.returncode == 2
-    assert "--switching is for candidates in turn. Accepted without --callers" in refused.stderr
+    assert "--switching is for interleaved candidates. Accepted without --callers" in refused.stderr
 
 
 def test_a_switch_that_is_not_known_is_a_dash(models, monkeypatch):

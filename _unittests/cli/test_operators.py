@@ -332,7 +332,7 @@ def test_too_few_processes_give_no_verdict(capsys):
         "no verdict: new and old both ran 1 case (processes by pass: 1). It needs 3 processes in "
         "each pass."
     )
-    (row,) = tables["new beside old"]
+    (row,) = tables["new compared with old"]
     assert row["verdict"] == "undecided"
     assert told[-1] == "bits of the outputs differ in 0 of 1 case."
 
@@ -342,7 +342,7 @@ def test_equal_releases_are_not_told_apart(capsys):
     told, tables = report_of(
         capsys, "--runtime", "old,new", "--filter", f"{SMALL},{PRELU}", "--processes", 5
     )
-    assert {row["verdict"] for row in tables["new beside old"]} <= {"undecided", "within 5%"}
+    assert {row["verdict"] for row in tables["new compared with old"]} <= {"undecided", "within 5%"}
     assert told[0].startswith("no case is shown to be slower or faster in new than in old: ")
 
 
@@ -357,21 +357,22 @@ def test_a_slower_case_is_named_with_its_interval(measured, tmp_path, capsys):
     html = tmp_path / "report.html"
     told, tables = report_of(capsys, "--runtime", "1.26,1.32", "--html", html)
     assert told[0] == (
-        "1.32 beside 1.26: 1 slower, 0 faster, 1 within 5%, 0 undecided (2 passes of 10 processes)."
+        "1.32 compared with 1.26: 1 slower, 0 faster, 1 within 5%, 0 undecided (2 passes of 10 "
+        "processes)."
     )
     claim = (
         r"case PRelu: 1.32 is 1[67].\d\d times slower than 1.26 \[16.\d\d, 17.\d\d\] \(99% CI\)."
     )
     assert re.fullmatch(claim, told[1])
     assert told[2:] == [
-        "control, 1.32 beside itself: false claims, 0 of 2.",
+        "control, 1.32 compared with itself: false claims, 0 of 2.",
         "a script for an issue: ortmeter operators --repro PRelu.",
         "PRelu with 1.32: 2 values do not match (a is the only judge).",
         "Exp with 1.32: an error of 3.5 times its bound.",
         "Exp: less accurate with 1.32, 3 ulp, 0.5 with 1.26.",
         "bits of the outputs differ in 1 of 2 cases.",
     ]
-    assert [row["case"] for row in tables["1.32 beside 1.26"]] == ["PRelu", "Exp"]
+    assert [row["case"] for row in tables["1.32 compared with 1.26"]] == ["PRelu", "Exp"]
     assert [row["candidate"] for row in tables["Errors against float64"]] == ["all", "1.26", "1.32"]
     assert "data:image/png;base64," in html.read_text(encoding="utf-8")
     assert (asked["processes"], asked["passes"], asked["control"]) == (10, 2, True)
@@ -427,7 +428,7 @@ def test_a_search_says_since_which_release_first(searched, capsys):
     assert [sentence[: len(slow)] for sentence in told[2:4]] == [slow, slow]
     wrong = "are worse since 1.28: 2 values do not match (4 environments of 4 releases)."
     assert told[:2] == [f"outputs of {name} {wrong}" for name in ("PRelu", "Exp")]
-    assert told[4].startswith("1.32 beside 1.26: 2 slower, 0 faster")
+    assert told[4].startswith("1.32 compared with 1.26: 2 slower, 0 faster")
     assert [row["candidate"] for row in tables["Candidates"]] == ["1.26", "1.32"]
 
 
@@ -483,15 +484,16 @@ def test_several_releases_say_since_when_and_what_the_control_says(measured, cap
     measured(drawn, reasons)
     told, tables = report_of(capsys, "--runtime", "1.20,1.26,1.32", "--threads", "1,2")
     assert told[0].startswith(
-        "1.32 beside the best before: 2 slower, 0 faster, 2 within 5%, 0 undec"
+        "1.32 compared with the best before: 2 slower, 0 faster, 2 within 5%, 0 undec"
     )
     assert re.match(r"case PRelu, (1 thread|2 threads), since 1.26: 1.32 is 10\.", told[1])
     assert told[2] == "1 more slower: the tables have them."
     assert "since 1.26: " in told[1]
-    assert "control, 1.32 beside itself: false claims, 4 of 4." in told
+    assert "control, 1.32 compared with itself: false claims, 4 of 4." in told
     assert "1 absent: the table has the reasons." in told
     assert tables["Absent"] == [{"case": "Exp", "candidate": "1.20", "reason": "1.20: no kernel"}]
-    assert {row["baseline"] for row in tables["Beside the best before, 2 threads"]} >= {"1.20"}
+    rows = tables["Compared with the best before, 2 threads"]
+    assert {row["baseline"] for row in rows} >= {"1.20"}
     assert len(tables["Median time of a run (µs), 1 thread"]) == 2
 
 
@@ -505,7 +507,7 @@ def test_what_no_contender_runs_is_told(measured, capsys):
         "new and old have no case that both run.",
         "4 absent: the table has the reasons.",
     ]
-    assert tables["new beside old"] == []
+    assert tables["new compared with old"] == []
     assert {row["reason"] for row in tables["Absent"]} == {"no kernel"}
 
 
@@ -547,8 +549,8 @@ def test_an_interruption_keeps_its_verdicts(measured, monkeypatch, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["interrupted"] is True
     assert report["conclusion"][0] == (
-        "new beside old: 1 slower, 0 faster, 1 within 5%, 0 undecided (processes by pass: 10 and "
-        "5)."
+        "new compared with old: 1 slower, 0 faster, 1 within 5%, 0 undecided (processes by pass: "
+        "10 and 5)."
     )
 
 
@@ -604,7 +606,7 @@ def test_providers_are_compared(capsys):
     few = ["--filter", SMALL, "--processes", 1, "--passes", 1]
     told, tables = report_of(capsys, *few, "--provider", "cpu,cuda")
     assert told[0].startswith("no verdict: installed cuda and installed cpu both ran 1 case")
-    assert len(tables["installed cuda beside installed cpu"]) == 1
+    assert len(tables["installed cuda compared with installed cpu"]) == 1
 
 
 def test_what_torch_emulates_is_left_out_with_the_reason(measured, capsys):

@@ -57,7 +57,7 @@ def test_what_no_command_wrote_is_not_replaced(folder, capsys, arguments, lost):
     before[folder / "a=b.npy"] = Path("x.npy").read_bytes()
     assert main([*arguments.split(), "--force"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f"{lost} has something else, which would be lost: choose another name")
+    assert line.endswith(f"{lost} exists and is not an ortmeter report; refusing to overwrite it")
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
 
 

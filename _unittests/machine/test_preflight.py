@@ -184,7 +184,7 @@ def test_a_system_that_tells_nothing_is_not_accused(tmp_path):
     found = preflight(root=tmp_path, pause=lambda _: None)
     hidden = ("load", "frequency", "thermal throttling", "stolen time", "swap")
     assert (found.is_quiet, found.unknown) == (True, hidden)
-    assert str(found) == f"fit to measure (not told by this system: {', '.join(hidden)})"
+    assert str(found) == f"fit to measure (not reported by this system: {', '.join(hidden)})"
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def _build(case):
         ({"body": "Y = Abs(X"}, "'Y = Abs(X' of a case of Abs: Expected .* Accepted: nodes"),
         ({"inputs": "T[4]X"}, "'T[4]X' in a case of Abs. Accepted: tensors such as"),
         ({"inputs": "T[4] X,"}, "Accepted: tensors such as"),
-        ({"inputs": "T X"}, "lack a shape. Accepted: 'T[1,64,28,28] X', and 'T[] X'"),
+        ({"inputs": "T X"}, "have no shape. Accepted: 'T[1,64,28,28] X', and 'T[] X'"),
         ({"type": "f33"}, "'f33' is not an ONNX element type"),
         ({"values": {"Z": 1}}, "of Z, in a case of Abs whose inputs are 'T[64] X'. Accepted: X"),
         ({"weights": "X Z"}, "weights of Z"),

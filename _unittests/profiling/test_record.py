@@ -76,7 +76,7 @@ def test_a_plain_profile_has_none(tmp_path):
                 {**LONG[3], "args": {**LONG[3]["args"], "provider": "CUDA"}},
                 LONG[5],
             ],
-            "times of CUDA are those of the launch of a kernel",
+            "times of CUDA only cover the launch of a kernel",
         ),
         (LONG[:3], "only one run"),
         (two_runs(), "Kernels below 10 µs take 100% of kernel time"),
@@ -226,7 +226,7 @@ def test_trust_counts_launches_and_no_time_of_the_device(tmp_path):
     found = read_profile(write(tmp_path / "p.json", on_device(two_runs())))
     known, launches = map(str, found.trust)
     assert known == "30.0% of a run is outside of any launch"
-    assert launches.startswith(f"The times of {CUDA} are those of the launch")
+    assert launches.startswith(f"The times of {CUDA} only cover the launch")
 
 
 def test_a_launch_has_no_throughput(tmp_path):

@@ -235,12 +235,12 @@ def test_the_folder_of_files_is_made_first_and_is_no_configuration(study, monkey
     assert found.here.configuration == study.here.configuration
     (folder / "file").touch()
     monkeypatch.setattr(sys, "argv", ["plot_sum", "--output", str(folder / "file")])
-    with pytest.raises(InvalidArgumentError, match="--output: got '.*file', which is no folder"):
+    with pytest.raises(InvalidArgumentError, match="--output: got '.*file', which is not a folder"):
         Study("plot_sum", "How long does a sum take?")
 
 
 def test_a_study_that_has_nothing_to_say_is_refused(study, monkeypatch):
-    with pytest.raises(InvalidArgumentError, match="kept nothing yet. Accepted: after keep"):
+    with pytest.raises(InvalidArgumentError, match=r"has no data yet: call study.keep\(\) first"):
         study.show(lambda data: data)
     study.keep("CPU")
     with pytest.raises(InvalidArgumentError, match=r"no claims: call study.conclude first"):

@@ -104,7 +104,7 @@ def test_a_bench_without_feeds_draws_them():
 
 @pytest.mark.parametrize(
     ("models", "feeds", "message"),
-    [([], None, "there is no model"), ([MATMUL], [FEEDS, FEEDS], "2 feeds for 1 models")],
+    [([], None, "no model was given"), ([MATMUL], [FEEDS, FEEDS], "2 feeds for 1 models")],
 )
 def test_a_bench_says_what_is_missing(models, feeds, message):
     with pytest.raises(InvalidArgumentError, match=message):

@@ -90,7 +90,7 @@ def test_on_cuda_the_memory_is_that_of_the_device(monkeypatch):
 
 def test_a_memory_that_is_not_told_is_an_error(monkeypatch):
     monkeypatch.setattr(memory, "resident_memory", lambda: None)
-    with pytest.raises(OrtMeterError, match="the memory of cpu is not told"):
+    with pytest.raises(OrtMeterError, match="the memory of cpu is not reported"):
         memory._watch(variant(), [1], is_bound=True)
 
 

@@ -4,7 +4,7 @@ r"""
 How many processes does a benchmark need?
 =========================================
 
-A build of this site shows a stored measurement of this page; measuring takes a minute.
+This page shows its newest stored measurement; measuring again takes a minute.
 
 A benchmark compares two candidates in one process, at one size, and gives a verdict: faster,
 slower, negligible (a difference too small to matter) or undecided. The next process may give

@@ -128,7 +128,7 @@ class OptimizerExplanation:
             )
         named = ", ".join(f"{o.name} ({o.level})" for o in self.optimizers)
         told, rest = ("is", "it") if len(self.optimizers) == 1 else ("are", "them")
-        unoptimized = "the outputs are those of the unoptimized graph"
+        unoptimized = "the outputs are the same as without optimization"
         left = str(self.remaining) if differing(self.remaining) else unoptimized
         return f"{named} {told} responsible: without {rest}, {left}"
 

@@ -58,7 +58,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--save",
         metavar="FILE",
         help="keep the samples (JSON), for --baseline; a FILE of the same candidates gets another "
-        "build, and the speedups of the report hold over its builds",
+        "build, and the speedups of the report cover its builds",
     )
     group.add_argument(
         "--baseline", metavar="FILE", help="compare with the samples that --save kept in FILE"
@@ -72,12 +72,12 @@ def add_options(parser: ArgumentParser) -> None:
         "do not let it judge one",
     )
     group.add_argument(
-        "--other-machine", action="store_true", help="conclude though the machines differ"
+        "--other-machine", action="store_true", help="conclude even if the machines differ"
     )
     group.add_argument(
         "--other-model",
         action="store_true",
-        help="conclude though the model, its inputs or its settings differ",
+        help="conclude even if the model, its inputs or its settings differ",
     )
 
 
@@ -270,7 +270,7 @@ def _save(kept: Baseline, report: Report, results: Comparison) -> None:
         write_atomically(file, record.to_json())
     processes = next(iter(results.values())).processes
     few = f"; {_need(processes)}" if processes < MIN_PROCESSES else ""
-    builds = f", with those of {len(before)} other builds" if before else ""
+    builds = f", with {len(before)} other builds" if before else ""
     report.conclude(f"samples are kept in {options.save}{builds}{few}.")
 
 
@@ -386,7 +386,7 @@ def _unlike(options: Namespace, name: str, changes: Mapping[str, object]) -> Ite
 def _judge(
     options: Namespace, outcomes: Sequence[_Outcome], left: Sequence[str]
 ) -> tuple[int, list[str]]:
-    """Apply ``--fail-if``: the exit code, a sentence by candidate; GitHub is told."""
+    """Apply ``--fail-if``: the exit code, a sentence by candidate, annotations on GitHub."""
     if (bound := options.fail_if) is None:
         return 0, []
     limit = f"--fail-if slower:{bound:.2f}"

@@ -30,7 +30,7 @@ from ortmeter.timing.percentiles import NONE, percentile_table
 from ortmeter.timing.processes import processes_needed
 from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 
-#: Ways to measure other than the latency of runs in turn.
+#: Ways to measure other than the latency of interleaved runs.
 _MODES = (load, cold, bench_releases)
 _LONGEST_S = 1800.0
 # Largest model that is optimized once more, to see whether two candidates run the same graph.
@@ -59,18 +59,18 @@ def register(parser: ArgumentParser) -> None:
         "--budget",
         type=number(0, kind=float),
         metavar="SECONDS",
-        help="most seconds of the measurement, including warm-up and the start of processes "
+        help="limit of the measurement, in seconds, including warm-up and the start of processes "
         f"({BUDGET_S:g})",
     )
     how.add_argument(
         "--switching",
         action="store_true",
-        help="time single runs, each after a run of another candidate, which evicted the caches, "
+        help="time single runs, each after another candidate, which filled the caches, "
         "as in a server with several models; by default runs are back to back",
     )
     conversion.add_options(
         parser,
-        "each --precision is timed beside the model, each --rewrite in its place, unless its error "
+        "each --precision is added to the model, each --rewrite replaces it, unless its error "
         f"exceeds {conversion.CLOSE:g} of the largest value of an output",
     )
     machine.add_options(parser)
@@ -89,7 +89,7 @@ def run(options: Namespace, report: Report) -> int:
         )
     if options.switching and (asked or keeps):
         raise InvalidArgumentError(
-            "--switching is for candidates in turn. Accepted without --callers, --rate, --gap, "
+            "--switching is for interleaved candidates. Accepted without --callers, --rate, --gap, "
             "--cold, --runtime, --save and --baseline"
         )
     models = list(dict.fromkeys(map(Path, options.models)))

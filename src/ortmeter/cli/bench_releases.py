@@ -118,7 +118,8 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
             except ModelError as error:  # latencies are measured, and stay
                 report.conclude(f"{several}operators are not compared: {error}.")
             else:
-                title = f"Operators of {names[1]} beside {names[0]}, time in a profiled run{where}"
+                pair = f"{names[1]} compared with {names[0]}"
+                title = f"Operators of {pair}, time in a profiled run{where}"
                 report.add(title, operators.head(_TOP))
                 told = _operators_sentence(operators, claims.largest)
                 report.conclude(f"{several}{told}")
@@ -193,7 +194,7 @@ def _since(claims: ReleaseClaims) -> list[str]:
         told = [f"{step.subject} ({_step(step)})" for step in causes]
         text += f", since {enumerate_items(told)}"
     elif claims.steps and claims.overall.is_difference:
-        text += "; the intervals do not say since which release"
+        text += "; the intervals do not decide which release changed it"
     return [f"{text}.", *others]
 
 

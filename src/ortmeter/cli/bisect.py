@@ -80,8 +80,8 @@ def _is_slow(
     times = decide_slowdown(first, release, variant, factor, budget_s=budget_s)
     if (answer := times.exceeds(factor)) is None:
         raise OrtMeterError(
-            f"{release.name} is undecided beside {first.name}: slowdown {times} in {times.how}, "
-            f"where {factor:.2f} decides"
+            f"{release.name} is undecided compared with {first.name}: slowdown {times} in "
+            f"{times.how}, where {factor:.2f} decides"
         )
     return answer
 
@@ -186,7 +186,7 @@ class Bisection:
 def slowdown(
     good: Release, other: Release, variant: SessionSpec, confidence: float = 0.99, **limits: Any
 ) -> Estimate:
-    """Measure by how many times a release is slower than another one, in turn.
+    """Measure by how many times a release is slower than another one, interleaved.
 
     Parameters
     ----------

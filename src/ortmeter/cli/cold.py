@@ -57,7 +57,7 @@ def add_options(parser: ArgumentParser) -> None:
 def is_asked(options: Namespace) -> bool:
     if options.cold and options.repeat is not None:
         raise InvalidArgumentError(
-            "--repeat is for runs in turn. Accepted with --cold: --processes"
+            "--repeat is for interleaved runs. Accepted with --cold: --processes"
         )
     return bool(options.cold)
 

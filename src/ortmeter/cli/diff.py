@@ -60,7 +60,7 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument("models", metavar="MODEL", nargs="+", help="one or two ONNX files")
     parser.add_argument(
         "--against",
-        help=f"what one model is compared with: {', '.join(EVALUATIONS)}, "
+        help=f"reference for one model: {', '.join(EVALUATIONS)}, "
         f"{UNOPTIMIZED} or a provider (float64 by default)",
     )
     parser.add_argument(
@@ -76,7 +76,7 @@ def register(parser: ArgumentParser) -> None:
     )
     add_session(parser, several=False)
     add_feeds(parser)
-    conversion.add_options(parser, "the model is compared with what one of each makes of it")
+    conversion.add_options(parser, "compares the model with its conversion")
     rule = (
         "each element is within atol + rtol * |expected|, as in numpy.allclose, else the exit code "
         "is 1; without --atol and --rtol, no error is judged"
@@ -418,7 +418,7 @@ def _tell_nodes(
             [group.to_row() for group in explained.remaining], columns=list(columns)
         )
         left = left.sort_values(effect, ascending=False, na_position="first").head(options.top)
-        title = f"Groups of nodes that are not told apart ({RANKED_BY[by]})"
+        title = f"Groups of nodes that the search did not separate ({RANKED_BY[by]})"
         report.add(title, readable(left.rename(columns=columns)))
     draw = partial(_draw, model, explained, by)
     report.add("The graph, coloured by effect on outputs", partial(drawn, model, draw))

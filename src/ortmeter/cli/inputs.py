@@ -37,7 +37,7 @@ def add_feeds(parser: ArgumentParser) -> None:
             option, metavar=metavar, action="append", default=[], help=f"{what}; may be repeated"
         )
     group.add_argument(
-        "--size", metavar="1x3x224x224", help="shape of the random input, if one lacks it"
+        "--size", metavar="1x3x224x224", help="shape of the only random input without one"
     )
     group.add_argument("--seed", type=number(0), default=0, help="seed of random inputs (0)")
 
@@ -191,12 +191,12 @@ def _sized(
         if len(lacking) > 1:
             options = " ".join(f"--shape {shlex.quote(f'{i.name}=...')}" for i in lacking)
             raise InvalidArgumentError(
-                f"--size {text}: {len(lacking)} inputs lack a size, "
+                f"--size {text}: {len(lacking)} inputs have no size, "
                 f"{', '.join(map(str, lacking))}. Accepted: {options}"
             )
         sized |= {declared.name: shape for declared in lacking}
     if not sized:
-        raise InvalidArgumentError(f"--size {text}: no input lacks a size. Accepted: none")
+        raise InvalidArgumentError(f"--size {text}: every input has a size; omit --size")
     return sized
 
 

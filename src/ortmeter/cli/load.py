@@ -42,7 +42,7 @@ def add_options(parser: ArgumentParser) -> None:
     load.add_argument(
         "--rate",
         metavar="50,100",
-        help="requests that arrive in a second, at random: latency from the arrival, queue too",
+        help="requests per second, at random times: latency from the arrival, queue included",
     )
     load.add_argument(
         "--workers", type=number(1, _MAX_CALLERS), help="threads that serve the requests (1)"
@@ -50,7 +50,7 @@ def add_options(parser: ArgumentParser) -> None:
     load.add_argument(
         "--target-ms",
         type=number(0, kind=float),
-        help="with --rate, find the highest rate whose p99 is below",
+        help="with --rate, find the highest rate whose p99 is below this target",
     )
     load.add_argument(
         "--batch",
@@ -77,8 +77,8 @@ def is_asked(options: Namespace) -> bool:
         return False
     if options.repeat is not None or options.processes is not None:
         raise InvalidArgumentError(
-            "--repeat and --processes are for runs in turn. Accepted with --callers, --rate and "
-            "--gap: --budget, which they share"
+            "--repeat and --processes are for interleaved runs. Accepted with --callers, --rate "
+            "and --gap: --budget, which they share"
         )
     return True
 

@@ -57,7 +57,9 @@ def register(parser: ArgumentParser) -> None:
     )
     group.add_argument("--list", action="store_true", help="list the cases, measure nothing")
     add_feeds(parser)
-    group = parser.add_argument_group("candidates, each one beside the best of those before it")
+    group = parser.add_argument_group(
+        "candidates, each compared with the best of the previous ones"
+    )
     group.add_argument(
         "--runtime",
         default=INSTALLED,

@@ -36,8 +36,8 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
         "--spinning",
         default="during-run",
         help="when threads that wait for work spin: during-run (the default), on (after a run too, "
-        "the default of onnxruntime) or off (they sleep); bench measures candidates apart where "
-        "threads of one spin after its runs",
+        "the default of onnxruntime) or off (they sleep); bench isolates candidates whose threads "
+        "spin after a run",
     )
     for argument, what in (
         ("session_options", "attribute of SessionOptions, inter_op_num_threads=2"),

@@ -38,7 +38,7 @@ def register(parser: ArgumentParser) -> None:
     )
     add_session(parser, several=False)
     add_feeds(parser)
-    conversion.add_options(parser, "what one of each makes of the model is profiled")
+    conversion.add_options(parser, "profiles the converted model")
     machine.add_options(parser)
     parser.add_argument(
         "--repeat",

@@ -90,10 +90,10 @@ def register(parser: ArgumentParser) -> None:
         "--until",
         required=True,
         metavar="TEXT",
-        help="what holds for the model, and for the smallest one: 'slower:1.5 --runtime A,B' (the "
-        "second release, as in ortmeter bench), 'differs:1e-3 --against float64' (an error "
-        "relative to the largest value; --against as in ortmeter diff, or --runtime A,B), nan, "
-        "fails, fails:TEXT (TEXT is in the message), or 'command: python check.py {model} "
+        help="condition that holds for the model, and for the smallest one: 'slower:1.5 --runtime "
+        "A,B' (the second release, as in ortmeter bench), 'differs:1e-3 --against float64' (an "
+        "error relative to the largest value; --against as in ortmeter diff, or --runtime A,B), "
+        "nan, fails, fails:TEXT (TEXT is in the message), or 'command: python check.py {model} "
         "{inputs}' (exit code 0; no shell)",
     )
     parser.add_argument("--output", metavar="FOLDER", help="where to write (MODEL-reduced)")
@@ -200,7 +200,7 @@ class _Tried:
             kept = {"asked": read["asked"], "answers": read["answers"]}
         if not kept:
             raise InvalidArgumentError(
-                f"--output: {str(folder)!r} has files that are not those of a reduction. Accepted: "
+                f"--output: {str(folder)!r} has files that no reduction wrote. Accepted: "
                 "another folder"
             )
         if kept.get("asked") == self._asked and not options.force:
@@ -533,10 +533,10 @@ def _fails(question: Question, spec: SessionSpec) -> Answer:
 
 
 def _refuse_machine(error: Exception) -> None:
-    """Raise what the machine lacks: it is no answer of the model."""
+    """Raise if the machine has no resources left: this says nothing about the model."""
     lacking = (os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE))
     if any(text in str(error) for text in lacking):
-        raise OSError(f"{error}: this is no answer of the model") from error
+        raise OSError(f"{error}: the machine failed, not the model") from error
 
 
 def _command(question: Question, spec: SessionSpec) -> Answer:

@@ -199,7 +199,7 @@ def check_writable(file: Path, begins: bytes, *, overwrite: bool) -> None:
             first = stream.read(len(begins))
         if first not in (b"", begins):  # a model, its inputs...
             raise InvalidArgumentError(
-                f"{file} has something else, which would be lost: choose another name"
+                f"{file} exists and is not an ortmeter report; refusing to overwrite it"
             )
     if not os.access(target.parent, os.W_OK):
         raise InvalidArgumentError(f"{file} cannot be written: choose a file in a writable folder")

@@ -32,7 +32,7 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--output", metavar="DIR", default="sweep", help="folder of records (sweep)"
     )
-    parser.add_argument("--resume", action="store_true", help="run only what DIR lacks")
+    parser.add_argument("--resume", action="store_true", help="run only the runs missing in DIR")
     parser.add_argument(
         "--timeout",
         type=number(0, kind=float),

@@ -58,7 +58,9 @@ def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix)
             case = slower.index.get_level_values("case")[0]
             report.conclude(f"a script for an issue: ortmeter operators --repro {case}.")
         is_pair = len(names) == _PAIR
-        beside = f"{names[1]} beside {names[0]}" if is_pair else "Beside the best before"
+        beside = (
+            f"{names[1]} compared with {names[0]}" if is_pair else "Compared with the best before"
+        )
         plots = [partial(_plot, cells, report)] if cells["verdict"].isin(_CLAIMED).any() else []
         for count in counts:
             own = cells[cells.index.get_level_values("threads") == count]
@@ -98,7 +100,7 @@ def _sentences(
         small = int(_is_small(tested).sum())
         left = len(tested) - len(lost) - len(won) - small
         yield (
-            f"{last} beside {before}: {len(lost)} slower, {len(won)} faster, {small} within "
+            f"{last} compared with {before}: {len(lost)} slower, {len(won)} faster, {small} within "
             f"{_EFFECT:.0%}, {left} undecided ({_how(matrix.times)})."
         )
     else:
@@ -116,7 +118,7 @@ def _sentences(
         control = control_claims(matrix.times, last, level=claim_level(cells)).dropna(subset="low")
         false = int(control["verdict"].isin(_CLAIMED).sum())
         if len(control):
-            yield f"control, {last} beside itself: false claims, {false} of {len(control)}."
+            yield f"control, {last} compared with itself: false claims, {false} of {len(control)}."
 
 
 def _how(times: pd.DataFrame) -> str:

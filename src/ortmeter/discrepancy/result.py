@@ -123,7 +123,7 @@ class Tolerance:
             failures.append(f"abs {diff.abs:.6g} > {limit:.6g} ({self})")
         elif not failures and not is_known:
             raise InvalidArgumentError(
-                f"the largest errors (abs {diff.abs:.6g}, rel {diff.rel:.6g}) cannot tell whether "
+                f"the largest errors (abs {diff.abs:.6g}, rel {diff.rel:.6g}) do not show whether "
                 f"every element is within {self}. Accepted: a discrepancy measured by "
                 "max_diff(expected, got, tolerance=...) with this tolerance"
             )

@@ -160,7 +160,7 @@ def merge_axes(
 
 
 class Split(NamedTuple):
-    """Two transpositions that make one, of a shape whose axes that stay side by side are merged."""
+    """A transposition split into two cheaper ones, on the shape with adjacent axes merged."""
 
     shape: tuple[int, ...]
     first: tuple[int, ...]

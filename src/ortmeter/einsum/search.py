@@ -159,7 +159,7 @@ def optimize_einsum(
         Operands, or shapes of float32 operands.
     by : {"time", "cost"}
         ``"cost"`` returns the candidate of lowest estimated cost, without running any. ``"time"``
-        runs the most promising candidates, then compares the fastest ones in turn. None runs that
+        runs the most promising candidates, then interleaves the fastest ones. None runs that
         is estimated to take a hundred times the quickest decomposition, not even ``Einsum``.
     budget : float
         Maximum seconds of a search by time, if single runs are shorter.
@@ -235,7 +235,7 @@ def optimize_einsum(
 def fastest(seconds: Mapping[str, "np.ndarray[Any, Any]"], baseline: str) -> str:
     """Choose the lowest first quartile, since what disturbs a machine only adds time.
 
-    The baseline is preferred to one that does not win more rounds than luck would give it, unless
+    The baseline is preferred to a candidate that does not pass a sign test on paired rounds, unless
     it takes twice the time.
     """
     quartile = {name: float(np.quantile(taken, 0.25)) for name, taken in seconds.items()}

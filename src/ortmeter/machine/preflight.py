@@ -74,7 +74,7 @@ class Preflight:
     def __str__(self) -> str:
         if self.findings:
             return f"not fit to measure: {'; '.join(self.findings)}"
-        unknown = f"not told by this system: {', '.join(self.unknown)}" if self.unknown else ""
+        unknown = f"not reported by this system: {', '.join(self.unknown)}" if self.unknown else ""
         more = "; ".join(filter(None, (*self.notes, unknown)))
         return f"fit to measure ({more})" if more else "fit to measure"
 

@@ -169,7 +169,7 @@ class Case:
             )
         if any(tensor.shape is None for tensor in tensors.values()):
             raise InvalidArgumentError(
-                f"inputs {self.inputs!r} of a case of {self.op} lack a shape. Accepted: "
+                f"inputs {self.inputs!r} of a case of {self.op} have no shape. Accepted: "
                 "'T[1,64,28,28] X', and 'T[] X' for a scalar"
             )
         return tensors

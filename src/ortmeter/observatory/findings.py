@@ -84,5 +84,5 @@ class Finding(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return found
 
 
-#: Losses that hold, then what is mended, then gains.
+#: Losses that remain, then fixed losses, then gains.
 FINDINGS = read_facts(__package__, "findings.toml", Finding)

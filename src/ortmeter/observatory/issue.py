@@ -218,7 +218,7 @@ def write_issue(
     passes, processes = (len(matrix.times.index.unique(name)) for name in ("pass", "process"))
     described.append(
         f"Median times of `Run` with bound inputs and outputs, in {passes} times {processes} fresh "
-        f"processes, releases in turn; intervals at 99%. {machine.cpu}, {machine.cores} cores "
+        f"processes, releases interleaved; intervals at 99%. {machine.cpu}, {machine.cores} cores "
         f"({dict(machine.to_rows())['Processor']}), {machine.system}, Python {machine.python}."
     )
     described += remarks

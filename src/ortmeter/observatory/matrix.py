@@ -1,4 +1,4 @@
-"""Run cases with several releases of ONNX Runtime, in turn, in fresh processes: their times."""
+"""Time cases with several releases of ONNX Runtime, interleaved in fresh processes."""
 
 import math
 import tempfile
@@ -203,7 +203,7 @@ def measure_cases(
     control: bool = True,
     seed: int = 0,
 ) -> Matrix:
-    """Measure each case with each candidate, in turn, in several sets of fresh processes.
+    """Measure each case with each candidate, interleaved in several sets of fresh processes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Run models on torch, for a parent that measures releases of ONNX Runtime in turn with it.
+"""Run models on torch, for a parent that interleaves it with releases of ONNX Runtime.
 
 This script runs in the environment of its parent, and answers the questions of
 ``releases/child.py``.

@@ -1,13 +1,13 @@
 """Which cells of a matrix are slower, or faster, than the best candidate before them.
 
 The speedup of a cell is over the best earlier candidate: the lowest of its speedups over each one.
-Each set of processes gives the logarithm of one ratio, since its candidates ran in turn; Student's
-test is over the sets of all passes, and each pass must show the difference alone. A cell is slower
-when it is so beside one earlier candidate (Bonferroni over them), faster when it is so beside all
-of them. Claims are held to a false discovery rate over the whole matrix (Benjamini and Hochberg,
-*Controlling the false discovery rate*, 1995), and intervals to the coverage that goes with it
-(Benjamini and Yekutieli, *False discovery rate-adjusted multiple confidence intervals for selected
-parameters*, 2005): the interval of a claim excludes the effects that are too small.
+Each set of processes gives the logarithm of one ratio, since its candidates are interleaved.
+Student's test is over the sets of all passes, and each pass must show the difference alone. A cell
+is slower when it is slower than one earlier candidate (Bonferroni over them), faster when it is
+faster than all of them. Claims are held to a false discovery rate over the whole matrix (Benjamini
+and Hochberg, *Controlling the false discovery rate*, 1995), and intervals to the coverage that goes
+with it (Benjamini and Yekutieli, *False discovery rate-adjusted multiple confidence intervals for
+selected parameters*, 2005): the interval of a claim excludes the effects that are too small.
 
 ``_benchmarks/matrix_error.py`` measures the false claims.
 """

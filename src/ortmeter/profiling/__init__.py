@@ -1,7 +1,7 @@
 """Time and memory of a run, node by node.
 
 ``profile`` runs a model and records its kernels, ``read_profile`` reads a file of ONNX Runtime.
-Both return a :class:`Profile`. To compare profiles, ``profile_together`` takes them in turn,
+Both return a :class:`Profile`. To compare profiles, ``profile_together`` interleaves them,
 :meth:`Profile.compare` checks that they agree with the latencies, and ``merge_profiles`` matches
 their nodes. ``measure_operators`` times operators in fresh processes. ``advise`` says what to try.
 Times are in microseconds, the resolution of ONNX Runtime; sizes are in bytes.

@@ -292,7 +292,7 @@ def _denormals(facts: Facts) -> Iterator[Finding]:
         rows,
         f"{plural(len(shares), 'tensor')} with numbers so small that a CPU may compute them "
         f"slowly, {shares[worst]:.1%} of {worst!r}",
-        "--session-config session.set_denormal_as_zero=1; bench with =0,1 tells what it brings",
+        "--session-config session.set_denormal_as_zero=1; bench with =0,1 measures the gain",
     )
 
 

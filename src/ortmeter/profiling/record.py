@@ -37,7 +37,7 @@ _SHORT_US = 10
 _SHORT_SHARE = 0.1
 _PARALLEL = 1.05
 _LAUNCHES = (
-    "The times of {devices} are those of the launch of a kernel, which runs later on the device: "
+    "The times of {devices} only cover the launch of a kernel, which runs later on the device: "
     "compare latencies of whole runs. To time kernels on the device, build ONNX Runtime with "
     "--enable_cuda_profiling (kernels are then in session_events, category Kernel) or use a "
     "profiler such as Nsight Systems"
@@ -102,9 +102,9 @@ class Profile:
     warmup : int
         Number of first runs that statistics exclude: they allocate memory and warm caches.
     name : str
-        Name of this profile among those taken in turn.
+        Name of this profile among the interleaved ones.
     latencies : Comparison, optional
-        Unprofiled latencies of all the profiles taken in turn, by name, one sample per round. None
+        Unprofiled latencies of all the interleaved profiles, by name, one sample per round. None
         for a profile read from a file.
 
     Notes

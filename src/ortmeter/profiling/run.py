@@ -70,9 +70,9 @@ def profile(
 ) -> Profile:
     """Run a model and record its kernels: start, duration, types, shapes and memory.
 
-    Two sessions with the same settings run in turn. One records its runs, in a temporary folder,
-    and saves its optimized graph. The other one measures the latency without recording. To compare
-    two models, or two settings, use :func:`profile_together`.
+    Two sessions with the same settings are interleaved. One records its runs, in a temporary
+    folder, and saves its optimized graph. The other one measures the latency without recording. To
+    compare two models, or two settings, use :func:`profile_together`.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def profile_together(
     warmup: int = 1,
     **common: Any,
 ) -> dict[str, Profile]:
-    """Profile several models, or one model with several settings, in turn, to compare them.
+    """Profile several models, or one model with several settings, interleaved, to compare them.
 
     The speed of a machine varies from one second to the next, so two profiles taken one after the
     other may differ for that reason alone. Here, every round runs each variant once with the
@@ -252,9 +252,9 @@ def _profile(
     spinning = next((name for name, arguments in variants.items() if spins(arguments)), None)
     if spinning is not None and (overhead or len(variants) > 1):
         raise InvalidArgumentError(
-            f"threads of {spinning!r} spin after a run, and sessions that are profiled run in "
-            "turn: they would slow the next. Accepted: spinning='during-run' or 'off', threads=1, "
-            "or overhead=False for one profile; ortmeter bench compares spinning"
+            f"threads of {spinning!r} spin after a run, and profiled sessions are "
+            "interleaved: they would slow down the next one. Accepted: spinning='during-run' or "
+            "'off', threads=1, or overhead=False for one profile; ortmeter bench compares spinning"
         )
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Run models with one release of ONNX Runtime, for a parent that measures several in turn.
+"""Run models with one release of ONNX Runtime, for a parent that interleaves several.
 
 This script runs in the environment of that release: it imports NumPy, ONNX Runtime, and
 :mod:`ortmeter.releases.runner`, which needs no more.

@@ -1,4 +1,4 @@
-"""Measure models with several releases of ONNX Runtime in turn, and say since which one."""
+"""Interleave several releases of ONNX Runtime on models, and find the one that changed."""
 
 import functools
 import itertools
@@ -61,7 +61,7 @@ def measure_releases(
     precision: float | None = 0.02,
     budget_s: float = 10.0,
 ) -> ReleaseResults:
-    """Measure each variant with each release, and a reference workload, in turn in one loop.
+    """Interleave each variant with each release, and a reference workload, in one loop.
 
     Where the threads of a variant spin after a run, its releases are measured apart.
 
@@ -136,7 +136,7 @@ def _measure_once(
     repeat: int | None,
     seed: int,
 ) -> Comparison:
-    """Measure releases in turn, each in a fresh process."""
+    """Interleave releases, each in a fresh process."""
     ends = time.perf_counter() + budget_s
     with ExitStack() as stack:
         candidates = {}

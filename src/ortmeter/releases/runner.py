@@ -1,4 +1,4 @@
-"""Run a model for a parent that measures several candidates in turn: what every runner shares.
+"""Run a model for a parent that interleaves several candidates: the part that runners share.
 
 A script in another environment imports this module, :mod:`ortmeter.served` and NumPy.
 """

@@ -116,7 +116,7 @@ def _read(kind: str, text: str) -> Any:
     try:
         return _READERS[kind](text)
     except (ValueError, KeyError):
-        return text  # which is refused, with what is accepted
+        return text  # which is rejected, with a list of the valid values
 
 
 def decode_json(text: str | bytes) -> Any:

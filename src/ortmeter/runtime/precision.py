@@ -148,7 +148,7 @@ def convert_precision(
         except Exception as error:  # of any kind: it is not our code
             if options and isinstance(error, KeyError | TypeError):
                 told += f", options {options}: {error}"
-                raise InvalidArgumentError(f"{told}. Accepted: those of the tool") from error
+                raise InvalidArgumentError(f"{told}. Accepted: the options of the tool") from error
             reason = f"the tool of ONNX Runtime failed: {type(error).__name__}: {error}"
             raise ModelError(f"{told}: {reason}") from error
     if _content(converted) == before:

@@ -97,9 +97,9 @@ def make_session(
         Libraries of custom operators. Their native code runs in this process.
     spinning : {"during-run", "on", "off"}
         What the threads of an operator do between two pieces of work. ``during-run`` lets them
-        spin until the run ends: idle threads of one session would otherwise take the time of
-        another that is measured in turn. ``on`` lets them spin after a run too, as ONNX Runtime
-        does by default, ``off`` makes them sleep. ``stop`` is the former name of ``during-run``.
+        spin until the run ends: idle threads of one session would otherwise slow down another one
+        that is interleaved with it. ``on`` lets them spin after a run too, as ONNX Runtime does by
+        default, ``off`` makes them sleep. ``stop`` is the former name of ``during-run``.
     session_options : mapping, optional
         Attributes of ``onnxruntime.SessionOptions``: ``inter_op_num_threads``, ``execution_mode``
         (sequential, parallel), ``enable_mem_pattern``, ``enable_cpu_mem_arena``...

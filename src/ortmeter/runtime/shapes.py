@@ -132,7 +132,7 @@ def _terms(size: str) -> list[str]:
 
 
 def _refuse_unresolved(waiting: Sequence[Input], known: Mapping[str, int]) -> None:
-    """Say what lacks a size, who shares it, and the options to type."""
+    """List each dimension without a size, the inputs that share it, and the option that sets it."""
     users: dict[str, list[str]] = {}
     guessed = dict(known)
     unnamed = [d for d in waiting if d.shape is None or None in d.shape]

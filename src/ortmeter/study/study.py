@@ -173,7 +173,7 @@ class Study:
     def here(self) -> Record:
         """What was measured here, or recalled."""
         if self._here is None:
-            raise InvalidArgumentError(f"{self.page} kept nothing yet. Accepted: after keep()")
+            raise InvalidArgumentError(f"{self.page} has no data yet: call study.keep() first")
         return self._here
 
     @property
@@ -327,7 +327,9 @@ def _make_folder(path: str) -> None:
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as cause:
-        raise InvalidArgumentError(f"--output: got {path!r}, which is no folder: {cause}") from None
+        raise InvalidArgumentError(
+            f"--output: got {path!r}, which is not a folder: {cause}"
+        ) from None
 
 
 def _namespace(source: Record) -> SimpleNamespace:

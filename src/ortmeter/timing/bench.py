@@ -100,7 +100,7 @@ def measure_variants(
     precision: float | None = _PRECISION,
     **options: Any,
 ) -> Comparison:
-    """Measure in turn, or isolated where one would disturb the next."""
+    """Interleave candidates, or isolate them where one would disturb the next."""
     why = why_isolated(variants)
     if why and processes == 1:
         raise InvalidArgumentError(
@@ -115,7 +115,7 @@ def measure_variants(
 
 
 def why_isolated(variants: Mapping[str, SessionSpec]) -> str:
-    """Say why variants cannot be measured in turn, nothing if they can."""
+    """Say why variants cannot be interleaved, nothing if they can."""
     if len(variants) == 1:
         return ""
     configs = [variant.settings.get("session_config") or {} for variant in variants.values()]

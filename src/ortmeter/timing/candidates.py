@@ -144,7 +144,7 @@ def model_variants(
     """
     named = _named(models)
     if not named:
-        raise InvalidArgumentError("there is no model. Accepted: one or more")
+        raise InvalidArgumentError("no model was given. Accepted: one or more")
     inputs = dict(zip(named, feeds_of_each(list(named.values()), feeds), strict=True))
     axes = _axes({**settings, "run_config": run_config})
     axes = {("", "model"): list(named), **axes}

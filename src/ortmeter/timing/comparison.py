@@ -483,7 +483,7 @@ def log_ratio(
 
 
 def _beside(measured: list[Measurement]) -> list[Measurement]:
-    """Give those that were timed in turn medians that differ as the speedups say.
+    """Give interleaved candidates medians whose ratios are the speedups.
 
     So they do for two candidates; of more, each one is compared with the median of its rounds. The
     geometric mean of all stays.

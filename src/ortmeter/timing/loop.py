@@ -1,4 +1,4 @@
-"""Time candidates in turn in this process."""
+"""Interleave candidates in this process, and time them."""
 
 import gc
 import itertools
@@ -59,7 +59,7 @@ def measure_here(
     switching: bool = False,
     timer: _Timer = time.perf_counter,
 ) -> Comparison:
-    """Take samples of each candidate in turn, until they are precise or the budget is spent.
+    """Take interleaved samples of the candidates, until they are precise or the budget is spent.
 
     What was found *before* of other sessions of the same candidates is not looked for again: calls
     of a sample, calls that settle the caches.

@@ -163,7 +163,7 @@ class Measurement:
     def median(self) -> float:
         """Median latency of a call, in seconds: the geometric mean of those of the processes.
 
-        In a comparison of candidates timed in turn, what slowed a round for all is left out, so
+        In a comparison of interleaved candidates, what slowed a round for all is left out, so
         that medians differ as the speedup says.
         """
         if self._median is not None:

@@ -1,4 +1,4 @@
-"""Time candidates in turn, in this process or in fresh ones, one after the other."""
+"""Interleave candidates in this process or in fresh ones, one process after the other."""
 
 import functools
 import math
@@ -38,7 +38,7 @@ def measure(
     switching: bool = False,
     timer: _Timer = time.perf_counter,
 ) -> Comparison:
-    """Time candidates in turn inside the same loop.
+    """Interleave candidates in the same loop, and time them.
 
     Each round takes one sample of every candidate, in random order: a slow period of the machine
     affects all of them. A sample is the mean of ``number`` calls, enough for the resolution of the

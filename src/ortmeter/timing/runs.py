@@ -1,4 +1,4 @@
-"""Compare measurements of two runs, which were not taken in turn."""
+"""Compare measurements of two runs, which were not interleaved."""
 
 import math
 

@@ -69,7 +69,7 @@ def log_ratio(
 def welch_log_ratio(
     baseline: _Array, candidate: _Array, confidence: float
 ) -> tuple[float, float | None]:
-    """Estimate the logarithm of the ratio of two latencies that were not measured in turn.
+    """Estimate the logarithm of the ratio of two latencies that were not interleaved.
 
     Each process gives the logarithm of its median; the interval is Welch's, over the processes of
     both, whose numbers may differ (Welch, *The generalization of Student's problem when several
@@ -148,9 +148,9 @@ def exponential(log: float, half: float | None, confidence: float, how: str) -> 
 
 
 def wins(candidate: _Array, other: _Array, luck: float = 0.01) -> bool:
-    """Whether a candidate is faster in more rounds than luck gives: the binomial test of a coin.
+    """One-sided sign test on paired rounds: whether a candidate is faster in enough of them.
 
-    The rounds were taken in turn. Disturbances that are longer than a round, or of one round only,
+    The candidates are interleaved. Disturbances that are longer than a round, or of one round only,
     do not decide.
     """
     from scipy.special import bdtrc

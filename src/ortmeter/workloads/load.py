@@ -227,7 +227,7 @@ def measure_load(
     seconds: float,
     seed: int = 0,
 ) -> dict[_Key, Load]:
-    """Measure points in turn, each one several times, in random orders.
+    """Interleave points, each one several times, in random orders.
 
     Parameters
     ----------

@@ -149,7 +149,7 @@ def _used_memory(provider: Provider) -> float:
     used = used_memory(provider) if provider.on_cuda else (resident_memory() or (None,))[0]
     if used is None:
         raise OrtMeterError(
-            f"the memory of {provider} is not told. Accepted: Linux, and nvidia-ml-py for CUDA"
+            f"the memory of {provider} is not reported. Accepted: Linux, and nvidia-ml-py for CUDA"
         )
     return used
 

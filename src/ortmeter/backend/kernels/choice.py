@@ -1,7 +1,7 @@
 """Use a kernel where it is shown to be faster than the operators that it replaces.
 
-Both run in turn, in sessions of their own with as many threads as the model will have, on random
-inputs of the sizes that were seen.
+Both are interleaved, in sessions of their own with as many threads as the model will have. Inputs
+are random, of the sizes that were seen.
 """
 
 import functools
@@ -87,7 +87,7 @@ def why_not(library: Path, expression: Expression, shapes: _Shapes, threads: int
 
 
 def fastest(found: Comparison) -> str | None:
-    """Return which one wins more rounds than luck would give it, None if neither does."""
+    """Return the one that passes a sign test on paired rounds, None if neither does."""
     for one, other in ((KERNEL, NODES), (NODES, KERNEL)):
         if wins(found[one].seconds, found[other].seconds):
             return one
@@ -95,7 +95,7 @@ def fastest(found: Comparison) -> str | None:
 
 
 def race(library: Path, expression: Expression, shapes: _Shapes, threads: int) -> Comparison:
-    """Time a kernel and the operators that it replaces, in turn."""
+    """Time a kernel and the operators that it replaces, interleaved."""
     rng = np.random.default_rng(0)
     feeds = {
         f"x{i}": _draw(dtype, shape, rng)

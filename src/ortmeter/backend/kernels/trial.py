@@ -22,7 +22,7 @@ NO_MEMORY = re.compile(r"(?i)out of memory|allocate memory|bad_alloc|ALLOC_FAILE
 
 
 class StoppedError(KernelError):
-    """The kernels cannot be tried here, which says nothing of them."""
+    """The trial could not run; the kernels may still be valid."""
 
 
 class FailedError(KernelError):
