@@ -113,8 +113,8 @@ limits = {"repeat": 8, "processes": args.processes, "budget_s": args.budget}
 measured = ortmeter.measure_each(groups, axis="threads", **limits)
 
 # %%
-# The plot compares the order of ``decompose_einsum``, the order as written, the fastest and the
-# slowest order with one thread, and the graphs that the searches chose.
+# The plot compares the order of ``decompose_einsum``, the order as written and the graphs that the
+# searches chose. The best and the worst order are the fastest and the slowest with one thread.
 
 ranked = sorted(orders.values(), key=lambda name: measured[1][name].median)
 roles = {"decomposed": orders[decomposed.steps], WRITTEN: orders[written.steps]}

@@ -13,9 +13,9 @@ batch is slower (`#7178 <https://github.com/microsoft/onnxruntime/issues/7178>`_
 `#20173 <https://github.com/microsoft/onnxruntime/issues/20173>`__). We serve two networks in each
 way, then send requests that arrive at random.
 
-A call reads the weights once, whatever its batch. A request of the dense network needs :math:`2 W`
-operations for :math:`W` weights, so a call of :math:`b` requests does :math:`b / 2` operations per
-byte of float32 weights. A convolution uses each weight at every pixel.
+A call reads the weights once, whatever its batch. A request of the dense network needs two
+operations per weight. So a call of :math:`b` requests does :math:`b / 2` operations per byte of
+float32 weights. A convolution uses each weight at every pixel.
 
 **Prediction.**
 
