@@ -250,8 +250,8 @@ def headroom(data):
     nodes, on_host = data.nodes, bool(data.check[0])
     least = 1e3 * Peaks(**data.peaks).least_seconds(nodes["flop"], nodes["bytes"])
     times = nodes.assign(**{TOOK: nodes["median"] / 1e3 if on_host else np.nan, LEAST: least})
-    sums = times.groupby("op", observed=True)[[TOOK, LEAST]].sum(min_count=1)
-    return sums.sort_values(TOOK, ascending=False)
+    sums = times.groupby(nodes["op"].astype(str))[[TOOK, LEAST]].sum(min_count=1)
+    return sums.sort_values(TOOK, ascending=False, kind="stable")
 
 
 study.show(headroom)
