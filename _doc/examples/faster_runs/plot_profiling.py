@@ -4,7 +4,7 @@ r"""
 What does ONNX Runtime optimize?
 ================================
 
-Before it runs a model, ONNX Runtime rewrites its graph: it fuses nodes and, on a CPU, it can change
+Before it runs a model, ONNX Runtime rewrites its graph. It fuses nodes and, on a CPU, can change
 the layout of images in memory. The option ``graph_optimization_level`` sets how much it may change.
 We run a convolutional network of 14 nodes at three levels. Which nodes change, how much faster is a
 run, and where does the time go?
@@ -128,7 +128,7 @@ show(table(to_frame(rows, "level"), f"Error against float64, {legend}"))
 # -------------------------
 #
 # The levels are interleaved in fresh processes. A fourth candidate runs the blocked network on an
-# image of noise: ``PRelu`` branches on a sign, and a CPU predicts branches better when neighbouring
+# image of noise. ``PRelu`` branches on a sign, and a CPU predicts branches better when neighbouring
 # pixels are alike.
 
 ON_NOISE = f"{BLOCKED} on noise"
@@ -238,8 +238,8 @@ study.show(changes)
 # Which operators could be faster?
 # --------------------------------
 #
-# *At the peaks* is the time of the same work at the speed of a large Gemm or of a large copy on
-# this machine, whichever takes longer. It is not a lower bound: an image in a cache is read faster
+# *At the peaks* is the time of the same work at the speed of a large Gemm or a large copy on this
+# machine. The longer one counts. It is not a lower bound: an image in a cache is read faster
 # than by a large copy. On a GPU, *blocked* has no times, because a profile only has launches.
 
 TOOK, LEAST = f"{BLOCKED} (ms)", "at the peaks (ms)"
@@ -250,8 +250,8 @@ def headroom(data):
     nodes, on_host = data.nodes, bool(data.check[0])
     least = 1e3 * Peaks(**data.peaks).least_seconds(nodes["flop"], nodes["bytes"])
     times = nodes.assign(**{TOOK: nodes["median"] / 1e3 if on_host else np.nan, LEAST: least})
-    sums = times.groupby("op", observed=True)[[TOOK, LEAST]].sum(min_count=1)
-    return sums.sort_values(TOOK, ascending=False)
+    sums = times.groupby(nodes["op"].astype(str))[[TOOK, LEAST]].sum(min_count=1)
+    return sums.sort_values(TOOK, ascending=False, kind="stable")
 
 
 study.show(headroom)

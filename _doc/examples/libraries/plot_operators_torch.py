@@ -81,7 +81,7 @@ FAMILY = {case.name: kind for kind in KINDS.split() for case in getattr(tables, 
 
 # %%
 # Results are compared with float64. We leave a case out if a result exceeds its error bound, or if
-# torch needs several calls for the operator or has no function for it.
+# torch does not have one function for the operator.
 
 
 def measure_operators():
