@@ -128,7 +128,8 @@ def print_layer_norm() -> None:
 
 
 if __name__ == "__main__":
+    most = command.options(__doc__, most=10_000).most
     torch.set_num_threads(1)
     print_chain()
     print_layer_norm()
-    print_support(command.options(__doc__, most=10_000).most)
+    print_support(most)

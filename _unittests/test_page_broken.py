@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import onnx.parser
+import onnxruntime
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
@@ -84,19 +85,11 @@ def test_a_wrong_result_has_a_release_where_it_begins():
         ["0, not -0, on -0", "1.0 or before"],
     ]
     assert workarounds("wrong", HELD) == ["accuracy level 1", "-"]
-    gain, none = table["workaround, times faster"].fillna("-")
-    assert (float(gain.split()[0]), none) == (pytest.approx(1 / 3, rel=0.05), "-")
+    gain = table["workaround, times faster"].iloc[0]
+    assert float(gain.split()[0]) == pytest.approx(1 / 3, rel=0.05)
     assert table["issue"].iloc[0].startswith("#27614, #27769 merged")
     mended = plant({MATMUL: (10,) * 3}, {(MATMUL, "1.1"): 1e5}, [(WHERE, ORDER[:2], "wrong")])
     assert view("wrong", mended).empty
-
-
-def test_other_infinities_have_no_share():
-    data = plant({MATMUL: (9,) * 3}, {(MATMUL, one): np.inf for one in ORDER[1:]})
-    assert view("find_wrong", data).loc[MATMUL, ["result", "since"]].tolist() == [
-        "other NaN or infinities",
-        "1.1",
-    ]
 
 
 def test_what_is_wrong_or_not_judged_is_no_workaround():
@@ -140,12 +133,6 @@ def test_a_record_of_all_cases_has_their_ranks_and_no_results():
     assert judged(data)["right"] == "not measured"
 
 
-@pytest.mark.parametrize("instead", [(80, 80, 80), (20, 20, 120), (np.nan, 20, np.nan)])
-def test_what_does_not_help_is_no_workaround(instead):
-    data = plant({PRELU: (10, 10, 80), PRELU + INSTEAD: instead})
-    assert workarounds("slow", data) == ["-"]
-
-
 def test_a_fused_normalization_is_advised_against_where_its_parts_are_faster():
     apart = plant({SKIP: (10, 10, 50), SKIP + INSTEAD: (10, 10, 10)})
     assert judged(apart)["fusion"] == "holds"
@@ -153,14 +140,21 @@ def test_a_fused_normalization_is_advised_against_where_its_parts_are_faster():
     assert judged(plant({SKIP: (10,) * 3}))["fusion"] == "not measured"
 
 
-def test_the_setting_keeps_the_nodes_apart():
+def test_the_setting_keeps_the_nodes_apart(monkeypatch):
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[2,4] X, float[2,4] Z, float[4] S) '
         "=> (float[2,4] Y) { A = Add(X, Z) Y = LayerNormalization(A, S) }"
     )
-    names = run_setting("keep_norms_apart", model)
-    config = "optimization.disable_specified_optimizers"
-    assert names["options"].get_session_config_entry(config) == "SkipLayerNormFusion"
+    given = {}
+
+    class Session(onnxruntime.InferenceSession):
+        def __init__(self, path, **options):
+            given.update(options)
+            super().__init__(path, **options)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    session = run_setting("keep_norms_apart", model)["session"]
+    assert given == {"disabled_optimizers": ["SkipLayerNormFusion"]}
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
-    (got,) = names["session"].run(None, {"X": x, "Z": x, "S": np.ones(4, np.float32)})
+    (got,) = session.run(None, {"X": x, "Z": x, "S": np.ones(4, np.float32)})
     np.testing.assert_allclose(got.mean(axis=1), 0, atol=1e-6)

@@ -65,12 +65,12 @@ def test_a_rate_without_requests_is_told(page):
 
 
 def test_callers_share_a_session_and_sessions_do_not(page, monkeypatch):
-    names = {"models": {"x": ""}, "items": {"x": (2,)}, "rng": np.random.default_rng(0), "cores": 3}
-    for name, value in names.items():
+    for name, value in {"models": {"x": ""}, "cores": 3}.items():
         monkeypatch.setitem(page, name, value)
+    monkeypatch.setattr(ortmeter, "random_feeds", lambda *_, **__: {})
     monkeypatch.setattr(ortmeter, "make_session", lambda _, **options: [options.get("threads", 1)])
     monkeypatch.setattr(ortmeter, "BoundSession", lambda session, _: SimpleNamespace(run=session))
-    calls = {way: point.calls for (_, way, _), point in page["make_points"]("x", [4])}
+    calls = {way: point.calls for (_, way, _), point in page["make_points"]("x", [1])}
     assert calls == {"one call": [[3]], "callers": [[1]] * 3, "sessions": [[1]] * 3}
     assert [len({*map(id, calls[way])}) for way in ("callers", "sessions")] == [1, 3]
 

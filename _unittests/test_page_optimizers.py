@@ -90,5 +90,5 @@ def test_what_is_expected_is_fused(page, monkeypatch):
     monkeypatch.setitem(page, "rng", np.random.default_rng(0))
     model = page["export"]("BERT eager TorchScript")
     assert page["walk_down"](model) == page["EXPECTED"]
-    found = page["rewrite_model"](model, "transformers", **page["HEADS"])
+    found = page["rewrite_model"](model, "transformers", **page["HEADS"]["transformers"])
     assert "Attention" in {node.op_type for node in found.graph.node}

@@ -39,7 +39,7 @@ def plant(operators, moving=None, wrong=(0, 9, 9), **data):
     """Operators, two whole models, wrong runs of ScatterND, of ten, and means that stay."""
     names = ("1 thread", "2 threads", "2 threads, deterministic")
     additions = {k: {"runs": 10, "wrong runs": n} for k, n in zip(names, wrong, strict=True)}
-    still = {"again": 0.0, "other threads": 0.0, "spread": 0.0}
+    still = {"other threads": 0.0, "spread": 0.0}
     means = [
         {"library": library, "law": "normal", "size": n, **still}
         for library, n in itertools.product(("onnxruntime", "torch"), (64, 65536))
@@ -91,7 +91,6 @@ def test_each_error_is_judged_on_its_own():
     told = "ScatterND: 9 of 10 runs wrong on 2 threads, 0 of 10 runs wrong on 1; "
     assert found["defaults"] == ("holds", f"{told}error 300 times larger if optimized")
     assert found["bound"] == ("fails", "1 of 1 contradict")
-    assert found["far"] == ("fails", "1 of 4 contradict")
     assert found["threads"] == ("fails", "1 of 3 contradict")
     assert found["again"] == ("fails", "2 of 5 contradict")
     steady = judged(plant({"Relu": {}, INT8: {}}))
@@ -118,14 +117,12 @@ def test_means_are_judged_beside_the_tolerance():
     data.libraries.loc[3, ["other threads", "spread"]] = 2.0, 128.0
     found = judged(data)
     assert found["enough"][0] == "holds"  # the square root of 65,536 is 256
-    assert found["same"] == ("holds", "0 of 6 contradict")  # 4 identical runs, 2 short vectors
-    assert found["own"] == ("holds", "0 of 2 contradict")
-    assert found["order"] == ("holds", "128 ulp by order, 2 by threads")
+    assert found["enough"][1] == "128 ulp by order, 2 by threads"
     axes = PAGE["spreads"](data)
     assert [[b.get_width() for b in bars] for bars in axes.containers] == [[0, 128], [8, 256]]
     plt.close(axes.figure)
     data.libraries.loc[0, ["other threads", "spread"]] = 9.0, 9.0
-    assert {judged(data)[name][0] for name in ("enough", "same", "own")} == {"fails"}
+    assert judged(data)["enough"][0] == "fails"
 
 
 def test_lost_additions_are_counted(monkeypatch):
@@ -139,18 +136,18 @@ def test_lost_additions_are_counted(monkeypatch):
 
 def test_what_moves_a_mean_is_in_ulp(monkeypatch):
     monkeypatch.setitem(PAGE, "count", 2)
+    monkeypatch.setitem(PAGE, "rng", np.random.default_rng(0))
     values, unit = np.float32([4, 5, 6, 5]), 2.0**-21  # the mean is 5
-    positions, moved = np.array([[0, 1, 2, 3], [3, 2, 1, 0]]), iter([0, 1, 3])
+    moved = iter([0, 1])
 
     def run(rows, threads):
-        assert rows.shape == (2, 4)
-        return rows.mean(axis=1) + np.float32([0, unit]) * np.float32(next(moved))
+        assert rows.shape == (PAGE["args"].orders, 4)
+        return rows.mean(axis=1) + np.float32([0, unit, 0, 0]) * np.float32(next(moved))
 
-    found = PAGE["move_mean"](run, values, positions)
-    assert found == {"again": 2, "other threads": 1, "spread": 1}
-    moved = iter([0, 99, 99])
+    assert PAGE["move_mean"](run, values) == {"other threads": 1, "spread": 1}
+    moved = iter([0, 99])
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        PAGE["move_mean"](run, values, positions)
+        PAGE["move_mean"](run, values)
 
 
 @pytest.mark.parametrize("library", ["with_onnxruntime", "with_torch"])
@@ -164,7 +161,7 @@ def test_the_setting_has_one_thread_and_no_optimization():
         '<ir_version: 8, opset_import: ["": 17]> g (float[2] X) => (float[2] Y) { Y = Neg(X) }'
     )
     names = run_setting("steady_session", model)
-    options, level = names["options"], names["GraphOptimizationLevel"].ORT_DISABLE_ALL
+    options, level = names["options"], names["ort"].GraphOptimizationLevel.ORT_DISABLE_ALL
     assert (options.intra_op_num_threads, options.graph_optimization_level) == (1, level)
     (got,) = names["session"].run(None, {"X": np.float32([1, -2])})
     assert got.tolist() == [-1, 2]

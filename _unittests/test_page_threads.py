@@ -1,8 +1,6 @@
 """The setting, the quota and the views of the page *How many threads, and should they spin?*."""
 
-import os
-import subprocess
-import sys
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -44,7 +42,6 @@ def planted():
         latency={name: samples(name, at) for name, at in times.items()},
         cpu={name: samples(name, at) for name, at in used.items()},
         threads=2,
-        pauses=(*RUN,),
         legend="planted",
         provider="cpu",
     )
@@ -58,8 +55,8 @@ def under_quota(page):
         for load, ms in zip(page["LOADS"], times, strict=True)
         for _ in range(3)
     ]
-    names = {"host": "host", "ours": "ours", "cores": 2, "quota": 1}
-    return SimpleNamespace(rows=pd.DataFrame(rows), legend="planted", provider="cpu", **names)
+    names = {"host": "host", "ours": "ours", "legend": "planted", "provider": "cpu"}
+    return SimpleNamespace(rows=pd.DataFrame(rows), **names)
 
 
 def test_a_run_and_its_pause_are_in_milliseconds(page):
@@ -86,15 +83,14 @@ def test_threads_under_a_quota_are_compared_by_load(page):
     table = page["latencies"](data)
     assert table.loc[("in a row", "host")].tolist() == [30, 60, 120, 50]
     assert table.loc[("with pauses", "ours")].tolist() == [4.5, 9, 18, 50]
-    found = {tuple(claim.where.values()): claim.ratio for claim in page["compare_threads"](data)}
-    assert len(found) == 6
-    assert found[("in a row", "slowest")] == pytest.approx(5)
-    assert found[("with pauses", "mean")] == pytest.approx(6 / 9)
+    for load, column, ratio in (("in a row", "slowest", 5), ("with pauses", "mean", 6 / 9)):
+        (found,) = page["compare_threads"](data, load, column)
+        assert found.ratio == pytest.approx(ratio)
 
 
 def test_what_a_machine_did_not_measure_is_not_shown_and_not_judged(page):
     views = [page[name] for name in ("after_pauses", "neighbours", "latencies")]
-    judged = {"rows": {"quota", "median", "rare", "stops", "tail", "held"}}
+    judged = {"rows": {"quota", "median", "rare"}}
     judged["latency"] = {*page["claims"](planted())} - judged["rows"]
     for data, empty in ((planted(), [2]), (under_quota(page), [0, 1])):
         for rank, view in enumerate(views):
@@ -111,19 +107,12 @@ def test_the_slowest_twentieth_is_one_run_at_least(page):
     assert page["slowest"](np.arange(100.0)[::-1]) == np.mean([95, 96, 97, 98, 99])
 
 
-def test_a_child_has_a_quota_where_this_user_may_and_its_parent_has_none_afterwards(page):
-    asked = "from ortmeter.machine.preflight import cpu_quota; print(cpu_quota())"
-
-    def ask():
-        command = [sys.executable, "-c", asked]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    free, cores = ask(), os.sched_getaffinity(0)
-    with page["limited"](1) as may:
-        assert ask() == ("1.0" if may else free)
-    assert ask() == free
-    assert os.sched_getaffinity(0) == cores
+def test_each_process_gives_one_row_per_load_and_number_of_threads(page):
+    rows = page["measure_quota"](page["make_transformer"](8), quota=1)
+    places = [tuple(place) for place in rows[["load", "setting"]].to_numpy()]
+    assert sorted(places) == sorted(itertools.product(page["LOADS"], (page["HOST"], page["OURS"])))
+    assert (rows[[*page["STATISTICS"]]] > 0).all(axis=None)
+    assert (rows["slowest"] >= rows["mean"]).all()
 
 
 def test_the_setting_stops_spinning_after_a_run_and_changes_nothing_else():

@@ -1,6 +1,7 @@
 """The page on trees: planted speeds; its converter beside LightGBM and numpy; its setting."""
 
 import functools
+import itertools
 from types import SimpleNamespace
 
 import lightgbm
@@ -18,7 +19,7 @@ from ortmeter.timing import Candidate, Comparison, Comparisons, Measurement
 
 PAGE = "plot_trees"
 TREES, ROWS = (12, 48, 150), (1, 100, 100_000)
-NAMES = {"forest": ("library", "float32"), "boosted": ("library", "float32", "float64")}
+NAMES = {"forest": ("library", "float32"), "boosted": ("library", "float64")}
 
 
 @pytest.fixture(scope="module")
@@ -30,21 +31,15 @@ def planted(page, speeds=None, *, noise=0.002, processes=6, kept=0):
     """Make data from speeds of ONNX Runtime by the parts of a case, 1 by default."""
     rng = np.random.default_rng(0)
     groups = {}
-    for n, kind, trees in ((n, kind, trees) for n in ROWS for kind in NAMES for trees in TREES):
-        for threads in (1, 2) if trees == TREES[1] else (1,):
-            case = f"{kind}, trees {trees}, rows {n}, threads {threads}"
-            speed = next((x for part, x in (speeds or {}).items() if part in case), 1.0)
-            ours = {"library": 1.0, "float32": speed, "float64": speed}
-            groups[case] = Comparison(
-                Measurement(name, 1e-3 / ours[name] * np.exp(rng.normal(0, noise, (processes, 4))))
-                for name in NAMES[kind]
-            )
-    rows = {}
-    for trees in TREES:
-        down = {"predicted": 100.0, "cross": 100, "change": 7, "explained": 7}
-        nothing = dict.fromkeys(down, 0) | {"change": kept}
-        ways = dict.fromkeys(page["ROUNDINGS"], nothing) | {"float32, down": down}
-        rows |= {(trees, way): row for way, row in ways.items()}
+    for n, kind, trees in itertools.product(ROWS, NAMES, TREES):
+        case = f"{kind}, trees {trees}, rows {n}, threads 1"
+        speed = next((x for part, x in (speeds or {}).items() if part in case), 1.0)
+        groups[case] = Comparison(
+            Measurement(name, 1e-3 / ours * np.exp(rng.normal(0, noise, (processes, 4))))
+            for name, ours in zip(NAMES[kind], (1.0, speed), strict=True)
+        )
+    changed = {way: {"change": kept} for way in page["ORIGINS"]} | {page["NEAREST"]: {"change": 7}}
+    rows = {(trees, way): row for trees in TREES for way, row in changed.items()}
     data = {"times": Comparisons(groups, "case"), "changes": to_frame(rows, "trees", "thresholds")}
     return data | {"legend": "planted"}
 
@@ -71,18 +66,6 @@ def test_the_plot_has_a_row_of_dots_per_model(page):
     plt.close(axes.figure)
 
 
-def test_a_float32_goes_where_it_went_when_thresholds_are_rounded_down(page):
-    rng = np.random.default_rng(0)
-    thresholds = rng.standard_normal(1000)
-    near = np.float32(thresholds)
-    values = np.concatenate([near, np.nextafter(near, np.float32(9)), -near, np.float32([0, 9])])
-    rounded = page["round_down"](thresholds)
-    assert rounded.dtype == np.float32
-    sides = values[:, None].astype(np.float64) <= thresholds
-    assert (sides == (values[:, None] <= rounded)).all()
-    assert (sides != (values[:, None] <= near)).any()  # to nearest, some go elsewhere
-
-
 @pytest.fixture(scope="module")
 def trained(page):
     """Five rounds of LightGBM, and rows whose first feature is a time."""
@@ -96,7 +79,7 @@ def trained(page):
 
 def test_the_converted_trees_give_the_scores_of_lightgbm(page, trained):
     booster, rows = trained
-    model = page["write_onnx"](*page["number_nodes"](booster), np.float64)
+    model = page["write_onnx"](*page["number_nodes"](booster), "float64")
     expected = booster.predict(rows[:200], raw_score=True)
     (got,) = ortmeter.make_session(model, provider="cpu").run(None, {"X": rows[:200]})
     assert got.dtype == np.float64
@@ -107,7 +90,7 @@ def test_the_converted_trees_give_the_scores_of_lightgbm(page, trained):
 
 def test_the_setting_times_both_on_rows_of_the_reader(page, trained, tmp_path, monkeypatch):
     booster, rows = trained
-    model = page["write_onnx"](*page["number_nodes"](booster), np.float64)
+    model = page["write_onnx"](*page["number_nodes"](booster), "float64")
     time_both = run_setting("time_both", model)["time_both"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ortmeter, "measure", functools.partial(ortmeter.measure, budget_s=0.5))
@@ -115,22 +98,22 @@ def test_the_setting_times_both_on_rows_of_the_reader(page, trained, tmp_path, m
     assert time_both(booster.predict, rows[:50]).index.tolist() == ["library", "session"]
 
 
-def test_rows_that_cross_are_counted_node_by_node(page, trained):
+def test_rows_whose_class_changes_are_counted(page, trained):
+    """The trees are walked in numpy, on features and thresholds rounded to float32."""
     booster, rows = trained
-    found = dict(page["count_changes"](booster, rows))
-    inner, *_ = page["number_nodes"](booster)
-    features = np.array([node["split_feature"] for node in inner])
-    thresholds = np.array([node["threshold"] for node in inner])
-    sides = rows[:, features] <= thresholds
-    for name, rounding in {
-        "float32, nearest": np.float32,
-        "float32, down": page["round_down"],
-    }.items():
-        crossed = (sides != (np.float32(rows[:, features]) <= rounding(thresholds))).any(axis=1)
-        assert found[name]["cross"] == crossed.sum() > 0
-        assert found[name]["explained"] == found[name]["change"]
-    assert found["float64"] == {"predicted": 0, "cross": 0, "change": 0, "explained": 0}
-    assert found["float32, time from 0"]["cross"] < found["float32, down"]["cross"]
+    found = {way: row["change"] for way, row in page["count_changes"](booster, rows)}
+    scores = booster.predict(rows, raw_score=True)
+    rounded, near = np.zeros_like(scores), np.float32(rows)
+    for rank, tree in enumerate(booster.dump_model()["tree_info"]):
+        for row, values in enumerate(near):
+            node = tree["tree_structure"]
+            while "leaf_value" not in node:
+                left = values[node["split_feature"]] <= np.float32(node["threshold"])
+                node = node["left_child" if left else "right_child"]
+            rounded[row, rank % 3] += node["leaf_value"]
+    assert found[page["NEAREST"]] == (rounded.argmax(axis=1) != scores.argmax(axis=1)).sum() > 0
+    assert found["float64"] == 0
+    assert found[page["FROM_0"]] < found[page["NEAREST"]]
 
 
 @pytest.mark.parametrize("kind", ["forest", "boosted"])

@@ -127,7 +127,8 @@ def make_notebook(
     if "model.onnx" in command.split():
         add_code_cell(notebook, 'MODEL = ""  # your own: "model.onnx"')
         add_code_cell(notebook, _ON_YOURS.format(command=command))
-    add_markdown_cell(notebook, answer)
+    if answer:
+        add_markdown_cell(notebook, answer)
     _, blocks = split_code_and_text_blocks(str(script))
     texts = to_markdown([text for kind, text, _ in blocks if kind == "text"], titles or {})
     for kind, content, _ in blocks:
@@ -147,7 +148,9 @@ def said_by(script: Path) -> tuple[str, str]:
         for keyword in node.keywords
         if keyword.arg in {"command", "setting"}
     }
-    (claims,) = (x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == "claims")
+    functions = (x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == "claims")
+    if (claims := next(functions, None)) is None:
+        return given.get("command", ""), ""
     answer, _, rest = (ast.get_docstring(claims) or "").partition("Otherwise:")
     records = load_records(script.stem, script.parents[2] / "results")
     words = {claim.topic: str(claim.text) for record in records for claim in record.claims}

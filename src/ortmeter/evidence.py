@@ -496,14 +496,6 @@ class Speedups(tuple[Speedup, ...]):
         """Return the comparisons at some places of the grid: the values to keep on each axis."""
         return Speedups(s for s in self if all(s.where[k] in kept for k, kept in places.items()))
 
-    def named(self, subject: str = "", baseline: str = "") -> "Speedups":
-        """Return the same comparisons under other names."""
-        return Speedups(claim.named(subject, baseline) for claim in self)
-
-    def about(self, topic: str) -> "Speedups":
-        """Return the same comparisons with the topic by which they are found again."""
-        return Speedups(claim.about(topic) for claim in self)
-
     def at_least(self, bound: float) -> Finding:
         r"""Find whether each ratio is at or above a bound; the lowest interval is what it tells.
 

@@ -4,7 +4,7 @@ r"""
 How many threads, and should they spin?
 =======================================
 
-This page shows its newest stored measurement; measuring again takes a few minutes.
+This page shows a stored measurement; measuring again takes a few minutes.
 
 ONNX Runtime splits an operator between threads, by default one per core. A thread without work
 spins: it keeps asking for work for a while, and then it sleeps. By default, threads also spin after
@@ -12,15 +12,15 @@ a run. With ``session.force_spinning_stop``, they stop when the run ends. With
 ``session.intra_op.allow_spinning`` at 0, they never spin.
 
 Users report that two threads are slower than one (`#14018
-<https://github.com/microsoft/onnxruntime/issues/14018>`__), that models called in series slow each
-other (`#17011 <https://github.com/microsoft/onnxruntime/issues/17011>`__), and that a pause slows
-the next run (`#16135 <https://github.com/microsoft/onnxruntime/issues/16135>`__).
+<https://github.com/microsoft/onnxruntime/issues/14018>`__), and that a pause slows the next run
+(`#16135 <https://github.com/microsoft/onnxruntime/issues/16135>`__). Models called in series also
+slow each other (`#17011 <https://github.com/microsoft/onnxruntime/issues/17011>`__).
 
 A container with a CPU quota gets some CPU time in each period of 100 ms. ONNX Runtime counts the
 cores of the host and ignores the quota (`#29510
 <https://github.com/microsoft/onnxruntime/issues/29510>`__). Its threads spend the time early, and
 then all of them stop until the next period. `kserve#1031
-<https://github.com/kserve/kserve/issues/1031>`__ reports the same of TorchScript.
+<https://github.com/kserve/kserve/issues/1031>`__ reports the same for TorchScript.
 
 **Prediction.** Spinning helps a session that is alone, and costs the others.
 
@@ -28,13 +28,13 @@ then all of them stop until the next period. `kserve#1031
 case                       threads that sleep             threads that spin
 =========================  =============================  ==============================
 a transformer, run again   a wake per operator            faster
-CPU time of a pause        none                           the pause, for each thread
+CPU time of a pause        none                           the pause, per extra thread
 another session follows    its threads find free cores    slower: the cores are taken
 another process runs       its threads find free cores    slower: the cores are taken
 =========================  =============================  ==============================
 
-Under a quota of :math:`q` cores, :math:`t` threads that run back to back stop for a share
-:math:`1 - q / t` of the time. Runs with pauses seldom spend the quota: more threads are faster.
+Under a quota, a thread per core spends the CPU time of a period early, so the slowest runs wait for
+the next period. Runs with pauses seldom spend the quota: more threads are faster.
 
 **You learn** what to set for shared cores, for pauses and for a CPU quota.
 """
@@ -42,10 +42,7 @@ Under a quota of :math:`q` cores, :math:`t` threads that run back to back stop f
 # sphinx_gallery_tags = ["speed", "threads", "CPU time", "latency"]
 
 import itertools
-import os
 import re
-from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import numpy as np
 from pandas import DataFrame
@@ -53,11 +50,11 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter.evidence import Speedup
 from ortmeter.plotting import speedup_plot
-from ortmeter.runtime.cpu import group_files, usable_cores
+from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.models import sample_transformer
 from ortmeter.study import Param, Speedups, Study, to_frame
 from ortmeter.timing.candidates import SessionSpec
-from ortmeter.timing.statistics import estimate_mean, estimate_ratio
+from ortmeter.timing.statistics import estimate_ratio
 from ortmeter.workloads.threads import Scenario, measure_threads
 
 study = Study(
@@ -65,10 +62,9 @@ study = Study(
     "How many threads, and should they spin?",
     command="ortmeter bench model.onnx --threads 1,2 --spinning on,during-run,off",
     tokens=Param(64, fast=8, minimum=1, help="tokens of the transformer"),
-    pauses=Param((0.05,), fast=(0.01,), full=(0.001, 0.1, 0.3), minimum=0, help="more pauses (s)"),
-    rounds=Param(5, fast=2, full=10, minimum=1, help="runs after each pause in each process"),
+    rounds=Param(5, fast=2, full=10, minimum=1, help="runs after each pause, in each process"),
     longer=Param(8, fast=1, minimum=1, help="fresh processes of each setting"),
-    quota_rounds=Param(100, fast=5, minimum=5, help="runs of each load under a quota"),
+    quota=Param(0, minimum=0, help="cores of the CPU quota of this container, 0 without one"),
 )
 args, provider = study.args, study.provider
 CORES = max(usable_cores(), 2)
@@ -77,7 +73,7 @@ CORES = max(usable_cores(), 2)
 # A transformer
 # -------------
 #
-# It has two layers of width 256, as exporters write them.
+# It has two layers of width 256, written as exporters write them.
 
 
 def make_transformer(tokens):
@@ -86,18 +82,17 @@ def make_transformer(tokens):
     return sample_transformer(tokens=tokens), {"x0": x}
 
 
-transformer, under_quota = map(make_transformer, (args.tokens, 256))
+model, feeds = transformer = make_transformer(args.tokens)
 
 # %%
 # Do they compute the same thing?
 # -------------------------------
 #
-# Threads split the work otherwise, and add in another order: only the last bits may differ.
+# Several threads split the work, and add in another order: only the last bits may differ.
 
-for model, feeds in (transformer, under_quota):
-    sessions = [ortmeter.make_session(model, provider=provider, threads=n) for n in (1, CORES)]
-    one, several = (session.run(None, feeds)[0] for session in sessions)
-    assert np.allclose(one, several, atol=1e-4)
+sessions = [ortmeter.make_session(model, provider=provider, threads=n) for n in (1, CORES)]
+one, several = (session.run(None, feeds)[0] for session in sessions)
+assert np.allclose(one, several, atol=1e-4)
 
 # %%
 # Three ways to wait
@@ -107,12 +102,11 @@ for model, feeds in (transformer, under_quota):
 # random order. Each fresh process gives one number per session.
 #
 # The transformer runs alone, after a pause, right *after* another session of its process, and
-# *beside* another process that runs it every ten milliseconds. All sessions have the same settings.
-# The CPU time covers a pause and the run that follows it.
+# *beside* another process that runs it every ten milliseconds. Both sessions have the same
+# settings. The CPU time covers a pause and the run that follows it.
 
 SPINNING = {"spin": "on", "stop": "during-run", "sleep": "off"}
-SHORT = 0.01
-pauses = tuple(sorted({0.0, SHORT, *args.pauses}))
+SHORT, LONG = 0.01, 0.3  # seconds
 
 
 def measure_spinning():
@@ -120,7 +114,7 @@ def measure_spinning():
     several = {f"{CORES} threads, {word}": (CORES, way) for word, way in SPINNING.items()}
     for name, (n, way) in {"1 thread": (1, "off"), **several}.items():
         variant = SessionSpec(*transformer, {"provider": provider, "threads": n, "spinning": way})
-        tried[f"transformer, {name}"] = Scenario(variant, pauses, args.rounds)
+        tried[f"transformer, {name}"] = Scenario(variant, (0.0, SHORT, LONG), args.rounds)
         around = {"alone": {}, "after": {"before": variant}, "beside": {"background": variant}}
         for scenario, other in around.items() if name in several else ():
             tried[f"{scenario}, {name}"] = Scenario(variant, rounds=12 * args.rounds, **other)
@@ -131,36 +125,14 @@ def measure_spinning():
 # A quota
 # -------
 #
-# Containers get a quota from Docker (``--cpus 1``) or Kubernetes (``limits: cpu: 1``). Here, a
-# group of processes gets half of the cores: a folder below ``/sys/fs/cgroup``, where an
-# administrator may write. A user who may not skips this part.
-
-
-@contextmanager
-def limited(cores):
-    """Give a quota to the processes that start inside; yield whether this user may."""
-    files = group_files("cpu.max", "cpu", "cpu.cfs_quota_us")
-    limit = next((f for f in files if f.with_name("cgroup.procs").exists()), Path("/none/none"))
-    group, process, may = limit.with_name(f"ortmeter-{os.getpid()}"), str(os.getpid()), False
-    try:
-        with suppress(OSError):
-            group.mkdir()
-            (group / limit.name).write_text(str(cores * 100_000))  # µs in 100 ms, the default
-            (group / "cgroup.procs").write_text(process)
-            may = True
-        yield may
-    finally:
-        with suppress(OSError):  # a child that has not ended: what was measured is kept
-            limit.with_name("cgroup.procs").write_text(process)
-            group.rmdir()
-
-
-# %%
+# Containers get a quota from Docker (``--cpus 1``) or Kubernetes (``limits: cpu: 1``). In such a
+# container, ``python plot_threads.py --quota 1`` measures this part instead of the pauses and
+# neighbours.
+#
 # Runs come back to back, then with a pause before each one. There are as many threads as the host
 # has cores, or as the quota allows. They all stop spinning when a run ends.
 
-QUOTA = CORES // 2
-HOST, OURS = f"{CORES} threads (host)", f"{QUOTA} thread{'s' * (QUOTA > 1)} (quota)"
+HOST, OURS = "a thread per core", "as many as the quota"
 LOADS = {"in a row": 0.0, "with pauses": 0.03}  # seconds before a run
 
 
@@ -171,13 +143,12 @@ def slowest(ms):
 STATISTICS = {"median": np.median, "mean": np.mean, "slowest": slowest}
 
 
-def measure_quota():
+def measure_quota(transformer, quota):
     tried, rows = {}, []
-    for name, threads in ((HOST, CORES), (OURS, QUOTA)):
-        variant = SessionSpec(*under_quota, {"provider": provider, "threads": threads})
-        tried[name] = Scenario(variant, tuple(LOADS.values()), args.quota_rounds)
-    with limited(QUOTA) as may:
-        timed = measure_threads(tried, processes=args.longer).latency if may else {}
+    for name, threads in ((HOST, CORES), (OURS, quota)):
+        variant = SessionSpec(*transformer, {"provider": provider, "threads": threads})
+        tried[name] = Scenario(variant, tuple(LOADS.values()), 10 * args.rounds)
+    timed = measure_threads(tried, processes=args.longer).latency
     for setting, (load, pause) in itertools.product(timed, LOADS.items()):
         for ms in 1e3 * timed[setting][pause].seconds:
             found = {name: function(ms) for name, function in STATISTICS.items()}
@@ -188,35 +159,29 @@ def measure_quota():
 # %%
 
 if not study.recall():
-    timed, rows = measure_spinning(), measure_quota()
-    study.keep(f"float32 on {provider.label}, {CORES} threads at most", provider=provider.name)
-    study.keep(latency=timed.latency, cpu=timed.cpu, pauses=pauses, threads=CORES)
-    if len(rows):
-        study.keep(rows=rows, host=HOST, ours=OURS, cores=CORES, quota=QUOTA)
+    if args.quota:
+        rows = measure_quota(make_transformer(256), args.quota)
+        study.keep(f"a quota of {args.quota} of {CORES} cores", rows=rows, host=HOST, ours=OURS)
+    else:
+        study.keep(**vars(measure_spinning()))
+        study.keep(f"float32 on {provider.label}, {CORES} threads at most", threads=CORES)
 
 # %%
 # What does a pause cost?
 # -----------------------
 #
-# Threads that spin fall asleep in the end: the CPU time of a pause has a limit. If a table says
+# Threads that spin fall asleep in the end, so the CPU time of a pause has a limit. If a table says
 # *none*, this machine did not measure it; the end of the page has the records of other machines.
-
-
-def select(data, scenario):
-    """Latencies by setting, then by pause."""
-    latency = getattr(data, "latency", {})
-    names = [name for name in latency if name.startswith(scenario)]
-    return {name.removeprefix(f"{scenario}, "): latency[name] for name in names}
 
 
 def after_pauses(data):
     """Milliseconds of a run after a pause, CPU time of both, 99% intervals"""
     rows = {}
-    for setting, times in select(data, "transformer").items():
-        taken = {"run": times, "CPU": data.cpu[f"transformer, {setting}"]}
-        for what, pause in itertools.product(taken, (SHORT, max(times))):
-            cell = taken[what][pause].typical.written(1e3)
-            rows.setdefault(setting, {})[f"{what}, pause {1e3 * pause:g} ms"] = cell
+    names = [name for name in getattr(data, "cpu", {}) if name.startswith("transformer")]
+    for name, pause in itertools.product(names, (SHORT, LONG)):
+        row = rows.setdefault(name.removeprefix("transformer, "), {})
+        for what, taken in (("run", data.latency), ("CPU", data.cpu)):
+            row[f"{what}, pause {1e3 * pause:g} ms"] = taken[name][pause].typical.written(1e3)
     return to_frame(rows, "threads")
 
 
@@ -226,9 +191,9 @@ study.show(after_pauses)
 # What does a neighbour cost?
 # ---------------------------
 #
-# The transformer runs again and again, without a pause. Times are medians alone, and means near a
-# neighbour, because a neighbour takes whole slices of time. Inside the grey band, a difference does
-# not matter.
+# The transformer runs again and again, without a pause. Times are medians when it runs alone, and
+# means near a neighbour, because a neighbour takes whole slices of time. Inside the grey band, a
+# difference does not matter.
 
 SCENARIOS = {"alone": "alone", "after": "after a session", "beside": "beside a process"}
 
@@ -238,18 +203,17 @@ def compare(data, scenario, baseline, word):
     names = (f"{scenario}, {data.threads} threads, {way}" for way in (baseline, word))
     sides = [data.latency[name][0.0] for name in names]
     sides = sides if scenario == "alone" else [side.means for side in sides]
-    return ortmeter.speedup(*sides).named(SCENARIOS[scenario], "")
+    found = ortmeter.speedup(*sides).named(word, f"threads that {baseline}")
+    return found.at(neighbour=SCENARIOS[scenario])
 
 
 def neighbours(data):
     """Speedup of threads that stop or sleep, over threads that spin"""
-    words = ("stop", "sleep") if hasattr(data, "latency") else ()
-    claims = [
-        compare(data, scenario, "spin", word).named(word, "threads that spin").at(neighbour=told)
-        for word, (scenario, told) in itertools.product(words, SCENARIOS.items())
-    ]
-    title = "Threads that stop or sleep, over threads that spin"
-    return speedup_plot(claims, title=title, caption=data.legend) if claims else DataFrame()
+    if not hasattr(data, "latency"):
+        return DataFrame()
+    pairs = itertools.product(("stop", "sleep"), SCENARIOS)
+    gains = [compare(data, scenario, "spin", word) for word, scenario in pairs]
+    return speedup_plot(gains, title="Speedup over threads that spin", caption=data.legend)
 
 
 study.show(neighbours)
@@ -260,17 +224,6 @@ study.show(neighbours)
 #
 # *Slowest* is the mean of the slowest twentieth of the runs. *Waits* is the share of the time that
 # runs take beyond their median: about 0 if nothing stops them.
-
-
-def find(data, load, setting):
-    return data.rows.set_index(["load", "setting"]).loc[[(load, setting)]]
-
-
-def compare_threads(data):
-    """Compare as many threads as the quota with as many as the host has cores."""
-    for load, column in itertools.product(LOADS, STATISTICS):
-        sides = (find(data, load, name)[[column]] for name in (data.host, data.ours))
-        yield Speedup(data.ours, data.host, estimate_ratio(*sides), {"load": load, "runs": column})
 
 
 def latencies(data):
@@ -289,18 +242,18 @@ study.show(latencies)
 
 
 def judge_spinning(data):
-    at, longest = select(data, "transformer"), max(data.pauses)
     spin, stop, sleep = (f"{data.threads} threads, {word}" for word in SPINNING)
+    single, at, stopped = (data.latency[f"transformer, {x}"] for x in ("1 thread", spin, stop))
     cpu = [data.cpu[f"transformer, {name}"][SHORT].seconds for name in (spin, stop, sleep)]
-    saved = Speedup("CPU time of a pause", "", estimate_ratio(cpu[0], cpu[1]))
+    saved = Speedup("stop", "", estimate_ratio(cpu[0], cpu[1]), {"CPU time of": "a pause"})
     lone, *shared = (compare(data, scenario, "spin", "stop") for scenario in SCENARIOS)
     alone, *beside = (compare(data, scenario, "sleep", "spin") for scenario in SCENARIOS)
-    own, after = (select(data, scenario)[spin][0.0].means for scenario in ("alone", "after"))
+    own, after = (data.latency[f"{scenario}, {spin}"][0.0].means for scenario in ("alone", "after"))
     slower = {
-        "cold": [ortmeter.speedup(at[spin][longest], at[stop][longest])],
-        "second": [ortmeter.speedup(at["1 thread"][0.0], at[spin][0.0])],
+        "cold": [ortmeter.speedup(at[LONG], stopped[LONG])],
+        "second": [ortmeter.speedup(single[0.0], at[0.0])],
         "series": [ortmeter.speedup(own, after)],
-        "paused": [ortmeter.speedup(at[spin][0.0], at[spin][longest])],
+        "paused": [ortmeter.speedup(at[0.0], at[LONG])],
         "beside": beside,
     }
     near = Speedups([*shared, saved]).gain()
@@ -315,19 +268,19 @@ def judge_spinning(data):
 # %%
 
 
+def compare_threads(data, load, column):
+    """Compare as many threads as the quota with as many as the host has cores."""
+    rows = data.rows.set_index(["load", "setting"])[[column]]
+    ratio = estimate_ratio(*(rows.loc[[(load, name)]] for name in (data.host, data.ours)))
+    return Speedups([Speedup(data.ours, data.host, ratio, {"load": load, "runs": column})])
+
+
 def judge_quota(data):
-    (busy, rare), found = LOADS, Speedups(compare_threads(data))
-    median, _, tail = (found.only(load=[busy], runs=[x]) for x in STATISTICS)
-    host = find(data, busy, data.host)
-    stopped = estimate_mean(100 * (1 - host["median"] / host["mean"]), unit="%")
-    rest = 100 * (1 - data.quota / data.cores)
+    busy, rare = LOADS
     return {
-        "quota": tail.gain(),
-        "median": median.are("slower"),
-        "rare": found.only(load=[rare], runs=["mean"]).are("slower"),
-        "stops": stopped.within(rest / 1.25, rest * 1.25),
-        "tail": tail.are("faster"),
-        "held": stopped.within(20, np.inf),
+        "quota": compare_threads(data, busy, "slowest").gain(),
+        "median": compare_threads(data, busy, "median").are("slower"),
+        "rare": compare_threads(data, rare, "mean").are("slower"),
     }
 
 
@@ -342,32 +295,28 @@ def claims(data):
 
     Otherwise:
 
-    Keep the defaults where a session has the cores to itself: they spin, with a thread per core.
+    Keep the defaults where a session has the cores to itself: threads spin, one per core.
 
     What it costs:
 
     - Alone, run after run, stopping is at most 5% slower than the default [cost]
-    - After the longest pause, a run takes longer than with the default [cold]
+    - After a pause of 300 ms, a run of threads that stopped takes longer than with the default
+      [cold]
     - Under a quota, the median back-to-back run is slower with fewer threads [median]
 
     Predicted:
 
     - Alone, run after run, threads that spin are faster than threads that sleep [alone]
-    - Each spinning thread takes a pause of CPU time within 10%: measured over predicted [takes]
+    - Each spinning thread takes a pause of CPU time, within 10%: measured over predicted [takes]
     - Near another session or process, a run is slower if threads spin than if they sleep [beside]
-
-    Predicted under a quota:
-
-    - Back to back, a thread per core stops for 1 - q / t of the time, within 1.25 times [stops]
-    - With pauses, as many threads as the quota allows are slower than a thread per core [rare]
+    - Under a quota, with pauses, as many threads as it allows are slower than a thread per core
+      [rare]
 
     Discussions:
 
     - #14018: more threads than one slow a model [second]
     - #17011: a model is slower right after another, because of threads [series]
     - #16135: a long pause slows the next run [paused]
-    - #29510: under a quota, the slowest runs are faster with fewer threads [tail]
-    - kserve#1031: under a quota, a thread per core stops for 20% of the time, or more [held]
     """
     found = judge_spinning(data) if hasattr(data, "latency") else {}
     found |= judge_quota(data) if hasattr(data, "rows") else {}
@@ -381,13 +330,14 @@ study.conclude(claims, setting="stop_spinning.py")
 # What this page does not cover
 # -----------------------------
 #
-# How much work makes a second thread worthwhile, threads pinned to cores, ``execution_mode``, the
-# length of the spin (``session.intra_op.spin_duration_us``) and several callers of one session are
-# not measured. Two cores cannot tell how many threads are best. The discussions on pauses are about
-# GPUs, whose clock slows down too.
+# We do not measure how much work makes a second thread worthwhile, several callers of one session,
+# or threads pinned to cores. We do not change ``execution_mode`` or the length of the spin
+# (``session.intra_op.spin_duration_us``) either. Two cores cannot show how many threads are best.
+# The discussions on pauses are about GPUs, whose clock slows down too.
 #
-# Under a quota, the default, where threads spin after a run, is not measured: it spends CPU time in
-# the pauses too. Neither are quotas of less than a core, nor several sessions that share one.
+# Under a quota, the default is not measured: its threads spin after a run, which spends CPU time in
+# the pauses too. Quotas of less than a core, and several sessions that share one, are not measured
+# either.
 #
 # What to remember
 # ----------------
@@ -399,7 +349,7 @@ study.conclude(claims, setting="stop_spinning.py")
 #   without a change of code.
 # * Compare percentiles in your container: ``ortmeter bench model.onnx --callers 1 --threads 1,2``.
 #
-# Read next: :ref:`l-plot-load`.
+# Read next: :ref:`l-plot-load`, for many requests at once.
 #
 # How this was computed
 # ---------------------
@@ -408,4 +358,4 @@ study.conclude(claims, setting="stop_spinning.py")
 # CPU time of your model after a pause. Ratios of means near a neighbour, and under a quota, take
 # one number from each process.
 
-study.appendix({"transformer": transformer[0]})
+study.appendix({"transformer": model})

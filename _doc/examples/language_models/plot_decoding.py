@@ -14,10 +14,11 @@ This page shows its newest stored measurement; measuring again takes three minut
 
 A language model writes one token per run. It keeps the keys and the values of the past tokens in a
 *cache*. Exporters concatenate the new token to this cache at each run (*Concat*). Two operators
-may write it into a buffer that is both input and output: ``GroupQueryAttention`` of ONNX Runtime
-(*GQA*), and ``TensorScatter`` before ``Attention`` since opset 24 (*Scatter*). Users ask whether
-the cache is copied (`optimum#784 <https://github.com/huggingface/optimum/issues/784>`__), and how
-much IOBinding gains (`optimum#1087 <https://github.com/huggingface/optimum/pull/1087>`__). They
+may write it into a buffer that is both input and output. One is ``GroupQueryAttention`` of ONNX
+Runtime (*GQA*). The other is ``TensorScatter`` before ``Attention``, since opset 24 (*Scatter*).
+Users ask whether the cache is copied (`optimum#784
+<https://github.com/huggingface/optimum/issues/784>`__), and how much IOBinding gains
+(`optimum#1087 <https://github.com/huggingface/optimum/pull/1087>`__). They
 also ask whether 4 bits or 8 bits are faster (`mobius#402
 <https://github.com/onnxruntime/mobius/pull/402>`__, `#23004
 <https://github.com/microsoft/onnxruntime/issues/23004>`__). This page decodes with a small Llama.
@@ -77,8 +78,8 @@ WIDTH, LENGTHS, PROMPT, CAPACITY = 768, (128, 1024, 8192), 256, 8192 + 256  # al
 #     present_k = TensorScatter <axis = 2> (past_k, k, start)
 #     y, present_k, present_v = GroupQueryAttention (qkv, , , past_k, past_v, last, total, cos, sin)
 #
-# :func:`~ortmeter.runtime.precision.convert_precision` quantizes the weights. The accuracy level
-# limits the type to which ``MatMulNBits`` rounds its inputs: 0 sets no limit, 4 allows int8.
+# :func:`~ortmeter.runtime.precision.convert_precision` quantizes the weights. The accuracy level is
+# the type to which ``MatMulNBits`` may round its inputs: 0 lets the kernel choose, 4 is int8.
 
 CONCAT, GQA, SCATTER = CACHES = "Concat", "GroupQueryAttention", "TensorScatter"
 ZERO, FOUR, EIGHT = "4 bits, level 0", "4 bits, level 4", "8 bits, dynamic"
@@ -148,8 +149,8 @@ def describe_step(folder, way, ids, past=0):
 #
 # Each way reads the prompt, the last tokens one by one. The reference is *Concat* in float64, which
 # reads all of it at once. The page stops if an error in float32 is above :math:`4 L \sqrt{K}\,u` of
-# the largest logit, for :math:`L` products in a row, sums of :math:`K` terms, and the unit roundoff
-# :math:`u`. The cache was copied if the past and the present have two addresses.
+# the largest logit. There are :math:`L` products in a row, sums have :math:`K` terms, and :math:`u`
+# is the unit roundoff. The cache was copied if the past and the present have two addresses.
 
 
 def read_slowly(read, ids):
@@ -306,9 +307,10 @@ study.conclude(claims, setting="bind_cache.py")
 # What this page does not cover
 # -----------------------------
 #
-# CUDA, where GQA only takes float16 and bfloat16 (:ref:`l-gpu-cache`), several threads, batches,
-# beams, 8-bit caches, trained weights, and ``onnxruntime-genai``, which runs a loop like this one.
-# In a large model, weights are a larger share of the bytes than here.
+# This page does not measure CUDA, where GQA only takes float16 and bfloat16 (:ref:`l-gpu-cache`).
+# It does not measure several threads, batches, beams, 8-bit caches or trained weights, nor
+# ``onnxruntime-genai``, which runs a loop like this one. In a large model, weights are a larger
+# share of the bytes than here.
 #
 # What to remember
 # ----------------
@@ -326,7 +328,7 @@ study.conclude(claims, setting="bind_cache.py")
 # How this was computed
 # ---------------------
 #
-# ``python plot_decoding.py --record`` measures in more processes. TensorScatter runs
-# on a CPU since ONNX Runtime 1.25.
+# ``python plot_decoding.py --record`` measures in more processes. TensorScatter runs on a CPU since
+# ONNX Runtime 1.25.
 
 study.appendix({GQA: sample_decoder(GQA, width=128)}, times=study.data.times.summary(NUMPY))

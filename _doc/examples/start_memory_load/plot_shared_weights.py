@@ -7,10 +7,10 @@ Can sessions share their weights?
 A service opens one model in several sessions, or in several processes. Does each one hold the
 weights? Users ask how to share them (`#15301
 <https://github.com/microsoft/onnxruntime/issues/15301>`__, `#20172
-<https://github.com/microsoft/onnxruntime/issues/20172>`__), why the bytes of a model do not help
-(`#21946 <https://github.com/microsoft/onnxruntime/issues/21946>`__), and whether a mapped ``.ort``
-file does (`#28164 <https://github.com/microsoft/onnxruntime/pull/28164>`__). We open sessions in
-several ways, read how much memory each one adds, and time their runs.
+<https://github.com/microsoft/onnxruntime/issues/20172>`__). They ask why the bytes of a model do
+not help (`#21946 <https://github.com/microsoft/onnxruntime/issues/21946>`__), and whether a mapped
+``.ort`` file does (`#28164 <https://github.com/microsoft/onnxruntime/pull/28164>`__). We open
+sessions in several ways, read how much memory each one adds, and time their runs.
 
 **Prediction.** Weights of :math:`W` bytes are private where a session copies them, and shared where
 it reads a mapped file. Kernels of products read their own copy, which is *packed* (ONNX Runtime
@@ -140,9 +140,9 @@ for line in sys.stdin:
 # -----------------------------------
 #
 # Two processes start. The first one opens a session, then a second one; the other opens one. After
-# each step, the page reads the *proportional* share (PSS) that Linux reports for each process: a
-# page of memory that :math:`k` processes share counts for one :math:`k`-th. The sum over processes
-# is the memory that they take together.
+# each step, we read the *proportional* share (PSS) that Linux reports for each process. A page of
+# memory that :math:`k` processes share counts for one :math:`k`-th. The sum over processes is the
+# memory that they take together.
 
 FIRST, SECOND, OTHER = STEPS = "first", "second session", "other process"
 
@@ -240,10 +240,10 @@ study.show(speedups)
 # no interval. The command measures the start of one session, with the saved file too. For several
 # processes of your own, add up their ``Pss`` in ``/proc/PID/smaps_rollup``.
 #
-# ONNX Runtime 1.31.1 crashes when it runs with some small weights in this file: below 1 MiB once
-# they are packed, unless their size is a multiple of 64 bytes. The setting leaves such weights in
-# the model, where each session copies them. The file is for CPUs like the one that saved it. It
-# takes up to twice the disk space, since it holds the weights and their packed copies.
+# ONNX Runtime 1.31.1 crashes when it runs with some small weights in this file. They are below 1
+# MiB once they are packed, and their size is not a multiple of 64 bytes. The setting leaves small
+# weights in the model, where each session copies them. The file is for CPUs like the one that saved
+# it. It takes up to twice the disk space, since it holds the weights and their packed copies.
 
 
 def further(data):
@@ -268,7 +268,7 @@ def find_saved(data):
 
 
 # %%
-# What the table above expects.
+# These are the copies that the first table predicts.
 
 COPIED = {PRODUCTS: (FILE, BYTES, GIVEN, ORT, "external"), CONVOLUTIONS: (FILE, UNPACKED)}
 SHARED = {PRODUCTS: {*WAYS} - {*COPIED[PRODUCTS]}, CONVOLUTIONS: (PREPACKED, ORT)}
@@ -326,9 +326,9 @@ study.conclude(claims, setting="prepack.py")
 #
 # On CUDA, each session copies the weights to the device. Other systems map files too: macOS reports
 # the footprint of a process (``footprint``), Windows its private working set. Processes that run at
-# once share the caches of the processor. Mapped pages that leave the memory are read from the disk
-# again. Forks of a process share what it loaded before; a fork has only the thread that forks, so
-# load with one thread, or after the fork.
+# the same time share the caches of the processor. Mapped pages that leave the memory are read from
+# the disk again. A fork shares all that its parent loaded before. It has only the thread that
+# forks, so load with one thread, or after the fork.
 #
 # In C and C++, the sessions of one process can also share a container of packed weights. It holds
 # the packed copies of given weights (``AddInitializer``), not of weights in the model (`ort#544

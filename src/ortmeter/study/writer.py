@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from ortmeter.evidence import Claim, Speedup
 from ortmeter.timing.comparison import Ranking
 
-__all__ = ["enumerate_items", "rank", "sentences"]
+__all__ = ["enumerate_items"]
 
 
 def sentences(claims: Iterable[Claim | str]) -> list[str]:

@@ -1,9 +1,8 @@
 """Run ScatterND(add), or MatMul with int8 weights, without the errors of the defaults."""
 
-import onnxruntime
-from onnxruntime import GraphOptimizationLevel
+import onnxruntime as ort
 
-options = onnxruntime.SessionOptions()
+options = ort.SessionOptions()
 options.intra_op_num_threads = 1  # for ScatterND(add)
-options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL  # for MatMul by int8
-session = onnxruntime.InferenceSession("model.onnx", options)
+options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # for MatMul by int8
+session = ort.InferenceSession("model.onnx", options)

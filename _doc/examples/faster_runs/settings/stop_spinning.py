@@ -2,8 +2,7 @@
 
 import onnxruntime
 
-QUOTA = 0  # CPU limit of the container, rounded down, 1 at least; 0 is a thread per core
 options = onnxruntime.SessionOptions()
 options.add_session_config_entry("session.force_spinning_stop", "1")
-options.intra_op_num_threads = QUOTA
+options.intra_op_num_threads = 0  # the quota rounded down, at least 1; 0 is a thread per core
 session = onnxruntime.InferenceSession("model.onnx", options)

@@ -2,7 +2,5 @@
 
 import onnxruntime
 
-options = onnxruntime.SessionOptions()
-config = "optimization.disable_specified_optimizers"
-options.add_session_config_entry(config, "SkipLayerNormFusion")
-session = onnxruntime.InferenceSession("model.onnx", options)
+disabled = ["SkipLayerNormFusion"]
+session = onnxruntime.InferenceSession("model.onnx", disabled_optimizers=disabled)
