@@ -1,4 +1,4 @@
-"""Compare latencies of models, providers, and anything that ONNX Runtime takes."""
+"""Compare latencies of models, providers, and other settings of ONNX Runtime."""
 
 import dataclasses
 import math

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 COMMANDS: Mapping[str, str] = {
     "env": "Show the machine, the versions and the providers: which work, and why others do not.",
-    "bench": "Compare latencies of models, providers, and anything that ONNX Runtime takes.",
+    "bench": "Compare latencies of models, providers, and other settings of ONNX Runtime.",
     "profile": "Show where the time of a model goes, and what was optimized.",
     "diff": "Compare the outputs of two models, or of two ways to run one, and find the nodes "
     "responsible.",

@@ -37,7 +37,7 @@ def bench(
     run_config: _Settings = None,
     **options: Any,
 ) -> Comparison:
-    """Compare the latencies of models, providers, and anything that ONNX Runtime takes.
+    """Compare the latencies of models, providers, and other settings of ONNX Runtime.
 
     The command ``ortmeter bench`` does the same.
 
