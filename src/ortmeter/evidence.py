@@ -26,7 +26,6 @@ __all__ = [
     "Prediction",
     "Speedup",
     "Speedups",
-    "Threshold",
     "common_unit",
     "fact",
     "rounded",
@@ -236,33 +235,6 @@ class Estimate:
     def __str__(self) -> str:
         text = self.seconds if self.unit == "s" else f"{self.written()} {self.unit}".strip()
         return text + self.told_level
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """Where something begins to hold: not below *low*, and from *high* on; None when not shown.
-
-    Examples
-    --------
-    >>> print(Threshold(8, 8), Threshold(8, 32), Threshold(8, None), sep="; ")
-    8; between 8 and 32; not below 8 and not shown
-    """
-
-    low: float
-    high: float | None
-
-    def __str__(self) -> str:
-        ends = (self.low, self.low if self.high is None else self.high)
-        low, high = (f"{end if end % 1 == 0 else rounded(end, 3):g}" for end in ends)
-        if self.high is None:
-            return f"not below {low} and not shown"
-        return high if low == high else f"between {low} and {high}"
-
-    def within(self, expected: "Threshold") -> Finding:
-        """Find whether a measured threshold lies where it is expected."""
-        top, most = (math.inf if one.high is None else one.high for one in (self, expected))
-        (held,) = Estimate(self.low, self.low, top).within(expected.low, most).outcomes
-        return Finding((held,), f"predicted {expected}, measured {self}")
 
 
 class _Said(msgspec.Struct, frozen=True, tag_field="kind"):

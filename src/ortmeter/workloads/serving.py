@@ -1,106 +1,26 @@
-"""What theory expects of a load, and whether it holds: tails of a queue, knee of a roofline."""
+"""What theory expects of a load, and whether it holds: tails of a queue."""
 
 import bisect
 import heapq
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Estimate, Finding, Speedup, Threshold
-from ortmeter.machine.peaks import Peaks
+from ortmeter.evidence import Estimate, Finding, Speedup
 from ortmeter.workloads.load import Load, Point, compare_throughput
 
 __all__ = [
-    "GROWTH",
-    "expected_knee",
     "expected_latencies",
-    "find_knee",
     "find_lost_batches",
-    "find_lost_growth",
     "find_tails",
     "find_won_split",
 ]
 
-#: A doubling of the batch pays when it adds this share of throughput.
-GROWTH = 0.1
-
-_DOUBLINGS = 40
 _FEW = 8  # requests
 _WON, _LOST = (1.05, math.inf), (0.0, 1 / 1.05)  # speedups that matter
 _Array = npt.NDArray[np.float64]
-
-
-def find_knee(loads: Mapping[int, Load]) -> Threshold:
-    """Find the batch from which throughput grows by less than 10% per doubling.
-
-    Parameters
-    ----------
-    loads : mapping of int to Load
-        By batch, points of one call of :func:`~ortmeter.workloads.load.measure_load`.
-
-    Returns
-    -------
-    Threshold
-        The interval holds at 99%, that of each pair of batches at a higher level (Bonferroni). The
-        larger a batch, the less a doubling is taken to add. So the first doubling between two
-        batches pays when all of them together do, and the last one does not when they do not: *low*
-        is the batch after the last one that is known to pay, *high* that before the next one that
-        is known not to.
-
-    Examples
-    --------
-    >>> from ortmeter.workloads.load import Turn
-    >>> def planted(speed):
-    ...     turns = [Turn(*np.zeros((3, 1)), speed * x) for x in (0.99, 1.0, 1.01)]
-    ...     return Load(Point([int]), tuple(turns))
-    >>> print(find_knee({1: planted(10), 2: planted(20), 4: planted(21), 8: planted(21)}))
-    2
-    """
-    batches = sorted(loads)
-    if len(batches) < 2:  # noqa: PLR2004 - a step
-        raise InvalidArgumentError(f"got batches {batches}. Accepted: two or more")
-    pairs = list(itertools.combinations(enumerate(batches), 2))
-    level = 1 - 0.01 / len(pairs)
-    pays = {
-        (i, j): compare_throughput(str(b), loads[b], str(a), loads[a], confidence=level).exceeds(
-            (1 + GROWTH) ** math.log2(b / a)
-        )
-        for (i, a), (j, b) in pairs
-    }
-    low = max((i + 1 for (i, _), held in pays.items() if held), default=0)
-    flat = [j - 1 for (_, j), held in pays.items() if held is False and j > low]
-    return Threshold(batches[low], batches[min(flat)] if flat else None)
-
-
-def find_lost_growth(loads: Mapping[int, Load]) -> Finding:
-    """Find whether the largest batch serves less than the best of the others.
-
-    Parameters
-    ----------
-    loads : mapping of int to Load
-        By batch, points of one call of :func:`~ortmeter.workloads.load.measure_load`.
-
-    Returns
-    -------
-    Finding
-        Its interval holds whichever batch is the best (Bonferroni).
-
-    Examples
-    --------
-    >>> from ortmeter.workloads.load import Turn
-    >>> def planted(speed):
-    ...     return Load(Point([int]), (Turn(*np.zeros((3, 1)), speed),) * 3)
-    >>> print(find_lost_growth({1: planted(10), 2: planted(20), 4: planted(15)}).evidence)
-    speedup, 4 over 2: 0.75 [0.75, 0.75]
-    """
-    *others, last = sorted(loads)
-    best = max(others, key=lambda batch: loads[batch].throughput().value)
-    pair = f"{last} over {best}", loads[last], "best", loads[best]
-    return _find_each([compare_throughput(*pair, confidence=1 - 0.01 / len(loads))], _LOST)
 
 
 def find_lost_batches(loads: Mapping[str, Mapping[int, Load]]) -> Finding:
@@ -177,37 +97,6 @@ def _find_each(
     outcomes = tuple(held for c in claims for held in c.estimate.within(*bounds).outcomes)
     listed = "; ".join(f"{claim.subject}: {claim.interval}" for claim in told or claims)
     return Finding(outcomes, f"speedup, {listed}")
-
-
-def expected_knee(flop: float, bytes_read: float, peaks: Peaks) -> Threshold:
-    """Return the batch where a roofline no longer grows, from the work of a model.
-
-    Parameters
-    ----------
-    flop : float
-        Operations of a request.
-    bytes_read : float
-        Bytes that a call reads once for all its requests: the weights, unless a cache keeps them.
-    peaks : Peaks
-        Of the machine, see :func:`~ortmeter.machine.peaks.measured_peaks`.
-
-    Returns
-    -------
-    Threshold
-        *low* if operations and bytes overlap perfectly, *high* if they do not at all.
-
-    Examples
-    --------
-    >>> print(expected_knee(flop=2e6, bytes_read=4e6, peaks=Peaks(gflop_per_s=80, gb_per_s=20)))
-    between 8 and 64
-    """
-    work, reading = flop / peaks.gflop_per_s, bytes_read / peaks.gb_per_s
-    batches = 2.0 ** np.arange(_DOUBLINGS)
-    ends = []
-    for times in (np.maximum(batches * work, reading), batches * work + reading):
-        gains = 2 * times[:-1] / times[1:]
-        ends.append(int(batches[np.argmax(gains < 1 + GROWTH)]))
-    return Threshold(*ends)
 
 
 def expected_latencies(load: Load, seconds: float) -> _Array:
