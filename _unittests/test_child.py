@@ -344,7 +344,7 @@ def test_a_script_answers_where_nothing_is_installed(tmp_path):
     """As in the environment of another release, with the standard library alone."""
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys\nfrom ortmeter.served import serve\n"
+        "import sys\nfrom ortmeter.child_main import serve\n"
         "serve(lambda do, given: {'answer': [do, given, 'msgspec' in sys.modules, sys.path]})"
     )
     bare = tmp_path / "bare"

@@ -20,7 +20,6 @@ from ortmeter.evidence import (
     Prediction,
     Speedup,
     Speedups,
-    Threshold,
     fact,
 )
 from ortmeter.timing.statistics import estimate_ratio
@@ -330,19 +329,6 @@ def test_an_estimate_is_written_with_three_digits(estimate, text, seconds):
 )
 def test_an_estimate_is_written_with_its_unit(unit, text):
     assert str(Estimate(0.002, 0.001, 0.004, unit=unit)) == (text or "0.002 [0.001, 0.004] %")
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "text"),
-    [
-        (8, 8, "8"),
-        (512, 1024, "between 512 and 1024"),  # whole numbers, in full
-        (0.0, 128.37, "between 0 and 128"),
-        (12345.6, None, "not below 12300 and not shown"),
-    ],
-)
-def test_a_threshold_says_what_is_shown(low, high, text):
-    assert str(Threshold(low, high)) == text
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_what_a_call_saves_has_the_interval_of_the_speedup():
 def test_a_preparation_is_repaid_by_what_the_calls_save():
     exact = planted(slow=0.003, fast=0.001, same=0.003, slower=0.004, noise=0.0)
     seconds = {"slower": 1.0, "fast": 2.4681, "same": 0.5, "not measured": 1.0}
-    table = exact.repaid("slow", seconds)
+    table = exact.break_even("slow", seconds)
     assert table.to_dict("index") == {  # in the order of the comparison
         "fast": {
             "preparation (s)": 2.4681,
@@ -93,15 +93,15 @@ def test_a_preparation_is_repaid_by_what_the_calls_save():
         "same": {"preparation (s)": 0.5, "calls": "never", "99% given the preparation": ""},
         "slower": {"preparation (s)": 1.0, "calls": "never", "99% given the preparation": ""},
     }
-    assert exact.repaid("slow", {"fast": 0.0021}).loc["fast", "calls"] == 2  # a call is whole
-    few = planted(slow=2.0, fast=1.0, processes=2).repaid("slow", {"fast": 1.0})
+    assert exact.break_even("slow", {"fast": 0.0021}).loc["fast", "calls"] == 2  # a call is whole
+    few = planted(slow=2.0, fast=1.0, processes=2).break_even("slow", {"fast": 1.0})
     assert few["calls"].tolist() == ["undecided"]
 
 
 def test_the_interval_of_the_calls_is_that_of_the_speedup():
     group = planted(slow=2.0, fast=1.0, noise=0.2)
     found = Comparisons({8: group, 16: planted(slow=1.0, fast=2.0)}, "size")
-    table = found.repaid("slow", {"fast": 1e6})
+    table = found.break_even("slow", {"fast": 1e6})
     assert table.index.tolist() == [(8, "fast"), (16, "fast")]
     assert table.index.names == ["size", "candidate"]
     assert table["calls"].iloc[1] == "never"

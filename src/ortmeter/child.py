@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_type_hints
 
-from ortmeter import served
+from ortmeter import child_main
 from ortmeter.errors import OrtMeterError
 
 _BOOT = """\
@@ -102,7 +102,7 @@ class Child:
         self._folder = tempfile.TemporaryDirectory(prefix="ortmeter-", ignore_cleanup_errors=True)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own modules
-                command or child_command(served.__name__),
+                command or child_command(child_main.__name__),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -129,9 +129,9 @@ class Child:
         self._kind = Any
         if not isinstance(what, str):
             self._kind = get_type_hints(what).get("return", Any)
-            what = served.name_of(what)
+            what = child_main.name_of(what)
             self._name = self._name or what
-        asked = json.dumps({"do": what, "arguments": arguments}, default=served.to_plain)
+        asked = json.dumps({"do": what, "arguments": arguments}, default=child_main.to_plain)
         assert self._process.stdin is not None
         with suppress(OSError), self._patient():  # it may be dead, and does not answer
             self._process.stdin.write(asked + "\n")
@@ -156,10 +156,10 @@ class Child:
             raise self._end()
         told = json.loads(line)
         for category, message in told.get("warnings", ()):
-            warn_again(served.named(category), message)
+            warn_again(child_main.named(category), message)
         if "error" in told:
             raise self._error(told)
-        return served.from_plain(told["answer"], self._kind)
+        return child_main.from_plain(told["answer"], self._kind)
 
     def errors(self) -> str:
         """Return what it wrote on its standard error so far, libraries included."""
@@ -203,7 +203,7 @@ class Child:
 
     def _error(self, told: Mapping[str, Any]) -> OrtMeterError:
         """Make the error that the child had, whatever its constructor takes."""
-        kind = served.named(told["kind"])
+        kind = child_main.named(told["kind"])
         error: OrtMeterError = kind.__new__(kind, told["error"])
         for note in told["notes"]:
             error.add_note(note)
@@ -294,11 +294,11 @@ def child_command(module: str, *arguments: str | os.PathLike[str]) -> list[str]:
 def script_command(script: Path, python: Path | None = None) -> list[str]:
     """Write the command of a child process that runs a script, in another environment if asked.
 
-    The script imports what needs no other package: :mod:`ortmeter.served`, and what stands on it.
+    It imports what needs no other package: :mod:`ortmeter.child_main`, and what stands on it.
     """
     if python is None:
-        return child_command(served.__name__, script)
-    return [str(python), "-I", served.__file__, str(script)]
+        return child_command(child_main.__name__, script)
+    return [str(python), "-I", child_main.__file__, str(script)]
 
 
 def output_of(*command: str) -> str | None:

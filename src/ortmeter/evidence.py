@@ -227,17 +227,17 @@ class Estimate:
         return f"{value} [{', '.join(ends)}]" if ends else value
 
     @property
-    def told_level(self) -> str:
+    def confidence_suffix(self) -> str:
         """The level of the interval as a sentence adds it, `` (99.9% CI)``, empty if it is 99%."""
         usual = self.interval is None or self.confidence == LEVEL
         return "" if usual else f" ({100 * self.confidence:.4g}% CI)"
 
     def __str__(self) -> str:
         text = self.seconds if self.unit == "s" else f"{self.written()} {self.unit}".strip()
-        return text + self.told_level
+        return text + self.confidence_suffix
 
 
-class _Said(msgspec.Struct, frozen=True, tag_field="kind"):
+class _ClaimBase(msgspec.Struct, frozen=True, tag_field="kind"):
     """What the three kinds of claims share."""
 
     def at(self, **where: Any) -> Any:
@@ -259,7 +259,7 @@ class _Said(msgspec.Struct, frozen=True, tag_field="kind"):
         return f"{', '.join(f'{k} {v}' for k, v in where.items())}: " if where else ""
 
 
-class Speedup(_Said, frozen=True, tag="comparison"):
+class Speedup(_ClaimBase, frozen=True, tag="comparison"):
     """How many times faster a subject is than its baseline.
 
     Parameters
@@ -422,7 +422,7 @@ class Speedup(_Said, frozen=True, tag="comparison"):
             small = self.verdict == "negligible"
             return f"within {self.min_effect:.0%}" if small else self.verdict
         shown = self if self.verdict == "faster" else self.reversed
-        more = self.estimate.told_level + f" ({self._perhaps})" * self.may_be_small
+        more = self.estimate.confidence_suffix + f" ({self._perhaps})" * self.may_be_small
         return f"{shown.ratio:.2f} times {self.verdict} {shown.brackets}{more}"
 
     @property
@@ -524,11 +524,11 @@ class Speedups(tuple[Speedup, ...]):
         """Write one ratio with its candidate, if there are several, and its place."""
         several = len({other.subject for other in self}) > 1
         place = ", ".join(f"{name} {value}" for name, value in claim.where.items())
-        told = f"{claim.subject}: " * several + claim.interval + claim.estimate.told_level
+        told = f"{claim.subject}: " * several + claim.interval + claim.estimate.confidence_suffix
         return f"{told} at {place}" if place else told
 
 
-class Prediction(_Said, frozen=True, tag="prediction"):
+class Prediction(_ClaimBase, frozen=True, tag="prediction"):
     """What was expected, and whether it holds.
 
     Parameters
@@ -576,7 +576,7 @@ class Prediction(_Said, frozen=True, tag="prediction"):
         return f"{self._place}{self.verdict.capitalize()}: {render(self.text, self.values)}{told}"
 
 
-class Note(_Said, frozen=True, tag="note"):
+class Note(_ClaimBase, frozen=True, tag="note"):
     """A sentence and its numbers.
 
     Parameters

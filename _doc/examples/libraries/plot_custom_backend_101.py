@@ -206,7 +206,7 @@ def break_even(data):
     """Median latency of a call, and calls after which a compilation of this time pays off"""
     seconds = {name: measured.median for name, measured in data.compiling.items()}
     latency = data.results.summary(EAGER).filter(like="median")
-    return latency.join(data.results.repaid(EAGER, seconds).astype(object))
+    return latency.join(data.results.break_even(EAGER, seconds).astype(object))
 
 
 study.show(break_even)

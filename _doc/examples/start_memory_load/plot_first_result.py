@@ -257,7 +257,7 @@ def find_few(data, most):
     """Find whether unpacked weights lose to packed ones after so many runs."""
     ways = select(data, data.largest)
     lost = ways.typical(EXTERNAL, RESULT).value - ways.typical(UNPACKED, RESULT).value
-    _, calls, interval = ways.times[STEADY].repaid(UNPACKED, {EXTERNAL: lost}).loc[EXTERNAL]
+    _, calls, interval = ways.times[STEADY].break_even(UNPACKED, {EXTERNAL: lost}).loc[EXTERNAL]
     return Finding((None if isinstance(calls, str) else calls <= most,), f"{calls} runs {interval}")
 
 

@@ -26,7 +26,7 @@ from ortmeter.timing import Comparison
 from ortmeter.timing.bench import BUDGET_S, measure_variants, why_isolated
 from ortmeter.timing.candidates import SessionSpec, model_variants
 from ortmeter.timing.drift import drift
-from ortmeter.timing.percentiles import NONE, percentile_table
+from ortmeter.timing.percentiles import MISSING, percentile_table
 from ortmeter.timing.processes import processes_needed
 from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 
@@ -245,7 +245,7 @@ def _fill(
     table = table.rename_axis(columns=results.how)
     report.add("Latency", table, lambda: latency_plot(results, title="Latency of a run"))
     tails = percentile_table(results)
-    if (tails != NONE).any(axis=None):  # dashes alone say nothing
+    if (tails != MISSING).any(axis=None):  # dashes alone say nothing
         report.add("Percentiles", tails)
     if len(results) > 1:
         ranking = results.ranking()

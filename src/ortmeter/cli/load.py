@@ -16,7 +16,7 @@ from ortmeter.runtime.settings import DENORMALS
 from ortmeter.study.writer import enumerate_items, sentences
 from ortmeter.timing.bench import why_isolated
 from ortmeter.timing.candidates import SessionSpec
-from ortmeter.timing.percentiles import TOO_FEW, explain_dashes, percentile_texts
+from ortmeter.timing.percentiles import MISSING_NOTE, explain_dashes, percentile_texts
 from ortmeter.workloads.load import Load, Point, compare_best, compare_throughput, measure_load
 from ortmeter.workloads.pauses import AfterPause, measure_pauses
 
@@ -26,7 +26,7 @@ _BUDGET_S, _LEAST_S = 10.0, 0.01
 _P99 = 99
 _REQUESTS_OF_P99 = 1000
 _FEW_REQUESTS = "too few independent requests"
-_NO_QUEUE = f"{TOO_FEW}, or a queue not known to be stable"
+_NO_QUEUE = f"{MISSING_NOTE}, or a queue not known to be stable"
 
 _Calls = Mapping[str, list[Callable[[], object]]]
 
@@ -272,7 +272,7 @@ def _items(
     axis: str,
     extra: Mapping[tuple[str, Any], Mapping[str, object]],
     title: str,
-    dash: str = TOO_FEW,
+    dash: str = MISSING_NOTE,
 ) -> list[Any]:
     """Return a table of these columns, that of the percentiles, and their plot if it has a dot."""
     values = {key: taken.percentiles() for key, taken in measured.items()}

@@ -27,7 +27,7 @@ _RUN = 6e-9  # start of a run of contiguous elements
 _TILED, _TILED_FAR = 1.4e-11, 4.5e-11  # byte of a matrix that is transposed by tiles
 _NEAR = 2**20  # bytes read and written that stay in the caches of a core
 _SCATTERED = 2.5e-9  # element that is moved alone
-_BETWEEN = 3e-6  # the four nodes that two transpositions need beside one
+_SPLIT_OVERHEAD_S = 3e-6  # the four nodes that two transpositions need beside one
 _GAIN = 1.5  # a smaller one is within the error of the model
 
 
@@ -172,7 +172,7 @@ class Split(NamedTuple):
 
     def seconds(self, itemsize: int) -> float:
         first = transpose_seconds(self.shape, self.first, itemsize)
-        return _BETWEEN + first + transpose_seconds(self.middle, self.second, itemsize)
+        return _SPLIT_OVERHEAD_S + first + transpose_seconds(self.middle, self.second, itemsize)
 
 
 def split_transpose(shape: tuple[int, ...], order: tuple[int, ...], itemsize: int) -> Split | None:
@@ -183,7 +183,7 @@ def split_transpose(shape: tuple[int, ...], order: tuple[int, ...], itemsize: in
     """
     merged, moved = merge_axes(shape, order)
     single = transpose_seconds(shape, order, itemsize)
-    if single <= _GAIN * _BETWEEN or len(moved) < 3:  # noqa: PLR2004 - two axes are a matrix
+    if single <= _GAIN * _SPLIT_OVERHEAD_S or len(moved) < 3:  # noqa: PLR2004 - two axes are a matrix
         return None
     last = len(moved) - 1
     orders = [

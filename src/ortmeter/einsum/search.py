@@ -20,7 +20,7 @@ from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Measurement, measure
 from ortmeter.timing.measurement import format_seconds
-from ortmeter.timing.statistics import wins
+from ortmeter.timing.statistics import is_faster_more_often
 
 _Run: TypeAlias = Callable[[], None]
 
@@ -242,7 +242,7 @@ def fastest(seconds: Mapping[str, "np.ndarray[Any, Any]"], baseline: str) -> str
     best = min(quartile, key=lambda name: quartile[name])
     if baseline not in seconds or quartile[baseline] > _HOPELESS * quartile[best]:
         return best
-    return best if wins(seconds[best], seconds[baseline]) else baseline
+    return best if is_faster_more_often(seconds[best], seconds[baseline]) else baseline
 
 
 class _Stage(NamedTuple):

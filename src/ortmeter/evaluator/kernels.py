@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
-from ortmeter.dated import Fact, read_facts
 from ortmeter.errors import InvalidArgumentError, ModelError, RefusedError
 from ortmeter.evaluator.node import Node, domain_name
 from ortmeter.evaluator.values import Signature, signature
+from ortmeter.facts import Fact, read_facts
 from ortmeter.operators.descriptions import describe
 from ortmeter.operators.registry import Kernel
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmeter.child import output_of
-from ortmeter.dated import Fact, read_facts
+from ortmeter.facts import Fact, read_facts
 from ortmeter.runtime.cpu import cpu_info, processor, usable_cores
 from ortmeter.runtime.providers import described, probe_providers
 

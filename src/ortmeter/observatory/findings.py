@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ortmeter.dated import Fact, read_facts
+from ortmeter.facts import Fact, read_facts
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.catalogue import catalogue
 

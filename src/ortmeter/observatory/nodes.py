@@ -31,7 +31,7 @@ _SHAPES = 2  # in a name
 # Versions of the format: since 4 initializers need not be inputs; 8 has functions, and old releases
 # read it.
 _FEWEST, _FORMAT = 4, 8
-_LISTED = 64  # integers that say what to do: axes, a shape
+_MAX_CONSTANT_ELEMENTS = 64  # integers that say what to do: axes, a shape
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _signature(
 
 def _listed(weights: Mapping[str, np.ndarray], name: str) -> list[int] | None:
     array = weights.get(name)
-    if array is None or str(array.dtype) not in _INTEGERS or array.size > _LISTED:
+    if array is None or str(array.dtype) not in _INTEGERS or array.size > _MAX_CONSTANT_ELEMENTS:
         return None
     return list(array.ravel().tolist())
 

@@ -1,6 +1,6 @@
 """Run a model for a parent that interleaves several candidates: the part that runners share.
 
-A script in another environment imports this module, :mod:`ortmeter.served` and NumPy.
+A script in another environment imports this module, :mod:`ortmeter.child_main` and NumPy.
 """
 
 import functools
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.served import serve
+from ortmeter.child_main import serve
 
 _LONGEST = 300  # characters of a reason, which providers tell last
 

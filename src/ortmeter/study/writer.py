@@ -38,7 +38,7 @@ def rank(ranking: Ranking) -> str:
 
 def _times(claim: Speedup) -> str:
     turned = claim.reversed
-    told = f"{turned.ratio:.2f} times {turned.brackets}{turned.estimate.told_level}"
+    told = f"{turned.ratio:.2f} times {turned.brackets}{turned.estimate.confidence_suffix}"
     return told if claim.has_interval else "no interval"
 
 

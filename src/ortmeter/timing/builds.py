@@ -10,7 +10,7 @@ from ortmeter.timing.statistics import exponential, student
 
 # How far the logarithm of a ratio moves from a build to the next, in the median of the ratios of
 # this site, and what this is worth: so many differences between builds that were seen.
-_PRIOR, _WORTH = 0.015, 4
+_PRIOR_SD, _PRIOR_DOF = 0.015, 4
 _LEAST = 0.001
 # Most ratios move little and some move much: Student's distribution has their tails.
 _TAIL = 2.5
@@ -42,15 +42,15 @@ def between_builds(ratios: Iterable[Sequence[Estimate]]) -> float:
         logs, within = np.transpose(builds)
         share = 1 - 1 / len(logs)
         seen += [(share, (log - logs.mean()) ** 2 / share, within.mean()) for log in logs]
-    between = _PRIOR**2
+    between = _PRIOR_SD**2
     if not seen:
         return between
     shares, squares, inside = np.transpose(seen)
     weights = shares * (between / (inside + between)) ** 2
     for _ in range(_STEPS):
         tails = (_TAIL + 1) / (_TAIL + squares / (inside + between))
-        total = _WORTH * _PRIOR**2 + weights @ (tails * squares - inside)
-        between = max(float(total / (_WORTH + weights.sum())), _LEAST**2)
+        total = _PRIOR_DOF * _PRIOR_SD**2 + weights @ (tails * squares - inside)
+        between = max(float(total / (_PRIOR_DOF + weights.sum())), _LEAST**2)
     return between
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import onnx
 
+from ortmeter.child_main import name_of
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.feeds import feeds_of_each
@@ -24,7 +25,6 @@ from ortmeter.runtime.loading import ModelLike, is_path, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.runtime.settings import refuse_options_of_cpu
-from ortmeter.served import name_of
 from ortmeter.timing.measurement import SOURCE, Candidate, SpawnSpec
 
 __all__ = ["SessionSpec", "function_candidate", "model_variants", "session_candidate"]

@@ -183,14 +183,14 @@ class _Measured:
         table["99% interval"] = ["" if c is None else c.brackets for c in claims]
         return table
 
-    def repaid(self, baseline: str, seconds: Mapping[str, float]) -> "pd.DataFrame":
+    def break_even(self, baseline: str, setup_seconds: Mapping[str, float]) -> "pd.DataFrame":
         """Count the calls after which a candidate saved what its preparation took.
 
         Parameters
         ----------
         baseline : str
             Candidate that needs no preparation.
-        seconds : mapping of str to float
+        setup_seconds : mapping of str to float
             What a preparation takes, by name of candidate: a compilation, an export, a search.
 
         Returns
@@ -205,17 +205,17 @@ class _Measured:
         --------
         >>> times = {"eager": [[0.003] * 9] * 3, "compiled": [[0.001] * 9] * 3}
         >>> found = Comparison([Measurement(name, t) for name, t in times.items()])
-        >>> found.repaid("eager", {"compiled": 2.5})  # doctest: +NORMALIZE_WHITESPACE
+        >>> found.break_even("eager", {"compiled": 2.5})  # doctest: +NORMALIZE_WHITESPACE
                    preparation (s)  calls 99% given the preparation
         candidate
         compiled               2.5   1250              [1250, 1250]
         """
         frames = {}
         for key, group in self._comparisons().items():
-            names = [name for name in group if name in seconds]
-            counts = [_calls(seconds[name], group.saved(baseline, name)) for name in names]
+            names = [name for name in group if name in setup_seconds]
+            counts = [_calls(setup_seconds[name], group.saved(baseline, name)) for name in names]
             rows = pd.DataFrame(counts, columns=["calls", "99% given the preparation"])
-            rows.insert(0, "preparation (s)", [seconds[name] for name in names])
+            rows.insert(0, "preparation (s)", [setup_seconds[name] for name in names])
             frames[key] = rows.set_index(pd.Index(names, name="candidate"))
         table: pd.DataFrame = pd.concat(frames, names=[self.axis])
         return table if self.axis else table.droplevel(0)

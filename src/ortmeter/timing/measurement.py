@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortmeter.child_main import named
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Estimate
-from ortmeter.served import named
 from ortmeter.timing.statistics import geometric_mean
 
 #: Target of a spawn spec whose function travels as source.

@@ -20,7 +20,7 @@ from ortmeter.timing.statistics import MIN_PROCESSES, student_quantile
 __all__ = ["LEVELS", "Percentile", "percentile_table", "percentiles"]
 
 #: What a table shows where there is no interval, and why.
-NONE, TOO_FEW = "-", "a dash: too few independent samples for a 99% interval"
+MISSING, MISSING_NOTE = "-", "a dash: too few independent samples for a 99% interval"
 #: The percentiles that are shown.
 LEVELS = (50.0, 90.0, 95.0, 99.0)
 
@@ -56,7 +56,7 @@ class Percentile(Estimate):
 
     def cell(self, factor: float) -> str:
         """Write the percentile and its interval in another unit, a dash without interval."""
-        return NONE if self.interval is None else self.written(factor)
+        return MISSING if self.interval is None else self.written(factor)
 
 
 def percentiles(
@@ -218,15 +218,17 @@ def percentile_table(results: Comparison, unit: str = "ms") -> "pd.DataFrame":
     }
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="candidate")
     table = table.drop(columns=f"p50 ({unit})")  # of all samples, which is not the median
-    return explain_dashes(table, f"{TOO_FEW}, or means of several calls" if any(means) else TOO_FEW)
+    return explain_dashes(
+        table, f"{MISSING_NOTE}, or means of several calls" if any(means) else MISSING_NOTE
+    )
 
 
-def explain_dashes(table: "pd.DataFrame", why: str = TOO_FEW) -> "pd.DataFrame":
+def explain_dashes(table: "pd.DataFrame", why: str = MISSING_NOTE) -> "pd.DataFrame":
     """Say below the title of a table what its dashes mean, if it has some."""
-    return table.rename_axis(columns=why) if (table == NONE).any(axis=None) else table
+    return table.rename_axis(columns=why) if (table == MISSING).any(axis=None) else table
 
 
 def percentile_texts(row: Iterable[Percentile], unit: str) -> dict[str, str]:
     """Write the cells of a row: an interval or a dash for each level that is shown."""
     texts = {percentile.level: percentile.cell(UNITS[unit]) for percentile in row}
-    return {f"p{level:g} ({unit})": texts.get(level, NONE) for level in LEVELS}
+    return {f"p{level:g} ({unit})": texts.get(level, MISSING) for level in LEVELS}

@@ -147,7 +147,7 @@ def exponential(log: float, half: float | None, confidence: float, how: str) -> 
     return Estimate(math.exp(log), low, high, confidence, how)
 
 
-def wins(candidate: _Array, other: _Array, luck: float = 0.01) -> bool:
+def is_faster_more_often(candidate: _Array, other: _Array, alpha: float = 0.01) -> bool:
     """One-sided sign test on paired rounds: whether a candidate is faster in enough of them.
 
     The candidates are interleaved. Disturbances that are longer than a round, or of one round only,
@@ -156,7 +156,7 @@ def wins(candidate: _Array, other: _Array, luck: float = 0.01) -> bool:
     from scipy.special import bdtrc
 
     won = int((candidate < other).sum())
-    return bool(bdtrc(won - 1, candidate.size, 0.5) < luck)
+    return bool(bdtrc(won - 1, candidate.size, 0.5) < alpha)
 
 
 def estimate_mean(values: npt.ArrayLike, confidence: float = 0.99, unit: str = "") -> Estimate:

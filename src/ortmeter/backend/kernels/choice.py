@@ -24,7 +24,7 @@ from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Comparison, measure
 from ortmeter.timing.measurement import format_seconds
-from ortmeter.timing.statistics import wins
+from ortmeter.timing.statistics import is_faster_more_often
 
 # Rounds and seconds; the second time when the first one does not decide.
 _STAGES = ((30, 0.5), (90, 1.5))
@@ -89,7 +89,7 @@ def why_not(library: Path, expression: Expression, shapes: _Shapes, threads: int
 def fastest(found: Comparison) -> str | None:
     """Return the one that passes a sign test on paired rounds, None if neither does."""
     for one, other in ((KERNEL, NODES), (NODES, KERNEL)):
-        if wins(found[one].seconds, found[other].seconds):
+        if is_faster_more_often(found[one].seconds, found[other].seconds):
             return one
     return None
 

@@ -3,10 +3,10 @@ import importlib.resources
 
 import pytest
 
-from ortmeter.dated import Fact, read_facts
 from ortmeter.errors import OrtMeterError
 from ortmeter.evaluator import KNOWN_ERRORS
 from ortmeter.evaluator.kernels import KnownError
+from ortmeter.facts import Fact, read_facts
 
 VALID = """
 [[fact]]
