@@ -127,7 +127,7 @@ def test_a_file_is_replaced_only_with_force(bench):
     bench("--save", bench.file, "--force")
     assert load(bench.file).page == "bench"
     bench.file.write_text("mine")
-    with pytest.raises(InvalidArgumentError, match="has something else"):
+    with pytest.raises(InvalidArgumentError, match="is not an ortmeter report"):
         bench("--save", bench.file, "--force")
     assert bench.file.read_text() == "mine"
 
@@ -137,7 +137,7 @@ def test_a_file_of_the_same_candidates_gets_another_build(bench):
     second = {"a": (10.2, 10.1, 10.3), "b": (5.5, 5.6, 5.4)}
     bench("--save", bench.file, **first)
     run = bench("--save", bench.file, **second)
-    kept = f"samples are kept in {bench.file}, with those of 1 other builds."
+    kept = f"samples are kept in {bench.file}, with 1 other build."
     assert run.told[-1] == kept
     claim = run.found.speedup("a", "b")
     assert claim.how == "reproduced in 2 of 2 builds"
@@ -161,7 +161,7 @@ def test_two_runs_at_once_keep_both_builds(bench, monkeypatch):
 
     monkeypatch.setattr(baseline.Baseline, "join", other_run_ends_first)
     run = bench("--save", bench.file, m=(2.0, 2.1, 1.9))
-    assert run.told[-1] == f"samples are kept in {bench.file}, with those of 1 other builds."
+    assert run.told[-1] == f"samples are kept in {bench.file}, with 1 other build."
     kept = load(bench.file).data
     medians = [x["m"].median for x in (kept["comparison"], *kept["before"])]
     assert medians == [pytest.approx(2e-3, rel=0.1), pytest.approx(1e-3, rel=0.1)]
