@@ -23,7 +23,6 @@ from ortmeter.files import alone_in, replaceable, write_atomically
 from ortmeter.machine.environment import Environment
 from ortmeter.optional import pd
 from ortmeter.plotting.latency import speedup_plot
-from ortmeter.profiling.findings import plural
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import external_files
 from ortmeter.runtime.placement import PlacementLog
@@ -271,7 +270,7 @@ def _save(kept: Baseline, report: Report, results: Comparison) -> None:
         write_atomically(file, record.to_json())
     processes = next(iter(results.values())).processes
     few = f"; {_need(processes)}" if processes < MIN_PROCESSES else ""
-    builds = f", with {plural(len(before), 'other build')}" if before else ""
+    builds = f", with {len(before)} other build{'s' * (len(before) > 1)}" if before else ""
     report.conclude(f"samples are kept in {options.save}{builds}{few}.")
 
 
