@@ -358,8 +358,8 @@ study.conclude(claims, setting="slim_model.py")
 # What to remember
 # ----------------
 #
-# * Simplify a model of many small nodes to load it faster or to read its graph: the session
-#   optimizes the runs itself.
+# * Simplify a model to load it faster, where that removes half of its nodes, or to read its graph.
+#   Runs change little, because the session optimizes them itself.
 # * A fusion matches exact nodes, and stops without a message when the exporter changes. Count the
 #   fused operators after each upgrade.
 # * A fused operator is not always faster than its parts: see :ref:`l-plot-broken`.
