@@ -294,7 +294,7 @@ study.conclude(claims)
 #
 # A few processes show that a verdict changes, not how often: ``--runs 20`` does. They follow each
 # other within a minute; another day or another version may differ more. Operators run on one
-# thread, on a quiet machine. The page *Several machines* shows how to sweep over machines.
+# thread, on a quiet machine. :doc:`/several_machines` shows how to sweep over machines.
 #
 # What to remember
 # ----------------
@@ -308,7 +308,7 @@ study.conclude(claims)
 # How this was computed
 # ---------------------
 #
-# The raw table has the latencies of every process, as that of ``result.report()``.
+# The raw table has the latencies of every process, like the table of ``result.report()``.
 
 models = {name: ortmeter.load_model(text) for name, text in write_models(8).items()}
 tables = {task: kept["measured"].to_frame() for task, kept in study.data.tasks.items()}
