@@ -267,9 +267,10 @@ study.show(loads)
 # -------
 #
 # On BERT exported with dynamo, level *extended* fuses Add and LayerNormalization into
-# SkipLayerNormalization. *ort_fusions* and *transformers* do so in TorchScript exports too. This
-# operator can be slower than its parts: :ref:`l-plot-broken` follows the regression, and has the
-# setting that avoids it, *no skip fusion* here.
+# SkipLayerNormalization. TorchScript exports get this operator too, once *ort_fusions*,
+# *transformers*, *onnxsim* or *onnxslim* has rewritten them. It can be slower than its parts:
+# :ref:`l-plot-broken` follows the regression, and has the setting that avoids it, *no skip fusion*
+# here.
 
 
 def runs(data):

@@ -218,8 +218,8 @@ if not recalled:
 # How long does a call take?
 # --------------------------
 #
-# A measurement in one process can have an interval much wider than the quartiles, because its calls
-# are correlated.
+# Older records measured these calls in one process. There, an interval can be much wider than the
+# quartiles, because calls are correlated.
 
 
 def latencies(data):
