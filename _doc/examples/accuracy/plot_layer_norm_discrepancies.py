@@ -105,7 +105,7 @@ if provider.name == "cuda":
 # Do they compute the same thing?
 # -------------------------------
 #
-# The error bound combines those of the two kernels
+# The error bound combines the bounds of the two kernels
 # (:func:`~ortmeter.discrepancy.bounds.layer_norm_error_bound`,
 # :func:`~ortmeter.discrepancy.bounds.matmul_error_bound`). It holds for any order of the additions,
 # so for any library that accumulates in float32. The page stops if an output is outside of it.

@@ -245,7 +245,7 @@ study.conclude(claims, setting="join_gemms.py")
 # What to remember
 # ----------------
 #
-# * Join constant weights when you write the model, in place of a ``Concat`` in each run.
+# * On a GPU, join constant weights when you write the model, in place of a ``Concat`` in each run.
 # * If operations dominate, little is left to gain: compare both models at your sizes.
 #
 # Read next: :ref:`l-plot-operators-torch`.

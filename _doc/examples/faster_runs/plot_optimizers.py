@@ -267,9 +267,10 @@ study.show(loads)
 # -------
 #
 # On BERT exported with dynamo, level *extended* fuses Add and LayerNormalization into
-# SkipLayerNormalization. *ort_fusions* and *transformers* do so in TorchScript exports too. This
-# operator can be slower than its parts: :ref:`l-plot-broken` follows the regression, and has the
-# setting that avoids it, *no skip fusion* here.
+# SkipLayerNormalization. TorchScript exports get this operator too, once *ort_fusions*,
+# *transformers*, *onnxsim* or *onnxslim* has rewritten them. It can be slower than its parts:
+# :ref:`l-plot-broken` follows the regression, and has the setting that avoids it, *no skip fusion*
+# here.
 
 
 def runs(data):
@@ -358,8 +359,8 @@ study.conclude(claims, setting="slim_model.py")
 # What to remember
 # ----------------
 #
-# * Simplify a model of many small nodes to load it faster or to read its graph: the session
-#   optimizes the runs itself.
+# * Simplify a model to load it faster, where that removes half of its nodes, or to read its graph.
+#   Runs change little, because the session optimizes them itself.
 # * A fusion matches exact nodes, and stops without a message when the exporter changes. Count the
 #   fused operators after each upgrade.
 # * A fused operator is not always faster than its parts: see :ref:`l-plot-broken`.

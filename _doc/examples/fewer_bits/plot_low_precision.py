@@ -115,7 +115,7 @@ DRAWN["encoder"] = lambda: [{"x0": rng.standard_normal((1, 128, 256), np.float32
 # Calibration and test
 # --------------------
 #
-# The inputs that calibrate a model are not those that it decides on. The encoder has random weights
+# A model decides on other inputs than the ones that calibrate it. The encoder has random weights
 # and decides nothing: only its speed and its size are compared. Networks are optimized at level
 # *basic* first, since the tools read weights where that level leaves them.
 
@@ -354,7 +354,7 @@ study.conclude(claims, setting="quantize_products.py")
 # ---------------------
 #
 # *Raw tables* has the reason if the tool refuses a conversion. In older records, it also has other
-# conversions: *products but 2* leaves two products in float32, those that change the outputs most.
+# conversions: *products but 2* leaves in float32 the two products that change the outputs most.
 # ``python plot_low_precision.py --record`` measures everything, and needs a network.
 
 study.appendix(facts=study.data.facts, speedups=study.data.results.summary("float32"))

@@ -218,8 +218,8 @@ if not recalled:
 # How long does a call take?
 # --------------------------
 #
-# A measurement in one process can have an interval much wider than the quartiles, because its calls
-# are correlated.
+# Older records measured these calls in one process. There, an interval can be much wider than the
+# quartiles, because calls are correlated.
 
 
 def latencies(data):
@@ -266,6 +266,8 @@ study.show(kernels)
 # The speedup over eager torch differs between processors, because most of the time goes into
 # products. On x86, torch computes them with MKL, which depends on the vendor: on AMD, it uses AVX2
 # only, where ONNX Runtime also uses AVX-512. :ref:`l-plot-operators-torch` compares both libraries.
+# Torch also returns memory to the system at each call, at a cost that differs between machines: see
+# :ref:`l-plot-torch-or-onnxruntime`.
 #
 # The graph of the level ``default``, before ONNX Runtime optimizes it:
 

@@ -221,8 +221,8 @@ study.show(speedups)
 
 # %%
 # *copies* counts copies of the cache per token. *other tokens* is the fraction of the positions of
-# the prompt whose largest logit is not the same as in float64. :ref:`l-plot-low-precision` has the
-# errors of trained weights.
+# the prompt whose largest logit is not the same as in float64. Here weights are random:
+# :ref:`l-plot-low-precision` counts the decisions that trained networks keep.
 
 
 def costs(data):
@@ -323,7 +323,7 @@ study.conclude(claims, setting="bind_cache.py")
 # * With two buffers, GQA copies the whole buffer, including the rows after the last token.
 # * Keep the OrtValue of a buffer: ``get_outputs()`` returns views, which do not keep it alive.
 #
-# Read next: :ref:`l-plot-low-precision`, for the errors of fewer bits.
+# Read next: :ref:`l-plot-low-precision`, for the decisions that trained networks keep in 8 bits.
 #
 # How this was computed
 # ---------------------

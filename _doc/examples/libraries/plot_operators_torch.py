@@ -246,7 +246,7 @@ study.show(matrix_products)
 # Weights are not constant if an exporter lists them among the inputs of the model too. ONNX Runtime
 # then warns that they *appear in graph inputs*; ``settings/keep_weights_constant.py`` removes these
 # inputs. Before you choose 8 bits, read :ref:`l-plot-low-precision`: it measures whole models, and
-# the accuracy that 8 bits lose.
+# counts the decisions that they keep.
 #
 # What the measurements say
 # -------------------------

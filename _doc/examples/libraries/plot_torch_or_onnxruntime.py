@@ -104,9 +104,10 @@ show(table(errors.nlargest(3, ORT), "The largest errors, relative to the largest
 # How long does a run take?
 # -------------------------
 #
-# *onnxruntime* has its inputs and outputs bound, *session.run* copies them. *inductor* is the
-# default of ``torch.compile``, which only full runs of this page measure. All candidates are
-# interleaved in fresh processes; each process is a sample. On CUDA, each run waits for the device.
+# *onnxruntime* has its inputs and outputs bound, *session.run* takes arrays and returns new ones.
+# *inductor* is the default of ``torch.compile``, which only full runs of this page measure. All
+# candidates are interleaved in fresh processes; each process is a sample. On CUDA, each run waits
+# for the device.
 
 
 def make_candidates(name, feeds):

@@ -323,7 +323,7 @@ study.conclude(claims, setting="time_both.py")
 #
 # * A forest of scikit-learn computes in float32: round its thresholds down. LightGBM computes in
 #   float64: keep its thresholds, or subtract the origin from a feature such as a time.
-# * Compare the classes of the model that you converted with those of its library, on all your rows.
+# * Compare the classes of the converted model with the classes of its library, on all your rows.
 # * Time the call that you make: with one row, the call costs more than the trees.
 #
 # Read next: :ref:`l-plot-kmeans-profiling`, :ref:`l-plot-torch-or-onnxruntime`.

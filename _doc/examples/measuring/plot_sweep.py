@@ -12,9 +12,9 @@ another one, and so may another size. This page adds three matrices in three way
 script in several processes for each size with :func:`~ortmeter.sweep.run_sweep`, and compares the
 verdicts.
 
-**Prediction.** At the largest size, time follows the memory traffic: one ``Sum`` is 1.5 times
-faster than two ``Add``, ``Concat`` then ``ReduceSum`` runs at 0.6 times their speed. The verdict on
-a difference beyond 15% is the same in every process.
+**Prediction.** At the largest size, time follows the memory traffic. One ``Sum`` is 1.5 times
+faster than two ``Add``, and ``Concat`` then ``ReduceSum`` runs at 0.6 times their speed. The
+verdict on a difference beyond 15% is the same in every process.
 
 **You learn** why a comparison takes several processes, and what they change.
 """
@@ -149,8 +149,8 @@ if not study.recall():
 # -----------------------------------------
 #
 # :class:`~ortmeter.sweep.RunComparison` has the comparison of each process, with the interval of
-# its own samples, and all of them pooled: each process is then one number, and the interval covers
-# what changes from one process to the next.
+# its own samples, and all of them pooled. Pooled, each process is one number, and the interval
+# covers what changes from one process to the next.
 
 
 def compare(data):
@@ -165,8 +165,8 @@ def compare(data):
 
 
 # %%
-# The plot has the candidate that is close to two Adds: five processes at most, each with its own
-# 99% interval, then all of them pooled. Inside the grey band, a difference is too small to matter.
+# The plot has the candidate that is close to two Adds. At most five processes have their own 99%
+# interval, then come all of them pooled. Inside the grey band, a difference is too small to matter.
 # An interval much wider than the others is cut.
 
 
@@ -294,7 +294,7 @@ study.conclude(claims)
 #
 # A few processes show that a verdict changes, not how often: ``--runs 20`` does. They follow each
 # other within a minute; another day or another version may differ more. Operators run on one
-# thread, on a quiet machine. The page *Several machines* shows how to sweep over machines.
+# thread, on a quiet machine. :doc:`/several_machines` shows how to sweep over machines.
 #
 # What to remember
 # ----------------
@@ -308,7 +308,7 @@ study.conclude(claims)
 # How this was computed
 # ---------------------
 #
-# The raw table has the latencies of every process, as that of ``result.report()``.
+# The raw table has the latencies of every process, like the table of ``result.report()``.
 
 models = {name: ortmeter.load_model(text) for name, text in write_models(8).items()}
 tables = {task: kept["measured"].to_frame() for task, kept in study.data.tasks.items()}

@@ -1,4 +1,4 @@
-"""Stop spinning when a run ends; under a CPU quota, use as many threads as it has cores."""
+"""Stop spinning when a run ends; under a CPU quota, set the threads of back-to-back runs."""
 
 import onnxruntime
 

@@ -6,7 +6,7 @@ import ortmeter
 from ortmeter.runtime.precision import convert_precision
 
 OPTIONS = {"op_types_to_quantize": ["Conv", "ConvTranspose", "Gemm", "MatMul"]}
-OPTIONS["extra_options"] = {"QDQDisableWeightAdjustForInt32Bias": True}
+OPTIONS["extra_options"] = {"QDQDisableWeightAdjustForInt32Bias": True}  # avoids errors with biases
 
 
 def quantize(samples, inputs):
