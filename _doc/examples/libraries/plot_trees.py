@@ -267,9 +267,9 @@ def gain(data, kind, *rows):
 
 
 def claims(data):
-    """Up to {some} rows a call, run a scikit-learn forest in ONNX Runtime: it is faster on one
-    thread; beyond, time both [forest]. Do the same with LightGBM and float64 thresholds: ONNX
-    Runtime is faster on one thread, and no row changes class [boosted].
+    """Up to {some} rows a call, run a scikit-learn forest in ONNX Runtime: on one thread, it is
+    faster than scikit-learn [forest]. Do the same with LightGBM, converted with float64 thresholds:
+    on one thread, it is faster than LightGBM, and no row changes class [boosted].
 
     Otherwise:
 

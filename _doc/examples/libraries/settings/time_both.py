@@ -1,4 +1,7 @@
-"""Time your trees in their library and in ONNX Runtime, on rows of yours."""
+"""Time your trees in their library and in ONNX Runtime, on rows of yours.
+
+LightGBM compares in float64: convert its thresholds to float64, as the page does.
+"""
 
 import onnxruntime
 
