@@ -153,9 +153,6 @@ def test_the_cards_have_the_answers_of_the_pages():
         page = Path(card.find(".//a").get("href")).stem
         answer = " ".join(words_of(article_of(page).find(".//div[@class='answer']/p")))
         assert answer in " ".join(words_of(card))
-        here, *others = (bool(found["bars"]) for found in conclusions_of(page))
-        drawn = card.find(".//{*}svg") is not None  # another machine may have bars
-        assert drawn if here else drawn <= any(others), page
 
 
 @each_page
