@@ -219,7 +219,9 @@ def page_code(monkeypatch):
 
 @each_page
 def test_the_code_of_a_page_stays_short(page, page_code):
-    assert page_code.count(page)["code"] <= 240
+    counted = page_code.count(page)
+    assert counted["code"] <= 180
+    assert counted["sentences"] <= 0.1 * counted["code"]
     for lines in code_cells(page):
         declares = any("Study(" in line for line in lines)
         assert len(lines) <= (40 if declares else 25), lines[0]
@@ -245,7 +247,7 @@ def test_lines_of_code_are_counted(tmp_path, page_code):
     page.write_text("\n".join(text), encoding="utf-8")
     (tmp_path / "settings").mkdir()
     (tmp_path / "settings" / "s.py").write_text('"""A setting."""\n\nimport onnx\n', "utf-8")
-    assert page_code.count(page) == {"code": 5, "beside": 1}
+    assert page_code.count(page) == {"code": 5, "beside": 1, "sentences": 0}
 
 
 def test_an_unknown_option_of_a_page_is_refused(tmp_path):
