@@ -16,6 +16,7 @@ from sphinx_gallery.py_source_parser import remove_config_comments, split_code_a
 
 from _ext.extras import extras_of
 from ortmeter.study.records import load_records
+from ortmeter.study.study import MODEL
 
 #: Rank of the cell that installs.
 INSTALLING = 1
@@ -64,7 +65,7 @@ from ortmeter.cli import main
 
 COMMAND = {command!r}
 if MODEL:
-    main([MODEL if word == "model.onnx" else word for word in shlex.split(COMMAND)[1:]])
+    main([MODEL if word == "{model}" else word for word in shlex.split(COMMAND)[1:]])
 """
 
 _TITLED = re.compile(r":(?:[\w.+-]+:)*[\w.+-]+:`(?P<text>[^`<>]+?)\s+<[^`<>]+>`")
@@ -124,9 +125,9 @@ def make_notebook(
     extras = extras_of(script.read_text(encoding="utf-8"))
     add_code_cell(notebook, first_cell(wheel_name, base_url, extras))
     command, answer = said_by(script)
-    if "model.onnx" in command.split():
-        add_code_cell(notebook, 'MODEL = ""  # your own: "model.onnx"')
-        add_code_cell(notebook, _ON_YOURS.format(command=command))
+    if MODEL in command.split():
+        add_code_cell(notebook, f'MODEL = ""  # your own: "{MODEL}"')
+        add_code_cell(notebook, _ON_YOURS.format(command=command, model=MODEL))
     if answer:
         add_markdown_cell(notebook, answer)
     _, blocks = split_code_and_text_blocks(str(script))

@@ -227,7 +227,8 @@ study.show(added)
 
 
 def speedups(data):
-    return speedup_plot(data.times.speedups(FILE), title="Speedup of a run", caption=data.legend)
+    claims = [claim.named(baseline="one file") for claim in data.times.speedups(FILE)]
+    return speedup_plot(claims, title="Speedup of a run", caption=data.legend)
 
 
 study.show(speedups)
