@@ -1,7 +1,6 @@
-"""Tests of what diff says of an unoptimized session, a program of torch, and two graphs."""
+"""Tests of what diff says of an unoptimized session, and of two graphs."""
 
 import json
-import warnings
 
 import numpy as np
 import onnx
@@ -92,61 +91,9 @@ def test_the_same_graph_does_not_part(models, capsys):
     assert "3 results aligned of 3 and 3: none differs." in report["conclusion"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["norm.onnx", "--against-torch-program", "p.pt2"], "with --trust-program"),
-        (["norm.onnx", "--trust-program"], "expected --against-torch-program"),
-        (["norm.onnx", *SIZES, "--against", "unoptimised"], "float64, unoptimized, cpu, cuda"),
-        (
-            ["norm.onnx", *SIZES, "--against-torch-program", "norm.onnx", "--trust-program"],
-            "Accepted: a file written by torch.export.save",
-        ),
-        (
-            ["norm.onnx", "cnn.onnx", "--against-torch-program", "p.pt2", "--trust-program"],
-            "one model, without --against",
-        ),
-        (
-            ["norm.onnx", "--against", "torch", "--against-torch-program", "p.pt2"],
-            "one model, without --against",
-        ),
-        (
-            ["norm.onnx", *SIZES, "--against-torch-program", "absent.pt2", "--trust-program"],
-            "'absent.pt2' is not a file",
-        ),
-    ],
-)
-def test_what_is_refused(models, capsys, monkeypatch, arguments, message):
+def test_an_unknown_reference_is_refused(models, capsys, monkeypatch):
     monkeypatch.chdir(models)
-    code, report, told = run(capsys, *arguments)
+    code, report, told = run(capsys, "norm.onnx", *SIZES, "--against", "unoptimised")
     assert (code, report) == (2, {})
-    assert message in told
+    assert "float64, unoptimized, cpu, cuda" in told
     assert len(told.splitlines()) == 1
-
-
-def test_a_program_of_torch(models, capsys, tmp_path):
-    torch = pytest.importorskip("torch")
-
-    class Scaled(torch.nn.Module):
-        def forward(self, x):
-            return torch.nn.functional.relu(torch.exp(x) * 2) - 1
-
-    program = torch.export.export(Scaled(), (torch.zeros(3),))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch about itself
-        torch.export.save(program, tmp_path / "scaled.pt2")
-    text = """<ir_version: 10, opset_import: ["": 21]> g (float[3] x) => (float[3] y) {
-        [two] two = Constant<value_float = 2.5>()  [one] one = Constant<value_float = 1.0>()
-        [e] e = Exp(x)  [m] m = Mul(e, two)  [r] r = Relu(m)  [s] y = Sub(r, one) }"""
-    onnx.save(onnx.parser.parse_model(text), tmp_path / "scaled.onnx")
-    html = tmp_path / "report.html"
-    given = [tmp_path / "scaled.onnx", "--against-torch-program", tmp_path / "scaled.pt2"]
-    code, report, _ = run(capsys, *given, "--trust-program", "--atol", "1e-3", "--html", html)
-    assert code == 1
-    rows = table(report, "Steps of the program")
-    assert rows[0]["step"] == "mul"
-    assert rows[0]["nodes"] == "Mul (m)"
-    assert rows[0]["own"] > 0.1
-    assert all(row["own"] < 1e-6 for row in rows[1:])
-    assert report["conclusion"][1].startswith("mul (aten.mul.Tensor) at test_alternatives.py:")
-    assert "Steps of the program" in html.read_text(encoding="utf-8")

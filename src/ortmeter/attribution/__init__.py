@@ -4,9 +4,8 @@
 evaluator with a session: ``search`` bisects their nodes. ``optimizers`` finds the graph
 optimizations that change the outputs of a session, ``alignment`` where two graphs part
 (``matching`` pairs the results that ``intermediates`` reads, ``entering`` opens If and Loop,
-``changes`` compares initializers and attributes), ``program`` the step of a program of
-torch that its model does otherwise, ``reduction`` the smallest model that still shows it,
-``nonfinite`` the nodes that make NaN and infinities.
+``changes`` compares initializers and attributes), ``reduction`` the smallest model that
+still shows it, ``nonfinite`` the nodes that make NaN and infinities.
 """
 
 from ortmeter.attribution.alignment import Aligned, Alignment, align
@@ -19,7 +18,6 @@ from ortmeter.attribution.optimizers import (
     OptimizerExplanation,
     explain_optimization,
 )
-from ortmeter.attribution.program import ProgramExplanation, ProgramStep, explain_program
 from ortmeter.attribution.reduction import Reduced, reduce_model
 from ortmeter.attribution.result import (
     Attribution,
@@ -39,8 +37,6 @@ __all__ = [
     "NonFinite",
     "OptimizerEffect",
     "OptimizerExplanation",
-    "ProgramExplanation",
-    "ProgramStep",
     "Reduced",
     "Result",
     "SessionExplanation",
@@ -49,7 +45,6 @@ __all__ = [
     "align",
     "attribute",
     "explain_optimization",
-    "explain_program",
     "explain_session",
     "reduce_model",
 ]

@@ -1,6 +1,5 @@
 """Align the intermediate results of two graphs whose names differ, and find where they part."""
 
-import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -9,7 +8,7 @@ from typing import Any
 from ortmeter.attribution.changes import Change, find_changes
 from ortmeter.attribution.entering import enter_bodies
 from ortmeter.attribution.intermediates import really_computed, results_of, run_exposed
-from ortmeter.attribution.matching import Result, Similar, match
+from ortmeter.attribution.matching import Result, match
 from ortmeter.attribution.result import differing
 from ortmeter.discrepancy import Discrepancy, ModelDiff, Tolerance, max_diff
 from ortmeter.discrepancy.arrays import arithmetic, is_integer
@@ -198,8 +197,10 @@ def align(
         for model, values in zip(models, runs, strict=True)
     )
     names = [[output.name for output in model.graph.output] for model in models]
-    others = known_as(second, names[1], names[0])
-    found = aligned(first, others, tolerance or Tolerance(), ends={*names[1]})
+    if len(names[0]) == len(names[1]):  # outputs go together by rank
+        same = dict(zip(names[1], names[0], strict=True))
+        second = [replace(result, alias=same.get(result.name, "")) for result in second]
+    found = _aligned(first, second, tolerance or Tolerance(), {*names[1]})
     first_run, second_run = (
         {name: run[name] for name in own} for run, own in zip(runs, names, strict=True)
     )
@@ -211,33 +212,21 @@ def align(
     )
 
 
-def known_as(
-    results: Sequence[Result], outputs: Sequence[str], others: Sequence[str]
-) -> list[Result]:
-    """Say which outputs of the other graph these are: by rank, when they are as many."""
-    same = dict(zip(outputs, others, strict=True)) if len(outputs) == len(others) else {}
-    return [replace(result, alias=same.get(result.name, "")) for result in results]
-
-
-def aligned(
-    expected: Sequence[Result],
-    got: Sequence[Result],
-    tolerance: Tolerance,
-    similar: Similar = operator.eq,
-    ends: Collection[str] | None = None,
+def _aligned(
+    expected: Sequence[Result], got: Sequence[Result], tolerance: Tolerance, ends: Collection[str]
 ) -> Alignment:
     """Align two lists of results, each one in the order of its graph.
 
-    With the names of its outputs, results of the second that are only reordered are left out.
+    Results of the second that are only reordered are left out, but for its outputs, the *ends*.
     """
-    partner = {j: i for i, j in match(expected, got, similar)}
+    partner = {j: i for i, j in match(expected, got)}
     errors = {
         j: max_diff(expected[i].value, got[j].value, tolerance=tolerance, on_mismatch="report")
         for j, i in partner.items()
     }
     before = _before(got, errors)
     pairs = {j: Aligned(expected[partner[j]], got[j], errors[j], before[j]) for j in errors}
-    healed = set[int]() if ends is None else _healed(got, pairs, ends)
+    healed = _healed(got, pairs, ends)
     if healed:
         before = _before(got, {j: error for j, error in errors.items() if j not in healed})
         pairs = {j: replace(pair, before=before[j]) for j, pair in pairs.items()}

@@ -1,4 +1,4 @@
-"""Make outputs of the intermediate results of a model, and inputs of those that are known."""
+"""Read the intermediate results of a model."""
 
 import contextlib
 import math
@@ -12,15 +12,13 @@ import numpy as np
 import onnx
 
 from ortmeter.attribution.matching import Result
-from ortmeter.dtypes import numpy_dtype, onnx_type
+from ortmeter.dtypes import numpy_dtype
 from ortmeter.errors import ModelError
 from ortmeter.evaluator.node import domain_name
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.graphs import (
     NOT_INFERRED,
     read_by,
-    rename_reads,
-    walk_nodes,
     with_intermediate_outputs,
 )
 from ortmeter.runtime.inputs import half_of_memory
@@ -109,44 +107,3 @@ def refuse_too_large(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> None:
             f"The results of the nodes take {total / 2**30:.1f} GiB, more than a quarter of the "
             "memory. Accepted: smaller inputs"
         )
-
-
-def restarted(
-    model: onnx.ModelProto, values: Mapping[str, np.ndarray]
-) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Copy a model whose nodes read these results in new inputs; the results are outputs.
-
-    Return the names of the inputs too.
-    """
-    nodes = walk_nodes(model.graph.node)
-    taken = {name for node in nodes for name in (*node.input, *node.output)}
-    suffix = "_given"
-    while any(f"{name}{suffix}" in taken for name in values):
-        suffix += "_"
-    renamed = {name: f"{name}{suffix}" for name in values}
-    cut = onnx.ModelProto()
-    cut.CopyFrom(model)
-    del cut.graph.value_info[:]
-    for node in cut.graph.node:
-        rename_reads(node, renamed)
-    outputs = {value.name for value in model.graph.output}
-    for name, value in values.items():
-        kind = onnx_type(value.dtype)
-        info = onnx.helper.make_tensor_value_info(renamed[name], kind, value.shape)
-        cut.graph.input.append(info)
-        if name not in outputs:
-            cut.graph.output.append(onnx.ValueInfoProto(name=name))
-    return cut, renamed
-
-
-def nodes_between(model: onnx.ModelProto, name: str, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Nodes that compute a result from the steps before."""
-    producer = {name: node for node in model.graph.node for name in node.output if name}
-    labels: dict[str, str] = {}
-    pending = [name]
-    while pending:
-        node = producer.get(pending.pop())
-        if node is not None and node.output[0] not in labels and node.op_type != "Constant":
-            labels[node.output[0]] = f"{node.op_type} ({node.name or node.output[0]})"
-            pending += sorted(read_by(node) - given.keys())
-    return tuple(reversed(labels.values()))

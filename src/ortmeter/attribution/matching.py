@@ -1,17 +1,13 @@
 """Match the intermediate results of two graphs by values, operators and order."""
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from ortmeter.discrepancy.arrays import is_integer
 from ortmeter.dtypes import short_name
-
-#: Whether two operators, of one graph each, may be the same.
-Similar: TypeAlias = Callable[[str, str], bool]
 
 _SAMPLED = 64  # values that tell results of one shape apart
 _CLOSE = 1e-2  # relative error of two results that are the same one, whatever computed them
@@ -35,17 +31,15 @@ class Result:
     alias: str = ""
 
 
-def match(
-    expected: Sequence[Result], got: Sequence[Result], similar: Similar = operator.eq
-) -> list[tuple[int, int]]:
+def match(expected: Sequence[Result], got: Sequence[Result]) -> list[tuple[int, int]]:
     """Pair positions of the same results; the sum of the scores of the pairs is the largest."""
-    scores = _scores(expected, got, similar)
+    scores = _scores(expected, got)
     order = _like_first(scores, [result.parents for result in got])
     chosen = _longest(scores[:, order])
     return [(i, order[column]) for i, column in chosen]
 
 
-def _scores(expected: Sequence[Result], got: Sequence[Result], similar: Similar) -> np.ndarray:
+def _scores(expected: Sequence[Result], got: Sequence[Result]) -> np.ndarray:
     """Score pairs of results: 0 if they cannot be the same, up to 14 if everything agrees.
 
     Values that agree count more than an operator and a name: those may be given to another result.
@@ -66,7 +60,7 @@ def _scores(expected: Sequence[Result], got: Sequence[Result], similar: Similar)
             agree = np.clip(-np.log10(error) / 7, 0, 1)  # 1 when float32 results are equal
         agree[error > _CLOSE] = 0
         others = [got[j] for j in by_shape[form]]
-        same_op = np.array([similar(result.op, other.op) for other in others], float)
+        same_op = np.array([result.op == other.op for other in others], float)
         same_name = np.array([result.name in (other.name, other.alias) for other in others], float)
         possible = (error <= _CLOSE) | (same_op > 0) | (same_name > 0)
         scores[i, by_shape[form]] = (_VALUES * agree + same_op + same_name) * possible

@@ -16,17 +16,14 @@ import pandas as pd
 from ortmeter.attribution import (
     Alignment,
     OptimizerExplanation,
-    ProgramExplanation,
     SessionExplanation,
     align,
     explain_optimization,
-    explain_program,
     explain_session,
 )
 from ortmeter.attribution.alignment import in_words, relative
 from ortmeter.attribution.draws import with_draws_given
 from ortmeter.attribution.optimizers import find_failing
-from ortmeter.attribution.program import load_program
 from ortmeter.attribution.result import RANKED_BY, differing
 from ortmeter.cli import conversion
 from ortmeter.cli.first_run import refuse_deadly, session_spec
@@ -50,7 +47,7 @@ from ortmeter.runtime.sessions import make_session
 from ortmeter.study.writer import enumerate_items
 
 EVALUATIONS = ("torch", "reference", "float64")
-UNOPTIMIZED, PROGRAM = "unoptimized", "torch program"
+UNOPTIMIZED = "unoptimized"
 _CHANGES = 3  # initializers and attributes in a sentence
 _ROUNDINGS = 1e-5  # of float32, relative to the largest value
 
@@ -62,17 +59,6 @@ def register(parser: ArgumentParser) -> None:
         "--against",
         help=f"reference for one model: {', '.join(EVALUATIONS)}, "
         f"{UNOPTIMIZED} or a provider (float64 by default)",
-    )
-    parser.add_argument(
-        "--against-torch-program",
-        metavar="FILE",
-        help="a program written by torch.export.save: the model is compared with it step by step",
-    )
-    parser.add_argument(
-        "--trust-program",
-        action="store_true",
-        help="open the file of --against-torch-program: torch may unpickle parts of it, which runs "
-        "any code that the file has",
     )
     add_session(parser, several=False)
     add_feeds(parser)
@@ -117,11 +103,10 @@ def run(options: Namespace, report: Report) -> int:
 def _convert(options: Namespace, folder: Path) -> None:
     """Add the model that --rewrite or --precision makes."""
     (first, *others), ways = options.models, [options.rewrite, *options.precision]
-    against = options.against or options.against_torch_program
-    if any(ways) and (others or against):
+    if any(ways) and (others or options.against):
         raise InvalidArgumentError(
-            f"--precision or --rewrite: got {len(options.models)} models and --against {against}. "
-            "Accepted: one model, without --against"
+            f"--precision or --rewrite: got {len(options.models)} models and --against "
+            f"{options.against}. Accepted: one model, without --against"
         )
     made = conversion.convert_one(options, first, folder)
     options.models += [made] * (made != first)
@@ -161,7 +146,6 @@ def _give_draws(
 def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) -> ModelDiff:
     limits = options.atol, options.rtol
     tolerance = None if limits == (None, None) else Tolerance(*limits)
-    options.against_torch_program = _open_program(options)
     first, *others = options.models
     if len(others) > 1 or (others and options.against):
         raise InvalidArgumentError(
@@ -175,11 +159,10 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
     levels = ["none"] * (options.against == UNOPTIMIZED)
     for way in (session, *({**session, "optimization": level} for level in levels)):
         refuse_deadly({m.name: session_spec(m, feeds[m], **way) for m in options.models})
-    if options.against_torch_program is None:
-        feeds = _give_draws(options, feeds, folder, told)
-        if [first, *others] == options.models:  # else what nodes draw would be drawn again
-            feeds = _explained_inputs(options, report, feeds, tolerance, session)
-        first, *others = options.models
+    feeds = _give_draws(options, feeds, folder, told)
+    if [first, *others] == options.models:  # else what nodes draw would be drawn again
+        feeds = _explained_inputs(options, report, feeds, tolerance, session)
+    first, *others = options.models
     if not others:
         compare = partial(_compare_ways, options, report, feeds[first], tolerance=tolerance)
         try:
@@ -249,21 +232,6 @@ def _fed_nan(feeds: Mapping[str, np.ndarray]) -> Iterator[str]:
             yield f"input {name} has {count} NaN among its {plural(array.size, 'value')}."
 
 
-def _open_program(options: Namespace) -> Any:
-    """Read the program of torch, unless it is not trusted, or beside something else."""
-    program = options.against_torch_program
-    if program is None and options.trust_program:
-        raise InvalidArgumentError("--trust-program: expected --against-torch-program FILE too")
-    if program is None:
-        return None
-    if options.against or len(options.models) != 1:
-        raise InvalidArgumentError(
-            f"--against-torch-program: got {len(options.models)} models and --against "
-            f"{options.against}. Accepted: one model, without --against"
-        )
-    return load_program(program, trusted=options.trust_program)
-
-
 def _running(
     report: Report,
     path: Path,
@@ -293,8 +261,7 @@ def _compare_ways(
 ) -> ModelDiff:
     """Compare a session with another way to run its model, and say what is responsible."""
     (path,) = options.models
-    program = PROGRAM if options.against_torch_program else None
-    against = program or options.against or "float64"
+    against = options.against or "float64"
     explained, why = _explain(options, against, feeds, {**session, "tolerance": tolerance})
     if explained is not None:
         compared = explained.outputs
@@ -316,18 +283,14 @@ def _compare_ways(
     _tell_non_finite(report, compared, {path: feeds}, session)
     if isinstance(explained, OptimizerExplanation):
         _tell_optimizers(report, explained)
-    elif explained is not None:
-        _tell_steps(report, explained, options.top)
     return compared
 
 
 def _explain(
     options: Namespace, against: str, feeds: Mapping[str, np.ndarray], session: Mapping[str, Any]
-) -> tuple[SessionExplanation | OptimizerExplanation | ProgramExplanation | None, str]:
+) -> tuple[SessionExplanation | OptimizerExplanation | None, str]:
     """Find what is responsible, or why it is not searched."""
     (path,), budget_s = options.models, options.search_budget
-    if against == PROGRAM:
-        return explain_program(path, options.against_torch_program, feeds, **session), ""
     if against == UNOPTIMIZED:
         return explain_optimization(path, feeds, budget_s=budget_s, **session), ""
     if against not in EVALUATIONS:
@@ -468,16 +431,6 @@ def _tell_optimizers(report: Report, explained: OptimizerExplanation) -> None:
     report.add(
         "Optimizers that change the outputs: absolute error of each alone, and without it",
         readable(explained.to_frame()),
-    )
-
-
-def _tell_steps(report: Report, explained: ProgramExplanation, top: int) -> None:
-    ranked = explained.ranking()[:top]
-    table = explained.to_frame().set_index("step").loc[[step.name for step in ranked]].reset_index()
-    table["calls"] = table["calls"].str.removeprefix("aten.").str.removesuffix(".default")
-    report.add(
-        "Steps of the program by own error, from the values of torch",
-        readable(table.rename(columns={"own error": "own", "total error": "total"})),
     )
 
 
