@@ -63,3 +63,13 @@ def test_the_fusion_of_a_sum_and_a_normalization_can_be_left_out():
         for spec in specs
     ]
     assert nodes == [{"SkipLayerNormalization"}, {"Add", "LayerNormalization"}]
+
+
+def test_the_smallest_integer_by_minus_one_is_right_meanwhile():
+    *_, other = NAMES["Div-same-shape-i64-L3", "wrong"].workloads().values()
+    spec = other.prepared(CPU)
+    least = np.iinfo(np.int64).min
+    feeds = {name: np.full_like(array, -1) for name, array in spec.feeds.items()}
+    feeds["X"][0, 0, :4] = least, 7, -7, least + 1
+    (got,) = spec.session().run(None, feeds)
+    assert got[0, 0, :4].tolist() == [least, -7, 7, 2**63 - 1]  # modulo 2^64, as numpy
