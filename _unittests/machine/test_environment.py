@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import platform
@@ -108,3 +109,29 @@ def test_the_commit_is_the_one_of_our_checkout_only(monkeypatch, tmp_path):
 def test_a_program_that_fails_gives_nothing():
     assert module.output_of(sys.executable, "-c", "raise SystemExit(3)") is None
     assert module.output_of("not-a-program-of-this-machine") is None
+
+
+@pytest.mark.parametrize(
+    ("cpu", "processor", "expected"),
+    [
+        ("AMD EPYC", ("26", "2", "AVX2, AVX-512, VNNI, AVX-VNNI, BF16"), "AMD EPYC (Turin)"),
+        ("AMD EPYC", ("25", "17", "AVX2"), "AMD EPYC (Genoa, AVX-512 and VNNI and BF16 disabled)"),
+        (
+            "Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz",
+            ("6", "143", "AVX2, AVX-512, VNNI, AVX-VNNI, BF16, AMX"),
+            "Intel Xeon Platinum 8488C (Sapphire Rapids)",
+        ),
+        ("Some CPU", ("6", "999", "AVX2"), "Some (family 6, model 999, stepping 1)"),
+    ],
+)
+def test_a_machine_has_the_name_of_its_generation(cpu, processor, expected):
+    """What a virtual machine hides of it is said; a generation that is not listed has numbers."""
+    family, model, instructions = processor
+    told = {"family": family, "model": model, "stepping": "1", "instructions": instructions}
+    machine = dataclasses.replace(environment(), cpu=cpu, cores=2, gpus=(), processor=told)
+    assert machine.hardware == f"{expected}, 2 cores"
+
+
+def test_a_generation_has_one_name():
+    known = [(fact.family, model) for fact in module._generations() for model in fact.models]
+    assert len(known) == len(set(known)) > 20

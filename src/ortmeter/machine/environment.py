@@ -1,11 +1,13 @@
 """Describe the machine, the versions and the policies behind a number."""
 
 import dataclasses
+import functools
 import html
 import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +27,18 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 
 class _Variables(Fact, frozen=True):
     names: tuple[str, ...]
+
+
+class _Generation(Fact, frozen=True):
+    name: str
+    family: str
+    models: tuple[str, ...]
+    instructions: tuple[str, ...]  # that a virtual machine may hide
+
+
+@functools.cache
+def _generations() -> tuple[_Generation, ...]:
+    return read_facts(__package__, "processors.toml", _Generation)
 
 
 @dataclass(frozen=True)
@@ -64,11 +78,23 @@ class Environment:
 
     @property
     def hardware(self) -> str:
-        """What runs the model, in a few words: the name of a processor may hide its generation."""
-        which = ", ".join(f"{name} {text}" for name, text in self.generation.items())
-        gpus = (gpu.name for gpu in self.gpus)
-        cpu = f"{self.cpu} ({which or 'generation unknown'})"
-        return ", ".join([*gpus, cpu, f"{self.cores} cores"])
+        """What runs the model, by the names that people use: *AMD EPYC (Turin), 2 cores*."""
+        cpu = " ".join(re.sub(r"\((R|TM)\)|\bProcessor\b|\bCPU\b|@.*", " ", self.cpu).split())
+        return self._described(f"{cpu} ({self._named_generation or 'generation unknown'})")
+
+    def _described(self, cpu: str) -> str:
+        return ", ".join([*(gpu.name for gpu in self.gpus), cpu, f"{self.cores} cores"])
+
+    @property
+    def _named_generation(self) -> str:
+        """Name of the generation, with what is hidden of it; its numbers if it has no name."""
+        for known in _generations():
+            numbers = {"family": known.family, "model": self.generation.get("model")}
+            if self.generation.items() >= numbers.items() and numbers["model"] in known.models:
+                shown = self.processor.get("instructions", "").split(", ")
+                hidden = [name for name in known.instructions if name not in shown]
+                return f"{known.name}, {' and '.join(hidden)} disabled" if hidden else known.name
+        return _numbers(self.generation)
 
     @property
     def generation(self) -> dict[str, str]:
@@ -79,7 +105,8 @@ class Environment:
     @property
     def identity(self) -> str:
         """What two machines share when they are alike: all that is known of the processor."""
-        return "; ".join([self.hardware, *self.processor.values()])
+        cpu = f"{self.cpu} ({_numbers(self.generation) or 'generation unknown'})"
+        return "; ".join([self._described(cpu), *self.processor.values()])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON accepts; a processor that is not known is left out."""
@@ -235,6 +262,10 @@ def _git_commit() -> str | None:
         return None
     changes = output_of(*git, "status", "--porcelain", "--untracked-files=no")
     return commit + ("+changes" if changes else "")
+
+
+def _numbers(generation: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {text}" for name, text in generation.items())
 
 
 def _join(pairs: Mapping[str, object]) -> str:
