@@ -82,6 +82,7 @@ html_sidebars = {
         "backend_rules",
         "machines",
         "methodology",
+        "methodology_details",
         "glossary",
         "404",
     )
