@@ -3,7 +3,7 @@
 ``kernels`` compares two evaluators to find the kernels that are responsible, ``session`` an
 evaluator with a session: ``search`` bisects their nodes. ``optimizers`` finds the graph
 optimizations that change the outputs of a session, ``alignment`` where two graphs part
-(``matching`` pairs the results that ``intermediates`` reads, ``entering`` opens If and Loop,
+(``matching`` pairs the results that ``intermediates`` reads, ``entering`` opens bodies,
 ``changes`` compares initializers and attributes), ``reduction`` the smallest model that
 still shows it, ``nonfinite`` the nodes that make NaN and infinities.
 """

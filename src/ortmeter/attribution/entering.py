@@ -1,4 +1,4 @@
-"""Write what If and Loop run on given inputs in the main graph, where each node can be read."""
+"""Write what If, Loop and Scan run on given inputs in the main graph, where nodes can be read."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,13 +10,14 @@ import onnx.helper
 import onnx.numpy_helper
 
 from ortmeter.errors import ModelError
-from ortmeter.runtime.graphs import bodies, onnx_opset, rename_reads, walk_nodes
+from ortmeter.runtime.graphs import attributes, bodies, onnx_opset, rename_reads, walk_nodes
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
 
+_ENTERED = {"If", "Loop", "Scan"}
 _MOST = 5000  # nodes
 _DEPTH = 8  # of bodies in bodies
-_SEQUENCES = 11  # first opset with ConcatFromSequence
+_SEQUENCES = 11  # first opset with ConcatFromSequence; Scan had batches in opset 8
 _IR = 4  # first one where initializers are not inputs
 
 
@@ -26,14 +27,14 @@ def enter_bodies(
     run_config: Mapping[str, Any] | None = None,
     **session: Any,
 ) -> onnx.ModelProto:
-    """Replace If by the branch that it takes on these inputs, and Loop by its iterations.
+    """Replace If by the branch that it takes on these inputs, Loop and Scan by their iterations.
 
     What cannot be entered stays: a loop without iterations, or of thousands of nodes.
     """
     flat = model
     left = set[str]()
     for _ in range(_DEPTH):
-        entered = [n for n in flat.graph.node if n.op_type in {"If", "Loop"} and not n.domain]
+        entered = (n for n in flat.graph.node if n.op_type in _ENTERED and not n.domain)
         nodes = [n for n in entered if n.output[0] not in left]
         if not nodes:
             break
@@ -50,7 +51,7 @@ def enter_bodies(
 def _with_counts(
     model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Make a model that returns conditions, and the iterations of loops; name these by node."""
+    """Make a model that returns conditions, iterations of loops, what is scanned; name by node."""
     asked = onnx.ModelProto()
     asked.CopyFrom(model)
     fresh = _fresh_names(model)
@@ -58,8 +59,8 @@ def _with_counts(
     names = {}
     for node in (node for node in asked.graph.node if wanted.intersection(node.output[:1])):
         first = node.output[0]
-        if node.op_type == "If":
-            names[first] = node.input[0]
+        if node.op_type != "Loop":
+            names[first] = node.input[-attributes(node).get("num_scan_inputs", 1)]
             continue
         (body,) = (body for _, body in bodies(node))
         count, names[first] = next(fresh), next(fresh)
@@ -101,14 +102,16 @@ def _flattened(
             nodes += (_identity(*pair) for pair in pairs if pair[0] != pair[1] and pair[1])
         else:
             (body,) = (body for _, body in bodies(node))
-            n_carried = len(body.input) - 2
-            scans = len(body.output) - 1 - n_carried
-            size = len(list(walk_nodes(body.node))) * value.size
-            if not 0 < size <= _MOST or (scans and not sequences):
+            is_scan = node.op_type == "Scan"
+            axis = attributes(node).get("scan_input_axes", [0])[0]
+            count = value.shape[axis] if is_scan else value.size
+            size = len(list(walk_nodes(body.node))) * count
+            stacks = is_scan or len(body.output) > len(body.input) - 1
+            if not 0 < size <= _MOST or (stacks and not sequences):
                 nodes.append(node)
                 kept.add(node.output[0])
             else:
-                nodes += _unrolled(node, body, value.size, flat.graph, fresh)
+                nodes += _unrolled(node, body, count, flat.graph, fresh)
     del flat.graph.node[:]
     flat.graph.node.extend(nodes)
     named = set[str]()
@@ -130,29 +133,47 @@ def _unrolled(
     graph: onnx.GraphProto,
     fresh: Iterator[str],
 ) -> Iterator[onnx.NodeProto]:
-    """Write the iterations of a loop one after the other."""
-    iteration, condition, *carried = (value.name for value in body.input)
-    values = list(node.input[2:])
-    ran: Any = node.input[1] if len(node.input) > 1 and node.input[1] else None
+    """Write the iterations of Loop or Scan one after the other."""
+    is_loop, given = node.op_type == "Loop", attributes(node)
+    first, n_scanned = 2 * is_loop, given.get("num_scan_inputs", 0)
+    carried = [value.name for value in body.input][first : len(body.input) - n_scanned]
+    scanned = [value.name for value in body.input][len(body.input) - n_scanned :]
+    values = list(node.input[first : first + len(carried)])
+    ran = node.input[1] if is_loop else ""
     ran = ran or _constant(graph, next(fresh), np.array(True))
+    none = [0] * max(n_scanned, len(node.output))  # axis, and forward
+    axes, backward = (given.get(f"scan_input_{what}", none) for what in ("axes", "directions"))
     rows: list[list[str]] = []
-    for rank in range(count):
-        index = _constant(graph, next(fresh), np.array(rank, np.int64))
-        given = {iteration: index, condition: ran, **dict(zip(carried, values, strict=True))}
-        copied, results = _copied(body, graph, fresh, given=given, label=f" of iteration {rank}")
+    ranks = [_constant(graph, next(fresh), np.array(rank, np.int64)) for rank in range(count)]
+    for rank, index in enumerate(ranks):
+        known = dict(zip(carried, values, strict=True))
+        if is_loop:
+            known |= {body.input[0].name: index, body.input[1].name: ran}
+        lists = (scanned, node.input[len(node.input) - n_scanned :], axes, backward)
+        for inner, outer, axis, back in zip(*lists, strict=False):
+            known[inner] = next(fresh)
+            at = ranks[-1 - rank] if back else index
+            yield onnx.helper.make_node("Gather", [outer, at], [known[inner]], axis=axis)
+        label = f" of iteration {rank}"
+        copied, results = _copied(body, graph, fresh, given=known, label=label)
         yield from copied
-        ran, values = results[0], results[1 : 1 + len(carried)]
-        rows.append(results[1 + len(carried) :])
+        if is_loop:
+            ran, *results = results
+        values = results[: len(carried)]
+        rows.append(results[len(carried) :])
     outputs = list(node.output)
     for value, name in zip(values, outputs, strict=False):
         if name:
             yield _identity(value, name)
-    for parts, name in zip(zip(*rows, strict=True), outputs[len(carried) :], strict=False):
+    axes, backward = (given.get(f"scan_output_{what}", none) for what in ("axes", "directions"))
+    stacked = zip(zip(*rows, strict=True), outputs[len(carried) :], axes, backward, strict=False)
+    for parts, name, axis, back in stacked:
         if name:
             joined = next(fresh)
-            yield onnx.helper.make_node("SequenceConstruct", parts, [joined])
+            ordered = parts[::-1] if back else parts
+            yield onnx.helper.make_node("SequenceConstruct", ordered, [joined])
             yield onnx.helper.make_node(
-                "ConcatFromSequence", [joined], [name], name=node.name, axis=0, new_axis=1
+                "ConcatFromSequence", [joined], [name], name=node.name, axis=axis, new_axis=1
             )
 
 

@@ -115,8 +115,8 @@ def explain_session(
     others the expected kernels. Such outputs differ from those for another k by the effect of the
     nodes in between: groups are split, the largest effect first, until there is one node in each.
     Effects add up to the whole discrepancy. Nodes without an error of their own, or that no output
-    needs, are not searched. A group whose nodes cancel each other has a small effect. If and
-    Loop are replaced by the nodes that they run; Scan counts as one.
+    needs, are not searched. A group whose nodes cancel each other has a small effect. If,
+    Loop and Scan are replaced by the nodes that they run.
 
     The intermediate results of the session are in memory at once, in its own types.
 

@@ -14,6 +14,7 @@ from ortmeter.evaluator.node import dense_array
 from ortmeter.observatory.reference import reference
 from ortmeter.operators import find_operator
 from ortmeter.operators.roundings import Change, Run
+from ortmeter.runtime.graphs import attributes
 
 __all__ = ["error_bounds", "weight_bounds"]
 
@@ -117,11 +118,6 @@ def weight_bounds(
             tensor.CopyFrom(onnx.numpy_helper.from_array(changed, tensor.name))
     found = reference(moved, feeds).outputs
     return {name: float(np.abs(found[name] - exact).max()) for name, exact in expected.items()}
-
-
-def attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """Return the attributes of a node that are given."""
-    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
 
 
 def _rounds_nothing(nodes: Sequence[onnx.NodeProto], kinds: Any) -> bool:

@@ -17,13 +17,13 @@ from ortmeter.child import ChildError
 from ortmeter.dtypes import float_info
 from ortmeter.errors import OrtMeterError
 from ortmeter.evaluator.judges import evaluated
-from ortmeter.observatory.bounds import attributes
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.edge_cases import SHAPES, SMALL, edge_feeds, reshaped
 from ortmeter.observatory.matrix import Processes, RuntimeCandidate
 from ortmeter.observatory.reference import reference
 from ortmeter.operators import Operator, find_operator
 from ortmeter.progress import follow
+from ortmeter.runtime.graphs import attributes
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing.candidates import SessionSpec
 

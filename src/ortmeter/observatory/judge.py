@@ -10,8 +10,9 @@ import numpy as np
 from ortmeter.discrepancy import max_diff
 from ortmeter.evaluator.judges import Evaluation, agree, is_suspect
 from ortmeter.evidence import rounded
-from ortmeter.observatory.bounds import attributes, error_bounds
+from ortmeter.observatory.bounds import error_bounds
 from ortmeter.observatory.reference import reference
+from ortmeter.runtime.graphs import attributes
 from ortmeter.runtime.loading import load_model
 from ortmeter.timing.candidates import SessionSpec
 

@@ -1,9 +1,11 @@
 """Nodes of a graph and of the graphs inside it."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 import google.protobuf.message
 import onnx
+import onnx.helper
 
 #: What shape inference raises: its own errors, and those of a model that is too large.
 NOT_INFERRED = (
@@ -18,6 +20,11 @@ def bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
         for body in (attribute.g, *attribute.graphs):
             if body.node or body.output:
                 yield attribute.name, body
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node that are given."""
+    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
 
 
 def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
