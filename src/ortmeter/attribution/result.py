@@ -271,8 +271,8 @@ class SessionExplanation(_Ranked[SessionNode]):
         First nodes that make a value that is not finite from finite inputs, and NaN from
         infinities, when outputs have one or where another value is expected.
     graph : onnx.ModelProto or None
-        The nodes that are explained: those of the model, and what its If, Loop and Scan run in their
-        place.
+        The nodes that are explained: those of the model, and what its If, Loop and Scan run
+        instead.
     """
 
     outputs: ModelDiff
