@@ -284,9 +284,8 @@ def in_16_bits(data):
 
 
 def claims(data):
-    """To compare float32 outputs of two backends without TF32, accept √n ulp of the largest output,
-    for sums of n terms: all kernels agree [tolerance]. If you write a backend, take
-    LayerNormalization from torch or ONNX Runtime: errors stay within the bound of rounding [bound].
+    """To compare float32 outputs of two backends without TF32, accept √n ulp of the largest output
+    for sums of n terms: equality rejects right kernels [tolerance].
 
     Otherwise:
 
@@ -294,7 +293,8 @@ def claims(data):
 
     Limits:
 
-    - An exchange of LayerNormalization changes bits: do not test for equality [bits]
+    - With the LayerNormalization of either library, errors stay within the bound [bound]
+    - An exchange of LayerNormalization changes bits [bits]
     - With TF32 in one library only, the libraries differ by more than this tolerance [tf32]
 
     Predicted:
@@ -314,12 +314,13 @@ def claims(data):
     tolerance = getattr(data, "features", 1152) ** 0.5  # the oldest records lack it
     used = 100 * data.outputs.query("run in ['ort LayerNorm', 'ort MatMul']")["bound used"]
     single = means["torch"].query("type in ['float32', 'float32 (TF32 in ort)']")
-    near = Finding((farthest <= tolerance,), f"{farthest:.3g} of {tolerance:.3g} ulp")
-    within = Finding((*used.le(100),), f"largest {used.max():.3g}% of the bound")
+    moved = changed[[*INSIDE.values()]].melt()["value"].dropna() > 0
+    told = f"{farthest:.3g} of {tolerance:.3g} ulp; bits change in {moved.sum()} of {len(moved)}"
+    near = Finding((farthest <= tolerance, moved.any()), told)
     return in_16_bits(data) | {
-        "bound": within.gains(used.max(), unit="% of the bound"),
-        "tolerance": near.gains(farthest, unit="ulp"),
-        "bits": count(changed[[*INSIDE.values()]].melt()["value"].dropna() > 0),
+        "bound": Finding((*used.le(100),), f"largest {used.max():.3g}% of the bound"),
+        "tolerance": near.gains(100 * moved.mean(), unit="% rejected by equality"),
+        "bits": count(moved),
         "tf32": count(gaps.query("type == 'float32 (TF32 in ort)'")["gap (ulp)"] > tolerance),
         "product": count(single["ort LayerNorm"] < single["ort MatMul"]),
         "half": compare_gaps(gaps["gap (abs)"]),

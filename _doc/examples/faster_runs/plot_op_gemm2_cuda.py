@@ -218,14 +218,16 @@ def claims(data):
     - With constant weights, one Gemm is never 5% slower than two [constant]
     - With changing weights, Concat then Gemm is as fast as two Gemms, within 5% [changing]
     - With constant weights, the gain is smaller at size {last} than at size {first} [fades]
+    - One Gemm and a Split take the same time as three Gemms, within 5% [split]
     """
-    joined = compare(data, "constant")
+    joined, split = (compare(data, name) for name in ("constant", "split"))
     first, *_, last = joined
     return {
         "gpu": joined.gain() if data.provider == "cuda" else None,
         "constant": joined.at_least(1 / 1.05),
         "changing": compare(data, "changing").are("negligible"),
         "fades": last.magnitude.below(first.magnitude),
+        "split": split and split.are("negligible"),
         "first": first.where["size"],
         "last": last.where["size"],
     }
