@@ -224,6 +224,7 @@ def call(
     function: Callable[..., _Result],
     arguments: Mapping[str, Any] | None = None,
     *,
+    name: str = "",
     timeout_s: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> _Result:
@@ -236,6 +237,8 @@ def call(
         arguments and of its result: what JSON accepts, arrays, and what msgspec makes of these.
     arguments : mapping of str to object, optional
         Keyword arguments.
+    name : str, optional
+        How errors call the process, by default as the function.
     timeout_s : float, optional
         Seconds after which the process is killed.
     environment : mapping of str to str, optional
@@ -260,7 +263,7 @@ def call(
     >>> call(usable_cores) == usable_cores()
     True
     """
-    with Child(patience_s=timeout_s, environment=environment) as child:
+    with Child(name=name, patience_s=timeout_s, environment=environment) as child:
         result: _Result = child.ask(function, **(arguments or {}))
         child.close()
     return result

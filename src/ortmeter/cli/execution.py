@@ -1,5 +1,6 @@
 """Run the command line: what it declares, a report, its errors, its exit code."""
 
+import faulthandler
 import importlib
 import importlib.util
 import json
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     program = f"ortmeter {asked}".strip()
     try:
         open_streams()
+        faulthandler.enable(2)  # a kernel of ONNX Runtime may kill the process: it is told where
         with _ends_cleanly(), _tells_warnings(program):
             options = make_parser(asked).parse_args(given)
             return _serve(options) if options.serves else _run(options)

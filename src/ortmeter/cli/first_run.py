@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ortmeter.child import ChildError, call, killed_by
 from ortmeter.errors import OrtMeterError
 from ortmeter.runtime.arrays import as_numpy
@@ -13,7 +15,8 @@ from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.measurement import SpawnSpec
 
-# Their results may be empty: what kills a process is often an empty array.
+# Their results may be empty: what kills a process is often an empty array, or a quotient of
+# integers that overflows. faulthandler tells where anything else does.
 _ANY_SIZE = {"Compress", "NonMaxSuppression", "NonZero", "Range", "SplitToSequence", "Unique"}
 
 
@@ -23,10 +26,10 @@ def refuse_deadly(variants: Mapping[str, SessionSpec]) -> None:
     Other errors are those of the command.
     """
     models = {id(one.model): one.model for one in variants.values()}
-    deadly = {key for key, model in models.items() if _has_any_size(model)}
+    deadly = {key: _operators(model) & _ANY_SIZE for key, model in models.items()}
     for name, variant in variants.items():
-        is_empty = any(as_numpy(array).size == 0 for array in variant.feeds.values())
-        if not is_empty and id(variant.model) not in deadly:
+        arrays = [as_numpy(array) for array in variant.feeds.values()]
+        if not (deadly[id(variant.model)] or any(map(_may_kill, arrays))):
             continue
         with write_specs({name: variant}) as specs:
             try:
@@ -54,9 +57,14 @@ def session_spec(
     return SessionSpec(model, feeds, settings, run_config or {})
 
 
-def _has_any_size(model: ModelLike) -> bool:
-    """Whether a result may be empty."""
-    return any(node.op_type in _ANY_SIZE for node in walk_nodes(load_model(model).graph.node))
+def _operators(model: ModelLike) -> set[str]:
+    return {node.op_type for node in walk_nodes(load_model(model).graph.node)}
+
+
+def _may_kill(array: np.ndarray) -> bool:
+    """Whether it is empty, or has the smallest integer, which may be divided by -1."""
+    is_integer = array.dtype in (np.int32, np.int64)
+    return array.size == 0 or (is_integer and bool((array == np.iinfo(array.dtype).min).any()))
 
 
 def _run_once(spawn_spec: SpawnSpec) -> None:

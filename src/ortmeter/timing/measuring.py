@@ -228,7 +228,7 @@ def _measure_in_processes(
         def ask(i: int, asked: list[dict[str, SpawnSpec]], budget: float) -> list[Comparison]:
             # The time that a child takes to start is part of its budget.
             task = {"groups": asked, "budget_s": budget, "asked_at": time.time(), "seed": seed + i}
-            measured = call(measure_task, {**task, **rounds})
+            measured = call(measure_task, {**task, **rounds}, name="a process that measures")
             return [Comparison(group, reference_workload=other) for group, other in measured]
 
         def alone(i: int, spawn_specs: dict[str, SpawnSpec], budget: float) -> Comparison:
