@@ -22,6 +22,7 @@ _STOLEN_SHARE = 0.03
 _SWAP_SHARE = 0.05  # of the memory
 _LONGEST = 32  # letters kept of what a file says
 _DIGITS = 20  # of 64 bits
+_OTHERS, _HYPERVISOR = "other processes use", "the hypervisor gave"
 
 
 class Counters(NamedTuple):
@@ -61,6 +62,11 @@ class Preflight:
     def is_quiet(self) -> bool:
         """Whether nothing was found."""
         return not self.findings
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others use the cores: threads cannot be judged."""
+        return any(text.startswith((_OTHERS, _HYPERVISOR)) for text in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON accepts."""
@@ -195,7 +201,7 @@ def _load(spent: Counters, threads: int, cores: int) -> list[str] | None:
     if others < (max(_BUSY, _BUSY_SHARE * cores) if spared else _BUSY):
         return []
     used = f"{min(others, cores):.1f} of the {cores} cores of this process"
-    return [f"other processes use {used}: stop them, or wait"]
+    return [f"{_OTHERS} {used}: stop them, or wait"]
 
 
 def _quota(spent: Counters, threads: int, cores: int, root: Path) -> list[str]:
@@ -266,7 +272,7 @@ def _stolen(spent: Counters, cores: int) -> list[str] | None:
     share = spent.stolen / (spent.at * cores)
     if share <= _STOLEN_SHARE:
         return []
-    lost = f"the hypervisor gave {share:.0%} of the time of this virtual machine to others"
+    lost = f"{_HYPERVISOR} {share:.0%} of the time of this virtual machine to others"
     return [f"{lost}: use a machine of your own, or measure in several processes"]
 
 

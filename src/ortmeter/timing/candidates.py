@@ -48,12 +48,15 @@ class SessionSpec:
         Arguments of :func:`~ortmeter.runtime.sessions.make_session`, ``provider`` resolved.
     run_config : mapping
         Configuration entries of each run, none by default.
+    bound : bool
+        As in :func:`session_candidate`.
     """
 
     model: ModelLike
     feeds: _Feeds
     settings: Mapping[str, Any]
     run_config: Mapping[str, Any] = field(default_factory=dict)
+    bound: bool = True
 
     def session(self) -> Any:
         """Create the session."""
@@ -61,12 +64,17 @@ class SessionSpec:
 
     def call(self, session: Any) -> Callable[[], object]:
         """Return a function that runs once; it has its own binding, a session may have several."""
-        return open_session(session, self.feeds, self.run_config).run
+        opened = open_session if self.bound else HostSession
+        return opened(session, self.feeds, self.run_config).run
 
     def candidate(self) -> Candidate:
         """Create the session, and a candidate that fresh processes can build again."""
         return session_candidate(
-            self.model, self.feeds, run_config=dict(self.run_config), **self.settings
+            self.model,
+            self.feeds,
+            run_config=dict(self.run_config),
+            bound=self.bound,
+            **self.settings,
         )
 
     def candidate_elsewhere(self) -> Candidate:
@@ -93,7 +101,7 @@ class SessionSpec:
         for name, file in files.items():
             onnx.save_tensor(onnx.numpy_helper.from_array(as_numpy(self.feeds[name])), file)
         options = {**self.settings, "provider": str(self.settings["provider"])}
-        options["run_config"] = dict(self.run_config)
+        options |= {"run_config": dict(self.run_config), "bound": self.bound}
         return SpawnSpec(name_of(build), {"model": str(path), "feeds": files, **options})
 
 
@@ -261,8 +269,9 @@ def session_candidate(
     session = make_session(model, provider=resolved, **options)
     opened = (open_session if bound else HostSession)(session, feeds, run_config)
     work = {"flop": flop, "bytes_moved": bytes_moved}
-    settings = {"provider": resolved, "bound": bound, **work, **options}
-    again = SessionSpec(model, feeds, settings, run_config or {})
+    again = SessionSpec(
+        model, feeds, {"provider": resolved, **work, **options}, run_config or {}, bound
+    )
     return Candidate(opened.run, spawn_spec=again.candidate_spec, **work)
 
 
@@ -335,9 +344,10 @@ def variant_from_files(
     *,
     provider: str,
     run_config: Mapping[str, Any],
+    bound: bool = True,
     **settings: Any,
 ) -> SessionSpec:
     """Make the variant again in a fresh process, from what its spawn spec wrote."""
     settings["provider"] = Provider.parse(provider)
     arrays = {n: onnx.numpy_helper.to_array(onnx.load_tensor(path)) for n, path in feeds.items()}
-    return SessionSpec(model, arrays, settings, run_config)
+    return SessionSpec(model, arrays, settings, run_config, bound)

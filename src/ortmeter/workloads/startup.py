@@ -198,13 +198,18 @@ def cold_start(
     return ColdStart(Comparisons(times, "phase"), memory)
 
 
+def start_once(variant: SessionSpec) -> dict[str, Phase]:
+    """Measure one fresh process, until its first result."""
+    with write_specs({"the model": variant}) as specs:
+        return _start("the model", specs["the model"], phases=PHASES.index(RESULT))
+
+
 def peak_memory(variant: SessionSpec) -> float | None:
     """Return by how many MiB a fresh process grows at most to create a session and run it once.
 
     None where the system does not tell.
     """
-    with write_specs({"the model": variant}) as specs:
-        found = _start("the model", specs["the model"], phases=PHASES.index(RESULT))
+    found = start_once(variant)
     return _together([found[SESSION], found[FIRST]]).peak
 
 
