@@ -4,6 +4,10 @@ import json
 from argparse import ArgumentParser, Namespace
 
 import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx.parser
+import onnxruntime
 import pytest
 
 from ortmeter.cli import cold
@@ -19,11 +23,11 @@ TEXT = """<ir_version: 11, opset_import: ["": 23]>
 g (float[4] X) => (float[4] Y) { A = Identity(X)  Y = Abs(A) }"""
 
 
-def asked(*given, repeat=None, processes=1, budget=None):
+def asked(*given, repeat=None, processes=1, budget=None, save_model=None):
     parser = ArgumentParser()
     cold.add_options(parser)
-    options = vars(parser.parse_args(given))
-    return Namespace(**options, repeat=repeat, processes=processes, budget=budget)
+    given = {**vars(parser.parse_args(given)), "save_model": save_model, "force": False}
+    return Namespace(**given, repeat=repeat, processes=processes, budget=budget)
 
 
 def test_the_mode_is_off_unless_it_is_asked_for():
@@ -105,6 +109,51 @@ def test_other_ways_to_start_are_added_and_their_files_go():
     with cold.saved_optimized(options, report, several) as found:
         ways = [f"threads={threads}, {way}" for threads in (1, 2) for way in WAYS]
         assert list(found) == ["threads=1", "threads=2", *ways]
+
+
+@pytest.mark.parametrize(
+    ("way", "levels", "made"),
+    [
+        ("--save-optimized", ["all"], ["k-optimized.onnx"]),
+        ("--save-optimized", ["none", "all"], ["k-optimization-all-optimized.onnx"]),
+        (
+            "--shorten",
+            ["all"],
+            [
+                "k-external.data",
+                "k-external.onnx",
+                "k-optimized.onnx",
+                "k-optimized.ort",
+                "k-prepacked.data",
+                "k-prepacked.onnx",
+            ],
+        ),
+    ],
+)
+def test_what_is_saved_is_kept_with_its_weights(tmp_path, way, levels, made):
+    b = np.arange(128 * 64, dtype=np.float32).reshape(128, 64)
+    model = onnx.parser.parse_model(
+        """<ir_version: 11, opset_import: ["": 23]>
+        g (float[2, 128] X) => (float[2, 64] Y) { A = Identity(X)  Y = MatMul(A, B) }"""
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(b, "B"))
+    variants = model_variants({"m": model}, provider="cpu", optimization=levels)
+    report = Report("bench")
+    options = asked("--cold", way, save_model=str(tmp_path / "k.onnx"))
+    with cold.saved_optimized(options, report, variants):
+        pass
+    assert sorted(file.name for file in tmp_path.iterdir()) == made
+    assert all(str(tmp_path / name) in report.sentences[0] for name in made)
+    x = np.random.default_rng(0).standard_normal((2, 128)).astype(np.float32)
+    for name in made:
+        if not name.endswith(".data"):
+            (y,) = onnxruntime.InferenceSession(tmp_path / name).run(None, {"X": x})
+            np.testing.assert_allclose(y, x.astype(np.float64) @ b, rtol=1e-3, atol=1)
+    with (
+        pytest.raises(InvalidArgumentError, match="exists: choose another name"),
+        cold.saved_optimized(options, Report("bench"), variants),
+    ):
+        pass
 
 
 def test_each_optimized_candidate_has_a_saved_one():

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from ortmeter.cli.conversion import in_a_file_name, keep_files
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup, Speedups, rounded
@@ -76,8 +77,13 @@ def saved_optimized(
             place = Path(folder, str(rank))
             place.mkdir()
             start = shorter_starts if options.shorten else saved_start
-            for way, other in start(variant, place).items():
+            prefix = f"{Path(options.save_model).stem}-" if options.save_model else ""
+            if prefix and len(variants) > 1:
+                prefix += f"{in_a_file_name(name)}-"
+            for way, other in start(variant, place, prefix).items():
                 candidates[way if len(variants) == 1 else f"{name}, {way}"] = other
+            if prefix:
+                keep_files(options, report, place)
         if len(candidates) == len(variants):
             raise InvalidArgumentError(
                 "--save-optimized: no candidate is optimized, there is nothing to save. Accepted: "

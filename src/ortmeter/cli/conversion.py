@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 import re
+import shutil
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.precision import PRECISIONS, convert_precision
 from ortmeter.runtime.rewriting import REWRITERS, rewrite_model
+from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
 
 if TYPE_CHECKING:
@@ -57,8 +59,8 @@ def add_options(parser: ArgumentParser, what: str) -> None:
     group.add_argument(
         "--save-model",
         metavar="FILE",
-        help="keep the model that --precision or --rewrite makes; with several, each name is added "
-        "to that of the file",
+        help="keep the model that --precision or --rewrite makes, and those of --save-optimized "
+        "and --shorten of bench; with several, each name is added to that of the file",
     )
 
 
@@ -66,10 +68,11 @@ def refuse_alone(options: Namespace) -> None:
     """Refuse a file for what is not made, or that cannot be written, before the work starts."""
     if options.save_model is None:
         return
-    if not (options.precision or options.rewrite):
+    starts = getattr(options, "save_optimized", False) or getattr(options, "shorten", False)
+    if not (options.precision or options.rewrite or starts):
         raise InvalidArgumentError(
             f"--save-model {options.save_model}: no model is made. Accepted: with --precision or "
-            "--rewrite"
+            "--rewrite, or --save-optimized or --shorten of bench"
         )
     check_writable(Path(options.save_model), b"", overwrite=options.force)
 
@@ -120,10 +123,25 @@ def _save(options: Namespace, report: Report, made: _Variants) -> None:
     for label, variant in made.items():
         name = file.name
         if len(made) > 1:
-            name = f"{file.stem}-{re.sub(r'[^A-Za-z0-9.]+', '-', label)}{file.suffix}"
+            name = f"{file.stem}-{in_a_file_name(label)}{file.suffix}"
             check_writable(file.with_name(name), b"", overwrite=options.force)
         _write(load_model(variant.model), file.with_name(name))
         report.conclude(f"{label} is in {file.with_name(name)}")
+
+
+def in_a_file_name(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", label)
+
+
+def keep_files(options: Namespace, report: Report, folder: Path) -> None:
+    """Keep models and the weights beside them, which they name."""
+    made = {Path(options.save_model).with_name(file.name): file for file in folder.iterdir()}
+    for file in made:
+        check_writable(file, b"", overwrite=options.force)
+    for file, original in made.items():
+        shutil.copyfile(original, file)
+    if made:
+        report.conclude(f"kept: {enumerate_items([*map(str, sorted(made))])}")
 
 
 def converted(options: Namespace, report: Report, variants: _Variants) -> _Variants:

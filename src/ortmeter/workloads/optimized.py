@@ -18,7 +18,7 @@ _SMALLEST = 1024  # bytes: smaller weights stay inside the model
 _LARGE = 2**30  # bytes: a file of a model cannot exceed 2 GiB, and optimization may add weights
 
 
-def saved_start(variant: SessionSpec, folder: Path) -> dict[str, SessionSpec]:
+def saved_start(variant: SessionSpec, folder: Path, prefix: str = "") -> dict[str, SessionSpec]:
     """Save the graph that ONNX Runtime optimizes; return a candidate that loads it as it is.
 
     Parameters
@@ -27,6 +27,8 @@ def saved_start(variant: SessionSpec, folder: Path) -> dict[str, SessionSpec]:
         The model and its settings.
     folder : Path
         Where the graph is written; it must outlive the candidate.
+    prefix : str
+        How the name of the file begins.
 
     Returns
     -------
@@ -50,10 +52,12 @@ def saved_start(variant: SessionSpec, folder: Path) -> dict[str, SessionSpec]:
     ...     list(saved_start(variant, Path(folder)))
     ['saved optimized']
     """
-    return {} if level_of(variant) == _NONE else {_SAVED: _save(variant, folder / "optimized.onnx")}
+    if level_of(variant) == _NONE:
+        return {}
+    return {_SAVED: _save(variant, folder / f"{prefix}optimized.onnx")}
 
 
-def shorter_starts(variant: SessionSpec, folder: Path) -> dict[str, SessionSpec]:
+def shorter_starts(variant: SessionSpec, folder: Path, prefix: str = "") -> dict[str, SessionSpec]:
     """Return candidates that start the same model in other ways, to compare by a cold start.
 
     Parameters
@@ -62,6 +66,8 @@ def shorter_starts(variant: SessionSpec, folder: Path) -> dict[str, SessionSpec]
         The model and its settings.
     folder : Path
         Where models are written; it must outlive the candidates.
+    prefix : str
+        How the names of the files begin.
 
     Returns
     -------
@@ -91,19 +97,20 @@ def shorter_starts(variant: SessionSpec, folder: Path) -> dict[str, SessionSpec]
     starts = {}
     if level_of(variant) != _NONE:
         starts["no optimization"] = _replace(variant, optimization=_NONE)
-        starts |= saved_start(variant, folder)
+        starts |= saved_start(variant, folder, prefix)
         if variant.settings["provider"].is_cpu and not _is_beside(variant):
             config = {"session.save_model_format": "ORT"}
-            starts["ORT format"] = _save(variant, folder / "optimized.ort", config)
-    outside = dataclasses.replace(variant, model=_move_weights(variant, folder / "external.onnx"))
+            starts["ORT format"] = _save(variant, folder / f"{prefix}optimized.ort", config)
+    moved = _move_weights(variant, folder / f"{prefix}external.onnx")
+    outside = dataclasses.replace(variant, model=moved)
     config = {**variant.settings.get("session_config", {}), "session.disable_prepacking": "1"}
     starts["external"] = outside
     starts["external unpacked"] = _replace(outside, session_config=config)
     packed = {
-        **_weights_in("prepacked.data"),
+        **_weights_in(f"{prefix}prepacked.data"),
         "session.save_external_prepacked_constant_initializers": "1",
     }
-    starts["external prepacked"] = _save(variant, folder / "prepacked.onnx", packed)
+    starts["external prepacked"] = _save(variant, folder / f"{prefix}prepacked.onnx", packed)
     return starts
 
 
