@@ -214,7 +214,8 @@ if not study.recall():
 
 def speedups(data):
     gains = [x for x in data.times.speedups(NUMPY) if x.subject in (IN_PLACE, SCATTERED, *FEWER)]
-    return speedup_plot(gains, title="A token, compared with Concat", caption=data.legend)
+    how = {"caption": data.legend, "along": "tokens in the cache"}
+    return speedup_plot(gains, title="A token, compared with Concat", **how)
 
 
 study.show(speedups)

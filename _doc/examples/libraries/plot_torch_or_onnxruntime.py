@@ -204,7 +204,7 @@ def time_by_kind(data):
     colors = [series_style(rank)["color"] for rank in range(shares.shape[1] - 2)]
     ax = new_axes(2.2 + 0.3 * len(shares))
     shares.plot.barh(stacked=True, width=0.8, color=[*colors, GREY, "silver"], legend=False, ax=ax)
-    ax.set(xlabel="time of a run, in % of eager, lower is better", ylabel="case")
+    ax.set(xlabel="time of a run, in % of eager, lower is better", ylabel="model, batch, library")
     add_legend(ax, list(shares))
     return finish_rows(ax, list(shares.index), "Where the time goes", data.legend)
 

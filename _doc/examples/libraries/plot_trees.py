@@ -243,9 +243,8 @@ def compare(data, *parts):
 def speedups(data):
     cases = [(gain, gain.where["case"].split(", ")) for gain in compare(data, "threads 1")]
     dots = [x.named(f"{k} {t}", "library").at(case=n) for x, (k, t, n, _) in cases]
-    ax = speedup_plot(dots, title="ONNX Runtime, one thread", caption=data.legend)
-    ax.set_yscale("log")
-    return ax
+    how = {"caption": data.legend, "along": "rows in a call"}
+    return speedup_plot(dots, title="ONNX Runtime, one thread", **how)
 
 
 study.show(speedups)

@@ -237,7 +237,8 @@ study.show(graphs)
 
 def speedups(data):
     gains = Speedups(x for way in (FIXED, GIVEN) for x in data.runs.speedup(FREE, way))
-    return speedup_plot(gains, title="Speedup over the dynamic model", caption=data.legend)
+    how = {"caption": data.legend, "along": "model and size"}
+    return speedup_plot(gains, title="Speedup over the dynamic model", **how)
 
 
 study.show(speedups)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SPREAD = 0.6  # share of the place of an x value that its candidates occupy
 _LETTERS = 60  # that fit side by side below the axis
+_SPAN = 4  # of ratios that a linear scale presses on 1
 
 
 def latency_plot(results: Mapping[str, Measurement], *, title: str, caption: str = "") -> "Axes":
@@ -56,7 +57,9 @@ def latency_plot(results: Mapping[str, Measurement], *, title: str, caption: str
     return axes.finish(ax, title, caption)
 
 
-def speedup_plot(claims: Sequence[Speedup], *, title: str, caption: str = "") -> "Axes":
+def speedup_plot(
+    claims: Sequence[Speedup], *, title: str, caption: str = "", along: str = ""
+) -> "Axes":
     """Plot speedups over one baseline; those of one place are side by side.
 
     Parameters
@@ -66,11 +69,14 @@ def speedup_plot(claims: Sequence[Speedup], *, title: str, caption: str = "") ->
         <ortmeter.timing.Comparisons.speedups>` returns them.
     title, caption : str
         Title of the plot, and the line below it.
+    along : str
+        What the places are, by default the name of their axis.
 
     Returns
     -------
     matplotlib.axes.Axes
-        Points with their intervals. The band around 1 is the minimum effect.
+        Points with their intervals, on a logarithmic scale if they span a factor of 4. The band
+        around 1 is the minimum effect.
 
     Raises
     ------
@@ -86,8 +92,10 @@ def speedup_plot(claims: Sequence[Speedup], *, title: str, caption: str = "") ->
     'speedup over old, higher is better'
     >>> plt.close(ax.figure)
     """
+    from matplotlib.ticker import LogLocator
+
     baseline = _only({claim.baseline for claim in claims}, "baselines")
-    along = _only({", ".join(claim.where) for claim in claims}, "axes")
+    axis = _only({", ".join(claim.where) for claim in claims}, "axes")
     places = list(dict.fromkeys(_place(claim) for claim in claims))
     points = [(places.index(_place(claim)), claim) for claim in claims]
     are_long = sum(map(len, places)) > _LETTERS
@@ -103,10 +111,15 @@ def speedup_plot(claims: Sequence[Speedup], *, title: str, caption: str = "") ->
         style = {**axes.series_style(rank + 1), "linestyle": "none"}
         ax.errorbar([i + offset for i, _ in mine], ratios, yerr=ends, capsize=4, **style)
     turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if are_long else {}
-    ax.set_xticks(range(len(places)) if along else [], places if along else [], **turned)
+    ax.set_xticks(range(len(places)) if axis else [], places if axis else [], **turned)
     ax.set_xlim(-0.5, len(places) - 0.5)
+    if max(c.high or c.ratio for c in claims) > _SPAN * min(c.low or c.ratio for c in claims):
+        ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.minorticks_off()
     over = axes.plain(baseline)
-    ax.set(xlabel=axes.plain(along), ylabel=f"speedup over {over}, higher is better")
+    ax.set(xlabel=axes.plain(along or axis), ylabel=f"speedup over {over}, higher is better")
     axes.add_legend(ax, names)
     return axes.finish(ax, title, caption)
 
