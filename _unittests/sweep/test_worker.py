@@ -130,6 +130,26 @@ def test_a_wait_for_the_lock_can_be_ended():
         pass
 
 
+def test_a_wait_for_the_lock_is_told_once(monkeypatch, caplog):
+    class Stop(threading.Event):
+        polls = 0
+
+        def wait(self, timeout=None):
+            self.polls += 1
+            return self.polls > 40
+
+    now = iter(range(100))
+    monkeypatch.setattr(worker.time, "monotonic", lambda: 0.1 * next(now))
+    with machine_lock(NEVER):
+        assert not caplog.messages
+        stop = Stop()
+        with pytest.raises(OrtMeterError, match="cancelled"), machine_lock(stop):
+            pass
+    (told,) = caplog.messages
+    assert "another user, unlocks" in told
+    assert stop.polls == 41
+
+
 def test_the_lock_follows_no_link(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     monkeypatch.setenv("ORTMETER_MACHINE_LOCK", str(tmp_path / "link"))

@@ -1,6 +1,7 @@
 """A worker: its machine, and the pages that it runs, one process at a time."""
 
 import hashlib
+import logging
 import math
 import os
 import signal
@@ -29,7 +30,9 @@ MAX_OUTPUT = 16 * 1024
 #: Bytes of a record that goes back to the client.
 _MAX_RECORD = 2**28
 
+_logger = logging.getLogger(__name__)
 _POLL_S = 0.1
+_SILENT_S = 1.0
 _FULL = 2**30  # bytes that a page may print
 
 
@@ -101,6 +104,7 @@ def machine_lock(stopped: threading.Event) -> Iterator[int]:
     except FileNotFoundError:  # it belongs to the first user who needs it
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
+        begun, told = time.monotonic(), False
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,6 +112,13 @@ def machine_lock(stopped: threading.Event) -> Iterator[int]:
             except BlockingIOError:
                 if stopped.wait(_POLL_S):
                     raise OrtMeterError("cancelled before it started") from None
+            if not told and time.monotonic() - begun > _SILENT_S:
+                told = True
+                _logger.warning(
+                    "waiting until another process, perhaps of another user, unlocks %s: one sweep "
+                    "at a time is timed on a machine",
+                    path,
+                )
         yield descriptor
         # Even if a stray process that the page left has the descriptor.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
