@@ -1,15 +1,13 @@
 """Pages for the tests of sweeps, that start in a fraction of a second, and machines to run them."""
 
 import contextlib
+import json
 import os
-import re
-import signal
 import subprocess
-import sys
-import threading
 from pathlib import Path
 
-from processes import PATIENCE_S
+from distributed import Client
+from processes import launched, wait_for_start
 
 import ortmeter
 from ortmeter.runtime.providers import Provider
@@ -71,53 +69,29 @@ def files_of(output):
     return sorted(file.name for file in Path(output).glob("*/plot_*--*.json"))
 
 
-class Server:
-    """``ortmeter scheduler`` or ``ortmeter worker`` in a process group of its own."""
-
-    def __init__(self, *arguments, **variables):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "ortmeter", *map(str, arguments)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, **variables},
-        )
-        self.lines = []
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if found := re.match(r"(?:scheduler|worker) at (\S+)", line):
-                self.address = found[1]
-                break
-        else:
-            raise AssertionError("".join(self.lines))
-        # A pipe that nobody reads ends by blocking the one who writes.
-        self._drain = threading.Thread(target=lambda: self.lines.extend(self.process.stderr))
-        self._drain.start()
-
-    def close(self):
-        self.process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(PATIENCE_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self._drain.join()
-        self.process.stderr.close()
-
-
 @contextlib.contextmanager
-def cluster(folder, *workers, options=(), **variables):
-    """Start a scheduler and workers that believe to be on machines of their own."""
-    variables["TMPDIR"] = str(folder)  # a server that is killed leaves something
-    servers = [Server("scheduler", "--port", 0, *options, **variables)]
-    address = servers[0].address
-    try:
+def cluster(folder, *workers, lock=None, **variables):
+    """Start a scheduler and workers of dask that believe to be on machines of their own.
+
+    They are on one machine when they share the file of its lock.
+    """
+    variables = {**os.environ, "TMPDIR": str(folder), **variables}
+    own = ("--host", "127.0.0.1", "--no-dashboard")
+    with contextlib.ExitStack() as servers:
+
+        def start(*arguments, **more):
+            options = {"env": {**variables, **more}, "cwd": folder, "stderr": subprocess.DEVNULL}
+            return servers.enter_context(launched("-m", "dask", *arguments, *own, **options))
+
+        file = folder / "scheduler.json"
+        processes = [start("scheduler", "--port", "0", "--scheduler-file", file)]
+        wait_for_start(processes[0], file.exists)
+        address = json.loads(file.read_text())["address"]
         for name in workers:
-            command = ("worker", address, "--name", name, *options)
-            lock = str(folder / f"{name}.lock")
-            servers.append(Server(*command, ORTMETER_MACHINE_LOCK=lock, TMPDIR=str(folder)))
-        yield address, servers
-    finally:
-        for server in reversed(servers):
-            server.close()
+            own_lock = {"ORTMETER_MACHINE_LOCK": str(lock or folder / f"{name}.lock")}
+            options = ("--name", name, "--nthreads", "1", "--no-nanny")
+            processes.append(start("worker", address, *options, **own_lock))
+        if workers:
+            with Client(address) as client:
+                client.wait_for_workers(len(workers))
+        yield address, processes

@@ -52,4 +52,4 @@ def failure(options=None, *, run=1, page=PAGE, error="killed by signal 11", mach
 
 def report_of(*outcomes):
     """What a sweep with these outcomes says."""
-    return SweepResult(outcomes, Path("results")).report()
+    return SweepResult(outcomes, Path("results"))

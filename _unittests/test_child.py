@@ -383,12 +383,8 @@ def test_a_bench_executes_nothing_that_is_beside_the_model(folder, place):
 
 
 def test_no_child_executes_what_is_around_it(folder, monkeypatch):
-    from ortmeter.sweep.tasks import Script, check_page
-
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}")
     monkeypatch.syspath_prepend("")
     assert not providers._probe("cuda")[0].startswith("the probe d")
-    page = Script("plot_x.py", "import ortmeter\nortmeter.get_parsed_args('plot_x', record=False)")
-    assert check_page(page, [{}]) == "plot_x"
     assert executed(folder) == []

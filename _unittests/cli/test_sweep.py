@@ -1,4 +1,4 @@
-"""``ortmeter sweep``, ``scheduler`` and ``worker``, end to end."""
+"""``ortmeter sweep``, end to end."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from processes import PATIENCE_S, is_alive, launched, wait_for_start
 from sweep_pages import FastPage, files_of
 
 from ortmeter.cli import main
-from ortmeter.sweep import cluster, load_sweep
+from ortmeter.sweep import load_sweep
 
 
 @pytest.fixture(autouse=True)
@@ -55,12 +55,10 @@ def test_values_that_are_lists(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--grid", "size=1"], "got unknown argument --size=1, expected --number"),
         (["--grid", "number"], "got 'number', expected NAME=VALUE,VALUE..."),
         (["--grid", "threads=1", "threads=1"], "threads is given twice"),
         ([], "the grid has no value"),
-        (["--grid", "number=1", "--tls-ca", "ca.pem"], "--tls-cert, --tls-key is missing"),
-        (["--grid", "number=1", "--scheduler", "host"], "expected tcp://host:port"),
+        (["--grid", "number=1", "--scheduler", "x://host"], "no scheduler answers at x://host"),
         (["--grid", "number=1", "--timeout", "0"], "timeout=0"),
         (["--grid", "number=1", "--repeat-runs", "99999999999"], "at most 100000 in all"),
         (["--grid", "number=1", "color=\udcff"], "expected UTF-8 without null character"),
@@ -77,32 +75,9 @@ def test_what_is_not_accepted_is_one_line_and_code_2(tmp_path, capsys, arguments
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["sweep", "plot_x.py", "--grid", "a=1", "--timeout", "nan"],
-        ["scheduler", "--port", "99999"],
-    ],
-)
-def test_numbers_out_of_range_are_refused(capsys, arguments):
-    assert main(arguments) == 2
-    assert f"argument {arguments[-2]}: got '{arguments[-1]}', expected" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", [["scheduler"], ["worker", "tcp://127.0.0.1:1"]])
-def test_a_server_that_anyone_reaches_is_refused_unless_called_insecure(
-    command, capsys, monkeypatch
-):
-    served = []
-    for name in ("serve_scheduler", "serve_worker"):
-        monkeypatch.setattr(cluster, name, lambda *_, host, **__: served.append(host))
-    assert main([*command, "--host", "10.0.0.1"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"ortmeter {command[0]}: --host 10.0.0.1: without TLS")
-    assert served == []
-    assert main([*command, "--host", "10.0.0.1", "--insecure"]) == 0
-    assert main(command) == 0
-    assert served == ["10.0.0.1", "127.0.0.1"]
+def test_a_number_out_of_range_is_refused(capsys):
+    assert main(["sweep", "plot_x.py", "--grid", "a=1", "--timeout", "nan"]) == 2
+    assert "argument --timeout: got 'nan', expected" in capsys.readouterr().err
 
 
 def test_an_unknown_page_is_refused(tmp_path, capsys):
@@ -150,13 +125,13 @@ def test_a_terminal_shows_a_bar(tmp_path):
     assert b"done=2" in shown
 
 
-def test_without_dask_the_message_says_what_to_install(tmp_path):
+def test_without_dask_a_scheduler_says_what_to_install(tmp_path):
     page = FastPage(tmp_path)
     hidden = tmp_path / "hidden" / "distributed"
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ImportError('not here')")
     done = subprocess.run(
-        [sys.executable, *SWEEP, page.path, "--grid", "number=1", "--output", tmp_path / "out"],
+        [sys.executable, *SWEEP, page.path, "--grid", "number=1", "--scheduler", "tcp://x:1"],
         capture_output=True,
         text=True,
         check=False,

@@ -1,11 +1,7 @@
 import copy
 import dataclasses
 import html.parser
-import json
-import os
 import pickle
-import subprocess
-import sys
 
 import pytest
 
@@ -498,38 +494,3 @@ def test_help_never_crashes(capsys, monkeypatch):
     text = help_of(capsys, **params, provider=provider, empty=("", "\t"), none=None)
     assert "%(default)s (default: cpu; accepts cpu or cuda; environment" in text
     assert "default: ''" in text
-
-
-PAGE = """
-from ortmeter.study.args import Param, get_parsed_args
-get_parsed_args("plot_x", size=Param(1, minimum=1), record=False)
-print("went on")
-"""
-
-
-def test_a_page_that_is_asked_what_it_accepts_answers_and_stops(tmp_path):
-    (tmp_path / "page.py").write_text(PAGE)
-    question, answer = tmp_path / "question.json", tmp_path / "answer.json"
-    lines = [["--size=2"], ["--size=0"], ["--length=2"], ["--size=2", "--record"]]
-    question.write_text(json.dumps({"command_lines": lines, "answer": str(answer)}))
-    child = subprocess.run(
-        [sys.executable, str(tmp_path / "page.py"), "--unread"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "ORTMETER_CHECK": str(question)},
-    )
-    assert (child.returncode, child.stdout, child.stderr) == (0, "", "")
-    given = json.loads(answer.read_text())
-    assert given["page"] == "plot_x"
-    assert given["readings"] == [
-        {"labels": {"size": "2", "record": "False"}},
-        {"error": "option --size: got '0', expected an integer >= 1"},
-        {"error": "got unknown argument --length=2, expected --size, --record"},
-        {"labels": {"size": "2", "record": "True"}},
-    ]
-
-
-def test_arguments_given_by_the_page_are_no_command_line_to_ask_about(monkeypatch):
-    monkeypatch.setenv("ORTMETER_CHECK", "/nowhere")
-    assert get_parsed_args("plot_x", args=["--size=2"], size=1).size == 2

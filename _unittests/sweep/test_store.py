@@ -1,6 +1,5 @@
 """The files of a sweep."""
 
-import dataclasses
 import json
 
 import pytest
@@ -11,9 +10,9 @@ from ortmeter.runtime.providers import Provider
 from ortmeter.study.records import record
 from ortmeter.sweep import Task, load_sweep
 from ortmeter.sweep.store import Store
-from ortmeter.sweep.worker import Attempt, describe_machine
+from ortmeter.sweep.worker import Attempt
 
-IDENTITY = {"script": "a", "code": "b"}
+CONDITIONS = "0123456789abcdef"
 TASK = Task("plot_x", {"n": "0"}, run=2)
 
 
@@ -24,7 +23,7 @@ def attempt():
 
 
 def kept(folder):
-    store = Store(folder, "plot_x", **IDENTITY)
+    store = Store(folder, "plot_x", CONDITIONS)
     store.begin([TASK])
     return store, store.keep(TASK, attempt())
 
@@ -40,22 +39,17 @@ def test_an_outcome_comes_back_from_its_files(tmp_path):
     assert len(written) == 3  # the record, what became of its task, the list of tasks
 
 
-def test_a_result_of_other_packages_on_this_machine_is_measured_again(tmp_path):
+def test_a_result_under_other_conditions_is_measured_again(tmp_path):
     store, outcome = kept(tmp_path)
-    here = describe_machine()
-    other = dataclasses.replace(here, packages={"onnxruntime": "0"})
-    twin = [other, here]  # two machines of one model
-    assert store.done([TASK], [here]) == {TASK.key: outcome}
-    assert store.done([TASK], [other]) == {}
-    assert store.done([TASK], twin) == {TASK.key: outcome}
-    assert store.done([TASK], [dataclasses.replace(other, name="elsewhere")]) != {}
+    assert store.done([TASK]) == {TASK.key: outcome}
+    assert Store(tmp_path, "plot_x", "other").done([TASK]) == {}
 
 
 def test_a_failure_is_kept_and_not_done(tmp_path):
     store, _ = kept(tmp_path)
     failed = store.keep(TASK, Attempt("here", 1.0, error="no", output="said"))
     assert store.read(TASK) == failed
-    assert store.done([TASK], []) == {}
+    assert store.done([TASK]) == {}
 
 
 @pytest.mark.parametrize(
@@ -71,11 +65,11 @@ def test_files_that_were_damaged_are_told(tmp_path, content):
 def test_what_became_of_a_task_that_was_damaged_is_told(tmp_path):
     store, _ = kept(tmp_path)
     file = tmp_path / "sweeps" / "plot_x" / f"{TASK.key}.json"
-    file.write_text(json.dumps(IDENTITY))
+    file.write_text(json.dumps({"conditions": CONDITIONS}))
     found = store.read(TASK)
     assert (found.state, found.record) == ("failed", None)
     assert found.error.endswith("json cannot be read: Object missing required field `task`")
-    assert store.done([TASK], []) == {}
+    assert store.done([TASK]) == {}
 
 
 def test_a_record_that_was_damaged_fails_its_task_and_runs_again(tmp_path):
@@ -87,7 +81,7 @@ def test_a_record_that_was_damaged_fails_its_task_and_runs_again(tmp_path):
     found = load_sweep(tmp_path)
     assert found.done == (kept_other,)
     assert found.failed[0].error.startswith(f"{outcome.file.name}: ")
-    assert store.done([TASK, other], []) == {other.key: kept_other}
+    assert store.done([TASK, other]) == {other.key: kept_other}
 
 
 # Values that no sweep writes, at any place of any file.
@@ -140,7 +134,7 @@ def planted(content, path, value):
 
 def test_any_record_is_kept_or_fails_its_task(tmp_path):
     content = json.loads(attempt().record)
-    store = Store(tmp_path / "out", "plot_x", **IDENTITY)
+    store = Store(tmp_path / "out", "plot_x", CONDITIONS)
     store.begin([TASK])
     refused = 0
     for damaged in damages(content):
@@ -165,7 +159,6 @@ def test_any_file_of_a_sweep_is_read_or_told(tmp_path, name):
             assert name == "tasks.json"
             continue
         str(found)
-        str(found.report())
         assert all(o.file is None or tmp_path in o.file.parents for o in found.done)
 
 

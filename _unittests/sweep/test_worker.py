@@ -1,7 +1,6 @@
 """What a worker has, its lock, and the processes of its pages: what they leave, how they end."""
 
 import contextlib
-import dataclasses
 import itertools
 import os
 import signal
@@ -16,52 +15,19 @@ import pytest
 from processes import is_alive, launched, wait_for_end, wait_for_start
 
 import ortmeter
-from ortmeter.errors import OrtMeterError
-from ortmeter.machine.environment import Gpu, environment
 from ortmeter.sweep import worker
-from ortmeter.sweep.tasks import read_script
 from ortmeter.sweep.worker import (
     MAX_OUTPUT,
-    Attempt,
-    Ended,
     Job,
-    Script,
     code_version,
+    describe_end,
     machine_lock,
 )
 
-NEVER = threading.Event()
-GPUS = (Gpu("NVIDIA H200", 1, "1"), Gpu("NVIDIA H200", 1, "1"))
 
-
-def run(page, timeout=30, stopped=NEVER):
-    job = Job("a-sweep", read_script(page.path), (), code_version(), timeout)
-    with machine_lock(NEVER) as lock:
-        return worker._run_page(job, "here", lock, stopped)
-
-
-@pytest.mark.parametrize(
-    ("status", "gpus", "visible", "devices"),
-    [
-        ("not usable (no driver)", (), None, ()),
-        ("not usable (no library)", GPUS, None, ()),
-        ("usable", GPUS, None, ("cuda:0", "cuda:1")),
-        ("usable", GPUS, "1", ("cuda:0",)),
-        ("usable", (), None, ("cuda:0",)),  # nvidia-smi is missing
-    ],
-)
-def test_each_gpu_is_a_device(monkeypatch, status, gpus, visible, devices):
-    found = dataclasses.replace(environment(), providers={"cuda": status}, gpus=gpus)
-    monkeypatch.setattr(worker, "_environment", lambda: found)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    described = worker.describe_machine()
-    assert described.devices == ("cpu", *devices)
-    assert described.resources == {
-        **dict.fromkeys(described.devices, 1),
-        "cores": len(os.sched_getaffinity(0)),
-    }
+def run(page, timeout=30):
+    job = Job("plot_fast.py", page.path.read_text(), (), code_version(), timeout)
+    return worker.run_job(job)
 
 
 def test_the_version_of_the_code_follows_the_sources(tmp_path, monkeypatch):
@@ -87,7 +53,7 @@ def is_locked(path=None):
 
 
 def test_the_lock_holds_against_other_processes():
-    with machine_lock(NEVER):
+    with machine_lock():
         assert is_locked()
     assert not is_locked()
 
@@ -97,14 +63,14 @@ def test_the_lock_is_that_of_the_temporary_folder_and_leaves_nothing(tmp_path, m
     (tmp_path / "temporary").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "temporary")
     monkeypatch.setattr(worker.tempfile, "tempdir", str(tmp_path / "link"))
-    with machine_lock(NEVER):
+    with machine_lock():
         assert is_locked(str(tmp_path / "temporary"))
     assert not is_locked(str(tmp_path / "temporary"))
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_a_process_that_inherits_the_lock_keeps_it_when_the_worker_dies():
-    held = machine_lock(NEVER)
+    held = machine_lock()
     with launched("-c", "import time; time.sleep(60)", pass_fds=(held.__enter__(),)):
         # Closed without being unlocked, as by a death.
         assert not held.__exit__(KeyError, KeyError(), None)
@@ -114,46 +80,31 @@ def test_a_process_that_inherits_the_lock_keeps_it_when_the_worker_dies():
 
 def test_a_stray_process_does_not_keep_the_lock_of_a_turn_that_is_over():
     with contextlib.ExitStack() as strays:
-        with machine_lock(NEVER) as lock:
+        with machine_lock() as lock:
             strays.enter_context(launched("-c", "import time; time.sleep(60)", pass_fds=(lock,)))
         assert not is_locked()
 
 
-def test_a_wait_for_the_lock_can_be_ended():
-    stopped = threading.Event()
-    stopped.set()
-    with (
-        machine_lock(NEVER),
-        pytest.raises(OrtMeterError, match="cancelled before it started"),
-        machine_lock(stopped),
-    ):
-        pass
-
-
-def test_a_wait_for_the_lock_is_told_once(monkeypatch, caplog):
-    class Stop(threading.Event):
-        polls = 0
-
-        def wait(self, timeout=None):
-            self.polls += 1
-            return self.polls > 40
-
-    now = iter(range(100))
-    monkeypatch.setattr(worker.time, "monotonic", lambda: 0.1 * next(now))
-    with machine_lock(NEVER):
-        assert not caplog.messages
-        stop = Stop()
-        with pytest.raises(OrtMeterError, match="cancelled"), machine_lock(stop):
-            pass
+def test_a_wait_for_the_lock_is_reported_and_counts_in_the_time_limit(make_page, caplog):
+    page = make_page()
+    with machine_lock():
+        attempt = run(page, timeout=0.3)
+    assert attempt.error == "another sweep kept this machine for its time limit of 0.3 s"
     (told,) = caplog.messages
     assert "another user, unlocks" in told
-    assert stop.polls == 41
+    assert page.runs == []
+
+
+def test_a_worker_with_other_code_fails_its_task(make_page):
+    job = Job("plot_fast.py", make_page().path.read_text(), (), "0+other", None)
+    error = worker.run_job(job).error
+    assert error == f"the worker has ortmeter {code_version()}, expected 0+other"
 
 
 def test_the_lock_follows_no_link(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     monkeypatch.setenv("ORTMETER_MACHINE_LOCK", str(tmp_path / "link"))
-    with pytest.raises(OSError, match="symbolic links"), machine_lock(NEVER):
+    with pytest.raises(OSError, match="symbolic links"), machine_lock():
         pass
     assert not (tmp_path / "elsewhere").exists()
 
@@ -186,7 +137,9 @@ def test_nothing_of_the_page_survives(make_page, monkeypatch, tmp_path, end):
     page = make_page(f"{CHILDREN}Path({str(tmp_path / 'started')!r}).touch(); {end}")
     # The time that it has is over when it started what it starts.
     clock = SimpleNamespace(
-        perf_counter=time.perf_counter, monotonic=lambda: 30 * (tmp_path / "started").exists()
+        perf_counter=time.perf_counter,
+        monotonic=lambda: 30 * (tmp_path / "started").exists(),
+        sleep=time.sleep,
     )
     monkeypatch.setattr(worker, "time", clock)
     attempt = run(page, timeout=30)
@@ -194,32 +147,13 @@ def test_nothing_of_the_page_survives(make_page, monkeypatch, tmp_path, end):
     assert not is_alive(page.runs[0][1])
 
 
-def test_a_stop_kills_what_runs_and_what_would_start(make_page):
-    page, stopped = make_page("time.sleep(60)"), threading.Event()
-
-    def ask():
-        while not page.runs:
-            time.sleep(0.01)
-        stopped.set()
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    assert run(page, stopped=stopped).error == "cancelled while it ran"
-    thread.join()
-    assert not is_alive(page.runs[0][1])
-    assert run(page, stopped=stopped).error == "cancelled while it ran"
-
-
 def test_the_page_dies_with_the_process_that_runs_it(make_page):
     page = make_page("time.sleep(60)")
     code = (
-        "import sys, threading\n"
+        "import sys\n"
         "from ortmeter.sweep import worker\n"
-        "from ortmeter.sweep.tasks import read_script\n"
-        "script = read_script(sys.argv[1])\n"
-        "job = worker.Job('a-sweep', script, (), worker.code_version(), None)\n"
-        "with worker.machine_lock(threading.Event()) as lock:\n"
-        "    worker._run_page(job, 'here', lock, threading.Event())\n"
+        "text = open(sys.argv[1]).read()\n"
+        "worker.run_job(worker.Job('plot_fast.py', text, (), worker.code_version(), None))\n"
     )
     with launched("-c", code, page.path) as parent:
         wait_for_start(parent, lambda: page.runs)
@@ -259,42 +193,12 @@ def test_the_folder_of_a_run_is_removed(make_page):
     assert not Path(attempt.output.strip()).exists()
 
 
-def test_what_starts_while_it_is_stopped_is_stopped(monkeypatch):
-    """The thread that runs and the thread that kills arrive together, before either was there."""
-    together, events = threading.Barrier(2), []
-    machine = worker.describe_machine()  # slow the first time
-
-    def page(job, machine, lock, stopped):
-        events.append(stopped)
-        return Attempt("here")
-
-    monkeypatch.setattr(worker, "describe_machine", lambda: machine)
-    monkeypatch.setattr(worker, "_run_page", page)
-    for rank in range(50):
-        job = Job(f"sweep-{rank}", Script("plot_x.py", ""), (), machine.code, None)
-
-        def run_one(job=job):
-            together.wait()
-            worker.run_job(job)
-
-        def stop(job=job):
-            together.wait()
-            worker.stop_jobs(job.sweep)
-
-        threads = [threading.Thread(target=target) for target in (run_one, stop)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert [event.is_set() for event in events] == [True] * 50
-
-
 @pytest.mark.parametrize("number", range(1, signal.NSIG))
 def test_any_signal_is_told(number):
     # Those for real time have no name in Python, but for the first and the last one.
     named = {member.value: member.name for member in signal.Signals}
     told = named.get(number, f"signal {number}")
-    assert str(Ended(-number, "")).split(" (")[0] == f"killed by {told}"
+    assert describe_end(-number, "").split(" (")[0] == f"killed by {told}"
 
 
 @pytest.mark.parametrize(
@@ -307,4 +211,4 @@ def test_any_signal_is_told(number):
     ],
 )
 def test_an_exit_code_comes_with_the_last_line(output, told):
-    assert str(Ended(3, output)) == f"exit code 3: {told}"
+    assert describe_end(3, output) == f"exit code 3: {told}"

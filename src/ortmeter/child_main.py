@@ -81,9 +81,10 @@ def _call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {**told, "warnings": [(name_of(w.category), str(w.message)) for w in ours]}
 
 
-def main(script: str = "") -> None:
-    """Call the functions that the parent asks for, or run a script that answers by itself."""
+def main(script: str = "", *arguments: str) -> None:
+    """Call the functions that the parent asks for, or run a script as a program."""
     if script:
+        sys.argv[:] = [script, *arguments]
         runpy.run_path(script, run_name="__main__")
     else:
         serve(_call)

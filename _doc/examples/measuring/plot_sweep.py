@@ -116,7 +116,7 @@ def measure_sums():
 
 # %%
 # Each task is a child process. Without a scheduler they run one after the other on this machine;
-# ``--scheduler tcp://host:8786`` sends them to other machines. If you save the script as
+# ``--scheduler tcp://host:8786`` sends them to the workers of dask. If you save the script as
 # ``plot_sums.py``, the same runs from a terminal::
 #
 #     ortmeter sweep plot_sums.py --grid size=64,256,1024 --repeat-runs 8
@@ -309,7 +309,7 @@ study.conclude(claims)
 # How this was computed
 # ---------------------
 #
-# The raw table has the latencies of every process, like the table of ``result.report()``.
+# The raw table has the latencies of every process, like ``result.table``.
 
 models = {name: ortmeter.load_model(text) for name, text in write_models(8).items()}
 tables = {task: kept["measured"].to_frame() for task, kept in study.data.tasks.items()}

@@ -13,7 +13,7 @@ import traceback
 import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -33,13 +33,10 @@ COMMANDS: Mapping[str, str] = {
     "operators": "Compare operators one by one between releases, providers and torch.",
     "reduce": "Cut a model to the smallest one that is still slower, differs, has NaN or fails.",
     "sweep": "Run a page over a grid of configurations, on this machine or on several.",
-    "scheduler": "Run the scheduler of sweeps until interrupted.",
-    "worker": "Run a worker of sweeps on this machine until interrupted.",
 }
 """What each command does; it is a module of this package."""
 
 _OLDEST = (1, 30)  # release of onnxruntime
-_SERVERS = {"scheduler", "worker"}
 _EPILOG = (
     "exit codes: 0 success, 1 results differ beyond the tolerance, a model is slower than "
     "--fail-if allows, or a task of a sweep failed, 2 error, --fail-if cannot judge, or --bisect "
@@ -60,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         faulthandler.enable(2)  # a kernel of ONNX Runtime may kill the process: it is told where
         with _ends_cleanly(), _tells_warnings(program):
             options = make_parser(asked).parse_args(given)
-            return _serve(options) if options.serves else _run(options)
+            return _run(options)
     except SystemExit as stop:  # argparse told why
         return int(stop.code or SUCCESS)
     except KeyboardInterrupt:
@@ -162,13 +159,6 @@ def _text(report: "Report") -> str:
     return re.sub("^::", " ::", text, flags=re.MULTILINE)
 
 
-def _serve(options: Namespace) -> int:
-    """Run a server, which has no end of its own and nothing to report."""
-    with suppress(KeyboardInterrupt):
-        options.run(options)
-    return SUCCESS
-
-
 def make_parser(asked: str = "") -> ArgumentParser:
     """Declare the commands and what all of them accept."""
     parser = _Parser(
@@ -196,10 +186,9 @@ class _Parser(ArgumentParser):
 def _declare(name: str, parser: ArgumentParser) -> None:
     importlib.import_module("ortmeter.cli.machine")  # first: it looks at the machine meanwhile
     command = importlib.import_module(f"ortmeter.cli.{name}")
-    if name not in _SERVERS:
-        parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-        parser.add_argument("--html", metavar="FILE", help="also write a self-contained HTML page")
-        parser.add_argument("--force", action="store_true", help="replace an existing FILE")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--html", metavar="FILE", help="also write a self-contained HTML page")
+    parser.add_argument("--force", action="store_true", help="replace an existing FILE")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     command.register(parser)
-    parser.set_defaults(run=command.run, serves=name in _SERVERS)
+    parser.set_defaults(run=command.run)

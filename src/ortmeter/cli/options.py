@@ -123,27 +123,6 @@ def read_pairs(
     return pairs
 
 
-def add_host(parser: ArgumentParser) -> None:
-    """Declare the interface of a server, which :func:`~ortmeter.sweep.engine.check_host` checks."""
-    parser.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="interface (127.0.0.1); another one needs TLS, or --insecure",
-    )
-    parser.add_argument(
-        "--insecure",
-        action="store_true",
-        help="listen to other machines without TLS: anyone who reaches the port can run code here",
-    )
-
-
-def add_tls(parser: ArgumentParser) -> None:
-    """Declare the files of TLS, which :func:`~ortmeter.sweep.read_tls` checks."""
-    parser.add_argument("--tls-ca", metavar="FILE", help="certificate of the authority (PEM)")
-    parser.add_argument("--tls-cert", metavar="FILE", help="certificate of this process (PEM)")
-    parser.add_argument("--tls-key", metavar="FILE", help="private key of this process (PEM)")
-
-
 def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]:
     """Read a list separated by commas."""
     # A comma before a folder is one of the path of a library.

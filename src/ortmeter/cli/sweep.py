@@ -3,11 +3,11 @@
 import sys
 from argparse import ArgumentParser, Namespace
 
-from ortmeter.cli.options import add_tls, number
+from ortmeter.cli.options import number
 from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.sweep import SweepResult, load_sweep, read_tls, run_sweep
+from ortmeter.sweep import SweepResult, load_sweep, run_sweep
 from ortmeter.sweep.tasks import read_grid
 
 
@@ -26,8 +26,8 @@ def register(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--scheduler",
-        metavar="tcp://HOST:PORT",
-        help="address printed by ortmeter scheduler (default: this machine, no port is opened)",
+        metavar="ADDRESS",
+        help="scheduler of dask, tcp://host:8786 (default: this machine, no port is opened)",
     )
     parser.add_argument(
         "--output", metavar="DIR", default="sweep", help="folder of records (sweep)"
@@ -37,9 +37,8 @@ def register(parser: ArgumentParser) -> None:
         "--timeout",
         type=number(0, kind=float),
         metavar="SECONDS",
-        help="time limit of a run; a run that exceeds it fails",
+        help="time limit of a run, with its wait for other sweeps; a run that exceeds it fails",
     )
-    add_tls(parser)
 
 
 def run(options: Namespace, report: Report) -> int:
@@ -53,7 +52,6 @@ def run(options: Namespace, report: Report) -> int:
             output=options.output,
             resume=options.resume,
             timeout=options.timeout,
-            tls=read_tls(options.tls_ca, options.tls_cert, options.tls_key),
             tell=None if sys.stderr.isatty() else tell,
         )
     except KeyboardInterrupt:
@@ -72,7 +70,6 @@ def _fill_interrupted(options: Namespace, report: Report) -> None:
 
 
 def _fill(report: Report, result: SweepResult) -> None:
-    compared = result.report()
-    for title, items in compared.parts():
+    for title, items in result.parts():
         report.add(title, *items)
-    report.conclude(*compared.conclusion, f"records are in {result.output}.")
+    report.conclude(*result.conclusion, f"records are in {result.output}.")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.study.page_check import answer_if_asked
 from ortmeter.study.params import Declaration, Param, Setting, as_text, fast_mode
 
 __all__ = ["Arguments", "Param", "get_parsed_args"]
@@ -158,18 +157,15 @@ def get_parsed_args(
     """
     declarations = {key: _declare(key, declared) for key, declared in params.items()}
     parser = _make_parser(name, description, declarations)
-
-    def read(argv: Sequence[str]) -> dict[str, Setting]:
+    argv, is_program = command_line() if args is None else (_checked(args), False)
+    try:
         given = _read_options(parser, argv, declarations)
         fast, asked = fast_mode(), declarations.get("record")
         full = asked is not None and bool(asked.setting(given.get("record"), fast=fast).value)
-        return {k: d.setting(given.get(k), fast=fast, full=full) for k, d in declarations.items()}
-
-    if args is None:
-        answer_if_asked(name, lambda argv: {k: s.label for k, s in read(argv).items()})
-    argv, is_program = command_line() if args is None else (_checked(args), False)
-    try:
-        settings, fast = read(argv), fast_mode()
+        settings = {
+            key: declaration.setting(given.get(key), fast=fast, full=full)
+            for key, declaration in declarations.items()
+        }
     except InvalidArgumentError as error:
         if not is_program:
             raise InvalidArgumentError(f"{name}: {error}") from None

@@ -1,175 +1,150 @@
-"""Report of a sweep: tables over the grid, plots, a computed conclusion."""
+"""Results of a sweep: candidates compared at each place of the grid, in one table."""
 
+import dataclasses
 import functools
 import html
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
 from ortmeter.evidence import Speedup, rounded
-from ortmeter.pictures import freeze
-from ortmeter.plotting.sweep import sweep_plot
-from ortmeter.study.rendering import as_html, as_text, bullets
-from ortmeter.study.writer import sentences
-from ortmeter.sweep.comparison import (
-    MACHINE,
-    Cell,
-    RunComparison,
-    conclude,
-    group_by,
-    make_cells,
-)
-from ortmeter.sweep.tasks import Outcome
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from ortmeter.study.rendering import as_html, as_text
+from ortmeter.sweep.tasks import Outcome, Task
+from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing.statistics import geometric_mean
 
 _MS = 1e3
-_WIDTH = 90  # characters of a line
-_CONSTANTS = ("page", "group", MACHINE)
-_BASELINE = {"speedup": 1.0, "low": 1.0, "high": 1.0, "verdict": "baseline"}
+_CONSTANTS = ("page", "group", "machine")
+_BASELINE = {"speedup": 1.0, "low": 1.0, "high": 1.0, "verdict": "baseline", "each run": ""}
 _TIMES = ["median (ms)", "q1 (ms)", "q3 (ms)"]
-_SPREAD = ["between runs (%)", "one run (± %)", "runs differ", "verdicts"]
 
 
 @dataclass(frozen=True)
-class SweepReport:
-    """Comparison of the outcomes of a sweep, see :meth:`~ortmeter.sweep.SweepResult.report`.
+class RunComparison:
+    """A candidate beside its baseline at one place of the grid: in each run, in all together.
 
     Parameters
     ----------
-    outcomes : tuple of Outcome
-        Outcome of every task.
+    runs : mapping of int to Speedup
+        What each process found, with the interval of its own samples.
+    page, group : str
+        What was swept, and which of its comparisons that is.
+
+    Examples
+    --------
+    >>> from ortmeter.evidence import Estimate
+    >>> found = [Speedup("one", "two", Estimate(x, x - 0.1, x + 0.1)) for x in (1.2, 1.5, 1.9)]
+    >>> alike = RunComparison(dict(enumerate(found, 1)))
+    >>> alike.stability, alike.overall.verdict
+    ('faster in 3', 'undecided')
     """
 
-    outcomes: tuple[Outcome, ...]
+    runs: Mapping[int, Speedup]
+    page: str = ""
+    group: str = ""
 
     @functools.cached_property
-    def _cells(self) -> list[tuple[Cell, list[RunComparison]]]:
-        return [(cell, cell.compare()) for cell in make_cells(self.outcomes)]
+    def overall(self) -> Speedup:
+        """All the runs together.
 
-    @property
-    def comparisons(self) -> list[RunComparison]:
-        """Every candidate compared with the first of its group, at every place of the grid."""
-        return [comparison for _, own in self._cells for comparison in own]
-
-    @functools.cached_property
-    def table(self) -> pd.DataFrame:
-        """One row per place of the grid and candidate.
-
-        Index: options that vary, machine, axis of the measurements, candidate. Columns: ``median
-        (ms)`` and quartiles of all the samples, ``speedup`` over the first candidate and its
-        interval, ``verdict``. What all the rows share is the name of the columns.
+        Over several runs, each one gives one number, its ratio, and the interval is Student's over
+        runs, from 3: what changes from a process to the next is in it. A run alone has the
+        interval of its own samples.
         """
-        rows = []
-        for cell, own in self._cells:
-            compared = {c.overall.subject: _verdict(c.overall) for c in own}
-            compared |= {c.overall.baseline: _BASELINE for c in own}
-            rows += [
-                (_place(cell, name), _latency(cell, name) | compared.get(name, {}))
-                for name in cell.candidates
-            ]
-        return _readable(rows, [*_TIMES, *_BASELINE])
+        first = next(iter(self.runs.values()))
+        if len(self.runs) == 1:
+            return first
+        together = dataclasses.replace(geometric_mean(self.ratios), how=f"{len(self.runs)} runs")
+        return msgspec.structs.replace(first, estimate=together)
 
     @property
-    def spread(self) -> pd.DataFrame:
-        """What changes from run to run, one row per comparison; empty when there is one run.
-
-        Index: the coordinates and the candidate. Columns: the speedup of each run; their standard
-        deviation and the half-width of the interval of one run, in percent; whether two of these
-        intervals do not meet; the verdicts.
-        """
-        rows = []
-        runs: dict[str, None] = {}
-        for c in self.comparisons:
-            if len(c.runs) > 1:
-                ratios = {f"run {run}": rounded(claim.ratio) for run, claim in c.runs.items()}
-                differ = {True: "yes", False: "no", None: ""}[c.runs_differ]
-                values = _percent(c.between), _percent(c.within), differ, c.stability
-                spread = dict(zip(_SPREAD, values, strict=True))
-                rows.append((_place(c, c.overall.subject), ratios | spread))
-                runs |= dict.fromkeys(ratios)
-        return _readable(rows, [*runs, *_SPREAD])
+    def coordinates(self) -> Mapping[str, Any]:
+        """Where it was measured."""
+        return next(iter(self.runs.values())).where
 
     @property
-    def answers(self) -> pd.DataFrame:
-        """What the page answered, one row per task that has an answer."""
-        rows = [
-            (str(o.task), o.machine, str(o.record.answer))
-            for o in self.outcomes
-            if o.record and o.record.answer
-        ]
-        return pd.DataFrame(rows, columns=["task", "machine", "answer"]).set_index("task")
+    def pair(self) -> tuple[str, str, str, str]:
+        """Page, group, baseline and candidate."""
+        return (self.page, self.group, self.overall.baseline, self.overall.subject)
 
     @property
-    def conclusion(self) -> list[str]:
-        """Sentences: whether verdicts hold, then what was found over the grid."""
-        return sentences(conclude(self.outcomes, self.comparisons))
+    def ratios(self) -> tuple[float, ...]:
+        """Speedup of each run."""
+        return tuple(claim.ratio for claim in self.runs.values())
 
     @property
-    def _measured_on(self) -> str:
-        records = [outcome.record for outcome in self.outcomes if outcome.record]
-        return "; ".join(dict.fromkeys(str(r.environment) for r in records)) or "nothing"
+    def verdicts(self) -> tuple[str, ...]:
+        """Verdict of each run."""
+        return tuple(claim.verdict for claim in self.runs.values())
 
-    def plots(self) -> "list[Axes]":
-        """Plot speedups against a size, a figure for each group of candidates of each page.
+    @property
+    def is_decided(self) -> bool:
+        """Whether every run has an interval, and one at least a verdict that is not undecided."""
+        known = all(claim.has_interval for claim in self.runs.values())
+        return known and set(self.verdicts) != {"undecided"}
 
-        The size is the axis of the measurements when it is a number, else the numeric option that
-        has the most values; without any, there is one row per place of the grid.
-        """
-        return [
-            sweep_plot(
-                [c.overall for c in own],
-                runs=[c.ratios if len(c.runs) > 1 else () for c in own],
-                title="Does the speedup hold over the grid?",
-                caption=_legend([_place(c) for c in own]),
-            )
-            for own in group_by(self.comparisons, lambda c: c.pair[:3]).values()
-        ]
+    @property
+    def holds(self) -> bool:
+        """Whether all the runs have the same verdict."""
+        return len(set(self.verdicts)) == 1
 
-    def parts(self) -> list[tuple[str, list[Any]]]:
-        """Return titles, each with its tables and plots, as a report takes them."""
-        lost = [outcome for outcome in self.outcomes if outcome.record is None]
-        reasons = pd.DataFrame(
-            [(str(o.task), o.machine, o.state, o.error) for o in lost],
-            columns=["task", "machine", "state", "reason"],
+    @property
+    def stability(self) -> str:
+        """What becomes of the verdict from run to run, ``faster in 2, no interval in 1``."""
+        verdicts = (c.verdict if c.has_interval else "no interval" for c in self.runs.values())
+        counts = Counter(verdicts).most_common()
+        return ", ".join(f"{verdict} in {count}" for verdict, count in counts)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A group of candidates at one place (options, machine, axis), what each run measured there."""
+
+    page: str
+    group: str
+    coordinates: Mapping[str, Any]
+    runs: dict[int, Comparison] = field(default_factory=dict)
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Names of the candidates that every run has, in the order of the page."""
+        first, *others = self.runs.values()
+        return tuple(name for name in first if all(name in other for other in others))
+
+    def compare(self) -> list[RunComparison]:
+        """Compare the candidates with the first one."""
+        baseline, *others = self.candidates or ("",)
+        compared = (
+            {run: m.speedup(baseline, name).at(**self.coordinates) for run, m in self.runs.items()}
+            for name in others
+            if self._meet(baseline, name)
         )
-        outputs = [f"{o.task}: {o.error}\n{o.output}".strip() for o in lost if o.error]
-        parts: list[tuple[str, list[Any]]] = [
-            ("Over the grid", [self.table, *map(freeze, self.plots())]),
-            ("From run to run", [self.spread]),
-            ("What the pages answered", [self.answers]),
-            ("Tasks without a result", [reasons.set_index("task"), *outputs]),
-        ]
-        return [
-            (title, items)
-            for title, items in parts
-            if any(not isinstance(item, pd.DataFrame) or len(item) for item in items)
-        ]
+        return [RunComparison(runs, self.page, self.group) for runs in compared]
 
-    def __str__(self) -> str:
-        blocks = [
-            "\n".join([title, "-" * len(title), *map(as_text, items)])
-            for title, items in self.parts()
-        ]
-        first, *others = self.conclusion
-        told = "\n".join([first, f"Measured on {self._measured_on}:", *bullets(others, _WIDTH)])
-        return "\n\n".join([*blocks, told])
+    def _meet(self, baseline: str, candidate: str) -> bool:
+        """Whether they were taken in the same rounds, by a clock that is fine enough."""
+        pairs = [(run[baseline].seconds, run[candidate].seconds) for run in self.runs.values()]
+        return all(old.shape == new.shape and min(old.min(), new.min()) > 0 for old, new in pairs)
 
-    def _repr_html_(self) -> str:
-        first, *others = map(html.escape, self.conclusion)
-        items = "".join(f"<li>{told}</li>" for told in others)
-        measured = f"<p>Measured on {html.escape(self._measured_on)}:</p><ul>{items}</ul>"
-        blocks = [f'<div class="ortmeter-conclusion"><p>{first}</p>{measured}</div>']
-        for title, shown in self.parts():
-            blocks += [f"<h4>{title}</h4>", *map(as_html, shown)]
-        return "".join(blocks)
+    def rows(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Return the place and the numbers of each candidate."""
+        compared = {c.overall.subject: _verdict(c) for c in self.compare()}
+        compared |= {c.overall.baseline: _BASELINE for c in self.compare()}
+        place = {"page": self.page, "group": self.group, **self.coordinates}
+        rows = []
+        for name in self.candidates:
+            samples = [measured[name].seconds.ravel() for measured in self.runs.values()]
+            measured = Measurement(name, np.concatenate(samples)[None])
+            times = (rounded(t * _MS) for t in (measured.median, *measured.quartiles))
+            latency = dict(zip(_TIMES, times, strict=True))
+            rows.append((place | {"candidate": name}, latency | compared.get(name, {})))
+        return rows
 
 
 @dataclass(frozen=True)
@@ -197,60 +172,171 @@ class SweepResult:
         """Outcomes of tasks that ran and have no record."""
         return tuple(outcome for outcome in self.outcomes if outcome.state == "failed")
 
-    def report(self) -> SweepReport:
-        """Compare the configurations: tables, plots and conclusion."""
-        return SweepReport(self.outcomes)
+    @functools.cached_property
+    def _cells(self) -> list[_Cell]:
+        """The runs of each place of the grid, page by page and group by group."""
+        varying = varying_options(outcome.task for outcome in self.outcomes)
+        cells: dict[tuple[Any, ...], _Cell] = {}
+        for outcome in self.outcomes:
+            for group, where, measured in outcome.record.comparisons() if outcome.record else ():
+                page, place = outcome.task.page, _coordinates(outcome, varying, where)
+                cell = cells.setdefault((page, group, *place.items()), _Cell(page, group, place))
+                cell.runs[outcome.task.run] = measured
+        order = list(dict.fromkeys((cell.page, cell.group) for cell in cells.values()))
+        return sorted(cells.values(), key=lambda cell: order.index((cell.page, cell.group)))
+
+    @property
+    def comparisons(self) -> list[RunComparison]:
+        """Every candidate compared with the first of its group, at every place of the grid.
+
+        :func:`~ortmeter.plotting.speedup_plot` plots those of one pair.
+        """
+        return [comparison for cell in self._cells for comparison in cell.compare()]
+
+    @functools.cached_property
+    def table(self) -> pd.DataFrame:
+        """One row per place of the grid and candidate.
+
+        Index: options that vary, machine, axis of the measurements, candidate. Columns: ``median
+        (ms)`` and quartiles of all the samples, ``speedup`` over the first candidate and its
+        interval, ``verdict``, ``each run``. What all the rows share is the name of the columns.
+        """
+        return _readable([row for cell in self._cells for row in cell.rows()])
+
+    @property
+    def answers(self) -> pd.DataFrame:
+        """What the page answered, one row per task that has an answer."""
+        rows = [
+            (str(o.task), o.machine, str(o.record.answer))
+            for o in self.outcomes
+            if o.record and o.record.answer
+        ]
+        return pd.DataFrame(rows, columns=["task", "machine", "answer"]).set_index("task")
+
+    @property
+    def conclusion(self) -> list[str]:
+        """Sentences: whether verdicts hold, then how many tasks have no result."""
+        states = Counter(outcome.state for outcome in self.outcomes)
+        failed, missing = states["failed"], states["missing"]
+        lost = (
+            f"{failed + missing} of {states.total()} tasks have no result: {failed} failed, "
+            f"{missing} did not run"
+        )
+        return [_what_holds(self.comparisons), *[lost] * bool(failed + missing)]
+
+    def parts(self) -> list[tuple[str, list[Any]]]:
+        """Return titles, each with its tables and texts, as a report takes them."""
+        lost = [outcome for outcome in self.outcomes if outcome.record is None]
+        reasons = pd.DataFrame(
+            [(str(o.task), o.machine, o.state, o.error) for o in lost],
+            columns=["task", "machine", "state", "reason"],
+        )
+        outputs = [f"{o.task}: {o.error}\n{o.output}".strip() for o in lost if o.error]
+        parts: list[tuple[str, list[Any]]] = [
+            ("Over the grid", [self.table]),
+            ("What the pages answered", [self.answers]),
+            ("Tasks without a result", [reasons.set_index("task"), *outputs]),
+        ]
+        return [(title, items) for title, items in parts if len(items[0])]
 
     def __str__(self) -> str:
-        states = Counter(outcome.state for outcome in self.outcomes)
-        counts = f"{states['done']} of {states.total()} done, {states['failed']} failed"
-        return f"{counts}, {states['missing']} missing"
+        blocks = [
+            "\n".join([title, "-" * len(title), *map(as_text, items)])
+            for title, items in self.parts()
+        ]
+        return "\n\n".join([*blocks, "\n".join(self.conclusion)])
 
     def _repr_html_(self) -> str:
-        return str(self.report()._repr_html_())
+        blocks = [f"<p>{html.escape(' '.join(self.conclusion))}</p>"]
+        for title, shown in self.parts():
+            blocks += [f"<h4>{title}</h4>", *map(as_html, shown)]
+        return "".join(blocks)
 
 
-def _place(place: Cell | RunComparison, candidate: str = "") -> dict[str, Any]:
-    where = {"page": place.page, "group": place.group, **place.coordinates}
-    return {**where, "candidate": candidate}
+def varying_options(tasks: Iterable[Task]) -> dict[str, bool]:
+    """Find the options that have several values, and whether all of these are numbers.
+
+    >>> varying_options([Task("plot_x", {"size": n, "threads": "1"}) for n in ("8", "16")])
+    {'size': True}
+    """
+    texts: dict[str, set[str]] = {}
+    for task in tasks:
+        for name, text in task.options.items():
+            texts.setdefault(name, set()).add(text)
+    return {
+        name: all(_number(text) is not None for text in values)
+        for name, values in texts.items()
+        if len(values) > 1
+    }
 
 
-def _latency(cell: Cell, candidate: str) -> dict[str, float]:
-    measured = cell.samples(candidate)
-    times = (measured.median, *measured.quartiles)
-    return dict(zip(_TIMES, (rounded(time * _MS) for time in times), strict=True))
+def _coordinates(
+    outcome: Outcome, varying: Mapping[str, bool], where: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Place what a task measured on the grid.
+
+    An axis that has the name of an option and another value, one of those that the option lists,
+    is "measured".
+    """
+    place: dict[str, Any] = {}
+    for name, is_numeric in varying.items():
+        if (text := outcome.task.options.get(name)) is not None:
+            place[name] = _number(text) if is_numeric else text
+    place["machine"] = outcome.machine
+    inside = {
+        f"{name} measured" if place.get(name, value) != value else name: value
+        for name, value in where.items()
+    }
+    return {**place, **inside}
 
 
-def _verdict(claim: Speedup) -> dict[str, Any]:
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return int(value) if value.is_integer() else value
+
+
+def _what_holds(comparisons: Sequence[RunComparison]) -> str:
+    repeated = [c for c in comparisons if len(c.runs) > 1]
+    decided = [c for c in repeated or comparisons if c.is_decided]
+    if not comparisons:
+        return "No task has measurements to compare."
+    if not decided:
+        return "No comparison is decided."
+    by_pair: dict[object, list[RunComparison]] = {}
+    for comparison in comparisons:
+        by_pair.setdefault(comparison.pair, []).append(comparison)
+    pairs = [own for own in by_pair.values() if any(c.is_decided for c in own)]
+    steady = sum(len({v for c in own for v in c.verdicts}) == 1 for own in pairs)
+    held, total = sum(c.holds for c in decided), len(decided)
+    counts = [f"{held} of {total} verdicts hold in all runs"] if repeated else []
+    if len(comparisons) > len(by_pair):
+        verdicts = "" if counts else " verdicts hold"
+        counts.append(f"{steady} of {len(pairs)}{verdicts} over the whole grid")
+    text = ", ".join(counts) or f"One run of one configuration decides {total} comparisons"
+    undecided = len(repeated or comparisons) - total
+    return f"{text}; undecided: {undecided}." if undecided else f"{text}."
+
+
+def _verdict(compared: RunComparison) -> dict[str, Any]:
+    claim = compared.overall
     numbers = {"speedup": claim.ratio, "low": claim.low, "high": claim.high}
-    return {name: rounded(n) for name, n in numbers.items()} | {"verdict": claim.verdict}
+    words = {"verdict": claim.verdict, "each run": compared.stability}
+    return {name: rounded(n) for name, n in numbers.items()} | words
 
 
-def _shared(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Find which of page, group and machine are the same everywhere; a row may have none."""
-    values = {name: {row[name] for row in rows if row.get(name)} for name in _CONSTANTS}
-    return {name: str(*shared) for name, shared in values.items() if len(shared) <= 1}
-
-
-def _legend(rows: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(filter(None, _shared(rows).values()))
-
-
-def _readable(
-    rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], columns: Sequence[str]
-) -> pd.DataFrame:
+def _readable(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> pd.DataFrame:
     """Index values by what distinguishes their places; what all of these share is the legend."""
     places = [place for place, _ in rows]
+    values = {name: {place[name] for place in places if place.get(name)} for name in _CONSTANTS}
+    shared = {name: str(*kinds) for name, kinds in values.items() if len(kinds) <= 1}
     names = dict.fromkeys(name for place in places for name in place)
-    index = [n for n in names if n not in {*_shared(places), "candidate"}] + ["candidate"]
+    index = [name for name in names if name not in {*shared, "candidate"}] + ["candidate"]
     # Objects: a row without a value must not turn sizes into floats.
     keys = [[place.get(name, "") for name in index] for place in places]
     labels = pd.DataFrame(keys, columns=index, dtype=object)
-    values = pd.DataFrame([values for _, values in rows], columns=list(columns))
-    table = labels.join(values).set_index(index)
-    return table.rename_axis(columns=_legend(places) or None)
-
-
-def _percent(deviation: float | None) -> float:
-    """Write a deviation of a logarithm as a percentage."""
-    return math.nan if deviation is None else rounded(100 * float(np.expm1(deviation)), 2)
+    numbers = pd.DataFrame([numbers for _, numbers in rows], columns=[*_TIMES, *_BASELINE])
+    table = labels.join(numbers).set_index(index)
+    return table.rename_axis(columns=", ".join(filter(None, shared.values())) or None)

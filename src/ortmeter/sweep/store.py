@@ -1,12 +1,9 @@
 """The files of a sweep: one per record, one per outcome of a task."""
 
 import dataclasses
-import errno
-import hashlib
 import os
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +14,7 @@ from ortmeter.files import write_atomically
 from ortmeter.study.records import Record, load
 from ortmeter.sweep.report import SweepResult
 from ortmeter.sweep.tasks import Outcome, Task
-from ortmeter.sweep.worker import Attempt, Machine
+from ortmeter.sweep.worker import Attempt
 
 #: Folder of what became of the tasks, beside those of the machines.
 _FOLDER = "sweeps"
@@ -25,21 +22,16 @@ _TASKS = "tasks.json"
 #: Records: the folder of a machine, a name made from the page.
 _FILE = re.compile(r"[a-z0-9_-][a-z0-9_.-]*/plot_[\w.-]+\.json")
 
-_File = TypeVar("_File", bound="_Written")
+_File = TypeVar("_File")
 
 
-class _Written(msgspec.Struct):
-    """What a result depends on beside its task: the text of the page, the version of the code."""
-
-    script: str
-    code: str
-
-
-class _Tasks(_Written):
+class _Tasks(msgspec.Struct):
+    conditions: str
     tasks: list[Task]
 
 
-class _Kept(_Written):
+class _Kept(msgspec.Struct):
+    conditions: str
     task: Task
     machine: str
     seconds: float
@@ -49,36 +41,22 @@ class _Kept(_Written):
 
 
 class Store:
-    """Keeps what became of the tasks of a page, by the text of its script and the code."""
+    """Keeps what became of the tasks of a page; *conditions* stand for its text and versions."""
 
-    def __init__(
-        self, output: str | os.PathLike[str], page: str, *, script: str, code: str
-    ) -> None:
+    def __init__(self, output: str | os.PathLike[str], page: str, conditions: str) -> None:
         self._output = Path(output)
         self._folder = self._output / _FOLDER / page
-        self._script, self._code = script, code
+        self._conditions = conditions
 
     def begin(self, tasks: Iterable[Task]) -> None:
         """Write the list of tasks, by which an interrupted sweep knows what is missing."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        _write(self._folder / _TASKS, _Tasks(self._script, self._code, list(tasks)))
+        _write(self._folder / _TASKS, _Tasks(self._conditions, list(tasks)))
 
-    def done(self, tasks: Iterable[Task], machines: Iterable[Machine]) -> dict[str, Outcome]:
-        """Return, by key of the task, what needs not run again: same configuration, same versions.
-
-        What a machine of the workers measured with other packages runs again.
-        """
-        packages: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
-        for machine in machines:
-            packages[machine.name].append(machine.packages)
-        outcomes = {}
-        for task in tasks:
-            outcome = self.read(task)
-            if outcome is not None and outcome.record is not None:
-                own = outcome.record.environment.packages
-                if own in packages.get(outcome.machine, [own]):
-                    outcomes[task.key] = outcome
-        return outcomes
+    def done(self, tasks: Iterable[Task]) -> dict[str, Outcome]:
+        """Return, by key of the task, what needs not run again."""
+        outcomes = {task.key: self.read(task) for task in tasks}
+        return {key: o for key, o in outcomes.items() if o is not None and o.record is not None}
 
     def refuse_existing(self) -> None:
         """Refuse a folder that has results of the page."""
@@ -89,46 +67,36 @@ class Store:
             )
 
     def keep(self, task: Task, attempt: Attempt) -> Outcome:
-        """Check what a worker sent and write it: a record that is not valid is a failure."""
+        """Check what a page wrote and keep it: a record that is not valid is a failure."""
         record, file, machine, error = None, None, attempt.machine, attempt.error
         try:
             if not error:
                 record = _read_record(attempt.record, task)
                 file, machine = self._write_record(record), record.machine
-        except RecordError as cause:
+        except (OSError, RecordError) as cause:  # an option makes a name that is too long
             record, error = None, str(cause)
         place = file.relative_to(self._output).as_posix() if file else None
         seconds, output = attempt.seconds, attempt.output
-        kept = _Kept(self._script, self._code, task, machine, seconds, place, error, output)
+        kept = _Kept(self._conditions, task, machine, seconds, place, error, output)
         _write(self._folder / f"{task.key}.json", kept)
         return Outcome(task, machine, seconds, record, file, error, output)
 
     def _write_record(self, record: Record) -> Path:
-        packages = sorted(record.environment.packages.items())
-        versions = [record.environment.python, packages, self._script, self._code]
-        digest = hashlib.sha256(msgspec.json.encode(versions)).hexdigest()[:8]
-        name = f"{record.case}--{digest}--{record.run}.json"
+        name = f"{record.case}--{self._conditions[:8]}--{record.run}.json"
         file = self._output / record.machine / name
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, record.to_json())
-        except OSError as cause:
-            if cause.errno != errno.ENAMETOOLONG:
-                raise
-            raise RecordError(
-                f"the page wrote a record whose names are too long: {cause}"
-            ) from None
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, record.to_json())
         return file
 
     def read(self, task: Task) -> Outcome | None:
-        """Return what became of a task, None when it never ran, or with another page or version.
+        """Return what became of a task, None when it never ran, or under other conditions.
 
         What was damaged is a failure, which runs again.
         """
         record = file = None
         try:
             kept = _read(self._folder / f"{task.key}.json", _Kept)
-            if kept is None or (kept.script, kept.code) != (self._script, self._code):
+            if kept is None or kept.conditions != self._conditions:
                 return None
             if kept.file is not None:
                 if not _FILE.fullmatch(kept.file):
@@ -171,7 +139,7 @@ def load_sweep(folder: str | os.PathLike[str]) -> SweepResult:
     outcomes: list[Outcome] = []
     for listed in lists:
         if begun := _read(listed, _Tasks):
-            store = Store(output, listed.parent.name, script=begun.script, code=begun.code)
+            store = Store(output, listed.parent.name, begun.conditions)
             outcomes += [store.read(task) or Outcome(task) for task in begun.tasks]
     return SweepResult(tuple(outcomes), output)
 
@@ -186,7 +154,7 @@ def _read_record(content: bytes, task: Task) -> Record:
     return dataclasses.replace(record, run=task.run)
 
 
-def _write(file: Path, content: _Written) -> None:
+def _write(file: Path, content: msgspec.Struct) -> None:
     write_atomically(file, msgspec.json.format(msgspec.json.encode(content), indent=2))
 
 

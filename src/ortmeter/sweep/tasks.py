@@ -6,26 +6,18 @@ import json
 import math
 import os
 import re
-import stat
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.study.page_check import CHECK_VARIABLE
 from ortmeter.study.records import UNRECORDED, Record
-from ortmeter.sweep.worker import Script, run_script
 
 #: Tasks of a sweep, which takes at least a second for each one.
 MAX_TASKS = 100_000
-
-_CHECK_TIMEOUT_S = 120
-_MAX_BYTES = 2**20
 
 # What a command line, or a file of JSON, cannot hold.
 _UNWRITABLE = re.compile(r"[\x00\ud800-\udfff]")
@@ -131,14 +123,14 @@ def read_grid(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return axes
 
 
-def configurations(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Combine the values of a grid, the last axis varies first."""
+def configurations(grid: Mapping[str, Sequence[str]], repeat_runs: int = 1) -> list[dict[str, str]]:
+    """Combine the values of a grid, the last axis varies first; its runs are counted."""
     for name, values in grid.items():
         if isinstance(values, str):
             raise InvalidArgumentError(
                 f"{name}: got {values!r}, expected a list such as [{values!r}]"
             )
-    axes = {_name(name): [str(value) for value in values] for name, values in grid.items()}
+    axes = {_name(name): [*dict.fromkeys(map(str, values))] for name, values in grid.items()}
     if not axes or not all(axes.values()):
         empty = ", ".join(name for name, values in axes.items() if not values) or "the grid"
         raise InvalidArgumentError(
@@ -148,8 +140,12 @@ def configurations(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     for text in itertools.chain(axes, *axes.values()):
         if _UNWRITABLE.search(text):
             raise InvalidArgumentError(f"got {text!r}, expected UTF-8 without null character")
-    if (size := math.prod(map(len, axes.values()))) > MAX_TASKS:
-        raise InvalidArgumentError(f"the grid has {size} configurations. Accepted: {MAX_TASKS}")
+    size = math.prod(map(len, axes.values()))
+    if not 1 <= repeat_runs <= MAX_TASKS // size:
+        raise InvalidArgumentError(
+            f"got {repeat_runs} runs of {size} configurations. Accepted: at least one run, at most "
+            f"{MAX_TASKS} in all"
+        )
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
@@ -160,77 +156,21 @@ def _name(text: str) -> str:
     return name
 
 
-def read_script(path: str | os.PathLike[str]) -> Script:
-    """Read the script of a page, refuse what is no Python."""
+def read_script(path: str | os.PathLike[str]) -> str:
+    """Read the script of a page, refuse what is not Python."""
     file = Path(path)
     try:
-        status = file.stat()
-        is_small = stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_BYTES
-        is_script = is_small and file.suffix == ".py"
-        text = file.read_text(encoding="utf-8") if is_script else ""
+        if not file.is_file() or file.suffix != ".py":
+            raise ValueError("not a file of Python")
+        text = file.read_text(encoding="utf-8")
         compile(text, file.name, "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InvalidArgumentError(f"the page {file} cannot be read: {error}") from None
-    if not is_script:
-        raise InvalidArgumentError(f"{file} is not the script of a page (plot_x.py)")
-    return Script(file.name, text)
-
-
-def check_page(script: Script, chosen: Sequence[Mapping[str, str]]) -> str:
-    """Ask a page whether it accepts every configuration, return its name."""
-    lines = [[*command_line(options), "--record"] for options in chosen]
-    answer = _ask(script, lines)
-    name, readings = answer.page, answer.readings
-    # What records refuse; a name is also that of a folder.
-    if not re.fullmatch(r"plot_\w{1,100}", name):
         raise InvalidArgumentError(
-            f"{script.file_name} calls itself {name!r}. "
-            "Accepted: plot_ and at most 100 letters, digits and underscores"
+            f"the page {file} cannot be read: {error}. Accepted: the script of a page, plot_x.py"
+        ) from None
+    if not re.fullmatch(r"plot_\w{1,100}", file.stem):
+        raise InvalidArgumentError(
+            f"got the page {file.name}. Accepted: plot_ and at most 100 letters, digits and "
+            "underscores, then .py"
         )
-    if errors := [*dict.fromkeys(one.error for one in readings if one.error)]:
-        more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""  # noqa: PLR2004
-        raise InvalidArgumentError("; ".join(errors[:3]) + more)
-    seen: dict[str, Sequence[str]] = {}
-    for reading, line in zip(readings, lines, strict=True):
-        other = seen.setdefault(json.dumps(reading.labels, sort_keys=True), line)
-        if other is not line:
-            raise InvalidArgumentError(
-                f"{' '.join(other[:-1])} and {' '.join(line[:-1])} are the same configuration"
-            )
-    return name
-
-
-class _Reading(msgspec.Struct):
-    labels: dict[str, str] = {}
-    error: str = ""
-
-
-class _Answer(msgspec.Struct):
-    page: str
-    readings: list[_Reading]
-
-
-def _ask(script: Script, lines: Sequence[Sequence[str]]) -> _Answer:
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
-        folder = Path(temporary)
-        question, answer = folder / "question.json", folder / "answer.json"
-        asked = {"command_lines": lines, "answer": str(answer)}
-        question.write_text(json.dumps(asked), encoding="utf-8")
-        variables = {CHECK_VARIABLE: str(question)}
-        ended = run_script(
-            script.write(folder), [], variables, folder=folder, timeout=_CHECK_TIMEOUT_S
-        )
-        if ended.code is not None and answer.exists():
-            try:
-                told = msgspec.json.decode(answer.read_bytes(), type=_Answer)
-                if len(told.readings) == len(lines):
-                    return told
-                reason = f"{len(told.readings)} readings of {len(lines)} configurations"
-            except (OSError, ValueError, RecursionError) as error:
-                reason = str(error)
-            raise InvalidArgumentError(f"{script.file_name} gives no valid answer: {reason}")
-    why = f"does not declare its parameters with get_parsed_args ({ended})"
-    if ended.code is None:
-        why = f"did not declare its parameters in {_CHECK_TIMEOUT_S} s: a page starts with "
-        why += "get_parsed_args"
-    raise InvalidArgumentError(f"{script.file_name} {why}")
+    return text
