@@ -1,0 +1,335 @@
+"""A graph that is varied: nodes, operands, and what is around them."""
+
+import dataclasses
+import functools
+import importlib.resources
+import itertools
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import onnx
+import onnx.defs
+import onnx.helper
+import onnx.numpy_helper
+import onnx.parser
+import onnx.shape_inference
+
+from ortmeter.dtypes import numpy_dtype, onnx_type
+from ortmeter.runtime.graphs import NOT_INFERRED
+
+#: Type of an operand that the pattern leaves open.
+OPEN = "T"
+
+_Nodes: TypeAlias = Sequence[onnx.NodeProto]
+_Values: TypeAlias = Sequence[onnx.ValueInfoProto]
+_Tensors: TypeAlias = Sequence[onnx.TensorProto]
+_Make: TypeAlias = Callable[..., onnx.ModelProto]
+
+_OPERAND = re.compile(r"(\w+)\[([\d,]*)\] (\w+)(?: = (\d+))?")
+_LITERAL = re.compile(r"(?<=[(,])\s*(\[[-\d, ]*\]|#?-?\d[\d.]*(?:e-?\d+)?)(?=\s*[,)])")
+_ATTRIBUTES = re.compile(r"(<[^>]*>)")
+_HOLE = "{}"
+_OPSET, _FORMAT = 17, 8
+_DOMAINS = {"com.microsoft": 1, "ai.onnx.ml": 3}
+_LEAST, _MOST = 0.25, 2.0  # magnitudes of floats: none is near zero
+_INDICES = 4
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor that a graph reads: its type, its shape, its numbers if they are given, its role.
+
+    The role is ``input``, ``initializer`` or ``constant``, which is a node.
+    """
+
+    type: str
+    shape: tuple[int, ...]
+    role: str
+    values: float | tuple[int, ...] | None = None
+
+    def draw(self, name: str, kind: str) -> np.ndarray:
+        """Return its numbers, the same each time; *kind* stands for the open type."""
+        dtype = numpy_dtype(kind if self.type == OPEN else self.type)
+        if self.values is not None:
+            return np.broadcast_to(np.asarray(self.values), self.shape).astype(dtype)
+        rng = np.random.default_rng(zlib.crc32(f"{name} {self.shape}".encode()))
+        if dtype.kind == "b" or self.type == "i64":
+            return rng.integers(0, 2 if dtype.kind == "b" else _INDICES, self.shape).astype(dtype)
+        if self.type in ("u8", "i8"):
+            ends = np.iinfo(dtype)
+            return rng.integers(ends.min, ends.max, self.shape, dtype, endpoint=True)
+        drawn = rng.uniform(_LEAST, _MOST, self.shape)
+        if name not in _POSITIVE:
+            drawn *= rng.choice([-1, 1], self.shape)
+        return np.asarray(drawn if dtype.kind in "fV" else np.ceil(drawn)).astype(dtype)
+
+
+_POSITIVE = {"v", "s"}  # variances and scales
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Nodes and operands of a graph, not a model yet.
+
+    Parameters
+    ----------
+    nodes : tuple of NodeProto
+        In the form of any opset: axes are attributes or inputs.
+    operands : mapping of str to Operand
+        What they read.
+    outputs : tuple of str
+        Results.
+    kind : str
+        The open type: ``f32``, ``bf16``...
+    opset : int
+        Version of the operators.
+    wrap : str
+        One of :data:`WRAPS`, or nothing.
+    is_free : bool
+        Whether the inputs declare no size.
+    """
+
+    nodes: tuple[onnx.NodeProto, ...]
+    operands: Mapping[str, Operand]
+    outputs: tuple[str, ...] = ("Y",)
+    kind: str = "f32"
+    opset: int = _OPSET
+    wrap: str = ""
+    is_free: bool = False
+
+    def with_node(self, rank: int, **changes: Any) -> "Draft":
+        """Return the graph with other attributes or inputs of a node; None removes an attribute."""
+        node = onnx.NodeProto()
+        node.CopyFrom(self.nodes[rank])
+        if (inputs := changes.pop("inputs", None)) is not None:
+            node.input[:] = inputs
+        for name, value in changes.items():
+            kept = [a for a in node.attribute if a.name != name]
+            added = [] if value is None else [onnx.helper.make_attribute(name, value)]
+            del node.attribute[:]
+            node.attribute.extend([*kept, *added])
+        nodes = (*self.nodes[:rank], node, *self.nodes[rank + 1 :])
+        return dataclasses.replace(self, nodes=nodes)
+
+    def with_operand(self, name: str, **changes: Any) -> "Draft":
+        """Return the graph with another operand of this name."""
+        changed = dataclasses.replace(self.operands[name], **changes)
+        return dataclasses.replace(self, operands={**self.operands, name: changed})
+
+    def feeds(self) -> dict[str, np.ndarray]:
+        """Draw the inputs."""
+        given = self.operands.items()
+        feeds = {n: one.draw(n, self.kind) for n, one in given if one.role == "input"}
+        return {**feeds, "condition": np.array(True)} if self.wrap == "If" else feeds
+
+    def model(self) -> onnx.ModelProto:
+        """Build the model.
+
+        Returns
+        -------
+        ModelProto
+            It may not be valid: see :func:`onnx.checker.check_model`.
+        """
+        operands = dict(self.operands)
+        nodes = [_of_opset(node, self.opset, operands) for node in self.nodes]
+        read = {name for node in nodes for name in node.input}
+        tensors = {
+            name: onnx.numpy_helper.from_array(one.draw(name, self.kind), name)
+            for name, one in operands.items()
+            if one.role != "input" and name in read
+        }
+        constants = [
+            onnx.helper.make_node("Constant", [], [name], value=tensor)
+            for name, tensor in tensors.items()
+            if operands[name].role == "constant"
+        ]
+        weights = [t for name, t in tensors.items() if operands[name].role == "initializer"]
+        inputs = [
+            onnx.helper.make_tensor_value_info(
+                name, onnx_type(array.dtype), [None] * array.ndim if self.is_free else array.shape
+            )
+            for name, array in self.feeds().items()
+        ]
+        imports = {"": self.opset, **{d: v for d, v in _DOMAINS.items() if _reads(nodes, d)}}
+        opsets = [onnx.helper.make_opsetid(*pair) for pair in imports.items()]
+        make = functools.partial(
+            onnx.helper.make_model, opset_imports=opsets, ir_version=_FORMAT, producer_name=""
+        )
+        nodes = [*constants, *nodes]
+        outputs = [onnx.ValueInfoProto(name=name) for name in self.outputs]
+        flat = make(onnx.helper.make_graph(nodes, "fusion", inputs, outputs, weights))
+        outputs = self._typed(flat)
+        if not self.wrap:
+            return make(onnx.helper.make_graph(nodes, "fusion", inputs, outputs, weights))
+        return _WRAPPED[self.wrap](make, nodes, inputs, outputs, weights)
+
+    def _typed(self, model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+        """Declare the types and the ranks of the outputs; ONNX infers none of what it lacks."""
+        try:
+            found = onnx.shape_inference.infer_shapes(model).graph.output
+        except NOT_INFERRED:
+            found = model.graph.output
+        kinds = {value.name: value.type.tensor_type for value in found}
+        ranks = [len(value.type.tensor_type.shape.dim) for value in model.graph.input]
+        usual, highest = onnx_type(self.kind), max(ranks, default=0)
+        return [
+            onnx.helper.make_tensor_value_info(
+                name,
+                kinds[name].elem_type or usual,
+                [None] * (len(kinds[name].shape.dim) if kinds[name].elem_type else highest),
+            )
+            for name in self.outputs
+        ]
+
+
+def _reads(nodes: Sequence[onnx.NodeProto], domain: str) -> bool:
+    return any(node.domain == domain for node in nodes)
+
+
+def _of_opset(node: onnx.NodeProto, opset: int, operands: dict[str, Operand]) -> onnx.NodeProto:
+    """Write a node as an opset has it: what became an input may be an attribute, and back."""
+    try:
+        last = onnx.defs.get_schema(node.op_type, domain=node.domain)
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain) if not node.domain else last
+    except onnx.defs.SchemaError:
+        return node
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    names = [formal.name for formal in schema.inputs]
+    for attribute in node.attribute:
+        if attribute.name in names and attribute.name not in schema.attributes:
+            value = onnx.helper.get_attribute_value(attribute)
+            name = f"{node.output[0]}_{attribute.name}"
+            is_list = isinstance(value, list)
+            operands[name] = Operand(
+                "i64" if is_list else OPEN,
+                (len(value),) if is_list else (),
+                "initializer",
+                tuple(value) if is_list else value,
+            )
+            place = names.index(attribute.name)
+            made.input.extend([""] * (place - len(made.input)) + [name])
+            made.attribute.remove(attribute)
+    for place, formal in reversed([*enumerate(last.inputs)][: len(node.input)]):
+        one = operands.get(node.input[place])
+        if formal.name in schema.attributes and formal.name not in names and one:
+            value = one.values if isinstance(one.values, tuple) or not one.shape else None
+            del made.input[place]
+            if value is not None:
+                made.attribute.append(onnx.helper.make_attribute(formal.name, value))
+    return made
+
+
+def _renamed(values: Sequence[onnx.ValueInfoProto], more: int = 0) -> list[onnx.ValueInfoProto]:
+    """Declare the outputs of a node that has the others inside, with more axes."""
+    return [
+        onnx.helper.make_tensor_value_info(
+            f"{value.name}_after",
+            value.type.tensor_type.elem_type,
+            [None] * (len(value.type.tensor_type.shape.dim) + more),
+        )
+        for value in values
+    ]
+
+
+def _inside(
+    nodes: _Nodes, outputs: _Values
+) -> tuple[list[onnx.NodeProto], list[onnx.ValueInfoProto]]:
+    """Copy results to names of their own: a body returns no value of the graph around it."""
+    copied = [f"{value.name}_inside" for value in outputs]
+    copies = [
+        onnx.helper.make_node("Identity", [value.name], [name])
+        for value, name in zip(outputs, copied, strict=True)
+    ]
+    results = [
+        onnx.helper.make_tensor_value_info(name, value.type.tensor_type.elem_type, None)
+        for value, name in zip(outputs, copied, strict=True)
+    ]
+    return [*nodes, *copies], results
+
+
+def _in_if(
+    make: _Make, nodes: _Nodes, inputs: _Values, outputs: _Values, weights: _Tensors
+) -> onnx.ModelProto:
+    inside, results = _inside(nodes, outputs)
+    branch = onnx.helper.make_graph(inside, "branch", [], results, weights)
+    after = _renamed(outputs)
+    names = [one.name for one in after]
+    node = onnx.helper.make_node("If", [inputs[-1].name], names)
+    for name in ("then_branch", "else_branch"):
+        node.attribute.append(onnx.helper.make_attribute(name, branch))
+    return make(onnx.helper.make_graph([node], "fusion", inputs, after))
+
+
+def _in_loop(
+    make: _Make, nodes: _Nodes, inputs: _Values, outputs: _Values, weights: _Tensors
+) -> onnx.ModelProto:
+    inside, results = _inside(nodes, outputs)
+    make_value, truth = onnx.helper.make_tensor_value_info, onnx.TensorProto.BOOL
+    own = [make_value("turn", onnx.TensorProto.INT64, []), make_value("going", truth, [])]
+    more = onnx.helper.make_node("Identity", ["going"], ["goes on"])
+    results = [make_value("goes on", truth, []), *results]
+    body = onnx.helper.make_graph([more, *inside], "body", own, results, weights)
+    after = _renamed(outputs, 1)
+    node = onnx.helper.make_node("Loop", ["turns", ""], [one.name for one in after], body=body)
+    turns = onnx.numpy_helper.from_array(np.array(2), "turns")
+    return make(onnx.helper.make_graph([node], "fusion", inputs, after, [turns]))
+
+
+_WRAPPED = {"If": _in_if, "Loop": _in_loop}
+#: What may be around the nodes.
+WRAPS = tuple(_WRAPPED)
+
+
+@functools.cache
+def patterns() -> Mapping[str, tuple[str, Draft]]:
+    """Read what each optimizer looks for: by name, the optimizer and the graph."""
+    content = importlib.resources.files(__package__).joinpath("patterns.toml").read_bytes()
+    read = msgspec.toml.decode(content, type=dict[str, list[dict[str, Any]]])
+    found: dict[str, tuple[str, Draft]] = {}
+    for optimizer, tables in read.items():
+        count = itertools.count(2)
+        for table in tables:
+            for parts in table.get("each", [[]]):
+                name = f"{optimizer} {next(count)}" if optimizer in found else optimizer
+                pieces = table["nodes"].split(_HOLE)
+                filled = [parts] if isinstance(parts, str) else parts
+                pairs = itertools.zip_longest(pieces, filled, fillvalue="")
+                text = "".join(itertools.chain(*pairs))
+                found[name] = optimizer, _draft(table["operands"], text)
+    return found
+
+
+def _draft(operands: str, nodes: str) -> Draft:
+    """Read a pattern: its operands, its nodes, and the numbers among what these read."""
+    known = {
+        name: Operand(
+            kind,
+            tuple(map(int, filter(None, shape.split(",")))),
+            "input" if name[0].isupper() else "initializer",
+            float(value) if value else None,
+        )
+        for kind, shape, name, value in _OPERAND.findall(operands)
+    }
+
+    def named(match: re.Match[str]) -> str:
+        text, name = match[1], f"c{len(known)}"
+        if text.startswith("["):
+            values = tuple(map(int, text.strip("[]").split(",")))
+            known[name] = Operand("i64", (len(values),), "initializer", values)
+        else:
+            kind = "i64" if text.startswith("#") else OPEN
+            known[name] = Operand(kind, (), "initializer", float(text.removeprefix("#")))
+        return name
+
+    parts = [
+        part if part.startswith("<") else _LITERAL.sub(named, part)
+        for part in _ATTRIBUTES.split(nodes)
+    ]
+    graph = onnx.parser.parse_graph(f"g () => () {{ {''.join(parts)} }}")
+    return Draft(tuple(graph.node), known)

@@ -1,0 +1,410 @@
+"""General ways to vary a graph that an optimizer looks for, and the cases that they make.
+
+No rule knows an optimizer: each one changes what ONNX lets change, whatever the pattern. What is
+not a valid model is left out, by the checker of ONNX.
+"""
+
+import dataclasses
+import functools
+import itertools
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+import onnx.checker
+import onnx.defs
+import onnx.helper
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.observatory.fusions.drafts import OPEN, WRAPS, Draft, patterns
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing.candidates import SessionSpec
+
+__all__ = ["FusionCase", "fusion_cases"]
+
+_Varied: TypeAlias = Iterator[tuple[str, Draft]]
+_Rule: TypeAlias = Callable[[Draft], _Varied]
+
+_JOIN = " | "
+_SIZE = 4  # of the axes of patterns
+_OPSETS = (7, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23)
+_KINDS = ("f16", "bf16", "f64", "i32", "i64")
+_SIZES = (0, 1, 3)
+_SHAPES: tuple[tuple[int, ...], ...] = (
+    (),
+    (1,),
+    (4,),
+    (4, 1),
+    (1, 4),
+    (4, 4),
+    (1, 1, 4),
+    (2, 1, 4),
+    (2, 4, 4),
+    (4, 1, 1),
+)
+_SHAPES += ((1, 1, 1, 4), (2, 1, 4, 4), (1, 2, 1, 4, 4))
+_CHANGED = (0, 1, -1, 2)
+_AXES = ([-1], [0], [1], [-2], [-2, -1], [-1, -2], [0, 1], None)
+_FLAGS = (0, 1, None)
+#: Other values of attributes; None is no attribute.
+_VALUES: Mapping[str, tuple[Any, ...]] = {
+    "allowzero": _FLAGS,
+    "alpha": (0.5, None),
+    "approximate": ("none", "tanh"),
+    "auto_pad": ("SAME_UPPER", "SAME_LOWER", "VALID"),
+    "axes": _AXES,
+    "axis": (0, 1, -1, -2, None),
+    "beta": (0.5, 0.0, None),
+    "bits": (2, 8),
+    "block_size": (32,),
+    "ceil_mode": _FLAGS,
+    "count_include_pad": _FLAGS,
+    "dilations": ([2, 2],),
+    "epsilon": (0.1, None),
+    "exclude_outside": _FLAGS,
+    "group": (2, 4),
+    "keepdims": _FLAGS,
+    "mode": ("constant", "reflect", "edge"),
+    "noop_with_empty_axes": _FLAGS,
+    "pads": ([1, 1, 1, 1], [0, 1, 1, 0]),
+    "select_last_index": _FLAGS,
+    "strides": ([2, 2], [1, 2]),
+    "to": (1, 10, 11, 6, 7, 3),
+    "transA": _FLAGS,
+    "transB": _FLAGS,
+}
+# Cases of a pattern that are drawn; how often they have 1, 2 and 3 changes.
+_CASES, _CHANGES = 20, (0.4, 0.4, 0.2)
+_TRIES = 4
+
+
+def _attributes(draft: Draft) -> _Varied:
+    for rank, node in enumerate(draft.nodes):
+        if not (schema := _schema(node)):
+            continue
+        given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        for name in sorted({*schema.attributes, *given}):
+            values = _permutations(given.get(name)) if name == "perm" else _VALUES.get(name, ())
+            for value in values:
+                if value != given.get(name):
+                    told = "no " + name if value is None else f"{name}={_plain(value)}"
+                    yield f"{node.output[0]} {told}", draft.with_node(rank, **{name: value})
+
+
+def _schema(node: onnx.NodeProto) -> Any:
+    # Of the widest opset: what moved to an input later is an attribute here.
+    return next(
+        (
+            onnx.defs.get_schema(node.op_type, opset, node.domain)
+            for opset in (17, 28)
+            if onnx.defs.has(node.op_type, opset, node.domain)
+        ),
+        None,
+    )
+
+
+def _plain(value: Any) -> str:
+    return str(value).replace(" ", "")
+
+
+def _permutations(given: Any) -> tuple[Any, ...]:
+    """List the identity, the last two axes exchanged, all reversed, rotated, and the default."""
+    axes = list(range(len(given or (0, 1))))
+    swapped = [*axes[:-2], *reversed(axes[-2:])]
+    listed = (axes, swapped, axes[::-1], axes[1:] + axes[:1])
+    return (*{str(axes): axes for axes in listed}.values(), None)
+
+
+def _inputs(draft: Draft) -> _Varied:
+    for rank, node in enumerate(draft.nodes):
+        names, label = list(node.input), node.output[0]
+        for at in range(1, len(names)):
+            swapped = [names[at], *names[1:at], names[0], *names[at + 1 :]]
+            yield f"{label} inputs 0 and {at} exchanged", draft.with_node(rank, inputs=swapped)
+            same = [*names[:at], names[0], *names[at + 1 :]]
+            yield f"{label} input {at} is input 0", draft.with_node(rank, inputs=same)
+        if len(names) > 1:
+            yield f"{label} last input missing", draft.with_node(rank, inputs=names[:-1])
+
+
+def _roles(draft: Draft) -> _Varied:
+    for name, one in draft.operands.items():
+        for role in ("input", "initializer", "constant"):
+            if role != one.role and not (
+                role != "input" and one.values is None and name[0].isupper()
+            ):
+                yield (
+                    f"{name} is an {role}".replace("an c", "a c"),
+                    draft.with_operand(name, role=role),
+                )
+
+
+def _shapes(draft: Draft) -> _Varied:
+    for name, one in draft.operands.items():
+        if isinstance(one.values, tuple):
+            continue
+        shapes = [*_SHAPES, (1, *one.shape), (2, *one.shape), one.shape[1:]]
+        for at, size in itertools.product(range(len(one.shape)), _SIZES):
+            shapes.append((*one.shape[:at], size, *one.shape[at + 1 :]))
+        for shape in dict.fromkeys(shapes):
+            if shape != one.shape:
+                yield (
+                    f"{name} has the shape {_plain(list(shape))}",
+                    draft.with_operand(name, shape=shape),
+                )
+
+
+def _sizes(draft: Draft) -> _Varied:
+    """Change all the axes at once: those of a size, or the number of leading ones."""
+    tensors = {
+        n: o for n, o in draft.operands.items() if o.shape and not isinstance(o.values, tuple)
+    }
+    for size in _SIZES:
+        operands = dict(draft.operands)
+        for name, one in tensors.items():
+            shape = tuple(size if axis == _SIZE else axis for axis in one.shape)
+            operands[name] = dataclasses.replace(one, shape=shape)
+        yield f"axes of {size}", dataclasses.replace(draft, operands=operands)
+    for more in ((1,), (2,), (2, 2)):
+        operands, nodes = dict(draft.operands), draft
+        for name, one in tensors.items():
+            if one.role == "input":
+                operands[name] = dataclasses.replace(one, shape=(*more, *one.shape))
+        for rank, node in enumerate(draft.nodes):
+            given = {a.name: list(a.ints) for a in node.attribute if a.name == "perm"}
+            if given:
+                perm = [*range(len(more)), *(len(more) + axis for axis in given["perm"])]
+                nodes = nodes.with_node(rank, perm=perm)
+        yield f"leading axes {_plain(list(more))}", dataclasses.replace(nodes, operands=operands)
+
+
+def _numbers(draft: Draft) -> _Varied:
+    for name, one in draft.operands.items():
+        if isinstance(one.values, tuple):
+            lists = [one.values[:-1], one.values[::-1]]
+            for at, value in itertools.product(range(len(one.values)), _CHANGED):
+                lists.append((*one.values[:at], value, *one.values[at + 1 :]))
+            for values in dict.fromkeys(lists):
+                if values != one.values:
+                    changed = draft.with_operand(name, values=values, shape=(len(values),))
+                    yield f"{name}={_plain(list(values))}", changed
+        elif one.values is not None:
+            for number in dict.fromkeys((1.5 * one.values, -one.values, 0.0, 1.0)):
+                if number != one.values:
+                    yield f"{name}={number:g}", draft.with_operand(name, values=number)
+
+
+def _uses(draft: Draft) -> _Varied:
+    for name in (name for node in draft.nodes for name in node.output):
+        if name not in draft.outputs:
+            outputs = (*draft.outputs, name)
+            yield f"{name} is an output", dataclasses.replace(draft, outputs=outputs)
+            again = onnx.helper.make_node("Neg", [name], [f"{name}_used"])
+            yield (
+                f"{name} is used twice",
+                dataclasses.replace(
+                    draft,
+                    nodes=(*draft.nodes, again),
+                    outputs=(*draft.outputs, f"{name}_used"),
+                ),
+            )
+
+
+def _between(draft: Draft) -> _Varied:
+    """Put a node in front of an operand of a node."""
+    for rank, node in enumerate(draft.nodes):
+        for at, name in enumerate(node.input):
+            for op in ("Identity", "Transpose", "Neg"):
+                if name:
+                    label = f"{name}_{op.lower()}_{rank}"
+                    inputs = [*node.input[:at], label, *node.input[at + 1 :]]
+                    nodes = list(draft.with_node(rank, inputs=inputs).nodes)
+                    nodes.insert(rank, onnx.helper.make_node(op, [name], [label]))
+                    yield (
+                        f"{op} of {name} into {node.output[0]}",
+                        dataclasses.replace(draft, nodes=tuple(nodes)),
+                    )
+
+
+def _kinds(draft: Draft) -> _Varied:
+    if any(one.type == OPEN for one in draft.operands.values()):
+        for kind in _KINDS:
+            yield kind, dataclasses.replace(draft, kind=kind)
+
+
+def _opsets(draft: Draft) -> _Varied:
+    for opset in _OPSETS:
+        yield f"opset {opset}", dataclasses.replace(draft, opset=opset)
+
+
+def _around(draft: Draft) -> _Varied:
+    for wrap in WRAPS:
+        yield f"in {wrap}", dataclasses.replace(draft, wrap=wrap)
+    yield "free sizes", dataclasses.replace(draft, is_free=True)
+
+
+def _names(draft: Draft) -> _Varied:
+    nodes = []
+    for node in draft.nodes:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copy.name = "same"
+        nodes.append(copy)
+    yield "nodes of one name", dataclasses.replace(draft, nodes=tuple(nodes))
+    # What optimizers call the tensors that they add begins with the names of others.
+    for suffix in ("_token_0", "_transposed", "_cast"):
+        first = draft.nodes[0].output[0]
+        new = f"X{suffix}"
+        yield f"{first} is called {new}", _called(draft, first, new)
+
+
+def _called(draft: Draft, old: str, new: str) -> Draft:
+    nodes = []
+    for node in draft.nodes:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copy.input[:] = [new if name == old else name for name in node.input]
+        copy.output[:] = [new if name == old else name for name in node.output]
+        nodes.append(copy)
+    outputs = tuple(new if name == old else name for name in draft.outputs)
+    return dataclasses.replace(draft, nodes=tuple(nodes), outputs=outputs)
+
+
+#: Each rule changes one thing, and its label says which; the first ones are also tried alone.
+ALONE: tuple[_Rule, ...] = (_attributes, _kinds, _around)
+RULES = (*ALONE, _inputs, _roles, _shapes, _sizes, _numbers, _uses, _between, _opsets, _names)
+
+
+@dataclass(frozen=True)
+class FusionCase:
+    """A graph that an optimizer looks for, with some changes.
+
+    Parameters
+    ----------
+    pattern : str
+        One of the patterns.
+    changes : tuple of str
+        Labels of the changes, in their order.
+
+    Examples
+    --------
+    >>> case = FusionCase.parse("GemmTransposeFusion | X has the shape [3,4] | opset 13")
+    >>> [node.op_type for node in case.model().graph.node], case.feeds()["X"].shape
+    (['Transpose', 'Gemm'], (3, 4))
+    """
+
+    pattern: str
+    changes: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, name: str) -> "FusionCase":
+        """Read a name.
+
+        Raises
+        ------
+        InvalidArgumentError
+            There is no such pattern, or no such change.
+        """
+        pattern, *changes = name.split(_JOIN)
+        case = cls(pattern, tuple(changes))
+        case.draft  # noqa: B018 - it raises
+        return case
+
+    @property
+    def name(self) -> str:
+        """The pattern and the changes."""
+        return _JOIN.join((self.pattern, *self.changes))
+
+    @property
+    def op(self) -> str:
+        """The optimizer."""
+        return patterns()[self.pattern][0]
+
+    @functools.cached_property
+    def draft(self) -> Draft:
+        """The graph."""
+        if self.pattern not in patterns():
+            raise InvalidArgumentError(
+                f"{self.pattern!r} is no pattern. Accepted: {', '.join(patterns())}"
+            )
+        draft = patterns()[self.pattern][1]
+        for change in self.changes:
+            found = dict(itertools.chain.from_iterable(rule(draft) for rule in RULES))
+            if change not in found:
+                raise InvalidArgumentError(
+                    f"{change!r} is no change of {self.pattern}. Accepted: {', '.join(found)}"
+                )
+            draft = found[change]
+        return draft
+
+    def model(self) -> onnx.ModelProto:
+        """Build the model."""
+        return self.draft.model()
+
+    def feeds(self) -> dict[str, np.ndarray]:
+        """Draw the inputs; they are the same each time."""
+        return self.draft.feeds()
+
+    def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
+        """Return what a process needs to run the case."""
+        return SessionSpec(self.model(), self.feeds(), {"provider": provider, "threads": threads})
+
+    @functools.cached_property
+    def is_valid(self) -> bool:
+        """Whether the checker of ONNX accepts the model."""
+        try:
+            onnx.checker.check_model(self.model(), full_check=True)
+        except Exception:  # noqa: BLE001 - protobuf and onnx have their own
+            return False
+        return True
+
+
+def fusion_cases(seed: int = 0, count: int = _CASES) -> Iterator[FusionCase]:
+    """Yield the patterns as they are, and valid variations of each.
+
+    Each change of an attribute, of a type and of what is around is made alone; so many others are
+    drawn, of one to three changes of any rule.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the sample.
+    count : int
+        Variations of a pattern that are drawn.
+
+    Yields
+    ------
+    FusionCase
+        Each one once.
+
+    Examples
+    --------
+    >>> next(fusion_cases()).name
+    'EliminateIdentity'
+    """
+    for pattern in patterns():
+        rng = np.random.default_rng([seed, zlib.crc32(pattern.encode())])
+        alone = [FusionCase(pattern, (label,)) for label in _labels(patterns()[pattern][1], ALONE)]
+        found = {case.name: case for case in (FusionCase(pattern), *alone) if case.is_valid}
+        wanted = len(found) + count
+        for _ in range(_TRIES * count):
+            if len(found) < wanted and (case := _varied(pattern, rng)).is_valid:
+                found.setdefault(case.name, case)
+        yield from found.values()
+
+
+def _labels(draft: Draft, rules: Sequence[_Rule]) -> list[str]:
+    return [label for rule in rules for label, _ in rule(draft)]
+
+
+def _varied(pattern: str, rng: np.random.Generator) -> FusionCase:
+    """Apply some rules in turn, each one to what the ones before made."""
+    draft, changes = patterns()[pattern][1], []
+    for _ in range(1 + int(rng.choice(len(_CHANGES), p=_CHANGES))):
+        if choices := list(RULES[rng.integers(len(RULES))](draft)):
+            change, draft = choices[rng.integers(len(choices))]
+            changes.append(change)
+    return FusionCase(pattern, tuple(changes))
