@@ -74,12 +74,16 @@ def test_what_is_no_claim_stops_the_page(text, returned, message):
         read_claims(page, returned)
 
 
-def judge(*findings, here=True):
+def judge(*findings, here=True, machines=("M0", "M1", "M2")):
     """Judge the joined claim on machines; the first one is this build."""
     judgements = []
-    for rank, joined in enumerate(findings):
+    for rank, (name, joined) in enumerate(zip(machines, findings, strict=False)):
         sentences, otherwise = read_claims(claims, {"joined": joined, "copied": None})
-        origin = {"machine": f"M{rank}", "provider": "cuda:0" if rank == 2 else "cpu"}
+        origin = {
+            "machine": name,
+            "identity": name,
+            "provider": "cuda:0" if name == "M2" else "cpu",
+        }
         origin |= {"date": "2026-01-02"}
         judgements.append(Judgement(origin, sentences, here and rank == 0))
     return Judged(tuple(judgements), otherwise, "M0, float32", "x = 1", "x.py", "ortmeter bench")
@@ -101,14 +105,8 @@ TEXT = "Join the two products: one is faster than two at size 8."
         ),
         (
             [OPEN, HELD, HELD],
-            ["Keep both products."],
-            [
-                (
-                    "Not decided on this machine: 1.04 [0.97, 1.11]; "
-                    "holds on 2 of 2 other machines: "
-                    f"“{TEXT}”"
-                )
-            ],
+            [TEXT, "Otherwise: Keep both products."],
+            [("Holds on 2 of 2 machines: 1.4 to 1.6 times faster. Not decided on this machine.")],
         ),
         (
             [FAILED, HELD],
@@ -156,14 +154,15 @@ def two(data):
     ("joined", "split", "followed"),
     [
         (HELD, HELD, ["Join the two.", "Then split them."]),
-        (OPEN, HELD, ["Keep both.", "Then split them."]),
-        (OPEN, FAILED, ["Keep both."]),
+        (OPEN, HELD, ["Join the two.", "Then split them.", "Otherwise: Keep both."]),
+        (FAILED, HELD, ["Keep both.", "Then split them."]),
+        (OPEN, FAILED, ["Join the two.", "Keep both."]),
         (HELD, None, ["Join the two.", "Then split them.", "Otherwise: Keep both."]),
     ],
 )
 def test_what_to_do_otherwise_is_said_once_in_place_of_what_is_not_shown(joined, split, followed):
     sentences, otherwise = read_claims(two, {"joined": joined, "split": split})
-    origin = {"machine": "M", "provider": "cpu", "date": "2026-01-02"}
+    origin = {"machine": "M", "identity": "M", "provider": "cpu", "date": "2026-01-02"}
     judged = Judged((Judgement(origin, sentences, is_here=True),), otherwise, "M")
     assert list(judged.advice) == followed
     told = [name for found in judged.advice.values() for name, _ in found]
@@ -177,6 +176,23 @@ def test_a_build_that_measured_too_little_decides_nothing():
     assert list(alone.advice) == [TEXT, "Otherwise: Keep both products."]
     assert (where, nothing) == ("No machine decides it. Not measured on this machine.", [])
     assert alone.verdict == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("findings", "verdict", "where"),
+    [
+        ([OPEN, HELD, HELD], "holds", "Holds on 2 of 2 machines: 1.4 to 1.6 times faster."),
+        ([OPEN, HELD, FAILED], "fails", "Does not hold on this machine: 0.90 [0.80, 0.95]"),
+        ([FAILED, HELD, HELD], "fails", "Does not hold on this machine: 0.90 [0.80, 0.95]"),
+        ([HELD, OPEN, FAILED], "holds", "Holds on the one machine that decides it: 1.4 to 1.6"),
+    ],
+)
+def test_the_record_of_this_machine_decides_what_this_build_does_not(findings, verdict, where):
+    """A build at small sizes is a row, and never the reason for *undecided*."""
+    judged = judge(*findings, machines=("M0", "M1", "M0"))
+    assert judged.verdict == verdict
+    ((_, told),) = next(iter(judged.advice.values()))
+    assert told.startswith(where)
 
 
 def test_there_is_a_row_for_each_machine_that_measured():
@@ -197,15 +213,15 @@ def test_predictions_have_their_verdict_and_numbers():
 
 
 def test_the_site_gets_the_box_and_each_machine():
-    judged = judge(OPEN, HELD)
+    judged = judge(FAILED, HELD)
     shown = json.loads(json.dumps(judged.to_dict()))
     assert shown["answer"] == "Keep both products."
-    assert shown["verdict"] == "undecided"
+    assert shown["verdict"] == "fails"
     assert shown["box"] in judged._repr_html_()
     (other,) = shown["machines"]
     assert (other["machine"], other["verdict"], other["answer"]) == ("M1", "holds", TEXT)
     assert shown["predictions"][0][0] == "wrong"
-    assert judged.answer.verdict == "undecided"
+    assert judged.answer.verdict == "fails"
     assert [claim.topic for claim in judged.claims] == ["joined", "fades", "changing"]
 
 

@@ -176,22 +176,33 @@ def test_a_page_recalls_the_newest_record_of_its_provider(measured, monkeypatch,
         )
         found.save(measured.concluded(found), tmp_path)
     assert "recorded" not in measured.concluded(measured.here).judgements[0].origin
-    assert not measured.recall("times", "what no record has")
-    assert measured.recall("times")
+    assert measured.recall()
     assert measured.data.shared_from == 2
     assert "shared from 2" in str(measured.concluded(measured.here))
 
 
-def test_a_page_recalls_a_record_that_has_all_before_a_newer_one(measured, monkeypatch, tmp_path):
+def test_a_build_at_other_sizes_is_a_row_beside_the_record_of_its_machine(
+    measured, monkeypatch, tmp_path
+):
+    """The record decides what the build does not; at the same sizes, the build replaces it."""
     monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
-    here = dataclasses.replace(measured.here, fast=False)
-    for year, more in ((2020, {"part": 1}), (2030, {"part": 2}), (2040, {})):
-        configuration = {"provider": "cpu", "year": str(year)}
-        date, data = here.date.replace(year=year), {**here.data, **more}
-        found = dataclasses.replace(here, date=date, configuration=configuration, data=data)
-        found.save(measured.concluded(found), tmp_path)
-    assert measured.recall()
-    assert measured.data.part == 2
+    larger = {"provider": "cpu", "size": "9"}
+    record = dataclasses.replace(measured.here, configuration=larger, fast=False)
+    record.save(measured.concluded(record), tmp_path)
+    single = Comparison(
+        Measurement(n, np.full((1, 4), s)) for n, s in (("slow", 1.01), ("fast", 1.0))
+    )
+    measured.keep(times=single)
+    judged = measured.concluded(measured.here)
+    assert [(j.is_here, j["faster"].verdict) for j in judged.judgements] == [
+        (True, "undecided"),
+        (False, "holds"),
+    ]
+    assert judged.verdict == "holds"
+    ((_, where),) = next(iter(judged.advice.values()))
+    assert where == "Holds on the one machine that decides it: 2 times faster."
+    alike = dataclasses.replace(measured.here, configuration=larger)
+    assert len(measured.concluded(alike).judgements) == 1
 
 
 def test_ratios_hold_over_the_builds_of_the_same_machine(measured, monkeypatch, tmp_path):

@@ -4,8 +4,6 @@ r"""
 How many threads, and should they spin?
 =======================================
 
-This page shows a stored measurement; measuring again takes a few minutes.
-
 ONNX Runtime splits an operator between threads, by default one per core. A thread without work
 spins: it keeps asking for work for a while, and then it sleeps. By default, threads also spin after
 a run. With ``session.force_spinning_stop``, they stop when the run ends. With
@@ -62,8 +60,8 @@ study = Study(
     "How many threads, and should they spin?",
     command="ortmeter bench model.onnx --threads 1,2 --spinning on,during-run,off",
     tokens=Param(64, fast=8, minimum=1, help="tokens of the transformer"),
-    rounds=Param(5, fast=2, full=10, minimum=1, help="runs after each pause, in each process"),
-    longer=Param(8, fast=1, minimum=1, help="fresh processes of each setting"),
+    rounds=Param(4, fast=2, full=10, minimum=1, help="runs after each pause, in each process"),
+    longer=Param(5, fast=1, full=8, minimum=1, help="fresh processes of each setting"),
     quota=Param(0, minimum=0, help="cores of the CPU quota of this container, 0 without one"),
 )
 args, provider = study.args, study.provider
@@ -158,13 +156,12 @@ def measure_quota(transformer, quota):
 
 # %%
 
-if not study.recall():
-    if args.quota:
-        rows = measure_quota(make_transformer(256), args.quota)
-        study.keep(f"a quota of {args.quota} of {CORES} cores", rows=rows, host=HOST, ours=OURS)
-    else:
-        study.keep(**vars(measure_spinning()))
-        study.keep(f"float32 on {provider.label}, {CORES} threads at most", threads=CORES)
+if args.quota:
+    rows = measure_quota(make_transformer(256), args.quota)
+    study.keep(f"a quota of {args.quota} of {CORES} cores", rows=rows, host=HOST, ours=OURS)
+else:
+    study.keep(**vars(measure_spinning()))
+    study.keep(f"float32 on {provider.label}, {CORES} threads at most", threads=CORES)
 
 # %%
 # What does a pause cost?

@@ -4,8 +4,6 @@ r"""
 8 or 16 bits: which conversion is faster on this machine and keeps what my model decides?
 =========================================================================================
 
-This page shows its newest stored measurement; measuring again takes about a quarter of an hour.
-
 Weights are half as large in float16, and a quarter as large in 8 bits. Are the runs faster, and
 does the model still do its task? Users of ONNX Runtime find float16 twice as slow as float32
 (`#16778 <https://github.com/microsoft/onnxruntime/issues/16778>`__), and convolutions slower in 8
@@ -206,8 +204,7 @@ def measure():
     return {"results": results, "facts": to_frame(facts, "model", "conversion"), "vnni": vnni}
 
 
-if not study.recall():
-    study.keep(f"{provider.label}, 1 thread", **measure())
+study.keep(f"{provider.label}, 1 thread", **measure())
 
 # %%
 # The decisions kept have Wilson's interval. It is wide with few decisions, even if all of them are

@@ -4,8 +4,6 @@ r"""
 What does each level of fusion bring to a small Llama?
 ======================================================
 
-This page shows its newest stored measurement; measuring again takes several minutes.
-
 :class:`~ortmeter.backend.OrtBackend` compiles a torch model for ONNX Runtime. It first rewrites the
 graph, at one of four levels. Each level adds rules to the previous one and leaves fewer nodes.
 How much faster does each level make one layer of a Llama? How much of the speedup over eager torch
@@ -210,9 +208,8 @@ def measure():
     return found | {"kernels": sums, "nodes": nodes, "launches": provider.name == "cuda"}
 
 
-if not recalled:
-    legend = f"sequence {length}, hidden {sizes[0]}, float32 on {provider.label}"
-    study.keep(f"{legend}, threads={args.threads}", **measure())
+legend = f"sequence {length}, hidden {sizes[0]}, float32 on {provider.label}"
+study.keep(f"{legend}, threads={args.threads}", **measure())
 
 # %%
 # How long does a call take?

@@ -4,8 +4,6 @@ r"""
 What does a token cost with a cache?
 ====================================
 
-This page shows its newest stored measurement; measuring again takes three minutes.
-
 .. warning::
 
     Do not decode with ``GroupQueryAttention`` on CUDA yet. On an H200 with ONNX Runtime 1.31.1, its
@@ -203,9 +201,8 @@ def measure(folder):
 
 # %%
 
-if not study.recall():
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        study.keep(f"{provider.label}, 1 thread", **measure(folder))
+with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+    study.keep(f"{provider.label}, 1 thread", **measure(folder))
 
 # %%
 # *GQA in place* reads only the tokens in its buffer. *Scatter in place* reads the whole buffer, of

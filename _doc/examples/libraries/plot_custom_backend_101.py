@@ -4,8 +4,6 @@ r"""
 What does a torch.compile backend on ONNX Runtime bring?
 ========================================================
 
-This page shows its newest stored measurement; measuring again takes three minutes.
-
 ``torch.compile`` captures the operations of a torch model as a graph and gives it to a *backend*, a
 function that returns a faster callable. The default backend, inductor, generates kernels.
 :class:`~ortmeter.backend.OrtBackend` translates the graph into ONNX, rewrites it and runs it on
@@ -165,20 +163,19 @@ def load_graph(graph):
     return ortmeter.session_candidate(frozen, feeds, provider=provider, threads=args.threads)
 
 
-if not study.recall():
-    many = {"axis": "batch", "processes": args.processes}
-    calls = {"repeat": 50, "precision": None, "sync": device, "budget_s": 30.0 * args.processes}
-    results = ortmeter.measure_each(candidates, **calls, **many)
-    first, turns = eager[args.batch[0]], range(args.compilations)
-    taken = DataFrame({n: compile_model(n, first)[1] for n in names[1:]} for _ in turns)
-    compiling = Comparison(Measurement(name, [row]) for name, row in taken.items())
-    alone = {b: {n: load_graph(graphs[n][b]) for n in LEVELS} for b in args.batch}
-    levels = ortmeter.measure_each(alone, budget_s=args.budget, **many)
-    nodes = {level: graph.node_count for level, graph in described.items()}
-    sizes = f"{args.features} features, hidden {args.hidden}"
-    legend = f"{sizes}, float32 on {provider.label}, threads={args.threads}, TF32 off"
-    kept = {"results": results, "compiling": compiling, "levels": levels, "nodes": nodes}
-    study.keep(legend, provider=provider.label, **kept)
+many = {"axis": "batch", "processes": args.processes}
+calls = {"repeat": 50, "precision": None, "sync": device, "budget_s": 30.0 * args.processes}
+results = ortmeter.measure_each(candidates, **calls, **many)
+first, turns = eager[args.batch[0]], range(args.compilations)
+taken = DataFrame({n: compile_model(n, first)[1] for n in names[1:]} for _ in turns)
+compiling = Comparison(Measurement(name, [row]) for name, row in taken.items())
+alone = {b: {n: load_graph(graphs[n][b]) for n in LEVELS} for b in args.batch}
+levels = ortmeter.measure_each(alone, budget_s=args.budget, **many)
+nodes = {level: graph.node_count for level, graph in described.items()}
+sizes = f"{args.features} features, hidden {args.hidden}"
+legend = f"{sizes}, float32 on {provider.label}, threads={args.threads}, TF32 off"
+kept = {"results": results, "compiling": compiling, "levels": levels, "nodes": nodes}
+study.keep(legend, provider=provider.label, **kept)
 torch.compiler.reset()
 torch.set_num_threads(threads_before)
 

@@ -4,8 +4,6 @@
 Is ONNX Runtime slower than torch here, and where?
 ==================================================
 
-This page shows its newest stored measurement; measuring again takes two minutes.
-
 A torch model that is converted to ONNX should be faster. Sometimes users measure the opposite
 (`#10303 <https://github.com/microsoft/onnxruntime/issues/10303>`__,
 `#8166 <https://github.com/microsoft/onnxruntime/issues/8166>`__,
@@ -52,8 +50,8 @@ study = Study(
     batch=Param((1, 32), fast=(1, 2), minimum=1, help="rows of a call, several batches"),
     threads=Param(1, minimum=1, help="threads of each library"),
     inductor=Param(False, full=True, help="measure torch.compile too: a compiler, and minutes"),
-    processes=Param(6, fast=1, full=8, minimum=1, help="fresh processes; as many profile"),
-    budget=Param(80.0, fast=5.0, full=240.0, help="seconds to measure at most, profiles excluded"),
+    processes=Param(4, fast=1, full=8, minimum=1, help="fresh processes; as many profile"),
+    budget=Param(20.0, fast=2.0, full=240.0, help="seconds to measure at most, profiles excluded"),
 )
 args, provider = study.args, study.provider
 rng = np.random.default_rng(0)
@@ -136,10 +134,9 @@ def measure():
 # set of processes has these two variables, times both libraries and profiles them.
 
 profiled = {case: (made[name].model, models[name], x) for case, (name, x) in cases.items()}
-if not study.recall():
-    kinds = networks.profile_networks(profiled, processes=args.processes, **OPTIONS)
-    legend = f"float32 on {provider.label}, threads={args.threads}"
-    study.keep(legend, results=measure(), kinds=kinds, provider=provider.name)
+kinds = networks.profile_networks(profiled, processes=args.processes, **OPTIONS)
+legend = f"float32 on {provider.label}, threads={args.threads}"
+study.keep(legend, results=measure(), kinds=kinds, provider=provider.name)
 
 # %%
 

@@ -4,8 +4,6 @@ r"""
 Trees: ONNX Runtime, LightGBM or scikit-learn?
 ==============================================
 
-This page shows its newest stored measurement; measuring again takes three minutes.
-
 A forest, or boosted trees, can stay in the library that trained them, or become one node of ONNX.
 Users find ONNX Runtime faster than scikit-learn on one row and slower on many (`#827
 <https://github.com/microsoft/onnxruntime/issues/827>`__). They find it slower than LightGBM: on a
@@ -212,9 +210,8 @@ def measure(folder):
     return {"times": times, "changes": to_frame(changes, "trees", "thresholds")}
 
 
-if not study.recall():
-    with tempfile.TemporaryDirectory() as folder:
-        study.keep(study.provider.label, **measure(folder))
+with tempfile.TemporaryDirectory() as folder:
+    study.keep(study.provider.label, **measure(folder))
 
 # %%
 # The table counts the rows of the largest call whose class changes. They are few, because other

@@ -4,8 +4,6 @@ r"""
 How many processes does a benchmark need?
 =========================================
 
-This page shows its newest stored measurement; measuring again takes a minute.
-
 A benchmark compares two candidates in one process, at one size, and gives a verdict: faster,
 slower, negligible (a difference too small to matter) or undecided. The next process may give
 another one, and so may another size. This page adds three matrices in three ways. It runs the same
@@ -138,11 +136,10 @@ def sweep_sums(folder):
     }
 
 
-if not study.recall():
-    with tempfile.TemporaryDirectory() as folder:
-        tasks = sweep_sums(folder)
-    legend = f"float32 on {provider.label}, threads=1, {args.runs} processes"
-    study.keep(f"{legend} of {args.repeat} samples", tasks=tasks)
+with tempfile.TemporaryDirectory() as folder:
+    tasks = sweep_sums(folder)
+legend = f"float32 on {provider.label}, threads=1, {args.runs} processes"
+study.keep(f"{legend} of {args.repeat} samples", tasks=tasks)
 
 # %%
 # Does every process give the same verdict?

@@ -4,8 +4,6 @@
 Where does the time go before the first result?
 ===============================================
 
-A build shows a stored measurement; measuring again takes two minutes.
-
 A program imports ``onnxruntime``, creates a session and runs it once. Users of ONNX Runtime ask why
 that takes so long. Some blame the first run on CUDA (`#10746
 <https://github.com/microsoft/onnxruntime/issues/10746>`__), others the creation of the session
@@ -138,13 +136,12 @@ for name, model in models.items():
 #
 # A move should take as long as reading the whole file into new memory, which we also measure.
 
-if not study.recall():
-    tried = {f"{name}: {way}": c for name, ways in candidates.items() for way, c in ways.items()}
-    start = cold_start(tried, processes=args.processes, budget_s=args.budget)
-    file = candidates[LARGEST][SAVED].model
-    read = ortmeter.measure({"read": file.read_bytes}, repeat=15, precision=None)["read"].median
-    study.keep(f"float32 on {provider.label}, 1 thread", times=start.times, memory=start.memory)
-    study.keep(smallest=SMALLEST, largest=LARGEST, **{"read (s)": read})
+tried = {f"{name}: {way}": c for name, ways in candidates.items() for way, c in ways.items()}
+start = cold_start(tried, processes=args.processes, budget_s=args.budget)
+file = candidates[LARGEST][SAVED].model
+read = ortmeter.measure({"read": file.read_bytes}, repeat=15, precision=None)["read"].median
+study.keep(f"float32 on {provider.label}, 1 thread", times=start.times, memory=start.memory)
+study.keep(smallest=SMALLEST, largest=LARGEST, **{"read (s)": read})
 folder.cleanup()
 
 # %%

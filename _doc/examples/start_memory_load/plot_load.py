@@ -4,8 +4,6 @@
 Batch more, or call more?
 =========================
 
-This page shows its newest stored measurement; measuring again takes three minutes.
-
 A service has more requests than one call answers. It can put several of them in one call (a batch).
 It can also call from several threads, which share a session or have one each. People ask which is
 better (`#3190 <https://github.com/microsoft/onnxruntime/issues/3190>`__), and some find that a
@@ -116,15 +114,14 @@ def make_points(name, batches):
 # Each caller calls again as soon as it has its result. The points are interleaved, ten turns each,
 # in random order. The largest batch of images is an eighth of the largest dense one.
 
-if not (recalled := study.recall()):
-    points = {}
-    for name, largest in ((DENSE, args.batch), (IMAGES, max(args.batch // 8, 8))):
-        points |= make_points(name, [2**i for i in range(largest.bit_length())])
-    loads = measure_load(points, seconds=args.budget / 3 / len(points))
-    closed = {name: {way: {} for way in WAYS} for name in models}
-    for (name, way, batch), load in loads.items():
-        closed[name][way][batch] = load
-    study.keep(f"float32 on {provider.label}, {cores} cores", closed=closed, tail=args.tail)
+points = {}
+for name, largest in ((DENSE, args.batch), (IMAGES, max(args.batch // 8, 8))):
+    points |= make_points(name, [2**i for i in range(largest.bit_length())])
+loads = measure_load(points, seconds=args.budget / 3 / len(points))
+closed = {name: {way: {} for way in WAYS} for name in models}
+for (name, way, batch), load in loads.items():
+    closed[name][way][batch] = load
+study.keep(f"float32 on {provider.label}, {cores} cores", closed=closed, tail=args.tail)
 
 # %%
 # How does throughput grow?
@@ -159,13 +156,12 @@ FULL, WAITING, FEW = "full batch", "what waits", 8
 SERVED = {w: (w, 1, True) for w in WAYS} | {FULL: (ONE, FEW, True), WAITING: (ONE, FEW, False)}
 SHARES = {"low": 0.3, "high": 0.7, "beyond": 1.6}
 
-if not recalled:
-    capacity, arriving = closed[DENSE][ONE][1].throughput().value, {}
-    for (name, (way, batch, full)), share in itertools.product(SERVED.items(), SHARES.values()):
-        calls = closed[DENSE][way][batch].point.calls
-        arriving[name, share] = Point(calls, rate=share * capacity, batch=batch, full=full)
-    loads = measure_load(arriving, seconds=2 * args.budget / 3 / len(arriving))
-    study.keep(opened={n: {share: loads[n, share] for share in SHARES.values()} for n in SERVED})
+capacity, arriving = closed[DENSE][ONE][1].throughput().value, {}
+for (name, (way, batch, full)), share in itertools.product(SERVED.items(), SHARES.values()):
+    calls = closed[DENSE][way][batch].point.calls
+    arriving[name, share] = Point(calls, rate=share * capacity, batch=batch, full=full)
+loads = measure_load(arriving, seconds=2 * args.budget / 3 / len(arriving))
+study.keep(opened={n: {share: loads[n, share] for share in SHARES.values()} for n in SERVED})
 
 # %%
 # A load above 1 is more than *one call* can serve with single requests. A number without brackets

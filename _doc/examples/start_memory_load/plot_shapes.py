@@ -4,8 +4,6 @@ r"""
 Fixed or dynamic shapes?
 ========================
 
-This page shows its newest stored measurement; measuring again takes three minutes.
-
 A dimension of an input has a size, or only a name: it is *free*, and the model is *dynamic*. Users
 report that dynamic models are slower, on the CPU too (`#13198
 <https://github.com/microsoft/onnxruntime/issues/13198>`__). We run the same models with free
@@ -211,9 +209,8 @@ def measure(folder):
     return {"facts": facts, "runs": runs, "turns": turns, "starts": starts}
 
 
-if not study.recall():
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        study.keep(f"float32 on {provider.label}, 1 thread", **measure(folder))
+with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+    study.keep(f"float32 on {provider.label}, 1 thread", **measure(folder))
 
 # %%
 # What runs

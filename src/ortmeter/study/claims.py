@@ -91,7 +91,7 @@ class Judgement:
     Parameters
     ----------
     origin : mapping of str to str
-        Page, machine, provider and date, as :meth:`~ortmeter.study.records.Record.origin` has them.
+        Page, machine, its identity, provider and date, as :meth:`~ortmeter.study.records.Record.origin` has them.
     sentences : tuple of Sentence
         The sentences, in their order.
     is_here : bool
@@ -107,6 +107,11 @@ class Judgement:
         """The machine, and the provider unless it is the CPU."""
         provider = self.origin["provider"]
         return self.origin["machine"] + ("" if provider == "cpu" else f", {provider.upper()}")
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """What makes two judgements those of one machine and provider."""
+        return self.origin["identity"], self.origin["provider"]
 
     def __getitem__(self, name: str) -> Sentence:
         return next(sentence for sentence in self.sentences if sentence.name == name)
@@ -243,10 +248,12 @@ class Judged:
         name : str
             Name of its finding.
         others : bool
-            Whether this build does not count.
+            Whether this machine does not count.
         """
-        counted = [j[name] for j in self.judgements if not (others and j.is_here)]
-        decided = [sentence.verdict == HOLDS for sentence in counted if sentence.decides]
+        counted = [j for j in self.judgements if j[name].decides and not (others and self._mine(j))]
+        # A machine counts once: this build in place of the record of its machine.
+        found = {j.place: j[name].verdict for j in reversed(counted)}
+        decided = [verdict == HOLDS for verdict in found.values()]
         what = f"other machine{'s' * (len(decided) != 1)}" if others else "machines"
         if not decided:
             return f"no {what.removesuffix('s')} decides it"
@@ -259,15 +266,15 @@ class Judged:
         """What to do: each sentence, with its findings and where they hold and by how much."""
         told, unseen_here = defaultdict(list), False
         for name in (s.name for s in self.judgements[0].sentences if s.section == ANSWER):
-            here = self.here[name] if self.here else None
+            here = self.on_this_machine(name)
             text = _best(self.of(name))
-            if here is not None and here.verdict in {FAILS, UNDECIDED}:
-                verb = "Does not hold" if here.verdict == FAILS else "Not decided"
+            if here is not None and here.verdict == FAILS:
                 others = self.standing(name, others=True)
-                where = f"{verb} on this machine: {here.evidence}; {others}: “{text}.”"
+                where = f"Does not hold on this machine: {here.evidence}; {others}: “{text}.”"
                 told[self.otherwise].append((name, where))
             else:
-                unseen = "" if here and here.decides else " Not measured on this machine."
+                verb = "decided" if here and here.verdict == UNDECIDED else "measured"
+                unseen = "" if here and here.decides else f" Not {verb} on this machine."
                 unseen_here |= bool(unseen)
                 where = _sentence_case(self.standing(name))
                 told[f"{text}."].append((name, f"{where}{self._gained(name)}.{unseen}"))
@@ -290,10 +297,19 @@ class Judged:
         """Verdict of the first sentence in one or two words: here if it decides, else elsewhere."""
         return self.shown(self.judgements[0].sentences[0].name).verdict
 
+    def _mine(self, judgement: Judgement) -> bool:
+        return self.here is not None and judgement.place == self.here.place
+
+    def on_this_machine(self, name: str) -> Sentence | None:
+        """Return a sentence as this build judges it, or as a record of its machine decides it."""
+        found = [judgement[name] for judgement in self.judgements if self._mine(judgement)]
+        return next((sentence for sentence in found if sentence.decides), next(iter(found), None))
+
     def shown(self, name: str) -> Sentence:
-        """Return a sentence as this machine judges it, or else as all do: one that fails first."""
-        if self.here is not None and self.here[name].finding is not None:
-            return self.here[name]
+        """Return a sentence as this machine decides it, or else as all do: one that fails first."""
+        here = self.on_this_machine(name)
+        if here is not None and here.decides:
+            return here
         order = (FAILS, HOLDS, UNDECIDED, NOT_MEASURED)
         return min(self.of(name), key=lambda sentence: order.index(sentence.verdict))
 

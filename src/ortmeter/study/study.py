@@ -146,16 +146,10 @@ class Study:
         if self.args.record:  # nothing is lost when a cell below fails
             self._here.save()
 
-    def recall(self, *names: str) -> bool:
+    def recall(self) -> bool:
         """Show the newest record of this provider instead of measuring, unless it is to be made.
 
-        For a page that takes longer than a build. A record that lacks a part of what the page
-        measures comes after those that have more.
-
-        Parameters
-        ----------
-        *names : str
-            Data that the record must have: another machine may have measured a part.
+        For a page that needs what a build does not install, such as other releases.
 
         Returns
         -------
@@ -164,9 +158,8 @@ class Study:
         """
         records = [] if self.args.record else load_records(self.page)
         mine = [past for past in records if past.configuration["provider"] == self.provider.place]
-        mine = [past for past in mine if {*names} <= {*past.data}]
         if mine:
-            self._here = self._recalled = max(mine, key=lambda past: (len(past.data), past.date))
+            self._here = self._recalled = max(mine, key=lambda past: past.date)
         return bool(mine)
 
     @property
@@ -232,14 +225,12 @@ class Study:
     def judged(self, *sources: Record) -> Judged:
         """Judge the claims on records, the first of which is that of this build.
 
-        In fast mode this build decides nothing: the other records do, if there are any.
+        What was measured in fast mode decides nothing.
         """
-        (first, *others) = sources
         if self._claims is None:
             raise InvalidArgumentError(f"{self.page} has no claims: call study.conclude first")
-        counted = others if first.fast and others else sources
-        judgements, otherwise = [], ""
-        for source in counted:
+        first, judgements, otherwise = sources[0], [], ""
+        for source in sources:
             data = _namespace(source)
             sentences, otherwise = read_claims(self._claims, data)
             if source.fast:
@@ -250,24 +241,24 @@ class Study:
         return Judged(
             tuple(judgements),
             otherwise,
-            f"{counted[0].environment}, {_namespace(counted[0]).legend}",
+            f"{first.environment}, {_namespace(first).legend}",
             setting=_read_setting(self._to_copy["setting_name"]),
-            on_cpu=counted[0].on_cpu,
+            on_cpu=first.on_cpu,
             **self._to_copy,
         )
 
     def _is_here(self, source: Record) -> bool:
-        """Whether this build, at its full sizes, or a record of this machine, is the source."""
+        """Whether this build, or a record of this machine that it recalls, is the source."""
         if source is self._recalled:
             return source.machine == machine_name(environment())
-        return source is self._here and not source.fast
+        return source is self._here
 
     def concluded(self, source: Record) -> Judged:
-        """Judge the claims on a record, beside the newest ones of other machines."""
-        mine = source.machine, source.configuration["provider"]
+        """Judge the claims on a record, beside the newest ones of every machine."""
         records = sorted(load_records(self.page), key=lambda record: record.date)
         newest = {(r.machine, r.configuration["provider"]): r for r in records}
-        return self.judged(source, *(r for place, r in newest.items() if place != mine))
+        same = source.machine, source.case
+        return self.judged(source, *(r for r in newest.values() if (r.machine, r.case) != same))
 
     def replay(self, source: Record) -> Iterator[Any]:
         """Iterate over what the page shows of a record: its views."""
