@@ -1,5 +1,6 @@
 """A site of two pages, built by Sphinx with the real configuration and a package of one file."""
 
+import base64
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import nbformat
 import pytest
 
 import ortmeter
@@ -75,6 +77,20 @@ print("fast mode: " + (os.environ.get("ORTMETER_FAST") or "0"))
 {code}
 print("results of {name}".upper())
 '''
+
+
+# A figure and a table, then another cell.
+SHOWN = """
+from matplotlib import pyplot as plt
+from pandas import DataFrame
+
+plt.plot([1, 2], label="a line")
+DataFrame({"ratio": [1.25]})
+
+# %%
+# A last cell.
+
+del DataFrame"""
 
 
 class Site:
@@ -167,7 +183,7 @@ def edited(built, tmp_path_factory):
     shutil.copytree(built.root, site.root, symlinks=True)
     loop = "with progress_bar('sessions', total=400) as bar:\n    bar.update(120)"
     code = f"from ortmeter.progress import progress_bar\n{loop}\nprint('second edition'.upper())"
-    site.write("plot_b", code)
+    site.write("plot_b", f"{code}\n{SHOWN}")
     return site, site.build()
 
 
@@ -259,6 +275,20 @@ def test_edited_page_runs_alone(edited):
     assert "SECOND EDITION" in site.html("plot_b")
 
 
+def test_notebook_has_what_each_cell_showed_in_the_build(edited):
+    site, _ = edited
+    (published,) = site.out.glob("_downloads/*/plot_b.ipynb")
+    notebook = nbformat.read(published, as_version=4)
+    nbformat.validate(notebook)
+    *_, shown, last = (cell for cell in notebook.cells if cell.cell_type == "code")
+    picture, printed, table = shown.outputs
+    (image,) = site.gallery.glob("images/sphx_glr_plot_b_001.png")
+    assert base64.b64decode(picture.data["image/png"]) == image.read_bytes()
+    assert (printed.name, printed.text) == ("stdout", "fast mode: 0\nSECOND EDITION")
+    assert "<td>1.25</td>" in table.data["text/html"]
+    assert [output.text for output in last.outputs] == ["RESULTS OF PLOT_B"]
+
+
 @pytest.mark.slow
 def test_change_of_the_package_runs_every_page(site):
     (site.root / "src" / "ortmeter" / "__init__.py").write_text("x = 1\n", encoding="utf-8")
@@ -347,9 +377,17 @@ def test_warning_of_a_page_fails_the_build_and_is_not_published(site):
     assert "examples/faster_runs/plot_a.py:" not in site.html("plot_a")
 
 
-def test_progress_of_a_page_is_in_the_log_and_not_published(edited):
+def test_progress_of_the_build_is_in_the_log_and_not_published(built, edited):
     site, _ = edited
-    assert re.search(r"^plot_b: 120 of 400 sessions, \d+ s$", site.log, re.MULTILINE)
+    line = r"^1 of 1, plot_b: 120 of 400 sessions, \d+ s; about 0 min left$"  # it took a second
+    assert re.search(line, site.log, re.MULTILINE), site.log
+    started = re.findall(
+        r"^\d of 2, plot_.: started, 0 s; about . min left$", built.log, re.MULTILINE
+    )
+    assert started == [
+        "1 of 2, plot_a: started, 0 s; about 1 min left",
+        "2 of 2, plot_b: started, 0 s; about 0 min left",
+    ]
     assert "120 of 400" not in (site.gallery / "plot_b.rst").read_text() + site.html("plot_b")
 
 

@@ -25,7 +25,8 @@ def finish_downloads(app: Sphinx) -> None:
     pages = gallery_pages(app)
     titles = page_titles(page.source for page in pages)
     for page in pages:
-        notebook = make_notebook(page.source, wheel.name, app.config.html_baseurl, titles)
+        built = page.target.with_suffix(".rst")
+        notebook = make_notebook(page.source, wheel.name, app.config.html_baseurl, titles, built)
         write_notebook(page.target.with_suffix(".ipynb"), notebook)
         members = [page.target, page.target.with_suffix(".ipynb"), *copy_settings(page), wheel]
         write_zip(page.target.with_suffix(".zip"), members, page.target.parent)

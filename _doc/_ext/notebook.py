@@ -1,7 +1,9 @@
-"""Make the notebook of a page: cells that install what it needs, prose in Markdown."""
+"""Make the notebook of a page: cells that install what it needs, prose in Markdown, outputs."""
 
 import ast
+import base64
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,15 @@ _NEXT = "\n\n"
 _FORMULA = re.compile(r"\$[^$]+\$")
 _MARKDOWN = "commonmark+pipe_tables+tex_math_dollars"
 _BOUNDARY = "<!-- next cell -->"
+# What sphinx-gallery writes: a block of code, and below it what the block showed.
+_BLOCK = re.compile(r"^\.\. GENERATED FROM PYTHON SOURCE LINES .*\n", flags=re.MULTILINE)
+_CODE = "\n.. code-block:: Python\n"
+_SHOWN = re.compile(
+    r"^\.\. raw:: html\n\n(?P<html>(?: {4}.*\n|\n)+)"
+    r"|^\.\. image-sg:: /(?P<png>\S+)"
+    r"|^ \.\. code-block:: none\n\n(?P<text>(?: {4}.*\n|\n)+)",
+    flags=re.MULTILINE,
+)
 
 
 def first_cell(wheel_name: str, base_url: str = "", extras: str = "pages") -> str:
@@ -100,7 +111,11 @@ def first_cell(wheel_name: str, base_url: str = "", extras: str = "pages") -> st
 
 
 def make_notebook(
-    script: Path, wheel_name: str, base_url: str = "", titles: dict[str, str] | None = None
+    script: Path,
+    wheel_name: str,
+    base_url: str = "",
+    titles: dict[str, str] | None = None,
+    built: Path | None = None,
 ) -> dict[str, Any]:
     """Make the notebook of a page.
 
@@ -112,6 +127,8 @@ def make_notebook(
         See :func:`first_cell`.
     titles : dict of str to str, optional
         Title of the page that each label points to.
+    built : Path, optional
+        The page that sphinx-gallery wrote: what its code showed are the outputs of the cells.
 
     Returns
     -------
@@ -132,11 +149,35 @@ def make_notebook(
         add_markdown_cell(notebook, answer)
     _, blocks = split_code_and_text_blocks(str(script))
     texts = to_markdown([text for kind, text, _ in blocks if kind == "text"], titles or {})
+    outputs = read_outputs(built) if built else iter(())
     for kind, content, _ in blocks:
-        source = next(texts) if kind == "text" else remove_config_comments(content).strip()
+        if kind == "text":
+            add_markdown_cell(notebook, next(texts))
+            continue
+        shown, source = next(outputs, []), remove_config_comments(content).strip()
         if source:
-            (add_markdown_cell if kind == "text" else add_code_cell)(notebook, source)
+            add_code_cell(notebook, source)
+            notebook["cells"][-1]["outputs"] = shown
     return notebook
+
+
+def read_outputs(built: Path) -> Iterator[list[dict[str, Any]]]:
+    """Read what each block of code of a built page showed, as the outputs of a cell."""
+    for block in _BLOCK.split(built.read_text(encoding="utf-8")):
+        if _CODE in block:
+            yield [_output(shown, built.parents[2]) for shown in _SHOWN.finditer(block)]
+
+
+def _output(shown: re.Match[str], source: Path) -> dict[str, Any]:
+    """Write an output; images are files below the sources of the site."""
+    if shown["text"]:
+        text = textwrap.dedent(shown["text"]).strip("\n")
+        return {"output_type": "stream", "name": "stdout", "text": text}
+    data = {"text/html": textwrap.dedent(shown["html"] or "").strip()}
+    if shown["png"]:
+        content = Path(source, shown["png"]).read_bytes()
+        data = {"image/png": base64.b64encode(content).decode()}
+    return {"output_type": "display_data", "metadata": {}, "data": data}
 
 
 def said_by(script: Path) -> tuple[str, str]:

@@ -116,8 +116,7 @@ def make_call(name, model, tokens, settings):
 # The last level needs a C++ compiler, and is left out without one. Inductor needs it too, or Triton
 # on CUDA. If it is missing, measure with ``--inductor False``.
 
-recalled = study.recall()
-compared = [INDUCTOR] if args.inductor and not recalled else []
+compared = [INDUCTOR] if args.inductor else []
 names = dict.fromkeys([EAGER, *compared, "none", "default-EagerAttention", *LEVELS])
 made = {n: make_call(n, model, tokens, SETTINGS) for n in study.follow(names, "compilations")}
 graphs = {name: graph for name, (_, graph) in made.items() if graph and not graph.without_kernels}

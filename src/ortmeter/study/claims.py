@@ -91,7 +91,8 @@ class Judgement:
     Parameters
     ----------
     origin : mapping of str to str
-        Page, machine, its identity, provider and date, as :meth:`~ortmeter.study.records.Record.origin` has them.
+        Page, machine, its identity, provider and date, as
+        :meth:`~ortmeter.study.records.Record.origin` has them.
     sentences : tuple of Sentence
         The sentences, in their order.
     is_here : bool
