@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ortmeter import files
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.files import alone_in, cache_folder, refuse_full_disk, write_atomically
+from ortmeter.files import cache_folder, refuse_full_disk, write_atomically
 
 
 def names(folder):
@@ -173,15 +172,3 @@ def test_the_error_names_the_file_that_was_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/a.txt'"):
         write_atomically(tmp_path / "a.txt", b"new")
-
-
-def test_a_lock_that_another_process_keeps_is_not_waited_for(tmp_path, monkeypatch):
-    fcntl = pytest.importorskip("fcntl")
-    monkeypatch.setattr(files, "_LOCK_S", 0.01)
-    other = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(other, fcntl.LOCK_EX)
-    with pytest.raises(OrtMeterError, match="another process has locked"), alone_in(tmp_path):
-        pass
-    os.close(other)
-    with alone_in(tmp_path):
-        pass

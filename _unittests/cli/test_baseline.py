@@ -27,12 +27,6 @@ TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[4] X) => (float[4] Y) 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def no_github(monkeypatch):
-    """The tests may run in a job of GitHub."""
-    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
-
-
 @pytest.fixture(scope="module")
 def machine():
     return environment()
@@ -76,10 +70,8 @@ def bench(tmp_path, machine):
         report = Report("ortmeter bench", machine=here)
         busy = SimpleNamespace(findings=["other processes use 2 cores"], to_dict=dict)
         report.preflight["before"] = busy
-        kept = baseline.check(options, report, variants)
-        if kept:
-            kept.join(found)
-        code = kept.finish(report, found) if kept else None
+        kept = baseline.read_kept(options)
+        code = kept.begin(variants).finish(report, found) if kept else None
         return SimpleNamespace(code=code, told=report.sentences, report=report, found=found)
 
     run.model, run.file = model, tmp_path / "base.json"
@@ -132,56 +124,19 @@ def test_a_file_is_replaced_only_with_force(bench):
     assert bench.file.read_text() == "mine"
 
 
-def test_a_file_of_the_same_candidates_gets_another_build(bench):
-    first = {"a": (10.0, 10.1, 9.9), "b": (5.0, 5.1, 4.9)}
-    second = {"a": (10.2, 10.1, 10.3), "b": (5.5, 5.6, 5.4)}
-    bench("--save", bench.file, **first)
-    run = bench("--save", bench.file, **second)
-    kept = f"samples are kept in {bench.file}, with 1 other build."
-    assert run.told[-1] == kept
-    claim = run.found.speedup("a", "b")
-    assert claim.how == "reproduced in 2 of 2 builds"
-    assert claim.low < 2.0
-    assert claim.high > 1.86
-    stored = load(bench.file)
-    assert stored.data["comparison"]["b"].median == pytest.approx(5.5e-3, rel=1e-3)
-    assert [build["b"].median for build in stored.data["before"]] == [pytest.approx(5e-3, rel=1e-3)]
-    for _ in range(6):
-        bench("--save", bench.file, **first)
-    assert len(load(bench.file).data["before"]) == 4
+def test_a_run_that_ends_first_is_not_replaced(bench, monkeypatch):
+    compare = baseline._Run.finish
 
-
-def test_two_runs_at_once_keep_both_builds(bench, monkeypatch):
-    join = baseline.Baseline.join
-
-    def other_run_ends_first(self, results):
-        monkeypatch.setattr(baseline.Baseline, "join", join)
+    def other_run_ends_first(self, report, results):
+        monkeypatch.setattr(baseline._Run, "finish", compare)
         bench("--save", bench.file, m=(1.0, 1.1, 0.9))
-        join(self, results)
+        return compare(self, report, results)
 
-    monkeypatch.setattr(baseline.Baseline, "join", other_run_ends_first)
+    monkeypatch.setattr(baseline._Run, "finish", other_run_ends_first)
     run = bench("--save", bench.file, m=(2.0, 2.1, 1.9))
-    assert run.told[-1] == f"samples are kept in {bench.file}, with 1 other build."
-    kept = load(bench.file).data
-    medians = [x["m"].median for x in (kept["comparison"], *kept["before"])]
-    assert medians == [pytest.approx(2e-3, rel=0.1), pytest.approx(1e-3, rel=0.1)]
-
-
-@pytest.mark.parametrize(
-    ("changed", "why"),
-    [
-        ({"feed": 2.0}, "other candidates, inputs or settings"),
-        ({"numpy": "1.0"}, "other versions"),
-        ({"processor": {"caches": "L9"}}, "another machine"),
-        ({"n": (1.0, 1.0, 1.0)}, "other candidates"),
-    ],
-)
-def test_a_build_of_something_else_is_not_added(bench, changed, why):
-    bench("--save", bench.file)
-    before = bench.file.read_bytes()
-    with pytest.raises(InvalidArgumentError, match=f"{why}.*replace it with --force"):
-        bench("--save", bench.file, **changed)
-    assert bench.file.read_bytes() == before
+    assert run.code == 2
+    assert run.told[-1].startswith(f"samples are not kept: {bench.file} exists: choose another")
+    assert load(bench.file).data["comparison"]["m"].median == pytest.approx(1e-3, rel=0.1)
 
 
 SLOWER = (15.0, 15.1, 14.9)
@@ -464,7 +419,6 @@ SAMPLES = (*ITEMS, 0, 1, "measurements", 0, "seconds")
         lambda f: spoil(f, *SAMPLES, value=[[1.0], [1.0, 2.0]]),
         lambda f: spoil(f, *ITEMS, 0, 1, "control", "seconds", value=[[1e-300]]),
         lambda f: spoil(f, *ITEMS, 0, 1, "measurements", 0, "name", value="n\n::error::x"),
-        *(lambda f, x=x: f["data"]["items"].append(["before", x]) for x in (5, None, "x", [5])),
         lambda f: spoil(f, "page", value="bench\n"),
     ],
 )
@@ -473,10 +427,9 @@ def test_a_file_that_somebody_changed_is_refused_in_one_line(bench, change):
     fields = json.loads(bench.file.read_bytes())
     change(fields)
     bench.file.write_text(json.dumps(fields))
-    for option in ("--baseline", "--save"):
-        with pytest.raises(OrtMeterError) as refused:
-            bench(option, bench.file)
-        assert len(str(refused.value).splitlines()) == 1
+    with pytest.raises(OrtMeterError) as refused:
+        bench("--baseline", bench.file)
+    assert len(str(refused.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -486,26 +439,6 @@ def test_what_is_no_file_of_a_run_is_refused(bench, content):
     bench.file.write_bytes(content) if content is not None else bench.file.mkdir()
     with pytest.raises(OrtMeterError, match=re.escape(bench.file.name)):
         bench("--baseline", bench.file)
-
-
-def test_github_is_told_of_what_fails(bench, monkeypatch, capsys):
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    name = "100%: <b>\r\n\n::error::x"
-    bench("--save", bench.file, **{name: (10.0, 10.1, 9.9)})
-    options = ("--baseline", bench.file, "--fail-if", "slower:1.10")
-    bench(*options, **{name: SLOWER})
-    (line,) = capsys.readouterr().out.splitlines()
-    start = "::error title=100%25%3A <b>%0D%0A%0A%3A%3Aerror%3A%3Ax is slower::100%25: <b>%0D%0A%0A"
-    assert line.startswith(start)
-    bench(*options, "--json", **{name: (5.0, 10.0, 20.0)})
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("::warning title=100%25%3A <b>")
-
-
-def test_elsewhere_nothing_is_annotated(capsys):
-    baseline._annotate("error", "title", "message", as_json=False)
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("option", ["--save", "--baseline"])
@@ -520,8 +453,7 @@ def test_files_are_checked_before_anything_is_measured(bench, option, monkeypatc
 
 
 @pytest.mark.slow
-def test_the_command_end_to_end(bench, monkeypatch, capsys):
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+def test_the_command_end_to_end(bench, capsys):
     few = ["bench", str(bench.model), "--processes", "3", "--repeat", "5", "--budget", "60"]
     assert main([*few, "--save", str(bench.file)]) == 0
     assert load(bench.file).data["comparison"].reference_workload.processes >= 3
@@ -532,8 +464,6 @@ def test_the_command_end_to_end(bench, monkeypatch, capsys):
     first = report["conclusion"][0]
     assert first.startswith(("m.onnx fails", "m.onnx passes", "m.onnx is undecided"))
     assert code == int("fails" in first)
-    assert ("::error" in printed.err) == ("fails" in first)
-    assert ("::warning" in printed.err) == ("undecided" in first)
 
 
 def test_the_recipe_of_the_page_is_a_workflow_whose_commands_parse():

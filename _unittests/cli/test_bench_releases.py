@@ -2,7 +2,6 @@
 
 import json
 import re
-from argparse import Namespace
 
 import numpy as np
 import onnx
@@ -11,6 +10,8 @@ import pytest
 from claim_samples import compare_ratio
 
 from ortmeter.cli import bench_releases, main
+from ortmeter.cli.bench import read_request
+from ortmeter.cli.execution import make_parser
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.releases.environments import Release
 from ortmeter.releases.latency import compare_releases
@@ -98,10 +99,11 @@ def test_a_release_runs_on_each_provider_that_is_named(model, capsys):
     ],
 )
 def test_a_name_has_the_provider_where_there_are_several(asked, names, of_variants, model):
-    options = Namespace(provider=asked, runtime="new")
-    provider = bench_releases.variant_provider(options)
-    assert [one.name for one in bench_releases._releases(options, "cpu")] == names
-    assert str(provider) == of_variants
+    given = ["bench", str(model), "--runtime", "new", "--provider", asked]
+    request = read_request(make_parser("bench").parse_args(given))
+    assert [one.name for one in request.mode.releases] == names
+    (variant,) = request.variants().values()
+    assert str(variant.settings["provider"]) == of_variants
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import json
 import math
-from argparse import Namespace
 
 import numpy as np
 import onnx
@@ -22,7 +21,6 @@ NAMES = ["1.20.1", "1.22.0", "1.24.4", "1.26.0", "1.27.0", "1.31.1", "1.32.0"]
 RELEASES = [Release(name) for name in NAMES]
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 g (float[8] X) => (float[8] Y) { Y = Sin(X) }"""
-OPTIONS = Namespace(command="bench")
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +44,7 @@ def test_each_question_has_an_answer_first():
     report = Report("r")
     report.conclude("what the ends say.")
     questions = [since("1.27.0"), since("1.22.0", "y is wrong")]
-    assert bisect.fill(OPTIONS, report, RELEASES, questions) == 0
+    assert bisect.fill("ortmeter bench", report, RELEASES, questions) == 0
     assert report.sentences == [
         "x is slow since 1.27.0: 1.27.0 beside 1.26.0 (5 environments of 7 releases).",
         "y is wrong since 1.22.0: 1.22.0 beside 1.20.1 (5 environments of 7 releases).",
@@ -58,7 +56,7 @@ def test_a_release_without_answer_leaves_the_others_theirs():
     report = Report("r")
     why = {"1.24.4": OrtMeterError("noise")}
     questions = [since("1.22.0", why=why), since("1.32.0", "y is slow")]
-    assert bisect.fill(OPTIONS, report, RELEASES, questions) == 2
+    assert bisect.fill("ortmeter bench", report, RELEASES, questions) == 2
     left = "or an earlier release after 1.20.1: noise (4 environments of 7 releases)."
     assert report.sentences == [
         f"x is slow since 1.26.0, {left}",
@@ -70,7 +68,7 @@ def test_an_interruption_keeps_what_is_known():
     report = Report("r")
     questions = [since("1.27.0"), since("1.27.0", "y is slow", {"1.31.1": KeyboardInterrupt()})]
     with pytest.raises(KeyboardInterrupt):
-        bisect.fill(OPTIONS, report, RELEASES, questions)
+        bisect.fill("ortmeter bench", report, RELEASES, questions)
     assert report.sentences[0].startswith("x is slow since 1.27.0: ")
     assert report.sentences[1] == (
         "y is slow since 1.32.0, or an earlier release after 1.26.0: interrupted "
@@ -80,7 +78,7 @@ def test_an_interruption_keeps_what_is_known():
 
 def test_ends_that_do_not_differ_have_nothing_to_search():
     report = Report("r")
-    assert bisect.fill(OPTIONS, report, RELEASES, []) == 2
+    assert bisect.fill("ortmeter bench", report, RELEASES, []) == 2
     (told,) = report.sentences
     assert told.startswith("nothing to search: 1.32.0 is not shown to be slower than 1.20.1, nor ")
 

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 
 from ortmeter.cli import cold
+from ortmeter.cli.conversion import Conversion
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing import Comparison, Comparisons, Measurement
@@ -23,24 +24,30 @@ TEXT = """<ir_version: 11, opset_import: ["": 23]>
 g (float[4] X) => (float[4] Y) { A = Identity(X)  Y = Abs(A) }"""
 
 
-def asked(*given, repeat=None, processes=1, budget=None, save_model=None):
+def asked(*given, repeat=None, processes=1, budget=None):
     parser = ArgumentParser()
     cold.add_options(parser)
-    given = {**vars(parser.parse_args(given)), "save_model": save_model, "force": False}
-    return Namespace(**given, repeat=repeat, processes=processes, budget=budget)
+    options = vars(parser.parse_args(given))
+    return Namespace(**options, repeat=repeat, processes=processes, budget=budget)
+
+
+def starts(variants, report=None, *, shorten=True):
+    kept = Conversion([], [], None, False, None)
+    return cold.other_starts(report or Report("bench"), variants, kept, shorten=shorten)
 
 
 def test_the_mode_is_off_unless_it_is_asked_for():
-    assert not cold.is_asked(asked())
-    assert not cold.is_asked(asked("--save-optimized"))
-    assert cold.is_asked(asked("--cold"))
+    assert cold.read_cold(asked()) is None
+    assert cold.read_cold(asked("--shorten")) is None
+    assert cold.read_cold(asked("--cold")) == (1, 60.0)
     with pytest.raises(InvalidArgumentError, match="--repeat is for interleaved runs"):
-        cold.is_asked(asked("--cold", repeat=5))
+        cold.read_cold(asked("--cold", repeat=5))
 
 
 def test_one_candidate_has_its_phases_and_no_verdict():
     report = Report("bench")
-    cold.fill(asked("--cold"), report, model_variants({"a<b>": TEXT}, provider="cpu"))
+    starts = cold.read_cold(asked("--cold"))
+    starts.fill(report, model_variants({"a<b>": TEXT}, provider="cpu"))
     told = json.loads(json.dumps(report.to_dict()))
     (section,) = told["sections"]
     assert [row["phase"] for row in section["tables"][0]][:3] == ["import", "session", "first run"]
@@ -51,14 +58,13 @@ def test_one_candidate_has_its_phases_and_no_verdict():
     assert max(map(len, report.to_text().splitlines())) <= 100
 
 
-def test_saved_candidates_are_compared_and_their_files_go():
-    options, report = asked("--cold", "--save-optimized"), Report("bench")
-    variants = model_variants({"m": TEXT}, provider="cpu")
-    with cold.saved_optimized(options, report, variants) as candidates:
-        assert list(candidates) == ["m", "saved optimized"]
+def test_other_starts_are_compared_and_their_files_go():
+    report, variants = Report("bench"), model_variants({"m": TEXT}, provider="cpu")
+    with starts(variants, report) as candidates:
+        assert list(candidates) == ["m", *WAYS]
         file = candidates["saved optimized"].model
         assert file.exists()
-        cold.fill(options, report, candidates)
+        cold.read_cold(asked("--cold")).fill(report, candidates)
     assert not file.exists()
     assert [section.title for section in report.sections] == [
         "Cold start",
@@ -86,7 +92,7 @@ def test_the_conclusion_says_what_the_table_says(monkeypatch):
     found = ColdStart(Comparisons(times, "phase"), memory)
     monkeypatch.setattr(cold, "cold_start", lambda *_, **__: found)
     report = Report("bench")
-    cold.fill(asked("--cold", "--shorten"), report, {})
+    cold.read_cold(asked("--cold", "--shorten")).fill(report, {})
     (rows,) = report.to_dict()["sections"][1]["tables"]
     result = report.sentences[0]
     assert result.startswith("first result: faster than m: much (")
@@ -97,16 +103,9 @@ def test_the_conclusion_says_what_the_table_says(monkeypatch):
             assert f"{row['candidate']} ({row['speedup']:.2f} times [{row['low']:.3g}, " in told
 
 
-def test_other_ways_to_start_are_added_and_their_files_go():
-    options, report = asked("--cold", "--shorten"), Report("bench")
-    with cold.saved_optimized(options, report, model_variants({"m": TEXT}, provider="cpu")) as one:
-        assert list(one) == ["m", *WAYS]
-        file = one["saved optimized"].model
-        assert file.exists()
-    assert not file.exists()
-    assert "level all is for CPUs like this one" in report.sentences[-1]
+def test_other_ways_to_start_are_added_to_each_candidate():
     several = model_variants({"m": TEXT}, provider="cpu", threads=[1, 2])
-    with cold.saved_optimized(options, report, several) as found:
+    with starts(several) as found:
         ways = [f"threads={threads}, {way}" for threads in (1, 2) for way in WAYS]
         assert list(found) == ["threads=1", "threads=2", *ways]
 
@@ -139,8 +138,8 @@ def test_what_is_saved_is_kept_with_its_weights(tmp_path, way, levels, made):
     model.graph.initializer.append(onnx.numpy_helper.from_array(b, "B"))
     variants = model_variants({"m": model}, provider="cpu", optimization=levels)
     report = Report("bench")
-    options = asked("--cold", way, save_model=str(tmp_path / "k.onnx"))
-    with cold.saved_optimized(options, report, variants):
+    kept, shorten = Conversion([], [], tmp_path / "k.onnx", False, None), way == "--shorten"
+    with cold.other_starts(report, variants, kept, shorten=shorten):
         pass
     assert sorted(file.name for file in tmp_path.iterdir()) == made
     assert all(str(tmp_path / name) in report.sentences[0] for name in made)
@@ -151,34 +150,27 @@ def test_what_is_saved_is_kept_with_its_weights(tmp_path, way, levels, made):
             np.testing.assert_allclose(y, x.astype(np.float64) @ b, rtol=1e-3, atol=1)
     with (
         pytest.raises(InvalidArgumentError, match="exists: choose another name"),
-        cold.saved_optimized(options, Report("bench"), variants),
+        cold.other_starts(Report("bench"), variants, kept, shorten=shorten),
     ):
         pass
 
 
 def test_each_optimized_candidate_has_a_saved_one():
     variants = model_variants({"m": TEXT}, provider="cpu", optimization=["none", "basic", "all"])
-    with cold.saved_optimized(asked("--save-optimized"), Report("bench"), variants) as found:
+    with starts(variants, shorten=False) as found:
         added = [name for name in found if name not in variants]
     assert added == [f"optimization={level}, saved optimized" for level in ("basic", "all")]
     variants = model_variants({"m": TEXT}, provider="cpu", optimization="none")
     refused = pytest.raises(InvalidArgumentError, match="nothing to save. Accepted: optimization")
-    with refused, cold.saved_optimized(asked("--save-optimized"), Report("bench"), variants):
+    with refused, starts(variants, shorten=False):
         pass
-
-
-def test_nothing_is_saved_unless_it_is_asked_for():
-    report, variants = Report("bench"), model_variants({"m": TEXT}, provider="cpu")
-    with cold.saved_optimized(asked("--cold"), report, variants) as candidates:
-        assert candidates is variants
-    assert not report.sentences
 
 
 @pytest.mark.parametrize("level", ["basic", "extended"])
 def test_a_model_that_runs_anywhere_has_no_caveat(level):
     report = Report("bench")
     variants = model_variants({"m": TEXT}, provider="cpu", optimization=level)
-    with cold.saved_optimized(asked("--save-optimized"), report, variants):
+    with starts(variants, report, shorten=False):
         pass
     assert not report.sentences
 

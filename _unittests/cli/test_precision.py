@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ortmeter.cli import baseline, conversion
+from ortmeter.cli import conversion
 from ortmeter.cli.inputs import add_feeds
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError, ModelError
@@ -23,10 +23,9 @@ def add(*given, models=None, feeds=FEEDS):
     conversion.add_options(parser, "")
     parser.add_argument("--force", action="store_true")
     add_feeds(parser)
-    baseline.add_options(parser)
     report = Report("bench")
     variants = model_variants(models or {"m": MODEL}, feeds, provider="cpu")
-    found = conversion.converted(parser.parse_args(given), report, variants)
+    found = conversion.read_conversion(parser.parse_args(given)).apply(report, variants)
     return found, report, variants
 
 
@@ -86,10 +85,6 @@ def test_what_is_made_is_kept(tmp_path):
 
 
 def test_what_cannot_be_added_is_refused():
-    with pytest.raises(
-        InvalidArgumentError, match="--precision do not go with --save or --baseline"
-    ):
-        add("--precision", "float16", "--save", "kept.json")
     cnn, feeds = sample_cnn(size=8), {"input": np.ones((1, 3, 8, 8), np.float32)}
     with pytest.raises(ModelError, match="--precision bfloat16: no: ONNX Runtime"):
         add("--precision", "bfloat16", models={"cnn": cnn}, feeds=feeds)

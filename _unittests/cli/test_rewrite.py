@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from ortmeter.cli import baseline, conversion
+from ortmeter.cli import conversion
+from ortmeter.cli.inputs import add_feeds
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime import rewriting
@@ -43,10 +44,11 @@ def add(*given, models=None, feeds=FEEDS):
     parser = ArgumentParser()
     conversion.add_options(parser, "")
     parser.add_argument("--force", action="store_true")
-    baseline.add_options(parser)
+    add_feeds(parser)
     report = Report("bench")
     variants = model_variants(models or {"m": MODEL}, feeds, provider="cpu")
-    return conversion.converted(parser.parse_args(given), report, variants), report, variants
+    asked = conversion.read_conversion(parser.parse_args(given))
+    return asked.apply(report, variants), report, variants
 
 
 def rows(report):
@@ -113,10 +115,6 @@ def test_several_models_are_named():
 
 
 def test_what_cannot_be_done_is_refused(monkeypatch):
-    with pytest.raises(
-        InvalidArgumentError, match="--rewrite and --precision do not go with --save"
-    ):
-        add("--rewrite", "none", "--save", "kept.json")
     with pytest.raises(InvalidArgumentError, match="got 'simplify'. Accepted: none, onnxsim"):
         add("--rewrite", "none,simplify")
     with pytest.raises(InvalidArgumentError, match="--rewrite: got 'none,', expected values"):

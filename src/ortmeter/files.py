@@ -2,7 +2,6 @@
 
 import os
 import stat
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +12,6 @@ import platformdirs
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 
 _LARGEST_BLOCK = 2**20  # of a disk
-_LOCK_S = 10.0  # far more than a file takes to be read and replaced
 
 
 def replaceable(path: Path) -> Path:
@@ -54,32 +52,6 @@ def write_atomically(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
             raise
     _sync_folder(file.parent)
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Let one process at a time read and replace files of a folder, where the system has locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        end = time.monotonic() + _LOCK_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise OrtMeterError(
-                        f"another process has locked {os.fspath(folder)!r} for {_LOCK_S:g} s"
-                    ) from None
-                time.sleep(_LOCK_S / 100)
-        yield
-    finally:
-        os.close(descriptor)  # and the lock with it
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import datetime as dt
 import hashlib
 import json
 import math
-import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,10 +15,9 @@ import msgspec
 import numpy as np
 
 from ortmeter.cli.report import Report, check_writable
-from ortmeter.cli.terminal import show, tell
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
 from ortmeter.evidence import UNITS, Speedup, common_unit, rounded
-from ortmeter.files import alone_in, replaceable, write_atomically
+from ortmeter.files import write_atomically
 from ortmeter.machine.environment import Environment
 from ortmeter.optional import pd
 from ortmeter.plotting.latency import speedup_plot
@@ -29,7 +27,6 @@ from ortmeter.runtime.placement import PlacementLog
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.candidates import SessionSpec
-from ortmeter.timing.comparison import join_builds
 from ortmeter.timing.drift import STEADY
 from ortmeter.timing.runs import check_latencies, compare_runs, drift_ratio, is_steady
 from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
@@ -57,8 +54,7 @@ def add_options(parser: ArgumentParser) -> None:
     group.add_argument(
         "--save",
         metavar="FILE",
-        help="keep the samples (JSON), for --baseline; a FILE of the same candidates gets another "
-        "build, and the speedups of the report cover its builds",
+        help="keep the samples (JSON), for --baseline",
     )
     group.add_argument(
         "--baseline", metavar="FILE", help="compare with the samples that --save kept in FILE"
@@ -92,51 +88,35 @@ def _bound(text: str) -> float:
     raise ArgumentTypeError(f"got {text!r}, expected slower:1.10 or slower:10%, at least 1 or 0%")
 
 
-def is_asked(options: Namespace) -> bool:
-    """Whether samples are kept or compared."""
-    return options.save is not None or options.baseline is not None
-
-
 @dataclasses.dataclass(frozen=True)
-class Baseline:
-    """What is done with the samples of a run: they are kept, compared with stored ones, or both."""
+class KeptSamples:
+    """What is asked of the samples of a run: they are kept, compared with stored ones, or both."""
 
-    options: Namespace
-    described: Mapping[str, _Description]
-    stored: "Record | None"
-    before: Sequence[Comparison] = ()  # builds that the file has, newest first
-    on_cpu: PlacementLog = dataclasses.field(default_factory=PlacementLog)
+    save: Path | None
+    force: bool
+    baseline: Path | None
+    bound: float | None
+    other_machine: bool
+    other_model: bool
+    provider: str
 
-    def join(self, results: Comparison) -> None:
-        """Let the speedups hold over the builds of the file."""
-        if self.before:
-            join_builds([(results, self.before)])
-
-    def finish(self, report: Report, results: Comparison) -> int:
-        """Compare and keep, as asked; not 0 when ``--fail-if`` refuses a candidate."""
-        code = 0
-        if self.stored is not None:
-            code = _compare(self.options, report, results, self.described, self.stored)
-        if code and self.options.save is not None:  # the next run would pass
-            report.conclude(f"samples are not kept in {self.options.save}: this run fails.")
-        elif self.options.save is not None:
-            try:
-                _save(self, report, results)
-            except (OrtMeterError, OSError) as error:  # what was measured is reported
-                report.conclude(f"samples are not kept: {error}")
-                return _UNJUDGED
-        return code
+    def begin(self, variants: Mapping[str, SessionSpec]) -> "_Run":
+        """Read the baseline, refuse what cannot be compared: before anything is measured."""
+        described = {name: _describe_variant(variant) for name, variant in variants.items()}
+        stored = None if self.baseline is None else _read(self.baseline, variants)
+        measured = stored.data["comparison"] if stored else ()
+        missing = [name for name in measured if name not in variants]
+        if missing and self.bound is not None:
+            raise InvalidArgumentError(
+                f"--fail-if: {_listed(missing)} of the baseline would not be measured again. "
+                "Accepted: the models and options of the run that was saved, or a baseline "
+                "without them"
+            )
+        return _Run(self, described, stored)
 
 
-def check(
-    options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
-) -> Baseline | None:
-    """Read the baseline, refuse what cannot be done: before anything is measured."""
-    appended = options.save is not None and not options.force and Path(options.save).is_file()
-    if options.save is not None:
-        check_writable(Path(options.save), _BEGINS, overwrite=options.force or appended)
-        if options.html and Path(options.html).resolve() == Path(options.save).resolve():
-            raise InvalidArgumentError(f"--save and --html: got {options.save!r} twice")
+def read_kept(options: Namespace) -> KeptSamples | None:
+    """Read the options of baselines; refuse a file that cannot be written."""
     if options.baseline is None:
         for name in ("fail_if", "other_machine", "other_model"):
             if getattr(options, name):
@@ -145,46 +125,54 @@ def check(
                 )
         if options.save is None:
             return None
-    described = {name: _describe(variant) for name, variant in variants.items()}
-    stored = None if options.baseline is None else _read(Path(options.baseline), variants)
-    missing = [name for name in stored.data["comparison"] if name not in variants] if stored else []
-    if missing and options.fail_if is not None:
-        raise InvalidArgumentError(
-            f"--fail-if: {_listed(missing)} of the baseline would not be measured again. Accepted: "
-            "the models and options of the run that was saved, or a baseline without them"
-        )
-    before = _builds(Path(options.save), report, described, variants) if appended else ()
-    return Baseline(options, described, stored, before)
+    save = None if options.save is None else Path(options.save)
+    if save is not None:
+        check_writable(save, _BEGINS, overwrite=options.force)
+        if options.html and Path(options.html).resolve() == save.resolve():
+            raise InvalidArgumentError(f"--save and --html: got {options.save!r} twice")
+    return KeptSamples(
+        save,
+        options.force,
+        None if options.baseline is None else Path(options.baseline),
+        options.fail_if,
+        options.other_machine,
+        options.other_model,
+        options.provider,
+    )
 
 
-def _builds(
-    file: Path,
-    report: Report,
-    described: Mapping[str, _Description],
-    names: Iterable[str],
-) -> list[Comparison]:
-    """Read the builds of a file, which measured the same in the same conditions."""
-    how = "choose another name, or replace it with --force"
-    try:
-        kept = _read(file, names)
-    except (InvalidArgumentError, RecordError) as error:
-        raise InvalidArgumentError(f"{error}: {how}") from error
-    mine, theirs = report.machine, kept.environment
-    differs = {
-        "another machine": mine.identity != theirs.identity,
-        "other versions": mine.packages != theirs.packages,
-        "other candidates, inputs or settings": kept.data["candidates"] != described,
-    }
-    if wrong := [what for what, is_so in differs.items() if is_so]:
-        raise InvalidArgumentError(f"{file} has samples of {wrong[0]}: {how}")
-    return [kept.data["comparison"], *kept.data.get("before", [])]
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """A run whose samples are kept or compared: what its candidates are, and the stored one."""
+
+    asked: KeptSamples
+    described: Mapping[str, _Description]
+    stored: "Record | None"
+    on_cpu: PlacementLog = dataclasses.field(default_factory=PlacementLog)
+
+    def finish(self, report: Report, results: Comparison) -> int:
+        """Compare and keep, as asked; not 0 when ``--fail-if`` refuses a candidate."""
+        code = 0
+        if self.stored is not None:
+            code = _compare(self.asked, report, results, self.described, self.stored)
+        if self.asked.save is None:
+            return code
+        if code:  # the next run would pass
+            report.conclude(f"samples are not kept in {self.asked.save}: this run fails.")
+            return code
+        try:
+            _save(self, self.asked.save, report, results)
+        except (OrtMeterError, OSError) as error:  # what was measured is reported
+            report.conclude(f"samples are not kept: {error}")
+            return _UNJUDGED
+        return code
 
 
 def _listed(names: Iterable[str]) -> str:
     return enumerate_items(list(map(repr, names)))[:_LONG]
 
 
-def _describe(variant: SessionSpec) -> _Description:
+def _describe_variant(variant: SessionSpec) -> _Description:
     path = Path(variant.model)  # type: ignore[arg-type]  # the command line has paths only
     arrays = {name: as_numpy(array) for name, array in variant.feeds.items()}
     shapes = (f"{n} {a.dtype.name} {'x'.join(map(str, a.shape))}" for n, a in arrays.items())
@@ -226,14 +214,9 @@ def _read(file: Path, names: Iterable[str]) -> "Record":
         msgspec.convert(stored.data.get("fitness"), list[str])
     except msgspec.ValidationError:
         described = {}
-    before = stored.data.get("before", [])
-    found = [measured, *before] if isinstance(before, list) else [None]
-    builds = [build for build in found if isinstance(build, Comparison)]
-    are_ours = stored.page == _PAGE and len(builds) == len(found)
-    if not isinstance(measured, Comparison) or not are_ours or {*measured} - {*described}:
+    if not isinstance(measured, Comparison) or stored.page != _PAGE or {*measured} - {*described}:
         raise RecordError(f"{file.name} was not written by ortmeter bench --save")
-    every = (one for build in builds for one in (*build.values(), build.reference_workload))
-    check_latencies(*filter(None, every))
+    check_latencies(*filter(None, (*measured.values(), measured.reference_workload)))
     if not {*measured} & {*names}:
         raise InvalidArgumentError(
             f"{file.name} has other candidates than this run: {_listed(measured)}. This run has "
@@ -242,36 +225,28 @@ def _read(file: Path, names: Iterable[str]) -> "Record":
     return stored
 
 
-def _save(kept: Baseline, report: Report, results: Comparison) -> None:
-    from ortmeter.study.records import KEPT, Record
+def _save(run: _Run, file: Path, report: Report, results: Comparison) -> None:
+    from ortmeter.study.records import Record
 
-    options, described = kept.options, kept.described
-    models = dict.fromkeys(description["model"] for description in described.values())
+    models = dict.fromkeys(description["model"] for description in run.described.values())
     fitness = [text for looked in report.preflight.values() for text in looked.findings]
-    file = Path(options.save)
-    with alone_in(replaceable(file).parent):
-        # Another run may have added a build since this one looked.
-        before = () if options.force else kept.before
-        if not options.force and file.is_file():
-            before = _builds(file, report, described, described)
-        record = Record(
-            page=_PAGE,
-            configuration={"model": ", ".join(models), "provider": options.provider},
-            environment=report.machine,
-            date=dt.datetime.now(dt.UTC).replace(microsecond=0),
-            data={
-                "comparison": results,
-                "candidates": described,
-                "fitness": list(dict.fromkeys(fitness)),
-                **({"before": [*before][: KEPT - 1]} if before else {}),
-            },
-            on_cpu=tuple(kept.on_cpu.messages),
-        )
-        write_atomically(file, record.to_json())
+    record = Record(
+        page=_PAGE,
+        configuration={"model": ", ".join(models), "provider": run.asked.provider},
+        environment=report.machine,
+        date=dt.datetime.now(dt.UTC).replace(microsecond=0),
+        data={
+            "comparison": results,
+            "candidates": run.described,
+            "fitness": list(dict.fromkeys(fitness)),
+        },
+        on_cpu=tuple(run.on_cpu.messages),
+    )
+    check_writable(file, _BEGINS, overwrite=run.asked.force)  # another run may have written it
+    write_atomically(file, record.to_json())
     processes = next(iter(results.values())).processes
     few = f"; {_need(processes)}" if processes < MIN_PROCESSES else ""
-    builds = f", with {len(before)} other build{'s' * (len(before) > 1)}" if before else ""
-    report.conclude(f"samples are kept in {options.save}{builds}{few}.")
+    report.conclude(f"samples are kept in {file}{few}.")
 
 
 class _Outcome(NamedTuple):
@@ -284,7 +259,7 @@ class _Outcome(NamedTuple):
 
 
 def _compare(
-    options: Namespace,
+    asked: KeptSamples,
     report: Report,
     results: Comparison,
     described: Mapping[str, _Description],
@@ -294,12 +269,12 @@ def _compare(
     before: Comparison = stored.data["comparison"]
     same = [name for name in results if name in before]
     changes = {n: _differences(stored.data["candidates"][n], described[n]) for n in same}
-    shared, told, references = _machine(options, report, results, stored)
+    shared, told, references = _compare_machines(asked, report, results, stored)
     is_other = stored.environment.identity != report.machine.identity
     outcomes = []
     for name in same:
         pair = before[name], results[name]
-        lacking = [*(shared if is_other else []), *_unlike(options, name, changes[name])]
+        lacking = [*(shared if is_other else []), *_unlike(asked, name, changes[name])]
         if (least := min(m.processes for m in pair)) < MIN_PROCESSES:
             lacking.append(_need(least))
         reasons = list(dict.fromkeys([*shared, *lacking]))
@@ -313,7 +288,7 @@ def _compare(
         outcomes.append(_Outcome(claim, (pair[0].median, pair[1].median), reasons, lacking))
     left = [f"{name!r} is not in the baseline." for name in results if name not in before]
     left += [f"{name!r} was not measured again." for name in before if name not in results]
-    code, judged = _judge(options, outcomes, left)
+    code, judged = _judge(asked.bound, outcomes)
     reasons = list(dict.fromkeys(reason for outcome in outcomes for reason in outcome.reasons))
     report.sentences[:0] = [  # what was asked comes first
         *judged,
@@ -328,7 +303,7 @@ def _compare(
         title="Speedup over the baseline",
         caption="99% intervals; nothing is concluded on a point that has none",
     )
-    report.add("Beside the baseline", _table(outcomes), plot)
+    report.add("Beside the baseline", _speedups(outcomes), plot)
     report.add("What differs from the run of the baseline", _changed(report, stored, changes))
     return code
 
@@ -341,8 +316,8 @@ def _need(processes: int) -> str:
     )
 
 
-def _machine(
-    options: Namespace, report: Report, results: Comparison, stored: "Record"
+def _compare_machines(
+    asked: KeptSamples, report: Report, results: Comparison, stored: "Record"
 ) -> tuple[list[str], list[str], tuple[Measurement, Measurement] | None]:
     """Compare the machines: why nothing is concluded, what to tell, their reference workloads."""
     then, now = stored.environment, report.machine
@@ -351,7 +326,7 @@ def _machine(
     if then.identity != now.identity:
         which = then.hardware if then.hardware != now.hardware else then.identity
         text = f"the baseline is of another machine, {which}"
-        if options.other_machine:
+        if asked.other_machine:
             return [], [f"{text}.", *told], None
         return [f"{text} (--other-machine compares)"], told, None
     first, second = stored.data["comparison"].reference_workload, results.reference_workload
@@ -376,43 +351,35 @@ def _differences(
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _unlike(options: Namespace, name: str, changes: Mapping[str, object]) -> Iterator[str]:
+def _unlike(asked: KeptSamples, name: str, changes: Mapping[str, object]) -> Iterator[str]:
     changed = [what.removeprefix(_DIGEST) for what in changes if what != _NAME]
-    if changed and not options.other_model:
+    if changed and not asked.other_model:
         what = enumerate_items(list(dict.fromkeys(changed)))
         yield f"{name} differs in {what} (--other-model compares)"
 
 
-def _judge(
-    options: Namespace, outcomes: Sequence[_Outcome], left: Sequence[str]
-) -> tuple[int, list[str]]:
-    """Apply ``--fail-if``: the exit code, a sentence by candidate, annotations on GitHub."""
-    if (bound := options.fail_if) is None:
+def _judge(bound: float | None, outcomes: Sequence[_Outcome]) -> tuple[int, list[str]]:
+    """Apply ``--fail-if``: the exit code, a sentence by candidate."""
+    if bound is None:
         return 0, []
     limit = f"--fail-if slower:{bound:.2f}"
     code, sentences = 0, []
-    for claim, _, reasons, lacking in outcomes:
+    for claim, _, _, lacking in outcomes:
         name, passes = claim.subject, claim.exceeds(1 / bound)
         if lacking:
             code = _UNJUDGED
             sentences.append(f"{name} is not judged by {limit}: {'; '.join(lacking)}.")
-            _annotate("error", f"{name} is not judged", sentences[-1], as_json=options.json)
         elif passes:
             sentences.append(f"{name} passes {limit}.")
         elif passes is None:
             sentences.append(f"{name} is undecided for {limit}, which lets it pass.")
-            why = "; ".join([str(claim), *reasons])
-            _annotate("warning", f"{name} is undecided", f"{why}.", as_json=options.json)
         else:
             code = max(code, 1)
             sentences.append(f"{name} fails {limit}.")
-            _annotate("error", f"{name} is slower", f"{claim}.", as_json=options.json)
-    for sentence in left:
-        _annotate("warning", "not compared", sentence, as_json=options.json)
     return code, sentences
 
 
-def _table(outcomes: Sequence[_Outcome]) -> "pd.DataFrame":
+def _speedups(outcomes: Sequence[_Outcome]) -> "pd.DataFrame":
     unit = common_unit(median for outcome in outcomes for median in outcome.medians)
     columns = ["candidate", f"baseline ({unit})", f"now ({unit})", "speedup", "low", "high"]
     rows = [
@@ -444,16 +411,3 @@ def _changed(
 def _facts(machine: Environment) -> dict[str, str]:
     rows = dict(machine.to_rows())
     return {**{name: rows[name] for name in _SHOWN}, **machine.packages}
-
-
-def _annotate(level: str, title: str, message: str, *, as_json: bool) -> None:
-    """Print an annotation where GitHub reads the output of a step; ``level``: error or warning."""
-    if os.environ.get("GITHUB_ACTIONS") != "true":
-        return
-    name = _escape(title).replace(":", "%3A").replace(",", "%2C")
-    # What is printed as JSON stays JSON: GitHub reads both outputs.
-    (tell if as_json else show)(f"::{level} title={name}::{_escape(message)}")
-
-
-def _escape(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -6,14 +6,16 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ortmeter.cli import baseline, bench_releases, cold, conversion, load, machine
 from ortmeter.cli.first_run import refuse_deadly
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
-from ortmeter.cli.options import add_session, number, session_axes
-from ortmeter.cli.report import Report
+from ortmeter.cli.options import add_session, describe_session, number, session_axes
+from ortmeter.cli.report import Report, Rows
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.latency import latency_plot
@@ -30,8 +32,6 @@ from ortmeter.timing.percentiles import MISSING, percentile_table
 from ortmeter.timing.processes import processes_needed
 from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 
-#: Ways to measure other than the latency of interleaved runs.
-_MODES = (load, cold, bench_releases)
 _LONGEST_S = 1800.0
 # Largest model that is optimized once more, to see whether two candidates run the same graph.
 _LARGEST = 2**28
@@ -41,8 +41,20 @@ _NAMES = {"name", "doc_string", "metadata_props", "producer_name", "producer_ver
 def register(parser: ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] MODEL [MODEL ...]"
     parser.add_argument("models", metavar="MODEL", nargs="+", help="ONNX file")
-    add_session(parser, several=True)
     add_feeds(parser)
+    add_session(parser, several=True)
+    conversion.add_options(
+        parser,
+        "each --precision is added to the model, each --rewrite replaces it, unless its error "
+        f"exceeds {conversion.CLOSE:g} of the largest value of an output",
+    )
+    parser.add_argument(
+        "--budget",
+        type=number(0, kind=float),
+        metavar="SECONDS",
+        help="limit of the measurement, in seconds, including warm-up and the start of processes "
+        f"({BUDGET_S:g})",
+    )
     how = parser.add_argument_group("measurement")
     how.add_argument(
         "--repeat",
@@ -56,60 +68,94 @@ def register(parser: ArgumentParser) -> None:
         "intervals are wide); 1 measures in this process",
     )
     how.add_argument(
-        "--budget",
-        type=number(0, kind=float),
-        metavar="SECONDS",
-        help="limit of the measurement, in seconds, including warm-up and the start of processes "
-        f"({BUDGET_S:g})",
-    )
-    how.add_argument(
         "--switching",
         action="store_true",
         help="time single runs, each after another candidate, which filled the caches, "
         "as in a server with several models; by default runs are back to back",
     )
-    conversion.add_options(
-        parser,
-        "each --precision is added to the model, each --rewrite replaces it, unless its error "
-        f"exceeds {conversion.CLOSE:g} of the largest value of an output",
-    )
-    machine.add_options(parser)
-    for part in (*_MODES, baseline):
+    for part in (cold, bench_releases, load, baseline, machine):
         part.add_options(parser)
 
 
-def run(options: Namespace, report: Report) -> int:
-    """Fill the report with latencies, memory and verdicts; 1 or 2 when ``--fail-if`` says so."""
-    asked = [mode for mode in _MODES if mode.is_asked(options)]
-    keeps = baseline.is_asked(options)
-    if len(asked) > 1 or (asked and keeps):
+@dataclass(frozen=True)
+class Request:
+    """What is asked of ``bench``, read from its options once."""
+
+    models: Mapping[Path, Mapping[str, Any]]  # with their inputs
+    inputs: Rows
+    axes: Mapping[str, Any]
+    session: str  # in words
+    mode: load.LoadRuns | cold.ColdStarts | bench_releases.ReleaseRuns | None
+    conversion: conversion.Conversion
+    kept: baseline.KeptSamples | None
+    save_optimized: bool
+    shorten: bool
+    strict: bool
+    limits: Mapping[str, Any]
+
+    def variants(self) -> dict[str, SessionSpec]:
+        """Combine the models and the values of settings."""
+        axes = dict(self.axes)
+        if isinstance(self.mode, bench_releases.ReleaseRuns) and not self.mode.between:
+            # Each release has its own provider: that of a variant is only for its options.
+            given = axes["provider"]
+            axes["provider"] = next((one for one in given if not one.is_cpu), given[0])
+        return model_variants(list(self.models), list(self.models.values()), **axes)
+
+
+def read_request(options: Namespace) -> Request:
+    """Read the options, refuse those that do not go together."""
+    axes, session = session_axes(options), describe_session(options)
+    modes = (
+        load.read_load(options),
+        cold.read_cold(options),
+        bench_releases.read_releases(options, axes["provider"]),
+    )
+    asked = [mode for mode in modes if mode is not None]
+    kept, made = baseline.read_kept(options), conversion.read_conversion(options)
+    if len(asked) + (kept is not None) > 1:
         raise InvalidArgumentError(
             "one way to measure at a time. Accepted: --callers, --rate and --gap; --cold; "
             "--runtime; or --save and --baseline"
         )
-    if options.switching and (asked or keeps):
+    if options.switching and (asked or kept):
         raise InvalidArgumentError(
             "--switching is for interleaved candidates. Accepted without --callers, --rate, --gap, "
             "--cold, --runtime, --save and --baseline"
         )
-    models = list(dict.fromkeys(map(Path, options.models)))
-    fed = make_feeds(options, models)
-    feeds = list(fed.values())
-    axes = session_axes(options)
-    if bench_releases.is_asked(options) and not options.bisect:
-        axes["provider"] = bench_releases.variant_provider(options)
-    given = model_variants(models, feeds, **axes)
-    if not bench_releases.is_asked(options):
+    if kept and (made.rewriters or made.precisions):
+        raise InvalidArgumentError(
+            "--rewrite and --precision do not go with --save or --baseline, which need files. "
+            "Accepted: files that --save-model kept"
+        )
+    models = make_feeds(options, list(dict.fromkeys(map(Path, options.models))))
+    limits = {
+        "repeat": options.repeat,
+        "processes": options.processes or PROCESSES,
+        "budget_s": BUDGET_S if options.budget is None else options.budget,
+        "switching": options.switching,
+    }
+    inputs, mode = inputs_table(options, models), next(iter(asked), None)
+    flags = options.save_optimized, options.shorten, options.strict
+    return Request(models, inputs, axes, session, mode, made, kept, *flags, limits)
+
+
+def run(options: Namespace, report: Report) -> int:
+    """Fill the report with latencies, memory and verdicts; 1 or 2 when ``--fail-if`` says so."""
+    request = read_request(options)
+    report.session = request.session
+    given = request.variants()
+    if not isinstance(request.mode, bench_releases.ReleaseRuns):
         refuse_deadly(given)
     begun = len(report.sections), len(report.sentences)
     try:
-        return _measure(options, report, given, fed)
+        return _measure(request, report, given)
     except ModelError:
         del report.sections[begun[0] :], report.sentences[begun[1] :]
         running = _without_failing(report, given)
         if running.keys() == given.keys():
             raise
-    return _measure(options, report, running, fed)
+    return _measure(request, report, running)
 
 
 def _without_failing(report: Report, variants: Mapping[str, SessionSpec]) -> dict[str, SessionSpec]:
@@ -127,44 +173,35 @@ def _without_failing(report: Report, variants: Mapping[str, SessionSpec]) -> dic
     return running
 
 
-def _measure(
-    options: Namespace,
-    report: Report,
-    given: Mapping[str, SessionSpec],
-    fed: Mapping[Path, Mapping[str, Any]],
-) -> int:
-    asked = [mode for mode in _MODES if mode.is_asked(options)]
-    converted = conversion.converted(options, report, given)
-    if not (asked or baseline.is_asked(options)):
-        converted = _with_default(options, _distinct(report, converted))
-    with cold.saved_optimized(options, report, converted) as variants:
-        kept = baseline.check(options, report, variants)
-        with machine.watched(options, report):
-            if asked:
-                return int(asked[0].fill(options, report, variants) or 0)
+def _measure(request: Request, report: Report, given: Mapping[str, SessionSpec]) -> int:
+    mode, kept = request.mode, request.kept
+    variants = request.conversion.apply(report, given)
+    if mode is None and kept is None:
+        variants = _with_default(request.limits, _distinct(report, variants))
+    with ExitStack() as stack:
+        if request.shorten or request.save_optimized:
+            made = request.conversion
+            starts = cold.other_starts(report, variants, made, shorten=request.shorten)
+            variants = stack.enter_context(starts)
+        samples = None if kept is None else kept.begin(variants)
+        threads, providers = request.axes["threads"], request.axes["provider"]
+        with machine.watched(report, threads, providers, strict=request.strict):
+            if mode is not None:
+                return mode.fill(report, variants)
             why, start = why_isolated(variants), time.perf_counter()
-            results = measure_variants(
-                variants,
-                repeat=options.repeat,
-                processes=options.processes or PROCESSES,
-                budget_s=BUDGET_S if options.budget is None else options.budget,
-                switching=options.switching,
-                reference_workload=True,
-            )
+            results = measure_variants(variants, **request.limits, reference_workload=True)
             seconds = time.perf_counter() - start
-            if kept is not None:
-                kept.join(results)
         with ThreadPoolExecutor(1) as meanwhile:  # what is timed is over: a process starts
             memory = meanwhile.submit(cold.memory_table, variants)
             from ortmeter.cli import agreement  # with pandas and SciPy: after what is timed
 
             report.conclude(*agreement.tell_differences(variants))
             _fill(report, results, variants, seconds)
-            report.add("Inputs", inputs_table(options, fed))
+            report.add("Inputs", request.inputs)
             if why:
                 report.conclude(f"{why}: each candidate was measured apart, in its own processes.")
             report.add("Memory of a fresh process", memory.result())
-        return 0 if kept is None else kept.finish(report, results)
+        return 0 if samples is None else samples.finish(report, results)
 
 
 def _distinct(report: Report, variants: Mapping[str, SessionSpec]) -> Mapping[str, SessionSpec]:
@@ -191,11 +228,11 @@ def _distinct(report: Report, variants: Mapping[str, SessionSpec]) -> Mapping[st
 
 
 def _with_default(
-    options: Namespace, variants: Mapping[str, SessionSpec]
+    limits: Mapping[str, Any], variants: Mapping[str, SessionSpec]
 ) -> Mapping[str, SessionSpec]:
     """Add the session of ``InferenceSession(path)`` to a comparison of threads or spinning."""
     ways = _ways(variants)
-    alone = options.processes == 1 or options.switching  # its threads would slow the others
+    alone = limits["processes"] == 1 or limits["switching"]  # its threads would slow the others
     one_model = len({id(variant.model) for variant in variants.values()}) == 1
     if (
         len(ways) == 1

@@ -4,7 +4,7 @@ import itertools
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from ortmeter.cli import bisect
 from ortmeter.cli.conversion import CLOSE
-from ortmeter.cli.options import session_providers, split
+from ortmeter.cli.options import split
 from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import ModelError
@@ -40,6 +40,7 @@ from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_PROGRAM = "ortmeter bench"
 _BUDGET_S = 30.0
 _TOP = 10
 _NAMED = 5
@@ -50,7 +51,7 @@ _MEASURED = 0.6  # share of the budget; the rest is for profiles
 
 def add_options(parser: ArgumentParser) -> None:
     """Declare the options of this mode."""
-    parser.add_argument_group("releases").add_argument(
+    parser.add_argument(
         "--runtime",
         metavar="RELEASE,RELEASE",
         help="releases of ONNX Runtime to compare, oldest first: 1.24.1, onnxruntime-gpu==1.30.0, "
@@ -61,32 +62,56 @@ def add_options(parser: ArgumentParser) -> None:
     bisect.add_options(parser)
 
 
-def is_asked(options: Namespace) -> bool:
-    """Whether releases are compared."""
-    return options.runtime is not None or options.bisect or options.index_url is not None
+@dataclass(frozen=True)
+class ReleaseRuns:
+    """Releases to compare, and the others between them if the first bad one is searched."""
+
+    releases: Sequence[Release]
+    between: Sequence[Release]  # with both ends
+    processes: int
+    repeat: int | None
+    budget_s: float
+
+    def fill(self, report: Report, variants: Mapping[str, SessionSpec]) -> int:
+        """Fill the report with latencies by release, since when, and operators that changed."""
+        for release in self.releases:
+            prepare(release, lambda line: tell(f"{_PROGRAM}: {line}"))
+        results = _compare(self, report, variants)
+        questions = _questions(variants, self.releases, results, self.budget_s)
+        return bisect.fill(_PROGRAM, report, self.between, questions) if self.between else 0
 
 
-def variant_provider(options: Namespace) -> Provider:
-    """Return the provider of the variants: the one whose options they have, which is not tried."""
-    asked = session_providers(options)
-    return next((provider for provider in asked if not provider.is_cpu), asked[0])
-
-
-def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]) -> int:
-    """Fill the report with latencies by release, since when, and the operators that changed."""
-    on_cuda = any(variant.settings["provider"].on_cuda for variant in variants.values())
-    default = "cuda" if on_cuda else "cpu"
-    span = bisect.read_range(options, default)
-    releases = [span[0], span[-1]] if span else _releases(options, default)
-    for release in releases:
-        prepare(release, lambda line: tell(f"ortmeter bench: {line}"))
+def read_releases(options: Namespace, providers: Sequence[Provider]) -> ReleaseRuns | None:
+    """Read the releases, once for each provider that is named; None if there are none."""
+    if options.runtime is None and options.index_url is None and not options.bisect:
+        return None
+    default = "cuda" if any(one.on_cuda for one in providers) else "cpu"
+    between = bisect.read_range(options, default)
+    if between:
+        releases = [between[0], between[-1]]
+    else:
+        releases = [parse_release(text, default) for text in split("--runtime", options.runtime)]
+        several = len(providers) > 1
+        if options.provider != "auto":
+            releases = [
+                replace(one, name=f"{one.name}{f' {provider}' * several}", provider=provider)
+                for one, provider in itertools.product(releases, providers)
+            ]
     budget_s = _BUDGET_S if options.budget is None else options.budget
+    processes = options.processes or PROCESSES
+    return ReleaseRuns(releases, between, processes, options.repeat, budget_s)
+
+
+def _compare(
+    asked: ReleaseRuns, report: Report, variants: Mapping[str, SessionSpec]
+) -> ReleaseResults:
+    releases, budget_s = asked.releases, asked.budget_s
     deadline = time.perf_counter() + budget_s
     results = measure_releases(
         releases,
         variants,
-        processes=options.processes or PROCESSES,
-        repeat=options.repeat,
+        processes=asked.processes,
+        repeat=asked.repeat,
         budget_s=budget_s * (_MEASURED if len(releases) > 1 else 1),
     )
     report.add("Releases", _releases_table(releases, results))
@@ -127,8 +152,7 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
             report.conclude(f"{several}{moved}.")
     for (name, _), reason in results.left_out.items():
         report.conclude(f"left out: {f'{name}, ' if len(variants) > 1 else ''}{reason}.")
-    questions = _questions(variants, releases, results, budget_s)
-    return bisect.fill(options, report, span, questions) if span else 0
+    return results
 
 
 def _questions(
@@ -161,19 +185,6 @@ def _change(first: Release, variant: SessionSpec, release: Release) -> str:
         if not verdict:
             return f"{name} against {first.name}, {'; '.join(verdict.failures)}"
     return ""
-
-
-def _releases(options: Namespace, default: str) -> list[Release]:
-    """List the releases, once for each provider that is named; else each has its own."""
-    releases = [parse_release(text, default) for text in split("--runtime", options.runtime)]
-    if options.provider == "auto":
-        return releases
-    providers = session_providers(options)
-    several = len(providers) > 1
-    return [
-        replace(release, name=f"{release.name}{f' {provider}' * several}", provider=provider)
-        for release, provider in itertools.product(releases, providers)
-    ]
 
 
 def _plot(comparison: Comparison, where: str) -> "Axes":

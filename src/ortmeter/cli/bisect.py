@@ -92,11 +92,11 @@ def ask_outputs(said: str, change: Callable[[Release], str]) -> Question:
 
 
 def fill(
-    options: Namespace, report: Report, releases: Sequence[Release], questions: Iterable[Question]
+    program: str, report: Report, releases: Sequence[Release], questions: Iterable[Question]
 ) -> int:
     """Answer each question in the first sentences; 2 when there is none, or one has no answer."""
     answers = [
-        _answer(options, report, Bisection(releases), *each) for each in enumerate(questions)
+        _answer(program, report, Bisection(releases), *each) for each in enumerate(questions)
     ]
     if not answers:
         told = f"{releases[-1].name} is not shown to be slower than {releases[0].name}, nor worse"
@@ -105,12 +105,12 @@ def fill(
 
 
 def _answer(
-    options: Namespace, report: Report, found: "Bisection", rank: int, question: Question
+    program: str, report: Report, found: "Bisection", rank: int, question: Question
 ) -> bool:
     """Search, and say what is known, though it is interrupted."""
     told, is_answered = "interrupted", False
     try:
-        found.search(partial(_try, f"ortmeter {options.command}", question))
+        found.search(partial(_try, program, question))
         told, is_answered = question.effect(*found.ends), True
     except OrtMeterError as error:  # the other questions may have an answer
         told = str(error)

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from ortmeter.cli.conversion import in_a_file_name, keep_files
+from ortmeter.cli.conversion import Conversion, in_a_file_name
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup, Speedups, rounded
@@ -34,19 +35,18 @@ _JUDGED = (RESULT, SESSION, FIRST, STEADY)
 
 def add_options(parser: ArgumentParser) -> None:
     """Declare the options of a cold start."""
-    group = parser.add_argument_group("cold start")
-    group.add_argument(
+    parser.add_argument(
         "--cold",
         action="store_true",
         help="time the start in fresh processes: import, session, first run, second run, steady "
         f"run, and their memory (--processes, {_PROCESSES}; --budget, {_BUDGET_S:g} seconds)",
     )
+    group = parser.add_argument_group("start")
     group.add_argument(
         "--save-optimized",
         action="store_true",
         help="add candidates that load the model already optimized by onnxruntime",
     )
-
     group.add_argument(
         "--shorten",
         action="store_true",
@@ -55,35 +55,36 @@ def add_options(parser: ArgumentParser) -> None:
     )
 
 
-def is_asked(options: Namespace) -> bool:
-    if options.cold and options.repeat is not None:
+def read_cold(options: Namespace) -> "ColdStarts | None":
+    """Read the options of a cold start; None if it is not asked for."""
+    if not options.cold:
+        return None
+    if options.repeat is not None:
         raise InvalidArgumentError(
             "--repeat is for interleaved runs. Accepted with --cold: --processes"
         )
-    return bool(options.cold)
+    budget_s = _BUDGET_S if options.budget is None else options.budget
+    return ColdStarts(options.processes or _PROCESSES, budget_s)
 
 
 @contextmanager
-def saved_optimized(
-    options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
+def other_starts(
+    report: Report, variants: Mapping[str, SessionSpec], kept: Conversion, *, shorten: bool
 ) -> Iterator[Mapping[str, SessionSpec]]:
-    """Add the candidates that are saved, whose files live as long as this block."""
-    if not (options.save_optimized or options.shorten):
-        yield variants
-        return
+    """Add the candidates that start in other ways; their files live as long as this block."""
+    start = shorter_starts if shorten else saved_start
     candidates = dict(variants)
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         for rank, (name, variant) in enumerate(variants.items()):
             place = Path(folder, str(rank))
             place.mkdir()
-            start = shorter_starts if options.shorten else saved_start
-            prefix = f"{Path(options.save_model).stem}-" if options.save_model else ""
+            prefix = "" if kept.file is None else f"{kept.file.stem}-"
             if prefix and len(variants) > 1:
                 prefix += f"{in_a_file_name(name)}-"
             for way, other in start(variant, place, prefix).items():
                 candidates[way if len(variants) == 1 else f"{name}, {way}"] = other
             if prefix:
-                keep_files(options, report, place)
+                kept.keep_files(report, place)
         if len(candidates) == len(variants):
             raise InvalidArgumentError(
                 "--save-optimized: no candidate is optimized, there is nothing to save. Accepted: "
@@ -98,13 +99,20 @@ def saved_optimized(
         )
 
 
-def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]) -> None:
-    """Fill the report with the phases of each start, their memory and verdicts."""
-    starts = cold_start(
-        variants,
-        processes=options.processes or _PROCESSES,
-        budget_s=_BUDGET_S if options.budget is None else options.budget,
-    )
+class ColdStarts(NamedTuple):
+    """Starts of each candidate in fresh processes."""
+
+    processes: int
+    budget_s: float
+
+    def fill(self, report: Report, variants: Mapping[str, SessionSpec]) -> int:
+        """Fill the report with the phases of each start, their memory and verdicts."""
+        starts = cold_start(variants, processes=self.processes, budget_s=self.budget_s)
+        _fill_starts(report, starts)
+        return 0
+
+
+def _fill_starts(report: Report, starts: ColdStart) -> None:
     times = starts.to_frame().rename_axis(columns=starts.times.how)
     several = len(starts.names) > 1
     plot = partial(cold_plot, starts, title="Time to the first result")

@@ -8,11 +8,10 @@ import shutil
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx
 
-from ortmeter.cli import baseline
 from ortmeter.cli.inputs import make_feeds
 from ortmeter.cli.options import split
 from ortmeter.cli.report import Report, check_writable
@@ -42,15 +41,15 @@ _LARGE = 2**30  # bytes
 
 def add_options(parser: ArgumentParser, what: str) -> None:
     """Declare the conversions, the graph optimizers, and where what they make is kept."""
-    group = parser.add_argument_group("conversion", what)
-    group.add_argument(
+    parser.add_argument(
         "--precision",
         action="append",
         default=[],
         metavar="NAME,NAME",
         help=f"models converted to fewer bits: {', '.join(PRECISIONS)}; QDQ and QOperator "
-        "read ranges from inputs; may be repeated",
+        f"read ranges from inputs; may be repeated",
     )
+    group = parser.add_argument_group("conversion", what)
     group.add_argument(
         "--rewrite",
         metavar="NAME,NAME",
@@ -64,17 +63,69 @@ def add_options(parser: ArgumentParser, what: str) -> None:
     )
 
 
-def refuse_alone(options: Namespace) -> None:
-    """Refuse a file for what is not made, or that cannot be written, before the work starts."""
-    if options.save_model is None:
-        return
-    starts = getattr(options, "save_optimized", False) or getattr(options, "shorten", False)
-    if not (options.precision or options.rewrite or starts):
-        raise InvalidArgumentError(
-            f"--save-model {options.save_model}: no model is made. Accepted: with --precision or "
-            "--rewrite, or --save-optimized or --shorten of bench"
-        )
-    check_writable(Path(options.save_model), b"", overwrite=options.force)
+class Conversion(NamedTuple):
+    """What --rewrite, --precision and --save-model ask for."""
+
+    rewriters: Sequence[str]
+    precisions: Sequence[str]
+    file: Path | None
+    force: bool
+    seed: int | None  # of other inputs than those of the measurement, where these are drawn
+
+    def apply(self, report: Report, variants: _Variants) -> _Variants:
+        """Replace the candidates by the rewritten ones, then add those in fewer bits."""
+        given = variants
+        if self.rewriters:
+            option = "--rewrite"
+            variants = _changed(report, variants, option, self.rewriters, _rewritten, most=CLOSE)
+        if self.precisions:
+            sample = "the sample that gave the ranges"
+            if self.seed is not None:
+                sample = f"other random inputs, seed {self.seed}"
+            option = f"--precision: errors on {sample}"
+            found = _changed(
+                report, variants, option, self.precisions, _in_fewer_bits, check=self._drawn_apart
+            )
+            variants = {**variants, **found}
+        if self.file is not None:
+            made = {name: one for name, one in variants.items() if one is not given.get(name)}
+            _save(self.file, report, made, force=self.force)
+        return variants
+
+    def keep_files(self, report: Report, folder: Path) -> None:
+        """Keep models and the weights beside them, which they name."""
+        assert self.file is not None
+        made = {self.file.with_name(file.name): file for file in folder.iterdir()}
+        for file in made:
+            check_writable(file, b"", overwrite=self.force)
+        for file, original in made.items():
+            shutil.copyfile(original, file)
+        if made:
+            report.conclude(f"kept: {enumerate_items([*map(str, sorted(made))])}")
+
+    def _drawn_apart(self, variant: SessionSpec) -> SessionSpec:
+        if self.seed is None:
+            return variant
+        shapes = {name: array.shape for name, array in variant.feeds.items()}
+        feeds = random_feeds(variant.model, shapes=shapes, seed=self.seed)
+        return dataclasses.replace(variant, feeds=feeds)
+
+
+def read_conversion(options: Namespace) -> Conversion:
+    """Read what is made of the models; refuse a file for what is not, or that cannot be written."""
+    rewriters = _asked("--rewrite", [options.rewrite] if options.rewrite else [], REWRITERS)
+    precisions = _asked("--precision", options.precision, PRECISIONS)
+    file = None if options.save_model is None else Path(options.save_model)
+    if file is not None:
+        starts = getattr(options, "save_optimized", False) or getattr(options, "shorten", False)
+        if not (precisions or rewriters or starts):
+            raise InvalidArgumentError(
+                f"--save-model {file}: no model is made. Accepted: with --precision or --rewrite, "
+                "or --save-optimized or --shorten of bench"
+            )
+        check_writable(file, b"", overwrite=options.force)
+    seed = None if options.feeds or options.value else options.seed + 1
+    return Conversion(rewriters, precisions, file, options.force, seed)
 
 
 def convert_one(options: Namespace, model: Path, folder: Path) -> Path:
@@ -82,16 +133,12 @@ def convert_one(options: Namespace, model: Path, folder: Path) -> Path:
 
     Ranges are read from other inputs than those that are drawn.
     """
-    refuse_alone(options)
+    asked = read_conversion(options)
     made: ModelLike = model
-    for option, texts, known in (
-        ("--rewrite", [options.rewrite] if options.rewrite else [], REWRITERS),
-        ("--precision", options.precision, PRECISIONS),
-    ):
-        asked = _asked(option, texts, known)
-        if len(asked) > 1:
-            raise InvalidArgumentError(f"{option}: got {', '.join(asked)}. Accepted: one here")
-        for way in asked:
+    for option, ways in (("--rewrite", asked.rewriters), ("--precision", asked.precisions)):
+        if len(ways) > 1:
+            raise InvalidArgumentError(f"{option}: got {', '.join(ways)}. Accepted: one here")
+        for way in ways:
             if option == "--rewrite":
                 made = rewrite_model(made, way)
             else:
@@ -99,9 +146,9 @@ def convert_one(options: Namespace, model: Path, folder: Path) -> Path:
                 made = convert_precision(made, way, [make_feeds(other, [model])[model]])
     if made is model:
         return model
-    way = ", ".join(filter(None, [options.rewrite, *options.precision]))
+    way = ", ".join([*asked.rewriters, *asked.precisions])
     file = folder / f"{model.stem} {way}.onnx".replace("/", "-")
-    for path in (file, *([Path(options.save_model)] if options.save_model else ())):
+    for path in filter(None, (file, asked.file)):
         _write(load_model(made), path)
     return file
 
@@ -117,65 +164,19 @@ def _write(model: onnx.ModelProto, file: Path) -> None:
     onnx.save(copy, file, save_as_external_data=True, location=f"{file.name}.data")
 
 
-def _save(options: Namespace, report: Report, made: _Variants) -> None:
+def _save(file: Path, report: Report, made: _Variants, *, force: bool) -> None:
     """Keep what was made: several models have their names in those of the files."""
-    file = Path(options.save_model)
     for label, variant in made.items():
         name = file.name
         if len(made) > 1:
             name = f"{file.stem}-{in_a_file_name(label)}{file.suffix}"
-            check_writable(file.with_name(name), b"", overwrite=options.force)
+            check_writable(file.with_name(name), b"", overwrite=force)
         _write(load_model(variant.model), file.with_name(name))
         report.conclude(f"{label} is in {file.with_name(name)}")
 
 
 def in_a_file_name(label: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", label)
-
-
-def keep_files(options: Namespace, report: Report, folder: Path) -> None:
-    """Keep models and the weights beside them, which they name."""
-    made = {Path(options.save_model).with_name(file.name): file for file in folder.iterdir()}
-    for file in made:
-        check_writable(file, b"", overwrite=options.force)
-    for file, original in made.items():
-        shutil.copyfile(original, file)
-    if made:
-        report.conclude(f"kept: {enumerate_items([*map(str, sorted(made))])}")
-
-
-def converted(options: Namespace, report: Report, variants: _Variants) -> _Variants:
-    """Replace the candidates by the rewritten ones, then add those in fewer bits."""
-    if (options.rewrite or options.precision) and baseline.is_asked(options):
-        raise InvalidArgumentError(
-            "--rewrite and --precision do not go with --save or --baseline, which need files. "
-            "Accepted: files that --save-model kept"
-        )
-    refuse_alone(options)
-    given = variants
-    if options.rewrite:
-        asked = _asked("--rewrite", [options.rewrite], REWRITERS)
-        variants = _changed(report, variants, "--rewrite", asked, _rewritten, most=CLOSE)
-    if options.precision:
-        asked = _asked("--precision", options.precision, PRECISIONS)
-        drawn = not (options.feeds or options.value)
-        seed = options.seed + 1
-
-        def apart(variant: SessionSpec) -> SessionSpec:
-            if not drawn:
-                return variant
-            shapes = {name: array.shape for name, array in variant.feeds.items()}
-            feeds = random_feeds(variant.model, shapes=shapes, seed=seed)
-            return dataclasses.replace(variant, feeds=feeds)
-
-        sample = f"other random inputs, seed {seed}" if drawn else "the sample that gave the ranges"
-        option = f"--precision: errors on {sample}"
-        found = _changed(report, variants, option, asked, _in_fewer_bits, check=apart)
-        variants = {**variants, **found}
-    if options.save_model:
-        made = {name: one for name, one in variants.items() if one is not given.get(name)}
-        _save(options, report, made)
-    return variants
 
 
 def _asked(option: str, texts: Sequence[str], known: Collection[str]) -> list[str]:

@@ -29,7 +29,7 @@ from ortmeter.cli import conversion
 from ortmeter.cli.first_run import refuse_deadly, session_spec
 from ortmeter.cli.harder import Feeds, find_worse
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
-from ortmeter.cli.options import add_session, number, session_settings
+from ortmeter.cli.options import add_session, describe_session, number, session_settings
 from ortmeter.cli.references import evaluate, sources_of
 from ortmeter.cli.report import Report, drawn, readable
 from ortmeter.discrepancy import ModelDiff, Tolerance, diff
@@ -152,7 +152,7 @@ def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) 
             f"got {len(options.models)} models and --against {options.against}. "
             "Accepted: one model, or two models without --against"
         )
-    session = session_settings(options) | {"provider": resolve_provider(options.provider)}
+    session, report.session = session_settings(options), describe_session(options)
     feeds = make_feeds(options, options.models)
     options.inputs = inputs_table(options, feeds)
     told += dict.fromkeys(itertools.chain.from_iterable(map(_fed_nan, feeds.values())))

@@ -123,15 +123,12 @@ def _refuse_old() -> None:
 
 
 def _run(options: Namespace) -> int:
-    from ortmeter.cli.options import describe_session
     from ortmeter.cli.report import PAGE, Report, check_writable
 
     _refuse_old()
     names = [Path(model).name for model in getattr(options, "models", ())]
     title = " ".join(["ortmeter", options.command, *names])
     report = Report(title, draws=options.html is not None)
-    if hasattr(options, "spinning"):
-        report.session = describe_session(options)
     if report.draws:
         os.environ["MPLBACKEND"] = "agg"  # plots are files; matplotlib refuses an unknown name
         check_writable(Path(options.html), PAGE, overwrite=options.force)
@@ -186,9 +183,10 @@ class _Parser(ArgumentParser):
 def _declare(name: str, parser: ArgumentParser) -> None:
     importlib.import_module("ortmeter.cli.machine")  # first: it looks at the machine meanwhile
     command = importlib.import_module(f"ortmeter.cli.{name}")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument("--html", metavar="FILE", help="also write a self-contained HTML page")
-    parser.add_argument("--force", action="store_true", help="replace an existing FILE")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     command.register(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print JSON instead of text")
+    output.add_argument("--html", metavar="FILE", help="also write a self-contained HTML page")
+    output.add_argument("--force", action="store_true", help="replace an existing FILE")
+    output.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.set_defaults(run=command.run)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ortmeter.cli.options import number, read_pairs
+from ortmeter.cli.report import Rows
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import FeedError, InvalidArgumentError
-from ortmeter.optional import pd
 from ortmeter.runtime.feed_files import read_feeds, read_input
 from ortmeter.runtime.feed_values import parse_value
 from ortmeter.runtime.feeds import shared_feeds
@@ -27,13 +27,13 @@ _Known = Mapping[str, Input]
 def add_feeds(parser: ArgumentParser) -> None:
     """Declare where the inputs come from."""
     group = parser.add_argument_group("inputs")
-    for option, metavar, what in (
-        ("--feeds", "[NAME=]FILE", "inputs from a .npz, .npy, .json or .pb file, or a folder"),
-        ("--value", "NAME=VALUE", "value of an input: sr=16000, sizes=1,2,3, 'x=[[1, 2]]'"),
-        ("--dim", "NAME=SIZE", "size of a symbolic dimension of random inputs"),
-        ("--shape", "NAME=1x3x224", "shape of a random input"),
+    for place, option, metavar, what in (
+        (parser, "--dim", "NAME=SIZE", "size of a symbolic dimension of random inputs"),
+        (parser, "--shape", "NAME=1x3x224", "shape of a random input"),
+        (parser, "--feeds", "[NAME=]FILE", "inputs: a folder, .npz, .npy, .json or .pb file"),
+        (group, "--value", "NAME=VALUE", "value of an input: sr=16000, sizes=1,2,3, 'x=[[1, 2]]'"),
     ):
-        group.add_argument(
+        place.add_argument(
             option, metavar=metavar, action="append", default=[], help=f"{what}; may be repeated"
         )
     group.add_argument(
@@ -90,7 +90,7 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
 
 def inputs_table(
     options: Namespace, feeds: Mapping[Path, Mapping[str, np.ndarray]], drawn: str = ""
-) -> "pd.DataFrame":
+) -> Rows:
     """List what the models are fed: type, shape, the values of a few integers, where it is from."""
     drawn = drawn or f"random, seed {options.seed}"
     names = tuple(f"{name}=" for given in feeds.values() for name in given)
@@ -115,11 +115,11 @@ def inputs_table(
             shape = "x".join(map(str, array.shape)) or "scalar"
             row = (name, str(array.dtype), shape, value, source)
             rows[row] = [*rows.get(row, []), model.name]
-    columns = ["input", "type", "shape", "value", "from"]
-    table = pd.DataFrame(list(rows), columns=columns)
-    if any(len(models) < len(feeds) for models in rows.values()):
-        table["model"] = [", ".join(models) for models in rows.values()]
-    return table.set_index("input")
+    columns = ("input", "type", "shape", "value", "from")
+    if all(len(models) == len(feeds) for models in rows.values()):
+        return Rows(columns, tuple(rows))
+    told = tuple((*row, ", ".join(models)) for row, models in rows.items())
+    return Rows((*columns, "model"), told)
 
 
 def _converted(

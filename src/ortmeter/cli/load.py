@@ -1,10 +1,9 @@
 """Latencies under load: several callers, requests that arrive at a rate, runs after a pause."""
 
-import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ortmeter.cli.options import number, split
 from ortmeter.cli.report import Report
@@ -24,8 +23,7 @@ _MAX_CALLERS, _MAX_BATCH = 256, 2**20
 _CONFIDENCE = 0.99
 _BUDGET_S, _LEAST_S = 10.0, 0.01
 _P99 = 99
-_REQUESTS_OF_P99 = 1000
-_FEW_REQUESTS = "too few independent requests"
+_ENOUGH_REQUESTS = 1000
 _NO_QUEUE = f"{MISSING_NOTE}, or a queue not known to be stable"
 
 _Calls = Mapping[str, list[Callable[[], object]]]
@@ -45,14 +43,6 @@ def add_options(parser: ArgumentParser) -> None:
         help="requests per second, at random times: latency from the arrival, queue included",
     )
     load.add_argument(
-        "--workers", type=number(1, _MAX_CALLERS), help="threads that serve the requests (1)"
-    )
-    load.add_argument(
-        "--target-ms",
-        type=number(0, kind=float),
-        help="with --rate, find the highest rate whose p99 is below this target",
-    )
-    load.add_argument(
         "--batch",
         type=number(1, _MAX_BATCH),
         help="requests that a run answers, the rows of the inputs (1): with --rate, it waits for "
@@ -66,48 +56,58 @@ def add_options(parser: ArgumentParser) -> None:
     )
 
 
-def is_asked(options: Namespace) -> bool:
-    """Whether an option of this mode is given; check those that go together."""
-    if options.rate is None and not (options.workers is None and options.target_ms is None):
-        raise InvalidArgumentError("--workers and --target-ms need --rate")
+class LoadRuns(NamedTuple):
+    """Loads of each candidate: numbers of callers, rates of requests, pauses in seconds."""
+
+    callers: Sequence[int]
+    rates: Sequence[float]
+    gaps: Sequence[float]
+    batch: int
+    several: bool  # sessions
+    budget_s: float
+
+    def fill(self, report: Report, variants: Mapping[str, SessionSpec]) -> int:
+        """Fill the report with what was asked, one section for each option."""
+        if why := why_isolated(variants):
+            raise InvalidArgumentError(
+                f"{why}. Accepted with --callers, --rate and --gap: one candidate, or several with "
+                f"--threads 1, or --spinning during-run or off, and one value of {DENORMALS}"
+            )
+        callers, rates, gaps, batch = self.callers, self.rates, self.gaps, self.batch
+        loads = (len(callers) + len(rates) + len(gaps)) * len(variants)
+        seconds = max(self.budget_s / loads, _LEAST_S)
+        calls = _calls(variants, max([1, *callers]), several=self.several)
+        if callers:
+            points = {(n, k): Point(calls[n][:k], batch=batch) for n in calls for k in callers}
+            _fill_callers(report, measure_load(points, seconds=seconds), list(calls), callers)
+        if rates:
+            queues = {(n, rate): Point(calls[n][:1], rate, batch) for n in calls for rate in rates}
+            _fill_rates(report, measure_load(queues, seconds=seconds))
+        if gaps:
+            _fill_gaps(report, calls, gaps, seconds)
+        return 0
+
+
+def read_load(options: Namespace) -> LoadRuns | None:
+    """Read the options of this mode, and check those that go together; None if it has none."""
     for name in ("sessions", "batch"):
         if getattr(options, name) and options.callers is options.rate is None:
             raise InvalidArgumentError(f"--{name} needs --callers or --rate")
     if options.callers is options.rate is options.gap is None:
-        return False
+        return None
     if options.repeat is not None or options.processes is not None:
         raise InvalidArgumentError(
             "--repeat and --processes are for interleaved runs. Accepted with --callers, --rate "
             "and --gap: --budget, which they share"
         )
-    return True
-
-
-def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]) -> None:
-    """Fill the report with what was asked, one section for each option."""
-    if why := why_isolated(variants):
-        raise InvalidArgumentError(
-            f"{why}. Accepted with --callers, --rate and --gap: one candidate, or several with "
-            f"--threads 1, or --spinning during-run or off, and one value of {DENORMALS}"
-        )
-    callers = _numbers("--callers", options.callers, int, 1, _MAX_CALLERS)
-    rates = _numbers("--rate", options.rate, float, 1e-3, 1e6)
-    gaps = _numbers("--gap", options.gap, float, 0, 3600)
-    loads = (len(callers) + len(rates) + len(gaps)) * len(variants)
-    budget = _BUDGET_S if options.budget is None else options.budget
-    seconds = max(budget / loads, _LEAST_S)
-    workers, batch = options.workers or 1, options.batch or 1
-    calls = _calls(variants, max([1, workers, *callers]), several=options.sessions)
-    if callers:
-        points = {(n, k): Point(calls[n][:k], batch=batch) for n in calls for k in callers}
-        _fill_callers(report, measure_load(points, seconds=seconds), list(calls), callers)
-    if rates:
-        points = {
-            (n, rate): Point(calls[n][:workers], rate, batch) for n in calls for rate in rates
-        }
-        _fill_rates(report, measure_load(points, seconds=seconds), workers, options.target_ms)
-    if gaps:
-        _fill_gaps(report, calls, gaps, seconds)
+    return LoadRuns(
+        _numbers("--callers", options.callers, int, 1, _MAX_CALLERS),
+        _numbers("--rate", options.rate, float, 1e-3, 1e6),
+        _numbers("--gap", options.gap, float, 0, 3600),
+        options.batch or 1,
+        options.sessions,
+        _BUDGET_S if options.budget is None else options.budget,
+    )
 
 
 def _calls(variants: Mapping[str, SessionSpec], threads: int, *, several: bool) -> _Calls:
@@ -122,7 +122,7 @@ def _calls(variants: Mapping[str, SessionSpec], threads: int, *, several: bool) 
 
 
 def _fill_callers(
-    report: Report, loads: Mapping[tuple[str, int], Load], names: list[str], callers: list[int]
+    report: Report, loads: Mapping[tuple[str, int], Load], names: list[str], callers: Sequence[int]
 ) -> None:
     extra = {key: _bounds("requests/s", load.throughput()) for key, load in loads.items()}
     rows = [{"series": name, "callers": k, **row} for (name, k), row in extra.items()]
@@ -138,7 +138,7 @@ def _fill_callers(
 
 
 def _compare_callers(
-    loads: Mapping[tuple[str, int], Load], names: list[str], callers: list[int]
+    loads: Mapping[tuple[str, int], Load], names: list[str], callers: Sequence[int]
 ) -> Iterator[Claim]:
     """Compare the best number of callers with the first one, then candidates at that number."""
     first, *others = callers
@@ -164,12 +164,7 @@ def _level_of_each(claims: int) -> float:
     return 1 - (1 - _CONFIDENCE) / max(claims, 1)
 
 
-def _fill_rates(
-    report: Report,
-    loads: Mapping[tuple[str, float], Load],
-    workers: int,
-    target_ms: float | None,
-) -> None:
+def _fill_rates(report: Report, loads: Mapping[tuple[str, float], Load]) -> None:
     extra = {
         key: {
             "requests": load.requests,
@@ -179,61 +174,35 @@ def _fill_rates(
         for key, load in loads.items()
     }
     report.add(
-        f"Requests at a rate: latency from the arrival, {workers} at a time",
+        "Requests at a rate: latency from the arrival",
         *_items(loads, "rate", extra, "Latency from the arrival of a request", _NO_QUEUE),
     )
     by_name: dict[str, dict[float, Load]] = {}
     for (name, rate), load in loads.items():
         by_name.setdefault(name, {})[rate] = load
     for name, own in by_name.items():
-        report.conclude(f"{_prefix(name, by_name)}{_rate_sentence(own, target_ms)}")
+        report.conclude(f"{_prefix(name, by_name)}{_rate_sentence(own)}")
 
 
-def _rate_sentence(loads: Mapping[float, Load], target_ms: float | None) -> str:
-    reasons = {rate: _why_not(load, target_ms) for rate, load in loads.items()}
-    kept = max((rate for rate, reason in reasons.items() if not reason), default=0.0)
+def _rate_sentence(loads: Mapping[float, Load]) -> str:
+    """Say up to which rate the queue is stable, and why not above."""
+    states = {rate: load.state() for rate, load in loads.items()}
+    kept = max((rate for rate, state in states.items() if state == "stable"), default=0.0)
     rest: dict[str, list[str]] = {}
-    for rate, reason in reasons.items():
-        if reason and rate > kept:
-            rest.setdefault(reason, []).append(f"{rate:g}")
+    for rate, state in states.items():
+        if rate > kept:
+            few = loads[rate].requests < _ENOUGH_REQUESTS
+            why = "too few independent requests" if few else "not known to be stable"
+            rest.setdefault(why if state == "undecided" else state, []).append(f"{rate:g}")
     others = "".join(f"; {why} at {enumerate_items(own)}/s" for why, own in rest.items())
-    if target_ms is None:
-        if not kept:
-            return f"no queue is stable{others}."
-        known = [percentile for percentile in loads[kept].percentiles() if percentile.interval]
-        tail = f": {known[-1].name} is {known[-1].seconds} (99% CI)" if known else ""
-        return f"the queue is stable up to {kept:g}/s{tail}{others}."
-    more = ""
-    if _FEW_REQUESTS in rest:  # the interval of p99, and twice what did not do
-        times = max(_REQUESTS_OF_P99 / max(loads[min(loads)].requests, 1), 2)
-        more = f" Ask for {math.ceil(times)} times that --budget."
     if not kept:
-        return f"no rate is known to keep p99 below {target_ms:g} ms{others}.{more}"
-    p99 = loads[kept].percentiles([_P99])[0].seconds
-    return (
-        f"{kept:g}/s is the highest rate asked that keeps p99 below {target_ms:g} ms: {p99} "
-        f"(99% CI){others}.{more}"
-    )
+        return f"no queue is stable{others}."
+    known = [percentile for percentile in loads[kept].percentiles() if percentile.interval]
+    tail = f": {known[-1].name} is {known[-1].seconds} (99% CI)" if known else ""
+    return f"the queue is stable up to {kept:g}/s{tail}{others}."
 
 
-def _why_not(load: Load, target_ms: float | None) -> str:
-    """Say why a rate is not known to keep its queue and the target, nothing if it does."""
-    state = load.state()
-    if state == "undecided" and load.requests >= _REQUESTS_OF_P99:
-        return "not known to be stable"
-    if state != "stable" or target_ms is None:
-        return {"stable": "", "undecided": _FEW_REQUESTS}.get(state, state)
-    known = {p.level: ends for p in load.percentiles() if (ends := p.interval)}
-    level = max(known, default=0.0)
-    low, high = known.get(level, (0.0, math.inf))
-    if 1e3 * low > target_ms:
-        return "above"  # p99 is not below another percentile
-    if level < _P99:
-        return _FEW_REQUESTS
-    return "" if 1e3 * high <= target_ms else "undecided"
-
-
-def _fill_gaps(report: Report, calls: _Calls, gaps: list[float], seconds: float) -> None:
+def _fill_gaps(report: Report, calls: _Calls, gaps: Sequence[float], seconds: float) -> None:
     firsts = {name: own[0] for name, own in calls.items()}
     pauses = measure_pauses(firsts, gaps, seconds=seconds * len(gaps) * len(calls))
     first, *others = gaps

@@ -1,13 +1,13 @@
 """Whether this machine is fit to measure: looked at before, and again after."""
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from argparse import ArgumentParser
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from ortmeter.cli.options import session_providers, split, thread_count
 from ortmeter.cli.report import Report
 from ortmeter.machine.preflight import preflight, refuse_noisy
 from ortmeter.runtime.cpu import core_numbers
+from ortmeter.runtime.providers import Provider
 
 # The load of others is counted from here, while a command imports what it needs: nothing waits.
 _BEGUN = preflight(pause=lambda _: None)
@@ -23,16 +23,17 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 @contextmanager
-def watched(options: Namespace, report: Report) -> Iterator[None]:
+def watched(
+    report: Report, threads: Iterable[int], providers: Iterable[Provider], *, strict: bool
+) -> Iterator[None]:
     """Look at the machine before a measurement, then at what happened meanwhile."""
-    counts = split("--threads", options.threads, thread_count)
-    threads = max(counts, key=lambda count: count or len(core_numbers()))
-    provider = max(session_providers(options), key=lambda p: p.on_cuda)
-    before = preflight(threads, provider, since=_BEGUN)
-    if options.strict:
+    most = max(threads, key=lambda count: count or len(core_numbers()))
+    provider = max(providers, key=lambda p: p.on_cuda)
+    before = preflight(most, provider, since=_BEGUN)
+    if strict:
         refuse_noisy(before)
     report.preflight["before"] = before
     try:
         yield
     finally:
-        report.preflight["during"] = preflight(threads, provider, since=before)
+        report.preflight["during"] = preflight(most, provider, since=before)

@@ -165,7 +165,7 @@ def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -
     for count, case, speedup in slow:
         variant = cases[case].prepared(where, count)
         questions.append(bisect.ask_speed(in_words(case), variant, first.release, 1 / speedup))
-    return bisect.fill(options, report, span, questions)
+    return bisect.fill("ortmeter operators", report, span, questions)
 
 
 def _worse(first: RuntimeCandidate, case: SessionSpec, release: Release) -> str:
@@ -186,7 +186,7 @@ def _matrix(
     threads = split("--threads", options.threads, thread_count)
     few = _COMPARED if len(candidates) > 1 else _ALONE
     processes, passes = options.processes or few[0], options.passes or few[1]
-    with machine.watched(options, report):
+    with machine.watched(report, threads, _providers(options), strict=options.strict):
         return measure_cases(
             candidates,
             specs,

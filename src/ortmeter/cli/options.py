@@ -20,18 +20,22 @@ _PAIRS = {
 
 
 def add_session(parser: ArgumentParser, *, several: bool) -> None:
-    """Declare the options of a session."""
-    what = "several values, separated by commas, are compared" if several else None
-    group = parser.add_argument_group("session", what)
-    group.add_argument(
-        "--provider", default="auto", help="auto (the default), cpu, cuda or NAME[:index][=LIBRARY]"
+    """Declare the options of a session, those that most users need first."""
+    more = "; several values, separated by commas, are compared" if several else ""
+    parser.add_argument(
+        "--threads", default="1", help=f"threads per operator, 0 lets onnxruntime choose (1){more}"
     )
-    group.add_argument(
-        "--optimization", default="all", help="none, basic, extended, layout or all (the default)"
+    parser.add_argument(
+        "--optimization",
+        default="all",
+        help=f"none, basic, extended, layout or all (the default){more}",
     )
-    group.add_argument(
-        "--threads", default="1", help="threads per operator, 0 lets onnxruntime choose (1)"
+    parser.add_argument(
+        "--provider",
+        default="auto",
+        help=f"auto (the default), cpu, cuda or NAME[:index][=LIBRARY]{more}",
     )
+    group = parser.add_argument_group("session", more.removeprefix("; ") or None)
     group.add_argument(
         "--spinning",
         default="during-run",
@@ -76,7 +80,7 @@ def session_providers(options: Namespace) -> list[Provider]:
 
 def session_axes(options: Namespace) -> dict[str, Any]:
     """Read the options of the sessions to compare, as :func:`~ortmeter.bench` takes them."""
-    return _settings(options, split)
+    return _settings(options, session_providers(options), split)
 
 
 def session_settings(options: Namespace) -> dict[str, Any]:
@@ -84,13 +88,14 @@ def session_settings(options: Namespace) -> dict[str, Any]:
 
     ``run_config`` is for :class:`~ortmeter.runtime.iobinding.BoundSession`.
     """
-    return _settings(options, lambda _option, text, convert=str: convert(text))
+    provider = resolve_provider(options.provider)
+    return _settings(options, provider, lambda _option, text, convert=str: convert(text))
 
 
-def _settings(options: Namespace, read: Callable[..., Any]) -> dict[str, Any]:
+def _settings(options: Namespace, providers: object, read: Callable[..., Any]) -> dict[str, Any]:
     """Read the options of a session; those of ``KEY=VALUE`` that are not given are left out."""
     settings: dict[str, Any] = {
-        "provider": read("--provider", options.provider),
+        "provider": providers,
         "optimization": read("--optimization", options.optimization),
         "threads": read("--threads", options.threads, thread_count),
         "spinning": read("--spinning", options.spinning),

@@ -11,7 +11,7 @@ import pandas as pd
 from ortmeter.cli import conversion, machine
 from ortmeter.cli.first_run import refuse_deadly, session_spec
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
-from ortmeter.cli.options import add_session, number, session_settings
+from ortmeter.cli.options import add_session, describe_session, number, session_settings
 from ortmeter.cli.report import Report, drawn, readable
 from ortmeter.plotting import Drawing, comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, advise, merge_profiles, profile_together
@@ -61,7 +61,7 @@ def run(options: Namespace, report: Report) -> None:
 def _profile(options: Namespace, report: Report, model: Path) -> None:
     other = model if options.baseline in {None, _UNOPTIMIZED} else Path(options.baseline)
     feeds = make_feeds(options, list(dict.fromkeys([model, other])))
-    settings = session_settings(options)
+    settings, report.session = session_settings(options), describe_session(options)
     asked = {_MODEL: {**settings, "model": model, "feeds": feeds[model]}}
     if options.baseline:
         baseline = {**settings, "model": other, "feeds": feeds[other]}
@@ -70,7 +70,8 @@ def _profile(options: Namespace, report: Report, model: Path) -> None:
         asked = {_BASELINE: baseline, **asked}
     refuse_deadly({Path(one["model"]).name: session_spec(**one) for one in asked.values()})
     repeat = options.repeat or (100 if options.baseline else 50)
-    with machine.watched(options, report):
+    where = [settings["threads"]], [settings["provider"]]
+    with machine.watched(report, *where, strict=options.strict):
         profiles = profile_together(asked, repeat=repeat)
     profile = profiles[_MODEL]
     if options.baseline:

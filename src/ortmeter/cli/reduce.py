@@ -117,7 +117,7 @@ def register(parser: ArgumentParser) -> None:
 def run(options: Namespace, report: Report) -> int:
     """Reduce a model, fill the report with what was tried; the best is kept when interrupted."""
     file = Path(options.models[0])
-    settings = session_settings(options) | {"provider": resolve_provider(options.provider)}
+    settings, report.session = session_settings(options), describe_session(options)
     distribution = "cuda" if settings["provider"].on_cuda else "cpu"
     run_config = settings.pop("run_config", {})
     question = read_question(options.until, options.timeout, distribution)
