@@ -31,8 +31,9 @@ class _Teller(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Send a line."""
         seconds = time.perf_counter() - self._begin
-        left = (sum(self._left.values()) + max(self._mine - seconds, 0)) / 60
-        line = f"{self._place}: {record.getMessage()}, {seconds:.0f} s; about {left:.0f} min left"
+        minutes = (sum(self._left.values()) + max(self._mine - seconds, 0)) / 60
+        left = f"about {minutes:.0f} min" if minutes >= 1 else "less than 1 min"
+        line = f"{self._place}: {record.getMessage()}, {seconds:.0f} s; {left} left"
         if sys.__stdout__ and sys.__stdout__.isatty():
             # One line that is written again, as Sphinx writes that of the pages.
             width = shutil.get_terminal_size().columns - 1
