@@ -324,12 +324,10 @@ def test_interrupted_build_keeps_what_was_finished(site, ends, expected):
 
 
 @pytest.mark.slow
-def test_fast_build_runs_in_full_the_pages_that_are_named(site):
-    fast = {"ORTMETER_FAST": "1", "ORTMETER_FULL": "plot_b,plot_c"}
-    assert site.build(**fast) == (0, ["plot_a", "plot_b"])
+def test_build_in_fast_mode_is_another_build(site):
+    assert site.build(ORTMETER_FAST="1") == (0, ["plot_a", "plot_b"])
     assert "fast mode: 1" in site.html("plot_a")
-    assert "fast mode: 0" in site.html("plot_b")
-    assert site.build(**fast) == (0, [])
+    assert site.build(ORTMETER_FAST="1") == (0, [])
     assert site.build() == (0, ["plot_a", "plot_b"])
 
 

@@ -5,11 +5,9 @@ All pages run in one process, one after the other.
 
 import functools
 import gc
-import os
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,19 +15,11 @@ from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
 
-_FAST = os.environ.get("ORTMETER_FAST", "")
 _page_warnings: list[warnings.catch_warnings] = []
 
 
-def runs_in_full(page: str) -> bool:
-    """Whether a page runs at its full sizes in a build in fast mode: ``ORTMETER_FULL`` names it."""
-    return page in os.environ.get("ORTMETER_FULL", "").split(",")
-
-
-def reset(_gallery_conf: dict[str, Any], page: str | None, when: str) -> None:
+def reset(_gallery_conf: dict[str, Any], _page: str | None, when: str) -> None:
     """Reset what a page may have changed; sphinx-gallery calls it before and after each page."""
-    full = when == "before" and runs_in_full(Path(page or "").stem)
-    os.environ["ORTMETER_FAST"] = "0" if full else _FAST
     _close_warnings()
     gc.enable()
     np.random.seed(0)  # noqa: NPY002 - the global generator is what is reset

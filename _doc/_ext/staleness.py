@@ -19,7 +19,6 @@ from sphinx_gallery.utils import get_md5sum
 
 from _ext.fingerprint import build_context, page_fingerprint
 from _ext.provider import chosen_provider
-from _ext.resetting import runs_in_full
 
 logger = logging.getLogger(__name__)
 
@@ -110,8 +109,7 @@ def write_records(app: Sphinx, records: dict[str, Any]) -> None:
 
 
 def _fingerprint(app: Sphinx, page: Page, context: dict[str, str]) -> str:
-    mode = {"full": str(runs_in_full(page.source.stem))}
-    return page_fingerprint(page.source, context | mode, Path(app.srcdir, "results"))
+    return page_fingerprint(page.source, context, Path(app.srcdir, "results"))
 
 
 def _records_file(app: Sphinx) -> Path:
