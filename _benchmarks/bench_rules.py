@@ -118,7 +118,7 @@ class Rewritten(NamedTuple):
 
 def rules_of(level: str) -> Callable[[ir.Model], Counter[str]]:
     """Return what applies the rules of a level, and counts what they replace."""
-    return lambda model: Counter(optimize_model(model, parse_level(level)).fusions)
+    return lambda model: Counter(optimize_model(model, parse_level(level))[0])
 
 
 def rewrite(captured: Captured, apply: Callable[[ir.Model], Counter[str]]) -> Rewritten:
@@ -188,7 +188,6 @@ def write_record(rows: list[dict[str, Any]], path: Path = RECORD) -> None:
     verdicts = Counter(row["verdict"] for row in rows if row["rule"] != CONTROL)
     counted = ({"faster": 0, "slower": 0} | verdicts).items()
     counts = ", ".join(f"{n or 'none'} {v}" for v, n in counted)
-    on_cuda = [name for name, rule in RULES.items() if "cpu" not in rule.fusions]
     machine = textwrap.fill(str(environment()), 100)
     today = dt.datetime.now(dt.UTC).date()
     written = {
@@ -197,7 +196,6 @@ def write_record(rows: list[dict[str, Any]], path: Path = RECORD) -> None:
         ),
         r"float32, [-\d]+, on\n(.+\n)+": f"float32, {today}, on\n{machine}.\n",
         r"(?<=verdict\n\n)(   .+\n)+": textwrap.indent(table.getvalue(), "   "),
-        r"(?<=not measured on CUDA yet: )[^.]+": ", ".join(on_cuda),
     }
     page = path.read_text(encoding="utf-8")
     for pattern, text in written.items():

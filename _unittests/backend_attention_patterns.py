@@ -68,16 +68,6 @@ ROTARY_TABLES_OF_EACH = Graph(
     }}""",
     {"split": np.array([0, 0, 3, 4])},
 )
-NORMALIZED = Graph(
-    f"""g (real[2, 5, 3, 4] X, real[4] G) => (real[2, 3, 5, 4] Y) {{
-        T = {SWAP}(X)  Y = RMSNormalization<axis=-1, epsilon=0.001>(T, G)
-    }}"""
-)
-NORMALIZED_SHIFTED = Graph(
-    f"""g (real[2, 5, 3, 4] X, real[4] G, real[4] B) => (real[2, 3, 5, 4] Y) {{
-        T = {SWAP}(X)  Y = LayerNormalization<axis=3>(T, G, B)
-    }}"""
-)
 ATTENTION_MERGED = Graph(
     f"""g (real[2, 5, 4, 4] Q, real[2, 5, 2, 4] K, real[2, 5, 8] V) => (real[2, 5, 16] Y) {{
         Qh = {SWAP}(Q)  Kh = {SWAP}(K)  Vr = Reshape(V, split)  Vh = {SWAP}(Vr)
@@ -188,16 +178,6 @@ ATTENTIONS = {
         "graph": ROTARY_TABLES_OF_EACH,
         "operators": ("RotaryEmbedding", "Reshape", "Transpose"),
         "shared": frozenset({"Xr"}),
-    },
-    "normalized heads": {
-        "rule": "NormalizedHeads",
-        "graph": NORMALIZED,
-        "operators": ("RMSNormalization", "Transpose"),
-    },
-    "normalized heads shifted": {
-        "rule": "NormalizedHeads",
-        "graph": NORMALIZED_SHIFTED,
-        "operators": ("LayerNormalization", "Transpose"),
     },
     "split of merged heads": {
         "rule": "AttentionBeforeSplit",

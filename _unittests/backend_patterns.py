@@ -11,8 +11,6 @@ SINGLE = ("float",)
 WIDE = ("float", "double")
 HALF = ("float16", "bfloat16")
 EVERY = WIDE + HALF
-SKIP_RMS_KERNEL = "SkipSimplifiedLayerNormalization"
-SKIP_LAYER_KERNEL = "SkipLayerNormalization"
 
 
 @dataclass(frozen=True)
@@ -88,33 +86,6 @@ WIDENED = Graph(
         S = Sqrt(E)  R = Reciprocal(S)  N = Mul(W, R)  C = Cast<to=REAL>(N)  Y = Mul(C, G)
     }""",
     {"two": np.float32(2), "last": np.array([-1]), "epsilon": np.float32(1e-3)},
-)
-SKIP_RMS = Graph(
-    """g (real[2, 4, 8] X, real[2, 4, 8] R, real[8] G) => (real[2, 4, 8] Y, real[2, 4, 8] T) {
-        T = Add(X, R)  Y = RMSNormalization<axis=-1, epsilon=0.001>(T, G)
-    }"""
-)
-SKIP_RMS_BIAS = Graph(
-    """g (real[2, 4, 8] X, real[2, 4, 8] R, real[8] B, real[8] G)
-    => (real[2, 4, 8] Y, real[2, 4, 8] T) {
-        A = Add(X, B)  T = Add(R, A)  Y = RMSNormalization<axis=2>(T, G)
-    }"""
-)
-SKIP_LAYER = Graph(
-    """g (real[2, 4, 8] X, real[2, 4, 8] R, real[8] G, real[8] S) => (real[2, 4, 8] Y) {
-        T = Add(X, R)  Y = LayerNormalization<epsilon=0.001>(T, G, S)
-    }"""
-)
-SKIP_LAYER_BIAS = Graph(
-    """g (real[4, 8] X, real[4, 8] R, real[8] B, real[8] G, real[8] S)
-    => (real[4, 8] Y, real[4, 8] T) {
-        A = Add(B, X)  T = Add(A, R)  Y = LayerNormalization<axis=1>(T, G, S)
-    }"""
-)
-SKIP_LAYER_UNSHIFTED = Graph(
-    """g (real[2, 4, 8] X, real[2, 4, 8] R, real[8] B, real[8] G) => (real[2, 4, 8] Y) {
-        A = Add(X, B)  T = Add(A, R)  Y = LayerNormalization(T, G)
-    }"""
 )
 ROTARY = Graph(
     """g (real[2, 3, 5, 8] X) => (real[2, 3, 5, 8] Y) {
@@ -213,9 +184,6 @@ SAME_SHAPE = Graph(
     "g (real[2, 3, 4] X) => (real[4, 3, 2] Y) { R = Reshape(X, shape)  Y = Transpose(R) }",
     {"shape": np.array([2, -1, 4])},
 )
-BIAS_GELU = Graph(
-    "g (real[2, 4, 8] X, real[8] B) => (real[2, 4, 8] Y) { A = Add(B, X)  Y = Gelu(A) }"
-)
 GROUP_QUERY = Graph(
     """g (real[2, 16, 64] Q, real[2, 16, 32] K, real[2, 16, 32] V) => (real[2, 16, 64] Y) {
         A = RotaryEmbedding<num_heads=4>(Q, cos, sin, positions)
@@ -231,7 +199,6 @@ GROUP_QUERY = Graph(
 
 _SPLIT_RESULTS = frozenset({"Qr", "Kr", "Vr", "Qh", "Kh", "Vh"})
 _REPEATED_RESULTS = frozenset({"Ku", "Ke", "Kr", "Vu", "Ve", "Vr"})
-_SUM, _SUMS = frozenset("T"), frozenset("AT")  # without the bias, the rule still holds
 
 # What keeps NaN where a mask hides every key.
 _MASKED = ("Cast", "ReduceMax", "IsInf", "Max", "Where")
@@ -239,15 +206,6 @@ _MASKED = ("Cast", "ReduceMax", "IsInf", "Max", "Where")
 PATTERNS = {
     "rms": Pattern("RMSNorm", ROOT_MEAN_SQUARE, ("RMSNormalization",), SINGLE, SINGLE),
     "rms widened": Pattern("RMSNorm", WIDENED, ("RMSNormalization",), HALF[:1], HALF),
-    "skip rms": Pattern("SkipRMSNorm", SKIP_RMS, (SKIP_RMS_KERNEL,), (), shared=_SUM),
-    "skip rms bias": Pattern("SkipRMSNorm", SKIP_RMS_BIAS, (SKIP_RMS_KERNEL,), (), shared=_SUMS),
-    "skip layer": Pattern("SkipLayerNorm", SKIP_LAYER, (SKIP_LAYER_KERNEL,), (), shared=_SUM),
-    "skip layer unshifted": Pattern(
-        "SkipLayerNorm", SKIP_LAYER_UNSHIFTED, (SKIP_LAYER_KERNEL,), (), shared=_SUMS
-    ),
-    "skip layer bias": Pattern(
-        "SkipLayerNorm", SKIP_LAYER_BIAS, (SKIP_LAYER_KERNEL,), (), shared=_SUMS
-    ),
     "rotary": Pattern("Rotary", ROTARY, ("RotaryEmbedding",)),
     "rotary before split": Pattern(
         "RotaryBeforeSplit",
@@ -274,7 +232,6 @@ PATTERNS = {
     "mask of numbers": Pattern("CausalMask", MASK_REAL, ("Attention",)),
     "same shape": Pattern("Flattening", SAME_SHAPE, ("Transpose",), EVERY, EVERY, frozenset("R")),
     "linear": Pattern("TransposedWeight", LINEAR, ("FusedMatMul",), WIDE, EVERY),
-    "bias gelu": Pattern("BiasGelu", BIAS_GELU, ("BiasGelu",), (), EVERY),
     "group query": Pattern("GroupQuery", GROUP_QUERY, ("GroupQueryAttention",), (), HALF),
 }
 PATTERNS |= {name: Pattern(**fields) for name, fields in (PRODUCTS | ATTENTIONS).items()}

@@ -1,4 +1,4 @@
-"""Graphs of the rules on products and activations, and what each one becomes."""
+"""Graphs of the rules on products, and what each one becomes."""
 
 import numpy as np
 from backend_graphs import Graph
@@ -21,11 +21,6 @@ THERE_AND_BACK = Graph(
         R = Reshape(X, rows)  Y = Reshape(R, back)
     }""",
     {"rows": np.array([-1, 32]), "back": np.array([-1, 4, 8])},
-)
-BIAS_TANH_GELU = Graph(
-    """g (real[2, 4, 8] X, real[8] B) => (real[2, 4, 8] Y) {
-        A = Add(B, X)  Y = Gelu<approximate="tanh">(A)
-    }"""
 )
 _ANGLES = np.arange(5)[:, None] / 10 ** (np.arange(2) / 4)
 PARTIAL_ROTARY = Graph(
@@ -53,13 +48,6 @@ PRODUCTS = {
     "flat heads": _FLAT
     | {"graph": FLAT_HEADS, "operators": ("Reshape", "MatMul", "Add", "Reshape")},
     "there and back": _FLAT | {"graph": THERE_AND_BACK, "operators": ("Identity",)},
-    "bias tanh gelu": {
-        "rule": "BiasFastGelu",
-        "graph": BIAS_TANH_GELU,
-        "operators": ("FastGelu",),
-        "cpu": (),
-        "cuda": _EVERY,
-    },
     "partial rotary": {
         "rule": "PartialRotary",
         "graph": PARTIAL_ROTARY,

@@ -91,12 +91,6 @@ ORIGINALS = (
         "onnxruntime",
         "CUDA",
     ),
-    Original(
-        "compiled kernels add 3% more",
-        "plot_custom_backend_llama_102",
-        "experimental",
-        "CUDA",
-    ),
 )
 
 

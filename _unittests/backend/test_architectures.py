@@ -11,7 +11,6 @@ from backend_expectations import ANY_LENGTH, EXPECTED, PRIMITIVES
 from backend_models import ARCHITECTURES, BATCH, LENGTH, tensors
 
 from ortmeter.backend import LEVELS, OrtBackend, explain, session, weights
-from ortmeter.backend.kernels import chains
 
 #: Cases which run each time.
 QUICK = {"llama-gqa-sdpa", "bert-eager"}
@@ -63,10 +62,9 @@ class EveryLevel:
 
 @contextmanager
 def exported_once():
-    """Give each level a copy of one export, whose matrices are not constants; race no kernel.
+    """Give each level a copy of one export, whose matrices are not constants.
 
-    The matrices of a model of a real size are not: they are too large. A compiled kernel is used
-    whatever its time, so that the number of nodes is that of the rules, on any machine.
+    The matrices of a model of a real size are not: they are too large.
     """
     export, done = session.export_graph, {}
 
@@ -78,7 +76,6 @@ def exported_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "export_graph", export_once)
         patch.setattr(weights, "SMALL_BYTES", 256)
-        patch.setattr(chains, "why_not", lambda *_: "")
         yield
 
 
@@ -204,7 +201,7 @@ def test_a_layer_of_llama_becomes_a_few_nodes():
     assert_agreement(compiled)
     nodes = [graph.node_count for (graph,) in compiled.graphs.values()]
     assert nodes[0] > 200
-    assert nodes[1:3] == [26, 19]
+    assert nodes[1:] == [26, 19]
     (graph,) = compiled.graphs[FUSED]
     assert graph.operators == {
         "com.microsoft.FusedMatMul": 7,

@@ -365,7 +365,6 @@ def run_both(function, arguments, backend, *, fresh=True):
     return (expected, wanted), (got, given)
 
 
-@pytest.mark.filterwarnings("ignore::ortmeter.backend.errors.KernelWarning")  # the values count
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_graph_computes_what_torch_does(name, monkeypatch):
     """At every level: the export, which takes most of the time, is done once."""

@@ -43,7 +43,7 @@ def test_each_operator_computes_what_torch_does(tmp_path, options, least):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [["--draw", "40"], ["--draw", "12", "--arguments"]])
 def test_any_sample_and_any_argument_computes_what_torch_does(tmp_path, options):
-    levels = "none,default+onnxruntime+experimental"
+    levels = "none,default+onnxruntime"
     options = [*options, "--seed", "0", "--counts", "1000000,0", "--levels", levels]
     done, files = run(tmp_path, *options, "--workers", "1")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -28,9 +28,8 @@ WITHOUT_KERNEL = {
     24: set(),
     25: {"Attention"},
 }
-# In test_rules_graphs.py: each node that they replace counts, or they follow another rule.
 # In test_rules_indices.py: the sizes must be named.
-ELSEWHERE = {"MergedProducts", "PackedGroupQuery", "WindowMask"}
+ELSEWHERE = {"WindowMask"}
 
 
 def test_every_rule_has_a_pattern():

@@ -217,7 +217,6 @@ def one_export(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::ortmeter.backend.errors.FallbackWarning")
-@pytest.mark.filterwarnings("ignore::ortmeter.backend.errors.KernelWarning")  # the values count
 @pytest.mark.parametrize("rank", range(3), ids=["one", "two", "reductions"])
 @pytest.mark.parametrize("dtype", marked([*FLOATS, *INTEGERS]))
 def test_special_values(dtype, rank):

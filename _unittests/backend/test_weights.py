@@ -8,11 +8,9 @@ import torch
 from torch import nn
 
 from ortmeter.backend import OrtBackend
-from ortmeter.backend.rules import RULES
 from ortmeter.backend.weights import SMALL_BYTES, WeightWatch
 
 LARGE = 160  # a square of this side is above the limit for constants
-MERGED = "MergedProducts"
 
 
 class Layer(nn.Linear):
@@ -151,108 +149,3 @@ def test_versions_are_not_counted_in_inference_mode():
         watch = WeightWatch([tensor], [0])
         tensor.add_(1)
         assert watch.recognizes([tensor])
-
-
-@pytest.fixture
-def merged_on_cpu(monkeypatch):
-    """The rule is declared for CUDA only; the kernels are the same on CPU."""
-    fusions = RULES[MERGED].fusions
-    monkeypatch.setitem(fusions, "cpu", fusions["cuda"])
-
-
-class Gated(nn.Module):
-    """Two projections of the same rows; a weight that is tied is read elsewhere too."""
-
-    def __init__(self, *, tied=False):
-        super().__init__()
-        self.gate = nn.Linear(LARGE, LARGE, bias=False)
-        self.up = nn.Linear(LARGE, 2 * LARGE)
-        self.down = nn.Linear(2 * LARGE, LARGE)
-        self.tied = tied
-
-    def forward(self, x):
-        y = self.down(torch.relu(self.gate(x)).repeat(1, 1, 2) * self.up(x))
-        return y @ self.gate.weight if self.tied else y
-
-
-def gated(backend, **options):
-    model = Gated(**options).eval()
-    return model, torch.compile(model, backend=backend), torch.randn(1, 3, LARGE)
-
-
-@pytest.mark.usefixtures("merged_on_cpu")
-@pytest.mark.parametrize("tied", [False, True])
-def test_products_are_merged_once(tied):
-    backend = OrtBackend(fallback=False)
-    model, run, x = gated(backend, tied=tied)
-    with torch.no_grad():
-        for _ in range(2):
-            torch.testing.assert_close(run(x), model(x))
-    (graph,) = backend.graphs
-    assert graph.builds == 1
-    assert graph.fusions[MERGED] == 2
-    assert "Concat" not in graph.operators  # not at each run
-    shapes = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in graph.model.graph.input]
-    # x, the weights of the last product, those that are merged, and the one read elsewhere
-    assert sorted(shapes) == sorted(
-        [[1, 3, LARGE], [LARGE, 2 * LARGE], [3 * LARGE, LARGE], *([[LARGE, LARGE]] if tied else [])]
-    )
-
-
-def write_the_gate(model):
-    model.gate.weight.mul_(2)
-
-
-def replace_the_other(model):
-    model.up.weight = nn.Parameter(torch.ones_like(model.up.weight))
-
-
-@pytest.mark.usefixtures("merged_on_cpu")
-@pytest.mark.parametrize("change", [write_the_gate, replace_the_other])
-def test_a_change_of_what_was_merged_is_seen(change):
-    backend = OrtBackend(fallback=False)
-    model, run, x = gated(backend)
-    with torch.no_grad():
-        before = run(x)
-        change(model)
-        torch.testing.assert_close(run(x), model(x))
-        assert not torch.allclose(before, run(x))
-    assert [(graph.builds, graph.fusions[MERGED]) for graph in backend.graphs] == [(2, 2)]
-
-
-@pytest.mark.usefixtures("merged_on_cpu")
-def test_merged_weights_are_not_copied_without_prepack():
-    backend = OrtBackend(prepack=False, fallback=False)
-    model, run, x = gated(backend)
-    with torch.no_grad():
-        torch.testing.assert_close(run(x), model(x))
-        model.gate.weight.data.zero_()  # not counted by torch, seen all the same
-        torch.testing.assert_close(run(x), model(x))
-    (graph,) = backend.graphs
-    assert MERGED not in graph.fusions
-    assert graph.builds == 1
-
-
-@pytest.mark.usefixtures("merged_on_cpu")
-def test_tensors_that_are_not_weights_are_not_merged():
-    backend = OrtBackend(fallback=False)
-    first, second = torch.randn(2, LARGE, LARGE)
-    x = torch.randn(1, 3, LARGE)
-    run = torch.compile(lambda x, a, b: (x @ a.t(), x @ b.t()), backend=backend)
-    with torch.no_grad():
-        run(x, first, second)
-    assert backend.graphs[0].fusions == {"TransposedWeight": 2}
-
-
-@pytest.mark.usefixtures("merged_on_cpu")
-def test_a_model_is_not_kept_alive_by_its_copies():
-    backend = OrtBackend(fallback=False)
-    model, run, x = gated(backend)
-    with torch.no_grad():
-        run(x)
-    assert backend.graphs[0].fusions[MERGED] == 2
-    weight = weakref.ref(model.gate.weight)
-    torch._dynamo.reset()
-    del model, run
-    gc.collect()
-    assert weight() is None

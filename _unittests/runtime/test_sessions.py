@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -208,6 +209,40 @@ def test_tf32_is_off_unless_asked_for():
         (got,) = make_session(TEXT, provider="cuda", tf32=tf32).run(None, {"X": x})
         errors.append(np.abs(got - expected).max())
     assert errors[0] * 10 < errors[1]
+
+
+NEGATIVE = """<ir_version: 10, opset_import: ["": 21, "ai.onnx.contrib": 1]>
+g (float[n] X) => (float[n] N, float[n] P) { N, P = ai.onnx.contrib.NegPos(X) }"""
+
+
+def test_a_library_gives_operators(tmp_path, monkeypatch):
+    library = pytest.importorskip("onnxruntime_extensions").get_library_path()
+    with pytest.raises(ModelError, match="ai.onnx.contrib"):
+        make_session(NEGATIVE, provider="cpu")
+    monkeypatch.chdir(Path(library).parent)
+    for path in (library, Path(library), Path(library).name):
+        session = make_session(NEGATIVE, provider="cpu", custom_ops=[path])
+        got = session.run(None, {"X": np.float32([1, -2])})
+        np.testing.assert_array_equal(got, [[0, -2], [1, 0]])
+
+
+def test_a_missing_library_is_an_error(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="custom_ops: .*none.so' is not a file"):
+        make_session(TEXT, provider="cpu", custom_ops=[tmp_path / "none.so"])
+
+
+@pytest.mark.parametrize("content", [b"", b"not a library"])
+def test_what_is_not_a_library_is_an_error(content, tmp_path):
+    path = tmp_path / "broken.so"
+    path.write_bytes(content)
+    with pytest.raises(InvalidArgumentError, match="ONNX Runtime cannot load '.*broken.so'"):
+        make_session(TEXT, provider="cpu", custom_ops=[path])
+
+
+def test_a_library_without_operators_is_an_error():
+    library = np.linalg._umath_linalg.__file__
+    with pytest.raises(InvalidArgumentError, match="cannot load .*RegisterCustomOps"):
+        make_session(TEXT, provider="cpu", custom_ops=[library])
 
 
 ABS = """<ir_version: 10, opset_import: ["": 21]>

@@ -92,8 +92,6 @@ model, tokens = make_model(**described, **SETTINGS)
 # * ``default`` folds constants and replaces patterns by operators of the ONNX standard.
 # * ``default-EagerAttention`` is ``default`` without its rule for attention.
 # * ``default+onnxruntime`` also replaces patterns by kernels that only ONNX Runtime has.
-# * ``default+onnxruntime+experimental`` also compiles chains of element-wise operators into kernels
-#   for this model.
 #
 # TF32 rounds the operands of float32 products to 11 significant bits. On CUDA, ONNX Runtime turns
 # it on by default. Here it is off, as in torch by default.
@@ -113,14 +111,14 @@ def make_call(name, model, tokens, settings):
 
 
 # %%
-# The last level needs a C++ compiler, and is left out without one. Inductor needs it too, or Triton
-# on CUDA. If it is missing, measure with ``--inductor False``.
+# Inductor needs a C++ compiler, or Triton on CUDA. If it is missing, measure with
+# ``--inductor False``.
 
 compared = [INDUCTOR] if args.inductor else []
 names = dict.fromkeys([EAGER, *compared, "none", "default-EagerAttention", *LEVELS])
 made = {n: make_call(n, model, tokens, SETTINGS) for n in study.follow(names, "compilations")}
-graphs = {name: graph for name, (_, graph) in made.items() if graph and not graph.without_kernels}
-functions = {name: call for name, (call, graph) in made.items() if not graph or name in graphs}
+graphs = {name: graph for name, (_, graph) in made.items() if graph}
+functions = {name: call for name, (call, _) in made.items()}
 
 # %%
 # Do they compute the same thing?
@@ -177,8 +175,7 @@ def make_variant(graph):
     feeds = ortmeter.random_feeds(graph.model)
     tokens = {name: feeds.pop(name) for name in [*feeds] if feeds[name].dtype.kind == "i"}
     weights = {name: np.float32(0.02) * value for name, value in feeds.items()}
-    own = {"model": ortmeter.freeze_inputs(graph.model, weights), "feeds": tokens}
-    return {**own, "custom_ops": [str(graph.kernels)] * bool(graph.kernels), **SETTINGS}
+    return {"model": ortmeter.freeze_inputs(graph.model, weights), "feeds": tokens, **SETTINGS}
 
 
 # %%
@@ -298,7 +295,6 @@ def claims(data):
 
     - default makes the graph that torch exports at least 5% faster [default]
     - Kernels that only ONNX Runtime has then change its time by less than 5% [onnxruntime]
-    - Kernels compiled for the model then change its time by less than 5% [experimental]
     """
     over = {name: Speedups([data.results.speedup(name, "default")]) for name in data.results}
     names = [level for level in LEVELS if level in data.levels]
@@ -312,8 +308,7 @@ def claims(data):
         "levels": steps.at_least(1 / 1.05),
         "products": Finding((most,), f"{share:.0%} of the profile"),
         "default": Speedups(steps[:1]).at_least(1.05),
-        "onnxruntime": Speedups(steps[1:2]).are("negligible"),
-        "experimental": Speedups(steps[2:]).are("negligible"),
+        "onnxruntime": Speedups(steps[1:]).are("negligible"),
     }
 
 

@@ -21,7 +21,7 @@ _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> object:
-    """Import a name of ``__init__.pyi`` when it is first used: kernels are tried without torch."""
+    """Import a name of ``__init__.pyi`` when it is first used."""
     if name in __all__:
         for module in ("torch", "onnx_ir", "onnxscript"):
             import_optional(module, "torch")

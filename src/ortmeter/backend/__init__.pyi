@@ -1,9 +1,4 @@
-from .errors import (
-    FallbackWarning,
-    KernelError,
-    KernelWarning,
-    UnsupportedGraphError,
-)
+from .errors import FallbackWarning, UnsupportedGraphError
 from .explanation import Explanation, explain
 from .levels import LEVELS
 from .ort_backend import OrtBackend, compile_graph
@@ -16,8 +11,6 @@ __all__ = [
     "Explanation",
     "Fallback",
     "FallbackWarning",
-    "KernelError",
-    "KernelWarning",
     "OrtBackend",
     "UnsupportedGraphError",
     "compile_graph",

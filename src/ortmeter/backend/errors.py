@@ -35,14 +35,6 @@ class FallbackWarning(UserWarning):
     """A graph runs on torch instead; the message gives the reason and some advice."""
 
 
-class KernelError(OrtMeterError, RuntimeError):
-    """A kernel cannot be compiled at run time, or its results are wrong."""
-
-
-class KernelWarning(UserWarning):
-    """ONNX Runtime runs chains of element-wise operators itself; the message gives the reason."""
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """Drop warnings, and log lines of the exporter below an error, inside the block.

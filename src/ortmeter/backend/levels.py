@@ -6,18 +6,14 @@
     Constants are folded and patterns become operators of the ONNX standard.
 ``default+onnxruntime``
     Then patterns become kernels of the domain ``com.microsoft``.
-``default+onnxruntime+experimental``
-    Then chains of element-wise operators become kernels compiled on this machine, where these are
-    shown to be faster.
 
 ``-Rule`` after a level disables a rule: ``default+onnxruntime-GroupQuery``.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -27,7 +23,6 @@ from onnxscript.rewriter._pattern_ir import Constant
 
 from ortmeter.backend.corrections import bound_clips
 from ortmeter.backend.errors import quiet
-from ortmeter.backend.kernels.chains import ELEMENT_WISE, FusedChains, fuse_chains
 from ortmeter.backend.rules import DEFAULT, ONNXRUNTIME, Refusal, Rule
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider
@@ -39,7 +34,6 @@ LEVELS: dict[str, tuple[Rule, ...]] = {
     "none": (),
     "default": DEFAULT,
     "default+onnxruntime": (*DEFAULT, *ONNXRUNTIME),
-    "default+onnxruntime+experimental": (*DEFAULT, *ONNXRUNTIME, ELEMENT_WISE),
 }
 # Masks and tables of angles fold well below; big weights are inputs at this point.
 _FOLDING_LIMIT = 2**22
@@ -83,44 +77,24 @@ def parse_level(text: str) -> Level:
     return Level("".join([name, *stages]), without)
 
 
-@dataclass(frozen=True)
-class Optimized:
-    """What was done to a model: ``kernels.library`` is what a session takes as ``custom_ops``."""
-
-    fusions: dict[str, int] = field(default_factory=dict)
-    refusals: tuple[Refusal, ...] = ()
-    kernels: FusedChains = field(default_factory=FusedChains)
-
-
 def optimize_model(
-    model: ir.Model,
-    level: Level,
-    *,
-    provider: str = "cpu",
-    shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
-    threads: int = 1,
-) -> Optimized:
+    model: ir.Model, level: Level, *, provider: str = "cpu"
+) -> tuple[dict[str, int], list[Refusal]]:
     """Apply the rules of a level to a model, in place, for the kernels of a provider.
 
-    What must not be folded nor compared, the big weights, must be inputs without a value. Compiled
-    kernels are tried on inputs of these *shapes*, by name, with as many *threads*.
+    Returns how often each rule was applied, and where one was not. What must not be folded nor
+    compared, the big weights, must be inputs without a value.
     """
-    device = Provider.parse(provider)
-    if not LEVELS[level.name]:
-        return Optimized()
     refusals: list[Refusal] = []
+    if not LEVELS[level.name]:
+        return {}, refusals
+    device = Provider.parse(provider).name
     with quiet():
         _simplify(model)
-        counts = {rule.name: rule.apply(model, device.name, refusals) for rule in level.rules}
+        counts = {rule.name: rule.apply(model, device, refusals) for rule in level.rules}
         _simplify(model)
     bound_clips(model)
-    # After what ONNX Runtime has kernels for, and outside of what is quiet: it may warn.
-    kernels = FusedChains()
-    if ELEMENT_WISE in level.rules:
-        kernels = fuse_chains(model, device, shapes, threads)
-    counts[ELEMENT_WISE.name] = kernels.count
-    done = {name: count for name, count in counts.items() if count}
-    return Optimized(done, (*refusals, *kernels.refusals), kernels)
+    return {name: count for name, count in counts.items() if count}, refusals
 
 
 def _simplify(model: ir.Model) -> None:

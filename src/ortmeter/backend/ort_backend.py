@@ -25,19 +25,15 @@ class OrtBackend:
     Parameters
     ----------
     optimize : str
-        Optimization level: ``none``, ``default``, ``default+onnxruntime`` or
-        ``default+onnxruntime+experimental``, followed by ``-Rule`` for each disabled rule, as in
-        ``default+onnxruntime-GroupQuery``. The last level compiles kernels with a C++ compiler,
-        once; they are cached in the user's cache folder. Without a compiler, it warns and is the
-        same as ``default+onnxruntime``.
+        Optimization level: ``none``, ``default`` or ``default+onnxruntime``, followed by ``-Rule``
+        for each disabled rule, as in ``default+onnxruntime-GroupQuery``.
     fallback : bool
         If true, a graph that cannot run on ONNX Runtime runs on torch, with a warning that names
         the operator. If false, an error is raised.
     prepack : bool
         On CPU, let ONNX Runtime keep a copy of the weights in the layout of its kernels, which is
-        faster for a few rows at a time. On CUDA, copy several weights into one, to multiply a few
-        rows by all of them at once. If false, large weights are read in the memory of torch,
-        without copy, and changes are visible at once.
+        faster for a few rows at a time. If false, or on CUDA, large weights are read in the memory
+        of torch, without copy, and changes are visible at once.
     opset : int, optional
         Version of the standard operators of ONNX. The default is 23 or, on CUDA, a lower one at
         which more operators of the graph have a kernel (MaxPool has none from 22 on); ``refusals``

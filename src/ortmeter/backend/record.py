@@ -44,11 +44,6 @@ class CompiledGraph:
         Sessions built for this graph, more than 1 if its weights changed.
     file : Path or None
         File of the model, with ``dump``.
-    kernels : Path or None
-        Library of the kernels compiled for the model, the ``custom_ops`` of its session. None
-        without such kernels.
-    without_kernels : str
-        Reason why the level ``+experimental`` compiled no kernel; empty otherwise.
     refusals : tuple of Refusal
         Matches of a pattern to which its rule does not apply, with the reason.
     """
@@ -65,8 +60,6 @@ class CompiledGraph:
     placement: Mapping[str, int]
     builds: int = 1
     file: Path | None = None
-    kernels: Path | None = None
-    without_kernels: str = ""
     refusals: tuple[Refusal, ...] = ()
 
     @property
@@ -91,7 +84,6 @@ class CompiledGraph:
             f"{sum(self.exported_operators.values())} -> {self.node_count} nodes, "
             f"{self.custom_count} of them custom, compiled in {seconds:.2f} s, "
             f"fusions: {list_counts(self.fusions)}"
-            + (f", no kernel compiled: {self.without_kernels}" if self.without_kernels else "")
         )
 
 

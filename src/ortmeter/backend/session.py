@@ -20,11 +20,9 @@ from ortmeter.backend.errors import UnsupportedGraphError
 from ortmeter.backend.export import ExportedGraph, example_value, export_graph, may_be
 from ortmeter.backend.levels import Level, optimize_model
 from ortmeter.backend.record import CompiledGraph, count_operators, dump_model
-from ortmeter.backend.rules.products import allow_copies
 from ortmeter.backend.rules.rule import Refusal
 from ortmeter.backend.weights import (
     WeightWatch,
-    merge_weights,
     share_initializers,
     split_weights,
     still_read,
@@ -187,9 +185,8 @@ def _annotation_kept() -> Iterator[None]:
 class Program:
     """A session fed with the arguments of a graph.
 
-    It takes tensors which are no argument, *more*, then the arguments of ranks *weights*, bound
-    until they are others or elsewhere, then those of ranks *feeds*; *kept* is what the session
-    reads and must outlive it.
+    It takes the arguments of ranks *weights*, bound until they are others or elsewhere, then those
+    of ranks *feeds*; *kept* is what the session reads and must outlive it.
     """
 
     def __init__(
@@ -198,7 +195,6 @@ class Program:
         call: Call,
         *,
         kept: object,
-        more: Sequence[torch.Tensor],
         weights: Sequence[int],
         feeds: Sequence[int],
         exported: ExportedGraph,
@@ -206,7 +202,6 @@ class Program:
         record: CompiledGraph,
     ) -> None:
         self._hold, self._call, self._kept = hold, call, kept
-        self._more = [hold(tensor) for tensor in more]
         self._weights, self._feeds = weights, feeds
         self._bound: tuple[WeightWatch, list[Any]] | None = None
         self._numbers = [rank for rank, i in enumerate(feeds) if i in exported.numbers]
@@ -241,7 +236,7 @@ class Program:
     def _bind(self, arguments: Sequence[Any]) -> tuple[WeightWatch, list[Any]]:
         """Make values of the weights once: it costs more than a small product does."""
         values = [self._hold(arguments[i].detach()) for i in self._weights]
-        return WeightWatch(arguments, self._weights, written=False), [*self._more, *values]
+        return WeightWatch(arguments, self._weights, written=False), values
 
 
 def build_program(
@@ -265,22 +260,14 @@ def build_program(
 
     small, large = split_weights(exported, arguments)
     take_constants(model, small, arguments)
-    if settings.prepack:
-        allow_copies(value for value in model.graph.inputs if value.name in large)
     threads = torch.get_num_threads() if settings.threads is None else settings.threads
     ranks = {given.name: given.position for given in exported.inputs}
-    shapes = {n: getattr(arguments[i], "shape", ()) for n, i in ranks.items()}
-    optimized = optimize_model(
-        model, settings.level, provider=str(provider), shapes=shapes, threads=threads
-    )
-    together = small | large if "MergedProducts" in optimized.fusions else {}
-    merged, copied = merge_weights(model, together, arguments)
+    fusions, refusals = optimize_model(model, settings.level, provider=str(provider))
     light = onnx_ir.to_proto(model)
     optimized_at = time.perf_counter()
 
     held = still_read(model, large) if settings.prepack and not provider.allocation else {}
     share_initializers(model, held, arguments)
-    library = optimized.kernels.library
     # Other tensor objects on the same memory: the session must not keep the parameters alive.
     tensors = {name: arguments[i].detach() for name, i in held.items()}
     values = {name: to_ortvalue(tensor, _CPU) for name, tensor in tensors.items()}
@@ -292,7 +279,7 @@ def build_program(
         tf32=settings.tf32,
         initializers=values,
         stream=None if stream is None else stream.cuda_stream,
-        custom_ops=[*settings.custom_ops, *([] if library is None else [library])],
+        custom_ops=settings.custom_ops,
     )
     _check_outputs(session, exported, arguments)
     record = CompiledGraph(
@@ -300,7 +287,7 @@ def build_program(
         level=str(settings.level),
         provider=str(provider),
         exported_operators=before,
-        fusions=optimized.fusions,
+        fusions=fusions,
         export_s=exported_at - start,
         optimization_s=optimized_at - exported_at,
         session_s=time.perf_counter() - optimized_at,
@@ -308,28 +295,23 @@ def build_program(
         placement=dict(Counter(node.provider for node in node_assignment(session))),
         builds=builds,
         file=None if settings.dump is None else dump_model(light, settings.dump),
-        kernels=library,
-        without_kernels=optimized.kernels.reason,
-        refusals=(*lowered, *optimized.refusals),
+        refusals=(*lowered, *refusals),
     )
     read = [str(value.name) for value in model.graph.inputs if value.name in ranks]
     # One that is not contiguous is copied at each call: a copy does not see what is written.
     bound = [name for name in read if name in large and arguments[ranks[name]].is_contiguous()]
     fed = [name for name in read if name not in bound]
-    hold, call = call_on_tensors(
-        session, provider, [*merged, *bound, *fed], synchronize=stream is None
-    )
+    hold, call = call_on_tensors(session, provider, [*bound, *fed], synchronize=stream is None)
     if stream is not None:
         hold, call = follow_stream(hold, call, stream)
     return Program(
         hold,
         call,
         kept=(tensors, values),
-        more=tuple(merged.values()),
         weights=[ranks[name] for name in bound],
         feeds=[ranks[name] for name in fed],
         exported=exported,
-        watch=WeightWatch(arguments, {*small.values(), *held.values(), *copied}),
+        watch=WeightWatch(arguments, [*small.values(), *held.values()]),
         record=record,
     )
 

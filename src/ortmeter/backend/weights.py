@@ -7,10 +7,7 @@ small    either                  constants, folded with others        detected: 
 large    True, on CPU            initializers: ONNX Runtime keeps     detected: session rebuilt
                                  its own packed copy
 large    False, or on CUDA       inputs bound to the memory of torch  seen
-merged   True, on CUDA           inputs, a copy made once             detected: session rebuilt
 ======== ======================= ==================================== =======================
-
-Merged weights are those that a rule puts together, to make one product of several.
 
 Weights are known by their name in the model and by their rank among the arguments of the graph.
 """
@@ -20,7 +17,6 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir
-import torch
 
 from ortmeter.backend.export import ExportedGraph, version_of
 
@@ -118,32 +114,3 @@ def _hold(model: onnx_ir.Model, value: onnx_ir.Value, tensor: onnx_ir.TensorProt
     model.graph.inputs.remove(value)
     value.const_value = tensor
     model.graph.register_initializer(value)
-
-
-def merge_weights(
-    model: onnx_ir.Model, ranks: Mapping[str, int], arguments: Sequence[Any]
-) -> tuple[dict[str, torch.Tensor], list[int]]:
-    """Put together the weights that a model reads together, instead of at each run.
-
-    Each Concat of weights becomes an input, and weights that nothing reads any more are inputs no
-    longer. Returns what to give to the new inputs, and the ranks of the weights copied into it.
-    """
-    tensors: dict[str, torch.Tensor] = {}
-    sources: list[int] = []
-    for node in [node for node in model.graph if node.op_identifier() == ("", "Concat", "")]:
-        names = [str(value.name) for value in node.inputs if value is not None]
-        (merged,) = node.outputs
-        if not all(name in ranks for name in names) or merged.is_graph_output():
-            continue
-        copied = [ranks[name] for name in names]
-        parts = [arguments[rank].detach() for rank in copied]
-        tensors[str(merged.name)] = torch.cat(parts, dim=node.attributes["axis"].as_int())
-        sources += copied
-        value = onnx_ir.Value(name=merged.name, shape=merged.shape, type=merged.type)
-        merged.replace_all_uses_with(value)
-        model.graph.remove(node, safe=True)
-        model.graph.inputs.append(value)
-    for value in _inputs(model, ranks):
-        if not value.uses() and ranks[str(value.name)] in sources:
-            model.graph.inputs.remove(value)
-    return tensors, sources

@@ -2,22 +2,17 @@
 
 Each rule may feed those that follow. It has the fusions that pay on each provider, and the operator
 of which it needs a kernel. `What each rule brings on a CPU` was measured by
-``_benchmarks/bench_rules.py``: what brings nothing there is for CUDA only, or is not here.
+``_benchmarks/bench_rules.py``: what brings nothing there is not here.
 """
 
 from types import MappingProxyType
 
 from ortmeter.backend.rules.attention import CausalMask, EagerAttention, WindowMask
-from ortmeter.backend.rules.group_query import CappedGroupQuery, GroupQuery, PackedGroupQuery
-from ortmeter.backend.rules.heads import (
-    AttentionBeforeSplit,
-    NormalizedHeads,
-    RepeatedHeads,
-    RotaryBeforeSplit,
-)
+from ortmeter.backend.rules.group_query import CappedGroupQuery, GroupQuery
+from ortmeter.backend.rules.heads import AttentionBeforeSplit, RepeatedHeads, RotaryBeforeSplit
 from ortmeter.backend.rules.layout import FlatProduct, SameShape
-from ortmeter.backend.rules.normalization import BiasGelu, RootMeanSquare, SkipNormalization
-from ortmeter.backend.rules.products import MergedProducts, TransposedWeight
+from ortmeter.backend.rules.normalization import RootMeanSquare
+from ortmeter.backend.rules.products import TransposedWeight
 from ortmeter.backend.rules.rotary import HalfTable, PartialRotary, Rotary
 from ortmeter.backend.rules.rule import HALF, MICROSOFT, Fusion, Refusal, Rule
 
@@ -26,11 +21,6 @@ __all__ = ["DEFAULT", "ONNXRUNTIME", "RULES", "Fusion", "Refusal", "Rule"]
 
 def _everywhere(name: str, *fusions: Fusion, kernel: str = "") -> Rule:
     return Rule(name, {"cpu": fusions, "cuda": fusions}, kernel)
-
-
-def _cuda(name: str, *fusions: Fusion, kernel: str = "") -> Rule:
-    """Make a rule for what brings nothing on CPU; ONNX Runtime may do it there by itself."""
-    return Rule(name, {"cuda": fusions}, kernel)
 
 
 #: Patterns that become operators of the ONNX standard.
@@ -51,12 +41,6 @@ DEFAULT = (
         EagerAttention(widened=True),
         kernel="Attention",
     ),
-    _everywhere(
-        "NormalizedHeads",
-        NormalizedHeads("RMSNormalization", shifted=False),
-        NormalizedHeads("LayerNormalization", shifted=True),
-        kernel="Attention",
-    ),
     _everywhere("RotaryBeforeSplit", RotaryBeforeSplit(), kernel="RotaryEmbedding"),
     Rule(
         "RepeatedHeads",
@@ -70,22 +54,7 @@ DEFAULT = (
 
 #: Patterns that become kernels of the domain ``com.microsoft``.
 ONNXRUNTIME = (
-    _cuda(
-        "SkipRMSNorm",
-        SkipNormalization("RMSNormalization", biased=True),
-        SkipNormalization("RMSNormalization", biased=False),
-        kernel=f"{MICROSOFT}.SkipSimplifiedLayerNormalization",
-    ),
-    _cuda(
-        "SkipLayerNorm",
-        SkipNormalization("LayerNormalization", biased=True),
-        SkipNormalization("LayerNormalization", biased=False),
-        kernel=f"{MICROSOFT}.SkipLayerNormalization",
-    ),
-    _cuda("BiasGelu", BiasGelu("none"), kernel=f"{MICROSOFT}.BiasGelu"),
-    _cuda("BiasFastGelu", BiasGelu("tanh"), kernel=f"{MICROSOFT}.FastGelu"),
     _everywhere("TransposedWeight", TransposedWeight(), kernel=f"{MICROSOFT}.FusedMatMul"),
-    _cuda("MergedProducts", MergedProducts(), kernel=f"{MICROSOFT}.FusedMatMul"),
     Rule(
         "GroupQuery",
         {"cpu": (GroupQuery(shortest=2048),), "cuda": (GroupQuery(),)},
@@ -96,7 +65,6 @@ ONNXRUNTIME = (
         {"cpu": (CappedGroupQuery(shortest=512, windows=8),), "cuda": (CappedGroupQuery(),)},
         kernel=f"{MICROSOFT}.GroupQueryAttention",
     ),
-    _cuda("PackedGroupQuery", PackedGroupQuery(), kernel=f"{MICROSOFT}.GroupQueryAttention"),
 )
 
 #: Every rule, by name.

@@ -149,34 +149,3 @@ def _rotates_whole_heads(node: ir.Node) -> bool:
     options = ("interleaved", "rotary_embedding_dim")
     indexed = len(node.inputs) == len(("x", "cos", "sin", "positions"))
     return indexed and not any(node.attributes.get_int(name, 0) for name in options)
-
-
-class PackedGroupQuery:
-    """GroupQueryAttention of the three parts of a result -> of the result, left in one piece."""
-
-    def pattern(self, op: Any, q: Any, k: Any, v: Any) -> Any:
-        return op.GroupQueryAttention(
-            *(q, k, v),
-            _domain=MICROSOFT,
-            _allow_other_inputs=True,
-            _outputs=["y", "keys", "values"],
-        )
-
-    def rewrite(
-        self, op: Any, *, q: ir.Value, k: ir.Value, v: ir.Value, y: ir.Value, **_: Any
-    ) -> Any:
-        split = from_operator(q, "Split")
-        if split is None:
-            return None
-        packed = known(dimensions(split.inputs[0], rank=3), "the shape of the whole is not known")
-        parts = tuple(split.outputs) == (q, k, v)
-        require(parts, "the parts are not queries, keys and values in this order")
-        last = split.attributes.get_int("axis", 0) in {-1, len(packed) - 1}
-        require(last, "the parts are not along the last axis")
-        rest = producer(y).inputs[3:]
-        return op.GroupQueryAttention(
-            *(split.inputs[0], None, None, *rest),
-            **producer(y).attributes,
-            _outputs=3,
-            _domain=MICROSOFT,
-        )

@@ -1,4 +1,4 @@
-"""Heads of an attention: repeated, normalized, rotated, or not split at all.
+"""Heads of an attention: repeated, rotated, or not split at all.
 
 What splits or repeats them may be used elsewhere: it is read, not removed.
 """
@@ -9,30 +9,6 @@ import onnx_ir as ir
 
 from ortmeter.backend.rules.graph_values import SWAP, dimensions, input_of, producer, typed
 from ortmeter.backend.rules.rule import REALS, NoMatch, Types, known, names, optional, require
-
-
-class NormalizedHeads:
-    """Normalization after the exchange of heads and positions -> before it.
-
-    What comes next may absorb the exchange.
-    """
-
-    def __init__(self, operator: str, *, shifted: bool) -> None:
-        self.operator, self.shifted = operator, shifted
-
-    def pattern(self, op: Any, heads: Any, scale: Any, shift: Any) -> Any:
-        vectors = (scale, shift) if self.shifted else (scale,)
-        return getattr(op, self.operator)(op.Transpose(heads, perm=SWAP), *vectors, _outputs=["y"])
-
-    def rewrite(self, op: Any, *, heads: ir.Value, y: ir.Value, **_: Any) -> Any:
-        shape = known(dimensions(heads, rank=4), "the shape of the heads is not known")
-        options, vectors = producer(y).attributes, producer(y).inputs[1:]
-        last = options.get_int("axis", -1) in {-1, 3}
-        require(last, "more than the features of a head are normalized")
-        features = all(dimensions(vector) == shape[-1:] for vector in vectors)
-        require(features, "scale or shift is not a vector of the features")
-        normalized = typed(getattr(op, self.operator)(heads, *vectors, **options), heads)
-        return op.Transpose(normalized, perm=SWAP)
 
 
 class RotaryBeforeSplit:
