@@ -15,7 +15,7 @@ from onnx.helper import make_tensor_value_info
 
 from ortmeter.dtypes import onnx_type
 from ortmeter.operators import find_operator
-from ortmeter.runtime.graphs import NOT_INFERRED, read_by
+from ortmeter.runtime.graphs import NOT_INFERRED, constant_tensors, read_by
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.models import sub_model
 
@@ -184,9 +184,9 @@ class _Graph:
         with contextlib.suppress(*NOT_INFERRED):  # a model above 2 GiB for instance
             inferred = onnx.shape_inference.infer_shapes(source.proto).graph
             self.declared |= {value.name: value for value in inferred.value_info}
+        for name, tensor in constant_tensors(graph.node).items():
+            self.values[name] = onnx.numpy_helper.to_array(tensor)
         for node in graph.node:
-            if node.op_type == "Constant" and node.attribute[0].name == "value":
-                self.values[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
             is_random = find_operator(node.op_type, node.domain).is_random
             if not is_random and read_by(node) - {""} <= self.constants.keys():
                 made = {n: self.values[n] for n in node.output if n in self.values}

@@ -8,7 +8,7 @@ import onnx.numpy_helper
 
 from ortmeter.operators.registry import find_operator
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.graphs import walk_nodes
+from ortmeter.runtime.graphs import constant_tensors, walk_nodes
 
 _Functions: TypeAlias = dict[tuple[str, str], Iterable[onnx.NodeProto]]
 
@@ -18,7 +18,7 @@ def drawing_nodes(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[onnx
     functions: _Functions = {(f.domain, f.name): f.node for f in model.functions}
     every = list(walk_nodes([*model.graph.node, *(n for f in model.functions for n in f.node)]))
     known = {**{tensor.name: tensor for tensor in model.graph.initializer}, **feeds}
-    known |= {n.output[0]: n.attribute[0].t for n in every if n.op_type == "Constant"}
+    known |= constant_tensors(every)
 
     def draw(nodes: Iterable[onnx.NodeProto], left: _Functions) -> bool:
         return any(

@@ -4,14 +4,24 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import google.protobuf.message
+import numpy as np
 import onnx
 import onnx.helper
+import onnx.numpy_helper
 
 #: What shape inference raises: its own errors, and those of a model that is too large.
 NOT_INFERRED = (
     *(onnx.shape_inference.InferenceError, onnx.checker.ValidationError),
     *(ValueError, google.protobuf.message.EncodeError),
 )
+
+# Attributes of Constant: the field, the type of its numbers.
+_NUMBERS = {
+    "value_float": ("f", np.float32),
+    "value_floats": ("floats", np.float32),
+    "value_int": ("i", np.int64),
+    "value_ints": ("ints", np.int64),
+}
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
@@ -25,6 +35,20 @@ def bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """Return the attributes of a node that are given."""
     return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+
+
+def constant_tensors(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.TensorProto]:
+    """Numbers of Constant nodes by name, but for malformed ones, which ONNX Runtime refuses."""
+    found = {}
+    for node in (node for node in nodes if node.op_type == "Constant" and node.output):
+        for attribute in node.attribute:
+            if attribute.name == "value" and attribute.HasField("t"):
+                found[node.output[0]] = attribute.t
+            elif attribute.name in _NUMBERS:
+                field, kind = _NUMBERS[attribute.name]
+                array = np.asarray(getattr(attribute, field), kind)
+                found[node.output[0]] = onnx.numpy_helper.from_array(array, node.output[0])
+    return found
 
 
 def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

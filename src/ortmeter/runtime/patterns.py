@@ -15,7 +15,7 @@ import onnx.helper as oh
 import onnx.numpy_helper
 
 from ortmeter.errors import ModelError
-from ortmeter.runtime.graphs import NOT_INFERRED, read_by
+from ortmeter.runtime.graphs import NOT_INFERRED, constant_tensors, read_by
 
 __all__ = ["PATTERNS", "Match", "Pattern", "find_patterns", "fuse_patterns"]
 
@@ -218,11 +218,9 @@ def _written(match: Match, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
         inputs = [match.x]
         if match.row:
             known = {tensor.name: tensor for tensor in graph.initializer}
-            row = known.get(match.row) or next(
-                node.attribute[0].t for node in graph.node if match.row in node.output
-            )
+            known |= constant_tensors(graph.node)
             inputs.append(f"{output}/bias")
-            bias = onnx.numpy_helper.to_array(row).reshape(-1)
+            bias = onnx.numpy_helper.to_array(known[match.row]).reshape(-1)
             graph.initializer.append(onnx.numpy_helper.from_array(bias, inputs[1]))
         op = match.pattern.becomes[0]
         return [oh.make_node(op, inputs, [output], name, domain=_MICROSOFT)]
@@ -247,9 +245,7 @@ class _Graph:
                 self.readers.setdefault(name, []).append(node)
         given = {value.name for value in graph.input}
         tensors = {t.name: t for t in graph.initializer if t.name not in given}
-        for node in graph.node:
-            if node.op_type == "Constant" and node.attribute[0].name == "value":
-                tensors[node.output[0]] = node.attribute[0].t
+        tensors |= constant_tensors(graph.node)
         self.constants = {n: t for n, t in tensors.items() if t.data_type == onnx.TensorProto.FLOAT}
 
     def match(self, pattern: Pattern, root: onnx.NodeProto) -> Match | None:

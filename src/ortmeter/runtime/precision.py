@@ -28,6 +28,7 @@ from ortmeter.runtime.cpu import cpu_flags
 from ortmeter.runtime.graphs import (
     bodies,
     captured,
+    constant_tensors,
     in_order,
     onnx_opset,
     read_by,
@@ -50,9 +51,6 @@ _BLOCK = 32  # weights that share a scale
 _QUANTIZED = {"ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger"}
 _QUANTIZED |= {"DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm"}
 _QUANTIZED |= {"QLinearConv", "QLinearMatMul", "QuantizeLinear"}
-#: Attributes of Constant -> types.
-_NUMBERS: dict[str, Any] = {"value": None, "value_float": np.float32, "value_int": np.int64}
-_NUMBERS |= {"value_floats": np.float32, "value_ints": np.int64}
 #: Inputs that are weights of products.
 _WEIGHTS = {"Conv": (1,), "ConvTranspose": (1,), "Gemm": (1,), "LSTM": (1, 2), "MatMul": (0, 1)}
 
@@ -138,7 +136,8 @@ def convert_precision(
         raise ModelError(f"{told}: {found}")
     prepared = _prepared(original, precision, samples, per_channel=options.get("per_channel"))
     before = _content(prepared)
-    with silenced(), contextlib.redirect_stdout(io.StringIO()):  # a calibration prints
+    quiet = warnings.catch_warnings(action="ignore", category=RuntimeWarning)  # of ranges with NaN
+    with silenced(), quiet, contextlib.redirect_stdout(io.StringIO()):  # a calibration prints
         try:
             convert = functools.partial(PRECISIONS[precision], **options)
             if precision.startswith("Q"):
@@ -299,17 +298,12 @@ def _raised(model: onnx.ModelProto, precision: str, *, channels: bool) -> onnx.M
 def _lift(graph: onnx.GraphProto) -> None:
     """Make initializers of the numbers of Constant nodes."""
     outputs = {value.name for value in graph.output}
-    kept = []
-    for node in graph.node:
-        name = node.attribute[0].name if node.op_type == "Constant" and node.attribute else ""
-        if name not in _NUMBERS or node.output[0] in outputs:
-            kept.append(node)
-            continue
-        value = oh.get_attribute_value(node.attribute[0])
-        if name != "value":
-            value = onnx.numpy_helper.from_array(np.asarray(value, _NUMBERS[name]))
-        graph.initializer.append(value)
-        graph.initializer[-1].name = node.output[0]
+    found = constant_tensors(graph.node)
+    lifted = {name: tensor for name, tensor in found.items() if name not in outputs}
+    kept = [node for node in graph.node if lifted.keys().isdisjoint(node.output)]
+    for name, tensor in lifted.items():
+        graph.initializer.append(tensor)
+        graph.initializer[-1].name = name
     del graph.node[:]
     graph.node.extend(kept)
 
