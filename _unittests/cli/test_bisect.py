@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from ortmeter.cli import bench_releases, bisect, main
-from ortmeter.cli.bisect import Bisection, Question, ask_speed, slowdown
+from ortmeter.cli.bisect import Bisection, Onset, ask_speed, slowdown
 from ortmeter.cli.report import Report
 from ortmeter.errors import ModelError, OrtMeterError
 from ortmeter.evidence import Estimate
@@ -37,7 +37,7 @@ def since(name, said="x is slow", why=None):
             raise why[release.name]
         return NAMES.index(release.name) >= NAMES.index(name)
 
-    return Question(said, is_bad, lambda good, bad: f"{bad.name} beside {good.name}")
+    return Onset(said, is_bad, lambda good, bad: f"{bad.name} beside {good.name}")
 
 
 def test_each_question_has_an_answer_first():

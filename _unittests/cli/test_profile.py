@@ -7,7 +7,7 @@ import pytest
 
 from ortmeter.cli import main
 from ortmeter.cli import profile as command
-from ortmeter.profiling import Finding
+from ortmeter.profiling import Advice
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[256, 256] X) => (float[256, 256] Y, float[256, 256] T) {
@@ -44,7 +44,7 @@ def test_nothing_to_advise_is_said(model, capsys, monkeypatch):
 
 def test_findings_are_said_and_their_nodes_listed(model, capsys, monkeypatch):
     nodes = tuple(f"n{i}" for i in range(5))
-    found = tuple(Finding(f"topic {i}", nodes, "seen", "this", 0.5 - i / 10) for i in range(5))
+    found = tuple(Advice(f"topic {i}", nodes, "seen", "this", 0.5 - i / 10) for i in range(5))
     monkeypatch.setattr(command, "advise", lambda *_, **__: found)
     said, tables = report(capsys, model)
     (rows,) = tables["Nodes of the advice"]

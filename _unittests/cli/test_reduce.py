@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ortmeter.child import ChildError
 from ortmeter.cli import main, reduce
-from ortmeter.cli.reduce import Question, read_question
+from ortmeter.cli.reduce import Condition, read_condition
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import Estimate
 from ortmeter.releases.environments import Release
@@ -107,7 +107,7 @@ def test_ctrl_c_keeps_the_best_and_the_next_run_goes_on(file, after, monkeypatch
             raise KeyboardInterrupt
         return b"Softsign" in Path(spec.model).read_bytes(), "seen"
 
-    monkeypatch.setattr(Question, "ask", ask)
+    monkeypatch.setattr(Condition, "ask", ask)
     stop = 1000
     assert cut(file, "nan", "--output", "whole") == 0
     in_all, stop = len(asked), after
@@ -128,7 +128,7 @@ def test_what_is_not_decided_at_the_start_may_be_after_a_cut(file, monkeypatch, 
         nodes = [node.op_type for node in onnx.load(spec.model).graph.node]
         return (None if len(nodes) > 3 else "Softsign" in nodes and decides), "seen"
 
-    monkeypatch.setattr(Question, "ask", ask)
+    monkeypatch.setattr(Condition, "ask", ask)
     decides = True
     assert cut(file, "nan") == 0
     assert found() == ["Softsign"]
@@ -194,7 +194,7 @@ def test_a_full_disk_is_no_answer(until, file, monkeypatch, capsys):
             raise ChildError("Softsign")
         raise ChildError("OSError: [Errno 28] No space left on device")
 
-    monkeypatch.setattr(Question, "outputs", outputs)
+    monkeypatch.setattr(Condition, "outputs", outputs)
     ask = reduce._ASKED["fails"]
     monkeypatch.setattr(reduce, "_ASKED", {"fails": ask, "nan": ask})
     assert cut(file, until) == 2
@@ -282,7 +282,7 @@ def test_a_report_has_the_smallest_model_and_the_whole_one(question, file, monke
         return "text"
 
     told = {}
-    monkeypatch.setattr(Question, "ask", ask)
+    monkeypatch.setattr(Condition, "ask", ask)
     monkeypatch.setattr(reduce, "parse_release", lambda name, _: Release(name))
     monkeypatch.setattr(reduce, "write_issue", write_issue)
     monkeypatch.setattr(reduce, "show_wrong", lambda script, *_: f"{script}# wrong")
@@ -310,8 +310,8 @@ FUSED = f"""{HEADER.replace("21", "17")} g (float[4] X) => (float[4] Y)
 
 def stubbed(monkeypatch, outputs):
     """Answer at once that the smallest model fails."""
-    monkeypatch.setattr(Question, "ask", lambda *_: (True, "installed: Invalid model"))
-    monkeypatch.setattr(Question, "outputs", outputs)
+    monkeypatch.setattr(Condition, "ask", lambda *_: (True, "installed: Invalid model"))
+    monkeypatch.setattr(Condition, "outputs", outputs)
     monkeypatch.setattr(reduce, "reduce_model", lambda *_, **__: None)
 
 
@@ -366,8 +366,8 @@ def test_a_report_of_a_wrong_result_asks_two_judges(judges, file, monkeypatch, c
     told = {"judges": judges, "reference": "float64"}
     seen = []
     monkeypatch.setattr(reduce, "parse_release", lambda name, _: Release(name))
-    monkeypatch.setattr(Question, "ask", lambda *_: (True, "seen"))
-    monkeypatch.setattr(Question, "outputs", lambda *_, **__: {})
+    monkeypatch.setattr(Condition, "ask", lambda *_: (True, "seen"))
+    monkeypatch.setattr(Condition, "outputs", lambda *_, **__: {})
     monkeypatch.setattr(reduce, "Judge", lambda _: SimpleNamespace(errors=lambda _: told))
     monkeypatch.setattr(reduce, "show_wrong", lambda script, *_: script)
     monkeypatch.setattr(reduce, "run_script", lambda *_: "")
@@ -392,8 +392,8 @@ def test_the_release_that_is_wrong_is_the_one_that_float64_contradicts(
 
     seen = []
     monkeypatch.setattr(reduce, "parse_release", lambda name, _: Release(name))
-    monkeypatch.setattr(Question, "ask", lambda *_: (True, "Y differs by 6.81"))
-    monkeypatch.setattr(Question, "outputs", outputs)
+    monkeypatch.setattr(Condition, "ask", lambda *_: (True, "Y differs by 6.81"))
+    monkeypatch.setattr(Condition, "outputs", outputs)
     monkeypatch.setattr(reduce, "show_wrong", lambda script, *_: script)
     monkeypatch.setattr(reduce, "run_script", lambda *_: "")
     monkeypatch.setattr(reduce, "measure_cases", lambda *_, **__: None)
@@ -422,7 +422,7 @@ def spec(tmp_path):
 
 
 def ask(text, spec, timeout_s=30.0):
-    return read_question(text, timeout_s, "cpu").ask(spec)
+    return read_condition(text, timeout_s, "cpu").ask(spec)
 
 
 @pytest.mark.parametrize(
@@ -439,7 +439,7 @@ def ask(text, spec, timeout_s=30.0):
     ],
 )
 def test_what_must_hold_is_read(text, expected):
-    question = read_question(text, 1.0, "cpu")
+    question = read_condition(text, 1.0, "cpu")
     releases = [release.name for release in question.releases]
     assert (question.kind, question.limit, releases, question.against) == expected
 
@@ -456,7 +456,7 @@ def test_what_must_hold_is_read(text, expected):
 )
 def test_what_is_not_understood_is_an_error_that_says_what_is(text):
     with pytest.raises(InvalidArgumentError, match="Accepted: 'slower:1.5 --runtime A,B'"):
-        read_question(text, 1.0, "cpu")
+        read_condition(text, 1.0, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -531,7 +531,7 @@ def test_nan_is_cut_down_to_what_makes_it_from_finite_inputs(file, nodes, x, exp
 
 
 def test_infinities_that_a_cut_gives_to_a_node_do_not_count(spec):
-    question, model = read_question("nan", 30.0, "cpu"), spec("Y = Sub (X, X)", X=[np.inf])
+    question, model = read_condition("nan", 30.0, "cpu"), spec("Y = Sub (X, X)", X=[np.inf])
     assert question.ask(model) == (False, "infinities in X already")
     given = dataclasses.replace(question, infinite=frozenset(["X"]))
     assert given.ask(model) == (True, "NaN in Y; X has infinities")

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ortmeter.profiling import Finding, profile
+from ortmeter.profiling import Advice, profile
 from ortmeter.profiling.findings import Facts, count, plural
 from ortmeter.timing import Comparison, Measurement
 
@@ -19,7 +19,7 @@ def facts():
 
 
 def test_a_finding_in_words():
-    found = Finding("casts", ("a",), "2 Cast", "float32", 0.123)
+    found = Advice("casts", ("a",), "2 Cast", "float32", 0.123)
     assert str(found) == "casts (at most 12% of kernel time): 2 Cast. Try: float32"
     assert "(" not in str(dataclasses.replace(found, share=None))
     assert dataclasses.replace(found, share=None).bound == "unknown"

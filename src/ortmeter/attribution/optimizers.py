@@ -201,7 +201,7 @@ def explain_optimization(
         )
     if not 0 <= budget_s < math.inf:
         raise InvalidArgumentError(f"budget_s={budget_s!r}. Accepted: a finite number >= 0")
-    search = _Search(model, feeds, tolerance or Tolerance(), session, run_config)
+    search = _OptimizerSearch(model, feeds, tolerance or Tolerance(), session, run_config)
     reached = _LEVELS[: _LEVELS.index(optimization) + 1]
     outputs = {name: search.run(optimization=name) for name in reached}
     levels = {
@@ -264,7 +264,7 @@ def find_failing(
     return minimal(suspects, runs)
 
 
-class _Search:
+class _OptimizerSearch:
     """Outputs of sessions without some optimizers, compared with the unoptimized ones."""
 
     def __init__(

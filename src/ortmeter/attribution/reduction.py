@@ -117,11 +117,11 @@ def reduce_model(
     >>> [node.op_type for node in best.model().graph.node], best.feeds()
     (['Abs'], {'B': array([-2.7182817], dtype=float32)})
     """
-    search = _Search(Reduced(name, load_model(model), dict(feeds)), holds)
+    search = _Reduction(Reduced(name, load_model(model), dict(feeds)), holds)
     if (proto := search.best.proto).functions:
         inlined = onnx.inliner.inline_local_functions(proto)
         search.finds(replace(search.best, proto=inlined, step="functions inlined"))
-    _cut_nodes(search, _Graph(search.best, record(search.best.proto, feeds)))
+    _cut_nodes(search, _CutGraph(search.best, record(search.best.proto, feeds)))
     _cut_sizes(search)
     _draw_again(search)
     return search.best
@@ -158,7 +158,7 @@ def _parts(items: list[_Item], count: int) -> Iterator[list[_Item]]:
 
 
 @dataclass
-class _Search:
+class _Reduction:
     """The smallest model so far."""
 
     best: Reduced
@@ -172,7 +172,7 @@ class _Search:
         return found
 
 
-class _Graph:
+class _CutGraph:
     """A graph, and the values that can replace its nodes."""
 
     def __init__(self, source: Reduced, values: _Arrays) -> None:
@@ -223,7 +223,7 @@ def _info(name: str, array: np.ndarray, shape: Sequence[int | None]) -> onnx.Val
     return make_tensor_value_info(name, onnx_type(array.dtype), shape)
 
 
-def _cut_nodes(search: _Search, graph: _Graph) -> None:
+def _cut_nodes(search: _Reduction, graph: _CutGraph) -> None:
     """Remove nodes, then outputs."""
     nodes = list(search.best.proto.graph.node)
     count = len(nodes)
@@ -244,7 +244,7 @@ def _label(node: onnx.NodeProto) -> str:
     return f"{node.op_type} {node.name or next(iter(node.output), '')}"
 
 
-def _cut_sizes(search: _Search) -> None:
+def _cut_sizes(search: _Reduction) -> None:
     """Shorten the axes that have the same size, together, then those of each input."""
     shapes = [array.shape for array in _arrays(search.best).values()]
     for size in sorted({size for shape in shapes for size in shape if size > 1}, reverse=True):
@@ -255,7 +255,7 @@ def _cut_sizes(search: _Search) -> None:
             _shorten(search, group, size)
 
 
-def _shorten(search: _Search, axes: Sequence[tuple[str, int]], size: int) -> None:
+def _shorten(search: _Reduction, axes: Sequence[tuple[str, int]], size: int) -> None:
     """Shorten axes to 1, else by halves."""
     for new in (1, *(size >> power for power in range(1, size.bit_length() - 1))):
         changed = arrays = _arrays(search.best)
@@ -268,7 +268,7 @@ def _shorten(search: _Search, axes: Sequence[tuple[str, int]], size: int) -> Non
             break
 
 
-def _draw_again(search: _Search) -> None:
+def _draw_again(search: _Reduction) -> None:
     """Draw large arrays of floats again: together, else one by one."""
     arrays = _arrays(search.best)
     large = [n for n, a in arrays.items() if a.dtype.kind == "f" and a.nbytes > EMBEDDED]

@@ -22,7 +22,7 @@ RANKED_BY: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class _Node:
+class _RankedNode:
     """A node and its discrepancies."""
 
     name: str
@@ -53,7 +53,7 @@ class _Node:
 
 
 @dataclass(frozen=True)
-class NodeAttribution(_Node):
+class NodeAttribution(_RankedNode):
     """Effect of the two kernels of a node on its outputs and on those of the model.
 
     An *error* is a distance to the evaluation in float64, a *change* is a distance to the baseline.
@@ -91,7 +91,7 @@ class NodeAttribution(_Node):
 
 
 @dataclass(frozen=True)
-class SessionNode(_Node):
+class SessionNode(_RankedNode):
     """Contribution of a node of a session to the discrepancy of the outputs.
 
     Parameters

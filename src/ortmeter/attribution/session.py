@@ -152,7 +152,7 @@ def explain_session(
     )
     refuse_too_large(kept, feeds)
     exposed = run_session(make(kept), feeds, run_config)
-    walk = _Walk(proto, feeds, expected, device, sources)
+    walk = _SessionWalk(proto, feeds, expected, device, sources)
     nodes, remaining = walk.explain(exposed, by, budget_s)
     wanted = dict(zip(outputs, walk.outputs, strict=True))
     diffs = compare_outputs(wanted, outputs, tolerance, typed=expected != "float64")
@@ -185,7 +185,7 @@ class _Read:
     total: Discrepancy
 
 
-class _Walk:
+class _SessionWalk:
     """The expected evaluation, beside the results of a session."""
 
     def __init__(

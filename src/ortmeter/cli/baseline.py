@@ -103,7 +103,7 @@ class KeptSamples:
     def begin(self, variants: Mapping[str, SessionSpec]) -> "_Run":
         """Read the baseline, refuse what cannot be compared: before anything is measured."""
         described = {name: _describe_variant(variant) for name, variant in variants.items()}
-        stored = None if self.baseline is None else _read(self.baseline, variants)
+        stored = None if self.baseline is None else _read_stored(self.baseline, variants)
         measured = stored.data["comparison"] if stored else ()
         missing = [name for name in measured if name not in variants]
         if missing and self.bound is not None:
@@ -154,7 +154,7 @@ class _Run:
         """Compare and keep, as asked; not 0 when ``--fail-if`` refuses a candidate."""
         code = 0
         if self.stored is not None:
-            code = _compare(self.asked, report, results, self.described, self.stored)
+            code = _compare_with_stored(self.asked, report, results, self.described, self.stored)
         if self.asked.save is None:
             return code
         if code:  # the next run would pass
@@ -204,7 +204,7 @@ def digest(parts: Iterable[bytes]) -> str:
     return hashlib.sha256(b"".join(digests)).hexdigest()[:_LENGTH]
 
 
-def _read(file: Path, names: Iterable[str]) -> "Record":
+def _read_stored(file: Path, names: Iterable[str]) -> "Record":
     from ortmeter.study.records import load
 
     stored = load(file)
@@ -258,7 +258,7 @@ class _Outcome(NamedTuple):
     lacking: list[str]
 
 
-def _compare(
+def _compare_with_stored(
     asked: KeptSamples,
     report: Report,
     results: Comparison,

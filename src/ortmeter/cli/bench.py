@@ -149,13 +149,13 @@ def run(options: Namespace, report: Report) -> int:
         refuse_deadly(given)
     begun = len(report.sections), len(report.sentences)
     try:
-        return _measure(request, report, given)
+        return _measure_request(request, report, given)
     except ModelError:
         del report.sections[begun[0] :], report.sentences[begun[1] :]
         running = _without_failing(report, given)
         if running.keys() == given.keys():
             raise
-    return _measure(request, report, running)
+    return _measure_request(request, report, running)
 
 
 def _without_failing(report: Report, variants: Mapping[str, SessionSpec]) -> dict[str, SessionSpec]:
@@ -173,7 +173,7 @@ def _without_failing(report: Report, variants: Mapping[str, SessionSpec]) -> dic
     return running
 
 
-def _measure(request: Request, report: Report, given: Mapping[str, SessionSpec]) -> int:
+def _measure_request(request: Request, report: Report, given: Mapping[str, SessionSpec]) -> int:
     mode, kept = request.mode, request.kept
     variants = request.conversion.apply(report, given)
     if mode is None and kept is None:
@@ -196,7 +196,7 @@ def _measure(request: Request, report: Report, given: Mapping[str, SessionSpec])
             from ortmeter.cli import agreement  # with pandas and SciPy: after what is timed
 
             report.conclude(*agreement.tell_differences(variants))
-            _fill(report, results, variants, seconds)
+            _report_latencies(report, results, variants, seconds)
             report.add("Inputs", request.inputs)
             if why:
                 report.conclude(f"{why}: each candidate was measured apart, in its own processes.")
@@ -267,7 +267,7 @@ def _graph(model: ModelLike, settings: Mapping[str, Any]) -> str:
     return baseline.digest([ran.SerializeToString(deterministic=True)])
 
 
-def _fill(
+def _report_latencies(
     report: Report, results: Comparison, variants: Mapping[str, SessionSpec], seconds: float
 ) -> None:
     first = next(iter(results.values()))

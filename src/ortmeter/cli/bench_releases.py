@@ -76,7 +76,7 @@ class ReleaseRuns:
         """Fill the report with latencies by release, since when, and operators that changed."""
         for release in self.releases:
             prepare(release, lambda line: tell(f"{_PROGRAM}: {line}"))
-        results = _compare(self, report, variants)
+        results = _report_releases(self, report, variants)
         questions = _questions(variants, self.releases, results, self.budget_s)
         return bisect.fill(_PROGRAM, report, self.between, questions) if self.between else 0
 
@@ -102,7 +102,7 @@ def read_releases(options: Namespace, providers: Sequence[Provider]) -> ReleaseR
     return ReleaseRuns(releases, between, processes, options.repeat, budget_s)
 
 
-def _compare(
+def _report_releases(
     asked: ReleaseRuns, report: Report, variants: Mapping[str, SessionSpec]
 ) -> ReleaseResults:
     releases, budget_s = asked.releases, asked.budget_s
@@ -160,7 +160,7 @@ def _questions(
     ends: Sequence[Release],
     results: ReleaseResults,
     budget_s: float,
-) -> Iterator[bisect.Question]:
+) -> Iterator[bisect.Onset]:
     """Ask since when a variant is slow, and since when its outputs differ, where both ends run."""
     first, last = ends
     for name, comparison in results.comparisons.items():

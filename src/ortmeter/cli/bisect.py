@@ -41,7 +41,7 @@ _VERSION = r"([0-9]{1,9}(?:\.[0-9]{1,9})*)"
 
 
 @dataclass(frozen=True)
-class Question:
+class Onset:
     """What began with a release: ``effect`` takes the last good one and the first bad one."""
 
     said: str
@@ -62,10 +62,10 @@ def read_range(options: Namespace, provider: str) -> list[Release]:
 
 def ask_speed(
     name: str, variant: SessionSpec, first: Release, times: float, budget_s: float = 30.0
-) -> Question:
+) -> Onset:
     """Ask since when it is slow: nearer to the last release, so many times slower, than *first*."""
     limits = {"processes": 2 * PROCESSES, "budget_s": budget_s}
-    return Question(
+    return Onset(
         f"{name} is slow",
         partial(_is_slow, first, variant, math.sqrt(times), budget_s),
         lambda good, bad: (
@@ -86,13 +86,13 @@ def _is_slow(
     return answer
 
 
-def ask_outputs(said: str, change: Callable[[Release], str]) -> Question:
+def ask_outputs(said: str, change: Callable[[Release], str]) -> Onset:
     """Ask since when outputs change: in words, those of a release; empty when it is good."""
-    return Question(said, change, lambda _, bad: change(bad))
+    return Onset(said, change, lambda _, bad: change(bad))
 
 
 def fill(
-    program: str, report: Report, releases: Sequence[Release], questions: Iterable[Question]
+    program: str, report: Report, releases: Sequence[Release], questions: Iterable[Onset]
 ) -> int:
     """Answer each question in the first sentences; 2 when there is none, or one has no answer."""
     answers = [
@@ -104,13 +104,11 @@ def fill(
     return 0 if answers and all(answers) else _UNDECIDED
 
 
-def _answer(
-    program: str, report: Report, found: "Bisection", rank: int, question: Question
-) -> bool:
+def _answer(program: str, report: Report, found: "Bisection", rank: int, question: Onset) -> bool:
     """Search, and say what is known, though it is interrupted."""
     told, is_answered = "interrupted", False
     try:
-        found.search(partial(_try, program, question))
+        found.search(partial(_try_release, program, question))
         told, is_answered = question.effect(*found.ends), True
     except OrtMeterError as error:  # the other questions may have an answer
         told = str(error)
@@ -120,7 +118,7 @@ def _answer(
     return is_answered
 
 
-def _try(program: str, question: Question, release: Release) -> bool:
+def _try_release(program: str, question: Onset, release: Release) -> bool:
     prepare(release, lambda line: tell(f"{program}: {line}"))
     is_bad = bool(question.is_bad(release))
     tell(f"{program}: {question.said} in {release.name}: {'yes' if is_bad else 'no'}")

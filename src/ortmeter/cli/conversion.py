@@ -149,11 +149,11 @@ def convert_one(options: Namespace, model: Path, folder: Path) -> Path:
     way = ", ".join([*asked.rewriters, *asked.precisions])
     file = folder / f"{model.stem} {way}.onnx".replace("/", "-")
     for path in filter(None, (file, asked.file)):
-        _write(load_model(made), path)
+        _write_model(load_model(made), path)
     return file
 
 
-def _write(model: onnx.ModelProto, file: Path) -> None:
+def _write_model(model: onnx.ModelProto, file: Path) -> None:
     """Write a model, with its weights beside it when they do not fit in one file."""
     if model.ByteSize() < _LARGE:
         write_atomically(file, model.SerializeToString())
@@ -171,7 +171,7 @@ def _save(file: Path, report: Report, made: _Variants, *, force: bool) -> None:
         if len(made) > 1:
             name = f"{file.stem}-{in_a_file_name(label)}{file.suffix}"
             check_writable(file.with_name(name), b"", overwrite=force)
-        _write(load_model(variant.model), file.with_name(name))
+        _write_model(load_model(variant.model), file.with_name(name))
         report.conclude(f"{label} is in {file.with_name(name)}")
 
 
@@ -211,13 +211,13 @@ def _changed(
     kept, rows = {}, []
     for name, variant in variants.items():
         checked, original = check(variant), load_model(variant.model)
-        expected = _run(checked)
+        expected = _run_variant(checked)
         for way in asked:
             label = way if len(variants) == 1 else f"{name}, {way}"
             try:
                 model = make(variant, way)
                 other = dataclasses.replace(variant, model=model)
-                ran = _run(dataclasses.replace(checked, model=model))
+                ran = _run_variant(dataclasses.replace(checked, model=model))
             except OrtMeterError as failure:
                 reason = str(failure).removeprefix(f"precision={way!r}: ")
                 rows.append((label, math.nan, math.nan, math.nan, f"no: {reason}"))
@@ -286,5 +286,5 @@ def _in_float64(variant: SessionSpec) -> Mapping[str, Any] | None:
     return None
 
 
-def _run(variant: SessionSpec) -> dict[str, Any]:
+def _run_variant(variant: SessionSpec) -> dict[str, Any]:
     return run_session(variant.session(), variant.feeds, variant.run_config)

@@ -92,7 +92,7 @@ def run(options: Namespace, report: Report) -> int:
             for rank, model in enumerate(options.models)
         ]
         _convert(options, Path(folder))
-        compared = _compare(options, report, Path(folder), told)
+        compared = _compare_models(options, report, Path(folder), told)
         report.add("Inputs", options.inputs)
     report.conclude(*options.drawn, *compared.conclusions(), *told)
     if compared.passed and compared.tolerance is None:
@@ -143,7 +143,7 @@ def _give_draws(
     return found
 
 
-def _compare(options: Namespace, report: Report, folder: Path, told: list[str]) -> ModelDiff:
+def _compare_models(options: Namespace, report: Report, folder: Path, told: list[str]) -> ModelDiff:
     limits = options.atol, options.rtol
     tolerance = None if limits == (None, None) else Tolerance(*limits)
     first, *others = options.models
@@ -215,13 +215,13 @@ def _outputs_apart(
         given = [feeds[model] for model in options.models]
         return diff(first, others[0], given, tolerance=tolerance, **session)
     against = options.against or "float64"
-    got = _run(first, feeds[first], **session)
+    got = _outputs_of(first, feeds[first], **session)
     if against in EVALUATIONS:
         expected = evaluate(load_model(first), feeds[first], against, session["provider"])
     elif against == UNOPTIMIZED:
-        expected = _run(first, feeds[first], **{**session, "optimization": "none"})
+        expected = _outputs_of(first, feeds[first], **{**session, "optimization": "none"})
     else:
-        expected = _run(first, feeds[first], **on_provider(against, session))
+        expected = _outputs_of(first, feeds[first], **on_provider(against, session))
     return compare_outputs(expected, got, tolerance, typed=against != "float64")
 
 
@@ -327,7 +327,7 @@ def _tell_non_finite(
             report.conclude(*(f"{label}{one}." for one in made))
 
 
-def _run(
+def _outputs_of(
     model: Path,
     feeds: Mapping[str, np.ndarray],
     run_config: Mapping[str, Any] | None = None,

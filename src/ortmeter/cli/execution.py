@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         faulthandler.enable(2)  # a kernel of ONNX Runtime may kill the process: it is told where
         with _ends_cleanly(), _tells_warnings(program):
             options = make_parser(asked).parse_args(given)
-            return _run(options)
+            return _run_command(options)
     except SystemExit as stop:  # argparse told why
         return int(stop.code or SUCCESS)
     except KeyboardInterrupt:
@@ -122,7 +122,7 @@ def _refuse_old() -> None:
         )
 
 
-def _run(options: Namespace) -> int:
+def _run_command(options: Namespace) -> int:
     from ortmeter.cli.report import PAGE, Report, check_writable
 
     _refuse_old()

@@ -116,7 +116,7 @@ def run(options: Namespace, report: Report) -> str | int | None:
     options.threads = options.threads or ("1,2" if options.report else "1")
     cases, left_out = _cases(options)
     if options.repro is not None:
-        return _write(options, report, cases)
+        return _script_of_case(options, report, cases)
     cases = _filtered(cases, options.filter)
     if options.against:
         obstacles = {name: find_obstacle(case) for name, case in cases.items()}
@@ -125,9 +125,9 @@ def run(options: Namespace, report: Report) -> str | int | None:
     code = None
     if options.list:
         report.conclude(f"{plural(len(cases), 'case')}.")
-        report.add("Cases", _describe(cases))
+        report.add("Cases", _case_table(cases))
     elif cases:
-        code = _measure(options, report, cases)
+        code = _run_cases(options, report, cases)
     if left_out:
         what = "node" if options.models else "case"
         report.conclude(f"{plural(len(left_out), what)} left out, see the reasons.")
@@ -136,7 +136,7 @@ def run(options: Namespace, report: Report) -> str | int | None:
     return code
 
 
-def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> int | None:
+def _run_cases(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> int | None:
     threads = split("--threads", options.threads, thread_count)
     span = bisect.read_range(options, _default(options))
     candidates = _candidates(options, [span[0], span[-1]] if span else _releases(options))
@@ -153,7 +153,7 @@ def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -
         raise
     slower = verdicts.fill(report, candidates, matrix)
     if options.models:
-        report.add("Nodes", _describe(cases))
+        report.add("Nodes", _case_table(cases))
     worse = verdicts.fill_errors(report, candidates, specs)
     if not span:
         return None
@@ -251,7 +251,7 @@ def _filtered(cases: Mapping[str, AnyCase], text: str | None) -> dict[str, AnyCa
     return kept
 
 
-def _describe(cases: Mapping[str, AnyCase]) -> pd.DataFrame:
+def _case_table(cases: Mapping[str, AnyCase]) -> pd.DataFrame:
     rows = []
     for name, case in cases.items():
         if isinstance(case, NodeCase):
@@ -263,7 +263,7 @@ def _describe(cases: Mapping[str, AnyCase]) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("case")
 
 
-def _write(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> str:
+def _script_of_case(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> str:
     if options.repro not in cases:
         raise InvalidArgumentError(
             f"--repro: case {options.repro!r} is not known. Accepted: a name of --list"

@@ -16,7 +16,7 @@ from ortmeter.cli.report import Report, drawn, readable
 from ortmeter.plotting import Drawing, comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, advise, merge_profiles, profile_together
 from ortmeter.profiling.advice import CHECKS, LEAST_SHARE
-from ortmeter.profiling.findings import Finding
+from ortmeter.profiling.findings import Advice
 from ortmeter.profiling.graph import STANDARD
 from ortmeter.runtime.placement import enumerate_some
 from ortmeter.study.writer import enumerate_items
@@ -75,21 +75,21 @@ def _profile(options: Namespace, report: Report, model: Path) -> None:
         profiles = profile_together(asked, repeat=repeat)
     profile = profiles[_MODEL]
     if options.baseline:
-        _compare(options, report, profiles[_BASELINE], profile)
+        _add_baseline(options, report, profiles[_BASELINE], profile)
     if profile.steady.empty:
         report.conclude(
             "no node is left to run: every output is an input, or a constant that the optimizer "
             "computed."
         )
     else:
-        _describe(report, profile, options.top)
+        _report_operators(report, profile, options.top)
         _advise(report, advise(profile, feeds=feeds[model], **settings))
         report.conclude(f"{profile!r}.", *profile.caveats)
     _place_beside_bench(report, profile)
     report.add("Inputs", inputs_table(options, feeds))
 
 
-def _describe(report: Report, profile: Profile, top: int) -> None:
+def _report_operators(report: Report, profile: Profile, top: int) -> None:
     """Show what takes the time, operators first."""
     operators = profile.by_operator()
     longest = operators.groupby("op", observed=True)["share"].sum().nlargest(3)
@@ -109,12 +109,12 @@ def _describe(report: Report, profile: Profile, top: int) -> None:
     columns = ["op", "provider", "nodes", "calls", "median", "q1", "q3", "share"]
     report.add(
         "Time by operator",
-        _table(operators[columns]),
+        _in_percent(operators[columns]),
         partial(operator_plot, profile, title="Time by operator"),
     )
     nodes = profile.by_node().sort_values("median", ascending=False)
     columns = ["name", "op", "median", "share", "gflop_per_s", "gb_per_s", "signature"]
-    report.add(f"The {min(top, len(nodes))} slowest nodes", _table(nodes[columns].head(top)))
+    report.add(f"The {min(top, len(nodes))} slowest nodes", _in_percent(nodes[columns].head(top)))
     if profile.model is not None:
         report.add(
             "The graph that ran, coloured by time",
@@ -127,12 +127,12 @@ def _draw(profile: Profile) -> Drawing:
     return draw_model(profile.model, title="The graph that ran", notes=profile_notes(profile))
 
 
-def _table(frame: pd.DataFrame) -> pd.DataFrame:
+def _in_percent(frame: pd.DataFrame) -> pd.DataFrame:
     percent = (100 * frame["share"]).round(1)
     return readable(frame.assign(share=percent).rename(columns={"share": "share (%)"}))
 
 
-def _advise(report: Report, findings: Sequence[Finding]) -> None:
+def _advise(report: Report, findings: Sequence[Advice]) -> None:
     """Say what to try; the table has the nodes."""
     if not findings:
         report.conclude(f"no advice: {len(CHECKS)} checks found nothing.")
@@ -156,7 +156,7 @@ def _place_beside_bench(report: Report, profile: Profile) -> None:
     )
 
 
-def _compare(options: Namespace, report: Report, baseline: Profile, profile: Profile) -> None:
+def _add_baseline(options: Namespace, report: Report, baseline: Profile, profile: Profile) -> None:
     merged = merge_profiles(baseline, profile)
     if not merged.empty:
         sides = {"median_baseline": "baseline (µs)", "median_candidate": "candidate (µs)"}

@@ -120,15 +120,15 @@ def run(options: Namespace, report: Report) -> int:
     settings, report.session = session_settings(options), describe_session(options)
     distribution = "cuda" if settings["provider"].on_cuda else "cpu"
     run_config = settings.pop("run_config", {})
-    question = read_question(options.until, options.timeout, distribution)
-    if options.report and len(question.releases) == 1 and question.kind != "fails":
+    condition = read_condition(options.until, options.timeout, distribution)
+    if options.report and len(condition.releases) == 1 and condition.kind != "fails":
         raise InvalidArgumentError(
             f"--report: got --until {options.until!r}. Accepted: fails, or slower, differs or nan "
             "with --runtime A,B"
         )
     start = Reduced(file.stem, load_model(file), make_feeds(options, [file])[file])
     given = _given(start.proto, start.arrays)
-    question = replace(question, infinite=frozenset(_having(np.isinf, given)))
+    condition = replace(condition, infinite=frozenset(_having(np.isinf, given)))
     folder = Path(options.output or f"{file.stem}-reduced")
     for given in (file, *(text.rpartition("=")[2] for text in options.feeds)):
         if Path(given).resolve().is_relative_to(folder.resolve()):
@@ -137,32 +137,32 @@ def run(options: Namespace, report: Report) -> int:
                 "folder"
             )
     spec = SessionSpec(file, start.arrays, settings, run_config)
-    tried = _Tried(start, question, spec, folder, options)
-    for release in question.releases:
+    tried = _Tried(start, condition, spec, folder, options)
+    for release in condition.releases:
         prepare(release, lambda line: tell(f"ortmeter reduce: {line}"))
     if not tried(start) and tried.told == _TOLD[False]:
         raise InvalidArgumentError(
             f"--until {options.until!r} does not hold for {file.name} as it is: {tried.seen}. "
             "Accepted: what holds at the start"
         )
-    record = functools.partial(_record, question, spec)
+    record = functools.partial(_record, condition, spec)
     try:
         reduce_model(start.proto, start.arrays, tried, record, name=start.name)
     finally:
-        _write(tried.best, folder)
+        _write_reduced(tried.best, folder)
         report.conclude(
-            f"{_describe(start)} become {_describe(tried.best)}: {tried.seen}",
+            f"{_size_in_words(start)} become {_size_in_words(tried.best)}: {tried.seen}",
             f"{len(tried.answers)} models were tried",
-            _write_script(tried.best, question, spec, folder),
+            _write_script(tried.best, condition, spec, folder),
         )
         report.add("What was tried", pd.DataFrame(list(tried.answers.values())))
     if tried.told != _TOLD[True]:
         return USAGE
     if not options.report:
         return SUCCESS
-    write = _write_failure if question.kind == "fails" else _write_issue
+    write = _write_failure if condition.kind == "fails" else _write_issue
     try:
-        report.conclude(write(report, tried, question, spec, folder))
+        report.conclude(write(report, tried, condition, spec, folder))
     except (OrtMeterError, OSError) as error:  # the smallest model is there
         report.conclude(f"there is no {_ISSUE}: {error}")
         return USAGE
@@ -175,21 +175,21 @@ class _Tried:
     def __init__(
         self,
         start: Reduced,
-        question: "Question",
+        condition: "Condition",
         spec: SessionSpec,
         folder: Path,
         options: Namespace,
     ) -> None:
         self.best, self.told, self.seen = start, "", ""
         self.answers: dict[str, dict[str, Any]] = {}
-        self._question, self._spec, self._file = question, spec, folder / _TRIED
+        self._condition, self._spec, self._file = condition, spec, folder / _TRIED
         model = Path(options.models[0])
         self._is_valid = not _why_invalid(model)  # else its parts need not be
         digest = hashlib.blake2b(model.read_bytes()).hexdigest()
-        versions = [one.key or onnxruntime.__version__ for one in question.releases]
+        versions = [one.key or onnxruntime.__version__ for one in condition.releases]
         session = describe_session(options)
         self._asked = [options.until, session, options.timeout, digest, *versions]
-        self._asked += _digests(question)
+        self._asked += _digests(condition)
         _refuse_unwritable(folder)
         if not folder.exists() or not any(folder.iterdir()):
             return
@@ -216,7 +216,7 @@ class _Tried:
         """Look at a model, unless it was looked at."""
         with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
             folder = Path(temporary)
-            _write(reduced, folder)
+            _write_reduced(reduced, folder)
             files = sorted(file for file in folder.rglob("*") if file.is_file())
             key = hashlib.blake2b(b"".join(file.read_bytes() for file in files)).hexdigest()
             if key not in self.answers:
@@ -236,7 +236,7 @@ class _Tried:
         file = folder / _MODEL
         if self._is_valid and (reason := _why_invalid(file)):
             return False, f"not valid: {reason}"
-        return self._question.ask(replace(self._spec, model=file, feeds=reduced.arrays))
+        return self._condition.ask(replace(self._spec, model=file, feeds=reduced.arrays))
 
 
 def _refuse_unwritable(folder: Path) -> None:
@@ -249,9 +249,9 @@ def _refuse_unwritable(folder: Path) -> None:
         )
 
 
-def _digests(question: "Question") -> list[str]:
+def _digests(condition: "Condition") -> list[str]:
     """Identify the files of a command: another check gives other answers."""
-    words = shlex.split(question.limit) if question.kind == "command" else []
+    words = shlex.split(condition.limit) if condition.kind == "command" else []
     files = [Path(word) for word in words if Path(word).is_file()]
     return [hashlib.blake2b(file.read_bytes()).hexdigest() for file in files]
 
@@ -265,15 +265,18 @@ def _why_invalid(file: Path) -> str:
 
 
 def _record(
-    question: "Question", spec: SessionSpec, model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
+    condition: "Condition",
+    spec: SessionSpec,
+    model: onnx.ModelProto,
+    feeds: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
     """Compute the results of the nodes, in a process that may die, else one by one."""
     exposed = with_intermediate_outputs(model)
     refuse_too_large(exposed, feeds)
     with suppress(OrtMeterError), tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        _write(Reduced("", exposed, feeds), Path(folder))
+        _write_reduced(Reduced("", exposed, feeds), Path(folder))
         exposing = replace(spec, model=Path(folder, _MODEL), feeds=feeds)
-        return question.outputs(exposing, 0, optimization="none")
+        return condition.outputs(exposing, 0, optimization="none")
     values: dict[str, np.ndarray] = {}  # those before the node that fails
     with suppress(OrtMeterError):
         Evaluator(
@@ -282,7 +285,7 @@ def _record(
     return values
 
 
-def _write(reduced: Reduced, folder: Path) -> None:
+def _write_reduced(reduced: Reduced, folder: Path) -> None:
     """Write a model and its inputs, as the tests of ONNX have them."""
     (folder / f"{_MODEL}.data").unlink(missing_ok=True)  # saving would append to it
     if _weight(reduced) > _LARGE:
@@ -298,9 +301,9 @@ def _write(reduced: Reduced, folder: Path) -> None:
         write_atomically(folder / _INPUTS / f"input_{rank}.pb", tensor.SerializeToString())
 
 
-def _write_script(best: Reduced, question: "Question", spec: SessionSpec, folder: Path) -> str:
+def _write_script(best: Reduced, condition: "Condition", spec: SessionSpec, folder: Path) -> str:
     """Write the script; say what there is."""
-    requirements = [one.requirements[0] for one in question.releases if one.requirements]
+    requirements = [one.requirements[0] for one in condition.releases if one.requirements]
     where = {name: spec.settings[name] for name in ("provider", "threads")}
     try:
         script = repro_script(best, **where, requirements=requirements)
@@ -312,7 +315,7 @@ def _write_script(best: Reduced, question: "Question", spec: SessionSpec, folder
 
 
 def _write_issue(
-    report: Report, tried: _Tried, question: "Question", spec: SessionSpec, folder: Path
+    report: Report, tried: _Tried, condition: "Condition", spec: SessionSpec, folder: Path
 ) -> str:
     """Measure the smallest model and the whole one, write what an issue says."""
     best = tried.best
@@ -320,18 +323,18 @@ def _write_issue(
     part = replace(spec, model=folder / _MODEL, feeds=best.arrays)
     script = (folder / _SCRIPT).read_text(encoding="ascii")
     wrong = ""
-    if question.kind != "slower":
-        told = _why_wrong(part, question)
-        wrong = f"With onnxruntime {question.releases[-1].name}: {tried.seen} ({told})."
-        script = show_wrong(script, part, question.releases[-1])
+    if condition.kind != "slower":
+        told = _why_wrong(part, condition)
+        wrong = f"With onnxruntime {condition.releases[-1].name}: {tried.seen} ({told})."
+        script = show_wrong(script, part, condition.releases[-1])
     provider, threads = spec.settings["provider"], spec.settings["threads"]
-    candidates = [RuntimeCandidate(one.name, one, provider=provider) for one in question.releases]
+    candidates = [RuntimeCandidate(one.name, one, provider=provider) for one in condition.releases]
     text = write_issue(
         name,
         measure_cases(candidates, {name: part, f"{best.name}.onnx": spec}, threads=[threads]),
         {name: ", ".join(map(str, declared_inputs(best.proto)))},
         script,
-        {one.name: run_script(script, one) for one in question.releases},
+        {one.name: run_script(script, one) for one in condition.releases},
         machine=report.machine,
         provider=provider,
         wrong=wrong,
@@ -341,14 +344,14 @@ def _write_issue(
 
 
 def _write_failure(
-    report: Report, tried: _Tried, question: "Question", spec: SessionSpec, folder: Path
+    report: Report, tried: _Tried, condition: "Condition", spec: SessionSpec, folder: Path
 ) -> str:
     """Write what an issue says of a model that fails, if something else runs it."""
-    best, last = tried.best, question.releases[-1]
+    best, last = tried.best, condition.releases[-1]
     part = replace(spec, model=folder / _MODEL, feeds=best.arrays)
     if reason := _why_invalid(folder / _MODEL):
         raise OrtMeterError(f"the model is not valid ({reason}): ONNX Runtime may refuse it")
-    found = list(_ran_elsewhere(question, part))
+    found = list(_ran_elsewhere(condition, part))
     if not found:
         raise OrtMeterError(
             "no other level, nor onnx.reference, runs this model: nothing says that ONNX Runtime "
@@ -360,7 +363,7 @@ def _write_failure(
         last,
         "\n\n".join([tried.seen.removeprefix(f"{last.name}: "), " ".join(found)]),
         script,
-        {one.name: run_script(script, one) for one in question.releases[:-1]},
+        {one.name: run_script(script, one) for one in condition.releases[:-1]},
         inputs=", ".join(map(str, declared_inputs(best.proto))),
         machine=report.machine,
         provider=spec.settings["provider"],
@@ -369,14 +372,14 @@ def _write_failure(
     return f"{folder / _ISSUE} is ready to paste; nothing was sent"
 
 
-def _ran_elsewhere(question: "Question", part: SessionSpec) -> Iterator[str]:
+def _ran_elsewhere(condition: "Condition", part: SessionSpec) -> Iterator[str]:
     """Say which release, level and reference run a model that fails, the closest level first."""
-    for release in question.releases[:-1]:
+    for release in condition.releases[:-1]:
         yield f"onnxruntime {release.name} runs it."
     asked = part.settings["optimization"]
     for level in _LEVELS[_LEVELS.index(asked) + 1 :]:
         with suppress(OrtMeterError):
-            question.outputs(part, optimization=level)
+            condition.outputs(part, optimization=level)
             yield f"It fails at optimization level {asked!r}, and runs at level {level!r}."
             break
     with suppress(OrtMeterError):
@@ -385,21 +388,21 @@ def _ran_elsewhere(question: "Question", part: SessionSpec) -> Iterator[str]:
         yield f"onnx.reference (onnx {onnx.__version__}) runs it: {told}."
 
 
-def _why_wrong(part: SessionSpec, question: "Question") -> str:
+def _why_wrong(part: SessionSpec, condition: "Condition") -> str:
     """Say who finds the last release wrong; an error where nobody does, or only the first is."""
-    judge, last = Judge(part), question.releases[-1].name
-    found = judge.errors(question.outputs(part))
+    judge, last = Judge(part), condition.releases[-1].name
+    found = judge.errors(condition.outputs(part))
     if found["judges"].startswith(DISAGREE):
         raise OrtMeterError(f"{found['judges']}: nothing says that ONNX Runtime is wrong")
     if found["judges"] or found["reference"] in {DRAWN, NONE}:
         return found["judges"] or "no judge computes it"
     told = f"{last} gives what float64 gives, up to roundings"
-    if judge.errors(question.outputs(part, 0))["judges"]:
-        told += f"; {question.releases[0].name} is the wrong one, and {last} mends it"
+    if judge.errors(condition.outputs(part, 0))["judges"]:
+        told += f"; {condition.releases[0].name} is the wrong one, and {last} mends it"
     raise OrtMeterError(f"{told}: there is nothing to report")
 
 
-def _describe(reduced: Reduced) -> str:
+def _size_in_words(reduced: Reduced) -> str:
     operators = Counter(node.op_type for node in reduced.proto.graph.node)
     named = [f"{n} {op}" if n > 1 else op for op, n in operators.most_common(_NAMED)]
     named += ["others"] * (len(operators) > _NAMED)
@@ -415,7 +418,7 @@ def _weight(reduced: Reduced) -> int:
 
 
 @dataclass(frozen=True)
-class Question:
+class Condition:
     """What must hold.
 
     With two releases, the last one is slower, differs from the first, or fails where the first does
@@ -444,13 +447,13 @@ class Question:
         return run_once(self.releases[rank], spec, patience_s=self.timeout_s)
 
 
-def read_question(text: str, timeout_s: float, distribution: str) -> Question:
+def read_condition(text: str, timeout_s: float, distribution: str) -> Condition:
     """Read what must hold, with the releases and the reference that it names."""
     refused = InvalidArgumentError(f"--until: got {text!r}. Accepted: {_ACCEPTED}")
     kind, _, rest = text.partition(":")
     with suppress(ValueError):  # an open quotation
         if kind == "command" and "{model}" in rest and shlex.split(rest):
-            return Question(kind, rest, (parse_release(INSTALLED),), "", timeout_s)
+            return Condition(kind, rest, (parse_release(INSTALLED),), "", timeout_s)
     if not (found := _FORM.fullmatch(text)):
         raise refused
     measured, limit, nan, _, message, runtime, against = found.groups(default="")
@@ -465,43 +468,43 @@ def read_question(text: str, timeout_s: float, distribution: str) -> Question:
         raise refused
     releases = tuple(parse_release(name, distribution) for name in names)
     against = "" if has_two or not differs else against or "float64"
-    return Question(kind, limit or message, releases, against, timeout_s)
+    return Condition(kind, limit or message, releases, against, timeout_s)
 
 
-def _slower(question: Question, spec: SessionSpec) -> Answer:
-    (first, last), limit = question.releases, float(question.limit)
+def _slower(condition: Condition, spec: SessionSpec) -> Answer:
+    (first, last), limit = condition.releases, float(condition.limit)
     times = decide_slowdown(first, last, spec, limit, _ERROR, repeat=_ROUNDS, budget_s=_BUDGET_S)
     told = f"{last.name} is {times} times slower than {first.name} ({times.how})"
     return times.exceeds(limit), told
 
 
-def _differs(question: Question, spec: SessionSpec) -> Answer:
-    against, provider = question.against, spec.settings["provider"]
-    got = question.outputs(spec)
+def _differs(condition: Condition, spec: SessionSpec) -> Answer:
+    against, provider = condition.against, spec.settings["provider"]
+    got = condition.outputs(spec)
     if not against:
-        expected = question.outputs(spec, 0)
+        expected = condition.outputs(spec, 0)
     elif against in EVALUATIONS:
         expected = evaluate(load_model(spec.model), spec.feeds, against, provider)
     elif against == UNOPTIMIZED:
-        expected = question.outputs(spec, optimization="none")
+        expected = condition.outputs(spec, optimization="none")
     else:
-        expected = question.outputs(replace(spec, settings=on_provider(against, spec.settings)))
+        expected = condition.outputs(replace(spec, settings=on_provider(against, spec.settings)))
     expected = {name: value for name, value in expected.items() if name in got}
     compared = compare_outputs(expected, got, typed=against != "float64").outputs
     if not compared:
         return False, "no output is a number"
     worst, error = max(compared.items(), key=lambda pair: relative(pair[1]))
     told = f"{worst} differs by {in_words(error)}"
-    return relative(error) >= float(question.limit), told
+    return relative(error) >= float(condition.limit), told
 
 
-def _nan(question: Question, spec: SessionSpec) -> Answer:
+def _nan(condition: Condition, spec: SessionSpec) -> Answer:
     """Look for NaN that come from nothing else than what the whole model is given."""
     given = _given(load_model(spec.model), spec.feeds)
     infinite = _having(np.isinf, given)
-    if cut := [name for name in infinite if name not in question.infinite]:
+    if cut := [name for name in infinite if name not in condition.infinite]:
         return False, f"infinities in {', '.join(cut)} already"
-    ran = [question.outputs(spec, rank) for rank in range(len(question.releases))]
+    ran = [condition.outputs(spec, rank) for rank in range(len(condition.releases))]
     *before, last = (_having(np.isnan, arrays) for arrays in (given, *ran))
     if first := next(filter(None, before), []):
         return False, f"NaN in {', '.join(first)} already"
@@ -521,14 +524,14 @@ def _having(test: Callable[[Any], Any], arrays: Mapping[str, np.ndarray]) -> lis
     return [name for name, array in wide.items() if test(array).any()]
 
 
-def _fails(question: Question, spec: SessionSpec) -> Answer:
-    for rank in range(len(question.releases) - 1):
-        question.outputs(spec, rank)
+def _fails(condition: Condition, spec: SessionSpec) -> Answer:
+    for rank in range(len(condition.releases) - 1):
+        condition.outputs(spec, rank)
     try:
-        question.outputs(spec)
+        condition.outputs(spec)
     except (ModelError, ChildError) as error:
         _refuse_machine(error)
-        return question.limit in str(error), str(error)
+        return condition.limit in str(error), str(error)
     return False, "it runs"
 
 
@@ -539,10 +542,10 @@ def _refuse_machine(error: Exception) -> None:
         raise OSError(f"{error}: the machine failed, not the model") from error
 
 
-def _command(question: Question, spec: SessionSpec) -> Answer:
+def _command(condition: Condition, spec: SessionSpec) -> Answer:
     """Run a command on the files, without a shell: 0 says that it holds."""
     model, inputs = str(spec.model), str(Path(spec.model).with_name(_INPUTS))  # type: ignore[arg-type]
-    words = shlex.split(question.limit)
+    words = shlex.split(condition.limit)
     command = [w.replace("{model}", model).replace("{inputs}", inputs) for w in words]
     null = subprocess.DEVNULL
     try:
@@ -552,9 +555,9 @@ def _command(question: Question, spec: SessionSpec) -> Answer:
     except OSError as error:
         return False, str(error)
     try:
-        code = process.wait(question.timeout_s)
+        code = process.wait(condition.timeout_s)
     except subprocess.TimeoutExpired:
-        return False, f"no answer within {question.timeout_s:g} s"
+        return False, f"no answer within {condition.timeout_s:g} s"
     finally:
         process.kill()
         with suppress(OSError, AttributeError):  # what it started; Windows has no groups
@@ -563,7 +566,7 @@ def _command(question: Question, spec: SessionSpec) -> Answer:
     return code == 0, f"exit code {code}"
 
 
-_ASKED: Mapping[str, Callable[[Question, SessionSpec], Answer]] = {
+_ASKED: Mapping[str, Callable[[Condition, SessionSpec], Answer]] = {
     "slower": _slower,
     "differs": _differs,
     "nan": _nan,

@@ -8,14 +8,14 @@ Times are in microseconds, the resolution of ONNX Runtime; sizes are in bytes.
 """
 
 from ortmeter.profiling.advice import advise
-from ortmeter.profiling.findings import Finding
+from ortmeter.profiling.findings import Advice
 from ortmeter.profiling.merge import merge_profiles
 from ortmeter.profiling.read import read_profile
 from ortmeter.profiling.record import Profile, ProfileCheck, find_headroom
 from ortmeter.profiling.run import measure_operators, profile, profile_together
 
 __all__ = [
-    "Finding",
+    "Advice",
     "Profile",
     "ProfileCheck",
     "advise",

@@ -14,7 +14,7 @@ import pandas as pd
 from ortmeter.machine.preflight import cpu_quota
 from ortmeter.operators import find_operator
 from ortmeter.profiling.denormals import denormal_tensors
-from ortmeter.profiling.findings import Facts, Finding, count, plural
+from ortmeter.profiling.findings import Advice, Facts, count, plural
 from ortmeter.profiling.fusions import NearMiss, find_near_misses
 from ortmeter.profiling.graph import STANDARD
 from ortmeter.profiling.quantization import CONVERSIONS, REASONS, float_operators
@@ -46,7 +46,7 @@ def advise(
     feeds: Mapping[str, Any] | None = None,
     cores: float | None = None,
     **settings: Unpack[Settings],
-) -> tuple[Finding, ...]:
+) -> tuple[Advice, ...]:
     """Say what could make a model faster, from its profile.
 
     Parameters
@@ -62,7 +62,7 @@ def advise(
 
     Returns
     -------
-    tuple of Finding
+    tuple of Advice
         Those that may change all the time first, then the largest share; not those below 1%.
 
     Examples
@@ -88,7 +88,7 @@ def advise(
     return tuple(sorted(kept, key=lambda f: -1 if f.share is None else -f.share))
 
 
-def _copies(facts: Facts) -> Iterator[Finding]:
+def _copies(facts: Facts) -> Iterator[Advice]:
     rows = facts.ops(_COPIES)
     if not rows.empty:
         yield facts.finding(
@@ -100,7 +100,7 @@ def _copies(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _fallbacks(facts: Facts) -> Iterator[Finding]:
+def _fallbacks(facts: Facts) -> Iterator[Advice]:
     """Nodes on the CPU in a session on a device, computations of shapes apart."""
     devices = facts.profile.devices
     if not devices or facts.profile.original is None:
@@ -125,7 +125,7 @@ def _fallbacks(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _casts(facts: Facts) -> Iterator[Finding]:
+def _casts(facts: Facts) -> Iterator[Advice]:
     rows = facts.ops(["Cast"])
     signatures = rows["signature"].astype(str)
     rows = rows[[("f32" in s) and any(h in s for h in _HALF) for s in signatures]]
@@ -145,7 +145,7 @@ def _casts(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("casts", rows, told, "the whole model in one type")
 
 
-def _layout(facts: Facts) -> Iterator[Finding]:
+def _layout(facts: Facts) -> Iterator[Advice]:
     """Nodes that move data, on the CPU: on a device, only their launches are timed."""
     if facts.profile.devices:
         return
@@ -171,7 +171,7 @@ def _layout(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _fusions(facts: Facts) -> Iterator[Finding]:
+def _fusions(facts: Facts) -> Iterator[Advice]:
     """Fusions that one tensor prevents, in one finding when their operators are the same."""
     original, nodes = facts.profile.original, facts.nodes
     if original is None:
@@ -206,7 +206,7 @@ def _fusions(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _patterns(facts: Facts) -> Iterator[Finding]:
+def _patterns(facts: Facts) -> Iterator[Advice]:
     """Activations in forms that ONNX Runtime has no rule for, in one finding: one trial."""
     original = facts.profile.original
     if original is None or facts.profile.devices:
@@ -235,7 +235,7 @@ def _patterns(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("activations in parts", rows, "; ".join(told) + gained, advice)
 
 
-def _launches(facts: Facts) -> Iterator[Finding]:
+def _launches(facts: Facts) -> Iterator[Advice]:
     """Kernels that are shorter than what surrounds them."""
     nodes, on_device = facts.nodes, bool(facts.profile.devices)
     run_us = max(facts.run_us, 1e-9)
@@ -259,10 +259,10 @@ def _launches(facts: Facts) -> Iterator[Finding]:
             f"and what is between kernels take {share:.0%} of a run"
         )
         advice = "a larger batch, so that each kernel does more"
-    yield Finding("short kernels", (), told, advice, share, "a run")
+    yield Advice("short kernels", (), told, advice, share, "a run")
 
 
-def _quantized(facts: Facts) -> Iterator[Finding]:
+def _quantized(facts: Facts) -> Iterator[Advice]:
     for why, (nodes, around) in float_operators(facts.ran).items():
         yield facts.finding(
             "float operators in a quantized graph",
@@ -272,7 +272,7 @@ def _quantized(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _denormals(facts: Facts) -> Iterator[Finding]:
+def _denormals(facts: Facts) -> Iterator[Advice]:
     original = facts.profile.original
     if original is None:
         return
@@ -296,7 +296,7 @@ def _denormals(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _constants(facts: Facts) -> Iterator[Finding]:
+def _constants(facts: Facts) -> Iterator[Advice]:
     if facts.profile.model is None:
         return
     graph = facts.profile.model.graph
@@ -322,9 +322,9 @@ def _constants(facts: Facts) -> Iterator[Finding]:
     yield facts.finding("constant work", rows, told, advice)
 
 
-def _threads(facts: Facts) -> Iterator[Finding]:
+def _threads(facts: Facts) -> Iterator[Advice]:
     if facts.threads > facts.cores:
-        yield Finding(
+        yield Advice(
             "threads",
             (),
             f"{facts.threads} threads on {facts.cores:g} cores: a thread that waits for a core "
@@ -334,14 +334,14 @@ def _threads(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _first_run(facts: Facts) -> Iterator[Finding]:
+def _first_run(facts: Facts) -> Iterator[Advice]:
     runs, steady = facts.profile.by_iteration(), facts.profiled_us
     first = float(runs["duration"].iloc[0])
     if runs["steady"].iloc[0] or first < max(_FIRST_TIMES * steady, steady + _FIRST_EXTRA_US):
         return
     extra = (facts.nodes["first"] - facts.nodes["median"]).nlargest(_SHOWN)
     search = "; --provider-option cudnn_conv_algo_search=HEURISTIC" if facts.profile.devices else ""
-    yield Finding(
+    yield Advice(
         "first run",
         tuple(facts.nodes["name"][extra.index].astype(str)),
         f"it takes {format_seconds(first / 1e6)}, {first / max(steady, 1):.0f} times a steady run",

@@ -192,7 +192,7 @@ def collect(blocks: Iterable[Sequence[Event]]) -> tuple[Columns, Columns]:
     arrays = []
     # Without any event, an empty block still tells the types and the shapes of the arrays.
     for events in itertools.chain([[]], blocks):
-        row = np.fromiter((rows[_describe(event)] for event in events), np.int64)
+        row = np.fromiter((rows[_description_of(event)] for event in events), np.int64)
         values = itertools.chain.from_iterable(map(_integers, events))
         arrays.append((row, np.fromiter(values, np.int64).reshape(-1, 3 + len(SIZES))))
     row, integers = map(np.concatenate, zip(*arrays, strict=True))
@@ -204,7 +204,7 @@ def collect(blocks: Iterable[Sequence[Event]]) -> tuple[Columns, Columns]:
     return every.select(is_kernel), every.select(~is_kernel)
 
 
-def _describe(event: Event) -> Description:
+def _description_of(event: Event) -> Description:
     args = event.args
     return Description(
         event.cat,

@@ -13,7 +13,7 @@ from ortmeter.profiling.run import Settings
 
 
 @dataclass(frozen=True)
-class Finding:
+class Advice:
     """Something to try, with the nodes concerned and the evidence.
 
     Parameters
@@ -95,9 +95,9 @@ class Facts:
     def ops(self, ops: Collection[str]) -> pd.DataFrame:
         return self.nodes[self.nodes["op"].astype(str).isin(set(ops))]
 
-    def finding(self, topic: str, rows: pd.DataFrame, evidence: str, advice: str) -> Finding:
+    def finding(self, topic: str, rows: pd.DataFrame, evidence: str, advice: str) -> Advice:
         names = tuple(rows["name"].astype(str))
-        return Finding(topic, names, evidence, advice, float(rows["share"].sum()), self.of)
+        return Advice(topic, names, evidence, advice, float(rows["share"].sum()), self.of)
 
 
 def count(rows: pd.DataFrame) -> str:

@@ -85,17 +85,19 @@ def find_near_misses(
     (('product', 'bias'), ('Gemm',), (('P', ()),))
     """
     try:
-        graph = _Graph(onnx.shape_inference.infer_shapes(original))
+        graph = _FusionGraph(onnx.shape_inference.infer_shapes(original))
     except NOT_INFERRED:
         return []
     anchors = [node for node in graph.nodes if node.name in remaining]
     anchors.sort(key=lambda node: -remaining[node.name])
     tried = ((anchor, variants) for anchor in anchors if (variants := graph.variants(anchor)))
-    misses = (_try(graph, *attempt, provider) for attempt in itertools.islice(tried, _MOST_TRIED))
+    misses = (
+        _try_fusing(graph, *attempt, provider) for attempt in itertools.islice(tried, _MOST_TRIED)
+    )
     return [miss for miss in misses if miss]
 
 
-class _Graph:
+class _FusionGraph:
     """Producers and readers of the tensors of the main graph, without constants."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -175,8 +177,11 @@ class _Graph:
         return self.extractor.extract_model(sorted(inputs), [*outputs, *more])
 
 
-def _try(
-    graph: _Graph, anchor: onnx.NodeProto, variants: Iterable[list[onnx.NodeProto]], provider: str
+def _try_fusing(
+    graph: _FusionGraph,
+    anchor: onnx.NodeProto,
+    variants: Iterable[list[onnx.NodeProto]],
+    provider: str,
 ) -> NearMiss | None:
     """Let ONNX Runtime fuse the nodes alone, then with each tensor that is needed outside."""
     for nodes in variants:

@@ -289,14 +289,14 @@ class _Runner:
     def sample(self, *, settles: bool) -> None:
         """Time one run, after others that bring what it uses into the caches again."""
         for _ in range(settling_calls(self._least_s) if settles else 0):
-            self._run()
+            self._run_once()
         self.ranks.append(self._runs)
         start = time.perf_counter()
-        self._run()
+        self._run_once()
         self.seconds.append(time.perf_counter() - start)
         self._least_s = min(self._least_s, self.seconds[-1])
 
-    def _run(self) -> None:
+    def _run_once(self) -> None:
         try:
             self._bound.run()
         except OrtMeterError as error:

@@ -49,10 +49,10 @@ def as_declared(declared: Input, value: Any) -> np.ndarray:
             raise _refusal(declared, element)
     if declared.kind == "text":
         return given
-    return _cast(declared, given)
+    return _cast_to_declared(declared, given)
 
 
-def _cast(declared: Input, given: np.ndarray) -> np.ndarray:
+def _cast_to_declared(declared: Input, given: np.ndarray) -> np.ndarray:
     """Convert to the element type; a number out of its range is refused."""
     if declared.kind == "integer":
         low, high = _range(declared)
@@ -105,14 +105,14 @@ def refuse_misfit(declared: Input, array: np.ndarray, origin: str = "") -> None:
 def parse_value(declared: Input, text: str) -> Any:
     """Read one value, values separated by commas, or nested lists in JSON."""
     if declared.shape == ():
-        return _read(declared.kind, text)
+        return _read_text(declared.kind, text)
     if text.startswith("["):
         return decode_json(text)
-    values = [_read(declared.kind, part) for part in text.split(",")]
+    values = [_read_text(declared.kind, part) for part in text.split(",")]
     return values[0] if len(values) == 1 else values
 
 
-def _read(kind: str, text: str) -> Any:
+def _read_text(kind: str, text: str) -> Any:
     try:
         return _READERS[kind](text)
     except (ValueError, KeyError):

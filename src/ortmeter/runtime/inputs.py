@@ -55,10 +55,10 @@ class Input:
 def declared_inputs(model: onnx.ModelProto) -> list[Input]:
     given = {tensor.name for tensor in model.graph.initializer}
     given |= {tensor.values.name for tensor in model.graph.sparse_initializer}
-    return [_describe(info) for info in model.graph.input if info.name not in given]
+    return [_read_declared(info) for info in model.graph.input if info.name not in given]
 
 
-def _describe(info: onnx.ValueInfoProto) -> Input:
+def _read_declared(info: onnx.ValueInfoProto) -> Input:
     kind = info.type.WhichOneof("value")
     if kind != "tensor_type":
         raise FeedError(

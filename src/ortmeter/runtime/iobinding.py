@@ -201,7 +201,7 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         self.close()
 
     def _check_names(self, feeds: Mapping[str, Any]) -> None:
-        expected = f"Expected: {', '.join(map(_describe, self._required.values()))}"
+        expected = f"Expected: {', '.join(map(_signature, self._required.values()))}"
         if missing := [name for name in self._required if name not in feeds]:
             raise FeedError(f"Missing inputs: {', '.join(missing)}. {expected}")
         if unknown := [name for name in feeds if name not in self._accepted]:
@@ -212,10 +212,10 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         try:
             got = to_ortvalue(value, self.provider)
         except InvalidArgumentError as cause:
-            raise FeedError(f"Input {_describe(node)} cannot be bound: {cause}") from cause
+            raise FeedError(f"Input {_signature(node)} cannot be bound: {cause}") from cause
         if got.data_type() != node.type or not _fits(got.shape(), node.shape):
             given = f"{short_name(got.data_type())}{list(got.shape())}"
-            raise FeedError(f"Input {_describe(node)} was given {given}")
+            raise FeedError(f"Input {_signature(node)} was given {given}")
         return got
 
     def _bind_input(self, name: str) -> None:
@@ -248,7 +248,7 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         for node, value in zip(self._outputs.values(), values, strict=True):
             if not _fits(value.shape(), node.shape):
                 message = (
-                    f"output {_describe(node)} has the shape {list(value.shape())}: the model "
+                    f"output {_signature(node)} has the shape {list(value.shape())}: the model "
                     "declares another one, so each run allocates its outputs"
                 )
                 told_warnings.add((UserWarning, message))
@@ -387,7 +387,7 @@ def _fits(shape: Sequence[int], expected: Sequence[int | str | None]) -> bool:
     )
 
 
-def _describe(node: Any) -> str:
+def _signature(node: Any) -> str:
     """Write an input as ``'X' f32[n, 3]``."""
     dimensions = ", ".join("?" if d is None else str(d) for d in node.shape)
     element_type = short_name(node.type) if node.type.startswith("tensor(") else node.type

@@ -103,7 +103,7 @@ def _optimizers(
         with Child(name="the session that logs its optimizers") as child:
             options = {"path": str(path), "options": json.dumps(options, default=str)}
             child.ask(_create, **options, refused=refused)
-            return _read(child.errors())
+            return _read_log(child.errors())
 
 
 def _create(path: str, options: str, *, refused: bool) -> None:
@@ -112,7 +112,7 @@ def _create(path: str, options: str, *, refused: bool) -> None:
         make_session(path, **json.loads(options))
 
 
-def _read(log: str) -> tuple[Optimizer, ...]:
+def _read_log(log: str) -> tuple[Optimizer, ...]:
     level, found = 0, dict[str, Optimizer]()
     for started, name, changed in _LOGGED.findall(log):
         if started:

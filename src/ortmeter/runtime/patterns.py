@@ -153,7 +153,7 @@ def find_patterns(model: onnx.ModelProto) -> list[Match]:
     >>> [(match.pattern.name, match.x, match.obstacle) for match in find_patterns(model)]
     [('HardSwish', 'X', '')]
     """
-    graph = _Graph(model)
+    graph = _PatternGraph(model)
     used: set[int] = set()
     found = []
     for pattern in PATTERNS:
@@ -231,7 +231,7 @@ def _written(match: Match, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     return [first, oh.make_node("Mul", [match.x, inner], [output], name)]
 
 
-class _Graph:
+class _PatternGraph:
     """The main graph, as a form reads it."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -250,7 +250,7 @@ class _Graph:
 
     def match(self, pattern: Pattern, root: onnx.NodeProto) -> Match | None:
         for form in pattern.forms:
-            found = self._read(form, root.output[0], {}) if root.output else None
+            found = self._match_form(form, root.output[0], {}) if root.output else None
             if found is None or "x" not in found:
                 continue
             nodes = tuple(node for key, node in found.items() if key not in {"x", "row"})
@@ -258,7 +258,9 @@ class _Graph:
             return Match(pattern, nodes, x, row, self._obstacle(nodes, x, row))
         return None
 
-    def _read(self, form: _Form, name: str, found: Mapping[Any, Any]) -> dict[Any, Any] | None:
+    def _match_form(
+        self, form: _Form, name: str, found: Mapping[Any, Any]
+    ) -> dict[Any, Any] | None:
         """Return what is found with this tensor: nodes by identity, x and row; or None."""
         if isinstance(form, float):
             return dict(found) if self._is_number(name, form) else None
@@ -271,7 +273,7 @@ class _Graph:
         for parts, inputs in _orders(form, node):
             state: dict[Any, Any] | None = {**found, id(node): node}
             for part, one in zip(parts, inputs, strict=True):
-                state = None if state is None else self._read(part, one, state)
+                state = None if state is None else self._match_form(part, one, state)
             if state is not None:
                 return state
         return None

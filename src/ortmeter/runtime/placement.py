@@ -152,7 +152,7 @@ def without_kernel(
     opsets = {"" if o.domain in _STANDARD else o.domain: o.version for o in model.opset_import}
     names = [(node, node.name or node.op_type) for node in placed]
     on_cpu = {name for node, name in names if node.provider == _CPU}
-    graph = _Walk({name for _, name in names} - on_cpu)
+    graph = _ShapeWalk({name for _, name in names} - on_cpu)
     graph.visit(model.graph)
     for node, name in names:
         if node.provider != _CPU or name in graph.shapes or node.op_type in _REORDERS:
@@ -168,7 +168,7 @@ def without_kernel(
             yield node, "its types or attributes have no CUDA kernel"
 
 
-class _Walk:
+class _ShapeWalk:
     """Find the nodes that compute shapes, which follow Shape or Size and read nothing large.
 
     ONNX Runtime keeps them on the CPU (GetCpuPreferredNodes in its sources), until a node on CUDA.

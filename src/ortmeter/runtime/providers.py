@@ -353,7 +353,7 @@ def _probe(provider: str) -> tuple[str, str]:
     try:
         with Child(patience_s=_PROBE_TIMEOUT_S) as child:
             try:
-                missing, reason, description = child.ask(_try, provider=provider)
+                missing, reason, description = child.ask(_try_provider, provider=provider)
             finally:
                 said = child.errors()
     except ChildError as error:
@@ -367,7 +367,7 @@ def _probe(provider: str) -> tuple[str, str]:
 _found = functools.cache(_probe)
 
 
-def _try(provider: str) -> tuple[str, str, str]:
+def _try_provider(provider: str) -> tuple[str, str, str]:
     """Return the libraries that are missing, why it does not work, what it is: the child's part."""
     missing = ""
     try:
@@ -377,7 +377,7 @@ def _try(provider: str) -> tuple[str, str, str]:
         if asked.on_cuda:
             missing = load_cuda_libraries()
         reason = _run_product(asked)
-        return missing, reason, "" if reason else _describe(asked)
+        return missing, reason, "" if reason else _describe_device(asked)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong, it is not usable
         return missing, reason_of(error), ""
 
@@ -387,7 +387,7 @@ def reason_of(cause: Exception) -> str:
     return _PLACE.sub("", _CODE.sub("", str(cause))).strip()
 
 
-def _describe(provider: Provider) -> str:
+def _describe_device(provider: Provider) -> str:
     """Describe what runs: package or wheel, library as its bytes tell it, device, threads."""
     import hashlib
 
