@@ -53,7 +53,7 @@ study = Study(
     runs=Param(12, fast=4, full=36, minimum=4, help="batches of a sequence"),
     tokens=Param(64, fast=16, minimum=1, help="tokens of a row"),
     sequences=Param(
-        ("fixed", "cycling", "random", "one large"),
+        ("fixed", "random", "one large"),
         full=("fixed", "growing", "cycling", "random", "one large"),
         sequence=str,
         pattern="fixed|growing|cycling|random|one large",
