@@ -128,14 +128,8 @@ def count_ratios(builds: Sequence[Record], tally: collections.Counter[str]) -> l
 
 
 def verdicts(record: Record) -> Mapping[str, str]:
-    """Return the verdict of each comparison and prediction, by what it is about."""
-    claims = (*(record.answer.claims if record.answer else ()), *record.claims)
-    found = {}
-    for claim in claims:
-        names = [name for name in claim.question[1:] if name]
-        case = [" over ".join(names), *(f"{name} {value}" for name, value in claim.where.items())]
-        found |= {", ".join(case): claim.verdict} if claim.verdict != "fact" else {}
-    return found
+    """Return the verdict of each sentence of the page, by the name of its finding."""
+    return {claim.topic: claim.verdict for claim in record.claims}
 
 
 def count_verdicts(builds: Sequence[Mapping[str, str]], tally: collections.Counter[str]) -> None:

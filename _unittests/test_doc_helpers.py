@@ -206,7 +206,7 @@ def test_first_cell_knows_where_the_site_is(base):
         ("    from torch import nn", "pages,torch"),
         ("from ortmeter.backend import OrtBackend", "pages,torch"),
         ("from ortmeter.evaluator import Evaluator", "pages,torch"),
-        ("from ortmeter.observatory.networks import NETWORKS", "pages,learn,torch"),
+        ("from ortmeter.observatory.networks import NETWORKS", "pages,torch"),
         ("from sklearn.cluster import KMeans", "pages,learn"),
         ("import lightgbm", "pages,learn"),
         ("from ortmeter.sweep import run_sweep", "pages,sweep"),

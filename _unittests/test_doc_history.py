@@ -4,10 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from claim_samples import compare_ratio
 
 import ortmeter
-from ortmeter.evidence import fact
+from ortmeter.evidence import Prediction
 from ortmeter.machine.environment import environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.records import load_records
@@ -21,8 +20,8 @@ from _ext import history  # noqa: E402
 
 def planted(day, ratio, *, version="1.31.1", page="plot_x", topic=""):
     """A record of a day whose candidate is *ratio* times faster, to 10%."""
-    interval = (0.9 * ratio, 1.1 * ratio)
-    claim = compare_ratio("new", "old", ratio, interval, where={"size": 2}).about(topic)
+    verdict = "right" if ratio > 1.1 else "wrong" if ratio < 0.9 else "undecided"
+    claim = Prediction("new is faster", verdict, str(ratio), topic)
     record = make_record(
         page, ortmeter.get_parsed_args(page, args=[]), Provider.parse("cpu"), {"ratio": ratio}
     )
@@ -32,7 +31,7 @@ def planted(day, ratio, *, version="1.31.1", page="plot_x", topic=""):
         date=dt.datetime(2026, 11, day, tzinfo=dt.UTC),
         environment=dataclasses.replace(environment(), packages=packages),
         answer=Answer("Yes."),
-        claims=(claim, fact("Nothing else.")),
+        claims=(claim, Prediction("Nothing else", "right")),
     )
 
 
@@ -47,7 +46,7 @@ def test_answers_are_kept_by_day_without_their_samples(tmp_path):
     keep([planted(1, 1.5), planted(2, 1.6), planted(2, 1.7)], tmp_path)
     (found,) = history.load_history(tmp_path)
     assert [record.date.day for record in found] == [1, 2]
-    assert [record.claims[0].ratio for record in found] == [1.5, 1.7]
+    assert [record.claims[0].evidence for record in found] == ["1.5", "1.7"]
     assert [record.data for record in found] == [{}, {}]
     (current,) = load_records(folder=tmp_path)
     assert current.data == {"ratio": 1.7}
@@ -70,8 +69,8 @@ def test_pages_have_histories_of_their_own(tmp_path):
     ("ratios", "expected"),
     [
         ((1.5, 1.6), []),
-        ((1.5, 1.0), [("faster", "undecided")]),
-        ((1.5, 0.5, 0.6, 1.5), [("faster", "slower"), ("slower", "faster")]),
+        ((1.5, 1.0), [("right", "undecided")]),
+        ((1.5, 0.5, 0.6, 1.5), [("right", "wrong"), ("wrong", "right")]),
     ],
 )
 def test_a_claim_that_changes_is_found(ratios, expected):
@@ -81,15 +80,15 @@ def test_a_claim_that_changes_is_found(ratios, expected):
 
 def test_a_claim_is_found_again_by_its_topic_whatever_its_words():
     before, after = planted(1, 1.5, topic="fusion"), planted(2, 0.5, topic="fusion")
-    after = dataclasses.replace(after, claims=(after.claims[0].named("newer"),))
+    after = dataclasses.replace(after, claims=(Prediction("newer is", "wrong", topic="fusion"),))
     assert len(list(history.changes([before, after]))) == 1
 
 
 def test_the_site_shows_the_changes():
     days = [planted(1, 1.5), planted(2, 0.5)]
     table = "\n".join(history.changes_text([days]))
-    assert "2026-11-01, 1.31.1: size 2: new is 1.50 times faster than old" in table
-    assert "2026-11-02, 1.31.1: size 2: new is 2.00 times slower than old" in table
+    assert "2026-11-01, 1.31.1: Right: new is faster (1.5)" in table
+    assert "2026-11-02, 1.31.1: Wrong: new is faster (0.5)" in table
     assert table.startswith("Claims whose verdict is another than in the record before:")
     assert "the same versions: noise" in table
     newer = "\n".join(history.changes_text([[days[0], planted(2, 0.5, version="1.32.0")]]))

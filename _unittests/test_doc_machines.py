@@ -7,7 +7,7 @@ import verdicts
 from page_runner import EXAMPLES, define_page
 
 import ortmeter
-from ortmeter.evidence import fact
+from ortmeter.evidence import Prediction
 from ortmeter.machine.environment import environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.records import load_records
@@ -26,6 +26,10 @@ def planted(page, answer, *found, cpu="A CPU_1", provider="cpu", **data):
     machine = dataclasses.replace(environment(), cpu=cpu, cores=3, gpus=(), processor={})
     record = make_record(page, args, Provider.parse(provider), data)
     return dataclasses.replace(record, environment=machine, answer=Answer(answer), claims=found)
+
+
+def right(text, topic):
+    return Prediction(text, "right", topic=topic)
 
 
 def test_a_table_is_a_list_of_lists():
@@ -52,7 +56,7 @@ def test_texts_are_not_interpreted():
 def test_machines_have_one_row_each():
     peaks = {"peaks": {"GFLOP/s": 123.4, "GB/s": 20.0}, "legend": "float32 on CPU, threads=1"}
     records = [
-        planted("plot_parallelized_reduction", "first.", fact("second.")),
+        planted("plot_parallelized_reduction", "first.", Prediction("second.", "right")),
         planted("plot_op_gemm2_cuda", "gemm.", **peaks),
         planted("plot_op_gemm2_cuda", "other.", cpu="B", **peaks),
     ]
@@ -71,20 +75,28 @@ def test_without_records_nothing_is_claimed():
 def test_an_original_claim_is_answered_by_the_claims_of_every_machine():
     original = claims.Original("it is faster", "plot_x", "speed")
     records = [
-        planted("plot_x", "yes", fact("2").about("speed"), fact("3").about("size"), cpu="A"),
-        planted("plot_x", "no", fact("4").about("speed"), cpu="B"),
-        planted("plot_y", "no", fact("5").about("speed")),
+        planted(
+            "plot_x",
+            "yes",
+            right("2", "speed"),
+            right("3", "size"),
+            cpu="A",
+        ),
+        planted("plot_x", "no", right("4", "speed"), cpu="B"),
+        planted("plot_y", "no", right("5", "speed")),
     ]
     found = [
-        ("A (generation unknown), 3 cores, CPU", "2"),
-        ("B (generation unknown), 3 cores, CPU", "4"),
+        ("A (generation unknown), 3 cores, CPU", "Right: 2"),
+        ("B (generation unknown), 3 cores, CPU", "Right: 4"),
     ]
     assert claims.answers(original, records) == found
     # What a CPU says of a claim about CUDA leaves it open; a record on CUDA closes it.
     on_cuda = dataclasses.replace(original, provider="CUDA")
     assert claims.answers(on_cuda, records) == [("CUDA", "open, not recorded yet"), *found]
-    gpu = planted("plot_x", "yes", fact("6").about("speed"), provider="cuda")
-    assert claims.answers(on_cuda, [gpu]) == [("A CPU_1 (generation unknown), 3 cores, CUDA", "6")]
+    gpu = planted("plot_x", "yes", right("6", "speed"), provider="cuda")
+    assert claims.answers(on_cuda, [gpu]) == [
+        ("A CPU_1 (generation unknown), 3 cores, CUDA", "Right: 6")
+    ]
 
 
 @pytest.mark.parametrize("original", claims.ORIGINALS, ids=lambda original: original.text[:40])

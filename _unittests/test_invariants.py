@@ -240,4 +240,4 @@ def test_a_claim_of_another_place_keeps_what_it_says(size, ratio):
     claim = compare_ratio("a", "b", ratio, (ratio * 0.9, ratio * 1.1))
     placed = claim.at(size=size)
     assert msgspec.structs.replace(placed, where={}) == claim
-    assert placed.words == claim.words
+    assert placed.verdict == claim.verdict

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from _ext.answers import is_cuda
 from _ext.tables import list_table, plain, reference
 from ortmeter.study.records import Record
-from ortmeter.study.writer import sentences
 
 
 @dataclass(frozen=True)
@@ -113,9 +112,10 @@ def answers(original: Original, records: Iterable[Record]) -> list[tuple[str, st
     """
     own = [record for record in records if record.page == original.page]
     found = [
-        (_where(record), sentence)
+        (_where(record), str(claim))
         for record in own
-        for sentence in sentences(c for c in record.claims if c.topic == original.topic)
+        for claim in record.claims
+        if claim.topic == original.topic
     ]
     asked = original.provider == "CUDA"
     answered = found and any(is_cuda(record.configuration) == asked for record in own)

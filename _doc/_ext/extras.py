@@ -10,7 +10,7 @@ from pathlib import Path
 _IMPORT = r"^\s*(?:import|from)"
 #: Extras that few pages need, and the code that needs them.
 _EXTRAS = {
-    "learn": r"\b(?:lightgbm|sklearn|skl2onnx|threadpoolctl|observatory\.networks)\b",
+    "learn": r"\b(?:lightgbm|sklearn|skl2onnx|threadpoolctl)\b",
     "rewrite": r"\bruntime\.rewriting\b",
     "sweep": r"\bortmeter\.sweep\b",
     "torch": rf"{_IMPORT} (?:torch|ortmeter\.(?:attribution|backend|evaluator))\b"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from _ext.tables import list_table, plain, reference
-from ortmeter.evidence import Claim
+from ortmeter.evidence import Prediction
 from ortmeter.study.records import Record, load, load_records
 
 #: Records of one page, one configuration and one machine, a day each, oldest first.
@@ -37,19 +37,18 @@ class Change(NamedTuple):
 
     before: Record
     after: Record
-    claims: tuple[Claim, Claim]
+    claims: tuple[Prediction, Prediction]
 
 
 def changes(history: History) -> Iterator[Change]:
     """Find the claims of which two days in a row give different verdicts.
 
-    A claim is found again by its topic, or by its words, by what it is compared with and by where
-    it holds: one that a later version of the page words otherwise is another claim.
+    A claim is found again by its topic, the name of its finding.
     """
     for before, after in itertools.pairwise(history):
-        found = {_key(claim): claim for claim in before.claims}
+        found = {claim.topic or claim.text: claim for claim in before.claims}
         for claim in after.claims:
-            old = found.get(_key(claim))
+            old = found.get(claim.topic or claim.text)
             if old is not None and old.verdict != claim.verdict:
                 yield Change(before, after, (old, claim))
 
@@ -104,8 +103,3 @@ def changes_text(histories: Sequence[History]) -> list[str]:
     ]
     table = list_table(("page", "machine", "before", "after", "why"), rows, classes="stacked")
     return ["Claims whose verdict is another than in the record before:", "", *table]
-
-
-def _key(claim: Claim) -> tuple[object, ...]:
-    topic, about, baseline = claim.question
-    return (topic or about, baseline, tuple(sorted(claim.where.items())))

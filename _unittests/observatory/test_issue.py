@@ -14,7 +14,6 @@ from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.issue import (
     run_script,
     show_wrong,
-    whole_models,
     write_issue,
 )
 from ortmeter.observatory.matrix import ROWS, Matrix
@@ -150,11 +149,3 @@ def test_the_element_that_is_wrong_is_in_the_script(monkeypatch):
     assert (place, float(expected)) == ("2", pytest.approx(float(value) + 0.25))
     outputs.clear()
     assert show_wrong(script, variant, HERE) == script
-
-
-@pytest.mark.slow
-def test_whole_models_have_the_operator():
-    found, tried = whole_models("BiasGelu", CPU)
-    assert list(found) == ["encoder"]
-    assert tried == "small CNN with PRelu, CNN, encoder, decoder, forest"
-    assert whole_models("LRN", CPU)[0] == {}

@@ -90,25 +90,22 @@ def test_weights_come_from_a_seed_that_is_left_alone():
         make_network("RNN")
 
 
-@pytest.mark.parametrize("name", ["encoder", "forest"])
+@pytest.mark.parametrize("name", ["encoder", "decoder"])
 def test_a_fresh_process_runs_the_same_network(name, tmp_path):
     network = make_network(name)
     candidate = network_candidate(network.model, network.inputs(2))
-    expected = np.asarray(candidate.function())
-    call = candidate.spawn_spec(tmp_path).build()
-    np.testing.assert_array_equal(np.asarray(call()), expected)
+    expected = candidate.function()
+    got = candidate.spawn_spec(tmp_path).build()()
+    pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
+    for one, other in pairs:
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
-def test_a_network_of_a_reader_takes_integers_and_has_no_jobs():
+def test_a_network_of_a_reader_takes_integers():
     tokens = {"tokens": np.int64([[1, 2]])}
     layer = torch.nn.Embedding(4, 3).eval()
     (found,) = run_network(layer, tokens)
     np.testing.assert_array_equal(found, layer.weight.detach().numpy()[tokens["tokens"]])
-    from sklearn.svm import SVR
-
-    x = np.eye(3, dtype=np.float32)
-    candidate = network_candidate(SVR().fit(x, x[0]), {"X": x})
-    assert candidate.function().shape == (3,)
 
 
 def test_the_recipe_has_the_settings_and_compiles_what_is_compiled(tmp_path, monkeypatch):
@@ -132,11 +129,6 @@ def test_threads_reach_the_library(monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     network_candidate(torch.nn.ReLU(), {"X": np.ones(2)}, threads=3).function()
-    assert asked == [3]
-    network = make_network("forest")
-    call = networks._start(network.model, network.inputs(1), provider="cpu", threads=2)
-    assert call.func.__self__.n_jobs == 2
-    assert network.model.n_jobs is None
     assert asked == [3]
 
 
@@ -271,7 +263,7 @@ def test_both_are_profiled_where_it_is_asked_and_scaled_to_their_latency(
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "forest"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_both_libraries_agree_and_are_measured_on_cuda(name):
     network = make_network(name)
     feeds = network.inputs(2)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from claim_samples import compare_ratio
 
-from ortmeter.evidence import fact
 from ortmeter.study.writer import enumerate_items, rank, sentences
 from ortmeter.timing import Comparison, Measurement
 
@@ -31,7 +30,7 @@ def test_only_claims_at_several_places_become_one_sentence():
     once = "b is 2.00 times faster than a [1.80, 2.20] (99% CI)"
     assert sentences([claim, claim]) == [once, once]
     assert sentences([claim.at(size=1)]) == [f"size 1: {once}"]
-    assert sentences([fact("one"), fact("two")]) == ["one", "two"]
+    assert sentences(["one", "two"]) == ["one", "two"]
     together = "b is faster than a at size 1 (2.00 [1.80, 2.20]) and 2 (2.00 [1.80, 2.20])"
     assert sentences([claim.at(size=1), claim.at(size=2)]) == [together]
 

@@ -167,7 +167,7 @@ def starts(monkeypatch):
     """Replace processes by numbers drawn around 1 for a, around 3 for b."""
     rng, names = np.random.default_rng(0), []
 
-    def start(name, task, environment):
+    def start(name, task):
         names.append(name)
         seconds = {"a": 1.0, "b": 3.0}[name] * float(rng.lognormal(0, 0.1))
         memory = None if name == "b" else float(len(names))
@@ -183,21 +183,6 @@ def test_candidates_take_turns_in_a_random_order(starts):
     assert (starts[:2], len(rounds)) == (["a", "b"], 10)
     assert {tuple(one) for one in rounds} == {("a", "b"), ("b", "a")}
     assert found.times["session"]["a"].seconds.shape == (10, 1)
-
-
-def test_a_candidate_has_its_own_environment(monkeypatch):
-    given = []
-
-    def call(function, arguments, *, environment):
-        given.append((arguments["spawn_spec"].arguments["folder"], environment))
-        return {phase: Phase(1.0, None, None) for phase in PHASES if phase != "first result"}
-
-    monkeypatch.setattr(cold, "call", call)
-    variants, eager = {"a": FakeVariant(), "b": FakeVariant()}, {"CUDA_MODULE_LOADING": "EAGER"}
-    cold_start(variants, processes=1, environments={"b": eager})
-    assert sorted(given, key=str) == [("0", None)] * 2 + [("1", eager)] * 2
-    with pytest.raises(InvalidArgumentError, match="an environment for 'c'. Accepted: a, b"):
-        cold_start(variants, environments={"c": eager})
 
 
 def test_some_candidates_are_selected_under_new_names(starts):

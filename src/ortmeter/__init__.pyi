@@ -3,7 +3,6 @@ from .discrepancy import Tolerance as Tolerance
 from .discrepancy import assert_close as assert_close
 from .discrepancy import diff as diff
 from .discrepancy import max_diff as max_diff
-from .discrepancy import string_type as string_type
 from .discrepancy.bounds import matmul_error_bound as matmul_error_bound
 from .einsum import decompose_einsum as decompose_einsum
 from .einsum import einsum_model as einsum_model

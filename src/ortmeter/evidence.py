@@ -1,15 +1,13 @@
 """What measurements tell: numbers with intervals, comparisons of three outcomes, what is said.
 
-Nothing here measures, and nothing here chooses words: :mod:`ortmeter.study.writer` does.
+Nothing here measures; :mod:`ortmeter.study.writer` lists several comparisons in one sentence.
 """
 
 import math
-import re
 import statistics
-import string
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -17,24 +15,18 @@ from ortmeter.errors import InvalidArgumentError
 
 __all__ = [
     "COMPARED",
-    "JUDGED",
     "UNITS",
-    "Claim",
     "Estimate",
     "Finding",
-    "Note",
     "Prediction",
     "Speedup",
     "Speedups",
     "common_unit",
-    "fact",
     "rounded",
 ]
 
 #: Verdicts on the speed of a subject beside its baseline.
 COMPARED = ("faster", "slower", "negligible", "undecided")
-#: Verdicts on a prediction.
-JUDGED = ("right", "wrong", "undecided")
 #: What a place and a sentence are made of.
 Scalar: TypeAlias = bool | int | float | str | None
 
@@ -43,7 +35,6 @@ UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 #: Level of an interval, unless another one is written beside it.
 LEVEL = 0.99
 _MOST_TOLD = 6  # ratios
-_SPEC = re.compile(r",?(\.\d)?[a-z%]?")
 
 
 def common_unit(seconds: Iterable[float]) -> str:
@@ -123,7 +114,7 @@ class Finding:
             raise InvalidArgumentError(f"outcome {wrong[0]!r}. Accepted: booleans and None")
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Literal["right", "wrong", "undecided"]:
         """``wrong`` when a case contradicts; ``undecided`` when one does not tell, or without any.
 
         ``right`` otherwise.
@@ -237,29 +228,7 @@ class Estimate:
         return text + self.confidence_suffix
 
 
-class _ClaimBase(msgspec.Struct, frozen=True, tag_field="kind"):
-    """What the three kinds of claims share."""
-
-    def at(self, **where: Any) -> Any:
-        """Return the claim with these names and values added to its place."""
-        return msgspec.structs.replace(self, where={**self.where, **where})  # type: ignore[attr-defined]
-
-    def about(self, topic: str) -> Any:
-        """Return the claim with the topic by which it is found again."""
-        return msgspec.structs.replace(self, topic=topic)
-
-    @property
-    def question(self) -> tuple[str, ...]:
-        """What it is about, whatever the verdict."""
-        return (self.topic, self.text, "")  # type: ignore[attr-defined]
-
-    @property
-    def _place(self) -> str:
-        where = self.where  # type: ignore[attr-defined]
-        return f"{', '.join(f'{k} {v}' for k, v in where.items())}: " if where else ""
-
-
-class Speedup(_ClaimBase, frozen=True, tag="comparison"):
+class Speedup(msgspec.Struct, frozen=True):
     """How many times faster a subject is than its baseline.
 
     Parameters
@@ -272,8 +241,6 @@ class Speedup(_ClaimBase, frozen=True, tag="comparison"):
         Where it holds: size, type, number of threads.
     min_effect : float
         Smallest relative difference that is worth a claim.
-    topic : str
-        Name by which a page, or a table of the site, finds it again.
 
     Examples
     --------
@@ -286,7 +253,6 @@ class Speedup(_ClaimBase, frozen=True, tag="comparison"):
     estimate: Estimate
     where: Mapping[str, Scalar] = {}
     min_effect: float = 0.05
-    topic: str = ""
 
     def __post_init__(self) -> None:
         estimate = self.estimate
@@ -354,15 +320,9 @@ class Speedup(_ClaimBase, frozen=True, tag="comparison"):
         """Whether there were enough samples for an interval."""
         return self.estimate.interval is not None
 
-    @property
-    def words(self) -> str:
-        """What it says without its numbers: the same on two machines."""
-        return f"{self.subject} over {self.baseline}: {self.verdict}"
-
-    @property
-    def question(self) -> tuple[str, ...]:
-        """What it is about, whatever the verdict."""
-        return (self.topic, self.subject, self.baseline)
+    def at(self, **where: Any) -> "Speedup":
+        """Return the comparison with these names and values added to its place."""
+        return msgspec.structs.replace(self, where={**self.where, **where})
 
     def named(self, subject: str = "", baseline: str = "") -> "Speedup":
         """Return the same comparison under other names."""
@@ -428,6 +388,10 @@ class Speedup(_ClaimBase, frozen=True, tag="comparison"):
     @property
     def _perhaps(self) -> str:
         return f"perhaps by less than {self.min_effect:.0%}"
+
+    @property
+    def _place(self) -> str:
+        return f"{', '.join(f'{k} {v}' for k, v in self.where.items())}: " if self.where else ""
 
     def __str__(self) -> str:
         level = f"{100 * self.confidence:.3g}% CI"
@@ -528,23 +492,19 @@ class Speedups(tuple[Speedup, ...]):
         return f"{told} at {place}" if place else told
 
 
-class Prediction(_ClaimBase, frozen=True, tag="prediction"):
-    """What was expected, and whether it holds.
+class Prediction(msgspec.Struct, frozen=True, tag_field="kind", tag="prediction"):
+    """A sentence of a page, and whether it holds: what a record keeps of it.
 
     Parameters
     ----------
     text : str
-        The prediction; names of *values* stand in braces.
-    verdict : str
-        One of :data:`JUDGED`.
+        The sentence.
+    verdict : {"right", "wrong", "undecided"}
+        Whether it holds.
     evidence : str
         The numbers that decide.
-    values : mapping of str to number or str
-        Numbers of the text, which change from one machine to the next.
-    where : mapping of str to object
-        Where it holds.
     topic : str
-        Name by which a table of the site finds it again.
+        Name of its finding.
 
     Examples
     --------
@@ -553,130 +513,10 @@ class Prediction(_ClaimBase, frozen=True, tag="prediction"):
     """
 
     text: str
-    verdict: str
+    verdict: Literal["right", "wrong", "undecided"]
     evidence: str = ""
-    values: Mapping[str, Scalar] = {}
-    where: Mapping[str, Scalar] = {}
     topic: str = ""
-
-    def __post_init__(self) -> None:
-        if self.verdict not in JUDGED:
-            raise InvalidArgumentError(
-                f"verdict={self.verdict!r} of a prediction. Accepted: {', '.join(JUDGED)}"
-            )
-        render(self.text, self.values)  # refused at once, not when written
-
-    @property
-    def words(self) -> str:
-        """What it says without its numbers: the same on two machines."""
-        return f"{self.verdict.capitalize()}: {_blank(self.text)}"
 
     def __str__(self) -> str:
         told = f" ({self.evidence})" if self.evidence else ""
-        return f"{self._place}{self.verdict.capitalize()}: {render(self.text, self.values)}{told}"
-
-
-class Note(_ClaimBase, frozen=True, tag="note"):
-    """A sentence and its numbers.
-
-    Parameters
-    ----------
-    text : str
-        The sentence; names of *values* stand in braces, with a format if need be:
-        ``{share:.1%}``.
-    values : mapping of str to number or str
-        Its numbers, which change from one machine to the next.
-    where : mapping of str to object
-        Where it holds.
-    topic : str
-        Name by which a table of the site finds it again.
-
-    Examples
-    --------
-    >>> print(Note("float16: at most {ulp} ulp apart", {"ulp": 2}))
-    float16: at most 2 ulp apart
-    """
-
-    text: str
-    values: Mapping[str, Scalar] = {}
-    where: Mapping[str, Scalar] = {}
-    topic: str = ""
-
-    def __post_init__(self) -> None:
-        render(self.text, self.values)  # refused at once, not when it is written
-
-    @property
-    def verdict(self) -> str:
-        """A note is no verdict: ``fact``."""
-        return "fact"
-
-    @property
-    def words(self) -> str:
-        """What it says without its numbers: the same on two machines."""
-        return _blank(self.text)
-
-    def __str__(self) -> str:
-        return self._place + render(self.text, self.values)
-
-
-#: One thing that a page, a command or a report says.
-Claim: TypeAlias = Speedup | Prediction | Note
-
-
-def fact(text: str, /, where: Mapping[str, Any] | None = None, **values: Any) -> Note:
-    """Make a note of a sentence and its numbers.
-
-    Parameters
-    ----------
-    text : str
-        Sentence; names of *values* stand in braces, with a format if need be: ``{share:.1%}``.
-    where : mapping of str to object, optional
-        Where it holds.
-    **values : number or str
-        Numbers of the sentence: two notes that differ by them only say the same.
-
-    Returns
-    -------
-    Note
-        The sentence.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A name in braces has no value.
-
-    Examples
-    --------
-    >>> fact("{n} of 4 differ", n=3) == fact("{n} of 4 differ", n=2)
-    False
-    >>> fact("{n} of 4 differ", n=3).words == fact("{n} of 4 differ", n=2).words
-    True
-    """
-    return Note(text, values, dict(where or {}))
-
-
-def render(text: str, values: Mapping[str, Any]) -> str:
-    """Put values in the braces of a sentence: plain names only, whatever a file says."""
-    if not isinstance(text, str):
-        raise InvalidArgumentError(f"got {text!r}. Accepted: a sentence")
-    try:
-        return "".join(
-            literal + ("" if name is None else _format(values[name], spec or "", conversion))
-            for literal, name, spec, conversion in string.Formatter().parse(text)
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(
-            f"{text!r} cannot be written with the values {', '.join(values) or '(none)'}: {error}"
-        ) from error
-
-
-def _format(value: Any, spec: str, conversion: str | None) -> str:
-    if conversion or not _SPEC.fullmatch(spec):
-        raise ValueError(f"format {spec!r} is not accepted")
-    return format(value, spec)
-
-
-def _blank(text: str) -> str:
-    """Write a sentence without its numbers."""
-    parts = string.Formatter().parse(text)
-    return "".join(literal + ("" if name is None else "…") for literal, name, *_ in parts)
+        return f"{self.verdict.capitalize()}: {self.text}{told}"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ortmeter.cli.options import number, split
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Claim, Estimate, common_unit, fact, rounded
+from ortmeter.evidence import Estimate, Speedup, common_unit, rounded
 from ortmeter.optional import pd
 from ortmeter.plotting.load import load_plot
 from ortmeter.runtime.settings import DENORMALS
@@ -139,7 +139,7 @@ def _fill_callers(
 
 def _compare_callers(
     loads: Mapping[tuple[str, int], Load], names: list[str], callers: Sequence[int]
-) -> Iterator[Claim]:
+) -> Iterator[Speedup | str]:
     """Compare the best number of callers with the first one, then candidates at that number."""
     first, *others = callers
     for name in names:
@@ -149,8 +149,9 @@ def _compare_callers(
             best = compare_best("throughput, callers={}", several, label, loads[name, first])
             yield best.at(**place)
         else:
-            text = "{speed} requests/s with callers={first} (99% CI)"
-            yield fact(text, place, speed=loads[name, first].throughput().written(), first=first)
+            whose = f"candidate {name}: " if place else ""
+            speed = loads[name, first].throughput().written()
+            yield f"{whose}{speed} requests/s with callers={first} (99% CI)"
     last = callers[-1]
     each = _level_of_each(len(names) - 1)
     for name in names[1:]:

@@ -21,7 +21,7 @@ from ortmeter.observatory.accuracy import measure_errors, not_judged, out_of_bou
 from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.findings import FINDINGS
-from ortmeter.observatory.issue import run_script, show_wrong, whole_models, write_issue
+from ortmeter.observatory.issue import run_script, show_wrong, write_issue
 from ortmeter.observatory.matrix import Interrupted, Matrix, RuntimeCandidate, measure_cases
 from ortmeter.observatory.nodes import NodeCase, node_cases
 from ortmeter.observatory.repro import AnyCase, repro_script
@@ -106,7 +106,7 @@ def register(parser: ArgumentParser) -> None:
         action="store_true",
         help="print, with --repro and releases, an issue in the form of the template of ONNX "
         "Runtime: what is slower or wrong, the script and what it prints with each release, other "
-        "sizes and types, whole models; nothing is sent",
+        "sizes and types, the whole model of --model; nothing is sent",
     )
 
 
@@ -278,7 +278,7 @@ def _script_of_case(options: Namespace, report: Report, cases: Mapping[str, AnyC
 
 
 def _issue(options: Namespace, report: Report, cases: Mapping[str, AnyCase], script: str) -> str:
-    """Measure a case, those of its operator, and whole models; write what an issue says."""
+    """Measure a case, those of its operator, and the whole model; write what an issue says."""
     name, (where,) = options.repro, _providers(options)
     candidates = _candidates(options, _releases(options))
     alike = {name: cases[name]}
@@ -288,14 +288,11 @@ def _issue(options: Namespace, report: Report, cases: Mapping[str, AnyCase], scr
         for one in FINDINGS
         if one.case == name and one.effect in ("wrong", "slower")
     ]
+    whole = {}
     if options.models:
         (model,) = map(Path, options.models)
         feeds = make_feeds(options, [model])[model]
         whole = {model.name: SessionSpec(model, feeds, {"provider": where})}
-    else:
-        whole, tried = whole_models(cases[name].op, where)
-        if not whole:
-            remarks.append(f"No whole model that was tried has {cases[name].op}: {tried}.")
     specs = {key: case.prepared(where) for key, case in alike.items()}
     matrix = _matrix(options, report, candidates, {**specs, **whole})
     measured = measure_errors(candidates, {name: specs[name]})

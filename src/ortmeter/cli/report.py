@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Claim
+from ortmeter.evidence import Speedup
 from ortmeter.files import replaceable, write_atomically
 from ortmeter.machine.environment import Environment, environment
 from ortmeter.machine.preflight import Preflight
@@ -105,7 +105,7 @@ class Report:
         made = [item() if callable(item) else item for item in shown]
         self.sections.append(Section(title, tuple(freeze(i) for i in made if i is not None)))
 
-    def conclude(self, *said: str | Claim) -> None:
+    def conclude(self, *said: str | Speedup) -> None:
         """Add sentences to the conclusion, and claims, computed from what the sections show."""
         self.sentences += [f"{told.removesuffix('.')}." for told in sentences(said)]
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from ortmeter.cli.report import Report
 from ortmeter.errors import OrtMeterError
-from ortmeter.evidence import Claim, Estimate, Speedup, rounded
+from ortmeter.evidence import Estimate, Speedup, rounded
 from ortmeter.observatory.accuracy import (
     accuracy_changes,
     comparable_errors,
@@ -89,7 +89,7 @@ def _threads(count: int) -> str:
 
 def _sentences(
     cells: pd.DataFrame, names: Sequence[str], matrix: Matrix, place: Mapping[int, str]
-) -> Iterator[str | Claim]:
+) -> Iterator[str | Speedup]:
     """Say what the last candidate lost and won, then what the control says."""
     *others, last = names
     before = others[0] if len(names) == _PAIR else "the best before"

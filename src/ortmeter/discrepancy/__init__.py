@@ -8,7 +8,6 @@ compares their outputs.
 from ortmeter.discrepancy.compare import assert_close, max_diff
 from ortmeter.discrepancy.models import ModelDiff, diff
 from ortmeter.discrepancy.result import Discrepancy, Tolerance, Verdict
-from ortmeter.discrepancy.text import string_type
 
 __all__ = [
     "Discrepancy",
@@ -18,5 +17,4 @@ __all__ = [
     "assert_close",
     "diff",
     "max_diff",
-    "string_type",
 ]

@@ -5,14 +5,13 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from urllib.parse import quote_plus
 
 import numpy as np
 import pandas as pd
 
 from ortmeter.child import killed_by, output_of
-from ortmeter.errors import MissingDependencyError, OrtMeterError
+from ortmeter.errors import OrtMeterError
 from ortmeter.evidence import Estimate
 from ortmeter.machine.environment import Environment
 from ortmeter.observatory.case import in_words
@@ -23,11 +22,8 @@ from ortmeter.observatory.verdicts import claimed, compare_cells, estimates
 from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import Release
 from ortmeter.releases.process import run_once
-from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.loading import load_model
-from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.providers import Provider
-from ortmeter.runtime.sessions import optimized_model
 from ortmeter.study.rendering import digits
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
@@ -39,44 +35,6 @@ _PATIENCE_S = 120
 _VERSION = "import onnxruntime; print(onnxruntime.__version__)"
 _LINES = 5  # of the errors of a script
 _ARCHITECTURES = {"x86_64": "X64", "AMD64": "X64", "arm64": "ARM64", "aarch64": "ARM64"}
-
-
-def whole_models(op: str, provider: Provider) -> tuple[dict[str, SessionSpec], str]:
-    """Choose the small networks that run an operator.
-
-    Parameters
-    ----------
-    op : str
-        Operator, without its domain. It may come from the optimization of the graph.
-    provider : Provider
-        Where they run.
-
-    Returns
-    -------
-    dict of str to SessionSpec
-        Those that have it, with one thread and inputs of a batch of one.
-    str
-        The names of all those that were tried; without torch, only one.
-
-    Examples
-    --------
-    >>> list(whole_models("PRelu", Provider("cpu"))[0])
-    ['small CNN with PRelu']
-    """
-    models = {"small CNN with PRelu": (sample_cnn(), random_feeds(sample_cnn()))}
-    with suppress(MissingDependencyError):
-        from ortmeter.observatory.networks import NETWORKS, export_network, make_network
-
-        for name in NETWORKS:
-            network = make_network(name)
-            exported = export_network(network.model, network.inputs(2))
-            models[name] = exported, network.inputs(1)
-    found = {
-        name: SessionSpec(model, feeds, {"provider": provider})
-        for name, (model, feeds) in models.items()
-        if op in {node.op_type for node in optimized_model(model, provider=provider).graph.node}
-    }
-    return found, ", ".join(models)
 
 
 def run_script(script: str, release: Release) -> str:
@@ -170,9 +128,9 @@ def write_issue(
     case : str
         What is slower or wrong: a case of the matrix.
     matrix : Matrix
-        Times of the case, of others like it, and of whole models.
+        Times of the case, of others like it, and of the whole model.
     inputs : mapping of str to str
-        Types and shapes of what the cases take; those that are not there are whole models.
+        Types and shapes of what the cases take; the whole model is not there.
     script : str
         What measures the case.
     printed : mapping of str to str

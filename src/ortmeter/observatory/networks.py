@@ -1,7 +1,7 @@
-"""A network on torch or scikit-learn beside the same one on ONNX Runtime: times, and what explains.
+"""A network on torch compared with the same one on ONNX Runtime: times, and what explains them.
 
 The functions take your own network. It travels to fresh processes as a file: its classes come from
-a module that these can import, not from a script. :func:`make_network` makes four small ones.
+a module that these can import, not from a script. :func:`make_network` makes three small ones.
 """
 
 import copy
@@ -52,7 +52,6 @@ __all__ = [
 
 _IMAGE, _TOKENS, _PAST = 64, 32, 128
 _HEADS, _ENCODER, _DECODER, _LAYERS = 4, 128, 256, 2
-_TREES, _DEPTH, _FEATURES, _FITTED_ON = 100, 8, 20, 500
 
 # OpenMP threads of torch wait for 0.1 ms after a function, not for several: ONNX Runtime runs next.
 _SHORT_WAIT = {"GOMP_SPINCOUNT": "10000"}
@@ -71,7 +70,7 @@ class Network:
 
     Parameters
     ----------
-    model : torch.nn.Module or scikit-learn regressor
+    model : torch.nn.Module
         For inference.
     shapes : mapping of str to tuple of int
         Shapes of the inputs by name, without the batch, which comes first.
@@ -87,7 +86,7 @@ class Network:
     ({'image': (2, 3, 64, 64)}, True)
     """
 
-    model: Any
+    model: nn.Module
     shapes: Mapping[str, tuple[int, ...]]
     terms: int
     depth: int
@@ -194,22 +193,11 @@ def _decoder() -> Network:
     return Network(DecoderStep(), {"x": (1, _DECODER), **cache}, 2 * _DECODER, 6 * _LAYERS)
 
 
-def _forest() -> Network:
-    """Fit a forest on random rows."""
-    ensemble = import_optional("sklearn.ensemble", "learn")
-    rng = np.random.default_rng(0)
-    rows = rng.standard_normal((_FITTED_ON, _FEATURES), np.float32)
-    target = rows[:, 0] * rows[:, 1] + np.sin(rows[:, 2]) + 10
-    forest = ensemble.RandomForestRegressor(_TREES, max_depth=_DEPTH, random_state=0)
-    return Network(forest.fit(rows, target), {"X": (_FEATURES,)}, _TREES, 1)
-
-
 #: What makes each network, by name.
 NETWORKS: Mapping[str, Callable[[], Network]] = {
     "CNN": _convolutions,
     "encoder": _encoder,
     "decoder": _decoder,
-    "forest": _forest,
 }
 
 
@@ -224,7 +212,7 @@ def make_network(name: str) -> Network:
     Returns
     -------
     Network
-        Of scikit-learn for the forest, of torch for the others.
+        Of torch, for inference.
 
     Raises
     ------
@@ -241,17 +229,16 @@ def make_network(name: str) -> Network:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         found = NETWORKS[name]()
-    if isinstance(found.model, nn.Module):
-        found.model.eval().requires_grad_(requires_grad=False)
+    found.model.eval().requires_grad_(requires_grad=False)
     return found
 
 
-def export_network(model: Any, inputs: _Arrays) -> onnx.ModelProto:
+def export_network(model: nn.Module, inputs: _Arrays) -> onnx.ModelProto:
     """Convert a network to ONNX, for any batch.
 
     Parameters
     ----------
-    model : torch.nn.Module or scikit-learn regressor
+    model : torch.nn.Module
         What is converted.
     inputs : mapping of str to array
         An example of its inputs, in their order: two rows at least.
@@ -263,16 +250,10 @@ def export_network(model: Any, inputs: _Arrays) -> onnx.ModelProto:
 
     Examples
     --------
-    >>> network = make_network("forest")
-    >>> model = export_network(network.model, network.inputs(2))
+    >>> model = export_network(torch.nn.ReLU(), {"X": np.ones((2, 3), np.float32)})
     >>> [node.op_type for node in model.graph.node]
-    ['TreeEnsembleRegressor']
+    ['Relu']
     """
-    if not isinstance(model, nn.Module):
-        converted: onnx.ModelProto = import_optional("skl2onnx", "learn").to_onnx(
-            model, *inputs.values()
-        )
-        return converted
     import_optional("onnxscript", "torch")
     with quiet():
         program = torch.onnx.export(
@@ -287,17 +268,19 @@ def export_network(model: Any, inputs: _Arrays) -> onnx.ModelProto:
     return program.model_proto
 
 
-def run_network(model: Any, inputs: _Arrays, provider: Provider | str = "cpu") -> list[np.ndarray]:
-    """Run a network once on the library that it comes from.
+def run_network(
+    model: nn.Module, inputs: _Arrays, provider: Provider | str = "cpu"
+) -> list[np.ndarray]:
+    """Run a network once on torch.
 
     Parameters
     ----------
-    model : torch.nn.Module or scikit-learn regressor
+    model : torch.nn.Module
         What runs.
     inputs : mapping of str to array
         Its inputs, in their order. With float64 ones, torch computes in float64.
     provider : Provider or str
-        Where torch runs: ``cpu``, ``cuda`` or ``cuda:1``. scikit-learn runs on the CPU.
+        Where it runs: ``cpu``, ``cuda`` or ``cuda:1``.
 
     Returns
     -------
@@ -306,12 +289,9 @@ def run_network(model: Any, inputs: _Arrays, provider: Provider | str = "cpu") -
 
     Examples
     --------
-    >>> network = make_network("forest")
-    >>> [y.shape for y in run_network(network.model, network.inputs(3))]
-    [(3, 1)]
+    >>> [y.tolist() for y in run_network(torch.nn.ReLU(), {"X": np.float32([-1, 2])})]
+    [[0.0, 2.0]]
     """
-    if not isinstance(model, nn.Module):
-        return [model.predict(*inputs.values())[:, None]]
     found = _torch_call(model, inputs, provider=str(provider))()
     return [value.cpu().numpy() for value in (found if isinstance(found, tuple) else (found,))]
 
@@ -337,18 +317,18 @@ def _torch_call(
 
 
 def network_candidate(
-    model: Any,
+    model: nn.Module,
     inputs: _Arrays,
     *,
     provider: Provider | str = "cpu",
     threads: int = 1,
     compiled: bool = False,
 ) -> Candidate:
-    """Make a candidate of a network on the library that it comes from, here or in a fresh process.
+    """Make a candidate of a network on torch, here or in a fresh process.
 
     Parameters
     ----------
-    model : torch.nn.Module or scikit-learn regressor
+    model : torch.nn.Module
         What runs.
     inputs : mapping of str to array
         Its inputs, in their order.
@@ -356,7 +336,7 @@ def network_candidate(
         Where torch runs: ``cpu``, ``cuda`` or ``cuda:1``. On CUDA, products do not use TF32, and
         ``measure(..., sync=provider)`` waits for the device.
     threads : int
-        Threads of torch, for the whole process, or of scikit-learn.
+        Threads of torch, for the whole process.
     compiled : bool
         Whether inductor compiles the model for the shapes of these inputs. Its spawn spec compiles,
         and fresh processes find what it compiled.
@@ -369,10 +349,10 @@ def network_candidate(
 
     Examples
     --------
-    >>> network = make_network("forest")
+    >>> network = make_network("encoder")
     >>> candidate = network_candidate(network.model, network.inputs(1))
-    >>> candidate.function().shape
-    (1,)
+    >>> tuple(candidate.function().shape)
+    (1, 32, 128)
     """
     resolved = str(Provider.parse(str(provider)))
     settings: dict[str, Any] = {"provider": resolved, "threads": threads, "compiled": compiled}
@@ -397,18 +377,13 @@ def open_network(file: str, **settings: Any) -> Callable[[], Any]:
 
 
 def _start(
-    model: Any, inputs: _Arrays, *, provider: str, threads: int, compiled: bool = False
+    model: nn.Module, inputs: _Arrays, *, provider: str, threads: int, compiled: bool = False
 ) -> Callable[[], Any]:
-    if isinstance(model, nn.Module):
-        torch.set_num_threads(threads)
-        with quiet():
-            call = _torch_call(model, inputs, provider=provider, compiled=compiled)
-            call()  # inductor compiles at the first call
-        return call
-    model = copy.deepcopy(model)
-    if "n_jobs" in model.get_params():
-        model.set_params(n_jobs=threads)
-    return functools.partial(model.predict, *inputs.values())
+    torch.set_num_threads(threads)
+    with quiet():
+        call = _torch_call(model, inputs, provider=provider, compiled=compiled)
+        call()  # inductor compiles at the first call
+    return call
 
 
 @contextmanager

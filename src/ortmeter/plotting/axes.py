@@ -126,17 +126,15 @@ def add_legend(ax: "Axes", names: list[str]) -> None:
     )
 
 
-def mark_one(ax: "Axes", effect: float, *, vertical: bool = False) -> None:
+def mark_one(ax: "Axes", effect: float) -> None:
     """Mark a ratio of 1, and around it the band of what is not worth a claim.
 
     Parameters
     ----------
     ax : matplotlib.axes.Axes
-        Axes of ratios.
+        Axes of ratios, which are along the vertical axis.
     effect : float
         Smallest relative difference that is worth a claim.
-    vertical : bool
-        Whether ratios are along the horizontal axis.
 
     Examples
     --------
@@ -147,9 +145,8 @@ def mark_one(ax: "Axes", effect: float, *, vertical: bool = False) -> None:
     1
     >>> plt.close(ax.figure)
     """
-    band, line = (ax.axvspan, ax.axvline) if vertical else (ax.axhspan, ax.axhline)
-    band(1 / (1 + effect), 1 + effect, color=GREY, alpha=0.2, linewidth=0)
-    line(1, color=GREY, linewidth=1)
+    ax.axhspan(1 / (1 + effect), 1 + effect, color=GREY, alpha=0.2, linewidth=0)
+    ax.axhline(1, color=GREY, linewidth=1)
 
 
 def whiskers(claim: "Speedup") -> tuple[float, float]:

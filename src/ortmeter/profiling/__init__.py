@@ -11,7 +11,7 @@ from ortmeter.profiling.advice import advise
 from ortmeter.profiling.findings import Advice
 from ortmeter.profiling.merge import merge_profiles
 from ortmeter.profiling.read import read_profile
-from ortmeter.profiling.record import Profile, ProfileCheck, find_headroom
+from ortmeter.profiling.record import Profile, ProfileCheck
 from ortmeter.profiling.run import measure_operators, profile, profile_together
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "Profile",
     "ProfileCheck",
     "advise",
-    "find_headroom",
     "measure_operators",
     "merge_profiles",
     "profile",

@@ -9,15 +9,13 @@ import onnx
 import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Claim, Note, Speedup, fact
-from ortmeter.machine.peaks import Peaks
+from ortmeter.evidence import Speedup
 from ortmeter.profiling import tables
 from ortmeter.timing import Comparison, Measurement, speedup
 from ortmeter.timing.measurement import format_seconds
 
 _US_PER_S = 1e6
 _S_PER_US = 1e-6  # a factor: claims that were recorded are rounded as it does
-_MS_PER_S = 1e3
 #: Verdicts that know which side is faster; a difference that is too small to be claimed is none.
 _DIRECTIONS = {"faster": 1, "slower": -1, "negligible": 0}
 _ENDS = {
@@ -225,15 +223,15 @@ class Profile:
         return float(1 - steady["covered"].sum() / max(steady["duration"].sum(), 1))
 
     @property
-    def caveats(self) -> tuple[Claim, ...]:
+    def caveats(self) -> tuple[Speedup | str, ...]:
         """Warnings about this profile; often empty."""
         return tuple(self._find_caveats())
 
     @property
-    def trust(self) -> tuple[Claim, ...]:
+    def trust(self) -> tuple[Speedup | str, ...]:
         """Time outside of kernels, cost of profiling, and caveats."""
         what = "launch" if self.devices else "kernel"
-        known = fact(f"{{share:.1%}} of a run is outside of any {what}", share=self.unexplained)
+        known = f"{self.unexplained:.1%} of a run is outside of any {what}"
         cost = () if self.overhead is None else (self.overhead,)
         return (known, *cost, *(caveat for caveat in self.caveats if caveat not in cost))
 
@@ -281,29 +279,23 @@ class Profile:
         """Kernels of the complete runs."""
         return self.events[self.events["iteration"] >= 0].reset_index(drop=True)
 
-    def _find_caveats(self) -> Iterator[Claim]:
+    def _find_caveats(self) -> Iterator[Speedup | str]:
         steady, runs = self.steady, self.by_iteration()
         if self.devices:
-            yield fact(_LAUNCHES, devices=", ".join(self.devices))
+            yield _LAUNCHES.format(devices=", ".join(self.devices))
         if len(runs) == 1:
-            yield fact("There is only one run: its times include memory allocation and cold caches")
+            yield "There is only one run: its times include memory allocation and cold caches"
         counted = self.steady_runs
         if counted["kernel_time"].sum() > _PARALLEL * counted["covered"].sum():
-            yield fact(
-                "Kernels ran at the same time: their times add up to more than the duration of a "
-                "run"
-            )
+            yield "Kernels ran at the same time: their times add up to more than a run takes"
         if (runs["start"].diff() < runs["duration"].shift()).any():
-            yield fact(
-                "Runs overlap: a kernel of a pool thread is counted in the run that started last"
-            )
+            yield "Runs overlap: a kernel of a pool thread is counted in the run that started last"
         total = steady["self_duration"].sum()
         short = steady["self_duration"][steady["duration"] < _SHORT_US].sum()
         if short > _SHORT_SHARE * total and not self.devices:
-            yield fact(
-                f"Kernels below {_SHORT_US} µs take {{share:.0%}} of kernel time, and the profiler "
-                "rounds each of them down to a microsecond",
-                share=float(short / total),
+            yield (
+                f"Kernels below {_SHORT_US} µs take {float(short / total):.0%} of kernel time, and "
+                "the profiler rounds each of them down to a microsecond"
             )
         if self.overhead is not None and self.overhead.is_difference:
             yield self.overhead
@@ -365,14 +357,14 @@ class ProfileCheck:
         return "undecided"
 
     @property
-    def claims(self) -> tuple[Claim, ...]:
+    def claims(self) -> tuple[Speedup | str, ...]:
         """Speedup of the kernels, speedup of the latency, and whether they agree."""
-        said = fact(_ENDS[self.verdict])
+        said = _ENDS[self.verdict]
         latency = self.latency_speedup.at(latency="without the profiler")
         if not self.kernels:
             return latency, said
         kernels = self.kernel_speedup
-        none = fact("kernels in total: less than a microsecond in a run")
+        none = "kernels in total: less than a microsecond in a run"
         return (kernels.at(kernels="in total") if kernels else none), latency, said
 
     @property
@@ -392,48 +384,3 @@ def _kernel_times(profile: Profile) -> Measurement:
 def _are_close(first: Speedup, second: Speedup) -> bool:
     gap = math.log((first.ratio or 1) / (second.ratio or 1))
     return abs(gap) <= math.log1p(first.min_effect)
-
-
-def find_headroom(nodes: pd.DataFrame, peaks: Peaks) -> Note:
-    """Find the node that would save the most time at the peak throughput of the machine.
-
-    Parameters
-    ----------
-    nodes : pandas.DataFrame
-        Columns ``name``, ``op``, ``median`` (µs), ``flop`` and ``bytes`` of
-        :meth:`~ortmeter.profiling.Profile.by_node`; with ``provider``, nodes on a device are
-        ignored.
-    peaks : Peaks
-        Peaks of the same provider, type and number of threads.
-
-    Returns
-    -------
-    Note
-        The node, its time, its time at the peaks, and the limiting peak. Nodes without a known cost
-        are ignored.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> nodes = pd.DataFrame({
-    ...     "name": ["a", "b"], "op": ["Conv", "Add"], "median": [900.0, 500.0],
-    ...     "flop": [8e7, 1e3], "bytes": [1e3, 1e6]})
-    >>> print(find_headroom(nodes, Peaks(gflop_per_s=100, gb_per_s=10)))
-    most headroom: b (Add), 0.5 ms against 0.1 ms at the peak of copies
-    """
-    took = nodes["median"].astype(float) * _S_PER_US
-    if "provider" in nodes.columns:
-        took = took.where(nodes["provider"] == tables.CPU)
-    least = peaks.least_seconds(nodes["flop"], nodes["bytes"]).astype(float)
-    saved = (took - least).dropna()
-    if saved.empty:
-        return fact("most headroom: not known, no node has a known cost")
-    row = saved.idxmax()
-    computes = nodes["flop"][row] / peaks.gflop_per_s >= nodes["bytes"][row] / peaks.gb_per_s
-    node = f"{nodes['name'][row]} ({nodes['op'][row]})".replace("{", "{{").replace("}", "}}")
-    return fact(
-        f"most headroom: {node}, {{took:.3g}} ms against {{least:.3g}} ms at the peak of "
-        f"{'operations' if computes else 'copies'}",
-        took=_MS_PER_S * float(took[row]),
-        least=_MS_PER_S * float(least[row]),
-    )

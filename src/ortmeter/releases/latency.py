@@ -193,8 +193,8 @@ class ReleaseClaims:
     >>> from ortmeter.timing.measurement import Measurement
     >>> times = {"1.24.1": 1.0, "1.27.0": 1.5, "1.31.1": 1.5}
     >>> found = Comparison(Measurement(n, np.full((5, 9), t)) for n, t in times.items())
-    >>> compare_releases(found).largest.words
-    '1.31.1 over 1.24.1: slower'
+    >>> compare_releases(found).largest.effect
+    '1.50 times slower [1.50, 1.50] (99.67% CI)'
     """
 
     overall: Speedup

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Finding, Prediction, render
+from ortmeter.evidence import Finding, Prediction
 from ortmeter.study.rendering import Answer
 
 __all__ = ["Judged", "Judgement", "Sentence", "read_claims"]
@@ -163,7 +163,7 @@ def read_claims(
     sentences, otherwise = [], []
     for section, text in _blocks(inspect.getdoc(function) or ""):
         if section == OTHERWISE:
-            otherwise.append(render(text, values))
+            otherwise.append(_render(text, values))
             continue
         *parts, rest = _CITED.split(text)
         if rest.strip(" .") or not parts:
@@ -171,7 +171,7 @@ def read_claims(
         for words, name in zip(parts[::2], parts[1::2], strict=True):
             if name not in left:
                 raise InvalidArgumentError(f"[{name}] is not returned, or is cited twice")
-            told = render(words.strip(" .,;"), values)
+            told = _render(words.strip(" .,;"), values)
             sentences.append(Sentence(section, name, told, left.pop(name)))
     if unused := [name for name, found in left.items() if found is not None]:
         raise InvalidArgumentError(f"no sentence cites {', '.join(unused)}: cite it, or drop it")
@@ -323,7 +323,7 @@ class Judged:
     def claims(self) -> tuple[Prediction, ...]:
         """The sentences that were judged here, as a record keeps them."""
         return tuple(
-            Prediction(_escape(s.text), s.finding.verdict, s.finding.evidence, topic=s.name)
+            Prediction(s.text, s.finding.verdict, s.finding.evidence, s.name)
             for s in self.judgements[0].sentences
             if s.finding is not None
         )
@@ -448,8 +448,14 @@ def _sentence_case(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _escape(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
+def _render(text: str, values: Mapping[str, Any]) -> str:
+    """Put values in the braces of a sentence."""
+    try:
+        return text.format(**values)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{text!r} cannot be written with the values {', '.join(values) or '(none)'}: {error}"
+        ) from error
 
 
 def _item(text: str) -> str:

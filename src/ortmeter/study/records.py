@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Meta
 
 from ortmeter.errors import InvalidArgumentError, RecordError
-from ortmeter.evidence import Claim, Prediction
+from ortmeter.evidence import Prediction
 from ortmeter.files import write_atomically
 from ortmeter.machine.environment import Environment, environment
 from ortmeter.runtime.providers import Provider
@@ -62,7 +62,7 @@ class Record:
         Data from which the conclusions are computed, see :func:`record`.
     answer : Answer, optional
         Answer to the title of the page.
-    claims : tuple of Claim
+    claims : tuple of Prediction
         Other conclusions, as of that date.
     run : int
         Rank of the run of this configuration, from 1; a sweep may repeat it.
@@ -83,7 +83,7 @@ class Record:
     date: dt.datetime
     data: Mapping[str, Any]
     answer: Answer | None = None
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[Prediction, ...] = ()
     run: int = 1
     on_cpu: tuple[str, ...] = ()
     pace: float | None = None
@@ -190,13 +190,12 @@ class Record:
     def summary(self) -> dict[str, Any]:
         """What the site shows of a record whose page did not run: JSON values."""
         answer = self.answer or Answer("")
-        judged = [claim for claim in self.claims if isinstance(claim, Prediction)]
         return {
             **self.origin(self.parameters),
             "answer": answer.text,
             "verdict": answer.verdict,
             "command": "",
-            "predictions": [[claim.verdict, str(claim)] for claim in judged],
+            "predictions": [[claim.verdict, str(claim)] for claim in self.claims],
         }
 
     def origin(self, details: str) -> dict[str, str]:
@@ -397,7 +396,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="schema_versio
     date: Annotated[dt.datetime, Meta(tz=True)]
     environment: Environment
     answer: Answer | None
-    claims: tuple[Claim, ...]
+    claims: tuple[Prediction, ...]
     data: MappingValue
     run: Count = 1
     on_cpu: tuple[str, ...] = ()

@@ -3,13 +3,13 @@
 import itertools
 from collections.abc import Iterable, Sequence
 
-from ortmeter.evidence import Claim, Speedup
+from ortmeter.evidence import Speedup
 from ortmeter.timing.comparison import Ranking
 
 __all__ = ["enumerate_items"]
 
 
-def sentences(claims: Iterable[Claim | str]) -> list[str]:
+def sentences(claims: Iterable[Speedup | str]) -> list[str]:
     """Write claims as sentences; those on one pair at several places become one, texts stay."""
     written: list[str] = []
     for _, run in itertools.groupby(claims, _pair):
@@ -42,7 +42,7 @@ def _times(claim: Speedup) -> str:
     return told if claim.has_interval else "no interval"
 
 
-def _pair(claim: Claim | str) -> tuple[str, ...] | None:
+def _pair(claim: Speedup | str) -> tuple[str, ...] | None:
     if isinstance(claim, Speedup) and claim.where:
         return (claim.subject, claim.baseline, *claim.where)
     return None

@@ -122,7 +122,6 @@ def cold_start(
     *,
     processes: int = 10,
     budget_s: float = 60.0,
-    environments: Mapping[str, Mapping[str, str]] | None = None,
 ) -> ColdStart:
     """Time each phase of the start of candidates, each time in a fresh process.
 
@@ -137,8 +136,6 @@ def cold_start(
         Fresh processes of each candidate; an interval needs three.
     budget_s : float
         Seconds for all of them, after which none is started.
-    environments : mapping of str to mapping of str to str, optional
-        By candidate, variables that its processes have beside those of this one.
 
     Returns
     -------
@@ -150,7 +147,7 @@ def cold_start(
     Raises
     ------
     InvalidArgumentError
-        There is no candidate, or no process, or an environment is that of no candidate.
+        There is no candidate, or no process.
     ModelError
         A candidate cannot run.
 
@@ -167,21 +164,16 @@ def cold_start(
         raise InvalidArgumentError(
             f"{len(variants)} candidates in {processes} processes. Accepted: one or more of each"
         )
-    given = environments or {}
-    if unknown := [name for name in given if name not in variants]:
-        raise InvalidArgumentError(
-            f"an environment for {unknown[0]!r}. Accepted: {', '.join(variants)}"
-        )
     begin = time.perf_counter()
     rng = np.random.default_rng(0)
     starts: dict[str, list[dict[str, Phase]]] = {name: [] for name in variants}
     with write_specs(variants) as tasks:
         for name, task in tasks.items():
-            _start(name, task, given.get(name))
+            _start(name, task)
 
         def run(*_: object) -> dict[str, dict[str, Measurement]]:
             for name in rng.permutation(list(tasks)).tolist():
-                starts[name].append(_start(name, tasks[name], given.get(name)))
+                starts[name].append(_start(name, tasks[name]))
             return {
                 phase: {
                     n: Measurement(n, np.array([[s[-1][phase].seconds]])) for n, s in starts.items()
@@ -213,16 +205,10 @@ def peak_memory(variant: SessionSpec) -> float | None:
     return _together([found[SESSION], found[FIRST]]).peak
 
 
-def _start(
-    name: str,
-    spawn_spec: SpawnSpec,
-    environment: Mapping[str, str] | None = None,
-    phases: int | None = None,
-) -> dict[str, Phase]:
+def _start(name: str, spawn_spec: SpawnSpec, phases: int | None = None) -> dict[str, Phase]:
     """Measure one fresh process."""
-    asked = {"spawn_spec": spawn_spec, "phases": phases}
     try:
-        found = call(_measure, asked, environment=environment)
+        found = call(_measure, {"spawn_spec": spawn_spec, "phases": phases})
     except OrtMeterError as error:
         reason = " ".join(str(error).split())[-_LONGEST:]
         raise ModelError(f"{name!r} failed in a fresh process: {reason}") from error
