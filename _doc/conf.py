@@ -76,6 +76,7 @@ html_sidebars = {
         "index",
         "helper",
         "own_model",
+        "commands",
         "several_machines",
         "gpu",
         "backend_operators",
