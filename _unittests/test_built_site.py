@@ -144,6 +144,26 @@ def test_the_index_of_the_gallery_lists_every_page():
     assert {*PAGES} <= {Path(link.get("href")).stem for link in links}
 
 
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("slow", "plot_profiling"),
+        ("quantize", "plot_low_precision"),
+        ("fp16", "plot_low_precision"),
+        ("thread", "plot_threads"),
+        ("memory leak", "plot_memory"),
+        ("dynamic axes", "plot_shapes"),
+        ("a/b", "methodology"),
+    ],
+)
+def test_words_that_people_type_find_a_page_first(words, page):
+    """The search puts the main entries of the index before titles and texts."""
+    text = (SITE / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text.removeprefix("Search.setIndex(").rstrip().removesuffix(")"))
+    found = [index["docnames"][doc] for doc, _, is_main in index["indexentries"][words] if is_main]
+    assert [name.rpartition("/")[2] for name in found] == [page]
+
+
 def test_the_cards_have_the_answers_of_the_pages():
     text = (SITE / "index.html").read_text(encoding="utf-8")
     document = html5lib.parse(text, namespaceHTMLElements=0)

@@ -24,6 +24,7 @@ from _ext import (
     plots,
     provider,
     published,
+    search_words,
     staleness,
     wheel,
 )
@@ -37,6 +38,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     cards.register(app)
     machines.register(app)
     commands.register(app)
+    app.add_transform(search_words.AddWords)
     app.add_directive("ortmeter-install", wheel.InstallDirective)
     app.connect("config-inited", provider.announce)
     app.connect("config-inited", assets.publish_assets)
