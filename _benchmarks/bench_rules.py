@@ -39,6 +39,7 @@ from ortmeter.backend.rules import RULES  # noqa: E402
 from ortmeter.backend.session import OPSET  # noqa: E402
 from ortmeter.machine.environment import environment  # noqa: E402
 from ortmeter.runtime.sessions import optimized_model  # noqa: E402
+from ortmeter.timing import Candidate  # noqa: E402
 
 LEVEL = "default+onnxruntime"
 WHOLE = "every rule"
@@ -113,7 +114,7 @@ class Rewritten(NamedTuple):
     seconds: float
     nodes: int | str
     ulp: float = math.nan
-    candidate: ortmeter.Candidate | None = None
+    candidate: Candidate | None = None
 
 
 def rules_of(level: str) -> Callable[[ir.Model], Counter[str]]:

@@ -23,6 +23,7 @@ from gpu_types import CPU, CUDA, F32, NAMES, TEXT, TORCH, parse
 import ortmeter
 from ortmeter.machine.environment import environment
 from ortmeter.runtime.cuda_kernels import cuda_kernel
+from ortmeter.runtime.placement import node_assignment
 from ortmeter.runtime.providers import load_cuda_libraries, probe_providers
 
 # The probe
@@ -100,7 +101,7 @@ def _placement(model: onnx.ModelProto) -> dict[str, str]:
         session = ortmeter.make_session(model, provider="cuda", optimization="none")
     except ortmeter.OrtMeterError:
         return {"node": "refused"}
-    return {node.name: node.provider for node in ortmeter.node_assignment(session)}
+    return {node.name: node.provider for node in node_assignment(session)}
 
 
 # What a call and the device give

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,13 @@ MEMBERS = dict(public_members())
 def test_public_names_exist_and_are_listed(name):
     assert getattr(ortmeter, name) is not None
     assert name in dir(ortmeter)
+
+
+def test_the_root_has_what_most_readers_need():
+    names = set(ortmeter.__all__) - {"__version__"}
+    assert len(names) <= 25
+    helper = (Path(__file__).parents[1] / "_doc" / "helper.rst").read_text(encoding="utf-8")
+    assert set(re.findall(r"~ortmeter\.(\w+)`", helper)) <= names
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-import ortmeter
 from ortmeter.discrepancy import Tolerance, max_diff
 from ortmeter.discrepancy.bounds import matmul_error_bound
 from ortmeter.einsum import decompose_einsum, optimize_einsum
 from ortmeter.evidence import Finding
-from ortmeter.timing import Comparison, Measurement, measure
+from ortmeter.timing import Comparison, Measurement, measure, speedup
 from ortmeter.timing.percentiles import LEVELS, percentiles
 
 FINITE = st.floats(-1e30, 1e30)
@@ -62,7 +61,7 @@ def test_one_contradiction_makes_a_prediction_wrong_whatever_the_order(outcomes)
 @given(hnp.arrays(np.float64, (2, 5, 4), elements=LATENCIES))
 def test_the_speedup_of_two_candidates_is_the_inverse_of_the_other_one(seconds):
     found = Comparison([Measurement("a", seconds[0]), Measurement("b", seconds[1])])
-    one, other = ortmeter.speedup(found["a"], found["b"]), ortmeter.speedup(found["b"], found["a"])
+    one, other = speedup(found["a"], found["b"]), speedup(found["b"], found["a"])
     assert one.ratio * other.ratio == pytest.approx(1)
     if one.has_interval:
         assert one.low * other.high == pytest.approx(1)
@@ -72,7 +71,7 @@ def test_the_speedup_of_two_candidates_is_the_inverse_of_the_other_one(seconds):
 def test_a_speedup_does_not_depend_on_the_unit(seconds, factor):
     def ratio(samples):
         found = Comparison([Measurement("a", samples[0]), Measurement("b", samples[1])])
-        return ortmeter.speedup(found["a"], found["b"]).ratio
+        return speedup(found["a"], found["b"]).ratio
 
     assert ratio(seconds * factor) == pytest.approx(ratio(seconds))
 
@@ -80,7 +79,7 @@ def test_a_speedup_does_not_depend_on_the_unit(seconds, factor):
 @given(st.integers(0, 2**32 - 1), st.floats(1e-3, 0.1))
 def test_the_interval_is_that_of_student_over_the_ratios_of_the_processes(seed, noise):
     seconds = np.random.default_rng(seed).lognormal(-7, noise, (2, 6, 5))
-    claim = ortmeter.speedup(*(Measurement(name, x) for name, x in zip("ab", seconds, strict=True)))
+    claim = speedup(*(Measurement(name, x) for name, x in zip("ab", seconds, strict=True)))
     logs = np.median(np.log(seconds[0] / seconds[1]), axis=1)
     assert claim.ratio == pytest.approx(stats.gmean(np.exp(logs)))
     # 99.4%: what is left pays for stopping when an interval is narrow

@@ -52,7 +52,7 @@ CALLS = {
     "ortmeter.optimized_model(cnn)": "cpu",
     "ortmeter.bench(cnn, feeds, processes=1)": "cpu",
     "ortmeter.profile(cnn, feeds)": "cpu",
-    "ortmeter.optimize_einsum('ij,jk->ik', (2, 2), (2, 2))": "cpu",
+    "load('ortmeter.einsum').optimize_einsum('ij,jk->ik', (2, 2), (2, 2))": "cpu",
     "precision.convert_precision(cnn, 'float16')": "cpu",
     "settings.apply_options(None, {})": "cpu",
     "settings.run_options({})": "cpu",
@@ -60,7 +60,7 @@ CALLS = {
     "ortmeter.draw_model(cnn).svg": "draw",
     "pages.save_tables('page', {'x': None})": "excel",
     "next(engine._run_on('tcp://127.0.0.1:9', iter(())))": "sweep",
-    "ortmeter.Evaluator(cnn)": "torch",
+    "load('ortmeter.evaluator').Evaluator(cnn)": "torch",
     "ortmeter.attribute(cnn, feeds)": "torch",
 }
 PROGRAM = """
@@ -73,6 +73,7 @@ from ortmeter.study import rendering as pages
 from ortmeter.runtime import models, precision, settings
 from ortmeter.sweep import engine
 
+load = importlib.import_module
 cnn, feeds = models.sample_cnn(), {"X": np.zeros((1, 3, 112, 112), np.float32)}
 told = {}
 

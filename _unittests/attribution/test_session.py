@@ -12,7 +12,7 @@ from ortmeter.attribution import explain_session, intermediates
 from ortmeter.attribution import session as attribution_session
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.feeds import random_feeds
-from ortmeter.runtime.models import layer_norm_matmul
+from ortmeter.runtime.models import layer_norm_matmul, sample_cnn
 
 HEADER = '<ir_version: 11, opset_import: ["": 23]>'
 SOURCES = ("reference",)
@@ -80,7 +80,7 @@ def test_a_rounding_to_16_bits_comes_first():
 
 
 def test_fused_nodes_are_explained_together():
-    model = ortmeter.sample_cnn(size=16)
+    model = sample_cnn(size=16)
     feeds = random_feeds(model)
     fused, plain = (
         explain_session(model, feeds, provider="cpu", optimization=level, sources=SOURCES)
@@ -97,7 +97,7 @@ def test_fused_nodes_are_explained_together():
 
 
 def test_it_is_said_when_another_session_is_explained(monkeypatch):
-    model = ortmeter.sample_cnn(size=16)
+    model = sample_cnn(size=16)
     monkeypatch.setattr(  # every result becomes an output: nothing is fused
         attribution_session,
         "with_intermediate_outputs",

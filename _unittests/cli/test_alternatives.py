@@ -6,9 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-import ortmeter
 from ortmeter.cli import main
-from ortmeter.runtime.models import layer_norm_matmul
+from ortmeter.runtime.models import layer_norm_matmul, sample_cnn
 
 SIZES = ["--dim", "a=2", "--dim", "b=3"]
 
@@ -16,7 +15,7 @@ SIZES = ["--dim", "a=2", "--dim", "b=3"]
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    onnx.save(ortmeter.sample_cnn(size=16), folder / "cnn.onnx")
+    onnx.save(sample_cnn(size=16), folder / "cnn.onnx")
     norm = layer_norm_matmul(16)
     onnx.save(norm, folder / "norm.onnx")
     weights = {tensor.name: tensor for tensor in norm.graph.initializer}

@@ -18,6 +18,7 @@ from processes import PATIENCE_S, launched, wait_for_start
 import ortmeter
 from ortmeter.cli import main
 from ortmeter.runtime import providers
+from ortmeter.runtime.models import sample_cnn
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 SYMBOLIC = f"{HEADER} g (float[batch, 4] X) => (float[batch, 4] Y) {{ [e] Y = Exp(X) }}"
@@ -27,7 +28,7 @@ SYMBOLIC = f"{HEADER} g (float[batch, 4] X) => (float[batch, 4] Y) {{ [e] Y = Ex
 def models(tmp_path_factory):
     """Files of a CNN and of a model with a symbolic dimension."""
     folder = tmp_path_factory.mktemp("models")
-    onnx.save(ortmeter.sample_cnn(size=16), folder / "cnn.onnx")
+    onnx.save(sample_cnn(size=16), folder / "cnn.onnx")
     onnx.save(onnx.parser.parse_model(SYMBOLIC), folder / "exp.onnx")
     return folder
 

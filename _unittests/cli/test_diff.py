@@ -10,7 +10,7 @@ import ortmeter.attribution.session
 import ortmeter.cli.diff
 import ortmeter.discrepancy.models
 from ortmeter.cli import main
-from ortmeter.runtime.models import layer_norm_matmul
+from ortmeter.runtime.models import layer_norm_matmul, sample_cnn
 from ortmeter.runtime.providers import Provider
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
@@ -29,7 +29,7 @@ def models(tmp_path_factory):
     onnx.save(norm, folder / "moved.onnx")
     norm.graph.output[0].name = norm.graph.node[-1].output[0] = "renamed"
     onnx.save(norm, folder / "renamed.onnx")
-    onnx.save(ortmeter.sample_cnn(size=16), folder / "cnn.onnx")
+    onnx.save(sample_cnn(size=16), folder / "cnn.onnx")
     two = f"{HEADER} g (float[4] X) => (float[4] Y, float[4] Z) {{ Y = Exp(X) Z = Abs(X) }}"
     onnx.save(onnx.parser.parse_model(two), folder / "two.onnx")
     return folder

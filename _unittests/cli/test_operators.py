@@ -9,7 +9,6 @@ import onnxruntime
 import pandas as pd
 import pytest
 
-import ortmeter
 from ortmeter.cli import main, operators, verdicts
 from ortmeter.errors import ModelError
 from ortmeter.evidence import Estimate
@@ -21,6 +20,7 @@ from ortmeter.observatory.nodes import node_cases
 from ortmeter.observatory.repro import repro_script
 from ortmeter.releases.environments import Release
 from ortmeter.runtime.feeds import random_feeds
+from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.providers import Provider
 
 PRELU = next(name for name in catalogue() if name.startswith("PRelu-per-channel"))
@@ -101,7 +101,7 @@ def report_of(capsys, *options):
 
 @pytest.fixture
 def cnn(tmp_path):
-    onnx.save(ortmeter.sample_cnn(size=16), tmp_path / "cnn.onnx")
+    onnx.save(sample_cnn(size=16), tmp_path / "cnn.onnx")
     return tmp_path / "cnn.onnx"
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ortmeter
-from ortmeter import Evaluator
+from ortmeter.evaluator import Evaluator
 from ortmeter.evaluator.kernels import NodeError
 
 

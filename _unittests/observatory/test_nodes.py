@@ -7,9 +7,9 @@ import onnx.reference
 import onnxruntime
 import pytest
 
-import ortmeter
 from ortmeter.observatory.nodes import node_cases
 from ortmeter.runtime.feeds import random_feeds
+from ortmeter.runtime.models import sample_cnn
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 
@@ -24,7 +24,7 @@ def outputs_of(case):
 
 
 def test_each_node_computes_alone_what_it_does_in_the_model():
-    model = ortmeter.sample_cnn(size=16)
+    model = sample_cnn(size=16)
     feeds = random_feeds(model)
     exposed = onnx.ModelProto()
     exposed.CopyFrom(model)

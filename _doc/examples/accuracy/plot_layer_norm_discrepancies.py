@@ -26,6 +26,7 @@ from pandas import DataFrame, concat
 import ortmeter
 from ortmeter.discrepancy.bounds import layer_norm_error_bound, matmul_error_bound
 from ortmeter.dtypes import numpy_dtype, unit_roundoff
+from ortmeter.evaluator import Evaluator, to_float64
 from ortmeter.plotting import bar_plot
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.models import layer_norm_matmul
@@ -59,7 +60,7 @@ ortmeter.draw_model(model, title="a layer normalization, then a product and a bi
 
 
 def run_exact(model, x):
-    return ortmeter.Evaluator(ortmeter.to_float64(model)).run(["normalized", "Z"], {"X": x})
+    return Evaluator(to_float64(model)).run(["normalized", "Z"], {"X": x})
 
 
 def run_whole(model, feeds, *, tf32=False):
@@ -76,7 +77,7 @@ print(ortmeter.max_diff(expected, run_whole(model, feeds)))
 
 
 def run_kernels(model, feeds, replaced, *, tf32=False):
-    evaluator = ortmeter.Evaluator(model, replaced, sources=("torch",), device=provider, tf32=tf32)
+    evaluator = Evaluator(model, replaced, sources=("torch",), device=provider, tf32=tf32)
     return evaluator.run(None, feeds)[0]
 
 

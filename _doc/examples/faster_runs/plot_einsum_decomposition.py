@@ -31,6 +31,7 @@ import numpy as np
 from pandas import DataFrame, concat
 
 import ortmeter
+from ortmeter.discrepancy.bounds import matmul_error_bound
 from ortmeter.einsum import decompose_einsum, einsum_model, optimize_einsum
 from ortmeter.plotting import bar_plot, speedup_plot
 from ortmeter.profiling import profile_together
@@ -93,7 +94,7 @@ print(*searches.values(), sep="\n")
 models = {candidate.name: candidate.model for candidate in candidates}
 models[PERMUTED] = einsum_model(EQUATION.translate(LETTERS), x, z)
 expected = np.einsum(EQUATION, x.astype(np.float64), z.astype(np.float64))
-bound = ortmeter.matmul_error_bound(z.swapaxes(1, 2), x.transpose(0, 2, 3, 1), dtype="float32")
+bound = matmul_error_bound(z.swapaxes(1, 2), x.transpose(0, 2, 3, 1), dtype="float32")
 for name, model in models.items():
     (got,) = ortmeter.make_session(model, provider=provider).run(None, decomposed.feeds(x, z))
     assert (np.abs(got - expected) <= bound).all(), f"{name} exceeds its error bound"

@@ -38,6 +38,7 @@ import onnx
 from pandas import DataFrame, Series
 
 import ortmeter
+from ortmeter.discrepancy.bounds import matmul_error_bound
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.machine.peaks import measured_peaks
 from ortmeter.plotting import speedup_plot
@@ -120,7 +121,7 @@ for size, group in candidates.items():
         with ortmeter.BoundSession(ortmeter.make_session(model, **OPTIONS), feeds) as running:
             running.run()
             got = np.hstack([*running.outputs().values()])
-        bound = ortmeter.matmul_error_bound(x, w, dtype=args.itype)
+        bound = matmul_error_bound(x, w, dtype=args.itype)
         share = (np.abs(got.astype(np.float64) - expected) / bound).max()
         assert share <= 1, f"{name} exceeds its error bound"
         rows.append((size, ortmeter.max_diff(expected, got).abs, share))

@@ -30,6 +30,7 @@ from ortmeter.observatory.bounds import weight_bounds
 from ortmeter.observatory.reference import reference
 from ortmeter.plotting import comparison_plot, profile_notes, timeline_plot
 from ortmeter.profiling import ProfileCheck, profile_together
+from ortmeter.runtime.models import sample_cnn
 from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_frame
 from ortmeter.study.rendering import fold
 
@@ -63,7 +64,7 @@ rng = np.random.default_rng(0)
 # before it, and ``ReorderInput`` after it. The weights are random, with a fixed seed. The image is
 # a random surface, as smooth as a photograph.
 
-model = ortmeter.sample_cnn(size=args.size)
+model = sample_cnn(size=args.size)
 noise = rng.standard_normal((1, 3, args.size, args.size), np.float32)
 surface = noise.cumsum(axis=2).cumsum(axis=3)
 feeds = {"input": surface / surface.std()}

@@ -51,6 +51,7 @@ from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.models import sample_transformer
 from ortmeter.study import Param, Speedups, Study, to_frame
+from ortmeter.timing import speedup
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.statistics import estimate_ratio
 from ortmeter.workloads.threads import Scenario, measure_threads
@@ -200,7 +201,7 @@ def compare(data, scenario, baseline, word):
     names = (f"{scenario}, {data.threads} threads, {way}" for way in (baseline, word))
     sides = [data.latency[name][0.0] for name in names]
     sides = sides if scenario == "alone" else [side.means for side in sides]
-    found = ortmeter.speedup(*sides).named(word, f"threads that {baseline}")
+    found = speedup(*sides).named(word, f"threads that {baseline}")
     return found.at(neighbour=SCENARIOS[scenario])
 
 
@@ -247,10 +248,10 @@ def judge_spinning(data):
     alone, *beside = (compare(data, scenario, "sleep", "spin") for scenario in SCENARIOS)
     own, after = (data.latency[f"{scenario}, {spin}"][0.0].means for scenario in ("alone", "after"))
     slower = {
-        "cold": [ortmeter.speedup(at[LONG], stopped[LONG])],
-        "second": [ortmeter.speedup(single[0.0], at[0.0])],
-        "series": [ortmeter.speedup(own, after)],
-        "paused": [ortmeter.speedup(at[0.0], at[LONG])],
+        "cold": [speedup(at[LONG], stopped[LONG])],
+        "second": [speedup(single[0.0], at[0.0])],
+        "series": [speedup(own, after)],
+        "paused": [speedup(at[0.0], at[LONG])],
         "beside": beside,
     }
     near = Speedups([*shared, saved]).gain()

@@ -37,6 +37,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 import ortmeter
 from ortmeter.plotting import speedup_plot
+from ortmeter.runtime.providers import resolve_provider
 from ortmeter.study import Finding, Param, Speedups, Study, to_frame
 
 study = Study(
@@ -48,7 +49,7 @@ study = Study(
     processes=Param(4, fast=1, full=6, minimum=1, help="fresh processes that measure"),
     budget=Param(8.0, fast=0.3, full=130.0, help="seconds to measure"),
 )
-args, study.provider = study.args, ortmeter.resolve_provider("cpu")  # CUDA has no trees
+args, study.provider = study.args, resolve_provider("cpu")  # CUDA has no trees
 rng = np.random.default_rng(0)
 
 # %%

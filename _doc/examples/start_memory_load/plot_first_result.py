@@ -47,7 +47,7 @@ import ortmeter
 from ortmeter.observatory.bounds import weight_bounds
 from ortmeter.observatory.reference import reference
 from ortmeter.plotting import cold_plot
-from ortmeter.runtime.models import layer_stack, sample_transformer
+from ortmeter.runtime.models import layer_stack, sample_cnn, sample_transformer
 from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_frame
 from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.statistics import estimate_ratio
@@ -84,7 +84,7 @@ def make_chain(mib):
 
 models = {f"{size} MiB": make_chain(size) for size in args.sizes}
 models[TOKENS] = sample_transformer(tokens=16, width=88, layers=args.layers)
-models[CNN] = ortmeter.sample_cnn(size=64)
+models[CNN] = sample_cnn(size=64)
 rows = {n: {"nodes": len(m.graph.node), "MiB": m.ByteSize() / 2**20} for n, m in models.items()}
 show(table(to_frame(rows, "model"), "The models"))
 

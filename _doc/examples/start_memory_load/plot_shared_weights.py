@@ -49,6 +49,7 @@ import onnx
 import ortmeter
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.models import layer_stack
+from ortmeter.runtime.providers import resolve_provider
 from ortmeter.study import Finding, Param, Study, to_frame
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.workloads.optimized import shorter_starts
@@ -61,7 +62,7 @@ study = Study(
     processes=Param(5, fast=1, full=12, minimum=1, help="fresh processes that time runs"),
     budget=Param(6.0, fast=0.5, full=60.0, help="seconds to time runs"),
 )
-args, study.provider = study.args, ortmeter.resolve_provider("cpu")  # a GPU has other memory
+args, study.provider = study.args, resolve_provider("cpu")  # a GPU has other memory
 
 # %%
 # Two models

@@ -38,7 +38,7 @@ class OrtBackend:
         Version of the standard operators of ONNX. The default is 23 or, on CUDA, a lower one at
         which more operators of the graph have a kernel (MaxPool has none from 22 on); ``refusals``
         lists these. At a given opset, nodes without a kernel run on the CPU, with a
-        :class:`~ortmeter.PlacementWarning` that names the opsets that have one.
+        :class:`~ortmeter.runtime.placement.PlacementWarning` that names the opsets that have one.
     provider : str, optional
         ``cpu``, ``cuda`` or ``cuda:1``: expected device of the tensors. By default, any.
     threads : int, optional
