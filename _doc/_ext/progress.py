@@ -20,20 +20,20 @@ _begun: list[str] = []  # pages of this build
 
 
 class _Teller(logging.Handler):
-    """Sends ``3 of 24, plot_threads: 120 of 400 sessions, 31 s; about 6 min left`` to the log."""
+    """Sends ``3 of 24, about 6 min left: plot_threads, 120 of 400 sessions, 31 s`` to the log."""
 
     def __init__(self, page: str, left: dict[str, float]) -> None:
         super().__init__()
         self._begin, self._left = time.perf_counter(), dict(left)
-        self._mine = self._left.pop(page, TYPICAL_S)
-        self._place = f"{len(_begun)} of {len(_begun) + len(self._left)}, {page}"
+        self._page, self._mine = page, self._left.pop(page, TYPICAL_S)
+        self._place = f"{len(_begun)} of {len(_begun) + len(self._left)}"
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send a line."""
         seconds = time.perf_counter() - self._begin
         minutes = (sum(self._left.values()) + max(self._mine - seconds, 0)) / 60
         left = f"about {minutes:.0f} min" if minutes >= 1 else "less than 1 min"
-        line = f"{self._place}: {record.getMessage()}, {seconds:.0f} s; {left} left"
+        line = f"{self._place}, {left} left: {self._page}, {record.getMessage()}, {seconds:.0f} s"
         if sys.__stdout__ and sys.__stdout__.isatty():
             # One line that is written again, as Sphinx writes that of the pages.
             width = shutil.get_terminal_size().columns - 1

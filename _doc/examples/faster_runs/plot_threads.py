@@ -62,7 +62,7 @@ study = Study(
     command="ortmeter bench model.onnx --threads 1,2 --spinning on,during-run,off",
     tokens=Param(64, fast=8, minimum=1, help="tokens of the transformer"),
     rounds=Param(4, fast=2, full=10, minimum=1, help="runs after each pause, in each process"),
-    longer=Param(5, fast=1, full=8, minimum=1, help="fresh processes of each setting"),
+    longer=Param(4, fast=1, full=8, minimum=1, help="fresh processes of each setting"),
     quota=Param(0, minimum=0, help="cores of the CPU quota of this container, 0 without one"),
 )
 args, provider = study.args, study.provider

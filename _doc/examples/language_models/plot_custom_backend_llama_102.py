@@ -48,7 +48,7 @@ study = Study(
     inductor=Param(True, fast=False, help="compare with inductor, which needs a compiler"),
     threads=Param(1, minimum=1, help="threads of torch and of ONNX Runtime"),
     processes=Param(3, fast=1, full=10, minimum=1, help="fresh processes that measure"),
-    budget=Param(13.0, fast=1.0, full=30.0, help="seconds to measure, in each process"),
+    budget=Param(5.0, fast=1.0, full=30.0, help="seconds to measure, in each process"),
 )
 args, provider = study.args, study.provider
 

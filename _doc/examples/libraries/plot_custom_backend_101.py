@@ -41,7 +41,7 @@ study = Study(
     threads=Param(1, minimum=1, help="threads of torch and of ONNX Runtime"),
     budget=Param(6.0, fast=1.0, full=15.0, help="seconds for the graphs alone"),
     processes=Param(3, fast=1, full=10, minimum=1, help="fresh processes; more for the graphs"),
-    compilations=Param(2, fast=1, full=3, minimum=1, help="samples of a compilation"),
+    compilations=Param(1, full=3, minimum=1, help="samples of a compilation"),
 )
 args, provider = study.args, study.provider
 device = str(provider)
