@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import nullcontext
 
 import numpy as np
 import onnx
@@ -324,11 +325,11 @@ def test_one_contender_has_times_and_errors(capsys):
 
 
 def test_too_few_processes_give_no_verdict(capsys):
-    few = ["--filter", SMALL, "--processes", 1, "--passes", 1]
+    few = ["--filter", SMALL, "--processes", 1]
     told, tables = report_of(capsys, "--runtime", "old,new", *few)
     assert told[0] == (
-        "no verdict: new and old both ran 1 case (processes by pass: 1). It needs 3 processes in "
-        "each pass."
+        "no verdict: new and old both ran 1 case (2 passes of 1 processes). It needs 3 processes "
+        "in each pass."
     )
     (row,) = tables["new compared with old"]
     assert row["verdict"] == "undecided"
@@ -584,7 +585,7 @@ def test_nodes_that_are_no_case_are_told(tmp_path, capsys):
 @pytest.mark.usefixtures("one_case")
 def test_contenders_are_torch_then_releases_on_each_provider(measured, monkeypatch, capsys):
     monkeypatch.setattr(operators, "resolve_provider", Provider.parse)
-    monkeypatch.setattr(operators.machine, "session_providers", lambda _: [Provider("cpu")])
+    monkeypatch.setattr(operators.machine, "watched", lambda *_, **__: nullcontext())
     asked, _ = measured({"installed": times(installed=ONES)["installed"]})
     monkeypatch.setattr(verdicts, "fill", lambda *_: None)
     monkeypatch.setattr(verdicts, "fill_errors", lambda *_: None)
@@ -601,7 +602,7 @@ def test_contenders_are_torch_then_releases_on_each_provider(measured, monkeypat
 
 @pytest.mark.cuda
 def test_providers_are_compared(capsys):
-    few = ["--filter", SMALL, "--processes", 1, "--passes", 1]
+    few = ["--filter", SMALL, "--processes", 1]
     told, tables = report_of(capsys, *few, "--provider", "cpu,cuda")
     assert told[0].startswith("no verdict: installed cuda and installed cpu both ran 1 case")
     assert len(tables["installed cuda compared with installed cpu"]) == 1

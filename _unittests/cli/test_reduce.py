@@ -20,6 +20,7 @@ from ortmeter.cli.reduce import Condition, read_condition
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import Estimate
 from ortmeter.releases.environments import Release
+from ortmeter.runtime import loading
 from ortmeter.runtime.feed_files import read_feeds
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.providers import Provider
@@ -206,7 +207,7 @@ def test_a_full_disk_is_no_answer(until, file, monkeypatch, capsys):
 def test_external_data_is_read_and_written_when_large(file, monkeypatch):
     model = onnx.load(file)
     onnx.save(model, file, save_as_external_data=True, size_threshold=0, location="weights.bin")
-    monkeypatch.setattr(reduce, "_LARGE", 8)
+    monkeypatch.setattr(loading, "_LARGE", 8)
     check = CHECK.replace("Softsign", "Mul")
     command = f"command: {shlex.quote(sys.executable)} -I -S -c {shlex.quote(check)} {{model}}"
     assert cut(file, command, "--output", "large") == 0

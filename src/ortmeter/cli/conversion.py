@@ -17,13 +17,12 @@ from ortmeter.cli.options import split
 from ortmeter.cli.report import Report, check_writable
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evidence import rounded
-from ortmeter.files import write_atomically
 from ortmeter.optional import pd
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.graphs import onnx_opset
 from ortmeter.runtime.iobinding import run_session
-from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.loading import ModelLike, load_model, write_model
 from ortmeter.runtime.precision import PRECISIONS, convert_precision
 from ortmeter.runtime.rewriting import REWRITERS, rewrite_model
 from ortmeter.study.writer import enumerate_items
@@ -36,7 +35,6 @@ _Variants = Mapping[str, SessionSpec]
 
 #: Error over the largest value of an output, beyond which results are not the same.
 CLOSE = 1e-3
-_LARGE = 2**30  # bytes
 
 
 def add_options(parser: ArgumentParser, what: str) -> None:
@@ -149,19 +147,8 @@ def convert_one(options: Namespace, model: Path, folder: Path) -> Path:
     way = ", ".join([*asked.rewriters, *asked.precisions])
     file = folder / f"{model.stem} {way}.onnx".replace("/", "-")
     for path in filter(None, (file, asked.file)):
-        _write_model(load_model(made), path)
+        write_model(load_model(made), path)
     return file
-
-
-def _write_model(model: onnx.ModelProto, file: Path) -> None:
-    """Write a model, with its weights beside it when they do not fit in one file."""
-    if model.ByteSize() < _LARGE:
-        write_atomically(file, model.SerializeToString())
-        return
-    file.with_name(f"{file.name}.data").unlink(missing_ok=True)  # saving would append to it
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)  # which saving empties
-    onnx.save(copy, file, save_as_external_data=True, location=f"{file.name}.data")
 
 
 def _save(file: Path, report: Report, made: _Variants, *, force: bool) -> None:
@@ -171,7 +158,7 @@ def _save(file: Path, report: Report, made: _Variants, *, force: bool) -> None:
         if len(made) > 1:
             name = f"{file.stem}-{in_a_file_name(label)}{file.suffix}"
             check_writable(file.with_name(name), b"", overwrite=force)
-        _write_model(load_model(variant.model), file.with_name(name))
+        write_model(load_model(variant.model), file.with_name(name))
         report.conclude(f"{label} is in {file.with_name(name)}")
 
 

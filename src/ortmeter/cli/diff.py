@@ -84,145 +84,185 @@ def register(parser: ArgumentParser) -> None:
 
 def run(options: Namespace, report: Report) -> int:
     """Fill the report with the discrepancies; 1 when they are beyond the tolerance."""
-    told: list[str] = []
-    options.drawn = []
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        options.models = [
-            _comparable(Path(model), Path(folder, str(rank)), told)
-            for rank, model in enumerate(options.models)
-        ]
-        _convert(options, Path(folder))
-        compared = _compare_models(options, report, Path(folder), told)
-        report.add("Inputs", options.inputs)
-    report.conclude(*options.drawn, *compared.conclusions(), *told)
+        asked = _Diff(options, report, Path(folder))
+        compared = asked.compare()
+        report.add("Inputs", asked.inputs)
+    report.conclude(*asked.drawn, *compared.conclusions(), *asked.told)
     if compared.passed and compared.tolerance is None:
         report.conclude("no tolerance was asked: nothing is judged (--atol, --rtol).")
     return int(not compared.passed)
 
 
-def _convert(options: Namespace, folder: Path) -> None:
-    """Add the model that --rewrite or --precision makes."""
-    (first, *others), ways = options.models, [options.rewrite, *options.precision]
-    if any(ways) and (others or options.against):
-        raise InvalidArgumentError(
-            f"--precision or --rewrite: got {len(options.models)} models and --against "
-            f"{options.against}. Accepted: one model, without --against"
+class _Diff:
+    """One model that runs in two ways, or two models, with their inputs and their session."""
+
+    def __init__(self, options: Namespace, report: Report, folder: Path) -> None:
+        self.told: list[str] = []  # at the end of the conclusion
+        self.drawn: list[str] = []  # before the verdict
+        self._report, self._folder, self._options = report, folder, options
+        self._models = [
+            self._without_maps(Path(model), folder / str(rank))
+            for rank, model in enumerate(options.models)
+        ]
+        against = options.against
+        told = f"got {len(self._models)} models and --against {against}. Accepted: one model"
+        if (options.rewrite or options.precision) and (len(self._models) > 1 or against):
+            raise InvalidArgumentError(f"--precision or --rewrite: {told}, without --against")
+        made = conversion.convert_one(options, self._models[0], folder)
+        self._models += [made] * (made != self._models[0])
+        if len(self._models) > 2 or (len(self._models) > 1 and against):  # noqa: PLR2004 - a pair
+            raise InvalidArgumentError(f"{told}, or two models without --against")
+        self._against = against or "float64"
+        limits = options.atol, options.rtol
+        self._tolerance = None if limits == (None, None) else Tolerance(*limits)
+        self._session, report.session = session_settings(options), describe_session(options)
+        self._feeds = make_feeds(options, self._models)
+        self.inputs = inputs_table(options, self._feeds)
+
+    def compare(self) -> ModelDiff:
+        """Compare the outputs, on the inputs that differ the most, and explain what differs."""
+        self.told += dict.fromkeys(
+            itertools.chain.from_iterable(map(_fed_nan, self._feeds.values()))
         )
-    made = conversion.convert_one(options, first, folder)
-    options.models += [made] * (made != first)
-
-
-def _comparable(path: Path, folder: Path, told: list[str]) -> Path:
-    """Write the model with arrays in place of the dictionaries of ZipMap, if it has some."""
-    model, arrays = without_maps(load_model(path))
-    if not arrays:
-        return path
-    folder.mkdir()
-    onnx.save(model, folder / path.name)
-    pairs = ", ".join(f"{array} for {name}" for name, array in arrays.items())
-    told.append(f"{path.name}: dictionaries are compared as the array they hold, {pairs}.")
-    return folder / path.name
-
-
-def _give_draws(
-    options: Namespace, feeds: dict[Path, dict[str, np.ndarray]], folder: Path, told: list[str]
-) -> dict[Path, dict[str, np.ndarray]]:
-    """Write the models that draw numbers without the nodes that do: their results are inputs."""
-    found: dict[Path, dict[str, np.ndarray]] = {}
-    drawn: dict[str, np.ndarray] = {}
-    for rank, path in enumerate(options.models):
-        model, drawn, sentence = with_draws_given(
-            load_model(path), feeds[path], list(drawn.values())
-        )
-        if sentence:
-            told.append(f"{path.name}: {sentence}")
-            (folder / f"{rank}-drawn").mkdir()
-            options.models[rank] = folder / f"{rank}-drawn" / path.name
-            onnx.save(model, options.models[rank])
-        found[options.models[rank]] = {**feeds[path], **drawn}
-    return found
-
-
-def _compare_models(options: Namespace, report: Report, folder: Path, told: list[str]) -> ModelDiff:
-    limits = options.atol, options.rtol
-    tolerance = None if limits == (None, None) else Tolerance(*limits)
-    first, *others = options.models
-    if len(others) > 1 or (others and options.against):
-        raise InvalidArgumentError(
-            f"got {len(options.models)} models and --against {options.against}. "
-            "Accepted: one model, or two models without --against"
-        )
-    session, report.session = session_settings(options), describe_session(options)
-    feeds = make_feeds(options, options.models)
-    options.inputs = inputs_table(options, feeds)
-    told += dict.fromkeys(itertools.chain.from_iterable(map(_fed_nan, feeds.values())))
-    levels = ["none"] * (options.against == UNOPTIMIZED)
-    for way in (session, *({**session, "optimization": level} for level in levels)):
-        refuse_deadly({m.name: session_spec(m, feeds[m], **way) for m in options.models})
-    feeds = _give_draws(options, feeds, folder, told)
-    if [first, *others] == options.models:  # else what nodes draw would be drawn again
-        feeds = _explained_inputs(options, report, feeds, tolerance, session)
-    first, *others = options.models
-    if not others:
-        compare = partial(_compare_ways, options, report, feeds[first], tolerance=tolerance)
+        levels = ["none"] * (self._against == UNOPTIMIZED)
+        for way in (self._session, *({**self._session, "optimization": n} for n in levels)):
+            given = {one.name: session_spec(one, self._feeds[one], **way) for one in self._models}
+            refuse_deadly(given)
+        if not self._give_draws():  # else what nodes draw would be drawn again
+            self._choose_inputs()
+        if len(self._models) > 1:
+            return self._compare_models(*self._models)
         try:
-            return compare(session=session)
+            return self._compare_ways(*self._models)
         except ModelError as error:
-            return compare(session=_running(report, first, feeds[first], session, error))
-    second, given = others[0], [feeds[model] for model in options.models]
-    compared = _outputs_apart(options, feeds, tolerance=tolerance, session=session)
-    _add_outputs(report, compared, got=second.name, expected=first.name)
-    try:
-        aligned = align(first, second, given, tolerance=tolerance, **session)
-    except ModelError as error:  # too many results, or a type of its own
-        report.conclude(f"intermediate results are not aligned: {error}")
-    else:
-        _tell_alignment(report, aligned, (first.name, second.name), options.top)
-        report.conclude(*_read_apart(compared, aligned))
-    _tell_non_finite(report, compared, feeds, session)
-    report.conclude(*_pairing(compared))
-    return compared
+            self._leave_failing_out(error)
+            return self._compare_ways(*self._models)
 
+    def _without_maps(self, path: Path, folder: Path) -> Path:
+        """Write the model with arrays in place of the dictionaries of ZipMap, if it has some."""
+        model, arrays = without_maps(load_model(path))
+        if not arrays:
+            return path
+        folder.mkdir()
+        onnx.save(model, folder / path.name)
+        pairs = ", ".join(f"{array} for {name}" for name, array in arrays.items())
+        self.told.append(f"{path.name}: dictionaries are compared as the array they hold, {pairs}.")
+        return folder / path.name
 
-def _explained_inputs(
-    options: Namespace,
-    report: Report,
-    feeds: Feeds,
-    tolerance: Tolerance | None,
-    session: Mapping[str, Any],
-) -> Feeds:
-    """Choose the inputs that differ the most, and say so."""
-    compare = partial(_outputs_apart, options, tolerance=tolerance, session=session)
-    feeds, how, sentence = find_worse(options, feeds, compare)
-    if how:
-        report.conclude(sentence)
-    elif sentence:
-        options.drawn = [sentence]
-    options.inputs = inputs_table(options, feeds, how)
-    return feeds
+    def _give_draws(self) -> bool:
+        """Write the models without the nodes that draw numbers: their results are inputs."""
+        found: Feeds = {}
+        drawn: dict[str, np.ndarray] = {}
+        given = list(self._models)
+        for rank, path in enumerate(given):
+            model, drawn, sentence = with_draws_given(
+                load_model(path), self._feeds[path], list(drawn.values())
+            )
+            if sentence:
+                self.told.append(f"{path.name}: {sentence}")
+                self._models[rank] = self._folder / f"{rank}-drawn" / path.name
+                self._models[rank].parent.mkdir()
+                onnx.save(model, self._models[rank])
+            found[self._models[rank]] = {**self._feeds[path], **drawn}
+        self._feeds = found
+        return self._models != given
 
+    def _choose_inputs(self) -> None:
+        """Take the inputs that differ the most, and say so."""
+        self._feeds, how, sentence = find_worse(
+            self._options, self._models, self._feeds, self._outputs_apart
+        )
+        if how:
+            self._report.conclude(sentence)
+        elif sentence:
+            self.drawn = [sentence]
+        self.inputs = inputs_table(self._options, self._feeds, how)
 
-def _outputs_apart(
-    options: Namespace,
-    feeds: Mapping[Path, Mapping[str, np.ndarray]],
-    *,
-    tolerance: Tolerance | None,
-    session: Mapping[str, Any],
-) -> ModelDiff:
-    """Compare outputs alone: of two models, or of two ways to run one."""
-    first, *others = options.models
-    if others:
-        given = [feeds[model] for model in options.models]
-        return diff(first, others[0], given, tolerance=tolerance, **session)
-    against = options.against or "float64"
-    got = _outputs_of(first, feeds[first], **session)
-    if against in EVALUATIONS:
-        expected = evaluate(load_model(first), feeds[first], against, session["provider"])
-    elif against == UNOPTIMIZED:
-        expected = _outputs_of(first, feeds[first], **{**session, "optimization": "none"})
-    else:
-        expected = _outputs_of(first, feeds[first], **on_provider(against, session))
-    return compare_outputs(expected, got, tolerance, typed=against != "float64")
+    def _outputs_apart(self, feeds: Feeds) -> ModelDiff:
+        """Compare outputs alone: of two models, or of two ways to run one."""
+        first, *others = self._models
+        session, against = self._session, self._against
+        if others:
+            given = [feeds[model] for model in self._models]
+            return diff(first, others[0], given, tolerance=self._tolerance, **session)
+        got = _outputs_of(first, feeds[first], **session)
+        if against in EVALUATIONS:
+            expected = evaluate(load_model(first), feeds[first], against, session["provider"])
+        elif against == UNOPTIMIZED:
+            expected = _outputs_of(first, feeds[first], **{**session, "optimization": "none"})
+        else:
+            expected = _outputs_of(first, feeds[first], **on_provider(against, session))
+        return compare_outputs(expected, got, self._tolerance, typed=against != "float64")
+
+    def _leave_failing_out(self, error: ModelError) -> None:
+        """Disable the optimizers that make a session fail; raise the error if none does."""
+        (path,) = self._models
+        names = find_failing(path, self._feeds[path], **self._session)
+        if not names:
+            raise error
+        level = self._session.get("optimization", "all")
+        self._report.conclude(
+            f"at optimization={level}, this model runs without {enumerate_items(names)} only, as "
+            f"the session that is compared here: {error}"
+        )
+        self._session = without(self._session, names)
+
+    def _compare_models(self, first: Path, second: Path) -> ModelDiff:
+        report, given = self._report, [self._feeds[first], self._feeds[second]]
+        compared = self._outputs_apart(self._feeds)
+        _add_outputs(report, compared, got=second.name, expected=first.name)
+        try:
+            aligned = align(first, second, given, tolerance=self._tolerance, **self._session)
+        except ModelError as error:  # too many results, or a type of its own
+            report.conclude(f"intermediate results are not aligned: {error}")
+        else:
+            _tell_alignment(report, aligned, (first.name, second.name), self._options.top)
+            report.conclude(*_read_apart(compared, aligned))
+        _tell_non_finite(report, compared, self._feeds, self._session)
+        report.conclude(*_pairing(compared))
+        return compared
+
+    def _compare_ways(self, path: Path) -> ModelDiff:
+        """Compare a session with another way to run its model, and say what is responsible."""
+        report, feeds = self._report, self._feeds[path]
+        explained, why = self._explain(path, feeds)
+        compared = explained.outputs if explained else self._outputs_apart(self._feeds)
+        ours = f"ONNX Runtime on {self._session['provider'].label}"
+        _add_outputs(report, compared, got=ours, expected=self._against)
+        if explained is not None:
+            report.conclude(f"{explained}.")
+        elif why:
+            report.conclude(f"nodes are not searched: {why}")
+        if isinstance(explained, SessionExplanation):
+            graph = explained.graph or load_model(path)
+            if self._against == "float64":
+                report.conclude(*_doubts(self._options.by, graph, feeds, explained))
+            report.conclude(*(f"{one}." for one in explained.non_finite))
+            _tell_nodes(self._options, report, graph, explained)
+            return compared
+        _tell_non_finite(report, compared, self._feeds, self._session)
+        if explained is not None:
+            _tell_optimizers(report, explained)
+        return compared
+
+    def _explain(
+        self, path: Path, feeds: Mapping[str, np.ndarray]
+    ) -> tuple[SessionExplanation | OptimizerExplanation | None, str]:
+        """Find what is responsible, or why it is not searched."""
+        against, budget_s = self._against, self._options.search_budget
+        asked = {**self._session, "tolerance": self._tolerance, "budget_s": budget_s}
+        if against == UNOPTIMIZED:
+            return explain_optimization(path, feeds, **asked), ""
+        if against not in EVALUATIONS:
+            return None, ""
+        if budget_s == 0:
+            return None, "--search-budget 0"
+        asked |= {"by": self._options.by, "sources": sources_of(against)}
+        try:
+            return explain_session(path, feeds, against, **asked), ""
+        except (OrtMeterError, MemoryError) as error:  # too many results for instance
+            return None, str(error) or type(error).__name__
 
 
 def _fed_nan(feeds: Mapping[str, np.ndarray]) -> Iterator[str]:
@@ -230,78 +270,6 @@ def _fed_nan(feeds: Mapping[str, np.ndarray]) -> Iterator[str]:
     for name, array in feeds.items():
         if array.dtype.kind in "fV" and (count := np.isnan(array.astype(np.float64)).sum()):
             yield f"input {name} has {count} NaN among its {plural(array.size, 'value')}."
-
-
-def _running(
-    report: Report,
-    path: Path,
-    feeds: Mapping[str, np.ndarray],
-    session: Mapping[str, Any],
-    error: ModelError,
-) -> dict[str, Any]:
-    """Leave out the optimizers that make a session fail, and tell; raise the error if none does."""
-    names = find_failing(path, feeds, **session)
-    if not names:
-        raise error
-    level = session.get("optimization", "all")
-    report.conclude(
-        f"at optimization={level}, this model runs without {enumerate_items(names)} only, as "
-        f"the session that is compared here: {error}"
-    )
-    return without(session, names)
-
-
-def _compare_ways(
-    options: Namespace,
-    report: Report,
-    feeds: Mapping[str, np.ndarray],
-    *,
-    tolerance: Tolerance | None,
-    session: Mapping[str, Any],
-) -> ModelDiff:
-    """Compare a session with another way to run its model, and say what is responsible."""
-    (path,) = options.models
-    against = options.against or "float64"
-    explained, why = _explain(options, against, feeds, {**session, "tolerance": tolerance})
-    if explained is not None:
-        compared = explained.outputs
-    else:
-        compared = _outputs_apart(options, {path: feeds}, tolerance=tolerance, session=session)
-    ours = f"ONNX Runtime on {session['provider'].label}"
-    _add_outputs(report, compared, got=ours, expected=against)
-    if explained is not None:
-        report.conclude(f"{explained}.")
-    elif why:
-        report.conclude(f"nodes are not searched: {why}")
-    if isinstance(explained, SessionExplanation):
-        graph = explained.graph or load_model(path)
-        if against == "float64":
-            report.conclude(*_doubts(options, graph, feeds, explained))
-        report.conclude(*(f"{one}." for one in explained.non_finite))
-        _tell_nodes(options, report, graph, explained)
-        return compared
-    _tell_non_finite(report, compared, {path: feeds}, session)
-    if isinstance(explained, OptimizerExplanation):
-        _tell_optimizers(report, explained)
-    return compared
-
-
-def _explain(
-    options: Namespace, against: str, feeds: Mapping[str, np.ndarray], session: Mapping[str, Any]
-) -> tuple[SessionExplanation | OptimizerExplanation | None, str]:
-    """Find what is responsible, or why it is not searched."""
-    (path,), budget_s = options.models, options.search_budget
-    if against == UNOPTIMIZED:
-        return explain_optimization(path, feeds, budget_s=budget_s, **session), ""
-    if against not in EVALUATIONS:
-        return None, ""
-    if budget_s == 0:
-        return None, "--search-budget 0"
-    asked = {**session, "by": options.by, "budget_s": budget_s, "sources": sources_of(against)}
-    try:
-        return explain_session(path, feeds, against, **asked), ""
-    except (OrtMeterError, MemoryError) as error:  # too many results for instance
-        return None, str(error) or type(error).__name__
 
 
 def _add_outputs(report: Report, compared: ModelDiff, *, got: str, expected: str) -> None:
@@ -388,13 +356,13 @@ def _tell_nodes(
 
 
 def _doubts(
-    options: Namespace,
+    by: str,
     model: onnx.ModelProto,
     feeds: Mapping[str, np.ndarray],
     explained: SessionExplanation,
 ) -> Iterator[str]:
     """Say so if the node with the largest effect has no two judges that agree."""
-    for node in [n for n in explained.ranking(options.by) if n.effect is not None][:1]:
+    for node in [n for n in explained.ranking(by) if n.effect is not None][:1]:
         try:
             doubt = doubt_of_node(model, feeds, node.name, node.own, sources_of("float64"))
         except OrtMeterError:  # what was found stays

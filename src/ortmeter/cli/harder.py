@@ -3,7 +3,7 @@
 import itertools
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -28,13 +28,13 @@ _WIDE = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def find_worse(
-    options: Namespace, feeds: Feeds, compare: Callable[[Feeds], ModelDiff]
+    options: Namespace, models: Sequence[Path], feeds: Feeds, compare: Callable[[Feeds], ModelDiff]
 ) -> tuple[Feeds, str, str]:
     """Return the inputs that differ the most, how they were drawn if changed, and a sentence.
 
     Those that were asked for stay, unless others are ten times worse.
     """
-    others = _others(options, feeds)
+    others = _others(options, models, feeds)
     names = {name for arrays in feeds.values() for name in arrays}
     is_asked = options.search_budget and not options.feeds and len(options.value) < len(names)
     first = next(others, None) if is_asked else None
@@ -67,11 +67,13 @@ def find_worse(
     return feeds, "", told
 
 
-def _others(options: Namespace, feeds: Feeds) -> Iterator[tuple[str, Feeds]]:
+def _others(
+    options: Namespace, models: Sequence[Path], feeds: Feeds
+) -> Iterator[tuple[str, Feeds]]:
     """Draw other inputs: those of the edges first, since they differ the most."""
     had_edges = False
     for seed in range(options.seed + 1, options.seed + _SEEDS):
-        again = make_feeds(Namespace(**{**vars(options), "seed": seed}), options.models)
+        again = make_feeds(Namespace(**{**vars(options), "seed": seed}), models)
         drawn = {
             name
             for model, arrays in feeds.items()

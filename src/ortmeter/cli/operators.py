@@ -75,16 +75,11 @@ def register(parser: ArgumentParser) -> None:
         "--threads", help="threads per operator, or several: 1,2 (1; 1,2 with --report)"
     )
     group = parser.add_argument_group("measurement")
-    processes, passes = _COMPARED
     group.add_argument(
         "--processes",
         type=number(1),
-        help=f"sets of fresh processes in a pass ({processes}; {_ALONE[0]} for one candidate)",
-    )
-    group.add_argument(
-        "--passes",
-        type=number(1),
-        help=f"a claim holds in each of them ({passes}; {_ALONE[1]} for one candidate)",
+        help=f"sets of fresh processes in each of the {_COMPARED[1]} passes ({_COMPARED[0]}; "
+        f"{_ALONE[0]} for one candidate, in one pass)",
     )
     group.add_argument(
         "--values",
@@ -185,7 +180,7 @@ def _matrix(
 ) -> Matrix:
     threads = split("--threads", options.threads, thread_count)
     few = _COMPARED if len(candidates) > 1 else _ALONE
-    processes, passes = options.processes or few[0], options.passes or few[1]
+    processes, passes = options.processes or few[0], few[1]
     with machine.watched(report, threads, _providers(options), strict=options.strict):
         return measure_cases(
             candidates,

@@ -56,7 +56,7 @@ from ortmeter.releases.environments import INSTALLED, Release, parse_release, pr
 from ortmeter.releases.process import run_once
 from ortmeter.runtime.graphs import with_intermediate_outputs
 from ortmeter.runtime.inputs import declared_inputs
-from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.loading import load_model, write_model
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
@@ -77,7 +77,6 @@ _ERROR, _ROUNDS, _BUDGET_S = 0.01, 50, 45.0
 
 _TRIED, _MODEL, _INPUTS, _SCRIPT = "tried.json", "model.onnx", "test_data_set_0", "repro.py"
 _ISSUE = "issue.md"
-_LARGE = 2**30  # bytes of weights that go to a file of their own
 _NAMED = 5  # operators
 _LEVELS = ("all", "layout", "extended", "basic", "none")
 _TOLD = {True: "yes", False: "no", None: "undecided"}
@@ -287,13 +286,7 @@ def _record(
 
 def _write_reduced(reduced: Reduced, folder: Path) -> None:
     """Write a model and its inputs, as the tests of ONNX have them."""
-    (folder / f"{_MODEL}.data").unlink(missing_ok=True)  # saving would append to it
-    if _weight(reduced) > _LARGE:
-        copy = onnx.ModelProto()
-        copy.CopyFrom(reduced.proto)  # which saving empties
-        onnx.save(copy, folder / _MODEL, save_as_external_data=True, location=f"{_MODEL}.data")
-    else:
-        write_atomically(folder / _MODEL, reduced.proto.SerializeToString(deterministic=True))
+    write_model(reduced.proto, folder / _MODEL)
     shutil.rmtree(folder / _INPUTS, ignore_errors=True)
     (folder / _INPUTS).mkdir()
     for rank, (name, array) in enumerate(reduced.arrays.items()):
@@ -406,15 +399,12 @@ def _size_in_words(reduced: Reduced) -> str:
     operators = Counter(node.op_type for node in reduced.proto.graph.node)
     named = [f"{n} {op}" if n > 1 else op for op, n in operators.most_common(_NAMED)]
     named += ["others"] * (len(operators) > _NAMED)
-    size = sum(node.ByteSize() for node in reduced.proto.graph.node) + _weight(reduced)
+    size = sum(node.ByteSize() for node in reduced.proto.graph.node)
+    size += sum(tensor.ByteSize() for tensor in reduced.proto.graph.initializer)
     size += sum(array.nbytes for array in reduced.arrays.values())
     return (
         f"{plural(operators.total(), 'node')} ({enumerate_items(named)}) of {size / 2**20:.3g} MiB"
     )
-
-
-def _weight(reduced: Reduced) -> int:
-    return sum(tensor.ByteSize() for tensor in reduced.proto.graph.initializer)
 
 
 @dataclass(frozen=True)

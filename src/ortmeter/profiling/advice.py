@@ -14,13 +14,12 @@ import pandas as pd
 from ortmeter.machine.preflight import cpu_quota
 from ortmeter.operators import find_operator
 from ortmeter.profiling.denormals import denormal_tensors
-from ortmeter.profiling.findings import Advice, Facts, count, plural
+from ortmeter.profiling.findings import Advice, Facts, count, plural, trial
 from ortmeter.profiling.fusions import NearMiss, find_near_misses
 from ortmeter.profiling.graph import STANDARD
 from ortmeter.profiling.quantization import CONVERSIONS, REASONS, float_operators
 from ortmeter.profiling.record import Profile
 from ortmeter.profiling.run import Settings
-from ortmeter.profiling.trials import trial
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.patterns import Match, Pattern, find_patterns
 from ortmeter.runtime.placement import NodeAssignment, enumerate_some, without_kernel

@@ -1,4 +1,4 @@
-"""Findings, and what the checks that make them read."""
+"""Pieces of advice, what the checks that give them read, and trials of what they advise."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -8,8 +8,17 @@ from typing import Any
 import onnx
 import pandas as pd
 
+from ortmeter.errors import OrtMeterError
+from ortmeter.evidence import Speedup
 from ortmeter.profiling.record import Profile
 from ortmeter.profiling.run import Settings
+from ortmeter.runtime.iobinding import open_session
+from ortmeter.runtime.sessions import make_session
+from ortmeter.timing import measure
+from ortmeter.timing.statistics import MIN_ROUNDS
+
+_TRIAL_S = 4.0
+_FIRST_LOOK = 10
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,49 @@ class Facts:
     def finding(self, topic: str, rows: pd.DataFrame, evidence: str, advice: str) -> Advice:
         names = tuple(rows["name"].astype(str))
         return Advice(topic, names, evidence, advice, float(rows["share"].sum()), self.of)
+
+
+def trial(
+    facts: Facts,
+    how: str,
+    settings: Mapping[str, Any],
+    changed: onnx.ModelProto | None = None,
+) -> str | None:
+    """Say what a change brings: empty when it cannot be measured, None when it is no gain."""
+    if (claim := gain(facts, settings, changed)) is None:
+        return ""
+    helps = claim.verdict == "faster" or (claim.verdict == "undecided" and (claim.ratio or 0) > 1)
+    return f". With {how}: {claim.effect}" if helps else None
+
+
+def gain(
+    facts: Facts, settings: Mapping[str, Any], changed: onnx.ModelProto | None = None
+) -> Speedup | None:
+    """Measure the model with other settings, or changed, beside what it is, on the CPU.
+
+    None without inputs, or when the model cannot run so.
+    """
+    model, feeds = facts.profile.original, facts.feeds
+    if model is None or feeds is None:
+        return None
+    common: dict[str, Any] = {**facts.settings, "provider": "cpu", "threads": facts.threads}
+    run_config = common.pop("run_config", None)
+    try:
+        with (
+            open_session(make_session(model, **common), feeds, run_config) as plain,
+            open_session(
+                make_session(changed or model, **{**common, **settings}), feeds, run_config
+            ) as other,
+        ):
+            calls = {"as it is": plain.run, "changed": other.run}
+            # A few rounds show that most changes bring nothing.
+            for repeat in (_FIRST_LOOK, MIN_ROUNDS):
+                measured = measure(calls, repeat=repeat, precision=None, budget_s=_TRIAL_S)
+                if (measured.speedups()[-1].ratio or 0) <= 1:
+                    break
+    except OrtMeterError:
+        return None
+    return measured.speedups()[-1]
 
 
 def count(rows: pd.DataFrame) -> str:

@@ -11,10 +11,12 @@ from google.protobuf.message import DecodeError, Message
 from onnx.external_data_helper import uses_external_data
 
 from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.files import write_atomically
 
 __all__ = ["ModelLike", "load_model"]
 
 _LONGEST = 300  # characters of a reason
+_LARGE = 2**30  # bytes
 
 #: A model, its bytes or text, or the path of its file.
 ModelLike: TypeAlias = onnx.ModelProto | bytes | str | os.PathLike[str]
@@ -149,6 +151,18 @@ def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
                 yield one
             elif isinstance(one, Message):
                 yield from _tensors(one)
+
+
+def write_model(model: onnx.ModelProto, file: Path) -> None:
+    """Write a model, with its weights beside it when they do not fit in one file."""
+    data = file.with_name(f"{file.name}.data")
+    data.unlink(missing_ok=True)  # saving would append to it
+    if model.ByteSize() < _LARGE:
+        write_atomically(file, model.SerializeToString(deterministic=True))
+        return
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)  # which saving empties
+    onnx.save(copy, file, save_as_external_data=True, location=data.name)
 
 
 def _read_bytes(path: Path) -> bytes:
