@@ -27,7 +27,7 @@ class Pair(NamedTuple):
     got: Any
 
 
-class Node(NamedTuple):
+class Children(NamedTuple):
     """What a structure holds, by key, and the Python expression that gets it."""
 
     is_sequence: bool
@@ -45,7 +45,7 @@ def pairs(expected: Any, got: Any, path: str = "") -> Iterator[Pair | Difference
     if left is None and right is None and expected is not None and got is not None:
         yield Pair(path, expected, got)
     elif left is None or right is None or left.is_sequence != right.is_sequence:
-        yield Difference("structure", path, _describe(expected), _describe(got))
+        yield Difference("structure", path, _type_name(expected), _type_name(got))
     elif left.is_sequence and len(left.held) != len(right.held):
         yield Difference("structure", path, *(f"{len(node.held)} items" for node in (left, right)))
     else:
@@ -54,20 +54,20 @@ def pairs(expected: Any, got: Any, path: str = "") -> Iterator[Pair | Difference
                 yield from pairs(left.held[key][1], right.held[key][1], path + step)
             else:
                 there = (node.held.get(key) for node in (left, right))
-                kinds = (_describe(entry[1]) if entry else "nothing" for entry in there)
+                kinds = (_type_name(entry[1]) if entry else "nothing" for entry in there)
                 yield Difference("structure", path + step, *kinds)
 
 
-def children(value: Any, path: str = "") -> Node | None:
+def children(value: Any, path: str = "") -> Children | None:
     """List what a structure holds, None for an array and for None. The path is for the error."""
     if value is None or is_array(value):
         return None
     if isinstance(value, Mapping):
-        return Node(False, {key: (f"[{key!r}]", item) for key, item in value.items()})
+        return Children(False, {key: (f"[{key!r}]", item) for key, item in value.items()})
     if isinstance(value, list | tuple):
-        return Node(True, {i: (f"[{i}]", item) for i, item in enumerate(value)})
+        return Children(True, {i: (f"[{i}]", item) for i, item in enumerate(value)})
     if (names := _attributes(value)) is not None:
-        return Node(False, {name: (f".{name}", getattr(value, name)) for name in names})
+        return Children(False, {name: (f".{name}", getattr(value, name)) for name in names})
     where = f"{path}: " if path else ""
     raise InvalidArgumentError(
         f"{where}{type(value).__name__} cannot be compared. Accepted: arrays (numpy, torch, "
@@ -85,5 +85,5 @@ def _attributes(value: Any) -> tuple[str, ...] | None:
     return None
 
 
-def _describe(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return "None" if value is None else type(value).__name__

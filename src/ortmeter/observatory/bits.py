@@ -90,16 +90,16 @@ def compare_bits(
         release = parse_release(INSTALLED)
         children = [stack.enter_context(ReleaseProcess(release)) for _ in range(processes)]
         for name, variant in follow(variants.items(), "cases"):
-            found = {AGAIN: _run(variant, {}, runs) + _run(variant, {}, runs)}
+            found = {AGAIN: _run_here(variant, {}, runs) + _run_here(variant, {}, runs)}
             if found[AGAIN]:
                 if children:
                     found[ELSEWHERE] = list(_run_elsewhere(variant, children, runs))
-                found |= {what: _run(variant, new, runs) for what, new in changes.items()}
+                found |= {what: _run_here(variant, new, runs) for what, new in changes.items()}
             rows += ({"case": name, **row} for row in _compare(variant, found))
     return pd.DataFrame(rows, columns=[*_ROWS, *_COLUMNS]).set_index(_ROWS)
 
 
-def _run(variant: SessionSpec, new: Mapping[str, Any], runs: int) -> list[_Outputs]:
+def _run_here(variant: SessionSpec, new: Mapping[str, Any], runs: int) -> list[_Outputs]:
     """Run a session several times; what is no array of numbers has no bits to compare."""
     try:
         session = dataclasses.replace(variant, settings={**variant.settings, **new}).session()

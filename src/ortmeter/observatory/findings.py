@@ -11,7 +11,7 @@ from ortmeter.facts import Fact, read_facts
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.catalogue import catalogue
 
-__all__ = ["FINDINGS", "INSTEAD", "Finding", "Workaround"]
+__all__ = ["FINDINGS", "INSTEAD", "KnownChange", "Workaround"]
 
 #: Suffix of the name of a case: what to do meanwhile.
 INSTEAD = ", instead"
@@ -35,7 +35,7 @@ class Workaround(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: Mapping[str, Any] = {}
 
 
-class Finding(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class KnownChange(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A difference between two releases.
 
     Parameters
@@ -85,4 +85,4 @@ class Finding(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 #: Losses that remain, then fixed losses, then gains.
-FINDINGS = read_facts(__package__, "findings.toml", Finding)
+FINDINGS = read_facts(__package__, "findings.toml", KnownChange)

@@ -170,9 +170,9 @@ def write_issue(
     if wrong:
         title = f"{in_words(case)}: wrong result with onnxruntime {releases[-1]}"
     rows = list(_rows(cells, matrix.times[releases], inputs))
-    described = [wrong, *sentences, _table([row for row in rows if row[0] in inputs], releases)]
+    described = [wrong, *sentences, _markdown([row for row in rows if row[0] in inputs], releases)]
     if models := [row for row in rows if row[0] not in inputs]:
-        described.append(f"In a whole model:\n\n{_table(models, releases)}")
+        described.append(f"In a whole model:\n\n{_markdown(models, releases)}")
     passes, processes = (len(matrix.times.index.unique(name)) for name in ("pass", "process"))
     described.append(
         f"Median times of `Run` with bound inputs and outputs, in {passes} times {processes} fresh "
@@ -307,7 +307,7 @@ def _rows(
         yield [case, inputs.get(case, ""), str(threads), *shown, ratio]
 
 
-def _table(rows: Sequence[Sequence[str]], releases: Sequence[str]) -> str:
+def _markdown(rows: Sequence[Sequence[str]], releases: Sequence[str]) -> str:
     header = ["case", "inputs", "threads", *(f"{name} (µs)" for name in releases), "times slower"]
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)

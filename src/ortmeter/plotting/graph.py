@@ -132,10 +132,10 @@ def draw_model(
         )
     dot = "\n".join([_HEADER, *writer.boxes, *writer.edges, "}", ""])
     title = clean(title or graph.name or "model")
-    return Drawing(title, dot, writer.elements, f"{title}: {_describe(operators)}")
+    return Drawing(title, dot, writer.elements, f"{title}: {_description(operators)}")
 
 
-def _describe(operators: Counter[str]) -> str:
+def _description(operators: Counter[str]) -> str:
     """Describe a drawing to a reader who does not see it."""
     counts = [f"{count} {shorten(operator)}" for operator, count in operators.most_common(8)]
     return f"graph of {operators.total()} nodes ({', '.join(counts)})"

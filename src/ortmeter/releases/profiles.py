@@ -88,7 +88,7 @@ def profile_releases(
                 profiles = _record(children, folder, question, repeat, turns=turns, seed=i)
             for side, found in zip(sides, profiles, strict=True):
                 side.append(_operators(found))
-    return _table([release.name for release in pair], sides)
+    return _operator_table([release.name for release in pair], sides)
 
 
 def _record(
@@ -132,7 +132,7 @@ def _operators(found: "Profile") -> dict[str, tuple[int, float]]:
     return {**times, OUTSIDE: (0, outside), WHOLE: (0, float(steady["duration"].median()))}
 
 
-def _table(
+def _operator_table(
     names: Sequence[str], sides: Sequence[Sequence[Mapping[str, tuple[int, float]]]]
 ) -> "pd.DataFrame":
     found = {}

@@ -108,12 +108,12 @@ def measure_memory(
 
 def _ask(name: str, spawn_spec: SpawnSpec, sizes: list[int], *, is_bound: bool) -> _Told:
     try:
-        return call(_run, {"spawn_spec": spawn_spec, "sizes": sizes, "is_bound": is_bound})
+        return call(_watch_child, {"spawn_spec": spawn_spec, "sizes": sizes, "is_bound": is_bound})
     except OrtMeterError as error:
         raise OrtMeterError(f"{name!r} failed in a fresh process: {error}") from error
 
 
-def _run(spawn_spec: SpawnSpec, sizes: list[int], *, is_bound: bool) -> _Told:
+def _watch_child(spawn_spec: SpawnSpec, sizes: list[int], *, is_bound: bool) -> _Told:
     return _watch(spawn_spec.build(), sizes, is_bound=is_bound)
 
 
