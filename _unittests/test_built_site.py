@@ -224,6 +224,13 @@ def test_the_downloads_of_a_page_are_there(page):
         settings = {f"settings/{name}" for name in re.findall(r'setting="(\w+\.py)"', source)}
         assert {f"{page}.py", f"{page}.ipynb", WHEEL, *settings} == set(members.namelist())
         assert all(members.read(name) for name in settings)
+        notebook = json.loads(members.read(f"{page}.ipynb"))
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    shown = [kind for output in outputs for kind in output.get("data", {})]
+    html = published(page).read_text(encoding="utf-8")
+    images = re.findall(rf'src="[./]*_images/sphx_glr_{page}_\d', html)
+    assert shown.count("image/png") == len(images)
+    assert any("data-conclusion" in str(output) for output in outputs)
 
 
 @pytest.fixture
