@@ -7,6 +7,7 @@ not a valid model is left out, by the checker of ONNX.
 import dataclasses
 import functools
 import itertools
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ __all__ = ["FusionCase", "fusion_cases"]
 _Varied: TypeAlias = Iterator[tuple[str, Draft]]
 _Rule: TypeAlias = Callable[[Draft], _Varied]
 
-_JOIN = " | "
+#: Between the changes in a name.
+JOIN = " | "
 _SIZE = 4  # of the axes of patterns
 _OPSETS = (7, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23)
 _KINDS = ("f16", "bf16", "f64", "i32", "i64")
@@ -247,30 +249,22 @@ def _around(draft: Draft) -> _Varied:
 
 
 def _names(draft: Draft) -> _Varied:
-    nodes = []
-    for node in draft.nodes:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        copy.name = "same"
-        nodes.append(copy)
-    yield "nodes of one name", dataclasses.replace(draft, nodes=tuple(nodes))
+    same = draft
+    for rank in range(len(draft.nodes)):
+        same = same.with_node(rank, name="same")
+    yield "nodes of one name", same
     # What optimizers call the tensors that they add begins with the names of others.
-    for suffix in ("_token_0", "_transposed", "_cast"):
-        first = draft.nodes[0].output[0]
-        new = f"X{suffix}"
-        yield f"{first} is called {new}", _called(draft, first, new)
-
-
-def _called(draft: Draft, old: str, new: str) -> Draft:
-    nodes = []
-    for node in draft.nodes:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        copy.input[:] = [new if name == old else name for name in node.input]
-        copy.output[:] = [new if name == old else name for name in node.output]
-        nodes.append(copy)
-    outputs = tuple(new if name == old else name for name in draft.outputs)
-    return dataclasses.replace(draft, nodes=tuple(nodes), outputs=outputs)
+    old = draft.nodes[0].output[0]
+    for new in ("X_token_0", "X_transposed", "X_cast"):
+        changed = draft
+        for rank, node in enumerate(draft.nodes):
+            inputs, outputs = (
+                [new if name == old else name for name in names]
+                for names in (node.input, node.output)
+            )
+            changed = changed.with_node(rank, inputs=inputs, outputs=outputs)
+        names = tuple(new if name == old else name for name in draft.outputs)
+        yield f"{old} is called {new}", dataclasses.replace(changed, outputs=names)
 
 
 #: Each rule changes one thing, and its label says which; the first ones are also tried alone.
@@ -308,7 +302,7 @@ class FusionCase:
         InvalidArgumentError
             There is no such pattern, or no such change.
         """
-        pattern, *changes = name.split(_JOIN)
+        pattern, *changes = name.split(JOIN)
         case = cls(pattern, tuple(changes))
         case.draft  # noqa: B018 - it raises
         return case
@@ -316,7 +310,7 @@ class FusionCase:
     @property
     def name(self) -> str:
         """The pattern and the changes."""
-        return _JOIN.join((self.pattern, *self.changes))
+        return JOIN.join((self.pattern, *self.changes))
 
     @property
     def op(self) -> str:
@@ -362,7 +356,7 @@ class FusionCase:
         return True
 
 
-def fusion_cases(seed: int = 0, count: int = _CASES) -> Iterator[FusionCase]:
+def fusion_cases(seed: int = 0, count: int = _CASES, words: str = "") -> Iterator[FusionCase]:
     """Yield the patterns as they are, and valid variations of each.
 
     Each change of an attribute, of a type and of what is around is made alone; so many others are
@@ -374,6 +368,8 @@ def fusion_cases(seed: int = 0, count: int = _CASES) -> Iterator[FusionCase]:
         Seed of the sample.
     count : int
         Variations of a pattern that are drawn.
+    words : str
+        Where a name of a pattern has one of these words, only such patterns.
 
     Yields
     ------
@@ -385,7 +381,9 @@ def fusion_cases(seed: int = 0, count: int = _CASES) -> Iterator[FusionCase]:
     >>> next(fusion_cases()).name
     'EliminateIdentity'
     """
-    for pattern in patterns():
+    asked = re.split(r"[ ,]+", words.casefold().strip(" ,"))
+    named = [one for one in patterns() if any(word in one.casefold() for word in asked)]
+    for pattern in named or patterns():
         rng = np.random.default_rng([seed, zlib.crc32(pattern.encode())])
         alone = [FusionCase(pattern, (label,)) for label in _labels(patterns()[pattern][1], ALONE)]
         found = {case.name: case for case in (FusionCase(pattern), *alone) if case.is_valid}
