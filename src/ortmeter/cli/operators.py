@@ -254,7 +254,8 @@ def _cases(options: Namespace) -> tuple[dict[str, AnyCase], dict[str, str]]:
     (model,) = models
     cases, left_out = node_cases(model, feeds[model], provider=_providers(options)[0])
     if not cases:
-        why = next((f"{name}, {reason}" for name, reason in left_out.items()), "all is constant")
+        gone = "ONNX Runtime computes or removes every node before a run"
+        why = next((f"{name}, {reason}" for name, reason in left_out.items()), gone)
         raise InvalidArgumentError(f"{model.name} has no node to measure: {why}")
     return {**cases}, left_out
 
