@@ -1,25 +1,37 @@
 """Recurrent networks on the functions that torch has for them: RNN, GRU and LSTM."""
 
-from ortmeter.operators.late import Tensor, torch
+from collections.abc import Callable
+
+from ortmeter.operators.late import Tensor, TensorFunction, torch
 from ortmeter.operators.registry import family, kernel
 from ortmeter.operators.tensors import named, refused
 
 declare = family("other")
 declare("GRU LSTM RNN")
 
-# What torch computes, and the rank in ONNX of each of its gates.
-_FUNCTIONS = {
-    "RNN": (named("rnn_tanh"), ["tanh"], (0,)),
-    "GRU": (named("gru"), ["sigmoid", "tanh"], (1, 0, 2)),
-    "LSTM": (named("lstm"), ["sigmoid", "tanh", "tanh"], (0, 2, 3, 1)),
+# What torch computes: its activations, the rank in ONNX of each of its gates, which variants.
+_FUNCTIONS: dict[str, tuple[TensorFunction, list[str], tuple[int, ...], Callable[..., object]]] = {
+    "RNN": (named("rnn_tanh"), ["tanh"], (0,), lambda: True),
+    "GRU": (
+        named("gru"),
+        ["sigmoid", "tanh"],
+        (1, 0, 2),
+        lambda *, linear_before_reset=0: linear_before_reset,
+    ),
+    "LSTM": (
+        named("lstm"),
+        ["sigmoid", "tanh", "tanh"],
+        (0, 2, 3, 1),
+        lambda *, input_forget=0: not input_forget,
+    ),
 }
 _USUAL = "whole sequences, usual activations, no peephole, a GRU that is linear before its reset"
 
 
 def _register_network(op_type: str) -> None:
-    function, usual, order = _FUNCTIONS[op_type]
+    function, usual, order, is_known = _FUNCTIONS[op_type]
 
-    @kernel(op_type, since=7)
+    @kernel(op_type, since=7, options_of=is_known)
     def run(  # noqa: PLR0917 - the inputs of the operators, the last two of LSTM only
         x: Tensor,
         w: Tensor,
@@ -33,17 +45,16 @@ def _register_network(op_type: str) -> None:
         activations: list[str] | None = None,
         direction: str = "forward",
         hidden_size: int | None = None,
-        input_forget: int = 0,
         layout: int = 0,
-        linear_before_reset: int = 0,
+        **variant: int,
     ) -> tuple[Tensor, ...]:
         del hidden_size
         x = x.transpose(0, 1) if layout else x
         count, hidden = r.shape[0], r.shape[2]
         other = [name.lower() for name in activations or usual * count] != usual * count
         cut = lengths is not None and bool((lengths != x.shape[0]).any())
-        gated = op_type == "GRU" and not linear_before_reset
-        if other or cut or gated or peephole is not None or input_forget or not x.numel():
+        whole = not cut and peephole is None and x.numel()
+        if other or not whole or not is_known(**variant):
             raise refused(op_type, _USUAL, x, also=f" and {activations=}")
         backward = direction == "reverse"
 
