@@ -316,4 +316,5 @@ def _draft(operands: str, nodes: str) -> Draft:
         for part in _ATTRIBUTES.split(nodes)
     ]
     graph = onnx.parser.parse_graph(f"g () => () {{ {''.join(parts)} }}")
-    return Draft(tuple(graph.node), known)
+    read = {name for node in graph.node for name in node.input}
+    return Draft(tuple(graph.node), {name: known[name] for name in known if name in read})
