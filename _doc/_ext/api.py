@@ -52,6 +52,7 @@ MODULES = {
         f"workloads.{name}"
         for name in ("startup", "optimized", "load", "serving", "pauses", "threads", "memory")
     ),
+    "Tune": ("tuning",),
     "Profile": ("profiling", "profiling.kinds", "profiling.quantization"),
     "Compare results": (
         "discrepancy",

@@ -60,8 +60,7 @@ def test_most_cases_compare_no_draw():
 SHOWN = [
     error
     for error in KNOWN_ERRORS
-    if error.op_type
-    not in {"Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "GRU", "LSTM", "RNN"}
+    if error.op_type not in {"Softmax", "LogSoftmax", "Hardmax", "LpNormalization"}
     and not error.sets
 ]
 

@@ -22,5 +22,6 @@ from .timing import measure_each as measure_each
 from .timing.bench import bench as bench
 from .timing.candidates import function_candidate as function_candidate
 from .timing.candidates import session_candidate as session_candidate
+from .tuning import tune as tune
 
 __version__: str

@@ -2,8 +2,6 @@
 
 import dataclasses
 import datetime as dt
-import hashlib
-import json
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
-import numpy as np
 
-from ortmeter.cli.report import Report, check_writable, speedup_table
+from ortmeter.cli.report import Report, check_writable
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
 from ortmeter.evidence import UNITS, Speedup, common_unit, rounded
 from ortmeter.files import write_atomically
@@ -22,7 +19,7 @@ from ortmeter.machine.environment import Environment
 from ortmeter.optional import pd
 from ortmeter.plotting.latency import speedup_plot
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.loading import external_files
+from ortmeter.runtime.digests import content, digest, model_digest
 from ortmeter.runtime.placement import PlacementLog
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing import Comparison, Measurement
@@ -44,7 +41,6 @@ _UNJUDGED = 2  # exit code
 _SHOWN = ("CPU", "Processor", "GPU", "System", "Threads", "Variables", "Python", "Commit")
 _PAGE = "bench"
 _BEGINS = b'{"schema_version"'
-_LENGTH = 16  # characters of a digest
 _LONG = 200  # characters of names that are shown
 
 
@@ -181,27 +177,12 @@ def _describe_variant(variant: SessionSpec) -> _Description:
         settings |= value if isinstance(value, Mapping) else {name: value}
     return {
         "model": path.name,
-        f"{_DIGEST}model": digest(_files(path)),
+        f"{_DIGEST}model": model_digest(path),
         "inputs": ", ".join(shapes),
         f"{_DIGEST}inputs": digest(map(content, arrays.values())),
+        **({} if variant.bound else {"bound": "False"}),
         **{name: str(value) for name, value in settings.items()},
     }
-
-
-def _files(path: Path) -> Iterator[bytes]:
-    # A session refuses external data that is no regular file.
-    for file in (path, *filter(Path.is_file, external_files(path))):
-        with file.open("rb") as stream:
-            yield hashlib.file_digest(stream, "sha256").digest()
-
-
-def content(array: np.ndarray) -> bytes:
-    return json.dumps(array.tolist()).encode() if array.dtype.kind in "OUT" else array.tobytes()
-
-
-def digest(parts: Iterable[bytes]) -> str:
-    digests = (hashlib.sha256(part).digest() for part in parts)
-    return hashlib.sha256(b"".join(digests)).hexdigest()[:_LENGTH]
 
 
 def _read_stored(file: Path, names: Iterable[str]) -> "Record":
@@ -381,11 +362,15 @@ def _judge(bound: float | None, outcomes: Sequence[_Outcome]) -> tuple[int, list
 
 def _speedups(outcomes: Sequence[_Outcome]) -> "pd.DataFrame":
     unit = common_unit(median for outcome in outcomes for median in outcome.medians)
-    table = speedup_table([outcome.claim for outcome in outcomes])
-    for rank, run in enumerate(("baseline", "now")):
-        medians = [rounded(outcome.medians[rank] * UNITS[unit]) for outcome in outcomes]
-        table.insert(rank, f"{run} ({unit})", medians)
-    return table
+    columns = ["candidate", f"baseline ({unit})", f"now ({unit})", "speedup", "low", "high"]
+    rows = [
+        [claim.subject]
+        + [rounded(median * UNITS[unit]) for median in medians]
+        + [rounded(value) for value in (claim.ratio, claim.low, claim.high)]
+        for claim, medians, *_ in outcomes
+    ]
+    table = pd.DataFrame(rows, columns=columns).set_index("candidate")
+    return table.assign(verdict=[outcome.claim.verdict for outcome in outcomes])
 
 
 def _changed(

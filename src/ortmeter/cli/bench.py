@@ -15,13 +15,13 @@ from ortmeter.cli import baseline, bench_releases, cold, conversion, load, machi
 from ortmeter.cli.first_run import refuse_deadly
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, describe_session, number, session_axes
-from ortmeter.cli.report import Report, Rows, speedup_table
+from ortmeter.cli.report import Report, Rows
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.latency import latency_plot
-from ortmeter.runtime.loading import ModelLike, has_external_data, is_path, load_model
+from ortmeter.runtime.digests import content, digest
 from ortmeter.runtime.optimizers import without
-from ortmeter.runtime.sessions import optimized_model
+from ortmeter.runtime.sessions import graph_digest
 from ortmeter.runtime.settings import DEFAULT, scheduling
 from ortmeter.study.writer import enumerate_items, rank
 from ortmeter.timing import Comparison
@@ -31,16 +31,19 @@ from ortmeter.timing.drift import drift
 from ortmeter.timing.percentiles import MISSING, percentile_table
 from ortmeter.timing.processes import processes_needed
 from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
+from ortmeter.tuning.files import Session, read_session, session_specs
 
 _LONGEST_S = 1800.0
-# Largest model that is optimized once more, to see whether two candidates run the same graph.
-_LARGEST = 2**28
-_NAMES = {"name", "doc_string", "metadata_props", "producer_name", "producer_version"}
 
 
 def register(parser: ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] MODEL [MODEL ...]"
-    parser.add_argument("models", metavar="MODEL", nargs="+", help="ONNX file")
+    parser.add_argument("models", metavar="MODEL", nargs="*", help="ONNX file")
+    parser.add_argument(
+        "--config",
+        metavar="session.json",
+        help="compare what ortmeter tune chose with the default, here and now",
+    )
     add_feeds(parser)
     add_session(parser, several=True)
     conversion.add_options(
@@ -82,6 +85,7 @@ class Request:
     """What is asked of ``bench``, read from its options once."""
 
     models: Mapping[Path, Mapping[str, Any]]  # with their inputs
+    tuned: Session | None
     inputs: Rows
     axes: Mapping[str, Any]
     session: str  # in words
@@ -95,6 +99,8 @@ class Request:
 
     def variants(self) -> dict[str, SessionSpec]:
         """Combine the models and the values of settings."""
+        if self.tuned is not None:
+            return session_specs(self.tuned, next(iter(self.models.values())))
         axes = dict(self.axes)
         if isinstance(self.mode, bench_releases.ReleaseRuns) and not self.mode.between:
             # Each release has its own provider: that of a variant is only for its options.
@@ -128,6 +134,13 @@ def read_request(options: Namespace) -> Request:
             "--rewrite and --precision do not go with --save or --baseline, which need files. "
             "Accepted: files that --save-model kept"
         )
+    if bool(options.models) == bool(options.config):
+        raise InvalidArgumentError("expected models, or --config session.json, and not both")
+    tuned = read_session(Path(options.config)) if options.config else None
+    if tuned is not None:
+        options.models, session = [tuned.default], f"those of {options.config}"
+        if not any((options.feeds, options.value, options.dim, options.shape, options.size)):
+            options.shape, options.value = tuned.inputs["shape"], tuned.inputs["value"]
     models = make_feeds(options, list(dict.fromkeys(map(Path, options.models))))
     limits = {
         "repeat": options.repeat,
@@ -137,7 +150,7 @@ def read_request(options: Namespace) -> Request:
     }
     inputs, mode = inputs_table(options, models), next(iter(asked), None)
     flags = options.save_optimized, options.shorten, options.strict
-    return Request(models, inputs, axes, session, mode, made, kept, *flags, limits)
+    return Request(models, tuned, inputs, axes, session, mode, made, kept, *flags, limits)
 
 
 def run(options: Namespace, report: Report) -> int:
@@ -209,14 +222,16 @@ def _distinct(report: Report, variants: Mapping[str, SessionSpec]) -> Mapping[st
     ways: dict[str, list[str]] = {}
     for name, variant in variants.items():
         settings = {**variant.settings, "optimization": "", "run": variant.run_config}
-        fed = {n: (a.dtype, a.shape, baseline.content(a)) for n, a in variant.feeds.items()}
-        inputs = [(n, *kind, baseline.digest([data])) for n, (*kind, data) in fed.items()]
+        fed = {n: (a.dtype, a.shape, content(a)) for n, a in variant.feeds.items()}
+        inputs = [(n, *kind, digest([data])) for n, (*kind, data) in fed.items()]
         ways.setdefault(repr((settings, inputs)), []).append(name)
     same: dict[tuple[str, str], list[str]] = {}
     for way, names in ways.items():
         for name in names:
             variant = variants[name]
-            graph = "" if len(names) == 1 else _graph(variant.model, variant.settings) or name
+            graph = (
+                "" if len(names) == 1 else graph_digest(variant.model, **variant.settings) or name
+            )
             same.setdefault((way, graph), []).append(name)
     for first, *others in same.values():
         if others:
@@ -255,18 +270,6 @@ def _on_cpu(variants: Mapping[str, SessionSpec]) -> bool:
     return all(variant.settings["provider"].is_cpu for variant in variants.values())
 
 
-def _graph(model: ModelLike, settings: Mapping[str, Any]) -> str:
-    """Identify the graph that runs, whatever its nodes are called; empty for a large one."""
-    proto = load_model(model)
-    if proto.ByteSize() > _LARGEST or (is_path(model) and has_external_data(model)):
-        return ""
-    ran = optimized_model(model, **settings)
-    for message in (ran, ran.graph, *ran.graph.node):
-        for field in _NAMES.intersection(message.DESCRIPTOR.fields_by_name):
-            message.ClearField(field)
-    return baseline.digest([ran.SerializeToString(deterministic=True)])
-
-
 def _report_latencies(
     report: Report, results: Comparison, variants: Mapping[str, SessionSpec], seconds: float
 ) -> None:
@@ -288,7 +291,7 @@ def _report_latencies(
         ranking = results.ranking()
         level = ranking.claims[0].confidence  # the table says what the conclusion does
         others = (results.speedup(first.name, n, confidence=level) for n in [*results][1:])
-        report.add("Speedup over the first", speedup_table(list(others)))
+        report.add("Speedup over the first", cold.speedup_table(list(others)))
         beside = report.beside if len(ways) > 1 else ""
         report.conclude(
             f"{beside}{rank(ranking)}.", *_what_decides(results, ranking.claims, seconds)

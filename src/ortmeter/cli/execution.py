@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 COMMANDS: Mapping[str, str] = {
     "env": "Show the machine, the versions and the providers: which work, and why others do not.",
     "bench": "Compare latencies of models, providers, and other settings of ONNX Runtime.",
+    "tune": "Find the fastest setting of a model that is safe, prove it, and write it.",
     "profile": "Show where the time of a model goes, and what was optimized.",
     "diff": "Compare the outputs of two models, or of two ways to run one, and find the nodes "
     "responsible.",

@@ -63,6 +63,11 @@ class Preflight:
         """Whether nothing was found."""
         return not self.findings
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether others use the cores: threads cannot be judged."""
+        return any(text.startswith((_OTHERS, _HYPERVISOR)) for text in self.findings)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON accepts."""
         return {

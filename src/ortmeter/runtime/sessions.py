@@ -1,5 +1,6 @@
 """Create inference sessions that run on the requested provider."""
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,7 @@ from ortmeter.files import refuse_full_disk
 from ortmeter.optional import import_optional
 from ortmeter.runtime.loading import (
     ModelLike,
+    has_external_data,
     holds_text,
     is_path,
     load_model,
@@ -44,6 +46,8 @@ LEVELS = {
     "all": "ORT_ENABLE_ALL",
 }
 _FATAL_ONLY = 4
+_LARGEST_DIGESTED = 2**28
+_NAMES = {"name", "doc_string", "metadata_props", "producer_name", "producer_version"}
 # What an argument of make_session sets, and arguments that hold several settings.
 _ATTRIBUTES = {"threads": "intra_op_num_threads", "optimization": "graph_optimization_level"}
 _GROUPS = ("session_options", "session_config", "provider_options")
@@ -215,6 +219,21 @@ def optimized_model(
         file = Path(path or Path(temporary) / "optimized.onnx")
         make_session(model, **options, optimized_path=file)
         return load_model(file, external_folder=folder)
+
+
+def graph_digest(model: ModelLike, **options: Any) -> str:
+    """Identify the graph that ONNX Runtime executes, whatever its nodes are called.
+
+    Empty for a model of more than 256 MiB, or with external data: it would take too long.
+    """
+    proto = load_model(model)
+    if proto.ByteSize() > _LARGEST_DIGESTED or (is_path(model) and has_external_data(model)):
+        return ""
+    ran = optimized_model(model, **options)
+    for message in (ran, ran.graph, *ran.graph.node):
+        for field in _NAMES.intersection(message.DESCRIPTOR.fields_by_name):
+            message.ClearField(field)
+    return hashlib.sha256(ran.SerializeToString(deterministic=True)).hexdigest()
 
 
 def session_code(

@@ -1,0 +1,164 @@
+"""What a search writes: it runs as it stands, and is read back."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.settings import DEFAULT
+from ortmeter.timing.candidates import SessionSpec
+from ortmeter.tuning.files import (
+    Journal,
+    key_of,
+    read_session,
+    run_metric,
+    session_specs,
+    write_session,
+)
+from ortmeter.tuning.space import Change, Setup, apply
+
+TEXT = (
+    '<ir_version: 10, opset_import: ["": 21]> g (float[n, 4] X) => (float[n, 4] Y) { Y = Abs (X) }'
+)
+FEEDS = {"X": np.float32([[1, -2, 3, -4]])}
+CHANGES = (
+    Change("threads", "few rows", settings={"threads": 1, "spinning": "off"}),
+    Change("arena", "memory", settings={"session_options": {"enable_cpu_mem_arena": False}}),
+    Change("keys", "packed", settings={"session_config": {"session.disable_prepacking": "1"}}),
+    Change("binding", "copies", "inputs and outputs bound", bound=True),
+)
+
+
+@pytest.fixture
+def default(tmp_path):
+    file = tmp_path / "a model.onnx"
+    onnx.save(onnx.parser.parse_model(TEXT), file)
+    return SessionSpec(file, FEEDS, {**DEFAULT, "provider": Provider("cpu")}, {}, bound=False)
+
+
+def write(folder, setup, default):
+    folder.mkdir()
+    return write_session(folder, setup, default, {"objective": "p50"})
+
+
+def test_the_script_runs_from_anywhere_and_sets_what_was_chosen(tmp_path, default):
+    written = write(tmp_path / "tuned", apply(default, CHANGES), default)
+    assert written.names == ["session.json", "session.py"]
+    check = (
+        "import runpy, numpy\n"
+        f"made = runpy.run_path({str(tmp_path / 'tuned' / 'session.py')!r})\n"
+        "options = made['session'].get_session_options()\n"
+        "print(made['run']({'X': numpy.float32([[1, -2, 3, -4]])})[0].tolist(),\n"
+        "      options.intra_op_num_threads, options.enable_cpu_mem_arena,\n"
+        "      options.get_session_config_entry('session.disable_prepacking'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", check], cwd="/", capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split("\n")[0] == "[[1.0, 2.0, 3.0, 4.0]] 1 False 1"
+
+
+def test_a_session_is_read_back(tmp_path, default):
+    setup = apply(default, CHANGES)
+    write(tmp_path / "tuned", setup, default)
+    found = read_session(tmp_path / "tuned" / "session.json")
+    assert found.inputs == {"shape": ["X=1x4"], "value": []}
+    specs = session_specs(found, FEEDS)
+    assert specs["default"].settings == default.settings
+    assert specs["tuned"].settings == setup.spec.settings
+    assert (specs["default"].bound, specs["tuned"].bound) == (False, True)
+
+
+def test_a_model_that_changed_is_written(tmp_path, default):
+    model = onnx.parser.parse_model(TEXT.replace("Abs", "Neg"))
+    setup = Setup(dataclasses.replace(default, model=model), (Change("a", "b", "c"),))
+    written = write(tmp_path / "tuned", setup, default)
+    assert written.model == tmp_path / "tuned" / "model.onnx"
+    assert onnx.load(written.model).graph.node[0].op_type == "Neg"
+    assert read_session(tmp_path / "tuned" / "session.json").model == str(written.model)
+
+
+def test_another_model_is_told(tmp_path, default):
+    write(tmp_path / "tuned", Setup(default), default)
+    onnx.save(onnx.parser.parse_model(TEXT.replace("Abs", "Neg")), default.model)
+    with pytest.raises(InvalidArgumentError, match="is not the model that"):
+        read_session(tmp_path / "tuned" / "session.json")
+    default.model.unlink()
+    with pytest.raises(InvalidArgumentError, match="a model.onnx"):
+        read_session(tmp_path / "tuned" / "session.json")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 1}'])
+def test_a_file_that_is_no_session_is_refused(tmp_path, text):
+    (tmp_path / "session.json").write_text(text)
+    with pytest.raises(InvalidArgumentError, match="Accepted: a session.json of ortmeter tune"):
+        read_session(tmp_path / "session.json")
+
+
+def test_a_journal_gives_its_waves_once_more(tmp_path):
+    file, taken = tmp_path / "journal.json", []
+
+    def take():
+        taken.append(1)
+        return {"a": [1.0, 2.0]}
+
+    first = Journal(file, "key")
+    assert first.refused == {}
+    assert first.wave(["a"], take, {"b": "slow"}) == {"a": [1.0, 2.0]}
+    again = Journal(file, "key")
+    assert again.refused == {"b": "slow"}
+    assert again.wave(["a"], take, {}) == {"a": [1.0, 2.0]}
+    assert len(taken) == 1
+    assert again.replayed_s >= 0
+    again.wave(["a"], take, {})
+    assert len(taken) == 2
+    other = Journal(file, "another key")
+    other.wave(["a"], take, {})
+    assert len(taken) == 3
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"key": 1}', "\x00"])
+def test_a_journal_that_is_none_is_left_out(tmp_path, text):
+    file = tmp_path / "journal.json"
+    file.write_text(text)
+    assert Journal(file, "key").wave(["a"], lambda: {"a": [1.0]}, {}) == {"a": [1.0]}
+    assert json.loads(file.read_text())["key"] == "key"
+
+
+def test_a_key_tells_inputs_and_questions_apart(default):
+    keys = {
+        key_of(default, [FEEDS], ["p50"]),
+        key_of(default, [FEEDS], ["p99"]),
+        key_of(default, [{"X": 2 * FEEDS["X"]}], ["p50"]),
+        key_of(dataclasses.replace(default, model=TEXT), [FEEDS], ["p50"]),
+    }
+    assert len(keys) == 4
+    assert key_of(default, [FEEDS], ["p50"]) in keys
+
+
+def command(code):
+    return f'{sys.executable} -c "{code}"'
+
+
+def test_a_metric_gets_the_model_and_the_session(tmp_path, default):
+    code = "import json, sys; print(json.load(open(sys.argv[2]))['settings']['threads'], 0.5)"
+    setup = apply(default, CHANGES)
+    assert run_metric(command(code), setup, tmp_path) == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("raise SystemExit(3)", "exit status 3"),
+        ("print('good')", "could not convert string to float: 'good'"),
+    ],
+)
+def test_a_metric_that_fails_says_why(tmp_path, default, code, told):
+    with pytest.raises(OrtMeterError, match=told):
+        run_metric(command(code), Setup(default), tmp_path)

@@ -1,0 +1,124 @@
+"""The race, on numbers without a clock: intervals, losers that leave, what is confirmed."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ortmeter.tuning.race import (
+    AGAIN,
+    DEFAULT,
+    LEAVING,
+    Race,
+    anytime_half_width,
+    confirm,
+    run_race,
+)
+
+
+def timer_of(seconds, noise=0.005, seed=0, copies=1.0):
+    """Candidates of known times; `copies` is how much longer the copy of the default takes."""
+    rng = np.random.default_rng(seed)
+    known = {DEFAULT: 1.0, AGAIN: copies, **seconds}
+
+    def time(names):
+        own = {name: known[name] * np.exp(noise * rng.standard_normal()) for name in names}
+        drift = np.exp(0.05 * rng.standard_normal(5))  # of the machine: all have it
+        return {name: (own[name] * drift).tolist() for name in names}
+
+    return time
+
+
+def always():
+    return True
+
+
+@pytest.mark.parametrize("distribution", ["standard_normal", "standard_t"])
+def test_an_interval_holds_whenever_one_stops(distribution):
+    rng, missed = np.random.default_rng(0), 0
+    for _ in range(400):
+        draws = rng.standard_t(3, 30) if distribution == "standard_t" else rng.normal(size=30)
+        looks = (draws[:n] for n in range(3, 31))
+        missed += any(abs(d.mean()) > anytime_half_width(d.tolist(), 0.95) for d in looks)
+    assert missed <= 400 * 0.05
+
+
+def test_an_interval_of_two_numbers_is_infinite():
+    assert anytime_half_width([1.0, 1.1], LEAVING) == np.inf
+
+
+def test_the_fastest_of_an_axis_stays_and_the_others_leave():
+    seconds = {"a": 0.8, "b": 0.9, "c": 1.0, "d": 1.5}
+    race = Race(timer_of(seconds), {"a": "x", "b": "x", "c": "y", "d": "z"})
+    run_race(race, goes_on=always)
+    assert race.running == ["a"]
+    assert race.left == {"b": "slower than another of its axis", "c": "no gain", "d": "slower"}
+    assert race.estimate("a").value == pytest.approx(1.25, rel=0.02)
+    assert race.survivors() == ["a"]
+
+
+def test_who_left_is_not_timed_again():
+    asked = []
+    planted = timer_of({"fast": 0.9, "slow": 2.0}, noise=0.03)
+
+    def timer(names):
+        asked.append(list(names))
+        return planted(names)
+
+    run_race(Race(timer, {"fast": "x", "slow": "y"}), goes_on=always)
+    assert "slow" in asked[0]
+    assert "slow" not in asked[-1]
+
+
+def test_two_equal_sessions_that_differ_end_the_race():
+    race = Race(timer_of({"a": 0.9}, copies=1.2), {"a": "x"})
+    run_race(race, goes_on=always)
+    assert race.equal_differ
+    low, high = race.estimate("a").interval
+    assert low < 1 / 0.9 < high  # by what the two copies differ, at least
+
+
+def test_a_race_ends_with_its_time():
+    count = itertools.count()
+    race = Race(timer_of({"a": 0.99}, noise=0.3), {"a": "x"})
+    run_race(race, goes_on=lambda: next(count) < 4)
+    assert len(race.logs["a"]) == 7  # three at least, then four
+
+
+def test_the_simplest_of_those_that_are_about_as_fast_wins():
+    race = Race(timer_of({"one": 0.9, "two": 0.897}), dict.fromkeys(["one", "two"], "x"))
+    for _ in range(4):
+        race.wave()
+    assert race.winner({"one": 1, "two": 2}) == "one"
+
+
+def test_nothing_wins_below_the_least_gain():
+    race = Race(timer_of({"a": 0.99}), {"a": "x"})
+    for _ in range(3):
+        race.wave()
+    assert race.winner({"a": 1}) == DEFAULT
+
+
+def test_a_win_is_confirmed_on_samples_that_chose_nothing():
+    done = confirm(timer_of({"a": 0.8}), "a", 6)
+    assert done.is_win
+    assert done.speedup.low < 1.25 < done.speedup.high
+    assert done.comparison[DEFAULT].processes == 6
+
+
+@pytest.mark.parametrize(
+    ("seconds", "options"),
+    [
+        (0.98, {}),  # less than 3%
+        (1.2, {}),
+        (0.8, {"noise": 0.4}),
+        (0.8, {"copies": 1.3}),  # equal sessions differ
+    ],
+)
+def test_what_is_no_win_is_not_confirmed(seconds, options):
+    assert not confirm(timer_of({"a": seconds}, **options), "a", 8).is_win
+
+
+def test_what_equal_sessions_differ_by_widens_the_interval():
+    narrow, wide = (confirm(timer_of({"a": 0.8}, copies=c), "a", 8) for c in (1.0, 1.04))
+    assert wide.speedup.high / wide.speedup.low > narrow.speedup.high / narrow.speedup.low

@@ -1,0 +1,225 @@
+"""The whole search: real on small models, planted on the noise of recorded machines."""
+
+import itertools
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import ortmeter
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.settings import DEFAULT as PLAIN
+from ortmeter.timing.candidates import SessionSpec
+from ortmeter.tuning import tuner, waves
+from ortmeter.tuning.files import Journal
+from ortmeter.tuning.guard import Examined
+from ortmeter.tuning.race import AGAIN, DEFAULT
+from ortmeter.tuning.space import Change
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_benchmarks"))
+from trace_coverage import Machine
+
+TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[4] X) => (float[4] Y) { Y = Abs (X) }'
+TRACES = ("quiet", "neighbour", "same-core", "bursts", "quota")
+# What a session is slower or faster than another of the same model, and what a fresh process takes.
+SESSIONS, START_S = 0.01, 1.0
+
+
+class Planted:
+    """A space of known times, raced on the noise of a recorded machine."""
+
+    def __init__(self, seed, trace, gains, *, budget_s=300.0, ms=5.0, together=None):
+        self.rng = np.random.default_rng(seed)
+        self.machine = Machine(trace)
+        self.machine.done = self.rng.uniform(0, self.machine.loops)
+        self.machine.work(0.0)
+        self.begun = self.machine.now
+        self.gains, self.seconds, self.together = gains, ms / 1e3, together or {}
+        self.waves = 0
+        # Two changes of an axis compete, the axes can be combined.
+        changes = [Change(name.partition("=")[0], "planted", name) for name in gains]
+        self.search = tuner._Search(
+            default=SessionSpec(TEXT, {}, {**PLAIN, "provider": Provider("cpu")}),
+            objective="p50",
+            changes=changes,
+            calibrating=(),
+            folder=Path(),
+            journal=Journal(None, ""),
+            budget_s=budget_s,
+            max_error=None,
+            metric=("", 0.0),
+            memory_limit=None,
+            seed=seed,
+            begun=0.0,
+        )
+
+    def truth(self, name):
+        """How many times faster than the default a candidate is."""
+        if name in {DEFAULT, AGAIN}:
+            return 1.0
+        ratio = np.prod([self.gains[part] for part in name.split(" + ")])
+        return float(ratio * self.together.get(name, 1.0))
+
+    def wave(self, specs, objective, *, budget_s, seed):
+        self.waves += 1
+        self.machine.work(START_S)
+        own = np.exp(SESSIONS * self.rng.standard_normal(len(specs)))
+        seconds = {
+            name: self.seconds * each / self.truth(name)
+            for name, each in zip(specs, own, strict=True)
+        }
+        rounds = {name: [] for name in specs}
+        end = self.machine.now + budget_s
+        for rank in range(waves._ROUNDS):
+            if rank >= waves._MIN_ROUNDS and self.machine.now > end:
+                break
+            for name in self.rng.permutation(list(specs)).tolist():
+                calls = []
+                for _ in range(max(round(waves._WINDOW_S / seconds[name]), 1)):
+                    start = self.machine.now
+                    self.machine.work(seconds[name])
+                    calls.append(self.machine.now - start)
+                rounds[name].append(float(np.median(calls)))
+        return rounds
+
+    def run(self, monkeypatch):
+        """Return the ratio of what is recommended, 1 for the default."""
+        clock = SimpleNamespace(perf_counter=lambda: self.machine.now - self.begun)
+        monkeypatch.setattr(tuner, "time", clock)
+        monkeypatch.setattr(tuner, "time_wave", self.wave)
+        guard = SimpleNamespace(examine=lambda *_: Examined(0.0, "", 1))
+        self.search.check(guard)
+        self.search.race(guard)
+        done = self.search.confirm()
+        won = done is not None and done.is_win
+        return self.truth(self.search.best) if won else 1.0
+
+
+def spaces(seed, largest):
+    """Draw 12 candidates on 6 axes, slower or faster by up to so much."""
+    rng = np.random.default_rng([7, seed])
+    drawn = np.exp(rng.uniform(-largest, largest, 12))
+    return {f"axis{i // 2}={i}": float(gain) for i, gain in enumerate(drawn)}
+
+
+@pytest.fixture(autouse=True)
+def _no_session(request, monkeypatch):
+    if "real" not in request.node.name:
+        monkeypatch.setattr(tuner, "graph_digest", lambda *_, **__: "")
+
+
+@pytest.mark.slow
+def test_what_is_recommended_is_never_slower_than_the_default(monkeypatch):
+    found = [
+        Planted(seed, trace, spaces(seed, 0.25)).run(monkeypatch)
+        for seed, trace in zip(range(100), itertools.cycle(TRACES), strict=False)
+    ]
+    assert min(found) >= 0.99
+    assert np.median(found) > 1.2  # and it finds what there is
+
+
+@pytest.mark.slow
+def test_where_all_are_equal_the_defaults_are_kept(monkeypatch):
+    equal = {f"axis{i // 2}={i}": 1.0 for i in range(12)}
+    changed = 0
+    for seed, trace in zip(range(100), itertools.cycle(TRACES), strict=False):
+        planted = Planted(seed, trace, equal)
+        planted.run(monkeypatch)
+        changed += planted.search.best != DEFAULT and planted.search.confirm().is_win
+    assert changed <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_it_is_near_the_best_of_a_grid_in_a_tenth_of_its_time(monkeypatch, seed):
+    rng = np.random.default_rng([3, seed])
+    gains = {
+        f"axis{axis}={value}": float(np.exp(rng.normal(0, 0.08)))
+        for axis in range(5)
+        for value in range(2 if axis else 3)
+    }
+    axes = [
+        [1.0, *(g for n, g in gains.items() if n.startswith(f"axis{axis}="))] for axis in range(5)
+    ]
+    grid = [float(np.prod(chosen)) for chosen in itertools.product(*axes)]
+    assert len(grid) >= 200
+    planted = Planted(seed, "quiet", gains, budget_s=600.0)
+    found = planted.run(monkeypatch)
+    spent = planted.machine.now - planted.begun
+    # The grid, measured as carefully: a fresh process, its rounds and its calls for each setting.
+    each = START_S + 5 * 3 * planted.seconds
+    assert found >= 0.98 * max(*grid, 1.0) or max(grid) < 1.03
+    assert spent <= 0.1 * len(grid) * 12 * each
+
+
+def test_a_planted_gain_is_found(monkeypatch):
+    planted = Planted(0, "quiet", {"threads=1": 1.3, "arena=0": 1.0, "level=2": 0.8})
+    assert planted.run(monkeypatch) == 1.3
+    outcomes = {name: tried.outcome for name, tried in planted.search.tried.items()}
+    assert outcomes.pop("level=2") in {"slower", "no gain"}
+    assert outcomes == {"threads=1": "faster", "arena=0": "no gain"}
+
+
+def test_gains_of_two_axes_are_combined(monkeypatch):
+    planted = Planted(0, "quiet", {"threads=1": 1.2, "threads=2": 1.1, "arena=0": 1.15})
+    assert planted.run(monkeypatch) == pytest.approx(1.38)
+    assert planted.search.best == "threads=1 + arena=0"
+
+
+def test_gains_that_do_not_add_up_are_not_combined(monkeypatch):
+    both = {"threads=1 + arena=0": 0.8}
+    planted = Planted(0, "quiet", {"threads=1": 1.2, "arena=0": 1.15}, together=both)
+    assert planted.run(monkeypatch) == 1.2
+
+
+def test_a_ctrl_c_keeps_the_best_so_far(monkeypatch):
+    planted = Planted(0, "quiet", {"threads=1": 1.3, "arena=0": 1.2})
+    wave = planted.wave
+
+    def interrupted(*args, **options):
+        if planted.waves == 4:
+            planted.waves += 1
+            raise KeyboardInterrupt
+        return wave(*args, **options)
+
+    planted.wave = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        planted.run(monkeypatch)
+    assert planted.search.best.startswith("threads=1")
+    assert planted.search.confirm().speedup.ratio > 1.1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"objective": "p42"}, "objective='p42'. Accepted: p50, p99"),
+        ({"tries": ["luck"]}, "--try 'luck'. Accepted: shapes, precision, provider"),
+        ({"metric": "true"}, "go together"),
+        ({"cores": 4096}, "cores=4096. Accepted: 1 to"),
+        ({"feeds": []}, "no feeds"),
+    ],
+)
+def test_what_is_not_accepted_is_refused(options, told):
+    with pytest.raises(InvalidArgumentError, match=told):
+        ortmeter.tune(TEXT, **options)
+
+
+@pytest.mark.slow
+def test_a_real_search_ends_and_says_what_became_of_each_candidate(tmp_path):
+    model = ortmeter.sample_cnn(size=16)
+    journal = tmp_path / "journal.json"
+    found = ortmeter.tune(model, cores=1, budget_s=1.0, journal=journal, tries=["precision"])
+    assert found.tried["optimization=layout"].outcome
+    assert {tried.outcome for tried in found.tried.values()} <= {
+        *("faster", "slower", "no gain", "undecided", "not tried"),
+        "slower than another of its axis",
+        *(tried.outcome for tried in found.tried.values() if tried.speedup is None),
+    }
+    assert journal.is_file()
+    assert str(found)
+    again = ortmeter.tune(model, cores=1, budget_s=1.0, journal=journal, tries=["precision"])
+    raced = [{n: t.ratio for n, t in f.tried.items() if t.speedup} for f in (found, again)]
+    assert raced[0] == raced[1]  # it went on from there: nothing was timed again

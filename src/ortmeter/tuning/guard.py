@@ -1,0 +1,301 @@
+"""Refuse what changes the outputs, before the clock: on all inputs, other draws, edges of sizes.
+
+A candidate that is said to be exact may be as far from float64 as the default is, times a few
+roundings. Each one runs in a process that it may kill.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import ml_dtypes
+import msgspec
+import numpy as np
+
+from ortmeter.child import Child, ChildError, killed_by
+from ortmeter.discrepancy.models import compare_outputs
+from ortmeter.errors import ModelError, OrtMeterError
+from ortmeter.evaluator import Evaluator, to_float64
+from ortmeter.evaluator.float64 import exact_feeds
+from ortmeter.evaluator.judges import installed_sources
+from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.inputs import declared_inputs
+from ortmeter.runtime.iobinding import HostSession, run_session
+from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.settings import DENORMALS
+from ortmeter.timing.candidates import SessionSpec
+from ortmeter.timing.measurement import SpawnSpec
+from ortmeter.tuning.space import Setup
+
+_Feeds = Mapping[str, Any]
+
+# Two ways to add the same numbers differ by so many roundings of the largest value, and are so many
+# times as far from float64 as one another.
+_ROUNDINGS, _TIMES = 16, 4
+_SAME = 1e-3  # of two runs of one session
+_DRAWS = 2
+
+
+class Examined(msgspec.Struct, frozen=True):
+    """What the outputs of a candidate say.
+
+    Parameters
+    ----------
+    error : float
+        Largest error over the largest value of its output.
+    reason : str
+        Why it is refused, empty if it is not.
+    checks : int
+        Inputs on which it was compared.
+    """
+
+    error: float
+    reason: str = ""
+    checks: int = 0
+
+
+def vary_feeds(model: Any, samples: Sequence[_Feeds]) -> list[dict[str, Any]]:
+    """Return other inputs: drawn like the first sample, then of the edges of its free sizes.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`.
+    samples : sequence of mapping of str to array
+        Inputs.
+
+    Returns
+    -------
+    list of dict of str to array
+        The default may refuse some: each free size is 1, and one more than in the sample.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
+    >>> [feeds["X"].size for feeds in vary_feeds(text, [{"X": np.ones(3, np.float32)}])]
+    [3, 3, 1, 4]
+    """
+    first = {name: as_numpy(value) for name, value in samples[0].items()}
+    found = []
+    for seed in range(_DRAWS):
+        rng = np.random.default_rng(seed)
+        found.append({name: _drawn_like(array, rng) for name, array in first.items()})
+    places: dict[object, list[tuple[str, int]]] = {}
+    for declared in declared_inputs(load_model(model)):
+        for rank, size in enumerate(declared.sizes):
+            if not isinstance(size, int):
+                places.setdefault(size or (declared.name, rank), []).append((declared.name, rank))
+    for where in places.values():
+        name, rank = where[0]
+        size = first[name].shape[rank]
+        for other in {1, size + 1} - {size}:
+            resized = dict(first)
+            for at, axis in where:
+                shape = [*resized[at].shape]
+                shape[axis] = other
+                resized[at] = np.resize(resized[at], shape)
+            found.append(resized)
+    return found
+
+
+def _drawn_like(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw numbers of the same mean and spread; integers may be indices, and stay."""
+    if array.dtype.kind != "f" or not np.isfinite(array).all() or not array.size:
+        return array
+    spread = float(array.std()) or 1.0
+    return np.asarray(rng.normal(float(array.mean()), spread, array.shape)).astype(array.dtype)
+
+
+class Guard:
+    """Compares candidates with the default, each in a process that it may kill.
+
+    Parameters
+    ----------
+    default : SessionSpec
+        The model and its plain session.
+    samples : sequence of mapping of str to array
+        Inputs, those that calibrated nothing first.
+    held_out : int, optional
+        How many calibrated nothing, by default all.
+
+    Raises
+    ------
+    ModelError
+        The default does not run, or two runs of it differ: nothing could be compared.
+    """
+
+    def __init__(
+        self, default: SessionSpec, samples: Sequence[_Feeds], held_out: int | None = None
+    ) -> None:
+        self._folder = TemporaryDirectory(prefix="ortmeter-")
+        self._child: Child | None = None
+        self._specs = 0
+        self._given, self._held_out = len(samples), held_out or len(samples)
+        fed = [*samples, *vary_feeds(default.model, samples)]
+        self._default = [self._write(dataclasses.replace(default, feeds=feeds)) for feeds in fed]
+        self._plain = Setup(default)
+        self.checks = 0
+
+    def __enter__(self) -> Self:
+        again = self.examine(self._plain)
+        self.checks = again.checks
+        differ = f"two runs differ by {again.error:.2g}" if again.error > _SAME else ""
+        if reason := again.reason or differ:
+            self.__exit__()
+            raise ModelError(f"the model with its default settings cannot be a reference: {reason}")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._end()
+        self._folder.cleanup()
+
+    def examine(self, setup: Setup, most: float | None = None) -> Examined:
+        """Compare a candidate with the default.
+
+        Parameters
+        ----------
+        setup : Setup
+            The candidate.
+        most : float, optional
+            Largest error of a candidate that changes values, none if it may not be chosen.
+
+        Returns
+        -------
+        Examined
+            Its error, and why it is refused.
+        """
+        spec = setup.spec
+        alone = DENORMALS in (spec.settings.get("session_config") or {})
+        if alone:  # the first session of a process decides
+            self._end()
+        if self._child is None:
+            self._child = Child()
+        kept = len(self._default)
+        if any(change.axis == "shapes" for change in setup.changes):
+            kept = self._given
+        if not setup.is_exact:
+            kept = self._held_out
+        try:
+            found: Examined = self._child.ask(
+                examine_here,
+                candidate=self._write(spec),
+                default=self._default[:kept],
+                given=self._given,
+                is_exact=setup.is_exact,
+            )
+        except ChildError as error:
+            self._end()
+            died = killed_by(error.code) if error.code is not None and error.code < 0 else "ended"
+            return Examined(math.inf, f"the process that ran it was {died}")
+        except (OrtMeterError, MemoryError) as error:
+            return Examined(math.inf, f"fails: {_first_line(error)}")
+        if alone:
+            self._end()
+        if not found.reason and not setup.is_exact and most is not None and found.error > most:
+            return msgspec.structs.replace(found, reason=f"error {found.error:.2g}, over {most:g}")
+        return found
+
+    def _write(self, spec: SessionSpec) -> SpawnSpec:
+        self._specs += 1
+        folder = Path(self._folder.name, str(self._specs))
+        folder.mkdir()
+        return spec.spawn_spec(folder)
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.__exit__(None)
+        self._child = None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).strip().splitlines()[0][:160]
+
+
+# What the default gave on each of its inputs, in the process of the guard: outputs, and what is
+# nearer to the truth, once somebody needed it.
+_outputs: dict[int, Mapping[str, Any]] = {}
+_truths: dict[int, Mapping[str, Any]] = {}
+
+
+def examine_here(
+    candidate: SpawnSpec, default: list[SpawnSpec], given: int, is_exact: bool
+) -> Examined:
+    """Run a candidate on the inputs of the default, and compare: the child's part."""
+    spec: SessionSpec = candidate.build()
+    session, worst, checks = spec.session(), 0.0, 0
+    for rank, spawn_spec in enumerate(default):
+        plain: SessionSpec = spawn_spec.build()
+        if rank not in _outputs:
+            try:
+                _outputs[rank] = _run(plain.session(), plain)
+            except OrtMeterError:
+                if rank < given:
+                    raise
+                _outputs[rank] = {}  # an edge that the model does not take
+        if not (expected := _outputs[rank]):
+            continue
+        fed = dataclasses.replace(spec, feeds=plain.feeds)
+        try:
+            got = _run(session, fed)
+        except OrtMeterError as error:
+            shapes = (f"{n} {'x'.join(map(str, np.shape(a)))}" for n, a in fed.feeds.items())
+            where = ", ".join(shapes)
+            return Examined(math.inf, f"fails on {where}: {_first_line(error)}", checks)
+        checks += 1
+        errors = {name: _error(array, got.get(name)) for name, array in expected.items()}
+        worst = max(worst, *errors.values(), 0.0)
+        if math.isinf(worst):
+            return Examined(worst, "other types, shapes, NaN or infinities", checks)
+        large = {n: _ROUNDINGS * _rounding(a) for n, a in expected.items()}
+        large = {n: allowed for n, allowed in large.items() if is_exact and errors[n] > allowed}
+        truth = _truth(rank, plain) if large else {}
+        for name, allowed in large.items():
+            own, other = (_error(truth[name], o[name], typed=False) for o in (expected, got))
+            if not other <= _TIMES * own + allowed:
+                reason = f"error {errors[name]:.2g}, more than roundings explain"
+                return Examined(worst, reason, checks)
+    return Examined(worst, "", checks)
+
+
+def _run(session: Any, spec: SessionSpec) -> dict[str, Any]:
+    if spec.bound:
+        return run_session(session, spec.feeds, spec.run_config)
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, HostSession(session, spec.feeds, spec.run_config).run(), strict=True))
+
+
+def _error(expected: Any, got: Any, *, typed: bool = True) -> float:
+    """Return the largest error over the largest value, infinite if they cannot be compared."""
+    if typed and getattr(expected, "dtype", None) != getattr(got, "dtype", None):
+        return math.inf
+    found = compare_outputs({"": expected}, {"": got}, typed=typed)
+    diff = found.outputs[""]
+    return float(diff.ranked("abs")) / (float(diff.largest) or 1.0) if found.passed else math.inf
+
+
+def _rounding(array: Any) -> float:
+    """Return the relative rounding of a type, none for what is no floating-point number."""
+    with suppress(ValueError, AttributeError):
+        return float(ml_dtypes.finfo(array.dtype).eps)
+    return 0.0
+
+
+def _truth(rank: int, plain: SessionSpec) -> Mapping[str, Any]:
+    """Return the outputs in float64, or those that nothing optimized where that cannot run."""
+    if rank not in _truths:
+        model = load_model(plain.model)
+        names = [output.name for output in model.graph.output]
+        try:
+            wide = to_float64(model)
+            evaluator = Evaluator(wide, sources=(*installed_sources(), "ort"))
+            found = evaluator.run(names, exact_feeds(model, wide, plain.feeds))
+            _truths[rank] = dict(zip(names, found, strict=True))
+        except (OrtMeterError, MemoryError):
+            settings = {**plain.settings, "optimization": "none"}
+            _truths[rank] = _run(dataclasses.replace(plain, settings=settings).session(), plain)
+    return _truths[rank]

@@ -1,0 +1,210 @@
+"""Race candidates against two copies of the default; losers leave as soon as they can.
+
+A wave is one fresh process, and gives each candidate one number: by how much it is faster than the
+default. Its mean over waves has an interval that holds at any stop. The two copies of the default
+are equal: what they differ by widens every interval.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from ortmeter.evidence import LEVEL, Estimate, Speedup
+from ortmeter.timing.comparison import Comparison
+from ortmeter.timing.measurement import Measurement
+from ortmeter.timing.statistics import MIN_PROCESSES, exponential
+
+#: Less is no win.
+LEAST_GAIN = 1.03
+#: On a machine that is steady enough to say something, equal sessions differ by less.
+STEADY = 1.15
+#: The default, and its copy.
+DEFAULT, AGAIN = "default", "default again (A/A)"
+#: Level of the intervals that let losers leave: the confirmation has its own.
+LEAVING = 0.95
+# Variance of the prior of an effect over its standard deviation: that of clear differences.
+_PRIOR = 25.0
+_SIMPLER = 1.01  # a combination must bring more over one of fewer changes
+
+#: Times candidates in one wave: their samples by round, smaller is better.
+Timer: TypeAlias = Callable[[Sequence[str]], Mapping[str, Sequence[float]]]
+
+
+def anytime_half_width(logs: Sequence[float], confidence: float) -> float:
+    """Return the half-width of an interval of a mean that holds at any stop, infinite if too few.
+
+    It has the means that the Bayes factor of the t test does not refuse, with a normal prior on the
+    effect (Gönen et al., *The Bayesian two-sample t test*, 2005): the factor is a test martingale,
+    which exceeds 1/a with a chance of at most a, whenever one looks (Ville's inequality).
+    """
+    n = len(logs)
+    if n < MIN_PROCESSES:
+        return math.inf
+    widening = 1 + n * _PRIOR
+    factor = (math.sqrt(widening) / (1 - confidence)) ** (2 / n)
+    if factor >= widening:
+        return math.inf
+    t_squared = (n - 1) * (factor - 1) / (1 - factor / widening)
+    return math.sqrt(t_squared / n) * float(np.std(logs, ddof=1))
+
+
+@dataclass
+class Race:
+    """What the waves said so far.
+
+    Parameters
+    ----------
+    timer : callable
+        Times candidates, in one wave.
+    axes : mapping of str to str
+        Axis of each candidate: those of one axis compete, one of them is kept.
+    """
+
+    timer: Timer
+    axes: Mapping[str, str]
+    logs: dict[str, list[float]] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def running(self) -> list[str]:
+        """Candidates that did not leave."""
+        return [name for name in self.axes if name not in self.left]
+
+    def wave(self) -> None:
+        """Time who is left, then let losers leave."""
+        found = self.timer([DEFAULT, AGAIN, *self.running])
+        default, again = (np.log(found[name]) for name in (DEFAULT, AGAIN))
+        self.logs.setdefault(AGAIN, []).append(float(np.median(default - again)))
+        for name in self.running:
+            own = np.log(found[name])
+            pair = [float(np.median(copy - own)) for copy in (default, again)]
+            self.logs.setdefault(name, []).append(sum(pair) / 2)
+        for name in self.running:
+            estimate = self.estimate(name)
+            if estimate.high is not None and estimate.high < LEAST_GAIN:
+                self.left[name] = "slower" if estimate.high < 1 else "no gain"
+        for name in self.running:
+            if any(self._beats(other, name) for other in self.running):
+                self.left[name] = "slower than another of its axis"
+
+    def estimate(self, name: str) -> Estimate:
+        """Estimate by how many times a candidate is faster; the interval holds at any stop."""
+        logs = self.logs.get(name, [])
+        if not logs:
+            return Estimate(1.0, None, None, LEAVING, "not timed")
+        noise = 0.0 if name == AGAIN else abs(float(np.mean(self.logs[AGAIN][: len(logs)])))
+        half = anytime_half_width(logs, LEAVING) + noise
+        how = f"{len(logs)} processes"
+        return exponential(float(np.mean(logs)), half if half < 1 else None, LEAVING, how)
+
+    def is_faster(self, name: str) -> bool:
+        """Whether it is shown to be faster than the default."""
+        return bool(self.estimate(name).exceeds(1))
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether one candidate at most is left on each axis, shown to be faster."""
+        own = [self.axes[name] for name in self.running]
+        return len(own) == len(set(own)) and all(map(self.is_faster, self.running))
+
+    @property
+    def equal_differ(self) -> bool:
+        """Whether the two copies of the default are shown to differ by what would be a win."""
+        inside = self.estimate(AGAIN).within(1 / LEAST_GAIN, LEAST_GAIN).outcomes
+        return False in inside
+
+    def survivors(self) -> list[str]:
+        """Return the best candidate of each axis that gains enough, the best first."""
+        best: dict[str, str] = {}
+        for name in sorted(self.running, key=lambda name: -self.estimate(name).value):
+            if self.estimate(name).value >= LEAST_GAIN:
+                best.setdefault(self.axes[name], name)
+        return list(best.values())
+
+    def winner(self, sizes: Mapping[str, int]) -> str:
+        """Return the best candidate that gains enough; of those about as fast, the simplest."""
+        names = [name for name in sizes if name not in self.left and self.logs.get(name)]
+        known = {name: self.estimate(name).value for name in names}
+        most = max(known.values(), default=0.0)
+        if most < LEAST_GAIN:
+            return DEFAULT
+        near = [name for name, value in known.items() if value * _SIMPLER >= most]
+        return min(near, key=lambda name: (sizes[name], -known[name]))
+
+    def _beats(self, other: str, name: str) -> bool:
+        """Whether another candidate of the same axis is shown to be faster."""
+        if other == name or self.axes[other] != self.axes[name]:
+            return False
+        apart = [a - b for a, b in zip(self.logs[other], self.logs[name], strict=True)]
+        return float(np.mean(apart)) > anytime_half_width(apart, LEAVING)
+
+
+def run_race(race: Race, *, goes_on: Callable[[], bool], least: int = MIN_PROCESSES) -> None:
+    """Run waves until the race is decided, or it may not go on; Ctrl-C ends it.
+
+    Waves that the two copies of the default show to be worth nothing end it too.
+    """
+    count = 0
+    while race.running and (count < least or goes_on()):
+        race.wave()
+        count += 1
+        if race.equal_differ or (count >= least and race.is_decided):
+            return
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """The winner beside the default, in fresh processes that chose nothing.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        The default, its copy and the winner.
+    winner : str
+        Its name there.
+    """
+
+    comparison: Comparison
+    winner: str
+
+    @property
+    def again(self) -> Speedup:
+        """The copy of the default beside the default."""
+        return self.comparison.speedup(DEFAULT, AGAIN)
+
+    @property
+    def speedup(self) -> Speedup:
+        """The winner beside the default, its interval widened by what equal sessions differ by."""
+        found = self.comparison.speedup(DEFAULT, self.winner).estimate
+        if found.low is None or found.high is None:
+            return Speedup(self.winner, DEFAULT, found)
+        log, noise = math.log(found.value), abs(math.log(self.again.ratio))
+        half = math.log(found.high / found.low) / 2 + noise
+        return Speedup(self.winner, DEFAULT, exponential(log, half, LEVEL, found.how))
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether equal sessions are shown to be nearer than a difference that would matter."""
+        return self.again.estimate.within(1 / STEADY, STEADY).verdict == "right"
+
+    @property
+    def is_win(self) -> bool:
+        """Whether the winner is faster, by enough."""
+        found = self.speedup
+        return self.is_steady and found.ratio >= LEAST_GAIN and bool(found.exceeds(1))
+
+
+def confirm(timer: Timer, winner: str, waves: int) -> Confirmation:
+    """Time the winner and two copies of the default again, in so many waves."""
+    found = [timer([DEFAULT, AGAIN, winner]) for _ in range(max(waves, MIN_PROCESSES))]
+    rounds = min(len(wave[DEFAULT]) for wave in found)
+    return Confirmation(
+        Comparison(
+            Measurement(name, np.array([wave[name][:rounds] for wave in found]))
+            for name in (DEFAULT, AGAIN, winner)
+        ),
+        winner,
+    )

@@ -1,0 +1,255 @@
+"""What can be set for a model: the entries of ``space.toml``, threads, precisions, providers.
+
+A change is one entry. A setup is the default with none, one or several changes, of distinct axes.
+"""
+
+import dataclasses
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.inputs import declared_inputs
+from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.precision import PRECISIONS, convert_precision
+from ortmeter.runtime.providers import Provider, resolve_provider, usable_providers
+from ortmeter.runtime.rewriting import rewrite_model
+from ortmeter.runtime.sessions import optimized_model
+from ortmeter.runtime.settings import session_keys
+from ortmeter.timing.candidates import SessionSpec
+
+#: What changes the interface or the values of a model: tried where it is asked for.
+TRIES = ("shapes", "precision", "provider")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One entry of the space.
+
+    Parameters
+    ----------
+    axis : str
+        What it sets: one change of an axis at a time.
+    reason : str
+        Why it may matter.
+    name : str
+        How it is printed, by default what it sets.
+    settings : mapping
+        Arguments of :func:`~ortmeter.runtime.sessions.make_session`.
+    model : str
+        How another model is made: ``shapes``, ``optimized``, a rewriter, or a precision.
+    bound : bool
+        Whether inputs and outputs are bound once.
+    asked : str
+        The name of :data:`TRIES` that asks for it, empty for what changes roundings only.
+    graph : bool
+        Whether it acts through the optimized graph only.
+    quiet : bool
+        Whether it cannot be judged while other processes use the cores.
+    objectives : sequence of str
+        The only objectives that it changes, empty for all.
+    """
+
+    axis: str
+    reason: str
+    name: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+    bound: bool = False
+    asked: str = ""
+    graph: bool = False
+    quiet: bool = False
+    objectives: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            pairs = dict(self.settings)
+            for group in [name for name, value in pairs.items() if isinstance(value, Mapping)]:
+                pairs |= pairs.pop(group)
+            told = [f"rewrite={self.model}"] if self.model else []
+            told += [f"{name}={value}" for name, value in pairs.items()]
+            object.__setattr__(self, "name", ", ".join(told))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether outputs may differ by roundings only."""
+        return self.asked in {"", "shapes"}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A model and its settings: the default with changes."""
+
+    spec: SessionSpec
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The changes, as they are printed."""
+        return " + ".join(change.name for change in self.changes) or "default"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether outputs may differ by roundings only."""
+        return all(change.is_exact for change in self.changes)
+
+
+def list_changes(
+    provider: Provider, cores: int, objective: str, tries: Collection[str] = ()
+) -> list[Change]:
+    """List the entries that can matter here.
+
+    Parameters
+    ----------
+    provider : Provider
+        Where the default runs.
+    cores : int
+        Cores that the process may use.
+    objective : str
+        What is made small.
+    tries : collection of str
+        Names of :data:`TRIES`.
+
+    Returns
+    -------
+    list of Change
+        In the order in which a combination applies them.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A name is not known.
+
+    Examples
+    --------
+    >>> found = list_changes(Provider("cpu"), 2, "p50")
+    >>> [change.name for change in found if change.axis == "threads"]
+    ['threads=1', 'threads=2, spinning=during-run', 'threads=2, spinning=off', 'threads=2']
+    """
+    if unknown := [name for name in tries if name not in TRIES]:
+        raise InvalidArgumentError(f"--try {unknown[0]!r}. Accepted: {', '.join(TRIES)}")
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    written = [Change(**entry) for entry in tomllib.loads(text)["change"]]
+    models = [change for change in written if change.model]
+    sessions = [change for change in written if not change.model]
+    every = [*models, *_precisions(), *sessions, *_threads(cores), *_providers(provider)]
+    known = session_keys()
+    return [
+        change
+        for change in every
+        if (not change.asked or change.asked in tries)
+        and (not change.objectives or objective in change.objectives)
+        and (not change.quiet or (provider.is_cpu and cores > 1))
+        and known.issuperset(change.settings.get("session_config", ()))
+    ]
+
+
+def _threads(cores: int) -> Iterator[Change]:
+    reason = "small operators do not repay several threads, and threads that spin take cores"
+    for count in sorted({1, cores // 2, cores} - {0}):
+        for spinning in ("during-run", "off", "on") if count > 1 else ("on",):
+            told = f"threads={count}" + f", spinning={spinning}" * (spinning != "on")
+            settings = {"threads": count, "spinning": spinning}
+            yield Change("threads", reason, told, settings, quiet=True)
+
+
+def _precisions() -> Iterator[Change]:
+    reason = "fewer bits to move, and instructions that compute with them"
+    for name in PRECISIONS:
+        yield Change("precision", reason, name, model=name, asked="precision", graph=True)
+
+
+def _providers(default: Provider) -> Iterator[Change]:
+    for other in map(resolve_provider, usable_providers()):
+        if other != default:
+            settings = {"provider": other}
+            reason = "another device, or other kernels for this one"
+            yield Change("provider", reason, settings=settings, asked="provider")
+
+
+def apply(default: SessionSpec, changes: Sequence[Change], samples: Sequence[Any] = ()) -> Setup:
+    """Make a setup of the default and changes, each of another axis.
+
+    Parameters
+    ----------
+    default : SessionSpec
+        What is changed.
+    changes : sequence of Change
+        In the order of :func:`list_changes`.
+    samples : sequence of mapping of str to array
+        Inputs that may calibrate a conversion.
+
+    Returns
+    -------
+    Setup
+        Its model is made, no session is.
+    """
+    spec = default
+    for change in changes:
+        settings = dict(spec.settings)
+        for name, value in change.settings.items():
+            nested = isinstance(value, Mapping)
+            settings[name] = {**(settings.get(name) or {}), **value} if nested else value
+        model = _made(spec, change.model, samples) if change.model else spec.model
+        bound = spec.bound or change.bound
+        spec = dataclasses.replace(spec, model=model, settings=settings, bound=bound)
+    return Setup(spec, tuple(changes))
+
+
+def _made(spec: SessionSpec, how: str, samples: Sequence[Any]) -> onnx.ModelProto:
+    if how == "shapes":
+        return fix_shapes(spec.model, {n: np.shape(value) for n, value in spec.feeds.items()})
+    if how == "optimized":
+        return optimized_model(spec.model, **spec.settings)
+    if how in PRECISIONS:
+        return convert_precision(spec.model, how, samples)
+    return rewrite_model(spec.model, how)
+
+
+def fix_shapes(model: ModelLike, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+    """Return the model with these sizes of its inputs, wherever their names stand.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`. It is not modified.
+    shapes : mapping of str to sequence of int
+        By input.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Its inputs have no free dimension.
+
+    Raises
+    ------
+    InvalidArgumentError
+        All sizes are fixed already.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
+    >>> fixed = fix_shapes(text, {"X": [3]})
+    >>> [info.type.tensor_type.shape.dim[0].dim_value for info in fixed.graph.output]
+    [3]
+    """
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(load_model(model))
+    declared = declared_inputs(fixed)
+    if all(isinstance(size, int) for one in declared for size in one.sizes):
+        raise InvalidArgumentError("all sizes are fixed already")
+    pairs = (zip(one.sizes, shapes[one.name], strict=True) for one in declared)
+    named = {name: size for own in pairs for name, size in own if isinstance(name, str)}
+    for info in (*fixed.graph.input, *fixed.graph.value_info, *fixed.graph.output):
+        own = shapes.get(info.name, ())
+        for rank, dim in enumerate(info.type.tensor_type.shape.dim):
+            known = own[rank] if rank < len(own) else named.get(dim.dim_param)
+            if known is not None and not dim.HasField("dim_value"):
+                dim.dim_value = known
+    return fixed
