@@ -35,6 +35,7 @@ nitpick_ignore_regex = [
 ]
 templates_path = ["_templates"]
 # The headers of the gallery are parts of pages that sphinx-gallery writes.
+html_extra_path = [str(ROOT / "LICENSE")]
 exclude_patterns = ["_ext", "_templates", "assets", "examples", "results"]
 
 ortmeter_root = str(ROOT)
@@ -98,6 +99,10 @@ html_theme_options = {
     "footer_center": [],
     "footer_end": [],
 }
+if repository := os.environ.get("ORTMETER_REPOSITORY", ""):
+    html_theme_options["icon_links"] = [
+        {"name": "Repository", "url": repository, "icon": "fa-solid fa-code-branch"}
+    ]
 if switcher := os.environ.get("ORTMETER_SWITCHER", ""):
     # The browser reads it: the build asks nothing of the network. A version is a folder.
     html_theme_options["switcher"] = {
