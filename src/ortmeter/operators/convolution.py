@@ -13,7 +13,7 @@ from ortmeter.operators.counts import Count, Work, reduction, told
 from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import mean, sum_of_products
-from ortmeter.operators.tensors import kernels, refused, rescaled
+from ortmeter.operators.tensors import kernels, refused
 
 _RANKS = (1, 2, 3)
 
@@ -298,8 +298,7 @@ def _lp_pool(
     x: Tensor, *, kernel_shape: list[int], ceil_mode: int = 0, p: int = 2, **geometry: Any
 ) -> Tensor:
     frame = _window(x, kernel_shape, ceil_mode, **geometry)
-    views, axes = frame.views(frame.pad(x)), frame.axes
-    return rescaled(lambda y: torch.linalg.vector_norm(y, p, axes), views, axes)
+    return torch.linalg.vector_norm(frame.views(frame.pad(x)), p, frame.axes)
 
 
 @kernel("MaxPool", options_of=_window)
@@ -351,20 +350,14 @@ def _spatial(x: Tensor) -> tuple[int, ...]:
     return tuple(range(2, x.ndim))
 
 
-def _global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
-    axes = _spatial(x)
-    return rescaled(lambda y: torch.linalg.vector_norm(y, p, axes, keepdim=True), x, axes)
-
-
-def _global_average_pool(x: Tensor) -> Tensor:
-    axes = _spatial(x)
-    return rescaled(lambda y: torch.mean(y, axes, keepdim=True), x, axes, only_large=True)
-
-
 kernels(
-    ("GlobalAveragePool", 1, _global_average_pool),
+    ("GlobalAveragePool", 1, lambda x: torch.mean(x, _spatial(x), keepdim=True)),
     ("GlobalMaxPool", 1, lambda x: torch.amax(x, _spatial(x), keepdim=True)),
-    ("GlobalLpPool", 2, _global_lp_pool),
+    (
+        "GlobalLpPool",
+        2,
+        lambda x, *, p=2: torch.linalg.vector_norm(x, p, _spatial(x), keepdim=True),
+    ),
 )
 
 

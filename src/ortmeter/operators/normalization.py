@@ -11,7 +11,7 @@ from ortmeter.operators.late import Array, Dtype, Tensor, TensorFunction, functi
 from ortmeter.operators.movement import flatten
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import Run, growth, product, rounded
-from ortmeter.operators.tensors import dtype_of, named, refused, scaled, widened
+from ortmeter.operators.tensors import dtype_of, named, refused, widened
 
 
 def _softmax_flop(*, per_row: int) -> Count:
@@ -141,7 +141,6 @@ def _over_last_axes(
 ) -> Tensor:
     """Normalize in the type asked for; in float32, torch does so by itself for narrower types."""
     shape = x.shape[axis:]
-    x, _ = scaled(x, tuple(range(-len(shape), 0)), only_large=epsilon > 0)
     scale, *biases = (weight for weight in weights if weight is not None)
     wide = x if stash in (torch.float32, x.dtype) else x.to(stash)
     if wide is x and all(weight.shape == shape for weight in (scale, *biases)):
@@ -197,8 +196,7 @@ def _group_normalization(
 ) -> Tensor:
     stash = dtype_of("GroupNormalization", stash_type)
     wide = x if stash in (torch.float32, x.dtype) else x.to(stash)
-    rows, _ = scaled(wide.reshape((x.shape[0], num_groups, -1)), (2,), only_large=True)
-    y = functional.group_norm(rows.reshape(x.shape), num_groups, eps=epsilon).to(x.dtype)
+    y = functional.group_norm(wide, num_groups, eps=epsilon).to(x.dtype)
     column = (-1, *[1] * (x.ndim - 2))
     return y * scale.reshape(column) + bias.reshape(column)
 
@@ -215,7 +213,6 @@ def _instance_normalization(
     if not x.numel():
         return x
     cudnn = torch.backends.cudnn.enabled
-    x, _ = scaled(x, tuple(range(2, x.ndim)), only_large=True)
     return torch.instance_norm(x, scale, bias, None, None, True, 0.0, epsilon, cudnn)
 
 
@@ -223,7 +220,7 @@ def _instance_normalization(
 def _mean_variance_normalization(
     x: Tensor, *, axes: tuple[int, ...] | list[int] = (0, 2, 3)
 ) -> Tensor:
-    wide, _ = scaled(widened(x), axes, only_large=True)
+    wide = widened(x)
     variance, mean = torch.var_mean(wide, tuple(axes), correction=0, keepdim=True)
     return ((wide - mean) / (torch.sqrt(variance) + 1e-9)).to(x.dtype)
 
@@ -231,7 +228,7 @@ def _mean_variance_normalization(
 @kernel("LpNormalization")
 def _lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     """Divide by the norm along an axis; zeros stay zeros."""
-    wide, _ = scaled(widened(x), axis)
+    wide = widened(x)
     norm = torch.linalg.vector_norm(wide, p, axis, keepdim=True)
     return torch.where(norm == 0, 0, wide / norm).to(x.dtype)
 
@@ -241,13 +238,11 @@ def _lrn(
     x: Tensor, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0
 ) -> Tensor:
     before = (size - 1) // 2
-    wide, large = scaled(widened(x), 1, only_large=True)
-    power = 1.0 if large is None else large
+    wide = widened(x)
     shape = [x.shape[0], x.shape[1], math.prod(x.shape[2:])]
     squares = functional.pad((wide * wide).reshape(shape), (0, 0, before, size - 1 - before))
     sums = squares.unfold(1, size, 1).sum(-1).reshape(x.shape)
-    total = sums * (alpha / size) + bias / power**2
-    return (wide * power ** (1 - 2 * beta) / total**beta).to(x.dtype)
+    return (wide / (sums * (alpha / size) + bias) ** beta).to(x.dtype)
 
 
 @stand_in("LRN")

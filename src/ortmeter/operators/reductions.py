@@ -8,7 +8,7 @@ from ortmeter.operators.counts import reduction
 from ortmeter.operators.late import Dtype, Tensor, TensorFunction, torch
 from ortmeter.operators.registry import family, kernel, stand_in
 from ortmeter.operators.roundings import Run, mean, product, sum_of_products
-from ortmeter.operators.tensors import as_list, named, positive_axes, positive_axis, rescaled
+from ortmeter.operators.tensors import as_list, named, positive_axes, positive_axis
 
 Reduce = Callable[[Tensor, tuple[int, ...], bool], Tensor]
 
@@ -41,7 +41,7 @@ def _sum(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
 
 def _mean(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
     if x.is_floating_point():
-        return rescaled(lambda y: torch.mean(y, axes, keepdim), x, axes, only_large=True)
+        return torch.mean(x, axes, keepdim)
     count = math.prod(x.shape[axis] for axis in axes)
     if x.dtype == torch.uint64:
         return torch.div(_sum(x, axes, keepdim), count, rounding_mode="trunc").to(x.dtype)
@@ -85,7 +85,7 @@ def _sum_square(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
 
 def _l2(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
     if x.is_floating_point():
-        return rescaled(lambda y: torch.linalg.vector_norm(y, 2, axes, keepdim), x, axes)
+        return torch.linalg.vector_norm(x, 2, axes, keepdim)
     return torch.sqrt(_sum_square(x.double(), axes, keepdim)).to(x.dtype)
 
 

@@ -74,33 +74,6 @@ def widened(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def scaled(
-    x: Tensor, axes: int | Sequence[int], *, only_large: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """Divide float64 by a power of two along axes, so that its squares neither overflow nor vanish.
-
-    What a normalization adds to squares is nothing beside those of large numbers: only these are
-    divided there. Other types stay as they are: they are judged in float64.
-    """
-    if x.dtype != torch.float64 or not x.numel():
-        return x, None
-    dims = (axes,) if isinstance(axes, int) else tuple(axes)
-    largest = torch.amax(torch.abs(x), dims, keepdim=True)
-    power = largest / (2 * torch.frexp(largest).mantissa)
-    power = torch.where(power > 0, power, 1)  # NaN where all is zero or something is not finite
-    power = torch.clamp(power / 2.0**448, min=1) if only_large else power
-    return x / power, power
-
-
-def rescaled(
-    function: TensorFunction, x: Tensor, axes: Sequence[int], *, only_large: bool = False
-) -> Tensor:
-    """Reduce axes by a function such that ``f(a x) = a f(x)``, see :func:`scaled`."""
-    x, power = scaled(x, axes, only_large=only_large)
-    got = function(x)
-    return got if power is None else got * power.reshape(got.shape)
-
-
 def as_list(values: Any) -> list[int]:
     """Read the integers of a tensor, or of an attribute."""
     if isinstance(values, torch.Tensor):
