@@ -11,7 +11,7 @@ from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator.evaluation import Evaluator, parts
 from ortmeter.evaluator.float64 import exact_feeds, is_added, to_float64, widen
 from ortmeter.evaluator.kernels import KernelKey, Swap
-from ortmeter.evaluator.plan import Plan, Step, Watch
+from ortmeter.evaluator.plan import NodeStep, Plan, Watch
 from ortmeter.evaluator.values import fed_library
 from ortmeter.operators.descriptions import element_type
 from ortmeter.progress import progress_bar
@@ -146,7 +146,7 @@ class _Hybrid:
         self._is_wide: dict[int, list[bool]] = {}
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[NodeStep, ...]:
         return self._steps[BASELINE]
 
     def sources(self, rank: int) -> tuple[str, str]:
@@ -200,7 +200,7 @@ def _is_double(value: Any) -> bool:
     return element_type(value.dtype) == onnx.TensorProto.DOUBLE
 
 
-def _watch(steps: Sequence[Step], visit: Visit) -> Watch:
+def _watch(steps: Sequence[NodeStep], visit: Visit) -> Watch:
     """See the nodes of the main graph by rank; those of subgraphs belong to their owner."""
     ranks = {step.node: rank for rank, step in enumerate(steps)}
 
@@ -212,12 +212,12 @@ def _watch(steps: Sequence[Step], visit: Visit) -> Watch:
     return watch
 
 
-def _applied(step: Step, inputs: Sequence[Any]) -> list[Any]:
+def _applied(step: NodeStep, inputs: Sequence[Any]) -> list[Any]:
     result = step.apply(tuple(inputs))
     return _named(step, result if isinstance(result, tuple) else (result,))
 
 
-def _named(step: Step, results: Sequence[Any]) -> list[Any]:
+def _named(step: NodeStep, results: Sequence[Any]) -> list[Any]:
     """Keep the results that have a name."""
     return [value for slot, value in zip(step.outputs, results, strict=False) if slot]
 

@@ -34,7 +34,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator.evaluation import Evaluator, parts
 from ortmeter.evaluator.float64 import exact_feeds, is_added, to_float64
 from ortmeter.evaluator.node import NOTHING, Node
-from ortmeter.evaluator.plan import Step
+from ortmeter.evaluator.plan import NodeStep
 from ortmeter.progress import follow
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.graphs import with_intermediate_outputs
@@ -320,7 +320,7 @@ class _SessionWalk:
 
 
 def _uses(
-    steps: Sequence[Step], outputs: Sequence[int]
+    steps: Sequence[NodeStep], outputs: Sequence[int]
 ) -> tuple[set[int], set[int], list[tuple[int, ...]]]:
     """Find the steps and the slots that outputs need; what nothing reads after each step."""
     needed, useful, later = set[int](), set(outputs), {NOTHING, *outputs}

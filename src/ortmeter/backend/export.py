@@ -462,7 +462,7 @@ def _kept(make: Callable[..., Any], operators: int, **options: Any) -> Any:  # n
     return make(**options)
 
 
-def _table(make: Callable[..., Any], operators: int, **options: Any) -> Any:
+def _copied_table(make: Callable[..., Any], operators: int, **options: Any) -> Any:
     table = _kept(make, operators, **options)
     if not isinstance(getattr(table, "functions", None), dict):
         return table
@@ -483,7 +483,9 @@ def _tables_kept() -> Iterator[None]:
             with contextlib.suppress(ImportError, AttributeError, KeyError):
                 owner = pkgutil.resolve_name(place)
                 make, written = getattr(owner, name), vars(owner)[name]
-                setattr(owner, name, staticmethod(functools.partial(_table, make, len(names))))
+                setattr(
+                    owner, name, staticmethod(functools.partial(_copied_table, make, len(names)))
+                )
                 stack.callback(setattr, owner, name, written)
         with contextlib.suppress(ImportError, AttributeError):
             operators: Any = torch._ops.OperatorBase  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""Estimate the time of the steps of a plan, to rank candidates before they are timed.
+"""StepSeconds the time of the steps of a plan, to rank candidates before they are timed.
 
 The constants describe the kernels of ONNX Runtime in float32 on one core of a recent server. Only
 their ratios matter: a machine twice as fast ranks the candidates the same way.
@@ -31,15 +31,15 @@ _SPLIT_OVERHEAD_S = 3e-6  # the four nodes that two transpositions need beside o
 _GAIN = 1.5  # a smaller one is within the error of the model
 
 
-class Estimate(NamedTuple):
+class StepSeconds(NamedTuple):
     """Seconds of a run: every transposition whole, or the slow ones split in two fast ones."""
 
     whole: float
     split: float
 
 
-def estimate_steps(operands: Operands, steps: Sequence[Step], *, threads: int = 1) -> Estimate:
-    """Estimate the time of steps; products use all the threads, moves do not."""
+def estimate_steps(operands: Operands, steps: Sequence[Step], *, threads: int = 1) -> StepSeconds:
+    """StepSeconds the time of steps; products use all the threads, moves do not."""
     itemsize = operands.dtype.itemsize
     known: dict[str, Any] = dict(zip(operands.names, operands.shapes, strict=True))
     total = saved = 0.0
@@ -51,11 +51,11 @@ def estimate_steps(operands: Operands, steps: Sequence[Step], *, threads: int = 
         if step.kind == "transpose":
             split = split_transpose(inputs[0], step.where, itemsize)
             saved += 0.0 if split is None else seconds - split.seconds(itemsize)
-    return Estimate(total, total - saved)
+    return StepSeconds(total, total - saved)
 
 
 def estimate_einsum(operands: Operands) -> float:
-    """Estimate the time of ``Einsum``, which multiplies its operands from left to right.
+    """StepSeconds the time of ``Einsum``, which multiplies its operands from left to right.
 
     Each product transposes what it reads and what it writes; as for the steps of a plan, these
     moves count as much as the operations.
@@ -122,7 +122,7 @@ def product_seconds(output: Sequence[int], depth: float, itemsize: int) -> float
 
 @functools.lru_cache(4096)
 def transpose_seconds(shape: tuple[int, ...], order: tuple[int, ...], itemsize: int) -> float:
-    """Estimate the time of a transposition.
+    """StepSeconds the time of a transposition.
 
     Axes that stay side by side count as one. ONNX Runtime then copies runs of elements when the
     last axis stays, transposes matrices by tiles when the last two are exchanged, and otherwise

@@ -22,7 +22,7 @@ from ortmeter.evaluator.node import (
     opset_versions,
     subgraphs,
 )
-from ortmeter.evaluator.plan import Plan, Step, Watch
+from ortmeter.evaluator.plan import NodeStep, Plan, Watch
 from ortmeter.evaluator.values import Memory, pick, stack
 from ortmeter.operators.registry import Kernel
 from ortmeter.runtime.graphs import in_order
@@ -74,7 +74,7 @@ class Compiler:
         self._context = context
         self._plans: dict[_Call, Plan] = {}
         self._open: list[FunctionKey] = []
-        self.records: list[tuple[Node, Step | None]] = []
+        self.records: list[tuple[Node, NodeStep | None]] = []
 
     def graph(self, graph: onnx.GraphProto, scope: Scope) -> Plan:
         names = Names(scope)
@@ -113,7 +113,7 @@ class Compiler:
             names.use(name, "An output of the graph")
         return Plan(names, inputs, outputs, steps)
 
-    def _step(self, proto: onnx.NodeProto, names: Names) -> Step | None:
+    def _step(self, proto: onnx.NodeProto, names: Names) -> NodeStep | None:
         """Compile a node; a constant is computed here and needs no step."""
         scope = names.scope
         node = Node(bind_node(proto, scope.bound), scope.imports, scope.name)
@@ -125,7 +125,7 @@ class Compiler:
         else:
             choice = self._choose(node, names, inputs)
             outputs = [names.define(name) for name in node.proto.output[: node.n_outputs]]
-            step = Step(node, inputs, outputs, choice)
+            step = NodeStep(node, inputs, outputs, choice)
         self.records.append((node, step))
         return step
 

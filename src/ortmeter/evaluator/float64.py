@@ -166,7 +166,7 @@ def _convert_nodes(nodes: MutableSequence[onnx.NodeProto], rules: _Rules, kept: 
         if _is_float_of_a_function(nodes[i]):
             (name,) = nodes[i].output
             nodes[i].output[0] = f"{name}__float32"
-            nodes.insert(i + 1, _cast(nodes[i].output[0], name, _DOUBLE))
+            nodes.insert(i + 1, _cast_node(nodes[i].output[0], name, _DOUBLE))
 
 
 def _is_float_of_a_function(node: onnx.NodeProto) -> bool:
@@ -286,18 +286,18 @@ def _add_casts(graph: onnx.GraphProto, kept: Collection[str], rules: _Rules) -> 
         after = moved(node, "outputs", node.output)
         for position, name in before:
             node.input[position] = f"{name}_float32_{node.output[0]}_{position}"
-            nodes.append(_cast(name, node.input[position], _SINGLE))
+            nodes.append(_cast_node(name, node.input[position], _SINGLE))
         nodes.append(node)
         for position, name in after:
             node.output[position] = f"{name}_float32"
-            nodes.append(_cast(node.output[position], name, _DOUBLE))
+            nodes.append(_cast_node(node.output[position], name, _DOUBLE))
     if len(nodes) > len(graph.node):
         copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del graph.node[:]
         graph.node.extend(copies)
 
 
-def _cast(source: str, target: str, to: int) -> onnx.NodeProto:
+def _cast_node(source: str, target: str, to: int) -> onnx.NodeProto:
     node = onnx.helper.make_node("Cast", [source], [target], name=f"cast_{target}", to=to)
     node.metadata_props.add(key=_ADDED, value="1")
     return node

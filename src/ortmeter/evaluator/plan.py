@@ -12,7 +12,7 @@ from ortmeter.evaluator.node import NOTHING, Names, Node
 Watch: TypeAlias = Callable[[Node, tuple[Any, ...], tuple[Any, ...]], None]
 
 
-class Step:
+class NodeStep:
     """One node of a plan: the slots of its inputs, what runs it, the slots of its outputs."""
 
     __slots__ = ("chain", "inputs", "kernel", "node", "output", "outputs", "source", "take")
@@ -78,9 +78,9 @@ def _taker(slots: tuple[int, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
 class Schedule:
     """The steps that some outputs need, with what each one frees."""
 
-    def __init__(self, steps: Sequence[Step], outputs: Sequence[int]) -> None:
+    def __init__(self, steps: Sequence[NodeStep], outputs: Sequence[int]) -> None:
         self._outputs = tuple(outputs)
-        self._pairs: list[tuple[Step, tuple[int, ...]]] = []
+        self._pairs: list[tuple[NodeStep, tuple[int, ...]]] = []
         needed = {NOTHING, *outputs}
         for step in reversed(steps):
             if needed.isdisjoint(set(step.outputs) - {NOTHING}):
@@ -95,7 +95,7 @@ class Schedule:
         inputs: Any = None
         try:
             for step, free in self._pairs:
-                # Step.execute, without its calls: they would be a third of the time of a walk.
+                # NodeStep.execute, without its calls: they would be a third of the time of a walk.
                 inputs = step.take(values)
                 try:
                     result = step.kernel(*inputs)
@@ -115,7 +115,7 @@ class Schedule:
             values.clear()
             inputs = result = None
 
-    def walk(self, values: list[Any]) -> Iterator[Step]:
+    def walk(self, values: list[Any]) -> Iterator[NodeStep]:
         """Run the steps one by one; each is given before it runs, the slots as it finds them."""
         for step, free in self._pairs:
             yield step
@@ -128,7 +128,7 @@ class Plan:
     """A compiled graph: names and their slots, what the caller gives, what it wants, the steps."""
 
     def __init__(
-        self, names: Names, inputs: Sequence[str], outputs: Sequence[str], steps: Sequence[Step]
+        self, names: Names, inputs: Sequence[str], outputs: Sequence[str], steps: Sequence[NodeStep]
     ) -> None:
         self._names = names
         self.slots = names.slots
@@ -141,7 +141,7 @@ class Plan:
         self._initial = [self.constants.get(i) for i in range(len(self.slots))]
         self._schedules: dict[tuple[str, ...], Schedule] = {}
 
-    def with_steps(self, steps: Sequence[Step]) -> "Plan":
+    def with_steps(self, steps: Sequence[NodeStep]) -> "Plan":
         return Plan(self._names, self.inputs, self.outputs, steps)
 
     def run(self, given: Sequence[Any], watch: Watch | None = None) -> list[Any]:
@@ -164,13 +164,13 @@ class Plan:
             self._schedules[names] = self._schedule(names, self.steps)
         return self._schedules[names].execute(values, watch)
 
-    def walk(self, values: list[Any]) -> Iterator[Step]:
+    def walk(self, values: list[Any]) -> Iterator[NodeStep]:
         """Compute the outputs step by step; see :meth:`Schedule.walk`."""
         return self._schedule(self.outputs, self.steps).walk(values)
 
-    def resume(self, steps: Sequence[Step], values: list[Any]) -> list[Any]:
+    def resume(self, steps: Sequence[NodeStep], values: list[Any]) -> list[Any]:
         """Compute the outputs with these last steps, from the slots that the others filled."""
         return self._schedule(self.outputs, steps).execute(values, None)
 
-    def _schedule(self, names: Sequence[str], steps: Sequence[Step]) -> Schedule:
+    def _schedule(self, names: Sequence[str], steps: Sequence[NodeStep]) -> Schedule:
         return Schedule(steps, [self.slots[name] for name in names])

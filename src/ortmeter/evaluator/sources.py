@@ -101,7 +101,7 @@ class OrtSource:
             if key not in models:
                 _refuse_packed(_element_types(inputs))
                 models[key] = _one_node_model(node, inputs)
-            outputs = self._run(self._session(models[key]), inputs)
+            outputs = self._run_session(self._session(models[key]), inputs)
             return tuple(outputs.get(f"y{i}") for i in range(node.n_outputs))
 
         return run
@@ -114,7 +114,7 @@ class OrtSource:
         _refuse_packed(o.type for o in session.get_outputs() if o.type.startswith("tensor("))
         return session
 
-    def _run(
+    def _run_session(
         self, session: "onnxruntime.InferenceSession", inputs: Sequence[Any]
     ) -> dict[str, Any]:
         memory, feeds = self._memory, {f"x{i}": v for i, v in enumerate(inputs) if v is not None}

@@ -7,7 +7,7 @@ from typing import Any
 from ortmeter.errors import ModelError
 from ortmeter.evaluator import Evaluator
 from ortmeter.evaluator.evaluation import parts
-from ortmeter.evaluator.plan import Plan, Step
+from ortmeter.evaluator.plan import NodeStep, Plan
 from ortmeter.operators import find_operator
 from ortmeter.optional import import_optional
 from ortmeter.runtime.loading import ModelLike
@@ -106,7 +106,7 @@ def _prepare(plan: Plan, given: Sequence[Any]) -> list[tuple[Any, ...]]:
     return taken
 
 
-def _direct(step: Step, inputs: tuple[Any, ...], expected: Any) -> Callable[..., Any] | None:
+def _direct(step: NodeStep, inputs: tuple[Any, ...], expected: Any) -> Callable[..., Any] | None:
     """Return the function that torch has for a node, if it gives the same here."""
     make = find_operator(step.node.op_type, step.node.domain).stand_in
     if make is None:

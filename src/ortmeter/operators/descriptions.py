@@ -24,14 +24,14 @@ def type_proto(value: Any, *, with_shapes: bool = False) -> onnx.TypeProto:
 
 def describe(values: Iterable[Any]) -> str:
     """Write values as ``f32[2, 3], nothing, a sequence of f32[2]``."""
-    return ", ".join(map(_describe, values)) or "no input"
+    return ", ".join(map(_describe_value, values)) or "no input"
 
 
-def _describe(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, list):
-        return f"a sequence of {_describe(value[0])}" if value else "an empty sequence"
+        return f"a sequence of {_describe_value(value[0])}" if value else "an empty sequence"
     return describe_type(type_proto(value, with_shapes=True))
 
 

@@ -227,7 +227,7 @@ declare("BitCast", kind="movement")
 
 
 @kernel("Cast", since=6)
-def _cast(x: Tensor, *, to: int, saturate: int = 1) -> Tensor:
+def _cast_tensor(x: Tensor, *, to: int, saturate: int = 1) -> Tensor:
     return convert(x, dtype_of("Cast", to), saturate=saturate)
 
 

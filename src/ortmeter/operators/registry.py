@@ -156,7 +156,7 @@ stand_in, definition = _sets("stand_in", ""), _sets("definition", MICROSOFT)
 
 
 @functools.cache
-def _table() -> Mapping[tuple[str, str], Operator]:
+def _every_entry() -> Mapping[tuple[str, str], Operator]:
     for name in _FAMILIES:
         importlib.import_module(f"ortmeter.operators.{name}")
     return _ENTRIES
@@ -171,7 +171,7 @@ def known_operators() -> list[Operator]:
     >>> known_operators()[0].name
     'Abs'
     """
-    return [entry for _, entry in sorted(_table().items())]
+    return [entry for _, entry in sorted(_every_entry().items())]
 
 
 def find_operator(op_type: str, domain: str = "") -> Operator:
@@ -194,7 +194,7 @@ def find_operator(op_type: str, domain: str = "") -> Operator:
     'convolution'
     """
     domain = "" if domain == "ai.onnx" else domain
-    return _table().get((domain, op_type)) or Operator(op_type, domain)
+    return _every_entry().get((domain, op_type)) or Operator(op_type, domain)
 
 
 def find_kernel(domain: str, op_type: str, opset: int) -> Kernel | None:

@@ -222,14 +222,14 @@ def _gather_nd(node: ir.Node) -> Affine:
     return found
 
 
-def _cast(node: ir.Node) -> Affine:
+def _read_cast(node: ir.Node) -> Affine:
     _prove(node.attributes["to"].as_int() != ir.DataType.BOOL)
     return _affine(node.inputs[0])
 
 
 _OPERATORS: Mapping[str, Callable[[ir.Node], Affine]] = {
     "Add": lambda node: _sum(node, 1),
-    "Cast": _cast,
+    "Cast": _read_cast,
     "Concat": _concat,
     "CumSum": _cumsum,
     "Equal": _equal,
