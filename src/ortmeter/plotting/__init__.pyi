@@ -18,4 +18,6 @@ from .profile import (
 from .profile import (
     profile_notes as profile_notes,
 )
-from .timeline import timeline_plot as timeline_plot
+from .profile import (
+    timeline_plot as timeline_plot,
+)

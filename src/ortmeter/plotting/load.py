@@ -17,7 +17,6 @@ _X_LABELS = {
     "rate": "requests that arrive in a second",
     "gap": "pause before the run (s)",
 }
-_GAIN = "throughput over one request per call"
 
 
 def load_plot(
@@ -32,8 +31,8 @@ def load_plot(
         *low* and *high*; a row without interval has no whiskers.
     x : {"batch", "callers", "rate", "gap"}
         Column of the load.
-    y : {"seconds", "requests/s", "gain"}
-        Column of what is plotted; a gain is a ratio of throughputs.
+    y : {"seconds", "requests/s"}
+        Column of what is plotted.
     title, caption : str
         Title of the plot, and what the line below it says before the intervals.
 
@@ -59,7 +58,7 @@ def load_plot(
     >>> plt.close(ax.figure)
     """
     need_columns(frame, "series", x, y, "low", "high")
-    factor, label = 1.0, f"{_GAIN if y == 'gain' else y}, higher is better"
+    factor, label = 1.0, f"{y}, higher is better"
     if y == "seconds":
         unit = common_unit(frame[y])
         factor, label = UNITS[unit], f"latency ({unit}), lower is better"
