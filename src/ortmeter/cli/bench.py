@@ -28,7 +28,7 @@ from ortmeter.timing import Comparison
 from ortmeter.timing.bench import BUDGET_S, measure_variants, why_isolated
 from ortmeter.timing.candidates import SessionSpec, model_variants
 from ortmeter.timing.drift import drift
-from ortmeter.timing.percentiles import MISSING, percentile_table
+from ortmeter.timing.percentiles import MISSING, RUNS_OF_P99, percentile_table
 from ortmeter.timing.processes import processes_needed
 from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 from ortmeter.tuning.files import Session, read_session, session_specs
@@ -298,6 +298,12 @@ def _report_latencies(
         )
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
+    if tails.empty or (tails["p99 (ms)"] == MISSING).any():
+        taken = f"{first.processes * first.repeat} samples of {first.number}"
+        report.conclude(
+            f"p99 takes at least {RUNS_OF_P99} runs of one call, more if they are correlated; here "
+            f"are {taken}. Measure it with --callers 1."
+        )
     if moved := drift(results.reference_workload):
         report.conclude(f"{moved if len(results) > 1 else moved.finding}.")
     if scheduling(DEFAULT) not in ways and _on_cpu(variants):

@@ -21,6 +21,8 @@ __all__ = ["LEVELS", "Percentile", "percentile_table", "percentiles"]
 
 #: What a table shows where there is no interval, and why.
 MISSING, MISSING_NOTE = "-", "a dash: too few independent samples for a 99% interval"
+#: Runs that an interval of the 99th percentile needs at least: 528 independent ones.
+RUNS_OF_P99 = 570
 #: The percentiles that are shown.
 LEVELS = (50.0, 90.0, 95.0, 99.0)
 
