@@ -62,3 +62,35 @@ def test_weights_of_nan_are_refused_in_one_line(told):
     )
     code, lines = told(model, "diff", "--precision", "QDQ U8S8")
     assert (code, len(lines)) == (2, 1)
+
+
+def without_bytes(model):
+    model.graph.initializer[0].raw_data = b"abc"
+
+
+def without_nodes(model):
+    del model.graph.node[:]
+
+
+def without_body(model):
+    model.graph.node[0].op_type = "Loop"
+
+
+@pytest.mark.parametrize(
+    ("breaks", "reason"),
+    [
+        (without_bytes, "initializer 'W' cannot be read: buffer size"),
+        (without_nodes, "m.onnx is not valid and cannot be cut: Graph output 'Y' is not"),
+        (without_body, "m.onnx is not valid and cannot be cut: "),
+    ],
+)
+def test_reduce_says_why_it_cannot_cut_what_fails(told, breaks, reason):
+    model = onnx.parser.parse_model(
+        f"{HEADER} g (float[4, 8] X) => (float[4, 8] Y) {{ Y = MatMul(X, W) }}"
+    )
+    weights = np.ones((8, 8), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "W"))
+    breaks(model)
+    code, lines = told(model, "reduce", "--until=fails")
+    assert code == 2
+    assert lines[-1].startswith(f"ortmeter reduce: {reason}")

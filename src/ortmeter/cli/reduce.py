@@ -116,6 +116,17 @@ def register(parser: ArgumentParser) -> None:
 def run(options: Namespace, report: Report) -> int:
     """Reduce a model, fill the report with what was tried; the best is kept when interrupted."""
     file = Path(options.models[0])
+    try:
+        return _reduce(options, report, file)
+    except OrtMeterError:
+        raise
+    except Exception as error:
+        if reason := _why_invalid(file):  # it fails, and so does what reads it to cut it
+            raise ModelError(f"{file.name} is not valid and cannot be cut: {reason}") from error
+        raise
+
+
+def _reduce(options: Namespace, report: Report, file: Path) -> int:
     settings, report.session = session_settings(options), describe_session(options)
     distribution = "cuda" if settings["provider"].on_cuda else "cpu"
     run_config = settings.pop("run_config", {})
@@ -504,7 +515,12 @@ def _nan(condition: Condition, spec: SessionSpec) -> Answer:
 
 
 def _given(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    weights = {}
+    for tensor in model.graph.initializer:
+        try:
+            weights[tensor.name] = onnx.numpy_helper.to_array(tensor)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ModelError(f"initializer {tensor.name!r} cannot be read: {error}") from error
     return {**weights, **feeds}
 
 
