@@ -94,7 +94,7 @@ def test_footer_names_the_devices_and_the_versions():
         commit=None,
     )
     assert provider.built_on(Provider("cuda", 1), machine) == (
-        "Measured on Some GPU, Some CPU (generation unknown), 4 cores, provider CUDA:1: "
+        "Measured on Some GPU, Some (generation unknown), 4 cores, provider CUDA:1: "
         "onnxruntime-gpu 1.31, numpy 2.4."
     )
 

@@ -104,7 +104,7 @@ def test_the_reference_and_the_bound(page):
 
 def test_every_run_has_the_kernels_that_it_names(page):
     for name, replaced in page["KERNELS"].items():
-        evaluator = page["ortmeter"].Evaluator(page["model"], replaced, sources=("torch",))
+        evaluator = page["Evaluator"](page["model"], replaced, sources=("torch",))
         evaluator.run(None, page["feeds"])
         found = dict(evaluator.assignment[["op_type", "source"]].itertuples(index=False))
         norm = "ort" if name in {"ort LayerNorm", "ort kernels"} else "torch"

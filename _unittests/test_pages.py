@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 
+import fake_cuda
 import nbclient
 import nbformat
 import onnx
@@ -266,6 +267,21 @@ def test_a_page_never_runs_on_another_provider_than_asked(fast, tmp_path):
     assert done.returncode != 0
     assert "ProviderUnavailableError" in done.stderr
     assert "Measured on" not in done.stdout
+
+
+def test_every_page_measures_but_those_that_need_other_environments():
+    recalling = {page.stem for page in PAGES if "study.recall(" in page.read_text(encoding="utf-8")}
+    assert recalling == {"plot_broken", "plot_providers"}
+
+
+@pytest.mark.long
+@each_page
+def test_a_page_measures_on_the_stand_in_of_cuda(page, tmp_path):
+    stand_in = fake_cuda.environment(tmp_path, tmp_path / "log")
+    stand_in |= {"ORTMETER_FAST": "1", "ORTMETER_RESULTS": str(EXAMPLES.parent / "results")}
+    done = run_script(page, tmp_path, "--provider", "cuda", flags=(), **stand_in)
+    assert done.returncode == 0, done.stderr
+    assert "(this build)" in done.stdout
 
 
 #: A GPU wheel whose CUDA does not start, in every process that reads it.

@@ -2,7 +2,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from ortmeter.backend.record import CompiledGraph, Fallback, count_operators, dump_model
+from ortmeter.backend.record import CompiledGraph, Fallback, count_operators
 
 NESTED = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "local": 1]>
 g (float[n] X, bool C) => (float[n] Y) {
@@ -58,24 +58,3 @@ def test_a_record_counts_its_nodes(graph):
 
 def test_a_fallback_says_why():
     assert str(Fallback("aten.svd", 3)) == "runs on torch, 3 operations: aten.svd"
-
-
-def test_a_dump_is_the_model_under_a_name_made_of_its_content(nested, tmp_path):
-    folder = tmp_path / "a" / "b"
-    path = dump_model(nested, folder)
-    assert onnx.load(path) == nested
-    assert dump_model(nested, folder) == path
-    nested.graph.name = "other"
-    assert dump_model(nested, folder) != path
-    assert {file.suffix for file in folder.iterdir()} == {".onnx"}
-
-
-def test_a_dump_that_stops_leaves_nothing(nested, tmp_path, monkeypatch):
-    def stop(_descriptor):
-        raise KeyboardInterrupt
-
-    # The content is written by then, to a file that has not its name yet.
-    monkeypatch.setattr("os.fsync", stop)
-    with pytest.raises(KeyboardInterrupt):
-        dump_model(nested, tmp_path)
-    assert list(tmp_path.iterdir()) == []

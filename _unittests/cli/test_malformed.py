@@ -16,9 +16,9 @@ def told(tmp_path, monkeypatch, capsys):
     """Run a command on a model; return its exit code and the lines of the standard error."""
     monkeypatch.chdir(tmp_path)
 
-    def ran(model, command, *options):
+    def ran(model, *command):
         onnx.save(model, "m.onnx")
-        code = main([command, "m.onnx", "--provider", "cpu", *options])
+        code = main([*command, "m.onnx", "--provider", "cpu"])
         return code, capsys.readouterr().err.splitlines()
 
     return ran
@@ -51,6 +51,24 @@ def test_a_constant_that_is_malformed(told, breaks, command):
     assert code in ({0, 2} if breaks is of_another_kind else {2})
     assert len(lines) == (code == 2)
     assert not any("unexpected" in line for line in lines)
+
+
+def test_an_optional_output_is_its_element(told):
+    model = onnx.parser.parse_model(
+        f"{HEADER} g (float[4] X) => (optional(float[4]) Y) {{ Y = Optional(X) }}"
+    )
+    assert told(model, "diff", "--atol", "0") == (0, [])
+
+
+def test_a_model_without_a_node_to_measure(told):
+    model = onnx.parser.parse_model(
+        f"{HEADER} g (float[4] X) => (float[4] Y) {{ Y = Identity(X) }}"
+    )
+    code, (line,) = told(model, "operators", "--model")
+    assert code == 2
+    assert line.endswith(
+        "no node to measure: ONNX Runtime computes or removes every node before a run"
+    )
 
 
 def test_weights_of_nan_are_refused_in_one_line(told):

@@ -16,6 +16,8 @@ from ortmeter.evidence import Estimate
 from ortmeter.observatory import edges
 from ortmeter.observatory.accuracy import COLUMNS
 from ortmeter.observatory.catalogue import catalogue
+from ortmeter.observatory.fusions import judging
+from ortmeter.observatory.issue import run_script
 from ortmeter.observatory.matrix import AGAIN, ROWS, Interrupted, Matrix
 from ortmeter.observatory.nodes import node_cases
 from ortmeter.observatory.repro import repro_script
@@ -615,3 +617,71 @@ def test_what_torch_emulates_is_left_out_with_the_reason(measured, capsys):
     assert told[-1] == "1 case left out, see the reasons."
     (row,) = tables["Left out"]
     assert row["reason"] == "emulated: 2 calls for 1 node"
+
+
+PERM = "GemmTransposeFusion | A perm=[0,1]"
+
+
+def test_fusions_are_listed_and_filtered(capsys):
+    asked = ["--fusions", "--list", "--json", "--filter", "gemmtransposefusion perm=[0"]
+    assert main(["operators", *asked]) == 0
+    (section,) = json.loads(capsys.readouterr().out)["sections"]
+    rows = section["tables"][0]
+    assert {PERM, "GemmTransposeFusion 2 | Y perm=[0,1]"} <= {row["case"] for row in rows}
+    assert {row["optimizer"] for row in rows} == {"GemmTransposeFusion"}
+
+
+def test_a_script_of_a_fusion_runs_each_level(monkeypatch, capsys):
+    assert main(["operators", "--fusions", "--repro", PERM]) == 0
+    script = capsys.readouterr().out
+    assert f"onnxruntime=={onnxruntime.__version__} python repro.py" in script
+    assert "# uvx" in script
+    told = run_script(script, Release("installed"))
+    labels = re.findall(r"onnxruntime [\d.]+, (.*):", told)
+    optimized = "optimized without GemmTransposeFusion"
+    assert labels == ["not optimized", "optimized", optimized]
+    assert told.count("dtype=float32") == 3
+
+
+def test_fusions_that_are_wrong_come_first(monkeypatch, capsys):
+    row = dict.fromkeys(judging.COLUMNS, "")
+    row |= {"case": PERM, "what": "value", "told": "Y[0] is 1, expected 2", "cases": 3}
+    row |= {"since": "b", "candidates": "b", "disable": "GemmTransposeFusion"}
+    monkeypatch.setattr(
+        judging.FusionSurvey, "rows", lambda _, cases: pd.DataFrame([row] * (len(cases) > 1))
+    )
+    asked = ["--fusions", "--filter", "gemmtransposefusion perm=", "--runtime", "a,b", "--json"]
+    assert main(["operators", *asked]) == 0
+    told = json.loads(capsys.readouterr().out)
+    first, second, third = told["conclusion"]
+    assert first.startswith("1 wrong result in ")
+    assert "1 of them with b" in first
+    expected = "value, Y[0] is 1, expected 2 (right without GemmTransposeFusion)."
+    assert second == f"{PERM}: {expected}"
+    assert re.match(r"\d+ of \d+ optimizers and rules of the installed onnxruntime fired; ", third)
+
+
+@pytest.mark.parametrize("other", [["--against", "torch"], ["--values", "edge"]])
+def test_fusions_take_no_other_question(other, capsys):
+    assert main(["operators", "--fusions", *other]) == 2
+    assert "--fusions: remove --model, --values or --against" in capsys.readouterr().err
+
+
+def test_a_fusion_that_is_right_is_not_reported(capsys):
+    asked = ["--fusions", "--report", "--repro", "NotWhereFusion", "--runtime", "a,b"]
+    assert main(["operators", *asked]) == 2
+    assert "NotWhereFusion is right with b: there is nothing to report" in capsys.readouterr().err
+
+
+def test_the_issue_of_a_fusion_names_the_optimizer(monkeypatch, capsys):
+    found = judging.WrongFusion(PERM, "basic", "value", "Y[0] is 1, expected 2", 1.0, 0.1, "two")
+    monkeypatch.setattr(judging.FusionJudge, "wrong", lambda *_: found)
+    monkeypatch.setattr(judging.FusionJudge, "responsible", lambda *_: "GemmTransposeFusion")
+    asked = ["--fusions", "--report", "--repro", PERM, "--runtime", "a,b"]
+    assert main(["operators", *asked]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# GemmTransposeFusion changes the result\n")
+    assert "With onnxruntime b, a session optimized at level 'basic' is wrong (value)" in text
+    assert "disabled_optimizers=['GemmTransposeFusion']" in text
+    assert text.count(f"onnxruntime {onnxruntime.__version__}, optimized:") == 2
+    assert "template=08-general.yml" in text

@@ -501,6 +501,18 @@ def test_a_failure_is_that_of_the_last_release_and_has_the_text(spec, monkeypatc
     assert "CUDAExecutionProvider" in seen
 
 
+def test_a_part_of_what_an_optimizer_breaks_runs_without_it(spec):
+    """A graph that no level runs fails too, in a way that the whole model did not."""
+    question = dataclasses.replace(read_condition("fails", 60, "cpu"), runs_unoptimized=True)
+    missing = spec("I = Cast<to = 7>(X)  Y = Gather (X, I)", X=[5])
+    assert ask("fails", missing)[0]
+    holds, seen = question.ask(missing)
+    assert not holds
+    assert "Gather" in seen
+    fused = dataclasses.replace(missing, model=FUSED, feeds={"X": np.float32([1, 2, 3, 5])})
+    assert question.ask(fused)[0]
+
+
 def test_nan_of_an_input_is_none_of_the_model(spec):
     assert ask("nan", spec("Y = Sqrt (X)", X=[-1, 1])) == (True, "NaN in Y")
     assert ask("nan", spec("Y = Sqrt (X)", X=[1])) == (False, "NaN in no output")

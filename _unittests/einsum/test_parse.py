@@ -116,75 +116,8 @@ def test_what_is_not_a_shape_is_refused(shape):
         decompose_einsum("ij->ji", shape)
 
 
-@pytest.mark.parametrize("equation", [None, 3, ["ij", "jk"]])
-def test_an_equation_is_a_text(equation):
+@pytest.mark.parametrize("given", [(None,), (3,), (["ij", "jk"],), (np.ones((2, 3)), [0, 1])])
+@pytest.mark.parametrize("function", [einsum, decompose_einsum, einsum_model, optimize_einsum])
+def test_an_equation_is_a_text(function, given):
     with pytest.raises(InvalidArgumentError, match="Accepted: a str such as"):
-        decompose_einsum(equation)
-
-
-A, B = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        (A, [0, 1], B, [1, 2], [0, 2]),
-        (A, (0, 1), B, (1, 2), [2, 0]),
-        # implicit: in the order of the integers
-        (A, [0, 1], B, [1, 2]),
-        (A, [30, 1], B, [1, 2]),
-        (A, [51, 25]),
-        (A, [25, 26], [26, 25]),
-        # a scalar, an ellipsis
-        (A, [0, 1], []),
-        (3.0, [], A, [0, 1], [1]),
-        (A, [..., 0], [...]),
-        (A, [0, ...], B, [..., 2]),
-        # whatever holds integers
-        (A, np.array([0, 1]), np.array([1])),
-        (A, range(2), {1}),
-    ],
-)
-def test_lists_of_subscripts_are_those_of_numpy(given):
-    expected = np.einsum(*given)
-    np.testing.assert_array_equal(einsum(*given), expected)
-    float64 = {"dtype": np.float64}
-    for model in (
-        decompose_einsum(*given, **float64).to_onnx(),
-        einsum_model(*given, **float64),
-        optimize_einsum(*given, by="cost", provider="cpu").model,
-    ):
-        dims = model.graph.output[0].type.tensor_type.shape.dim
-        assert tuple(dim.dim_value for dim in dims) == expected.shape
-
-
-def test_lists_of_subscripts_follow_shapes_too():
-    plan = decompose_einsum((2, 3), [0, 1], (3, 4), [1, 2], [0, 2])
-    assert plan.equation == "AB,BC->AC"
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ((A,), "Accepted: a str such as"),
-        ((A, B), "not a list of subscripts"),
-        ((A, [0, 1], B), "not a list of subscripts. Accepted after an operand"),
-        ((A, "ij"), "'ij' is not a list of subscripts"),
-        ((A, 0), "0 is not a list of subscripts"),
-        ((A, [0, 1], None), "None is not a list of subscripts"),
-        ((A, [0.0, 1]), r"\[0.0, 1\] is not a list of subscripts"),
-        ((A, [True, 0]), r"\[True, 0\] is not a list of subscripts"),
-        ((A, [0, 52]), "integers from 0 to 51"),
-        ((A, [0, -1]), "integers from 0 to 51"),
-        ((A, [..., ...]), r"a second '\.\.\.'"),
-        ((A, [0]), "'A': this operand has 1 letters, its array has 2 dimensions"),
-        ((A, [0, 1], [5]), "'F' is in no operand"),
-        ((A, [0, 1], [0, 0]), "'A' is repeated in the result"),
-    ],
-)
-def test_what_is_not_a_list_of_subscripts_is_refused(given, message):
-    with pytest.raises((TypeError, ValueError)):
-        np.einsum(*given)
-    for function in (einsum, decompose_einsum, einsum_model, optimize_einsum):
-        with pytest.raises(InvalidArgumentError, match=message):
-            function(*given)
+        function(*given)

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from kernel_checks import assert_agrees, assert_same, case, run_kernel, run_ort
+from kernel_checks import assert_agrees, assert_same, case, one_node, run_kernel, run_ort
 
-from ortmeter.errors import RefusedError
+from ortmeter.errors import ModelError, RefusedError
+from ortmeter.evaluator import Evaluator
 
 RNG = np.random.default_rng(0)
 
@@ -45,54 +46,27 @@ def network(
     return case(op_type, 14, *inputs, n_outputs=n_outputs, **options)
 
 
+# torch has the GRU that is linear before its reset only.
+RESET = {"GRU": {"linear_before_reset": 1}}
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("op_type", GATES)
 def test_recurrent_networks(op_type, direction):
+    usual = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
     for options in (
         {},
-        {"lengths": [5, 2, 3]},
-        {"lengths": [1, 5, 4], "initial": False},
+        {"lengths": [STEPS] * BATCH},
         {"bias": False, "initial": False},
-        {"clip": 0.3},
+        {"activations": usual[op_type] * DIRECTIONS[direction]},
     ):
-        assert_agrees(network(op_type, direction, **options), run_ort)
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_variants_of_the_gates(direction):
-    for op_type, options in (
-        ("GRU", {"linear_before_reset": 1}),
-        ("GRU", {"linear_before_reset": 1, "lengths": [5, 1, 2]}),
-        ("LSTM", {"peephole": True, "lengths": [2, 2, 5]}),
-        ("LSTM", {"input_forget": 1}),
-    ):
-        assert_agrees(network(op_type, direction, **options), run_ort)
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize(
-    ("op_type", "activations", "alpha", "beta"),
-    [
-        ("RNN", ["Relu"], [], []),
-        ("GRU", ["HardSigmoid", "Softsign"], [0.3], [0.4]),
-        ("LSTM", ["Sigmoid", "ScaledTanh", "LeakyRelu"], [1.2, 0.05], [0.7]),
-        ("LSTM", ["HardSigmoid", "Tanh", "Elu"], [0.3, 0.5], [0.4]),
-    ],
-)
-def test_activations_of_the_gates(op_type, activations, alpha, beta, direction):
-    count = DIRECTIONS[direction]
-    options = {"activations": activations * count}
-    if alpha:
-        options |= {"activation_alpha": alpha * count}
-    if beta:
-        options |= {"activation_beta": beta * count}
-    assert_agrees(network(op_type, direction, **options), run_ort)
+        assert_agrees(network(op_type, direction, **options, **RESET.get(op_type, {})), run_ort)
 
 
 @pytest.mark.parametrize("op_type", GATES)
 def test_batch_first(op_type):
     """A layout that ONNX Runtime refuses on CPU: the other one, transposed."""
-    time_first = network(op_type, "bidirectional")
+    time_first = network(op_type, "bidirectional", **RESET.get(op_type, {}))
     x, w, r, bias, lengths, *states = time_first.inputs
     moved = [x.swapaxes(0, 1), w, r, bias, lengths, *(state.swapaxes(0, 1) for state in states)]
     batch_first = case(
@@ -103,6 +77,42 @@ def test_batch_first(op_type):
     assert_same(expected, run_kernel(batch_first))
 
 
-def test_an_unknown_activation_is_refused():
-    with pytest.raises(RefusedError, match=r"'Sine'.*accepted: relu, tanh"):
-        run_kernel(network("RNN", "forward", activations=["Sine"]))
+@pytest.mark.parametrize(
+    ("op_type", "options"),
+    [
+        ("GRU", {}),
+        ("RNN", {"activations": ["Relu"]}),
+        ("RNN", {"lengths": [5, 2, 3]}),
+        ("LSTM", {"peephole": True}),
+        ("LSTM", {"input_forget": 1}),
+    ],
+)
+def test_other_networks_are_refused(op_type, options):
+    with pytest.raises(RefusedError, match=rf"{op_type}: given.*accepted: whole sequences"):
+        run_kernel(network(op_type, "forward", **options))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "options"),
+    [
+        *(
+            (op_type, options)
+            for op_type in GATES
+            for options in ({"lengths": [5, 2, 3]}, {"clip": 0.2})
+        ),
+        ("GRU", {"activations": ["HardSigmoid", "Softsign"]}),
+        ("LSTM", {"activations": ["HardSigmoid", "Tanh", "Relu"]}),
+        ("LSTM", {"input_forget": 1}),
+    ],
+)
+def test_what_the_reference_ignores_runs_elsewhere(op_type, options):
+    node = network(op_type, "forward", **options)
+    model, feeds = one_node(node)
+    forced = Evaluator(model, {op_type: "reference"}).run(None, feeds)
+    expected = run_ort(node)
+    assert not np.allclose(forced[0], expected[0], atol=1e-3)
+    evaluator = Evaluator(model)
+    assert_same(expected, evaluator.run(None, feeds))
+    assert evaluator.assignment["source"].tolist() == ["ort"]
+    with pytest.raises(ModelError, match="known to be wrong"):
+        Evaluator(model, sources=("torch", "reference")).run(None, feeds)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ortmeter.errors import InvalidArgumentError, MissingDependencyError
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.study import rendering
 from ortmeter.study.rendering import fold, save_tables, show, table, to_frame
 
@@ -41,31 +41,15 @@ def test_a_page_or_a_notebook_displays_the_value(capsys, monkeypatch):
     assert capsys.readouterr().out == "a sentence\n"
 
 
-def test_tables_come_back_from_csv_and_from_excel(tmp_path):
+def test_tables_come_back_from_csv(tmp_path):
     saved = save_tables("page", TABLES, tmp_path)
-    names = ["page-times.csv", "page-errors.csv", "page.xlsx"]
+    names = ["page-times.csv", "page-errors.csv"]
     assert list(saved.contents) == names
     assert str(saved) == f"saved in {tmp_path}: {', '.join(names)}"
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == saved.contents
-    assert saved.contents["page.xlsx"][:2] == b"PK"  # not CSV under another name
     for name, expected in TABLES.items():
-        for again in (
-            pd.read_csv(tmp_path / f"page-{name}.csv", index_col=0),
-            pd.read_excel(tmp_path / "page.xlsx", sheet_name=name, index_col=0),
-        ):
-            pd.testing.assert_frame_equal(again, expected)
-
-
-def test_no_cell_of_a_workbook_is_a_formula(tmp_path):
-    openpyxl = pytest.importorskip("openpyxl")
-    frame = pd.DataFrame(
-        {"=1+1": ["=HYPERLINK(1)", "plain"]}, index=pd.Index(["=A1", "b"], name="n")
-    )
-    save_tables("page", {"times": frame}, tmp_path)
-    sheet = openpyxl.load_workbook(tmp_path / "page.xlsx")["times"]
-    cells = [[(cell.value, cell.data_type) for cell in row] for row in sheet.iter_rows()]
-    texts = [["n", "=1+1"], ["=A1", "=HYPERLINK(1)"], ["b", "plain"]]
-    assert cells == [[(text, "s") for text in row] for row in texts]
+        again = pd.read_csv(tmp_path / f"page-{name}.csv", index_col=0)
+        pd.testing.assert_frame_equal(again, expected)
 
 
 def test_links_hold_the_files_and_nothing_is_written_unless_it_is_asked(tmp_path, monkeypatch):
@@ -73,10 +57,10 @@ def test_links_hold_the_files_and_nothing_is_written_unless_it_is_asked(tmp_path
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     saved = save_tables("page", TABLES, figures={"plot": b"PNG"})
     assert list(tmp_path.iterdir()) == []
-    assert str(saved).endswith("page.xlsx, page-plot.png; --output DIR writes them")
+    assert str(saved).endswith("page-errors.csv, page-plot.png; --output DIR writes them")
     links = re.findall(r'download="([^"]+)" href="data:[^;]+;base64,([^"]+)"', saved._repr_html_())
     assert {name: base64.b64decode(content) for name, content in links} == saved.contents
-    again = pd.read_excel(io.BytesIO(saved.contents["page.xlsx"]), sheet_name="times")
+    again = pd.read_csv(io.BytesIO(saved.contents["page-times.csv"]))
     assert again["median"].tolist() == [0.5, 0.25]
 
 
@@ -91,13 +75,6 @@ def test_a_page_does_not_tell_the_folder(tmp_path):
 def test_bad_names_are_refused_and_nothing_is_written(tmp_path, name, tables):
     with pytest.raises(InvalidArgumentError):
         save_tables(name, tables, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_openpyxl_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(MissingDependencyError, match=r"ortmeter\[excel\]"):
-        save_tables("page", TABLES, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

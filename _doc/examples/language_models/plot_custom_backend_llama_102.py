@@ -325,8 +325,9 @@ study.conclude(claims, setting="compile_model.py")
 #   :class:`~ortmeter.backend.OrtBackend` supports.
 #
 # :func:`~ortmeter.backend.explain` shows what the backend does with your model, and which patterns
-# a rule leaves unchanged. ``OrtBackend(dump=folder)`` writes the graphs into files. On such a file,
-# or on any ONNX model, the command above times the fusions of onnxscript for ONNX Runtime.
+# a rule leaves unchanged. ``onnx.save(backend.graphs[0].model, "graph.onnx")`` writes a graph. On
+# such a file, or on any ONNX model, the command above times the fusions of onnxscript for ONNX
+# Runtime.
 #
 # What to remember
 # ----------------

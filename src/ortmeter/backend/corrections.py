@@ -60,30 +60,6 @@ def _scalar_tensor(s: Any, dtype: int | None = None, **_: Any) -> Any:
     return op.Cast(s, to=wanted) if isinstance(s, ir.Value) else _number(s, wanted)
 
 
-def _window(make: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """Make the translation of a window; ONNX has other coefficients, and NaN or 0 for one point."""
-
-    def window(length: int, dtype: int | None = None, **_: Any) -> Any:
-        wanted = ir.DataType.FLOAT if dtype in {None, -1} else ir.DataType(dtype)
-        return _number(make(length, dtype=torch.float64).numpy(), wanted)
-
-    return window
-
-
-def _logaddexp(base: float) -> Callable[..., Any]:
-    """Make the translation of the logarithm of ``base**x + base**y``, which overflows nowhere."""
-
-    def logaddexp(self: Any, other: Any) -> Any:
-        unit = _number(math.log(base), self.dtype)
-        distance = op.Abs(op.Sub(self, other))
-        more = op.Div(_log1p(op.Exp(op.Neg(op.Mul(distance, unit))), self.dtype), unit)
-        doubled = _number(math.log(2, base), self.dtype)
-        # two infinities have no distance
-        return op.Add(op.Max(self, other), op.Where(op.Equal(self, other), doubled, more))
-
-    return logaddexp
-
-
 def _pair(x: Any, y: Any) -> tuple[Any, Any, ir.DataType]:
     """Two operands of which one may be a number, and their type."""
     dtype = y.dtype if isinstance(x, int | float) else x.dtype
@@ -175,36 +151,6 @@ def _sign(self: Any) -> Any:
     return op.Sub(op.Cast(above, to=self.dtype), op.Cast(below, to=self.dtype))
 
 
-def _angle(self: Any) -> Any:
-    """0 or pi, but NaN stays."""
-    zero, pi = _number(0, self.dtype), _number(math.pi, self.dtype)
-    right = op.Where(op.GreaterOrEqual(self, zero), zero, self)
-    return op.Where(op.Less(self, zero), pi, right)
-
-
-def _heaviside(self: Any, values: Any) -> Any:
-    """1 above zero only; torch.onnx also takes NaN for it."""
-    zero = _number(0, self.dtype)
-    above = op.Cast(op.Greater(self, zero), to=self.dtype)
-    return op.Where(op.Equal(self, zero), values, above)
-
-
-def _xlogy(self: Any, other: Any) -> Any:
-    """``x * log(y)``, 0 where x is, unless y is NaN."""
-    x, y, dtype = _pair(self, other)
-    zero = _number(0, dtype)
-    nothing = op.And(op.Equal(x, zero), op.Not(op.IsNaN(y)))
-    return op.Where(nothing, zero, op.Mul(x, op.Log(y)))
-
-
-def _logit(self: Any, eps: float | None = None) -> Any:
-    """``log(x / (1 - x))`` of bounded numbers; torch.onnx takes NaN for a large one."""
-    x, one = self, _number(1, self.dtype)
-    if eps is not None:
-        x = op.Clip(x, _number(eps, x.dtype), _number(1 - eps, x.dtype))
-    return op.Log(op.Div(x, op.Sub(one, x)))
-
-
 def _power(self: Any, exponent: float) -> Any:
     """Power by a number, where half of a power is a square root in torch."""
     dtype = self.dtype
@@ -248,13 +194,6 @@ def _diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     return op.Gather(flat, op.Constant(value=ir.tensor(places)), axis=-1)
 
 
-def _trace(self: Any) -> Any:
-    """Sum of the diagonal, in 64 bits for integers."""
-    found = _diagonal(self)
-    wide = op.Cast(found, to=ir.DataType.INT64) if self.dtype.is_integer() else found
-    return op.ReduceSum(wide, keepdims=False)
-
-
 def _refused(name: str, reason: str) -> Callable[..., Any]:
     """Make the translation of an operator that torch has to run."""
 
@@ -271,11 +210,6 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _ATEN.addcdiv.default: _scaled("Div"),
     _ATEN.addcmul.default: _scaled("Mul"),
     _ATEN.scalar_tensor.default: _scalar_tensor,
-    _ATEN.hann_window.default: _window(torch.hann_window),
-    _ATEN.hamming_window.default: _window(torch.hamming_window),
-    _ATEN.blackman_window.default: _window(torch.blackman_window),
-    _ATEN.logaddexp.default: _logaddexp(math.e),
-    _ATEN.logaddexp2.default: _logaddexp(2),
     _ATEN.fmod.Tensor: _fmod,
     _ATEN.fmod.Scalar: _fmod,
     _ATEN.remainder.Tensor: _remainder,
@@ -287,21 +221,28 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _ATEN.div.Scalar_mode: _divide,
     _ATEN.atan2.default: _atan2,
     _ATEN.sign.default: _sign,
-    _ATEN.angle.default: _angle,
-    _ATEN.heaviside.default: _heaviside,
-    _ATEN.xlogy.Tensor: _xlogy,
-    _ATEN.xlogy.Scalar_Self: _xlogy,
-    _ATEN.xlogy.Scalar_Other: _xlogy,
-    _ATEN.logit.default: _logit,
     _ATEN.pow.Tensor_Scalar: _power,
     _ATEN.mean.default: _mean,
     _ATEN.mean.dim: _mean,
     _ATEN.diagonal.default: _diagonal,
-    _ATEN.trace.default: _trace,
-    _ATEN.signbit.default: _refused("signbit", "torch.onnx ignores the sign of zero"),
-    _ATEN.logcumsumexp.default: _refused(
-        "logcumsumexp", "torch.onnx adds exponentials that vanish beside the largest one"
+}
+# Operators that models rarely have, which torch.onnx converts into something else.
+_LEFT_TO_TORCH = {
+    **dict.fromkeys(
+        ("blackman_window", "hamming_window", "hann_window"),
+        "the windows of ONNX have other coefficients",
     ),
+    **dict.fromkeys(("angle", "heaviside", "logit", "xlogy"), "torch.onnx loses NaN"),
+    **dict.fromkeys(("logaddexp", "logaddexp2"), "torch.onnx overflows"),
+    "logcumsumexp": "torch.onnx adds exponentials that vanish beside the largest one",
+    "signbit": "torch.onnx ignores the sign of zero",
+    "trace": "torch.onnx adds the rest times 0, and integers in 32 bits",
+}
+TRANSLATIONS |= {
+    getattr(getattr(_ATEN, name), overload): _refused(name, reason)
+    for name, reason in _LEFT_TO_TORCH.items()
+    for overload in getattr(_ATEN, name).overloads()
+    if "out" not in overload
 }
 
 _COMPARISONS = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})

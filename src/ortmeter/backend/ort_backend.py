@@ -4,7 +4,6 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch.fx import GraphModule
@@ -34,11 +33,6 @@ class OrtBackend:
         On CPU, let ONNX Runtime keep a copy of the weights in the layout of its kernels, which is
         faster for a few rows at a time. If false, or on CUDA, large weights are read in the memory
         of torch, without copy, and changes are visible at once.
-    opset : int, optional
-        Version of the standard operators of ONNX. The default is 23 or, on CUDA, a lower one at
-        which more operators of the graph have a kernel (MaxPool has none from 22 on); ``refusals``
-        lists these. At a given opset, nodes without a kernel run on the CPU, with a
-        :class:`~ortmeter.runtime.placement.PlacementWarning` that names the opsets that have one.
     provider : str, optional
         ``cpu``, ``cuda`` or ``cuda:1``: expected device of the tensors. By default, any.
     threads : int, optional
@@ -49,8 +43,6 @@ class OrtBackend:
         Libraries of operators for ONNX Runtime. A model calls them with
         ``torch.onnx.ops.symbolic("domain::Operator", ...)``, which dynamo traces after
         ``torch._dynamo.dont_skip_tracing``.
-    dump : path, optional
-        Folder where each ONNX graph is written, without weights of more than 64 KiB.
 
     Attributes
     ----------
@@ -76,6 +68,10 @@ class OrtBackend:
     not count writes through ``.data``, or into tensors created under ``torch.inference_mode``: the
     session does not see them.
 
+    The opset is 23 or, on CUDA, a lower one at which more operators of the graph have a kernel
+    (MaxPool has none from 22 on); ``refusals`` lists these. Nodes without a kernel at any opset run
+    on the CPU, with a :class:`~ortmeter.runtime.placement.PlacementWarning`.
+
     Outputs are contiguous, except views of inputs or of other outputs, which stay views. On CUDA,
     they are in memory of torch and ordered on the current stream. As for any tensor of torch, call
     ``record_stream`` if another stream reads them.
@@ -98,12 +94,10 @@ class OrtBackend:
         *,
         fallback: bool = True,
         prepack: bool = True,
-        opset: int | None = None,
         provider: str | None = None,
         threads: int | None = None,
         tf32: bool = False,
         custom_ops: Sequence[str | os.PathLike[str]] = (),
-        dump: str | os.PathLike[str] | None = None,
     ) -> None:
         if threads is not None and threads < 0:
             raise InvalidArgumentError(
@@ -112,12 +106,10 @@ class OrtBackend:
         self._settings = Settings(
             level=parse_level(optimize),
             prepack=prepack,
-            opset=opset,
             provider=None if provider is None else resolve_provider(provider),
             threads=threads,
             tf32=tf32,
             custom_ops=tuple(custom_ops),
-            dump=None if dump is None else Path(dump),
         )
         self._fallback = fallback
         self.graphs: list[CompiledGraph] = []

@@ -1,16 +1,12 @@
 """Description of each graph compiled by the backend."""
 
-import hashlib
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import onnx
 
 from ortmeter.backend.rules.rule import Refusal
-from ortmeter.files import write_atomically
 from ortmeter.runtime.graphs import walk_nodes
 
 _STANDARD = ("", "ai.onnx")
@@ -42,8 +38,6 @@ class CompiledGraph:
         Nodes by provider, in the graph that ONNX Runtime executes.
     builds : int
         Sessions built for this graph, more than 1 if its weights changed.
-    file : Path or None
-        File of the model, with ``dump``.
     refusals : tuple of Refusal
         Matches of a pattern to which its rule does not apply, with the reason.
     """
@@ -59,7 +53,6 @@ class CompiledGraph:
     weight_bytes: int
     placement: Mapping[str, int]
     builds: int = 1
-    file: Path | None = None
     refusals: tuple[Refusal, ...] = ()
 
     @property
@@ -123,15 +116,3 @@ def count_operators(model: onnx.ModelProto) -> dict[str, int]:
 def list_counts(counts: Mapping[str, int]) -> str:
     """Write counts in one line: ``Add 2, MatMul 1``."""
     return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
-
-
-def dump_model(model: onnx.ModelProto, folder: str | os.PathLike[str]) -> Path:
-    """Write a model into a folder, under a name made of its content: the same model has the same.
-
-    A process that stops meanwhile leaves no truncated file.
-    """
-    content = model.SerializeToString(deterministic=True)
-    target = Path(folder) / f"graph-{hashlib.sha256(content).hexdigest()[:12]}.onnx"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, content)
-    return target

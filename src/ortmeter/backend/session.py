@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
@@ -19,7 +18,7 @@ from torch.fx import GraphModule, traceback
 from ortmeter.backend.errors import UnsupportedGraphError
 from ortmeter.backend.export import ExportedGraph, example_value, export_graph, may_be
 from ortmeter.backend.levels import Level, optimize_model
-from ortmeter.backend.record import CompiledGraph, count_operators, dump_model
+from ortmeter.backend.record import CompiledGraph, count_operators
 from ortmeter.backend.rules.rule import Refusal
 from ortmeter.backend.weights import (
     WeightWatch,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from torch.cuda import Stream
 
 _CPU = Provider("cpu")
-#: Opset of the graphs, unless asked otherwise or without the kernels; torch writes those from 18.
+#: Opset of the graphs, unless CUDA lacks the kernels; torch writes those from 18.
 OPSET, _LOWEST_OPSET = 23, 18
 #: Makes a value of ONNX Runtime of a tensor, on the same memory.
 Hold: TypeAlias = Callable[[torch.Tensor], Any]
@@ -55,12 +54,10 @@ class Settings:
 
     level: Level
     prepack: bool
-    opset: int | None
     provider: Provider | None
     threads: int | None
     tf32: bool
     custom_ops: tuple[str | os.PathLike[str], ...]
-    dump: Path | None
 
 
 class GraphRunner:
@@ -248,12 +245,12 @@ def build_program(
     ModelError when ONNX Runtime has no kernel for one of its nodes.
     """
     start = time.perf_counter()
-    exported = export_graph(module, arguments, settings.opset or OPSET)
+    exported = export_graph(module, arguments, OPSET)
     if exported is None:
         return None
     provider = _provider(exported, arguments, settings)
     lowered: tuple[Refusal, ...] = ()
-    if provider.on_cuda and settings.opset is None:
+    if provider.on_cuda:
         exported, lowered = with_cuda_kernels(exported, module, arguments)
     model, before = exported.model, count_operators(onnx_ir.to_proto(exported.model))
     exported_at = time.perf_counter()
@@ -294,7 +291,6 @@ def build_program(
         weight_bytes=sum(arguments[i].nbytes for i in large.values()),
         placement=dict(Counter(node.provider for node in node_assignment(session))),
         builds=builds,
-        file=None if settings.dump is None else dump_model(light, settings.dump),
         refusals=(*lowered, *refusals),
     )
     read = [str(value.name) for value in model.graph.inputs if value.name in ranks]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from ortmeter.cli.report import Report, check_writable
+from ortmeter.cli.report import Report, check_writable, speedup_table
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
 from ortmeter.evidence import UNITS, Speedup, common_unit, rounded
 from ortmeter.files import write_atomically
@@ -362,15 +362,11 @@ def _judge(bound: float | None, outcomes: Sequence[_Outcome]) -> tuple[int, list
 
 def _speedups(outcomes: Sequence[_Outcome]) -> "pd.DataFrame":
     unit = common_unit(median for outcome in outcomes for median in outcome.medians)
-    columns = ["candidate", f"baseline ({unit})", f"now ({unit})", "speedup", "low", "high"]
-    rows = [
-        [claim.subject]
-        + [rounded(median * UNITS[unit]) for median in medians]
-        + [rounded(value) for value in (claim.ratio, claim.low, claim.high)]
-        for claim, medians, *_ in outcomes
-    ]
-    table = pd.DataFrame(rows, columns=columns).set_index("candidate")
-    return table.assign(verdict=[outcome.claim.verdict for outcome in outcomes])
+    table = speedup_table([outcome.claim for outcome in outcomes])
+    for rank, run in enumerate(("baseline", "now")):
+        medians = [rounded(outcome.medians[rank] * UNITS[unit]) for outcome in outcomes]
+        table.insert(rank, f"{run} ({unit})", medians)
+    return table
 
 
 def _changed(

@@ -15,7 +15,7 @@ from ortmeter.cli import baseline, bench_releases, cold, conversion, load, machi
 from ortmeter.cli.first_run import refuse_deadly
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import add_session, describe_session, number, session_axes
-from ortmeter.cli.report import Report, Rows
+from ortmeter.cli.report import Report, Rows, speedup_table
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.latency import latency_plot
@@ -291,7 +291,7 @@ def _report_latencies(
         ranking = results.ranking()
         level = ranking.claims[0].confidence  # the table says what the conclusion does
         others = (results.speedup(first.name, n, confidence=level) for n in [*results][1:])
-        report.add("Speedup over the first", cold.speedup_table(list(others)))
+        report.add("Speedup over the first", speedup_table(list(others)))
         beside = report.beside if len(ways) > 1 else ""
         report.conclude(
             f"{beside}{rank(ranking)}.", *_what_decides(results, ranking.claims, seconds)

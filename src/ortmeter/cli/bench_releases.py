@@ -13,7 +13,7 @@ import numpy as np
 from ortmeter.cli import bisect
 from ortmeter.cli.conversion import CLOSE
 from ortmeter.cli.options import split
-from ortmeter.cli.report import Report
+from ortmeter.cli.report import Report, speedup_table
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import ModelError
 from ortmeter.evidence import Speedup, rounded
@@ -257,12 +257,11 @@ def _time(microseconds: float) -> str:
 
 
 def _latency_table(comparison: Comparison) -> "pd.DataFrame":
-    table = comparison.to_frame().rename_axis("release").rename_axis(columns=comparison.how)
-    claims = {claim.subject: claim for claim in comparison.speedups()}
-    for column, field in {"speedup": "ratio", "low": "low", "high": "high"}.items():
-        numbers = [getattr(claims.get(name), field, None) for name in comparison]
-        table[column] = [rounded(number, 3) for number in numbers]
-    return table.drop(columns=["processes", "rounds", "calls"])
+    table = comparison.to_frame().drop(columns=["processes", "rounds", "calls"])
+    if len(comparison) > 1:
+        claims = speedup_table(comparison.speedups()).drop(columns="verdict")
+        table = table.join(claims.map(partial(rounded, digits=3)))
+    return table.rename_axis("release").rename_axis(columns=comparison.how)
 
 
 def _releases_table(releases: Sequence[Release], results: ReleaseResults) -> "pd.DataFrame":

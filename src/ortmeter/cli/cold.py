@@ -2,14 +2,14 @@
 
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from ortmeter.cli.conversion import Conversion, in_a_file_name
-from ortmeter.cli.report import Report
+from ortmeter.cli.report import Report, speedup_table
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup, Speedups, rounded
 from ortmeter.optional import pd
@@ -153,22 +153,6 @@ def memory_table(variants: Mapping[str, SessionSpec]) -> "pd.DataFrame":
     """Measure by how much a fresh process grows to create each session and run it once."""
     rows = [(name, rounded(peak_memory(variant))) for name, variant in variants.items()]
     return pd.DataFrame(rows, columns=["candidate", "peak growth (MiB)"]).set_index("candidate")
-
-
-def speedup_table(claims: Sequence[Speedup]) -> "pd.DataFrame":
-    """Write a row per claim, by its place and its candidate."""
-    rows = [
-        {
-            **claim.where,
-            "candidate": claim.subject,
-            "speedup": claim.ratio,
-            "low": claim.low,
-            "high": claim.high,
-            "verdict": claim.verdict,
-        }
-        for claim in claims
-    ]
-    return pd.DataFrame(rows).set_index([*claims[0].where, "candidate"])
 
 
 def _sentence(starts: ColdStart) -> str:

@@ -7,10 +7,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 
-from ortmeter.cli import bisect, machine, verdicts
+from ortmeter.cli import bisect, fusions, machine, verdicts
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import number, split, thread_count
 from ortmeter.cli.report import Report
@@ -21,6 +22,7 @@ from ortmeter.observatory.accuracy import measure_errors, not_judged, out_of_bou
 from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.findings import FINDINGS
+from ortmeter.observatory.fusions.variations import FusionCase, fusion_cases
 from ortmeter.observatory.issue import run_script, show_wrong, write_issue
 from ortmeter.observatory.matrix import Interrupted, Matrix, RuntimeCandidate, measure_cases
 from ortmeter.observatory.nodes import NodeCase, node_cases
@@ -31,6 +33,8 @@ from ortmeter.releases.environments import INSTALLED, Release, parse_release, pr
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
+
+_Kind = TypeVar("_Kind")
 
 _TORCH = "torch"
 _EDGE = "edge"
@@ -54,6 +58,12 @@ def register(parser: ArgumentParser) -> None:
         nargs=1,
         default=[],
         help="ONNX file: the cases are its nodes, with the inputs that they get in a run of it",
+    )
+    group.add_argument(
+        "--fusions",
+        action="store_true",
+        help="the graphs that the optimizers of onnxruntime look for, varied: optimized sessions "
+        "are compared with unoptimized ones, and two references judge",
     )
     group.add_argument("--list", action="store_true", help="list the cases, measure nothing")
     add_feeds(parser)
@@ -108,6 +118,8 @@ def register(parser: ArgumentParser) -> None:
 def run(options: Namespace, report: Report) -> str | int | None:
     """Fill the report with times, verdicts and errors, or return what ``--repro`` prints."""
     _refuse(options)
+    if options.fusions:
+        return _run_fusions(options, report)
     options.threads = options.threads or ("1,2" if options.report else "1")
     cases, left_out = _cases(options)
     if options.repro is not None:
@@ -129,6 +141,22 @@ def run(options: Namespace, report: Report) -> str | int | None:
         rows = pd.DataFrame(left_out.items(), columns=[what, "reason"])
         report.add("Left out", rows.set_index(what))
     return code
+
+
+def _run_fusions(options: Namespace, report: Report) -> str | int | None:
+    span = bisect.read_range(options, _default(options))
+    if options.repro is not None:
+        case = FusionCase.parse(options.repro)
+        return fusions.write(report, case, _candidates(options, _releases(options)), options.report)
+    named = {case.name: case for case in fusion_cases(options.seed, words=options.filter or "")}
+    cases = _filtered(named, options.filter)
+    if options.list:
+        report.conclude(f"{plural(len(cases), 'case')}.")
+        rows = [{"case": name, "optimizer": case.op} for name, case in cases.items()]
+        report.add("Cases", pd.DataFrame(rows).set_index("case"))
+        return None
+    candidates = _candidates(options, [span[0], span[-1]] if span else _releases(options))
+    return fusions.fill(report, list(cases.values()), candidates, span)
 
 
 def _run_cases(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> int | None:
@@ -206,6 +234,8 @@ def _refuse(options: Namespace) -> None:
             "--report: expected --repro CASE, releases, a good one first (--runtime "
             "1.26.0,1.31.1), one --provider, no --against"
         )
+    if options.fusions and (options.models or options.edges or options.against):
+        raise InvalidArgumentError("--fusions: remove --model, --values or --against")
     if options.edges and options.models:
         raise InvalidArgumentError("--values edge: expected the cases of the catalogue, no --model")
     others = {"--list": options.list, "--json": options.json, "--html": options.html is not None}
@@ -224,12 +254,13 @@ def _cases(options: Namespace) -> tuple[dict[str, AnyCase], dict[str, str]]:
     (model,) = models
     cases, left_out = node_cases(model, feeds[model], provider=_providers(options)[0])
     if not cases:
-        why = next((f"{name}, {reason}" for name, reason in left_out.items()), "all is constant")
+        gone = "ONNX Runtime computes or removes every node before a run"
+        why = next((f"{name}, {reason}" for name, reason in left_out.items()), gone)
         raise InvalidArgumentError(f"{model.name} has no node to measure: {why}")
     return {**cases}, left_out
 
 
-def _filtered(cases: Mapping[str, AnyCase], text: str | None) -> dict[str, AnyCase]:
+def _filtered(cases: Mapping[str, _Kind], text: str | None) -> dict[str, _Kind]:
     """Keep the cases whose names have the words."""
     if text is None:
         return dict(cases)

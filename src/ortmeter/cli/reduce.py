@@ -147,9 +147,13 @@ def _reduce(options: Namespace, report: Report, file: Path) -> int:
                 "folder"
             )
     spec = SessionSpec(file, start.arrays, settings, run_config)
-    tried = _Tried(start, condition, spec, folder, options)
+    _refuse_unwritable(folder)
     for release in condition.releases:
         prepare(release, lambda line: tell(f"ortmeter reduce: {line}"))
+    with suppress(OrtMeterError):  # else a level is not what makes it fail
+        if condition.kind == "fails" and condition.outputs(spec, optimization="none"):
+            condition = replace(condition, runs_unoptimized=True)
+    tried = _Tried(start, condition, spec, folder, options)
     if not tried(start) and tried.told == _TOLD[False]:
         raise InvalidArgumentError(
             f"--until {options.until!r} does not hold for {file.name} as it is: {tried.seen}. "
@@ -200,7 +204,6 @@ class _Tried:
         session = describe_session(options)
         self._asked = [options.until, session, options.timeout, digest, *versions]
         self._asked += _digests(condition)
-        _refuse_unwritable(folder)
         if not folder.exists() or not any(folder.iterdir()):
             return
         kept: dict[str, Any] = {}
@@ -433,6 +436,7 @@ class Condition:
     against: str
     timeout_s: float
     infinite: frozenset[str] = frozenset()  # inputs and weights of the whole model
+    runs_unoptimized: bool = False  # the whole model, that fails
 
     def ask(self, spec: SessionSpec) -> Answer:
         """Look at a model; what cannot be looked at does not hold."""
@@ -537,6 +541,8 @@ def _fails(condition: Condition, spec: SessionSpec) -> Answer:
         condition.outputs(spec)
     except (ModelError, ChildError) as error:
         _refuse_machine(error)
+        if condition.runs_unoptimized:  # so must its part
+            condition.outputs(spec, optimization="none")
         return condition.limit in str(error), str(error)
     return False, "it runs"
 

@@ -317,6 +317,22 @@ def readable(table: "pd.DataFrame") -> "pd.DataFrame":
     return pd.DataFrame({first: table[first].astype(object), **shown}).set_index(first)
 
 
+def speedup_table(claims: Sequence[Speedup]) -> "pd.DataFrame":
+    """Write a row per claim, by its place and its candidate."""
+    rows = [
+        {
+            **claim.where,
+            "candidate": claim.subject,
+            "speedup": claim.ratio,
+            "low": claim.low,
+            "high": claim.high,
+            "verdict": claim.verdict,
+        }
+        for claim in claims
+    ]
+    return pd.DataFrame(rows).set_index([*claims[0].where, "candidate"])
+
+
 def _plain(column: "pd.Series[Any]") -> "pd.Series[Any]":
     """Forget categories and nullable types, which print their missing values in their own way."""
     if column.name == "provider":

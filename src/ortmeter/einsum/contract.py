@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 
-from ortmeter.einsum.parse import read_subscripts
+from ortmeter.einsum.parse import require_text
 from ortmeter.einsum.plan import decompose_einsum
 from ortmeter.einsum.search import optimize_einsum
 from ortmeter.errors import InvalidArgumentError
@@ -30,7 +30,7 @@ _building = threading.Lock()
 
 
 def einsum(
-    equation: Any,
+    equation: str,
     *operands: Any,
     optimize: bool = False,
     threads: int | None = None,
@@ -43,7 +43,7 @@ def einsum(
     Parameters
     ----------
     equation : str
-        Equation, as in :func:`numpy.einsum`, or its other form: ``a, [0, 1], b, [1, 2], [0, 2]``.
+        Equation, as in :func:`numpy.einsum`.
     *operands : array_like
         One per term of the equation, converted to their common type, see
         :func:`numpy.result_type`.
@@ -76,7 +76,7 @@ def einsum(
     array([[ 3.,  3.],
            [12., 12.]])
     """
-    equation, operands = read_subscripts(equation, operands)
+    require_text(equation)
     arrays = [*map(np.asarray, operands)]
     key = (equation, optimize, threads, *map(_KIND, arrays))
     run = einsum_cache.get(key)

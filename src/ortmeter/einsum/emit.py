@@ -39,7 +39,7 @@ _COPY, _INFER = 0, -1  # sizes in the shape that Reshape reads
 
 
 def einsum_model(
-    equation: Any,
+    equation: str,
     *shapes_or_operands: Any,
     dtype: DTypeLike | None = None,
     opset: int = 18,
@@ -52,7 +52,7 @@ def einsum_model(
     Parameters
     ----------
     equation : str
-        Equation, as in :func:`numpy.einsum`, or its other form: ``a, [0, 1], b, [1, 2], [0, 2]``.
+        Equation, as in :func:`numpy.einsum`.
     *shapes_or_operands : tuple or array
         As for :func:`~ortmeter.einsum.decompose_einsum`.
     dtype : dtype, optional

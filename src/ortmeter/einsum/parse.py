@@ -23,7 +23,6 @@ Axes: TypeAlias = tuple[str, ...]
 
 _ITEM = re.compile(r" +|\.\.\.|->|[A-Za-z,]|(?P<wrong>.)", re.DOTALL)
 _ELLIPSIS = "..."
-_LABELS = string.ascii_uppercase + string.ascii_lowercase  # an implicit result sorts them
 # What stands for an unknown size where orders of magnitude are compared.
 _TYPICAL = 16
 
@@ -252,10 +251,10 @@ class Operands:
 
 
 def read_operands(
-    equation: Any, shapes_or_operands: tuple[Any, ...], dtype: DTypeLike | None
+    equation: str, shapes_or_operands: tuple[Any, ...], dtype: DTypeLike | None
 ) -> Operands:
     """Read an equation and its operands; without any, their ranks are those of the equation."""
-    equation, shapes_or_operands = read_subscripts(equation, shapes_or_operands)
+    require_text(equation)
     given = shapes_or_operands or (None,) * (equation.count(",") + 1)
     shapes = [_shape(operand) for operand in given]
     parsed = parse_equation(equation, tuple(None if s is None else len(s) for s in shapes))
@@ -267,33 +266,12 @@ def read_operands(
     return Operands(parsed, known, _letter_sizes(parsed, known), kind)
 
 
-def read_subscripts(equation: Any, operands: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """Return an equation and its operands, which numpy accepts as ``a, [0, 1], b, [1, 2]`` too."""
-    if isinstance(equation, str):
-        return equation, operands
-    if not operands:
+def require_text(equation: object) -> None:
+    """Refuse the other form of :func:`numpy.einsum`, a list of subscripts after each operand."""
+    if not isinstance(equation, str):
         raise InvalidArgumentError(
-            f"equation={reprlib.repr(equation)}. Accepted: a str such as 'ij,jk->ik', or operands, "
-            "each with the list of its subscripts"
+            f"equation={reprlib.repr(equation)}. Accepted: a str such as 'ij,jk->ik'"
         )
-    given = (equation, *operands)
-    paired = len(given) // 2 * 2
-    text = ",".join(map(_spell_subscripts, given[1:paired:2]))
-    if paired < len(given):
-        text += f"->{_spell_subscripts(given[-1])}"
-    return text, given[:paired:2]
-
-
-def _spell_subscripts(subscripts: Any) -> str:
-    try:
-        if any(isinstance(x, bool) for x in subscripts):
-            raise TypeError("numpy refuses them too")
-        return "".join(_ELLIPSIS if x is ... else _LABELS[_size(x)] for x in subscripts)
-    except (TypeError, IndexError) as cause:
-        raise InvalidArgumentError(
-            f"{reprlib.repr(subscripts)} is not a list of subscripts. Accepted after an operand, "
-            "and last for the result: integers from 0 to 51, and one ..."
-        ) from cause
 
 
 def _shape(operand: Any) -> Shape | None:

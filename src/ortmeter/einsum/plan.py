@@ -132,7 +132,7 @@ class EinsumPlan:
 
 
 def decompose_einsum(
-    equation: Any,
+    equation: str,
     *shapes_or_operands: Any,
     order: str | None = None,
     dtype: DTypeLike | None = None,
@@ -142,7 +142,7 @@ def decompose_einsum(
     Parameters
     ----------
     equation : str
-        Equation, as in :func:`numpy.einsum`, or its other form: ``a, [0, 1], b, [1, 2], [0, 2]``.
+        Equation, as in :func:`numpy.einsum`.
     *shapes_or_operands : tuple or array
         Shape of each operand, or the operand. A dimension is an int, a str if it is symbolic, or
         None if it is unknown. Without shapes, the ranks come from the equation.

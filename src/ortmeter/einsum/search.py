@@ -11,7 +11,7 @@ import numpy as np
 import onnx.shape_inference
 
 from ortmeter.einsum.candidates import PLAIN, EinsumCandidate, list_candidates
-from ortmeter.einsum.parse import read_operands, read_subscripts
+from ortmeter.einsum.parse import read_operands
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.optional import import_optional, pd
 from ortmeter.progress import follow
@@ -133,7 +133,7 @@ class EinsumSearch:
 
 
 def optimize_einsum(
-    equation: Any,
+    equation: str,
     *operands: Any,
     by: str = "time",
     budget: float = 2.0,
@@ -154,7 +154,7 @@ def optimize_einsum(
     Parameters
     ----------
     equation : str
-        Equation, as in :func:`numpy.einsum`, or its other form: ``a, [0, 1], b, [1, 2], [0, 2]``.
+        Equation, as in :func:`numpy.einsum`.
     *operands : array or tuple of int
         Operands, or shapes of float32 operands.
     by : {"time", "cost"}
@@ -198,7 +198,6 @@ def optimize_einsum(
             "positive budget, threads from 0"
         )
     begin = time.perf_counter()
-    equation, operands = read_subscripts(equation, operands)
     read = read_operands(equation, operands, None)
     if not operands or not all(isinstance(size, int) for shape in read.shapes for size in shape):
         raise InvalidArgumentError(

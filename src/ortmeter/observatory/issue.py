@@ -15,6 +15,7 @@ from ortmeter.errors import OrtMeterError
 from ortmeter.evidence import Estimate
 from ortmeter.machine.environment import Environment
 from ortmeter.observatory.case import in_words
+from ortmeter.observatory.fusions.judging import WrongFusion
 from ortmeter.observatory.judge import Judge
 from ortmeter.observatory.matrix import Matrix
 from ortmeter.observatory.repro import DRAWN
@@ -246,6 +247,49 @@ def write_failure(
         **_system(machine, provider, {"onnxruntime": version.strip()}),
     }
     return _issue(f"{name}: a valid model fails with {fails}", fields, name, is_general=True)
+
+
+def write_wrong_fusion(
+    wrong: WrongFusion,
+    optimizer: str,
+    script: str,
+    printed: Mapping[str, str],
+    machine: Environment,
+) -> str:
+    """Write an issue for ONNX Runtime: an optimizer that changes what a model answers.
+
+    Parameters
+    ----------
+    wrong : WrongFusion
+        What is wrong.
+    optimizer : str
+        Without it, the result is right.
+    script : str
+        What shows it.
+    printed : mapping of str to str
+        What it printed with each release, by version, the last one being wrong.
+    machine : Environment
+        Where it ran.
+
+    Returns
+    -------
+    str
+        Markdown, as :func:`write_issue`.
+    """
+    last = list(printed)[-1]
+    told = (
+        f"With onnxruntime {last}, a session optimized at level {wrong.level!r} is wrong "
+        f"({wrong.what}): {wrong.told}. It is right with `disabled_optimizers=[{optimizer!r}]`. "
+        f"Those that agree: {wrong.judges}."
+    )
+    parts = [_code("python", [script.rstrip()]), "Its output:", _code("", list(printed.values()))]
+    fields = {
+        "Describe the issue": told,
+        "To reproduce": "\n\n".join(parts),
+        "Urgency": "Use case: ...",
+        **_system(machine, Provider("cpu"), {"onnxruntime": last}),
+    }
+    return _issue(f"{optimizer} changes the result", fields, optimizer, is_general=True)
 
 
 def _failure_of(script: str, release: Release) -> str:

@@ -1,8 +1,6 @@
 """Show results, tables and plots of a page, as text and as HTML."""
 
 import html
-import io
-import itertools
 import math
 import os
 import sys
@@ -17,7 +15,7 @@ import msgspec
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.optional import import_optional, pd
+from ortmeter.optional import pd
 from ortmeter.pictures import freeze
 from ortmeter.study.args import in_ipython
 
@@ -28,7 +26,6 @@ _SMALL, _LARGE = 1e-4, 1e7
 _TYPES = {
     ".csv": "text/csv",
     ".png": "image/png",
-    ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
 }
 _WIDTH = 90
 _COLUMNS = 7
@@ -255,14 +252,14 @@ def save_tables(
     folder: str | os.PathLike[str] | None = None,
     figures: Mapping[str, bytes] | None = None,
 ) -> SavedFiles:
-    """Make CSV and Excel files of tables, and write them, with figures, where it is asked.
+    """Make CSV files of tables, and write them, with figures, where it is asked.
 
     Parameters
     ----------
     name : str
         Prefix of the file names.
     tables : mapping of str to DataFrame
-        Tables by name, which is also the name of the sheet. The index is written.
+        Tables by name. The index is written.
     folder : path, optional
         Output folder, where files of the same names are replaced. By default, nothing is written.
     figures : mapping of str to bytes, optional
@@ -271,37 +268,26 @@ def save_tables(
     Returns
     -------
     SavedFiles
-        One CSV file per table, one Excel file with one sheet per table, one file per figure. A page
-        or a notebook shows links to download them.
+        One CSV file per table, one file per figure. A page or a notebook shows links to download
+        them.
 
     Raises
     ------
     InvalidArgumentError
         There is no table, or a name is not a plain file name.
-    MissingDependencyError
-        openpyxl is missing.
 
     Examples
     --------
     >>> import pandas as pd
     >>> print(save_tables("page", {"times": pd.DataFrame({"n": [1]})}))
-    not saved: page-times.csv, page.xlsx; --output DIR writes them
+    not saved: page-times.csv; --output DIR writes them
     """
     if not tables:
         raise InvalidArgumentError("tables is empty. Accepted: at least one table")
     for part in (name, *tables, *(figures or ())):
         if part in {"", ".", ".."} or Path(part).name != part:
             raise InvalidArgumentError(f"{part!r} is not a plain name for a file")
-    import_optional("openpyxl", "excel")
-    contents, workbook = {}, io.BytesIO()
-    with pd.ExcelWriter(workbook, engine="openpyxl") as excel:
-        for key, table in tables.items():
-            contents[f"{name}-{key}.csv"] = table.to_csv().encode()
-            table.to_excel(excel, sheet_name=key)
-            for cell in itertools.chain.from_iterable(excel.sheets[key].iter_rows()):
-                if cell.data_type == "f":  # a name that begins with "=", to be read as it is
-                    cell.data_type = "s"
-    contents[f"{name}.xlsx"] = workbook.getvalue()
+    contents = {f"{name}-{key}.csv": table.to_csv().encode() for key, table in tables.items()}
     contents |= {f"{name}-{key}.png": png for key, png in (figures or {}).items()}
     if folder is None:
         return SavedFiles(contents)

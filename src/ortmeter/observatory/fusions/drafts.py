@@ -103,16 +103,19 @@ class Draft:
     is_free: bool = False
 
     def with_node(self, rank: int, **changes: Any) -> "Draft":
-        """Return the graph with other attributes or inputs of a node; None removes an attribute."""
+        """Return the graph with another name, inputs, outputs or attributes of a node.
+
+        None removes an attribute.
+        """
         node = onnx.NodeProto()
         node.CopyFrom(self.nodes[rank])
-        if (inputs := changes.pop("inputs", None)) is not None:
-            node.input[:] = inputs
-        for name, value in changes.items():
-            kept = [a for a in node.attribute if a.name != name]
-            added = [] if value is None else [onnx.helper.make_attribute(name, value)]
-            del node.attribute[:]
-            node.attribute.extend([*kept, *added])
+        node.name = changes.pop("name", node.name)
+        node.input[:] = changes.pop("inputs", list(node.input))
+        node.output[:] = changes.pop("outputs", list(node.output))
+        kept = [attribute for attribute in node.attribute if attribute.name not in changes]
+        added = [onnx.helper.make_attribute(*one) for one in changes.items() if one[1] is not None]
+        del node.attribute[:]
+        node.attribute.extend([*kept, *added])
         nodes = (*self.nodes[:rank], node, *self.nodes[rank + 1 :])
         return dataclasses.replace(self, nodes=nodes)
 
@@ -237,30 +240,12 @@ def _renamed(values: Sequence[onnx.ValueInfoProto], more: int = 0) -> list[onnx.
     ]
 
 
-def _inside(
-    nodes: _Nodes, outputs: _Values
-) -> tuple[list[onnx.NodeProto], list[onnx.ValueInfoProto]]:
-    """Copy results to names of their own: a body returns no value of the graph around it."""
-    copied = [f"{value.name}_inside" for value in outputs]
-    copies = [
-        onnx.helper.make_node("Identity", [value.name], [name])
-        for value, name in zip(outputs, copied, strict=True)
-    ]
-    results = [
-        onnx.helper.make_tensor_value_info(name, value.type.tensor_type.elem_type, None)
-        for value, name in zip(outputs, copied, strict=True)
-    ]
-    return [*nodes, *copies], results
-
-
 def _in_if(
     make: _Make, nodes: _Nodes, inputs: _Values, outputs: _Values, weights: _Tensors
 ) -> onnx.ModelProto:
-    inside, results = _inside(nodes, outputs)
-    branch = onnx.helper.make_graph(inside, "branch", [], results, weights)
+    branch = onnx.helper.make_graph(nodes, "branch", [], outputs, weights)
     after = _renamed(outputs)
-    names = [one.name for one in after]
-    node = onnx.helper.make_node("If", [inputs[-1].name], names)
+    node = onnx.helper.make_node("If", [inputs[-1].name], [one.name for one in after])
     for name in ("then_branch", "else_branch"):
         node.attribute.append(onnx.helper.make_attribute(name, branch))
     return make(onnx.helper.make_graph([node], "fusion", inputs, after))
@@ -269,12 +254,11 @@ def _in_if(
 def _in_loop(
     make: _Make, nodes: _Nodes, inputs: _Values, outputs: _Values, weights: _Tensors
 ) -> onnx.ModelProto:
-    inside, results = _inside(nodes, outputs)
     make_value, truth = onnx.helper.make_tensor_value_info, onnx.TensorProto.BOOL
     own = [make_value("turn", onnx.TensorProto.INT64, []), make_value("going", truth, [])]
     more = onnx.helper.make_node("Identity", ["going"], ["goes on"])
-    results = [make_value("goes on", truth, []), *results]
-    body = onnx.helper.make_graph([more, *inside], "body", own, results, weights)
+    results = [make_value("goes on", truth, []), *outputs]
+    body = onnx.helper.make_graph([more, *nodes], "body", own, results, weights)
     after = _renamed(outputs, 1)
     node = onnx.helper.make_node("Loop", ["turns", ""], [one.name for one in after], body=body)
     turns = onnx.numpy_helper.from_array(np.array(2), "turns")
@@ -332,4 +316,5 @@ def _draft(operands: str, nodes: str) -> Draft:
         for part in _ATTRIBUTES.split(nodes)
     ]
     graph = onnx.parser.parse_graph(f"g () => () {{ {''.join(parts)} }}")
-    return Draft(tuple(graph.node), known)
+    read = {name for node in graph.node for name in node.input}
+    return Draft(tuple(graph.node), {name: known[name] for name in known if name in read})

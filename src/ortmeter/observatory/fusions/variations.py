@@ -7,8 +7,9 @@ not a valid model is left out, by the checker of ONNX.
 import dataclasses
 import functools
 import itertools
+import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -26,9 +27,9 @@ from ortmeter.timing.candidates import SessionSpec
 __all__ = ["FusionCase", "fusion_cases"]
 
 _Varied: TypeAlias = Iterator[tuple[str, Draft]]
-_Rule: TypeAlias = Callable[[Draft], _Varied]
 
-_JOIN = " | "
+#: Between the changes in a name.
+JOIN = " | "
 _SIZE = 4  # of the axes of patterns
 _OPSETS = (7, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23)
 _KINDS = ("f16", "bf16", "f64", "i32", "i64")
@@ -76,9 +77,7 @@ _VALUES: Mapping[str, tuple[Any, ...]] = {
     "transA": _FLAGS,
     "transB": _FLAGS,
 }
-# Cases of a pattern that are drawn; how often they have 1, 2 and 3 changes.
-_CASES, _CHANGES = 20, (0.4, 0.4, 0.2)
-_TRIES = 4
+_CASES, _MOST_CHANGES = 20, 3  # that are drawn, for a pattern
 
 
 def _attributes(draft: Draft) -> _Varied:
@@ -247,35 +246,29 @@ def _around(draft: Draft) -> _Varied:
 
 
 def _names(draft: Draft) -> _Varied:
-    nodes = []
-    for node in draft.nodes:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        copy.name = "same"
-        nodes.append(copy)
-    yield "nodes of one name", dataclasses.replace(draft, nodes=tuple(nodes))
+    same = draft
+    for rank in range(len(draft.nodes)):
+        same = same.with_node(rank, name="same")
+    yield "nodes of one name", same
     # What optimizers call the tensors that they add begins with the names of others.
-    for suffix in ("_token_0", "_transposed", "_cast"):
-        first = draft.nodes[0].output[0]
-        new = f"X{suffix}"
-        yield f"{first} is called {new}", _called(draft, first, new)
+    old = draft.nodes[0].output[0]
+    for new in ("X_token_0", "X_transposed", "X_cast"):
+        changed = draft
+        for rank, node in enumerate(draft.nodes):
+            inputs, outputs = (
+                [new if name == old else name for name in names]
+                for names in (node.input, node.output)
+            )
+            changed = changed.with_node(rank, inputs=inputs, outputs=outputs)
+        names = tuple(new if name == old else name for name in draft.outputs)
+        yield f"{old} is called {new}", dataclasses.replace(changed, outputs=names)
 
 
-def _called(draft: Draft, old: str, new: str) -> Draft:
-    nodes = []
-    for node in draft.nodes:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        copy.input[:] = [new if name == old else name for name in node.input]
-        copy.output[:] = [new if name == old else name for name in node.output]
-        nodes.append(copy)
-    outputs = tuple(new if name == old else name for name in draft.outputs)
-    return dataclasses.replace(draft, nodes=tuple(nodes), outputs=outputs)
-
-
-#: Each rule changes one thing, and its label says which; the first ones are also tried alone.
-ALONE: tuple[_Rule, ...] = (_attributes, _kinds, _around)
-RULES = (*ALONE, _inputs, _roles, _shapes, _sizes, _numbers, _uses, _between, _opsets, _names)
+#: Each rule changes one thing, and its label says which.
+RULES: tuple[Callable[[Draft], _Varied], ...] = (
+    *(_attributes, _inputs, _roles, _shapes, _sizes, _numbers, _uses, _between),
+    *(_kinds, _opsets, _around, _names),
+)
 
 
 @dataclass(frozen=True)
@@ -308,7 +301,7 @@ class FusionCase:
         InvalidArgumentError
             There is no such pattern, or no such change.
         """
-        pattern, *changes = name.split(_JOIN)
+        pattern, *changes = name.split(JOIN)
         case = cls(pattern, tuple(changes))
         case.draft  # noqa: B018 - it raises
         return case
@@ -316,7 +309,7 @@ class FusionCase:
     @property
     def name(self) -> str:
         """The pattern and the changes."""
-        return _JOIN.join((self.pattern, *self.changes))
+        return JOIN.join((self.pattern, *self.changes))
 
     @property
     def op(self) -> str:
@@ -330,15 +323,15 @@ class FusionCase:
             raise InvalidArgumentError(
                 f"{self.pattern!r} is no pattern. Accepted: {', '.join(patterns())}"
             )
-        draft = patterns()[self.pattern][1]
-        for change in self.changes:
-            found = dict(itertools.chain.from_iterable(rule(draft) for rule in RULES))
-            if change not in found:
-                raise InvalidArgumentError(
-                    f"{change!r} is no change of {self.pattern}. Accepted: {', '.join(found)}"
-                )
-            draft = found[change]
-        return draft
+        if not self.changes:
+            return patterns()[self.pattern][1]
+        *before, change = self.changes
+        choices = _choices(self.pattern, tuple(before))
+        if change not in choices:
+            raise InvalidArgumentError(
+                f"{change!r} is no change of {self.pattern}. Accepted: {', '.join(choices)}"
+            )
+        return choices[change]
 
     def model(self) -> onnx.ModelProto:
         """Build the model."""
@@ -362,18 +355,26 @@ class FusionCase:
         return True
 
 
-def fusion_cases(seed: int = 0, count: int = _CASES) -> Iterator[FusionCase]:
+@functools.lru_cache(maxsize=64)
+def _choices(pattern: str, changes: tuple[str, ...]) -> dict[str, Draft]:
+    draft = FusionCase(pattern, changes).draft
+    return dict(itertools.chain.from_iterable(rule(draft) for rule in RULES))
+
+
+def fusion_cases(seed: int = 0, count: int = _CASES, words: str = "") -> Iterator[FusionCase]:
     """Yield the patterns as they are, and valid variations of each.
 
-    Each change of an attribute, of a type and of what is around is made alone; so many others are
-    drawn, of one to three changes of any rule.
+    Each change is made alone, and each change of an attribute on shapes that are not square too,
+    where what is silent on square ones fails. Then some are drawn, of two or three changes.
 
     Parameters
     ----------
     seed : int
         Seed of the sample.
     count : int
-        Variations of a pattern that are drawn.
+        Variations of a pattern that are drawn, valid or not.
+    words : str
+        Where a name of a pattern has one of these words, only such patterns.
 
     Yields
     ------
@@ -385,25 +386,28 @@ def fusion_cases(seed: int = 0, count: int = _CASES) -> Iterator[FusionCase]:
     >>> next(fusion_cases()).name
     'EliminateIdentity'
     """
-    for pattern in patterns():
+    asked = re.split(r"[ ,]+", words.casefold().strip(" ,"))
+    named = [one for one in patterns() if any(word in one.casefold() for word in asked)]
+    for pattern in named or patterns():
         rng = np.random.default_rng([seed, zlib.crc32(pattern.encode())])
-        alone = [FusionCase(pattern, (label,)) for label in _labels(patterns()[pattern][1], ALONE)]
-        found = {case.name: case for case in (FusionCase(pattern), *alone) if case.is_valid}
-        wanted = len(found) + count
-        for _ in range(_TRIES * count):
-            if len(found) < wanted and (case := _varied(pattern, rng)).is_valid:
-                found.setdefault(case.name, case)
-        yield from found.values()
+        alone = ((label,) for label in _choices(pattern, ()))
+        cases = [FusionCase(pattern, changes) for changes in ((), *alone, *_not_square(pattern))]
+        cases += (_varied(pattern, rng) for _ in range(count))
+        yield from {case.name: case for case in cases if case.is_valid}.values()
 
 
-def _labels(draft: Draft, rules: Sequence[_Rule]) -> list[str]:
-    return [label for rule in rules for label, _ in rule(draft)]
+def _not_square(pattern: str) -> Iterator[tuple[str, str]]:
+    draft = patterns()[pattern][1]
+    name, one = next(iter(draft.operands.items()))
+    for shape in dict.fromkeys([(3, *one.shape[1:]), (*one.shape[:-1], 3)]):
+        for label, _ in _attributes(draft):
+            yield f"{name} has the shape {_plain(list(shape))}", label
 
 
 def _varied(pattern: str, rng: np.random.Generator) -> FusionCase:
     """Apply some rules in turn, each one to what the ones before made."""
     draft, changes = patterns()[pattern][1], []
-    for _ in range(1 + int(rng.choice(len(_CHANGES), p=_CHANGES))):
+    for _ in range(rng.integers(2, _MOST_CHANGES, endpoint=True)):
         if choices := list(RULES[rng.integers(len(RULES))](draft)):
             change, draft = choices[rng.integers(len(choices))]
             changes.append(change)

@@ -1,0 +1,407 @@
+"""Run graphs that optimizers look for at each level, and say which results are wrong."""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import re
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pandas as pd
+
+from ortmeter.attribution.reduction import minimal
+from ortmeter.child import ChildError
+from ortmeter.dtypes import float_info
+from ortmeter.errors import OrtMeterError
+from ortmeter.evaluator.judges import evaluated
+from ortmeter.observatory.fusions.drafts import patterns
+from ortmeter.observatory.fusions.variations import JOIN, FusionCase
+from ortmeter.observatory.matrix import Processes, RuntimeCandidate
+from ortmeter.observatory.reference import reference
+from ortmeter.progress import follow
+from ortmeter.runtime.optimizers import optimizers_of_each, rewriting_rules, without
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import optimized_model
+
+__all__ = ["FusionJudge", "FusionSurvey", "WrongFusion", "measure_coverage"]
+
+#: Levels that are compared with none, the lowest first.
+LEVELS = ("basic", "extended", "all")
+NONE = "none"
+#: What is told of a wrong result.
+COLUMNS = [
+    *("case", "what", "since", "candidates", "told", "error", "bound", "level", "judges"),
+    *("disable", "cases"),
+]
+#: Why a result is wrong.
+WAYS = ("dies", "value", "shape", "type", "fails")
+
+_Arrays = Mapping[str, np.ndarray]
+# A result may be so many times further away than the unoptimized one, or a rounding.
+_TIMES, _MOST_ROUNDINGS = 16, 4
+_QUANTIZED = re.compile("Quant|Integer|NBits|QLinear")
+_STEP = 2.0**-7  # of what a quantization keeps
+
+
+@dataclass(frozen=True)
+class WrongFusion:
+    """A case that an optimized session has wrong, or does not run.
+
+    Parameters
+    ----------
+    case : str
+        Its name.
+    level : str
+        Lowest level that shows it.
+    what : str
+        One of :data:`WAYS`.
+    told : str
+        The element that is the furthest away, the shapes, or the error.
+    error, bound : float
+        Largest error, and the largest one that roundings explain; infinite without a number.
+    judges : str
+        Those that agree, and that say so.
+    """
+
+    case: str
+    level: str
+    what: str
+    told: str
+    error: float
+    bound: float
+    judges: str
+
+
+class FusionJudge(Processes):
+    """Processes of some releases, which run cases at each level.
+
+    Parameters
+    ----------
+    candidates : sequence of RuntimeCandidate
+        Releases.
+    provider : Provider
+        Where they run.
+    """
+
+    def __init__(self, candidates: Sequence[RuntimeCandidate], provider: Provider) -> None:
+        super().__init__({candidate.name: candidate for candidate in candidates})
+        self.provider = provider
+
+    def wrong(
+        self,
+        case: FusionCase,
+        name: str,
+        disabled: Collection[str] = (),
+        levels: Sequence[str] = LEVELS,
+    ) -> WrongFusion | None:
+        """Say what a release has wrong.
+
+        Parameters
+        ----------
+        case : FusionCase
+            The case.
+        name : str
+            A candidate.
+        disabled : collection of str
+            Optimizers that do not run.
+        levels : sequence of str
+            Levels to compare with none.
+
+        Returns
+        -------
+        WrongFusion or None
+            None where nothing is wrong, or where there are no two judges that agree.
+        """
+        if case.draft.kind == "bf16":  # NumPy has no such numbers to send
+            return None
+        spec = case.prepared(self.provider)
+
+        def run(level: str) -> _Arrays | OrtMeterError:
+            settings = without({**spec.settings, "optimization": level}, disabled)
+            return self.outputs(dataclasses.replace(spec, settings=settings), [name])[name]
+
+        plain = run(NONE)
+        if isinstance(plain, OrtMeterError):
+            return None
+        for level in levels:
+            got = run(level)
+            if found := _compared(case, plain, got):
+                what, told, error, bound, judges = found
+                return WrongFusion(case.name, level, what, told, error, bound, judges)
+        return None
+
+    def responsible(self, wrong: WrongFusion, name: str) -> str:
+        """Name the first optimizer without which the result is right; empty if no single one is.
+
+        They are disabled one after the other, that of the pattern first.
+        """
+        case = FusionCase.parse(wrong.case)
+        for optimizer in dict.fromkeys([case.op, *known_optimizers()]):
+            if self.wrong(case, name, [optimizer], [wrong.level]) is None:
+                return optimizer
+        return ""
+
+    def smallest(self, wrong: WrongFusion, name: str) -> WrongFusion:
+        """Undo the changes of a case, while it stays wrong in the same way."""
+        case = FusionCase.parse(wrong.case)
+
+        def again(changes: Sequence[str]) -> WrongFusion | None:
+            with suppress(OrtMeterError):  # a change that needs another one
+                fewer = FusionCase.parse(FusionCase(case.pattern, tuple(changes)).name)
+                found = self.wrong(fewer, name) if fewer.is_valid else None
+                return found if found and found.what == wrong.what else None
+            return None
+
+        return (
+            again([])
+            or again(minimal(list(case.changes), lambda some: again(some) is not None))
+            or wrong
+        )
+
+
+def _compared(
+    case: FusionCase, plain: _Arrays, got: _Arrays | OrtMeterError
+) -> tuple[str, str, float, float, str] | None:
+    """Say how a result is wrong, by how much, and who says so."""
+    if isinstance(got, OrtMeterError):
+        what = "dies" if isinstance(got, ChildError) else "fails"
+        able = [who for who, found in _references(case) if _has_shapes(found, plain)]
+        told = str(got).partition(": ")[2]
+        return (what, told, np.inf, 0.0, _listed(able)) if able else None
+    for name, array in got.items():
+        if array.dtype != plain[name].dtype:
+            told = f"{name} is {array.dtype}, not {plain[name].dtype}"
+            return "type", told, np.inf, 0.0, "not optimized"
+        if np.array_equal(array, plain[name], equal_nan=array.dtype.kind in "fV"):
+            continue
+        judges = {"not optimized": plain[name]} | {
+            who: found[name] for who, found in _references(case) if name in found
+        }
+        bound = _bound(case, array, plain[name], judges.get("float64", plain[name]))
+        errors = {who: _apart(one, array) for who, one in judges.items()}
+        agreeing = [
+            pair
+            for pair in itertools.combinations(judges, 2)
+            if _apart(judges[pair[0]], judges[pair[1]]) <= bound
+        ]
+        if agreeing and min(errors.values()) > bound:
+            first = judges[agreeing[0][0]]
+            what = "value" if first.shape == array.shape else "shape"
+            agreed = [who for who in judges if any(who in pair for pair in agreeing)]
+            return what, _told(name, first, array), min(errors.values()), bound, _listed(agreed)
+    return None
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+@functools.lru_cache(maxsize=8)
+def _references(case: FusionCase) -> tuple[tuple[str, _Arrays], ...]:
+    """Compute a case in float64, by our kernels, and by onnx.reference in its own types."""
+    model, feeds = case.model(), case.feeds()
+    found: list[tuple[str, _Arrays]] = []
+    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+        with suppress(OrtMeterError):
+            found.append(("float64", reference(model, feeds).outputs))
+        with suppress(Exception):  # it has its own errors, and lacks operators
+            found.append(("onnx.reference", evaluated(model, feeds, ("reference",)).outputs))
+    return tuple((who, outputs) for who, outputs in found if outputs)
+
+
+def _has_shapes(other: _Arrays, plain: _Arrays) -> bool:
+    """Whether a reference returns the shapes of the unoptimized session."""
+    return all(name in other and other[name].shape == plain[name].shape for name in plain)
+
+
+def _bound(case: FusionCase, got: np.ndarray, plain: np.ndarray, exact: np.ndarray) -> float:
+    """Bound what roundings in another order change: by those of the unoptimized session."""
+    is_quantized = any(_QUANTIZED.search(node.op_type) for node in case.draft.nodes)
+    if got.dtype.kind not in "fV":
+        return float(is_quantized)
+    values = np.abs(exact.astype(np.float64))
+    largest = float(np.max(values, where=np.isfinite(values), initial=0.0))
+    rounding = largest * (_STEP if is_quantized else float(float_info(got.dtype).eps))
+    noise = min(_apart(exact, plain), _MOST_ROUNDINGS * rounding)
+    return _TIMES * (noise + rounding) + float(float_info(got.dtype).tiny)
+
+
+def _apart(one: np.ndarray, other: np.ndarray) -> float:
+    """Return the largest error, infinite where shapes, NaN or infinities differ."""
+    if one.shape != other.shape:
+        return np.inf
+    with np.errstate(all="ignore"):
+        narrow = min(one.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
+        a, b = (x.astype(narrow if x.dtype.kind == "f" else x.dtype) for x in (one, other))
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        error = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    return float(np.max(np.nan_to_num(error, nan=np.inf), initial=0.0))
+
+
+def _told(name: str, expected: np.ndarray, got: np.ndarray) -> str:
+    if expected.shape != got.shape:
+        return f"{name} has the shape {list(got.shape)}, expected {list(expected.shape)}"
+    with np.errstate(all="ignore"):
+        error = np.abs(expected.astype(np.float64) - got.astype(np.float64))
+    place = np.unravel_index(int(np.nan_to_num(error, nan=np.inf).argmax()), got.shape)
+    at = ", ".join(map(str, place))
+    return f"{name}[{at}] is {got[place].item():.6g}, expected {expected[place].item():.6g}"
+
+
+class FusionSurvey:
+    """What releases have wrong, case by case; a file keeps it, so that a survey goes on.
+
+    Parameters
+    ----------
+    judge : FusionJudge
+        Its processes.
+    folder : Path
+        Where the answers are kept, a file for each release.
+    """
+
+    def __init__(self, judge: FusionJudge, folder: Path) -> None:
+        self.judge = judge
+        self._files: dict[str, Path] = {}
+        self._kept: dict[str, dict[str, WrongFusion | None]] = {}
+        for name, candidate in judge.candidates.items():
+            key = candidate.release.key or f"{name}-{onnxruntime.__version__}"
+            self._files[name] = file = folder / f"{key}-{_rules()}.jsonl"
+            lines = file.read_text().splitlines() if file.is_file() else []
+            self._kept[name] = {}
+            for line in lines:
+                with suppress(ValueError):  # an interruption cut the last one
+                    case, found = json.loads(line)
+                    self._kept[name][case] = found and WrongFusion(**found)
+
+    def wrong(self, case: FusionCase, name: str) -> WrongFusion | None:
+        """Return what is kept, else ask the release."""
+        if case.name not in self._kept[name]:
+            found = self._kept[name][case.name] = self.judge.wrong(case, name)
+            with self._files[name].open("a") as file:
+                file.write(json.dumps([case.name, found and dataclasses.asdict(found)]) + "\n")
+        return self._kept[name][case.name]
+
+    def rows(self, cases: Sequence[FusionCase]) -> pd.DataFrame:
+        """Find what is wrong in some release, each in its smallest case.
+
+        Parameters
+        ----------
+        cases : sequence of FusionCase
+            Cases.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The fields of :class:`WrongFusion` in the last release that is wrong, and *since*, the
+            first one; *candidates*, those that are wrong; *disable*, the optimizer without which
+            that release is right; *cases*, how many show it.
+        """
+        rows: dict[str, dict[str, Any]] = {}
+        for case in follow(cases, "cases"):
+            for name in reversed(self._files):
+                if found := self.wrong(case, name):
+                    known = (row for row in rows.values() if _explains(row, case, found))
+                    row = next(known, None) or self._row(found, name)
+                    rows[row["case"]] = row
+                    row["cases"] += 1
+                    break
+        worst_first = sorted(
+            rows.values(), key=lambda row: (WAYS.index(row["what"]), row["disable"])
+        )
+        return pd.DataFrame(worst_first, columns=COLUMNS)
+
+    def _row(self, found: WrongFusion, name: str) -> dict[str, Any]:
+        smallest = self.judge.smallest(found, name)
+        case = FusionCase.parse(smallest.case)
+        bad = [other for other in self._files if self.wrong(case, other)]
+        return {
+            **dataclasses.asdict(smallest),
+            "since": bad[0],
+            "candidates": _listed(bad),
+            "disable": self.judge.responsible(smallest, name),
+            "cases": 0,
+        }
+
+
+def _explains(row: Mapping[str, Any], case: FusionCase, found: WrongFusion) -> bool:
+    pattern, *changes = row["case"].split(JOIN)
+    return pattern == case.pattern and row["what"] == found.what and {*changes} <= {*case.changes}
+
+
+@functools.cache
+def _rules() -> str:
+    """Identify what makes and judges cases: other rules, other answers."""
+    files = sorted(Path(__file__).parent.glob("*.*"))
+    return hashlib.blake2b(b"".join(file.read_bytes() for file in files), digest_size=4).hexdigest()
+
+
+@functools.cache
+def known_optimizers() -> tuple[str, ...]:
+    """Names that the installed ONNX Runtime has: in its log, in its library, and in patterns.
+
+    The last that run come first: those before make what they change.
+    """
+    text = "<ir_version: 8, opset_import: ['': 17]> g (float[1] X) => (float[1] Y) { Y = Neg(X) }"
+    model = onnx.parser.parse_model(text.replace("'", '"'))
+    (logged,) = optimizers_of_each([model], provider="cpu")
+    last_first = [one.name for one in reversed(logged)]
+    known = [optimizer for optimizer, _ in patterns().values()]
+    return tuple(dict.fromkeys([*last_first, *rewriting_rules(), *known]))
+
+
+def measure_coverage(cases: Sequence[FusionCase]) -> pd.DataFrame:
+    """Count the cases on which each optimizer of the installed ONNX Runtime fires.
+
+    Parameters
+    ----------
+    cases : sequence of FusionCase
+        Cases.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Index *optimizer*. Columns: *patterns* and *cases* that are for it; *fired*, those of its
+        cases that it changes; *others*, the cases for other ones that it changes too.
+
+    Notes
+    -----
+    ONNX Runtime logs its optimizers, and not the small rules inside one of them: such a rule fired
+    where the graph without it is another one.
+    """
+    counts = {
+        name: {"patterns": 0, "cases": 0, "fired": 0, "others": 0} for name in known_optimizers()
+    }
+    for optimizer, _ in patterns().values():
+        counts[optimizer]["patterns"] += 1
+    models = [case.model() for case in cases]
+    logs = optimizers_of_each(models, provider="cpu")
+    for case, model, ran in zip(follow(cases, "cases"), models, logs, strict=True):
+        changed = {one.name for one in ran if one.changed}
+        is_rule = any(one.has_rules and one.changed for one in ran)
+        if is_rule and case.op not in changed and _differs_without(case.op, model):
+            changed.add(case.op)
+        counts[case.op]["cases"] += 1
+        for name in changed:
+            counts[name]["fired" if name == case.op else "others"] += 1
+    return pd.DataFrame.from_dict(counts, orient="index").rename_axis("optimizer")
+
+
+def _differs_without(rule: str, model: onnx.ModelProto) -> bool:
+    try:
+        graphs = [
+            optimized_model(model, **without({"provider": "cpu"}, names)).graph.node
+            for names in ([], [rule])
+        ]
+    except OrtMeterError:
+        return False
+    return list(graphs[0]) != list(graphs[1])
