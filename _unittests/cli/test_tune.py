@@ -47,7 +47,7 @@ def plant(monkeypatch, seconds, *, machine=QUIET, unjudged=(), more=None):
         claim = Speedup(ARENA.name, DEFAULT, Estimate(1.2, 1.1, 1.3, 0.95))
         tried = {ARENA.name: Tried(setup, "faster", claim, 0.0), **(more(spec) if more else {})}
         chosen = setup if done.is_win else Setup(spec)
-        return Tuning(spec, chosen, "p50", done, tried, unjudged, machine, 8, 60.0)
+        return Tuning(spec, chosen, "p50", done, None, tried, unjudged, machine, 8, 60.0)
 
     monkeypatch.setattr(tune, "tune", found)
 

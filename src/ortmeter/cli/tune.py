@@ -13,6 +13,7 @@ from ortmeter.cli import baseline
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import number, split
 from ortmeter.cli.report import Report, Rows
+from ortmeter.cli.terminal import tell
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import rounded
 from ortmeter.plotting.latency import speedup_plot
@@ -29,6 +30,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _MIB = {"MB": 1e6 / 2**20, "MiB": 1, "GB": 1e9 / 2**20, "GiB": 1024}
 _JOURNAL, _PAGE, _SAMPLES = "journal.json", "report.html", "samples.json"
 _PLOTTED = 12  # candidates
+_DRAWN = 4  # samples, where a conversion is calibrated
 
 
 def register(parser: ArgumentParser) -> None:
@@ -85,6 +87,10 @@ def run(options: Namespace, report: Report) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if options.force:
         (folder / _JOURNAL).unlink(missing_ok=True)
+    tell(
+        f"ortmeter tune: {options.budget / 60:.3g} minutes at most, about; Ctrl-C ends the search "
+        "and confirms the best so far"
+    )
     given = {"objective", "max_error", "metric", "at_least", "cores", "provider", "seed"}
     found = tune(
         model,
@@ -102,11 +108,15 @@ def run(options: Namespace, report: Report) -> int:
 
 
 def _samples(options: Namespace, model: Path) -> list[Any]:
-    """Read the inputs: each file that has them all is a sample."""
+    """Read the inputs: each file that has them all is a sample; or draw them."""
     whole = [text for text in options.feeds if Path(text).exists()]
     named = [text for text in options.feeds if text not in whole]
-    each = [[*named, file] for file in whole] or [named]
-    return [make_feeds(Namespace(**vars(options) | {"feeds": f}), [model])[model] for f in each]
+    if whole:
+        asked = [{"feeds": [*named, file]} for file in whole]
+    else:  # others calibrate
+        count = _DRAWN if "precision" in options.tries else 1
+        asked = [{"seed": options.seed + rank} for rank in range(count)]
+    return [make_feeds(Namespace(**vars(options) | one), [model])[model] for one in asked]
 
 
 def _tell(report: Report, found: Tuning) -> None:
@@ -138,6 +148,8 @@ def _tell(report: Report, found: Tuning) -> None:
     ):
         if names:
             report.conclude(text.format(enumerate_items(names)))
+    if found.interrupted:
+        report.conclude("the search was interrupted; the same command goes on from there")
     report.conclude(
         f"{sum(t.outcome != LATE for t in tried.values())} candidates in {found.seconds:.0f} s; "
         f"outputs were compared with those of the default on {found.checks} inputs"

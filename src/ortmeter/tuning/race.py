@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ortmeter.evidence import LEVEL, Estimate, Speedup
+from ortmeter.progress import progress_bar
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.measurement import Measurement
 from ortmeter.timing.statistics import MIN_PROCESSES, exponential
@@ -148,11 +149,14 @@ def run_race(race: Race, *, goes_on: Callable[[], bool], least: int = MIN_PROCES
     Waves that the two copies of the default show to be worth nothing end it too.
     """
     count = 0
-    while race.running and (count < least or goes_on()):
-        race.wave()
-        count += 1
-        if race.equal_differ or (count >= least and race.is_decided):
-            return
+    with progress_bar("waves", total=least) as bar:
+        while race.running and (count < least or goes_on()):
+            race.wave()
+            count += 1
+            bar.total = max(count, least)
+            bar.update()
+            if race.equal_differ or (count >= least and race.is_decided):
+                return
 
 
 @dataclass(frozen=True)

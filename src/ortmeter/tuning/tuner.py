@@ -112,6 +112,8 @@ class Tuning:
         What was made small.
     confirmation : Confirmation, optional
         The best candidate beside the default, None where nothing was worth it.
+    again : Speedup, optional
+        The copy of the default in the race, None where there was none.
     tried : mapping of str to Tried
         What became of each candidate, by name.
     unjudged : tuple of Change
@@ -130,6 +132,7 @@ class Tuning:
     setup: Setup
     objective: str
     confirmation: Confirmation | None
+    again: Speedup | None
     tried: Mapping[str, Tried]
     unjudged: tuple[Change, ...]
     machine: Preflight
@@ -145,7 +148,9 @@ class Tuning:
     def __str__(self) -> str:
         better, done = BETTER[self.objective], self.confirmation
         if done is None:
-            return f"Keep the defaults: no candidate was {LEAST_GAIN} {better} or more."
+            told = f"Keep the defaults: no candidate was {LEAST_GAIN} {better} or more"
+            aside = f" (two equal sessions: {self.again.interval})" if self.again else ""
+            return f"{told}{aside}."
         found, count = done.speedup, done.comparison[DEFAULT].processes
         if self.is_changed:
             return (
@@ -296,6 +301,7 @@ def tune(
             setup,
             objective,
             confirmation,
+            search.again,
             search.tried,
             unjudged,
             preflight(cores or 0, resolved, since=machine),
@@ -323,6 +329,7 @@ class _Search:
     setups: dict[str, Setup] = field(default_factory=dict)
     tried: dict[str, Tried] = field(default_factory=dict)
     best: str = DEFAULT
+    again: Speedup | None = None
     begun: float = field(default_factory=time.perf_counter)
     wave_s: float = 1.0
 
@@ -388,6 +395,8 @@ class _Search:
                 self.tried[name] = dataclasses.replace(
                     self.tried[name], outcome=outcome, speedup=Speedup(name, DEFAULT, found)
                 )
+            if known:
+                self.again = Speedup(AGAIN, DEFAULT, race.estimate(AGAIN))
             sizes = {n: len(self.setups[n].changes) for n in known if self._may_be_chosen(n)}
             self.best = race.winner(sizes) if known else self.best
         return race
