@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ortmeter.evidence import Claim
+from ortmeter.evidence import Speedup
 from ortmeter.machine.environment import environment
 
 RESULTS = Path(__file__).parent / "results"
@@ -81,7 +81,7 @@ class Tally:
         self.counts: Counter[str] = Counter()
         self.widths: list[float] = []
 
-    def add(self, claim: Claim, ratio: float) -> None:
+    def add(self, claim: Speedup, ratio: float) -> None:
         """Count a claim on a ratio that is known."""
         says = {"faster": ratio > 1, "slower": False, "negligible": ratio < 1 + claim.min_effect}
         decided = claim.verdict != "undecided"
