@@ -63,7 +63,7 @@ def test_the_page_on_the_helper_prints_what_it_promises(helper):
     _, (nothing, timed, distance, merged, result, arguments), names = helper
     assert arguments == "size=64, threads=1"
     assert nothing == ""
-    assert result.startswith("f32[64x64] min -0.17")  # the minimum of a Gelu
+    assert result == "(64, 64)"
     ops = {line.split("(")[0].strip(): line for line in merged.splitlines()[1:]}
     assert "baseline only" in ops["Erf"]
     assert "candidate only" in ops["Gelu"]
