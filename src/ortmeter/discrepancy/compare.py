@@ -94,7 +94,7 @@ def max_diff(
     compared: list[_Compared] = []
     differences: list[Difference] = []
     for place in pairs(expected, got):
-        result = _compare(place, options) if isinstance(place, Pair) else place
+        result = _compare_pair(place, options) if isinstance(place, Pair) else place
         if isinstance(result, _Compared):
             compared.append(result)
             differences += result.differences
@@ -120,7 +120,7 @@ class _Compared(NamedTuple):
         return self.figures.worst[0], counts["n_nan"] + counts["n_inf"] > 0
 
 
-def _compare(pair: Pair, options: Options) -> _Compared | Difference:
+def _compare_pair(pair: Pair, options: Options) -> _Compared | Difference:
     """Compare two arrays, or tell why they cannot be."""
     try:
         expected, got = Side.of(pair.expected), Side.of(pair.got)

@@ -94,7 +94,7 @@ class Environment:
                 shown = self.processor.get("instructions", "").split(", ")
                 hidden = [name for name in known.instructions if name not in shown]
                 return f"{known.name}, {' and '.join(hidden)} disabled" if hidden else known.name
-        return _numbers(self.generation)
+        return _generation_text(self.generation)
 
     @property
     def generation(self) -> dict[str, str]:
@@ -105,7 +105,7 @@ class Environment:
     @property
     def identity(self) -> str:
         """What two machines share when they are alike: all that is known of the processor."""
-        cpu = f"{self.cpu} ({_numbers(self.generation) or 'generation unknown'})"
+        cpu = f"{self.cpu} ({_generation_text(self.generation) or 'generation unknown'})"
         return "; ".join([self._described(cpu), *self.processor.values()])
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,15 +117,15 @@ class Environment:
         """Return the fields as (name, text), for tables."""
         return [
             ("CPU", f"{self.cpu}, {self.cores} cores"),
-            ("Processor", _join(self.processor) or "generation unknown"),
+            ("Processor", _join_pairs(self.processor) or "generation unknown"),
             ("GPU", "; ".join(map(str, self.gpus)) or "none"),
             ("System", self.system),
-            ("Threads", _join(self.threads) or "no limit set in the environment"),
+            ("Threads", _join_pairs(self.threads) or "no limit set in the environment"),
             ("Python", self.python),
-            ("Packages", _join(self.packages)),
-            ("Providers", _join(self.providers)),
-            ("Precision", _join(self.precision)),
-            ("Variables", _join(self.variables) or "none"),
+            ("Packages", _join_pairs(self.packages)),
+            ("Providers", _join_pairs(self.providers)),
+            ("Precision", _join_pairs(self.precision)),
+            ("Variables", _join_pairs(self.variables) or "none"),
             ("Commit", self.commit or "not a checkout"),
         ]
 
@@ -264,9 +264,9 @@ def _git_commit() -> str | None:
     return commit + ("+changes" if changes else "")
 
 
-def _numbers(generation: Mapping[str, str]) -> str:
+def _generation_text(generation: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {text}" for name, text in generation.items())
 
 
-def _join(pairs: Mapping[str, object]) -> str:
+def _join_pairs(pairs: Mapping[str, object]) -> str:
     return ", ".join(f"{name}: {value}" for name, value in pairs.items())

@@ -122,11 +122,11 @@ def preflight(
     """
     cores = core_numbers()
     if since is None:
-        before = _count(root, cores)
+        before = _count_events(root, cores)
         pause(_WINDOW_S)
     else:
         before = since.counters
-    after = _count(root, cores)
+    after = _count_events(root, cores)
     spent = Counters(*map(_grown, before, after))
     boost = _boost(root)
     checks: dict[str, list[str] | None] = {
@@ -152,7 +152,7 @@ def refuse_noisy(checked: Preflight) -> None:
         )
 
 
-def _count(root: Path, cores: Collection[int]) -> Counters:
+def _count_events(root: Path, cores: Collection[int]) -> Counters:
     own = sum(os.times()[:4])
     ticks = [times for core, times in _core_times(root) if core in cores]
     # User (guests are in it), nice, system, interrupts; then what the hypervisor took.

@@ -95,7 +95,7 @@ def compare_bits(
                 if children:
                     found[ELSEWHERE] = list(_run_elsewhere(variant, children, runs))
                 found |= {what: _run_here(variant, new, runs) for what, new in changes.items()}
-            rows += ({"case": name, **row} for row in _compare(variant, found))
+            rows += ({"case": name, **row} for row in _compare_results(variant, found))
     return pd.DataFrame(rows, columns=[*_ROWS, *_COLUMNS]).set_index(_ROWS)
 
 
@@ -124,7 +124,7 @@ def _run_elsewhere(
                 yield child.outputs(Path(folder))
 
 
-def _compare(
+def _compare_results(
     variant: SessionSpec, runs: Mapping[str, Sequence[_Outputs]]
 ) -> Iterator[dict[str, Any]]:
     """Compare results with the first one; the reference is computed if one of them differs."""

@@ -166,9 +166,9 @@ class _Edge:
             )
             if (what, bool(reason)) not in found:
                 found.add((what, bool(reason)))
-                inputs = ", ".join(f"{n} = {_text(one)}" for n, one in operands.items())
+                inputs = ", ".join(f"{n} = {_shown(one)}" for n, one in operands.items())
                 yield self._told(
-                    what, inputs or self.label, _text(first[place]), _text(got[place]), reason
+                    what, inputs or self.label, _shown(first[place]), _shown(got[place]), reason
                 )
 
     def _told(
@@ -284,7 +284,7 @@ def _way(got: Any, expected: Any) -> str:
     return "sign of zero" if got == expected == 0 else "value"
 
 
-def _text(value: Any) -> str:
+def _shown(value: Any) -> str:
     return f"{value.item():.9g}" if value.dtype.kind == "f" else str(value.item())
 
 
@@ -354,10 +354,10 @@ def _gathered(found: pd.DataFrame) -> pd.DataFrame:
     """Make one row of what is wrong in the same way, in the same candidates."""
     last = dict.fromkeys(("able", "inputs", "expected", "got"), "last")
     alike = found.groupby(["case", "what", "edge", "reason"], sort=False)
-    rows = alike.agg({"candidates": _listed, **last}).reset_index()
+    rows = alike.agg({"candidates": _joined, **last}).reset_index()
     rows["verdict"] = np.where(rows["reason"] == "", WRONG, OPEN)
     alike = rows.groupby(["case", "what", "verdict", "candidates"], sort=False)
-    rows = alike.agg({"edge": _listed, "reason": "last", **last}).reset_index()
+    rows = alike.agg({"edge": _joined, "reason": "last", **last}).reset_index()
     always = (rows["candidates"] == rows["able"]) & (rows["able"] != "")
     rows["since"] = rows["candidates"].str.replace(",.*", "", regex=True).mask(always, ALWAYS)
     order = [WRONG, OPEN, *WAYS, NOT_JUDGED]
@@ -367,5 +367,5 @@ def _gathered(found: pd.DataFrame) -> pd.DataFrame:
     return rows[[*COLUMNS]].reset_index(drop=True)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _joined(names: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(names))

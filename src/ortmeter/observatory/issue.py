@@ -170,7 +170,7 @@ def write_issue(
     title, *sentences = slower or [""]
     if wrong:
         title = f"{in_words(case)}: wrong result with onnxruntime {releases[-1]}"
-    rows = list(_rows(cells, matrix.times[releases], inputs))
+    rows = list(_issue_rows(cells, matrix.times[releases], inputs))
     described = [wrong, *sentences, _markdown([row for row in rows if row[0] in inputs], releases)]
     if models := [row for row in rows if row[0] not in inputs]:
         described.append(f"In a whole model:\n\n{_markdown(models, releases)}")
@@ -339,7 +339,7 @@ def _slower(cells: pd.DataFrame, case: str, releases: Sequence[str]) -> list[str
     return []
 
 
-def _rows(
+def _issue_rows(
     cells: pd.DataFrame, times: pd.DataFrame, inputs: Mapping[str, str]
 ) -> Iterator[list[str]]:
     """Write a row for each case and number of threads, in the last release."""

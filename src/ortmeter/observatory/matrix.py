@@ -235,7 +235,7 @@ def measure_cases(
         By Ctrl-C, once something is measured.
     """
     names = [candidate.name for candidate in candidates]
-    _check(names, cases, threads, passes, processes)
+    _check_cases(names, cases, threads, passes, processes)
     runners = dict(zip(names, candidates, strict=True))
     if control:
         runners[names[-1] + AGAIN] = candidates[-1]
@@ -276,7 +276,7 @@ def measure_cases(
     return found()
 
 
-def _check(
+def _check_cases(
     names: Sequence[str],
     cases: Mapping[str, SessionSpec],
     threads: Sequence[int],
@@ -329,8 +329,8 @@ class _Set(Processes):
         in_turn(lambda _name, child: child.start_open(question))
         in_turn(lambda _name, child: child.answer())
         warm: dict[str, float] = {}
-        in_turn(lambda name, child: warm.update({name: _warm_up(child)}))
-        counts = {name: (_number(s), settling_calls(s)) for name, s in warm.items()}
+        in_turn(lambda name, child: warm.update({name: _warm_seconds(child)}))
+        counts = {name: (_calls_of_sample(s), settling_calls(s)) for name, s in warm.items()}
         for _ in range(_FEW_ROUNDS if max(warm.values(), default=0) > _LONG_S else _ROUNDS):
             in_turn(lambda name, child: samples[name].append(child.sample(*counts[name])))
         return {
@@ -339,12 +339,12 @@ class _Set(Processes):
         }
 
 
-def _warm_up(child: ReleaseProcess) -> float:
+def _warm_seconds(child: ReleaseProcess) -> float:
     """Return the seconds of a call, once the first ones are over."""
     seconds = child.sample(1)
-    return seconds if seconds > _SAMPLE_S else child.sample(_number(8 * seconds))
+    return seconds if seconds > _SAMPLE_S else child.sample(_calls_of_sample(8 * seconds))
 
 
-def _number(seconds: float) -> int:
+def _calls_of_sample(seconds: float) -> int:
     """Return the number of calls of a sample."""
     return math.ceil(_SAMPLE_S / max(seconds, _SHORTEST_S))

@@ -158,7 +158,7 @@ def node_cases(
             if key in cases:
                 cases[key] = dataclasses.replace(cases[key], nodes=cases[key].nodes + 1)
             else:
-                name = _name(node, {**inputs, **kept})
+                name = _case_name(node, {**inputs, **kept})
                 names[name] += 1
                 name += f"-{names[name]}" * (names[name] > 1)
                 types = {n: array.dtype for n, array in outputs.items()}
@@ -190,7 +190,7 @@ def _signature(
     """Return what two nodes have in common when they take the same time."""
     attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
     told = {
-        name: (values[name].shape, values[name].dtype.str, name in weights, _listed(weights, name))
+        name: (values[name].shape, values[name].dtype.str, name in weights, _axes_of(weights, name))
         for name in (*node.input, *read_by(node))
         if name
     }
@@ -201,14 +201,14 @@ def _signature(
     return node.op_type, node.domain, *map(str, (attributes, read, captured, written))
 
 
-def _listed(weights: Mapping[str, np.ndarray], name: str) -> list[int] | None:
+def _axes_of(weights: Mapping[str, np.ndarray], name: str) -> list[int] | None:
     array = weights.get(name)
     if array is None or str(array.dtype) not in _INTEGERS or array.size > _MAX_CONSTANT_ELEMENTS:
         return None
     return list(array.ravel().tolist())
 
 
-def _name(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> str:
+def _case_name(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> str:
     arrays = [values[name] for name in node.input if name]
     shapes = ["x".join(map(str, array.shape)) for array in arrays if array.ndim]
     kind = [short_name(array.dtype) for array in arrays[:1]]

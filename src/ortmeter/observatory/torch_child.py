@@ -40,11 +40,11 @@ class TorchRunner(Runner):
         run, wait = program.run, program.synchronize
         # Each run waits for the device, as in ONNX Runtime.
         self.bound = Bound(
-            (lambda: (run(), wait())) if wait else run, lambda: _read(program), feeds
+            (lambda: (run(), wait())) if wait else run, lambda: _read_outputs(program), feeds
         )
 
 
-def _read(program: TorchProgram) -> Sequence[Any]:
+def _read_outputs(program: TorchProgram) -> Sequence[Any]:
     """Copy the outputs to NumPy, None for the types that NumPy lacks."""
     arrays = [as_numpy(value) for value in program.run()]
     return [array if array.dtype.isbuiltin == 1 else None for array in arrays]

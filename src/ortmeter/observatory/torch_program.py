@@ -134,10 +134,10 @@ def _agree(got: Tensor, expected: Tensor) -> bool:
 
 def _views(results: Sequence[Any], others: Sequence[Any]) -> list[bool]:
     """Find the results that share memory with what was there, or that are not contiguous."""
-    seen = {*map(_place, _flat(list(others)))}
+    seen = {*map(_memory_of, _flat(list(others)))}
     views = []
     for result in results:
-        place = _place(result)
+        place = _memory_of(result)
         views.append(place in seen or not result.is_contiguous())
         seen.add(place)
     return views
@@ -181,12 +181,12 @@ class _Counter(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        known = {*map(_place, _flat([args, *(kwargs or {}).values()]))}
-        self.count += any(_place(made) not in known for made in _flat([result]))
+        known = {*map(_memory_of, _flat([args, *(kwargs or {}).values()]))}
+        self.count += any(_memory_of(made) not in known for made in _flat([result]))
         return result
 
 
-def _place(tensor: Tensor) -> int:
+def _memory_of(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 

@@ -83,7 +83,7 @@ def compare_cells(
     >>> compare_cells(times, ["1.30", "1.31"])["verdict"].tolist()
     ['undecided', 'slower']
     """
-    _check(times, order, min_effect, level)
+    _check_cells(times, order, min_effect, level)
     axes = [times.index.unique(name) for name in ROWS]
     # By threads, pass, set, case, candidate.
     table = times[list(order)].reindex(pd.MultiIndex.from_product(axes, names=ROWS))
@@ -336,7 +336,7 @@ def _level(p: _Array) -> float:
     return _ERROR * max(rejected, 1) / tested.size
 
 
-def _check(
+def _check_cells(
     times: pd.DataFrame,
     order: Sequence[str],
     min_effect: float,

@@ -101,7 +101,7 @@ def change_map(cells: "pd.DataFrame", *, title: str, caption: str = "", rows: in
     axes[0].set_ylim(len(shown) - 0.5, -0.5)
     _add_scale(axes)
     figure.suptitle(wrap(title, 60), x=0.01, ha="left", color=GREY)
-    told = [caption, _count(len(ranked) - len(shown), cells["row"].nunique() - len(ranked))]
+    told = [caption, _count_hidden(len(ranked) - len(shown), cells["row"].nunique() - len(ranked))]
     figure.supxlabel(
         wrap("; ".join(filter(None, told)), 100), x=0.01, ha="left", fontsize=9, color=GREY
     )
@@ -165,7 +165,7 @@ def _add_scale(axes: "np.ndarray") -> None:
     )
 
 
-def _count(hidden: int, others: int) -> str:
+def _count_hidden(hidden: int, others: int) -> str:
     """Count the rows that are not drawn."""
     told = [f"{hidden} more with a smaller claim"] if hidden else []
     told += [f"{others} without a claim"] if others else []

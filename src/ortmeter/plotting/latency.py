@@ -96,8 +96,8 @@ def speedup_plot(
 
     baseline = _only({claim.baseline for claim in claims}, "baselines")
     axis = _only({", ".join(claim.where) for claim in claims}, "axes")
-    places = list(dict.fromkeys(_place(claim) for claim in claims))
-    points = [(places.index(_place(claim)), claim) for claim in claims]
+    places = list(dict.fromkeys(_place_text(claim) for claim in claims))
+    points = [(places.index(_place_text(claim)), claim) for claim in claims]
     are_long = sum(map(len, places)) > _LETTERS
     ax = axes.new_axes(5.2 if are_long else 4.2)
     axes.mark_one(ax, claims[0].min_effect)
@@ -124,7 +124,7 @@ def speedup_plot(
     return axes.finish(ax, title, caption)
 
 
-def _place(claim: Speedup) -> str:
+def _place_text(claim: Speedup) -> str:
     return ", ".join(map(str, claim.where.values()))
 
 

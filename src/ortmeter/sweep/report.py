@@ -264,7 +264,7 @@ def varying_options(tasks: Iterable[Task]) -> dict[str, bool]:
         for name, text in task.options.items():
             texts.setdefault(name, set()).add(text)
     return {
-        name: all(_number(text) is not None for text in values)
+        name: all(_as_number(text) is not None for text in values)
         for name, values in texts.items()
         if len(values) > 1
     }
@@ -281,7 +281,7 @@ def _coordinates(
     place: dict[str, Any] = {}
     for name, is_numeric in varying.items():
         if (text := outcome.task.options.get(name)) is not None:
-            place[name] = _number(text) if is_numeric else text
+            place[name] = _as_number(text) if is_numeric else text
     place["machine"] = outcome.machine
     inside = {
         f"{name} measured" if place.get(name, value) != value else name: value
@@ -290,7 +290,7 @@ def _coordinates(
     return {**place, **inside}
 
 
-def _number(text: str) -> float | None:
+def _as_number(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:

@@ -95,7 +95,7 @@ class Store:
         """
         record = file = None
         try:
-            kept = _read(self._folder / f"{task.key}.json", _Kept)
+            kept = _read_file(self._folder / f"{task.key}.json", _Kept)
             if kept is None or kept.conditions != self._conditions:
                 return None
             if kept.file is not None:
@@ -138,7 +138,7 @@ def load_sweep(folder: str | os.PathLike[str]) -> SweepResult:
         raise InvalidArgumentError(f"{output} has no sweep. Accepted: the output of a sweep")
     outcomes: list[Outcome] = []
     for listed in lists:
-        if begun := _read(listed, _Tasks):
+        if begun := _read_file(listed, _Tasks):
             store = Store(output, listed.parent.name, begun.conditions)
             outcomes += [store.read(task) or Outcome(task) for task in begun.tasks]
     return SweepResult(tuple(outcomes), output)
@@ -158,7 +158,7 @@ def _write(file: Path, content: msgspec.Struct) -> None:
     write_atomically(file, msgspec.json.format(msgspec.json.encode(content), indent=2))
 
 
-def _read(file: Path, kind: type[_File]) -> _File | None:
+def _read_file(file: Path, kind: type[_File]) -> _File | None:
     """Return what a file has, None when it does not exist."""
     if not file.exists():
         return None

@@ -116,10 +116,10 @@ def read_grid(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
         name, equal, values = text.partition("=")
         if not (equal and name.strip()):
             raise InvalidArgumentError(f"got {text!r}, expected NAME=VALUE,VALUE...")
-        if _name(name) in axes:
-            raise InvalidArgumentError(f"{_name(name)} is given twice")
+        if _option_name(name) in axes:
+            raise InvalidArgumentError(f"{_option_name(name)} is given twice")
         parts = values.split(";" if ";" in values else ",")
-        axes[_name(name)] = tuple(filter(None, map(str.strip, parts)))
+        axes[_option_name(name)] = tuple(filter(None, map(str.strip, parts)))
     return axes
 
 
@@ -130,7 +130,7 @@ def configurations(grid: Mapping[str, Sequence[str]], repeat_runs: int = 1) -> l
             raise InvalidArgumentError(
                 f"{name}: got {values!r}, expected a list such as [{values!r}]"
             )
-    axes = {_name(name): [*dict.fromkeys(map(str, values))] for name, values in grid.items()}
+    axes = {_option_name(name): [*dict.fromkeys(map(str, values))] for name, values in grid.items()}
     if not axes or not all(axes.values()):
         empty = ", ".join(name for name, values in axes.items() if not values) or "the grid"
         raise InvalidArgumentError(
@@ -149,7 +149,7 @@ def configurations(grid: Mapping[str, Sequence[str]], repeat_runs: int = 1) -> l
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def _name(text: str) -> str:
+def _option_name(text: str) -> str:
     name = text.strip().lstrip("-").replace("-", "_")
     if name in UNRECORDED | {"help"}:
         raise InvalidArgumentError(f"{name} cannot be set: a sweep always records, and only that")

@@ -157,7 +157,7 @@ def measure_each(
     """
     options: dict[str, Any] = {"repeat": repeat, "warmup": warmup}
     limits: dict[str, Any] = {"processes": processes, "precision": precision, "budget_s": budget_s}
-    _check(groups, **options, **limits)
+    _check_groups(groups, **options, **limits)
     if isolated and processes == 1:
         raise InvalidArgumentError(
             "processes=1 with isolated=True. Accepted: processes from 2; an interval needs "
@@ -182,7 +182,7 @@ def measure_each(
     return Comparisons(results, axis)
 
 
-def _check(groups: Mapping[Any, Mapping[str, object]], **numbers: Any) -> None:
+def _check_groups(groups: Mapping[Any, Mapping[str, object]], **numbers: Any) -> None:
     for group in groups.values() if isinstance(groups, Mapping) and groups else (None,):
         if not isinstance(group, Mapping) or not group:
             what = "is empty" if not group else f"is a {type(group).__name__}"

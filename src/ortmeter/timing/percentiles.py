@@ -103,7 +103,7 @@ def percentiles(
     >>> print(median.cell(1e3), p99.cell(1e3))
     50 [37, 63] -
     """
-    rows = _rows(seconds)
+    rows = _latency_rows(seconds)
     wanted = [float(level) for level in levels]
     if wrong := [n for n in wanted if not 0 < n < 100]:  # noqa: PLR2004
         raise InvalidArgumentError(f"{wrong[0]:g}%. Accepted: between 0 and 100, both excluded")
@@ -121,7 +121,7 @@ def percentiles(
     return tuple(by_level[level] for level in wanted)
 
 
-def _rows(seconds: Any) -> list[_Array]:
+def _latency_rows(seconds: Any) -> list[_Array]:
     several = isinstance(seconds, Sequence) and any(np.ndim(row) for row in seconds)
     rows = [np.asarray(row, np.float64) for row in (seconds if several else np.atleast_2d(seconds))]
     rows = [row for row in rows if row.size]

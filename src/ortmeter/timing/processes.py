@@ -88,7 +88,7 @@ def collect(
                         wanted.remove(key)
                 if not wanted:
                     break
-    return {key: _join(found, stopped[key]) for key, found in parts.items()}
+    return {key: _pooled(found, stopped[key]) for key, found in parts.items()}
 
 
 def processes_needed(
@@ -117,11 +117,11 @@ def processes_needed(
 
 
 def _is_precise(parts: list[Mapping[str, Measurement]], precision: float) -> bool:
-    half = _join(parts).half_width(_SURE)
+    half = _pooled(parts).half_width(_SURE)
     return half is not None and half <= precision
 
 
-def _join(parts: Sequence[Mapping[str, Measurement]], stopped: str = "repeat") -> Comparison:
+def _pooled(parts: Sequence[Mapping[str, Measurement]], stopped: str = "repeat") -> Comparison:
     """Put the processes of each candidate together, and those of the reference workload."""
     measured = [_stack([part[name] for part in parts]) for name in parts[0]]
     compared = (part.reference_workload for part in parts if isinstance(part, Comparison))

@@ -265,7 +265,7 @@ def measure_load(
     >>> found[2].requests > 2
     True
     """
-    _check(points, seconds)
+    _check_points(points, seconds)
     rng = np.random.default_rng(seed)
     length = {key: seconds * (1 - _WARM_UP) / _turns(p, seconds) for key, p in points.items()}
     turns: dict[_Key, list[Turn]] = {key: [] for key in points}
@@ -288,7 +288,7 @@ def measure_load(
     return {key: Load(points[key], tuple(taken)) for key, taken in turns.items()}
 
 
-def _check(points: Mapping[Any, Point], seconds: float) -> None:
+def _check_points(points: Mapping[Any, Point], seconds: float) -> None:
     if not points or not all(point.calls for point in points.values()):
         raise InvalidArgumentError("there is nothing to call. Accepted: points with calls")
     if not 0 < seconds < math.inf:

@@ -117,7 +117,7 @@ def measure_pauses(
     deadline, most = time.perf_counter() + seconds, math.inf if rounds is None else rounds
     expected = math.ceil(seconds / max(len(calls) * sum(pauses), 1e-3))
     with collector_off(), progress_bar("rounds", total=expected) as bar:
-        settling = {call: _warm_up(call) for call in (*calls.values(), *filter(None, [before]))}
+        settling = {call: _warm_call(call) for call in (*calls.values(), *filter(None, [before]))}
         while not rows or (time.perf_counter() < deadline and len(rows) < most):
             row = [(0.0, 0.0)] * len(keys)
             for rank in rng.permutation(len(keys)).tolist():
@@ -137,7 +137,7 @@ def measure_pauses(
     return {key: AfterPause(key[1], *columns[:, rank]) for rank, key in enumerate(keys)}
 
 
-def _warm_up(call: Callable[[], object]) -> int:
+def _warm_call(call: Callable[[], object]) -> int:
     """Make a few calls; return how many let the caches settle."""
     for _ in range(_WARM_UP_CALLS):
         start = time.perf_counter()
