@@ -123,11 +123,9 @@ def get_parsed_args(
         Arguments to read, by default the command line of the program. The arguments of pytest,
         sphinx-build or a notebook kernel are ignored; those of ``%run plot_x.py --config large``
         in IPython are read.
-    **params : bool, int, float, str, None, sequence, (default, help) or Param
+    **params : bool, int, float, str, None, sequence or Param
         Declaration of each parameter. ``num_layers`` is set by ``--num-layers`` or
-        ``--num_layers``. A tuple of two elements, the second one a text, means
-        ``(default, help)``: for a sequence of two texts, use a list or a
-        :class:`~ortmeter.study.Param`.
+        ``--num_layers``.
 
     Returns
     -------
@@ -146,7 +144,7 @@ def get_parsed_args(
     ...     "plot_x",
     ...     args=["--config", "large", "--with-mask"],
     ...     config=Param("small", choices={"small": (256, 512), "large": (2048,)}, help="sizes"),
-    ...     with_mask=(False, "use a causal mask"),
+    ...     with_mask=Param(False, help="use a causal mask"),
     ... )
     >>> args.config, args.with_mask
     ((2048,), True)

@@ -82,17 +82,11 @@ class Setting:
 class Declaration:
     """A named parameter: it reads its text, and its defaults have been read.
 
-    *declared* is a default, ``(default, "help")`` or a `Param`.
+    *declared* is a default, or a `Param`.
     """
 
     def __init__(self, name: str, declared: Any) -> None:
-        match declared:
-            case Param():
-                param = declared
-            case (default, str(text)) if isinstance(declared, tuple):
-                param = Param(default, help=text)
-            case _:
-                param = Param(declared)
+        param = declared if isinstance(declared, Param) else Param(declared)
         self.name, self.param, self.choices = name, param, _named(param)
         defaults = [d for d in (param.default, param.fast, param.full) if d is not ...]
         examples = list(self.choices.values()) if self.choices else defaults
