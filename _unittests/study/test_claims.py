@@ -212,6 +212,29 @@ def test_predictions_have_their_verdict_and_numbers():
     assert sections["On a GPU"] == ["Not measured here: nothing is copied (no machine decides it)"]
 
 
+def test_what_this_build_does_not_decide_has_the_numbers_of_another_machine():
+    def page(data):
+        """Join them [joined].
+
+        Otherwise:
+
+        Keep them.
+
+        Predicted:
+
+        - they are close [close]
+        """
+        return {"joined": None, "close": data}
+
+    judgements = []
+    for name, found in (("M0", Finding((None,), "1.2")), ("M1", Finding((True,), "1.1"))):
+        sentences, _ = read_claims(page, found)
+        origin = {"machine": name, "identity": name, "provider": "cpu", "date": "2026-01-02"}
+        judgements.append(Judgement(origin, sentences, is_here=name == "M0"))
+    told = "Right: they are close (elsewhere: 1.1; holds on the one machine that decides it)"
+    assert Judged(tuple(judgements), "Keep them.", "M0").sections["Predicted"] == [told]
+
+
 def test_the_site_gets_the_box_and_each_machine():
     judged = judge(FAILED, HELD)
     shown = json.loads(json.dumps(judged.to_dict()))

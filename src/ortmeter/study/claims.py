@@ -341,7 +341,10 @@ class Judged:
         sentence = self.shown(name)
         word = sentence.finding.verdict if sentence.finding else "not measured here"
         standing = self.standing(sentence.name) if len(self.judgements) > 1 else ""
-        told = "; ".join(filter(None, (sentence.evidence, standing)))
+        here, evidence = self.on_this_machine(name), sentence.evidence
+        if here is not None and here is not sentence and evidence:
+            evidence = f"elsewhere: {evidence}"
+        told = "; ".join(filter(None, (evidence, standing)))
         return f"{word.capitalize()}: {sentence.text}" + (f" ({told})" if told else "")
 
     def table(self, name: str) -> list[tuple[str, str, str]]:
