@@ -42,11 +42,6 @@ RIGHT = {
         DIVIDENDS,
         DIVISORS,
     ),
-    "angles": (
-        torch.atan2,
-        torch.tensor([0, -0.0, 0, -0.0, INF, -INF, INF, NAN, 1, -2, TINY, TOP]),
-        torch.tensor([-1, -1, 0, -0.0, INF, -INF, -1, 1, NAN, 0.5, -TINY, TOP]),
-    ),
     "signs": (
         lambda x: (x.sign(), x.sgn()),
         torch.tensor([NAN, -INF, -2, 0, 3]),
@@ -255,6 +250,7 @@ LEFT = {
         name: (function, f"aten.{name}: torch.onnx|aten.{name}: the windows", X, *others)
         for name, function, *others in (
             ("angle", torch.angle),
+            ("atan2", torch.atan2, X + 1),
             ("heaviside", torch.heaviside, X + 1),
             ("hann_window", lambda x: torch.hann_window(3) * x),
             ("logaddexp", torch.logaddexp, X + 1),

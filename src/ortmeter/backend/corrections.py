@@ -124,24 +124,6 @@ def _divide(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
     return op.Mul(op.Floor(op.Abs(quotient)), op.Sign(quotient))
 
 
-def _signs(x: Any) -> Any:
-    """-1 where the sign of a number is that, that of a zero as well, 1 elsewhere."""
-    zero, one = _number(0, x.dtype), _number(1, x.dtype)
-    sign = op.Where(op.Equal(x, zero), op.Reciprocal(x), x)
-    return op.Where(op.Less(sign, zero), op.Neg(one), one)
-
-
-def _atan2(self: Any, other: Any) -> Any:
-    """Angle of the smaller side to the larger one, then of its octant."""
-    y, x = op.Abs(self), op.Abs(other)
-    zero, right = _number(0, self.dtype), _number(math.pi / 2, self.dtype)
-    same = op.Cast(op.Greater(x, zero), to=self.dtype)  # as two zeros, or two infinities
-    angle = op.Atan(op.Where(op.Equal(x, y), same, op.Div(op.Min(x, y), op.Max(x, y))))
-    angle = op.Where(op.Greater(y, x), op.Sub(right, angle), angle)
-    angle = op.Where(op.Less(_signs(other), zero), op.Sub(op.Add(right, right), angle), angle)
-    return op.Mul(angle, _signs(self))
-
-
 def _sign(self: Any) -> Any:
     """1, -1 or 0, which is also the sign of NaN."""
     if self.dtype == ir.DataType.BOOL:
@@ -219,7 +201,6 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _ATEN.floor_divide.Scalar: _floor_divide,
     _ATEN.div.Tensor_mode: _divide,
     _ATEN.div.Scalar_mode: _divide,
-    _ATEN.atan2.default: _atan2,
     _ATEN.sign.default: _sign,
     _ATEN.pow.Tensor_Scalar: _power,
     _ATEN.mean.default: _mean,
@@ -233,6 +214,7 @@ _LEFT_TO_TORCH = {
         "the windows of ONNX have other coefficients",
     ),
     **dict.fromkeys(("angle", "heaviside", "logit", "xlogy"), "torch.onnx loses NaN"),
+    "atan2": "torch.onnx has other angles of zeros and infinities",
     **dict.fromkeys(("logaddexp", "logaddexp2"), "torch.onnx overflows"),
     "logcumsumexp": "torch.onnx adds exponentials that vanish beside the largest one",
     "signbit": "torch.onnx ignores the sign of zero",

@@ -298,7 +298,8 @@ def _lp_pool(
     x: Tensor, *, kernel_shape: list[int], ceil_mode: int = 0, p: int = 2, **geometry: Any
 ) -> Tensor:
     frame = _window(x, kernel_shape, ceil_mode, **geometry)
-    return torch.linalg.vector_norm(frame.views(frame.pad(x)), p, frame.axes)
+    norm: Tensor = torch.linalg.vector_norm(frame.views(frame.pad(x)), p, frame.axes)
+    return norm
 
 
 @kernel("MaxPool", options_of=_window)

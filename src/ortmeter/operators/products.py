@@ -6,8 +6,8 @@ import numpy as np
 
 from ortmeter.operators.costs import activation
 from ortmeter.operators.counts import Work, nothing
-from ortmeter.operators.late import Array, Tensor, TensorFunction, torch
-from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
+from ortmeter.operators.late import Array, Tensor, torch
+from ortmeter.operators.registry import MICROSOFT, definition, family, kernel
 from ortmeter.operators.roundings import sum_of_products
 from ortmeter.operators.tensors import direct, refused, same_bits
 
@@ -68,13 +68,6 @@ def _integer(x: Tensor, factor: float) -> int:
     if factor != int(factor):
         raise refused("Gemm", "integers for integers", x, also=f" and the factor {factor}")
     return int(factor)
-
-
-@stand_in("Gemm")
-def _torch_addmm(
-    *_inputs: Tensor, transA: int = 0, transB: int = 0, **scales: Any
-) -> TensorFunction:
-    return lambda a, b, c: torch.addmm(c, a.t() if transA else a, b.t() if transB else b, **scales)
 
 
 @kernel("MatMulInteger", since=10)

@@ -85,7 +85,8 @@ def _sum_square(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
 
 def _l2(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
     if x.is_floating_point():
-        return torch.linalg.vector_norm(x, 2, axes, keepdim)
+        norm: Tensor = torch.linalg.vector_norm(x, 2, axes, keepdim)
+        return norm
     return torch.sqrt(_sum_square(x.double(), axes, keepdim)).to(x.dtype)
 
 
