@@ -11,6 +11,7 @@ import ortmeter
 from ortmeter.cli import main, tune
 from ortmeter.evidence import Estimate, Speedup
 from ortmeter.machine.preflight import Counters, Preflight
+from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.settings import DEFAULT as PLAIN
 from ortmeter.study import records
@@ -29,7 +30,7 @@ BUSY = Preflight(("other processes use 1.8 of the 2 cores: wait",), (), (), QUIE
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "cnn.onnx"
-    onnx.save(ortmeter.sample_cnn(size=8), path)
+    onnx.save(sample_cnn(size=8), path)
     return path
 
 

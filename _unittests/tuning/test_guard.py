@@ -9,6 +9,7 @@ import pytest
 
 import ortmeter
 from ortmeter.errors import ModelError
+from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.settings import DEFAULT
 from ortmeter.timing.candidates import SessionSpec
@@ -35,7 +36,7 @@ def free_feeds(seed=0):
 
 @pytest.fixture(scope="module")
 def cnn():
-    model = ortmeter.sample_cnn(size=16)
+    model = sample_cnn(size=16)
     default = spec_of(model, ortmeter.random_feeds(model))
     with Guard(default, [default.feeds]) as guard:
         yield model, default, guard

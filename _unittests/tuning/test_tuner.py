@@ -10,6 +10,7 @@ import pytest
 
 import ortmeter
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.settings import DEFAULT as PLAIN
 from ortmeter.timing.candidates import SessionSpec
@@ -209,7 +210,7 @@ def test_what_is_not_accepted_is_refused(options, told):
 
 @pytest.mark.slow
 def test_a_real_search_ends_and_says_what_became_of_each_candidate(tmp_path):
-    model = ortmeter.sample_cnn(size=16)
+    model = sample_cnn(size=16)
     journal = tmp_path / "journal.json"
     found = ortmeter.tune(model, cores=1, budget_s=1.0, journal=journal, tries=["precision"])
     assert found.tried["optimization=layout"].outcome
