@@ -658,7 +658,9 @@ def test_fusions_that_are_wrong_come_first(monkeypatch, capsys):
     assert "1 of them with b" in first
     expected = "value, Y[0] is 1, expected 2 (right without GemmTransposeFusion)."
     assert second == f"{PERM}: {expected}"
-    assert re.match(r"\d+ of \d+ optimizers and rules of the installed onnxruntime fired; ", third)
+    # The installed release leaves what is no transposition of a matrix.
+    assert re.match(r"0 of the \d+ optimizers and rules of the installed onnxruntime fired", third)
+    assert "fired on 0 of 3 patterns" in third
 
 
 @pytest.mark.parametrize("other", [["--against", "torch"], ["--values", "edge"]])

@@ -12,16 +12,19 @@ from ortmeter.cli import bisect
 from ortmeter.cli.report import Report
 from ortmeter.errors import OrtMeterError
 from ortmeter.files import cache_folder
-from ortmeter.observatory.fusions.judging import FusionJudge, FusionSurvey, measure_coverage
+from ortmeter.observatory.fusions.judging import (
+    FusionJudge,
+    FusionSurvey,
+    known_optimizers,
+    measure_coverage,
+)
 from ortmeter.observatory.fusions.variations import FusionCase
 from ortmeter.observatory.issue import run_script, write_wrong_fusion
 from ortmeter.observatory.matrix import RuntimeCandidate
 from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import Release
-from ortmeter.runtime.providers import Provider
 
 _TOLD, _WIDTH = 5, 88  # findings in the conclusion; columns of a script
-_CPU = Provider("cpu")
 _SCRIPT = """\
 # {name}
 # uvx --with numpy --with onnxruntime=={version} python repro.py
@@ -47,9 +50,7 @@ for label, level, disabled in (
     options = ort.SessionOptions()
     options.graph_optimization_level, options.log_severity_level = level, 4
     try:
-        session = ort.InferenceSession(
-            model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
-        )
+        session = ort.InferenceSession(model, options, disabled_optimizers=disabled)
         got = session.run(None, feeds)
     except Exception as error:
         got = str(error)
@@ -65,7 +66,7 @@ def fill(
 ) -> int | None:
     """Fill the report with wrong results, and with the optimizers that fired."""
     last = candidates[-1].name
-    with FusionJudge(candidates, candidates[-1].provider or _CPU) as judge:
+    with FusionJudge({one.name: one for one in candidates}) as judge:
         found = FusionSurvey(judge, cache_folder("fusions")).rows(cases)
     now = found[found["candidates"].str.split(", ").map(lambda names: last in names).astype(bool)]
     report.conclude(
@@ -78,11 +79,10 @@ def fill(
     if len(found):
         report.add("Wrong results", found.set_index("case"))
     coverage = measure_coverage(cases)
-    fired = coverage[["fired", "others"]].sum(axis=1) > 0
-    missed = coverage.index[(coverage["cases"] > 0) & (coverage["fired"] == 0)]
+    fired = coverage[coverage["fires"] != ""]
     report.conclude(
-        f"{fired.sum()} of {len(coverage)} optimizers and rules of the installed onnxruntime "
-        f"fired; {plural(len(missed), 'optimizer')} never did on their own patterns."
+        f"{fired['optimizer'].nunique()} of the {len(known_optimizers())} optimizers and rules of "
+        f"the installed onnxruntime fired on {len(fired)} of {len(coverage)} patterns."
     )
     report.add("Optimizers of the installed onnxruntime", coverage)
     if not span:
@@ -93,8 +93,8 @@ def fill(
 
 def _question(case: str) -> bisect.Onset:
     def change(release: Release) -> str:
-        with FusionJudge([RuntimeCandidate(release.name, release)], _CPU) as judge:
-            found = judge.wrong(FusionCase.parse(case), release.name)
+        with FusionJudge({"": RuntimeCandidate(release.name, release)}) as judge:
+            found = judge.wrong(FusionCase.parse(case), "")
         return f"{found.what}, {found.told}" if found else ""
 
     return bisect.ask_outputs(f"{case} is wrong", change)
@@ -105,7 +105,7 @@ def write(
 ) -> str:
     """Write a script that shows a case with each level, or the issue that has it."""
     last = candidates[-1]
-    with FusionJudge([last], last.provider or _CPU) as judge:
+    with FusionJudge({last.name: last}) as judge:
         wrong = judge.wrong(case, last.name)
         optimizer = (wrong and judge.responsible(wrong, last.name)) or case.op
     feeds = (

@@ -152,8 +152,8 @@ def _run_fusions(options: Namespace, report: Report) -> str | int | None:
     cases = _filtered(named, options.filter)
     if options.list:
         report.conclude(f"{plural(len(cases), 'case')}.")
-        rows = [{"case": name, "optimizer": case.op} for name, case in cases.items()]
-        report.add("Cases", pd.DataFrame(rows).set_index("case"))
+        optimizers = {"optimizer": {name: case.op for name, case in cases.items()}}
+        report.add("Cases", pd.DataFrame(optimizers).rename_axis("case"))
         return None
     candidates = _candidates(options, [span[0], span[-1]] if span else _releases(options))
     return fusions.fill(report, list(cases.values()), candidates, span)

@@ -282,10 +282,10 @@ def write_wrong_fusion(
         f"({wrong.what}): {wrong.told}. It is right with `disabled_optimizers=[{optimizer!r}]`. "
         f"Those that agree: {wrong.judges}."
     )
-    parts = [_code("python", [script.rstrip()]), "Its output:", _code("", list(printed.values()))]
+    shown = _code("python", [script.rstrip()]), "Its output:", _code("", list(printed.values()))
     fields = {
         "Describe the issue": told,
-        "To reproduce": "\n\n".join(parts),
+        "To reproduce": "\n\n".join(shown),
         "Urgency": "Use case: ...",
         **_system(machine, Provider("cpu"), {"onnxruntime": last}),
     }

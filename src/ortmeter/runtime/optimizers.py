@@ -8,15 +8,15 @@ import functools
 import json
 import re
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from ortmeter.child import Child, ChildError
+from ortmeter.child import Child
 from ortmeter.errors import ModelError
 from ortmeter.runtime.loading import ModelLike, holds_text, is_path, load_model
 from ortmeter.runtime.providers import resolve_provider
@@ -34,7 +34,6 @@ _LOGGED = re.compile(
 )
 _LEVELS = ("none", "basic", "extended", "layout")
 _VERBOSE = 0
-_CHILD = "the session that logs its optimizers"
 
 
 @dataclass(frozen=True)
@@ -90,39 +89,21 @@ def optimizers_of_refused(model: ModelLike, **session: Any) -> tuple[Optimizer, 
 def _optimizers(
     model: ModelLike, session: Mapping[str, Any], *, refused: bool
 ) -> tuple[Optimizer, ...]:
+    options = {**session, "provider": str(resolve_provider(session.get("provider", "auto")))}
+    options["session_options"] = {
+        **(session.get("session_options") or {}),
+        "log_severity_level": _VERBOSE,
+    }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         if is_path(model) and not holds_text(model):
             path = Path(model).absolute()
         else:
             onnx.save(load_model(model), path)
-        with Child(name=_CHILD) as child:
-            child.ask(_create, path=str(path), options=_logged(session), refused=refused)
+        with Child(name="the session that logs its optimizers") as child:
+            options = {"path": str(path), "options": json.dumps(options, default=str)}
+            child.ask(_create, **options, refused=refused)
             return _read_log(child.errors())
-
-
-def optimizers_of_each(
-    models: Iterable[onnx.ModelProto], **session: Any
-) -> Iterator[tuple[Optimizer, ...]]:
-    """List those of many models, refused ones too, in one process as long as it lives."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        path, child, read = Path(folder) / "model.onnx", None, 0
-        for model in models:
-            onnx.save(model, path)
-            if child is None or child.is_dead:
-                child, read = stack.enter_context(Child(name=_CHILD)), 0
-            with suppress(ChildError):
-                child.ask(_create, path=str(path), options=_logged(session), refused=True)
-            log = child.errors()
-            yield _read_log(log[read:])
-            read = len(log)
-
-
-def _logged(session: Mapping[str, Any]) -> str:
-    """Write the settings of a session that logs its optimizers."""
-    told = {**(session.get("session_options") or {}), "log_severity_level": _VERBOSE}
-    provider = str(resolve_provider(session.get("provider", "auto")))
-    return json.dumps({**session, "provider": provider, "session_options": told}, default=str)
 
 
 def _create(path: str, options: str, *, refused: bool) -> None:

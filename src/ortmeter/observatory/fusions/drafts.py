@@ -158,7 +158,8 @@ class Draft:
             )
             for name, array in self.feeds().items()
         ]
-        imports = {"": self.opset, **{d: v for d, v in _DOMAINS.items() if _reads(nodes, d)}}
+        used = {node.domain for node in nodes}
+        imports = {"": self.opset, **{d: v for d, v in _DOMAINS.items() if d in used}}
         opsets = [onnx.helper.make_opsetid(*pair) for pair in imports.items()]
         make = functools.partial(
             onnx.helper.make_model, opset_imports=opsets, ir_version=_FORMAT, producer_name=""
@@ -188,10 +189,6 @@ class Draft:
             )
             for name in self.outputs
         ]
-
-
-def _reads(nodes: Sequence[onnx.NodeProto], domain: str) -> bool:
-    return any(node.domain == domain for node in nodes)
 
 
 def _of_opset(node: onnx.NodeProto, opset: int, operands: dict[str, Operand]) -> onnx.NodeProto:

@@ -7,15 +7,13 @@ import itertools
 import json
 import re
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.parser
 import onnxruntime
 import pandas as pd
 
@@ -26,10 +24,10 @@ from ortmeter.errors import OrtMeterError
 from ortmeter.evaluator.judges import evaluated
 from ortmeter.observatory.fusions.drafts import patterns
 from ortmeter.observatory.fusions.variations import JOIN, FusionCase
-from ortmeter.observatory.matrix import Processes, RuntimeCandidate
+from ortmeter.observatory.matrix import Processes
 from ortmeter.observatory.reference import reference
 from ortmeter.progress import follow
-from ortmeter.runtime.optimizers import optimizers_of_each, rewriting_rules, without
+from ortmeter.runtime.optimizers import optimizers_of, rewriting_rules, without
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import optimized_model
 
@@ -87,15 +85,9 @@ class FusionJudge(Processes):
 
     Parameters
     ----------
-    candidates : sequence of RuntimeCandidate
-        Releases.
-    provider : Provider
-        Where they run.
+    candidates : mapping of str to RuntimeCandidate
+        Releases, by name.
     """
-
-    def __init__(self, candidates: Sequence[RuntimeCandidate], provider: Provider) -> None:
-        super().__init__({candidate.name: candidate for candidate in candidates})
-        self.provider = provider
 
     def wrong(
         self,
@@ -124,7 +116,7 @@ class FusionJudge(Processes):
         """
         if case.draft.kind == "bf16":  # NumPy has no such numbers to send
             return None
-        spec = case.prepared(self.provider)
+        spec = case.prepared(self.candidates[name].provider or Provider("cpu"))
 
         def run(level: str) -> _Arrays | OrtMeterError:
             settings = without({**spec.settings, "optimization": level}, disabled)
@@ -134,10 +126,8 @@ class FusionJudge(Processes):
         if isinstance(plain, OrtMeterError):
             return None
         for level in levels:
-            got = run(level)
-            if found := _compared(case, plain, got):
-                what, told, error, bound, judges = found
-                return WrongFusion(case.name, level, what, told, error, bound, judges)
+            if found := _compared(case, level, plain, run(level)):
+                return found
         return None
 
     def responsible(self, wrong: WrongFusion, name: str) -> str:
@@ -170,18 +160,19 @@ class FusionJudge(Processes):
 
 
 def _compared(
-    case: FusionCase, plain: _Arrays, got: _Arrays | OrtMeterError
-) -> tuple[str, str, float, float, str] | None:
+    case: FusionCase, level: str, plain: _Arrays, got: _Arrays | OrtMeterError
+) -> WrongFusion | None:
     """Say how a result is wrong, by how much, and who says so."""
+    wrong = functools.partial(WrongFusion, case.name, level)
     if isinstance(got, OrtMeterError):
         what = "dies" if isinstance(got, ChildError) else "fails"
         able = [who for who, found in _references(case) if _has_shapes(found, plain)]
         told = str(got).partition(": ")[2]
-        return (what, told, np.inf, 0.0, _listed(able)) if able else None
+        return wrong(what, told, np.inf, 0.0, ", ".join(able)) if able else None
     for name, array in got.items():
         if array.dtype != plain[name].dtype:
             told = f"{name} is {array.dtype}, not {plain[name].dtype}"
-            return "type", told, np.inf, 0.0, "not optimized"
+            return wrong("type", told, np.inf, 0.0, "not optimized")
         if np.array_equal(array, plain[name], equal_nan=array.dtype.kind in "fV"):
             continue
         judges = {"not optimized": plain[name]} | {
@@ -198,12 +189,9 @@ def _compared(
             first = judges[agreeing[0][0]]
             what = "value" if first.shape == array.shape else "shape"
             agreed = [who for who in judges if any(who in pair for pair in agreeing)]
-            return what, _told(name, first, array), min(errors.values()), bound, _listed(agreed)
+            error = min(errors.values())
+            return wrong(what, _told(name, first, array), error, bound, ", ".join(agreed))
     return None
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 @functools.lru_cache(maxsize=8)
@@ -254,8 +242,8 @@ def _told(name: str, expected: np.ndarray, got: np.ndarray) -> str:
     with np.errstate(all="ignore"):
         error = np.abs(expected.astype(np.float64) - got.astype(np.float64))
     place = np.unravel_index(int(np.nan_to_num(error, nan=np.inf).argmax()), got.shape)
-    at = ", ".join(map(str, place))
-    return f"{name}[{at}] is {got[place].item():.6g}, expected {expected[place].item():.6g}"
+    values = f"{got[place].item():.6g}, expected {expected[place].item():.6g}"
+    return f"{name}{[int(axis) for axis in place]} is {values}"
 
 
 class FusionSurvey:
@@ -266,30 +254,29 @@ class FusionSurvey:
     judge : FusionJudge
         Its processes.
     folder : Path
-        Where the answers are kept, a file for each release.
+        Where the answers are kept, in a file.
     """
 
     def __init__(self, judge: FusionJudge, folder: Path) -> None:
-        self.judge = judge
-        self._files: dict[str, Path] = {}
-        self._kept: dict[str, dict[str, WrongFusion | None]] = {}
-        for name, candidate in judge.candidates.items():
-            key = candidate.release.key or f"{name}-{onnxruntime.__version__}"
-            self._files[name] = file = folder / f"{key}-{_rules()}.jsonl"
-            lines = file.read_text().splitlines() if file.is_file() else []
-            self._kept[name] = {}
-            for line in lines:
-                with suppress(ValueError):  # an interruption cut the last one
-                    case, found = json.loads(line)
-                    self._kept[name][case] = found and WrongFusion(**found)
+        self.judge, self._file = judge, folder / f"{_rules()}.jsonl"
+        self._keys = {
+            name: one.release.key or f"{name}-{onnxruntime.__version__}"
+            for name, one in judge.candidates.items()
+        }
+        self._kept: dict[tuple[str, str], WrongFusion | None] = {}
+        for line in self._file.read_text().splitlines() if self._file.is_file() else ():
+            with suppress(ValueError):  # an interruption cut the last one
+                key, case, found = json.loads(line)
+                self._kept[key, case] = found and WrongFusion(**found)
 
     def wrong(self, case: FusionCase, name: str) -> WrongFusion | None:
         """Return what is kept, else ask the release."""
-        if case.name not in self._kept[name]:
-            found = self._kept[name][case.name] = self.judge.wrong(case, name)
-            with self._files[name].open("a") as file:
-                file.write(json.dumps([case.name, found and dataclasses.asdict(found)]) + "\n")
-        return self._kept[name][case.name]
+        place = self._keys[name], case.name
+        if place not in self._kept:
+            found = self._kept[place] = self.judge.wrong(case, name)
+            with self._file.open("a") as file:
+                file.write(json.dumps([*place, found and dataclasses.asdict(found)]) + "\n")
+        return self._kept[place]
 
     def rows(self, cases: Sequence[FusionCase]) -> pd.DataFrame:
         """Find what is wrong in some release, each in its smallest case.
@@ -308,7 +295,7 @@ class FusionSurvey:
         """
         rows: dict[str, dict[str, Any]] = {}
         for case in follow(cases, "cases"):
-            for name in reversed(self._files):
+            for name in reversed(self._keys):
                 if found := self.wrong(case, name):
                     known = (row for row in rows.values() if _explains(row, case, found))
                     row = next(known, None) or self._row(found, name)
@@ -323,11 +310,11 @@ class FusionSurvey:
     def _row(self, found: WrongFusion, name: str) -> dict[str, Any]:
         smallest = self.judge.smallest(found, name)
         case = FusionCase.parse(smallest.case)
-        bad = [other for other in self._files if self.wrong(case, other)]
+        bad = [other for other in self._keys if self.wrong(case, other)]
         return {
             **dataclasses.asdict(smallest),
             "since": bad[0],
-            "candidates": _listed(bad),
+            "candidates": ", ".join(bad),
             "disable": self.judge.responsible(smallest, name),
             "cases": 0,
         }
@@ -351,16 +338,14 @@ def known_optimizers() -> tuple[str, ...]:
 
     The last that run come first: those before make what they change.
     """
-    text = "<ir_version: 8, opset_import: ['': 17]> g (float[1] X) => (float[1] Y) { Y = Neg(X) }"
-    model = onnx.parser.parse_model(text.replace("'", '"'))
-    (logged,) = optimizers_of_each([model], provider="cpu")
-    last_first = [one.name for one in reversed(logged)]
     known = [optimizer for optimizer, _ in patterns().values()]
+    logged = optimizers_of(FusionCase(next(iter(patterns()))).model(), provider="cpu")
+    last_first = [one.name for one in reversed(logged)]
     return tuple(dict.fromkeys([*last_first, *rewriting_rules(), *known]))
 
 
 def measure_coverage(cases: Sequence[FusionCase]) -> pd.DataFrame:
-    """Count the cases on which each optimizer of the installed ONNX Runtime fires.
+    """Look for a case of each pattern on which its optimizer fires.
 
     Parameters
     ----------
@@ -370,38 +355,20 @@ def measure_coverage(cases: Sequence[FusionCase]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Index *optimizer*. Columns: *patterns* and *cases* that are for it; *fired*, those of its
-        cases that it changes; *others*, the cases for other ones that it changes too.
-
-    Notes
-    -----
-    ONNX Runtime logs its optimizers, and not the small rules inside one of them: such a rule fired
-    where the graph without it is another one.
+        Index *pattern*. Columns: *optimizer*, and *fires*, the first case whose optimized graph is
+        another one without it, empty where it never fires; with the installed ONNX Runtime.
     """
-    counts = {
-        name: {"patterns": 0, "cases": 0, "fired": 0, "others": 0} for name in known_optimizers()
-    }
-    for optimizer, _ in patterns().values():
-        counts[optimizer]["patterns"] += 1
-    models = [case.model() for case in cases]
-    logs = optimizers_of_each(models, provider="cpu")
-    for case, model, ran in zip(follow(cases, "cases"), models, logs, strict=True):
-        changed = {one.name for one in ran if one.changed}
-        is_rule = any(one.has_rules and one.changed for one in ran)
-        if is_rule and case.op not in changed and _differs_without(case.op, model):
-            changed.add(case.op)
-        counts[case.op]["cases"] += 1
-        for name in changed:
-            counts[name]["fired" if name == case.op else "others"] += 1
-    return pd.DataFrame.from_dict(counts, orient="index").rename_axis("optimizer")
+    fires: dict[str, str] = {}
+    for case in follow(cases, "patterns"):
+        if not fires.get(case.pattern):
+            fires[case.pattern] = case.name if _fires(case) else ""
+    rows = [(one, patterns()[one][0], name) for one, name in fires.items()]
+    return pd.DataFrame(rows, columns=["pattern", "optimizer", "fires"]).set_index("pattern")
 
 
-def _differs_without(rule: str, model: onnx.ModelProto) -> bool:
-    try:
-        graphs = [
-            optimized_model(model, **without({"provider": "cpu"}, names)).graph.node
-            for names in ([], [rule])
-        ]
-    except OrtMeterError:
-        return False
-    return list(graphs[0]) != list(graphs[1])
+def _fires(case: FusionCase) -> bool:
+    settings = {"provider": "cpu"}
+    with suppress(OrtMeterError):
+        every = optimized_model(case.model(), **settings)
+        return every != optimized_model(case.model(), **without(settings, [case.op]))
+    return False

@@ -48,34 +48,21 @@ _SHAPES: tuple[tuple[int, ...], ...] = (
 )
 _SHAPES += ((1, 1, 1, 4), (2, 1, 4, 4), (1, 2, 1, 4, 4))
 _CHANGED = (0, 1, -1, 2)
-_AXES = ([-1], [0], [1], [-2], [-2, -1], [-1, -2], [0, 1], None)
-_FLAGS = (0, 1, None)
 #: Other values of attributes; None is no attribute.
 _VALUES: Mapping[str, tuple[Any, ...]] = {
-    "allowzero": _FLAGS,
+    **dict.fromkeys(("allowzero", "ceil_mode", "count_include_pad", "keepdims"), (0, 1, None)),
+    **dict.fromkeys(("noop_with_empty_axes", "transA", "transB"), (0, 1, None)),
     "alpha": (0.5, None),
-    "approximate": ("none", "tanh"),
     "auto_pad": ("SAME_UPPER", "SAME_LOWER", "VALID"),
-    "axes": _AXES,
+    "axes": ([-1], [0], [1], [-2], [-2, -1], [-1, -2], [0, 1], None),
     "axis": (0, 1, -1, -2, None),
     "beta": (0.5, 0.0, None),
-    "bits": (2, 8),
-    "block_size": (32,),
-    "ceil_mode": _FLAGS,
-    "count_include_pad": _FLAGS,
-    "dilations": ([2, 2],),
     "epsilon": (0.1, None),
-    "exclude_outside": _FLAGS,
     "group": (2, 4),
-    "keepdims": _FLAGS,
     "mode": ("constant", "reflect", "edge"),
-    "noop_with_empty_axes": _FLAGS,
     "pads": ([1, 1, 1, 1], [0, 1, 1, 0]),
-    "select_last_index": _FLAGS,
     "strides": ([2, 2], [1, 2]),
     "to": (1, 10, 11, 6, 7, 3),
-    "transA": _FLAGS,
-    "transB": _FLAGS,
 }
 _CASES, _MOST_CHANGES = 20, 3  # that are drawn, for a pattern
 
@@ -131,14 +118,8 @@ def _inputs(draft: Draft) -> _Varied:
 
 def _roles(draft: Draft) -> _Varied:
     for name, one in draft.operands.items():
-        for role in ("input", "initializer", "constant"):
-            if role != one.role and not (
-                role != "input" and one.values is None and name[0].isupper()
-            ):
-                yield (
-                    f"{name} is an {role}".replace("an c", "a c"),
-                    draft.with_operand(name, role=role),
-                )
+        for role in sorted({"input", "initializer", "constant"} - {one.role}):
+            yield f"{name} is an {role}".replace("an c", "a c"), draft.with_operand(name, role=role)
 
 
 def _shapes(draft: Draft) -> _Varied:
@@ -162,22 +143,21 @@ def _sizes(draft: Draft) -> _Varied:
         n: o for n, o in draft.operands.items() if o.shape and not isinstance(o.values, tuple)
     }
     for size in _SIZES:
-        operands = dict(draft.operands)
+        changed = draft
         for name, one in tensors.items():
             shape = tuple(size if axis == _SIZE else axis for axis in one.shape)
-            operands[name] = dataclasses.replace(one, shape=shape)
-        yield f"axes of {size}", dataclasses.replace(draft, operands=operands)
+            changed = changed.with_operand(name, shape=shape)
+        yield f"axes of {size}", changed
     for more in ((1,), (2,), (2, 2)):
-        operands, nodes = dict(draft.operands), draft
+        changed = draft
         for name, one in tensors.items():
             if one.role == "input":
-                operands[name] = dataclasses.replace(one, shape=(*more, *one.shape))
+                changed = changed.with_operand(name, shape=(*more, *one.shape))
         for rank, node in enumerate(draft.nodes):
-            given = {a.name: list(a.ints) for a in node.attribute if a.name == "perm"}
-            if given:
-                perm = [*range(len(more)), *(len(more) + axis for axis in given["perm"])]
-                nodes = nodes.with_node(rank, perm=perm)
-        yield f"leading axes {_plain(list(more))}", dataclasses.replace(nodes, operands=operands)
+            for perm in (list(one.ints) for one in node.attribute if one.name == "perm"):
+                shifted = [*range(len(more)), *(len(more) + axis for axis in perm)]
+                changed = changed.with_node(rank, perm=shifted)
+        yield f"leading axes {_plain(list(more))}", changed
 
 
 def _numbers(draft: Draft) -> _Varied:
@@ -228,20 +208,16 @@ def _between(draft: Draft) -> _Varied:
                     )
 
 
-def _kinds(draft: Draft) -> _Varied:
-    if any(one.type == OPEN for one in draft.operands.values()):
-        for kind in _KINDS:
-            yield kind, dataclasses.replace(draft, kind=kind)
-
-
-def _opsets(draft: Draft) -> _Varied:
-    for opset in _OPSETS:
-        yield f"opset {opset}", dataclasses.replace(draft, opset=opset)
-
-
 def _around(draft: Draft) -> _Varied:
-    for wrap in WRAPS:
-        yield f"in {wrap}", dataclasses.replace(draft, wrap=wrap)
+    is_open = any(one.type == OPEN for one in draft.operands.values())
+    for label, field, values in (
+        ("", "kind", _KINDS if is_open else ()),
+        ("opset ", "opset", _OPSETS),
+        ("in ", "wrap", WRAPS),
+    ):
+        for value in values:
+            changed: dict[str, Any] = {field: value}
+            yield f"{label}{value}", dataclasses.replace(draft, **changed)
     yield "free sizes", dataclasses.replace(draft, is_free=True)
 
 
@@ -267,7 +243,7 @@ def _names(draft: Draft) -> _Varied:
 #: Each rule changes one thing, and its label says which.
 RULES: tuple[Callable[[Draft], _Varied], ...] = (
     *(_attributes, _inputs, _roles, _shapes, _sizes, _numbers, _uses, _between),
-    *(_kinds, _opsets, _around, _names),
+    *(_around, _names),
 )
 
 
