@@ -11,7 +11,6 @@ import pytest
 from fakes import OVERFLOWS
 from onnx.reference import ReferenceEvaluator
 
-from ortmeter.dtypes import numpy_dtype
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime import precision
 from ortmeter.runtime.models import freeze_inputs, layer_stack, sample_cnn
@@ -27,7 +26,7 @@ def types_of(model):
     return Counter(tensor.data_type for tensor in model.graph.initializer)
 
 
-@pytest.mark.parametrize("name", [n for n in PRECISIONS if n != "bfloat16"])
+@pytest.mark.parametrize("name", PRECISIONS)
 def test_a_converted_model_is_close_to_float64(name):
     before = MODEL.SerializeToString()
     options = {"reduce_range": True} if OVERFLOWS and name.endswith("channels") else {}
@@ -40,16 +39,6 @@ def test_a_converted_model_is_close_to_float64(name):
     error = np.sqrt(np.mean((got - expected) ** 2) / np.mean(expected**2))
     least, most = (1e-5, 1e-3) if name == "float16" else (1e-3, 0.2 if "4 bits" in name else 0.04)
     assert least < error < most
-
-
-def test_bfloat16_rounds_the_weights_once():
-    converted = convert_precision(MODEL, "bfloat16")
-    (got,) = map(onnx.numpy_helper.to_array, converted.graph.initializer)
-    assert got.dtype == numpy_dtype("bfloat16")
-    assert np.array_equal(got, WEIGHT.astype(numpy_dtype("bfloat16")))
-    casts = [n.attribute[0].i for n in converted.graph.node if n.op_type == "Cast"]
-    assert sorted(casts) == [onnx.TensorProto.FLOAT, onnx.TensorProto.BFLOAT16]
-    onnx.checker.check_model(converted)
 
 
 def test_what_a_calibration_warns_of_is_counted(capfd):
@@ -84,7 +73,7 @@ def test_the_kernels_are_those_of_8_bits(name, operator):
 
 @pytest.mark.parametrize(
     ("name", "weights"),
-    [("QOperator U8S8", onnx.TensorProto.INT8), ("QOperator U8U8", onnx.TensorProto.UINT8)],
+    [("QDQ U8S8", onnx.TensorProto.INT8), ("QDQ U8U8", onnx.TensorProto.UINT8)],
 )
 def test_the_types_are_those_of_the_name(name, weights):
     converted = convert_precision(MODEL, name, [FEEDS])
@@ -138,14 +127,13 @@ def test_a_tool_that_fails_is_an_error_of_ours():
 
 
 def test_channels_have_their_own_scales():
-    for form in ("QDQ", "QOperator"):
-        sizes = [
-            max(t.dims[0] for t in converted.graph.initializer if len(t.dims) == 1)
-            for name in ("U8S8", "channels")
-            if (converted := convert_precision(MODEL, f"{form} {name}", [FEEDS] * 2))
-            and any(len(t.dims) == 1 for t in converted.graph.initializer)
-        ]
-        assert sizes[-1] == 64
+    sizes = [
+        max(t.dims[0] for t in converted.graph.initializer if len(t.dims) == 1)
+        for name in ("QDQ U8S8", "QDQ channels")
+        if (converted := convert_precision(MODEL, name, [FEEDS] * 2))
+        and any(len(t.dims) == 1 for t in converted.graph.initializer)
+    ]
+    assert sizes[-1] == 64
 
 
 def test_what_is_not_accepted_is_refused():
@@ -162,7 +150,7 @@ def test_what_is_not_accepted_is_refused():
 HEAD = '<ir_version: 8, opset_import: ["": {}]>'
 RNG = np.random.default_rng(1)
 W, SQUARE = (RNG.standard_normal((64, 64)).astype(np.float32) for _ in range(2))
-TO_8_BITS = [n for n in PRECISIONS if not n.startswith(("bfloat16", "float16"))]
+TO_8_BITS = [n for n in PRECISIONS if n != "float16"]
 
 
 def written(text, opset=17, **weights):
@@ -258,7 +246,7 @@ def test_weights_of_a_branch_are_converted(where, name):
     assert converted.ByteSize() < 0.6 * model.ByteSize()
 
 
-@pytest.mark.parametrize("name", ["QDQ channels", "QOperator U8S8"])
+@pytest.mark.parametrize("name", ["QDQ channels", "QDQ U8S8"])
 def test_a_weight_of_a_branch_and_of_what_is_around_it(name):
     """Names of both are the same: those of the branch get a prefix."""
     model = with_branch("around")
@@ -307,13 +295,12 @@ def test_a_weight_of_a_branch_in_another_file_is_converted(tmp_path):
     assert error_of(tmp_path / "model.onnx", "dynamic U8S8", X @ W.astype(float))[1] < 0.05
 
 
-@pytest.mark.parametrize("name", ["QDQ channels", "QOperator channels"])
 @pytest.mark.parametrize("bias", [W[:1], np.float32(3), np.float32([[-2]])])
 @pytest.mark.parametrize("opset", [7, 12, 17])
-def test_a_bias_of_any_shape_goes_with_scales_per_channel(name, bias, opset):
+def test_a_bias_of_any_shape_goes_with_scales_per_channel(bias, opset):
     """It was *the truth value of an array is ambiguous*; scales per channel need opset 13."""
     model = written(f"{PLAIN} Y = Gemm <transB = 1> (A0, W, C) }}", opset, W=W, C=bias)
-    converted, error = error_of(model, name, X @ W.T.astype(float) + bias)
+    converted, error = error_of(model, "QDQ channels", X @ W.T.astype(float) + bias)
     assert error < 0.05
     assert [o.version for o in converted.opset_import if not o.domain] == [max(opset, 13)]
 
@@ -341,7 +328,7 @@ def test_weights_that_are_inputs_are_constants_unless_a_sample_feeds_them():
     assert {value.name for value in fed.graph.input} == {"A0", "W"}
 
 
-@pytest.mark.parametrize("kind", ["dynamic U8S8", "QDQ U8S8", "QOperator U8S8"])
+@pytest.mark.parametrize("kind", ["dynamic U8S8", "QDQ U8S8"])
 def test_a_model_that_is_quantized_already_is_refused(kind):
     """It was a KeyError, an AssertionError, or a model that ONNX Runtime refuses."""
     text = f"{PLAIN} P = MatMul(A0, W)  Q = Relu(P)  Y = MatMul(Q, V) }}"
@@ -382,16 +369,6 @@ def test_what_a_tool_raises_is_said_in_full(monkeypatch):
     monkeypatch.setattr(precision, "PRECISIONS", {"float16": fail})
     with pytest.raises(ModelError, match="'float16': the tool .* AssertionError: .*x{400}$"):
         convert_precision(MODEL, "float16")
-
-
-def test_bfloat16_rounds_the_weights_of_branches_and_constants():
-    model = with_branch("constant")
-    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["V"], value_floats=[1.1, 2]))
-    converted = convert_precision(model, "bfloat16")
-    body = next(n for n in converted.graph.node if n.op_type == "If").attribute[0].g
-    (got,) = map(onnx.numpy_helper.to_array, body.initializer)
-    assert np.array_equal(got, W.astype(numpy_dtype("bfloat16")))
-    onnx.checker.check_model(converted, full_check=True)
 
 
 def test_a_model_that_has_the_operators_already_is_converted():

@@ -44,8 +44,8 @@ def add_options(parser: ArgumentParser, what: str) -> None:
         action="append",
         default=[],
         metavar="NAME,NAME",
-        help=f"models converted to fewer bits: {', '.join(PRECISIONS)}; QDQ and QOperator "
-        f"read ranges from inputs; may be repeated",
+        help=f"models converted to fewer bits: {', '.join(PRECISIONS)}; QDQ reads "
+        "ranges from inputs; may be repeated",
     )
     group = parser.add_argument_group("conversion", what)
     group.add_argument(

@@ -21,7 +21,6 @@ import onnx.helper as oh
 import onnx.numpy_helper
 import onnx.version_converter
 
-from ortmeter.dtypes import numpy_dtype
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.optional import import_optional
 from ortmeter.runtime.cpu import cpu_flags
@@ -43,7 +42,6 @@ from ortmeter.runtime.sessions import make_session
 __all__ = ["PRECISIONS", "convert_precision", "cpu_instructions"]
 
 _Samples: TypeAlias = Sequence[Mapping[str, np.ndarray]]
-_HALF, _BRAIN = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 # Of a warning: the line of the source, and the first sentence.
 _WARNED = re.compile(rb"\[W:onnxruntime:[^,]*, (\S+) [^]]*\] (.*?)(?:\. |\.?\x1b|\.?$)")
 _BLOCK = 32  # weights that share a scale
@@ -93,7 +91,7 @@ def convert_precision(
         One of :data:`PRECISIONS`. ``U8S8`` means activations of uint8 and weights of int8;
         ``channels``, one scale per channel of a weight instead of one per weight.
     samples : sequence of mapping of str to array
-        Inputs from which the static ways (QDQ, QOperator) compute the ranges of the results.
+        Inputs from which the static ways (QDQ) compute the ranges of the results.
     **options
         Arguments of ``quantize_static`` or ``quantize_dynamic`` of ``onnxruntime.quantization``,
         for a way to 8 bits: *nodes_to_exclude*, *op_types_to_quantize*, *extra_options*,
@@ -105,8 +103,8 @@ def convert_precision(
     -------
     onnx.ModelProto
         Its inputs and outputs are still float32. An opset that is too old is raised; weights of
-        Constant nodes, shared weights and those of bodies are converted too: by QDQ and QOperator,
-        those of the branches of If that the samples take.
+        Constant nodes, shared weights and those of bodies are converted too: by QDQ, those of the
+        branches of If that the samples take.
 
     Raises
     ------
@@ -125,7 +123,7 @@ def convert_precision(
     """
     if precision not in list(PRECISIONS):
         raise InvalidArgumentError(f"precision={precision!r}. Accepted: {', '.join(PRECISIONS)}")
-    if not samples and precision.startswith(("QDQ", "QOperator")):
+    if not samples and precision.startswith("QDQ"):
         raise InvalidArgumentError(
             f"precision={precision!r} without samples. Accepted: one or more, to compute ranges"
         )
@@ -278,8 +276,8 @@ def _raised(model: onnx.ModelProto, precision: str, *, channels: bool) -> onnx.M
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
     opset = onnx_opset(model)
-    least = 13 if precision == "bfloat16" or (channels and precision.startswith("Q")) else 0
-    if precision.endswith("float16"):
+    least = 13 if channels and precision.startswith("Q") else 0
+    if precision == "float16":
         ops = {node.op_type for node in walk_nodes(model.graph.node)} & _QUANTIZED
         if ops - {"DequantizeLinear", "QuantizeLinear"}:
             raise ModelError(f"precision={precision!r}: {_quantized(model)}")
@@ -424,31 +422,6 @@ def _dividing_by_large(model: onnx.ModelProto) -> list[str]:
     return found
 
 
-def _to_brain(model: onnx.ModelProto, samples: _Samples) -> onnx.ModelProto:
-    """Convert to float16, then rename the type; weights are rounded from float32."""
-    weights = {
-        tensor.name: onnx.numpy_helper.to_array(tensor)
-        for graph in _graphs(model.graph)
-        for tensor in graph.initializer
-    }
-    converted = _to_half(model, samples)
-    for graph in _graphs(converted.graph):
-        for tensor in graph.initializer:
-            if tensor.data_type == _HALF:
-                values = weights[tensor.name].astype(numpy_dtype(_BRAIN))
-                tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
-        for value in (*graph.value_info, *graph.input, *graph.output):
-            if value.type.tensor_type.elem_type == _HALF:
-                value.type.tensor_type.elem_type = _BRAIN
-        for attribute in (a for node in graph.node for a in node.attribute):
-            if attribute.name in {"dtype", "to"} and attribute.i == _HALF:
-                attribute.i = _BRAIN
-            if attribute.t.data_type == _HALF:  # of ConstantOfShape
-                values = onnx.numpy_helper.to_array(attribute.t).astype(numpy_dtype(_BRAIN))
-                attribute.t.CopyFrom(onnx.numpy_helper.from_array(values, attribute.t.name))
-    return converted
-
-
 def _dynamic(
     model: onnx.ModelProto,
     _samples: _Samples,
@@ -470,7 +443,6 @@ def _static(
     model: onnx.ModelProto,
     samples: _Samples,
     *,
-    form: str,
     activations: str,
     weights: str,
     per_channel: bool = False,
@@ -484,7 +456,7 @@ def _static(
         "calibration_data_reader": SimpleNamespace(
             get_next=functools.partial(next, iter(samples), None)
         ),
-        "quant_format": quantization.QuantFormat[form],
+        "quant_format": quantization.QuantFormat.QDQ,
         "activation_type": quantization.QuantType[activations],
         "weight_type": quantization.QuantType[weights],
         "per_channel": per_channel,
@@ -520,34 +492,22 @@ def _weights_only(
 
 
 _Convert: TypeAlias = Callable[..., onnx.ModelProto]
-_KINDS = {"U8": "QUInt8", "S8": "QInt8"}
 # What MatMulNBits may round its inputs to: nothing, or int8.
 _ACCURACY = {"": 0, " int8": 4}
-
-
-def _make_static(form: str, kinds: str, *, per_channel: bool = False) -> _Convert:
-    activations, weights = (_KINDS[kind] for kind in (kinds[:2], kinds[2:]))
-    return functools.partial(
-        _static, form=form, activations=activations, weights=weights, per_channel=per_channel
-    )
 
 
 #: What a model may be converted to -> how.
 PRECISIONS: Mapping[str, _Convert] = {
     "float16": _to_half,
-    "bfloat16": _to_brain,
     "dynamic U8S8": functools.partial(_dynamic, weights="QInt8"),
     "dynamic U8U8": functools.partial(_dynamic, weights="QUInt8"),
     "dynamic channels": functools.partial(_dynamic, weights="QInt8", per_channel=True),
-    **{
-        f"{form} {kinds}": _make_static(form, kinds)
-        for form in ("QDQ", "QOperator")
-        for kinds in ("U8S8", "S8S8", "U8U8")
-    },
-    **{
-        f"{form} channels": _make_static(form, "U8S8", per_channel=True)
-        for form in ("QDQ", "QOperator")
-    },
+    "QDQ U8S8": functools.partial(_static, activations="QUInt8", weights="QInt8"),
+    "QDQ S8S8": functools.partial(_static, activations="QInt8", weights="QInt8"),
+    "QDQ U8U8": functools.partial(_static, activations="QUInt8", weights="QUInt8"),
+    "QDQ channels": functools.partial(
+        _static, activations="QUInt8", weights="QInt8", per_channel=True
+    ),
     **{
         f"weights {bits} bits{how}": functools.partial(_weights_only, bits=bits, accuracy=accuracy)
         for bits in (8, 4)
