@@ -48,7 +48,7 @@ class SessionSpec:
         Arguments of :func:`~ortmeter.runtime.sessions.make_session`, ``provider`` resolved.
     run_config : mapping
         Configuration entries of each run, none by default.
-    bound : bool
+    bound, flop, bytes_moved
         As in :func:`session_candidate`.
     """
 
@@ -57,6 +57,8 @@ class SessionSpec:
     settings: Mapping[str, Any]
     run_config: Mapping[str, Any] = field(default_factory=dict)
     bound: bool = True
+    flop: float | None = None
+    bytes_moved: float | None = None
 
     def session(self) -> Any:
         """Create the session."""
@@ -69,17 +71,12 @@ class SessionSpec:
 
     def candidate(self) -> Candidate:
         """Create the session, and a candidate that fresh processes can build again."""
-        return session_candidate(
-            self.model,
-            self.feeds,
-            run_config=dict(self.run_config),
-            bound=self.bound,
-            **self.settings,
-        )
+        run = self.call(self.session())
+        return Candidate(run, self.flop, self.bytes_moved, self.candidate_spec)
 
     def candidate_elsewhere(self) -> Candidate:
         """Return a candidate that fresh processes build; this one creates no session."""
-        return Candidate(self._run, spawn_spec=self.candidate_spec)
+        return Candidate(self._run, self.flop, self.bytes_moved, self.candidate_spec)
 
     def _run(self) -> None:
         self.call(self.session())()
@@ -102,6 +99,7 @@ class SessionSpec:
             onnx.save_tensor(onnx.numpy_helper.from_array(as_numpy(self.feeds[name])), file)
         options = {**self.settings, "provider": str(self.settings["provider"])}
         options |= {"run_config": dict(self.run_config), "bound": self.bound}
+        options |= {"flop": self.flop, "bytes_moved": self.bytes_moved}
         return SpawnSpec(name_of(build), {"model": str(path), "feeds": files, **options})
 
 
@@ -265,14 +263,9 @@ def session_candidate(
     >>> measure(candidates, repeat=3, precision=None)["Abs"].repeat
     3
     """
-    resolved = resolve_provider(provider)
-    session = make_session(model, provider=resolved, **options)
-    opened = (open_session if bound else HostSession)(session, feeds, run_config)
-    work = {"flop": flop, "bytes_moved": bytes_moved}
-    again = SessionSpec(
-        model, feeds, {"provider": resolved, **work, **options}, run_config or {}, bound
-    )
-    return Candidate(opened.run, spawn_spec=again.candidate_spec, **work)
+    settings = {"provider": resolve_provider(provider), **options}
+    spec = SessionSpec(model, feeds, settings, run_config or {}, bound, flop, bytes_moved)
+    return spec.candidate()
 
 
 def function_candidate(build: Callable[..., Any], /, **arguments: Any) -> Candidate:
@@ -344,10 +337,12 @@ def variant_from_files(
     *,
     provider: str,
     run_config: Mapping[str, Any],
-    bound: bool = True,
+    bound: bool,
+    flop: float | None,
+    bytes_moved: float | None,
     **settings: Any,
 ) -> SessionSpec:
     """Make the variant again in a fresh process, from what its spawn spec wrote."""
     settings["provider"] = Provider.parse(provider)
     arrays = {n: onnx.numpy_helper.to_array(onnx.load_tensor(path)) for n, path in feeds.items()}
-    return SessionSpec(model, arrays, settings, run_config, bound)
+    return SessionSpec(model, arrays, settings, run_config, bound, flop, bytes_moved)
