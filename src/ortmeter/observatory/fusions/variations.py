@@ -138,7 +138,7 @@ def _shapes(draft: Draft) -> _Varied:
 
 
 def _sizes(draft: Draft) -> _Varied:
-    """Change all the axes at once: those of a size, or the number of leading ones."""
+    """Change all the axes of a size, or all the ranks: those of inputs and of weights."""
     tensors = {
         n: o for n, o in draft.operands.items() if o.shape and not isinstance(o.values, tuple)
     }
@@ -148,16 +148,13 @@ def _sizes(draft: Draft) -> _Varied:
             shape = tuple(size if axis == _SIZE else axis for axis in one.shape)
             changed = changed.with_operand(name, shape=shape)
         yield f"axes of {size}", changed
-    for more in ((1,), (2,), (2, 2)):
+    for rank, few in itertools.product(range(6), range(2)):
         changed = draft
         for name, one in tensors.items():
-            if one.role == "input":
-                changed = changed.with_operand(name, shape=(*more, *one.shape))
-        for rank, node in enumerate(draft.nodes):
-            for perm in (list(one.ints) for one in node.attribute if one.name == "perm"):
-                shifted = [*range(len(more)), *(len(more) + axis for axis in perm)]
-                changed = changed.with_node(rank, perm=shifted)
-        yield f"leading axes {_plain(list(more))}", changed
+            wanted = rank if one.role == "input" else min(few, len(one.shape))
+            shape = ((2,) * wanted + one.shape)[len(one.shape) :]
+            changed = changed.with_operand(name, shape=shape)
+        yield f"inputs of rank {rank}, weights of rank {few}", changed
 
 
 def _numbers(draft: Draft) -> _Varied:
