@@ -39,11 +39,6 @@ _LONGEST_S = 1800.0
 def register(parser: ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] MODEL [MODEL ...]"
     parser.add_argument("models", metavar="MODEL", nargs="*", help="ONNX file")
-    parser.add_argument(
-        "--config",
-        metavar="session.json",
-        help="compare what ortmeter tune chose with the default, here and now",
-    )
     add_feeds(parser)
     add_session(parser, several=True)
     conversion.add_options(
@@ -75,6 +70,11 @@ def register(parser: ArgumentParser) -> None:
         action="store_true",
         help="time single runs, each after another candidate, which filled the caches, "
         "as in a server with several models; by default runs are back to back",
+    )
+    parser.add_argument_group("tuned session").add_argument(
+        "--config",
+        metavar="session.json",
+        help="compare what ortmeter tune chose with the default, here and now",
     )
     for part in (cold, bench_releases, load, baseline, machine):
         part.add_options(parser)
