@@ -209,7 +209,7 @@ def test_first_cell_knows_where_the_site_is(base):
         ("from ortmeter.observatory.networks import NETWORKS", "pages,torch"),
         ("from sklearn.cluster import KMeans", "pages,learn"),
         ("import lightgbm", "pages,learn"),
-        ("from ortmeter.sweep import run_sweep", "pages,sweep"),
+        ("from ortmeter.sweep import run_sweep", "pages"),
         ("from transformers import LlamaConfig\nimport torch", "pages,torch,transformers"),
         ("import torchless", "pages"),
         ("# torch is not needed", "pages"),

@@ -12,7 +12,6 @@ _IMPORT = r"^\s*(?:import|from)"
 _EXTRAS = {
     "learn": r"\b(?:lightgbm|sklearn|skl2onnx|threadpoolctl)\b",
     "rewrite": r"\bruntime\.rewriting\b",
-    "sweep": r"\bortmeter\.sweep\b",
     "torch": rf"{_IMPORT} (?:torch|ortmeter\.(?:attribution|backend|evaluator))\b"
     r"|\bortmeter\.(?:Evaluator|observatory\.networks)\b",
     "transformers": rf"{_IMPORT} transformers\b",
