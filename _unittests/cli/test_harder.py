@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from ortmeter.cli import main
+from ortmeter.runtime.feeds import random_feeds
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 
@@ -83,3 +85,28 @@ def test_inputs_on_which_a_model_fails_are_passed_over(tmp_path, capsys):
     code, report = diff(capsys, model, "--against", "reference")
     assert code == 0
     assert not any("zeros" in text for text in report["conclusion"])
+
+
+def test_a_softmax_of_8_bits_that_wraps_for_two_seeds_of_six(tmp_path, capsys):
+    """ONNX Runtime fuses it into QLinearSoftmax, which does not saturate (1.31.1)."""
+    model = save(
+        tmp_path,
+        "softmax.onnx",
+        "(int8[1, 2] X) => (int8[1, 2] Y) <float s = {0.04}, int8 z = {0}, "
+        "float t = {0.0033333334}, int8 u = {-128}>",
+        "D = DequantizeLinear(X, s, z) P = Softmax(D) Y = QuantizeLinear(P, t, u)",
+    )
+
+    def wrapped(x):
+        e = np.exp(0.04 * x.astype(np.float64))
+        exact = np.clip(300 * e / e.sum() - 128, -128, 127)
+        (y,) = onnxruntime.InferenceSession(model).run(None, {"X": x})
+        return bool((np.abs(y - exact) > 1).any())
+
+    seeds = [random_feeds(model, seed=seed)["X"] for seed in range(6)]
+    if not any(map(wrapped, seeds)):
+        pytest.skip("this release of onnxruntime saturates")
+    assert [wrapped(x) for x in seeds] == [False, True, False, False, False, True]
+    _, report = diff(capsys, model, "--against", "unoptimized")
+    assert source(report) == "random, the smallest of 8 bits"
+    assert any("QDQSelectorActionTransformer" in text for text in report["conclusion"])
