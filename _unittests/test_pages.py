@@ -274,8 +274,14 @@ def test_every_page_measures_but_those_that_need_other_environments():
     assert recalling == {"plot_broken", "plot_providers"}
 
 
+# The stand-in has neither the memory of a device nor, in the profile of a child, its nodes.
+NOT_ON_STAND_IN = {"plot_memory", "plot_providers"}
+
+
 @pytest.mark.long
-@each_page
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.stem not in NOT_ON_STAND_IN], ids=lambda page: page.stem
+)
 def test_a_page_measures_on_the_stand_in_of_cuda(page, tmp_path):
     stand_in = fake_cuda.environment(tmp_path, tmp_path / "log")
     stand_in |= {"ORTMETER_FAST": "1", "ORTMETER_RESULTS": str(EXAMPLES.parent / "results")}
