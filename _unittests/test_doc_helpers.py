@@ -470,10 +470,10 @@ def test_public_names_are_documented_in_one_module():
 
 def test_a_name_has_a_page_with_the_pages_that_use_it():
     uses = ["examples/performance/plot_x.py"]
-    text = api.name_page("ortmeter.runtime.providers", "resolve_provider", uses)
-    assert text.startswith("resolve_provider\n================\n")
-    assert "\n``from ortmeter import resolve_provider``\n" in text
-    assert ".. autofunction:: resolve_provider" in text
+    text = api.name_page("ortmeter.runtime.providers", "usable_providers", uses)
+    assert text.startswith("usable_providers\n================\n")
+    assert "\n``from ortmeter import usable_providers``\n" in text
+    assert ".. autofunction:: usable_providers" in text
     assert ".. minigallery::\n\n   examples/performance/plot_x.py" in text
     provider = api.name_page("ortmeter.runtime.providers", "Provider", [])
     assert ".. autoclass:: Provider\n   :members:" in provider
