@@ -51,8 +51,9 @@ PAGES ?=
 BEFORE ?=
 # What `make test-op-db` runs of it: 2/4 is the second quarter. The table is written after 1/1.
 SHARD ?= 1/1
-# The folder of the published site, with its versions, and the name of this one.
+# The folder of the published site, with its versions, its address, and the name of this version.
 SITE ?= build/site
+SITE_URL ?=
 SITE_VERSION ?= dev
 # What needs Sphinx, the cases of the latest onnx, long lists of cases, large models.
 FLOOR_SKIPS := test_doc_ test_api test_optional test_page_custom_backend_101 test_pages test_browser test_built_site test_wheel test_node_tests operators/test_a operators/test_convolution operators/test_[eimnpqrs] test_cuda_kernels test_levels test_catalogue test_reference test_rules test_architectures test_real_models backend/kernels
@@ -69,7 +70,7 @@ export TORCHINDUCTOR_CACHE_DIR = $(CURDIR)/build/cache/inductor
 # Packages are installed without bytecode: the first process that imports a module keeps it for the others.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install html html-noplot record gpu-check test test-slow test-long test-device test-op-db test-all coverage test-floor test-newest test-install nightly claims test-site test-browser publish-check publish packages lint bench notebooks serve clean
+.PHONY: help install html html-noplot record gpu-check test test-slow test-long test-device test-op-db test-all coverage test-floor test-newest test-install nightly claims test-site test-browser publish packages lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -128,10 +129,10 @@ test-site: html ## run the tests of the built site
 	$(PYTEST) -m "site and not long and not browser"
 test-browser: html $(BROWSER) ## open every page of the built site in a browser
 	$(PYTEST) -m "browser and not long"
-publish-check: html ## verify every internal link and anchor of dist/html
-	$(BIN)/python _doc/_ext/links.py dist/html
-publish: ## put dist/html into the published site of SITE, as SITE_VERSION
-	$(PYTHON) _doc/_ext/versions.py dist/html $(SITE) $(SITE_VERSION)
+publish: ## put dist/html into the published site of SITE, at the address SITE_URL, as SITE_VERSION
+	rm -rf $(SITE)/$(SITE_VERSION) && mkdir -p $(SITE) && cp -r dist/html $(SITE)/$(SITE_VERSION)
+	cp _doc/published/index.html dist/html/404.html $(SITE) && touch $(SITE)/.nojekyll
+	sed 's|SITE_URL|$(SITE_URL)|' _doc/published/switcher.json > $(SITE)/switcher.json
 lint: install ## check style, types and layers
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports
 bench: install ## time our functions beside the peers'

@@ -36,11 +36,14 @@ nitpick_ignore_regex = [
 templates_path = ["_templates"]
 # The headers of the gallery are parts of pages that sphinx-gallery writes.
 html_extra_path = [str(ROOT / "LICENSE")]
-exclude_patterns = ["_ext", "_templates", "assets", "examples", "results"]
+exclude_patterns = ["_ext", "_templates", "assets", "examples", "published", "results"]
 
 ortmeter_root = str(ROOT)
 # Where the pages find what was recorded on other machines.
 os.environ.setdefault("ORTMETER_RESULTS", str(DOC / "results"))
+# Where the pages write what they conclude, for the front page and the box under their title.
+os.environ["ORTMETER_CONCLUSIONS"] = str(DOC / "auto_examples" / "conclusions")
+Path(os.environ["ORTMETER_CONCLUSIONS"]).mkdir(parents=True, exist_ok=True)
 sphinx_gallery_conf = gallery_conf(DOC, ROOT / "build")
 
 # Code is copied, what it printed is not.
@@ -50,7 +53,7 @@ copybutton_selector = (
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
-autosummary_generate = False
+autosummary_generate = ["api/generated/names"]
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 # The docstrings give types with shapes and units, which annotations cannot.

@@ -16,7 +16,7 @@ SITE = ROOT / "dist" / "html"
 sys.path.insert(0, str(ROOT / "_doc"))
 
 from _ext.assets import UnavailableError, fetch_assets  # noqa: E402
-from _ext.links import root_of  # noqa: E402
+from _ext.hosting import root_of  # noqa: E402
 
 #: Path of the site on its host.
 BASE = root_of(os.environ.get("ORTMETER_BASEURL", ""))

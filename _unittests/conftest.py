@@ -4,6 +4,7 @@ import functools
 import gc
 import re
 import signal
+import sys
 
 import hypothesis
 import matplotlib as mpl
@@ -40,6 +41,30 @@ def pytest_xdist_make_scheduler(config, log):
     scheduler = LoadScopeScheduling(config, log)
     scheduler._split_scope = group_of
     return scheduler
+
+
+@pytest.fixture(scope="module")
+def page(request):
+    """What the page of a file of tests defines, without running it."""
+    from page_runner import define_page
+
+    return define_page(request.path.stem.replace("test_page", "plot"))
+
+
+@pytest.fixture(scope="module")
+def ran(request):
+    """Names of the page of a file of tests, after it ran in fast mode."""
+    from page_runner import run_page
+
+    return run_page(request.path.stem.replace("test_page", "plot"))
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    """Close what a test has drawn."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
 
 
 @functools.cache

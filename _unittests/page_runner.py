@@ -9,12 +9,15 @@ import tempfile
 import types
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.study.claims import read_claims
+from ortmeter.timing import Comparison, Measurement
 
 EXAMPLES = Path(__file__).parent.parent / "_doc" / "examples"
 
@@ -51,6 +54,36 @@ def run_setting(name, model, **names):
         before = {*names, "__builtins__"}
         exec(compile(file.read_text(encoding="utf-8"), file, "exec"), names)  # noqa: S102 - ours
     return {key: value for key, value in names.items() if key not in before}
+
+
+def parse(text, **shapes):
+    """Read a model, whose weights are drawn with these shapes."""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> g {text}')
+    rng = np.random.default_rng(0)
+    for name, shape in shapes.items():
+        weights = rng.standard_normal(shape, np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    return model
+
+
+def compare(medians, shape=(8, 12), noise=1e-3, seed=0, **work):
+    """Plant samples of candidates: processes and rounds around these medians (s)."""
+    rng = np.random.default_rng(seed)
+    samples = {name: m * np.exp(noise * rng.standard_normal(shape)) for name, m in medians.items()}
+    return Comparison(Measurement(name, seconds, **work) for name, seconds in samples.items())
+
+
+def judge(page, data):
+    """Judge the claims of a page on planted data: the sentences by name."""
+    return {sentence.name: sentence for sentence in read_claims(page["claims"], data)[0]}
+
+
+def drawn(ax):
+    """Return the points that a plot draws, by name of its legend."""
+    (legend,) = ax.figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    lines = (bars.lines[0].get_xydata().tolist() for bars in ax.containers)
+    return dict(zip(names, lines, strict=True))
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import sys
 import warnings
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,14 +21,11 @@ sys.path.insert(0, str(DOC))
 from _ext import (  # noqa: E402
     api,
     bundle,
-    fingerprint,
     gallery,
     mathml,
     notebook,
     provider,
-    published,
     resetting,
-    staleness,
     wheel,
 )
 
@@ -97,74 +95,6 @@ def test_footer_names_the_devices_and_the_versions():
         "Measured on Some GPU, Some (generation unknown), 4 cores, provider CUDA:1: "
         "onnxruntime-gpu 1.31, numpy 2.4."
     )
-
-
-# fingerprint
-
-
-def test_fingerprint_depends_on_the_page_and_on_the_context(tmp_path):
-    page = tmp_path / "plot_x.py"
-    page.write_text("1", encoding="utf-8")
-    first = fingerprint.page_fingerprint(page, {"a": "1", "b": "2"}, tmp_path)
-    assert first == fingerprint.page_fingerprint(page, {"b": "2", "a": "1"}, tmp_path)
-    assert first != fingerprint.page_fingerprint(page, {"a": "1", "b": "3"}, tmp_path)
-    page.write_text("2", encoding="utf-8")
-    assert first != fingerprint.page_fingerprint(page, {"a": "1", "b": "2"}, tmp_path)
-
-
-def test_fingerprint_depends_on_what_other_machines_recorded_of_the_page(tmp_path):
-    page = tmp_path / "plot_x.py"
-    page.touch()
-    (tmp_path / "machine").mkdir()
-    seen = [fingerprint.page_fingerprint(page, {}, tmp_path)]
-    for name, text in (("plot_x--cpu", "1"), ("plot_x--cpu", "2"), ("plot_xy--cpu", "1")):
-        (tmp_path / "machine" / f"{name}.json").write_text(text, encoding="utf-8")
-        seen.append(fingerprint.page_fingerprint(page, {}, tmp_path))
-    assert len(set(seen[:3])) == 3
-    assert seen[3] == seen[2]
-
-
-def test_context_depends_on_sources_provider_and_mode(tmp_path, monkeypatch):
-    monkeypatch.delenv("ORTMETER_FAST", raising=False)
-    (tmp_path / "src").mkdir()
-    before = fingerprint.build_context(tmp_path, "cpu")
-    assert before["numpy"] == np.__version__
-    assert before == fingerprint.build_context(tmp_path, "cpu")
-    assert before != fingerprint.build_context(tmp_path, "cuda")
-    monkeypatch.setenv("ORTMETER_FAST", "1")
-    assert before != fingerprint.build_context(tmp_path, "cpu")
-
-
-def test_hash_of_a_tree_sees_names_and_contents_not_compiled_files(tmp_path):
-    (tmp_path / "a.py").write_text("1", encoding="utf-8")
-    first = fingerprint.hash_tree(tmp_path)
-    (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "__pycache__" / "a.pyc").write_text("1", encoding="utf-8")
-    assert fingerprint.hash_tree(tmp_path) == first
-    (tmp_path / "a.py").write_text("2", encoding="utf-8")
-    second = fingerprint.hash_tree(tmp_path)
-    (tmp_path / "a.py").rename(tmp_path / "b.py")
-    assert len({first, second, fingerprint.hash_tree(tmp_path)}) == 3
-
-
-# staleness
-
-
-def test_orphans_are_removed_and_nothing_else(tmp_path):
-    kept = ["s/plot_a.py", "s/plot_a.rst", "s/images/sphx_glr_plot_a_001.png"]
-    gone = [
-        "s/plot_b.py",
-        "s/plot_b.py.md5",
-        "s/plot_b.codeobj.json",
-        "s/images/sphx_glr_plot_b_001.png",
-        "s/images/thumb/sphx_glr_plot_b_thumb.png",
-    ]
-    for name in kept + gone:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    staleness.remove_orphans(tmp_path, {"s/plot_a.py"})
-    left = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file())
-    assert left == sorted(kept)
 
 
 # wheel
@@ -406,7 +336,7 @@ def test_pages_are_sorted_by_section_then_by_place():
         "examples/unknown/plot_x.py",
     ]
     assert sorted(sorted(expected), key=gallery.page_rank) == expected
-    order = gallery.PageOrder("examples/faster_runs")
+    order = gallery.page_order("examples/faster_runs")
     names = ["plot_unknown.py", "plot_op_gemm2_cuda.py", "plot_profiling.py"]
     assert sorted(names, key=order) == names[::-1]
 
@@ -468,24 +398,6 @@ def test_public_names_are_documented_in_one_module():
     assert {name: owners for name, owners in names.items() if len(owners) != 1} == {}
 
 
-def test_a_name_has_a_page_with_the_pages_that_use_it():
-    uses = ["examples/performance/plot_x.py"]
-    text = api.name_page("ortmeter.runtime.providers", "usable_providers", uses)
-    assert text.startswith("usable_providers\n================\n")
-    assert "\n``from ortmeter import usable_providers``\n" in text
-    assert ".. autofunction:: usable_providers" in text
-    assert ".. minigallery::\n\n   examples/performance/plot_x.py" in text
-    provider = api.name_page("ortmeter.runtime.providers", "Provider", [])
-    assert ".. autoclass:: Provider\n   :members:" in provider
-    assert "minigallery" not in provider
-    assert "``from ortmeter.backend import LEVELS``" in api.name_page(
-        "ortmeter.backend", "LEVELS", []
-    )
-    assert ".. autoexception:: OrtMeterError" in api.name_page(
-        "ortmeter.errors", "OrtMeterError", []
-    )
-
-
 @pytest.mark.parametrize("kind", ["str", "tuple", "dict", "UnionType"])
 def test_a_constant_has_the_comment_of_its_module(kind):
     """Whatever the docstring of its type is."""
@@ -502,48 +414,17 @@ def test_a_constant_has_the_comment_of_its_module(kind):
     assert described > 0
 
 
-def test_pages_of_names_that_differ_by_capitals_have_two_files():
-    names = [
-        api.page_name(module, name)
-        for modules in api.public_modules().values()
-        for module in modules
-        for name in api.public_names(importlib.import_module(module))
-    ]
-    assert len({name.lower() for name in names}) == len(names)
-    assert "ortmeter.study.records.record" in names
-
-
-def test_the_index_lists_each_name_under_what_one_wants_to_do():
-    text = api.names_index({"Run models": ["ortmeter.runtime.providers"]})
-    assert text.startswith("Run models\n----------\n")
-    assert ".. automodule:: ortmeter.runtime.providers\n   :no-members:" in text
-    assert "   generated/ortmeter.runtime.providers.Provider\n" in text
-
-
-# published
-
-
-@pytest.mark.parametrize(
-    ("html", "addresses"),
-    [
-        # what a browser loads
-        ('<script src="https://a.org/x.js"></script>', ["https://a.org/x.js"]),
-        ('<script src="//a.org/x.js"></script>', ["//a.org/x.js"]),
-        ('<link rel="stylesheet" href="https://a.org/x.css">', ["https://a.org/x.css"]),
-        ('<img src="a.png" srcset="a.png, https://a.org/b.png 2x">', ["https://a.org/b.png"]),
-        ("<style>@import 'https://a.org/x.css';</style>", ["https://a.org/x.css"]),
-        ('<p style="background: url(https://a.org/x)">', ["https://a.org/x"]),
-        # what it does not
-        ('<a href="https://a.org">a</a>', []),
-        ('<link rel="canonical" href="https://a.org/index.html">', []),
-        ('<script src="_static/x.js?v=//1"></script>', []),
-        ('<img src="data:image/png;base64,AA//BB">', []),
-    ],
-)
-def test_external_requests_are_found(html, addresses):
-    assert published.external_requests(html) == addresses
-
-
-def test_paths_of_the_machine_are_found():
-    html = "<pre>/home/me/project/x.py:3</pre>"
-    assert published.machine_paths(html, ["/home/me/project", "/opt/env"]) == ["/home/me/project"]
+def test_the_names_are_listed_under_what_one_wants_to_do(tmp_path):
+    app = SimpleNamespace(srcdir=str(tmp_path), config=SimpleNamespace())
+    api.list_names(app)
+    text = (tmp_path / "api" / "generated" / "names.rst").read_text(encoding="utf-8")
+    first = text.partition("Know the machine\n----------------\n")[0]
+    assert ".. automodule:: ortmeter.runtime.providers\n   :no-members:" in first
+    assert ".. currentmodule:: ortmeter.runtime.providers\n" in first
+    assert "\n   Provider\n" in first
+    assert "make_session" in app.config.autosummary_context["root"]
+    assert "LEVELS" not in app.config.autosummary_context["root"]
+    # Two names that differ by capitals are two files everywhere.
+    renamed = app.config.autosummary_filename_map
+    assert renamed["ortmeter.study.records.Record"].endswith("Record-class")
+    assert "ortmeter.study.records.record" not in renamed

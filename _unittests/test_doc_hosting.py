@@ -1,9 +1,8 @@
-"""Sitemap and page of missing addresses, and the boxes of the plots."""
+"""The page of missing addresses, and the boxes of the plots."""
 
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from xml.etree import ElementTree as ET
 
 import pytest
 from docutils import nodes
@@ -23,12 +22,11 @@ PAGE = """<html data-content_root="./"><head>
 
 
 def finish(folder, base="", exception=None):
-    builder = SimpleNamespace(format="html", get_target_uri=lambda name: f"{name}.html")
+    builder = SimpleNamespace(format="html")
     app = SimpleNamespace(
         outdir=str(folder),
         builder=builder,
         config=SimpleNamespace(html_baseurl=base),
-        env=SimpleNamespace(found_docs={"index", "404", "api/x"}),
     )
     hosting.prepare_hosting(app, exception)
 
@@ -39,24 +37,6 @@ def site(tmp_path):
     (tmp_path / "_static" / "webpack-macros.html").touch()
     (tmp_path / "404.html").write_text(PAGE, encoding="utf-8")
     return tmp_path
-
-
-def addresses(site):
-    root = ET.parse(site / "sitemap.xml").getroot()  # noqa: S314
-    assert root.tag == "{http://www.sitemaps.org/schemas/sitemap/0.9}urlset"
-    return [page[0].text for page in root]
-
-
-@pytest.mark.parametrize("base", ["https://a.org/docs", "https://a.org/docs/"])
-def test_the_sitemap_lists_the_pages(site, base):
-    finish(site, base)
-    assert addresses(site) == ["https://a.org/docs/api/x.html", "https://a.org/docs/index.html"]
-
-
-def test_a_site_without_address_has_no_sitemap(site):
-    finish(site, "https://a.org/docs/")
-    finish(site)
-    assert not (site / "sitemap.xml").exists()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +63,6 @@ def test_a_template_of_the_theme_is_not_published(site):
 def test_a_build_that_failed_is_left_alone(site):
     finish(site, "https://a.org/", exception=RuntimeError())
     assert (site / "404.html").read_text(encoding="utf-8") == PAGE
-    assert not (site / "sitemap.xml").exists()
 
 
 # Documents

@@ -69,11 +69,11 @@ def test_machines_have_one_row_each():
 def test_without_records_nothing_is_claimed():
     assert machines.machines_text([])[0] == "Nothing was recorded yet."
     text = "\n".join(claims.claims_text([]))
-    assert text.count("open, not recorded yet") == len(claims.ORIGINALS)
+    assert text.count("open, not recorded yet") == len(claims.read_originals())
 
 
 def test_an_original_claim_is_answered_by_the_claims_of_every_machine():
-    original = claims.Original("it is faster", "plot_x", "speed")
+    original = {"text": "it is faster", "page": "plot_x", "topic": "speed", "provider": "CPU"}
     records = [
         planted(
             "plot_x",
@@ -91,7 +91,7 @@ def test_an_original_claim_is_answered_by_the_claims_of_every_machine():
     ]
     assert claims.answers(original, records) == found
     # What a CPU says of a claim about CUDA leaves it open; a record on CUDA closes it.
-    on_cuda = dataclasses.replace(original, provider="CUDA")
+    on_cuda = original | {"provider": "CUDA"}
     assert claims.answers(on_cuda, records) == [("CUDA", "open, not recorded yet"), *found]
     gpu = planted("plot_x", "yes", right("6", "speed"), provider="cuda")
     assert claims.answers(on_cuda, [gpu]) == [
@@ -99,17 +99,17 @@ def test_an_original_claim_is_answered_by_the_claims_of_every_machine():
     ]
 
 
-@pytest.mark.parametrize("original", claims.ORIGINALS, ids=lambda original: original.text[:40])
+@pytest.mark.parametrize("original", claims.read_originals(), ids=lambda x: x["text"][:40])
 def test_every_original_claim_is_answered_by_its_page(original):
-    records = load_records(original.page, RESULTS)
+    records = load_records(original["page"], RESULTS)
     told = dict(claims.answers(original, records))
     assert told
-    if original.provider == "CPU" and "CPU" in told:  # to be recorded: the page has the answer
-        (page,) = EXAMPLES.rglob(f"{original.page}.py")
-        assert f"[{original.topic}]" in page.read_text(encoding="utf-8")
+    if original["provider"] == "CPU" and "CPU" in told:  # to be recorded: the page has the answer
+        (page,) = EXAMPLES.rglob(f"{original['page']}.py")
+        assert f"[{original['topic']}]" in page.read_text(encoding="utf-8")
     # A record that says nothing of a claim leaves it open.
-    silent = dataclasses.replace(original, topic="?")
-    assert claims.answers(silent, records) == [(original.provider, "open, not recorded yet")]
+    silent = original | {"topic": "?"}
+    assert claims.answers(silent, records) == [(original["provider"], "open, not recorded yet")]
 
 
 @pytest.mark.parametrize("page", verdicts.pages())

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import verdicts
-from page_runner import EXAMPLES, define_page
+from page_runner import EXAMPLES, define_page, parse
 
 PAGES = verdicts.pages()
 
@@ -19,7 +19,6 @@ def command_of(page):
     return define_page(page)["study"].judged(record).command
 
 
-HEAD = '<ir_version: 10, opset_import: ["": 21]> g '
 # A convolution and a matrix product: each command has something to work on.
 TEXT = """(float[{shape}] X) => (float[N, 32] Y) {{
     C = Conv(X, F)  R = Relu(C)  P = GlobalAveragePool(R)  Q = Flatten(P)
@@ -40,13 +39,9 @@ OWN = {
 
 def write_model(text, file):
     """Write a model of the reader, and its weights."""
-    model = onnx.parser.parse_model(HEAD + text)
-    rng = np.random.default_rng(0)
-    for name, shape in {"F": (64, 3, 3, 3), "V": (20, 32), "W": (64, 32)}.items():
-        if any(name in node.input for node in model.graph.node):
-            weights = rng.standard_normal(shape, dtype=np.float32)
-            model.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
-    onnx.save(model, file)
+    shapes = {"F": (64, 3, 3, 3), "V": (20, 32), "W": (64, 32)}
+    used = {name: shape for name, shape in shapes.items() if f"{name})" in text}
+    onnx.save(parse(text, **used), file)
 
 
 @pytest.fixture

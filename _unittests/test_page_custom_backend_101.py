@@ -2,10 +2,9 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from page_runner import define_page, run_page, run_setting
+from page_runner import compare, run_setting
 
 import ortmeter
 from ortmeter.timing import Comparison, Comparisons, Measurement
@@ -15,27 +14,10 @@ LEVELS = ("none", "default", OURS)
 TIMES = {1: {"eager": 3e-3, OURS: 2e-3}, 64: {"eager": 0.5, OURS: 0.1}}  # seconds, by batch
 
 
-@pytest.fixture(scope="module")
-def page():
-    """What the page defines, without running it."""
-    return define_page(PAGE)
-
-
-@pytest.fixture(scope="module")
-def ran():
-    """Names of the page, after it ran."""
-    return run_page(PAGE)
-
-
-def planted(name, median):
-    rng = np.random.default_rng(0)
-    return Measurement(name, median * np.exp(1e-4 * rng.standard_normal((8, 12))))
-
-
 @pytest.fixture
 def data():
-    groups = {b: Comparison(planted(*one) for one in own.items()) for b, own in TIMES.items()}
-    levels = {b: Comparison(planted(n, 1e-3) for n in LEVELS) for b in TIMES}
+    groups = {batch: compare(own, noise=1e-4) for batch, own in TIMES.items()}
+    levels = dict.fromkeys(TIMES, compare(dict.fromkeys(LEVELS, 1e-3)))
     return SimpleNamespace(
         results=Comparisons(groups, "batch"),
         levels=Comparisons(levels, "batch"),
@@ -55,14 +37,8 @@ def test_calls_pay_for_the_compilation(page, data):
     assert page["find_paid"](data, 1, 900).verdict == "wrong"
 
 
-def test_graphs_have_their_nodes_and_what_was_not_measured_is_not_judged(page, data):
+def test_graphs_have_their_nodes(page, data):
     assert page["graphs_alone"](data)["nodes"].tolist() == [30, 10, 10] * 2
-    found = page["claims"](data)
-    assert found["inductor"].outcomes == found["generated"].outcomes == ()
-    assert {found[name].verdict for name in ("large", "small", "compiled", "little")} == {"right"}
-    data.provider = "CUDA"
-    found = page["claims"](data)
-    assert (found["large"], found["small"]) == (None, None)
 
 
 @pytest.mark.slow
@@ -86,10 +62,3 @@ def test_the_calls_are_measured_again_in_fresh_processes(ran, name):
     options = {"repeat": 2, "warmup": 1, "precision": None, "budget_s": 600}
     found = ortmeter.measure(candidates, processes=2, **options)
     assert found[name].seconds.shape == (2, 6 * 2)  # six sets of two rounds
-
-
-@pytest.mark.slow
-def test_the_graphs_alone_are_measured_again_in_fresh_processes(ran):
-    candidate = ran["load_graph"](ran["described"][OURS])
-    found = ortmeter.measure({OURS: candidate}, processes=2, repeat=2, warmup=1, precision=None)
-    assert found[OURS].seconds.shape == (2, 6 * 2)

@@ -5,24 +5,12 @@ import copy
 import numpy as np
 import pytest
 import torch
-from page_runner import define_page, run_page, run_setting
+from page_runner import run_setting
 from pandas import DataFrame
 
 import ortmeter
 
 PAGE = "plot_custom_backend_llama_102"
-
-
-@pytest.fixture(scope="module")
-def page():
-    """What the page defines, without running it."""
-    return define_page(PAGE)
-
-
-@pytest.fixture(scope="module")
-def ran():
-    """Names of the page, after it ran."""
-    return run_page(PAGE)
 
 
 @pytest.mark.slow

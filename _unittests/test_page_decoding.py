@@ -6,12 +6,11 @@ import types
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
-from page_runner import EXAMPLES, define_page, run_setting
+from page_runner import EXAMPLES, compare, drawn, run_setting
 
 import ortmeter
 from ortmeter.runtime.models import sample_decoder
-from ortmeter.timing import Comparison, Comparisons, Measurement
+from ortmeter.timing import Comparisons
 
 NUMPY, COPIED, IN_PLACE, SCATTERED = (
     "Concat, numpy",
@@ -22,11 +21,6 @@ NUMPY, COPIED, IN_PLACE, SCATTERED = (
 FOUR, EIGHT = "4 bits, level 4", "8 bits, dynamic"
 WAYS = (NUMPY, "Concat, bound", COPIED, IN_PLACE, SCATTERED, "4 bits, level 0", FOUR, EIGHT)
 REPORTS = EXAMPLES.parent.parent / "_benchmarks"
-
-
-@pytest.fixture(scope="module")
-def page():
-    return define_page("plot_decoding")
 
 
 def test_the_setting_binds_one_buffer_as_past_and_present(tmp_path):
@@ -67,18 +61,11 @@ def test_the_page_warns_of_cuda_until_a_gpu_agrees():
 
 def planted():
     """A token takes 12 ms after 8,192 tokens, and half of it in place; a prompt takes 100 ms."""
-    rng = np.random.default_rng(0)
-
-    def group(ms, **fast):
-        return Comparison(
-            Measurement(way, ms / 1e3 * fast.get(way, 1) * np.exp(rng.normal(0, 0.004, (8, 8))))
-            for way in WAYS
-        )
-
-    times = {128: group(4.0), 8192: group(12.0, **{IN_PLACE: 0.5})}
+    first, short = (compare(dict.fromkeys(WAYS, seconds)) for seconds in (0.1, 4e-3))
+    times = {128: short, 8192: compare({**dict.fromkeys(WAYS, 12e-3), IN_PLACE: 6e-3})}
     facts = pd.DataFrame({"copies": 1, "error": 1e-6}, index=pd.Index(WAYS, name="way"))
     return types.SimpleNamespace(
-        first=group(100.0), times=Comparisons(times, "past"), facts=facts, legend="planted"
+        first=first, times=Comparisons(times, "past"), facts=facts, legend="planted"
     )
 
 
@@ -88,10 +75,7 @@ def test_the_tables_and_the_plot_have_the_ways(page):
     assert table.loc[IN_PLACE, "8,192 (ms)"] == pytest.approx(6.0, rel=0.02)
     assert table.loc[NUMPY, "8,192 (ms)"] == pytest.approx(12.0, rel=0.02)
     assert table["prompt (ms)"].to_list() == pytest.approx([100.0] * len(WAYS), rel=0.02)
-    ax = page["speedups"](planted())
-    (legend,) = ax.figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == list(WAYS[3:])
-    plt.close(ax.figure)
+    assert [*drawn(page["speedups"](planted()))] == [*WAYS[3:]]
 
 
 def test_a_cache_is_copied_where_its_address_changes(page):

@@ -7,15 +7,7 @@ import numpy as np
 import onnx
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
-from page_runner import run_page, run_setting
-
-
-@pytest.fixture(scope="module")
-def page():
-    """Names of the page, after it ran."""
-    return run_page("plot_layer_norm_discrepancies")
-
+from page_runner import run_setting
 
 TF32 = "float32 (TF32 in ort)"
 UNIT = 0.25
@@ -56,65 +48,64 @@ def without_products(data, name):
     return {"outputs": outputs[~missing], "distances": distances[~lost]}
 
 
-def test_what_is_planted_has_the_columns_of_the_page(page):
+def test_what_is_planted_has_the_columns_of_the_page(ran):
     data = planted({})
-    assert set(page["outputs"]) == set(data["outputs"])
-    assert set(page["distances"]) == set(data["distances"])
-    assert MEANS.keys() <= {*page["distances"][["expected", "got"]].itertuples(index=False)}
+    assert set(ran["outputs"]) == set(data["outputs"])
+    assert set(ran["distances"]) == set(data["distances"])
+    assert MEANS.keys() <= {*ran["distances"][["expected", "got"]].itertuples(index=False)}
 
 
-def test_the_tables_and_the_plot_have_the_numbers_that_were_measured(page):
+def test_the_tables_and_the_plot_have_the_numbers_that_were_measured(ran):
     data = without_products(planted({("torch", "ort LayerNorm"): 0.125}), "float16")
     shown = SimpleNamespace(**data, legend="planted")
-    errors, exchanges = page["errors"](shown), page["exchanges"](shown)
+    errors, exchanges = ran["errors"](shown), ran["exchanges"](shown)
     assert errors.loc["float32", "positive"].tolist() == [2, 1, 8, 2, 0.5]
     assert errors.loc["float16", "centred"].isna().tolist() == [False, True, False, True, True]
     assert exchanges.loc["float32", "centred"].tolist() == [0.5, 0.25, 3, 3]
     assert exchanges.loc["float16", "centred"].isna().tolist() == [False, False, True, True]
-    axes = page["responsible"](shown)
+    axes = ran["responsible"](shown)
     assert [label.get_text() for label in axes.get_yticklabels()] == KINDS
     norm, product = ([bar.get_width() for bar in bars] for bars in axes.containers)
     assert norm == [0.125] * 4
     assert product[:2] == [0.125] * 2
     assert np.isnan(product[2:]).all()  # ONNX Runtime has no kernel
-    plt.close(axes.figure)
 
 
 KINDS = ["float32 positive", "float32 centred", "float16 positive", "float16 centred"]
 
 
-def test_the_reference_and_the_bound(page):
+def test_the_reference_and_the_bound(ran):
     """The oracle is numpy in float64."""
-    model, x, expected = page["model"], page["feeds"]["X"].astype(np.float64), page["expected"]
+    model, x, expected = ran["model"], ran["feeds"]["X"].astype(np.float64), ran["expected"]
     scale, bias, matrix, last = map(onnx.numpy_helper.to_array, model.graph.initializer)
     centred = x - x.mean(-1, keepdims=True)
     norm = centred / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * scale + bias
     np.testing.assert_allclose(expected, norm @ matrix + last, rtol=1e-12)
     for kind in ("float32", "float16"):
-        model = page["layer_norm_matmul"](x.shape[-1], dtype=kind)
+        model = ran["layer_norm_matmul"](x.shape[-1], dtype=kind)
         given = model, x.astype(kind), norm, expected
-        loose, tight = (page["bound_errors"](*given, tf32=tf32) for tf32 in (True, False))
+        loose, tight = (ran["bound_errors"](*given, tf32=tf32) for tf32 in (True, False))
         assert (loose > tight).all() == (kind == "float32")
-    bound = page["bound_errors"](page["model"], page["feeds"]["X"], norm, expected)
+    bound = ran["bound_errors"](ran["model"], ran["feeds"]["X"], norm, expected)
     near, far = expected + 0.99 * bound, expected + 1.01 * bound
-    assert page["measure_outputs"]("x", near, expected, bound)["bound used"] == pytest.approx(0.99)
+    assert ran["measure_outputs"]("x", near, expected, bound)["bound used"] == pytest.approx(0.99)
     with pytest.raises(AssertionError, match="x is outside of its bound"):
-        page["measure_outputs"]("x", far, expected, bound)
+        ran["measure_outputs"]("x", far, expected, bound)
 
 
-def test_every_run_has_the_kernels_that_it_names(page):
-    for name, replaced in page["KERNELS"].items():
-        evaluator = page["Evaluator"](page["model"], replaced, sources=("torch",))
-        evaluator.run(None, page["feeds"])
+def test_every_run_has_the_kernels_that_it_names(ran):
+    for name, replaced in ran["KERNELS"].items():
+        evaluator = ran["Evaluator"](ran["model"], replaced, sources=("torch",))
+        evaluator.run(None, ran["feeds"])
         found = dict(evaluator.assignment[["op_type", "source"]].itertuples(index=False))
         norm = "ort" if name in {"ort LayerNorm", "ort kernels"} else "torch"
         product = "ort" if name in {"ort MatMul", "ort kernels"} else "torch"
         assert found == {"LayerNormalization": norm, "MatMul": product, "Add": "torch"}
 
 
-def test_the_cases_of_cuda_pass_through_the_page(page, monkeypatch):
+def test_the_cases_of_cuda_pass_through_the_page(ran, monkeypatch):
     """TF32 has no effect on a CPU: what is tested is who asks for it, and that tables accept it."""
-    asked, names = [], page["measure_case"].__globals__
+    asked, names = [], ran["measure_case"].__globals__
 
     def asking(run):
         def ask(*given, tf32):
@@ -124,10 +115,10 @@ def test_the_cases_of_cuda_pass_through_the_page(page, monkeypatch):
         return ask
 
     for name in ("run_kernels", "run_whole"):
-        monkeypatch.setitem(names, name, asking(page[name]))
+        monkeypatch.setitem(names, name, asking(ran[name]))
     monkeypatch.setitem(names, "TF32", {TF32: ("ort",)})
-    measured = page["measure_case"](TF32, "positive")
-    assert dict(zip(page["RUNS"], asked, strict=True)) == {
+    measured = ran["measure_case"](TF32, "positive")
+    assert dict(zip(ran["RUNS"], asked, strict=True)) == {
         "torch": False,
         "ort LayerNorm": False,
         "ort MatMul": True,
@@ -135,11 +126,11 @@ def test_the_cases_of_cuda_pass_through_the_page(page, monkeypatch):
         "session": True,
     }
     outputs, distances = (
-        pd.concat([page[name], frame], ignore_index=True)
+        pd.concat([ran[name], frame], ignore_index=True)
         for name, frame in zip(("outputs", "distances"), measured, strict=True)
     )
     data = SimpleNamespace(outputs=outputs, distances=distances, features=64)
-    found = page["claims"](data)
+    found = ran["claims"](data)
     assert found["tf32"].verdict == "wrong"  # on a CPU, it changes nothing
     assert len(found["product"].outcomes) == 3  # float32 twice, and this case
 

@@ -4,22 +4,14 @@ import time
 from types import SimpleNamespace
 
 import numpy as np
-import onnx
 import pytest
-from matplotlib import pyplot as plt
-from page_runner import define_page, run_setting
+from page_runner import drawn, parse, run_setting
 
 import ortmeter
 from ortmeter.workloads.load import Load, Point, Turn
 
 WAYS = ("one call", "callers", "sessions")
 SHARES = (0.3, 0.7, 1.6)
-
-
-@pytest.fixture(scope="module")
-def page():
-    """What the page defines, without running it."""
-    return define_page("plot_load")
 
 
 def serving(speed, *, seconds=0.125, rate=None, batch=1, threads=1):
@@ -40,13 +32,9 @@ def planted(opened):
 
 
 def test_the_plot_has_the_requests_per_second_of_each_way(page):
-    ax = page["throughput"](planted({}))
-    (legend,) = ax.figure.legends
     names = [f"{network}, {way}" for network in ("dense", "convolution") for way in WAYS[:2]]
-    assert [text.get_text() for text in legend.get_texts()] == names
-    for bars in ax.containers:
-        assert bars.lines[0].get_xydata().tolist() == [[1, 500], [8, 2000], [128, 6000]]
-    plt.close(ax.figure)
+    expected = {name: [[1, 500], [8, 2000], [128, 6000]] for name in names}
+    assert drawn(page["throughput"](planted({}))) == expected
 
 
 def test_slow_requests_are_in_milliseconds_with_their_prediction(page):
@@ -78,10 +66,7 @@ def test_callers_share_a_session_and_sessions_do_not(page, monkeypatch):
 @pytest.fixture
 def service():
     """Names of the setting, for a model that squares its rows."""
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["": 21]> g (float[n, 3] x) => (float[n, 3] y) '
-        "{ y = Mul(x, x) }"
-    )
+    model = parse("(float[n, 3] x) => (float[n, 3] y) { y = Mul(x, x) }")
     names = run_setting("take_what_waits", model)["ask"].__globals__
     yield names
     names["worker"].shutdown()

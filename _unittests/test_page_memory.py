@@ -4,20 +4,13 @@ import itertools
 from types import SimpleNamespace
 
 import numpy as np
-import onnx
 import pandas as pd
 import pytest
-from page_runner import define_page, run_page, run_setting
+from page_runner import parse, run_setting
 
 SEQUENCES = ("fixed", "cycling", "random", "one large")
 PEAKS = {"default": 40.0, "no memory pattern": 20.0, "no arena": 60.0, "shrinking": 10.0}
 SLOW = {"shrinking": 2.0}
-
-
-@pytest.fixture(scope="module")
-def page():
-    """Names that the page defines."""
-    return define_page("plot_memory")
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +27,8 @@ def data():
 
 
 def test_the_setting_disables_memory_patterns_and_nothing_else():
-    text = """<ir_version: 10, opset_import: ["": 21]>
-    g (float[n] X) => (float[n] Y) { Y = Abs(X) }"""
-    options = run_setting("no_memory_pattern", onnx.parser.parse_model(text))["options"]
+    model = parse("(float[n] X) => (float[n] Y) { Y = Abs(X) }")
+    options = run_setting("no_memory_pattern", model)["options"]
     assert (options.enable_mem_pattern, options.enable_cpu_mem_arena) == (False, True)
 
 
@@ -55,10 +47,3 @@ def test_no_negative_memory_is_shown(page, data):
     table = page["freed"](data)
     assert (table["closed"] == 0).all()
     assert table["trimmed"].to_dict() == PEAKS
-
-
-def test_every_sequence_has_its_batches():
-    fixed, growing, cycling, random, large = run_page("plot_memory")["batches"].values()
-    assert (fixed, growing, cycling, large) == ([4] * 4, [1, 2, 3, 4], [1, 2, 4, 1], [4, 1, 1, 1])
-    assert len(random) == 4
-    assert set(random) <= {1, 2, 3, 4}

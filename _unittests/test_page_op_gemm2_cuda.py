@@ -3,13 +3,11 @@
 from types import SimpleNamespace
 
 import numpy as np
-import onnx
 import pytest
-from matplotlib import pyplot as plt
 from onnx.reference import ReferenceEvaluator
-from page_runner import define_page, run_setting
+from page_runner import compare, parse, run_setting
 
-from ortmeter.timing import Comparison, Comparisons, Measurement
+from ortmeter.timing import Comparisons
 
 MEDIANS = {
     "two Gemms (constant)": 3.0,
@@ -19,27 +17,11 @@ MEDIANS = {
 }
 
 
-def planted():
-    """Samples whose medians are known."""
-    rng = np.random.default_rng(0)
-    seconds = {
-        name: m * np.exp(0.01 * rng.standard_normal((10, 12))) for name, m in MEDIANS.items()
-    }
-    return Comparison(Measurement(n, s, flop=1e9, bytes_moved=1e9) for n, s in seconds.items())
-
-
 def written(*gemms, axis=1, outputs="float[4, 6] S"):
     """A model with two Gemms, of constant weights, and their Concat."""
     body = f"A = {gemms[0]} B = {gemms[1]} S = Concat<axis = {axis}>(A, B)"
-    model = onnx.parser.parse_model(
-        f'<ir_version: 10, opset_import: ["": 21]> g (float[4, 3] X) => ({outputs}) {{ {body} }}'
-    )
-    rng = np.random.default_rng(0)
-    shapes = {"Y": (3, 3), "Z": (3, 3), "b": (3,), "c": (3,)}
-    for name, shape in shapes.items():
-        array = rng.standard_normal(shape).astype(np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    return model
+    text = f"(float[4, 3] X) => ({outputs}) {{ {body} }}"
+    return parse(text, Y=(3, 3), Z=(3, 3), b=(3,), c=(3,))
 
 
 @pytest.mark.parametrize(
@@ -75,15 +57,13 @@ def test_the_setting_stops_where_one_gemm_computes_something_else(model, message
         run_setting("join_gemms", model)
 
 
-def test_the_ratios_are_on_the_plot_and_the_rates_in_the_table():
-    page = define_page("plot_op_gemm2_cuda")
+def test_the_ratios_are_on_the_plot_and_the_rates_in_the_table(page):
     peaks = {"GFLOP/s": 10.0, "GB/s": 5.0}
-    results = Comparisons({1: planted()}, "size")
+    results = Comparisons({1: compare(MEDIANS, flop=1e9, bytes_moved=1e9)}, "size")
     data = SimpleNamespace(results=results, legend="planted", peaks=peaks)
     axes = page["speedups"](data)
     drawn = [bars.lines[0].get_ydata()[0] for bars in axes.containers]
     assert drawn == pytest.approx([3.0, 2.0], rel=0.05)  # constant, changing; no Split is planted
-    plt.close(axes.figure)
     rates = page["latencies"](data)
     for name, seconds in MEDIANS.items():  # 1e9 operations, as many bytes
         expected = (1e3 * seconds, 1 / seconds, 1 / seconds, 10 / seconds, 20 / seconds)

@@ -4,15 +4,12 @@ import itertools
 from types import SimpleNamespace
 
 import numpy as np
-import onnx.parser
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
-from page_runner import define_page, run_setting
+from page_runner import define_page, judge, parse, run_setting
 
 from ortmeter.observatory.bits import AGAIN, ELSEWHERE
 from ortmeter.observatory.case import in_words
-from ortmeter.study.claims import read_claims
 
 PAGE, NAN = define_page("plot_parallelized_reduction"), np.nan
 INT8, PLAIN = PAGE["INT8"], PAGE["PLAIN_GRAPH"]
@@ -68,56 +65,34 @@ MOVING = {
 ALL = {name: differ(7) for name in CHANGES}
 
 
-def judged(data):
-    """Return the verdict and the evidence of each claim."""
-    sentences, _ = read_claims(PAGE["claims"], data)
-    return {s.name: (s.verdict, s.evidence) for s in sentences}
-
-
 def test_changes_are_counted_and_the_largest_come_first():
     data = plant(MOVING, ALL)
     axes = PAGE["counts"](data)
     whole, operators = ([bar.get_width() for bar in bars] for bars in axes.containers)
     assert whole == [50, 50, 50, 50]
     assert operators == pytest.approx([100 / 3, 0, 100 / 3, 200 / 3])
-    plt.close(axes.figure)
     listed = PAGE["largest"](data)
     assert listed.index[0] == (in_words(INT8), PLAIN)
     assert listed.iloc[0].tolist()[:3] == [890, 900, 3]
 
 
 def test_each_error_is_judged_on_its_own():
-    found = judged(plant(MOVING, ALL))
-    assert found["int8"] == ("holds", "error 300 times larger if optimized")
-    assert found["bound"] == ("fails", "1 of 1 contradict")
-    assert found["threads"] == ("fails", "1 of 3 contradict")
-    assert found["again"] == ("fails", "2 of 5 contradict")
-    steady = judged(plant({"Relu": {}, INT8: {}}))
-    assert steady["again"] == ("holds", "0 of 4 contradict")
-    assert steady["int8"][0] == "fails"
-    assert judged(plant({"Relu": {}}))["int8"][0] == "not measured"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "verdict"), [((0, 9, 9), "holds"), ((1, 9, 0), "fails"), ((0, 0, 0), "undecided")]
-)
-def test_lost_additions_are_the_fault_of_several_threads(wrong, verdict):
-    found = judged(plant(MOVING, wrong=wrong))
-    assert found["lost"][0] == verdict
-    assert found["deterministic"][0] == ("fails" if wrong[2] else "holds")
+    found = judge(PAGE, plant(MOVING, ALL))
+    assert found["int8"].evidence == "error 300 times larger if optimized"
+    contradicted = {"bound": "1 of 1", "threads": "1 of 3", "again": "2 of 5"}
+    assert {name: found[name].evidence for name in contradicted} == {
+        name: f"{told} contradict" for name, told in contradicted.items()
+    }
+    assert judge(PAGE, plant({"Relu": {}}))["int8"].verdict == "not measured"
 
 
 def test_means_are_judged_beside_the_tolerance():
     data = plant(MOVING)
     data.libraries.loc[3, ["other threads", "spread"]] = 2.0, 128.0
-    found = judged(data)
-    assert found["enough"][0] == "holds"  # the square root of 65,536 is 256
-    assert found["enough"][1] == "128 ulp by order, 2 by threads"
+    found = judge(PAGE, data)["enough"]  # the square root of 65,536 is 256
+    assert (found.verdict, found.evidence) == ("holds", "128 ulp by order, 2 by threads")
     axes = PAGE["spreads"](data)
     assert [[b.get_width() for b in bars] for bars in axes.containers] == [[0, 128], [8, 256]]
-    plt.close(axes.figure)
-    data.libraries.loc[0, ["other threads", "spread"]] = 9.0, 9.0
-    assert judged(data)["enough"][0] == "fails"
 
 
 def test_lost_additions_are_counted(monkeypatch):
@@ -152,9 +127,7 @@ def test_each_library_computes_the_means(library):
 
 
 def test_the_setting_has_one_thread():
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[2] X) => (float[2] Y) { Y = Neg(X) }'
-    )
+    model = parse("(float[2] X) => (float[2] Y) { Y = Neg(X) }")
     names = run_setting("steady_session", model)
     assert names["options"].intra_op_num_threads == 1
     (got,) = names["session"].run(None, {"X": np.float32([1, -2])})

@@ -7,35 +7,19 @@ import onnx
 import pandas as pd
 import pytest
 from onnx.reference import ReferenceEvaluator
-from page_runner import define_page, run_page
+from page_runner import compare, define_page
 
 from ortmeter.runtime.sessions import optimized_model
-from ortmeter.timing import Comparison, Measurement
 
 
-@pytest.fixture(scope="module")
-def page():
-    """Names of the page, after it ran in fast mode."""
-    return run_page("plot_profiling")
-
-
-def planted(**medians):
-    """Samples of known medians."""
-    rng = np.random.default_rng(0)
-    return Comparison(
-        Measurement(name.replace("_", " "), m * np.exp(0.005 * rng.standard_normal((5, 12))))
-        for name, m in medians.items()
-    )
-
-
-def test_the_levels_are_counted_on_their_graphs(page):
+def test_the_levels_are_counted_on_their_graphs(ran):
     """The oracle counts operators: 14 were written, a Sigmoid and an Add can join."""
-    assert page["levels"].loc["as written"].tolist() == [14, 14, 0, 0, 0, 0]
-    assert page["levels"]["removed"].tolist() == [0, 1, 2]  # the Add joins in blocks only
-    for name, level in page["LEVELS"].items():
-        optimized = optimized_model(page["model"], provider="cpu", optimization=level)
+    assert ran["levels"].loc["as written"].tolist() == [14, 14, 0, 0, 0, 0]
+    assert ran["levels"]["removed"].tolist() == [0, 1, 2]  # the Add joins in blocks only
+    for name, level in ran["LEVELS"].items():
+        optimized = optimized_model(ran["model"], provider="cpu", optimization=level)
         ops = [node.op_type for node in optimized.graph.node]
-        found = page["levels"].loc[name]
+        found = ran["levels"].loc[name]
         assert found["nodes"] == len(ops)
         assert found["added"] == sum(op.startswith("Reorder") for op in ops)
         assert found["removed"] == 2 - ops.count("Sigmoid") - ops.count("Add")
@@ -59,10 +43,10 @@ AFTER = side(
 )
 
 
-def test_a_fused_node_stands_beside_the_sum_of_those_it_was_made_of(page):
-    matched = page["match_nodes"](BEFORE, AFTER)
+def test_a_fused_node_stands_beside_the_sum_of_those_it_was_made_of(ran):
+    matched = ran["match_nodes"](BEFORE, AFTER)
     np.testing.assert_array_equal(matched["median_baseline"], [7000.0, np.nan, 1000.0])
-    found = page["sum_changes"](matched)
+    found = ran["sum_changes"](matched)
     assert found.index.tolist() == ["blocked", "added", "unchanged", "all"]
     assert found["nodes before"].tolist() == [2, 0, 1, 3]
     assert found["nodes after"].tolist() == [1, 1, 1, 3]
@@ -70,15 +54,15 @@ def test_a_fused_node_stands_beside_the_sum_of_those_it_was_made_of(page):
     np.testing.assert_allclose(found["blocked (ms)"], [3, 0.25, 1, 4.25])
     np.testing.assert_allclose(found["saved (ms)"], [4, -0.25, 0, 3.75])
     with pytest.raises(AssertionError, match="is not found"):
-        page["match_nodes"](BEFORE, AFTER[:2])
+        ran["match_nodes"](BEFORE, AFTER[:2])
 
 
-def test_the_changes_of_the_network_add_up_to_both_profiles(page):
+def test_the_changes_of_the_network_add_up_to_both_profiles(ran):
     """Only a Sigmoid and an Add join a convolution, as the prediction says."""
-    total = page["study"].data.changes.set_index("change").loc["all"]
-    for name, ran in page["profiles"].items():
-        assert total[f"{name} (ms)"] == pytest.approx(ran.by_node()["median"].sum() / 1000)
-    made_of = [names for names in page["after"].by_node()["origin"] if len(names) > 1]
+    total = ran["study"].data.changes.set_index("change").loc["all"]
+    for name, profile in ran["profiles"].items():
+        assert total[f"{name} (ms)"] == pytest.approx(profile.by_node()["median"].sum() / 1000)
+    made_of = [names for names in ran["after"].by_node()["origin"] if len(names) > 1]
     assert sorted(made_of) == [("down", "sum"), ("gate", "gate_act")]
 
 
@@ -91,7 +75,7 @@ def test_operators_stand_beside_the_same_work_at_the_peaks(on_host):
         ("r", "R", 60.0, 0, 4e5),
     ]
     columns = ["name", "op", "median", "flop", "bytes"]
-    kernels = tuple(planted(one=1.0, two=1.0).values()) if on_host else ()
+    kernels = tuple(compare({"one": 1.0, "two": 1.0}).values()) if on_host else ()
     data = SimpleNamespace(
         nodes=pd.DataFrame(rows, columns=columns),
         peaks={"gflop_per_s": 10, "gb_per_s": 10},
@@ -103,13 +87,13 @@ def test_operators_stand_beside_the_same_work_at_the_peaks(on_host):
     assert found["blocked (ms)"].to_dict() == pytest.approx(took, nan_ok=True)
 
 
-def test_the_bound_refuses_another_network(page):
+def test_the_bound_refuses_another_network(ran):
     """A bias that is lost, or a weight that changes by a tenth, is outside of the bound."""
     for name, factor in (("shortcut_b", 0.0), ("down_w", 1.1), ("stem_w", 1.1)):
         changed = onnx.ModelProto()
-        changed.CopyFrom(page["model"])
+        changed.CopyFrom(ran["model"])
         (tensor,) = (t for t in changed.graph.initializer if t.name == name)
         values = onnx.numpy_helper.to_array(tensor) * np.float32(factor)
         tensor.CopyFrom(onnx.numpy_helper.from_array(values, name))
-        (got,) = ReferenceEvaluator(changed).run(None, page["feeds"])
-        assert np.abs(got - page["exact"]["output"]).max() > page["bound"], name
+        (got,) = ReferenceEvaluator(changed).run(None, ran["feeds"])
+        assert np.abs(got - ran["exact"]["output"]).max() > ran["bound"], name

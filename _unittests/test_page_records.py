@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-from matplotlib import pyplot as plt
 from page_runner import EXAMPLES, laid_out, run_page
 
 from ortmeter.pictures import Picture, freeze
@@ -34,4 +33,3 @@ def test_a_page_shows_the_same_from_its_record(page, tmp_path):
         views = (map(freeze, study.replay(record)) for record in (here, there))
         for one, other in zip(*views, strict=True):
             assert isinstance(one, Picture) or str(one) == str(other)
-    plt.close("all")

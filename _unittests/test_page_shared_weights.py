@@ -10,14 +10,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from matplotlib import pyplot as plt
-from page_runner import define_page, run_setting
+from page_runner import compare, drawn, run_setting
 
 import ortmeter
 from ortmeter.runtime.models import layer_stack
 from ortmeter.runtime.providers import Provider
 from ortmeter.study import to_frame
-from ortmeter.timing import Comparison, Comparisons, Measurement
+from ortmeter.timing import Comparisons
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.workloads.optimized import shorter_starts
 
@@ -25,11 +24,6 @@ GROUPS = ("products, batch 1", "products, batch 8", "convolutions, batch 1")
 ADDED = {"in the model": (50, 40, 44), "external unpacked": (40, 0, 2)}
 ADDED["external prepacked"] = (40, -1, 4)
 TIMES = {"in the model": 2.0, "external unpacked": 4.0, "external prepacked": 1.0}
-
-
-@pytest.fixture(scope="module")
-def page():
-    return define_page("plot_shared_weights")
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +36,7 @@ def data():
         for model, (way, added) in places
         for step, mib in zip(steps, added, strict=True)
     }
-    noise = np.exp(0.001 * np.random.default_rng(0).standard_normal((10, 12)))
-    times = Comparison([Measurement(way, 1e-3 * ms * noise) for way, ms in TIMES.items()])
-    compared = Comparisons(dict.fromkeys(GROUPS, times), "model")
+    compared = Comparisons(dict.fromkeys(GROUPS, compare(TIMES)), "model")
     memory = to_frame(rows, "model", "way", "step")
     return SimpleNamespace(memory=memory, times=compared, mib=40, legend="planted")
 
@@ -71,15 +63,10 @@ def test_the_saved_file_is_compared_with_the_original(page, data):
 
 
 def test_the_speedups_that_are_drawn_are_over_the_original(page, data):
-    ax = page["speedups"](data)
-    drawn = {
-        text.get_text(): bars.lines[0].get_ydata()
-        for text, bars in zip(ax.figure.legends[0].get_texts(), ax.containers, strict=True)
-    }
-    assert set(drawn) == set(TIMES) - {"in the model"}
-    for way, ratios in drawn.items():
-        assert ratios == pytest.approx([2.0 / TIMES[way]] * len(GROUPS))
-    plt.close(ax.figure)
+    found = drawn(page["speedups"](data))
+    assert found.keys() == TIMES.keys() - {"in the model"}
+    for way, points in found.items():
+        assert [y for _, y in points] == pytest.approx([2 / TIMES[way]] * len(GROUPS), rel=0.01)
 
 
 def chain(width, layers):

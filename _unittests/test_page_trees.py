@@ -8,62 +8,24 @@ import lightgbm
 import numpy as np
 import onnx
 import pytest
-from matplotlib import pyplot as plt
 from onnx.reference import ReferenceEvaluator
-from page_runner import define_page, run_setting
+from page_runner import compare, drawn, run_setting
 
 import ortmeter
-from ortmeter.study import to_frame
-from ortmeter.study.claims import read_claims
-from ortmeter.timing import Candidate, Comparison, Comparisons, Measurement
+from ortmeter.timing import Candidate, Comparisons
 
 PAGE = "plot_trees"
 TREES, ROWS = (12, 48, 150), (1, 100, 100_000)
 NAMES = {"forest": ("library", "float32"), "boosted": ("library", "float64")}
 
 
-@pytest.fixture(scope="module")
-def page():
-    return define_page(PAGE)
-
-
-def planted(page, speeds=None, *, noise=0.002, processes=6, kept=0):
-    """Make data from speeds of ONNX Runtime by the parts of a case, 1 by default."""
-    rng = np.random.default_rng(0)
-    groups = {}
-    for n, kind, trees in itertools.product(ROWS, NAMES, TREES):
-        case = f"{kind}, trees {trees}, rows {n}, threads 1"
-        speed = next((x for part, x in (speeds or {}).items() if part in case), 1.0)
-        groups[case] = Comparison(
-            Measurement(name, 1e-3 / ours * np.exp(rng.normal(0, noise, (processes, 4))))
-            for name, ours in zip(NAMES[kind], (1.0, speed), strict=True)
-        )
-    changed = {way: {"change": kept} for way in page["ORIGINS"]} | {page["NEAREST"]: {"change": 7}}
-    rows = {(trees, way): row for trees in TREES for way, row in changed.items()}
-    data = {"times": Comparisons(groups, "case"), "changes": to_frame(rows, "trees", "thresholds")}
-    return data | {"legend": "planted"}
-
-
-def judged(page, *speeds, **options):
-    """Return the verdict of each claim."""
-    data = SimpleNamespace(**planted(page, *speeds, **options))
-    return {s.name: s.verdict for s in read_claims(page["claims"], data)[0]}
-
-
-def test_few_rows_are_advised_by_library_and_many_are_not(page):
-    found = judged(page, {"rows 1,": 4.0, "rows 100,": 2.0})
-    assert (found["forest"], found["boosted"]) == ("holds", "holds")
-    found = judged(page, {"forest, trees 12, rows 100,": 0.5, "rows 1": 4.0})
-    assert (found["forest"], found["boosted"]) == ("fails", "holds")
-    found = judged(page, {"rows 1": 4.0}, kept=1)
-    assert (found["forest"], found["boosted"]) == ("holds", "fails")  # a class changes in float64
-
-
 def test_the_plot_has_a_row_of_dots_per_model(page):
-    axes = page["speedups"](SimpleNamespace(**planted(page, {"rows 1,": 4.0})))
-    drawn = [text.get_text() for text in axes.figure.legends[0].get_texts()]
-    assert len(drawn) == len(NAMES) * len(TREES)
-    plt.close(axes.figure)
+    groups = {
+        f"{kind}, trees {trees}, rows {n}, threads 1": compare(dict.fromkeys(names, 1e-3))
+        for n, (kind, names), trees in itertools.product(ROWS, NAMES.items(), TREES)
+    }
+    data = SimpleNamespace(times=Comparisons(groups, "case"), legend="planted")
+    assert len(drawn(page["speedups"](data))) == len(NAMES) * len(TREES)
 
 
 @pytest.fixture(scope="module")

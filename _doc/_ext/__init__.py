@@ -11,7 +11,6 @@ from sphinx.application import Sphinx
 from _ext import (
     answers,
     assets,
-    budget,
     bundle,
     cards,
     cells,
@@ -23,7 +22,6 @@ from _ext import (
     operators,
     plots,
     provider,
-    published,
     search_words,
     staleness,
     wheel,
@@ -43,7 +41,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", provider.announce)
     app.connect("config-inited", assets.publish_assets)
     app.connect("builder-inited", wheel.publish_wheel, priority=200)
-    app.connect("builder-inited", staleness.choose_pages, priority=300)
+    app.connect("builder-inited", staleness.forget_results, priority=300)
     app.connect("builder-inited", operators.write_table)
     app.connect("builder-inited", bundle.finish_downloads, priority=700)
     app.connect("doctree-read", answers.add_answers)
@@ -53,7 +51,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-resolved", hosting.link_colab)
     app.connect("html-page-context", answers.add_description)
     app.connect("html-page-context", assets.add_scripts)
-    app.connect("build-finished", budget.check_budgets)
     app.connect("build-finished", hosting.prepare_hosting, priority=400)
-    app.connect("build-finished", published.check_site)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

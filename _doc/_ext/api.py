@@ -1,10 +1,12 @@
-"""One page per public name, with the pages of the gallery that use it."""
+"""The list of the public names, of which autosummary writes the pages."""
 
+import csv
 import importlib
-import importlib.util
 import inspect
-import json
+import itertools
 import sys
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -19,105 +21,30 @@ import ortmeter
 from ortmeter import study
 from ortmeter.errors import MissingDependencyError
 
-#: Public modules by what a reader wants to do. One that does not exist is left out.
-MODULES = {
-    "Run models": tuple(
-        f"runtime.{name}"
-        for name in (
-            "loading",
-            "feeds",
-            "feed_files",
-            "arrays",
-            "sessions",
-            "placement",
-            "iobinding",
-            "models",
-            "precision",
-            "patterns",
-            "rewriting",
-            "providers",
-            "cpu",
-        )
-    ),
-    "Know the machine": tuple(f"machine.{name}" for name in ("environment", "preflight", "peaks")),
-    "Measure": (
-        "timing",
-        *(
-            f"timing.{name}"
-            for name in ("bench", "candidates", "drift", "percentiles", "runs", "statistics")
-        ),
-        "evidence",
-    ),
-    "Measure a workload": tuple(
-        f"workloads.{name}"
-        for name in ("startup", "optimized", "load", "serving", "pauses", "threads", "memory")
-    ),
-    "Tune": ("tuning",),
-    "Profile": ("profiling", "profiling.kinds", "profiling.quantization"),
-    "Compare results": (
-        "discrepancy",
-        "discrepancy.bounds",
-        "discrepancy.quantized",
-        "discrepancy.summation",
-        "dtypes",
-    ),
-    "Know the operators": ("operators", "operators.costs", "operators.kinds"),
-    "Compare releases": tuple(
-        f"releases.{name}" for name in ("environments", "latency", "profiles")
-    ),
-    "Compare operators": tuple(
-        f"observatory.{name}"
-        for name in (
-            "catalogue",
-            "case",
-            "reference",
-            "bounds",
-            "bits",
-            "findings",
-            "matrix",
-            "torch_candidate",
-            "torch_program",
-            "networks",
-            "verdicts",
-            "accuracy",
-            "edge_cases",
-            "edges",
-        )
-    ),
-    "Transform and execute": (
-        "einsum",
-        "evaluator",
-        "attribution",
-        "attribution.ranges",
-        "attribution.search",
-        "backend",
-        "sweep",
-    ),
-    "Show": ("plotting", "plotting.axes", "cli.report"),
-    "Write a page": (
-        "study",
-        *(f"study.{name}" for name in ("args", "claims", "records", "rendering", "writer")),
-        "errors",
-    ),
-}
+#: Public modules by what a reader wants to do.
+MODULES = Path(__file__).parents[1] / "api" / "modules.csv"
 
 logger = logging.getLogger(__name__)
-_HEADING = "Pages that use it"
 # What pages import from: names of other modules too.
 _SHORT = (ortmeter, study)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the extension, after the gallery whose pages are listed."""
-    app.connect("builder-inited", write_pages, priority=800)
+    """Register the extension; autosummary writes a page for each name of its list."""
+    app.connect("builder-inited", list_names, priority=400)
     app.connect("env-updated", register_short_names)
     app.connect("autodoc-process-docstring", describe_data)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
+@cache
 def public_modules() -> dict[str, list[str]]:
     """List the full names of the public modules, by group."""
-    return {group: [f"ortmeter.{name}" for name in names] for group, names in MODULES.items()}
+    groups = defaultdict(list)
+    with MODULES.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            groups[row["group"]].append(f"ortmeter.{row['module']}")
+    return groups
 
 
 def public_names(module: ModuleType) -> list[str]:
@@ -128,68 +55,39 @@ def public_names(module: ModuleType) -> list[str]:
     return sorted(name for name in module.__all__ if _owner(module, name) == module.__name__)
 
 
-def name_page(module: str, name: str, uses: list[str]) -> str:
-    """Write the page of a public name.
-
-    Parameters
-    ----------
-    module : str
-        Full name of its module.
-    name : str
-        The name.
-    uses : list of str
-        Pages of the gallery that use it, relative to the folder of ``conf.py``.
-
-    Returns
-    -------
-    str
-        reStructuredText.
-    """
-    value = getattr(importlib.import_module(module), name)
-    if inspect.isclass(value):
-        kind = "autoexception" if issubclass(value, Exception) else "autoclass"
-        # What a private base has is documented with the class, what a mapping does is known.
-        private = any(base.__name__.startswith("_") for base in value.__mro__)
-        members = "\n   :members:" + "\n   :inherited-members: Mapping" * private
-    else:
-        # The text of a table is its source, which is one click away.
-        kind, members = ("autofunction", "") if callable(value) else ("autodata", "\n   :no-value:")
-    short = getattr(ortmeter, name, None) is value and name in ortmeter.__all__
-    blocks = [
-        f"{name}\n{'=' * len(name)}",
-        f"``from {'ortmeter' if short else module} import {name}``",
-        f".. currentmodule:: {module}",
-        f".. {kind}:: {name}{members}",
-    ]
-    if uses:
-        blocks += [f"{_HEADING}\n{'-' * len(_HEADING)}", _directive("minigallery", uses)]
-    return "\n\n".join(blocks) + "\n"
-
-
-def page_name(module: str, name: str) -> str:
-    """Name the page of a public name; two that differ by capitals are two files everywhere."""
-    alike = [x for x in public_names(importlib.import_module(module)) if x.lower() == name.lower()]
-    return f"{module}.{name}" + ("-class" if len(alike) > 1 and name[0].isupper() else "")
-
-
-def write_pages(app: Sphinx) -> None:
-    """Write the pages of the public names and their index, after the pages of the gallery ran."""
+def list_names(app: Sphinx) -> None:
+    """Write the list of the public names, and what the pages of autosummary need of them."""
     folder = Path(app.srcdir, "api", "generated")
     folder.mkdir(parents=True, exist_ok=True)
     groups = {group: [*filter(_is_importable, names)] for group, names in public_modules().items()}
-    references = _read_references(app)
-    texts = {
-        f"{page_name(module, name)}.rst": name_page(module, name, pages)
-        for modules in groups.values()
-        for module in modules
-        for name, pages in _pages_using(references, module).items()
+    members = {
+        f"{module}.{name}": getattr(importlib.import_module(module), name)
+        for module in itertools.chain(*groups.values())
+        for name in public_names(importlib.import_module(module))
     }
-    for old in folder.glob("*.rst"):
-        if old.name not in texts:
-            old.unlink()
-    texts["index.inc"] = names_index(groups)
-    for file, text in texts.items():
-        write_if_changed(folder / file, text)
+    app.config.autosummary_context = {
+        "root": [name.rpartition(".")[2] for name in members if _is_of_root(members, name)],
+        # What a private base has is documented with the class.
+        "inheriting": [
+            name
+            for name, value in members.items()
+            if inspect.isclass(value)
+            and any(base.__name__.startswith("_") for base in value.__mro__)
+        ],
+    }
+    # Two names that differ by capitals are two files everywhere.
+    lower = Counter(map(str.lower, members))
+    app.config.autosummary_filename_map = {
+        name: f"{name}-class"
+        for name, value in members.items()
+        if lower[name.lower()] > 1 and inspect.isclass(value)
+    }
+    write_if_changed(folder / "names.rst", names_list(groups))
+
+
+def _is_of_root(members: Mapping[str, object], name: str) -> bool:
+    short = name.rpartition(".")[2]
+    return short in ortmeter.__all__ and getattr(ortmeter, short) is members[name]
 
 
 @cache
@@ -204,22 +102,20 @@ def _is_importable(module: str) -> bool:
     return True
 
 
-def names_index(groups: dict[str, list[str]]) -> str:
-    """Write the modules by group, each with its names; the pages of the names are its contents."""
-    blocks = []
+def names_list(groups: dict[str, list[str]]) -> str:
+    """Write the modules by group, each with its names."""
+    blocks = ["All names\n========="]
     for group, modules in groups.items():
         blocks.append(f"{group}\n{'-' * len(group)}")
-        entries = []
         for module in modules:
             names = public_names(importlib.import_module(module))
+            listed = "\n".join(f"   {name}" for name in names)
             blocks += [
                 f".. rubric:: {module}",
                 f".. automodule:: {module}\n   :no-members:",
                 f".. currentmodule:: {module}",
-                _directive("autosummary", names, ":nosignatures:"),
+                f".. autosummary::\n   :nosignatures:\n   :toctree:\n\n{listed}",
             ]
-            entries += [f"generated/{page_name(module, name)}" for name in names]
-        blocks.append(_directive("toctree", entries, ":hidden:", f":caption: {group}"))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -244,44 +140,11 @@ def register_short_names(_app: Sphinx, env: BuildEnvironment) -> None:
     objects = env.domains["py"].objects  # type: ignore[attr-defined]
     modules = [module for names in public_modules().values() for module in names]
     for short in [f"{one.__name__}.{name}" for one in _SHORT for name in one.__all__]:
-        documented = (f"{module}.{short.rpartition('.')[2]}" for module in modules)
-        entry = next((objects[full] for full in documented if full in objects), None)
-        # `ortmeter.machine.environment` is already the name of a module.
+        documented = (objects.get(f"{module}.{short.rpartition('.')[2]}") for module in modules)
+        # `ortmeter.timing.bench` is a module too, and `ortmeter.machine.environment` one already.
+        entry = next((found for found in documented if found and found.objtype != "module"), None)
         if entry and short not in objects:
             objects[short] = entry._replace(aliased=True)
-
-
-def _pages_using(references: dict[str, set[str]], module: str) -> dict[str, list[str]]:
-    names = public_names(importlib.import_module(module))
-    shorts = {one.__name__: set(one.__all__) for one in _SHORT}
-    starts = {
-        name: tuple(
-            f"{full}.{name}." for full in (module, *(s for s in shorts if name in shorts[s]))
-        )
-        for name in names
-    }
-    uses = {
-        name: [pages for key, pages in references.items() if f"{key}.".startswith(starts[name])]
-        for name in names
-    }
-    return {name: sorted(set().union(*pages)) for name, pages in uses.items()}
-
-
-def _read_references(app: Sphinx) -> dict[str, set[str]]:
-    """Read which pages use each name, as sphinx-gallery found them."""
-    conf, source = app.config.sphinx_gallery_conf, Path(app.srcdir).resolve()
-    file = source / conf["backreferences_dir"] / "backreferences_all.json"
-    return {
-        name: {
-            Path(folder, page).resolve().relative_to(source).as_posix() for page, folder, *_ in uses
-        }
-        for name, uses in json.loads(file.read_text(encoding="utf-8")).items()
-    }
-
-
-def _directive(name: str, lines: list[str], *options: str) -> str:
-    indented = [f"   {line}" if line else "" for line in (*options, "", *lines)]
-    return "\n".join([f".. {name}::", *indented])
 
 
 def _owner(module: ModuleType, name: str) -> str:

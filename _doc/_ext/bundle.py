@@ -5,24 +5,34 @@ import json
 import re
 import zipfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
 
 from _ext.notebook import make_notebook
-from _ext.staleness import Page, gallery_pages
 from _ext.wheel import published_wheel
 
 _SETTING = re.compile(r'setting="(\w+\.\w+)"')
 _TITLE_OF_LABEL = re.compile(r"^\.\. _([\w-]+):\n\s*\n(.+)\n[=\-~^]{3,}$", flags=re.MULTILINE)
 
 
+@dataclass(frozen=True)
+class Page:
+    """The script of a page, and the copy of sphinx-gallery, beside what it generates."""
+
+    source: Path
+    target: Path
+
+
 def finish_downloads(app: Sphinx) -> None:
     """Rewrite the notebooks and the zips that differ from what this build publishes."""
-    gallery = Path(app.srcdir, app.config.sphinx_gallery_conf["gallery_dirs"][0])
+    conf = app.config.sphinx_gallery_conf
+    examples, gallery = (Path(app.srcdir, conf[f"{x}_dirs"][0]) for x in ("examples", "gallery"))
+    sources = sorted(examples.rglob("plot_*.py"))
+    pages = [Page(source, gallery / source.relative_to(examples)) for source in sources]
     wheel = published_wheel(app)
-    pages = gallery_pages(app)
     titles = page_titles(page.source for page in pages)
     for page in pages:
         built = page.target.with_suffix(".rst")

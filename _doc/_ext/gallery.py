@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,23 +64,9 @@ def page_rank(path: str) -> tuple[int, int, str]:
     )
 
 
-class PageOrder:
-    """Order of the pages of a section, in the form that sphinx-gallery asks for.
-
-    Parameters
-    ----------
-    folder : str
-        Folder of the section.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-
-    def __call__(self, page: str) -> tuple[int, int, str]:
-        return page_rank(str(Path(self.folder, page)))
-
-    def __repr__(self) -> str:
-        return "PageOrder"
+def page_order(folder: str) -> Callable[[str], tuple[int, int, str]]:
+    """Return the sort key of the pages of a section, as sphinx-gallery asks for it."""
+    return lambda page: page_rank(str(Path(folder, page)))
 
 
 def page_pattern(page: str, examples: Path) -> str:
@@ -126,7 +113,7 @@ def gallery_conf(doc: Path, build: Path) -> dict[str, Any]:
         "examples_dirs": ["examples"],
         "gallery_dirs": ["auto_examples"],
         "subsection_order": [*(f"examples/{section}" for section in SECTIONS), "*"],
-        "within_subsection_order": "_ext.gallery.PageOrder",
+        "within_subsection_order": "_ext.gallery.page_order",
         "minigallery_sort_order": "_ext.gallery.page_rank",
         "filename_pattern": page_pattern(page, doc / "examples"),
         # Whoever names a page wants it to run.

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from _ext.claims import place_of
 from _ext.tables import list_table, plain, reference
 from ortmeter.evidence import Prediction
 from ortmeter.study.records import Record, load, load_records
@@ -76,12 +77,6 @@ def what_differs(before: Record, after: Record) -> str:
         return "; ".join(changed)
     unknown = "" if after.environment.generation else ", another processor of this name"
     return f"the same versions: noise{unknown}, or another text of the page"
-
-
-def place_of(record: Record) -> str:
-    """Write where a record was measured: the machine and the provider."""
-    origin = record.origin("")
-    return f"{origin['machine']}, {origin['provider'].upper()}"
 
 
 def changes_text(histories: Sequence[History]) -> list[str]:

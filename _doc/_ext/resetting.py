@@ -29,13 +29,7 @@ def reset(_gallery_conf: dict[str, Any], _page: str | None, when: str) -> None:
         _open_warnings()
 
 
-def report_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,  # noqa: ARG001 - the signature of `warnings.formatwarning`
-    lineno: int,  # noqa: ARG001
-    line: str | None = None,  # noqa: ARG001
-) -> str:
+def report_warning(message: Warning | str, category: type[Warning], *_: object) -> str:
     """Send a warning of a page to the log of the build, and nothing to the page.
 
     sphinx-gallery captures stderr: a warning would be published with the path of a file of the

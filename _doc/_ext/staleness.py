@@ -1,125 +1,63 @@
-"""Which pages run: those whose recorded results come from something else than this build.
+"""Which pages run: those that sphinx-gallery has no result of.
 
-sphinx-gallery writes the hash of the source of a page into a file ``.md5`` once it ran without
-error, and skips the page while the hash is right. The results also depend on the package, on the
-versions and on the machine: where the recorded fingerprint of a page is not today's, that file is
-removed and the new fingerprint recorded, before the page runs. A page that failed or was
-interrupted has no such file and runs again; those that were finished do not.
+It skips a page while the source is the one that ran last without error, whose hash is in a file
+``.md5``. The results also depend on the package, on the versions, on the machine and on the records
+of the page: where one of them changed, that file is removed before sphinx-gallery looks for it.
 """
 
+import hashlib
 import json
+import os
 import re
-from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
 
 from sphinx.application import Sphinx
-from sphinx.util import logging
 from sphinx_gallery.utils import get_md5sum
 
-from _ext.fingerprint import build_context, page_fingerprint
 from _ext.provider import chosen_provider
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Page:
-    """A page of the gallery.
-
-    Parameters
-    ----------
-    key : str
-        Path below the folder of the pages, for example ``performance/plot_x.py``.
-    source : Path
-        Script written by hand.
-    target : Path
-        Copy made by sphinx-gallery, beside what it generates.
-    """
-
-    key: str
-    source: Path
-    target: Path
-
-    @property
-    def md5_file(self) -> Path:
-        """Where sphinx-gallery keeps the hash of the source that it ran last."""
-        return self.target.with_name(f"{self.target.name}.md5")
-
-    @property
-    def ran(self) -> bool:
-        """Whether the page ran without error and its text was generated."""
-        return self.md5_file.exists() and self.target.with_suffix(".rst").exists()
+from ortmeter.machine.environment import environment
 
 
-def gallery_pages(app: Sphinx) -> list[Page]:
-    """List the pages, sorted by path."""
-    examples, gallery = _folders(app)
-    keys = (path.relative_to(examples) for path in sorted(examples.rglob("plot_*.py")))
-    return [Page(key.as_posix(), examples / key, gallery / key) for key in keys]
-
-
-def choose_pages(app: Sphinx) -> None:
-    """Arrange the files that make sphinx-gallery run the pages that must run, and no other."""
+def forget_results(app: Sphinx) -> None:
+    """Remove the hashes of the pages that must run, and what was generated for those that went."""
     conf = app.config.sphinx_gallery_conf
-    pages = gallery_pages(app)
-    remove_orphans(_folders(app)[1], {page.key for page in pages})
-    context = _context(app)
-    records = read_records(app)
-    for page in pages:
-        runs = conf["plot_gallery"] and re.search(conf["filename_pattern"], str(page.source))
-        if runs:
-            fingerprint = _fingerprint(app, page, context)
-            current = records.get(page.key) == fingerprint and page.ran
-            if not current or conf["run_stale_examples"]:
-                records[page.key] = fingerprint
-                page.md5_file.unlink(missing_ok=True)
-                page.target.with_suffix(".rst").unlink(missing_ok=True)
-        elif page.key in records and page.ran:
-            # sphinx-gallery would replace the results of an edited page by a page without any.
-            page.md5_file.write_text(get_md5sum(page.source, mode="t"), encoding="utf-8")
-    write_records(app, records)
-
-
-def remove_orphans(gallery: Path, keys: set[str]) -> None:
-    """Remove what was generated for pages that do not exist any more."""
+    examples, gallery = (Path(app.srcdir, conf[f"{x}_dirs"][0]) for x in ("examples", "gallery"))
     for copy in sorted(gallery.rglob("plot_*.py")):
-        if copy.relative_to(gallery).as_posix() in keys:
+        source = examples / copy.relative_to(gallery)
+        if not source.exists():
+            images = copy.parent.glob(f"images/**/sphx_glr_{copy.stem}_*")
+            for file in [*copy.parent.glob(f"{copy.stem}.*"), *images]:
+                file.unlink()
+    kept, context = gallery / "context.json", build_context(Path(app.config.ortmeter_root))
+    is_new = not kept.exists() or kept.read_text(encoding="utf-8") != context
+    for ran in gallery.rglob("plot_*.py.md5"):
+        page = ran.name.removesuffix(".py.md5")
+        source = examples / ran.relative_to(gallery).with_name(f"{page}.py")
+        if not re.search(conf["filename_pattern"], str(source)):
             continue
-        logger.info("removing the results of %s, which is gone", copy.name)
-        images = copy.parent.glob(f"images/**/sphx_glr_{copy.stem}_*")
-        for file in [*copy.parent.glob(f"{copy.stem}.*"), *images]:
-            file.unlink()
+        records = Path(app.srcdir, "results").glob(f"*/{page}--*.json")
+        is_older = any(record.stat().st_mtime > ran.stat().st_mtime for record in records)
+        # A page that fails keeps the hash of an older text, to which somebody may go back.
+        if is_new or is_older or ran.read_text(encoding="utf-8") != get_md5sum(source, mode="t"):
+            ran.unlink()
+    if not conf["run_stale_examples"]:  # all pages run
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(context, encoding="utf-8")
 
 
-def read_records(app: Sphinx) -> dict[str, Any]:
-    """Read the recorded fingerprints, none when the file is missing or damaged."""
-    try:
-        records = json.loads(_records_file(app).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return records if isinstance(records, dict) else {}
-
-
-def write_records(app: Sphinx, records: dict[str, Any]) -> None:
-    """Write the recorded fingerprints."""
-    file = _records_file(app)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _fingerprint(app: Sphinx, page: Page, context: dict[str, str]) -> str:
-    return page_fingerprint(page.source, context, Path(app.srcdir, "results"))
-
-
-def _records_file(app: Sphinx) -> Path:
-    return _folders(app)[1] / "fingerprints.json"
-
-
-def _folders(app: Sphinx) -> tuple[Path, Path]:
-    conf = app.config.sphinx_gallery_conf
-    return Path(app.srcdir, conf["examples_dirs"][0]), Path(app.srcdir, conf["gallery_dirs"][0])
-
-
-def _context(app: Sphinx) -> dict[str, str]:
-    return build_context(Path(app.config.ortmeter_root), str(chosen_provider()))
+def build_context(root: Path) -> str:
+    """Describe what all pages of a build share: sources, versions, machine, provider and mode."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(root, "src").rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            digest.update(f"{file.relative_to(root).as_posix()}\n".encode() + file.read_bytes())
+    machine = environment()
+    facts = {
+        "src": digest.hexdigest(),
+        "packages": sorted({f"{found.name} {found.version}" for found in distributions()}),
+        "machine": [machine.identity, machine.python, *map(str, machine.gpus)],
+        "provider": str(chosen_provider()),
+        "fast": os.environ.get("ORTMETER_FAST", ""),
+    }
+    return json.dumps(facts, indent=1)

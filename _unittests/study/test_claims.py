@@ -235,17 +235,20 @@ def test_what_this_build_does_not_decide_has_the_numbers_of_another_machine():
     assert Judged(tuple(judgements), "Keep them.", "M0").sections["Predicted"] == [told]
 
 
-def test_the_site_gets_the_box_and_each_machine():
-    judged = judge(FAILED, HELD)
+def test_the_site_gets_the_box_and_the_verdict_of_all_machines():
+    judged = judge(OPEN, HELD)
     shown = json.loads(json.dumps(judged.to_dict()))
-    assert shown["answer"] == "Keep both products."
-    assert shown["verdict"] == "fails"
+    assert (shown["answer"], shown["verdict"]) == (TEXT, "holds")
+    assert shown["standing"] == "Holds on the one machine that decides it"
+    assert shown["predictions"][0] == ["wrong", "the gain fades (2 < 3; holds on 0 of 2 machines)"]
     assert shown["box"] in judged._repr_html_()
-    (other,) = shown["machines"]
-    assert (other["machine"], other["verdict"], other["answer"]) == ("M1", "holds", TEXT)
-    assert shown["predictions"][0][0] == "wrong"
-    assert judged.answer.verdict == "fails"
+    on_site = replace(judged, on_site=True)._repr_html_()
+    assert shown["box"] not in on_site
+    assert "the gain fades" not in on_site
     assert [claim.topic for claim in judged.claims] == ["joined", "fades", "changing"]
+    shown = judge(FAILED, HELD).to_dict()
+    assert (shown["answer"], shown["verdict"]) == ("Keep both products.", "fails")
+    assert judge(HELD, FAILED).to_dict()["verdict"] == "fails"
 
 
 def test_a_gain_is_shown_at_each_place():

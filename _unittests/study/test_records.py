@@ -286,7 +286,7 @@ def test_a_record_keeps_the_processor_and_how_fast_it_was():
     again = Record.from_dict(json.loads(made.to_json()))
     assert 0 < again.pace == made.pace
     assert again.environment.processor == environment().processor
-    assert again.summary["identity"] == environment().identity
+    assert again.origin["machine"] == environment().hardware
     with pytest.raises(RecordError, match="pace"):
         Record.from_dict({**json.loads(made.to_json()), "pace": -1.0})
 

@@ -175,7 +175,6 @@ def test_a_page_recalls_the_newest_record_of_its_provider(measured, monkeypatch,
             data={**here.data, "shared from": n},
         )
         found.save(measured.concluded(found), tmp_path)
-    assert "recorded" not in measured.concluded(measured.here).judgements[0].origin
     assert measured.recall()
     assert measured.data.shared_from == 2
     assert "shared from 2" in str(measured.concluded(measured.here))

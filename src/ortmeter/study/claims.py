@@ -23,7 +23,6 @@ hold.
 
 import html
 import inspect
-import json
 import re
 import textwrap
 from collections import defaultdict
@@ -91,8 +90,7 @@ class Judgement:
     Parameters
     ----------
     origin : mapping of str to str
-        Page, machine, its identity, provider and date, as
-        :meth:`~ortmeter.study.records.Record.origin` has them.
+        Machine, its identity, provider and date.
     sentences : tuple of Sentence
         The sentences, in their order.
     is_here : bool
@@ -222,6 +220,8 @@ class Judged:
         What to copy, its file, and what to try in a terminal.
     on_cpu : tuple of str
         Nodes of CUDA sessions that ran on the CPU, with the reason.
+    on_site : bool
+        Whether the site shows the box and the predictions above, instead of here.
     """
 
     judgements: tuple[Judgement, ...]
@@ -231,6 +231,7 @@ class Judged:
     setting_name: str = ""
     command: str = ""
     on_cpu: tuple[str, ...] = ()
+    on_site: bool = False
 
     @property
     def here(self) -> Judgement | None:
@@ -295,8 +296,10 @@ class Judged:
 
     @property
     def verdict(self) -> str:
-        """Verdict of the first sentence in one or two words: here if it decides, else elsewhere."""
-        return self.shown(self.judgements[0].sentences[0].name).verdict
+        """Verdict of the first sentence on all machines: one where it fails counts most."""
+        first = self.judgements[0].sentences[0].name
+        found = {j.place: j[first].verdict for j in reversed(self.judgements) if j[first].decides}
+        return min(found.values() or (s.verdict for s in self.of(first)), key=_WORST.index)
 
     def _mine(self, judgement: Judgement) -> bool:
         return self.here is not None and judgement.place == self.here.place
@@ -311,8 +314,7 @@ class Judged:
         here = self.on_this_machine(name)
         if here is not None and here.decides:
             return here
-        order = (FAILS, HOLDS, UNDECIDED, NOT_MEASURED)
-        return min(self.of(name), key=lambda sentence: order.index(sentence.verdict))
+        return min(self.of(name), key=lambda sentence: _WORST.index(sentence.verdict))
 
     @property
     def answer(self) -> Answer:
@@ -338,14 +340,20 @@ class Judged:
         return dict(sections)
 
     def _written(self, name: str) -> str:
+        word, text = self._judged_text(name)
+        here = " here" * (word == NOT_MEASURED)
+        return f"{word.capitalize()}{here}: {text}"
+
+    def _judged_text(self, name: str) -> tuple[str, str]:
+        """Return the verdict of a sentence, and the sentence with the numbers that decide it."""
         sentence = self.shown(name)
-        word = sentence.finding.verdict if sentence.finding else "not measured here"
-        standing = self.standing(sentence.name) if len(self.judgements) > 1 else ""
+        word = sentence.finding.verdict if sentence.finding else NOT_MEASURED
+        standing = self.standing(name) if len(self.judgements) > 1 else ""
         here, evidence = self.on_this_machine(name), sentence.evidence
         if here is not None and here is not sentence and evidence:
             evidence = f"elsewhere: {evidence}"
         told = "; ".join(filter(None, (evidence, standing)))
-        return f"{word.capitalize()}: {sentence.text}" + (f" ({told})" if told else "")
+        return word, sentence.text + (f" ({told})" if told else "")
 
     def table(self, name: str) -> list[tuple[str, str, str]]:
         """Return the rows of a sentence of the answer: machine and date, verdict, numbers."""
@@ -371,10 +379,11 @@ class Judged:
         return "\n".join([*lines, *(_item(text) for text in self.on_cpu)])
 
     def _repr_html_(self) -> str:
-        data = html.escape(json.dumps(self.to_dict()), quote=True)
-        parts = [f'<div class="ortmeter-conclusion" data-conclusion="{data}">{self.box}']
+        parts = [f'<div class="ortmeter-conclusion">{"" if self.on_site else self.box}']
         parts.append(f"<p>Measured on {html.escape(self.provenance)}:</p>")
         sections = self.sections | ({"Not on CUDA": [*self.on_cpu]} if self.on_cpu else {})
+        if self.on_site:
+            sections.pop(PREDICTED, None)
         for section, texts in sections.items():
             items = "".join(f"<li>{html.escape(text)}</li>" for text in texts)
             parts.append(f"<p>{html.escape(section)}:</p><ul>{items}</ul>")
@@ -407,38 +416,20 @@ class Judged:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the site shows of it elsewhere: JSON values."""
-        first = self.judgements[0]
-        predictions = [
-            [s.finding.verdict if s.finding else NOT_MEASURED, self._written(s.name)]
-            for s in (self.shown(one.name) for one in first.sentences if one.section == PREDICTED)
-        ]
-        own = {
-            **first.origin,
+        first = self.judgements[0].sentences[0].name
+        predictions = [s for s in self.judgements[0].sentences if s.section == PREDICTED]
+        return {
             "answer": next(iter(self.advice)),
             "verdict": self.verdict,
-            "command": self.command,
-            "predictions": predictions,
+            "standing": _sentence_case(self.standing(first)),
+            "providers": sorted({j.origin["provider"].partition(":")[0] for j in self.judgements}),
+            "predictions": [self._judged_text(one.name) for one in predictions],
             "box": self.box,
         }
-        others = [
-            {**one.origin, "answer": self._answer_of(one), "verdict": _label(one)}
-            | {"command": "", "predictions": []}
-            for one in self.judgements
-            if one is not first
-        ]
-        return {**own, "machines": others}
-
-    def _answer_of(self, judgement: Judgement) -> str:
-        """Return the first sentence as a machine has it, or what to do otherwise."""
-        first = judgement.sentences[0]
-        return self.otherwise if first.verdict in {FAILS, UNDECIDED} else f"{first.text}."
 
 
+_WORST = (FAILS, HOLDS, UNDECIDED, NOT_MEASURED)
 _CLASSES = {HOLDS: "right", FAILS: "wrong", UNDECIDED: "undecided", NOT_MEASURED: "undecided"}
-
-
-def _label(judgement: Judgement) -> str:
-    return judgement.sentences[0].verdict
 
 
 def _best(sentences: Sequence[Sentence]) -> str:

@@ -187,27 +187,13 @@ class Record:
             raise RecordError(f"not a record: {type(error).__name__}: {error}") from error
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """What the site shows of a record whose page did not run: JSON values."""
-        answer = self.answer or Answer("")
+    def origin(self) -> dict[str, str]:
+        """Machine, its identity, provider and date."""
         return {
-            **self.origin(self.parameters),
-            "answer": answer.text,
-            "verdict": answer.verdict,
-            "command": "",
-            "predictions": [[claim.verdict, str(claim)] for claim in self.claims],
-        }
-
-    def origin(self, details: str) -> dict[str, str]:
-        """Return where it comes from, for what the site shows of it elsewhere."""
-        return {
-            "page": self.page,
             "machine": self.environment.hardware,
             "identity": self.environment.identity,
-            "pace": f"{self.pace:.4g}" if self.pace else "",
             "provider": self.configuration["provider"],
             "date": f"{self.date:%Y-%m-%d}",
-            "details": details,
         }
 
     def save(

@@ -2,6 +2,8 @@
 
 import dataclasses
 import io
+import json
+import os
 import re
 import shlex
 import subprocess
@@ -220,7 +222,11 @@ class Study:
         """
         self._claims = claims
         self._to_copy["setting_name"] = setting
-        return show(self.concluded(self.here))
+        judged = self.concluded(self.here)
+        if folder := os.environ.get("ORTMETER_CONCLUSIONS"):  # a build of the site
+            Path(folder, f"{self.page}.json").write_text(json.dumps(judged.to_dict()), "utf-8")
+            judged = dataclasses.replace(judged, on_site=True)
+        return show(judged)
 
     def judged(self, *sources: Record) -> Judged:
         """Judge the claims on records, the first of which is that of this build.
@@ -235,16 +241,15 @@ class Study:
             sentences, otherwise = read_claims(self._claims, data)
             if source.fast:
                 sentences = tuple(sentence.undecided for sentence in sentences)
-            origin, here = source.origin(data.legend), self._is_here(source)
-            origin |= {} if here else {"recorded": origin["date"]}
-            judgements.append(Judgement(origin, sentences, here))
+            judgements.append(Judgement(source.origin, sentences, self._is_here(source)))
         return Judged(
             tuple(judgements),
             otherwise,
             f"{first.environment}, {_namespace(first).legend}",
             setting=_read_setting(self._to_copy["setting_name"]),
             on_cpu=first.on_cpu,
-            **self._to_copy,
+            setting_name=self._to_copy["setting_name"],
+            command=self._to_copy["command"],
         )
 
     def _is_here(self, source: Record) -> bool:
