@@ -1,7 +1,5 @@
 """The report of planted sweeps: tables and text."""
 
-from html.parser import HTMLParser
-
 import numpy as np
 import pytest
 from sweep_samples import failure, group, outcome, report_of
@@ -130,7 +128,7 @@ def test_a_page_without_measurements_has_its_answer():
     found = report_of(outcome({"errors": 3}, answer=Answer("All are close.")))
     assert found.table.empty
     assert [title for title, _ in found.parts()] == ["What the pages answered"]
-    assert "All are close." in str(found)
+    assert found.answers["answer"].tolist() == ["All are close."]
 
 
 def test_the_answers_are_those_of_the_tasks_that_have_one(report):
@@ -146,15 +144,6 @@ def test_nothing_at_all_is_reported():
     found = report_of()
     assert str(found) == "No task has measurements to compare."
     assert found.parts() == []
-
-
-def test_the_text_and_the_page_hold_every_part(report):
-    text, page = str(report), report._repr_html_()
-    for title in ("Over the grid", "What the pages answered", "Tasks without a result"):
-        assert f"{title}\n---" in text
-        assert f"<h4>{title}</h4>" in page
-    HTMLParser().feed(page)
-    assert "last &lt;line&gt;" in page
 
 
 def test_the_report_of_the_command_line_takes_the_parts(report):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import html
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.evidence import Speedup, rounded
-from ortmeter.study.rendering import as_html, as_text
 from ortmeter.sweep.tasks import Outcome, Task
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.statistics import geometric_mean
@@ -147,7 +145,7 @@ class _Cell:
         return rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SweepResult:
     """Outcomes of all the tasks of a sweep, see :func:`~ortmeter.sweep.run_sweep`.
 
@@ -239,18 +237,8 @@ class SweepResult:
         ]
         return [(title, items) for title, items in parts if len(items[0])]
 
-    def __str__(self) -> str:
-        blocks = [
-            "\n".join([title, "-" * len(title), *map(as_text, items)])
-            for title, items in self.parts()
-        ]
-        return "\n\n".join([*blocks, "\n".join(self.conclusion)])
-
-    def _repr_html_(self) -> str:
-        blocks = [f"<p>{html.escape(' '.join(self.conclusion))}</p>"]
-        for title, shown in self.parts():
-            blocks += [f"<h4>{title}</h4>", *map(as_html, shown)]
-        return "".join(blocks)
+    def __repr__(self) -> str:
+        return "\n".join(self.conclusion)
 
 
 def varying_options(tasks: Iterable[Task]) -> dict[str, bool]:
