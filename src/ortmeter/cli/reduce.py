@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -167,16 +167,15 @@ def _reduce(options: Namespace, report: Report, file: Path) -> int:
         report.conclude(
             f"{_size_in_words(start)} become {_size_in_words(tried.best)}: {tried.seen}",
             f"{len(tried.answers)} models were tried",
-            _write_script(tried.best, condition, spec, folder),
+            _write_script(tried),
         )
         report.add("What was tried", pd.DataFrame(list(tried.answers.values())))
     if tried.told != _TOLD[True]:
         return USAGE
     if not options.report:
         return SUCCESS
-    write = _write_failure if condition.kind == "fails" else _write_issue
     try:
-        report.conclude(write(report, tried, condition, spec, folder))
+        report.conclude(_write_issue(report, tried))
     except (OrtMeterError, OSError) as error:  # the smallest model is there
         report.conclude(f"there is no {_ISSUE}: {error}")
         return USAGE
@@ -196,7 +195,8 @@ class _Tried:
     ) -> None:
         self.best, self.told, self.seen = start, "", ""
         self.answers: dict[str, dict[str, Any]] = {}
-        self._condition, self._spec, self._file = condition, spec, folder / _TRIED
+        self.condition, self.spec, self.folder = condition, spec, folder
+        self._file = folder / _TRIED
         model = Path(options.models[0])
         self._is_valid = not _why_invalid(model)  # else its parts need not be
         digest = hashlib.blake2b(model.read_bytes()).hexdigest()
@@ -249,7 +249,7 @@ class _Tried:
         file = folder / _MODEL
         if self._is_valid and (reason := _why_invalid(file)):
             return False, f"not valid: {reason}"
-        return self._condition.ask(replace(self._spec, model=file, feeds=reduced.arrays))
+        return self.condition.ask(replace(self.spec, model=file, feeds=reduced.arrays))
 
 
 def _refuse_unwritable(folder: Path) -> None:
@@ -308,12 +308,13 @@ def _write_reduced(reduced: Reduced, folder: Path) -> None:
         write_atomically(folder / _INPUTS / f"input_{rank}.pb", tensor.SerializeToString())
 
 
-def _write_script(best: Reduced, condition: "Condition", spec: SessionSpec, folder: Path) -> str:
+def _write_script(tried: _Tried) -> str:
     """Write the script; say what there is."""
-    requirements = [one.requirements[0] for one in condition.releases if one.requirements]
-    where = {name: spec.settings[name] for name in ("provider", "threads")}
+    folder, settings = tried.folder, tried.spec.settings
+    requirements = [one.requirements[0] for one in tried.condition.releases if one.requirements]
+    where = {name: settings[name] for name in ("provider", "threads")}
     try:
-        script = repro_script(best, **where, requirements=requirements)
+        script = repro_script(tried.best, **where, requirements=requirements)
     except InvalidArgumentError as error:
         (folder / _SCRIPT).unlink(missing_ok=True)  # of another model
         return f"{folder} has {_MODEL} and {_INPUTS}; there is no script: {error}"
@@ -321,78 +322,61 @@ def _write_script(best: Reduced, condition: "Condition", spec: SessionSpec, fold
     return f"{folder} has {_MODEL}, {_INPUTS} and {_SCRIPT}"
 
 
-def _write_issue(
-    report: Report, tried: _Tried, condition: "Condition", spec: SessionSpec, folder: Path
-) -> str:
-    """Measure the smallest model and the whole one, write what an issue says."""
-    best = tried.best
+def _write_issue(report: Report, tried: _Tried) -> str:
+    """Write what an issue says: the smallest model and the whole one measured, or who runs it."""
+    best, condition, file = tried.best, tried.condition, tried.folder / _ISSUE
+    part = replace(tried.spec, model=tried.folder / _MODEL, feeds=best.arrays)
     name = " ".join(dict.fromkeys(node.op_type for node in best.proto.graph.node))
-    part = replace(spec, model=folder / _MODEL, feeds=best.arrays)
-    script = (folder / _SCRIPT).read_text(encoding="ascii")
-    wrong = ""
-    if condition.kind != "slower":
-        told = _why_wrong(part, condition)
-        wrong = f"With onnxruntime {condition.releases[-1].name}: {tried.seen} ({told})."
-        script = show_wrong(script, part, condition.releases[-1])
-    provider, threads = spec.settings["provider"], spec.settings["threads"]
-    candidates = [RuntimeCandidate(one.name, one, provider=provider) for one in condition.releases]
-    text = write_issue(
-        name,
-        measure_cases(candidates, {name: part, f"{best.name}.onnx": spec}, threads=[threads]),
-        {name: ", ".join(map(str, declared_inputs(best.proto)))},
-        script,
-        {one.name: run_script(script, one) for one in condition.releases},
-        machine=report.machine,
-        provider=provider,
-        wrong=wrong,
-    )
-    write_atomically(folder / _ISSUE, text.encode())
-    return f"{folder / _ISSUE} is ready to paste; nothing was sent"
-
-
-def _write_failure(
-    report: Report, tried: _Tried, condition: "Condition", spec: SessionSpec, folder: Path
-) -> str:
-    """Write what an issue says of a model that fails, if something else runs it."""
-    best, last = tried.best, condition.releases[-1]
-    part = replace(spec, model=folder / _MODEL, feeds=best.arrays)
-    if reason := _why_invalid(folder / _MODEL):
-        raise OrtMeterError(f"the model is not valid ({reason}): ONNX Runtime may refuse it")
-    found = list(_ran_elsewhere(condition, part))
-    if not found:
-        raise OrtMeterError(
-            "no other level, nor onnx.reference, runs this model: nothing says that ONNX Runtime "
-            "is wrong"
+    inputs = ", ".join(map(str, declared_inputs(best.proto)))
+    where = {"machine": report.machine, "provider": tried.spec.settings["provider"]}
+    *before, last = condition.releases
+    if condition.kind == "fails":
+        told = tried.seen.removeprefix(f"{last.name}: ")
+        told = f"{told}\n\n{' '.join(_ran_elsewhere(condition, part))}"
+        script = (tried.folder / _SCRIPT).read_text(encoding="ascii")
+        ran = {one.name: run_script(script, one) for one in before}
+        text = write_failure(name, last, told, script, ran, inputs=inputs, **where)
+    else:
+        script, wrong = (tried.folder / _SCRIPT).read_text(encoding="ascii"), ""
+        if condition.kind != "slower":
+            wrong = f"With onnxruntime {last.name}: {tried.seen} ({_why_wrong(part, condition)})."
+            script = show_wrong(script, part, last)
+        candidates = [
+            RuntimeCandidate(one.name, one, provider=where["provider"])
+            for one in condition.releases
+        ]
+        measured = measure_cases(
+            candidates,
+            {name: part, f"{best.name}.onnx": tried.spec},
+            threads=[tried.spec.settings["threads"]],
         )
-    script = (folder / _SCRIPT).read_text(encoding="ascii")
-    text = write_failure(
-        " ".join(dict.fromkeys(node.op_type for node in best.proto.graph.node)),
-        last,
-        "\n\n".join([tried.seen.removeprefix(f"{last.name}: "), " ".join(found)]),
-        script,
-        {one.name: run_script(script, one) for one in condition.releases[:-1]},
-        inputs=", ".join(map(str, declared_inputs(best.proto))),
-        machine=report.machine,
-        provider=spec.settings["provider"],
-    )
-    write_atomically(folder / _ISSUE, text.encode())
-    return f"{folder / _ISSUE} is ready to paste; nothing was sent"
+        ran = {one.name: run_script(script, one) for one in condition.releases}
+        text = write_issue(name, measured, {name: inputs}, script, ran, wrong=wrong, **where)
+    write_atomically(file, text.encode())
+    return f"{file} is ready to paste; nothing was sent"
 
 
-def _ran_elsewhere(condition: "Condition", part: SessionSpec) -> Iterator[str]:
+def _ran_elsewhere(condition: "Condition", part: SessionSpec) -> list[str]:
     """Say which release, level and reference run a model that fails, the closest level first."""
-    for release in condition.releases[:-1]:
-        yield f"onnxruntime {release.name} runs it."
+    if reason := _why_invalid(Path(part.model)):  # type: ignore[arg-type]
+        raise OrtMeterError(f"the model is not valid ({reason}): ONNX Runtime may refuse it")
+    told = [f"onnxruntime {release.name} runs it." for release in condition.releases[:-1]]
     asked = part.settings["optimization"]
     for level in _LEVELS[_LEVELS.index(asked) + 1 :]:
         with suppress(OrtMeterError):
             condition.outputs(part, optimization=level)
-            yield f"It fails at optimization level {asked!r}, and runs at level {level!r}."
+            told.append(f"It fails at optimization level {asked!r}, and runs at level {level!r}.")
             break
     with suppress(OrtMeterError):
         outputs = evaluate(load_model(part.model), part.feeds, "reference", resolve_provider("cpu"))
-        told = ", ".join(f"{name} has the shape {value.shape}" for name, value in outputs.items())
-        yield f"onnx.reference (onnx {onnx.__version__}) runs it: {told}."
+        shapes = ", ".join(f"{name} has the shape {value.shape}" for name, value in outputs.items())
+        told.append(f"onnx.reference (onnx {onnx.__version__}) runs it: {shapes}.")
+    if not told:
+        raise OrtMeterError(
+            "no other level, nor onnx.reference, runs this model: nothing says that ONNX Runtime "
+            "is wrong"
+        )
+    return told
 
 
 def _why_wrong(part: SessionSpec, condition: "Condition") -> str:
