@@ -15,6 +15,8 @@ sys.path.insert(0, str(DOC))
 from _ext.commands import find_points  # noqa: E402
 from _ext.executed import run_code  # noqa: E402
 
+from ortmeter.cli.execution import COMMANDS, make_parser  # noqa: E402
+
 PRINTED = """\
 A machine
 
@@ -32,6 +34,29 @@ Conclusion
 
 def test_points_are_on_one_line():
     assert find_points(PRINTED, "Conclusion") == ["- one is longer.", "- two."]
+
+
+@pytest.mark.parametrize("page", ["own_model", "commands", "several_machines"])
+def test_a_page_names_only_options_that_exist(page):
+    text = (DOC / f"{page}.rst").read_text(encoding="utf-8")
+    parsers = {name: make_parser(name) for name in COMMANDS}
+    known = {option for one in parsers.values() for option in _options(one)}
+    of_dask = {"--host", "--no-dashboard", "--no-nanny"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known | of_dask
+
+
+def test_the_reference_has_every_command():
+    text = (DOC / "commands.rst").read_text(encoding="utf-8")
+    shown = re.findall(r"^\.\. ortmeter-command:: (\w+) --help$", text, re.MULTILINE)
+    assert sorted(shown) == sorted(COMMANDS)
+
+
+def _options(parser):
+    for action in parser._actions:
+        yield from action.option_strings
+        if action.dest == "command":
+            for child in action.choices.values():
+                yield from _options(child)
 
 
 def test_a_missing_heading_stops_the_build():
