@@ -83,7 +83,7 @@ def test_a_masked_row_is_nan_on_both_sides():
     assert "3 of 6 values are NaN on both sides" in str(found.outputs.outputs["y"])
     assert found.outputs.to_frame()["both NaN"].tolist() == [3]
     assert [str(one) for one in found.non_finite] == [
-        "Softmax soft is the first node to make NaN from infinities, as float64 does"
+        "Softmax soft is the first node to make NaN from infinities, as float64 does from them"
     ]
 
 
@@ -115,7 +115,9 @@ def test_what_makes_them(graph, x, expected):
 def test_other_references():
     graph = "(float[2] x) => (float[2] y) { [b] y = Log (x) }"
     _, told = explain(graph, "reference", x=np.float32([-1, 1]))
-    assert told == ["Log b is the first node to make NaN from finite inputs, as reference does"]
+    assert told == [
+        "Log b is the first node to make NaN from finite inputs, as reference does from them"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_nan_on_both_sides_is_told_with_the_node_that_makes_it(tmp_path, capsys,
     with np.errstate(invalid="ignore"):
         n_nan = np.isnan(np.sqrt([-1.0, 1.0, -1.0])).sum()
     assert f"{n_nan} of 3 values are NaN on both sides" in told[0]
-    made = "Sqrt b is the first node to make NaN from finite inputs, as float64 does."
+    made = "Sqrt b is the first node to make NaN from finite inputs, as float64 does from them."
     assert any(line.endswith(made) for line in told)
     assert tables(report)[0][0]["both NaN"] == n_nan
     if how == "unoptimized":

@@ -49,7 +49,8 @@ class NonFinite:
             told = f"overflows {self.dtype}: {value}, the largest {self.dtype} is {most:.6g}"
         else:
             given = "infinities" if self.is_fed else "finite inputs"
-            seen = f"as {self.reference} does" if str(self.got) == str(self.expected) else value
+            is_same = str(self.got) == str(self.expected)
+            seen = f"as {self.reference} does from them" if is_same else value
             told = f"is the first node to make {made} from {given}, {seen}"
             told = f"(fused with {', '.join(self.fused)}) {told}" if self.fused else told
         return f"{self.op} {self.node} {told}"
