@@ -41,7 +41,7 @@ def test_a_page_names_only_options_that_exist(page):
     text = (DOC / f"{page}.rst").read_text(encoding="utf-8")
     parsers = {name: make_parser(name) for name in COMMANDS}
     known = {option for one in parsers.values() for option in _options(one)}
-    of_dask = {"--host", "--no-dashboard", "--no-nanny"}
+    of_dask = {"--host", "--no-dashboard", "--no-nanny", "--nthreads"}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known | of_dask
 
 
