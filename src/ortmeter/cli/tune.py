@@ -127,6 +127,10 @@ def _tell(report: Report, found: Tuning) -> None:
     )
     report.preflight["during"] = found.machine
     report.conclude(str(found), *(f"{c.name}: {c.reason}" for c in found.setup.changes))
+    if any(change.axis == "shapes" for change in found.setup.changes):
+        feeds = found.default.feeds.items()
+        shapes = [f"{n} of {'x'.join(map(str, a.shape))}" for n, a in feeds if a.shape]
+        report.conclude(f"the model that was written takes {enumerate_items(shapes)} only")
     lossy = [t for t in tried.values() if t.outcome == "faster" and t.not_chosen]
     for names, text in (
         (
@@ -165,7 +169,7 @@ def _tell(report: Report, found: Tuning) -> None:
     if timed:
         claims = [t.speedup for t in timed if t.speedup and t.speedup.has_interval][:_PLOTTED]
         plot = partial(speedup_plot, claims, title="Candidates compared with the default")
-        raced = [(t.setup.name, t.interval, t.error, t.not_chosen or t.outcome) for t in timed]
+        raced = [(t.setup.name, t.interval, t.error, t.told) for t in timed]
         columns = ("candidate", "times better [95%]", "error", "outcome")
         report.add("Race", Rows(columns, tuple(raced)), *([plot] if claims else []))
     refused = [(t.setup.name, t.outcome) for t in tried.values() if not t.speedup]

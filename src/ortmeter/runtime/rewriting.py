@@ -1,5 +1,7 @@
 """Rewrite a model with a graph optimizer that is not that of a session."""
 
+import contextlib
+import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -59,7 +61,8 @@ def rewrite_model(model: ModelLike, rewriter: str, **options: Any) -> onnx.Model
     copy = onnx.ModelProto()
     copy.CopyFrom(load_model(model))
     try:
-        with silenced():  # what it tried: the outputs tell what it did
+        # What it tried, and prints: the outputs tell what it did.
+        with silenced(), contextlib.redirect_stdout(io.StringIO()):
             return REWRITERS[rewriter](copy, **options)
     except OrtMeterError:
         raise

@@ -20,6 +20,8 @@ from ortmeter.timing.statistics import MIN_PROCESSES, exponential
 
 #: Less is no win.
 LEAST_GAIN = 1.03
+# What gains less alone leaves: two such gains may make a win together.
+_WORTH = 1.015
 #: On a machine that is steady enough to say something, equal sessions differ by less.
 STEADY = 1.15
 #: The default, and its copy.
@@ -85,7 +87,7 @@ class Race:
             self.logs.setdefault(name, []).append(sum(pair) / 2)
         for name in self.running:
             estimate = self.estimate(name)
-            if estimate.high is not None and estimate.high < LEAST_GAIN:
+            if estimate.high is not None and estimate.high < _WORTH:
                 self.left[name] = "slower" if estimate.high < 1 else "no gain"
         for name in self.running:
             if any(self._beats(other, name) for other in self.running):
@@ -121,7 +123,7 @@ class Race:
         """Return the best candidate of each axis that gains enough, the best first."""
         best: dict[str, str] = {}
         for name in sorted(self.running, key=lambda name: -self.estimate(name).value):
-            if self.estimate(name).value >= LEAST_GAIN:
+            if self.estimate(name).value >= _WORTH:
                 best.setdefault(self.axes[name], name)
         return list(best.values())
 

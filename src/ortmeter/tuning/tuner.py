@@ -93,6 +93,11 @@ class Tried:
         return self.speedup.ratio if self.speedup else 0.0
 
     @property
+    def told(self) -> str:
+        """What became of it, in words."""
+        return f"{self.outcome}, not chosen: {self.not_chosen}" if self.not_chosen else self.outcome
+
+    @property
     def interval(self) -> str:
         """The same with its interval, in words."""
         return self.speedup.interval if self.speedup else ""
@@ -237,9 +242,9 @@ def tune(
     Notes
     -----
     Candidates and two copies of the default are interleaved in fresh processes. A candidate leaves
-    when an interval that holds at any stop says that it gains less than 3%. The best one of each
-    axis is raced in combination with the others, and the winner is confirmed in processes that
-    chose nothing.
+    when an interval that holds at any stop says that it gains less than 1.5%. The best one of each
+    axis is raced in combination with the others, and the winner, which gains 3% at least, is
+    confirmed in processes that chose nothing.
 
     Examples
     --------

@@ -13,7 +13,7 @@ import numpy as np
 from ortmeter.child import call
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.cpu import usable_cores
-from ortmeter.runtime.settings import spins
+from ortmeter.runtime.settings import DENORMALS, spins
 from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.loop import collector_off, settling_calls
 from ortmeter.timing.measurement import SpawnSpec
@@ -76,15 +76,18 @@ def time_wave(
         order = np.random.default_rng(seed).permutation(len(names)).tolist()
         found = {names[i]: _time_alone(specs[names[i]], objective) for i in order}
         return {name: found[name] for name in names}
+    how = {"objective": objective, "budget_s": budget_s, "seed": seed}
+    groups: dict[str, list[str]] = {}
+    for name, spec in specs.items():
+        config = spec.settings.get("session_config") or {}
+        groups.setdefault(str(config.get(DENORMALS, "0")), []).append(name)
+    timed: dict[str, list[float]] = {}
     with write_specs(specs) as written:
-        asked = {
-            "spawn_specs": [written[name] for name in names],
-            "objective": objective,
-            "budget_s": budget_s,
-            "seed": seed,
-        }
-        samples = call(time_here, asked)
-    return dict(zip(names, samples, strict=True))
+        for group in groups.values():  # the first session of a process decides for DENORMALS
+            samples = call(time_here, {"spawn_specs": [written[n] for n in group], **how})
+            timed |= dict(zip(group, samples, strict=True))
+    rounds = min(map(len, timed.values()))
+    return {name: timed[name][:rounds] for name in names}
 
 
 def _time_alone(spec: SessionSpec, objective: str) -> list[float]:
