@@ -37,10 +37,12 @@ from ortmeter.releases.environments import parse_release, prepare
 from ortmeter.study import Finding, Param, Study
 
 RELEASES = ("1.20.1", "1.22.1", "1.24.4", "1.26.0", "1.27.0", "1.29.0", "1.31.1", "1.32.0")
+FEW = (RELEASES[0], *RELEASES[-2:])
 study = Study(
     "plot_broken",
     "What is broken in this release of ONNX Runtime?",
     command="ortmeter bench model.onnx --runtime 1.31.1,1.32.0",
+    releases=Param(FEW, full=RELEASES, sequence=str, help="the last one is judged"),
     processes=Param(2, fast=1, full=10, minimum=1, help="sets of fresh processes in a pass"),
 )
 args, provider = study.args, study.provider
@@ -92,13 +94,13 @@ def measure_results(candidates, findings):
 # findings again. Without the releases and without a stored measurement, it runs two findings with
 # the installed release and its control.
 
-folders = [parse_release(name, provider.name).folder for name in RELEASES]
+folders = [parse_release(name, provider.name).folder for name in args.releases]
 is_complete = args.record or (not args.fast and all(folder.exists() for folder in folders))
 
 
 def measure():
     findings = [*WRONG.values(), *SLOW.values()][slice(None) if is_complete else slice(1, 3)]
-    releases = [*RELEASES] if is_complete else ["installed"]
+    releases = [*args.releases] if is_complete else ["installed"]
     candidates = [RuntimeCandidate(n, prepare(parse_release(n, provider.name))) for n in releases]
     cases = catalogue() if args.record else {}
     cases |= {k: v for one in findings for k, v in one.workloads().items()}
@@ -116,10 +118,10 @@ if is_complete or not study.recall():
 # Which results are wrong?
 # ------------------------
 #
-# *Since* is the first release where a result is wrong. A workaround is shown if its own result is
-# right in the last release, with its speedup over the operator. *Issue* is a number in the `tracker
-# <https://github.com/microsoft/onnxruntime/issues>`__ of ONNX Runtime, with its state when we
-# searched.
+# *Since* is the first measured release where a result is wrong. A workaround is shown if its own
+# result is right in the last release, with its speedup over the operator. *Issue* is a number in
+# the `tracker <https://github.com/microsoft/onnxruntime/issues>`__ of ONNX Runtime, with its state
+# when we searched.
 
 
 def find_wrong(data):
