@@ -14,13 +14,13 @@ import pandas as pd
 
 from ortmeter.evidence import Speedup, rounded
 from ortmeter.sweep.tasks import Outcome, Task
-from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing import Comparison
 from ortmeter.timing.statistics import geometric_mean
 
 _MS = 1e3
 _CONSTANTS = ("page", "group", "machine")
 _BASELINE = {"speedup": 1.0, "low": 1.0, "high": 1.0, "verdict": "baseline", "each run": ""}
-_TIMES = ["median (ms)", "q1 (ms)", "q3 (ms)"]
+_MEDIAN = "median (ms)"
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,7 @@ class _Cell:
         rows = []
         for name in self.candidates:
             samples = [measured[name].seconds.ravel() for measured in self.runs.values()]
-            measured = Measurement(name, np.concatenate(samples)[None])
-            times = (rounded(t * _MS) for t in (measured.median, *measured.quartiles))
-            latency = dict(zip(_TIMES, times, strict=True))
+            latency = {_MEDIAN: rounded(_MS * float(np.median(np.concatenate(samples))))}
             rows.append((place | {"candidate": name}, latency | compared.get(name, {})))
         return rows
 
@@ -196,8 +194,8 @@ class SweepResult:
         """One row per place of the grid and candidate.
 
         Index: options that vary, machine, axis of the measurements, candidate. Columns: ``median
-        (ms)`` and quartiles of all the samples, ``speedup`` over the first candidate and its
-        interval, ``verdict``, ``each run``. What all the rows share is the name of the columns.
+        (ms)`` of all the samples, ``speedup`` over the first candidate and its interval,
+        ``verdict``, ``each run``. What all the rows share is the name of the columns.
         """
         return _readable([row for cell in self._cells for row in cell.rows()])
 
@@ -325,6 +323,6 @@ def _readable(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> pd
     # Objects: a row without a value must not turn sizes into floats.
     keys = [[place.get(name, "") for name in index] for place in places]
     labels = pd.DataFrame(keys, columns=index, dtype=object)
-    numbers = pd.DataFrame([numbers for _, numbers in rows], columns=[*_TIMES, *_BASELINE])
+    numbers = pd.DataFrame([numbers for _, numbers in rows], columns=[_MEDIAN, *_BASELINE])
     table = labels.join(numbers).set_index(index)
     return table.rename_axis(columns=", ".join(filter(None, shared.values())) or None)
