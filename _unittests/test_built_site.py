@@ -246,7 +246,7 @@ def test_the_downloads_of_a_page_are_there(page):
     html = published(page).read_text(encoding="utf-8")
     images = re.findall(rf'src="[./]*_images/sphx_glr_{page}_\d', html)
     assert shown.count("image/png") == len(images)
-    assert any("data-conclusion" in str(output) for output in outputs)
+    assert any("ortmeter-conclusion" in str(output) for output in outputs)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,10 +36,17 @@ Because it moves less.
 
     print("code")
 
+.. raw:: html
+
+    <div class="output_subarea">
+{shown}
+    </div>
+
 .. rst-class:: sphx-glr-example-tags
 
    🏷 Tags: speed, Gemm
 """
+SETTING = "def join(x):\n    y = x\n\n    return y"
 ANSWER = "Join <them>: one is 1.25 times faster"
 
 
@@ -47,7 +55,7 @@ def file(tmp_path):
     """A page that sphinx-gallery wrote."""
     file = tmp_path / "auto_examples" / "performance" / f"{PAGE}.rst"
     file.parent.mkdir(parents=True)
-    file.write_text(TEXT, encoding="utf-8")
+    file.write_text(TEXT.format(shown=""), encoding="utf-8")
     return file
 
 
@@ -62,7 +70,9 @@ def found(file):
         Judgement(here, (replace(held, finding=None), fades), is_here=True),
         Judgement(there, (held, fades)),
     )
-    judged = Judged(judgements, "Keep them.", "here", "x = 1", "x.py", "ortmeter bench")
+    judged = Judged(judgements, "Keep them.", "here", SETTING, "x.py", "ortmeter bench")
+    shown = textwrap.indent(judged._repr_html_(), " " * 4)  # as sphinx-gallery does
+    file.write_text(TEXT.format(shown=shown), encoding="utf-8")
     kept = file.parents[1] / answers.CONCLUSIONS / f"{PAGE}.json"
     kept.parent.mkdir()
     kept.write_text(json.dumps(judged.to_dict()), encoding="utf-8")
@@ -93,12 +103,16 @@ def test_a_page_that_did_not_run_has_the_answer_of_its_newest_record(file, monke
 
 
 def test_the_box_is_under_the_title_and_verdicts_at_the_end_of_the_prediction(found, file):
-    doctree = publish_doctree(TEXT, settings_overrides={"doctitle_xform": False})
+    text = file.read_text(encoding="utf-8")
+    doctree = publish_doctree(text, settings_overrides={"doctitle_xform": False})
     (section,) = doctree.findall(nodes.section)
     env = SimpleNamespace(docname=found.docname, doc2path=lambda _: file)
     answers.add_answers(SimpleNamespace(env=env), doctree)
     texts = [node.astext() for node in section.children]
     assert texts[1] == found.found["box"]
+    assert sum(text.count("y = x") for text in texts) == 1  # the box is not said again
+    assert sum(text.count("It fades") for text in texts) == 1
+    assert sum("Measured on here" in text for text in texts) == 1
     verdicts = texts[texts.index("Because it moves less.") + 1]
     assert (
         '<span class="verdict wrong">wrong</span> It fades (2 &lt; 3; holds on 0 of 2' in verdicts

@@ -148,6 +148,7 @@ def built(tmp_path_factory):
     (site.root / "src" / "ortmeter").mkdir(parents=True)
     (site.root / "src" / "ortmeter" / "__init__.py").touch()
     (site.root / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    (site.root / "LICENSE").touch()
     (site.doc / "examples" / "faster_runs").mkdir(parents=True)
     for folder in ("_ext", "_static", "_templates"):
         shutil.copytree(DOC / folder, site.doc / folder)

@@ -81,6 +81,7 @@ def _recorded(record: Any) -> dict[str, Any]:
         "standing": standing,
         "providers": [origin["provider"].partition(":")[0]],
         "predictions": [],
+        "predicted": "",
         "box": f'<div class="answer">{texts}</div>',
     }
 
@@ -90,6 +91,9 @@ def add_answers(app: Sphinx, doctree: nodes.document) -> None:
     found = _read_document(app, app.env.docname)
     if not found:
         return
+    for raw in [*doctree.findall(nodes.raw)]:  # what stands above is not said again
+        text = raw.astext().replace(found["box"], "").replace(found["predicted"], "")
+        raw.replace_self(nodes.raw("", text, format="html"))
     section = next(iter(doctree.findall(nodes.section)))
     section.insert(1, nodes.raw("", found["box"], format="html"))
     start = next((p for p in doctree.findall(nodes.paragraph) if _predicts(p)), None)

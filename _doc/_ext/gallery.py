@@ -1,8 +1,8 @@
 """Settings of sphinx-gallery and the order of the pages."""
 
+import itertools
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,21 +52,10 @@ SECTIONS = {
 }
 
 
-def page_rank(path: str) -> tuple[int, int, str]:
-    """Sort key of a page: its section, then its place in it; unknown ones come last."""
-    section, name = Path(path).parent.name, Path(path).stem
-    sections = list(SECTIONS)
-    names = [*SECTIONS.get(section, ())]
-    return (
-        sections.index(section) if section in sections else len(sections),
-        names.index(name) if name in names else len(names),
-        name,
-    )
-
-
-def page_order(folder: str) -> Callable[[str], tuple[int, int, str]]:
-    """Return the sort key of the pages of a section, as sphinx-gallery asks for it."""
-    return lambda page: page_rank(str(Path(folder, page)))
+def page_rank(path: str) -> tuple[int, str]:
+    """Sort key of a page: its place on the site; unknown ones come last."""
+    names, name = [*itertools.chain(*SECTIONS.values())], Path(path).stem
+    return names.index(name) if name in names else len(names), name
 
 
 def page_pattern(page: str, examples: Path) -> str:
@@ -113,7 +102,7 @@ def gallery_conf(doc: Path, build: Path) -> dict[str, Any]:
         "examples_dirs": ["examples"],
         "gallery_dirs": ["auto_examples"],
         "subsection_order": [*(f"examples/{section}" for section in SECTIONS), "*"],
-        "within_subsection_order": "_ext.gallery.page_order",
+        "within_subsection_order": "_ext.gallery.page_rank",
         "minigallery_sort_order": "_ext.gallery.page_rank",
         "filename_pattern": page_pattern(page, doc / "examples"),
         # Whoever names a page wants it to run.

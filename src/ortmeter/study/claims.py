@@ -220,8 +220,6 @@ class Judged:
         What to copy, its file, and what to try in a terminal.
     on_cpu : tuple of str
         Nodes of CUDA sessions that ran on the CPU, with the reason.
-    on_site : bool
-        Whether the site shows the box and the predictions above, instead of here.
     """
 
     judgements: tuple[Judgement, ...]
@@ -231,7 +229,6 @@ class Judged:
     setting_name: str = ""
     command: str = ""
     on_cpu: tuple[str, ...] = ()
-    on_site: bool = False
 
     @property
     def here(self) -> Judgement | None:
@@ -379,15 +376,10 @@ class Judged:
         return "\n".join([*lines, *(_item(text) for text in self.on_cpu)])
 
     def _repr_html_(self) -> str:
-        parts = [f'<div class="ortmeter-conclusion">{"" if self.on_site else self.box}']
-        parts.append(f"<p>Measured on {html.escape(self.provenance)}:</p>")
+        measured = f"<p>Measured on {html.escape(self.provenance)}:</p>"
         sections = self.sections | ({"Not on CUDA": [*self.on_cpu]} if self.on_cpu else {})
-        if self.on_site:
-            sections.pop(PREDICTED, None)
-        for section, texts in sections.items():
-            items = "".join(f"<li>{html.escape(text)}</li>" for text in texts)
-            parts.append(f"<p>{html.escape(section)}:</p><ul>{items}</ul>")
-        return "".join([*parts, "</div>"])
+        texts = "".join(_section(name, items) for name, items in sections.items())
+        return f'<div class="ortmeter-conclusion">{self.box}{measured}{texts}</div>'
 
     @property
     def box(self) -> str:
@@ -425,7 +417,13 @@ class Judged:
             "providers": sorted({j.origin["provider"].partition(":")[0] for j in self.judgements}),
             "predictions": [self._judged_text(one.name) for one in predictions],
             "box": self.box,
+            "predicted": _section(PREDICTED, self.sections.get(PREDICTED, [])),
         }
+
+
+def _section(name: str, texts: Sequence[str]) -> str:
+    items = "".join(f"<li>{html.escape(text)}</li>" for text in texts)
+    return f"<p>{html.escape(name)}:</p><ul>{items}</ul>"
 
 
 _WORST = (FAILS, HOLDS, UNDECIDED, NOT_MEASURED)

@@ -225,7 +225,6 @@ class Study:
         judged = self.concluded(self.here)
         if folder := os.environ.get("ORTMETER_CONCLUSIONS"):  # a build of the site
             Path(folder, f"{self.page}.json").write_text(json.dumps(judged.to_dict()), "utf-8")
-            judged = dataclasses.replace(judged, on_site=True)
         return show(judged)
 
     def judged(self, *sources: Record) -> Judged:
@@ -248,8 +247,7 @@ class Study:
             f"{first.environment}, {_namespace(first).legend}",
             setting=_read_setting(self._to_copy["setting_name"]),
             on_cpu=first.on_cpu,
-            setting_name=self._to_copy["setting_name"],
-            command=self._to_copy["command"],
+            **self._to_copy,
         )
 
     def _is_here(self, source: Record) -> bool:
