@@ -244,7 +244,7 @@ def test_what_no_output_needs_is_not_computed_again(monkeypatch):
     feeds = {"X": np.random.default_rng(0).standard_normal((4, 4), np.float32)}
     ran = []
     monkeypatch.setattr(
-        attribution_session._Walk,
+        attribution_session._SessionWalk,
         "_mixed",
         lambda walk, count, is_late: ran.append(count) or MIXED(walk, count, is_late),
     )
@@ -257,7 +257,7 @@ def test_what_no_output_needs_is_not_computed_again(monkeypatch):
     assert all(rows[name].effect.abs > 0 for name in ("one", "two", "three"))
 
 
-MIXED = attribution_session._Walk._mixed
+MIXED = attribution_session._SessionWalk._mixed
 
 
 def test_results_that_do_not_fit_are_refused(monkeypatch):
@@ -281,15 +281,10 @@ def test_settings_of_the_session_reach_it(monkeypatch):
         ),
     )  # fmt: skip
     settings = {"spinning": "off", "session_options": {"enable_mem_pattern": 0}}
-    found = explain_session(model, feeds, provider="cpu", run_config=SHRINK, **settings)
+    found = explain_session(model, feeds, provider="cpu", **settings)
     assert found.searched == 2
     assert all(settings.items() <= given.items() for given in asked)
     assert len(asked) == 2
-    with pytest.raises(InvalidArgumentError, match="is not read by the installed"):
-        explain_session(model, feeds, provider="cpu", run_config={"no.such.key": 1})
-
-
-SHRINK = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
 
 
 def test_what_is_refused(norm):

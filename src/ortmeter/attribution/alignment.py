@@ -136,7 +136,6 @@ def align(
     feeds: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     *,
     tolerance: Tolerance | None = None,
-    run_config: Mapping[str, Any] | None = None,
     **session: Any,
 ) -> Alignment:
     """Align the intermediate results of two models on the same inputs.
@@ -149,8 +148,6 @@ def align(
         Inputs, by default random and shared by both models.
     tolerance : Tolerance, optional
         Results beyond it part. By default, all values must be equal.
-    run_config : mapping, optional
-        Configuration entries of a run, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
     **session
         Settings of both sessions, see :func:`~ortmeter.runtime.sessions.make_session`.
 
@@ -185,12 +182,11 @@ def align(
     """
     given = feeds_of_each([expected, got], feeds)
     models = [
-        enter_bodies(load_model(model), arrays, run_config, **session)
+        enter_bodies(load_model(model), arrays, **session)
         for model, arrays in zip((expected, got), given, strict=True)
     ]
     runs = [
-        run_exposed(model, arrays, run_config, **session)
-        for model, arrays in zip(models, given, strict=True)
+        run_exposed(model, arrays, **session) for model, arrays in zip(models, given, strict=True)
     ]
     first, second = (
         results_of(model, really_computed(model, values, **session))

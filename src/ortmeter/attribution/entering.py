@@ -24,7 +24,6 @@ _IR = 4  # first one where initializers are not inputs
 def enter_bodies(
     model: onnx.ModelProto,
     feeds: Mapping[str, Any],
-    run_config: Mapping[str, Any] | None = None,
     **session: Any,
 ) -> onnx.ModelProto:
     """Replace If by the branch that it takes on these inputs, Loop and Scan by their iterations.
@@ -40,7 +39,7 @@ def enter_bodies(
             break
         try:
             asked, names = _with_counts(flat, nodes)
-            found = run_session(make_session(asked, **session), feeds, run_config)
+            found = run_session(make_session(asked, **session), feeds)
         except ModelError:  # the model is explained as it is
             break
         flat, kept = _flattened(flat, {name: found[asks] for name, asks in names.items()})

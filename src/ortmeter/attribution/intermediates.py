@@ -32,13 +32,12 @@ _NUMERIC = "biufcV"  # V: bfloat16 and float8
 def run_exposed(
     model: onnx.ModelProto,
     feeds: Mapping[str, Any],
-    run_config: Mapping[str, Any] | None = None,
     **session: Any,
 ) -> dict[str, Any]:
     """Run a model, and return all the results of its nodes, unless they would not fit."""
     exposed = with_intermediate_outputs(model)
     refuse_too_large(exposed, feeds)
-    return run_session(make_session(exposed, **session), feeds, run_config)
+    return run_session(make_session(exposed, **session), feeds)
 
 
 def really_computed(

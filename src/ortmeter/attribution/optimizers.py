@@ -140,7 +140,6 @@ def explain_optimization(
     optimization: str = "all",
     tolerance: Tolerance | None = None,
     budget_s: float = 20.0,
-    run_config: Mapping[str, Any] | None = None,
     **session: Any,
 ) -> OptimizerExplanation:
     """Find the graph optimizations that make the outputs differ from the unoptimized ones.
@@ -157,8 +156,6 @@ def explain_optimization(
         Outputs within it are the same. By default, all values must be equal.
     budget_s : float
         Seconds for the search of the optimizers at most, once each level has run; 0 for none.
-    run_config : mapping, optional
-        Configuration entries of a run, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
     **session
         Other settings of both sessions, see :func:`~ortmeter.runtime.sessions.make_session`.
 
@@ -201,7 +198,7 @@ def explain_optimization(
         )
     if not 0 <= budget_s < math.inf:
         raise InvalidArgumentError(f"budget_s={budget_s!r}. Accepted: a finite number >= 0")
-    search = _OptimizerSearch(model, feeds, tolerance or Tolerance(), session, run_config)
+    search = _OptimizerSearch(model, feeds, tolerance or Tolerance(), session)
     reached = _LEVELS[: _LEVELS.index(optimization) + 1]
     outputs = {name: search.run(optimization=name) for name in reached}
     levels = {
@@ -240,7 +237,6 @@ def find_failing(
     feeds: Mapping[str, Any],
     *,
     optimization: str = "all",
-    run_config: Mapping[str, Any] | None = None,
     **session: Any,
 ) -> list[str]:
     """Find optimizers without which a model runs that fails with them, as few as possible.
@@ -252,7 +248,7 @@ def find_failing(
     def runs(names: Collection[str], level: str = optimization) -> bool:
         settings = without({**session, "optimization": level}, names)
         with suppress(ModelError):
-            run_session(make_session(model, **settings), feeds, run_config)
+            run_session(make_session(model, **settings), feeds)
             return True
         return False
 
@@ -273,16 +269,15 @@ class _OptimizerSearch:
         feeds: Mapping[str, Any],
         tolerance: Tolerance,
         session: Mapping[str, Any],
-        run_config: Mapping[str, Any] | None,
     ) -> None:
-        self._model, self._feeds, self._run_config = model, feeds, run_config
+        self._model, self._feeds = model, feeds
         self._tolerance, self._session = tolerance, session
         self.is_late = False
         self.expected = self.run(optimization="none")
 
     def run(self, disabled: Collection[str] = (), *, optimization: str) -> dict[str, Any]:
         settings = without({**self._session, "optimization": optimization}, disabled)
-        return run_session(make_session(self._model, **settings), self._feeds, self._run_config)
+        return run_session(make_session(self._model, **settings), self._feeds)
 
     def same(self, outputs: Mapping[str, Any]) -> bool:
         return self._tolerance.check(self.discrepancy(outputs)).passed

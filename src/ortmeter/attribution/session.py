@@ -57,7 +57,6 @@ def explain_session(
     by: str = "mean",
     budget_s: float = 20.0,
     tolerance: Tolerance | None = None,
-    run_config: Mapping[str, Any] | None = None,
     **session: Any,
 ) -> SessionExplanation:
     """Find the nodes of a session responsible for its discrepancy.
@@ -82,8 +81,6 @@ def explain_session(
         it has found 99.9% of the effects. Nodes that are left are in `remaining`.
     tolerance : Tolerance, optional
         Tolerance of the outputs.
-    run_config : mapping, optional
-        Configuration entries of a run, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
     **session
         Other settings of :func:`~ortmeter.runtime.sessions.make_session`: optimization, threads,
         tf32, spinning...
@@ -141,8 +138,8 @@ def explain_session(
     make: Callable[..., Any] = functools.partial(make_session, provider=device, **session)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "optimized.onnx"
-        outputs = run_session(make(model, optimized_path=path), feeds, run_config)
-        entered = enter_bodies(proto, feeds, run_config, provider=device, **session)
+        outputs = run_session(make(model, optimized_path=path), feeds)
+        entered = enter_bodies(proto, feeds, provider=device, **session)
         if entered is not proto:
             proto = entered
             make(proto, optimized_path=path)
@@ -151,7 +148,7 @@ def explain_session(
         proto, {name for node in optimized.graph.node for name in node.output}
     )
     refuse_too_large(kept, feeds)
-    exposed = run_session(make(kept), feeds, run_config)
+    exposed = run_session(make(kept), feeds)
     walk = _SessionWalk(proto, feeds, expected, device, sources)
     nodes, remaining = walk.explain(exposed, by, budget_s)
     wanted = dict(zip(outputs, walk.outputs, strict=True))

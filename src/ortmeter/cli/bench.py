@@ -177,8 +177,8 @@ def _without_failing(report: Report, variants: Mapping[str, SessionSpec]) -> dic
 
     running = {}
     for name, variant in variants.items():
-        settings, config = variant.settings, dict(variant.run_config)
-        names = find_failing(variant.model, variant.feeds, run_config=config, **settings)
+        settings = variant.settings
+        names = find_failing(variant.model, variant.feeds, **settings)
         label = f"{name} without {enumerate_items(names)}" if names else name
         if names:
             report.conclude(f"{name} fails, and is timed as it runs: {label}")

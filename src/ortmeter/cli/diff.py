@@ -60,7 +60,7 @@ def register(parser: ArgumentParser) -> None:
         help=f"reference for one model: {', '.join(EVALUATIONS)}, "
         f"{UNOPTIMIZED} or a provider (float64 by default)",
     )
-    add_session(parser, several=False)
+    add_session(parser, several=False, runs=False)
     add_feeds(parser)
     conversion.add_options(parser, "compares the model with its conversion")
     rule = (
@@ -295,13 +295,8 @@ def _tell_non_finite(
             report.conclude(*(f"{label}{one}." for one in made))
 
 
-def _outputs_of(
-    model: Path,
-    feeds: Mapping[str, np.ndarray],
-    run_config: Mapping[str, Any] | None = None,
-    **session: Any,
-) -> dict[str, Any]:
-    return run_session(make_session(model, **session), feeds, run_config)
+def _outputs_of(model: Path, feeds: Mapping[str, np.ndarray], **session: Any) -> dict[str, Any]:
+    return run_session(make_session(model, **session), feeds)
 
 
 def on_provider(provider: str, session: Mapping[str, Any]) -> dict[str, Any]:

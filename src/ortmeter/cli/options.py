@@ -19,8 +19,8 @@ _PAIRS = {
 }
 
 
-def add_session(parser: ArgumentParser, *, several: bool) -> None:
-    """Declare the options of a session, those that most users need first."""
+def add_session(parser: ArgumentParser, *, several: bool, runs: bool = True) -> None:
+    """Declare the options of a session, those that most users need first, and those of its runs."""
     more = "; several values, separated by commas, are compared" if several else ""
     parser.add_argument(
         "--threads", default="1", help=f"threads per operator, 0 lets onnxruntime choose (1){more}"
@@ -43,12 +43,15 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
         "the default of onnxruntime) or off (they sleep); bench isolates candidates whose threads "
         "spin after a run",
     )
-    for argument, what in (
-        ("session_options", "attribute of SessionOptions, inter_op_num_threads=2"),
-        ("session_config", "configuration entry, session.set_denormal_as_zero=1"),
-        ("provider_options", "option of the provider, cudnn_conv_algo_search=HEURISTIC on CUDA"),
-        ("run_config", "configuration entry of a run, memory.enable_memory_arena_shrinkage=cpu:0"),
-    ):
+    pairs = {
+        "session_options": "attribute of SessionOptions, inter_op_num_threads=2",
+        "session_config": "configuration entry, session.set_denormal_as_zero=1",
+        "provider_options": "option of the provider, cudnn_conv_algo_search=HEURISTIC on CUDA",
+    }
+    if runs:  # they change no result
+        told = "configuration entry of a run, memory.enable_memory_arena_shrinkage=cpu:0"
+        pairs["run_config"] = told
+    for argument, what in pairs.items():
         group.add_argument(
             _PAIRS[argument],
             dest=argument,
@@ -68,7 +71,7 @@ def describe_session(options: Namespace) -> str:
     told["threads"] += f" (not controlled on {', '.join(loose)})" if loose else ""
     told["spinning"] = options.spinning
     given = [f"{name}={value}" for name, value in told.items()]
-    return ", ".join([*given, *(text for name in _PAIRS for text in getattr(options, name))])
+    return ", ".join([*given, *(text for name in _PAIRS for text in getattr(options, name, ()))])
 
 
 def session_providers(options: Namespace) -> list[Provider]:
@@ -101,7 +104,7 @@ def _settings(options: Namespace, providers: object, read: Callable[..., Any]) -
         "spinning": read("--spinning", options.spinning),
     }
     for argument, option in _PAIRS.items():
-        if pairs := read_pairs(option, getattr(options, argument), "KEY=VALUE"):
+        if pairs := read_pairs(option, getattr(options, argument, ()), "KEY=VALUE"):
             settings[argument] = {key: read(option, text) for key, text in pairs.items()}
     return settings
 

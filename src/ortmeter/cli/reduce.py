@@ -109,7 +109,7 @@ def register(parser: ArgumentParser) -> None:
         help="also write issue.md, in the form of the template of ONNX Runtime, as ortmeter "
         "operators --report does; --until is fails, or names two releases",
     )
-    add_session(parser, several=False)
+    add_session(parser, several=False, runs=False)
     add_feeds(parser)
 
 
@@ -129,7 +129,6 @@ def run(options: Namespace, report: Report) -> int:
 def _reduce(options: Namespace, report: Report, file: Path) -> int:
     settings, report.session = session_settings(options), describe_session(options)
     distribution = "cuda" if settings["provider"].on_cuda else "cpu"
-    run_config = settings.pop("run_config", {})
     condition = read_condition(options.until, options.timeout, distribution)
     if options.report and len(condition.releases) == 1 and condition.kind != "fails":
         raise InvalidArgumentError(
@@ -146,7 +145,7 @@ def _reduce(options: Namespace, report: Report, file: Path) -> int:
                 f"--output: {str(folder)!r} has {str(given)!r}, which is read. Accepted: another "
                 "folder"
             )
-    spec = SessionSpec(file, start.arrays, settings, run_config)
+    spec = SessionSpec(file, start.arrays, settings)
     _refuse_unwritable(folder)
     for release in condition.releases:
         prepare(release, lambda line: tell(f"ortmeter reduce: {line}"))

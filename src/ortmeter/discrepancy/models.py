@@ -123,7 +123,6 @@ def diff(
     tolerance: Tolerance | None = None,
     *,
     provider: str | Provider = "auto",
-    run_config: Mapping[str, Any] | None = None,
     **session: Any,
 ) -> ModelDiff:
     """Run two models on the same inputs and compare their outputs, by name then by rank.
@@ -141,8 +140,6 @@ def diff(
         Tolerance of the outputs.
     provider : str or Provider
         ``auto``, ``cpu``, ``cuda`` or ``cuda:1``, for both models.
-    run_config : mapping, optional
-        Configuration entries of a run, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
     **session
         Other settings of :func:`~ortmeter.runtime.sessions.make_session`: optimization, threads...
 
@@ -171,7 +168,7 @@ def diff(
     """
     given = feeds_of_each([model_a, model_b], feeds)
     expected, got = (
-        run_session(make_session(model, provider=provider, **session), inputs, run_config)
+        run_session(make_session(model, provider=provider, **session), inputs)
         for model, inputs in zip((model_a, model_b), given, strict=True)
     )
     return compare_outputs(expected, got, tolerance, given)
