@@ -49,6 +49,7 @@ class Session(msgspec.Struct):
     default: str
     model: str
     provider: str
+    threads: int  # of the default, 0 for as many as there are cores
     settings: dict[str, Any]
     bound: bool
     changes: list[dict[str, str]]
@@ -108,6 +109,7 @@ def write_session(
         default=_relative(original or file, folder),
         model=_relative(file, folder),
         provider=str(provider),
+        threads=default.settings["threads"],
         settings=settings,
         bound=spec.bound,
         changes=[{"axis": c.axis, "set": c.name, "reason": c.reason} for c in setup.changes],
@@ -160,7 +162,7 @@ def read_session(file: Path) -> Session:
 
 def session_specs(found: Session, feeds: Mapping[str, Any]) -> dict[str, SessionSpec]:
     """Return the default and what was chosen, to be measured on these inputs."""
-    plain = {**DEFAULT, "provider": resolve_provider(found.provider)}
+    plain = {**DEFAULT, "threads": found.threads, "provider": resolve_provider(found.provider)}
     settings = {**plain, **found.settings}
     return {
         "default": SessionSpec(Path(found.default), feeds, plain, {}, bound=False),
