@@ -85,6 +85,7 @@ html_sidebars = {
         "gpu",
         "backend_operators",
         "backend_rules",
+        "fusions",
         "machines",
         "methodology",
         "methodology_details",

@@ -1,0 +1,122 @@
+"""What fusions should have returned, written by hand in NumPy: the judges of findings are right."""
+
+import ast
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ortmeter.evaluator.judges import evaluated
+from ortmeter.observatory.fusions.variations import FusionCase
+from ortmeter.observatory.issue import run_script
+from ortmeter.observatory.reference import reference
+from ortmeter.releases.environments import Release
+
+REPORTS = sorted((Path(__file__).parents[2] / "_doc" / "reports").glob("*.md"))
+EPSILON = 1e-5
+
+
+def normalized(x, axes=-1):
+    d = x - x.mean(axes, keepdims=True)
+    return d / np.sqrt((d**2).mean(axes, keepdims=True) + EPSILON)
+
+
+def layer_norm(squares=np.square, divide=np.divide, keep=(True, True)):
+    """Write the pattern of LayerNormFusion with some of its nodes in another form."""
+
+    def formula(X, s, b):
+        m = X.mean(-1, keepdims=keep[0])
+        d = X - m
+        q = np.sqrt(squares(d).mean(-1, keepdims=keep[1]) + EPSILON)
+        return divide(d, q) * s + b
+
+    return formula
+
+
+def exchanged(X, s, b):
+    d = X.mean(-1, keepdims=True) - X
+    return d / np.sqrt((d**2).mean(-1, keepdims=True) + EPSILON) * s + b
+
+
+def padded_max(X):
+    wide = np.pad(X, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(wide, (2, 2), axis=(2, 3))
+    return windows.max(axis=(4, 5))
+
+
+def batch_norm(X, w, s, b, m, v):  # noqa: PLR0917 - operands of a pattern
+    y = (X @ w).reshape(1, 4, 4)
+    s, b, m, v = (one[None, :, None] for one in (s, b, m, v))
+    return (y - m) / np.sqrt(v + EPSILON) * s + b
+
+
+@pytest.mark.parametrize(
+    ("name", "formula"),
+    [
+        # Known upstream.
+        ("GemmTransposeFusion | A perm=[0,1]", lambda X, w, b: X @ w + b),
+        ("GemmTransposeFusion | X has the shape [3,4] | A perm=[0,1]", lambda X, w, b: X @ w + b),
+        ("GemmTransposeFusion 3 | X has the shape [4,3] | A perm=[0,1]", lambda X, w: w @ X),
+        ("LayerNormFusionL1 | M keepdims=0", layer_norm(keep=(False, True))),
+        ("LayerNormFusionL1 | V keepdims=0", layer_norm(keep=(True, False))),
+        ("LayerNormFusionL1 | inputs of rank 1, weights of rank 0", layer_norm()),
+        ("LayerNormFusionL1 | X has the shape [4,1]", layer_norm()),
+        # In 1.31.1, and not in 1.32.0.
+        ("Pad_Fusion 2", padded_max),
+        ("MatMul_BatchNormalization_Fusion 2 | C perm=[0,1,2]", batch_norm),
+        # In 1.32.0.
+        ("LayerNormFusionL1 | D inputs 0 and 1 exchanged", exchanged),
+        ("LayerNormFusionL1 | P inputs 0 and 1 exchanged", layer_norm(lambda d: 2.0**d)),
+        ("LayerNormFusionL1 | N inputs 0 and 1 exchanged", layer_norm(divide=lambda d, q: q / d)),
+        ("LayerNormFusionL1 | c3=-2", layer_norm(lambda d: d**-2.0)),
+        (
+            "SkipLayerNormFusion | Y axis=0",
+            lambda X, Z, s, b: normalized(X + Z, (0, 1, 2)) * s + b,
+        ),
+        (
+            "SkipLayerNormFusion | s has the shape [1]",
+            lambda X, Z, s, b: normalized(X + Z) * s + b,
+        ),
+        (
+            "BiasSkipLayerNormFusion | w has the shape [4,1]",
+            lambda X, Z, w, c, s, b: normalized(X @ w + c + Z) * s + b,
+        ),
+    ],
+)
+def test_the_judges_agree_with_numpy_by_hand(name, formula):
+    case = FusionCase.parse(name)
+    operands = case.draft.operands
+    names = [one for one in operands if not re.fullmatch(r"c\d+", one)]
+    drawn = {one: operands[one].draw(one, "f64") for one in names}
+    given = {one: operands[one].draw(one, "f32").astype(float) for one in names}
+    for one in names:
+        np.testing.assert_allclose(given[one], drawn[one], rtol=1e-6)
+    expected = formula(**given)
+    model, feeds = case.model(), case.feeds()
+    for outputs in (
+        reference(model, feeds).outputs,
+        evaluated(model, feeds, ("reference",)).outputs,
+    ):
+        assert outputs["Y"].shape == expected.shape
+        np.testing.assert_allclose(outputs["Y"], expected, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.stem)
+def test_a_report_is_ready_to_file(report):
+    """Its script runs by itself, and shows what the report says with the release that it names."""
+    text = report.read_text(encoding="utf-8")
+    (script,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    ast.parse(script)
+    assert re.match(
+        r"# .*\n# uvx --with numpy --with onnxruntime==1\.32\.0 python repro\.py", script
+    )
+    assert "Searched in the index of September 2026: " in text
+    labels = re.findall(r"onnxruntime ([\d.]+), (.*):", text.partition("Its output:")[2])
+    assert [version for version, _ in labels] == ["1.20.1"] * 3 + ["1.32.0"] * 3
+    last = text.partition("Its output:")[2].partition("### Urgency")[0]
+    answers = re.split(r"onnxruntime [\d.]+, .*:\n", last)[-3:]
+    plain, optimized, without = (answer.strip(" `\n") for answer in answers)
+    assert plain == without != optimized
+    told = run_script(script, Release("installed"))
+    assert [label for _, label in labels[3:]] == re.findall(r"onnxruntime [\d.]+, (.*):", told)
