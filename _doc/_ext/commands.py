@@ -28,8 +28,7 @@ def register(app: Sphinx) -> None:
 class CommandDirective(SphinxDirective):
     """Run ``ortmeter ARGUMENTS`` beside the sample models, ``cnn.onnx`` and ``norm.onnx``.
 
-    ``:after: Conclusion`` shows what follows this heading only, each point on one line; ``:last:``
-    shows the last point.
+    ``:after: Conclusion`` shows what follows this heading only, each point on one line.
     """
 
     required_arguments = 1
@@ -38,7 +37,6 @@ class CommandDirective(SphinxDirective):
         "report": directives.unchanged_required,
         "code": directives.nonnegative_int,
         "after": directives.unchanged_required,
-        "last": directives.flag,
     }
 
     def run(self) -> list[nodes.Node]:
@@ -49,8 +47,7 @@ class CommandDirective(SphinxDirective):
         extra = ["--html", str(self._folder(REPORTS) / report), "--force"] if report else []
         printed = run_command([*arguments, *extra], self._models(), self.options.get("code", 0))
         if "after" in self.options:
-            points = find_points(printed, self.options["after"])
-            printed = "\n".join(points[-1:] if "last" in self.options else points)
+            printed = "\n".join(find_points(printed, self.options["after"]))
         text = f"$ ortmeter {self.arguments[0]}\n{printed}"
         # Sentences are broken by the width of the box, tables are not.
         classes = ["sentences"] if {"after", "code"} & self.options.keys() else []
