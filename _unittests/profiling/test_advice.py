@@ -53,7 +53,7 @@ def trials(monkeypatch):
             asked.append((settings, around))
             return claim
 
-        monkeypatch.setattr("ortmeter.profiling.trials.gain", gain)
+        monkeypatch.setattr("ortmeter.profiling.findings.gain", gain)
         return asked
 
     return answer
