@@ -62,11 +62,11 @@ The cost is :math:`2N^2`, and
    \sum_{{i=1}}^{{n}} i = \frac{{n (n + 1)}}{{2}}
 """
 
-# sphinx_gallery_tags = ["tag of {name}"]
-
 # %%
 # Results
 # -------
+
+# sphinx_gallery_tags = ["tag of {name}"]
 
 import os
 from pathlib import Path
@@ -215,7 +215,7 @@ def test_site_without_address_is_at_the_root_of_its_host(site):
     assert 'href="/index.html"' in (site.out / "404.html").read_text(encoding="utf-8")
 
 
-def test_settings_of_a_page_are_a_tag_and_not_an_empty_cell(built):
+def test_settings_of_a_page_are_a_tag(built):
     html = built.html("plot_a")
     assert "Tags: tag of plot_a" in html
     assert "sphinx_gallery_tags" not in html

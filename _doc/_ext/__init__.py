@@ -13,7 +13,6 @@ from _ext import (
     assets,
     bundle,
     cards,
-    cells,
     commands,
     executed,
     hosting,
@@ -45,7 +44,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", operators.write_table)
     app.connect("builder-inited", bundle.finish_downloads, priority=700)
     app.connect("doctree-read", answers.add_answers)
-    app.connect("doctree-read", cells.drop_empty_cells)
     app.connect("doctree-read", executed.run_blocks)
     app.connect("doctree-read", plots.box_plots)
     app.connect("doctree-resolved", hosting.link_colab)

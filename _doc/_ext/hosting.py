@@ -8,9 +8,6 @@ from docutils import nodes
 from sphinx.addnodes import download_reference
 from sphinx.application import Sphinx
 
-#: Page that the host shows, under the address that was asked for.
-NOT_FOUND = "404"
-
 #: Copied by the theme among the static files, a template of Jinja and not a page.
 _TEMPLATE = Path("_static", "webpack-macros.html")
 # An address that depends on the folder of the page: no scheme, no root, no anchor of the page.
@@ -24,7 +21,7 @@ def prepare_hosting(app: Sphinx, exception: Exception | None) -> None:
     if exception is not None or app.builder.format != "html":
         return
     Path(app.outdir, _TEMPLATE).unlink(missing_ok=True)
-    missing = Path(app.outdir, f"{NOT_FOUND}.html")
+    missing = Path(app.outdir, "404.html")  # shown under the address that was asked for
     if missing.exists():
         html = missing.read_text(encoding="utf-8")
         missing.write_text(rooted(html, root_of(app.config.html_baseurl)), encoding="utf-8")
