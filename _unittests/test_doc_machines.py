@@ -66,6 +66,18 @@ def test_machines_have_one_row_each():
     assert "second." not in text
 
 
+def test_an_answer_has_one_row_for_each_machine():
+    record = planted("plot_op_gemm2_cuda", "gemm.")
+    records = [
+        dataclasses.replace(record, answer=Answer("gemm.", "holds")),
+        dataclasses.replace(record, answer=Answer("gemm.", "fails"), environment=environment()),
+        dataclasses.replace(record, answer=None),
+    ]
+    text = "\n".join(machines.answers_text(records))
+    assert text.count(":ref:`l-plot-op-gemm2-cuda`") == 2
+    assert ("- holds" in text, "- fails" in text) == (True, True)
+
+
 def test_without_records_nothing_is_claimed():
     assert machines.machines_text([])[0] == "Nothing was recorded yet."
     text = "\n".join(claims.claims_text([]))

@@ -11,7 +11,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from _ext import history
 from _ext.claims import claims_text
-from _ext.tables import list_table, plain
+from _ext.tables import list_table, plain, reference
 from ortmeter.study.records import Record, load_records
 
 #: The page that measures the peaks of a machine.
@@ -19,13 +19,13 @@ PEAKS_PAGE = "plot_op_gemm2_cuda"
 
 
 def register(app: Sphinx) -> None:
-    """Add the directives ``ortmeter-machines``, ``ortmeter-history`` and ``ortmeter-claims``."""
+    """Add the directives ``ortmeter-machines``, ``ortmeter-answers``, and those of claims."""
     for name in _TEXTS:
         app.add_directive(f"ortmeter-{name}", _Directive)
 
 
 class _Directive(SphinxDirective):
-    """Table of the machines, of the original conclusions, or of the claims that changed."""
+    """Table of the machines, of their answers, of original conclusions, or of changed claims."""
 
     def run(self) -> list[nodes.Node]:
         """Write the text and parse it where the directive stands."""
@@ -67,8 +67,26 @@ def _machine_row(own: Sequence[Record]) -> tuple[str, ...]:
     return tuple(map(plain, cells))
 
 
+def answers_text(records: Sequence[Record]) -> list[str]:
+    """Write whether the answer of each page holds on each machine; a reader filters the rows."""
+    header = ("page", "machine", "provider", "date", "answer")
+    rows = (
+        (
+            reference(record.page),
+            plain(record.environment.hardware),
+            record.configuration["provider"].upper(),
+            f"{record.date:%Y-%m-%d}",
+            record.answer.verdict,
+        )
+        for record in sorted(records, key=lambda record: (record.page, record.machine))
+        if record.answer
+    )
+    return list_table(header, rows, classes="dataframe")
+
+
 _TEXTS: dict[str, Callable[[Path], list[str]]] = {
     "machines": lambda results: machines_text(load_records(folder=results)),
+    "answers": lambda results: answers_text(load_records(folder=results)),
     "claims": lambda results: claims_text(load_records(folder=results)),
     "history": lambda results: history.changes_text(history.load_history(results)),
 }
