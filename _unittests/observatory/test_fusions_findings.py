@@ -51,6 +51,13 @@ def batch_norm(X, w, s, b, m, v):  # noqa: PLR0917 - operands of a pattern
     return (y - m) / np.sqrt(v + EPSILON) * s + b
 
 
+def integer_product(X, w, o, s):
+    scale = (max(X.max(), 0) - min(X.min(), 0)) / 255
+    zero = np.round(-min(X.min(), 0) / scale)
+    codes = np.clip(np.round(X / scale) + zero, 0, 255)
+    return ((codes - zero) @ (w - o)) * (scale * s)
+
+
 @pytest.mark.parametrize(
     ("name", "formula"),
     [
@@ -66,6 +73,8 @@ def batch_norm(X, w, s, b, m, v):  # noqa: PLR0917 - operands of a pattern
         ("Pad_Fusion 2", padded_max),
         ("MatMul_BatchNormalization_Fusion 2 | C perm=[0,1,2]", batch_norm),
         # In 1.32.0.
+        ("MatmulTransposeFusion | Z has the shape [4]", lambda X, Z: X.transpose(0, 2, 1) @ Z),
+        ("MatMulIntegerToFloatFusion | s has the shape [2,1,4]", integer_product),
         ("LayerNormFusionL1 | D inputs 0 and 1 exchanged", exchanged),
         ("LayerNormFusionL1 | P inputs 0 and 1 exchanged", layer_norm(lambda d: 2.0**d)),
         ("LayerNormFusionL1 | N inputs 0 and 1 exchanged", layer_norm(divide=lambda d, q: q / d)),
