@@ -177,3 +177,16 @@ def test_each_file_of_all_inputs_is_a_sample(monkeypatch, capsys, file, tmp_path
     feeds = [part for rank in range(3) for part in ("--feeds", tmp_path / f"{rank}.npz")]
     run(capsys, "tune", file, "--output", tmp_path / "tuned", *feeds)
     assert [sample[name].flat[0] for sample in given] == [0, 1, 2]
+
+
+def test_a_search_that_is_interrupted_before_its_race_writes_nothing(
+    monkeypatch, capsys, file, tmp_path
+):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tune, "tune", interrupted)
+    code, out, _ = run(capsys, "tune", file, "--output", tmp_path / "tuned")
+    assert code == 130
+    assert out.startswith("This report is partial: the command was interrupted.")
+    assert not list((tmp_path / "tuned").iterdir())

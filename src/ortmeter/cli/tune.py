@@ -77,7 +77,6 @@ def _limit(text: str) -> float:
 def run(options: Namespace, report: Report) -> int:
     """Fill the report with what was found, and write it."""
     os.environ["MPLBACKEND"] = "agg"
-    report.draws = True  # the page of the folder has the plot
     model, folder = Path(options.models[0]), Path(options.output)
     samples = _samples(options, model)
     if folder.is_dir() and any(folder.iterdir()) and not (folder / _JOURNAL).is_file():
@@ -88,8 +87,8 @@ def run(options: Namespace, report: Report) -> int:
     if options.force:
         (folder / _JOURNAL).unlink(missing_ok=True)
     tell(
-        f"ortmeter tune: {options.budget / 60:.3g} minutes at most, about; Ctrl-C ends the search "
-        "and confirms the best so far"
+        f"ortmeter tune: about {options.budget / 60:.3g} minutes; Ctrl-C ends the search and "
+        "confirms the best so far"
     )
     given = {"objective", "max_error", "metric", "at_least", "cores", "provider", "seed"}
     found = tune(
@@ -101,9 +100,13 @@ def run(options: Namespace, report: Report) -> int:
         journal=folder / _JOURNAL,
         **{name: getattr(options, name) for name in given},
     )
-    _tell(report, found)
-    report.add("Inputs", inputs_table(options, {model: samples[0]}))
-    _write(options, report, found, folder)
+    report.draws = True  # the page of the folder has the plot
+    try:
+        _tell(report, found)
+        report.add("Inputs", inputs_table(options, {model: samples[0]}))
+        _write(options, report, found, folder)
+    finally:
+        report.draws = options.html is not None
     return 0
 
 
@@ -167,7 +170,8 @@ def _tell(report: Report, found: Tuning) -> None:
         report.add("Confirmation", Rows(head, tuple(rows)))
     timed = sorted((t for t in tried.values() if t.speedup), key=lambda t: -t.ratio)
     if timed:
-        claims = [t.speedup for t in timed if t.speedup and t.speedup.has_interval][:_PLOTTED]
+        single = [t.speedup for t in timed if len(t.setup.changes) == 1]  # short names
+        claims = [claim for claim in single if claim and claim.has_interval][:_PLOTTED]
         plot = partial(speedup_plot, claims, title="Candidates compared with the default")
         raced = [(t.setup.name, t.interval, t.error, t.told) for t in timed]
         columns = ("candidate", "times better [95%]", "error", "outcome")
@@ -190,5 +194,4 @@ def _write(options: Namespace, report: Report, found: Tuning, folder: Path) -> N
         )
         kept.begin({DEFAULT: found.default, "tuned": tuned}).finish(report, Comparison(pair))
     report.save(folder / _PAGE, overwrite=True)
-    report.draws = options.html is not None
     report.conclude(f"wrote {folder}: {enumerate_items([*written.names, _PAGE])}")

@@ -41,7 +41,7 @@ _Feeds = Mapping[str, Any]
 BUDGET_S = 300.0
 # Shares of the budget after which checks, the screen, then the combinations end.
 _CHECK, _SCREEN, _COMBINE = 0.35, 0.6, 0.75
-_LEAST = 3  # candidates, whatever the budget
+_LEAST = 3  # candidates and waves, whatever the budget
 _WAVES = 10  # of a screen, about: a share of its time is for one
 _CONFIRM = (6, 12)  # waves of a confirmation
 _DRAWN = 3  # samples that calibrate, where the inputs are drawn
@@ -411,7 +411,8 @@ class _Search:
             name: self.default if name in {DEFAULT, AGAIN} else self.setups[name].spec
             for name in names
         }
-        share = max(_SCREEN * self.budget_s / _WAVES, 1.0)
+        left = (self.budget_s - self.spent) / _LEAST
+        share = max(min(_SCREEN * self.budget_s / _WAVES, left), 1.0)
         start, seed = time.perf_counter(), self.seed + self.journal.rank
         found = self.journal.wave(
             names,
