@@ -7,8 +7,8 @@ import pytest
 from einsum_cases import full_range, wrapped
 
 from ortmeter.einsum import decompose_einsum
-from ortmeter.einsum.candidates import distinct_orders, list_candidates
 from ortmeter.einsum.parse import read_operands
+from ortmeter.einsum.search import distinct_orders, list_candidates
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
 

@@ -10,9 +10,8 @@ from types import MappingProxyType
 from ortmeter.backend.rules.attention import CausalMask, EagerAttention, WindowMask
 from ortmeter.backend.rules.group_query import CappedGroupQuery, GroupQuery
 from ortmeter.backend.rules.heads import AttentionBeforeSplit, RepeatedHeads, RotaryBeforeSplit
-from ortmeter.backend.rules.layout import FlatProduct, SameShape
+from ortmeter.backend.rules.layout import FlatProduct, SameShape, TransposedWeight
 from ortmeter.backend.rules.normalization import RootMeanSquare
-from ortmeter.backend.rules.products import TransposedWeight
 from ortmeter.backend.rules.rotary import HalfTable, PartialRotary, Rotary
 from ortmeter.backend.rules.rule import HALF, MICROSOFT, Fusion, Refusal, Rule
 
