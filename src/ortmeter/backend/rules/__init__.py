@@ -7,7 +7,7 @@ of which it needs a kernel. `What each rule brings on a CPU` was measured by
 
 from types import MappingProxyType
 
-from ortmeter.backend.rules.attention import CausalMask, EagerAttention, WindowMask
+from ortmeter.backend.rules.attention import CausalMask, EagerAttention
 from ortmeter.backend.rules.group_query import CappedGroupQuery, GroupQuery
 from ortmeter.backend.rules.heads import AttentionBeforeSplit, RepeatedHeads, RotaryBeforeSplit
 from ortmeter.backend.rules.layout import FlatProduct, SameShape, TransposedWeight
@@ -48,7 +48,6 @@ DEFAULT = (
     ),
     _everywhere("AttentionBeforeSplit", AttentionBeforeSplit(), kernel="Attention"),
     _everywhere("CausalMask", CausalMask(), kernel="Attention"),
-    _everywhere("WindowMask", WindowMask("And"), WindowMask("Where"), kernel="Attention"),
 )
 
 #: Patterns that become kernels of the domain ``com.microsoft``.

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortmeter.backend.rules.graph_values import (
     SWAP,
     Shape,
+    constant,
     dimensions,
     from_operator,
     producer,
@@ -17,9 +18,9 @@ from ortmeter.backend.rules.graph_values import (
     scalar,
     typed,
 )
-from ortmeter.backend.rules.indices import window
 from ortmeter.backend.rules.rule import F32, known, require
 from ortmeter.dtypes import float_info
+from ortmeter.errors import InvalidArgumentError
 
 # Exchanges the positions and the features of the keys.
 _TRANSPOSED = (0, 1, 3, 2)
@@ -163,7 +164,7 @@ def _whole(op: Any, mask: ir.Value) -> ir.Value:
 
 
 class CausalMask:
-    """A mask that hides the future, constant or computed -> the attribute ``is_causal``."""
+    """A constant mask that hides the future -> the attribute ``is_causal``."""
 
     def pattern(self, op: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
         return op.Attention(q, k, v, mask, _outputs=["y"])
@@ -174,71 +175,44 @@ class CausalMask:
         length, keys = (known(dimensions(x), why)[-2] for x in (q, k))
         require(length == keys, "there are not as many queries as keys")
         seen = keys_seen(mask, length, "hide exactly the future")
-        whole = seen >= (length if isinstance(length, int) else math.inf)
-        require(whole, f"the mask is a window of {seen:g} keys")
+        require(seen == length, f"the mask is a window of {seen} keys")
         options = {**producer(y).attributes, "is_causal": 1}
         return typed(op.Attention(q, k, v, **options), y)
 
 
-def keys_seen(mask: ir.Value, length: int | str, what: str = "show exactly a window") -> float:
+def keys_seen(mask: ir.Value, length: int | str, what: str = "show exactly a window") -> int:
     """Count the keys that a mask shows to each query, the last ones before it."""
     square = (dimensions(mask) or ())[-2:] == (length, length)
     require(square, "the mask is not a square of positions")
     return known(window(mask), f"the mask is not known to {what}")
 
 
-class WindowMask:
-    """A window that is computed for each sequence -> computed from the length, for all of them.
+def window(mask: ir.Value) -> int | None:
+    """Count the keys that a constant mask shows to each query: itself and those just before.
 
-    Only Attention may read the mask, of truth values (And) or numbers (Where), which loses its
-    first axes.
+    Its last axes are the queries and the keys, as many of each. None when it is another mask, or
+    one that is computed: on CPU, knowing a computed one brought nothing to models of 512 features.
     """
-
-    def __init__(self, operator: str) -> None:
-        self.operator = operator
-
-    def pattern(self, op: Any, seen: Any, shown: Any, hidden: Any) -> Any:
-        inputs = (seen, shown, hidden) if self.operator == "Where" else (seen, shown)
-        return getattr(op, self.operator)(*inputs, _outputs=["mask"])
-
-    def rewrite(
-        self, op: Any, *, mask: ir.Value, shown: ir.Value, hidden: ir.Value | None, **_: Any
-    ) -> Any:
-        shape = dimensions(mask)
-        readers = mask.uses()
-        if not readers or not all(_reads_mask(*use) for use in readers):
-            return None
-        if shape is None or len(shape) <= len(("queries", "keys")):
-            return None
-        width = known(window(mask), "the mask is not known to show exactly a window")
-        require(not math.isinf(width), "the mask shows all of the past: it is not a window")
-        require(not mask.is_graph_output(), "the mask is an output")
-        length = known(_size(op, mask.graph, shape[-1]), "no input of the graph has this length")
-        row = op.Range(_number(op, 0), length, _number(op, 1))
-        before = op.Sub(op.Unsqueeze(row, op.Constant(value_ints=[1])), row)
-        first, last = op.Less(before, _number(op, int(width))), op.Less(_number(op, -1), before)
-        seen = op.And(first, last)
-        mask.shape = ir.Shape(shape[-2:])  # what replaces a result takes its shape
-        return seen if hidden is None else op.Where(seen, shown, hidden)
+    expand = from_operator(mask, "Expand")
+    array = constant(expand.inputs[0] if expand else mask)
+    if array is None or array.ndim < 2 or (dimensions(mask) or ())[-2:] != array.shape[-2:]:  # noqa: PLR2004 - of a matrix
+        return None
+    queries, keys = array.shape[-2:]
+    visible = _visible(array)
+    if visible is None or queries != keys or not keys:
+        return None
+    width = int(visible.reshape(-1, keys)[-1].sum())
+    band = np.tri(keys, dtype=bool) & ~np.tri(keys, k=-width, dtype=bool)
+    return width if width and (visible == band).all() else None
 
 
-def _reads_mask(node: ir.Node, rank: int) -> bool:
-    return node.op_identifier() == ("", "Attention", "") and rank == len(("q", "k", "v"))
-
-
-def _number(op: Any, number: int) -> ir.Value:
-    value: ir.Value = op.Constant(value_int=number)
-    return value
-
-
-def _size(op: Any, graph: ir.Graph | None, name: int | str) -> ir.Value | None:
-    """Read a dimension from an input of the graph, which is there before every node."""
-    if isinstance(name, int):
-        return _number(op, name)
-    for value in graph.inputs if graph else ():
-        shape = dimensions(value) or ()
-        if name in shape:
-            axis = shape.index(name)
-            size: ir.Value = op.Squeeze(op.Shape(value, start=axis, end=axis + 1))
-            return size
-    return None
+def _visible(mask: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """Read what a constant shows, if it is a mask: a bias, for instance, is not."""
+    if mask.dtype == np.bool_:
+        return mask
+    try:
+        hidden = mask <= float_info(mask.dtype).min / 2
+    except InvalidArgumentError:  # no floats
+        return None
+    visible: np.ndarray[Any, Any] = mask == 0
+    return visible if (visible != hidden).all() else None

@@ -10,15 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortmeter.backend.rules.attention import keys_seen, read_scores
-from ortmeter.backend.rules.graph_values import SWAP, dimensions, from_operator, producer
+from ortmeter.backend.rules.graph_values import SWAP, constant, dimensions, from_operator, producer
 from ortmeter.backend.rules.heads import before_repeat, before_split
-from ortmeter.backend.rules.indices import Affine, affine
 from ortmeter.backend.rules.rule import MICROSOFT, NoMatch, known, optional, require
 
 # What the kernel asks of the size of a head that it rotates.
 _HEAD_MULTIPLE = 16
-# The positions 0, 1, 2... of every sequence.
-_POSITIONS = Affine(0, {-1: 1})
 
 
 class GroupQuery:
@@ -107,7 +104,7 @@ def _group_query(
     multiple = isinstance(hidden, int) and not hidden // q_heads % _HEAD_MULTIPLE
     require(multiple, f"the size of a head is not a multiple of {_HEAD_MULTIPLE}")
     cos, sin, positions = tables
-    require(affine(positions) == _POSITIONS, "the positions are not known to be 0, 1, 2...")
+    require(_count_up(positions, length), "the positions are not known to be 0, 1, 2...")
     result, _, _ = op.GroupQueryAttention(
         *(q, k, v, None, None, _last(op, q, length)),
         op.Constant(value=ir.tensor(np.array(length, np.int32))),
@@ -134,6 +131,14 @@ def _seen_by(attention: ir.Node, mask: ir.Value | None) -> float:
     seen = keys_seen(mask, length)
     require(isinstance(length, int) and seen < length, "the mask shows all of the past")
     return seen
+
+
+def _count_up(positions: ir.Value | None, length: int) -> bool:
+    """Whether positions are 0, 1, 2... in every sequence."""
+    expand = from_operator(positions, "Expand")
+    rows = constant(expand.inputs[0] if expand else positions)
+    counted = np.arange(length)
+    return rows is not None and rows.shape[-1:] == counted.shape and bool((rows == counted).all())
 
 
 def _last(op: Any, q: ir.Value, length: int) -> ir.Value:
