@@ -36,8 +36,7 @@ _ATTRIBUTES = re.compile(r"(<[^>]*>)")
 _HOLE = "{}"
 _OPSET, _FORMAT = 17, 8
 _DOMAINS = {"com.microsoft": 1, "ai.onnx.ml": 3}
-_LEAST, _MOST = 0.25, 2.0  # magnitudes of floats: none is near zero
-_INDICES = 4
+_LEAST, _MOST, _INDICES = 0.25, 2.0, 4  # magnitudes of floats: none is near zero; integers
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,6 @@ __all__ = ["FusionJudge", "FusionSurvey", "WrongFusion", "measure_coverage"]
 
 #: Levels that are compared with none, the lowest first.
 LEVELS = ("basic", "extended", "all")
-NONE = "none"
 #: What is told of a wrong result.
 COLUMNS = [
     *("case", "what", "since", "candidates", "told", "error", "bound", "level", "judges"),
@@ -122,7 +121,7 @@ class FusionJudge(Processes):
             settings = without({**spec.settings, "optimization": level}, disabled)
             return self.outputs(dataclasses.replace(spec, settings=settings), [name])[name]
 
-        plain = run(NONE)
+        plain = run("none")
         if isinstance(plain, OrtMeterError):
             return None
         for level in levels:
