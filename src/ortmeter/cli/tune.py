@@ -155,6 +155,8 @@ def _tell(report: Report, found: Tuning) -> None:
     ):
         if names:
             report.conclude(text.format(enumerate_items(names)))
+    if found.is_changed and found.objective in {"memory", "start"}:
+        report.conclude("its latency was not compared: ortmeter bench --config does")
     if found.interrupted:
         report.conclude("the search was interrupted; the same command goes on from there")
     report.conclude(
