@@ -127,10 +127,10 @@ class OptimizerExplanation:
                 "responsible"
             )
         named = ", ".join(f"{o.name} ({o.level})" for o in self.optimizers)
-        told, rest = ("is", "it") if len(self.optimizers) == 1 else ("are", "them")
+        told, rest = ("changes", "it") if len(self.optimizers) == 1 else ("change", "them")
         unoptimized = "the outputs are the same as without optimization"
         left = str(self.remaining) if differing(self.remaining) else unoptimized
-        return f"{named} {told} responsible: without {rest}, {left}"
+        return f"{named} {told} the outputs: without {rest}, {left}"
 
 
 def explain_optimization(

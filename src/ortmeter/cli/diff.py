@@ -229,12 +229,13 @@ class _Diff:
         explained, why = self._explain(path, feeds)
         compared = explained.outputs if explained else self._outputs_apart(self._feeds)
         ours = f"ONNX Runtime on {self._session['provider'].label}"
-        _add_outputs(report, compared, got=ours, expected=self._against)
-        if explained is not None:
+        if isinstance(explained, OptimizerExplanation):  # the answer
             report.conclude(f"{explained}.")
-        elif why:
+        _add_outputs(report, compared, got=ours, expected=self._against)
+        if why:
             report.conclude(f"nodes are not searched: {why}")
         if isinstance(explained, SessionExplanation):
+            report.conclude(f"{explained}.")
             graph = explained.graph or load_model(path)
             if self._against == "float64":
                 report.conclude(*_doubts(self._options.by, graph, feeds, explained))
