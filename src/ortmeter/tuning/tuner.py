@@ -166,7 +166,7 @@ class Tuning:
             again = done.again.interval
             return (
                 "Keep the defaults: this machine is not steady enough to say. Two equal sessions "
-                f"of the default differed by {again} in {count} processes."
+                f"of the default differed by a factor of {again} in {count} processes."
             )
         return (
             f"Keep the defaults: the best candidate, {done.winner}, was {found.interval} {better} "
