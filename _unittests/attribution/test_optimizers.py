@@ -154,6 +154,25 @@ def test_a_fusion_that_makes_a_model_fail_is_found(sizes, scale):
             run_without(model, feeds, [n for n in names if n != name])
 
 
+def test_another_fusion_may_fail_where_the_first_one_is_disabled():
+    """A layer normalization of one axis, with a scalar scale: two fusions take it, each wrongly."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[4] X) => (float[4] Y)
+    <float two = {2.0}, float tiny = {1e-5}, float scale = {2.0}, float bias = {1.0}> {
+    M = ReduceMean<axes = [-1], keepdims = 1>(X)  C = Sub(X, M)  S = Pow(C, two)
+    V = ReduceMean<axes = [-1], keepdims = 1>(S)  T = Add(V, tiny)  D = Sqrt(T)
+    N = Div(C, D)  P = Mul(N, scale)  Y = Add(P, bias) }"""
+    model, feeds = onnx.parser.parse_model(text), {"X": np.float32([1, 2, 3, 5])}
+    names = find_failing(model, feeds, provider="cpu")
+    if not names and run_without(model, feeds, []):
+        pytest.skip(f"onnxruntime {onnxruntime.__version__} runs it")
+    d = feeds["X"] - feeds["X"].mean()
+    expected = 2 * d / np.sqrt((d**2).mean() + 1e-5) + 1
+    np.testing.assert_allclose(run_without(model, feeds, names)[0], expected, rtol=1e-5)
+    for name in names:  # none of them can go
+        with pytest.raises(Exception, match="Invalid model"):
+            run_without(model, feeds, [n for n in names if n != name])
+
+
 def test_a_model_that_runs_or_never_does_has_no_such_fusion():
     runs = layer_norm_matmul(4)
     feeds = random_feeds(runs, dims={"a": 2, "b": 3})

@@ -254,9 +254,13 @@ def find_failing(
 
     if optimization == "none" or runs(()) or not runs((), "none"):
         return []
-    ran = optimizers_of_refused(model, optimization=optimization, **session)
-    changed, names = [o.name for o in ran if o.changed], [o.name for o in ran]
-    suspects = next((some for some in (changed, names) if some and runs(some)), [])
+    suspects: list[str] = []
+    while not runs(suspects):  # without some, others run that did not
+        ran = optimizers_of_refused(model, optimization=optimization, **without(session, suspects))
+        left = {one.name: one.changed for one in ran if one.name not in suspects}
+        if not left:
+            return []
+        suspects += [name for name, changed in left.items() if changed] or left
     return minimal(suspects, runs)
 
 

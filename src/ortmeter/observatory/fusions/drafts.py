@@ -60,8 +60,7 @@ class Operand:
         if dtype.kind == "b" or self.type == "i64":
             return rng.integers(0, 2 if dtype.kind == "b" else _INDICES, self.shape).astype(dtype)
         if self.type in ("u8", "i8"):
-            ends = np.iinfo(dtype)
-            return rng.integers(ends.min, ends.max, self.shape, dtype, endpoint=True)
+            return rng.integers(256, size=self.shape).astype(dtype)
         drawn = rng.uniform(_LEAST, _MOST, self.shape)
         if name not in _POSITIVE:
             drawn *= rng.choice([-1, 1], self.shape)

@@ -135,10 +135,9 @@ class FusionJudge(Processes):
         They are disabled one after the other, that of the pattern first.
         """
         case = FusionCase.parse(wrong.case)
-        for optimizer in dict.fromkeys([case.op, *known_optimizers()]):
-            if self.wrong(case, name, [optimizer], [wrong.level]) is None:
-                return optimizer
-        return ""
+        asked = dict.fromkeys([case.op, *known_optimizers()])
+        without_it = (one for one in asked if not self.wrong(case, name, [one], [wrong.level]))
+        return next(without_it, "")
 
     def smallest(self, wrong: WrongFusion, name: str) -> WrongFusion:
         """Undo the changes of a case, while it stays wrong in the same way."""

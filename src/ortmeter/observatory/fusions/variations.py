@@ -10,6 +10,7 @@ import itertools
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -30,10 +31,9 @@ _Varied: TypeAlias = Iterator[tuple[str, Draft]]
 
 #: Between the changes in a name.
 JOIN = " | "
-_SIZE = 4  # of the axes of patterns
 _OPSETS = (7, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23)
 _KINDS = ("f16", "bf16", "f64", "i32", "i64")
-_SIZES = (0, 1, 3)
+_SIZE, _SIZES = 4, (0, 1, 3)  # of the axes of patterns, and other ones
 _SHAPES: tuple[tuple[int, ...], ...] = (
     (),
     (1,),
@@ -321,11 +321,10 @@ class FusionCase:
     @functools.cached_property
     def is_valid(self) -> bool:
         """Whether the checker of ONNX accepts the model."""
-        try:
+        with suppress(Exception):  # protobuf and onnx have their own
             onnx.checker.check_model(self.model(), full_check=True)
-        except Exception:  # noqa: BLE001 - protobuf and onnx have their own
-            return False
-        return True
+            return True
+        return False
 
 
 @functools.lru_cache(maxsize=64)
