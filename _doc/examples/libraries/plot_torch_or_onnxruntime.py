@@ -33,7 +33,6 @@ from pandas import DataFrame, Series
 
 import ortmeter
 from ortmeter.observatory import networks
-from ortmeter.observatory.networks import make_network, network_candidate, run_network
 from ortmeter.operators.kinds import KINDS
 from ortmeter.plotting.axes import GREY, add_legend, finish_rows, new_axes, series_style
 from ortmeter.profiling.kinds import OUTSIDE
@@ -66,7 +65,7 @@ OPTIONS = {"provider": provider, "threads": args.threads}
 # once, for any batch. The functions of :mod:`~ortmeter.observatory.networks` take your own network
 # too. A case is a model and a batch: *encoder, 32* reads 32 rows.
 
-made = {name: make_network(name) for name in args.models}
+made = {name: networks.make_network(name) for name in args.models}
 models = {name: networks.export_network(n.model, n.inputs(2)) for name, n in made.items()}
 names = [(f"{name}, {batch}", name, batch) for name in made for batch in args.batch]
 cases = {case: (name, made[name].inputs(batch, rng)) for case, name, batch in names}
@@ -85,10 +84,10 @@ LIBRARY, ORT, UNBOUND, INDUCTOR = "eager", "onnxruntime", "session.run", "induct
 
 def compare_with_float64(name, feeds):
     network, session = made[name], ortmeter.make_session(models[name], **OPTIONS)
-    expected = run_network(network.model, {key: np.float64(x) for key, x in feeds.items()})
-    theirs, ours = run_network(network.model, feeds, provider), run_session(session, feeds).values()
+    expected = networks.run_network(network.model, {key: np.float64(x) for key, x in feeds.items()})
+    theirs = networks.run_network(network.model, feeds, provider)
     row = {"tolerance": network.tolerance}
-    for who, outputs in {LIBRARY: theirs, ORT: ours}.items():
+    for who, outputs in {LIBRARY: theirs, ORT: run_session(session, feeds).values()}.items():
         pairs = zip(expected, outputs, strict=True)
         row[who] = max(np.abs(got - exact).max() / np.abs(exact).max() for exact, got in pairs)
         assert row[who] <= network.tolerance, f"{who} is too far from float64: {row[who]}"
@@ -111,21 +110,19 @@ show(table(errors.nlargest(3, ORT), "The largest errors, relative to the largest
 def make_candidates(name, feeds):
     model = made[name].model
     candidates = {
-        LIBRARY: network_candidate(model, feeds, **OPTIONS),
+        LIBRARY: networks.network_candidate(model, feeds, **OPTIONS),
         ORT: ortmeter.session_candidate(models[name], feeds, **OPTIONS),
         UNBOUND: ortmeter.session_candidate(models[name], feeds, bound=False, **OPTIONS),
     }
     if args.inductor:
-        candidates[INDUCTOR] = network_candidate(model, feeds, compiled=True, **OPTIONS)
+        candidates[INDUCTOR] = networks.network_candidate(model, feeds, compiled=True, **OPTIONS)
     return candidates
 
 
-def measure():
-    timed = {case: make_candidates(*who) for case, who in cases.items()}
-    runs = {"processes": args.processes, "budget_s": args.budget, "precision": None}
-    with networks.share_cores():
-        return ortmeter.measure_each(timed, axis="case", sync=str(provider), **runs)
-
+timed = {case: make_candidates(*who) for case, who in cases.items()}
+runs = {"processes": args.processes, "budget_s": args.budget, "precision": None}
+with networks.share_cores():
+    results = ortmeter.measure_each(timed, axis="case", sync=str(provider), **runs)
 
 # %%
 # Torch returns memory to the system after a run, and asks for it again in the next one. The arena
@@ -136,7 +133,7 @@ def measure():
 profiled = {case: (made[name].model, models[name], x) for case, (name, x) in cases.items()}
 kinds = networks.profile_networks(profiled, processes=args.processes, **OPTIONS)
 legend = f"float32 on {provider.label}, threads={args.threads}"
-study.keep(legend, results=measure(), kinds=kinds, provider=provider.name)
+study.keep(legend, results=results, kinds=kinds, provider=provider.name)
 
 # %%
 
@@ -150,13 +147,13 @@ def keep_memory(data):
     return Comparisons(kept, "case")
 
 
-def compare(data, model="", candidate=ORT, baseline=LIBRARY, *, kept=False):
-    """Compare two ways on a model, by default on all.
+def compare(data, model="", baseline=LIBRARY, *, kept=False):
+    """Compare onnxruntime with another way on a model, by default on all.
 
     The intervals of all the cases hold together at 99%.
     """
     cases, results = data.kinds["case"].unique(), keep_memory(data) if kept else data.results
-    gains = results.speedup(baseline, candidate, confidence=1 - 0.01 / len(cases))
+    gains = results.speedup(baseline, ORT, confidence=1 - 0.01 / len(cases))
     return gains.only(case=[case for case in cases if case.startswith(model)])
 
 
@@ -271,11 +268,11 @@ def claims(data):
         "faster": compare(data).gain() if cpu else None,
         "memory": find_memory(data, case) if cpu and cnn else None,
         "kept": compare(data, kept=True).at_least(1.05) if cpu else None,
-        "inductor": compare(data, "", ORT, INDUCTOR).are("faster") if cpu else None,
+        "inductor": compare(data, baseline=INDUCTOR).are("faster") if cpu else None,
         "token": Speedups(decoder[:1]).are("faster"),
         "fused": find_fused(data, cnn),
         "near": Speedups(encoder[-1:]).within(1.2),
-        "copies": compare(data, "CNN", ORT, UNBOUND).are("faster"),
+        "copies": compare(data, "CNN", UNBOUND).are("faster"),
         "slow": cnn.are("slower") if cpu else None,
         "decoder": decoder.are("slower"),
         "batch": case.rpartition(" ")[2],
