@@ -64,11 +64,6 @@ WHEEL = "rapidocr-onnxruntime==1.4.4", "rapidocr_onnxruntime/models/ch_PP-OCRv4_
 CONFIG = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 CONFIG |= {"num_hidden_layers": 3, "vocab_size": 512, "image_size": 112}
 
-
-def make_shape(name, size):
-    return [1, size] if name == "BERT" else [1, 3, 48 if name == "OCR" else size, size]
-
-
 # %%
 # The exporter takes equal sizes for one dimension, so all the sizes of its example differ.
 
@@ -81,8 +76,7 @@ def export(name):
     x = torch.randint(512, [2, 128]) if name == "BERT" else torch.randn(2, 3, 96, 128)
     options = {"interpolate_pos_encoding": True} if name == "ViT" else {}
     how = {"input_names": ["x"], "dynamic_shapes": (free, *[None] * len(options))}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what the exporter calls is deprecated
+    with warnings.catch_warnings(action="ignore"):  # what the exporter calls is deprecated
         if name == "CNN":
             model = make_network(name).model
         else:
@@ -170,14 +164,15 @@ def save_models(name, path):
 
     model, cases = wheel_model(*WHEEL) if name == "OCR" else export(name), {}
     onnx.save(model, path)
-    for shape in (make_shape(name, size) for size in SIZES[name]):
+    for size in SIZES[name]:
+        shape = [1, size] if name == "BERT" else [1, 3, 48 if name == "OCR" else size, size]
         known = onnx.load(path)
         axes = zip(known.graph.input[0].type.tensor_type.shape.dim, shape, strict=True)
-        sizes = {axis.dim_param: size for axis, size in axes if axis.dim_param}
+        sizes = {axis.dim_param: value for axis, value in axes if axis.dim_param}
         make_input_shape_fixed(known.graph, "x", shape)
-        onnx.save(known, fixed := f"{path} {shape[-1]}")
+        onnx.save(known, fixed := f"{path} {size}")
         files = {FREE: (path, {}), GIVEN: (path, sizes), FIXED: (fixed, {})}
-        cases[f"{name} {shape[-1]}"] = {way: (*file, [shape]) for way, file in files.items()}
+        cases[f"{name} {size}"] = {way: (*file, [shape]) for way, file in files.items()}
     return model, cases
 
 
