@@ -82,15 +82,11 @@ FAMILY = {case.name: kind for kind in KINDS.split() for case in getattr(tables, 
 # Results are compared with float64. We leave a case out if a result exceeds its error bound, or if
 # torch does not have one function for the operator.
 
-
-def measure_operators():
-    named = {n: c for n, c in tables.catalogue().items() if any(text in n for text in args.cases)}
-    cases = {n: case.prepared(provider) for n, case in named.items() if not find_obstacle(case)}
-    far = {name for name, _ in out_of_bound(measure_errors(candidates, cases)).index}
-    kept = {name: case for name, case in cases.items() if name not in far}
-    times = measure_cases(candidates, kept, processes=args.processes).times.reset_index()
-    return {"times": times, "order": [candidate.name for candidate in candidates]}
-
+named = {n: c for n, c in tables.catalogue().items() if any(text in n for text in args.cases)}
+cases = {n: case.prepared(provider) for n, case in named.items() if not find_obstacle(case)}
+far = {name for name, _ in out_of_bound(measure_errors(candidates, cases)).index}
+kept = {name: case for name, case in cases.items() if name not in far}
+times = measure_cases(candidates, kept, processes=args.processes).times.reset_index()
 
 # %%
 # One product, four libraries
@@ -167,17 +163,12 @@ def make_candidates(shape):
 # ONNX Runtime does.
 
 SHARED = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-
-
-def measure_products():
-    groups = {shape: make_candidates(shape) for shape in args.shapes}
-    options = {"processes": 2 * args.processes, "budget_s": args.budget, "sync": str(provider)}
-    with patch.dict(os.environ, SHARED, OMP_NUM_THREADS="1"):
-        return ortmeter.measure_each(groups, axis="shape", **options)
-
-
+groups = {shape: make_candidates(shape) for shape in args.shapes}
+options = {"processes": 2 * args.processes, "budget_s": args.budget, "sync": str(provider)}
+with patch.dict(os.environ, SHARED, OMP_NUM_THREADS="1"):
+    found = ortmeter.measure_each(groups, axis="shape", **options)
 legend = f"{candidates[0].name} and onnxruntime on {provider.label}, one thread"
-study.keep(legend, found=measure_products(), **measure_operators())
+study.keep(legend, found=found, times=times, order=[one.name for one in candidates])
 
 # %%
 # Where is torch faster?

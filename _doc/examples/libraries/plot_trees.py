@@ -27,7 +27,6 @@ cost of a call differs:
 
 import functools
 import tempfile
-from itertools import product
 
 import joblib
 import numpy as np
@@ -174,8 +173,7 @@ def count_changes(booster, rows):
     for name, origin in ORIGINS.items():
         offsets, dtype = origin * (np.arange(20) == 0), name.partition(",")[0]
         model = ortmeter.make_session(write_onnx(*flat, dtype, offsets), provider="cpu")
-        given = (rows - offsets).astype(dtype)
-        found = model.run(None, {"X": given})[0].argmax(axis=1)
+        found = model.run(None, {"X": (rows - offsets).astype(dtype)})[0].argmax(axis=1)
         yield name, {"change": (found != expected).sum()}
 
 
@@ -193,9 +191,9 @@ def load_call(file):
     return joblib.load(file)
 
 
-def measure(folder):
-    groups, changes, rows = {}, {}, {n: draw_rows(n) for n in args.rows}
-    for kind, count in study.follow([*product(OURS, args.trees)], "models"):
+groups, changed, rows = {}, {}, {n: draw_rows(n) for n in args.rows}
+with tempfile.TemporaryDirectory() as folder:
+    for kind, count in study.follow([(k, t) for k in OURS for t in args.trees], "models"):
         model, predict, graph = train(kind, count)
         for n, given in rows.items():
             x, file = given.astype(OURS[kind]), f"{folder}/{kind} {count} {n}"
@@ -205,14 +203,10 @@ def measure(folder):
             check(kind, count, group := {"library": call, OURS[kind]: ours})
             groups[f"{kind}, trees {count}, rows {n}, threads 1"] = group
         if kind == BOOSTED:
-            changes |= {(count, way): row for way, row in count_changes(model, given)}
+            changed |= {(count, way): row for way, row in count_changes(model, given)}
     how = {"processes": args.processes, "budget_s": args.budget, "warmup": 1, "repeat": 12}
     times = ortmeter.measure_each(groups, axis="case", precision=None, **how)
-    return {"times": times, "changes": to_frame(changes, "trees", "thresholds")}
-
-
-with tempfile.TemporaryDirectory() as folder:
-    study.keep(study.provider.label, **measure(folder))
+study.keep(study.provider.label, times=times, changes=to_frame(changed, "trees", "thresholds"))
 
 # %%
 # The table counts the rows of the largest call whose class changes. They are few, because other
@@ -241,8 +235,7 @@ def compare(data, *parts):
 def speedups(data):
     cases = [(gain, gain.where["case"].split(", ")) for gain in compare(data, "threads 1")]
     dots = [x.named(f"{k} {t}", "library").at(case=n) for x, (k, t, n, _) in cases]
-    how = {"caption": data.legend, "along": "rows in a call"}
-    return speedup_plot(dots, title="ONNX Runtime, one thread", **how)
+    return speedup_plot(dots, title="ONNX Runtime, one thread", caption=data.legend, along="rows")
 
 
 study.show(speedups)

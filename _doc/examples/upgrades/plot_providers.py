@@ -136,55 +136,39 @@ def make_candidates(folder):
 
 
 # %%
-# Do they compute the same thing, where, on how many cores?
-# ---------------------------------------------------------
+# The measurements
+# ----------------
 #
-# Errors are relative to the largest output of the float32 model, computed in float64. We count in
-# a profile the nodes that a session left to the CPU provider. CPU time shows how many cores a
-# candidate keeps busy, in runs and in a pause after them: spinning threads would slow the next one.
-
-
-def examine(candidates, specs):
-    facts = examine_cases(candidates, specs).rename_axis(["candidate", "model"])
-    for (candidate, name), (got,) in facts.pop("outputs").map(dict.values).items():
-        wanted = exact[name.removeprefix(EIGHT)]
-        facts.loc[(candidate, name), "error"] = np.abs(got - wanted).max() / np.abs(wanted).max()
-    return facts
-
-
-# %%
-# How long does each one take?
-# ----------------------------
+# A set has one fresh process per candidate, and their runs are interleaved. One more process per
+# candidate computes the outputs.
 #
-# A set has one fresh process per candidate, and their runs are interleaved.
-
-
-def measure(folder):
-    specs = {name: SessionSpec(*x, {"provider": provider}) for name, x in models.items()}
-    candidates = make_candidates(folder)
-    matrix = measure_cases(candidates, specs, threads=(1, 2), passes=1, processes=args.sets)
-    return {
-        "times": {str(n): matrix.comparisons(n, CPU, axis="model") for n in (1, 2)},
-        "facts": examine(candidates, specs),
-        "bfloat16": cpu_instructions()["bf16, products of bfloat16"],
-    }
-
-
-# %%
 # ``python plot_providers.py --record`` installs both environments, which needs a network. With
 # CUDA, it does not: the page then compares CUDA with the CPU provider of the installed release.
 
 releases = [prepare(x) if args.record and provider.is_cpu else x for x in (wheel, direct)]
 is_complete = not args.fast and all(release.folder.exists() for release in releases)
 if is_complete or not study.recall():
-    legend = f"{provider.label}, {wheel.name if is_complete else 'installed'}, sets: {args.sets}"
+    specs = {name: SessionSpec(*x, {"provider": provider}) for name, x in models.items()}
     with tempfile.TemporaryDirectory() as folder:
-        study.keep(legend, **measure(Path(folder)))
+        candidates = make_candidates(Path(folder))
+        matrix = measure_cases(candidates, specs, threads=(1, 2), passes=1, processes=args.sets)
+        facts = examine_cases(candidates, specs).rename_axis(["candidate", "model"])
+    for (candidate, name), (got,) in facts.pop("outputs").map(dict.values).items():
+        wanted = exact[name.removeprefix(EIGHT)]
+        facts.loc[(candidate, name), "error"] = np.abs(got - wanted).max() / np.abs(wanted).max()
+    times = {str(n): matrix.comparisons(n, CPU, axis="model") for n in (1, 2)}
+    bfloat16 = cpu_instructions()["bf16, products of bfloat16"]
+    legend = f"{provider.label}, {wheel.name if is_complete else 'installed'}, sets: {args.sets}"
+    study.keep(legend, times=times, facts=facts, bfloat16=bfloat16)
 
 # %%
-# A rounding to float32 errs by at most :math:`2^{-24} \approx 6 \cdot 10^{-8}`, and a long sum by a
-# few times more. The errors of the 8-bit models come from their conversion. The page stops if the
-# CPU provider errs by more than :math:`2^{-12}`, which takes 4,096 roundings.
+# Do they compute the same thing, where, on how many cores?
+# ---------------------------------------------------------
+#
+# Errors are relative to the largest output of the float32 model, computed in float64. A rounding to
+# float32 errs by at most :math:`2^{-24} \approx 6 \cdot 10^{-8}`, and a long sum by a few times
+# more. The errors of the 8-bit models come from their conversion. The page stops if the CPU
+# provider errs by more than :math:`2^{-12}`, which takes 4,096 roundings.
 
 FAR = 2.0**-12
 
@@ -201,7 +185,9 @@ study.show(errors)
 assert (study.data.facts["error"][CPU][[*FLOATS]] < FAR).all()
 
 # %%
-# A provider that takes a whole model runs it as one node, and leaves none to the CPU provider.
+# We count in a profile the nodes that a session left to the CPU provider. A provider that takes a
+# whole model runs it as one node, and leaves none. CPU time shows how many cores a candidate keeps
+# busy, in runs and in a pause after them: spinning threads would slow the next one.
 
 
 def placement(data):
@@ -212,6 +198,9 @@ def placement(data):
 study.show(placement)
 
 # %%
+# How long does each one take?
+# ----------------------------
+#
 # Differences inside the grey band are negligible. The table below adds the 8-bit models and two
 # threads.
 
@@ -232,8 +221,7 @@ def speedups(data):
     for threads, times in data.times.items():
         for model, group in times.items():
             rows[threads, model] = {"CPU (ms)": 1e3 * group[CPU].median}
-            shown = (c for c in group.speedups(CPU) if c.subject != CPU + ", again")
-            rows[threads, model] |= {c.subject: c.interval for c in shown}
+            rows[threads, model] |= {c.subject: c.interval for c in group.speedups(CPU)}
     return to_frame(rows, "threads", "model")
 
 
