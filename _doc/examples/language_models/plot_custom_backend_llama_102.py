@@ -96,8 +96,6 @@ model, tokens = make_model(**described, **SETTINGS)
 # TF32 rounds the operands of float32 products to 11 significant bits. On CUDA, ONNX Runtime turns
 # it on by default. Here it is off, as in torch by default.
 
-EAGER, INDUCTOR = "eager", "inductor"
-
 
 def make_call(name, model, tokens, settings):
     """Return what a call runs, and its graph for ONNX Runtime."""
@@ -114,8 +112,8 @@ def make_call(name, model, tokens, settings):
 # Inductor needs a C++ compiler, or Triton on CUDA. If it is missing, measure with
 # ``--inductor False``.
 
-compared = [INDUCTOR] if args.inductor else []
-names = dict.fromkeys([EAGER, *compared, "none", "default-EagerAttention", *LEVELS])
+compared = ["inductor"] if args.inductor else []
+names = dict.fromkeys(["eager", *compared, "none", "default-EagerAttention", *LEVELS])
 made = {n: make_call(n, model, tokens, SETTINGS) for n in study.follow(names, "compilations")}
 graphs = {name: graph for name, (_, graph) in made.items() if graph}
 functions = {name: call for name, (call, _) in made.items()}
@@ -190,22 +188,19 @@ def sum_kernels(operators):
     return {"kernels": operators["calls"].sum(), **dict.fromkeys(KINDS.values(), 0.0), **times}
 
 
-def measure():
-    calls = {name: make_candidate(name, function) for name, function in functions.items()}
-    how = {"processes": args.processes, "budget_s": args.budget * args.processes}
-    results = ortmeter.measure(calls, precision=None, sync=str(provider), **how)
-    variants = {level: make_variant(graph) for level, graph in graphs.items()}
-    sessions = {level: ortmeter.session_candidate(**own) for level, own in variants.items()}
-    found = {"results": results, "levels": ortmeter.measure(sessions, **how)}
-    # One after the other: the sessions of a large model do not fit in memory together.
-    ran = {n: ortmeter.profile(**v, repeat=12, overhead=False) for n, v in variants.items()}
-    sums = DataFrame({"level": n, **sum_kernels(one.by_operator())} for n, one in ran.items())
-    nodes = {level: (graph.node_count, graph.custom_count) for level, graph in graphs.items()}
-    return found | {"kernels": sums, "nodes": nodes, "launches": provider.name == "cuda"}
-
-
+calls = {name: make_candidate(name, function) for name, function in functions.items()}
+how = {"processes": args.processes, "budget_s": args.budget * args.processes}
+results = ortmeter.measure(calls, precision=None, sync=str(provider), **how)
+variants = {level: make_variant(graph) for level, graph in graphs.items()}
+sessions = {level: ortmeter.session_candidate(**own) for level, own in variants.items()}
+steps = ortmeter.measure(sessions, **how)
+# One after the other: the sessions of a large model do not fit in memory together.
+ran = {n: ortmeter.profile(**v, repeat=12, overhead=False) for n, v in variants.items()}
+sums = DataFrame({"level": n, **sum_kernels(one.by_operator())} for n, one in ran.items())
+nodes = {level: (graph.node_count, graph.custom_count) for level, graph in graphs.items()}
 legend = f"sequence {length}, hidden {sizes[0]}, float32 on {provider.label}"
-study.keep(f"{legend}, threads={args.threads}", **measure())
+study.keep(f"{legend}, threads={args.threads}", results=results, levels=steps)
+study.keep(kernels=sums, nodes=nodes, launches=provider.name == "cuda")
 
 # %%
 # How long does a call take?
@@ -217,11 +212,11 @@ study.keep(f"{legend}, threads={args.threads}", **measure())
 
 def latencies(data):
     """Latency of a call, and speedup over eager with its 99% interval"""
-    return data.results.summary(EAGER)
+    return data.results.summary("eager")
 
 
 def speedups(data):
-    return speedup_plot(data.results.speedups(EAGER), title="A call", caption=data.legend)
+    return speedup_plot(data.results.speedups("eager"), title="A call", caption=data.legend)
 
 
 study.show(latencies)
@@ -297,14 +292,13 @@ def claims(data):
     - Kernels that only ONNX Runtime has then change its time by less than 5% [onnxruntime]
     """
     over = {name: Speedups([data.results.speedup(name, "default")]) for name in data.results}
-    names = [level for level in LEVELS if level in data.levels]
-    steps = Speedups(data.levels.speedup(*pair) for pair in itertools.pairwise(names))
+    steps = Speedups(data.levels.speedup(*pair) for pair in itertools.pairwise(LEVELS))
     times = data.kernels.filter(like="(ms)").iloc[-1]
     share = times["products (ms)"] / times.sum()
     most = None if data.launches else bool(share > 1 / 2)
     return {
-        "eager": over[EAGER].gain(),
-        "inductor": over[INDUCTOR].gain() if INDUCTOR in over else None,
+        "eager": over["eager"].gain(),
+        "inductor": over["inductor"].gain() if "inductor" in over else None,
         "levels": steps.at_least(1 / 1.05),
         "products": Finding((most,), f"{share:.0%} of the profile"),
         "default": Speedups(steps[:1]).at_least(1.05),
