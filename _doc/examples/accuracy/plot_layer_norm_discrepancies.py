@@ -285,8 +285,8 @@ def in_16_bits(data):
 
 
 def claims(data):
-    """To compare float32 outputs of two backends without TF32, accept √n ulp of the largest output
-    for sums of n terms: equality rejects right kernels [tolerance].
+    """When you exchange a float32 kernel without TF32, accept √n ulp of the largest output for
+    sums of n terms: exact comparison rejects correct kernels [tolerance].
 
     Otherwise:
 

@@ -258,9 +258,9 @@ def judge_operators(data):
 
 
 def claims(data):
-    """On a CPU, run ScatterND(add) on one thread: on several, it loses additions [lost]. After
-    other changes, set atol to √n·eps·mean(abs(x)) for a mean of n terms: equality rejects right
-    means, and none moved further [enough].
+    """On a CPU, run ScatterND(add) on one thread: on several threads, it loses additions
+    [lost]. If another setting changes a mean of n terms, accept atol = √n·eps·mean(abs(x)): an
+    exact comparison rejects correct means, and no change was larger [enough].
 
     Otherwise:
 

@@ -221,9 +221,9 @@ def judge_copies(data):
 
 
 def claims(data):
-    """If an Einsum takes the time, replace it with what optimize_einsum finds at your number of
-    threads: it is faster than Einsum [searched]. Do not decompose it in an order of its letters
-    that you have not timed: Einsum is faster than the slowest order [untimed].
+    """If an Einsum takes most of the time, replace it with what optimize_einsum finds at your
+    number of threads: it is faster than Einsum [searched]. Do not decompose it in an order that
+    you have not timed: Einsum is faster than the slowest order [untimed].
 
     Otherwise:
 

@@ -299,7 +299,7 @@ def claims(data):
 
     Otherwise:
 
-    Keep the model of your exporter and the default optimization level.
+    Keep the exported model and the default optimization level.
 
     Attention in one node:
 

@@ -274,8 +274,8 @@ def find_peak(data):
 
 
 def claims(data):
-    """For a convolutional network on a CPU, keep graph_optimization_level at its default: this CNN
-    runs faster than unoptimized or at ORT_ENABLE_EXTENDED [default].
+    """For a convolutional network on a CPU, keep the default graph_optimization_level: the CNN
+    here runs faster than without optimization or with ORT_ENABLE_EXTENDED [default].
 
     Otherwise:
 

@@ -286,10 +286,10 @@ def judge_quota(data):
 
 
 def claims(data):
-    """If other work shares the cores, or you pay for CPU time in pauses, set
-    session.force_spinning_stop: it saves time, or CPU time, over the default [near]. In a container
-    with a CPU quota, set intra_op_num_threads to it for back-to-back runs: the slowest 5% are
-    faster than with a thread per core [quota].
+    """If other work shares the cores, or pauses cost you CPU time, set
+    session.force_spinning_stop: runs are faster, or pauses cheaper, than by default [near]. In
+    a container with a quota, set intra_op_num_threads to that quota: the slowest 5% of
+    back-to-back runs are faster than with one thread per core [quota].
 
     Otherwise:
 

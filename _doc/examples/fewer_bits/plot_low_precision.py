@@ -290,8 +290,8 @@ def keeps_more(data, way, other):
 
 def claims(data):
     """On a CPU with VNNI, quantize to static 8 bits with one scale per channel: runs are faster
-    than in float32 [static]. Convert only Conv, Gemm and MatMul, and count decisions: where one
-    scale per tensor over all operators loses some, this keeps more [kept].
+    than in float32 [static]. Convert only Conv, Gemm and MatMul: networks that lose decisions
+    with one scale per tensor over all operators keep more of them [kept].
 
     Otherwise:
 

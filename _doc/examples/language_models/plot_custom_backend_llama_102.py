@@ -273,9 +273,9 @@ ortmeter.draw_model(graphs["default"].model, title="default")
 
 
 def claims(data):
-    """Compile a Llama that reads whole sequences with OrtBackend("default"): a call is faster than
-    in eager torch [eager]. Prefer it to inductor, the default of torch.compile: a call is faster
-    [inductor].
+    """Compile a Llama that reads whole sequences with OrtBackend("default"): calls are faster
+    than in eager torch [eager]. Prefer it to inductor, the default of torch.compile: its calls
+    are faster [inductor].
 
     Otherwise:
 

@@ -241,8 +241,8 @@ study.show(costs)
 
 
 def claims(data):
-    """On a CPU, bind one buffer as past and present of GroupQueryAttention: after {long:,} tokens,
-    it is faster than two buffers or Concat [in_place].
+    """On a CPU, give GroupQueryAttention one buffer for past and present: after {long:,}
+    tokens, it is faster than two buffers or Concat [in_place].
 
     Otherwise:
 

@@ -265,9 +265,9 @@ def find_paid(data, batch, calls):
 
 
 def claims(data):
-    """Compile a small MLP with OrtBackend on a CPU at batch {many}: it is faster than eager torch,
-    and compiling pays off within 1,000 calls [large]. At batch {few}, compile it if you make 20,000
-    calls: it is faster than eager torch, and compiling pays off [small].
+    """Compile a small MLP with OrtBackend on a CPU at batch {many}: it is faster than eager
+    torch, and compiling pays off within 1,000 calls [large]. At batch {few}, compile it if you
+    make at least 20,000 calls: it is faster than eager torch, and compiling pays off [small].
 
     Otherwise:
 

@@ -236,9 +236,9 @@ def find_longest(times, op):
 
 
 def claims(data):
-    """On a CPU, keep scikit-learn to label {points:,} points by KMeans: on {threads}, it is faster
-    than ONNX Runtime [cpu]. On a GPU that holds the points, label them with ONNX Runtime: it is
-    faster than scikit-learn on {threads} of the CPU [gpu].
+    """On a CPU, label {points:,} points with the KMeans of scikit-learn: on {threads}, it is
+    faster than ONNX Runtime [cpu]. On a GPU that holds the points, label them with ONNX
+    Runtime: it is faster than scikit-learn on {threads} of the CPU [gpu].
 
     Otherwise:
 

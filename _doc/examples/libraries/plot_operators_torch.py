@@ -261,9 +261,9 @@ def find_winners(cells):
 
 
 def claims(data):
-    """If one operator takes the time, look it up below: eager torch and ONNX Runtime are each
-    faster in over a quarter of the cases [winners]. On a CPU, if matrix products of 8 to 64 rows
-    take the time, keep weights constant: they are faster than as inputs [constant].
+    """If one operator takes most of the time, check it below: eager torch and ONNX Runtime each
+    win over a quarter of the cases [winners]. On a CPU, keep the weights of matrix products
+    with 8 to 64 rows constant: products are faster than with weights as inputs [constant].
 
     Otherwise:
 

@@ -257,9 +257,10 @@ def gain(data, kind, *rows):
 
 
 def claims(data):
-    """Up to {some} rows a call, run a scikit-learn forest in ONNX Runtime: on one thread, it is
-    faster than scikit-learn [forest]. Do the same with LightGBM, converted with float64 thresholds:
-    on one thread, it is faster than LightGBM, and no row changes class [boosted].
+    """With up to {some} rows per call, run a scikit-learn forest in ONNX Runtime: on one
+    thread, it is faster than scikit-learn [forest]. Do the same with LightGBM, converted with
+    float64 thresholds: on one thread, it is faster than LightGBM, and no row changes class
+    [boosted].
 
     Otherwise:
 

@@ -259,8 +259,8 @@ def judge_sizes(cases):
 
 
 def claims(data):
-    """Before you choose between two models that differ by less than 15%, time both in ten
-    processes: single processes give different verdicts [changed].
+    """Before you choose between two models that differ by less than 15%, measure both in ten
+    processes: the verdict changes from one process to the next [changed].
 
     Otherwise:
 

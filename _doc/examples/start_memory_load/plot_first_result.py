@@ -269,9 +269,10 @@ def find_moves(data):
 
 
 def claims(data):
-    """If the weights are large, keep them as external data: the first result arrives sooner than
-    from one file [external]. If a process makes a few runs only, set session.disable_prepacking
-    too: the first result arrives sooner than from one file [unpacked].
+    """If the weights are large, keep them as external data: the first result arrives sooner
+    than from one file [external]. If a process makes only a few runs, set
+    session.disable_prepacking too: the first result arrives sooner than from one file
+    [unpacked].
 
     Otherwise:
 

@@ -234,10 +234,10 @@ def judge_ways(data):
 
 
 def claims(data):
-    """For dense layers larger than the caches, batch requests of a few rows: calls of {few} or more
-    serve more requests/s than {callers} single-request callers [batches]. When requests arrive at
-    random, take those that wait: at a load of {low:.0%}, p{tail:g} is lower than with full batches
-    of {few} [waits].
+    """For dense layers larger than the caches, batch requests: {few} or more per call serve
+    more requests/s than {callers} callers with one request each [batches]. When requests arrive
+    at random, batch whatever is waiting: at a load of {low:.0%}, p{tail:g} is lower than with
+    full batches of {few} [waits].
 
     Otherwise:
 

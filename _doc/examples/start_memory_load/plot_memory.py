@@ -253,9 +253,9 @@ def free_memory(table):
 
 
 def claims(data):
-    """If batch sizes vary, set enable_mem_pattern=False: a session keeps less memory than with the
-    default, and runs take at most 10% longer [pattern]. If memory grows and then stops, it is the
-    arena, not a leak: close the session to free it [closing].
+    """If batch sizes vary, set enable_mem_pattern=False: a session uses less memory than by
+    default, and runs are at most 10% slower [pattern]. If memory grows and then levels off, it
+    is the arena, not a leak: close the session to release it [closing].
 
     Otherwise:
 

@@ -270,10 +270,10 @@ def gains_little(gains, *models):
 
 
 def claims(data):
-    """Fix input shapes only if the graph recomputes something from them, like a ViT at a larger
+    """Fix input shapes only if the graph computes something from them, like a ViT at a larger
     resolution: it runs faster than with dynamic shapes [fixed]. For two resolutions of such a
-    model, save one fixed model for each (twice the weights): running both is faster than with one
-    dynamic model [two].
+    model, save one fixed model for each (twice the weights): running both is faster than with
+    one dynamic model [two].
 
     Otherwise:
 

@@ -277,8 +277,8 @@ SHARED = {PRODUCTS: {*WAYS} - {*COPIED[PRODUCTS]}, CONVOLUTIONS: (PREPACKED, ORT
 
 
 def claims(data):
-    """For several sessions or processes of a model on a CPU, save it with prepacked weights and
-    open that file: all share the weights [saved].
+    """If several sessions or processes load a model on a CPU, save it with prepacked weights
+    and open that file: all of them share the weights [saved].
 
     Otherwise:
 

@@ -278,9 +278,9 @@ def find_few(data):
 
 def claims(data):
     """On ONNX Runtime {last}, set session.qdq_matmulnbits_accuracy_level=1 for MatMul with int8
-    weights, and sum int64 above 2^53 by MatMul: both avoid wrong results [right]. For a transformer
-    on a CPU, disable SkipLayerNormFusion on {last}: Add and LayerNormalization are faster than the
-    fused operator [fusion].
+    weights, and replace sums of int64 above 2^53 by a MatMul: both avoid wrong results [right].
+    For a transformer on a CPU, disable SkipLayerNormFusion on {last}: Add and
+    LayerNormalization are faster than the fused operator [fusion].
 
     Otherwise:
 
