@@ -69,6 +69,5 @@ def test_every_condition_of_a_known_error_counts():
     assert (applies(0, given=0), applies(None, given=0), applies(given=0)) == (True, False, False)
     assert (applies(0, missing=0), applies(None, missing=0), applies(missing=0)) == (False, 1, 1)
     assert (applies(opset_below=13), applies(opset_below=12)) == (True, False)
-    assert (applies([], reads_sequence=True), applies(reads_sequence=True)) == (True, False)
     assert applies(attributes={"mode": "linear"})
     assert not applies(attributes={"mode": "cubic"})

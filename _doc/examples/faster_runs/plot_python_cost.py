@@ -233,8 +233,8 @@ def find_limit(data, model):
 
 
 def claims(data):
-    """If session.run takes less than {one} with one input, or {many} with {n}, bind inputs and
-    outputs: bound runs are at least 10% faster [bound].
+    """If session.run takes less than {one} with one input, or {many} with {n}, bind them all: runs
+    are at least 10% faster [bound].
 
     Otherwise:
 

@@ -259,7 +259,7 @@ def judge_sizes(cases):
 
 
 def claims(data):
-    """Before you choose between two models that differ by less than 15%, measure both in ten
+    """Before you choose between models that differ by less than 15%, measure them in ten
     processes: the verdict changes from one process to the next [changed].
 
     Otherwise:

@@ -277,8 +277,8 @@ SHARED = {PRODUCTS: {*WAYS} - {*COPIED[PRODUCTS]}, CONVOLUTIONS: (PREPACKED, ORT
 
 
 def claims(data):
-    """If several sessions or processes load a model on a CPU, save it with prepacked weights
-    and open that file: all of them share the weights [saved].
+    """If several sessions or processes load a model on a CPU, save it with prepacked weights and
+    open that file: they share the weights [saved].
 
     Otherwise:
 

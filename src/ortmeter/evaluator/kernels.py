@@ -39,7 +39,6 @@ class KnownError(Fact, frozen=True, kw_only=True):
     given: int | None = None
     missing: int | None = None
     opset_below: int | None = None
-    reads_sequence: bool = False
     sets: str = ""
     attributes: Mapping[str, str | int] = {}
 
@@ -50,7 +49,6 @@ class KnownError(Fact, frozen=True, kw_only=True):
             (self.given is None or self.given in present)
             and self.missing not in present
             and (self.opset_below is None or node.opset < self.opset_below)
-            and (not self.reads_sequence or (bool(inputs) and isinstance(inputs[0], list)))
             and (not self.sets or bool(node.attributes.get(self.sets)))
             and all(node.attributes.get(n, type(v)()) == v for n, v in self.attributes.items())
         )
