@@ -101,8 +101,7 @@ def count_changes(level):
 # counts both convolutions as *blocked*.
 
 counts = {name: count_changes(level) for name, level in LEVELS.items()}
-levels = to_frame(counts, "level")
-show(table(levels, f"Number of nodes, {provider.label}"))
+show(table(to_frame(counts, "level"), f"Number of nodes, {provider.label}"))
 
 # %%
 # Do they compute the same thing?
