@@ -12,7 +12,7 @@ from ortmeter.observatory.bits import AGAIN, ELSEWHERE
 from ortmeter.observatory.case import in_words
 
 PAGE, NAN = define_page("plot_parallelized_reduction"), np.nan
-INT8, PLAIN = PAGE["INT8"], PAGE["PLAIN_GRAPH"]
+INT8, PLAIN = PAGE["INT8"], "not optimized"
 CHANGES = (AGAIN, ELSEWHERE, "2 threads", PLAIN)
 
 

@@ -79,12 +79,11 @@ models = {
 }
 cases = {n: c.prepared(provider) for n, c in catalogue().items() if args.cases in n.lower()}
 
-PLAIN_GRAPH, DETERMINISTIC = "not optimized", "deterministic"
 changes = {
     threads: {"threads": count},
-    PLAIN_GRAPH: {"optimization": "none"},
+    "not optimized": {"optimization": "none"},
     "not prepacked": {"session_config": {"session.disable_prepacking": "1"}},
-    DETERMINISTIC: {"session_options": {"use_deterministic_compute": True}},
+    "deterministic": {"session_options": {"use_deterministic_compute": True}},
 }
 how = {"runs": args.runs, "processes": args.processes}
 whole, operators = (compare_bits(each, changes, **how) for each in (models, cases))
@@ -156,7 +155,7 @@ def count_lost(settings):
 
 
 ways = {"1 thread": {}, threads: {"threads": count}}
-ways[f"{threads}, {DETERMINISTIC}"] = ways[threads] | changes[DETERMINISTIC]
+ways[f"{threads}, deterministic"] = ways[threads] | changes["deterministic"]
 study.keep(additions={name: count_lost(settings) for name, settings in ways.items()})
 
 
@@ -241,19 +240,6 @@ def against(contradicts):
     return Finding((*~contradicts,), f"{contradicts.sum()} of {len(contradicts)} contradict")
 
 
-def judge_operators(data):
-    """Judge what changes models of one operator."""
-    changed = list_changed(data.operators).reset_index("change")
-    growth = changed.query("change == @PLAIN_GRAPH").eval("before / error").get(INT8, 1.0)
-    told = f"error {growth:,.0f} times larger if optimized"
-    has_int8 = data.provider == "cpu" and INT8 in data.operators.index
-    return {
-        "threads": against(data.operators["differing"].xs(data.threads, level="change") > 0),
-        "bound": against(changed["bound"].dropna() > 1),
-        "int8": Finding((bool(growth >= FAR),), told) if has_int8 else None,
-    }
-
-
 # %%
 
 
@@ -290,11 +276,17 @@ def claims(data):
     enough = enough.gains(100 * (moved > 0).mean(), unit="% of right means rejected by equality")
     both = concat([data.operators, data.whole])
     again = both.index.isin([AGAIN, ELSEWHERE], level="change") & (both["differing"] > 0)
-    return judge_operators(data) | {
+    changed = list_changed(data.operators).reset_index("change")
+    growth = changed.query("change == 'not optimized'").eval("before / error").get(INT8, 1.0)
+    int8 = Finding((bool(growth >= FAR),), f"error {growth:,.0f} times larger if optimized")
+    return {
         "enough": enough if data.provider == "cpu" else None,
         "again": against((again | (both["distinct"] > 1)).groupby("case").any()),
+        "threads": against(data.operators["differing"].xs(data.threads, level="change") > 0),
+        "bound": against(changed["bound"].dropna() > 1),
         "deterministic": Finding((not fixed["wrong runs"],), wrong(fixed)),
         "lost": lost if data.provider == "cpu" else None,
+        "int8": int8 if data.provider == "cpu" and INT8 in data.operators.index else None,
     }
 
 
