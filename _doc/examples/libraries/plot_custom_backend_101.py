@@ -22,7 +22,6 @@ import time
 
 import torch
 from pandas import DataFrame
-from torch._dynamo import config as dynamo_config
 from torch._inductor.utils import fresh_cache
 
 import ortmeter
@@ -46,7 +45,6 @@ study = Study(
 args, provider = study.args, study.provider
 device = str(provider)
 threads_before = torch.get_num_threads()
-dynamo_config.recompile_limit = 1000  # by default, torch stops compiling a function after eight
 
 # %%
 # The candidates
@@ -68,7 +66,7 @@ EAGER, INDUCTOR, OURS = "eager", "inductor", "default+onnxruntime"
 LEVELS = ("none", "default", OURS)
 
 
-def build(*, name, batch, features, hidden, threads, device):
+def build(*, name, shape, threads, device):
     """Make a call of the model; a fresh process runs this function alone."""
     import functools
 
@@ -89,13 +87,15 @@ def build(*, name, batch, features, hidden, threads, device):
             norm = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
             return x + self.down(torch.relu(self.up(norm)))
 
+    batch, features, hidden = shape
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     model = torch.nn.Sequential(Block(), Block()).eval().requires_grad_(False).to(device)
     x = torch.randn(batch, features).to(device)
     if name != "eager":
         ours = None if name == "inductor" else OrtBackend(name, provider=device, fallback=False)
-        model = torch.compile(model, backend=ours or name, dynamic=False)
+        # By default, torch stops compiling a function after eight times.
+        model = torch.compile(model, backend=ours or name, dynamic=False, recompile_limit=1000)
         model(x)
     return functools.partial(model, x)
 
@@ -104,16 +104,11 @@ def build(*, name, batch, features, hidden, threads, device):
 # inductor needs a C++ compiler on a CPU and Triton on CUDA. Without them, run this page with
 # ``--inductor False``.
 
-given = {
-    "features": args.features,
-    "hidden": args.hidden,
-    "threads": args.threads,
-    "device": device,
-}
 names = (EAGER, *[INDUCTOR] * args.inductor, *LEVELS)
 candidates = {}
 for b in study.follow(args.batch, "batches"):
-    candidates[b] = {n: ortmeter.function_candidate(build, name=n, batch=b, **given) for n in names}
+    given = {"shape": (b, args.features, args.hidden), "threads": args.threads, "device": device}
+    candidates[b] = {n: ortmeter.function_candidate(build, name=n, **given) for n in names}
 
 # %%
 # Do they compute the same thing?
