@@ -14,11 +14,11 @@ SAFE: dict[str, dict[str, str]] = {}
 # What an answer gains that is no ratio: fewer wrong results, less memory.
 OTHER_GAINS = {
     "% less memory per further session",
-    "% of right means rejected by equality",
+    "% of means rejected",
     "% of runs wrong",
     "% of the memory freed",
     "% of the small differences changed verdict",
-    "% rejected by equality",
+    "% rejected",
     "more decisions of 100 kept",
     "results right",
 }

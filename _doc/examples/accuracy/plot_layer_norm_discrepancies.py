@@ -313,7 +313,7 @@ def claims(data):
     means_16 = by_pair(in_16_bits, "mean")["float64"][["session", "ort kernels"]].dropna()
     return {
         "bound": Finding((*used.le(100),), f"largest {used.max():.3g}% of the bound"),
-        "tolerance": near.gains(100 * moved.mean(), unit="% rejected by equality"),
+        "tolerance": near.gains(100 * moved.mean(), unit="% rejected"),
         "bits": count(moved),
         "tf32": count(gaps.query("type == 'float32 (TF32 in ort)'")["gap (ulp)"] > tolerance),
         "product": count(single["ort LayerNorm"] < single["ort MatMul"]),

@@ -273,7 +273,7 @@ def claims(data):
     moved = np.maximum(order, others)
     told = f"{order.max():.3g} ulp by order, {others.max():.3g} by threads"
     enough = Finding((*(moved <= data.libraries["size"] ** 0.5), moved.any()), told)
-    enough = enough.gains(100 * (moved > 0).mean(), unit="% of right means rejected by equality")
+    enough = enough.gains(100 * (moved > 0).mean(), unit="% of means rejected")
     both = concat([data.operators, data.whole])
     again = both.index.isin([AGAIN, ELSEWHERE], level="change") & (both["differing"] > 0)
     changed = list_changed(data.operators).reset_index("change")
