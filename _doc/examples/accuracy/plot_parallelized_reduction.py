@@ -269,9 +269,8 @@ def claims(data):
     lost = False if one["wrong runs"] else several["wrong runs"] > 0 or None
     lost = Finding((lost,), f"ScatterND: {wrong(several)} on {data.threads}, {wrong(one)} on 1")
     lost = lost.gains(100 * several["wrong runs"] / several["runs"], unit="% of runs wrong")
-    order, others = data.libraries["spread"], data.libraries["other threads"]
-    moved = np.maximum(order, others)
-    told = f"{order.max():.3g} ulp by order, {others.max():.3g} by threads"
+    ways = data.libraries[["spread", "other threads"]]
+    moved, told = ways.max(axis=1), "{:.3g} ulp by order, {:.3g} by threads".format(*ways.max())
     enough = Finding((*(moved <= data.libraries["size"] ** 0.5), moved.any()), told)
     enough = enough.gains(100 * (moved > 0).mean(), unit="% of means rejected")
     both = concat([data.operators, data.whole])
