@@ -275,8 +275,8 @@ def compare_gaps(gaps):
 
 
 def claims(data):
-    """When you exchange a float32 kernel without TF32, accept √n ulp of the largest output for
-    sums of n terms: exact comparison rejects correct kernels [tolerance].
+    """Compare float32 kernels that sum n terms with a tolerance of √n ulp of the largest output:
+    without TF32, exact comparison rejects correct kernels [tolerance].
 
     Otherwise:
 
