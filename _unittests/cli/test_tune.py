@@ -90,7 +90,7 @@ def test_a_machine_that_is_not_steady_is_told(monkeypatch, capsys, file, tmp_pat
     _, out, _ = run(capsys, "tune", file, "--output", tmp_path / "tuned")
     told = " ".join(out.split())
     assert "Keep the defaults: this machine is not steady enough to say" in told
-    assert "not judged, since other processes use the cores: threads; --cores 1" in told
+    assert "not judged, since other processes use the cores: threads; run again" in told
     assert "This machine was not fit to measure" in told
 
 
@@ -115,7 +115,21 @@ def test_what_was_refused_or_not_tried_is_told_with_its_reason(monkeypatch, caps
     assert "ONNX Runtime gives other results: wrong (error 1, more than roundings explain)" in told
     assert "values change: float16 (1.50 [1.40, 1.60], error 0.1); --max-error allows it" in told
     assert "not tried, since the time was over: late" in told
-    assert "3 candidates in 60 s" in told
+    assert " candidates were timed, in 60 s" in told
+
+
+def test_what_was_found_for_another_model_is_not_replaced(monkeypatch, capsys, file, tmp_path):
+    plant(monkeypatch, (1.0, 1.0, 0.8))
+    folder, other = tmp_path / "tuned", tmp_path / "other.onnx"
+    run(capsys, "tune", file, "--output", folder)
+    (folder / "journal.json").touch()
+    before = (folder / "session.json").read_bytes()
+    onnx.save(sample_cnn(size=16), other)
+    code, _, error = run(capsys, "tune", other, "--output", folder)
+    assert (code, (folder / "session.json").read_bytes()) == (2, before)
+    assert "was found for another model. Use --output FOLDER, or --force" in " ".join(error.split())
+    assert run(capsys, "tune", other, "--output", folder, "--force")[0] == 0
+    assert (folder / "session.json").read_bytes() != before
 
 
 def test_bench_measures_what_was_chosen_again(monkeypatch, capsys, file, tmp_path):

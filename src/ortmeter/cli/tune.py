@@ -20,8 +20,8 @@ from ortmeter.plotting.latency import speedup_plot
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.comparison import Comparison
 from ortmeter.tuning import Tuning, tune
-from ortmeter.tuning.files import write_session
-from ortmeter.tuning.race import DEFAULT
+from ortmeter.tuning.files import is_of_another, write_session
+from ortmeter.tuning.race import DEFAULT, LEAST_GAIN
 from ortmeter.tuning.space import TRIES
 from ortmeter.tuning.tuner import BUDGET_S, LATE
 from ortmeter.tuning.waves import OBJECTIVES
@@ -37,7 +37,7 @@ def register(parser: ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] MODEL"
     add = parser.add_argument
     add("models", metavar="MODEL", nargs=1, help="ONNX file")
-    told = "what to improve (p50, the median latency)"
+    told = f"what to improve (p50, the median latency); less than {LEAST_GAIN} times is no gain"
     add("--objective", choices=OBJECTIVES, default="p50", help=told)
     told = f"also try what changes the interface or the values of the model: {', '.join(TRIES)}"
     add("--try", dest="tries", metavar="NAME,NAME", default="", help=told)
@@ -83,13 +83,18 @@ def run(options: Namespace, report: Report) -> int:
         raise InvalidArgumentError(
             f"--output {folder} holds other files. Accepted: a new folder, or that of a search"
         )
-    folder.mkdir(parents=True, exist_ok=True)
     if options.force:
         (folder / _JOURNAL).unlink(missing_ok=True)
+    elif is_of_another(folder, model):
+        raise InvalidArgumentError(
+            f"{folder} has what was found for another model. Use --output FOLDER, or --force to "
+            "replace it"
+        )
     tell(
-        f"ortmeter tune: about {options.budget / 60:.3g} minutes; Ctrl-C ends the search and "
-        "confirms the best so far"
+        f"ortmeter tune: about {options.budget:.0f} s; Ctrl-C ends the search and confirms the "
+        "best so far"
     )
+    folder.mkdir(parents=True, exist_ok=True)
     given = {"objective", "max_error", "metric", "at_least", "cores", "provider", "seed"}
     found = tune(
         model,
@@ -125,8 +130,10 @@ def _samples(options: Namespace, model: Path) -> list[Any]:
 def _tell(report: Report, found: Tuning) -> None:
     """Say what to set, what was refused and why, what was not judged; then the tables."""
     tried = found.tried
-    report.session = "the default is onnxruntime.InferenceSession(path): " + ", ".join(
-        f"{name}={value}" for name, value in found.default.settings.items()
+    default = found.default.settings
+    few = f", with as many threads as --cores {default['threads']}" if default["threads"] else ""
+    report.session = f"the default is onnxruntime.InferenceSession(path){few}: " + ", ".join(
+        f"{name}={value}" for name, value in default.items()
     )
     report.preflight["during"] = found.machine
     report.conclude(str(found), *(f"{c.name}: {c.reason}" for c in found.setup.changes))
@@ -146,7 +153,7 @@ def _tell(report: Report, found: Tuning) -> None:
         ),
         (
             list(dict.fromkeys(change.axis for change in found.unjudged)),
-            "not judged, since other processes use the cores: {}; --cores 1 leaves them out",
+            "not judged, since other processes use the cores: {}; run again on an idle machine",
         ),
         (
             [name for name, t in tried.items() if t.outcome == LATE],
@@ -159,9 +166,12 @@ def _tell(report: Report, found: Tuning) -> None:
         report.conclude("its latency was not compared: ortmeter bench --config does")
     if found.interrupted:
         report.conclude("the search was interrupted; the same command goes on from there")
+    if few:
+        report.conclude(f"this is for {default['threads']} core{'s' * (default['threads'] > 1)}")
+    count = sum(t.speedup is not None for t in tried.values())
     report.conclude(
-        f"{sum(t.outcome != LATE for t in tried.values())} candidates in {found.seconds:.0f} s; "
-        f"outputs were compared with those of the default on {found.checks} inputs"
+        f"{count} of {len(tried)} candidates were timed, in {found.seconds:.0f} s; outputs were "
+        f"compared with those of the default on {found.checks} inputs"
     )
     if (done := found.confirmation) is not None:
         scale, unit = (1.0, "MiB") if found.objective == "memory" else (1e3, "ms")

@@ -41,6 +41,11 @@ def run(feeds):
     return binding.copy_outputs_to_cpu()
 '''
 
+_MAIN = """
+if __name__ == "__main__":
+    print(*(f"{i.name}: {i.type} {i.shape}" for i in session.get_inputs()), sep="\\n")
+"""
+
 
 class Session(msgspec.Struct):
     """A session that was chosen, as its file has it: what to set, where it was measured."""
@@ -160,6 +165,13 @@ def read_session(file: Path) -> Session:
     return found
 
 
+def is_of_another(folder: Path, model: Path) -> bool:
+    """Whether a folder has what was found for another model."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return bool(json.loads((folder / SESSION).read_bytes())["digest"] != model_digest(model))
+    return False
+
+
 def session_specs(found: Session, feeds: Mapping[str, Any]) -> dict[str, SessionSpec]:
     """Return the default and what was chosen, to be measured on these inputs."""
     plain = {**DEFAULT, "threads": found.threads, "provider": resolve_provider(found.provider)}
@@ -179,8 +191,9 @@ def _script(found: Session, provider: Provider) -> str:
         names = [provider.execution_provider, "CPUExecutionProvider"]
         code = code.replace(f"{where}, options", f"{where}, options, providers={names!r}")
     told = ", ".join(change["set"] for change in found.changes) or "the defaults"
+    told += f", on {found.threads} core{'s' * (found.threads > 1)}" if found.threads else ""
     head = f'"""Session chosen by ortmeter tune: {told}."""\n\nfrom pathlib import Path\n\n'
-    return f"{head}{code}\n{_RUN if found.bound else ''}"
+    return f"{head}{code}\n{_RUN if found.bound else ''}{_MAIN}"
 
 
 def _relative(file: Path, folder: Path) -> str:

@@ -95,7 +95,9 @@ class Tried:
     @property
     def told(self) -> str:
         """What became of it, in words."""
-        return f"{self.outcome}, not chosen: {self.not_chosen}" if self.not_chosen else self.outcome
+        small = self.outcome == "faster" and self.ratio < LEAST_GAIN
+        outcome = f"faster, below {LEAST_GAIN}" if small else self.outcome
+        return f"{outcome}, not chosen: {self.not_chosen}" if self.not_chosen else outcome
 
     @property
     def interval(self) -> str:
@@ -259,7 +261,7 @@ def tune(
     if cores is not None and not hasattr(os, "sched_setaffinity"):
         raise InvalidArgumentError("cores: this system does not let a process choose its cores")
     if (metric is None) != (at_least is None):
-        raise InvalidArgumentError("a metric and the least that it must reach go together")
+        raise InvalidArgumentError("--metric (metric=) and --at-least (at_least=) go together")
     asked = [objective, sorted(tries), max_error, metric, at_least, memory_limit, cores, seed]
     resolved = resolve_provider(provider)
     with ExitStack() as stack:
