@@ -33,7 +33,7 @@ def test_python_adds_what_c_does_not_take(page):
 def test_the_answer_has_the_longest_runs_that_binding_makes_faster(page):
     found = judge(page, plant())["bound"]
     # Binding saves 5 µs and 102 µs: 11 times that, two digits of the low end of the interval.
-    assert "under 55 µs with one input, or 1.1 ms with 50" in found.text
+    assert "less than 55 µs with one input, or 1.1 ms with 50" in found.text
     assert found.finding.effect == pytest.approx((2, 110 / 8), rel=0.01)
 
 
