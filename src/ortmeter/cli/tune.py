@@ -108,6 +108,7 @@ def run(options: Namespace, report: Report) -> int:
     report.draws = True  # the page of the folder has the plot
     try:
         _tell(report, found)
+        _add_tables(report, found)
         report.add("Inputs", inputs_table(options, {model: samples[0]}))
         _write(options, report, found, folder)
     finally:
@@ -128,7 +129,7 @@ def _samples(options: Namespace, model: Path) -> list[Any]:
 
 
 def _tell(report: Report, found: Tuning) -> None:
-    """Say what to set, what was refused and why, what was not judged; then the tables."""
+    """Say what to set, what was refused and why, and what was not judged."""
     tried = found.tried
     default = found.default.settings
     few = f", with as many threads as --cores {default['threads']}" if default["threads"] else ""
@@ -173,6 +174,10 @@ def _tell(report: Report, found: Tuning) -> None:
         f"{count} of {len(tried)} candidates were timed, in {found.seconds:.0f} s; outputs were "
         f"compared with those of the default on {found.checks} inputs"
     )
+
+
+def _add_tables(report: Report, found: Tuning) -> None:
+    """Add what the confirmation and the race measured, and what was not timed."""
     if (done := found.confirmation) is not None:
         scale, unit = (1.0, "MiB") if found.objective == "memory" else (1e3, "ms")
         medians = [rounded(scale * measured.median) for measured in done.comparison.values()]
@@ -180,7 +185,7 @@ def _tell(report: Report, found: Tuning) -> None:
         head = ("fresh processes", f"{found.objective} ({unit})", "times better [99%]")
         rows = zip(done.comparison, medians, ratios, strict=True)
         report.add("Confirmation", Rows(head, tuple(rows)))
-    timed = sorted((t for t in tried.values() if t.speedup), key=lambda t: -t.ratio)
+    timed = sorted((t for t in found.tried.values() if t.speedup), key=lambda t: -t.ratio)
     if timed:
         single = [t.speedup for t in timed if len(t.setup.changes) == 1]  # short names
         claims = [claim for claim in single if claim and claim.has_interval][:_PLOTTED]
@@ -188,8 +193,8 @@ def _tell(report: Report, found: Tuning) -> None:
         raced = [(t.setup.name, t.interval, t.error, t.told) for t in timed]
         columns = ("candidate", "times better [95%]", "error", "outcome")
         report.add("Race", Rows(columns, tuple(raced)), *([plot] if claims else []))
-    refused = [(t.setup.name, t.outcome) for t in tried.values() if not t.speedup]
-    if refused := [row for row in refused if row[1] != LATE]:
+    untimed = [t for t in found.tried.values() if not t.speedup]
+    if refused := [(t.setup.name, t.outcome) for t in untimed if t.outcome != LATE]:
         report.add("Not timed", Rows(("candidate", "why"), tuple(refused)))
 
 
