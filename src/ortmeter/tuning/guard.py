@@ -144,8 +144,10 @@ class Guard:
     def __enter__(self) -> Self:
         again = self.examine(self._plain)
         self.checks = again.checks
-        differ = f"two runs differ by {again.error:.2g}" if again.error > _SAME else ""
-        if reason := again.reason or differ:
+        reason = again.reason
+        if _SAME < again.error < float("inf"):  # draws may be beyond roundings too
+            reason = f"two runs differ by {again.error:.2g}"
+        if reason:
             self.__exit__()
             raise ModelError(f"the model with its default settings cannot be a reference: {reason}")
         return self
