@@ -239,17 +239,13 @@ def fix_shapes(model: ModelLike, shapes: Mapping[str, Sequence[int]]) -> onnx.Mo
     >>> [info.type.tensor_type.shape.dim[0].dim_value for info in fixed.graph.output]
     [3]
     """
+    from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
+
     fixed = onnx.ModelProto()
     fixed.CopyFrom(load_model(model))
     declared = declared_inputs(fixed)
     if all(isinstance(size, int) for one in declared for size in one.sizes):
         raise InvalidArgumentError("all sizes are fixed already")
-    pairs = (zip(one.sizes, shapes[one.name], strict=True) for one in declared)
-    named = {name: size for own in pairs for name, size in own if isinstance(name, str)}
-    for info in (*fixed.graph.input, *fixed.graph.value_info, *fixed.graph.output):
-        own = shapes.get(info.name, ())
-        for rank, dim in enumerate(info.type.tensor_type.shape.dim):
-            known = own[rank] if rank < len(own) else named.get(dim.dim_param)
-            if known is not None and not dim.HasField("dim_value"):
-                dim.dim_value = known
+    for one in declared:
+        make_input_shape_fixed(fixed.graph, one.name, [*shapes[one.name]])
     return fixed
