@@ -1,18 +1,15 @@
-"""The page of missing addresses, and the boxes of the plots."""
+"""The page of missing addresses."""
 
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from docutils import nodes
-from docutils.utils import new_document
-from sphinx_gallery.directives import imgsgnode
 
 DOC = Path(__file__).resolve().parents[1] / "_doc"
 sys.path.insert(0, str(DOC))
 
-from _ext import hosting, plots  # noqa: E402
+from _ext import hosting  # noqa: E402
 
 PAGE = """<html data-content_root="./"><head>
 <link rel="canonical" href="https://a.org/docs/404.html" />
@@ -63,17 +60,3 @@ def test_a_template_of_the_theme_is_not_published(site):
 def test_a_build_that_failed_is_left_alone(site):
     finish(site, "https://a.org/", exception=RuntimeError())
     assert (site / "404.html").read_text(encoding="utf-8") == PAGE
-
-
-# Documents
-
-
-def test_each_plot_has_a_box():
-    document = new_document("page")
-    section = nodes.section()
-    section += [nodes.paragraph("", "text"), imgsgnode(), imgsgnode()]
-    document += section
-    plots.box_plots(None, document)
-    assert [type(child) for child in section] == [nodes.paragraph, nodes.compound, nodes.compound]
-    assert all(box["classes"] == [plots.BOX] for box in section[1:])
-    assert all(isinstance(box[0], imgsgnode) for box in section[1:])

@@ -19,7 +19,6 @@ from _ext import (
     machines,
     mathml,
     operators,
-    plots,
     provider,
     search_words,
     staleness,
@@ -45,7 +44,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", bundle.finish_downloads, priority=700)
     app.connect("doctree-read", answers.add_answers)
     app.connect("doctree-read", executed.run_blocks)
-    app.connect("doctree-read", plots.box_plots)
     app.connect("doctree-resolved", hosting.link_colab)
     app.connect("html-page-context", answers.add_description)
     app.connect("html-page-context", assets.add_scripts)

@@ -34,7 +34,7 @@ from pandas import DataFrame, Series
 import ortmeter
 from ortmeter.observatory import networks
 from ortmeter.operators.kinds import KINDS
-from ortmeter.plotting.axes import GREY, add_legend, finish_rows, new_axes, series_style
+from ortmeter.plotting.axes import GREY, add_legend, finish_rows, new_axes, series_styles
 from ortmeter.profiling.kinds import OUTSIDE
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.study import Estimate, Param, Speedups, Study, show, table, to_frame
@@ -195,7 +195,7 @@ def time_by_kind(data):
             times = Series({**row, LOST: max(seconds - row.sum(), 0.0)})
             shares[f"{case}, {side}"] = 100 * times / whole[LIBRARY]
     shares = DataFrame(shares).reindex([*KINDS, OUTSIDE, LOST]).dropna(how="all").fillna(0.0).T
-    colors = [series_style(rank)["color"] for rank in range(shares.shape[1] - 2)]
+    colors = [style["color"] for style in series_styles(list(shares)[:-2])]
     ax = new_axes(2.2 + 0.3 * len(shares))
     shares.plot.barh(stacked=True, width=0.8, color=[*colors, GREY, "silver"], legend=False, ax=ax)
     ax.set(xlabel="time of a run, in % of eager, lower is better", ylabel="model, batch, library")

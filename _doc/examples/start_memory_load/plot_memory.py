@@ -37,7 +37,7 @@ from functools import partial
 import numpy as np
 
 from ortmeter.evidence import Speedup
-from ortmeter.plotting.axes import add_legend, finish, new_axes, series_style
+from ortmeter.plotting.axes import add_legend, finish, new_axes, series_styles
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.models import sample_transformer
 from ortmeter.study import Finding, Param, Speedups, Study
@@ -135,8 +135,8 @@ def memory_plot(data):
     rows = data.found[data.found["batch"].notna() & (data.found["sequence"] == "random")]
     medians = rows.pivot_table(MEMORY, "run", "candidate", "median", sort=False).clip(lower=0)
     ax = new_axes(4.2)
-    for rank, name in enumerate(medians):
-        ax.errorbar(range(1, len(medians) + 1), medians[name], **series_style(rank))
+    for name, style in zip(medians, series_styles(medians), strict=True):
+        ax.errorbar(range(1, len(medians) + 1), medians[name], **style)
     ax.set(xlabel="run", ylabel="memory (MiB), lower is better")
     ax.xaxis.get_major_locator().set_params(integer=True)
     add_legend(ax, list(medians))

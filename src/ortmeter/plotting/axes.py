@@ -1,6 +1,8 @@
 """What the plots have in common: colours, legend, titles, rows of bars, short texts."""
 
+import itertools
 import textwrap
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +16,21 @@ if TYPE_CHECKING:
 
     from ortmeter.evidence import Speedup
 
-__all__ = ["GREY", "add_legend", "finish", "finish_rows", "mark_one", "new_axes", "series_style"]
+__all__ = ["GREY", "add_legend", "finish", "finish_rows", "mark_one", "new_axes", "series_styles"]
 
-# Okabe and Ito's colours, told apart by colour-blind readers, without the two palest.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1")
+# Okabe and Ito's colours, safe for colour-blind readers, without the two palest.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1")
+# A candidate has one colour in every figure, with its rank here; a line rarely meets in a figure.
+_SHARED = (
+    "onnxruntime; onnx runtime; default; baseline; cpu; float32; all; blocked; threads=1",
+    "torch; eager; openvino; qdq u8s8; static; threads=2",
+    "numpy; inductor; cuda; float16; basic; threads=4",
+    "onnx-diagnostic; dynamic; dynamic u8s8; 8 bits dynamic; 8 bits, dynamic; extended; fused",
+    "scikit-learn; qdq channels; static, channels",
+    "onednn; none; as written; no optimization; 8 bits",
+    "default+onnxruntime; 4 bits; weights 4 bits",
+)
+_KNOWN = {name: rank for rank, names in enumerate(_SHARED) for name in names.split("; ")}
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 #: Colour of what is no data, as far from white as from the near black of dark pages (4 to 1).
@@ -54,7 +67,7 @@ def new_axes(height: float) -> "Axes":
     --------
     >>> from matplotlib import pyplot as plt
     >>> ax = new_axes(3)
-    >>> bars = ax.errorbar([1, 2], [3, 4], yerr=[0.1, 0.2], **series_style(0))
+    >>> bars = ax.errorbar([1, 2], [3, 4], yerr=[0.1, 0.2], **series_styles(["one"])[0])
     >>> add_legend(ax, ["one"])
     >>> finish(ax, "Latency", "float32 on CPU").get_title(loc="left")
     'Latency'
@@ -72,26 +85,43 @@ def need_columns(frame: "pd.DataFrame", *names: str) -> None:
         )
 
 
-def series_style(rank: int) -> dict[str, Any]:
-    """Choose the colour, the marker and the line of a candidate.
+def series_styles(names: Iterable[str]) -> list[dict[str, Any]]:
+    """Choose the colour, the marker and the line of each candidate of a figure.
+
+    A candidate that several pages have, such as ``onnxruntime`` or ``precision=float16``, looks the
+    same in every figure. The others take the styles that are left, in the order of the names.
 
     Parameters
     ----------
-    rank : int
-        Its rank, from 0.
+    names : iterable of str
+        The candidates, the baseline first.
 
     Returns
     -------
-    dict
-        Arguments of ``ax.plot`` and ``ax.errorbar``.
+    list of dict
+        For each one, arguments of ``ax.plot`` and ``ax.errorbar``.
 
     Examples
     --------
-    >>> series_style(0)["marker"]
-    'o'
+    >>> [style["color"] for style in series_styles(["numpy", "torch"])]
+    ['#009E73', '#D55E00']
     """
+    wanted = [_known_rank(str(name).casefold()) for name in names]
+    first = {rank: place for place, rank in reversed([*enumerate(wanted)])}
+    others = (rank for rank in itertools.count() if rank not in first)
+    return [
+        _style(rank if rank is not None and first[rank] == place else next(others))
+        for place, rank in enumerate(wanted)
+    ]
+
+
+def _known_rank(name: str) -> int | None:
+    return _KNOWN.get(name, _KNOWN.get(name.partition("=")[2]))
+
+
+def _style(rank: int) -> dict[str, Any]:
     return {
-        "color": _COLORS[rank % len(_COLORS)],
+        "color": COLORS[rank % len(COLORS)],
         "marker": _MARKERS[rank % len(_MARKERS)],
         "linestyle": _LINES[rank % len(_LINES)],
     }

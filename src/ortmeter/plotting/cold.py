@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortmeter.plotting.axes import GREY, add_legend, finish, new_axes, series_style, wrap
+from ortmeter.plotting.axes import GREY, add_legend, finish, new_axes, series_styles, wrap
 from ortmeter.workloads.startup import FIRST, IMPORT, RESULT, SESSION, ColdStart
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def cold_plot(start: ColdStart, *, title: str) -> "Axes":
     places = range(len(names))
     labels = [IMPORT, SESSION, FIRST]
     left = np.zeros(len(names))
-    for rank, phase in enumerate(labels):
+    for phase, style in zip(labels, series_styles(labels), strict=True):
         widths = np.array([_MS * start.typical(name, phase).value for name in names])
-        ax.barh(places, widths, left=left, height=0.6, color=series_style(rank)["color"])
+        ax.barh(places, widths, left=left, height=0.6, color=style["color"])
         left += widths
     sums = [start.typical(name, RESULT) for name in names]
     known = [(place, e.value, *e.interval) for place, e in enumerate(sums) if e.interval]

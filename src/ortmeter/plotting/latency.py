@@ -45,11 +45,12 @@ def latency_plot(results: Mapping[str, Measurement], *, title: str, caption: str
     """
     unit = common_unit(measured.median for measured in results.values())
     ax = axes.new_axes(1.8 + 0.4 * len(results))
-    for rank, measured in enumerate(results.values()):
+    styles = axes.series_styles(results)
+    for rank, (measured, style) in enumerate(zip(results.values(), styles, strict=True)):
         q1, q3 = measured.quartiles
         ends = UNITS[unit] * np.array([[measured.median - q1], [q3 - measured.median]])
         center = measured.median * UNITS[unit]
-        ax.errorbar([center], [rank], xerr=ends, capsize=4, **axes.series_style(rank))
+        ax.errorbar([center], [rank], xerr=ends, capsize=4, **style)
     ax.set_yticks(range(len(results)), [axes.wrap(name, 24) for name in results])
     ax.set_ylim(len(results) - 0.5, -0.5)
     ax.set_xlim(left=0)
@@ -102,13 +103,13 @@ def speedup_plot(
     ax = axes.new_axes(5.2 if are_long else 4.2)
     axes.mark_one(ax, claims[0].min_effect)
     names = list(dict.fromkeys(s.subject for _, s in points))
+    _, *styles = axes.series_styles([baseline, *names])  # the style of the baseline is kept for it
     for rank, name in enumerate(names):
         mine = [(i, s) for i, s in points if s.subject == name]
         offset = _SPREAD * ((rank + 0.5) / len(names) - 0.5)
         ratios = [s.ratio or math.nan for _, s in mine]
         ends = list(zip(*(axes.whiskers(s) for _, s in mine), strict=True))
-        # The baseline keeps the first style: a candidate looks the same as in a plot of latencies.
-        style = {**axes.series_style(rank + 1), "linestyle": "none"}
+        style = {**styles[rank], "linestyle": "none"}
         ax.errorbar([i + offset for i, _ in mine], ratios, yerr=ends, capsize=4, **style)
     turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if are_long else {}
     ax.set_xticks(range(len(places)) if axis else [], places if axis else [], **turned)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ortmeter.evidence import UNITS, common_unit
-from ortmeter.plotting.axes import add_legend, finish, need_columns, new_axes, series_style
+from ortmeter.plotting.axes import add_legend, finish, need_columns, new_axes, series_styles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,12 +64,12 @@ def load_plot(
         factor, label = UNITS[unit], f"latency ({unit}), lower is better"
     ax = new_axes(4.8)
     names = [str(name) for name in frame["series"].unique()]
-    for rank, name in enumerate(names):
+    for name, style in zip(names, series_styles(names), strict=True):
         rows = frame.loc[frame["series"] == name, [x, y, "low", "high"]].astype(float)
         rows = rows.sort_values(x)
         middle, low, high = (factor * rows[column] for column in (y, "low", "high"))
         ends = [(middle - low).fillna(0.0), (high - middle).fillna(0.0)]
-        ax.errorbar(rows[x], middle, yerr=ends, capsize=3, **series_style(rank))
+        ax.errorbar(rows[x], middle, yerr=ends, capsize=3, **style)
     places = sorted(set(frame[x].astype(float)))
     positive = [place for place in places if place > 0]
     if x == "gap" and positive:  # from 0, by powers of ten

@@ -106,7 +106,7 @@ def operator_plot(profile: "Profile", *, title: str, caption: str = "") -> "Axes
     medians, q1, q3 = (shown[name].to_numpy() * scale for name in ("median", "q1", "q3"))
     ax = axes.new_axes(1.4 + 0.3 * len(shown))
     places, whiskers = range(len(shown)), [medians - q1, q3 - medians]
-    ax.barh(places, medians, color=axes.series_style(0)["color"])
+    ax.barh(places, medians, color=axes.COLORS[0])
     ax.errorbar(medians, places, xerr=whiskers, fmt="none", ecolor=axes.GREY, capsize=3)
     ax.set(xlabel=_per_run(frame["provider"], unit), ylabel="operator (kernels per run)")
     return axes.finish_rows(ax, list(shown.index), title, caption)
@@ -198,9 +198,9 @@ def bar_plot(frame: "pd.DataFrame", *, title: str, what: str, caption: str = "")
     >>> plt.close(ax.figure)
     """
     ax = axes.new_axes(1.8 + 0.36 * len(frame))
-    for rank, name in enumerate(frame):
+    for rank, (name, style) in enumerate(zip(frame, axes.series_styles(frame), strict=True)):
         places = np.arange(len(frame)) + 0.4 * (rank - 0.5)
-        ax.barh(places, frame[name], 0.38, color=axes.series_style(rank)["color"], label=name)
+        ax.barh(places, frame[name], 0.38, color=style["color"], label=name)
     ax.set(xlabel=what, ylabel=frame.index.name)
     axes.add_legend(ax, [str(name) for name in frame])
     return axes.finish_rows(ax, list(frame.index), title, caption)
@@ -250,8 +250,10 @@ def timeline_plot(profile: "Profile", *, title: str, caption: str = "") -> "Axes
         row=pd.factorize(events[column])[0],
     )
     ax = axes.new_axes(1.6 + 0.22 * len(rows))
-    for rank, (name, own) in enumerate(kernels.groupby(operators, sort=False)):
-        color = axes.GREY if name == axes.OTHER else axes.series_style(rank)["color"]
+    names = [name for name in operators.unique() if name != axes.OTHER]
+    styles = dict(zip(names, axes.series_styles(names), strict=True))
+    for name, own in kernels.groupby(operators, sort=False):
+        color = styles[name]["color"] if name in styles else axes.GREY
         ax.barh(own["row"], own["length"], left=own["begin"], color=color, label=name)
     ax.set_xlim(0, runs["duration"][shown] / axes.US_PER_MS)
     ax.set(xlabel=f"time since the start of run {shown} (ms)", ylabel="order of execution")
