@@ -41,42 +41,26 @@ class CommandDirective(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Run it; an exit code that is not the expected one fails the build."""
-        self._depend_on_the_package()
-        arguments = shlex.split(self.arguments[0])
-        report = self.options.get("report")
-        extra = ["--html", str(self._folder(REPORTS) / report), "--force"] if report else []
-        printed = run_command([*arguments, *extra], self._models(), self.options.get("code", 0))
-        if "after" in self.options:
-            printed = "\n".join(find_points(printed, self.options["after"]))
-        text = f"$ ortmeter {self.arguments[0]}\n{printed}"
-        # Sentences are broken by the width of the box, tables are not.
-        classes = ["sentences"] if {"after", "code"} & self.options.keys() else []
-        block = nodes.literal_block(text, text, language="none", classes=classes)
-        return [block, *self._link(report)]
-
-    def _depend_on_the_package(self) -> None:
         for file in Path(self.config.ortmeter_root, "src").rglob("*.py"):
             self.env.note_dependency(str(file))
-
-    def _folder(self, part: Path) -> Path:
-        folder = Path(self.env.app.outdir, part)
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    def _models(self) -> Path:
-        folder = Path(self.env.app.doctreedir, "commands")
-        folder.mkdir(parents=True, exist_ok=True)
-        onnx.save(sample_cnn(size=64), folder / "cnn.onnx")
-        onnx.save(layer_norm_matmul(256), folder / "norm.onnx")
-        return folder
-
-    def _link(self, report: str | None) -> list[nodes.Node]:
-        if report is None:
-            return []
-        depth = self.env.docname.count("/")
-        address = "../" * depth + (REPORTS / report).as_posix()
-        link = nodes.reference("", "The report of this command", refuri=address)
-        return [nodes.paragraph("", "", link)]
+        models = Path(self.env.app.doctreedir, "commands")
+        reports = Path(self.env.app.outdir, REPORTS)
+        for folder in (models, reports):
+            folder.mkdir(parents=True, exist_ok=True)
+        onnx.save(sample_cnn(size=64), models / "cnn.onnx")
+        onnx.save(layer_norm_matmul(256), models / "norm.onnx")
+        given, report = self.arguments[0], self.options.get("report", "")
+        extra = ["--html", str(reports / report), "--force"] if report else []
+        printed = run_command([*shlex.split(given), *extra], models, self.options.get("code", 0))
+        if "after" in self.options:
+            printed = "\n".join(find_points(printed, self.options["after"]))
+        text = f"$ ortmeter {given}\n{printed}"
+        # Sentences are broken by the width of the box, tables are not.
+        classes = ["sentences"] if {"after", "code"} & self.options.keys() else []
+        address = "../" * self.env.docname.count("/") + f"{REPORTS.as_posix()}/{report}"
+        link = f"`The report of this command <{address}>`__" if report else ""
+        block = nodes.literal_block(text, text, language="none", classes=classes)
+        return [block, *self.parse_text_to_nodes(link)]
 
 
 def find_points(printed: str, heading: str) -> list[str]:

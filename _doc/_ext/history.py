@@ -96,5 +96,4 @@ def changes_text(histories: Sequence[History]) -> list[str]:
         )
         for before, after, claims in sorted(found, key=lambda x: x.after.date, reverse=True)
     ]
-    table = list_table(("page", "machine", "before", "after", "why"), rows, classes="stacked")
-    return ["Claims whose verdict is another than in the record before:", "", *table]
+    return list_table(("page", "machine", "before", "after", "why"), rows, classes="stacked")

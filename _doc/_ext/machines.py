@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from docutils import nodes
-from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -33,9 +32,7 @@ class _Directive(SphinxDirective):
         for file in sorted(results.rglob("*.json")):
             self.env.note_dependency(str(file))
         lines = _TEXTS[self.name.removeprefix("ortmeter-")](results)
-        parent = nodes.Element()
-        self.state.nested_parse(StringList(lines, source=self.env.docname), 0, parent)
-        return parent.children
+        return self.parse_text_to_nodes("\n".join(lines))
 
 
 def machines_text(records: Sequence[Record]) -> list[str]:

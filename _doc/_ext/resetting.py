@@ -3,6 +3,7 @@
 All pages run in one process, one after the other.
 """
 
+import contextlib
 import functools
 import gc
 import subprocess
@@ -15,18 +16,22 @@ from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
 
-_page_warnings: list[warnings.catch_warnings] = []
+#: What is undone after a page.
+_undone = contextlib.ExitStack()
 
 
 def reset(_gallery_conf: dict[str, Any], _page: str | None, when: str) -> None:
     """Reset what a page may have changed; sphinx-gallery calls it before and after each page."""
-    _close_warnings()
+    _undone.close()
     gc.enable()
     np.random.seed(0)  # noqa: NPY002 - the global generator is what is reset
     if "torch" in sys.modules:
         _reset_torch(sys.modules["torch"])
     if when == "before":
-        _open_warnings()
+        _undone.enter_context(warnings.catch_warnings())
+        # sphinx-gallery replaces `showwarning` around each cell, not the function that it calls.
+        _undone.callback(setattr, warnings, "formatwarning", warnings.formatwarning)
+        warnings.formatwarning = report_warning
 
 
 def report_warning(message: Warning | str, category: type[Warning], *_: object) -> str:
@@ -37,22 +42,6 @@ def report_warning(message: Warning | str, category: type[Warning], *_: object) 
     """
     logger.warning("%s raised by a page: %s", category.__name__, message, type="ortmeter")
     return ""
-
-
-def _open_warnings() -> None:
-    _page_warnings.append(warnings.catch_warnings())
-    _page_warnings[0].__enter__()
-    # sphinx-gallery replaces `showwarning` around each cell, not the function that it calls.
-    warnings.formatwarning = report_warning
-
-
-def _close_warnings() -> None:
-    while _page_warnings:
-        _page_warnings.pop().__exit__(None, None, None)
-        warnings.formatwarning = _formatwarning
-
-
-_formatwarning = warnings.formatwarning
 
 
 def _reset_torch(torch: Any) -> None:

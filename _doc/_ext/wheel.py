@@ -58,21 +58,14 @@ class InstallDirective(SphinxDirective):
     """Tell how to install the wheel of the site."""
 
     def run(self) -> list[nodes.Node]:
-        """Write the commands, and a link to the wheel where the site has no address."""
-        wheel = published_wheel(self.env.app).name
-        base = self.config.html_baseurl
-        path = f"_static/wheel/{wheel}"
-        extras = "[cpu,draw]"
-        named = f"ortmeter{extras} @ {base.rstrip('/')}/{path}" if base else f"./{wheel}{extras}"
-        text = f'pip install "{named}"'
-        link = nodes.reference("", wheel, refuri="../" * self.env.docname.count("/") + path)
-        told = nodes.paragraph("", "Install the wheel ", link)
-        told += [
-            nodes.Text(", with "),
-            nodes.literal("", "gpu"),
-            nodes.Text(" instead of cpu on a GPU machine:"),
-        ]
-        return [told, nodes.literal_block(text, text, language="bash")]
+        """Write a link to the wheel, and the command; it names the site if this has an address."""
+        wheel, base = published_wheel(self.env.app).name, self.config.html_baseurl.rstrip("/")
+        path, up = f"_static/wheel/{wheel}", "../" * self.env.docname.count("/")
+        named = f"ortmeter[cpu,draw] @ {base}/{path}" if base else f"./{wheel}[cpu,draw]"
+        return self.parse_text_to_nodes(
+            f"Install the `wheel <{up}{path}>`__, with ``gpu`` instead of ``cpu`` on a GPU machine:"
+            f'\n\n.. code-block:: bash\n\n   pip install "{named}"\n'
+        )
 
 
 def wheel_folder(app: Sphinx) -> Path:
