@@ -1,6 +1,6 @@
 // What scrolls inside its box is reached with the keyboard, and what a screen reader announces has a name.
 (() => {
-  const boxes = document.querySelectorAll(".output_subarea, .datatable-container, div.math, .sphx-glr-script-out, .pst-scrollable-table-container");
+  const boxes = document.querySelectorAll(".answer pre, .ortmeter-conclusion pre, .output_subarea, .datatable-container, div.math, .sphx-glr-script-out, .pst-scrollable-table-container");
   const reached = { tabindex: "0", role: "group", "aria-label": "Content that scrolls" };
   const update = (box) => Object.entries(reached).forEach(([name, value]) => {
     if (box.scrollWidth > box.clientWidth) box.setAttribute(name, value);
