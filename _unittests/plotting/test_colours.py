@@ -25,9 +25,17 @@ FIGURES = [
 ]
 # Machado, Oliveira and Fernandes (2009), severity 1, for linear light: protanopia, deuteranopia.
 BLINDNESS = [
-    [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-]  # fmt: skip
+    [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+]
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +55,9 @@ def drawn(names):
     measured = Comparison(Measurement(name, [[1.0, 1.1]]) for name in names)
     yield dict(zip(names, colours(latency_plot(measured, title="t")), strict=True))
     frame = pd.DataFrame({"series": names, "batch": 1, "requests/s": 1.0, "low": 1.0, "high": 1.0})
-    yield dict(zip(names, colours(load_plot(frame, x="batch", y="requests/s", title="t")), strict=True))
+    yield dict(
+        zip(names, colours(load_plot(frame, x="batch", y="requests/s", title="t")), strict=True)
+    )
     bars = pd.DataFrame([range(len(names))], columns=names)
     yield dict(zip(names, colours(bar_plot(bars, title="t", what="ms")), strict=True))
     claims = [compare_ratio(name, names[0], 1.5, (1.2, 1.9)) for name in names[1:]]
