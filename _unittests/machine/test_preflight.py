@@ -101,7 +101,7 @@ def test_a_quiet_machine_is_fit(tmp_path):
             },
             {},
             2,
-            "2 threads on 1 cores, the quota",
+            "2 threads on 1 core, the quota",
         ),
         (
             {
@@ -172,6 +172,16 @@ def test_what_happened_since_an_earlier_check_is_told(tmp_path):
         "other processes use 2.0 of the 4 cores of this process: stop them, or wait",
         "30 pages are swapped meanwhile: free memory",
     )
+
+
+def test_one_core_is_told_in_the_singular(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "core_numbers", lambda: range(1))
+    found = look(tmp_path, later={"proc/stat": stat(0.18)}, threads=2)
+    assert [text.partition(":")[0] for text in found.findings] == [
+        "other processes use 90% of the one core of this process",
+        "2 threads on 1 core",
+    ]
+    assert found.is_shared
 
 
 def test_the_time_of_this_process_is_not_that_of_others(tmp_path, monkeypatch):

@@ -201,6 +201,8 @@ def _load(spent: Counters, threads: int, cores: int) -> list[str] | None:
     if others < (max(_BUSY, _BUSY_SHARE * cores) if spared else _BUSY):
         return []
     used = f"{min(others, cores):.1f} of the {cores} cores of this process"
+    if cores == 1:
+        used = f"{min(others, 1):.0%} of the one core of this process"
     return [f"{_OTHERS} {used}: stop them, or wait"]
 
 
@@ -211,10 +213,8 @@ def _quota(spent: Counters, threads: int, cores: int, root: Path) -> list[str]:
     asked = threads or cores
     if asked > usable:
         limit = "" if usable == cores else ", the quota of this container"
-        findings.append(
-            f"{asked} thread{'s' if asked > 1 else ''} on {usable:.3g} cores{limit}: ask for "
-            f"--threads {max(int(usable), 1)} at most"
-        )
+        found = f"{asked} thread{'s' * (asked > 1)} on {usable:.3g} core{'s' * (usable != 1)}"
+        findings.append(f"{found}{limit}: ask for --threads {max(int(usable), 1)} at most")
     if spent.held:
         findings.append(
             f"the quota stopped this container {spent.held:.0f} times: ask for fewer threads"
