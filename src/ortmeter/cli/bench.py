@@ -158,6 +158,8 @@ def run(options: Namespace, report: Report) -> int:
     request = read_request(options)
     report.session = request.session
     given = request.variants()
+    if request.tuned is not None and not request.tuned.changes:
+        report.conclude(f"{options.config} keeps the defaults, so the default is timed alone")
     if not isinstance(request.mode, bench_releases.ReleaseRuns):
         refuse_deadly(given)
     begun = len(report.sections), len(report.sentences)
@@ -190,7 +192,9 @@ def _measure_request(request: Request, report: Report, given: Mapping[str, Sessi
     mode, kept = request.mode, request.kept
     variants = request.conversion.apply(report, given)
     if mode is None and kept is None:
-        variants = _with_default(request.limits, _distinct(report, variants))
+        variants = _distinct(report, variants)
+        if request.tuned is None:
+            variants = _with_default(request.limits, variants)
     with ExitStack() as stack:
         if request.shorten or request.save_optimized:
             made = request.conversion
@@ -221,10 +225,11 @@ def _distinct(report: Report, variants: Mapping[str, SessionSpec]) -> Mapping[st
     """Keep one of the candidates that run the same optimized graph in the same way, and tell."""
     ways: dict[str, list[str]] = {}
     for name, variant in variants.items():
-        settings = {**variant.settings, "optimization": "", "run": variant.run_config}
+        settings = {**variant.settings, "optimization": ""}
         fed = {n: (a.dtype, a.shape, content(a)) for n, a in variant.feeds.items()}
         inputs = [(n, *kind, digest([data])) for n, (*kind, data) in fed.items()]
-        ways.setdefault(repr((settings, inputs)), []).append(name)
+        way = repr((settings, variant.run_config, variant.bound, inputs))
+        ways.setdefault(way, []).append(name)
     same: dict[tuple[str, str], list[str]] = {}
     for way, names in ways.items():
         for name in names:
