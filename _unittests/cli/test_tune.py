@@ -1,14 +1,21 @@
 """``ortmeter tune``: its options, what it says and writes, and what bench makes of that."""
 
+import dataclasses
+import html
 import json
+import math
 import runpy
+import shlex
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from matplotlib import pyplot as plt
 
 import ortmeter
 from ortmeter.cli import main, tune
+from ortmeter.cli.report import Rows
 from ortmeter.evidence import Estimate, Speedup
 from ortmeter.machine.preflight import Counters, Preflight
 from ortmeter.runtime.models import sample_cnn
@@ -17,10 +24,12 @@ from ortmeter.runtime.settings import DEFAULT as PLAIN
 from ortmeter.study import records
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.candidates import SessionSpec
-from ortmeter.tuning import Tuning
-from ortmeter.tuning.race import AGAIN, DEFAULT, Confirmation
+from ortmeter.tuning import Tuning, space, tuner
+from ortmeter.tuning.files import write_session
+from ortmeter.tuning.race import AGAIN, DEFAULT, LATE, Confirmation, Race
 from ortmeter.tuning.space import Change, Setup, apply
-from ortmeter.tuning.tuner import LATE, Tried
+from ortmeter.tuning.tuner import SHARED, Tried
+from ortmeter.workloads.startup import Phase
 
 ARENA = Change("arena", "it keeps memory", settings={"session_options": {"enable_mem_pattern": 0}})
 QUIET = Preflight((), (), (), Counters(*[None] * 7))
@@ -34,7 +43,12 @@ def file(tmp_path):
     return path
 
 
-def plant(monkeypatch, seconds, *, machine=QUIET, unjudged=(), more=None):
+def raced(sample):
+    """Return a race in which the default had this sample in each of three waves."""
+    return Race(None, {}, default=[sample] * 3, logs={AGAIN: [0.01, -0.01, 0.0]})
+
+
+def plant(monkeypatch, seconds, *, machine=QUIET, more=None, starts=None, confirms=True):
     """Let the search find these times of a run: of the default, its copy, and one change."""
     rng = np.random.default_rng(0)
     names = (DEFAULT, AGAIN, ARENA.name)
@@ -47,8 +61,9 @@ def plant(monkeypatch, seconds, *, machine=QUIET, unjudged=(), more=None):
         setup = apply(spec, [ARENA])
         claim = Speedup(ARENA.name, DEFAULT, Estimate(1.2, 1.1, 1.3, 0.95))
         tried = {ARENA.name: Tried(setup, "faster", claim, 0.0), **(more(spec) if more else {})}
-        chosen = setup if done.is_win else Setup(spec)
-        return Tuning(spec, chosen, "p50", done, None, tried, unjudged, machine, 8, 60.0)
+        chosen, race = setup if done.is_win else Setup(spec), raced(1.234e-3)
+        done = done if confirms else None
+        return Tuning(spec, chosen, "p50", done, race, tried, starts or {}, machine, 8, 60.0)
 
     monkeypatch.setattr(tune, "tune", found)
 
@@ -81,24 +96,148 @@ def test_the_defaults_are_kept_where_nothing_is_won(monkeypatch, capsys, file, t
     plant(monkeypatch, (1.0, 1.0, 0.99))
     _, out, _ = run(capsys, "tune", file, "--output", tmp_path / "tuned")
     told = " ".join(out.split())
-    assert "Keep the defaults: the best candidate, enable_mem_pattern=0, was 1.01 [" in told
+    expected = "Keep the defaults (p50 1.23 ms): the best candidate, enable_mem_pattern=0, was 1.01"
+    assert f"{expected} [" in told
     assert not (tmp_path / "tuned" / "samples.json").exists()
+    kept = json.loads((tmp_path / "tuned" / "session.json").read_text())["result"]
+    assert kept.pop("answer").startswith(expected)
+    assert kept == {"objective": "p50", "default": pytest.approx(1.234), "unit": "ms"}
+
+
+@pytest.mark.parametrize(
+    ("objective", "sample", "told"),
+    [
+        ("p99", 0.0021, "(p99 2.1 ms)"),
+        ("throughput", 0.004, "(throughput 250 runs/s)"),
+        ("memory", 98.76, "(memory 98.8 MiB)"),
+        ("start", 0.3, "(start 300 ms)"),
+    ],
+)
+def test_the_time_of_the_default_has_the_unit_of_its_objective(objective, sample, told):
+    default = SessionSpec("", {}, {})
+    setup = Setup(default)
+    found = Tuning(default, setup, objective, None, raced(sample), {}, {}, QUIET, 8, 60.0)
+    assert str(found).startswith(f"Keep the defaults {told}: no candidate was 1.03 times ")
+    untimed = dataclasses.replace(found, race=None)
+    assert str(untimed).startswith("Keep the defaults: no candidate was")
+    assert untimed.measured == {"objective": objective}
+
+
+@pytest.mark.parametrize("confirms", [False, True])
+def test_the_control_is_explained(monkeypatch, capsys, file, tmp_path, confirms):
+    plant(monkeypatch, (1.0, 1.0, 0.8 if confirms else 1.0), confirms=confirms)
+    _, out, _ = run(capsys, "tune", file, "--output", tmp_path / "tuned")
+    page = (tmp_path / "tuned" / "report.html").read_text()
+    for text in (out, page):
+        told = " ".join(text.split())
+        assert told.count("Two equal sessions of the default, a control, differed by a factor") == 1
+        assert "what they differ by is noise." in told
+    assert ("default again (A/A)" in out) == confirms
+
+
+def test_the_page_has_the_code_to_copy(monkeypatch, capsys, file, tmp_path):
+    plant(monkeypatch, (1.0, 1.0, 0.8))
+    _, out, _ = run(capsys, "tune", file, "--output", tmp_path / "tuned")
+    code = (tmp_path / "tuned" / "session.py").read_text()
+    page = (tmp_path / "tuned" / "report.html").read_text()
+    assert f"<pre>{html.escape(code)}</pre>" in page
+    assert code.strip() in out  # a terminal too: lines are not wrapped
+
+
+def test_what_speed_costs_is_a_table_and_a_figure(monkeypatch, capsys, file, tmp_path):
+    starts = {DEFAULT: Phase(0.2, 40.0, 50.0), ARENA.name: Phase(0.1, 50.0, None)}
+    plant(monkeypatch, (1.0, 1.0, 0.8), starts=starts)
+    _, out, _ = run(capsys, "tune", file, "--output", tmp_path / "tuned", "--json")
+    tables = {s["title"]: s["tables"] for s in json.loads(out)["sections"]}
+    default, tuned = tables["What speed costs"][0]
+    assert default == {
+        "candidate": DEFAULT,
+        "times better": 1.0,
+        "error": 0.0,
+        "memory (MiB)": 50.0,
+        "start (ms)": 200.0,
+    }
+    assert tuned["times better"] == pytest.approx(1.25, rel=0.01)  # confirmed, not raced
+    assert (tuned["memory (MiB)"], tuned["start (ms)"]) == (None, 100.0)
+    assert '<img alt="What speed costs"' in (tmp_path / "tuned" / "report.html").read_text()
+
+
+def test_a_figure_of_costs_has_a_panel_each():
+    rows = ((DEFAULT, 1.0, 0.0, 50.0, 200.0), ("fast", 1.2, 1e-3, None, 100.0))
+    columns = ("candidate", "times better", "error", "memory (MiB)", "start (ms)")
+    figure = tune._costs_plot(Rows(columns, rows))
+    assert [ax.get_ylabel().partition(",")[0] for ax in figure.axes] == list(columns[2:])
+    assert {ax.get_xlabel() for ax in figure.axes} == {"times better"}
+    drawn = [[tuple(c.lines[0].get_xydata()[0]) for c in ax.containers] for ax in figure.axes]
+    assert drawn[0] == [(1.0, 0.0), (1.2, 1e-3)]
+    assert drawn[2] == [(1.0, 200.0), (1.2, 100.0)]
+    assert figure.axes[0].get_yscale() == "symlog"
+    plt.close(figure)
+
+
+GELU = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n, 4] X, float[4] b) => (float[n, 4] Y) {
+    root = Constant <value_float = 1.4142135> ()
+    one = Constant <value_float = 1.0> ()
+    half = Constant <value_float = 0.5> ()
+    Z = Add (X, b) D = Div (Z, root) E = Erf (D)
+    A = Add (E, one) M = Mul (Z, A) Y = Mul (M, half)
+}"""
+TANH = Change(
+    "Gelu", "", settings={"session_config": {"optimization.enable_gelu_approximation": "1"}}
+)
+SAVED = Change("saved", "", "saved", model="optimized", settings={"optimization": "none"})
+
+
+@pytest.mark.parametrize("change", [TANH, SAVED], ids=["session", "model"])
+def test_the_command_that_is_printed_shows_what_was_refused(monkeypatch, capsys, tmp_path, change):
+    """A change that was said to be exact, and is not."""
+    file, folder = tmp_path / "gelu model.onnx", tmp_path / "tuned"
+    onnx.save(onnx.parser.parse_model(GELU), file)
+    wrong = onnx.parser.parse_model(GELU.replace("= 0.5", "= 0.51"))
+    monkeypatch.setattr(tuner, "list_changes", lambda *_: [change])
+    monkeypatch.setattr(space, "optimized_model", lambda *_, **__: wrong)
+    code, out, err = run(capsys, "tune", file, "--dim", "n=3", "--output", folder, "--budget", 0)
+    assert code == 0, err
+    told = " ".join(out.split())
+    assert f"differ by more than rounding (see the commands below): {change.name} (error 0" in told
+    (command,) = [line for line in out.splitlines() if line.startswith("ortmeter diff")]
+    code, out, err = run(capsys, *shlex.split(command)[1:], "--search-budget", 0, "--json")
+    assert code == 0, err
+    found = json.loads(out)["sections"][0]["tables"][0][0]["absolute"]
+    tensors = map(onnx.load_tensor, sorted((folder / "refused-0").iterdir()))
+    feeds = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
+    summed = (feeds["X"].astype(float) + feeds["b"]).ravel().tolist()
+    exact = [0.5 * x * (1 + math.erf(x / 1.4142135)) for x in summed]
+    options = onnxruntime.SessionOptions()
+    for entry in change.settings.get("session_config", {}).items():
+        options.add_session_config_entry(*entry)
+    given = str(file) if change is TANH else wrong.SerializeToString()
+    (got,) = onnxruntime.InferenceSession(given, options).run(None, feeds)
+    assert found == pytest.approx(np.abs(got.ravel() - exact).max(), rel=1e-2)
+    assert found > 1e-5
 
 
 def test_a_machine_that_is_not_steady_is_told(monkeypatch, capsys, file, tmp_path):
-    plant(monkeypatch, (1.0, 1.5, 0.8), machine=BUSY, unjudged=(Change("threads", "", "t"),))
+    def more(spec):
+        named = [Change("threads", "", f"threads={count}") for count in (1, 2)]
+        return {one.name: Tried(Setup(spec, (one,)), SHARED) for one in named}
+
+    plant(monkeypatch, (1.0, 1.5, 0.8), machine=BUSY, more=more)
     _, out, _ = run(capsys, "tune", file, "--output", tmp_path / "tuned")
     told = " ".join(out.split())
-    assert "Keep the defaults: this machine is not steady enough to say" in told
-    assert "not judged, since other processes use the cores: threads; run again" in told
+    assert "Keep the defaults (p50 1.23 ms): this machine is not steady enough to say" in told
+    idle = "(run again on an idle machine): threads."
+    assert f"not judged, because other processes use the cores {idle}" in told
     assert "This machine was not fit to measure" in told
 
 
 def test_what_was_refused_or_not_tried_is_told_with_its_reason(monkeypatch, capsys, file, tmp_path):
     def more(spec):
         lossy = Speedup("float16", DEFAULT, Estimate(1.5, 1.4, 1.6, 0.95))
+        error = "error 1, more than roundings explain"
         return {
-            "wrong": Tried(Setup(spec, (ARENA,)), "error 1, more than roundings explain"),
+            "wrong": Tried(Setup(spec, (ARENA,)), error, feeds=spec.feeds),
             "float16": Tried(
                 Setup(spec, (Change("precision", "", "float16"),)),
                 "faster",
@@ -112,9 +251,9 @@ def test_what_was_refused_or_not_tried_is_told_with_its_reason(monkeypatch, caps
     plant(monkeypatch, (1.0, 1.0, 0.8), more=more)
     _, out, _ = run(capsys, "tune", file, "--output", tmp_path / "tuned")
     told = " ".join(out.split())
-    assert "ONNX Runtime gives other results: wrong (error 1, more than roundings explain)" in told
-    assert "values change: float16 (1.50 [1.40, 1.60], error 0.1); --max-error allows it" in told
-    assert "not tried, since the time was over: late" in told
+    assert "more than rounding (see the commands below): wrong (error 1, more than" in told
+    assert "values change (--max-error accepts it): float16 (1.50 [1.40, 1.60], error 0.1)" in told
+    assert "not tried for lack of time (a larger --budget helps): late" in told
     assert " candidates were timed, in 60 s" in told
 
 
@@ -145,6 +284,34 @@ def test_bench_measures_what_was_chosen_again(monkeypatch, capsys, file, tmp_pat
     assert tables["Inputs"][0][0]["shape"] == "1x3x8x8"
 
 
+def test_bench_times_the_default_alone_where_it_was_kept(monkeypatch, capsys, file, tmp_path):
+    plant(monkeypatch, (1.0, 1.0, 1.0))
+    folder = tmp_path / "tuned"
+    run(capsys, "tune", file, "--output", folder)
+    session = str(folder / "session.json")
+    asked = ("--repeat", 1, "--processes", 1, "--budget", 1, "--json")
+    code, out, err = run(capsys, "bench", "--config", session, *asked)
+    assert code == 0, err
+    found = json.loads(out)
+    tables = {s["title"]: s["tables"] for s in found["sections"]}
+    assert [row["candidate"] for row in tables["Latency"][0]] == ["default"]
+    told = f"{session} keeps the defaults, so the default is timed alone."
+    assert found["conclusion"][0] == told
+    assert not any("same optimized graph" in sentence for sentence in found["conclusion"])
+
+
+def test_bench_times_what_only_binds_inputs_and_outputs(monkeypatch, capsys, file, tmp_path):
+    feeds = {"input": np.ones((1, 3, 8, 8), np.float32)}
+    spec = SessionSpec(file, feeds, {**PLAIN, "provider": Provider("cpu")}, bound=False)
+    bound = Change("binding", "copies", "inputs and outputs bound", bound=True)
+    write_session(tmp_path, apply(spec, [bound]), spec, {})
+    asked = ("--repeat", 1, "--processes", 2, "--budget", 1, "--json")
+    code, out, err = run(capsys, "bench", "--config", tmp_path / "session.json", *asked)
+    assert code == 0, err
+    tables = {s["title"]: s["tables"] for s in json.loads(out)["sections"]}
+    assert [row["candidate"] for row in tables["Latency"][0]] == ["default", "tuned"]
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -169,8 +336,24 @@ def test_a_folder_of_other_files_is_left_alone(capsys, file, tmp_path):
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1.5m", 90), ("2h", 7200), ("3s", 3)])
-def test_a_budget_has_a_unit(text, seconds):
-    assert tune._duration(text) == seconds
+def test_a_budget_has_a_unit(monkeypatch, capsys, file, text, seconds):
+    plant(monkeypatch, (1.0, 1.0, 0.8))
+    given = {}
+    planted = tune.tune
+    monkeypatch.setattr(tune, "tune", lambda *a, **o: given.update(o) or planted(*a, **o))
+    code, _, _ = run(capsys, "tune", file, "--output", file.parent / "tuned", "--budget", text)
+    assert (code, given["budget_s"]) == (0, seconds)
+
+
+@pytest.mark.parametrize(("text", "mib"), [("512MiB", 512), ("1GiB", 1024), ("1000MB", 953.67)])
+def test_a_limit_of_memory_is_read_in_mib(monkeypatch, capsys, file, text, mib):
+    plant(monkeypatch, (1.0, 1.0, 0.8))
+    given = {}
+    planted = tune.tune
+    monkeypatch.setattr(tune, "tune", lambda *a, **o: given.update(o) or planted(*a, **o))
+    asked = ("--output", file.parent / "tuned", "--limit", f"memory:{text}")
+    assert run(capsys, "tune", file, *asked)[0] == 0
+    assert given["memory_limit"] == pytest.approx(mib, rel=1e-4)
 
 
 @pytest.mark.parametrize("arguments", [["bench"], ["bench", "a.onnx", "--config", "b.json"]])

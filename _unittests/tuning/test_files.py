@@ -13,6 +13,7 @@ from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.settings import DEFAULT
 from ortmeter.timing.candidates import SessionSpec
+from ortmeter.tuning import files
 from ortmeter.tuning.files import (
     Journal,
     key_of,
@@ -49,7 +50,8 @@ def write(folder, setup, default):
 
 def test_the_script_runs_from_anywhere_and_sets_what_was_chosen(tmp_path, default):
     written = write(tmp_path / "tuned", apply(default, CHANGES), default)
-    assert written.names == ["session.json", "session.py"]
+    assert written.model == "../a model.onnx"
+    assert {path.name for path in (tmp_path / "tuned").iterdir()} == {"session.json", "session.py"}
     check = (
         "import runpy, numpy\n"
         f"made = runpy.run_path({str(tmp_path / 'tuned' / 'session.py')!r})\n"
@@ -78,13 +80,37 @@ def test_a_session_is_read_back(tmp_path, default):
 def test_a_model_that_changed_is_written(tmp_path, default):
     model = onnx.parser.parse_model(TEXT.replace("Abs", "Neg"))
     setup = Setup(dataclasses.replace(default, model=model), (Change("a", "b", "c"),))
-    written = write(tmp_path / "tuned", setup, default)
-    assert written.model == tmp_path / "tuned" / "model.onnx"
-    assert onnx.load(written.model).graph.node[0].op_type == "Neg"
-    assert read_session(tmp_path / "tuned" / "session.json").model == str(written.model)
+    folder = tmp_path / "tuned"
+    assert write(folder, setup, default).model == "model.onnx"
+    assert onnx.load(folder / "model.onnx").graph.node[0].op_type == "Neg"
+    found = read_session(folder / "session.json")
+    assert (found.model, found.default) == (str(folder / "model.onnx"), str(default.model))
 
 
-def test_another_model_is_told(tmp_path, default):
+def test_the_default_is_the_only_session_where_nothing_was_chosen(tmp_path, default):
+    write(tmp_path / "tuned", Setup(default), default)
+    specs = session_specs(read_session(tmp_path / "tuned" / "session.json"), FEEDS)
+    assert {name: spec.settings for name, spec in specs.items()} == {"default": default.settings}
+
+
+def test_another_provider_is_that_of_the_chosen_session_alone(tmp_path, default, monkeypatch):
+    monkeypatch.setattr(files, "resolve_provider", Provider.parse)
+    setup = apply(default, [Change("provider", "a GPU", settings={"provider": Provider("cuda")})])
+    write(tmp_path / "tuned", setup, default)
+    specs = session_specs(read_session(tmp_path / "tuned" / "session.json"), FEEDS)
+    found = {name: str(spec.settings["provider"]) for name, spec in specs.items()}
+    assert found == {"default": "cpu", "tuned": "cuda"}
+    assert "CUDAExecutionProvider" in (tmp_path / "tuned" / "session.py").read_text()
+
+
+def test_names_in_the_file_say_what_they_are(tmp_path, default):
+    write(tmp_path / "tuned", apply(default, CHANGES), default)
+    kept = json.loads((tmp_path / "tuned" / "session.json").read_text())
+    assert kept["io_binding"] is True
+    assert {name for name in kept if "digest" in name} == {"model_digest", "inputs_digest"}
+
+
+def test_another_model_is_refused(tmp_path, default):
     write(tmp_path / "tuned", Setup(default), default)
     onnx.save(onnx.parser.parse_model(TEXT.replace("Abs", "Neg")), default.model)
     with pytest.raises(InvalidArgumentError, match="is not the model that"):
@@ -108,26 +134,36 @@ def test_a_journal_gives_its_waves_once_more(tmp_path):
         taken.append(1)
         return {"a": [1.0, 2.0]}
 
-    first = Journal(file, "key")
-    assert first.refused == {}
-    assert first.wave(["a"], take, {"b": "slow"}) == {"a": [1.0, 2.0]}
+    assert Journal(file, "key").wave(["a"], take) == {"a": [1.0, 2.0]}
     again = Journal(file, "key")
-    assert again.refused == {"b": "slow"}
-    assert again.wave(["a"], take, {}) == {"a": [1.0, 2.0]}
+    assert again.wave(["a"], take) == {"a": [1.0, 2.0]}
     assert len(taken) == 1
     assert again.replayed_s >= 0
-    again.wave(["a"], take, {})
+    again.wave(["a"], take)
     assert len(taken) == 2
     other = Journal(file, "another key")
-    other.wave(["a"], take, {})
+    other.wave(["a"], take)
     assert len(taken) == 3
+
+
+def test_a_wave_is_given_once_more_if_it_has_the_first_three(tmp_path):
+    file, kept = tmp_path / "journal.json", {name: [1.0] for name in "abcd"}
+    Journal(file, "key").wave([*"abcde"], lambda: kept)  # there was no time for one
+    asked = {
+        "abcde": kept,
+        "abcf": {name: [1.0] for name in "abc"},
+        "abf": {name: [2.0] for name in "abf"},
+    }
+    for names, expected in asked.items():
+        found = Journal(file, "key").wave([*names], lambda n=names: {a: [2.0] for a in n})
+        assert found == expected
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"key": 1}', "\x00"])
 def test_a_journal_that_is_none_is_left_out(tmp_path, text):
     file = tmp_path / "journal.json"
     file.write_text(text)
-    assert Journal(file, "key").wave(["a"], lambda: {"a": [1.0]}, {}) == {"a": [1.0]}
+    assert Journal(file, "key").wave(["a"], lambda: {"a": [1.0]}) == {"a": [1.0]}
     assert json.loads(file.read_text())["key"] == "key"
 
 

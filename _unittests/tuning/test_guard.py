@@ -78,6 +78,7 @@ def test_other_weights_are_refused(cnn, seed, scale):
     found = guard.examine(changed(default, perturbed(model, seed, scale)))
     assert "more than roundings explain" in found.reason
     assert found.error > 0
+    assert found.differs == 0
 
 
 def constant(value):
@@ -140,7 +141,11 @@ def test_what_the_first_sample_does_not_show_is_found_on_the_others(seed):
     default = spec_of(TAIL.replace("WIDTH", "1.0"), small)
     wrong = changed(default, TAIL.replace("WIDTH", "9.0"))
     with Guard(default, [small, large]) as guard:
-        assert "roundings" in guard.examine(wrong).reason
+        found = guard.examine(wrong)
+        assert "roundings" in found.reason
+        exposing = guard.fed[found.differs]["X"]
+    got = np.exp(exposing.clip(-9, 9))
+    assert np.abs(got - np.exp(exposing.clip(-1, 1))).max() > 1e-3 * np.abs(got).max()
 
 
 @pytest.mark.parametrize("rows", range(1, 6))
@@ -194,7 +199,9 @@ def test_a_lossy_candidate_is_judged_by_the_error_that_is_allowed(cnn):
     model, default, guard = cnn
     setup = Setup(dataclasses.replace(default, model=perturbed(model, 0, 0.1)), (LOSSY,))
     assert not guard.examine(setup).reason
-    assert "over 1e-06" in guard.examine(setup, 1e-6).reason
+    found = guard.examine(setup, 1e-6)
+    assert "over 1e-06" in found.reason
+    assert found.differs is None  # it was said to change values
 
 
 def test_a_default_that_draws_numbers_is_no_reference():

@@ -8,6 +8,7 @@ import pytest
 from ortmeter.tuning.race import (
     AGAIN,
     DEFAULT,
+    LATE,
     LEAVING,
     Race,
     anytime_half_width,
@@ -85,6 +86,30 @@ def test_a_race_ends_with_its_time():
     assert len(race.logs["a"]) == 7  # three at least, then four
 
 
+def test_who_was_not_timed_for_lack_of_time_leaves():
+    planted, asked = timer_of({"a": 0.9, "late": 0.5}), []
+
+    def timer(names):
+        asked.append(names)
+        return {name: s for name, s in planted(names).items() if name != "late"}
+
+    race = Race(timer, {"a": "x", "late": "y"})
+    run_race(race, goes_on=always)
+    assert race.left == {"late": LATE}
+    assert "late" not in {name for names in asked[1:] for name in names}
+    race.logs["late"] = [0.1]  # it was timed once, before there was no time
+    race.left.clear()
+    race.wave()
+    assert race.left == {"late": "undecided"}
+    assert race.winner({"a": 1, "late": 1}) == "a"
+    assert np.median(race.default) == pytest.approx(1.0, rel=0.1)  # of each round
+
+
+def test_a_confirmation_has_three_waves_whatever_the_time():
+    done = confirm(timer_of({"a": 0.8}), "a", lambda _: False)
+    assert done.comparison[DEFAULT].processes == 3
+
+
 def test_the_simplest_of_those_that_are_about_as_fast_wins():
     race = Race(timer_of({"one": 0.9, "two": 0.897}), dict.fromkeys(["one", "two"], "x"))
     for _ in range(4):
@@ -100,7 +125,7 @@ def test_nothing_wins_below_the_least_gain():
 
 
 def test_a_win_is_confirmed_on_samples_that_chose_nothing():
-    done = confirm(timer_of({"a": 0.8}), "a", 6)
+    done = confirm(timer_of({"a": 0.8}), "a", lambda count: count < 6)
     assert done.is_win
     assert done.speedup.low < 1.25 < done.speedup.high
     assert done.comparison[DEFAULT].processes == 6
@@ -116,9 +141,13 @@ def test_a_win_is_confirmed_on_samples_that_chose_nothing():
     ],
 )
 def test_what_is_no_win_is_not_confirmed(seconds, options):
-    assert not confirm(timer_of({"a": seconds}, **options), "a", 8).is_win
+    timer = timer_of({"a": seconds}, **options)
+    assert not confirm(timer, "a", lambda count: count < 8).is_win
 
 
 def test_what_equal_sessions_differ_by_widens_the_interval():
-    narrow, wide = (confirm(timer_of({"a": 0.8}, copies=c), "a", 8) for c in (1.0, 1.04))
+    narrow, wide = (
+        confirm(timer_of({"a": 0.8}, copies=copies), "a", lambda count: count < 8)
+        for copies in (1.0, 1.04)
+    )
     assert wide.speedup.high / wide.speedup.low > narrow.speedup.high / narrow.speedup.low

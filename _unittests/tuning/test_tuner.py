@@ -1,5 +1,6 @@
 """The whole search: real on small models, planted on the noise of recorded machines."""
 
+import dataclasses
 import itertools
 import sys
 from pathlib import Path
@@ -15,10 +16,10 @@ from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.settings import DEFAULT as PLAIN
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.tuning import tuner, waves
-from ortmeter.tuning.files import Journal
 from ortmeter.tuning.guard import Examined
-from ortmeter.tuning.race import AGAIN, DEFAULT
+from ortmeter.tuning.race import AGAIN, DEFAULT, LATE
 from ortmeter.tuning.space import Change
+from ortmeter.workloads.startup import RESULT, Phase
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_benchmarks"))
 from trace_coverage import Machine
@@ -29,26 +30,54 @@ TRACES = ("quiet", "neighbour", "same-core", "bursts", "quota")
 SESSIONS, START_S = 0.01, 1.0
 
 
-class Planted:
-    """A space of known times, raced on the noise of a recorded machine."""
+class Unkept:
+    """A journal without a file."""
 
-    def __init__(self, seed, trace, gains, *, budget_s=300.0, ms=5.0, together=None):
+    rank, replayed_s = 0, 0.0
+
+    def wave(self, _names, take):
+        self.rank += 1
+        return take()
+
+
+class Planted:
+    """A space of known times, raced on the noise of a recorded machine.
+
+    `load` is how many times longer everything takes there; `check_s` and `build_s` are what a check
+    and a session of a wave take.
+    """
+
+    def __init__(
+        self,
+        seed,
+        trace,
+        gains,
+        *,
+        budget_s=300.0,
+        ms=5.0,
+        together=None,
+        load=1.0,
+        check_s=0.0,
+        build_s=0.0,
+    ):
         self.rng = np.random.default_rng(seed)
         self.machine = Machine(trace)
         self.machine.done = self.rng.uniform(0, self.machine.loops)
         self.machine.work(0.0)
         self.begun = self.machine.now
         self.gains, self.seconds, self.together = gains, ms / 1e3, together or {}
+        self.load, self.check_s, self.build_s = load, check_s, build_s
         self.waves = 0
         # Two changes of an axis compete, the axes can be combined.
         changes = [Change(name.partition("=")[0], "planted", name) for name in gains]
         self.search = tuner._Search(
+            guard=self,
             default=SessionSpec(TEXT, {}, {**PLAIN, "provider": Provider("cpu")}),
             objective="p50",
             changes=changes,
             calibrating=(),
-            folder=Path(),
-            journal=Journal(None, ""),
+            journal=Unkept(),
+            is_shared=False,
             budget_s=budget_s,
             max_error=None,
             metric=("", 0.0),
@@ -64,36 +93,51 @@ class Planted:
         ratio = np.prod([self.gains[part] for part in name.split(" + ")])
         return float(ratio * self.together.get(name, 1.0))
 
-    def wave(self, specs, objective, *, budget_s, seed):
+    def work(self, seconds):
+        """Let the clock run; return for how long."""
+        start = self.machine.now
+        self.machine.work(self.load * seconds)
+        return self.machine.now - start
+
+    def wave(self, specs, objective, *, budget_s, limit_s, seed):
+        """Time the candidates by the code of the child, on the planted clock."""
         self.waves += 1
-        self.machine.work(START_S)
+        self.work(START_S)
         own = np.exp(SESSIONS * self.rng.standard_normal(len(specs)))
-        seconds = {
-            name: self.seconds * each / self.truth(name)
-            for name, each in zip(specs, own, strict=True)
-        }
-        rounds = {name: [] for name in specs}
-        end = self.machine.now + budget_s
-        for rank in range(waves._ROUNDS):
-            if rank >= waves._MIN_ROUNDS and self.machine.now > end:
-                break
-            for name in self.rng.permutation(list(specs)).tolist():
-                calls = []
-                for _ in range(max(round(waves._WINDOW_S / seconds[name]), 1)):
-                    start = self.machine.now
-                    self.machine.work(seconds[name])
-                    calls.append(self.machine.now - start)
-                rounds[name].append(float(np.median(calls)))
-        return rounds
+        seconds = [self.seconds * each / self.truth(n) for n, each in zip(specs, own, strict=True)]
+        built = [SimpleNamespace(build=lambda each=each: each) for each in seconds]
+        limits = {"budget_s": budget_s, "limit_s": limit_s}
+        taken = waves.time_here(built, objective, always=waves.ALWAYS, seed=seed, **limits)
+        return {name: found for name, found in zip(specs, taken, strict=True) if found}
+
+    def turn(self, seconds, _objective):
+        """Make what takes its turns, of a session that takes so long."""
+        self.work(self.build_s)
+        count = max(round(waves._WINDOW_S / seconds), 1)
+
+        def sample():
+            return float(np.median([self.work(seconds) for _ in range(count)]))
+
+        return SimpleNamespace(sample=sample)
+
+    def examine(self, *_):
+        self.work(self.check_s)
+        return Examined(0.0, "", 1)
+
+    @property
+    def elapsed(self):
+        """Seconds since the search began."""
+        return self.machine.now - self.begun
 
     def run(self, monkeypatch):
         """Return the ratio of what is recommended, 1 for the default."""
-        clock = SimpleNamespace(perf_counter=lambda: self.machine.now - self.begun)
+        clock = SimpleNamespace(perf_counter=lambda: self.elapsed)
         monkeypatch.setattr(tuner, "time", clock)
         monkeypatch.setattr(tuner, "time_wave", self.wave)
-        guard = SimpleNamespace(examine=lambda *_: Examined(0.0, "", 1))
-        self.search.check(guard)
-        self.search.race(guard)
+        monkeypatch.setattr(waves, "time", clock)
+        monkeypatch.setattr(waves, "_Turn", self.turn)
+        self.search.check()
+        self.search.race()
         done = self.search.confirm()
         won = done is not None and done.is_win
         return self.truth(self.search.best) if won else 1.0
@@ -152,12 +196,63 @@ def test_it_is_near_the_best_of_a_grid_in_a_tenth_of_its_time(monkeypatch, seed)
     planted = Planted(seed, "quiet", gains, budget_s=0.09 * whole_s)
     found = planted.run(monkeypatch)
     assert found >= 0.98 * max(*grid, 1.0) or max(grid) < 1.03
-    assert planted.machine.now - planted.begun <= 0.1 * whole_s
+    assert planted.elapsed <= 0.1 * whole_s
+
+
+def test_a_budget_of_a_minute_holds_on_a_busy_machine(monkeypatch):
+    """Two other processes use the two cores: everything takes twice as long."""
+    gains = {f"axis{rank}=1": 1.2 if rank in {0, 5} else 1.0 for rank in range(20)}
+    busy = {"budget_s": 60.0, "ms": 20.0, "load": 2.0, "check_s": 0.5, "build_s": 0.3}
+    planted = Planted(0, "quiet", gains, **busy)
+    planted.run(monkeypatch)
+    assert 45 < planted.elapsed <= 75
+    outcomes = {name: tried.outcome for name, tried in planted.search.tried.items()}
+    assert all(outcomes.values())
+    assert LATE in outcomes.values()  # it says what it left out
+    assert planted.search.best != DEFAULT
+
+
+def test_fresh_starts_are_those_of_the_default_and_of_what_is_faster(monkeypatch):
+    gains = {f"axis{rank}=1": 1.1 for rank in range(10)}
+    planted = Planted(0, "quiet", gains)
+    planted.run(monkeypatch)
+    phase = Phase(0.1, 5.0, 6.0)
+    monkeypatch.setattr(tuner, "start_once", lambda _: planted.work(1.0) and {RESULT: phase})
+    found = planted.search.starts()
+    assert list(found)[:2] == [DEFAULT, planted.search.best]
+    assert 2 < len(found) <= 8
+    assert all(planted.search.tried[name].outcome == "faster" for name in [*found][1:])
+    planted.search.budget_s = planted.elapsed + 2.5
+    assert len(planted.search.starts()) == 3  # the others begin too late
+
+
+def test_fresh_starts_are_not_measured_where_nothing_is_faster(monkeypatch):
+    planted = Planted(0, "quiet", {"level=2": 0.8})
+    planted.run(monkeypatch)
+    assert planted.search.starts() == {}
+
+
+def test_what_needs_idle_cores_is_not_judged_on_a_shared_machine(monkeypatch):
+    planted = Planted(0, "quiet", {"threads=1": 1.3, "arena=0": 1.0})
+    threads = dataclasses.replace(planted.search.changes[0], quiet=True)
+    planted.search.changes[0], planted.search.is_shared = threads, True
+    assert planted.run(monkeypatch) == 1.0
+    assert planted.search.tried["threads=1"].outcome == tuner.SHARED
+
+
+def test_what_is_not_timed_in_a_wave_is_not_tried(monkeypatch):
+    gains = {f"axis{rank}=1": 1.0 for rank in range(12)}
+    planted = Planted(0, "quiet", gains, budget_s=60.0, build_s=2.0)
+    planted.run(monkeypatch)
+    late = [name for name, tried in planted.search.tried.items() if tried.outcome == LATE]
+    assert late
+    assert all(planted.search.tried[name].speedup is None for name in late)
 
 
 def test_a_planted_gain_is_found(monkeypatch):
     planted = Planted(0, "quiet", {"threads=1": 1.3, "arena=0": 1.0, "level=2": 0.8})
     assert planted.run(monkeypatch) == 1.3
+    assert np.median(planted.search.last.default) == pytest.approx(planted.seconds, rel=0.1)
     outcomes = {name: tried.outcome for name, tried in planted.search.tried.items()}
     assert outcomes.pop("level=2") in {"slower", "no gain"}
     assert outcomes == {"threads=1": "faster", "arena=0": "no gain"}
@@ -214,7 +309,7 @@ def test_a_real_search_ends_and_says_what_became_of_each_candidate(tmp_path):
     found = ortmeter.tune(model, cores=1, budget_s=1.0, journal=journal, tries=["precision"])
     assert found.tried["optimization=layout"].outcome
     assert {tried.outcome for tried in found.tried.values()} <= {
-        *("faster", "slower", "no gain", "undecided", "not tried"),
+        *("faster", "slower", "no gain", "undecided", LATE),
         "slower than another of its axis",
         *(tried.outcome for tried in found.tried.values() if tried.speedup is None),
     }

@@ -144,7 +144,7 @@ def _run_command(options: Namespace) -> int:
     if isinstance(done, str):  # a script, which is no report
         show(done.rstrip())
         return SUCCESS
-    if report.draws:  # first: the standard output may be closed, or its disk full
+    if options.html is not None:  # first: the standard output may be closed, or its disk full
         file = report.save(options.html, overwrite=options.force)
         tell(f"report: {file}")
     show(json.dumps(report.to_dict(), indent=2) if options.json else _text(report))

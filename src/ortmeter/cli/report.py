@@ -52,11 +52,27 @@ class Rows(NamedTuple):
     rows: tuple[tuple[Any, ...], ...]
 
 
+@dataclass(frozen=True)
+class Code:
+    """Lines to copy, which are not wrapped."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class Section(NamedTuple):
     """A part of a report: tables and texts, and plots and drawings for the HTML page."""
 
     title: str
     items: tuple[Any, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its tables as plain values for JSON, and its lines to copy, if it has some."""
+        code = [item.text for item in self.items if isinstance(item, Code)]
+        tables = [_records(item) for item in self.items if _is_table(item)]
+        return {"title": self.title, "tables": tables, **({"code": code} if code else {})}
 
 
 @dataclass
@@ -139,7 +155,8 @@ class Report:
         if told := self.told_preflight:
             blocks.append(textwrap.fill(told, width))
         for title, items in self.sections:
-            shown = [_fitted(i, width) for i in items if isinstance(i, str) or _is_table(i)]
+            written = [i for i in items if isinstance(i, str | Code) or _is_table(i)]
+            shown = [_fitted(item, width) for item in written]
             if shown:
                 heading = shorten(title, width)
                 blocks.append("\n".join([heading, "-" * len(heading), *shown]))
@@ -154,10 +171,7 @@ class Report:
             "session": self.session,
             **({"measurement": self.measurement} if self.measurement else {}),
             "preflight": {when: looked.to_dict() for when, looked in self.preflight.items()},
-            "sections": [
-                {"title": title, "tables": [_records(i) for i in items if _is_table(i)]}
-                for title, items in self.sections
-            ],
+            "sections": [section.to_dict() for section in self.sections],
             "interrupted": self.interrupted,
         }
 
@@ -207,6 +221,8 @@ def check_writable(file: Path, begins: bytes, *, overwrite: bool) -> None:
 
 def _fitted(item: Any, width: int) -> str:
     """Write a table within a width: texts are broken at spaces, or shortened in the middle."""
+    if isinstance(item, Code):
+        return item.text
     if isinstance(item, str):
         return textwrap.fill(item, width)
     columns = _columns(item)

@@ -4,33 +4,45 @@ import dataclasses
 import math
 import os
 import re
+import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import onnx
 
 from ortmeter.cli import baseline
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import number, split
-from ortmeter.cli.report import Report, Rows
+from ortmeter.cli.report import Code, Report, Rows
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import rounded
+from ortmeter.plotting import axes
 from ortmeter.plotting.latency import speedup_plot
+from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.loading import load_model, write_model
+from ortmeter.runtime.rewriting import REWRITERS
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.comparison import Comparison
 from ortmeter.tuning import Tuning, tune
-from ortmeter.tuning.files import is_of_another, write_session
-from ortmeter.tuning.race import DEFAULT, LEAST_GAIN
-from ortmeter.tuning.space import TRIES
-from ortmeter.tuning.tuner import BUDGET_S, LATE
+from ortmeter.tuning.files import MODEL, SCRIPT, SESSION, is_of_another, write_session
+from ortmeter.tuning.race import DEFAULT, LATE, LEAST_GAIN
+from ortmeter.tuning.space import TRIES, apply
+from ortmeter.tuning.tuner import BUDGET_S, DRAWN, SHARED, Tried, in_unit
 from ortmeter.tuning.waves import OBJECTIVES
 
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _MIB = {"MB": 1e6 / 2**20, "MiB": 1, "GB": 1e9 / 2**20, "GiB": 1024}
 _JOURNAL, _PAGE, _SAMPLES = "journal.json", "report.html", "samples.json"
+_ASKED = ("objective", "max_error", "metric", "at_least", "memory_limit", "provider", "cores")
 _PLOTTED = 12  # candidates
-_DRAWN = 4  # samples, where a conversion is calibrated
+_NO_ERROR = 1e-9  # errors below are at the foot of their axis, as 0 is
 
 
 def register(parser: ArgumentParser) -> None:
@@ -49,70 +61,60 @@ def register(parser: ArgumentParser) -> None:
     told = "least score; of several, the low end of the 99%% interval of their mean"
     add("--at-least", metavar="X", type=number(-math.inf, kind=float), help=told)
     told = "growth of the memory of a process until its first result, at most"
-    add("--limit", metavar="memory:500MB", type=_limit, help=told)
+    limits = {f"memory:{unit}": size for unit, size in _MIB.items()}
+    limit = _quantity(limits, "memory:500MB or memory:1GiB")
+    add("--limit", dest="memory_limit", metavar="memory:500MB", type=limit, help=told)
     add("--provider", default="cpu", help="where the default runs (cpu)")
     told = "use so many cores; the default has as many threads then"
     add("--cores", type=number(1), help=told)
     told = f"time of the search, in s, m or h ({BUDGET_S / 60:g}m); Ctrl-C ends it and confirms "
     told += "the best so far; the same command goes on from there"
-    add("--budget", metavar="10m", type=_duration, default=BUDGET_S, help=told)
+    duration = _quantity(_SECONDS, "seconds, or 10m, or 1h")
+    add("--budget", dest="budget_s", metavar="10m", type=duration, default=BUDGET_S, help=told)
     add("--output", metavar="FOLDER", default="tuned", help="folder of the result (tuned)")
     add_feeds(parser)
 
 
-def _duration(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if match is None:
-        raise ArgumentTypeError(f"got {text!r}, expected seconds, or 10m, or 1h")
-    return float(match[1]) * _UNITS[match[2]]
+def _quantity(units: Mapping[str, float], expected: str) -> Callable[[str], float]:
+    """Make the type of an option that is a number between a name and a unit."""
 
+    def read(text: str) -> float:
+        match = re.fullmatch(r"(\D*)(\d+(?:\.\d+)?)(\D*)", text)
+        if match is None or match[1] + match[3] not in units:
+            raise ArgumentTypeError(f"got {text!r}, expected {expected}")
+        return float(match[2]) * units[match[1] + match[3]]
 
-def _limit(text: str) -> float:
-    match = re.fullmatch(r"memory:(\d+(?:\.\d+)?)([MG]i?B)", text)
-    if match is None:
-        raise ArgumentTypeError(f"got {text!r}, expected memory:500MB or memory:1GiB")
-    return float(match[1]) * _MIB[match[2]]
+    return read
 
 
 def run(options: Namespace, report: Report) -> int:
     """Fill the report with what was found, and write it."""
     os.environ["MPLBACKEND"] = "agg"
+    report.draws = True  # the page of the folder has the plots
     model, folder = Path(options.models[0]), Path(options.output)
-    samples = _samples(options, model)
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / _JOURNAL).is_file():
+    samples, journal = _samples(options, model), folder / _JOURNAL
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if names and not names & {_JOURNAL, SESSION}:
         raise InvalidArgumentError(
             f"--output {folder} holds other files. Accepted: a new folder, or that of a search"
         )
     if options.force:
-        (folder / _JOURNAL).unlink(missing_ok=True)
+        journal.unlink(missing_ok=True)
     elif is_of_another(folder, model):
         raise InvalidArgumentError(
             f"{folder} has what was found for another model. Use --output FOLDER, or --force to "
             "replace it"
         )
-    tell(
-        f"ortmeter tune: about {options.budget:.0f} s; Ctrl-C ends the search and confirms the "
-        "best so far"
-    )
+    tell(f"ortmeter tune: about {options.budget_s:.0f} s; Ctrl-C confirms the best so far")
     folder.mkdir(parents=True, exist_ok=True)
-    given = {"objective", "max_error", "metric", "at_least", "cores", "provider", "seed"}
-    found = tune(
-        model,
-        samples,
-        memory_limit=options.limit,
-        tries=split("--try", options.tries) if options.tries else (),
-        budget_s=options.budget,
-        journal=folder / _JOURNAL,
-        **{name: getattr(options, name) for name in given},
-    )
-    report.draws = True  # the page of the folder has the plot
-    try:
-        _tell(report, found)
-        _add_tables(report, found)
-        report.add("Inputs", inputs_table(options, {model: samples[0]}))
-        _write(options, report, found, folder)
-    finally:
-        report.draws = options.html is not None
+    asked = {name: getattr(options, name) for name in (*_ASKED, "budget_s", "seed")}
+    tries = split("--try", options.tries) if options.tries else ()
+    found = tune(model, samples, tries=tries, journal=journal, **asked)
+    _tell(report, found)
+    _add_tables(report, found)
+    _add_findings(report, found, folder)
+    report.add("Inputs", inputs_table(options, {model: samples[0]}))
+    _write(options, report, found, folder)
     return 0
 
 
@@ -123,52 +125,31 @@ def _samples(options: Namespace, model: Path) -> list[Any]:
     if whole:
         asked = [{"feeds": [*named, file]} for file in whole]
     else:  # others calibrate
-        count = _DRAWN if "precision" in options.tries else 1
+        count = DRAWN if "precision" in options.tries else 1
         asked = [{"seed": options.seed + rank} for rank in range(count)]
     return [make_feeds(Namespace(**vars(options) | one), [model])[model] for one in asked]
 
 
 def _tell(report: Report, found: Tuning) -> None:
     """Say what to set, what was refused and why, and what was not judged."""
-    tried = found.tried
-    default = found.default.settings
-    few = f", with as many threads as --cores {default['threads']}" if default["threads"] else ""
-    report.session = f"the default is onnxruntime.InferenceSession(path){few}: " + ", ".join(
-        f"{name}={value}" for name, value in default.items()
-    )
+    tried, default = found.tried, found.default.settings
+    settings = ", ".join(f"{name}={value}" for name, value in default.items())
+    report.session = f"the default is onnxruntime.InferenceSession(path): {settings}"
     report.preflight["during"] = found.machine
+    report.measurement = found.measured
     report.conclude(str(found), *(f"{c.name}: {c.reason}" for c in found.setup.changes))
     if any(change.axis == "shapes" for change in found.setup.changes):
         feeds = found.default.feeds.items()
         shapes = [f"{n} of {'x'.join(map(str, a.shape))}" for n, a in feeds if a.shape]
         report.conclude(f"the model that was written takes {enumerate_items(shapes)} only")
-    lossy = [t for t in tried.values() if t.outcome == "faster" and t.not_chosen]
-    for names, text in (
-        (
-            [f"{n} ({t.outcome})" for n, t in tried.items() if "roundings" in t.outcome],
-            "refused, since ONNX Runtime gives other results: {}; ortmeter diff explains",
-        ),
-        (
-            [f"{t.setup.name} ({t.interval}, {t.not_chosen})" for t in lossy],
-            "faster and not chosen, since values change: {}; --max-error allows it",
-        ),
-        (
-            list(dict.fromkeys(change.axis for change in found.unjudged)),
-            "not judged, since other processes use the cores: {}; run again on an idle machine",
-        ),
-        (
-            [name for name, t in tried.items() if t.outcome == LATE],
-            "not tried, since the time was over: {}; --budget gives more",
-        ),
-    ):
-        if names:
-            report.conclude(text.format(enumerate_items(names)))
-    if found.is_changed and found.objective in {"memory", "start"}:
+    for why, names in _left_out(tried).items():
+        report.conclude(f"{why}: {enumerate_items(list(dict.fromkeys(names)))}")
+    if found.setup.changes and found.objective in {"memory", "start"}:
         report.conclude("its latency was not compared: ortmeter bench --config does")
     if found.interrupted:
         report.conclude("the search was interrupted; the same command goes on from there")
-    if few:
-        report.conclude(f"this is for {default['threads']} core{'s' * (default['threads'] > 1)}")
+    if cores := default["threads"]:
+        report.conclude(f"this is for {cores} core{'s' * (cores > 1)}")
     count = sum(t.speedup is not None for t in tried.values())
     report.conclude(
         f"{count} of {len(tried)} candidates were timed, in {found.seconds:.0f} s; outputs were "
@@ -176,15 +157,31 @@ def _tell(report: Report, found: Tuning) -> None:
     )
 
 
+def _left_out(tried: Mapping[str, Tried]) -> dict[str, list[str]]:
+    """List the candidates that a user may want to look at or to allow, by why they are out."""
+    told: dict[str, list[str]] = {}
+    for name, one in tried.items():
+        if one.feeds:
+            why = "refused, because results differ by more than rounding (see the commands below)"
+            told.setdefault(why, []).append(f"{name} ({one.outcome})")
+        elif one.outcome == "faster" and one.not_chosen:
+            why = "faster but not chosen, because values change (--max-error accepts it)"
+            told.setdefault(why, []).append(f"{name} ({one.interval}, {one.not_chosen})")
+        elif one.outcome == SHARED:
+            told.setdefault(SHARED, []).append(one.setup.changes[0].axis)
+        elif one.outcome == LATE:
+            told.setdefault(LATE, []).append(name)
+    return told
+
+
 def _add_tables(report: Report, found: Tuning) -> None:
-    """Add what the confirmation and the race measured, and what was not timed."""
+    """Add what the confirmation, the race and fresh starts measured, and what was not timed."""
     if (done := found.confirmation) is not None:
-        scale, unit = (1.0, "MiB") if found.objective == "memory" else (1e3, "ms")
-        medians = [rounded(scale * measured.median) for measured in done.comparison.values()]
+        medians = [in_unit(found.objective, m.median) for m in done.comparison.values()]
         ratios = ["", done.again.interval, done.speedup.interval]
-        head = ("fresh processes", f"{found.objective} ({unit})", "times better [99%]")
-        rows = zip(done.comparison, medians, ratios, strict=True)
-        report.add("Confirmation", Rows(head, tuple(rows)))
+        head = ("fresh processes", f"{found.objective} ({medians[0][1]})", "times better [99%]")
+        rows = zip(done.comparison, (rounded(value) for value, _ in medians), ratios, strict=True)
+        report.add("Confirmation", Rows(head, tuple(rows)), found.control)
     timed = sorted((t for t in found.tried.values() if t.speedup), key=lambda t: -t.ratio)
     if timed:
         single = [t.speedup for t in timed if len(t.setup.changes) == 1]  # short names
@@ -193,22 +190,90 @@ def _add_tables(report: Report, found: Tuning) -> None:
         raced = [(t.setup.name, t.interval, t.error, t.told) for t in timed]
         columns = ("candidate", "times better [95%]", "error", "outcome")
         report.add("Race", Rows(columns, tuple(raced)), *([plot] if claims else []))
+    if found.starts:
+        costs = _costs(found)
+        report.add("What speed costs", costs, partial(_costs_plot, costs))
     untimed = [t for t in found.tried.values() if not t.speedup]
-    if refused := [(t.setup.name, t.outcome) for t in untimed if t.outcome != LATE]:
+    if refused := [(t.setup.name, t.outcome) for t in untimed if t.outcome not in {LATE, SHARED}]:
         report.add("Not timed", Rows(("candidate", "why"), tuple(refused)))
+
+
+def _costs(found: Tuning) -> Rows:
+    """List the error, the memory and the start of the default and of what is faster."""
+    rows = []
+    for name, phase in found.starts.items():
+        tried, done = found.tried.get(name), found.confirmation
+        ratio, error = (tried.ratio, tried.error) if tried else (1.0, 0.0)
+        if done is not None and name == done.winner:
+            ratio = done.speedup.ratio
+        rows.append((name, ratio, error, phase.peak, 1e3 * phase.seconds))
+    columns = ("candidate", "times better", "error", "memory (MiB)", "start (ms)")
+    return Rows(columns, tuple(rows))
+
+
+def _costs_plot(costs: Rows) -> "Figure":
+    """Draw each cost of a candidate against its speed, in a panel of its own."""
+    figure = axes.new_figure(3.6)
+    panels = figure.subplots(1, len(costs.columns) - 2)
+    for rank, (_, ratio, *values) in enumerate(costs.rows):
+        for ax, value in zip(panels, values, strict=True):
+            height = math.nan if value is None else value
+            ax.errorbar([ratio], [height], **axes.series_style(rank))
+    for ax, label in zip(panels, costs.columns[2:], strict=True):
+        ax.set(xlabel=costs.columns[1], ylabel=f"{label}, lower is better")
+        axes.paint(ax)
+    panels[0].set_yscale("symlog", linthresh=_NO_ERROR)
+    panels[0].set_ylim(bottom=0)
+    figure.suptitle("What speed costs", color=axes.GREY)
+    axes.add_legend(panels[0], [row[0] for row in costs.rows])
+    return figure
+
+
+def _add_findings(report: Report, found: Tuning, folder: Path) -> None:
+    """Add the commands that show what refused candidates change."""
+    wrong = [tried for tried in found.tried.values() if tried.feeds]
+    if wrong:
+        stems = (folder / f"refused-{rank}" for rank in range(len(wrong)))
+        commands = (_diff_command(found, *pair) for pair in zip(wrong, stems, strict=True))
+        report.add("Other results of ONNX Runtime", Code("\n".join(commands)))
+
+
+def _diff_command(found: Tuning, wrong: Tried, stem: Path) -> str:
+    """Write the inputs that a candidate gets wrong, and the command that shows it."""
+    options, models = ["--feeds", str(stem)], [str(found.default.model)]
+    stem.mkdir(exist_ok=True)
+    for rank, (name, array) in enumerate((wrong.feeds or {}).items()):
+        tensor = onnx.numpy_helper.from_array(as_numpy(array), name)
+        onnx.save_tensor(tensor, stem / f"input_{rank}.pb")
+    made = [change for change in wrong.setup.changes if change.model]
+    if len(made) == 1 and made[0].model in REWRITERS:
+        options += ["--rewrite", made[0].model]
+    elif made:
+        models.append(str(stem.with_suffix(".onnx")))
+        write_model(load_model(apply(found.default, made).spec.model), Path(models[1]))
+    for name, value in wrong.setup.spec.settings.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, Mapping):
+            for key, one in value.items():
+                options += [option.removesuffix("s"), f"{key}={one}"]
+        else:
+            options += [option, str(value)]
+    return shlex.join(["ortmeter", "diff", *models, *options])
 
 
 def _write(options: Namespace, report: Report, found: Tuning, folder: Path) -> None:
     """Write the model, the session, the samples of the confirmation, and the page."""
-    done, result = found.confirmation, {"objective": found.objective, "answer": str(found)}
-    written = write_session(folder, found.setup, found.default, result)
-    if done is not None and found.is_changed:
-        tuned = dataclasses.replace(found.setup.spec, model=written.model)
+    result = {**found.measured, "answer": str(found)}
+    session = write_session(folder, found.setup, found.default, result)
+    if (done := found.confirmation) is not None and found.setup.changes:
+        tuned = dataclasses.replace(found.setup.spec, model=(folder / session.model).resolve())
         names = {DEFAULT: DEFAULT, done.winner: "tuned"}
         pair = [dataclasses.replace(done.comparison[n], name=new) for n, new in names.items()]
         kept = baseline.KeptSamples(
             folder / _SAMPLES, True, None, None, False, False, options.provider
         )
         kept.begin({DEFAULT: found.default, "tuned": tuned}).finish(report, Comparison(pair))
+    report.add(SCRIPT, Code((folder / SCRIPT).read_text(encoding="utf-8")))
     report.save(folder / _PAGE, overwrite=True)
-    report.conclude(f"wrote {folder}: {enumerate_items([*written.names, _PAGE])}")
+    written = [SESSION, SCRIPT, *[MODEL] * (session.model == MODEL), _PAGE]
+    report.conclude(f"wrote {folder}: {enumerate_items(written)}")

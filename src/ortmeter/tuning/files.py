@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -18,15 +18,15 @@ from ortmeter.files import write_atomically
 from ortmeter.machine.environment import environment
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.digests import content, digest, model_digest
-from ortmeter.runtime.loading import is_path, load_model
-from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.runtime.loading import is_path, load_model, write_model
+from ortmeter.runtime.providers import resolve_provider
 from ortmeter.runtime.sessions import session_code
 from ortmeter.runtime.settings import DEFAULT
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.tuning.space import Setup
+from ortmeter.tuning.waves import ALWAYS
 
 SESSION, SCRIPT, MODEL = "session.json", "session.py", "model.onnx"
-_VERSION = 1
 _FEW = 8  # integers that are written
 _RUN = '''
 
@@ -41,41 +41,30 @@ def run(feeds):
     return binding.copy_outputs_to_cpu()
 '''
 
-_MAIN = """
-if __name__ == "__main__":
-    print(*(f"{i.name}: {i.type} {i.shape}" for i in session.get_inputs()), sep="\\n")
-"""
 
-
-class Session(msgspec.Struct):
+class Session(msgspec.Struct, kw_only=True):
     """A session that was chosen, as its file has it: what to set, where it was measured."""
 
-    version: int
+    version: int = 1
     default: str
     model: str
     provider: str
+    default_provider: str
     threads: int  # of the default, 0 for as many as there are cores
     settings: dict[str, Any]
-    bound: bool
+    io_binding: bool
     changes: list[dict[str, str]]
     inputs: dict[str, list[str]]  # as the options --shape and --value take them
-    digest: str
-    digest_inputs: str
+    model_digest: str
+    inputs_digest: str
     versions: dict[str, str]
     machine: str
     result: dict[str, Any]
 
 
-class Written(NamedTuple):
-    """What was written: the file of the model, wherever it is, and names in the folder."""
-
-    model: Path
-    names: list[str]
-
-
 def write_session(
     folder: Path, setup: Setup, default: SessionSpec, result: Mapping[str, Any]
-) -> Written:
+) -> Session:
     """Write the model if it changed, ``session.json`` and ``session.py``.
 
     Parameters
@@ -91,47 +80,42 @@ def write_session(
 
     Returns
     -------
-    Written
-        The file of the model, that of the default if it did not change, and the names of the files.
+    Session
+        What was written; its paths are relative to the folder.
     """
-    original = Path(default.model).resolve() if is_path(default.model) else None
     spec, file = setup.spec, folder / MODEL
-    if original is not None and spec.model is default.model:
+    original = Path(default.model).resolve() if is_path(default.model) else file
+    if spec.model is default.model:
         file = original
-    else:
-        write_atomically(file, load_model(spec.model).SerializeToString())
-    provider = spec.settings["provider"]
-    settings = {
-        name: dict(value) if isinstance(value, Mapping) else value
-        for name, value in spec.settings.items()
-        if name != "provider" and value != DEFAULT.get(name)
-    }
-    machine = environment()
+    if file == folder / MODEL:
+        write_model(load_model(spec.model), file)
+    settings = {n: v for n, v in spec.settings.items() if n != "provider" and v != DEFAULT.get(n)}
     arrays = {name: as_numpy(value) for name, value in spec.feeds.items()}
     few = {n: a for n, a in arrays.items() if a.dtype.kind in "iub" and a.size <= _FEW}
+    machine, inside = environment(), folder.resolve()
     found = Session(
-        version=_VERSION,
-        default=_relative(original or file, folder),
-        model=_relative(file, folder),
-        provider=str(provider),
+        default=Path(os.path.relpath(original, inside)).as_posix(),
+        model=Path(os.path.relpath(file, inside)).as_posix(),
+        provider=str(spec.settings["provider"]),
+        default_provider=str(default.settings["provider"]),
         threads=default.settings["threads"],
         settings=settings,
-        bound=spec.bound,
+        io_binding=spec.bound,
         changes=[{"axis": c.axis, "set": c.name, "reason": c.reason} for c in setup.changes],
         inputs={
             "shape": [f"{n}={'x'.join(map(str, a.shape))}" for n, a in arrays.items() if a.shape],
             "value": [f"{n}={json.dumps(a.tolist())}" for n, a in few.items()],
         },
-        digest=model_digest(original or file),
-        digest_inputs=_inputs_digest(spec.feeds),
+        model_digest=model_digest(original),
+        inputs_digest=_inputs_digest(spec.feeds),
         versions=dict(machine.packages),
         machine=machine.hardware,
         result=dict(result),
     )
     text = json.dumps(msgspec.to_builtins(found), indent=2) + "\n"
     write_atomically(folder / SESSION, text.encode())
-    write_atomically(folder / SCRIPT, _script(found, provider).encode())
-    return Written(file, [SESSION, SCRIPT, *([] if file == original else [MODEL])])
+    write_atomically(folder / SCRIPT, _script(found).encode())
+    return found
 
 
 def read_session(file: Path) -> Session:
@@ -160,7 +144,7 @@ def read_session(file: Path) -> Session:
         raise InvalidArgumentError(
             f"{file}: {error}. Accepted: a session.json of ortmeter tune, with its models"
         ) from error
-    if model_digest(Path(found.default)) != found.digest:
+    if model_digest(Path(found.default)) != found.model_digest:
         raise InvalidArgumentError(f"{found.default} is not the model that {file} was measured on")
     return found
 
@@ -168,36 +152,34 @@ def read_session(file: Path) -> Session:
 def is_of_another(folder: Path, model: Path) -> bool:
     """Whether a folder has what was found for another model."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return bool(json.loads((folder / SESSION).read_bytes())["digest"] != model_digest(model))
+        kept = json.loads((folder / SESSION).read_bytes())
+        return bool(kept["model_digest"] != model_digest(model))
     return False
 
 
 def session_specs(found: Session, feeds: Mapping[str, Any]) -> dict[str, SessionSpec]:
-    """Return the default and what was chosen, to be measured on these inputs."""
-    plain = {**DEFAULT, "threads": found.threads, "provider": resolve_provider(found.provider)}
-    settings = {**plain, **found.settings}
-    return {
-        "default": SessionSpec(Path(found.default), feeds, plain, {}, bound=False),
-        "tuned": SessionSpec(Path(found.model), feeds, settings, {}, bound=found.bound),
-    }
+    """Return the default, and what was chosen if it differs, to be measured on these inputs."""
+    default, chosen = map(resolve_provider, (found.default_provider, found.provider))
+    plain = {**DEFAULT, "threads": found.threads, "provider": default}
+    specs = {"default": SessionSpec(Path(found.default), feeds, plain, bound=False)}
+    if found.changes:
+        settings = {**plain, "provider": chosen, **found.settings}
+        specs["tuned"] = SessionSpec(Path(found.model), feeds, settings, bound=found.io_binding)
+    return specs
 
 
-def _script(found: Session, provider: Provider) -> str:
+def _script(found: Session) -> str:
     """Write the session as plain onnxruntime, which finds its model from anywhere."""
-    code = session_code("MODEL", **found.settings)
     where = f"str(Path(__file__).resolve().parent / {found.model!r})"
-    code = code.replace('"MODEL"', where)
+    code = session_code("MODEL", **found.settings).replace('"MODEL"', where)
+    provider = resolve_provider(found.provider)
     if not provider.is_cpu and "provider_options" not in found.settings:
         names = [provider.execution_provider, "CPUExecutionProvider"]
         code = code.replace(f"{where}, options", f"{where}, options, providers={names!r}")
     told = ", ".join(change["set"] for change in found.changes) or "the defaults"
     told += f", on {found.threads} core{'s' * (found.threads > 1)}" if found.threads else ""
     head = f'"""Session chosen by ortmeter tune: {told}."""\n\nfrom pathlib import Path\n\n'
-    return f"{head}{code}\n{_RUN if found.bound else ''}{_MAIN}"
-
-
-def _relative(file: Path, folder: Path) -> str:
-    return Path(os.path.relpath(file, folder.resolve())).as_posix()
+    return f"{head}{code}\n{_RUN if found.io_binding else ''}"
 
 
 def key_of(
@@ -209,8 +191,7 @@ def key_of(
         own = model_digest(Path(model))
     else:
         own = digest([load_model(model).SerializeToString()])
-    fed = [_inputs_digest(feeds) for feeds in samples]
-    packages = sorted(machine.packages.items())
+    fed, packages = [*map(_inputs_digest, samples)], sorted(machine.packages.items())
     return digest([repr((own, fed, asked, machine.identity, packages)).encode()])
 
 
@@ -223,45 +204,32 @@ class Journal:
 
     Parameters
     ----------
-    file : Path, optional
-        Where they are kept, nowhere by default.
+    file : Path
+        Where they are kept.
     key : str
         What identifies the search: what another one left is not read.
     """
 
-    def __init__(self, file: Path | None, key: str) -> None:
-        self._file = file
-        self._kept: dict[str, Any] = {"key": key, "refused": {}, "waves": []}
+    def __init__(self, file: Path, key: str) -> None:
+        self._file, self._kept = file, dict[str, Any](key=key, waves=[])
         self.rank, self.replayed_s = 0, 0.0
-        if file is not None and file.is_file():
-            with contextlib.suppress(ValueError, TypeError):
-                found = json.loads(file.read_bytes())
-                self._kept = found if found["key"] == key else self._kept
-
-    @property
-    def refused(self) -> dict[str, str]:
-        """Why candidates were refused, if there is a wave without them."""
-        return dict(self._kept["refused"]) if self._kept["waves"] else {}
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            found = json.loads(file.read_bytes())
+            self._kept = found if found["key"] == key else self._kept
 
     def wave(
-        self,
-        names: Sequence[str],
-        take: Callable[[], Mapping[str, Sequence[float]]],
-        refused: Mapping[str, str],
+        self, names: Sequence[str], take: Callable[[], Mapping[str, Sequence[float]]]
     ) -> Mapping[str, Sequence[float]]:
-        """Return the next wave: the one that is kept, if it has these candidates, or another."""
+        """Return the next wave: the one that is kept, if it can be one of these, or another."""
         waves, rank = self._kept["waves"], self.rank
         self.rank += 1
-        if rank < len(waves) and list(waves[rank]["samples"]) == list(names):
+        if rank < len(waves) and {*names[:ALWAYS]} <= {*waves[rank]["samples"]}:
             self.replayed_s += waves[rank]["seconds"]
-            kept: Mapping[str, Sequence[float]] = waves[rank]["samples"]
-            return kept
+            return {name: s for name, s in waves[rank]["samples"].items() if name in names}
         start = time.perf_counter()
         samples = {name: [*map(float, values)] for name, values in take().items()}
         waves[rank:] = [{"samples": samples, "seconds": time.perf_counter() - start}]
-        self._kept["refused"] = dict(refused)
-        if self._file is not None:
-            write_atomically(self._file, json.dumps(self._kept).encode())
+        write_atomically(self._file, json.dumps(self._kept).encode())
         return samples
 
 
@@ -287,8 +255,8 @@ def run_metric(command: str, setup: Setup, folder: Path) -> list[float]:
     OrtMeterError
         The command failed, or printed no number.
     """
-    model = write_session(folder, setup, setup.spec, {}).model
-    asked = [*shlex.split(command), str(model), str(folder / SESSION)]
+    model = folder / write_session(folder, setup, setup.spec, {}).model
+    asked = [*shlex.split(command), str(model.resolve()), str(folder / SESSION)]
     try:
         # The user's own command, and no shell.
         done = subprocess.run(asked, capture_output=True, text=True, check=True)  # noqa: S603

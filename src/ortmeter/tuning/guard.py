@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, Self
 
 import ml_dtypes
@@ -51,11 +51,14 @@ class Examined(msgspec.Struct, frozen=True):
         Why it is refused, empty if it is not.
     checks : int
         Inputs on which it was compared.
+    differs : int, optional
+        Rank of the inputs on which it gives other results than roundings explain.
     """
 
     error: float
     reason: str = ""
     checks: int = 0
+    differs: int | None = None
 
 
 def vary_feeds(model: Any, samples: Sequence[_Feeds]) -> list[dict[str, Any]]:
@@ -132,20 +135,18 @@ class Guard:
     def __init__(
         self, default: SessionSpec, samples: Sequence[_Feeds], held_out: int | None = None
     ) -> None:
-        self._folder = TemporaryDirectory(prefix="ortmeter-")
+        self._temporary = TemporaryDirectory(prefix="ortmeter-")
+        self.folder = Path(self._temporary.name)
         self._child: Child | None = None
-        self._specs = 0
         self._given, self._held_out = len(samples), held_out or len(samples)
-        fed = [*samples, *vary_feeds(default.model, samples)]
-        self._default = [self._write(dataclasses.replace(default, feeds=feeds)) for feeds in fed]
-        self._plain = Setup(default)
-        self.checks = 0
+        self.fed = [*samples, *vary_feeds(default.model, samples)]
+        self._default = [self._write(dataclasses.replace(default, feeds=f)) for f in self.fed]
+        self._plain, self.checks = Setup(default), 0
 
     def __enter__(self) -> Self:
         again = self.examine(self._plain)
-        self.checks = again.checks
-        reason = again.reason
-        if _SAME < again.error < float("inf"):  # draws may be beyond roundings too
+        self.checks, reason = again.checks, again.reason
+        if _SAME < again.error < math.inf:  # draws may be beyond roundings too
             reason = f"two runs differ by {again.error:.2g}"
         if reason:
             self.__exit__()
@@ -154,7 +155,7 @@ class Guard:
 
     def __exit__(self, *_error: object) -> None:
         self._end()
-        self._folder.cleanup()
+        self._temporary.cleanup()
 
     def examine(self, setup: Setup, most: float | None = None) -> Examined:
         """Compare a candidate with the default.
@@ -171,22 +172,17 @@ class Guard:
         Examined
             Its error, and why it is refused.
         """
-        spec = setup.spec
-        alone = DENORMALS in (spec.settings.get("session_config") or {})
+        alone = DENORMALS in (setup.spec.settings.get("session_config") or {})
         if alone:  # the first session of a process decides
             self._end()
-        if self._child is None:
-            self._child = Child()
-        kept = len(self._default)
-        if any(change.axis == "shapes" for change in setup.changes):
-            kept = self._given
-        if not setup.is_exact:
-            kept = self._held_out
+        self._child = self._child or Child()
+        takes_one = any(change.axis == "shapes" for change in setup.changes)
+        kept = self._given if takes_one else len(self.fed)
         try:
             found: Examined = self._child.ask(
                 examine_here,
-                candidate=self._write(spec),
-                default=self._default[:kept],
+                candidate=self._write(setup.spec),
+                default=self._default[: kept if setup.is_exact else self._held_out],
                 given=self._given,
                 is_exact=setup.is_exact,
             )
@@ -195,7 +191,7 @@ class Guard:
             died = killed_by(error.code) if error.code is not None and error.code < 0 else "ended"
             return Examined(math.inf, f"the process that ran it was {died}")
         except (OrtMeterError, MemoryError) as error:
-            return Examined(math.inf, f"fails: {_first_line(error)}")
+            return Examined(math.inf, f"fails: {first_line(error)}")
         if alone:
             self._end()
         if not found.reason and not setup.is_exact and most is not None and found.error > most:
@@ -203,10 +199,7 @@ class Guard:
         return found
 
     def _write(self, spec: SessionSpec) -> SpawnSpec:
-        self._specs += 1
-        folder = Path(self._folder.name, str(self._specs))
-        folder.mkdir()
-        return spec.spawn_spec(folder)
+        return spec.spawn_spec(Path(mkdtemp(dir=self.folder)))
 
     def _end(self) -> None:
         if self._child is not None:
@@ -214,7 +207,7 @@ class Guard:
         self._child = None
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).strip().splitlines()[0][:160]
 
 
@@ -241,26 +234,24 @@ def examine_here(
                 _outputs[rank] = {}  # an edge that the model does not take
         if not (expected := _outputs[rank]):
             continue
-        fed = dataclasses.replace(spec, feeds=plain.feeds)
         try:
-            got = _run(session, fed)
+            got = _run(session, dataclasses.replace(spec, feeds=plain.feeds))
         except OrtMeterError as error:
-            shapes = (f"{n} {'x'.join(map(str, np.shape(a)))}" for n, a in fed.feeds.items())
+            shapes = (f"{n} {'x'.join(map(str, np.shape(a)))}" for n, a in plain.feeds.items())
             where = ", ".join(shapes)
-            return Examined(math.inf, f"fails on {where}: {_first_line(error)}", checks)
+            return Examined(math.inf, f"fails on {where}: {first_line(error)}", checks)
         checks += 1
         errors = {name: _error(array, got.get(name)) for name, array in expected.items()}
         worst = max(worst, *errors.values(), 0.0)
-        if math.isinf(worst):
-            return Examined(worst, "other types, shapes, NaN or infinities", checks)
-        large = {n: _ROUNDINGS * _rounding(a) for n, a in expected.items()}
-        large = {n: allowed for n, allowed in large.items() if is_exact and errors[n] > allowed}
-        truth = _truth(rank, plain) if large else {}
-        for name, allowed in large.items():
-            own, other = (_error(truth[name], o[name], typed=False) for o in (expected, got))
-            if not other <= _TIMES * own + allowed:
+        reason = "other types, shapes, NaN or infinities" if math.isinf(worst) else ""
+        allowed = {n: _ROUNDINGS * _rounding(array) for n, array in expected.items()}
+        for name in [n for n in allowed if is_exact and errors[n] > allowed[n] and not reason]:
+            truth = _truth(rank, plain)[name]
+            own, other = (_error(truth, o[name], typed=False) for o in (expected, got))
+            if not other <= _TIMES * own + allowed[name]:
                 reason = f"error {errors[name]:.2g}, more than roundings explain"
-                return Examined(worst, reason, checks)
+        if reason:
+            return Examined(worst, reason, checks, rank if is_exact else None)
     return Examined(worst, "", checks)
 
 

@@ -5,6 +5,7 @@ default. Its mean over waves has an interval that holds at any stop. The two cop
 are equal: what they differ by widens every interval.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ _WORTH = 1.015
 STEADY = 1.15
 #: The default, and its copy.
 DEFAULT, AGAIN = "default", "default again (A/A)"
+#: Outcome of a candidate for which there was no time.
+LATE = "not tried for lack of time (a larger --budget helps)"
 #: Level of the intervals that let losers leave: the confirmation has its own.
 LEAVING = 0.95
 # Variance of the prior of an effect over its standard deviation: that of clear differences.
@@ -68,6 +71,7 @@ class Race:
 
     timer: Timer
     axes: Mapping[str, str]
+    default: list[float] = field(default_factory=list)
     logs: dict[str, list[float]] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
 
@@ -77,8 +81,11 @@ class Race:
         return [name for name in self.axes if name not in self.left]
 
     def wave(self) -> None:
-        """Time who is left, then let losers leave."""
+        """Time who is left, then let losers leave, and those for whom there was no time."""
         found = self.timer([DEFAULT, AGAIN, *self.running])
+        absent = [name for name in self.running if name not in found]
+        self.left |= {name: "undecided" if name in self.logs else LATE for name in absent}
+        self.default += found[DEFAULT]
         default, again = (np.log(found[name]) for name in (DEFAULT, AGAIN))
         self.logs.setdefault(AGAIN, []).append(float(np.median(default - again)))
         for name in self.running:
@@ -89,9 +96,16 @@ class Race:
             estimate = self.estimate(name)
             if estimate.high is not None and estimate.high < _WORTH:
                 self.left[name] = "slower" if estimate.high < 1 else "no gain"
-        for name in self.running:
-            if any(self._beats(other, name) for other in self.running):
+        for rival, name in itertools.permutations(self.running, 2):
+            apart = np.subtract(self.logs[rival], self.logs[name]).tolist()
+            beaten = float(np.mean(apart)) > anytime_half_width(apart, LEAVING)
+            if beaten and self.axes[rival] == self.axes[name]:
                 self.left[name] = "slower than another of its axis"
+
+    @property
+    def again(self) -> Speedup:
+        """The copy of the default compared with the default."""
+        return Speedup(AGAIN, DEFAULT, self.estimate(AGAIN))
 
     def estimate(self, name: str) -> Estimate:
         """Estimate by how many times a candidate is faster; the interval holds at any stop."""
@@ -103,15 +117,12 @@ class Race:
         how = f"{len(logs)} processes"
         return exponential(float(np.mean(logs)), half if half < 1 else None, LEAVING, how)
 
-    def is_faster(self, name: str) -> bool:
-        """Whether it is shown to be faster than the default."""
-        return bool(self.estimate(name).exceeds(1))
-
     @property
     def is_decided(self) -> bool:
         """Whether one candidate at most is left on each axis, shown to be faster."""
         own = [self.axes[name] for name in self.running]
-        return len(own) == len(set(own)) and all(map(self.is_faster, self.running))
+        faster = (self.estimate(name).exceeds(1) for name in self.running)
+        return len(own) == len(set(own)) and all(faster)
 
     @property
     def equal_differ(self) -> bool:
@@ -137,33 +148,26 @@ class Race:
         near = [name for name, value in known.items() if value * _SIMPLER >= most]
         return min(near, key=lambda name: (sizes[name], -known[name]))
 
-    def _beats(self, other: str, name: str) -> bool:
-        """Whether another candidate of the same axis is shown to be faster."""
-        if other == name or self.axes[other] != self.axes[name]:
-            return False
-        apart = [a - b for a, b in zip(self.logs[other], self.logs[name], strict=True)]
-        return float(np.mean(apart)) > anytime_half_width(apart, LEAVING)
 
-
-def run_race(race: Race, *, goes_on: Callable[[], bool], least: int = MIN_PROCESSES) -> None:
+def run_race(race: Race, *, goes_on: Callable[[], bool]) -> None:
     """Run waves until the race is decided, or it may not go on; Ctrl-C ends it.
 
     Waves that the two copies of the default show to be worth nothing end it too.
     """
     count = 0
-    with progress_bar("waves", total=least) as bar:
-        while race.running and (count < least or goes_on()):
+    with progress_bar("waves", total=MIN_PROCESSES) as bar:
+        while race.running and (count < MIN_PROCESSES or goes_on()):
             race.wave()
             count += 1
-            bar.total = max(count, least)
+            bar.total = max(count, MIN_PROCESSES)
             bar.update()
-            if race.equal_differ or (count >= least and race.is_decided):
+            if race.equal_differ or race.is_decided:
                 return
 
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The winner beside the default, in fresh processes that chose nothing.
+    """The winner compared with the default, in fresh processes that chose nothing.
 
     Parameters
     ----------
@@ -178,12 +182,12 @@ class Confirmation:
 
     @property
     def again(self) -> Speedup:
-        """The copy of the default beside the default."""
+        """The copy of the default compared with the default."""
         return self.comparison.speedup(DEFAULT, AGAIN)
 
     @property
     def speedup(self) -> Speedup:
-        """The winner beside the default, its interval widened by what equal sessions differ by."""
+        """The winner over the default, its interval widened by what equal sessions differ by."""
         found = self.comparison.speedup(DEFAULT, self.winner).estimate
         if found.low is None or found.high is None:
             return Speedup(self.winner, DEFAULT, found)
@@ -203,9 +207,11 @@ class Confirmation:
         return self.is_steady and found.ratio >= LEAST_GAIN and bool(found.exceeds(1))
 
 
-def confirm(timer: Timer, winner: str, waves: int) -> Confirmation:
-    """Time the winner and two copies of the default again, in so many waves."""
-    found = [timer([DEFAULT, AGAIN, winner]) for _ in range(max(waves, MIN_PROCESSES))]
+def confirm(timer: Timer, winner: str, goes_on: Callable[[int], bool]) -> Confirmation:
+    """Time the winner and two copies of the default again, in waves, of which there may be more."""
+    found: list[Mapping[str, Sequence[float]]] = []
+    while len(found) < MIN_PROCESSES or goes_on(len(found)):
+        found.append(timer([DEFAULT, AGAIN, winner]))
     rounds = min(len(wave[DEFAULT]) for wave in found)
     return Confirmation(
         Comparison(

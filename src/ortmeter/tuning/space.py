@@ -135,13 +135,10 @@ def list_changes(
         raise InvalidArgumentError(f"--try {unknown[0]!r}. Accepted: {', '.join(TRIES)}")
     text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
     written = [Change(**entry) for entry in tomllib.loads(text)["change"]]
-    models = [change for change in written if change.model]
-    sessions = [change for change in written if not change.model]
-    every = [*models, *_precisions(), *sessions, *_threads(cores), *_providers(provider)]
-    known = session_keys()
+    every, known = [*written, *_computed(provider, cores)], session_keys()
     return [
         change
-        for change in every
+        for change in sorted(every, key=lambda change: not change.model)
         if (not change.asked or change.asked in tries)
         and (not change.objectives or objective in change.objectives)
         and (not change.quiet or (provider.is_cpu and cores > 1))
@@ -149,27 +146,21 @@ def list_changes(
     ]
 
 
-def _threads(cores: int) -> Iterator[Change]:
-    reason = "small operators do not repay several threads, and threads that spin take cores"
+def _computed(default: Provider, cores: int) -> Iterator[Change]:
+    """Make the entries that depend on the machine, and those of conversions."""
+    reason = "fewer bits are moved, and some CPUs compute with them"
+    for name in PRECISIONS:
+        yield Change("precision", reason, name, model=name, asked="precision", graph=True)
+    reason = "small operators are not worth several threads, and threads that spin take cores"
     for count in sorted({1, cores // 2, cores} - {0}):
         for spinning in ("during-run", "off", "on") if count > 1 else ("on",):
             told = f"threads={count}" + f", spinning={spinning}" * (spinning != "on")
-            settings = {"threads": count, "spinning": spinning}
+            settings: dict[str, Any] = {"threads": count, "spinning": spinning}
             yield Change("threads", reason, told, settings, quiet=True)
-
-
-def _precisions() -> Iterator[Change]:
-    reason = "fewer bits to move, and instructions that compute with them"
-    for name in PRECISIONS:
-        yield Change("precision", reason, name, model=name, asked="precision", graph=True)
-
-
-def _providers(default: Provider) -> Iterator[Change]:
+    reason = "other kernels, on this device or on another"
     for other in map(resolve_provider, usable_providers()):
         if other != default:
-            settings = {"provider": other}
-            reason = "another device, or other kernels for this one"
-            yield Change("provider", reason, settings=settings, asked="provider")
+            yield Change("provider", reason, settings={"provider": other}, asked="provider")
 
 
 def apply(default: SessionSpec, changes: Sequence[Change], samples: Sequence[Any] = ()) -> Setup:

@@ -1,18 +1,16 @@
 """Find the fastest setting of a model that is safe: refuse, race, combine, confirm."""
 
 import dataclasses
-import itertools
-import logging
 import os
-import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import EncodeError
+import numpy as np
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.evidence import Speedup
@@ -20,46 +18,35 @@ from ortmeter.machine.preflight import Preflight, preflight
 from ortmeter.progress import follow
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.feeds import random_feeds
-from ortmeter.runtime.loading import ModelLike, is_path, load_model
+from ortmeter.runtime.loading import ModelLike, load_model, write_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import graph_digest
 from ortmeter.runtime.settings import DEFAULT as PLAIN
 from ortmeter.timing.candidates import SessionSpec
-from ortmeter.timing.statistics import estimate_mean
+from ortmeter.timing.statistics import MIN_PROCESSES, estimate_mean
 from ortmeter.tuning.files import Journal, key_of, run_metric
-from ortmeter.tuning.guard import Guard
-from ortmeter.tuning.race import AGAIN, DEFAULT, LEAST_GAIN, Confirmation, Race, confirm, run_race
+from ortmeter.tuning.guard import Guard, first_line
+from ortmeter.tuning.race import DEFAULT, LATE, LEAST_GAIN, Confirmation, Race, confirm, run_race
 from ortmeter.tuning.space import Change, Setup, apply, list_changes
 from ortmeter.tuning.waves import OBJECTIVES, time_wave
-from ortmeter.workloads.startup import RESULT, start_once
-
-logger = logging.getLogger(__name__)
+from ortmeter.workloads.startup import RESULT, Phase, start_once
 
 _Feeds = Mapping[str, Any]
 
 #: Seconds of a search where nobody asked.
 BUDGET_S = 300.0
-# Shares of the budget after which checks, the screen, then the combinations end.
-_CHECK, _SCREEN, _COMBINE = 0.35, 0.6, 0.75
-_LEAST = 3  # candidates and waves, whatever the budget
-_WAVES = 10  # of a screen, about: a share of its time is for one
-_CONFIRM = (6, 12)  # waves of a confirmation
-_DRAWN = 3  # samples that calibrate, where the inputs are drawn
+# Shares of the budget after which checks, the screen, the combinations and the confirmation end.
+_CHECK, _SCREEN, _COMBINE, _CONFIRM = 0.35, 0.6, 0.75, 0.95
+_LEAST = 3  # candidates, whatever the budget
+_WAVE, _SHORTEST_S = 0.06, 1.0  # of a wave: share of the budget, and seconds
+_CONFIRMED = (6, 12)  # waves of a confirmation: planned, and at most
+_STARTED = 6  # candidates
+DRAWN = 4  # samples, where inputs are drawn and a conversion is calibrated
 _HELD_OUT = 3  # one of so many
-_FULL = 3  # axes of which every combination is raced
+_CHEAP = {"", "patterns", "shapes"}  # models that are made in no time; a rewriter is imported
 
-#: Outcome of a candidate after which the budget ended.
-LATE = "not tried"
-
-#: What a smaller number of an objective is, in words.
-BETTER: Mapping[str, str] = {
-    "p50": "times faster",
-    "p99": "times lower p99",
-    "throughput": "times more runs per second",
-    "cpu-time": "times less CPU time",
-    "memory": "times less memory",
-    "start": "times faster to the first result",
-}
+#: Outcome of a candidate that needs an idle machine.
+SHARED = "not judged, because other processes use the cores (run again on an idle machine)"
 
 
 @dataclass(frozen=True)
@@ -79,13 +66,16 @@ class Tried:
         Largest error over the largest value of an output, where it ran.
     not_chosen : str
         Why it may not be chosen, although it is timed.
+    feeds : mapping of str to array, optional
+        Inputs on which it gives other results than roundings explain.
     """
 
     setup: Setup
-    outcome: str
+    outcome: str = ""
     speedup: Speedup | None = None
     error: float | None = None
     not_chosen: str = ""
+    feeds: _Feeds | None = None
 
     @property
     def ratio(self) -> float:
@@ -93,16 +83,16 @@ class Tried:
         return self.speedup.ratio if self.speedup else 0.0
 
     @property
+    def interval(self) -> str:
+        """The same with its interval, in words."""
+        return self.speedup.interval if self.speedup else ""
+
+    @property
     def told(self) -> str:
         """What became of it, in words."""
         small = self.outcome == "faster" and self.ratio < LEAST_GAIN
         outcome = f"faster, below {LEAST_GAIN}" if small else self.outcome
         return f"{outcome}, not chosen: {self.not_chosen}" if self.not_chosen else outcome
-
-    @property
-    def interval(self) -> str:
-        """The same with its interval, in words."""
-        return self.speedup.interval if self.speedup else ""
 
 
 @dataclass(frozen=True)
@@ -119,12 +109,13 @@ class Tuning:
         What was made small.
     confirmation : Confirmation, optional
         The best candidate beside the default, None where nothing was worth it.
-    again : Speedup, optional
-        The copy of the default in the race, None where there was none.
+    race : Race, optional
+        The last race, None where nothing was timed.
     tried : mapping of str to Tried
         What became of each candidate, by name.
-    unjudged : tuple of Change
-        What this machine cannot judge now.
+    starts : mapping of str to Phase
+        Time and memory to the first result in a fresh process: of the default, of the best
+        candidate and of others that are faster, where there was time.
     machine : Preflight
         What others did meanwhile.
     checks : int
@@ -139,41 +130,57 @@ class Tuning:
     setup: Setup
     objective: str
     confirmation: Confirmation | None
-    again: Speedup | None
+    race: Race | None
     tried: Mapping[str, Tried]
-    unjudged: tuple[Change, ...]
+    starts: Mapping[str, Phase]
     machine: Preflight
     checks: int
     seconds: float
     interrupted: bool = False
 
     @property
-    def is_changed(self) -> bool:
-        """Whether something is worth setting."""
-        return bool(self.setup.changes)
+    def measured(self) -> dict[str, Any]:
+        """The objective, and the median of the default in the race, plain values."""
+        found: dict[str, Any] = {"objective": self.objective}
+        if self.race is not None:
+            median = float(np.median(self.race.default))
+            found["default"], found["unit"] = in_unit(self.objective, median)
+        return found
+
+    @property
+    def control(self) -> str:
+        """By how much the two copies of the default differed, and what they are for."""
+        known = self.confirmation or self.race
+        told = "Two equal sessions of the default, a control, differed by a factor of"
+        return f"{told} {known.again.interval}: what they differ by is noise." if known else ""
 
     def __str__(self) -> str:
-        better, done = BETTER[self.objective], self.confirmation
+        better, done = OBJECTIVES[self.objective], self.confirmation
+        keep = "Keep the defaults"
+        if self.race is not None:
+            keep += " ({objective} {default:.3g} {unit})".format_map(self.measured)
         if done is None:
-            told = f"Keep the defaults: no candidate was {LEAST_GAIN} {better} or more"
-            aside = f" (two equal sessions: {self.again.interval})" if self.again else ""
-            return f"{told}{aside}."
+            told = f"{keep}: no candidate was {LEAST_GAIN} {better} or more."
+            return f"{told} {self.control}".strip()
         found, count = done.speedup, done.comparison[DEFAULT].processes
-        if self.is_changed:
+        if self.setup.changes:
             return (
                 f"{found.ratio:.2f} {better} {found.brackets} than the default, in {count} fresh "
                 f"processes that chose nothing: set {self.setup.name}."
             )
         if not done.is_steady:
-            again = done.again.interval
-            return (
-                "Keep the defaults: this machine is not steady enough to say. Two equal sessions "
-                f"of the default differed by a factor of {again} in {count} processes."
-            )
+            return f"{keep}: this machine is not steady enough to say. {self.control}"
         return (
-            f"Keep the defaults: the best candidate, {done.winner}, was {found.interval} {better} "
-            f"in {count} fresh processes, which is not shown to be {LEAST_GAIN} or more."
+            f"{keep}: the best candidate, {done.winner}, was {found.interval} {better} in {count} "
+            f"fresh processes, which is not shown to be {LEAST_GAIN} or more."
         )
+
+
+def in_unit(objective: str, sample: float) -> tuple[float, str]:
+    """Return a sample in the unit in which it is read."""
+    if objective == "throughput":
+        return 1 / sample, "runs/s"
+    return (sample, "MiB") if objective == "memory" else (1e3 * sample, "ms")
 
 
 def tune(
@@ -271,46 +278,53 @@ def tune(
                 raise InvalidArgumentError(f"cores={cores}. Accepted: 1 to {len(own)}")
             os.sched_setaffinity(0, sorted(own)[:cores])
             stack.callback(os.sched_setaffinity, 0, own)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ortmeter-")))
-        samples, calibrating = _samples(model, feeds, seed)
+        if feeds is None:
+            drawn = range(DRAWN if "precision" in tries else 1)
+            feeds = [random_feeds(model, seed=seed + rank) for rank in drawn]
+        given = [feeds] if isinstance(feeds, Mapping) else list(feeds)
+        if not given:
+            raise InvalidArgumentError("no feeds. Accepted: one mapping or more, or None")
+        calibrating = [one for rank, one in enumerate(given) if rank % _HELD_OUT]
+        samples = [*given[::_HELD_OUT], *calibrating]
         plain = {**PLAIN, "threads": cores or 0, "provider": resolved}
-        default = SessionSpec(model, samples[0], plain, {}, bound=False)
+        default = SessionSpec(model, samples[0], plain, bound=False)
         machine = preflight(cores or 0, resolved)
-        changes = list_changes(resolved, usable_cores(), objective, tries)
-        unjudged = tuple(c for c in changes if c.quiet and machine.is_shared)
+        key = key_of(default, samples, [*asked, budget_s, machine.is_shared])
+        guard = stack.enter_context(Guard(default, samples, len(samples) - len(calibrating)))
         search = _Search(
+            guard=guard,
             default=default,
             objective=objective,
-            changes=[change for change in changes if change not in unjudged],
+            changes=list_changes(resolved, usable_cores(), objective, tries),
             calibrating=calibrating,
-            folder=folder,
-            journal=Journal(journal, key_of(default, samples, asked)),
+            journal=Journal(journal or guard.folder / "journal.json", key),
+            is_shared=machine.is_shared,
             budget_s=budget_s,
             max_error=max_error,
             metric=(metric or "", at_least or 0.0),
             memory_limit=memory_limit,
             seed=seed,
         )
-        held_out = len(samples) - (len(calibrating) if feeds is not None else 0)
-        guard = stack.enter_context(Guard(default, samples, held_out))
-        search.check(guard)
-        interrupted = False
-        try:
-            search.race(guard)
-        except KeyboardInterrupt:
-            interrupted = True
+        search.check()
+        interrupted = True
+        with suppress(KeyboardInterrupt):
+            search.race()
+            interrupted = False
         confirmation = search.confirm()
         setup = Setup(default)
         if confirmation is not None and confirmation.is_win:
-            setup = _in_memory(search.setups[search.best], default)
+            setup = search.setups[search.best]
+            if setup.spec.model is not model:  # its file goes with the folder
+                kept = dataclasses.replace(setup.spec, model=load_model(setup.spec.model))
+                setup = Setup(kept, setup.changes)
         return Tuning(
             default,
             setup,
             objective,
             confirmation,
-            search.again,
+            search.last,
             search.tried,
-            unjudged,
+            search.starts(),
             preflight(cores or 0, resolved, since=machine),
             guard.checks,
             search.spent,
@@ -322,58 +336,56 @@ def tune(
 class _Search:
     """The state of a search: candidates, what became of them, the clock."""
 
+    guard: Guard
     default: SessionSpec
     objective: str
     changes: Sequence[Change]
     calibrating: Sequence[_Feeds]
-    folder: Path
     journal: Journal
+    is_shared: bool
     budget_s: float
     max_error: float | None
     metric: tuple[str, float]
     memory_limit: float | None
     seed: int
+    graphs: dict[str, str] = field(default_factory=dict)
     setups: dict[str, Setup] = field(default_factory=dict)
     tried: dict[str, Tried] = field(default_factory=dict)
     best: str = DEFAULT
-    again: Speedup | None = None
+    last: Race | None = None
     begun: float = field(default_factory=time.perf_counter)
-    wave_s: float = 1.0
 
     @property
     def spent(self) -> float:
         """Seconds of this search, those of an earlier one that it goes on from included."""
         return time.perf_counter() - self.begun + self.journal.replayed_s
 
-    def check(self, guard: Guard) -> None:
-        """Make each candidate, refuse what fails, what is the same and what is not safe."""
-        graphs = {graph_digest(self.default.model, **self.default.settings): DEFAULT}
-        known = self.journal.refused
-        for change in follow(sorted(self.changes, key=_cost), "candidates checked"):
+    def check(self) -> None:
+        """Add each candidate, the cheap ones first, while there is time."""
+        self.graphs[graph_digest(self.default.model, **self.default.settings)] = DEFAULT
+        cheap_first = sorted(self.changes, key=lambda change: change.model not in _CHEAP)
+        for change in follow(cheap_first, "candidates checked"):
             late = len(self.setups) >= _LEAST and self.spent > _CHECK * self.budget_s
-            if reason := known.get(change.name) or (LATE if late and not known else ""):
-                self._refuse(Setup(self.default, (change,)), reason)
-                continue
-            setup = self._made([change])
-            graph = self._graph(setup) if setup and change.graph else ""
-            if setup and graph and graph in graphs:
-                self._refuse(setup, f"same optimized graph as {graphs[graph]}")
-            elif setup:
-                graphs |= {graph: setup.name} if graph else {}
-                self._examine(guard, setup)
+            if late or (change.quiet and self.is_shared):
+                outcome = SHARED if change.quiet and self.is_shared else LATE
+                self.tried[change.name] = Tried(Setup(self.default, (change,)), outcome)
+            else:
+                self._add([change])
 
-    def race(self, guard: Guard) -> None:
+    def race(self) -> None:
         """Race single changes, then combinations of those that gain; find the best."""
-        race = self._run({n: self._axis(s) for n, s in self.setups.items()}, _SCREEN)
-        single = [name for name in race.survivors() if self._may_be_chosen(name)]
+        free = {n: s.changes[0].axis if self._is_free(n) else n for n, s in self.setups.items()}
+        race = self._run(free, _SCREEN)
+        single = [name for name in race.survivors() if self._is_free(name)]
         if race.equal_differ or not single:
             self.best = DEFAULT
             return
-        names = [single[0]]
-        for chosen in _combinations([self.setups[name].changes[0] for name in single]):
-            setup = self._made(sorted(chosen, key=self.changes.index))
-            if setup is not None and self._examine(guard, setup):
-                names.append(setup.name)
+        names = single[:1]
+        several = [single[:count] for count in range(2, len(single) + 1)]
+        for chosen in several + [[single[0], other] for other in single[2:]]:
+            changes = [change for name in chosen for change in self.setups[name].changes]
+            if self.spent < _COMBINE * self.budget_s:
+                names += self._add(sorted(changes, key=self.changes.index))
         if len(names) > 1:
             self._run(dict.fromkeys(names, "combination"), _COMBINE)
 
@@ -381,82 +393,85 @@ class _Search:
         """Time the best again, in processes that chose nothing."""
         if self.best == DEFAULT:
             return None
-        left = (self.budget_s - self.spent) / max(self.wave_s, 0.1)
-        return confirm(self._timer, self.best, int(min(max(left, _CONFIRM[0]), _CONFIRM[1])))
+        planned, most = _CONFIRMED
+        until = _CONFIRM * self.budget_s
+        timer = partial(self._time, until, self.journal.rank + planned)
+        return confirm(timer, self.best, lambda count: count < most and self.spent < until)
 
-    def _axis(self, setup: Setup) -> str:
-        """Return what competes with a candidate: nothing, if it may not be chosen."""
-        return setup.changes[0].axis if self._may_be_chosen(setup.name) else setup.name
-
-    def _may_be_chosen(self, name: str) -> bool:
-        return not self.tried[name].not_chosen
-
-    def _run(self, axes: Mapping[str, str], until: float) -> Race:
-        race = Race(self._timer, axes)
-        try:
-            run_race(race, goes_on=lambda: self.spent < until * self.budget_s)
-        finally:  # Ctrl-C keeps what is known
-            known = {name: race.estimate(name) for name in axes if race.logs.get(name)}
-            for name, found in known.items():
-                outcome = race.left.get(name) or ("faster" if found.exceeds(1) else "undecided")
-                self.tried[name] = dataclasses.replace(
-                    self.tried[name], outcome=outcome, speedup=Speedup(name, DEFAULT, found)
-                )
-            if known:
-                self.again = Speedup(AGAIN, DEFAULT, race.estimate(AGAIN))
-            sizes = {n: len(self.setups[n].changes) for n in known if self._may_be_chosen(n)}
-            self.best = race.winner(sizes) if known else self.best
-        return race
-
-    def _timer(self, names: Sequence[str]) -> Mapping[str, Sequence[float]]:
-        specs = {
-            name: self.default if name in {DEFAULT, AGAIN} else self.setups[name].spec
-            for name in names
-        }
-        left = (self.budget_s - self.spent) / _LEAST
-        share = max(min(_SCREEN * self.budget_s / _WAVES, left), 1.0)
-        start, seed = time.perf_counter(), self.seed + self.journal.rank
-        found = self.journal.wave(
-            names,
-            lambda: time_wave(specs, self.objective, budget_s=share, seed=seed),
-            {name: tried.outcome for name, tried in self.tried.items() if name not in self.setups},
-        )
-        self.wave_s = time.perf_counter() - start
-        logger.info("wave %d: %d candidates, %.0f s", self.journal.rank, len(names), self.spent)
+    def starts(self) -> dict[str, Phase]:
+        """Measure a fresh start of the default, the best and what else is faster, in time."""
+        faster = (name for name, tried in self.tried.items() if tried.outcome == "faster")
+        ranked = sorted(faster, key=lambda name: -self.tried[name].ratio)
+        names = dict.fromkeys([DEFAULT, self.best, *ranked[:_STARTED]])
+        found = {}
+        for name in names if len(names) > 1 else ():
+            if self.spent < self.budget_s:
+                with suppress(OrtMeterError):
+                    found[name] = start_once(self._spec(name))[RESULT]
         return found
 
-    def _made(self, changes: Sequence[Change]) -> Setup | None:
-        """Make a candidate, its model in a file; tell why it cannot be made."""
+    def _is_free(self, name: str) -> bool:
+        """Whether a candidate may be chosen."""
+        return not self.tried[name].not_chosen
+
+    def _run(self, axes: Mapping[str, str], share: float) -> Race:
+        until = share * self.budget_s
+        race = Race(partial(self._time, until, self.journal.rank + MIN_PROCESSES), axes)
+        try:
+            run_race(race, goes_on=lambda: self.spent < until)
+        finally:  # Ctrl-C keeps what is known
+            for name in axes if race.default else ():
+                found = race.estimate(name)
+                outcome = race.left.get(name) or ("faster" if found.exceeds(1) else "undecided")
+                claim = Speedup(name, DEFAULT, found) if name in race.logs else None
+                tried = dataclasses.replace(self.tried[name], outcome=outcome, speedup=claim)
+                self.tried[name] = tried
+            if race.default:
+                sizes = {n: len(self.setups[n].changes) for n in axes if self._is_free(n)}
+                self.best, self.last = race.winner(sizes), race
+        return race
+
+    def _spec(self, name: str) -> SessionSpec:
+        return self.setups[name].spec if name in self.setups else self.default
+
+    def _time(self, until: float, last: int, names: Sequence[str]) -> Mapping[str, Sequence[float]]:
+        """Time candidates, in an equal share of the time for the waves before the last one."""
+        rank = self.journal.rank
+        limit = max((until - self.spent) / max(last - rank, 1), _SHORTEST_S)
+        how = {"budget_s": min(limit / 2, _WAVE * self.budget_s), "limit_s": limit}
+        specs = {name: self._spec(name) for name in names}
+        take = partial(time_wave, specs, self.objective, seed=self.seed + rank, **how)
+        return self.journal.wave(names, take)
+
+    def _add(self, changes: Sequence[Change]) -> list[str]:
+        """Make a candidate, its model in a file, and refuse or keep it; name it if it is free."""
+        setup = Setup(self.default, tuple(changes))
         try:
             setup = apply(self.default, changes, self.calibrating)
-            if setup.spec.model is self.default.model:
-                return setup
-            content = load_model(setup.spec.model).SerializeToString()
-        except (OrtMeterError, MemoryError, EncodeError, ValueError) as error:
-            reason = str(error).removeprefix(f"precision={changes[0].name!r}: ").splitlines()[0]
-            self._refuse(Setup(self.default, tuple(changes)), f"cannot be made: {reason[:160]}")
-            return None
-        file = self.folder / f"{len(self.tried)}.onnx"
-        file.write_bytes(content)
-        return Setup(dataclasses.replace(setup.spec, model=file), setup.changes)
-
-    def _graph(self, setup: Setup) -> str:
-        with suppress(OrtMeterError):  # the guard says why
-            return graph_digest(setup.spec.model, **setup.spec.settings)
-        return ""
-
-    def _examine(self, guard: Guard, setup: Setup) -> bool:
-        """Keep a candidate that is safe; one that nothing says how to judge is timed, no more."""
-        found = guard.examine(setup, self.max_error)
-        reason = found.reason or self._beyond(setup)
-        if reason:
-            self._refuse(setup, reason, found.error)
-            return False
+            if setup.spec.model is not self.default.model:
+                file = self.guard.folder / f"{len(self.tried)}.onnx"
+                write_model(load_model(setup.spec.model), file)
+                setup = Setup(dataclasses.replace(setup.spec, model=file), setup.changes)
+            graph = ""
+            if all(change.graph for change in changes):
+                graph = graph_digest(setup.spec.model, **setup.spec.settings)
+        except (OrtMeterError, MemoryError, ValueError) as error:
+            reason = first_line(error).removeprefix(f"precision={changes[0].name!r}: ")
+            self.tried[setup.name] = Tried(setup, f"cannot be made: {reason}")
+            return []
+        if graph and (same := self.graphs.setdefault(graph, setup.name)) != setup.name:
+            self.tried[setup.name] = Tried(setup, f"same optimized graph as {same}")
+            return []
+        found = self.guard.examine(setup, self.max_error)
+        if reason := found.reason or self._beyond(setup):
+            feeds = None if found.differs is None else self.guard.fed[found.differs]
+            self.tried[setup.name] = Tried(setup, reason, error=found.error, feeds=feeds)
+            return []
         is_judged = setup.is_exact or self.max_error is not None or self.metric[0]
         not_chosen = "" if is_judged else f"error {found.error:.2g}"
         self.setups[setup.name] = setup
-        self.tried[setup.name] = Tried(setup, "", None, found.error, not_chosen)
-        return not not_chosen
+        self.tried[setup.name] = Tried(setup, error=found.error, not_chosen=not_chosen)
+        return [setup.name] if is_judged else []
 
     def _beyond(self, setup: Setup) -> str:
         """Return the limit that a candidate exceeds, nothing if there is none."""
@@ -466,46 +481,7 @@ class _Search:
                 return f"memory {peak:.0f} MiB, over {self.memory_limit:.0f}"
         command, at_least = self.metric
         if command and not setup.is_exact:
-            score = estimate_mean(run_metric(command, setup, self.folder))
+            score = estimate_mean(run_metric(command, setup, self.guard.folder))
             if (score.value if score.low is None else score.low) < at_least:
                 return f"metric {score}, below {at_least:g}"
         return ""
-
-    def _refuse(self, setup: Setup, reason: str, error: float | None = None) -> None:
-        self.tried[setup.name] = Tried(setup, reason, None, error)
-
-
-def _samples(
-    model: ModelLike, feeds: _Feeds | Sequence[_Feeds] | None, seed: int
-) -> tuple[list[_Feeds], list[_Feeds]]:
-    """Return the inputs, those that calibrate nothing first, and those that may calibrate."""
-    if feeds is None:
-        drawn = [random_feeds(model, seed=seed + i) for i in range(1 + _DRAWN)]
-        return [drawn[0]], list(drawn[1:])
-    given = [feeds] if isinstance(feeds, Mapping) else list(feeds)
-    if not given:
-        raise InvalidArgumentError("no feeds. Accepted: one mapping or more, or None")
-    held_out, rest = given[::_HELD_OUT], [f for i, f in enumerate(given) if i % _HELD_OUT]
-    return [*held_out, *rest], rest
-
-
-def _cost(change: Change) -> bool:
-    """Put what is cheap to check first: a rewriter takes seconds to import."""
-    return change.model not in {"", "patterns", "shapes"}
-
-
-def _combinations(changes: Sequence[Change]) -> Iterator[tuple[Change, ...]]:
-    """List the sets of changes to race: all of few; of many, the largest and pairs of the best."""
-    sizes = range(2, len(changes) + 1)
-    for size, chosen in ((n, c) for n in sizes for c in itertools.combinations(changes, n)):
-        few = len(changes) <= _FULL
-        if few or size >= len(changes) - 1 or (size == 2 and changes[0] in chosen):  # noqa: PLR2004
-            yield chosen
-
-
-def _in_memory(setup: Setup, default: SessionSpec) -> Setup:
-    """Return a setup whose model outlives the folder of the search."""
-    if setup.spec.model is default.model or not is_path(setup.spec.model):
-        return setup
-    model = load_model(setup.spec.model)
-    return Setup(dataclasses.replace(setup.spec, model=model), setup.changes)

@@ -4,7 +4,7 @@ The default of ONNX Runtime lets its threads spin after a run: a turn ends when 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,20 +19,33 @@ from ortmeter.timing.loop import collector_off, settling_calls
 from ortmeter.timing.measurement import SpawnSpec
 from ortmeter.workloads.startup import RESULT, start_once
 
-#: What can be made small: seconds, or MiB for the memory.
-OBJECTIVES = ("p50", "p99", "throughput", "cpu-time", "memory", "start")
+#: What can be made small, seconds, or MiB for the memory; and what less of it is, in words.
+OBJECTIVES: Mapping[str, str] = {
+    "p50": "times faster",
+    "p99": "times lower p99",
+    "throughput": "times more runs per second",
+    "cpu-time": "times less CPU time",
+    "memory": "times less memory",
+    "start": "times faster to the first result",
+}
 _ALONE = ("memory", "start")  # a process for each candidate
 _MIN_ROUNDS, _TAIL_ROUNDS, _ROUNDS = 3, 7, 30
+#: Candidates that are timed, however late it is: two copies of the default, and one more.
+ALWAYS = 3
+_BUILDS = 0.5  # share of the time of a wave
 _WINDOW_S = 0.02
 _TAIL_CALLS, _TAIL_S = 30, 1.0  # of a round of p99
 _WARM_CALLS, _WARM_S = 10, 0.1
 _NAP_S, _ASLEEP_S, _AWAKE_S = 0.008, 0.002, 0.15
 
-Wave = Mapping[str, Sequence[float]]
-
 
 def time_wave(
-    specs: Mapping[str, SessionSpec], objective: str, *, budget_s: float = 10.0, seed: int = 0
+    specs: Mapping[str, SessionSpec],
+    objective: str,
+    *,
+    budget_s: float = 10.0,
+    limit_s: float = 600.0,
+    seed: int = 0,
 ) -> dict[str, list[float]]:
     """Time candidates once more, in processes that know nothing of the others.
 
@@ -44,18 +57,19 @@ def time_wave(
         One of :data:`OBJECTIVES`.
     budget_s : float
         Seconds after which no more than 3 rounds are taken.
+    limit_s : float
+        Seconds after which nothing is begun but the first round, and the first three candidates.
     seed : int
         Of the orders in which they are built and run.
 
     Returns
     -------
     dict of str to list of float
-        By candidate, a sample of each round, seconds per run or MiB: smaller is better.
+        By candidate, a sample of each round, seconds per run or MiB: smaller is better. Candidates
+        for which there was no time are left out.
 
     Raises
     ------
-    InvalidArgumentError
-        The objective is not known.
     OrtMeterError
         A process failed.
 
@@ -69,54 +83,65 @@ def time_wave(
     >>> {name: len(s) for name, s in time_wave({"abs": spec}, "p50", budget_s=0).items()}
     {'abs': 3}
     """
-    if objective not in OBJECTIVES:
-        raise InvalidArgumentError(f"objective={objective!r}. Accepted: {', '.join(OBJECTIVES)}")
-    names = list(specs)
-    if objective in _ALONE:
-        order = np.random.default_rng(seed).permutation(len(names)).tolist()
-        found = {names[i]: _time_alone(specs[names[i]], objective) for i in order}
-        return {name: found[name] for name in names}
-    how = {"objective": objective, "budget_s": budget_s, "seed": seed}
-    groups: dict[str, list[str]] = {}
-    for name, spec in specs.items():
-        config = spec.settings.get("session_config") or {}
-        groups.setdefault(str(config.get(DENORMALS, "0")), []).append(name)
+    names, start = list(specs), time.perf_counter()
     timed: dict[str, list[float]] = {}
+    if objective in _ALONE:
+        for i in np.random.default_rng(seed).permutation(len(names)).tolist():
+            if i < ALWAYS or time.perf_counter() < start + limit_s:
+                timed[names[i]] = [_time_alone(specs[names[i]], objective)]
+        return {name: timed[name] for name in names if name in timed}
+    groups: dict[str, list[int]] = {}  # the first session of a process decides for DENORMALS
+    for i, spec in enumerate(specs.values()):
+        config = spec.settings.get("session_config") or {}
+        groups.setdefault(str(config.get(DENORMALS, "0")), []).append(i)
+    how = {"objective": objective, "seed": seed, "limit_s": limit_s / len(groups)}
     with write_specs(specs) as written:
-        for group in groups.values():  # the first session of a process decides for DENORMALS
-            samples = call(time_here, {"spawn_specs": [written[n] for n in group], **how})
-            timed |= dict(zip(group, samples, strict=True))
+        for group in groups.values():
+            given = [written[names[i]] for i in group]
+            always = sum(i < ALWAYS for i in group)
+            asked = {"spawn_specs": given, "always": always, "budget_s": budget_s, **how}
+            taken = zip(group, call(time_here, asked), strict=True)
+            timed |= {names[i]: samples for i, samples in taken if samples}
     rounds = min(map(len, timed.values()))
-    return {name: timed[name][:rounds] for name in names}
+    return {name: timed[name][:rounds] for name in names if name in timed}
 
 
-def _time_alone(spec: SessionSpec, objective: str) -> list[float]:
+def _time_alone(spec: SessionSpec, objective: str) -> float:
     phase = start_once(spec)[RESULT]
-    if objective == "start":
-        return [phase.seconds]
-    if phase.peak is None:
+    found = phase.seconds if objective == "start" else phase.peak
+    if found is None:
         raise InvalidArgumentError("objective='memory': this system does not report it")
-    return [phase.peak]
+    return found
 
 
 def time_here(
-    spawn_specs: list[SpawnSpec], objective: str, budget_s: float, seed: int
+    spawn_specs: list[SpawnSpec],
+    objective: str,
+    *,
+    always: int,
+    budget_s: float,
+    limit_s: float,
+    seed: int,
 ) -> list[list[float]]:
     """Build the candidates in random order in this process, and time them: the child's part."""
-    rng = np.random.default_rng(seed)
-    end = time.perf_counter() + budget_s
+    rng, start = np.random.default_rng(seed), time.perf_counter()
+    least = _TAIL_ROUNDS if objective == "p99" else _MIN_ROUNDS
+    samples: list[list[float]] = [[] for _ in spawn_specs]
     turns: dict[int, _Turn] = {}
     with collector_off():
         for i in rng.permutation(len(spawn_specs)).tolist():
-            turns[i] = _Turn(spawn_specs[i].build(), objective)
-        least = _TAIL_ROUNDS if objective == "p99" else _MIN_ROUNDS
-        rounds: list[list[float]] = []
-        while len(rounds) < least or (len(rounds) < _ROUNDS and time.perf_counter() < end):
-            taken = {i: turns[i].sample() for i in rng.permutation(len(turns)).tolist()}
-            rounds.append([taken[i] for i in range(len(turns))])
+            if i < always or time.perf_counter() < start + _BUILDS * limit_s:
+                turns[i] = _Turn(spawn_specs[i].build(), objective)
+        for count in range(_ROUNDS):
+            most = limit_s if count < least else min(budget_s, limit_s)
+            if count and time.perf_counter() >= start + most:
+                break
+            for i in rng.permutation(list(turns)).tolist():
+                samples[i].append(turns[i].sample())
     if objective == "p99":
-        return [[float(np.quantile(turns[i].seconds, 0.99))] for i in range(len(turns))]
-    return [list(samples) for samples in zip(*rounds, strict=True)]
+        for i, turn in turns.items():
+            samples[i] = [float(np.quantile(turn.seconds, 0.99))]
+    return samples
 
 
 class _Turn:
