@@ -51,7 +51,7 @@ def test_names_do_not_count():
     assert str(found) == "14 results aligned of 14 and 14: none differs"
 
 
-@pytest.mark.parametrize("rank", range(3))
+@pytest.mark.parametrize("rank", [0, 2])
 def test_graphs_part_at_the_weight_that_was_changed(rank):
     model = sample_cnn(size=16)
     other = renamed(model)
@@ -97,16 +97,11 @@ def test_branches_in_another_order_are_aligned():
         [k] k = Cos(X) [l] l = Neg(k) [m] m = Exp(X) [n] n = Sin(m) [o] z = Add(n, l) }}"""
     found = align(text, other, provider="cpu")
     assert dict(names(found)) == {"a": "m", "b": "n", "c": "k", "d": "l", "e": "o"}
-
-
-def test_a_result_that_one_graph_computes_twice_is_aligned_once():
-    text = f"{HEADER} g (float[8] X) => (float[8] Z) {{ [a] A = Exp(X) [e] Z = Neg(A) }}"
-    other = f"""{HEADER} g (float[8] X) => (float[8] Z) {{
-        [a] A = Exp(X) [b] B = Identity(A) [e] Z = Neg(B) }}"""
-    found = align(text, other, provider="cpu")
-    assert (found.n_expected, found.n_got) == (2, 3)
-    assert ("e", "e") in names(found)
-    assert len(found.pairs) == 2
+    # A result that one graph computes twice is aligned once.
+    twice = text.replace("Neg(C)", "Neg(C2)").replace("[d]", "[c2] C2 = Identity(C) [d]")
+    found = align(text, twice, provider="cpu")
+    assert (found.n_expected, found.n_got, len(found.pairs)) == (5, 6, 5)
+    assert ("d", "d") in names(found)
 
 
 def test_what_a_body_reads_is_an_input_of_its_node():
@@ -164,18 +159,13 @@ def test_the_order_of_a_product_is_no_error():
         assert np.abs(pair.got.value - exact).max() < 1e-6
     assert all(pair.size < 1e-6 for pair in found.pairs)
     assert "others are computed in another order (p / r (Mul))" in str(found)
-
-
-def test_an_error_before_products_in_another_order_is_found():
-    x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
-    wrong = REORDERED.replace("Erf(d)", "Tanh(d)")
-    found = align(IN_ORDER, wrong, {"X": x}, provider="cpu")
-    assert found.first.expected.node == "erf"
+    wrong = align(IN_ORDER, REORDERED.replace("Erf(d)", "Tanh(d)"), {"X": x}, provider="cpu")
+    assert wrong.first.expected.node == "erf"
 
 
 def test_an_error_that_outputs_keep_is_no_other_order():
-    text = f"{HEADER} g (float[8] X) => (float[8] Z) {{ [a] A = Abs(X) [b] B = Exp(A) C }}"
-    text = text.replace("C }", "[c] Z = Relu(B) }")
+    text = f"""{HEADER} g (float[8] X) => (float[8] Z) {{
+        [a] A = Abs(X) [b] B = Exp(A) [c] Z = Relu(B) }}"""
     found = align(text, text.replace("Exp", "Neg"), {"X": np.ones(8, np.float32)}, provider="cpu")
     assert not found.reordered
     assert found.first.expected.node == "b"

@@ -63,42 +63,15 @@ def test_the_iterations_of_a_loop(count, ran):
     ]
 
 
-def test_a_loop_that_runs_no_iteration_stays():
-    assert check(LOOP, {"N": np.array(0), "X": np.float32([0.1, -1])}) == ["loop"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        "",
-        "scan_input_directions = [1, 0], scan_output_directions = [1, 1], ",
-        "scan_input_axes = [-1, 0], scan_output_axes = [1, -1], scan_input_directions = [0, 1], ",
-    ],
-)
-def test_the_iterations_of_a_scan(options):
-    text = f"""{HEADER} g (float[2] X, float[5, 2] A, float[5, 2] B, float[2] K)
-        => (float[2] Y, float[m, n] R, float[m2, n2] Q) {{
-        [scan] Y, R, Q = Scan(X, A2, B) <num_scan_inputs = 2, {options}body =
-            b (float[2] s, float[2] a, float[2] b) => (float[2] next, float[2] row, float[2] old)
-                {{ [add] t = Add(s, a) [mul] u = Mul(t, K) [sub] next = Sub(u, b)
-                [sin] row = Sin(next) old = Identity(s) }}> }}"""
-    turned = "A2 = Transpose(A)" if "input_axes" in options else "A2 = Identity(A)"
-    text = text.replace("[scan]", f"{turned} [scan]")
-    rng = np.random.default_rng(0)
-    shapes = {"X": 2, "A": (5, 2), "B": (5, 2), "K": 2}
-    feeds = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
-    nodes = check(text, feeds)
-    assert [n for n in nodes if n.startswith("mul")] == [f"mul of iteration {i}" for i in range(5)]
-    found = explain_session(text, feeds, provider="cpu", sources=("reference",))
-    assert {"mul of iteration 4", "sin of iteration 0"} <= {n.name for n in found.ranking()}
-
-
-def test_a_scan_of_thousands_of_nodes_stays():
-    text = f"""{HEADER} g (float[2] X, float[n, 2] A) => (float[2] Y) {{
+def test_what_is_not_entered_stays():
+    text = f"""{HEADER} g (int64 N, float[2] X, float[n, 2] A) => (float[2] Y, float[2] Z) {{
         [scan] Y = Scan(X, A) <num_scan_inputs = 1, body = b (float[2] s, float[2] a)
-            => (float[2] t) {{ t = Add(s, a) }}> }}"""
-    x = np.float32([1, 2])
-    assert check(text, {"X": x, "A": np.ones((5001, 2), np.float32)}) == ["scan"]
+            => (float[2] t) {{ t = Add(s, a) }}>
+        [long] Z = Loop(N, , X) <body = b (int64 i, bool on, float[2] s)
+            => (bool stay, float[2] t) {{ stay = Identity(on) t = Sin(s) }}> }}"""
+    feeds = {"N": np.array(2501), "X": np.float32([1, 2]), "A": np.ones((5, 2), np.float32)}
+    assert check(text, feeds) == ["scan", "long"]
+    assert check(LOOP, {"N": np.array(0), "X": np.float32([0.1, -1])}) == ["loop"]
 
 
 def test_a_loop_in_a_branch_and_names_in_both():

@@ -34,14 +34,6 @@ def test_pairs_have_the_largest_sum_in_order():
         assert len(found) == max(sizes)
 
 
-def test_a_thousand_results_are_aligned():
-    generator = np.random.default_rng(0)
-    values = generator.normal(size=(1000, 16)).astype(np.float32)
-    first = [Result(f"a{i}", f"a{i}", "Add", v) for i, v in enumerate(values)]
-    second = [Result(f"b{i}", f"b{i}", "Add", v) for i, v in enumerate(values[::2])]
-    assert match(first, second) == [(2 * i, i) for i in range(500)]
-
-
 def test_values_count_more_than_operators():
     """A convolution that was fused with its normalization gives the results of this one."""
     value = np.random.default_rng(0).normal(size=64).astype(np.float32)

@@ -91,11 +91,7 @@ def test_a_masked_row_is_nan_on_both_sides():
     ("graph", "x", "expected"),
     [
         ("[a] A = Exp(x) [b] y = Log(x)", [-1, 1], "Log b is the first node to make NaN from fin"),
-        (
-            "[b] y = Log(x)",
-            [0, 1],
-            "Log b is the first node to make -inf from finite inputs, as fl",
-        ),
+        ("[b] y = Log(x)", [0, 1], "Log b is the first node to make -inf from finite inputs, as"),
         ("[a] A = Abs(x) [b] y = Sub(A, A)", [np.inf, 1], "Sub b is the first node to make NaN fr"),
         ("[a] A = Abs(x) [b] y = Neg(A)", [np.nan, 1], None),
         ("[a] A = Exp(x) [b] y = Reciprocal(A)", [100, 1], "Exp a overflows float32: its float64 "),
@@ -108,34 +104,22 @@ def test_a_masked_row_is_nan_on_both_sides():
     ],
 )
 def test_what_makes_them(graph, x, expected):
-    _, told = explain(f"(float[2] x) => (float[2] y) {{ {graph} }}", x=np.float32(x))
+    graph = f"(float[2] x) => (float[2] y) {{ {graph} }}"
+    _, told = explain(graph, x=np.float32(x))
     assert [text[: len(expected)] for text in told] == ([expected] if expected else [])
-
-
-def test_other_references():
-    graph = "(float[2] x) => (float[2] y) { [b] y = Log (x) }"
-    _, told = explain(graph, "reference", x=np.float32([-1, 1]))
-    assert told == [
-        "Log b is the first node to make NaN from finite inputs, as reference does from them"
-    ]
+    if expected and expected.startswith("Log"):
+        _, again = explain(graph, "reference", x=np.float32(x))
+        assert again == [told[0].replace("float64", "reference")]
 
 
 @pytest.mark.parametrize(
     ("got", "expected", "told"),
     [
-        (
-            np.nan,
-            np.inf,
-            "B b (fused with a) is the first node to make NaN from finite inputs, its r",
-        ),
-        (
-            np.inf,
-            -np.inf,
-            "B b (fused with a) is the first node to make inf from finite inputs, its",
-        ),
-        (-np.inf, 7e4, "B b overflows float16: its r value is 70000, the largest float16 is 65504"),
+        (np.nan, np.inf, "(fused with a) is the first node to make NaN from finite inputs, its r"),
+        (np.inf, -np.inf, "(fused with a) is the first node to make inf from finite inputs, its"),
+        (-np.inf, 7e4, "overflows float16: its r value is 70000, the largest float16 is 65504"),
     ],
 )
 def test_the_expected_value_is_told_unless_it_is_the_same(got, expected, told):
     one = NonFinite("b", "B", "r", ("a",), False, np.dtype(np.float16), got, expected)
-    assert str(one).startswith(told)
+    assert str(one).startswith(f"B b {told}")

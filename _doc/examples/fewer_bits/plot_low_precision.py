@@ -343,8 +343,7 @@ study.conclude(claims, setting="quantize_products.py")
 # measure excluded nodes, quantization-aware training, 4-bit weights, 16-bit activations, float8 or
 # large language models. It does not measure several threads, CUDA or other providers either. On a
 # CPU without VNNI, sums of uint8 by int8 saturate, and ``reduce_range`` avoids it with 7-bit
-# weights. float16 ends at 65504: :func:`~ortmeter.attribution.ranges.run_float64` finds the largest
-# results of a model.
+# weights. float16 ends at 65504: this page does not look for larger results.
 #
 # What to remember
 # ----------------

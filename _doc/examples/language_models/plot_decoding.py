@@ -46,7 +46,7 @@ import numpy as np
 import onnx
 
 import ortmeter
-from ortmeter.attribution.ranges import run_float64
+from ortmeter.observatory.reference import reference
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.models import sample_decoder
@@ -166,7 +166,8 @@ def read_slowly(read, ids):
 def check(folder, ids):
     empty = dict.fromkeys(("past_k", "past_v"), np.zeros((1, WIDTH // 128, 0, 64), np.float32))
     feeds = {"ids": np.array([ids]), "place": np.arange(PROMPT)[None], **empty}
-    exact, facts = run_float64(f"{folder}/{CONCAT}.onnx", feeds).outputs[0][0], {}
+    wide = reference(ortmeter.load_model(f"{folder}/{CONCAT}.onnx"), feeds).outputs
+    exact, facts = next(iter(wide.values()))[0], {}
     for way in WAYS:
         logits, copies = read_slowly(open_step(**describe_step(folder, way, ids)), ids)
         error = np.abs(logits - exact).max() / np.abs(exact).max()

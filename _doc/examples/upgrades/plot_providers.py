@@ -37,8 +37,8 @@ from pathlib import Path
 import numpy as np
 
 import ortmeter
-from ortmeter.attribution.ranges import run_float64
 from ortmeter.observatory.matrix import RuntimeCandidate, examine_cases, measure_cases
+from ortmeter.observatory.reference import reference
 from ortmeter.plotting import speedup_plot
 from ortmeter.releases.environments import Release, parse_release, prepare
 from ortmeter.runtime.models import layer_stack, sample_cnn, sample_transformer
@@ -78,7 +78,7 @@ for name, (model, shape) in zip(FLOATS, made, strict=True):
     feeds = {model.graph.input[0].name: rng.standard_normal(shape, np.float32)}
     models[name] = model, feeds
     models[EIGHT + name] = convert_precision(model, "QDQ U8S8", [feeds]), feeds
-exact = {name: run_float64(*models[name]).outputs[0] for name in FLOATS}
+exact = {name: next(iter(reference(*models[name]).outputs.values())) for name in FLOATS}
 
 # %%
 # The candidates

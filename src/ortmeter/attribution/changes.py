@@ -53,8 +53,14 @@ def find_changes(
     Initializers are paired by name, and by rank among the inputs of nodes that are paired: those
     of one operator whose results, or names, are the same.
     """
-    sides = [_nodes(model) for model in (expected, got)]
-    values = [_constants(model, nodes) for model, nodes in zip((expected, got), sides, strict=True)]
+    sides, values = [], []
+    for model in (expected, got):
+        imports = opset_versions(model)
+        nodes = [Node(node, imports, "") for node in model.graph.node]
+        constants = {node.proto.output[0]: node for node in nodes if node.op_type == "Constant"}
+        sides.append(nodes)
+        # They are read when they are compared.
+        values.append({**dict(initializers(model.graph)), **constants})
     writer = {name: node for node in sides[1] for name in node.proto.output if name}
     named = {node.proto.name: node for node in sides[1] if node.proto.name}
     partner = dict(results)
@@ -74,17 +80,6 @@ def find_changes(
         if (change := _values_apart((first, second), values[0][first], values[1][second]))
     )
     return tuple(sorted(found, key=lambda change: change.size, reverse=True))
-
-
-def _nodes(model: onnx.ModelProto) -> list[Node]:
-    imports = opset_versions(model)
-    return [Node(node, imports, "") for node in model.graph.node]
-
-
-def _constants(model: onnx.ModelProto, nodes: Iterable[Node]) -> dict[str, Any]:
-    """Initializers and constants by name, read when they are compared."""
-    constants = {node.proto.output[0]: node for node in nodes if node.op_type == "Constant"}
-    return {**dict(initializers(model.graph)), **constants}
 
 
 def _attributes_apart(node: Node, other: Node) -> Iterator[Change]:

@@ -1,4 +1,4 @@
-"""Write what If, Loop and Scan run on given inputs in the main graph, where nodes can be read."""
+"""Write what If and Loop run on given inputs in the main graph, where nodes can be read."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,14 +10,14 @@ import onnx.helper
 import onnx.numpy_helper
 
 from ortmeter.errors import ModelError
-from ortmeter.runtime.graphs import attributes, bodies, onnx_opset, rename_reads, walk_nodes
+from ortmeter.runtime.graphs import bodies, onnx_opset, rename_reads, walk_nodes
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
 
-_ENTERED = {"If", "Loop", "Scan"}
+_ENTERED = {"If", "Loop"}
 _MOST = 5000  # nodes
 _DEPTH = 8  # of bodies in bodies
-_SEQUENCES = 11  # first opset with ConcatFromSequence; Scan had batches in opset 8
+_SEQUENCES = 11  # first opset with ConcatFromSequence
 _IR = 4  # first one where initializers are not inputs
 
 
@@ -26,9 +26,9 @@ def enter_bodies(
     feeds: Mapping[str, Any],
     **session: Any,
 ) -> onnx.ModelProto:
-    """Replace If by the branch that it takes on these inputs, Loop and Scan by their iterations.
+    """Replace If by the branch that it takes on these inputs, Loop by its iterations.
 
-    What cannot be entered stays: a loop without iterations, or of thousands of nodes.
+    What cannot be entered stays: Scan, a loop without iterations, or of thousands of nodes.
     """
     flat = model
     left = set[str]()
@@ -50,7 +50,7 @@ def enter_bodies(
 def _with_counts(
     model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Make a model that returns conditions, iterations of loops, what is scanned; name by node."""
+    """Make a model that returns conditions and iterations of loops; name by node."""
     asked = onnx.ModelProto()
     asked.CopyFrom(model)
     fresh = _fresh_names(model)
@@ -58,8 +58,8 @@ def _with_counts(
     names = {}
     for node in (node for node in asked.graph.node if wanted.intersection(node.output[:1])):
         first = node.output[0]
-        if node.op_type != "Loop":
-            names[first] = node.input[-attributes(node).get("num_scan_inputs", 1)]
+        if node.op_type == "If":
+            names[first] = node.input[0]
             continue
         (body,) = (body for _, body in bodies(node))
         count, names[first] = next(fresh), next(fresh)
@@ -101,16 +101,13 @@ def _flattened(
             nodes += (_identity(*pair) for pair in pairs if pair[0] != pair[1] and pair[1])
         else:
             (body,) = (body for _, body in bodies(node))
-            is_scan = node.op_type == "Scan"
-            axis = attributes(node).get("scan_input_axes", [0])[0]
-            count = value.shape[axis] if is_scan else value.size
-            size = len(list(walk_nodes(body.node))) * count
-            stacks = is_scan or len(body.output) > len(body.input) - 1
+            size = len(list(walk_nodes(body.node))) * value.size
+            stacks = len(body.output) > len(body.input) - 1
             if not 0 < size <= _MOST or (stacks and not sequences):
                 nodes.append(node)
                 kept.add(node.output[0])
             else:
-                nodes += _unrolled(node, body, count, flat.graph, fresh)
+                nodes += _unrolled(node, body, value.size, flat.graph, fresh)
     del flat.graph.node[:]
     flat.graph.node.extend(nodes)
     named = set[str]()
@@ -132,47 +129,28 @@ def _unrolled(
     graph: onnx.GraphProto,
     fresh: Iterator[str],
 ) -> Iterator[onnx.NodeProto]:
-    """Write the iterations of Loop or Scan one after the other."""
-    is_loop, given = node.op_type == "Loop", attributes(node)
-    first, n_scanned = 2 * is_loop, given.get("num_scan_inputs", 0)
-    carried = [value.name for value in body.input][first : len(body.input) - n_scanned]
-    scanned = [value.name for value in body.input][len(body.input) - n_scanned :]
-    values = list(node.input[first : first + len(carried)])
-    ran = node.input[1] if is_loop else ""
-    ran = ran or _constant(graph, next(fresh), np.array(True))
-    none = [0] * max(n_scanned, len(node.output))  # axis, and forward
-    axes, backward = (given.get(f"scan_input_{what}", none) for what in ("axes", "directions"))
+    """Write the iterations of a Loop one after the other."""
+    names = [value.name for value in body.input]
+    values = [node.input[1] or _constant(graph, next(fresh), np.array(True)), *node.input[2:]]
     rows: list[list[str]] = []
-    ranks = [_constant(graph, next(fresh), np.array(rank, np.int64)) for rank in range(count)]
-    for rank, index in enumerate(ranks):
-        known = dict(zip(carried, values, strict=True))
-        if is_loop:
-            known |= {body.input[0].name: index, body.input[1].name: ran}
-        lists = (scanned, node.input[len(node.input) - n_scanned :], axes, backward)
-        for inner, outer, axis, back in zip(*lists, strict=False):
-            known[inner] = next(fresh)
-            at = ranks[-1 - rank] if back else index
-            yield onnx.helper.make_node("Gather", [outer, at], [known[inner]], axis=axis)
+    for rank in range(count):
+        index = _constant(graph, next(fresh), np.array(rank, np.int64))
+        known = dict(zip(names, [index, *values], strict=True))
         label = f" of iteration {rank}"
         copied, results = _copied(body, graph, fresh, given=known, label=label)
         yield from copied
-        if is_loop:
-            ran, *results = results
-        values = results[: len(carried)]
-        rows.append(results[len(carried) :])
-    outputs = list(node.output)
-    for value, name in zip(values, outputs, strict=False):
+        values, stacked = results[: len(values)], results[len(values) :]
+        rows.append(stacked)
+    carried = len(values) - 1
+    for value, name in zip(values[1:], node.output, strict=False):
         if name:
             yield _identity(value, name)
-    axes, backward = (given.get(f"scan_output_{what}", none) for what in ("axes", "directions"))
-    stacked = zip(zip(*rows, strict=True), outputs[len(carried) :], axes, backward, strict=False)
-    for parts, name, axis, back in stacked:
+    for parts, name in zip(zip(*rows, strict=True), node.output[carried:], strict=False):
         if name:
             joined = next(fresh)
-            ordered = parts[::-1] if back else parts
-            yield onnx.helper.make_node("SequenceConstruct", ordered, [joined])
+            yield onnx.helper.make_node("SequenceConstruct", parts, [joined])
             yield onnx.helper.make_node(
-                "ConcatFromSequence", [joined], [name], name=node.name, axis=axis, new_axis=1
+                "ConcatFromSequence", [joined], [name], name=node.name, axis=0, new_axis=1
             )
 
 

@@ -24,9 +24,9 @@ from ortmeter.runtime.optimizers import (
     rewriting_rules,
     without,
 )
+from ortmeter.runtime.placement import enumerate_some
 from ortmeter.runtime.sessions import make_session
 
-_NAMED = 5  # optimizers in a sentence
 _LEVELS = ("basic", "extended", "layout", "all")
 
 
@@ -114,12 +114,9 @@ class OptimizerExplanation:
         if not self.n_candidates:
             return f"{since}; optimizers are not searched"
         if self.undecided:
-            named = ", ".join(self.undecided[:_NAMED])
-            more = len(self.undecided) - _NAMED
-            others = f" and {more} more" if more > 0 else ""
             return (
                 f"{since}; the time was up when {len(self.undecided)} of {self.n_candidates} "
-                f"optimizers were left: {named}{others}"
+                f"optimizers were left: {enumerate_some(self.undecided)}"
             )
         if not self.optimizers:
             return (
@@ -198,34 +195,28 @@ def explain_optimization(
         )
     if not 0 <= budget_s < math.inf:
         raise InvalidArgumentError(f"budget_s={budget_s!r}. Accepted: a finite number >= 0")
-    search = _OptimizerSearch(model, feeds, tolerance or Tolerance(), session)
+    search = _OptimizerSearch(model, feeds, optimization, tolerance or Tolerance(), session)
     reached = _LEVELS[: _LEVELS.index(optimization) + 1]
-    outputs = {name: search.run(optimization=name) for name in reached}
+    outputs = {name: search.run(level=name) for name in reached}
     levels = {
         name: compare_outputs(search.expected, got, tolerance) for name, got in outputs.items()
     }
     level = next((name for name, got in outputs.items() if not search.same(got)), None)
-    repeated = search.discrepancy(search.run(optimization="none"))
+    repeated = search.apart(search.run(level="none"))
     effects: list[OptimizerEffect] = []
     undecided: tuple[str, ...] = ()
-    remaining = search.discrepancy(outputs[optimization])
+    remaining = search.apart(outputs[optimization])
     candidates: Sequence[Optimizer] = ()
     if not search.same(outputs[optimization]) and not differing(repeated) and budget_s > 0:
         candidates = optimizers_of(model, optimization=optimization, **session)
-        responsible = search.responsible(candidates, optimization, budget_s)
+        responsible = search.responsible(candidates, budget_s)
         names = list(responsible)
-        remaining = search.disabled(names, optimization)
+        remaining = search.apart(search.run(names))
         if search.is_late:
             undecided, responsible = tuple(names), {}
-        effects = [
-            OptimizerEffect(
-                name,
-                level,
-                search.disabled([n for n in names if n != name], optimization),
-                search.disabled([name], optimization),
-            )
-            for name, level in responsible.items()
-        ]
+        for name, since in responsible.items():
+            alone = search.apart(search.run([n for n in names if n != name]))
+            effects.append(OptimizerEffect(name, since, alone, search.apart(search.run([name]))))
         effects.sort(key=lambda effect: effect.alone.ranked("abs"), reverse=True)
     return OptimizerExplanation(
         levels, level, tuple(effects), remaining, repeated, len(candidates), undecided
@@ -271,44 +262,37 @@ class _OptimizerSearch:
         self,
         model: ModelLike,
         feeds: Mapping[str, Any],
+        optimization: str,
         tolerance: Tolerance,
         session: Mapping[str, Any],
     ) -> None:
-        self._model, self._feeds = model, feeds
+        self._model, self._feeds, self._optimization = model, feeds, optimization
         self._tolerance, self._session = tolerance, session
         self.is_late = False
-        self.expected = self.run(optimization="none")
+        self.expected = self.run(level="none")
 
-    def run(self, disabled: Collection[str] = (), *, optimization: str) -> dict[str, Any]:
-        settings = without({**self._session, "optimization": optimization}, disabled)
-        return run_session(make_session(self._model, **settings), self._feeds)
+    def run(self, disabled: Collection[str] = (), level: str = "") -> dict[str, Any]:
+        asked = {**self._session, "optimization": level or self._optimization}
+        return run_session(make_session(self._model, **without(asked, disabled)), self._feeds)
 
     def same(self, outputs: Mapping[str, Any]) -> bool:
-        return self._tolerance.check(self.discrepancy(outputs)).passed
+        return self._tolerance.check(self.apart(outputs)).passed
 
-    def discrepancy(self, outputs: Mapping[str, Any]) -> Discrepancy:
-        expected = [self.expected[name] for name in outputs]
-        return max_diff(
-            expected, list(outputs.values()), tolerance=self._tolerance, on_mismatch="report"
-        )
+    def apart(self, outputs: Mapping[str, Any]) -> Discrepancy:
+        expected, got = [self.expected[name] for name in outputs], list(outputs.values())
+        return max_diff(expected, got, tolerance=self._tolerance, on_mismatch="report")
 
-    def disabled(self, names: Collection[str], optimization: str) -> Discrepancy:
-        return self.discrepancy(self.run(names, optimization=optimization))
-
-    def responsible(
-        self, candidates: Sequence[Optimizer], optimization: str, budget_s: float
-    ) -> dict[str, str]:
+    def responsible(self, candidates: Sequence[Optimizer], budget_s: float) -> dict[str, str]:
         """Find a set of optimizers without which the outputs are the unoptimized ones.
 
         It is minimal, unless the time is up before.
         """
         end = time.perf_counter() + budget_s
         levels = {optimizer.name: optimizer.level for optimizer in candidates}
-        ran = [optimizer.name for optimizer in candidates]
 
         def restores(names: Sequence[str]) -> bool:
             bar.update()
-            return self.same(self.run(names, optimization=optimization))
+            return self.same(self.run(names))
 
         def still_restores(names: Sequence[str], kept: Sequence[str] = ()) -> bool:
             self.is_late = self.is_late or time.perf_counter() >= end
@@ -317,7 +301,7 @@ class _OptimizerSearch:
         with progress_bar("optimizers", total=0) as bar:
             changed = [optimizer.name for optimizer in candidates if optimizer.changed]
             # With those that changed the graph disabled, others may change it.
-            suspects = next((names for names in (changed, ran) if restores(names)), [])
+            suspects = next((names for names in (changed, list(levels)) if restores(names)), [])
             needed = minimal(suspects, still_restores)
             for group in [o.name for o in candidates if o.has_rules and o.name in needed]:
                 others = [name for name in needed if name != group]

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -25,7 +25,6 @@ _QUANTILES = 17
 
 _Arrays = Mapping[str, np.ndarray]
 _Record = Callable[[onnx.ModelProto, _Arrays], _Arrays]
-_Nodes = list[onnx.NodeProto]
 _Item = TypeVar("_Item")
 
 
@@ -130,6 +129,8 @@ def reduce_model(
 def minimal(items: list[_Item], holds: Callable[[list[_Item]], bool]) -> list[_Item]:
     """Return a part of a list that holds, none of whose items can go.
 
+    It tries the parts, then, where they are more than two, what is left without each of them.
+
     Examples
     --------
     >>> minimal(list(range(100)), lambda kept: {17, 60} <= {*kept})
@@ -137,7 +138,11 @@ def minimal(items: list[_Item], holds: Callable[[list[_Item]], bool]) -> list[_I
     """
     count = 2
     while len(items) > 1:
-        found = next((part for part in _parts(items, count) if holds(part)), None)
+        ends = [len(items) * rank // count for rank in range(count + 1)]
+        parts = [items[start:stop] for start, stop in itertools.pairwise(ends)]
+        if count > 2:  # noqa: PLR2004 - halves are what is left without the other
+            parts += [items[:start] + items[stop:] for start, stop in itertools.pairwise(ends)]
+        found = next(filter(holds, parts), None)
         if found:
             count = 2 if 2 * len(found) <= len(items) else max(count - 1, 2)
             items = found
@@ -146,15 +151,6 @@ def minimal(items: list[_Item], holds: Callable[[list[_Item]], bool]) -> list[_I
         else:
             break
     return items
-
-
-def _parts(items: list[_Item], count: int) -> Iterator[list[_Item]]:
-    """List the parts, then, for more than two, what is left without each of them."""
-    ends = [len(items) * rank // count for rank in range(count + 1)]
-    bounds = list(itertools.pairwise(ends))
-    yield from (items[start:stop] for start, stop in bounds)
-    if count > 2:  # noqa: PLR2004 - halves are what is left without the other
-        yield from (items[:start] + items[stop:] for start, stop in bounds)
 
 
 @dataclass
@@ -166,10 +162,10 @@ class _Reduction:
 
     def finds(self, smaller: Reduced | None) -> bool:
         """Whether a model exists and holds: it is then the best."""
-        found = smaller is not None and self.holds(smaller)
-        if found and smaller is not None:
-            self.best = smaller
-        return found
+        if smaller is None or not self.holds(smaller):
+            return False
+        self.best = smaller
+        return True
 
 
 class _CutGraph:
@@ -207,16 +203,17 @@ class _CutGraph:
             self.source.proto,
             nodes,
             [_info(name, self.values[name], self.values[name].shape) for name in given],
-            [self._output(name) for name in ends],
+            # Without sizes, which may change.
+            [
+                _info(name, self.values[name], [None] * self.values[name].ndim)
+                if name in self.values
+                else self.declared[name]
+                for name in ends
+            ],
             [self.constants[name] for name in outside if name in self.constants],
         )
         arrays = {name: self.values[name] for name in given}
         return replace(self.source, proto=proto, arrays=arrays, step=step)
-
-    def _output(self, name: str) -> onnx.ValueInfoProto:
-        """Declare an output without its sizes, which may change."""
-        array = self.values.get(name)
-        return self.declared[name] if array is None else _info(name, array, [None] * array.ndim)
 
 
 def _info(name: str, array: np.ndarray, shape: Sequence[int | None]) -> onnx.ValueInfoProto:
@@ -228,9 +225,10 @@ def _cut_nodes(search: _Reduction, graph: _CutGraph) -> None:
     nodes = list(search.best.proto.graph.node)
     count = len(nodes)
 
-    def keep(kept: _Nodes) -> bool:
-        ends = dict.fromkeys(_label(node) for node in (kept[0], kept[-1]))
-        return search.finds(graph.keep(kept, f"{len(kept)} of {count} nodes, {' to '.join(ends)}"))
+    def keep(kept: list[onnx.NodeProto]) -> bool:
+        labels = (f"{n.op_type} {n.name or next(iter(n.output), '')}" for n in (kept[0], kept[-1]))
+        ends = " to ".join(dict.fromkeys(labels))
+        return search.finds(graph.keep(kept, f"{len(kept)} of {count} nodes, {ends}"))
 
     plain = [node for node in nodes if node.op_type != "Constant"]
     if 0 < len(plain) < count and keep(plain):
@@ -238,10 +236,6 @@ def _cut_nodes(search: _Reduction, graph: _CutGraph) -> None:
     nodes = minimal(nodes, keep)
     outputs = [output.name for output in search.best.proto.graph.output]
     minimal(outputs, lambda kept: search.finds(graph.keep(nodes, f"outputs {kept}", kept)))
-
-
-def _label(node: onnx.NodeProto) -> str:
-    return f"{node.op_type} {node.name or next(iter(node.output), '')}"
 
 
 def _cut_sizes(search: _Reduction) -> None:

@@ -56,7 +56,7 @@ class _RankedNode:
 class NodeAttribution(_RankedNode):
     """Effect of the two kernels of a node on its outputs and on those of the model.
 
-    An *error* is a distance to the evaluation in float64, a *change* is a distance to the baseline.
+    A *change* is a distance to the baseline.
 
     Parameters
     ----------
@@ -71,23 +71,17 @@ class NodeAttribution(_RankedNode):
     local_change : Discrepancy
         Outputs of the node with the kernel of the candidate, against those with the kernel of the
         baseline, on the inputs that the node has in the baseline run.
-    local_error_baseline, local_error_candidate : Discrepancy
-        Outputs of the node with each kernel, against float64, on these same inputs.
-    only_change, only_error : Discrepancy
+    only_change : Discrepancy
         Outputs of the model when only this node is swapped.
-    all_but_change, all_but_error : Discrepancy
+    all_but_change : Discrepancy
         Outputs of the model when every node is swapped but this one.
     """
 
     baseline: str
     candidate: str
     local_change: Discrepancy
-    local_error_baseline: Discrepancy
-    local_error_candidate: Discrepancy
     only_change: Discrepancy
-    only_error: Discrepancy
     all_but_change: Discrepancy
-    all_but_error: Discrepancy
 
 
 @dataclass(frozen=True)
@@ -215,19 +209,11 @@ class Attribution(_Ranked[NodeAttribution]):
         One per node, in the order of the graph; a node with subgraphs counts as one.
     change : Discrepancy
         Outputs of the candidate, compared with those of the baseline.
-    errors : mapping of str to Discrepancy
-        Outputs of whole runs, ``baseline`` and ``candidate``, compared with the evaluation in
-        float64.
-    controls : mapping of str to Discrepancy
-        Differences without any swap: each side run twice, which must be 0 for the attribution to be
-        valid.
     provider : str
         Where the kernels ran.
     """
 
     change: Discrepancy
-    errors: Mapping[str, Discrepancy]
-    controls: Mapping[str, Discrepancy]
     provider: str
 
     _JUDGED: ClassVar[tuple[str, str]] = ("only_change", "local_change")
@@ -271,7 +257,7 @@ class SessionExplanation(_Ranked[SessionNode]):
         First nodes that make a value that is not finite from finite inputs, and NaN from
         infinities, when outputs have one or where another value is expected.
     graph : onnx.ModelProto or None
-        The nodes that are explained: those of the model, and what its If, Loop and Scan run
+        The nodes that are explained: those of the model, and what its If and Loop run
         instead.
     """
 

@@ -3,7 +3,6 @@
 import heapq
 import math
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -120,10 +119,16 @@ def find_effects(
     singles, groups = ([whole], []) if steps == 1 else ([], [rank(whole)])
     with progress_bar("seconds of search", total=math.ceil(budget_s)) as bar:
         while groups and spent() < budget_s and len(kept) < most_kept:
-            if spent() >= _ENOUGH_TIME * budget_s and _is_enough(singles, groups, severity):
-                break
+            if spent() >= _ENOUGH_TIME * budget_s:
+                left = [severity(group.effect) for *_, group in groups]
+                known = sum(severity(span.effect)[1] for span in singles)
+                every = known + sum(figure for _, figure in left)
+                if not any(count for count, _ in left) and known >= _ENOUGH * every > 0:
+                    break
             span = groups[0][-1]
-            cut = _balance(below, span)
+            # Where the weights of both sides are the closest.
+            half = (below[span.start] + below[span.stop]) / 2
+            cut = min(range(span.start + 1, span.stop), key=lambda cut: abs(below[cut] - half))
             result = run(cut, lambda: spent() >= budget_s)
             bar.update(min(int(spent()), bar.total or 0) - bar.n)
             if result is None:
@@ -139,23 +144,3 @@ def find_effects(
             edges = {edge for *_, group in groups for edge in (group.start, group.stop)}
             kept = {edge: value for edge, value in kept.items() if edge in edges}
     return singles + [group for *_, group in groups]
-
-
-def _is_enough(
-    singles: Sequence[Span],
-    groups: Sequence[tuple[Any, ...]],
-    severity: Callable[[Discrepancy], tuple[float, ...]],
-) -> bool:
-    """Check that the groups have no mismatch, and next to no part in the effects."""
-    left = [severity(group.effect) for *_, group in groups]
-    known = sum(severity(span.effect)[1] for span in singles)
-    rest = sum(figure for _, figure in left)
-    return not any(count for count, _ in left) and known >= _ENOUGH * (known + rest) > 0
-
-
-def _balance(below: Sequence[float], span: Span) -> int:
-    """Cut a span where the weights of both sides are the closest."""
-    first, last = span.start + 1, span.stop - 1
-    half = (below[span.start] + below[span.stop]) / 2
-    after = bisect_left(below, half, first, last)
-    return min((max(after - 1, first), after), key=lambda cut: abs(below[cut] - half))

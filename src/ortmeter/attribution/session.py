@@ -2,11 +2,9 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,8 +110,8 @@ def explain_session(
     others the expected kernels. Such outputs differ from those for another k by the effect of the
     nodes in between: groups are split, the largest effect first, until there is one node in each.
     Effects add up to the whole discrepancy. Nodes without an error of their own, or that no output
-    needs, are not searched. A group whose nodes cancel each other has a small effect. If,
-    Loop and Scan are replaced by the nodes that they run.
+    needs, are not searched. A group whose nodes cancel each other has a small effect. If and Loop
+    are replaced by the nodes that they run.
 
     The intermediate results of the session are in memory at once, in its own types.
 
@@ -171,17 +169,6 @@ class _Narrow(NamedTuple):
     dtype: np.dtype[Any]
 
 
-@dataclass(frozen=True)
-class _Read:
-    """A node whose results the session has."""
-
-    rank: int
-    node: Node
-    fused: tuple[str, ...]
-    own: Discrepancy
-    total: Discrepancy
-
-
 class _SessionWalk:
     """The expected evaluation, beside the results of a session."""
 
@@ -215,42 +202,41 @@ class _SessionWalk:
     ) -> tuple[tuple[SessionNode, ...], tuple[SessionGroup, ...]]:
         """Compare each node with what it gives in the session, then search the largest effects."""
         with self._memory.policy(tf32=False), np.errstate(all="ignore"):  # inf of the session
-            reads = self._reads(session)
-            suspects = [r for r in reads if differing(r.own) and r.rank in self._needed]
-            self._ranks = [read.rank for read in suspects]
+            nodes = self._compare_nodes(session)
+            self._ranks = [r for r, n in nodes.items() if differing(n.own) and r in self._needed]
             types = [_type(session[name]) for name in self._outputs]
             measure = functools.partial(_effect, types=types)
             spans = find_effects(
                 self._mixed,
                 (self.outputs, self._values(self._beside, self._ends)),
-                [_weight(read.own) for read in suspects],
+                [_weight(nodes[rank].own) for rank in self._ranks],
                 measure,
                 severity(by),
                 budget_s=budget_s,
                 most_kept=half_of_memory() / _n_bytes(self.outputs),
             )
-        effects: dict[int, Discrepancy | None] = dict.fromkeys(self._ranks)
-        effects |= {self._ranks[span.start]: span.effect for span in spans if span.is_single}
         nothing = measure(self.outputs, self.outputs)
-        nodes = (
-            (r.node.label, r.node.operator, r.fused, r.own, r.total, effects.get(r.rank, nothing))
-            for r in reads
-        )
-        left = sorted((span for span in spans if not span.is_single), key=lambda span: span.start)
-        return tuple(itertools.starmap(SessionNode, nodes)), tuple(
-            SessionGroup(
-                tuple(read.node.label for read in suspects[span.start : span.stop]), span.effect
-            )
-            for span in left
-        )
+        effects: dict[int, Discrepancy | None] = dict.fromkeys(nodes, nothing)
+        groups = []
+        for span in sorted(spans, key=lambda span: span.start):
+            ranks = self._ranks[span.start : span.stop]
+            effects |= dict.fromkeys(ranks, span.effect if span.is_single else None)
+            if not span.is_single:
+                groups.append(SessionGroup(tuple(nodes[rank].name for rank in ranks), span.effect))
+        return tuple(
+            dataclasses.replace(node, effect=effects[rank]) for rank, node in nodes.items()
+        ), tuple(groups)
 
-    def _reads(self, session: Mapping[str, Any]) -> list[_Read]:
-        """Run the expected kernels on the expected results, and on those of the session."""
+    def _compare_nodes(self, session: Mapping[str, Any]) -> dict[int, SessionNode]:
+        """Run the expected kernels on the expected results, and on those of the session.
+
+        Returns, by rank, the nodes whose results the session has; their effects are not known.
+        """
         steps = self._plan.steps
         expected, beside = (self._plan.start(self._given) for _ in range(2))
         fused: dict[int, tuple[str, ...]] = {}  # by slot of what the session lacks
         made: dict[int, tuple[Node, tuple[str, ...]]] = {}  # by slot: a node, what is fused with it
-        reads = []
+        nodes = {}
         for rank, step in enumerate(follow(steps, "nodes")):
             step.execute(expected)
             given = self._values(beside, step.inputs)
@@ -266,9 +252,8 @@ class _SessionWalk:
                 got = [session[self._names[s]] for s in slots]
                 wanted = [beside[s] for s in slots]
                 self.made += made_non_finite(node, hidden, self._expected, (given, wanted, got))
-                own = compare(wanted, got)
-                total = compare([expected[s] for s in slots], got)
-                reads.append(_Read(rank, node, hidden, own, total))
+                both = compare(wanted, got), compare([expected[s] for s in slots], got)
+                nodes[rank] = SessionNode(node.label, node.operator, hidden, *both, None)
                 for slot, value in zip(slots, got, strict=True):
                     beside[slot] = self._as_read(beside[slot], value)
             else:
@@ -279,7 +264,7 @@ class _SessionWalk:
                     beside[slot] = None
         self.outputs = tuple(expected[slot] for slot in self._ends)
         self._beside = beside
-        return reads
+        return nodes
 
     def _mixed(self, count: int, is_late: Callable[[], bool]) -> tuple[Any, ...] | None:
         """Compute the outputs when the first suspects have the results of the session.
