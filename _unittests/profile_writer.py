@@ -2,28 +2,13 @@
 
 import json
 
-MEMORY = {
-    "mem_bytes_in_use": 1024,
-    "mem_in_use_delta": 256,
-    "mem_in_use_peak": 2048,
-    "mem_bytes_requested_in_use": 1000,
-    "mem_requested_in_use_delta": 200,
-    "mem_arena_held": 4096,
-    "mem_arena_held_delta": 0,
-}
+MEMORY = {"mem_bytes_in_use": 1024, "mem_in_use_delta": 256, "mem_in_use_peak": 2048}
+MEMORY |= {"mem_bytes_requested_in_use": 1000, "mem_arena_held": 4096, "mem_arena_held_delta": 0}
 
 
 def session_event(name, start, duration, *, thread=7):
-    return {
-        "cat": "Session",
-        "pid": 1,
-        "tid": thread,
-        "dur": duration,
-        "ts": start,
-        "ph": "X",
-        "name": name,
-        "args": {},
-    }
+    place = {"pid": 1, "tid": thread, "dur": duration, "ts": start}
+    return {"cat": "Session", **place, "ph": "X", "name": name, "args": {}}
 
 
 def run_event(start, duration, *, thread=7):
@@ -65,18 +50,11 @@ def as_old_format(events):
         if event["cat"] != "Node":
             rewritten.append(event)
             continue
-        args = event["args"]
-        old = {
-            "op_name": args["op_name"],
-            "provider": args["provider"],
-            "graph_index": int(args["node_index"]),
-            "exec_plan_index": int(args["node_index"]),
-            "parameter_size": int(args["parameter_size"]),
-            "activation_size": int(args["activation_size"]),
-            "output_size": int(args["output_size"]),
-            "input_type_shape": args["input_type_shape"],
-            "output_type_shape": args["output_type_shape"],
-        }
+        args, index = event["args"], int(event["args"]["node_index"])
+        names = ("op_name", "provider", "input_type_shape", "output_type_shape")
+        sizes = ("parameter_size", "activation_size", "output_size")
+        old = {**{n: args[n] for n in names}, **{n: int(args[n]) for n in sizes}}
+        old |= {"graph_index": index, "exec_plan_index": index}
         name = event["name"].removesuffix("_kernel_time")
         fence = {**event, "dur": 0, "args": {"op_name": args["op_name"]}}
         rewritten += [

@@ -64,12 +64,12 @@ def test_a_product_has_nothing_to_advise():
     assert advice(made, {"X": normal(64, 64)}) == {}
 
 
-TRANSPOSED = "(float[512, 512] X) => (float[512, 512] Y) { {body} Y = Exp (T) }"
+TRANSPOSED = """(float[512, 512] X) => (float[512, 512] Y) {
+    T = Transpose <perm = [1, 0]> (X) Y = Exp (T) }"""
 
 
 def test_a_transposition_that_lasts():
-    body = "T = Transpose <perm = [1, 0]> (X)"
-    found = advice(model(TRANSPOSED.replace("{body}", body)), {"X": normal(512, 512)})
+    found = advice(model(TRANSPOSED), {"X": normal(512, 512)})
     assert found["layout"].nodes == ("Transpose_0",)
     assert 0 < found["layout"].share < 1
     assert "1 Transpose move data" in found["layout"].evidence
@@ -88,16 +88,11 @@ def test_casts_of_a_model_in_float16():
 
 
 def test_casts_that_the_model_asks_for():
-    body = "C = Cast <to = 10> (X) D = Cast <to = 1> (C) Y = Exp (D)"
-    made = model(f"(float[65536] X) => (float[65536] Y) {{ {body} }}")
+    body = "C = Cast <to = 10> (X) D = Cast <to = 1> (C) Y = Exp (D) Z = Cast <to = 11> (X)"
+    made = model(f"(float[65536] X) => (float[65536] Y, double[65536] Z) {{ {body} }}")
     found = advice(made, {"X": normal(65536)})["casts"]
-    assert set(found.nodes) == {"Cast_0", "Cast_1"}
+    assert set(found.nodes) == {"Cast_0", "Cast_1"}  # to other types, they are work
     assert 0 < found.share < 1
-
-
-def test_casts_between_other_types_are_work():
-    made = model("(float[65536] X) => (double[65536] Y) { Y = Cast <to = 11> (X) }")
-    assert advice(made, {"X": normal(65536)}) == {}
 
 
 FUSED = """(float[1, 16, 64, 64] X) => (float[1, 16, 64, 64] Y{more}) {{
@@ -173,11 +168,8 @@ def test_activations_that_are_read_inside_are_told_with_the_reader(trials):
 def test_an_activation_that_onnx_runtime_fuses_is_not_told(trials):
     trials(FASTER)
     made = in_parts()
-    assert made.graph.node[5].op_type == "Mul"
-    made.graph.node[5].op_type, made.graph.initializer[4].raw_data = (
-        "Div",
-        np.float32(2**0.5).tobytes(),
-    )
+    gelu, root = made.graph.node[5], made.graph.initializer[4]
+    gelu.op_type, root.raw_data = "Div", np.float32(2**0.5).tobytes()
     found = advice(made, {"X": normal(64, 64)})["activations in parts"]
     assert "HardSwish" in found.evidence
     assert "Gelu" not in found.evidence
@@ -208,13 +200,6 @@ def quantized(folder, **options):
     [
         ({"activation_type": QuantType.QUInt8}, None),
         ({"activation_type": QuantType.QInt8}, "1 Conv, 1 Add between quantized inputs and a "),
-        (
-            {
-                "activation_type": QuantType.QUInt8,
-                "extra_options": {"OpTypesToExcludeOutputQuantization": ["Conv"]},
-            },
-            "1 Conv whose inputs are quantized, and not the output",
-        ),
     ],
 )
 def test_operators_in_float_in_a_quantized_graph(tmp_path, options, said):
@@ -272,8 +257,7 @@ BLOCKED = """(float[1, 16, 96, 96] X) => (float[1, 16, 96, 96] Y) {
 @pytest.mark.parametrize(("claim", "fires"), [(FASTER, True), (SLOWER, False)])
 def test_a_blocked_layout_when_the_other_one_is_faster(trials, claim, fires):
     asked = trials(claim)
-    made = model(BLOCKED, W=normal(16, 16, 3, 3))
-    found = advice(made, {"X": normal(1, 16, 96, 96)})
+    found = advice(model(BLOCKED, W=normal(16, 16, 3, 3)), {"X": normal(1, 16, 96, 96)})
     assert asked == [({"optimization": "extended"}, None)]
     assert ("blocked layout" in found) == fires
     if fires:
@@ -332,8 +316,8 @@ def test_many_short_kernels(tmp_path):
     assert found.share == 1
     assert "40 of 40 kernels take less than 10 µs" in found.evidence
     # Beside a long one they hardly count; nor do a few.
-    assert advise(planted(tmp_path, runs([*short, ("a", "Conv", 9000, CPU)]))) == ()
-    assert advise(planted(tmp_path, runs(short[:10]))) == ()
+    for kernels in ([*short, ("a", "Conv", 9000, CPU)], short[:10]):
+        assert advise(planted(tmp_path, runs(kernels))) == ()
 
 
 def test_a_machine_that_interrupts_each_run_does_not_make_kernels_short(tmp_path):
@@ -397,9 +381,6 @@ def test_what_is_unknown_comes_first_and_the_smallest_are_left_out(tmp_path, mon
     assert topics(found) == ["threads", "first run", "layout"]
     kernels[-1] = ("a", "Conv", 9000, CPU)
     assert advise(planted(tmp_path, runs(kernels))) == ()
-
-
-def test_a_profile_without_kernels(tmp_path):
     assert advise(planted(tmp_path, [run_event(0, 10), run_event(20, 10)])) == ()
 
 

@@ -20,23 +20,15 @@ g (float[4,4] X) => (float[4,4] Z) <float[4,4] W = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,
 
 
 def test_products_of_a_session_are_told_apart_by_their_constants():
-    ran = profile(
-        PRODUCTS, {"X": np.ones((4, 4), np.float32)}, provider="cpu", repeat=3, overhead=False
-    )
+    feeds = {"X": np.ones((4, 4), np.float32)}
+    ran = profile(PRODUCTS, feeds, provider="cpu", repeat=3, overhead=False)
     assert set(session_kinds(ran)) == {"matrix product", "attention"}
 
 
 def test_the_steady_runs_of_a_session_are_summed_by_run():
-    steady = pd.DataFrame(
-        {
-            "iteration": [1, 1, 2],
-            "op": ["MatMul", "Relu", "MatMul"],
-            "name": ["product", "act", "act"],
-            "self_duration": [30, 7, 50],
-        }
-    )
-    planted = SimpleNamespace(steady=steady, model=None)
-    found = session_kinds(planted)
+    rows = [(1, "MatMul", "product", 30), (1, "Relu", "act", 7), (2, "MatMul", "product", 50)]
+    steady = pd.DataFrame(rows, columns=["iteration", "op", "name", "self_duration"])
+    found = session_kinds(SimpleNamespace(steady=steady, model=None))
     assert found["attention"] == pytest.approx(40e-6)  # without a graph, no constant is known
     assert found["elementwise"] == pytest.approx(3.5e-6)  # 7 in one run, 0 in the other
 

@@ -1,6 +1,5 @@
 import copy
 import json
-import statistics
 from collections import Counter
 
 import msgspec
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from profile_writer import as_old_format, kernel_event, run_event, session_event, two_runs, write
 
-from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.profiling import merge_profiles, read_profile
 from ortmeter.profiling.events import COLUMNS, Event, collect
 from ortmeter.profiling.read import NO_RUN, iterations, parents
@@ -52,25 +51,6 @@ def test_a_recorded_profile_matches_plain_python(recorded, models, name):
     assert outside["name"].tolist() == ["model_loading_array", "session_initialization"]
 
 
-def test_bodies_belong_to_their_node(recorded):
-    events = read_profile(recorded["loop"]).events
-    inside = events[events["parent"].notna()]
-    assert set(inside["parent"]) == {"repeat"}
-    assert Counter(inside["op"]) == Counter({"Identity": 9, "Exp": 9, "Min": 9})
-
-
-def test_per_run_statistics_match_plain_python(recorded):
-    expected = {}
-    for _, op, run, enclosed, duration in plain_kernels(recorded["loop"]):
-        if op == "Exp" and run > 0:
-            assert enclosed
-            expected[run] = expected.get(run, 0) + duration
-    table = read_profile(recorded["loop"]).by_operator().set_index("op")
-    assert table.loc["Exp", "median"] == statistics.median(expected.values())
-    assert table.loc["Exp", "total"] == sum(expected.values())
-    assert table.loc["Exp", "calls"] == 3
-
-
 def test_memory_of_a_recorded_profile(recorded):
     source = json.loads(recorded["if"].read_text("utf-8"))
     args = [e["args"] for e in source if e["cat"] == "Node"]
@@ -87,14 +67,6 @@ def test_both_formats_give_the_same_times(tmp_path):
     assert old.events.dtypes.equals(new.events.dtypes)
     assert old.events[memory].isna().all(axis=None)
     assert new.events[memory].notna().all(axis=None)
-
-
-def test_the_order_of_the_file_does_not_matter(tmp_path):
-    events = two_runs()
-    straight = read_profile(write(tmp_path / "a.json", events))
-    # Kernels of the parallel executor are written by their threads.
-    swapped = [*events[:2], events[3], events[2], *events[4:]]
-    assert read_profile(write(tmp_path / "b.json", swapped)).events.equals(straight.events)
 
 
 def _without(key):
@@ -134,12 +106,6 @@ def test_other_content_is_refused(tmp_path, events, message):
     )
 
 
-def test_a_wrong_model_is_refused(tmp_path):
-    path = write(tmp_path / "p.json", two_runs())
-    with pytest.raises(ModelError):
-        read_profile(path, model=b"not a model")
-
-
 def test_runs_without_any_kernel_are_accepted(tmp_path):
     events = [session_event("session_initialization", 0, 5), run_event(10, 5), run_event(20, 5)]
     profile = read_profile(write(tmp_path / "p.json", events))
@@ -154,6 +120,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=3,
 )
+LIMITS = [2**70, 2**62, -5, 1e300, "9" * 5000, "\ud800"]
 FIELDS = [*two_runs()[2], *(("args", key) for key in two_runs()[2]["args"])]
 
 
@@ -167,8 +134,8 @@ def try_to_use(path):
         return str(error)
 
 
-@given(st.integers(0, 9), st.sampled_from(FIELDS), VALUES)
-@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 9), st.sampled_from(FIELDS), VALUES | st.sampled_from(LIMITS))
+@settings(max_examples=80, deadline=None)
 def test_any_value_is_read_or_refused(tmp_path_factory, rank, field, value):
     events = copy.deepcopy(two_runs())
     holder = events[rank]["args"] if isinstance(field, tuple) else events[rank]
@@ -187,37 +154,14 @@ def test_any_damage_is_read_or_refused(tmp_path_factory, data):
     assert try_to_use(path)
 
 
-@pytest.mark.parametrize("value", [2**70, 2**62, -5, 1e300, "9" * 5000, "\ud800", [1], True])
-@pytest.mark.parametrize(
-    ("field", "rank"), [*((f, 2) for f in FIELDS), *((f, 9) for f in FIELDS if isinstance(f, str))]
-)
-def test_values_at_the_limits_are_read_or_refused(tmp_path, field, rank, value):
-    events = two_runs()
-    holder = events[rank]["args"] if isinstance(field, tuple) else events[rank]
-    holder[field[1] if isinstance(field, tuple) else field] = value
-    assert try_to_use(write(tmp_path / "p.json", events))
-
-
 def test_columns_and_dtypes_are_those_of_the_documentation(small):
     assert {name: str(dtype) for name, dtype in small.events.dtypes.items()} == COLUMNS
     for name in COLUMNS:
         assert f"``{name}``" in type(small).__doc__
 
 
-TYPES = {
-    "float": "f32",
-    "double": "f64",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float8e4m3fn": "f8e4m3fn",
-    "int64": "i64",
-    "int8": "i8",
-    "uint4": "u4",
-    "bool": "b8",
-    "string": "s",
-    "complex64": "c64",
-    "a type of tomorrow": "a type of tomorrow",
-}
+TYPES = {"float": "f32", "bfloat16": "bf16", "float8e4m3fn": "f8e4m3fn", "uint4": "u4"}
+TYPES |= {"bool": "b8", "string": "s", "a type of tomorrow": "a type of tomorrow"}
 
 
 @pytest.mark.parametrize(("name", "short"), TYPES.items())
@@ -229,36 +173,22 @@ def test_every_element_type_has_a_short_name(tmp_path, name, short):
     assert row["signature"] == f"({short} 3x0, {short} scalar) -> f32 2"
 
 
-def test_absent_inputs_and_sequences_are_told(tmp_path):
-    event = kernel_event("x", 2, 1, outputs=())
-    event["args"]["input_type_shape"] = [{"float": [2]}, {}]
-    row = read_profile(write(tmp_path / "p.json", [event, run_event(1, 5)])).events.iloc[0]
-    assert row["input_types"] == ("f32", None)
-    assert row["input_shapes"] == ((2,), None)
-    assert row["output_types"] == ()
-    assert row["signature"] == "(f32 2, none) -> none"
-
-
-def test_types_that_were_not_recorded_are_missing(tmp_path):
-    event = kernel_event("x", 2, 1)
-    del event["args"]["input_type_shape"]
-    row = read_profile(write(tmp_path / "p.json", [event, run_event(1, 5)])).events.iloc[0]
-    assert row["input_types"] is None
-    assert row["output_types"] == ("f32",)
-    assert row.isna()["signature"]
-
-
-def test_only_the_last_suffix_of_a_name_is_removed(tmp_path):
-    events = [kernel_event("my_kernel_time", 2, 1), run_event(1, 5)]
-    found = read_profile(write(tmp_path / "p.json", events)).events
-    assert found["name"].tolist() == ["my_kernel_time"]
-
-
-def test_types_written_as_text_are_parsed_not_evaluated(tmp_path):
-    event = kernel_event("x", 2, 1)
-    event["args"]["input_type_shape"] = '[{"float": [1, 2]}]'
-    row = read_profile(write(tmp_path / "p.json", [event, run_event(1, 5)])).events.iloc[0]
-    assert row["input_shapes"] == ((1, 2),)
+@pytest.mark.parametrize(
+    ("written", "types", "shapes", "signature"),
+    [
+        ([{"float": [2]}, {}], ("f32", None), ((2,), None), "(f32 2, none) -> none"),
+        ('[{"float": [1, 2]}]', ("f32",), ((1, 2),), "(f32 1x2) -> none"),  # a text, not evaluated
+        (None, None, None, None),  # not recorded
+    ],
+)
+def test_types_and_shapes(tmp_path, written, types, shapes, signature):
+    event = kernel_event("my_kernel_time", 2, 1, outputs=())
+    event["args"]["input_type_shape"] = written
+    found = read_profile(write(tmp_path / "p.json", [event, run_event(1, 5)])).events
+    row = found.astype(object).where(found.notna(), None).iloc[0]
+    assert (row["input_types"], row["input_shapes"]) == (types, shapes)
+    assert (row["output_types"], row["signature"]) == ((), signature)
+    assert row["name"] == "my_kernel_time"  # only the last suffix is removed
 
 
 def test_self_duration_leaves_out_the_body(tmp_path):
@@ -288,15 +218,10 @@ def test_runs_hold_their_kernels_and_the_start_up_is_apart():
 
 
 def test_the_order_of_the_file_may_not_be_that_of_time():
-    # Events of a device come at the end of the file.
+    # Events of a device come at the end of the file; one of them is in no run.
     events = two_runs()
     late = [*events[:3], *events[4:7], *events[8:], events[3], events[7]]
-    assert structure(late)[0] == [0, 1, 0, 1]
-
-
-def test_a_kernel_without_a_run_has_no_iteration():
-    events = [*two_runs(), kernel_event("first", 90, 2)]
-    assert structure(events)[0][-1] == NO_RUN
+    assert structure([*late, kernel_event("first", 90, 2)])[0] == [0, 1, 0, 1, NO_RUN]
     assert structure([kernel_event("first", 90, 2)])[0] == [NO_RUN]
 
 
@@ -305,11 +230,8 @@ def test_a_tie_between_runs_is_decided_by_the_file(recorded_before, iteration):
     tied, first, second = kernel_event("x", 20, 0), run_event(10, 10), run_event(20, 10)
     events = [tied, first, second] if recorded_before else [first, tied, second]
     assert structure(events)[0] == [iteration]
-
-
-def test_a_rounded_run_holds_its_last_kernel():
     # 10.9 + 9.9 = 20.8 is written 10 + 9: the kernel starts in the microsecond 20.
-    assert structure([kernel_event("x", 20, 0), run_event(10, 9)])[0] == [0]
+    assert structure([tied, run_event(10, 9)])[0] == [0]
 
 
 def test_overlapping_runs_are_told_by_their_thread():
@@ -363,13 +285,9 @@ def test_events_without_arguments(tmp_path):
     """Some execution providers write none (microsoft/onnxruntime#24306)."""
     events = two_runs()
     bare = [{k: v for k, v in event.items() if k != "args"} for event in events]
-    kernels = sum(event["name"].endswith("_kernel_time") for event in events)
     some = [bare[i] if i % 2 else event for i, event in enumerate(events)]
-    whole = read_profile(write(tmp_path / "whole.json", events))
-    for rank, left in enumerate((bare, some)):
+    for rank, left in enumerate((some, bare)):
         found = read_profile(write(tmp_path / f"{rank}.json", left))
-        assert len(found.events) == kernels
-        assert found.events["duration"].tolist() == whole.events["duration"].tolist()
-        total = found.by_operator()["total"].sum()
-        assert total == whole.by_operator()["total"].sum()
-    assert set(read_profile(write(tmp_path / "bare.json", bare)).events["op"]) == {"unknown"}
+        assert found.events["duration"].tolist() == [10, 5, 4, 3]
+        assert found.by_operator()["total"].sum() == 4 + 3
+    assert set(found.events["op"]) == {"unknown"}

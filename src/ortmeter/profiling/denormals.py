@@ -1,6 +1,7 @@
 """Find the tensors of a model that hold denormal numbers, which many CPUs compute slowly."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import onnx.numpy_helper
 
 from ortmeter.errors import OrtMeterError
 from ortmeter.runtime.arrays import as_numpy, is_array
-from ortmeter.runtime.graphs import with_intermediate_outputs
+from ortmeter.runtime.graphs import constant_tensors, with_intermediate_outputs
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
@@ -46,32 +47,20 @@ def denormal_tensors(
     >>> denormal_tensors(model, {"X": np.float32([1e-20, 1])}, 16)
     {'Y': 0.5}
     """
-    arrays = {**dict(_constants(model.graph)), **(feeds or {})}
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    arrays: dict[str, Any] = {
+        name: onnx.numpy_helper.to_array(tensor)
+        for name, tensor in (tensors | constant_tensors(model.graph.node)).items()
+        if tensor.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+    }
+    arrays.update(feeds or {})
     if feeds is not None and activations is not None and activations <= half_of_memory():
-        arrays.update(_intermediates(model, feeds))
+        exposed = with_intermediate_outputs(model)
+        with suppress(OrtMeterError):  # no kernel on the CPU, or too large for a message
+            session = make_session(exposed, provider="cpu", optimization="none")
+            arrays.update(run_session(session, feeds))
     shares = {name: _share(as_numpy(v)) for name, v in arrays.items() if is_array(v)}
     return {name: share for name, share in shares.items() if share >= _LEAST}
-
-
-def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, np.ndarray]]:
-    floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE}
-    for tensor in graph.initializer:
-        if tensor.data_type in floats:
-            yield tensor.name, onnx.numpy_helper.to_array(tensor)
-    for node in graph.node:
-        for attribute in node.attribute if node.op_type == "Constant" else ():
-            if attribute.name == "value" and attribute.t.data_type in floats:
-                yield node.output[0], onnx.numpy_helper.to_array(attribute.t)
-
-
-def _intermediates(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        session = make_session(
-            with_intermediate_outputs(model), provider="cpu", optimization="none"
-        )
-        return run_session(session, feeds)
-    except OrtMeterError:  # no kernel on the CPU, or too large for a message
-        return {}
 
 
 def _share(array: np.ndarray) -> float:

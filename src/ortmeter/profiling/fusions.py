@@ -85,23 +85,21 @@ def find_near_misses(
     (('product', 'bias'), ('Gemm',), (('P', ()),))
     """
     try:
-        graph = _FusionGraph(onnx.shape_inference.infer_shapes(original))
+        graph = _FusionGraph(onnx.shape_inference.infer_shapes(original), provider)
     except NOT_INFERRED:
         return []
     anchors = [node for node in graph.nodes if node.name in remaining]
     anchors.sort(key=lambda node: -remaining[node.name])
     tried = ((anchor, variants) for anchor in anchors if (variants := graph.variants(anchor)))
-    misses = (
-        _try_fusing(graph, *attempt, provider) for attempt in itertools.islice(tried, _MOST_TRIED)
-    )
+    misses = itertools.starmap(graph.near_miss, itertools.islice(tried, _MOST_TRIED))
     return [miss for miss in misses if miss]
 
 
 class _FusionGraph:
     """Producers and readers of the tensors of the main graph, without constants."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        graph = model.graph
+    def __init__(self, model: onnx.ModelProto, provider: str) -> None:
+        self.provider, graph = provider, model.graph
         self.extractor = onnx.utils.Extractor(model)
         self.nodes = [node for node in graph.node if node.op_type != "Constant"]
         self.constants = {tensor.name for tensor in graph.initializer}
@@ -140,22 +138,23 @@ class _FusionGraph:
         names = {anchor.name}
         level = [anchor]
         for _ in range(before):
-            level = self._kept((self.producer.get(i) for n in level for i in n.input), kinds)
+            level = self._before(level, kinds)
             names.update(node.name for node in level)
         level = [anchor]
         for _ in range(after):
-            level = self._kept((r for n in level for o in n.output for r in self.readers[o]), kinds)
+            readers = (reader for n in level for name in n.output for reader in self.readers[name])
+            level = [node for node in readers if node.op_type in kinds]
             names.update(node.name for node in level)
             # Another node may compute a factor: 0.5 x in a Gelu.
-            sides = self._kept((self.producer.get(i) for n in level for i in n.input), {"Mul"})
+            sides = self._before(level, {"Mul"})
             names.update(n.name for n in sides if not self.constants.isdisjoint(n.input))
         return [node for node in self.nodes if node.name in names]
 
-    @staticmethod
-    def _kept(
-        nodes: Iterable[onnx.NodeProto | None], kinds: Collection[str]
+    def _before(
+        self, nodes: Iterable[onnx.NodeProto], kinds: Collection[str]
     ) -> list[onnx.NodeProto]:
-        return [node for node in nodes if node is not None and node.op_type in kinds]
+        made = (self.producer.get(name) for node in nodes for name in node.input)
+        return [node for node in made if node is not None and node.op_type in kinds]
 
     def inner(self, region: Sequence[onnx.NodeProto]) -> dict[str, tuple[str, ...]]:
         """Find the tensors inside that are needed outside, with the nodes that read them there."""
@@ -168,47 +167,42 @@ class _FusionGraph:
                 needed[output] = outside
         return needed
 
-    def cut(self, region: Sequence[onnx.NodeProto], more: Sequence[str] = ()) -> onnx.ModelProto:
-        """Make a model of some nodes and their constants; its outputs are what none reads."""
-        read = {name for node in region for name in node.input if name}
-        written = [name for node in region for name in node.output if name]
+    def near_miss(
+        self, anchor: onnx.NodeProto, variants: Iterable[list[onnx.NodeProto]]
+    ) -> NearMiss | None:
+        """Let ONNX Runtime fuse the nodes alone, then with each tensor that is needed outside."""
+        for nodes in variants:
+            try:
+                if not (fused := self._fused(anchor, nodes)):
+                    continue
+                obstacles = tuple(
+                    (name, readers)
+                    for name, readers in self.inner(nodes).items()
+                    if not self._fused(anchor, nodes, name)
+                )
+            except (ValueError, OrtMeterError):  # a type is not known, or the cut is not a model
+                continue
+            if obstacles:
+                # Fusing saves what is appended to a product, and all of a chain but its anchor.
+                pair = anchor.op_type in _APPENDED
+                saved = tuple(node.name for node in nodes if (node is anchor) == pair)
+                return NearMiss(tuple(node.name for node in nodes), saved, fused, obstacles)
+        return None
+
+    def _fused(
+        self, anchor: onnx.NodeProto, nodes: Sequence[onnx.NodeProto], *more: str
+    ) -> tuple[str, ...]:
+        """Operators that replace the nodes, empty when the one of the anchor is still there.
+
+        Outputs of the nodes and their constants are what none reads, and *more*.
+        """
+        read = {name for node in nodes for name in node.input if name}
+        written = [name for node in nodes for name in node.output if name]
         inputs = read.difference(written, self.constants)
         outputs = [name for name in written if name not in read]
-        return self.extractor.extract_model(sorted(inputs), [*outputs, *more])
-
-
-def _try_fusing(
-    graph: _FusionGraph,
-    anchor: onnx.NodeProto,
-    variants: Iterable[list[onnx.NodeProto]],
-    provider: str,
-) -> NearMiss | None:
-    """Let ONNX Runtime fuse the nodes alone, then with each tensor that is needed outside."""
-    for nodes in variants:
-        try:
-            if not (fused := _fused(graph.cut(nodes), anchor, nodes, provider)):
-                continue
-            obstacles = tuple(
-                (name, readers)
-                for name, readers in graph.inner(nodes).items()
-                if not _fused(graph.cut(nodes, [name]), anchor, nodes, provider)
-            )
-        except (ValueError, OrtMeterError):  # a type is not known, or the cut is not a model
-            continue
-        if obstacles:
-            # Fusing saves what is appended to a product, and all of a chain but its anchor.
-            pair = anchor.op_type in _APPENDED
-            saved = tuple(node.name for node in nodes if (node is anchor) == pair)
-            return NearMiss(tuple(node.name for node in nodes), saved, fused, obstacles)
-    return None
-
-
-def _fused(
-    model: onnx.ModelProto, anchor: onnx.NodeProto, nodes: Sequence[onnx.NodeProto], provider: str
-) -> tuple[str, ...]:
-    """Operators that replace the nodes, empty when the one of the anchor is still there."""
-    after = [node.op_type for node in optimized_model(model, provider=provider).graph.node]
-    before = [node.op_type for node in nodes]
-    if after.count(anchor.op_type) >= before.count(anchor.op_type):
-        return ()
-    return tuple(sorted({op for op in after if not op.startswith("Reorder")}))
+        model = self.extractor.extract_model(sorted(inputs), [*outputs, *more])
+        optimized = optimized_model(model, provider=self.provider)
+        after = [node.op_type for node in optimized.graph.node]
+        if after.count(anchor.op_type) >= [n.op_type for n in nodes].count(anchor.op_type):
+            return ()
+        return tuple(sorted({op for op in after if not op.startswith("Reorder")}))

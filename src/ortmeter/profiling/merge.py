@@ -1,11 +1,9 @@
 """Two profiles side by side."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import union_categoricals
 
 from ortmeter.profiling.events import Ints
 from ortmeter.profiling.graph import STANDARD
@@ -70,9 +68,14 @@ def merge_profiles(baseline: Profile, candidate: Profile) -> pd.DataFrame:
     Exp(f32 2) -> f32 2 #1 | both
     Identity(f32 2) -> f32 2 #0 | baseline only
     """
-    steady = [_steady(profile) for profile in (baseline, candidate)]
-    known = [name for name in _KEY if all(e.empty or e[name].notna().any() for e, _ in steady)]
-    nodes = _stack([_nodes(events, runs, known) for events, runs in steady])
+    columns = [*NODE, "signature", "iteration", "self_duration", *_TENSORS]
+    sides = [profile.steady[columns] for profile in (baseline, candidate)]
+    known = [name for name in _KEY if all(e.empty or e[name].notna().any() for e in sides)]
+    runs = [len(profile.steady_runs) for profile in (baseline, candidate)]
+    texts = dict.fromkeys(("name", *_KEY), object)  # their categories differ
+    frames = [_nodes(*each, known).astype(texts) for each in zip(sides, runs, strict=True)]
+    nodes = pd.concat([frame.assign(side=rank) for rank, frame in enumerate(frames)])
+    nodes = nodes.reset_index(drop=True)
     nodes["kind"] = number(nodes, known)
     rows = _match(nodes)
     table = first_rows(nodes, rows)
@@ -84,15 +87,13 @@ def merge_profiles(baseline: Profile, candidate: Profile) -> pd.DataFrame:
         times = times.astype({"name": "str", "total": "Int64", "calls": "Int64"})
         table = table.join(times.add_suffix(f"_{suffix}"))
     table.insert(0, "label", _labels(table))
-    table.insert(1, "side", pd.Series(_side(table)))
+    absent = [table[f"calls_{suffix}"].isna().to_numpy() for suffix in _SIDES]
+    values = ["both", *(f"{side} only" for side in _SIDES)]
+    codes: Ints = np.select([absent[1], absent[0]], [1, 2], 0)
+    side_of = pd.Categorical.from_codes(codes, pd.Index(values, dtype="str"))
+    table.insert(1, "side", pd.Series(side_of))
     length = table[["mean_baseline", "mean_candidate"]].sum(axis=1)
     return table.iloc[np.argsort(-length.to_numpy(), kind="stable")].reset_index(drop=True)
-
-
-def _steady(profile: Profile) -> tuple[pd.DataFrame, int]:
-    """Kernels of the steady runs, without the columns that are not needed, and number of runs."""
-    columns = [*NODE, "signature", "iteration", "self_duration", *_TENSORS]
-    return profile.steady[columns], len(profile.steady_runs)
 
 
 def _nodes(steady: pd.DataFrame, runs: int, known: Sequence[str]) -> pd.DataFrame:
@@ -125,17 +126,6 @@ def _places(nodes: pd.DataFrame) -> list[tuple[int, ...]]:
     return places
 
 
-def _stack(sides: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Put the nodes of both sides in one frame, whose column ``side`` is 0 or 1."""
-    columns: dict[str, Any] = {
-        "side": np.repeat(range(len(sides)), [len(side) for side in sides]),
-        **{name: union_categoricals([side[name] for side in sides]) for name in ("name", *_KEY)},
-    }
-    for name in (*_TIMES, *_TENSORS):
-        columns[name] = np.concatenate([side[name].to_numpy() for side in sides])
-    return pd.DataFrame(columns, copy=False)
-
-
 def _match(nodes: pd.DataFrame) -> Ints:
     """Row of each node in the table; two nodes that match have the same."""
     place = nodes.groupby(["side", "kind", "name"], observed=True).cumcount()
@@ -154,10 +144,3 @@ def _labels(table: pd.DataFrame) -> "pd.Series[str]":
     if len(table["provider"].unique()) > 1:
         labels += " @" + table["provider"].astype("str").fillna("").str.removesuffix(_PROVIDER)
     return labels
-
-
-def _side(table: pd.DataFrame) -> pd.Categorical:
-    absent = [table[f"calls_{suffix}"].isna().to_numpy() for suffix in _SIDES]
-    rows: Ints = np.select([absent[1], absent[0]], [1, 2], 0)
-    values = pd.Index(["both", *(f"{side} only" for side in _SIDES)], dtype="str")
-    return pd.Categorical.from_codes(rows, values)

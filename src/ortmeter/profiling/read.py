@@ -142,7 +142,9 @@ def _events_frame(kernels: Columns, runs: Columns) -> pd.DataFrame:
     """Make one row per kernel, in the order of the start, a kernel before those of its body."""
     iteration = iterations(kernels, runs)
     parent = parents(kernels, iteration)
-    inner = _inner_duration(kernels, parent)
+    # What the kernels of a body take, those of their own bodies included.
+    inner, children = np.zeros(len(kernels), np.int64), np.flatnonzero(parent >= 0)
+    np.add.at(inner, parent[children], kernels.duration[children])
     # When the clock is coarse, a kernel and its body may start at the same time.
     order = np.lexsort((kernels.position, _depth(parent), kernels.start))
     names = [name.removesuffix(KERNEL) for name in kernels.names]
@@ -241,14 +243,6 @@ def parents(kernels: Columns, iteration: Ints) -> Ints:
             parent[before.pop()] = i
         before.append(i)
     return parent
-
-
-def _inner_duration(kernels: Columns, parent: Ints) -> Ints:
-    """Time spent in the kernels of the body of each kernel, those of their own bodies included."""
-    inner = np.zeros(len(kernels), np.int64)
-    children = np.flatnonzero(parent >= 0)
-    np.add.at(inner, parent[children], kernels.duration[children])
-    return inner
 
 
 def _depth(parent: Ints) -> Ints:

@@ -352,8 +352,10 @@ class ProfileCheck:
         match [_DIRECTIONS[c.verdict] for c in claims if c.verdict in _DIRECTIONS]:
             case (1, -1) | (-1, 1):
                 return "opposed"
-            case (one, other) if one == other or _are_close(*claims):
-                return "agree"
+            case (one, other):
+                gap = math.log((claims[0].ratio or 1) / (claims[1].ratio or 1))
+                if one == other or abs(gap) <= math.log1p(claims[0].min_effect):
+                    return "agree"
         return "undecided"
 
     @property
@@ -379,8 +381,3 @@ class ProfileCheck:
 def _kernel_times(profile: Profile) -> Measurement:
     microseconds = profile.steady_runs["kernel_time"].to_numpy(np.float64)
     return Measurement(profile.name, _S_PER_US * microseconds[None])
-
-
-def _are_close(first: Speedup, second: Speedup) -> bool:
-    gap = math.log((first.ratio or 1) / (second.ratio or 1))
-    return abs(gap) <= math.log1p(first.min_effect)

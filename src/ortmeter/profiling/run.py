@@ -15,8 +15,7 @@ import numpy as np
 import onnx
 
 from ortmeter.child import call
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.files import refuse_full_disk
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.profiling.graph import name_nodes
 from ortmeter.profiling.read import keep_runs, read_frames
 from ortmeter.profiling.record import Profile
@@ -261,7 +260,7 @@ def _profile(
             # The session that is created first is a little slower: none is always the first.
             order = np.random.default_rng().permutation(list(variants)).tolist()
             opened = {
-                name: stack.enter_context(_open(name, Path(folder, str(rank)), **variants[name]))
+                name: stack.enter_context(_open(Path(folder, str(rank)), **variants[name]))
                 for rank, name in enumerate(order)
             }
             pairs = {name: opened[name] for name in variants}
@@ -269,17 +268,19 @@ def _profile(
         latencies = None
         if overhead:
             latencies = Comparison(pair.plain.measurement(name) for name, pair in pairs.items())
-        return {name: pair.read(name, repeat, warmup, latencies) for name, pair in pairs.items()}
+        return {
+            name: pair.read(name, warmup + repeat, warmup, latencies)
+            for name, pair in pairs.items()
+        }
 
 
 class _Runner:
     """A bound session, with the seconds of its samples and the ranks of these among its runs."""
 
-    def __init__(self, bound: BoundSession | HostSession, of: str) -> None:
+    def __init__(self, bound: BoundSession | HostSession) -> None:
         self.seconds: list[float] = []
         self.ranks: list[int] = []
-        self._bound, self._of = bound, of
-        self._runs, self._least_s = 0, math.inf
+        self._bound, self._runs, self._least_s = bound, 0, math.inf
 
     def warm_up(self, count: int) -> None:
         for _ in range(count):
@@ -288,21 +289,15 @@ class _Runner:
 
     def sample(self, *, settles: bool) -> None:
         """Time one run, after others that bring what it uses into the caches again."""
-        for _ in range(settling_calls(self._least_s) if settles else 0):
-            self._run_once()
-        self.ranks.append(self._runs)
+        settling = settling_calls(self._least_s) if settles else 0
+        for _ in range(settling):
+            self._bound.run()
+        self.ranks.append(self._runs + settling)
+        self._runs += settling + 1
         start = time.perf_counter()
-        self._run_once()
+        self._bound.run()
         self.seconds.append(time.perf_counter() - start)
         self._least_s = min(self._least_s, self.seconds[-1])
-
-    def _run_once(self) -> None:
-        try:
-            self._bound.run()
-        except OrtMeterError as error:
-            error.add_note(f"This happened in run {self._runs} of {self._of}.")
-            raise
-        self._runs += 1
 
     def measurement(self, name: str) -> Measurement:
         return Measurement(name, np.array([self.seconds]))
@@ -318,38 +313,21 @@ class _Pair:
     external_folder: Path | None
     original: onnx.ModelProto
 
-    def read(self, name: str, repeat: int, warmup: int, latencies: Comparison | None) -> Profile:
+    def read(self, name: str, runs: int, warmup: int, latencies: Comparison | None) -> Profile:
         """Read what was recorded, once the sessions are closed."""
-        ranks = self.recorded.ranks[: warmup + repeat]
         ran = load_model(self.folder / _OPTIMIZED, external_folder=self.external_folder)
         (file,) = self.folder.glob(f"{_RECORDED}*")
-        try:
-            frames = read_frames(file, ran)
-        except InvalidArgumentError:
-            refuse_full_disk(file)
-            raise
-        events, others = (keep_runs(frame, ranks) for frame in frames)
+        found = read_frames(file, ran)
+        events, others = (keep_runs(frame, self.recorded.ranks[:runs]) for frame in found)
         overhead = None
         if latencies is not None:
-            overhead = speedup(
-                self.plain.measurement("an unprofiled run"),
-                self.recorded.measurement("a profiled run"),
-            )
-        return Profile(
-            events,
-            others,
-            model=ran,
-            original=self.original,
-            overhead=overhead,
-            warmup=warmup,
-            name=name,
-            latencies=latencies,
-        )
+            sides = {"an unprofiled run": self.plain, "a profiled run": self.recorded}
+            overhead = speedup(*(side.measurement(what) for what, side in sides.items()))
+        return Profile(events, others, ran, self.original, overhead, warmup, name, latencies)
 
 
 @contextmanager
 def _open(
-    name: str,
     folder: Path,
     *,
     model: ModelLike,
@@ -371,13 +349,8 @@ def _open(
         session = make_session(source, **settings)
         try:
             with open_session(session, feeds, run_config) as recorded:
-                yield _Pair(
-                    _Runner(bound, f"{name}, without the profiler"),
-                    _Runner(recorded, f"{name}, with the profiler"),
-                    folder,
-                    path and path.parent,
-                    original,
-                )
+                sides = _Runner(bound), _Runner(recorded)
+                yield _Pair(*sides, folder, path and path.parent, original)
         finally:
             # This closes the file, which some systems cannot delete otherwise.
             session.end_profiling()
