@@ -5,7 +5,7 @@ This script runs in the environment of that release: it imports NumPy, ONNX Runt
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,47 +103,28 @@ def _bind(session: Any, question: Mapping[str, Any]) -> Bound:
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
 
-        def allocate() -> None:
+        once = functools.partial(session.run_with_iobinding, binding, options)
+
+        def fresh() -> None:
             for node in session.get_outputs():
                 binding.bind_output(node.name, device, index)
+            once()
 
-        allocate()
-        bound = Bound(
-            functools.partial(session.run_with_iobinding, binding, options),
-            lambda: [_array(value) for value in binding.get_outputs()],
-            (feeds, values),
-        )
-        _distrust_declarations(bound, allocate)
+        def first() -> None:
+            """Run twice: ONNX Runtime writes into the outputs, unless another shape is declared."""
+            fresh()
+            bound.run = once
+            try:
+                once()
+            except Exception:  # noqa: BLE001 - each release has its own error
+                bound.run = fresh
+                fresh()
+
+        bound = Bound(first, lambda: [*map(_array, binding.get_outputs())], (feeds, values))
         return bound
     feeds = {n: a.astype(object) if a.dtype.kind == "U" else a for n, a in feeds.items()}
     run = functools.partial(session.run, None, feeds, options)
     return Bound(run, run, feeds)
-
-
-def _distrust_declarations(bound: Bound, allocate: Callable[[], None]) -> None:
-    """Let each run allocate its outputs where the second one fails to write into the first ones.
-
-    ONNX Runtime refuses it when the model declares another shape.
-    """
-    once = bound.run
-
-    def fresh() -> None:
-        allocate()
-        once()
-
-    def second() -> None:
-        bound.run = once
-        try:
-            once()
-        except Exception:  # noqa: BLE001 - each release has its own error
-            bound.run = fresh
-            fresh()
-
-    def first() -> None:
-        once()
-        bound.run = second
-
-    bound.run = first
 
 
 def _array(value: Any) -> Any:

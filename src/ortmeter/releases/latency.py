@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +97,11 @@ def measure_releases(
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
         questions = write_questions(variants, Path(temporary))
-        versions, left_out, outputs = _try_each(releases, questions, Path(temporary))
-        able = {name: [r for r in releases if (name, r.name) not in left_out] for name in questions}
+        tried = _try_each(releases, questions, Path(temporary))
+        able = {n: [r for r in releases if (n, r.name) in tried.outputs] for n in questions}
         able = {name: found for name, found in able.items() if found}
         if not able:
-            raise ModelError("no release runs this model. " + ". ".join(left_out.values()))
+            raise ModelError("no release runs this model. " + ". ".join(tried.left_out.values()))
 
         def run(i: int, names: Sequence[str], budget: float) -> Mapping[str, Comparison]:
             deadline = time.perf_counter() + budget
@@ -125,7 +125,7 @@ def measure_releases(
             precision=precision,
             budget_s=max(begin + budget_s - time.perf_counter(), 0.0),
         )
-    return ReleaseResults(comparisons, versions, left_out, outputs)
+    return replace(tried, comparisons=comparisons)
 
 
 def _measure_once(
@@ -156,11 +156,7 @@ def _measure_once(
 
 def _try_each(
     releases: Sequence[Release], questions: Mapping[str, Mapping[str, Any]], folder: Path
-) -> tuple[
-    dict[str, dict[str, str]],
-    dict[tuple[str, str], str],
-    dict[tuple[str, str], dict[str, np.ndarray]],
-]:
+) -> ReleaseResults:
     """Run each variant once with each release: what fails is left out, the others go on."""
     versions, left_out, outputs = {}, {}, {}
     for release, (name, question) in itertools.product(releases, questions.items()):
@@ -172,7 +168,7 @@ def _try_each(
                 outputs[name, release.name] = child.outputs(folder)
             except OrtMeterError as error:
                 left_out[name, release.name] = str(error)
-    return versions, left_out, outputs
+    return ReleaseResults({}, versions, left_out, outputs)
 
 
 @dataclass(frozen=True)

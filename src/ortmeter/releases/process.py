@@ -119,16 +119,15 @@ def _question(variant: SessionSpec, base: Path) -> dict[str, Any]:
         "attributes": {
             "intra_op_num_threads": plain["threads"],
             "graph_optimization_level": ["GraphOptimizationLevel", LEVELS[plain["optimization"]]],
-            **{name: _by_name(value) for name, value in vars(attributes).items()},
+            # Members of enumerations by name: their numbers may differ in another release.
+            **{
+                name: value if isinstance(value, bool | int) else [type(value).__name__, value.name]
+                for name, value in vars(attributes).items()
+            },
         },
         "session_config": config,
         "run_config": {name: str(value) for name, value in variant.run_config.items()},
     }
-
-
-def _by_name(value: Any) -> Any:
-    """Write a member of an enumeration by its name: its number may differ in another release."""
-    return value if isinstance(value, bool | int) else [type(value).__name__, value.name]
 
 
 def _write_arrays(feeds: Mapping[str, Any], file: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -70,6 +70,8 @@ def profile_releases(
         of kernels. Intervals hold together at 99%; they are never narrower than what the whole
         microseconds of a profile allow. The columns are named by how many processes ran.
     """
+    from ortmeter.profiling.read import read_profile
+
     sides: list[list[dict[str, tuple[int, float]]]] = [[], []]
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
@@ -80,42 +82,38 @@ def profile_releases(
                 break
             with ExitStack() as stack:
                 children = [stack.enter_context(ReleaseProcess(release)) for release in pair]
-                for side in np.random.default_rng(i).permutation(2).tolist():
+                rng = np.random.default_rng(i)
+                for side in rng.permutation(2).tolist():
                     children[side].open(question)
                 # Threads that spin after the runs of one would slow the next: it has one turn.
                 turns = 1 if spins(variant.settings) else _TURNS
-                folder = Path(temporary, str(i))
-                profiles = _record(children, folder, question, repeat, turns=turns, seed=i)
-            for side, found in zip(sides, profiles, strict=True):
-                side.append(_operators(found))
+                profiles = _record(children, Path(temporary, str(i)), repeat, turns, rng)
+            external = Path(question["model"]).parent
+            for side, (file, graph) in zip(sides, profiles, strict=True):
+                model = load_model(graph, external_folder=external)
+                side.append(_operators(read_profile(file, model=model)))
     return _operator_table([release.name for release in pair], sides)
 
 
 def _record(
     children: Sequence[ReleaseProcess],
     folder: Path,
-    question: Mapping[str, Any],
     repeat: int,
-    *,
     turns: int,
-    seed: int,
-) -> list["Profile"]:
-    """Take turns of a few runs, in random order: a slow spell of the machine hits both."""
-    from ortmeter.profiling.read import read_profile
+    rng: np.random.Generator,
+) -> list[tuple[str, Path]]:
+    """Take turns of a few runs, in random order: a slow spell of the machine hits both.
 
+    Returns the file of the runs and the optimized graph of each child.
+    """
     graphs = [folder / str(side) / "optimized.onnx" for side in range(len(children))]
     for child, graph in zip(children, graphs, strict=True):
         graph.parent.mkdir(parents=True)
         child.ask("record", prefix=str(graph.with_name("profile")), optimized=str(graph))
-    rng = np.random.default_rng(seed)
     for _ in range(turns):
         for side in rng.permutation(len(children)).tolist():
             children[side].sample(math.ceil(repeat / turns))
-    external = Path(question["model"]).parent
-    return [
-        read_profile(child.ask("end"), model=load_model(graph, external_folder=external))
-        for child, graph in zip(children, graphs, strict=True)
-    ]
+    return [(child.ask("end"), graph) for child, graph in zip(children, graphs, strict=True)]
 
 
 def _operators(found: "Profile") -> dict[str, tuple[int, float]]:
