@@ -12,6 +12,7 @@ from processes import launched, wait_for_start
 import ortmeter
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.records import record
+from ortmeter.sweep.worker import Attempt
 
 # The page writes a record that was made beforehand: importing pandas would take longer.
 PAGE = """
@@ -36,22 +37,29 @@ results.mkdir(parents=True)
 (results / "plot_fast.json").write_text(json.dumps(fields))
 """
 
-NUMBERS = [str(i) for i in range(12)]
-
 
 class FastPage:
     """A page whose runs are logged; *body* is what it does before it records."""
 
     def __init__(self, folder: Path, body: str = "pass"):
         args = ortmeter.get_parsed_args("plot_fast", args=[], number=0)
-        template = folder / "template.json"
+        self.log, self.template = folder / "log.txt", folder / "template.json"
         planted = record("plot_fast", args, Provider.parse("cpu"), {"x": 1})
-        template.write_bytes(planted.to_json())
-        self.folder, self.log = folder, folder / "log.txt"
-        self.path = folder / "plot_fast.py"
-        self.path.write_text(
-            PAGE.format(log=str(self.log), template=str(template), body=body), encoding="utf-8"
-        )
+        self.template.write_bytes(planted.to_json())
+        self.path, self.changes = folder / "plot_fast.py", {}
+        text = PAGE.format(log=str(self.log), template=str(self.template), body=body)
+        self.path.write_text(text, encoding="utf-8")
+
+    def run_job(self, job):
+        """Stand for a process, at once: number 5 dies, the others have the record asked for."""
+        options = dict(text.removeprefix("--").split("=") for text in job.arguments)
+        with self.log.open("a") as log:
+            log.write(f"{options['number']} 0 0\n")
+        if options["number"] == "5":
+            return Attempt("machine", 0.1, error="killed by SIGSEGV")
+        fields = json.loads(self.template.read_text())
+        fields["configuration"] |= options
+        return Attempt("machine", 0.1, json.dumps({**fields, **self.changes}).encode())
 
     @property
     def runs(self):
@@ -70,28 +78,23 @@ def files_of(output):
 
 
 @contextlib.contextmanager
-def cluster(folder, *workers, lock=None, **variables):
-    """Start a scheduler and workers of dask that believe to be on machines of their own.
-
-    They are on one machine when they share the file of its lock.
-    """
-    variables = {**os.environ, "TMPDIR": str(folder), **variables}
+def cluster(folder, *workers, **variables):
+    """Start a scheduler and workers of dask; give its address and its process."""
+    lock = {"TMPDIR": str(folder), "ORTMETER_MACHINE_LOCK": str(folder / "machine.lock")}
+    options = {"env": {**os.environ, **lock, **variables}, "cwd": folder}
     own = ("--host", "127.0.0.1", "--no-dashboard")
     with contextlib.ExitStack() as servers:
 
-        def start(*arguments, **more):
-            options = {"env": {**variables, **more}, "cwd": folder, "stderr": subprocess.DEVNULL}
-            return servers.enter_context(launched("-m", "dask", *arguments, *own, **options))
+        def start(*arguments):
+            command = ("-m", "dask", *arguments, *own)
+            return servers.enter_context(launched(*command, stderr=subprocess.DEVNULL, **options))
 
         file = folder / "scheduler.json"
-        processes = [start("scheduler", "--port", "0", "--scheduler-file", file)]
-        wait_for_start(processes[0], file.exists)
+        scheduler = start("scheduler", "--port", "0", "--scheduler-file", file)
+        wait_for_start(scheduler, file.exists)
         address = json.loads(file.read_text())["address"]
         for name in workers:
-            own_lock = {"ORTMETER_MACHINE_LOCK": str(lock or folder / f"{name}.lock")}
-            options = ("--name", name, "--nthreads", "1", "--no-nanny")
-            processes.append(start("worker", address, *options, **own_lock))
-        if workers:
-            with Client(address) as client:
-                client.wait_for_workers(len(workers))
-        yield address, processes
+            start("worker", address, "--name", name, "--nthreads", "1", "--no-nanny")
+        with Client(address) as client:
+            client.wait_for_workers(len(workers))
+        yield address, scheduler

@@ -13,3 +13,11 @@ def own_places(tmp_path, tmp_path_factory, monkeypatch):
 @pytest.fixture
 def make_page(tmp_path):
     return lambda body="pass": FastPage(tmp_path, body)
+
+
+@pytest.fixture
+def quick_page(make_page, monkeypatch):
+    """A page that no process runs."""
+    page = make_page()
+    monkeypatch.setattr("ortmeter.sweep.engine.run_job", page.run_job)
+    return page

@@ -44,6 +44,8 @@ def test_the_table_has_the_medians_and_the_speedups_that_were_planted(report):
     assert new["low"] <= new["speedup"] <= new["high"]
     assert new["verdict"] == "slower"
     assert row(report.table, 1, "another-cpu", 8, "new")["speedup"] == pytest.approx(4, 0.01)
+    old = row(report.table, 1, "a-cpu", 8, "old")
+    assert (old["verdict"], old["speedup"]) == ("baseline", 1)
 
 
 def test_the_median_is_that_of_all_the_runs():
@@ -57,46 +59,32 @@ def test_the_median_is_that_of_all_the_runs():
     assert table.loc["alone", "median (ms)"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_baseline_is_the_first_candidate(report):
-    old = row(report.table, 1, "a-cpu", 8, "old")
-    assert (old["verdict"], old["speedup"]) == ("baseline", 1)
-
-
 def test_the_index_is_what_distinguishes_the_rows(report):
     assert report.table.index.names == ["itype", "machine", "size", "candidate"]
     assert report.table.columns.name == "plot_planted, results"
     assert {type(size) for size in report.table.index.get_level_values("size")} == {int}
 
 
-def test_an_axis_has_the_name_that_the_page_gave_it():
-    data = {"results": Comparisons({"cold": group(old=1.0, new=0.5)}, "cache")}
-    (found,) = report_of(outcome(data)).comparisons
-    assert dict(found.coordinates) == {"machine": "a-cpu", "cache": "cold"}
-
-
-def test_an_axis_that_repeats_an_option_is_the_option():
-    tasks = [
-        outcome({"r": Comparisons({int(n): group(old=1.0, new=0.5)}, "size")}, {"size": n})
-        for n in ("8", "16")
-    ]
-    assert [dict(c.coordinates) for c in report_of(*tasks).comparisons] == [
-        {"size": 8, "machine": "a-cpu"},
-        {"size": 16, "machine": "a-cpu"},
-    ]
-
-
-def test_an_axis_beside_an_option_of_the_same_name_is_told_apart():
-    pair = {8: group(old=1.0, new=0.5), 16: group(old=1.0, new=0.5)}
-    tasks = [
-        outcome({"r": Comparisons(pair, "size")}, {"size": label}) for label in ("small", "medium")
-    ]
-    found = report_of(*tasks).comparisons
-    assert len(found) == 4
-    assert dict(found[0].coordinates) == {
-        "size": "small",
-        "machine": "a-cpu",
-        "size measured": 8,
-    }
+@pytest.mark.parametrize(
+    ("axis", "values", "options", "expected"),
+    [
+        ("cache", ["cold"], [{}], {"machine": "a-cpu", "cache": "cold"}),
+        # it repeats an option
+        ("size", [8], [{"size": "8"}, {"size": "16"}], {"size": 8, "machine": "a-cpu"}),
+        # it is beside an option of the same name
+        (
+            "size",
+            [8, 16],
+            [{"size": "small"}, {"size": "medium"}],
+            {"size": "small", "machine": "a-cpu", "size measured": 8},
+        ),
+    ],
+)
+def test_an_axis_of_the_page_has_its_name(axis, values, options, expected):
+    groups = {value: group(old=1.0, new=0.5) for value in values}
+    found = report_of(*(outcome({"r": Comparisons(groups, axis)}, one) for one in options))
+    assert len(found.comparisons) == len(values) * len(options)
+    assert dict(found.comparisons[0].coordinates) == expected
 
 
 def test_tasks_without_a_result_have_the_reason_and_the_output(report):
@@ -130,18 +118,10 @@ def test_a_page_without_measurements_has_its_answer():
 
 
 def test_the_answers_are_those_of_the_tasks_that_have_one(report):
-    assert report.answers.to_numpy().tolist() == [
-        ["a-cpu", "New wins."],
-        ["a-cpu", "Old wins."],
-        ["another-cpu", "New wins."],
-    ]
+    told = [(machine, answer) for machine, answer in report.answers.to_numpy()]
+    assert told == [("a-cpu", "New wins."), ("a-cpu", "Old wins."), ("another-cpu", "New wins.")]
     assert report_of(outcome({}), failure()).answers.empty
-
-
-def test_nothing_at_all_is_reported():
-    found = report_of()
-    assert str(found) == "No task has measurements to compare."
-    assert found.parts() == []
+    assert report_of().parts() == []
 
 
 def test_the_report_of_the_command_line_takes_the_parts(report):

@@ -1,12 +1,10 @@
 """Run a page over a grid: on this machine, or on the workers of a scheduler of dask."""
 
-import hashlib
 import itertools
-import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,7 @@ from ortmeter.progress import progress_bar
 from ortmeter.runtime.placement import PlacementWarning
 from ortmeter.sweep.report import SweepResult
 from ortmeter.sweep.store import Store
-from ortmeter.sweep.tasks import Task, command_line, configurations, read_script
+from ortmeter.sweep.tasks import Task, command_line, configurations, digest, read_script
 from ortmeter.sweep.worker import Attempt, Job, code_version, run_job
 
 if TYPE_CHECKING:
@@ -91,8 +89,7 @@ def run_sweep(
     name, code = Path(page).stem, code_version()
     # Run by run, so that an interruption leaves whole grids.
     tasks = [Task(name, o, run) for run in range(1, repeat_runs + 1) for o in chosen]
-    conditions = json.dumps([script, code, environment().packages], sort_keys=True)
-    store = Store(output, name, hashlib.sha256(conditions.encode()).hexdigest()[:16])
+    store = Store(output, name, digest(script, code, environment().packages))
     if not resume:
         store.refuse_existing()
     outcomes = store.done(tasks)
@@ -104,7 +101,8 @@ def run_sweep(
                 line = tuple(command_line(task.options))
                 yield task, Job(Path(page).name, script, line, code, timeout)
 
-    attempts = _run_here(jobs()) if scheduler is None else _run_on(scheduler, jobs())
+    here = ((task, run_job(job)) for task, job in jobs())
+    attempts = here if scheduler is None else _run_on(scheduler, jobs())
     tell = tell or (lambda _: None)
     if outcomes:
         tell(f"{len(outcomes)} of {len(tasks)} done already")
@@ -119,11 +117,6 @@ def run_sweep(
         for message in outcome.record.on_cpu if outcome.record else ():
             warn_again(PlacementWarning, message)
     return SweepResult(tuple(outcomes[task.key] for task in tasks), Path(output))
-
-
-def _run_here(jobs: Iterable[tuple[Task, Job]]) -> Iterator[tuple[Task, Attempt]]:
-    for task, job in jobs:
-        yield task, run_job(job)
 
 
 def _run_on(scheduler: str, jobs: Iterator[tuple[Task, Job]]) -> Iterator[tuple[Task, Attempt]]:

@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -100,47 +100,43 @@ class RunComparison:
         return ", ".join(f"{verdict} in {count}" for verdict, count in counts)
 
 
-@dataclass(frozen=True)
-class _Cell:
-    """A group of candidates at one place (options, machine, axis), what each run measured there."""
+#: What each run measured at a place of the grid (page, group, options, machine, axis).
+_Cell: TypeAlias = tuple[Mapping[str, Any], Mapping[int, Comparison]]
 
-    page: str
-    group: str
-    coordinates: Mapping[str, Any]
-    runs: dict[int, Comparison] = field(default_factory=dict)
 
-    @property
-    def candidates(self) -> tuple[str, ...]:
-        """Names of the candidates that every run has, in the order of the page."""
-        first, *others = self.runs.values()
-        return tuple(name for name in first if all(name in other for other in others))
+def _candidates(runs: Mapping[int, Comparison]) -> list[str]:
+    """Name the candidates that every run has, in the order of the page."""
+    first, *others = runs.values()
+    return [name for name in first if all(name in other for other in others)]
 
-    def compare(self) -> list[RunComparison]:
-        """Compare the candidates with the first one."""
-        baseline, *others = self.candidates or ("",)
-        compared = (
-            {run: m.speedup(baseline, name).at(**self.coordinates) for run, m in self.runs.items()}
-            for name in others
-            if self._meet(baseline, name)
-        )
-        return [RunComparison(runs, self.page, self.group) for runs in compared]
 
-    def _meet(self, baseline: str, candidate: str) -> bool:
-        """Whether they were taken in the same rounds, by a clock that is fine enough."""
-        pairs = [(run[baseline].seconds, run[candidate].seconds) for run in self.runs.values()]
-        return all(old.shape == new.shape and min(old.min(), new.min()) > 0 for old, new in pairs)
+def _compare(place: Mapping[str, Any], runs: Mapping[int, Comparison]) -> list[RunComparison]:
+    """Compare the candidates with the first one, where they were taken in the same rounds."""
+    baseline, *others = _candidates(runs) or [""]
+    where = {name: value for name, value in place.items() if name not in ("page", "group")}
+    found = []
+    for name in others:
+        pairs = [(run[baseline].seconds, run[name].seconds) for run in runs.values()]
+        # A sample of 0 is below the resolution of the clock.
+        if all(old.shape == new.shape and min(old.min(), new.min()) > 0 for old, new in pairs):
+            claims = {n: run.speedup(baseline, name).at(**where) for n, run in runs.items()}
+            found.append(RunComparison(claims, place["page"], place["group"]))
+    return found
 
-    def rows(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Return the place and the numbers of each candidate."""
-        compared = {c.overall.subject: _verdict(c) for c in self.compare()}
-        compared |= {c.overall.baseline: _BASELINE for c in self.compare()}
-        place = {"page": self.page, "group": self.group, **self.coordinates}
-        rows = []
-        for name in self.candidates:
-            samples = [measured[name].seconds.ravel() for measured in self.runs.values()]
-            latency = {_MEDIAN: rounded(_MS * float(np.median(np.concatenate(samples))))}
-            rows.append((place | {"candidate": name}, latency | compared.get(name, {})))
-        return rows
+
+def _rows(place: Mapping[str, Any], runs: Mapping[int, Comparison]) -> Iterator[dict[str, Any]]:
+    """Yield the place and the numbers of each candidate."""
+    told: dict[str, dict[str, Any]] = {}
+    for compared in _compare(place, runs):
+        claim = compared.overall
+        numbers = {"speedup": claim.ratio, "low": claim.low, "high": claim.high}
+        words = {"verdict": claim.verdict, "each run": compared.stability}
+        told[claim.baseline] = _BASELINE
+        told[claim.subject] = {name: rounded(n) for name, n in numbers.items()} | words
+    for name in _candidates(runs):
+        samples = np.concatenate([measured[name].seconds.ravel() for measured in runs.values()])
+        median = rounded(_MS * float(np.median(samples)))
+        yield {**place, "candidate": name, _MEDIAN: median, **told.get(name, {})}
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,14 +168,15 @@ class SweepResult:
     def _cells(self) -> list[_Cell]:
         """The runs of each place of the grid, page by page and group by group."""
         varying = varying_options(outcome.task for outcome in self.outcomes)
-        cells: dict[tuple[Any, ...], _Cell] = {}
+        cells: dict[tuple[Any, ...], tuple[dict[str, Any], dict[int, Comparison]]] = {}
         for outcome in self.outcomes:
             for group, where, measured in outcome.record.comparisons() if outcome.record else ():
-                page, place = outcome.task.page, _coordinates(outcome, varying, where)
-                cell = cells.setdefault((page, group, *place.items()), _Cell(page, group, place))
-                cell.runs[outcome.task.run] = measured
-        order = list(dict.fromkeys((cell.page, cell.group) for cell in cells.values()))
-        return sorted(cells.values(), key=lambda cell: order.index((cell.page, cell.group)))
+                place = {"page": outcome.task.page, "group": group}
+                place |= _coordinates(outcome, varying, where)
+                _, runs = cells.setdefault(tuple(place.items()), (place, {}))
+                runs[outcome.task.run] = measured
+        order = list(dict.fromkeys((place["page"], place["group"]) for place, _ in cells.values()))
+        return sorted(cells.values(), key=lambda c: order.index((c[0]["page"], c[0]["group"])))
 
     @property
     def comparisons(self) -> list[RunComparison]:
@@ -187,7 +184,7 @@ class SweepResult:
 
         :func:`~ortmeter.plotting.speedup_plot` plots those of one pair.
         """
-        return [comparison for cell in self._cells for comparison in cell.compare()]
+        return [comparison for cell in self._cells for comparison in _compare(*cell)]
 
     @functools.cached_property
     def table(self) -> pd.DataFrame:
@@ -197,7 +194,15 @@ class SweepResult:
         (ms)`` of all the samples, ``speedup`` over the first candidate and its interval,
         ``verdict``, ``each run``. What all the rows share is the name of the columns.
         """
-        return _readable([row for cell in self._cells for row in cell.rows()])
+        rows = [row for cell in self._cells for row in _rows(*cell)]
+        columns = [_MEDIAN, *_BASELINE]
+        # Objects: a row without a value must not turn sizes into floats.
+        places = pd.DataFrame(rows, dtype=object).drop(columns=columns, errors="ignore").fillna("")
+        constant = [name for name in _CONSTANTS if name in places and len({*places[name]}) == 1]
+        legend = ", ".join(filter(None, (str(places[name].iloc[0]) for name in constant)))
+        index = [*places.columns.difference([*constant, "candidate"], sort=False), "candidate"]
+        table = places.reindex(columns=index).join(pd.DataFrame(rows, columns=columns))
+        return table.set_index(index).rename_axis(columns=legend or None)
 
     @property
     def answers(self) -> pd.DataFrame:
@@ -304,25 +309,3 @@ def _what_holds(comparisons: Sequence[RunComparison]) -> str:
     text = ", ".join(counts) or f"One run of one configuration decides {total} comparisons"
     undecided = len(repeated or comparisons) - total
     return f"{text}; undecided: {undecided}." if undecided else f"{text}."
-
-
-def _verdict(compared: RunComparison) -> dict[str, Any]:
-    claim = compared.overall
-    numbers = {"speedup": claim.ratio, "low": claim.low, "high": claim.high}
-    words = {"verdict": claim.verdict, "each run": compared.stability}
-    return {name: rounded(n) for name, n in numbers.items()} | words
-
-
-def _readable(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> pd.DataFrame:
-    """Index values by what distinguishes their places; what all of these share is the legend."""
-    places = [place for place, _ in rows]
-    values = {name: {place[name] for place in places if place.get(name)} for name in _CONSTANTS}
-    shared = {name: str(*kinds) for name, kinds in values.items() if len(kinds) <= 1}
-    names = dict.fromkeys(name for place in places for name in place)
-    index = [name for name in names if name not in {*shared, "candidate"}] + ["candidate"]
-    # Objects: a row without a value must not turn sizes into floats.
-    keys = [[place.get(name, "") for name in index] for place in places]
-    labels = pd.DataFrame(keys, columns=index, dtype=object)
-    numbers = pd.DataFrame([numbers for _, numbers in rows], columns=[_MEDIAN, *_BASELINE])
-    table = labels.join(numbers).set_index(index)
-    return table.rename_axis(columns=", ".join(filter(None, shared.values())) or None)

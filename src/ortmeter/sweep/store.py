@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -19,8 +18,6 @@ from ortmeter.sweep.worker import Attempt
 #: Folder of what became of the tasks, beside those of the machines.
 _FOLDER = "sweeps"
 _TASKS = "tasks.json"
-#: Records: the folder of a machine, a name made from the page.
-_FILE = re.compile(r"[a-z0-9_-][a-z0-9_.-]*/plot_[\w.-]+\.json")
 
 _File = TypeVar("_File")
 
@@ -72,21 +69,17 @@ class Store:
         try:
             if not error:
                 record = _read_record(attempt.record, task)
-                file, machine = self._write_record(record), record.machine
+                name = f"{record.case}--{self._conditions[:8]}--{record.run}.json"
+                file, machine = self._output / record.machine / name, record.machine
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(file, record.to_json())
         except (OSError, RecordError) as cause:  # an option makes a name that is too long
-            record, error = None, str(cause)
+            record, file, error = None, None, str(cause)
         place = file.relative_to(self._output).as_posix() if file else None
         seconds, output = attempt.seconds, attempt.output
         kept = _Kept(self._conditions, task, machine, seconds, place, error, output)
         _write(self._folder / f"{task.key}.json", kept)
         return Outcome(task, machine, seconds, record, file, error, output)
-
-    def _write_record(self, record: Record) -> Path:
-        name = f"{record.case}--{self._conditions[:8]}--{record.run}.json"
-        file = self._output / record.machine / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, record.to_json())
-        return file
 
     def read(self, task: Task) -> Outcome | None:
         """Return what became of a task, None when it never ran, or under other conditions.
@@ -99,14 +92,10 @@ class Store:
             if kept is None or kept.conditions != self._conditions:
                 return None
             if kept.file is not None:
-                if not _FILE.fullmatch(kept.file):
-                    raise RecordError(f"{task.key}.json has its record elsewhere, in {kept.file!r}")
                 file = self._output / kept.file
                 if not file.exists():
                     return None
                 record = load(file)
-                if record.page != task.page:
-                    raise RecordError(f"{kept.file} is a record of {record.page!r}")
         except (OSError, RecordError) as error:
             return Outcome(task, error=str(error))
         return Outcome(task, kept.machine, kept.seconds, record, file, kept.error, kept.output)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -49,8 +49,7 @@ class Task:
     @property
     def key(self) -> str:
         """Letters and digits that no other task of the sweep has."""
-        text = json.dumps([self.page, sorted(self.options.items()), self.run])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return digest(self.page, sorted(self.options.items()), self.run)
 
     def __str__(self) -> str:
         options = [f"{name}={text}" for name, text in self.options.items()]
@@ -98,6 +97,11 @@ class Outcome:
         where = f" on {self.machine} in {self.seconds:.1f} s" if self.machine else ""
         why = f": {self.error}" if self.error else ""
         return f"{self.state} {self.task}{where}{why}"
+
+
+def digest(*values: Any) -> str:
+    """Return letters and digits that stand for what JSON can write."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def command_line(options: Mapping[str, str]) -> list[str]:

@@ -97,12 +97,13 @@ def machine_lock(deadline: float = math.inf) -> Iterator[int]:
         raise OrtMeterError("a sweep needs a system with file locks: Linux or macOS") from error
     # The folder itself: it stands on every machine, and nothing is left in it.
     path = os.environ.get(LOCK_VARIABLE) or os.path.realpath(tempfile.gettempdir())
+    made = 0 if Path(path).exists() else os.O_CREAT  # it belongs to the first user who needs it
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | made, 0o644)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:  # it belongs to the first user who needs it
-        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    try:
-        is_told = False
+        told = (
+            f"waiting until another process, perhaps of another user, unlocks {path}: one sweep at "
+            "a time is timed on a machine"
+        )
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,13 +111,9 @@ def machine_lock(deadline: float = math.inf) -> Iterator[int]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise TimeoutError from None
-                if not is_told:
-                    _logger.warning(
-                        "waiting until another process, perhaps of another user, unlocks %s: one "
-                        "sweep at a time is timed on a machine",
-                        path,
-                    )
-                    is_told = True
+                if told:
+                    _logger.warning(told)
+                told = ""
                 time.sleep(_POLL_S)
         yield descriptor
         # Even if a stray process that the page left has the descriptor.
@@ -136,6 +133,11 @@ def _run_page(job: Job, machine: str, lock: int, deadline: float) -> Attempt:
         script, work, results = folder / job.file_name, folder / "work", folder / "results"
         script.write_text(job.script, encoding="utf-8")
         work.mkdir()
+        # What changes the defaults of a page stays here; one that runs a sweep of its own does it
+        # within its turn.
+        kept = {n: text for n, text in os.environ.items() if not n.startswith("ORTMETER_")}
+        variables = {**kept, "MPLBACKEND": "agg", FOLDER_VARIABLE: str(results)}
+        variables |= {LOCK_VARIABLE: str(folder / "machine.lock"), "TMPDIR": str(folder)}
         python, *rest = child_command(child_main.__name__, script, *job.arguments, "--record")
         # What was written before a crash is kept, and a crash says where.
         process = subprocess.Popen(  # noqa: S603 - the page that is asked for
@@ -144,7 +146,7 @@ def _run_page(job: Job, machine: str, lock: int, deadline: float) -> Attempt:
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=work,
-            env=_variables(folder, results),
+            env=variables,
             pass_fds=(lock,),
             start_new_session=True,
         )
@@ -164,24 +166,11 @@ def _run_page(job: Job, machine: str, lock: int, deadline: float) -> Attempt:
             record, error = b"", f"it exceeded its time limit of {job.timeout:g} s"
         elif code:
             record, error = b"", describe_end(code, text)
+        elif len(files := [file for file in results.glob("*/*.json") if file.is_file()]) == 1:
+            record, error = files[0].read_bytes(), ""
         else:
-            record, error = _read_record(results)
+            record, error = b"", f"the page wrote {len(files)} records, expected 1"
     return Attempt(machine, time.perf_counter() - began, record, error, text)
-
-
-def _variables(folder: Path, results: Path) -> dict[str, str]:
-    # What changes the defaults of a page stays here.
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("ORTMETER_")}
-    # A page that runs a sweep of its own does it within its turn; its files go with the folder.
-    own = {LOCK_VARIABLE: str(folder / "machine.lock"), "TMPDIR": str(folder)}
-    return {**kept, "MPLBACKEND": "agg", FOLDER_VARIABLE: str(results), **own}
-
-
-def _read_record(results: Path) -> tuple[bytes, str]:
-    files = [file for file in results.glob("*/*.json") if file.is_file()]
-    if len(files) != 1:
-        return b"", f"the page wrote {len(files)} records, expected 1"
-    return files[0].read_bytes(), ""
 
 
 def describe_end(code: int, output: str) -> str:
