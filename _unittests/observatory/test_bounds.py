@@ -1,12 +1,10 @@
-import re
-
 import numpy as np
 import onnx.parser
 import pytest
 
 from ortmeter.discrepancy.bounds import matmul_error_bound
 from ortmeter.observatory.bounds import error_bounds, weight_bounds
-from ortmeter.observatory.case import Case
+from ortmeter.observatory.case import Case, call
 from ortmeter.observatory.reference import reference
 
 U = 2.0**-24
@@ -27,13 +25,10 @@ def only(case):
 
 
 PRODUCTS = {
-    "MatMul": (Case("MatMul", "Y = MatMul(X, Z)", "T[3,5,40] X, T[3,40,7] Z"), 40),
-    "vector": (Case("MatMul", "Y = MatMul(X, Z)", "T[5,40] X, T[40] Z"), 40),
-    "Einsum": (Case("Einsum", 'Y = Einsum<equation = "ij,kj->ik">(X, Z)', "T[4,9] X, T[6,9] Z"), 9),
-    "Gemm": (
-        Case("Gemm", "Y = Gemm<alpha = -0.5, beta = 2.0>(X, Z, B)", "T[4,9] X, T[9,6] Z, T[6] B"),
-        10,
-    ),
+    "MatMul": (call("MatMul", "T[3,5,40] X, T[3,40,7] Z"), 40),
+    "vector": (call("MatMul", "T[5,40] X, T[40] Z"), 40),
+    "Einsum": (call('Einsum<equation = "ij,kj->ik">', "T[4,9] X, T[6,9] Z"), 9),
+    "Gemm": (call("Gemm<alpha = -0.5, beta = 2.0>", "T[4,9] X, T[9,6] Z, T[6] B"), 10),
 }
 
 
@@ -74,20 +69,10 @@ def test_bounds_of_reductions_are_near_the_derived_ones(op, count):
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16"])
-@pytest.mark.parametrize(
-    ("op", "inputs"),
-    [("Add", "T[99] X, T[99] Z"), ("Div", "T[99] X, T[99] Z"), ("Sqrt", "T[99] X")],
-)
+@pytest.mark.parametrize(("op", "inputs"), [("Add", "XZ"), ("Div", "XZ"), ("Sqrt", "X")])
 def test_a_correct_rounding_is_within_its_bound_and_the_next_number_is_not(op, inputs, kind):
-    names = ", ".join(part.split()[-1] for part in inputs.split(", "))
-    case = Case(
-        op,
-        f"Y = {op}({names})",
-        inputs,
-        type=kind,
-        values=dict.fromkeys(re.findall("[XZ]", names), "positive"),
-    )
-    _, exact, found = only(case)
+    tensors, values = ", ".join(f"T[99] {n}" for n in inputs), dict.fromkeys(inputs, "positive")
+    _, exact, found = only(call(op, tensors, type=kind, values=values))
     dtype = np.dtype({"f32": "float32", "f16": "float16"}[kind])
     rounded = exact.astype(dtype)
     assert (np.abs(rounded - exact) <= found).all()
@@ -106,14 +91,12 @@ NORMALIZATIONS = {
 }
 
 
-@pytest.mark.parametrize("call", NORMALIZATIONS)
-def test_float32_is_within_the_bounds_of_normalizations(call):
-    inputs, opset = NORMALIZATIONS[call]
-    names = ", ".join(part.split()[-1] for part in inputs.split(", "))
-    values = {"V": "positive"} if "V" in names else {}
-    case = Case("X", f"Y = {call}({names})", inputs, opset=opset, values=values)
-    feeds, exact, found = only(case)
-    narrow = _in_float32(call.partition("<")[0], feeds)
+@pytest.mark.parametrize("name", NORMALIZATIONS)
+def test_float32_is_within_the_bounds_of_normalizations(name):
+    inputs, opset = NORMALIZATIONS[name]
+    values = {"V": "positive"} if "V" in inputs else {}
+    feeds, exact, found = only(call(name, inputs, opset=opset, values=values))
+    narrow = _in_float32(name.partition("<")[0], feeds)
     error = np.abs(narrow - exact)
     assert (error <= found).all()
     assert (found < 1e-3 * np.abs(exact).max()).all()

@@ -11,11 +11,7 @@ from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.machine.environment import environment
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.catalogue import catalogue
-from ortmeter.observatory.issue import (
-    run_script,
-    show_wrong,
-    write_issue,
-)
+from ortmeter.observatory.issue import run_script, show_wrong, write_issue
 from ortmeter.observatory.matrix import ROWS, Matrix
 from ortmeter.observatory.reference import Reference
 from ortmeter.observatory.repro import repro_script
@@ -122,16 +118,13 @@ def test_nothing_to_report_is_an_error():
         written(matrix(**{"1_26": (40, 40, 900)}))
 
 
-def test_a_script_runs_in_another_environment():
+def test_a_script_runs_in_another_environment(monkeypatch):
     told = run_script(repro_script(catalogue()["Relu-f32-L1"]), HERE)
     assert re.fullmatch(rf"onnxruntime {onnxruntime.__version__}, CPU.*, checksum \w{{8}}", told)
     with pytest.raises(OrtMeterError, match=r"installed: the script fails: .*ZeroDivision"):
         run_script("1/0", HERE)
     with pytest.raises(OrtMeterError, match="cannot run"):
         run_script("", Release("1.0", key="none"))
-
-
-def test_a_script_that_does_not_end_is_stopped(monkeypatch):
     monkeypatch.setattr("ortmeter.observatory.issue._PATIENCE_S", 0.2)
     with pytest.raises(OrtMeterError, match="cannot run: .* timed out"):
         run_script("import time; time.sleep(10)", HERE)

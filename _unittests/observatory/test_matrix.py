@@ -1,11 +1,13 @@
 import itertools
+import math
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
+from ortmeter.child import ChildError
+from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
 from ortmeter.observatory import matrix
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.matrix import (
@@ -72,33 +74,44 @@ def test_the_times_of_a_case_are_compared_with_a_baseline():
     assert [c.where for c in found.speedup("old", "new")] == [{"model": "Exp"}, {"model": "Abs"}]
 
 
-# A child whose runs last what it says, by name of the only input.
-STAND_IN = """
-import json, os, sys, time
-SECONDS = {"short": 1.01e-6, "usual": 1e-4, "long": 1e-2}
-for line in sys.stdin:
-    asked = json.loads(line)
-    do, arguments = asked["do"], asked["arguments"]
-    answer = {"onnxruntime": "9.9"} if do == "describe" else None
-    if do == "open":
-        (case,) = arguments["feeds"]
-        threads = arguments["attributes"]["intra_op_num_threads"]
-    if do == "sample":
-        if case == "dies":
-            sys.exit("out of memory")
-        if case == "hangs":
-            time.sleep(10)
-        answer = SECONDS[case] * threads
-    refused = do == "open" and case == "refused"
-    print(json.dumps({"error": "no kernel"} if refused else {"answer": answer}), flush=True)
-"""
+SECONDS = {"short": 1.01e-6, "usual": 1e-4, "planted": 2e-4, "long": 1e-2}
+EFFECT = "math.exp(random.gauss(0, 0.03))"  # that of each process
 
-# Each process has an effect of 3 %.
-EFFECT = "math.exp(random.gauss(0, 0.03))"
-STAND_IN_WITH_EFFECT = STAND_IN.replace(
-    "SECONDS = {",
-    f"import math, random\neffect = {EFFECT}\nSECONDS = {{'planted': 2e-4 * FACTOR, ",
-).replace("SECONDS[case] * threads", "SECONDS[case] * effect")
+
+class Child:
+    """Stand for a process, whose runs last what the name of their input says."""
+
+    is_dead = False
+
+    def __init__(self, log, name, slower=1.0, effect=1.0):
+        self.log, self.name, self.slower, self.effect = log, name, slower, effect
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.is_dead = True
+
+    def ask(self, _what):
+        return {"onnxruntime": "9.9"}
+
+    def start_open(self, question):
+        (self.case,) = question["feeds"]
+        self.threads = question["attributes"]["intra_op_num_threads"]
+
+    def answer(self):
+        if (self.case, self.name) == ("refused", "a"):
+            raise ModelError("a: no kernel")
+
+    def sample(self, number, settling=0):
+        if (self.case, self.name) == ("dies", "a") and self.log.count((self.case, 1)) >= 10:
+            self.is_dead = True
+            raise ChildError("a: its process stopped")
+        self.log.append((self.case, number) if self.case == "dies" else (self, number))
+        factor = self.slower if self.case == "planted" else 1.0
+        return SECONDS.get(self.case, 1e-3) * self.threads * self.effect * factor
+
+
 # The real child, with a clock that its runs advance.
 PLANTED = f"""
 import dataclasses, math, random, sys, time
@@ -127,90 +140,73 @@ def cases(*names):
 
 
 @pytest.fixture
-def script(tmp_path):
-    file = tmp_path / "child.py"
-    file.write_text(STAND_IN)
-    return file
+def log():
+    """Who was asked for samples, and of how many calls."""
+    return []
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """List the samples that are asked for: process and number of calls."""
+def started(log, monkeypatch):
+    """The stand-ins of processes that started."""
     found = []
 
-    def sample(self, number, settling=0, really=ReleaseProcess.sample):
-        found.append((self, number))
-        return really(self, number, settling)
+    def start(candidate):
+        found.append(Child(log, candidate.name))
+        return found[-1]
 
-    monkeypatch.setattr(ReleaseProcess, "sample", sample)
+    monkeypatch.setattr(RuntimeCandidate, "start", start)
     return found
 
 
-def test_a_row_per_threads_pass_set_and_case(script):
+def candidates(names):
+    return [RuntimeCandidate(name, HERE) for name in names]
+
+
+def test_a_row_per_threads_pass_set_and_case(started):
     options = {"threads": (1, 2), "passes": 2, "processes": 3}
-    found = measure_cases([RuntimeCandidate("a", HERE, script)], cases("usual", "short"), **options)
+    found = measure_cases(candidates("a"), cases("usual", "short"), **options)
+    assert len(started) == 2 * 2 * 3  # fresh ones, of which none is left
+    assert all(child.is_dead for child in started)
     assert found.times.columns.tolist() == ["a", "a" + AGAIN]
     assert tuple(found.times.index.names) == ROWS
     expected = list(itertools.product([1, 2], range(2), range(3), ["usual", "short"]))
     assert found.times.index.tolist() == expected
-    microseconds = {"usual": 100.0, "short": 1.01}
-    for threads, _, _, case in expected:
-        assert (
-            found.times.xs((threads, case), level=("threads", "case"))
-            == threads * microseconds[case]
-        ).all(axis=None)
+    for threads, case in itertools.product([1, 2], ["usual", "short"]):
+        own = found.times.xs((threads, case), level=("threads", "case"))
+        assert own.eq(threads * {"usual": 100.0, "short": 1.01}[case]).all(axis=None)
     assert found.absent == {}
     assert found.versions["a"] == {"onnxruntime": "9.9"}
 
 
-def test_rounds_are_in_turn_in_an_order_that_changes(script, asked):
-    candidates = [RuntimeCandidate(name, HERE, script) for name in "abc"]
-    measure_cases(candidates, cases("usual"), passes=1, processes=1, control=False)
-    rounds = [child for child, number in asked if number == 5]  # half a millisecond
+def test_rounds_are_in_turn_in_an_order_that_changes(started, log):
+    measure_cases(candidates("abc"), cases("usual"), passes=1, processes=1, control=False)
+    rounds = [child for child, number in log if number == 5]  # half a millisecond
     groups = [tuple(rounds[i : i + 3]) for i in range(0, len(rounds), 3)]
     assert len(groups) == 4
     assert all(len({*group}) == 3 for group in groups)
     assert len({*groups}) > 1
 
 
-def test_a_sample_lasts_half_a_millisecond_and_long_runs_have_fewer(script, asked):
-    candidates = [RuntimeCandidate("a", HERE, script)]
-    options = {"passes": 1, "processes": 1, "control": False}
-    for case, numbers in {
-        "short": [1, 62, *[496] * 4],
-        "usual": [1, 1, *[5] * 4],
-        "long": [1, *[1] * 2],
-    }.items():
-        asked.clear()
-        measure_cases(candidates, cases(case), **options)
-        assert [number for _, number in asked] == numbers
-
-
-def test_each_process_is_fresh_and_none_is_left(script, asked):
-    measure_cases([RuntimeCandidate("a", HERE, script)], cases("usual"), passes=2, processes=3)
-    children = {child for child, _ in asked}
-    assert len(children) == 2 * 2 * 3
-    assert all(child._process.returncode is not None for child in children)
+@pytest.mark.parametrize(
+    ("case", "numbers"),
+    [
+        ("short", [1, 62, *[496] * 4]),
+        ("usual", [1, 1, *[5] * 4]),
+        ("long", [1, *[1] * 2]),
+    ],
+)
+def test_a_sample_lasts_half_a_millisecond_and_long_runs_have_fewer(started, log, case, numbers):
+    measure_cases(candidates("a"), cases(case), passes=1, processes=1, control=False)
+    assert [number for _, number in log] == numbers
 
 
 @pytest.mark.parametrize(
     ("case", "reason"),
-    [
-        ("refused", "here: no kernel"),
-        ("dies", "here: its process stopped with exit code 1: out of memory"),
-        ("hangs", "here: its process did not answer within 1 s and was killed"),
-    ],
+    [("refused", "a: no kernel"), ("dies", "a: its process stopped")],  # it has run before
 )
-def test_a_case_that_fails_is_absent_and_the_others_are_measured(
-    script, tmp_path, monkeypatch, case, reason
-):
-    monkeypatch.setattr(matrix, "_PATIENCE_S", 1.0)
-    sound = tmp_path / "sound.py"
-    sound.write_text(
-        STAND_IN.replace('"usual"', f'"{case}": 1e-3, "usual"').replace("case ==", "None ==")
-    )
-    candidates = [RuntimeCandidate("a", HERE, script), RuntimeCandidate("b", HERE, sound)]
-    found = measure_cases(candidates, cases("usual", case, "short"), passes=1, processes=2)
+def test_a_case_that_fails_is_absent_and_the_others_are_measured(started, case, reason):
+    asked = cases("usual", case, "short")
+    found = measure_cases(candidates("ab"), asked, passes=1, processes=3, control=False)
     assert found.absent == {(case, "a"): reason}
     is_case = found.times.index.get_level_values("case") == case
     assert found.times.loc[is_case, "a"].isna().all()
@@ -218,109 +214,53 @@ def test_a_case_that_fails_is_absent_and_the_others_are_measured(
     assert found.times[~is_case].notna().all(axis=None)
 
 
-def test_a_case_that_fails_later_is_absent_everywhere(script, tmp_path):
-    mark = tmp_path / "mark"
-    script.write_text(
-        STAND_IN.replace(
-            "            sys.exit",
-            f"            if not os.path.exists({str(mark)!r}):\n"
-            f"                open({str(mark)!r}, 'w').close()\n                case = 'usual'\n"
-            "            else: sys.exit",
-        )
-    )
-    found = measure_cases(
-        [RuntimeCandidate("a", HERE, script)], cases("dies"), passes=1, processes=3, control=False
-    )
-    assert mark.exists()
-    assert list(found.absent) == [("dies", "a")]
-    assert found.times["a"].isna().all()
+@pytest.mark.parametrize("kept", [0, 2])  # sets of processes that started before
+def test_an_interruption_keeps_what_was_measured(started, tmp_path, monkeypatch, kept):
+    monkeypatch.setattr(matrix.tempfile, "tempdir", str(tmp_path))
 
-
-def test_an_interruption_keeps_what_was_measured(script, monkeypatch):
-    sets = []
-
-    def start(self, really=matrix._Set.start):
-        sets.append(self)
-        if len(sets) == 3:
+    def child(self, name, really=matrix.Processes.child):
+        if len(started) == 2 * kept + 1:
             raise KeyboardInterrupt
-        return really(self)
+        return really(self, name)
 
-    monkeypatch.setattr(matrix._Set, "start", start)
-    options = {"passes": 2, "processes": 2, "control": False}
-    with pytest.raises(Interrupted) as caught:
-        measure_cases([RuntimeCandidate("a", HERE, script)], cases("usual"), **options)
-    times = caught.value.matrix.times["a"]
-    assert times.index.get_level_values("pass").tolist() == [0, 0, 1, 1]
-    np.testing.assert_array_equal(times, [100, 100, np.nan, np.nan])
-
-
-def test_an_interruption_leaves_nothing(script, tmp_path, monkeypatch):
-    started = []
-    monkeypatch.setattr(matrix.tempfile, "tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-
-    def start(self, really=RuntimeCandidate.start):
-        started.append(really(self))
-        return started[-1]
-
-    def sample(self, number, really=ReleaseProcess.sample):
-        if number == 5:
-            raise KeyboardInterrupt
-        return really(self, number)
-
-    monkeypatch.setattr(RuntimeCandidate, "start", start)
-    monkeypatch.setattr(ReleaseProcess, "sample", sample)
-    with pytest.raises(KeyboardInterrupt):
-        measure_cases([RuntimeCandidate("a", HERE, script)], cases("usual"))
-    assert len(started) == 2
-    assert all(child._process.returncode is not None for child in started)
-    assert list((tmp_path / "temporary").iterdir()) == []
+    monkeypatch.setattr(matrix.Processes, "child", child)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        measure_cases(candidates("a"), cases("usual"), passes=2, processes=2)
+    assert all(child.is_dead for child in started)
+    assert list(tmp_path.iterdir()) == []
+    assert isinstance(caught.value, Interrupted) == bool(kept)
+    if kept:
+        times = caught.value.matrix.times["a"]
+        assert times.index.get_level_values("pass").tolist() == [0, 0, 1, 1]
+        np.testing.assert_array_equal(times, [100, 100, np.nan, np.nan])
 
 
-def test_processes_that_started_end_when_another_cannot_start(script, monkeypatch):
-    started = []
-
-    def start(self, really=RuntimeCandidate.start):
-        if started:
-            raise KeyboardInterrupt
-        started.append(really(self))
-        return started[-1]
-
-    monkeypatch.setattr(RuntimeCandidate, "start", start)
-    with pytest.raises(KeyboardInterrupt):
-        measure_cases([RuntimeCandidate("a", HERE, script)], cases("usual"))
-    assert started[0]._process.returncode is not None
-
-
-def test_a_contender_may_have_its_own_provider(script):
+def test_a_contender_may_have_its_own_provider_and_script(tmp_path):
+    (tmp_path / "child.py").touch()
     for provider in (None, Provider("cuda", 1)):
-        with RuntimeCandidate("a", HERE, script, provider).start() as child:
+        with RuntimeCandidate("a", HERE, tmp_path / "child.py", provider).start() as child:
             assert child.release.provider == provider
 
 
-@pytest.mark.parametrize("names", [[], ["a", "a"]])
-def test_contenders_are_distinct(names):
-    with pytest.raises(InvalidArgumentError, match="Accepted: one case or more, for distinct"):
-        measure_cases([RuntimeCandidate(name, HERE) for name in names], cases("usual"))
-
-
-@pytest.mark.parametrize("options", [{"passes": 0}, {"processes": 0}, {"threads": (1, 1)}])
-def test_numbers_are_from_one(options):
-    with pytest.raises(InvalidArgumentError, match="Accepted: distinct numbers of threads"):
-        measure_cases([RuntimeCandidate("a", HERE)], cases("usual"), **options)
+@pytest.mark.parametrize(
+    ("names", "options", "told"),
+    [
+        ("", {}, "one case or more, for distinct"),
+        ("aa", {}, "one case or more, for distinct"),
+        ("a", {"passes": 0}, "distinct numbers of threads"),
+        ("a", {"threads": (1, 1)}, "distinct numbers of threads"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(names, options, told):
+    with pytest.raises(InvalidArgumentError, match=f"Accepted: {told}"):
+        measure_cases([RuntimeCandidate(name, HERE) for name in names], cases("usual"), **options)
 
 
 def test_onnxruntime_runs_the_cases():
-    found = measure_cases(
-        [RuntimeCandidate("here", HERE)],
-        {
-            "Abs": Case("Abs", "Y = Abs(X)", "T[2] X").prepared(Provider("cpu")),
-            "None": Case("None", "Y = com.microsoft.NoSuch(X)", "T[2] X").prepared(Provider("cpu")),
-        },
-        threads=(1, 2),
-        passes=1,
-        processes=1,
-    )
+    bodies = {"Abs": "Y = Abs(X)", "None": "Y = com.microsoft.NoSuch(X)"}
+    specs = {op: Case(op, text, "T[2] X").prepared(Provider("cpu")) for op, text in bodies.items()}
+    options = {"threads": (1, 2), "passes": 1, "processes": 1}
+    found = measure_cases([RuntimeCandidate("here", HERE)], specs, **options)
     assert found.times.xs("Abs", level="case").gt(0).all(axis=None)
     assert found.times.xs("None", level="case").isna().all(axis=None)
     ((key, why),) = found.absent.items()
@@ -330,19 +270,23 @@ def test_onnxruntime_runs_the_cases():
 
 
 @pytest.mark.parametrize("slower", [1.0, 2.0])
-@pytest.mark.parametrize(
-    "child", [STAND_IN_WITH_EFFECT, pytest.param(PLANTED, marks=pytest.mark.slow)]
-)
-def test_a_planted_regression_is_named_and_no_other_case(tmp_path, child, slower):
-    candidates = []
-    for name, factor in {"1.0": 1.0, "1.1": slower}.items():
+@pytest.mark.parametrize("is_real", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_planted_regression_is_named_and_no_other_case(tmp_path, monkeypatch, slower, is_real):
+    asked, factors = [], {"1.0": 1.0, "1.1": slower}
+    for name, factor in factors.items():
         file = tmp_path / f"{name}.py"
-        file.write_text(child.replace("FACTOR", str(factor)))
-        candidates.append(RuntimeCandidate(name, HERE, file))
+        file.write_text(PLANTED.replace("FACTOR", str(factor)))
+        asked.append(RuntimeCandidate(name, HERE, file))
+    if not is_real:
+        effects = np.random.default_rng(0).normal(0, 0.03, 100).tolist()
+
+        def start(one):
+            return Child([], one.name, factors[one.name], math.exp(effects.pop()))
+
+        monkeypatch.setattr(RuntimeCandidate, "start", start)
     prepared = cases("usual", "planted", "short")
-    times = measure_cases(candidates, prepared, passes=2, processes=4).times
+    times = measure_cases(asked, prepared, passes=2, processes=4).times
     verdicts = compare_cells(times, ["1.0", "1.1"])["verdict"].droplevel(["threads", "candidate"])
-    level = {"undecided", "within 5%"}
-    assert verdicts["planted"] in ({"slower"} if slower > 1 else level)
-    assert {verdicts["usual"], verdicts["short"]} <= level
-    assert set(control_claims(times, "1.1")["verdict"]) <= level
+    assert verdicts["planted"] == ("slower" if slower > 1 else "undecided")
+    assert {verdicts["usual"], verdicts["short"]} == {"undecided"}
+    assert set(control_claims(times, "1.1")["verdict"]) == {"undecided"}

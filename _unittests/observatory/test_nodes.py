@@ -9,6 +9,7 @@ import pytest
 
 from ortmeter.observatory.nodes import node_cases
 from ortmeter.runtime.feeds import random_feeds
+from ortmeter.runtime.graphs import with_intermediate_outputs
 from ortmeter.runtime.models import sample_cnn
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
@@ -26,17 +27,8 @@ def outputs_of(case):
 def test_each_node_computes_alone_what_it_does_in_the_model():
     model = sample_cnn(size=16)
     feeds = random_feeds(model)
-    exposed = onnx.ModelProto()
-    exposed.CopyFrom(model)
-    known = {output.name for output in model.graph.output}
-    exposed.graph.output.extend(
-        onnx.ValueInfoProto(name=name)
-        for node in model.graph.node
-        for name in node.output
-        if name not in known
-    )
-    names = [output.name for output in exposed.graph.output]
-    values = onnx.reference.ReferenceEvaluator(exposed).run(None, feeds)
+    names = [name for node in model.graph.node for name in node.output]
+    values = onnx.reference.ReferenceEvaluator(with_intermediate_outputs(model)).run(names, feeds)
     expected = dict(zip(names, values, strict=True))
     cases, left_out = node_cases(model, feeds, provider="cpu")
     assert not left_out

@@ -5,10 +5,12 @@ import torch
 from torch.nn import functional
 
 from ortmeter.errors import ModelError
-from ortmeter.observatory.case import Case
+from ortmeter.observatory.case import Case, call
 from ortmeter.observatory.torch_candidate import find_obstacle
 from ortmeter.observatory.torch_program import TorchProgram
 from ortmeter.operators import find_operator
+
+ROWS, PLACES = "T[4,3] X, i64[2,1] I", "T[2,4] X, i64[2,2] I"
 
 
 def run_case(case):
@@ -23,70 +25,28 @@ def run_case(case):
     ("case", "extra"),
     [
         # one function for each node
-        (Case("Relu", "Y = Relu(X)", "T[3,4] X"), 0),
-        (Case("Softmax", "Y = Softmax(X)", "T[3,4] X"), 0),
+        (call("Relu", "T[3,4] X"), 0),
+        (call("Softmax", "T[3,4] X"), 0),
         (Case("Two", "A = Exp(X) Y = Tanh(A)", "T[3,4] X"), 0),
         # a view, copied
-        (Case("Transpose", "Y = Transpose(X)", "T[3,4] X"), -1),
-        (Case("Identity", "Y = Identity(X)", "T[3,4] X"), -1),
+        (call("Transpose", "T[3,4] X"), -1),
+        (call("Identity", "T[3,4] X"), -1),
         # one function of torch stands in for several calls
-        (Case("PRelu", "Y = PRelu(X, S)", "T[2,3,4] X, T[3,1] S"), 0),
-        (Case("Selu", "Y = Selu(X)", "T[3,4] X"), 0),
-        (Case("Sign", "Y = Sign(X)", "T[3,4] X"), 0),
-        (Case("ThresholdedRelu", "Y = ThresholdedRelu(X)", "T[3,4] X"), 0),
-        (Case("ReduceL1", "Y = ReduceL1<axes = [1]>(X)", "T[3,4] X"), 0),
-        (Case("Gemm", "Y = Gemm<transB = 1>(A, B, C)", "T[3,4] A, T[5,4] B, T[5] C"), 0),
-        (
-            Case("Gather", "Y = Gather(X, I)", "T[9,4] X, i64[2,3] I", values={"I": "below 9"}),
-            0,
-        ),
-        (
-            Case(
-                "GatherElements",
-                "Y = GatherElements(X, I)",
-                "T[4,4] X, i64[2,4] I",
-                values={"I": "below 4"},
-            ),
-            0,
-        ),
-        (
-            Case(
-                "ScatterElements",
-                "Y = ScatterElements<axis = 1>(X, I, U)",
-                "T[2,4] X, i64[2,2] I, T[2,2] U",
-                values={"I": (0, 2, 3, 1)},
-            ),
-            0,
-        ),
-        (
-            Case(
-                "ScatterND",
-                "Y = ScatterND(X, I, U)",
-                "T[4,3] X, i64[2,1] I, T[2,3] U",
-                values={"I": (3, 0)},
-            ),
-            0,
-        ),
-        (
-            Case("GatherND", "Y = GatherND(X, I)", "T[4,3] X, i64[2,1] I", values={"I": (3, 0)}),
-            0,
-        ),
-        (
-            Case("Pad", "Y = Pad(X, P)", "T[2,3] X, i64[4] P", values={"P": (0, 1, 2, 0)}),
-            0,
-        ),
-        (
-            Case(
-                "TopK",
-                "Y, I = TopK(X, K)",
-                "T[3,9] X, i64[1] K",
-                outputs="T Y, i64 I",
-                values={"K": (2,)},
-            ),
-            0,
-        ),
+        (call("PRelu", "T[2,3,4] X, T[3,1] S"), 0),
+        (call("Selu", "T[3,4] X"), 0),
+        (call("Sign", "T[3,4] X"), 0),
+        (call("ThresholdedRelu", "T[3,4] X"), 0),
+        (call("ReduceL1<axes = [1]>", "T[3,4] X"), 0),
+        (call("Gemm<transB = 1>", "T[3,4] A, T[5,4] B, T[5] C"), 0),
+        (call("Gather", "T[9,4] X, i64[2,3] I", values={"I": "below 9"}), 0),
+        (call("GatherElements", "T[4,4] X, i64[2,4] I", values={"I": "below 4"}), 0),
+        (call("ScatterElements<axis = 1>", f"{PLACES}, T[2,2] U", values={"I": (0, 2, 3, 1)}), 0),
+        (call("ScatterND", f"{ROWS}, T[2,3] U", values={"I": (3, 0)}), 0),
+        (call("GatherND", ROWS, values={"I": (3, 0)}), 0),
+        (call("Pad", "T[2,3] X, i64[4] P", values={"P": (0, 1, 2, 0)}), 0),
+        (call("TopK", "T[3,9] X, i64[1] K", outputs="T Y, i64 I", values={"K": (2,)}), 0),
         # no function of torch does it alone
-        (Case("ReduceSumSquare", "Y = ReduceSumSquare(X)", "T[3,4] X"), 1),
+        (call("ReduceSumSquare", "T[3,4] X"), 1),
     ],
     ids=lambda value: value.op if isinstance(value, Case) else "",
 )

@@ -43,13 +43,15 @@ def paired(times, before, after, passes=(0, 1)):
     return np.log(one[before] / one[after]).to_numpy()
 
 
-@pytest.mark.parametrize(("shift", "side"), [(0.2, "less"), (-0.2, "greater"), (0.0, "less")])
-def test_one_pair_has_the_p_value_of_student(shift, side):
-    times = simulated(1, np.array([[0.0, shift]]), passes=1)
+@pytest.mark.parametrize("passes", [1, 2])  # those that agree are tested together
+@pytest.mark.parametrize(("shift", "side"), [(0.3, "less"), (-0.3, "greater"), (0.0, "less")])
+def test_one_pair_has_the_p_value_of_student(passes, shift, side):
+    times = simulated(2, np.array([[0.0, shift]]), passes=passes)
     (cell,) = compare_cells(times, ORDER[:2]).itertuples()
     logs = paired(times, "1.0", "1.1")
     null = -EFFECT if side == "less" else EFFECT
     p = stats.ttest_1samp(logs, null, alternative=side).pvalue
+    assert len(logs) == 10 * passes
     assert cell.p == pytest.approx(min(2 * p, 1.0))
     assert cell.speedup == pytest.approx(np.exp(logs.mean()))
     found = stats.ttest_1samp(logs, 0).confidence_interval(0.99)  # one cell, one claim
@@ -68,40 +70,21 @@ def test_the_least_favourable_pass_decides():
     assert alone[0] < 1e-4 < alone[1]
     assert cell.p == pytest.approx(min(alone[1], 1.0))
     assert cell.verdict == "undecided"
-
-
-def test_passes_that_agree_are_tested_together():
-    times = simulated(2, np.array([[0.0, 0.3]]))
-    (cell,) = compare_cells(times, ORDER[:2]).itertuples()
-    logs = paired(times, "1.0", "1.1")
-    assert len(logs) == 20
-    assert cell.p == pytest.approx(2 * stats.ttest_1samp(logs, -EFFECT, alternative="less").pvalue)
-    found = stats.ttest_1samp(logs, 0).confidence_interval(0.99)
-    assert [cell.low, cell.high] == pytest.approx(np.exp([found.low, found.high]))
-
-
-def test_two_passes_that_say_the_opposite_claim_nothing():
-    times = simulated(2, np.array([[0.0, 0.5]]))
-    second = times.index.get_level_values("pass") == 1
-    times.loc[second, "1.1"] /= np.exp(1.0)
+    times.loc[second, "1.1"] /= np.exp(0.3)  # now it shows the opposite
     assert compare_cells(times, ORDER[:2])["verdict"].tolist() == ["undecided"]
 
 
 def test_slower_than_one_pays_for_the_choice_and_faster_is_than_all():
     times = simulated(3, np.array([[0.4, 0.0, 0.3], [0.5, 0.4, 0.2]]), passes=1)
     cells = compare_cells(times, ORDER[:3]).xs("1.2", level="candidate")
-    one = times.xs("case 0", level="case")
-    slower = [
-        stats.ttest_1samp(np.log(one[b] / one["1.2"]), -EFFECT, alternative="less").pvalue
-        for b in ORDER[:2]
-    ]
-    assert cells["p"].iloc[0] == pytest.approx(2 * 2 * min(slower))
-    one = times.xs("case 1", level="case")
-    faster = [
-        stats.ttest_1samp(np.log(one[b] / one["1.2"]), EFFECT, alternative="greater").pvalue
-        for b in ORDER[:2]
-    ]
-    assert cells["p"].iloc[1] == pytest.approx(2 * max(faster))
+
+    def p_values(case, null, side):
+        one = times.xs(case, level="case")
+        logs = [np.log(one[before] / one["1.2"]) for before in ORDER[:2]]
+        return [stats.ttest_1samp(log, null, alternative=side).pvalue for log in logs]
+
+    slower, faster = p_values("case 0", -EFFECT, "less"), p_values("case 1", EFFECT, "greater")
+    assert cells["p"].tolist() == pytest.approx([2 * 2 * min(slower), 2 * max(faster)])
     assert cells["baseline"].tolist() == ["1.1", "1.1"]
     assert cells["verdict"].tolist() == ["slower", "faster"]
     assert cells["before"].iloc[0] == pytest.approx(
@@ -127,27 +110,25 @@ def test_claims_are_those_of_benjamini_and_hochberg_with_intervals_that_agree(se
 
 def test_matrices_without_a_difference_have_few_claims():
     false = 0
-    for seed in range(100):
+    for seed in range(50):
         truth = np.random.default_rng(seed).uniform(-EFFECT / 2, EFFECT / 2, (60, 4))
         cells = compare_cells(simulated(seed, truth), ORDER)
         false += cells["verdict"].isin(["faster", "slower"]).any()
-    # At 1 %, five matrices or more have a probability of 0.3 %.
-    assert false < 5
+    # At 1 %, four matrices or more have a probability of 0.2 %.
+    assert false < 4
 
 
 def test_planted_regressions_are_found_and_no_other():
-    found, false = 0, 0
+    found, claims = 0, 0
+    planted = list(itertools.product([1], [f"case {i}" for i in range(3)], ["1.2", "1.3"]))
     for seed in range(20):
         truth = np.zeros((60, 4))
         truth[:3, 2:] = np.log(1.5)
-        cells = compare_cells(simulated(seed, truth), ORDER)
-        slower = cells.index[cells["verdict"] == "slower"]
-        planted = {(1, f"case {i}", name) for i in range(3) for name in ("1.2", "1.3")}
-        found += len(planted.intersection(slower))
-        false += cells["verdict"].isin(["faster", "slower"]).sum()
-        false -= len(planted.intersection(slower))
+        verdicts = compare_cells(simulated(seed, truth), ORDER)["verdict"]
+        found += (verdicts.loc[planted] == "slower").sum()
+        claims += verdicts.isin(["faster", "slower"]).sum()
     assert found >= 0.95 * 20 * 6
-    assert false <= 2  # 1 % of the claims
+    assert claims - found <= 2  # 1 % of the claims
 
 
 def test_a_larger_effect_may_be_asked_for():
@@ -176,27 +157,22 @@ def test_contenders_that_do_not_run_a_case_are_no_baseline():
     assert first["after"] > 0
 
 
-@pytest.mark.parametrize("sets", [1, 2])
-def test_few_processes_decide_nothing(sets):
-    cells = compare_cells(simulated(6, np.array([[0.0, 2.0]]), sets=sets), ORDER[:2])
-    assert cells["verdict"].tolist() == ["undecided"]
-    assert cells["p"].tolist() == [1.0]
-    assert cells[["low", "high"]].isna().all(axis=None) == (sets == 1)  # two passes have four
-
-
-def test_times_without_noise():
-    logs = np.broadcast_to([[0.0, 0.0], [0.0, 1.0]], (1, 2, 4, 2, 2))
+@pytest.mark.parametrize(("sets", "p"), [(1, 1.0), (2, 1.0), (4, 0.0)])
+def test_few_processes_decide_nothing_even_without_noise(sets, p):
+    logs = np.broadcast_to([[0.0, 0.0], [0.0, 1.0]], (1, 2, sets, 2, 2))
     cells = compare_cells(as_times(logs, ORDER[:2]), ORDER[:2])
-    assert cells["p"].tolist() == [1.0, 0.0]
-    assert cells["verdict"].tolist() == ["undecided", "slower"]
+    assert cells["p"].tolist() == [1.0, p]
+    assert cells["verdict"].tolist() == ["undecided", "slower" if p == 0 else "undecided"]
+    assert cells[["low", "high"]].isna().all(axis=None) == (sets == 1)  # two passes have four
 
 
 def test_a_set_that_lacks_one_contender_is_left_out():
     times = simulated(7, np.array([[0.0, 0.5]]))
     times.loc[(1, 0, 0), "1.1"] = np.nan
-    kept = times.drop([(1, 0, 0, "case 0")])
-    found = [compare_cells(one, ORDER[:2]).drop(columns="before") for one in (times, kept)]
-    pd.testing.assert_frame_equal(*found)
+    (cell,) = compare_cells(times, ORDER[:2]).itertuples()
+    logs = paired(times, "1.0", "1.1")[1:]
+    p = 2 * stats.ttest_1samp(logs, -EFFECT, alternative="less").pvalue
+    assert (cell.p, cell.speedup) == pytest.approx((p, np.exp(logs.mean())))
 
 
 def test_losses_and_gains_say_since_when():
@@ -218,15 +194,11 @@ def test_losses_and_gains_say_since_when():
     assert gained["since"].tolist() == ["1.3"]
     assert claimed(cells, "1.1", "faster").index.tolist() == [(1, "case 3")]
     assert claimed(cells, "1.2", "slower")["since"].to_dict() == {(1, "case 0"): "1.1"}
-    assert claimed(cells.xs(slice(None), drop_level=False), "1.2", "slower")["since"].tolist() == [
-        "1.1"
-    ]
-
-
-def test_nothing_is_lost_where_nothing_changed():
-    cells = compare_cells(simulated(9, np.zeros((3, 4))), ORDER)
-    assert claimed(cells, "1.3", "slower").empty
-    assert claimed(cells, "1.3", "faster").empty
+    same = compare_cells(simulated(9, np.zeros((3, 4))), ORDER)
+    assert claimed(same, "1.3", "slower").empty
+    assert claimed(same, "1.3", "faster").empty
+    with pytest.raises(InvalidArgumentError, match="release='1.0'. Accepted: 1.1"):
+        claimed(cells, "1.0", "slower")
 
 
 def test_the_control_is_compared_with_its_own_release():
@@ -245,10 +217,7 @@ def test_each_number_of_threads_has_its_cells():
     times = as_times(np.log(logs).reshape(2, 2, 10, 2, 2), ORDER[:2])
     times.loc[2, "1.1"] = 3 * times.loc[2, "1.1"].to_numpy()
     cells = compare_cells(times.sample(frac=1, random_state=0), ORDER[:2]).sort_index()
-    verdicts = cells["verdict"].to_dict()
-    expected = {1: "undecided", 2: "slower"}
-    for threads, case in itertools.product([1, 2], ["case 0", "case 1"]):
-        assert verdicts[threads, case, "1.1"] == expected[threads]
+    assert cells["verdict"].tolist() == ["undecided"] * 2 + ["slower"] * 2
 
 
 @pytest.mark.parametrize(
@@ -264,9 +233,3 @@ def test_each_number_of_threads_has_its_cells():
 def test_what_cannot_be_compared_is_refused(order, options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         compare_cells(simulated(0, np.zeros((1, 2))), order, **options)
-
-
-def test_a_release_that_has_no_cell_is_refused():
-    cells = compare_cells(simulated(0, np.zeros((1, 2))), ORDER[:2])
-    with pytest.raises(InvalidArgumentError, match="release='1.0'. Accepted: 1.1"):
-        claimed(cells, "1.0", "slower")

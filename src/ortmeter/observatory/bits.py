@@ -1,10 +1,7 @@
 """Compare results bit by bit: run again, in another process, with other settings."""
 
 import dataclasses
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +10,9 @@ import pandas as pd
 from ortmeter.discrepancy import max_diff
 from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
 from ortmeter.observatory.judge import Judge, digest
+from ortmeter.observatory.matrix import Processes, RuntimeCandidate
 from ortmeter.progress import follow
 from ortmeter.releases.environments import INSTALLED, parse_release
-from ortmeter.releases.process import ReleaseProcess, write_questions
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.timing.candidates import SessionSpec
 
@@ -86,14 +83,15 @@ def compare_bits(
             f"runs={runs!r}, processes={processes!r}. Accepted: one run at least, processes from 0"
         )
     rows: list[dict[str, Any]] = []
-    with ExitStack() as stack:
-        release = parse_release(INSTALLED)
-        children = [stack.enter_context(ReleaseProcess(release)) for _ in range(processes)]
+    here = RuntimeCandidate(INSTALLED, parse_release(INSTALLED))
+    with Processes({str(rank): here for rank in range(processes)}) as children:
         for name, variant in follow(variants.items(), "cases"):
             found = {AGAIN: _run_here(variant, {}, runs) + _run_here(variant, {}, runs)}
             if found[AGAIN]:
-                if children:
-                    found[ELSEWHERE] = list(_run_elsewhere(variant, children, runs))
+                if processes:
+                    turns = (children.outputs(variant, children.candidates) for _ in range(runs))
+                    told = [one for turn in turns for one in turn.values()]
+                    found[ELSEWHERE] = [one for one in told if isinstance(one, dict)]
                 found |= {what: _run_here(variant, new, runs) for what, new in changes.items()}
             rows += ({"case": name, **row} for row in _compare_results(variant, found))
     return pd.DataFrame(rows, columns=[*_ROWS, *_COLUMNS]).set_index(_ROWS)
@@ -106,22 +104,10 @@ def _run_here(variant: SessionSpec, new: Mapping[str, Any], runs: int) -> list[_
         results = [run_session(session, variant.feeds, variant.run_config) for _ in range(runs)]
     except (ModelError, ProviderUnavailableError):
         return []
-    return [{name: x for name, x in found.items() if _is_numeric(x)} for found in results]
-
-
-def _is_numeric(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind not in "OUS"
-
-
-def _run_elsewhere(
-    variant: SessionSpec, children: Sequence[ReleaseProcess], runs: int
-) -> Iterator[_Outputs]:
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder, suppress(ModelError):
-        (question,) = write_questions({"": variant}, Path(folder)).values()
-        for child in children:
-            child.open(question)
-            for _ in range(runs):
-                yield child.outputs(Path(folder))
+    return [
+        {n: x for n, x in found.items() if isinstance(x, np.ndarray) and x.dtype.kind not in "OUS"}
+        for found in results
+    ]
 
 
 def _compare_results(

@@ -137,9 +137,11 @@ class Case:
         try:
             model = onnx.parser.parse_model(f"{header} {{ {self.body} }}")
         except onnx.parser.ParseError as error:
+            told = error.args[0]  # the lines before the last one repeat the whole text
+            told = (told.decode() if isinstance(told, bytes) else str(told)).splitlines()[-1]
             raise InvalidArgumentError(
-                f"body {self.body!r} of a case of {self.op}: {_last_line(error)} Accepted: nodes "
-                "in the text syntax of ONNX, such as 'Y = PRelu(X, S)'"
+                f"body {self.body!r} of a case of {self.op}: {told} Accepted: nodes in the text "
+                "syntax of ONNX, such as 'Y = PRelu(X, S)'"
             ) from error
         model.graph.initializer.extend(
             onnx.numpy_helper.from_array(self._draw(name), name) for name in weights
@@ -185,8 +187,11 @@ class Case:
                 "'T[1,64,28,28] X, i64[3] I'"
             )
         return {
-            match[3]: _Tensor(self.type if match[1] == "T" else match[1], _shape(match[2]))
-            for match in re.finditer(_TENSOR, text)
+            name: _Tensor(
+                self.type if kind == "T" else kind,
+                None if sizes is None else tuple(map(int, filter(None, sizes.split(",")))),
+            )
+            for kind, sizes, name in (match.groups() for match in re.finditer(_TENSOR, text))
         }
 
     @property
@@ -239,10 +244,6 @@ class _Tensor:
         return f"{self.kind}{list(self.shape) if self.shape else ''} {name}"
 
 
-def _shape(text: str | None) -> tuple[int, ...] | None:
-    return None if text is None else tuple(map(int, filter(None, text.split(","))))
-
-
 def integer_ends(values: str, kind: str) -> tuple[int, int]:
     """Return the smallest and the largest integer of a distribution, by kind of type."""
     least, most = INTEGERS[kind]
@@ -266,12 +267,6 @@ def _random(
         tiny = float(float_info(dtype).tiny)
         return rng.uniform(-tiny, tiny, shape)
     return rng.uniform(*RANGES[values], shape)
-
-
-def _last_line(error: onnx.parser.ParseError) -> str:
-    """Return what the parser expected; the lines before repeat the whole text, in bytes."""
-    message = error.args[0]
-    return (message.decode() if isinstance(message, bytes) else str(message)).splitlines()[-1]
 
 
 def call(

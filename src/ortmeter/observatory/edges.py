@@ -107,17 +107,14 @@ def measure_edges(
         for name, case in follow(cases.items(), "cases"):
             answers = processes.outputs(case.prepared(where, threads), names)
             able = [one for one, got in answers.items() if not isinstance(got, OrtMeterError)]
-            ask = functools.partial(_ask, processes, able, settings)
+
+            def ask(edge: _Edge, names: Sequence[str] = able) -> _Outputs:
+                return processes.outputs(SessionSpec(edge.model, edge.feeds, settings), names)
+
             found = list(_found(_edges(case, ask)))
             known = {**dict.fromkeys(_FOUND, ""), "case": name, "able": ", ".join(able)}
             rows += ({**known, **row} for row in found)
     return _gathered(pd.DataFrame(rows, columns=_FOUND))
-
-
-def _ask(
-    processes: Processes, names: Sequence[str], settings: Mapping[str, Any], edge: "_Edge"
-) -> _Outputs:
-    return processes.outputs(SessionSpec(edge.model, edge.feeds, settings), names)
 
 
 @dataclasses.dataclass

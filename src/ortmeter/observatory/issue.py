@@ -4,7 +4,7 @@ import math
 import platform
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import quote_plus
 
 import numpy as np
@@ -180,17 +180,20 @@ def write_issue(
         f"processes, releases interleaved; intervals at 99%. {machine.cpu}, {machine.cores} cores "
         f"({dict(machine.to_rows())['Processor']}), {machine.system}, Python {machine.python}."
     )
-    described += remarks
-    fields = {
-        "Describe the issue": "\n\n".join(filter(None, described)),
-        "To reproduce": _reproduce(script, printed, matrix),
-        "Urgency": "Use case: ...",
-        **_system(machine, provider, matrix.versions[releases[-1]]),
-    }
-    if not wrong:
-        fields["Model File"] = "It is in the script."
-        fields["Is this a quantized model?"] = "Yes" if _QUANTIZED.search(case) else "No"
-    return _issue(title, fields, case.partition("-")[0], is_general=bool(wrong))
+    versions = [
+        " with ".join(f"{name} {version}" for name, version in matrix.versions[release].items())
+        for release in releases
+    ]
+    is_quantized = "Yes" if _QUANTIZED.search(case) else "No"
+    more = {"Model File": "It is in the script.", "Is this a quantized model?": is_quantized}
+    return _issue(
+        title,
+        "\n\n".join(filter(None, [*described, *remarks])),
+        _shown(script, printed.values(), f", in environments of {enumerate_items(versions)}"),
+        _system(machine, provider, matrix.versions[releases[-1]]["onnxruntime"]),
+        case.partition("-")[0],
+        more={} if wrong else more,
+    )
 
 
 def write_failure(
@@ -235,18 +238,15 @@ def write_failure(
     OrtMeterError
         The script does not fail.
     """
-    version = output_of(str(release.python), "-I", "-c", _VERSION) or release.name
-    fails = f"onnxruntime {version.strip()}"
-    outputs = [*printed.values(), f"{fails}: {_failure_of(script, release)}"]
-    fields = {
-        "Describe the issue": f"A valid model ({name}; inputs {inputs}) fails with {fails}: {told}",
-        "To reproduce": "\n\n".join(
-            [_code("python", [script.rstrip()]), "Its output:", _code("", outputs)]
-        ),
-        "Urgency": "Use case: ...",
-        **_system(machine, provider, {"onnxruntime": version.strip()}),
-    }
-    return _issue(f"{name}: a valid model fails with {fails}", fields, name, is_general=True)
+    version = (output_of(str(release.python), "-I", "-c", _VERSION) or release.name).strip()
+    fails = f"onnxruntime {version}"
+    return _issue(
+        f"{name}: a valid model fails with {fails}",
+        f"A valid model ({name}; inputs {inputs}) fails with {fails}: {told}",
+        _shown(script, [*printed.values(), f"{fails}: {_failure_of(script, release)}"]),
+        _system(machine, provider, version),
+        name,
+    )
 
 
 def write_wrong_fusion(
@@ -282,14 +282,8 @@ def write_wrong_fusion(
         f"({wrong.what}): {wrong.told}. It is right with `disabled_optimizers=[{optimizer!r}]`. "
         f"Those that agree: {wrong.judges}."
     )
-    shown = _code("python", [script.rstrip()]), "Its output:", _code("", list(printed.values()))
-    fields = {
-        "Describe the issue": told,
-        "To reproduce": "\n\n".join(shown),
-        "Urgency": "Use case: ...",
-        **_system(machine, Provider("cpu"), {"onnxruntime": last}),
-    }
-    return _issue(f"{optimizer} changes the result", fields, optimizer, is_general=True)
+    shown, system = _shown(script, printed.values()), _system(machine, Provider("cpu"), last)
+    return _issue(f"{optimizer} changes the result", told, shown, system, optimizer)
 
 
 def _failure_of(script: str, release: Release) -> str:
@@ -309,14 +303,27 @@ def _failure_of(script: str, release: Release) -> str:
     )
 
 
-def _issue(title: str, fields: Mapping[str, str], searched: str, *, is_general: bool) -> str:
-    """Write the title, the fields of the template, then what the reader does before sending."""
+def _issue(
+    title: str,
+    told: str,
+    shown: str,
+    system: Mapping[str, str],
+    searched: str,
+    *,
+    more: Mapping[str, str] | None = None,
+) -> str:
+    """Write the title, the fields of the template, then what the reader does before sending.
+
+    More fields are for the template of performance.
+    """
     asked = quote_plus(f"is:issue {searched}")
-    template = "08-general.yml" if is_general else "05-performance.yml"
+    template = "05-performance.yml" if more else "08-general.yml"
     end = (
         f"Nothing was sent. Is it known? <{_TRACKER}?q={asked}>. If not, write the use case and "
         f"paste the fields: <{_TRACKER}/new?template={template}>\n"
     )
+    first = {"Describe the issue": told, "To reproduce": shown, "Urgency": "Use case: ..."}
+    fields = {**first, **system, **(more or {})}
     parts = (f"### {name}\n\n{text}" for name, text in fields.items())
     return "\n\n".join([f"# {title}", *parts, "---", end])
 
@@ -357,30 +364,19 @@ def _markdown(rows: Sequence[Sequence[str]], releases: Sequence[str]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
-def _reproduce(script: str, printed: Mapping[str, str], matrix: Matrix) -> str:
-    """Write the script and its outputs, each release in an environment of its own."""
-    versions = [
-        " with ".join(f"{name} {version}" for name, version in matrix.versions[release].items())
-        for release in printed
-    ]
-    told = f"Its output, in environments of {enumerate_items(versions)}:"
-    parts = [_code("python", [script.rstrip()]), told, _code("", list(printed.values()))]
-    return "\n\n".join(parts)
+def _shown(script: str, outputs: Iterable[str], where: str = "") -> str:
+    """Write a script and what it printed."""
+    output = "\n".join(["```", *outputs, "```"])
+    return f"```python\n{script.rstrip()}\n```\n\nIts output{where}:\n\n{output}"
 
 
-def _code(language: str, lines: Sequence[str]) -> str:
-    return "\n".join([f"```{language}", *lines, "```"])
-
-
-def _system(
-    machine: Environment, provider: Provider, versions: Mapping[str, str]
-) -> dict[str, str]:
+def _system(machine: Environment, provider: Provider, version: str) -> dict[str, str]:
     name = provider.execution_provider
     return {
         "Platform": platform.system().replace("Darwin", "Mac"),
         "OS Version": machine.system,
         "ONNX Runtime Installation": "Released Package",
-        "ONNX Runtime Version or Commit ID": versions["onnxruntime"],
+        "ONNX Runtime Version or Commit ID": version,
         "ONNX Runtime API": "Python",
         "Architecture": _ARCHITECTURES.get(platform.machine(), "Other / Unknown"),
         "Execution Provider": "Default CPU" if provider.is_cpu else name.partition("Execution")[0],

@@ -83,17 +83,15 @@ class Processes(ExitStack):
         """Run a variant once in some processes: what each returns, or why it does not."""
         with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
             question = write_questions({"": variant}, Path(folder))[""]
-            return {name: self._outputs(name, question, Path(folder)) for name in names}
-
-    def _outputs(
-        self, name: str, question: Mapping[str, Any], folder: Path
-    ) -> dict[str, np.ndarray] | OrtMeterError:
-        child = self.child(name)
-        try:
-            child.open(question)
-            return child.outputs(folder)
-        except OrtMeterError as error:
-            return error
+            found: dict[str, dict[str, np.ndarray] | OrtMeterError] = {}
+            for name in names:
+                child = self.child(name)
+                try:
+                    child.open(question)
+                    found[name] = child.outputs(Path(folder))
+                except OrtMeterError as error:
+                    found[name] = error
+            return found
 
 
 @dataclass(frozen=True)
@@ -235,7 +233,7 @@ def measure_cases(
         By Ctrl-C, once something is measured.
     """
     names = [candidate.name for candidate in candidates]
-    _check_cases(names, cases, threads, passes, processes)
+    _check_cases(names, list(cases), threads, passes, processes)
     runners = dict(zip(names, candidates, strict=True))
     if control:
         runners[names[-1] + AGAIN] = candidates[-1]
@@ -259,14 +257,16 @@ def measure_cases(
         try:
             for rank in range(passes * processes):
                 rng = np.random.default_rng([seed, rank])
-                with _Set(runners, rng) as children:
-                    versions |= children.start()
+                with Processes(runners) as children:
+                    for name in rng.permutation(list(runners)).tolist():
+                        children.child(name)
+                    versions |= {name: children.child(name).ask("describe") for name in runners}
                     for name in rng.permutation(list(questions)).tolist():
                         for count in threads:
                             question = questions[name]
                             question["attributes"]["intra_op_num_threads"] = count
                             place = (count, rank // processes, rank % processes, name)
-                            row = children.measure(name, question, absent)
+                            row = _measure(children, rng, name, question, absent)
                             rows.append(dict(zip(ROWS, place, strict=True)) | row)
                         bar.update()
         except KeyboardInterrupt as stop:
@@ -277,11 +277,7 @@ def measure_cases(
 
 
 def _check_cases(
-    names: Sequence[str],
-    cases: Mapping[str, SessionSpec],
-    threads: Sequence[int],
-    passes: int,
-    processes: int,
+    names: list[str], cases: list[str], threads: Sequence[int], passes: int, processes: int
 ) -> None:
     if not cases or not names or len({*names}) < len(names):
         raise InvalidArgumentError(
@@ -295,48 +291,38 @@ def _check_cases(
         )
 
 
-class _Set(Processes):
-    """A process for each candidate, asked in random orders."""
+def _measure(
+    processes: Processes,
+    rng: np.random.Generator,
+    case: str,
+    question: Mapping[str, Any],
+    absent: dict[tuple[str, str], str],
+) -> dict[str, float]:
+    """Return the median time of a run (µs) of each process that runs the case."""
+    names = [name for name in processes.candidates if (case, name) not in absent]
+    children = {name: processes.child(name) for name in names}
+    samples: dict[str, list[float]] = {name: [] for name in children}
 
-    def __init__(
-        self, candidates: Mapping[str, RuntimeCandidate], rng: np.random.Generator
-    ) -> None:
-        super().__init__(candidates)
-        self.rng = rng
+    def in_turn(step: Callable[[str, ReleaseProcess], None]) -> None:
+        for name in rng.permutation(list(samples)).tolist():
+            try:
+                step(name, children[name])
+            except OrtMeterError as error:
+                absent[case, name] = str(error)
+                del samples[name]
 
-    def start(self) -> dict[str, Any]:
-        """Start the processes; return the versions of each one."""
-        for name in self.rng.permutation(list(self.candidates)).tolist():
-            self.child(name)
-        return {name: self.child(name).ask("describe") for name in self.candidates}
-
-    def measure(
-        self, case: str, question: Mapping[str, Any], absent: dict[tuple[str, str], str]
-    ) -> dict[str, float]:
-        """Return the median time of a run (µs) of each process that runs the case."""
-        children = {n: self.child(n) for n in self.candidates if (case, n) not in absent}
-        samples: dict[str, list[float]] = {name: [] for name in children}
-
-        def in_turn(step: Callable[[str, ReleaseProcess], None]) -> None:
-            for name in self.rng.permutation(list(samples)).tolist():
-                try:
-                    step(name, children[name])
-                except OrtMeterError as error:
-                    absent[case, name] = str(error)
-                    del samples[name]
-
-        # Sessions are opened side by side: that is not what is timed.
-        in_turn(lambda _name, child: child.start_open(question))
-        in_turn(lambda _name, child: child.answer())
-        warm: dict[str, float] = {}
-        in_turn(lambda name, child: warm.update({name: _warm_seconds(child)}))
-        counts = {name: (_calls_of_sample(s), settling_calls(s)) for name, s in warm.items()}
-        for _ in range(_FEW_ROUNDS if max(warm.values(), default=0) > _LONG_S else _ROUNDS):
-            in_turn(lambda name, child: samples[name].append(child.sample(*counts[name])))
-        return {
-            name: rounded(1e6 * float(np.median(found)), _DIGITS) or math.nan
-            for name, found in samples.items()
-        }
+    # Sessions are opened side by side: that is not what is timed.
+    in_turn(lambda _name, child: child.start_open(question))
+    in_turn(lambda _name, child: child.answer())
+    warm: dict[str, float] = {}
+    in_turn(lambda name, child: warm.update({name: _warm_seconds(child)}))
+    counts = {name: (_calls_of_sample(s), settling_calls(s)) for name, s in warm.items()}
+    for _ in range(_FEW_ROUNDS if max(warm.values(), default=0) > _LONG_S else _ROUNDS):
+        in_turn(lambda name, child: samples[name].append(child.sample(*counts[name])))
+    return {
+        name: rounded(1e6 * float(np.median(found)), _DIGITS) or math.nan
+        for name, found in samples.items()
+    }
 
 
 def _warm_seconds(child: ReleaseProcess) -> float:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -56,8 +57,12 @@ _HEADS, _ENCODER, _DECODER, _LAYERS = 4, 128, 256, 2
 # OpenMP threads of torch wait for 0.1 ms after a function, not for several: ONNX Runtime runs next.
 _SHORT_WAIT = {"GOMP_SPINCOUNT": "10000"}
 # The allocator of the system keeps what torch returns (the first is the largest that is accepted).
-_KEEP = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-_QUIET = {"KINETO_LOG_LEVEL": "99"}
+_PROFILED = {
+    **_SHORT_WAIT,
+    "KINETO_LOG_LEVEL": "99",
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+}
 _ROUNDS, _WARMUP, _RUNS_S, _RUNS = 8, 3, 0.03, (3, 10)
 _LIBRARY, _ORT = "eager", "onnxruntime"
 
@@ -292,28 +297,8 @@ def run_network(
     >>> [y.tolist() for y in run_network(torch.nn.ReLU(), {"X": np.float32([-1, 2])})]
     [[0.0, 2.0]]
     """
-    found = _torch_call(model, inputs, provider=str(provider))()
+    found = _start(model, inputs, provider=str(provider))()
     return [value.cpu().numpy() for value in (found if isinstance(found, tuple) else (found,))]
-
-
-def _torch_call(
-    model: nn.Module, inputs: _Arrays, *, provider: str, compiled: bool = False
-) -> Callable[[], Any]:
-    """Prepare a call of a copy of a model, which does not wait for the device."""
-    device = torch.device(provider)
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("highest")  # no TF32
-        torch.backends.cudnn.allow_tf32 = False
-    given = [torch.as_tensor(value).to(device) for value in inputs.values()]
-    dtype = next((x.dtype for x in given if x.is_floating_point()), None)
-    moved = copy.deepcopy(model).to(device, dtype)
-    run = torch.compile(moved, dynamic=False) if compiled else moved
-
-    def call() -> Any:
-        with torch.inference_mode():
-            return run(*given)
-
-    return call
 
 
 def network_candidate(
@@ -377,11 +362,25 @@ def open_network(file: str, **settings: Any) -> Callable[[], Any]:
 
 
 def _start(
-    model: nn.Module, inputs: _Arrays, *, provider: str, threads: int, compiled: bool = False
+    model: nn.Module, inputs: _Arrays, *, provider: str, threads: int = 0, compiled: bool = False
 ) -> Callable[[], Any]:
-    torch.set_num_threads(threads)
+    """Prepare a call of a copy of a model, which does not wait for the device; it ran once."""
+    if threads:
+        torch.set_num_threads(threads)
+    device = torch.device(provider)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("highest")  # no TF32
+        torch.backends.cudnn.allow_tf32 = False
+    given = [torch.as_tensor(value).to(device) for value in inputs.values()]
+    dtype = next((x.dtype for x in given if x.is_floating_point()), None)
+    moved = copy.deepcopy(model).to(device, dtype)
+    run = torch.compile(moved, dynamic=False) if compiled else moved
+
+    def call() -> Any:
+        with torch.inference_mode():
+            return run(*given)
+
     with quiet():
-        call = _torch_call(model, inputs, provider=provider, compiled=compiled)
         call()  # inductor compiles at the first call
     return call
 
@@ -400,21 +399,9 @@ def share_cores() -> Iterator[None]:
     """
     with (
         tempfile.TemporaryDirectory(prefix="ortmeter-") as folder,
-        _set_variables({**_SHORT_WAIT, "TORCHINDUCTOR_CACHE_DIR": folder}),
+        mock.patch.dict(os.environ, {**_SHORT_WAIT, "TORCHINDUCTOR_CACHE_DIR": folder}),
     ):
         yield
-
-
-@contextmanager
-def _set_variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, for the processes that start inside, and no other."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def profile_networks(
@@ -468,9 +455,8 @@ def profile_networks(
             onnx.save(exported, Path(temporary, f"{i}.onnx"))
         asked = {"provider": str(provider), "threads": threads, "turns": turns}
         asked |= {"folder": temporary, "cases": list(cases)}
-        variables = {**_SHORT_WAIT, **_KEEP, **_QUIET}
         for process in follow(range(processes if cases else 0), "profiles"):
-            found = call(_profile_all, {**asked, "seed": process}, environment=variables)
+            found = call(_profile_all, {**asked, "seed": process}, environment=_PROFILED)
             rows += [{**row, "process": process} for row in found]
     return pd.DataFrame(rows, columns=["case", "process", "turn", "kind", _LIBRARY, _ORT])
 

@@ -136,7 +136,12 @@ def node_cases(
     """
     proto = load_model(model)
     run = {**run_exposed(proto, feeds, provider=provider, optimization="none"), **feeds}
-    values = {name: as_numpy(value) if _is_tensor(value) else value for name, value in run.items()}
+    values = {
+        name: as_numpy(value)
+        if is_array(value) and getattr(value, "is_tensor", lambda: True)()  # not a sequence
+        else value
+        for name, value in run.items()
+    }
     tensors = (tensor for tensor in proto.graph.initializer if tensor.name not in feeds)
     weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
     cases: dict[Any, NodeCase] = {}
@@ -158,17 +163,15 @@ def node_cases(
             if key in cases:
                 cases[key] = dataclasses.replace(cases[key], nodes=cases[key].nodes + 1)
             else:
-                name = _case_name(node, {**inputs, **kept})
+                arrays = [{**inputs, **kept}[name] for name in node.input if name]
+                shapes = ["x".join(map(str, array.shape)) for array in arrays if array.ndim]
+                kind = [short_name(array.dtype) for array in arrays[:1]]
+                name = "-".join([operator_of(node), *shapes[:_SHAPES], *kind])
                 names[name] += 1
                 name += f"-{names[name]}" * (names[name] > 1)
                 types = {n: array.dtype for n, array in outputs.items()}
                 cases[key] = NodeCase(name, node, inputs, kept, types, proto)
     return {case.name: case for case in cases.values()}, left_out
-
-
-def _is_tensor(value: Any) -> bool:
-    """Whether a value is an array: an OrtValue may be a sequence."""
-    return is_array(value) and bool(getattr(value, "is_tensor", lambda: True)())
 
 
 def _why_not(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> str:
@@ -189,27 +192,14 @@ def _signature(
 ) -> tuple[Any, ...]:
     """Return what two nodes have in common when they take the same time."""
     attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
-    told = {
-        name: (values[name].shape, values[name].dtype.str, name in weights, _axes_of(weights, name))
-        for name in (*node.input, *read_by(node))
-        if name
-    }
+    told = {}
+    for name in filter(None, (*node.input, *read_by(node))):
+        array, is_weight = values[name], name in weights
+        tells = is_weight and str(array.dtype) in _INTEGERS and array.size <= _MAX_CONSTANT_ELEMENTS
+        axes = array.ravel().tolist() if tells else None
+        told[name] = array.shape, array.dtype.str, is_weight, axes
     names = list(node.input)
     read = [(names.index(name), told.get(name)) for name in names]
     captured = sorted(str(told[name]) for name in told.keys() - {*names})
     written = [array.shape for array in outputs.values()]
     return node.op_type, node.domain, *map(str, (attributes, read, captured, written))
-
-
-def _axes_of(weights: Mapping[str, np.ndarray], name: str) -> list[int] | None:
-    array = weights.get(name)
-    if array is None or str(array.dtype) not in _INTEGERS or array.size > _MAX_CONSTANT_ELEMENTS:
-        return None
-    return list(array.ravel().tolist())
-
-
-def _case_name(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> str:
-    arrays = [values[name] for name in node.input if name]
-    shapes = ["x".join(map(str, array.shape)) for array in arrays if array.ndim]
-    kind = [short_name(array.dtype) for array in arrays[:1]]
-    return "-".join([operator_of(node), *shapes[:_SHAPES], *kind])

@@ -5,7 +5,7 @@ import json
 import math
 import textwrap
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -114,36 +114,26 @@ def repro_script(
         *before, made = _make(case, name, array, drawn)
         lines += [*before, f"model[{start}:{start}] = ({made}).tobytes()"]
     text = base64.b64encode(zlib.compress(data, 9)).decode()
+    header = [f"# {_quoted(case.name)[1:-1]}: python repro.py with each release"]
+    header += (f"#   pip install numpy {_quoted(requirement)}" for requirement in requirements)
+    if drawn:
+        told = f"{DRAWN}: {', '.join(drawn)}"
+        header += textwrap.wrap(told, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+    name = _quoted(where.execution_provider)
     return _SCRIPT.format(
-        header="\n".join(_header(case, requirements, drawn)),
+        header="\n".join(header),
         preload=_PRELOAD if where.on_cuda else "",
         model="\n".join(f'    b"{part}"' for part in textwrap.wrap(text, _WIDTH)),
         arrays="\n".join(lines),
         threads=threads,
-        provider=_provider(where),
+        provider=name if where.is_cpu else f'({name}, {{"device_id": {where.index}}})',
         device=f'"cuda", {where.index}' if where.on_cuda else '"cpu", 0',
     )
-
-
-def _header(
-    case: AnyCase | Reduced, requirements: Sequence[str], drawn: Sequence[str]
-) -> Iterator[str]:
-    yield f"# {_quoted(case.name)[1:-1]}: python repro.py with each release"
-    for requirement in requirements:
-        yield f"#   pip install numpy {_quoted(requirement)}"
-    if drawn:
-        text = f"{DRAWN}: {', '.join(drawn)}"
-        yield from textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")
 
 
 def _quoted(text: str) -> str:
     """Write a text, which may have any character, as Python does, in ASCII."""
     return json.dumps(text)
-
-
-def _provider(provider: Provider) -> str:
-    name = _quoted(provider.execution_provider)
-    return name if provider.is_cpu else f'({name}, {{"device_id": {provider.index}}})'
 
 
 def _without_weights(case: AnyCase | Reduced) -> tuple[bytes, list[tuple[int, str, np.ndarray]]]:

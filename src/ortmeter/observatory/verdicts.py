@@ -83,7 +83,17 @@ def compare_cells(
     >>> compare_cells(times, ["1.30", "1.31"])["verdict"].tolist()
     ['undecided', 'slower']
     """
-    _check_cells(times, order, min_effect, level)
+    unknown = [name for name in order if name not in times.columns]
+    if unknown or len({*order}) < max(len(order), 2):
+        raise InvalidArgumentError(
+            f"order={list(order)!r}. Accepted: two candidates or more of "
+            f"{', '.join(map(str, times.columns))}"
+        )
+    if not 0 <= min_effect < math.inf or not (level is None or 0 < level < 1):
+        raise InvalidArgumentError(
+            f"min_effect={min_effect!r}, level={level!r}. Accepted: an effect from 0, a "
+            "level between 0 and 1"
+        )
     axes = [times.index.unique(name) for name in ROWS]
     # By threads, pass, set, case, candidate.
     table = times[list(order)].reindex(pd.MultiIndex.from_product(axes, names=ROWS))
@@ -119,13 +129,7 @@ def compare_cells(
     return pd.DataFrame({name: values.ravel() for name, values in cells.items()}, index=index)
 
 
-def control_claims(
-    times: pd.DataFrame,
-    last: str,
-    *,
-    min_effect: float = 0.05,
-    level: float | None = None,
-) -> pd.DataFrame:
+def control_claims(times: pd.DataFrame, last: str, *, level: float | None = None) -> pd.DataFrame:
     """Compare the last candidate with itself: every claim is false.
 
     Parameters
@@ -134,7 +138,7 @@ def control_claims(
         With the control, see :func:`compare_cells`.
     last : str
         The candidate that has a control.
-    min_effect, level : float
+    level : float, optional
         As in :func:`compare_cells`; ``level=claim_level(cells)`` judges the control as the matrix
         was.
 
@@ -151,8 +155,7 @@ def control_claims(
     >>> control_claims(times, "1.31")["verdict"].tolist()
     ['undecided']
     """
-    order = [last, last + AGAIN]
-    return compare_cells(times, order, min_effect=min_effect, level=level)
+    return compare_cells(times, [last, last + AGAIN], level=level)
 
 
 def claim_level(cells: pd.DataFrame) -> float:
@@ -334,22 +337,3 @@ def _level(p: _Array) -> float:
         return _ERROR
     rejected = int(np.count_nonzero(false_discovery_control(tested) <= _ERROR))
     return _ERROR * max(rejected, 1) / tested.size
-
-
-def _check_cells(
-    times: pd.DataFrame,
-    order: Sequence[str],
-    min_effect: float,
-    level: float | None,
-) -> None:
-    unknown = [name for name in order if name not in times.columns]
-    if unknown or len({*order}) < max(len(order), 2):
-        raise InvalidArgumentError(
-            f"order={list(order)!r}. Accepted: two candidates or more of "
-            f"{', '.join(map(str, times.columns))}"
-        )
-    if not 0 <= min_effect < math.inf or not (level is None or 0 < level < 1):
-        raise InvalidArgumentError(
-            f"min_effect={min_effect!r}, level={level!r}. Accepted: an effect from 0, a "
-            "level between 0 and 1"
-        )
