@@ -55,11 +55,16 @@ class CommandDirective(SphinxDirective):
         if "after" in self.options:
             printed = "\n".join(find_points(printed, self.options["after"]))
         text = f"$ ortmeter {given}\n{printed}"
-        # Sentences are broken by the width of the box, tables are not.
-        classes = ["sentences"] if {"after", "code"} & self.options.keys() else []
+        block = nodes.literal_block(text, text, language="none")
+        if {"after", "code"} & self.options.keys():  # sentences break to fit the box, tables do not
+            parts = re.split(r"((?<!\S)--[\w-]+)", text)
+            block = nodes.literal_block(classes=["sentences"])
+            block += [
+                nodes.inline("", part, classes=["option"]) if part[:2] == "--" else nodes.Text(part)
+                for part in parts
+            ]
         address = "../" * self.env.docname.count("/") + f"{REPORTS.as_posix()}/{report}"
         link = f"`The report of this command <{address}>`__" if report else ""
-        block = nodes.literal_block(text, text, language="none", classes=classes)
         return [block, *self.parse_text_to_nodes(link)]
 
 
