@@ -40,6 +40,8 @@ DRIVERS := /usr/lib/chromium/vk_swiftshader_icd.json /usr/lib*/chromium-browser/
 VULKAN ?= $(shell ls $(DRIVERS) 2>/dev/null | head -1)
 APT = apt-get -qq -o Dir::State=$(CURDIR)/$(DEVICE)/apt -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache=$(CURDIR)/$(DEVICE)/apt
 FAST = -m "not slow and not long and not site and not browser"
+# Few examples of each property: all of them are drawn elsewhere.
+FEW = --hypothesis-profile=fast
 # What `make test-install` installs with the wheel; where `make nightly` finds ONNX Runtime, what it runs (all).
 EXTRA ?=
 INDEX_URL ?=
@@ -87,7 +89,7 @@ record: install ## run the pages on PROVIDER, keep what they measured, and their
 gpu-check: ## without .venv: compare the GPU with what is expected, record the pages; OUT, SLICE
 	PYTHONPATH=$(if $(wildcard $(GPU_SITE)),$(GPU_SITE):)$(CURDIR)/src $(PYTHON) _benchmarks/gpu_check.py --out $(OUT) --seconds $(SLICE)
 test: install ## run the tests that take seconds, every feature touched
-	$(PYTEST) $(FAST)
+	$(PYTEST) $(FAST) $(FEW)
 test-slow: install ## run the tests that `make test` leaves out, and that need no site
 	$(PYTEST) -m "slow and not long and not site and not browser"
 test-long: html ## run the tests that take many minutes, those of the built site included
@@ -104,7 +106,7 @@ test-all: install ## run both `make test` and `make test-slow`
 claims: install ## judge the claims of the pages on their records, list those to look at, keep the verdicts
 	$(BIN)/python _unittests/verdicts.py --write $(PAGES)
 coverage: $(COVERAGE) ## run the tests of `make test`, show the lines and branches that they reach
-	$(PYTEST) $(FAST) --cov --cov-report=term --cov-report=html:build/coverage
+	$(PYTEST) $(FAST) $(FEW) --cov --cov-report=term --cov-report=html:build/coverage
 	$(BIN)/coverage json -q -o - --omit="$(STUDIES)" | $(BIN)/python -c "import json, sys; print('branches of the helper: {percent_branches_covered:.1f}%'.format(**json.load(sys.stdin)['totals']))"
 test-floor: $(FLOOR)/.installed ## run the fast tests with the lowest versions that pyproject.toml declares
 	$(FLOOR)/bin/python -m pytest $(SHARED) $(FAST) $(FLOOR_SKIPS:%=--ignore-glob="*/%*")

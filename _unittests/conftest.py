@@ -14,8 +14,9 @@ from ortmeter.errors import ProviderUnavailableError
 from ortmeter.runtime.providers import resolve_provider, usable_providers
 
 mpl.use("Agg")
-# An example takes longer where something else runs.
+# An example takes longer where something else runs. `make test` draws few of them.
 hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.register_profile("fast", deadline=None, max_examples=20)
 hypothesis.settings.load_profile("tests")
 # Started in the background, as by nohup, Python lets Ctrl-C be ignored, here and in what it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
