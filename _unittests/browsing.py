@@ -4,19 +4,16 @@ import functools
 import http.server
 import os
 import shutil
-import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from _ext.assets import UnavailableError, fetch_assets
+from _ext.hosting import root_of
 
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "dist" / "html"
-sys.path.insert(0, str(ROOT / "_doc"))
-
-from _ext.assets import UnavailableError, fetch_assets  # noqa: E402
-from _ext.hosting import root_of  # noqa: E402
 
 #: Path of the site on its host.
 BASE = root_of(os.environ.get("ORTMETER_BASEURL", ""))

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import itertools
 import os
 import pkgutil
 import re
@@ -11,37 +12,26 @@ import sys
 from pathlib import Path
 
 import pytest
+from _ext.api import public_modules, public_names
 
 import ortmeter
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "_doc"))
-from _ext.api import public_modules, public_names
-
 MODULES = sorted(module.name for module in pkgutil.walk_packages(ortmeter.__path__, "ortmeter."))
 HEAVY = ("torch", "onnxruntime", "pandas", "matplotlib")
+PUBLIC = [*itertools.chain(*public_modules().values())]
 
 
-def public_members():
-    """Names that the API reference documents."""
-    for group in public_modules().values():
-        for name in group:
-            module = importlib.import_module(name)
-            for member in public_names(module):
-                yield f"{name}.{member}", getattr(module, member)
-
-
-MEMBERS = dict(public_members())
-
-
-@pytest.mark.parametrize("name", sorted(set(ortmeter.__all__) - {"__version__"}))
-def test_public_names_exist_and_are_listed(name):
-    assert getattr(ortmeter, name) is not None
-    assert name in dir(ortmeter)
+def public_members(name):
+    """Names of a module that the API reference documents."""
+    module = importlib.import_module(name)
+    return {f"{name}.{member}": getattr(module, member) for member in public_names(module)}
 
 
 def test_the_root_has_what_most_readers_need():
     names = set(ortmeter.__all__) - {"__version__"}
     assert len(names) <= 25
+    assert names <= {*dir(ortmeter)}
+    assert None not in [getattr(ortmeter, name) for name in names]
     helper = (Path(__file__).parents[1] / "_doc" / "helper.rst").read_text(encoding="utf-8")
     assert set(re.findall(r"~ortmeter\.(\w+)`", helper)) <= names
 
@@ -51,19 +41,29 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = ortmeter.no_such_name
 
 
-@pytest.mark.parametrize("name", sorted(MEMBERS))
-def test_public_members_are_documented(name):
-    member = MEMBERS[name]
-    doc = inspect.getdoc(member)
-    assert doc, name
-    if inspect.isfunction(member):
-        parameters = [p for p in inspect.signature(member).parameters if p != "_binding"]
-        described = doc.partition("Returns\n---")[0]
-        missing = [p for p in parameters if p not in described]
-        assert not missing, f"{name} does not document {missing}"
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_members_are_documented(module):
+    for name, member in public_members(module).items():
+        doc = inspect.getdoc(member)
+        assert doc, name
+        if inspect.isfunction(member):
+            parameters = [p for p in inspect.signature(member).parameters if p != "_binding"]
+            described = doc.partition("Returns\n---")[0]
+            missing = [p for p in parameters if p not in described]
+            assert not missing, f"{name} does not document {missing}"
 
 
-@pytest.mark.parametrize("name", MODULES)
+# They compile with torch, or race many settings.
+SLOW = {"backend.explanation", "backend.ort_backend", "observatory.networks", "tuning.tuner"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name.removeprefix("ortmeter.") in SLOW))
+        for name in MODULES
+    ],
+)
 def test_examples_give_what_they_say(name, monkeypatch):
     monkeypatch.delitem(sys.modules, "sphinx_gallery", raising=False)  # displays what is shown
     module = importlib.import_module(name)
@@ -75,7 +75,8 @@ def test_examples_give_what_they_say(name, monkeypatch):
 def test_public_functions_have_an_example():
     without = {
         name
-        for name, member in MEMBERS.items()
+        for module in PUBLIC
+        for name, member in public_members(module).items()
         if inspect.isfunction(member) and "\nExamples\n" not in inspect.getdoc(member)
     }
     # They need an environment per release, a page in a file, or a network.
@@ -124,6 +125,7 @@ def test_telemetry_is_on_when_the_user_says_so(tmp_path):
         # comparing two arrays, timing a function, reading the arguments of a page
         ("from ortmeter import max_diff; max_diff(1.0, 1.0)", HEAVY),
         ("from ortmeter.study.args import get_parsed_args", (*HEAVY, "numpy", "onnx")),
+        ("import ortmeter.dtypes as d; d.short_name('f32')", ("torch",)),
         ("from ortmeter.study.records import record", HEAVY),
         ("from ortmeter.runtime.sessions import make_session", ("torch", "pandas", "matplotlib")),
         ("from ortmeter.runtime.iobinding import BoundSession", ("torch", "matplotlib")),

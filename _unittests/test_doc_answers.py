@@ -2,22 +2,17 @@
 
 import json
 import re
-import sys
 import textwrap
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from _ext import answers, cards, hosting
 from docutils import nodes
 from docutils.core import publish_doctree
 
 from ortmeter.evidence import Finding
 from ortmeter.study.claims import Judged, Judgement, Sentence
-
-DOC = Path(__file__).parent.parent / "_doc"
-sys.path.insert(0, str(DOC))
-from _ext import answers, cards, hosting  # noqa: E402
 
 PAGE = "plot_op_gemm2_cuda"
 TEXT = """\

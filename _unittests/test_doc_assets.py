@@ -7,11 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from _ext import assets
 
 DOC = Path(__file__).resolve().parents[1] / "_doc"
-sys.path.insert(0, str(DOC))
-
-from _ext import assets  # noqa: E402
 
 NPM = """#!{python}
 import pathlib, sys

@@ -12,13 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from docutils.utils.math import MathError
-from sphinx.errors import ConfigError, ExtensionError
-
-DOC = Path(__file__).resolve().parents[1] / "_doc"
-sys.path.insert(0, str(DOC))
-
-from _ext import (  # noqa: E402
+from _ext import (
     api,
     bundle,
     gallery,
@@ -28,11 +22,16 @@ from _ext import (  # noqa: E402
     resetting,
     wheel,
 )
+from docutils.utils.math import MathError
+from sphinx.errors import ConfigError, ExtensionError
 
-import ortmeter  # noqa: E402
-from ortmeter.errors import ProviderUnavailableError  # noqa: E402
-from ortmeter.machine.environment import Environment, Gpu  # noqa: E402
-from ortmeter.runtime.providers import Provider  # noqa: E402
+import ortmeter
+from ortmeter.errors import ProviderUnavailableError
+from ortmeter.machine.environment import Environment, Gpu
+from ortmeter.runtime.providers import Provider
+
+DOC = Path(__file__).resolve().parents[1] / "_doc"
+
 
 WHEEL = "ortmeter-0.1.0-py3-none-any.whl"
 
@@ -116,17 +115,18 @@ def test_wheel_replaces_the_older_ones(tmp_path):
 # notebook
 
 
-def test_first_cell_is_code_that_names_the_wheel():
-    cell = notebook.first_cell(WHEEL)
+SITE = "http://127.0.0.1:8000/_static/wheel/"
+
+
+@pytest.mark.parametrize(
+    ("base", "site"),
+    [("", ""), ("http://127.0.0.1:8000", SITE), ("http://127.0.0.1:8000/", SITE)],
+)
+def test_first_cell_is_code_that_names_the_wheel_and_where_the_site_is(base, site):
+    cell = notebook.first_cell(WHEEL, base)
     ast.parse(cell)
     assert f'WHEEL = "{WHEEL}"' in cell
-    assert 'SITE = ""' in cell
-
-
-@pytest.mark.parametrize("base", ["http://127.0.0.1:8000", "http://127.0.0.1:8000/"])
-def test_first_cell_knows_where_the_site_is(base):
-    cell = notebook.first_cell(WHEEL, base)
-    assert 'SITE = "http://127.0.0.1:8000/_static/wheel/"' in cell
+    assert f'SITE = "{site}"' in cell
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ class FakeMachine:
 
     def __init__(self, monkeypatch, gpus="", installed=(), returncode=0):
         self.commands = []
-        done = type("Done", (), {"returncode": returncode, "stderr": "pip is sorry"})()
-        packages = [type("Package", (), {"name": name})() for name in installed]
+        done = SimpleNamespace(returncode=returncode, stderr="pip is sorry")
+        packages = [SimpleNamespace(name=name) for name in installed]
 
         def run(command, **_):
             self.commands.append(command[3:-2])
@@ -191,29 +191,22 @@ class FakeMachine:
         return self.commands
 
 
-@pytest.mark.parametrize("folder", [".", "performance"])
+@pytest.mark.parametrize("folder", [".", "performance", None])
 def test_first_cell_installs_the_wheel_beside_the_notebook(monkeypatch, tmp_path, folder):
-    (tmp_path / WHEEL).touch()
-    (tmp_path / folder).mkdir(exist_ok=True)
-    monkeypatch.chdir(tmp_path / folder)
-    source = (tmp_path / WHEEL).as_uri()
+    """That of the site is taken otherwise; without any, it says where to put one."""
+    source = f"https://example.org/_static/wheel/{WHEEL}"
+    if folder:
+        (tmp_path / WHEEL).touch()
+        (tmp_path / folder).mkdir(exist_ok=True)
+        source = (tmp_path / WHEEL).as_uri()
+    monkeypatch.chdir(tmp_path / (folder or "."))
     assert FakeMachine(monkeypatch).run("https://example.org") == [
         ["install", f"ortmeter[cpu,pages] @ {source}"],
         ["install", "--force-reinstall", "--no-deps", "--no-cache-dir", f"ortmeter @ {source}"],
     ]
-
-
-def test_first_cell_takes_the_wheel_of_the_site_otherwise(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    first, _ = FakeMachine(monkeypatch).run("https://example.org")
-    url = f"https://example.org/_static/wheel/{WHEEL}"
-    assert first == ["install", f"ortmeter[cpu,pages] @ {url}"]
-
-
-def test_first_cell_says_where_to_put_the_wheel(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match=f"Put {WHEEL} beside this notebook"):
-        FakeMachine(monkeypatch).run()
+    if not folder:
+        with pytest.raises(FileNotFoundError, match=f"Put {WHEEL} beside this notebook"):
+            FakeMachine(monkeypatch).run()
 
 
 @pytest.mark.parametrize(
@@ -231,7 +224,6 @@ def test_first_cell_never_leaves_two_runtimes(wheel_here, capsys, gpus, installe
     assert [command[0], command[1].partition(" @ ")[0]] == first
     said = f"{installed[0]} is uninstalled: " if first[0] == "uninstall" else ""
     assert capsys.readouterr().out.startswith(said)
-    assert bool(said) == (first[0] == "uninstall")
 
 
 def test_first_cell_shows_why_pip_failed(wheel_here):
@@ -284,6 +276,7 @@ def test_a_notebook_says_what_it_needs_then_has_the_cells_of_the_page(tmp_path):
     claims = 'def claims(data):\n    """Do it [a].\n\n    Otherwise:\n\n    Wait.\n    """'
     why = f"# %%\n# Why?\n# ----\n\nx = ':term:`x`'\n\n\n{claims}\n"
     page.write_text(f"{title}\n{code}\n{why}", encoding="utf-8")
+    assert bundle.page_titles([page]) == {"l-plot-x": "Is it?"}
     made = notebook.make_notebook(page, WHEEL, "https://x.org/")
     note, install, *cells = made["cells"]
     assert f"`{WHEEL}`" in note["source"][0]
@@ -300,12 +293,6 @@ def test_a_notebook_says_what_it_needs_then_has_the_cells_of_the_page(tmp_path):
 
 
 # bundle
-
-
-def test_titles_are_read_from_the_pages(tmp_path):
-    page = tmp_path / "plot_x.py"
-    page.write_text('"""\n.. _l-plot-x:\n\nIs it?\n======\n"""\n', encoding="utf-8")
-    assert bundle.page_titles([page]) == {"l-plot-x": "Is it?"}
 
 
 def test_archive_changes_with_its_members_only(tmp_path):

@@ -1,9 +1,9 @@
 import dataclasses
 import datetime as dt
-import sys
 from pathlib import Path
 
 import pytest
+from _ext import history
 
 import ortmeter
 from ortmeter.evidence import Prediction
@@ -14,8 +14,6 @@ from ortmeter.study.records import record as make_record
 from ortmeter.study.rendering import Answer
 
 DOC = Path(__file__).parent.parent / "_doc"
-sys.path.insert(0, str(DOC))
-from _ext import history  # noqa: E402
 
 
 def planted(day, ratio, *, version="1.31.1", page="plot_x", topic=""):
@@ -42,27 +40,18 @@ def keep(records, folder):
         history.keep_answers(folder)
 
 
-def test_answers_are_kept_by_day_without_their_samples(tmp_path):
-    keep([planted(1, 1.5), planted(2, 1.6), planted(2, 1.7)], tmp_path)
-    (found,) = history.load_history(tmp_path)
-    assert [record.date.day for record in found] == [1, 2]
-    assert [record.claims[0].evidence for record in found] == ["1.5", "1.7"]
-    assert [record.data for record in found] == [{}, {}]
-    (current,) = load_records(folder=tmp_path)
-    assert current.data == {"ratio": 1.7}
-
-
-def test_what_is_kept_is_written_once(tmp_path):
-    keep([planted(1, 1.5)], tmp_path)
+def test_answers_are_kept_once_by_page_and_day_without_their_samples(tmp_path):
+    other = planted(1, 2.0, page="plot_y")
+    keep([planted(1, 1.5), planted(2, 1.6), planted(2, 1.7), other], tmp_path)
     assert history.keep_answers(tmp_path) == []
-
-
-def test_pages_have_histories_of_their_own(tmp_path):
-    keep([planted(1, 1.5), planted(1, 2.0, page="plot_y")], tmp_path)
-    assert [[record.page for record in own] for own in history.load_history(tmp_path)] == [
-        ["plot_x"],
-        ["plot_y"],
+    found, others = history.load_history(tmp_path)
+    assert [(r.page, r.date.day, r.claims[0].evidence, r.data) for r in (*found, *others)] == [
+        ("plot_x", 1, "1.5", {}),
+        ("plot_x", 2, "1.7", {}),
+        ("plot_y", 1, "2.0", {}),
     ]
+    (current,) = load_records("plot_x", tmp_path)
+    assert current.data == {"ratio": 1.7}
 
 
 @pytest.mark.parametrize(

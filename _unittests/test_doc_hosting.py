@@ -1,15 +1,9 @@
 """The page of missing addresses."""
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-DOC = Path(__file__).resolve().parents[1] / "_doc"
-sys.path.insert(0, str(DOC))
-
-from _ext import hosting  # noqa: E402
+from _ext import hosting
 
 PAGE = """<html data-content_root="./"><head>
 <link rel="canonical" href="https://a.org/docs/404.html" />
@@ -19,12 +13,8 @@ PAGE = """<html data-content_root="./"><head>
 
 
 def finish(folder, base="", exception=None):
-    builder = SimpleNamespace(format="html")
-    app = SimpleNamespace(
-        outdir=str(folder),
-        builder=builder,
-        config=SimpleNamespace(html_baseurl=base),
-    )
+    builder, config = SimpleNamespace(format="html"), SimpleNamespace(html_baseurl=base)
+    app = SimpleNamespace(outdir=str(folder), builder=builder, config=config)
     hosting.prepare_hosting(app, exception)
 
 
@@ -50,11 +40,7 @@ def test_the_page_of_missing_addresses_works_at_any_depth(site, base, root):
         assert f"={kept}" in html
     finish(site, base)
     assert (site / "404.html").read_text(encoding="utf-8") == html
-
-
-def test_a_template_of_the_theme_is_not_published(site):
-    finish(site)
-    assert not list((site / "_static").iterdir())
+    assert not list((site / "_static").iterdir())  # a template of the theme
 
 
 def test_a_build_that_failed_is_left_alone(site):

@@ -1,10 +1,10 @@
 import dataclasses
-import sys
 from pathlib import Path
 
 import pytest
 import verdicts
-from page_runner import EXAMPLES, define_page
+from _ext import claims, machines, tables
+from page_runner import EXAMPLES
 
 import ortmeter
 from ortmeter.evidence import Prediction
@@ -15,8 +15,6 @@ from ortmeter.study.records import record as make_record
 from ortmeter.study.rendering import Answer
 
 DOC = Path(__file__).parent.parent / "_doc"
-sys.path.insert(0, str(DOC))
-from _ext import claims, machines, tables  # noqa: E402
 
 RESULTS = DOC / "results"
 
@@ -32,20 +30,11 @@ def right(text, topic):
     return Prediction(text, "right", topic=topic)
 
 
-def test_a_table_is_a_list_of_lists():
-    assert tables.list_table(["a"], [["1"]]) == [
-        ".. list-table::",
-        "   :header-rows: 1",
-        "",
-        "   * - a",
-        "   * - 1",
-        "",
-    ]
-
-
-def test_a_cell_of_a_table_may_have_several_lines():
+def test_a_table_is_a_list_of_lists_whose_cells_may_have_several_lines():
+    head = [".. list-table::", "   :header-rows: 1"]
+    assert tables.list_table(["a"], [["1"]]) == [*head, "", "   * - a", "   * - 1", ""]
     table = tables.list_table(["a", "b"], [["1", "| 2\n| 3"]], classes="x")
-    assert table[1:3] == ["   :header-rows: 1", "   :class: x"]
+    assert table[:3] == [*head, "   :class: x"]
     assert table[-4:] == ["   * - 1", "     - | 2", "       | 3", ""]
 
 
@@ -87,13 +76,7 @@ def test_without_records_nothing_is_claimed():
 def test_an_original_claim_is_answered_by_the_claims_of_every_machine():
     original = {"text": "it is faster", "page": "plot_x", "topic": "speed", "provider": "CPU"}
     records = [
-        planted(
-            "plot_x",
-            "yes",
-            right("2", "speed"),
-            right("3", "size"),
-            cpu="A",
-        ),
+        planted("plot_x", "yes", right("2", "speed"), right("3", "size"), cpu="A"),
         planted("plot_x", "no", right("4", "speed"), cpu="B"),
         planted("plot_y", "no", right("5", "speed")),
     ]
@@ -126,6 +109,6 @@ def test_every_original_claim_is_answered_by_its_page(original):
 
 @pytest.mark.parametrize("page", verdicts.pages())
 def test_a_record_keeps_what_its_samples_say(page):
-    for _, record in verdicts.records(page).values():
-        judged = define_page(page)["study"].judged(record)
+    for machine, (_, record) in verdicts.records(page).items():
+        judged = verdicts.judged(page)[machine]
         assert (record.answer.verdict, record.claims) == (judged.verdict, judged.claims)

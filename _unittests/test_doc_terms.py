@@ -13,15 +13,11 @@ GLOSSARY = (DOC / "glossary.rst").read_text(encoding="utf-8")
 METHODOLOGY = (DOC / "methodology.rst").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "term", ["eager", "inductor", "NCHWc", "peak", "bound", "spread", "level", "latency", "ulp"]
-)
-def test_the_glossary_has_the_term(term):
-    assert re.search(rf"^   {term}$", GLOSSARY, flags=re.MULTILINE)
-
-
-def test_every_term_has_a_definition():
+def test_the_glossary_has_the_terms_and_every_term_has_a_definition():
     terms = re.findall(r"^   (\w.*)$", GLOSSARY, flags=re.MULTILINE)
+    assert {
+        *["eager", "inductor", "NCHWc", "peak", "bound", "spread", "level", "latency", "ulp"]
+    } <= {*terms}
     assert len(terms) == len(set(terms))
     for last in re.findall(r"^   \w.*\n(?=\n|   $|\Z)", GLOSSARY, flags=re.MULTILINE):
         pytest.fail(f"{last.strip()} has no definition")

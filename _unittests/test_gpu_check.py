@@ -1,4 +1,3 @@
-import importlib
 import json
 import os
 import subprocess
@@ -7,6 +6,9 @@ import zipfile
 from pathlib import Path
 
 import fake_cuda
+import gpu_attention
+import gpu_cache
+import gpu_check
 import numpy as np
 import pytest
 from processes import wait_for_end
@@ -17,21 +19,9 @@ ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "_benchmarks"
 
 
-@pytest.fixture
-def gpu_check(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("gpu_check")
-
-
-@pytest.fixture
-def step(gpu_check):
-    """Make a step that runs this code, which finds its file of rows in the variable of the same
-    name."""
-
-    def make(name, code="pass", limit_s=60):
-        return gpu_check.Step(name, limit_s, "it runs", ("-c", code))
-
-    return make
+def step(name, code="pass", limit_s=60):
+    """Make a step that runs this code."""
+    return gpu_check.Step(name, limit_s, "it runs", ("-c", code))
 
 
 def row(**fields):
@@ -44,11 +34,11 @@ def write_rows(out, name, *rows, end=""):
     return f"open({str(out / 'steps' / (name + '.rows'))!r}, 'w').write({text!r})"
 
 
-def statuses(gpu_check, out):
+def statuses(out):
     return {result["step"]: result["status"] for result in gpu_check.results(out)}
 
 
-def test_a_step_that_crashes_or_hangs_is_lost_alone(gpu_check, step, tmp_path):
+def test_a_step_that_crashes_or_hangs_is_lost_alone(tmp_path):
     child = "import subprocess, sys, time; code = 'import time; time.sleep(60)'; "
     child += "p = subprocess.Popen([sys.executable, '-c', code]); print(p.pid, flush=True); "
     steps = [
@@ -57,14 +47,14 @@ def test_a_step_that_crashes_or_hangs_is_lost_alone(gpu_check, step, tmp_path):
         step("last", "print('well')"),
     ]
     gpu_check.run_steps(steps, tmp_path, seconds=100)
-    found = statuses(gpu_check, tmp_path)
+    found = statuses(tmp_path)
     assert found == {"crash": "exit code -6", "hang": "stopped after 2 s", "last": "done"}
     assert gpu_check.read(tmp_path, "crash")["rows"] == [row()]  # but for the line that is cut
     assert gpu_check.read(tmp_path, "last")["last_lines"] == ["well"]
     wait_for_end(int(gpu_check.read(tmp_path, "hang")["last_lines"][0]))
 
 
-def test_what_has_a_result_is_not_run_again(gpu_check, step, tmp_path):
+def test_what_has_a_result_is_not_run_again(tmp_path):
     count = tmp_path / "count"
     steps = [step(name, f"open({str(count)!r}, 'a').write('{name} ')") for name in "ab"]
     gpu_check.run_steps(steps[:1], tmp_path, seconds=100)
@@ -75,20 +65,20 @@ def test_what_has_a_result_is_not_run_again(gpu_check, step, tmp_path):
     assert gpu_check.read(tmp_path, "b")["rows"] == []
 
 
-def test_a_slice_leaves_what_does_not_fit_to_the_next_one(gpu_check, step, tmp_path):
+def test_a_slice_leaves_what_does_not_fit_to_the_next_one(tmp_path):
     steps = [step("short", limit_s=5), step("long", limit_s=50), step("other", limit_s=5)]
     gpu_check.run_steps(steps, tmp_path, seconds=20)
-    assert statuses(gpu_check, tmp_path).keys() == {"short", "other"}
+    assert statuses(tmp_path).keys() == {"short", "other"}
     gpu_check.run_steps(steps, tmp_path, seconds=60)
-    assert statuses(gpu_check, tmp_path).keys() == {"short", "other", "long"}
+    assert statuses(tmp_path).keys() == {"short", "other", "long"}
 
 
-def test_all_the_slices_have_a_budget(gpu_check, step, tmp_path, monkeypatch):
+def test_all_the_slices_have_a_budget(tmp_path, monkeypatch):
     gpu_check.run_steps([step("first")], tmp_path, seconds=100)
     spent = gpu_check.read(tmp_path, "first")["seconds"]
     monkeypatch.setattr(gpu_check, "TOTAL_S", spent + 5)
     gpu_check.run_steps([step("large"), step("small", limit_s=4)], tmp_path, seconds=100)
-    assert statuses(gpu_check, tmp_path).keys() == {"first", "small"}
+    assert statuses(tmp_path).keys() == {"first", "small"}
 
 
 @pytest.fixture
@@ -108,7 +98,7 @@ def libraries(tmp_path, monkeypatch):
         ((False, False), {"probe", "probe_again"}),
     ],
 )
-def test_without_cuda_nothing_else_is_run(gpu_check, step, libraries, agreements, expected):
+def test_without_cuda_nothing_else_is_run(libraries, agreements, expected):
     """The second probe, and what follows, look for the libraries of NVIDIA's wheels."""
     tmp_path, (probe, again) = libraries.parents[2], agreements
     told = "; import os; print(os.environ.get('LD_LIBRARY_PATH', ''))"
@@ -118,13 +108,13 @@ def test_without_cuda_nothing_else_is_run(gpu_check, step, libraries, agreements
         step("next"),
     ]
     gpu_check.run_steps(steps, tmp_path, seconds=100)
-    assert statuses(gpu_check, tmp_path).keys() == expected
+    assert statuses(tmp_path).keys() == expected
     if not probe:
         (path,) = gpu_check.read(tmp_path, "probe_again")["last_lines"]
         assert str(libraries) in path.split(os.pathsep)
 
 
-def test_the_report_tells_what_differs_and_what_was_not_run(gpu_check, step, tmp_path):
+def test_the_report_tells_what_differs_and_what_was_not_run(tmp_path):
     rows = [row(), row(case="b | c", found="2", agrees=False), row(case="d", agrees=None)]
     steps = [step("one", write_rows(tmp_path, "one", *rows)), step("two", "1 / 0"), step("three")]
     gpu_check.run_steps(steps[:2], tmp_path, seconds=100)
@@ -136,7 +126,7 @@ def test_the_report_tells_what_differs_and_what_was_not_run(gpu_check, step, tmp
     assert "ZeroDivisionError: division by zero" in lines
 
 
-def test_the_archive_stays_below_its_limit(gpu_check, step, tmp_path):
+def test_the_archive_stays_below_its_limit(tmp_path):
     gpu_check.run_steps([step("one", write_rows(tmp_path, "one", row()))], tmp_path, seconds=100)
     (tmp_path / "logs" / "large.log").write_bytes(os.urandom(60_000))
     (tmp_path / "report.md").write_text("report", encoding="utf-8")
@@ -148,7 +138,7 @@ def test_the_archive_stays_below_its_limit(gpu_check, step, tmp_path):
     assert {"report.md", "steps/one.json", "logs/one.log"} <= set(names)
 
 
-def test_every_page_is_recorded(gpu_check):
+def test_every_page_is_recorded():
     pages = (ROOT / "_doc" / "examples").rglob("plot_*.py")
     # The others need a network, more time than a slice, or kernels that CUDA has in 16 bits only.
     names = ["broken", "optimizers", "decoding", "shapes", "low_precision"]
@@ -157,21 +147,20 @@ def test_every_page_is_recorded(gpu_check):
     assert sorted(listed) == sorted(p.stem for p in pages)
 
 
-def test_the_kernel_that_ran_is_read_in_what_native_code_writes(gpu_check):
-    attention = importlib.import_module("gpu_attention")
-    with attention._written() as log:
+def test_the_kernel_that_ran_is_read_in_what_native_code_writes():
+    with gpu_attention._written() as log:
         os.write(1, b"Operator=GroupQueryAttention DataType=fp16 SdpaKernel=FLASH_ATTENTION\n")
-    assert attention.kernel_in(log()) == "flash"
-    with attention._written() as log:
+    assert gpu_attention.kernel_in(log()) == "flash"
+    with gpu_attention._written() as log:
         os.write(2, b"ONNX Attention: using Memory Efficient Attention (batch=1, q_seq=4)\n")
-    assert attention.kernel_in(log()) == "efficient"
+    assert gpu_attention.kernel_in(log()) == "efficient"
     for text, kernel in [
         ("SdpaKernel=CUDNN_FLASH_ATTENTION", "cudnn"),
         ("SdpaKernel=MATH", "unfused"),
         ("Attention: using unified unfused path (batch=1)", "unfused"),
         ("nothing", "not told"),
     ]:
-        assert attention.kernel_in(text) == kernel
+        assert gpu_attention.kernel_in(text) == kernel
 
 
 def run_with_cuda(folder, *command):
@@ -248,12 +237,12 @@ def test_tests_marked_cuda_pass_on_the_stand_in(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_whole_check_runs(gpu_check, tmp_path):
+def test_the_whole_check_runs(tmp_path):
     out = tmp_path / "out"
     run_with_cuda(tmp_path, BENCHMARKS / "gpu_check.py", "--quick", "--out", out)
     steps = gpu_check.all_steps(quick=True)
     names = {step.name for step in steps} - {"probe_again"}
-    assert statuses(gpu_check, out) == dict.fromkeys(names, "done"), gpu_check.report(steps, out)
+    assert statuses(out) == dict.fromkeys(names, "done"), gpu_check.report(steps, out)
     # What a CPU cannot do like a GPU differs; the rest is as expected.
     for name in ("probe", "cached_attention", "masks", "decoding"):
         assert gpu_check.agrees(gpu_check.read(out, name)), name
@@ -267,16 +256,14 @@ CACHED = {"rotary": {}, "apart": {"packed": False}, "plain": {"rotary": False}, 
 
 
 @pytest.mark.parametrize("given", CACHED.values(), ids=CACHED)
-def test_a_cache_is_attended_as_onnxruntime_does_on_a_cpu(monkeypatch, given):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    cache = importlib.import_module("gpu_cache")
-    case = cache.Case(8, 4, 64, **given)
-    drawn, end = cache.draw(case), cache.PAST + case.new
+def test_a_cache_is_attended_as_onnxruntime_does_on_a_cpu(given):
+    case = gpu_cache.Case(8, 4, 64, **given)
+    drawn, end = gpu_cache.draw(case), gpu_cache.PAST + case.new
     lengths = {"last": np.array([end - 1], np.int32), "total": np.array([end], np.int32)}
-    session = ortmeter.make_session(cache.write_model(case), provider="cpu")
+    session = ortmeter.make_session(gpu_cache.write_model(case), provider="cpu")
     found = session.run(["Y"], drawn | lengths)[0].astype(np.float64)
     bound = 16 * np.finfo(np.float16).eps * np.abs(found).max()
-    assert np.abs(cache.attend(case, drawn) - found).max() <= bound
+    assert np.abs(gpu_cache.attend(case, drawn) - found).max() <= bound
     # A wrong formula is told from the right one; without rotation, two of them are right.
-    wrong = [how for how in cache.WRONG if case.rotary or "rotated" not in how]
-    assert all(np.abs(cache.attend(case, drawn, how) - found).max() > bound for how in wrong)
+    wrong = [how for how in gpu_cache.WRONG if case.rotary or "rotated" not in how]
+    assert all(np.abs(gpu_cache.attend(case, drawn, how) - found).max() > bound for how in wrong)

@@ -1,15 +1,10 @@
 """What `make nightly` finds, on planted reports of pytest and of ``ortmeter operators``."""
 
 import json
-import runpy
-import subprocess
-import sys
-from pathlib import Path
 
+import nightly
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[1] / "_benchmarks" / "nightly.py"
-NAMES = runpy.run_path(str(SCRIPT))
 PASSES = '<testcase classname="a.b" name="test_x"/>'
 FAILS = '<testcase classname="a.b" name="test_x[1]"><failure message="no"/></testcase>'
 BREAKS = '<testcase classname="" name="a.c"><error message="collection failure"/></testcase>'
@@ -23,13 +18,10 @@ def verdict(case, word):
     return section("installed beside 1.31.1", {"case": case, "speedup": 1.0, "verdict": word})
 
 
-def error(case, candidate, value):
-    row = {"case": case, "candidate": candidate, "error": value, "unit": "ulp", "bits": "ab"}
-    return section("Errors against float64", row)
-
-
-def both(*errors):
-    rows = [row for each in errors for row in each["tables"][0]]
+def errors(**found):
+    """Errors of Exp, by candidate."""
+    same = {"case": "Exp", "unit": "ulp", "bits": "ab"}
+    rows = [{**same, "candidate": name, "error": value} for name, value in found.items()]
     return section("Errors against float64", *rows)
 
 
@@ -43,7 +35,7 @@ def run(tmp_path):
         packages = {"packages": {"onnxruntime": "1.33.0.dev1"}}
         report = {"environment": packages, "conclusion": ["2 cases."], "sections": sections}
         (tmp_path / "operators.json").write_text(json.dumps(report), encoding="utf-8")
-        subprocess.run([sys.executable, str(SCRIPT), str(tmp_path)], check=True)
+        nightly.main(tmp_path)
         issue = tmp_path / "changes.md"
         return issue.read_text(encoding="utf-8") if issue.exists() else None
 
@@ -64,8 +56,8 @@ def run(tmp_path):
         ),
         (
             PASSES,
-            (both(error("Exp", "1.31.1", 0.5), error("Exp", "installed", 3.25)),),
-            "Exp has another error: 0.5 ulp with 1.31.1, 3.25 ulp with installed",
+            (errors(latest=0.5, installed=3.25),),
+            "Exp has another error: 0.5 ulp with latest, 3.25 ulp with installed",
         ),
     ],
 )
@@ -84,8 +76,8 @@ def test_a_change_is_told_once_and_again_when_it_is_over(run, tests, sections, f
     [
         (),
         (verdict("Gemm", "undecided"), verdict("Exp", "negligible")),
-        (error("Exp", "all", 3.0),),
-        (both(error("Exp", "1.31.1", 0.5), error("Exp", "installed", 0.5)),),
+        (errors(all=3.0),),
+        (errors(latest=0.5, installed=0.5),),
     ],
 )
 def test_what_is_no_claim_opens_no_issue(run, sections):
@@ -93,6 +85,6 @@ def test_what_is_no_claim_opens_no_issue(run, sections):
 
 
 def test_an_issue_stays_readable():
-    told = NAMES["changes"](set(), {f"case {i:03} is slower" for i in range(250)})
-    assert len(told.splitlines()) == NAMES["LIMIT"] + 3
+    told = nightly.changes(set(), {f"case {i:03} is slower" for i in range(250)})
+    assert len(told.splitlines()) == nightly.LIMIT + 3
     assert told.endswith("- and 150 more")

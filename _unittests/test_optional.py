@@ -1,11 +1,9 @@
+import itertools
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "_doc"))
 from _ext.api import public_modules
 
 from ortmeter.errors import MissingDependencyError, OrtMeterError
@@ -92,7 +90,7 @@ print(json.dumps(told))
 """
 
 
-MODULES = ["ortmeter", *(name for group in public_modules().values() for name in group)]
+MODULES = ["ortmeter", *itertools.chain(*public_modules().values())]
 
 
 @pytest.fixture(scope="module")
