@@ -59,11 +59,6 @@ TABLES = {
 CANDIDATE, MEASURED = "candidate", ["memory (MiB)", "seconds"]
 
 
-def plants_of(record):
-    """Return the data of each planted sample, by its name."""
-    return {name: plant(record.data) for name, plant in planters_of(record).items()}
-
-
 def planters_of(record):
     """Return what plants each sample, by its name: a function of the data of the record."""
     tables = TABLES.get(record.page, {})

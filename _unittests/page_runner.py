@@ -20,6 +20,13 @@ from ortmeter.study.claims import read_claims
 from ortmeter.timing import Comparison, Measurement
 
 EXAMPLES = Path(__file__).parent.parent / "_doc" / "examples"
+#: Pages that `make test` runs, and shows from their records; the site runs all of them.
+QUICK = {"kmeans_profiling", "op_gemm2_cuda", "parallelized_reduction", "sweep"}
+
+
+def is_quick(name):
+    """Tell whether `make test` runs a page."""
+    return name.removeprefix("plot_") in QUICK
 
 
 @functools.cache

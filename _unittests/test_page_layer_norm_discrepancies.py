@@ -48,6 +48,7 @@ def without_products(data, name):
     return {"outputs": outputs[~missing], "distances": distances[~lost]}
 
 
+@pytest.mark.slow
 def test_what_is_planted_has_the_columns_of_the_page(ran):
     data = planted({})
     assert set(ran["outputs"]) == set(data["outputs"])
@@ -55,15 +56,15 @@ def test_what_is_planted_has_the_columns_of_the_page(ran):
     assert MEANS.keys() <= {*ran["distances"][["expected", "got"]].itertuples(index=False)}
 
 
-def test_the_tables_and_the_plot_have_the_numbers_that_were_measured(ran):
+def test_the_tables_and_the_plot_have_the_numbers_that_were_measured(page):
     data = without_products(planted({("torch", "ort LayerNorm"): 0.125}), "float16")
     shown = SimpleNamespace(**data, legend="planted")
-    errors, exchanges = ran["errors"](shown), ran["exchanges"](shown)
+    errors, exchanges = page["errors"](shown), page["exchanges"](shown)
     assert errors.loc["float32", "positive"].tolist() == [2, 1, 8, 2, 0.5]
     assert errors.loc["float16", "centred"].isna().tolist() == [False, True, False, True, True]
     assert exchanges.loc["float32", "centred"].tolist() == [0.5, 0.25, 3, 3]
     assert exchanges.loc["float16", "centred"].isna().tolist() == [False, False, True, True]
-    axes = ran["responsible"](shown)
+    axes = page["responsible"](shown)
     assert [label.get_text() for label in axes.get_yticklabels()] == KINDS
     norm, product = ([bar.get_width() for bar in bars] for bars in axes.containers)
     assert norm == [0.125] * 4
@@ -74,6 +75,7 @@ def test_the_tables_and_the_plot_have_the_numbers_that_were_measured(ran):
 KINDS = ["float32 positive", "float32 centred", "float16 positive", "float16 centred"]
 
 
+@pytest.mark.slow
 def test_the_reference_and_the_bound(ran):
     """The oracle is numpy in float64."""
     model, x, expected = ran["model"], ran["feeds"]["X"].astype(np.float64), ran["expected"]
@@ -93,6 +95,7 @@ def test_the_reference_and_the_bound(ran):
         ran["measure_outputs"]("x", far, expected, bound)
 
 
+@pytest.mark.slow
 def test_every_run_has_the_kernels_that_it_names(ran):
     for name, replaced in ran["KERNELS"].items():
         evaluator = ran["Evaluator"](ran["model"], replaced, sources=("torch",))
@@ -103,6 +106,7 @@ def test_every_run_has_the_kernels_that_it_names(ran):
         assert found == {"LayerNormalization": norm, "MatMul": product, "Add": "torch"}
 
 
+@pytest.mark.slow
 def test_the_cases_of_cuda_pass_through_the_page(ran, monkeypatch):
     """TF32 has no effect on a CPU: what is tested is who asks for it, and that tables accept it."""
     asked, names = [], ran["measure_case"].__globals__

@@ -8,9 +8,10 @@ import numpy as np
 import onnxruntime
 import pandas as pd
 import pytest
-from page_runner import compare, drawn, judge, parse, run_setting
+from page_runner import EXAMPLES, compare, drawn, judge, parse, run_page, run_setting
 
 from ortmeter.releases import runner
+from ortmeter.study.records import load_records
 from ortmeter.timing import Comparisons
 
 FLOATS = ("1-row dense", "64-row dense", "encoder", "convolutions")
@@ -58,6 +59,13 @@ def test_an_installed_release_alone_decides_nothing(page):
     times = dict.fromkeys("12", Comparisons(groups, "model"))
     alone = {"times": times, "facts": data["facts"].loc[[CPU]]}
     assert {*judged(page, **alone).values()} == {"not measured"}
+
+
+def test_without_its_releases_the_page_shows_its_record(monkeypatch):
+    monkeypatch.setenv("ORTMETER_RESULTS", str(EXAMPLES.parent / "results"))
+    (record,) = load_records("plot_providers")
+    study = run_page.__wrapped__("plot_providers")["study"]
+    assert study.here.to_json() == record.to_json()
 
 
 def test_the_setting_opens_the_provider(monkeypatch):

@@ -1,10 +1,12 @@
 """The page on what Python costs: tables and claims of planted times; its calls; its setting."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import onnxruntime
 import pytest
-from page_runner import compare, judge, run_page, run_setting
+from page_runner import compare, judge, run_setting
 
 from ortmeter.timing import Comparisons
 
@@ -46,7 +48,7 @@ def test_c_and_python_compute_what_numpy_does(page, tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(page["make_model"](3).SerializeToString())
     shared = {"path": f"{path}", "pairs": 3, "size": 5}
-    library = run_page("plot_python_cost")["library"]
+    library = str(next(Path(onnxruntime.__file__).parent.glob("capi/*onnxruntime.*")))
     page["call_c"](library, **shared, way="C")()  # which compares outputs with numpy
     own = {"provider": "cpu", "device": ("cpu", 0), "way": "session.run"}
     values = page["call_python"](**shared, **own)()

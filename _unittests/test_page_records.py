@@ -3,20 +3,20 @@
 import dataclasses
 
 import pytest
-from page_runner import EXAMPLES, laid_out, run_page
+from page_runner import EXAMPLES, is_quick, laid_out, run_page
 
 from ortmeter.pictures import Picture, freeze
 from ortmeter.study.records import load
 
-# Pages that their own tests run too, and the reduction; the site runs all of them.
-QUICK = """broken einsum_decomposition kmeans_profiling layer_norm_discrepancies
-memory op_gemm2_cuda parallelized_reduction profiling python_cost sweep"""
+# Their own tests run them too.
+SLOW = {"broken", "custom_backend_101", "custom_backend_llama_102", "einsum_decomposition"}
+SLOW |= {"layer_norm_discrepancies", "memory", "profiling", "python_cost"}
 
 
 def marks(page):
-    if "custom_backend" in page.stem:
-        return pytest.mark.slow
-    return [] if page.stem.removeprefix("plot_") in QUICK.split() else pytest.mark.long
+    if is_quick(page.stem):
+        return []
+    return pytest.mark.slow if page.stem.removeprefix("plot_") in SLOW else pytest.mark.long
 
 
 PAGES = [pytest.param(page, marks=marks(page)) for page in sorted(EXAMPLES.rglob("plot_*.py"))]

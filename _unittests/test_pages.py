@@ -1,9 +1,9 @@
 """Run the pages as their readers do, in fast mode: as a script and as a notebook."""
 
 import ast
+import functools
 import importlib
 import itertools
-import json
 import math
 import os
 import re
@@ -11,23 +11,18 @@ import subprocess
 import sys
 
 import fake_cuda
-import nbclient
-import nbformat
 import onnx
+import page_code
 import pytest
+from _ext.api import public_modules
+from _ext.notebook import make_notebook, said_by
 from markdown_it import MarkdownIt
 from page_runner import EXAMPLES
 from sphinx_gallery.py_source_parser import split_code_and_text_blocks
 
-sys.path.insert(0, str(EXAMPLES.parent))
-
-from _ext.api import public_modules
-from _ext.notebook import INSTALLING, make_notebook, said_by
-
 PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
 GEMM = EXAMPLES / "faster_runs" / "plot_op_gemm2_cuda.py"
 PROFILING = EXAMPLES / "faster_runs" / "plot_profiling.py"
-KMEANS = EXAMPLES / "libraries" / "plot_kmeans_profiling.py"
 SWEEP = EXAMPLES / "measuring" / "plot_sweep.py"  # the script that it sweeps is on the page
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -73,31 +68,16 @@ def check_run(done, folder):
     assert [*folder.iterdir(), *temporary_folder(folder).iterdir()] == []
 
 
-# A warning of any page fails its test against its record; the tests of the built site run every
-# notebook, whose folder stays empty. A sweep starts scripts, KMeans trains.
+# A warning of any page fails its test against its record; the tests of the built site run the
+# notebooks, in the environment of a reader. A sweep starts scripts, whose warnings are theirs.
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [SWEEP, KMEANS], ids=lambda page: page.stem)
-def test_the_script_runs_without_a_warning(fast, tmp_path, page):
-    check_run(run_script(page, tmp_path), tmp_path)
+def test_the_script_of_a_sweep_runs_without_a_warning(fast, tmp_path):
+    check_run(run_script(SWEEP, tmp_path), tmp_path)
 
 
-# The tests of the built site run every notebook, in the environment of a reader.
-@pytest.mark.slow
-@pytest.mark.parametrize("page", [GEMM, SWEEP], ids=lambda page: page.stem)
-def test_the_notebook_runs_in_an_empty_folder(fast, tmp_path, page, monkeypatch):
-    notebook = nbformat.reads(json.dumps(make_notebook(page, "no.whl")), as_version=4)
-    del notebook.cells[INSTALLING]
-    temporary_folder(tmp_path).mkdir()
-    monkeypatch.setenv("TMPDIR", str(temporary_folder(tmp_path)))
-    folder = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=120, resources=folder).execute()
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    streams = [output["text"] for output in outputs if output.get("name") == "stderr"]
-    assert told("".join(streams)) == []
-    pictures = [o for o in outputs if "image/png" in o.get("data", {})]
-    assert pictures
-    assert any("<svg" in o.get("data", {}).get("text/html", "") for o in outputs)
-    assert [*tmp_path.iterdir(), *temporary_folder(tmp_path).iterdir()] == []
+@functools.cache
+def notebook_of(page):
+    return make_notebook(page, "no.whl")["cells"]
 
 
 @pytest.fixture
@@ -112,7 +92,7 @@ def own_model(tmp_path, monkeypatch):
 
 @each_page
 def test_a_notebook_begins_with_the_model_of_the_reader(page):
-    _, _, *cells = make_notebook(page, "no.whl")["cells"]
+    _, _, *cells = notebook_of(page)
     command, answer = said_by(page)
     if "model.onnx" in command:
         model, run, *cells = cells
@@ -123,7 +103,7 @@ def test_a_notebook_begins_with_the_model_of_the_reader(page):
 
 
 def test_the_first_cells_of_a_notebook_measure_it(own_model, capsys):
-    _, _, model, run, *_ = make_notebook(PROFILING, "no.whl")["cells"]
+    _, _, model, run, *_ = notebook_of(PROFILING)
     names = {}
     exec("".join(model["source"]), names)  # noqa: S102 - our own cell
     exec("".join(run["source"]), names)  # noqa: S102
@@ -133,7 +113,7 @@ def test_the_first_cells_of_a_notebook_measure_it(own_model, capsys):
 
 
 def test_the_script_of_a_page_measures_it(own_model, tmp_path, monkeypatch):
-    done = run_script(PROFILING, tmp_path, "--model", own_model, flags=())
+    done = run_script(PROFILING, tmp_path, "--model", own_model, flags=(), ORTMETER_FAST="1")
     assert done.returncode == 0, done.stderr
     assert "2x3x20x20" in done.stdout
     assert "Conclusion" in done.stdout
@@ -147,7 +127,7 @@ MARKUP = re.compile(r"`_|:[a-z]+:`|^\s*\.\. |={4}|\]_|\$`|\^\[|\||<!--", flags=r
 
 @each_page
 def test_a_notebook_has_no_restructuredtext_left(page):
-    cells = make_notebook(page, "no.whl")["cells"]
+    cells = notebook_of(page)
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
     parsed = [MarkdownIt("commonmark").enable("table").parse(text) for text in texts]
     prose = [
@@ -212,14 +192,8 @@ def test_the_page_keeps_the_promises_of_its_checklist(page):
     assert re.search(r'sphinx_gallery_tags = \["(?:speed|accuracy)"', text)
 
 
-@pytest.fixture
-def page_code(monkeypatch):
-    monkeypatch.syspath_prepend(EXAMPLES.parent.parent / "_benchmarks")
-    return importlib.import_module("page_code")
-
-
 @each_page
-def test_the_code_of_a_page_stays_short(page, page_code):
+def test_the_code_of_a_page_stays_short(page):
     counted = page_code.count(page)
     assert counted["code"] <= 180
     assert counted["sentences"] <= 0.1 * counted["code"]
@@ -240,7 +214,7 @@ def test_a_page_imports_what_the_reference_lists(page):
                 assert module or listed, f"{node.module}.{name}"
 
 
-def test_lines_of_code_are_counted(tmp_path, page_code):
+def test_lines_of_code_are_counted(tmp_path):
     text = ['"""', "Title?", "======", '"""', "import ast", "", "# %%", "# Prose.", ""]
     text += ["def f():", '    """Docstring', '    of two lines."""', "    # a comment"]
     text += ["    return 1  # and one", "", 'h(setting="s.py")']
@@ -249,13 +223,6 @@ def test_lines_of_code_are_counted(tmp_path, page_code):
     (tmp_path / "settings").mkdir()
     (tmp_path / "settings" / "s.py").write_text('"""A setting."""\n\nimport onnx\n', "utf-8")
     assert page_code.count(page) == {"code": 5, "beside": 1, "sentences": 0}
-
-
-def test_an_unknown_option_of_a_page_is_refused(tmp_path):
-    done = run_script(GEMM, tmp_path, "--itype", "99", flags=())
-    assert done.returncode == 2
-    assert "got '99', expected 1, 10 or 16" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_page_never_runs_on_another_provider_than_asked(fast, tmp_path):

@@ -1,11 +1,12 @@
 """The claims of the pages are judged on their records as they were, and each can be wrong."""
 
+import itertools
 import json
 
 import pytest
 import verdicts
 from matplotlib import pyplot as plt
-from page_runner import define_page, laid_out
+from page_runner import define_page, is_quick, laid_out
 
 from ortmeter.study.claims import ANSWER
 
@@ -48,12 +49,8 @@ def test_each_claim_can_be_wrong(page):
 
 @pytest.mark.parametrize("page", verdicts.pages())
 def test_an_answer_holds_somewhere_fails_nowhere_and_is_a_gain(page):
-    answers = [
-        sentence
-        for sentences in verdicts.judged(page).values()
-        for sentence in sentences
-        if sentence.section == ANSWER
-    ]
+    every = itertools.chain(*verdicts.sentences(page).values())
+    answers = [sentence for sentence in every if sentence.section == ANSWER]
     for name in {sentence.name for sentence in answers}:
         found = {s.verdict for s in answers if s.name == name}
         assert "holds" in found
@@ -64,7 +61,13 @@ def test_an_answer_holds_somewhere_fails_nowhere_and_is_a_gain(page):
             assert least >= 1.05 if unit.startswith("times") else unit in OTHER_GAINS and least > 0
 
 
-@pytest.mark.parametrize("page", verdicts.pages())
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[] if is_quick(page) else pytest.mark.slow)
+        for page in verdicts.pages()
+    ],
+)
 def test_every_view_shows_every_record(page):
     study = define_page(page)["study"]
     with laid_out():

@@ -15,6 +15,9 @@ from pathlib import Path
 import nbformat
 import onnx
 import pytest
+from _ext.bundle import write_zip
+from _ext.notebook import INSTALLING, make_notebook
+from _ext.wheel import build_wheel
 from notebook_runner import run_notebook
 from page_runner import EXAMPLES
 
@@ -22,11 +25,6 @@ import ortmeter
 from ortmeter.runtime.models import sample_cnn
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "_doc"))
-
-from _ext.bundle import write_zip  # noqa: E402
-from _ext.notebook import INSTALLING, make_notebook  # noqa: E402
-from _ext.wheel import build_wheel  # noqa: E402
 
 PAGE = EXAMPLES / "faster_runs" / "plot_op_gemm2_cuda.py"
 
@@ -109,7 +107,15 @@ def test_the_archive_of_a_page_is_all_that_a_reader_needs(
     read = nbformat.read(folder / written.name, as_version=4)
     where = "import ortmeter; print(ortmeter.__file__)"
     read.cells.append(nbformat.v4.new_code_cell(where))
+    monkeypatch.delenv("MPLBACKEND")  # a kernel chooses its own
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     run_notebook(read, reader / "python", folder, monkeypatch)
+    outputs = [output.get("data", {}) for cell in read.cells for output in cell.get("outputs", ())]
+    assert any("image/png" in shown for shown in outputs)
+    assert any("<svg" in shown.get("text/html", "") for shown in outputs)
+    assert list(temporary.iterdir()) == []
     assert read.cells[INSTALLING].outputs == []
     assert Path(read.cells[-1].outputs[0].text.strip()).is_relative_to(reader.parent)
     assert set(folder.iterdir()) == there

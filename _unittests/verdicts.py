@@ -7,6 +7,7 @@ contradict, or that no record judges; ``--write`` keeps the verdicts, and what t
 import argparse
 import dataclasses
 import functools
+import itertools
 import json
 from pathlib import Path
 
@@ -35,24 +36,23 @@ def records(page):
     return {f"{r.machine}, {r.configuration['provider']}": (file, r) for file, r in loaded}
 
 
-def recorded(page):
-    """Return the oldest record of a page."""
-    return next(record for _, record in records(page).values())
-
-
 @functools.cache
 def judged(page):
-    """Return the sentences of a page on each record, by machine."""
+    """Return what a page says of each record, by machine."""
     study = define_page(page)["study"]
-    found = {machine: study.judged(record) for machine, (_, record) in records(page).items()}
-    return {machine: one.judgements[0].sentences for machine, one in found.items()}
+    return {machine: study.judged(record) for machine, (_, record) in records(page).items()}
+
+
+def sentences(page):
+    """Return the sentences of a page on each record, by machine."""
+    return {machine: one.judgements[0].sentences for machine, one in judged(page).items()}
 
 
 def verdicts(page):
     """Return the verdict of each claim on each record, with the numbers that decide."""
     table = {}
-    for machine, sentences in judged(page).items():
-        for s in sentences:
+    for machine, found in sentences(page).items():
+        for s in found:
             told = f"{s.verdict}: {s.evidence}" if s.evidence else s.verdict
             table.setdefault(s.name, {})[machine] = told
     return table
@@ -63,8 +63,8 @@ def wrong_on(page, machine, sample):
     """Return the claims that a planted sample of a record turns wrong."""
     _, record = records(page)[machine]
     planted = dataclasses.replace(record, data=planters_of(record)[sample](record.data))
-    sentences = define_page(page)["study"].judged(planted).judgements[0].sentences
-    return {sentence.name for sentence in sentences if sentence.verdict == "fails"}
+    (found,) = define_page(page)["study"].judged(planted).judgements
+    return {sentence.name for sentence in found.sentences if sentence.verdict == "fails"}
 
 
 def find_refuted(page):
@@ -80,9 +80,8 @@ def find_refuted(page):
 def doubts(page):
     """Yield what an author must look at."""
     by_name = {}
-    for sentences in judged(page).values():
-        for sentence in sentences:
-            by_name.setdefault(sentence.name, []).append(sentence)
+    for sentence in itertools.chain(*sentences(page).values()):
+        by_name.setdefault(sentence.name, []).append(sentence)
     for name, found in by_name.items():
         said = [sentence.verdict for sentence in found if sentence.decides]
         what = ""
@@ -113,9 +112,8 @@ def main():
             name: row | ({WRONG_WHEN: refuted[name]} if name in refuted else {})
             for name, row in verdicts(page).items()
         }
-        study = define_page(page)["study"]
-        for file, record in records(page).values():
-            one = study.judged(record)
+        for machine, (file, record) in records(page).items():
+            one = judged(page)[machine]
             here = [dataclasses.replace(judgement, is_here=True) for judgement in one.judgements]
             one = dataclasses.replace(one, judgements=tuple(here))
             concluded = dataclasses.replace(record, answer=one.answer, claims=one.claims)
