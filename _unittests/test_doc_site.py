@@ -113,17 +113,9 @@ class Site:
         runs = self.root / "runs.txt"
         runs.write_text("", encoding="utf-8")
         kept = {name: value for name, value in os.environ.items() if "ORTMETER" not in name}
+        options = ["-nW", "-d", self.root / "doctrees", self.doc, self.out]
         done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "sphinx",
-                "-nW",
-                "-d",
-                self.root / "doctrees",
-                self.doc,
-                self.out,
-            ],
+            [sys.executable, "-m", "sphinx", *options],
             env=kept | {"RUNS": str(runs), "ORTMETER_PROVIDER": "cpu"} | variables,
             capture_output=True,
             text=True,
@@ -188,15 +180,12 @@ def edited(built, tmp_path_factory):
     return site, site.build()
 
 
-def test_page_publishes_its_results_and_its_machine(built):
+def test_page_publishes_its_results_its_machine_and_its_address(built):
     html = built.html("plot_a")
     assert "RESULTS OF PLOT_A" in html
-    assert "provider CPU" in re.search(r'<p class="built-on">(.*)</p>', html)[1]
-
-
-def test_page_names_the_version_and_its_published_address(built):
-    html = built.html("plot_a")
-    assert f'<p class="built-on">ortmeter {ortmeter.__version__}. Measured on ' in html
+    machine = re.search(r'<p class="built-on">(.*)</p>', html)[1]
+    assert machine.startswith(f"ortmeter {ortmeter.__version__}. Measured on ")
+    assert "provider CPU" in machine
     address = "https://example.org/site/auto_examples/faster_runs/plot_a.html"
     assert f'<link rel="canonical" href="{address}" />' in html
 
@@ -230,11 +219,6 @@ def test_formulas_are_mathml_without_script(built):
     assert "mathjax" not in html.lower()
 
 
-def test_site_publishes_one_wheel(built):
-    wheels = [wheel.name for wheel in built.out.rglob("*.whl")]
-    assert wheels == [WHEEL]
-
-
 @pytest.mark.parametrize(
     ("archive", "members"),
     [
@@ -248,7 +232,7 @@ def test_archive_holds_the_page_and_the_wheel_together(built, archive, members):
     with zipfile.ZipFile(published) as opened:
         assert set(opened.namelist()) == members | {WHEEL}
         wheel = opened.read(WHEEL)
-    (expected,) = built.out.glob("_static/wheel/*.whl")
+    (expected,) = built.out.rglob("*.whl")
     assert wheel == expected.read_bytes()
 
 
@@ -261,15 +245,11 @@ def test_notebook_begins_with_the_wheel_of_the_site(built):
     assert not any("pip" in cell for cell in others)
 
 
-def test_second_build_runs_no_page(site):
-    assert site.build() == (0, [])
-    assert "RESULTS OF PLOT_A" in site.html("plot_a")
-
-
 def test_edited_page_runs_alone(edited):
     site, built = edited
     assert built == (0, ["plot_b"]), site.log
     assert "SECOND EDITION" in site.html("plot_b")
+    assert "RESULTS OF PLOT_A" in site.html("plot_a")
 
 
 def test_notebook_has_what_each_cell_showed_in_the_build(edited):
@@ -379,15 +359,19 @@ def test_progress_of_the_build_is_in_the_log_and_not_published(built, edited):
     assert "120 of 400" not in (site.gallery / "plot_b.rst").read_text() + site.html("plot_b")
 
 
-def test_unknown_provider_stops_the_build(site):
-    code, ran = site.build(ORTMETER_PROVIDER="tpu")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        ({"ORTMETER_PROVIDER": "tpu"}, "ORTMETER_PROVIDER: provider='tpu' is not known"),
+        (
+            {"ORTMETER_PAGE": "plot_c"},
+            "ORTMETER_PAGE='plot_c' is not a page. Accepted: plot_a, plot_b",
+        ),
+    ],
+)
+def test_what_is_not_known_stops_the_build(site, variable, message):
+    code, ran = site.build(**variable)
     assert code != 0
     assert ran == []
-    assert "ORTMETER_PROVIDER: provider='tpu' is not known" in site.log
-
-
-@pytest.mark.slow
-def test_unknown_page_stops_the_build(site):
-    code, _ = site.build(ORTMETER_PAGE="plot_c")
-    assert code != 0
-    assert "ORTMETER_PAGE='plot_c' is not a page. Accepted: plot_a, plot_b" in site.log
+    assert message in site.log
