@@ -10,8 +10,6 @@ from pandas import DataFrame
 
 import ortmeter
 
-PAGE = "plot_custom_backend_llama_102"
-
 
 @pytest.mark.slow
 def test_the_reference_is_the_model_in_float64(ran):

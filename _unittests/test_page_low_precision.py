@@ -32,11 +32,7 @@ def data():
         for name, count in COUNTS.items()
         for way in SPEEDS
     }
-    return planted(times, COUNTS, facts)
-
-
-def planted(times, names, facts):
-    results = Comparisons(dict.fromkeys(names, times), "model")
+    results = Comparisons(dict.fromkeys(COUNTS, times), "model")
     facts = to_frame(facts, "model", "conversion")
     return SimpleNamespace(results=results, facts=facts, legend="planted", provider="cpu")
 

@@ -14,7 +14,6 @@ from page_runner import compare, run_setting
 
 from ortmeter.timing import Comparisons
 
-PAGE = "plot_torch_or_onnxruntime"
 # Case: ms of eager, of onnxruntime, of session.run.
 USUAL = {
     "CNN, 1": (1.0, 0.25, 0.25),

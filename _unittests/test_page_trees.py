@@ -4,7 +4,6 @@ import functools
 import itertools
 from types import SimpleNamespace
 
-import lightgbm
 import numpy as np
 import onnx
 import pytest
@@ -14,7 +13,6 @@ from page_runner import compare, drawn, run_setting
 import ortmeter
 from ortmeter.timing import Candidate, Comparisons
 
-PAGE = "plot_trees"
 TREES, ROWS = (12, 48, 150), (1, 100, 100_000)
 NAMES = {"forest": ("library", "float32"), "boosted": ("library", "float64")}
 
@@ -31,6 +29,8 @@ def test_the_plot_has_a_row_of_dots_per_model(page):
 @pytest.fixture(scope="module")
 def trained(page):
     """Five rounds of LightGBM, and rows whose first feature is a time."""
+    import lightgbm
+
     rng = np.random.default_rng(0)
     times = page["ORIGIN"] + page["WEEK"] * rng.random((3000, 1))
     rows = np.hstack([times, rng.standard_normal((3000, 19))])

@@ -7,9 +7,6 @@ import numpy as np
 import onnx
 import onnxruntime.quantization
 import pytest
-from skl2onnx import to_onnx
-from sklearn.datasets import make_regression
-from sklearn.ensemble import RandomForestRegressor
 
 from ortmeter.cli import main
 
@@ -46,6 +43,10 @@ def convolutions(folder):
 
 
 def forest(folder):
+    from skl2onnx import to_onnx
+    from sklearn.datasets import make_regression
+    from sklearn.ensemble import RandomForestRegressor
+
     features, target = make_regression(50, 4, random_state=0)
     trees = RandomForestRegressor(5, random_state=0).fit(features, target)
     onnx.save(to_onnx(trees, features[:1].astype(np.float32)), folder / "forest.onnx")
