@@ -8,14 +8,15 @@ import numpy as np
 import onnx
 import pytest
 import verdicts
-from page_runner import EXAMPLES, parse
+from page_runner import EXAMPLES, define_page, parse
 
 PAGES = verdicts.pages()
 
 
 def command_of(page):
     """The command of a page."""
-    return next(iter(verdicts.judged(page).values())).command
+    _, record = next(iter(verdicts.records(page).values()))
+    return define_page(page)["study"].judged(record).command
 
 
 # A convolution and a matrix product: each command has something to work on.
