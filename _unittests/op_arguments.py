@@ -8,6 +8,8 @@ takes other values, one at a time: those that torch accepts are the samples of `
 import copy
 import dataclasses
 import itertools
+import re
+import types
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -16,15 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 #: Samples of a function whose calls are recorded, and recorded calls of an operator.
 SAMPLES, CALLS = 6, 2
 # Random, or nothing to compute.
-_WITHOUT_VALUES = (
-    "rand",
-    "bernoulli",
-    "multinomial",
-    "normal",
-    "dropout",
-    "empty",
-    "onnx_symbolic",
-)
+_WITHOUT_VALUES = re.compile("rand|bernoulli|multinomial|normal|dropout|empty|onnx_symbolic")
 _VALUES = {
     "bool": (False, True),
     "int": (0, 1, 2, -1),
@@ -57,9 +51,9 @@ class Overload:
 
     def sample_inputs(self, *_, **__):
         """Make the recorded calls and those with another value that torch accepts."""
-        for args, kwargs in self.calls:
-            yield _Sample(args, kwargs)
-            yield from (_Sample(*call) for call in self._others(args, kwargs) if self._runs(*call))
+        for call in self.calls:
+            for args, kwargs in (call, *filter(self._runs, self._others(*call))):
+                yield types.SimpleNamespace(input=args[0], args=args[1:], kwargs=kwargs)
 
     def _others(self, args, kwargs):
         for i, argument in enumerate(self.op._schema.arguments):
@@ -72,30 +66,22 @@ class Overload:
                 else:
                     yield args, {**kwargs, argument.name: value}
 
-    def _runs(self, args, kwargs):
+    def _runs(self, call):
+        args, kwargs = copy.deepcopy(call)
         try:
-            self.op(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+            self.op(*args, **kwargs)
         except Exception:  # noqa: BLE001 - torch refuses this value
             return False
         return True
 
 
-class _Sample:
-    def __init__(self, args, kwargs):
-        (self.input, *self.args), self.kwargs = args, kwargs
-
-
 def _other_values(argument, given):
     """Values of the type of an argument other than the one that is given."""
-    kind = str(argument.real_type)
-    if kind.startswith("Optional["):
-        kind = kind.removeprefix("Optional[").removesuffix("]")
-    if kind.startswith("List["):
-        kind = kind.removeprefix("List[").removesuffix("]")
+    _, listed, kind = re.match(r"(Optional\[)?(List\[)?(\w+)", str(argument.real_type)).groups()
+    values = _VALUES.get(kind, ())
+    if listed:
         count = len(given) if isinstance(given, list | tuple) else argument.N or 1
-        values = [[value] * count for value in _VALUES.get(kind, ())]
-    else:
-        values = _VALUES.get(kind, ())
+        values = [[value] * count for value in values]
     return [value for value in values if type(value) is not type(given) or value != given]
 
 
@@ -119,7 +105,7 @@ def record(ops):
         found[0].fx_target: []
         for found in registry
         if isinstance(found[0].fx_target, torch._ops.OpOverload)
-        and not any(name in str(found[0].fx_target) for name in _WITHOUT_VALUES)
+        and not _WITHOUT_VALUES.search(str(found[0].fx_target))
     }
     for op in ops:
         types = op.supported_dtypes("cpu")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from backend_expectations import ANY_LENGTH, EXPECTED, PRIMITIVES
-from backend_models import ARCHITECTURES, BATCH, LENGTH, tensors
+from backend_models import ARCHITECTURES, BATCH, LENGTH, WINDOW, tensors
 
 from ortmeter.backend import LEVELS, OrtBackend, explain, session, weights
 
@@ -216,14 +216,27 @@ def test_a_layer_of_llama_becomes_a_few_nodes():
 
 
 @pytest.mark.slow
-def test_capped_scores_in_a_window_become_one_kernel():
-    sizes = {"max_position_embeddings": 512, "use_cache": False}
-    model, _ = ARCHITECTURES["gemma2"].build("eager", layers=1, **sizes)
-    (compiled,) = compile_and_run(model, {"input_ids": torch.randint(100, (1, 512))})
+def test_a_window_of_any_length_stays_a_mask():
+    model, inputs = ARCHITECTURES["mistral"].build("sdpa", layers=1, use_cache=False)
+    for axis in (0, 1):
+        torch._dynamo.mark_dynamic(inputs["input_ids"], axis)
+    shorter = {"input_ids": torch.randint(100, (3, 5))}
+    for compiled in compile_and_run(model, inputs, shorter, dynamic=None):
+        assert_agreement(compiled)
+        found = compiled.operators("default")
+        assert (found["Attention"], found["RotaryEmbedding"]) == (1, 2)
+        assert not {"Transpose", "Softmax", "Neg"} & found.keys()
+
+
+@pytest.mark.slow
+def test_a_long_sequence_has_a_window():
+    sizes = {"max_position_embeddings": 2048, "use_cache": False}
+    model, _ = ARCHITECTURES["mistral"].build("eager", layers=1, **sizes)
+    (compiled,) = compile_and_run(model, {"input_ids": torch.randint(100, (1, 2048))})
     assert_agreement(compiled)
-    found = compiled.operators(FUSED)
-    assert found["GroupQueryAttention"] == 1
-    assert not PRIMITIVES & found.keys()
+    nodes = compiled.graphs[FUSED][0].model.graph.node
+    (node,) = [node for node in nodes if node.op_type == "GroupQueryAttention"]
+    assert {a.name: a.i for a in node.attribute}["local_window_size"] == WINDOW["sliding_window"]
 
 
 @pytest.mark.slow
@@ -231,7 +244,6 @@ def test_an_architecture_with_two_caches_is_explained():
     model, inputs = ARCHITECTURES["t5"].build("sdpa", layers=1)
     explanation = explain(lambda a, b: model(input_ids=a, decoder_input_ids=b), *inputs.values())
     (graph,) = explanation.graphs
-    assert graph.fallback is None
-    assert graph.compiled.fusions["RMSNorm"] == 7
+    assert graph.fusions["RMSNorm"] == 7
     assert explanation.discrepancy.abs <= TOLERANCE * explanation.discrepancy.largest
     assert explanation.discrepancy.n > BATCH * LENGTH

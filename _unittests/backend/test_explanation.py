@@ -19,11 +19,10 @@ def test_each_graph_is_explained():
     with pytest.warns(UserWarning, match=r"aten\._linalg_svd"):
         explanation = explain(model, X)
     first, second = explanation.graphs
-    assert first.compiled.fusions == {"TransposedWeight": 1}
-    assert second.compiled is None
-    assert "aten._linalg_svd" in second.fallback.reason
+    assert first.fusions == {"TransposedWeight": 1}
+    assert "aten._linalg_svd" in second.reason
     assert explanation.discrepancy.n == 3
-    assert (first.compiled.provider, first.compiled.node_count) == ("cpu", 1)
+    assert (first.provider, first.node_count) == ("cpu", 1)
     text = str(explanation)
     assert "graph 0: default+onnxruntime on cpu: 2 -> 1 nodes" in text
     assert "before: Transpose 1, MatMul 1\n  after: com.microsoft.FusedMatMul 1" in text
@@ -49,44 +48,42 @@ def test_inputs_are_left_as_they_are():
         return x * 2
 
     x = X.clone()
-    explanation = explain(update, x)
+    with pytest.warns(UserWarning, match="the graph writes into"):
+        explanation = explain(update, x)
     assert torch.equal(x, X)
     assert explanation.discrepancy.abs == 0
 
 
 def test_the_options_are_those_of_the_backend():
+    alone = explain(lambda x: x.t(), X)
+    assert "nothing to compute" in str(alone)
+    assert alone.graphs == (None,)
     backend = OrtBackend("none", fallback=False)
-    assert explain(nn.SiLU(), X, backend=backend).graphs[0].compiled is backend.graphs[0]
+    assert explain(nn.SiLU(), X, backend=backend).graphs[0] is backend.graphs[0]
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
         explain(torch.linalg.svdvals, X, backend=backend)
     assert isinstance(caught.value.inner_exception, UnsupportedGraphError)
 
 
-def test_a_function_that_torch_runs_alone_has_no_graph():
-    explanation = explain(lambda x: x.t(), X)
-    assert "nothing to compute" in str(explanation)
-    assert [graph.compiled for graph in explanation.graphs] == [None]
-
-
 def test_why_a_rule_does_not_apply_is_told():
     def attend(q, k, v):
         scores = torch.softmax(torch.tanh(q @ k.transpose(2, 3) / 50) * 50, -1)
-        return nn.functional.linear(v.reshape(-1, 4), X, X[:, 0]).sum() + scores @ v
+        return scores @ v
 
     q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
     explanation = explain(attend, q, k, v)
-    refusals = {refusal.rule: refusal for refusal in explanation.graphs[0].compiled.refusals}
+    refusals = {refusal.rule: refusal for refusal in explanation.graphs[0].refusals}
     assert {rule: refusal.reason for rule, refusal in refusals.items()} == {
-        "EagerAttention": "the scores are capped, which the kernel does slowly",
-        "Flattening": "the weight is transposed, as that of a Linear: Gemm is faster",
+        "EagerAttention": "the scores are not scaled products with transposed keys",
     }
-    told = f"Flattening not applied 1 times, first at {refusals['Flattening'].result}:"
+    told = f"EagerAttention not applied 1 times, first at {refusals['EagerAttention'].result}:"
     assert told in str(explanation)
 
 
 def test_what_nobody_measured_is_told():
     """What the rules bring was measured on CPU only."""
-    (graph,) = explain(lambda x: x @ x.t(), X).graphs
-    assert "never measured" not in str(graph)
-    on_cuda = replace(graph, compiled=replace(graph.compiled, provider="cuda:1"))
+    explanation = explain(lambda x: x @ x.t(), X)
+    assert "not measured" not in str(explanation)
+    (graph,) = explanation.graphs
+    on_cuda = replace(explanation, graphs=(replace(graph, provider="cuda:1"),))
     assert "rules not measured on cuda:1: TransposedWeight" in str(on_cuda)

@@ -25,7 +25,6 @@ def fuse(model, level, provider="cpu"):
         ("none", "none", set()),
         ("default", "default", set()),
         ("default+onnxruntime", "default+onnxruntime", set()),
-        ("default-CausalMask", "default", {"CausalMask"}),
         (
             "default+onnxruntime-GroupQuery-CausalMask",
             "default+onnxruntime",
@@ -36,7 +35,6 @@ def fuse(model, level, provider="cpu"):
             "default+onnxruntime",
             {"CausalMask", "GroupQuery"},
         ),
-        ("default-Rotary-Rotary", "default", {"Rotary"}),
     ],
 )
 def test_a_level_is_read(text, name, without):
@@ -46,21 +44,12 @@ def test_a_level_is_read(text, name, without):
     assert parse_level(str(level)) == level
 
 
-def test_the_text_of_a_level_is_canonical():
-    level = parse_level("default-Rotary+onnxruntime-CausalMask")
-    assert str(level) == "default+onnxruntime-CausalMask-Rotary"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "Level '' is not known. Accepted: none, default, default\\+onnxruntime"),
         ("Default", "'Default' is not known"),
-        ("onnxruntime", "'onnxruntime' is not known"),
         ("default+experimental", "'default\\+experimental' is not known"),
-        ("default+default", "is not known"),
-        ("default+", "is not known"),
-        (" default", "is not known"),
         ("default-", "disables , which 'default' does not have"),
         (
             "default-Mask",
@@ -155,14 +144,8 @@ def test_each_rule_feeds_those_that_follow(level, counts, nodes):
     assert fuse(model, level) == counts
     assert len(operators(model)) == nodes
     assert max(relative_errors(BLOCK, model)) < 1e-5
-
-
-def test_the_tables_of_angles_are_shared():
-    model = BLOCK.model()
-    fuse(model, "default")
-    rotary = [node for node in model.graph if node.op_type == "RotaryEmbedding"]
-    assert len(rotary) == 2
-    assert rotary[0].inputs[1:] == rotary[1].inputs[1:]
+    rotary = [node.inputs[1:] for node in model.graph if node.op_type == "RotaryEmbedding"]
+    assert not counts or rotary[0] == rotary[1]
 
 
 def test_a_rule_that_is_left_out_is_not_applied():
@@ -192,14 +175,6 @@ def test_an_opset_without_kernels_is_told(opset):
 def test_an_unknown_provider_is_an_error():
     with pytest.raises(InvalidArgumentError, match="provider='tpu' is not known"):
         fuse(LINEAR.model(), "default", provider="tpu")
-
-
-def test_none_changes_nothing():
-    proto = BLOCK.proto()
-    model = ir.from_proto(proto)
-    before = ir.to_proto(model).SerializeToString()
-    assert fuse(model, "none") == {}
-    assert ir.to_proto(model).SerializeToString() == before
 
 
 def test_inputs_and_outputs_keep_their_places():

@@ -1,8 +1,6 @@
-import onnx
 import onnx.parser
-import pytest
 
-from ortmeter.backend.record import CompiledGraph, Fallback, count_operators
+from ortmeter.backend.record import CompiledGraph, Fallback
 
 NESTED = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "local": 1]>
 g (float[n] X, bool C) => (float[n] Y) {
@@ -17,15 +15,9 @@ twice (x) => (y) { z = com.microsoft.QuickGelu(x)  y = Add(z, z) }
 """
 
 
-@pytest.fixture
-def nested():
-    return onnx.parser.parse_model(NESTED)
-
-
-@pytest.fixture
-def graph(nested):
-    return CompiledGraph(
-        model=nested,
+def test_a_record_counts_the_nodes_of_subgraphs_and_functions():
+    graph = CompiledGraph(
+        model=onnx.parser.parse_model(NESTED),
         level="default",
         provider="cpu",
         exported_operators={"Abs": 7},
@@ -36,25 +28,10 @@ def graph(nested):
         weight_bytes=8,
         placement={"CPUExecutionProvider": 2},
     )
-
-
-def test_operators_of_subgraphs_and_functions_count(nested):
-    assert count_operators(nested) == {
-        "com.microsoft.QuickGelu": 2,
-        "local.twice": 1,
-        "If": 1,
-        "Abs": 1,
-        "Add": 1,
-    }
-
-
-def test_a_record_counts_its_nodes(graph):
-    assert graph.node_count == 6
-    assert graph.custom_count == 3
+    twice = {"com.microsoft.QuickGelu": 2}
+    assert graph.operators == twice | dict.fromkeys(("local.twice", "If", "Abs", "Add"), 1)
+    assert (graph.node_count, graph.custom_count) == (6, 3)
     assert str(graph) == (
         "default on cpu: 7 -> 6 nodes, 3 of them custom, compiled in 1.50 s, fusions: Silu 2"
     )
-
-
-def test_a_fallback_says_why():
     assert str(Fallback("aten.svd", 3)) == "runs on torch, 3 operations: aten.svd"

@@ -82,7 +82,7 @@ def test_a_rule_needs_the_operator_that_it_writes(name):
     opset = FIRST_OPSET.get(RULES[pattern.rule].kernel, 18) - 1
     model = pattern.graph.model(pattern.elements[0], opset)
     assert RULES[pattern.rule].apply(model, pattern.provider, refusals) == 0
-    assert all(f"at opset {opset}: there is one from {opset + 1} " in r.reason for r in refusals)
+    assert all(f"at opset {opset}: none" in r.reason for r in refusals)
     # otherwise the pattern itself has an operator that is not there yet
     told = {"rms", "rotary", "eager"}
     assert len(refusals) == (name in told) or name not in told
@@ -110,7 +110,7 @@ def test_nothing_is_written_without_a_kernel_on_cuda(name, opset):
     count = RULES[pattern.rule].apply(model, "cuda", refusals)
     if written in WITHOUT_KERNEL[opset]:
         assert count == 0
-        assert f"at opset {opset}: there is one from 23 to" in refusals[0].reason
+        assert f"at opset {opset}: none" in refusals[0].reason
         return
     assert count == 1
     for node in model.graph:

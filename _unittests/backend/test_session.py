@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from ortmeter.backend import FallbackWarning, OrtBackend, export, session
+from ortmeter.backend import FallbackWarning, OrtBackend, session
 from ortmeter.backend.session import call_on_tensors, follow_stream, session_stream
 from ortmeter.errors import ProviderUnavailableError
 from ortmeter.runtime.ortvalues import to_ortvalue
@@ -36,22 +36,16 @@ def left_to_torch(function, argument, **options):
     return str(caught[0].message)
 
 
-def test_tensors_of_another_device_are_left_to_torch():
-    assert "tensors are on meta. Accepted: cpu, cuda" in left_to_torch(
-        lambda x: x * 2, X.to("meta")
-    )
-
-
-def test_devices_are_not_mixed():
+def test_a_graph_runs_where_its_tensors_are(monkeypatch):
     own = torch._dynamo.dont_skip_tracing(torch.onnx.ops.symbolic)  # says that its result is on cpu
-    assert "tensors are on meta. Accepted: cpu, cuda" in left_to_torch(
-        lambda x: own("::Relu", (x,), dtype=x.dtype, shape=x.shape, version=20), X.to("meta")
-    )
+    for function in (
+        lambda x: x * 2,
+        lambda x: own("::Relu", (x,), dtype=x.dtype, shape=x.shape, version=20),
+    ):
+        message = left_to_torch(function, X.to("meta"))
+        assert "tensors are on meta. Accepted: cpu, cuda" in message
     message = left_to_torch(lambda x: (x * 2, (x * 2).to("meta")), X)
     assert "tensors are on cpu, meta: a session runs on one device" in message
-
-
-def test_the_provider_asked_for_is_the_one_of_the_tensors(monkeypatch):
     monkeypatch.setattr("ortmeter.backend.ort_backend.resolve_provider", Provider.parse)
     message = left_to_torch(lambda x: x * 2, X, provider="cuda:1")
     assert "provider='cuda:1' was requested but tensors are on cpu" in message
@@ -76,48 +70,6 @@ def test_large_weights_are_not_seen_by_the_optimizer(monkeypatch):
         torch.compile(nn.Linear(4, 5000), backend=OrtBackend(fallback=False))(X)
         torch.compile(nn.Linear(4, 5), backend=OrtBackend(fallback=False))(X)
     assert [(inputs, len(names)) for inputs, names in seen] == [(2, 1), (1, 2)]
-
-
-@pytest.mark.parametrize(
-    ("function", "shape", "opset", "operator"),
-    [
-        # what the release has kernels for, as read in it: none for these from 22 on
-        (lambda x: torch.max_pool2d(x, 2), (1, 2, 8, 8), 21, "MaxPool"),
-        (nn.functional.elu, (2, 3), 21, "Elu"),
-        (nn.InstanceNorm2d(2), (1, 2, 4, 4), 21, "InstanceNormalization"),
-        # Attention starts at 23: below, it is written as products
-        (
-            lambda x: nn.functional.scaled_dot_product_attention(*[torch.max_pool2d(x, 2)] * 3),
-            (1, 2, 8, 8),
-            21,
-            "MaxPool",
-        ),
-        (lambda x: x.softmax(1) @ x.t(), (3, 3), 23, ""),
-        # no kernel at any opset
-        (torch.linalg.det, (2, 3, 3), 23, ""),
-        # a kernel for the type at 23 only
-        (lambda x: nn.functional.elu(x.bfloat16()).cos(), (2, 3), 23, ""),
-    ],
-)
-def test_on_cuda_the_opset_has_the_kernels(function, shape, opset, operator):
-    found = []
-
-    def keep(module, arguments):
-        exported = export.export_graph(module, arguments, 23)
-        found.append(session.with_cuda_kernels(exported, module, arguments))
-        return module.forward
-
-    with torch.no_grad():
-        torch.compile(function, backend=keep)(torch.randn(shape))
-    ((exported, refusals),) = found
-    assert exported.model.opset_imports[""] == opset
-    assert operator in {"", *(node.op_type for node in exported.model.graph)}
-    assert [(refusal.rule, refusal.reason) for refusal in refusals] == [
-        (
-            "Opset 23",
-            f"{operator} has no CUDA kernel at this opset, the graph is exported at opset {opset}",
-        )
-    ] * bool(operator)
 
 
 # Programs, threads, memory.
@@ -256,53 +208,10 @@ def test_a_failure_during_a_run_leaves_the_graph_to_torch():
     torch.testing.assert_close(run(X)[0], X @ torch.ones(4, 2))
 
 
-def test_a_failure_during_a_run_writes_nothing_into_the_inputs(monkeypatch):
-    def failing(*arguments, **options):
-        def call(held, tensors):
-            raise RuntimeError("no more memory")
-
-        return None, call
-
-    monkeypatch.setattr(session, "call_on_tensors", failing)
-
-    def update(x):
-        x.add_(1)
-        return x * 2
-
-    x = X.clone()
-    with torch.no_grad(), pytest.warns(FallbackWarning, match="no more memory"):
-        got = torch.compile(update, backend=OrtBackend())(x)
-    torch.testing.assert_close((x, got), (X + 1, (X + 1) * 2))
-
-
-def test_a_graph_without_computation_is_not_compiled():
-    backend = OrtBackend(fallback=False)
-    run = compile_graph_alone(lambda x: x.t(), backend, X)
-    assert backend.graphs == []
-    assert run(X)[0].data_ptr() == X.data_ptr()
-
-
 # Calls on tensors.
 
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n] X, bool[n] B) => (float[n] Y, bool[n] C) { Y = Where(B, X, X)  C = Not(B) }"""
-
-
-@pytest.fixture
-def plain(monkeypatch):
-    """A torch without any of the internals."""
-    monkeypatch.delattr(torch._guards, "tracing")
-    monkeypatch.setattr(session, "torch", _PlainTorch())
-    monkeypatch.setattr(export, "torch", _PlainTorch())
-
-
-class _PlainTorch:
-    """Torch without its private names."""
-
-    def __getattr__(self, name):
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(torch, name)
 
 
 def test_a_call_takes_and_returns_tensors():
@@ -315,16 +224,8 @@ def test_a_call_takes_and_returns_tensors():
     np.testing.assert_array_equal(y.numpy(), [1, 3, 5])
     assert c.dtype == torch.bool
     assert c.tolist() == [False, True, False]
-
-
-def test_outputs_are_those_of_each_call():
-    _, call = call_on_tensors(
-        make_session(MODEL, provider="cpu"), CPU, ["X", "B"], synchronize=True
-    )
-    b = torch.ones(2, dtype=torch.bool)
-    first = call([], [torch.zeros(2), b])[0]
-    call([], [torch.ones(2), b])
-    assert first.tolist() == [0, 0]
+    call([], [x + 1, b])
+    np.testing.assert_array_equal(y.numpy(), [1, 3, 5])  # of its own call
 
 
 def test_asynchronous_calls_are_asked_of_onnxruntime(monkeypatch):
@@ -340,31 +241,6 @@ def test_asynchronous_calls_are_asked_of_onnxruntime(monkeypatch):
     assert entries == []
     call_on_tensors(made, CPU, ["X", "B"], synchronize=False)
     assert entries == [("disable_synchronize_execution_providers", "1")]
-
-
-def test_the_backend_works_without_the_internals(plain):
-    assert isinstance(export._outside_tracing(), contextlib.nullcontext)
-    backend = OrtBackend(fallback=False)
-    model = nn.Sequential(nn.Linear(4, 200), nn.ReLU(), nn.Linear(200, 200))
-    compiled = torch.compile(model, backend=backend)
-    with torch.no_grad():
-        x = torch.ones(3, 4)
-        torch.testing.assert_close(compiled(x), model(x))
-    assert backend.graphs[0].weight_bytes == 200 * 200 * 4
-
-
-def test_parameters_are_weights_without_the_mark_of_dynamo():
-    node = SimpleNamespace(meta={})
-    assert export.is_weight(node, nn.Parameter(torch.ones(1)))
-    assert not export.is_weight(node, torch.ones(1))
-    node.meta["tensor_dict"] = {"_dynamo_static_input_type": "unguarded"}
-    assert export.is_weight(node, torch.ones(1))
-
-
-def test_versions_are_unknown_when_torch_does_not_count():
-    assert export.version_of(torch.zeros(1).add_(1)) == 1
-    with torch.inference_mode():
-        assert export.version_of(torch.zeros(1)) is None
 
 
 # Streams of CUDA, with stand-ins: what waits for what.
@@ -421,15 +297,9 @@ def cuda(monkeypatch):
     return module
 
 
-def test_there_is_no_stream_on_cpu():
+def test_a_session_runs_on_the_current_stream_or_its_own_beside_the_default_one(cuda):
     assert session_stream(Provider("cpu")) is None
-
-
-def test_a_session_runs_on_the_current_stream(cuda):
     assert session_stream(Provider("cuda", 1)) is cuda.current
-
-
-def test_a_session_has_its_own_stream_beside_the_default_one(cuda):
     cuda.current.cuda_stream = 0
     assert session_stream(Provider("cuda", 1)).name == "own stream of 1"
 

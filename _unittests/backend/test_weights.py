@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ortmeter.backend import OrtBackend
-from ortmeter.backend.weights import SMALL_BYTES, WeightWatch
+from ortmeter.backend.weights import SMALL_BYTES
 
 LARGE = 160  # a square of this side is above the limit for constants
 
@@ -65,15 +65,6 @@ def test_a_change_of_the_weights_is_seen(change, prepack, builds):
     assert [graph.builds for graph in backend.graphs] == [builds]
 
 
-def test_unchanged_weights_are_not_built_again():
-    backend = OrtBackend()
-    _, compiled, x = compiled_linear(backend)
-    with torch.no_grad():
-        for _ in range(3):
-            compiled(x)
-    assert [graph.builds for graph in backend.graphs] == [1]
-
-
 def test_layers_that_share_a_graph_keep_their_own_weights():
     backend = OrtBackend()
     layers = [Layer(LARGE, LARGE) for _ in range(3)]
@@ -122,30 +113,3 @@ def test_the_backend_does_not_keep_a_model_alive():
     gc.collect()
     assert weight() is None
     assert len(backend.graphs) == 1
-
-
-def test_the_watch_knows_the_tensors_by_identity_version_and_address():
-    first, second = torch.zeros(3), torch.zeros(3)
-    watch = WeightWatch([None, first, second], [1, 2])
-    assert watch.recognizes([None, first, second])
-    assert not watch.recognizes([None, second, first])
-    assert not watch.recognizes([None, first.clone(), second])
-    assert not watch.is_outdated()
-    second.add_(1)
-    assert not watch.recognizes([None, first, second])
-    assert watch.is_outdated()
-
-
-def test_the_watch_knows_when_a_weight_is_gone():
-    tensor = torch.zeros(3)
-    watch = WeightWatch([tensor], [0])
-    del tensor
-    assert watch.is_outdated()
-
-
-def test_versions_are_not_counted_in_inference_mode():
-    with torch.inference_mode():
-        tensor = torch.zeros(3)
-        watch = WeightWatch([tensor], [0])
-        tensor.add_(1)
-        assert watch.recognizes([tensor])

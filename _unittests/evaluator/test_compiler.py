@@ -107,12 +107,8 @@ def test_constants_have_every_form(form, expected):
     (got,) = Evaluator(text).run(None, {})
     assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
     np.testing.assert_array_equal(got, expected)
-
-
-def test_a_constant_without_value_is_refused():
-    text = '<ir_version: 10, opset_import: ["": 18]> g () => (float Y) { Y = Constant () }'
     with pytest.raises(ModelError, match="has the values none. Accepted: exactly one of value"):
-        Evaluator(text)
+        Evaluator(text.replace(f"<{form}>", ""))
 
 
 def test_a_schema_body_runs_when_no_kernel_exists(monkeypatch):

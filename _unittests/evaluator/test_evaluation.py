@@ -30,14 +30,10 @@ def test_a_model_gives_what_numpy_gives(sources):
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, -np.sqrt(2 * (X + Y)), rtol=1e-6)
     assert evaluator.output_names == ("Z",)
-
-
-@pytest.mark.parametrize("sources", SOURCES, ids=" ".join)
-def test_torch_in_torch_out(sources):
     feeds = {name: torch.from_numpy(value) for name, value in FEEDS.items()}
-    (got,) = Evaluator(TEXT, sources=sources).run(None, feeds)
-    assert isinstance(got, torch.Tensor)
-    np.testing.assert_allclose(got.numpy(), -np.sqrt(2 * (X + Y)), rtol=1e-6)
+    (tensor,) = evaluator.run(None, feeds)
+    assert isinstance(tensor, torch.Tensor)
+    np.testing.assert_array_equal(tensor.numpy(), got)
 
 
 def test_gradients_are_not_recorded():
@@ -54,13 +50,6 @@ def test_any_result_can_be_asked_for(names):
     assert len(got) == len(names)
     for name, value in zip(names, got, strict=True):
         np.testing.assert_allclose(value, known[name], rtol=1e-6)
-
-
-def test_only_what_is_needed_runs():
-    seen = []
-    evaluator = Evaluator(TEXT, callback=lambda node, *_: seen.append(node.op_type))
-    evaluator.run(["B"], FEEDS)
-    assert seen == ["Add", "Mul"]
 
 
 def test_the_same_evaluator_runs_with_other_shapes_and_types():
@@ -94,9 +83,6 @@ def test_the_same_evaluator_runs_with_other_shapes_and_types():
 def test_a_wrong_feed_is_named(feeds, message):
     with pytest.raises(FeedError, match=message):
         Evaluator(TEXT).run(None, feeds)
-
-
-def test_a_fixed_dimension_is_checked():
     with pytest.raises(FeedError, match=r"'X' f32\[3\] was given f32\[2\]"):
         Evaluator(TEXT.replace("float[n] X", "float[3] X")).run(None, FEEDS)
 
@@ -166,14 +152,11 @@ def test_the_assignment_tells_what_ran():
     assert list(frame["op_type"]) == ["Add", "Mul", "Sqrt", "Hardmax"]
 
 
-def test_the_callback_sees_nodes_in_the_library_of_the_feeds():
+def test_the_callback_sees_the_nodes_that_are_needed_in_the_library_of_the_feeds():
     seen = {}
-
-    def watch(node, inputs, outputs):
-        seen[node.op_type] = (inputs, outputs)
-
-    evaluator = Evaluator(TEXT, callback=watch)
-    evaluator.run(None, FEEDS)
+    evaluator = Evaluator(TEXT, callback=lambda node, *values: seen.update({node.op_type: values}))
+    evaluator.run(["B"], FEEDS)
+    assert list(seen) == ["Add", "Mul"]
     (a, two), (b,) = seen["Mul"]
     np.testing.assert_array_equal(a * two, b)
     assert isinstance(b, np.ndarray)
@@ -181,17 +164,14 @@ def test_the_callback_sees_nodes_in_the_library_of_the_feeds():
     assert isinstance(seen["Mul"][1][0], torch.Tensor)
 
 
-@pytest.mark.parametrize("sources", [("torch",), ("reference",), ("ort",)], ids=" ".join)
-def test_writing_into_a_result_changes_nothing_else(sources):
+def test_writing_into_a_result_changes_no_weight():
     text = """<ir_version: 10, opset_import: ["": 18]>
-    g (float[n] X) => (float[n] Y, float[1] V) <float[1] W = {3}>
-    { Y = Identity(X)  V = Identity(W) }"""
-    evaluator = Evaluator(text, sources=sources)
-    x = X.copy()
-    for value in evaluator.run(None, {"X": x}):
-        value[...] = 100
-    np.testing.assert_array_equal(x, X)
-    assert evaluator.run(["W", "V"], {"X": x}) == [3, 3]
+    g (float[n] X) => (float[1] V) <float[1] W = {3}> { V = Identity(W) }"""
+    for sources in SOURCES:
+        evaluator = Evaluator(text, sources=sources)
+        for value in evaluator.run(None, {"X": X}):
+            value[...] = 100
+        assert evaluator.run(["W", "V"], {"X": X}) == [3, 3]
 
 
 VIEWS = {

@@ -1,8 +1,7 @@
 """Judges that share no code, on the attention of ONNX."""
 
 import numpy as np
-import onnx
-import onnx.helper
+import onnx.parser
 import pytest
 
 from ortmeter.discrepancy import max_diff
@@ -17,18 +16,12 @@ CAP = 0.5
 
 
 def attention(mode, opset=23, **options):
-    names = ["Q", "K", "V", "M"]
-    node = onnx.helper.make_node(
-        "Attention", names, ["Y", "", "", "S"], "att", qk_matmul_output_mode=mode, **options
-    )
-    graph = onnx.helper.make_graph(
-        [node],
-        "g",
-        [onnx.helper.make_tensor_value_info(n, 1, FEEDS[n].shape) for n in names],
-        [onnx.helper.make_tensor_value_info(n, 1, None) for n in "YS"],
-    )
-    opsets = [onnx.helper.make_opsetid("", opset)]
-    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=11)
+    given = ", ".join(f"{name} = {value}" for name, value in options.items())
+    shapes = {n: ", ".join(map(str, x.shape)) for n, x in FEEDS.items()}
+    inputs = ", ".join(f"float[{shapes[name]}] {name}" for name in "QKVM")
+    return onnx.parser.parse_model(f"""<ir_version: 11, opset_import: ["": {opset}]>
+        g ({inputs}) => (float[a, b, c, d] Y, float[e, f, g, h] S) {{ [att] Y, , , S = Attention
+        <qk_matmul_output_mode = {mode}, {given}> (Q, K, V, M) }}""")
 
 
 def by_hand(mode, cap=CAP):

@@ -59,14 +59,6 @@ def test_a_result_asked_for_is_kept_and_no_other():
     del got
 
 
-def test_outputs_that_nobody_asks_for_are_not_kept():
-    text = TEXT.replace(f"r{LENGTH})", f"r{LENGTH}, float[n] r4)", 1)
-    evaluator = Evaluator(text, {"Neg": (alive := Alive())}, ("torch",))
-    got = evaluator.run([f"r{LENGTH}"], feeds("torch"))
-    assert max(alive.counts) == 1
-    assert alive.count() == len(got)
-
-
 def test_an_input_is_released_after_its_last_use():
     class Consumed(dict):  # the evaluation is the only owner of what it takes
         def __getitem__(self, name):

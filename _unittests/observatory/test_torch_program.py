@@ -98,6 +98,4 @@ def test_a_function_of_fewer_outputs_is_not_taken(monkeypatch):
     monkeypatch.setattr(find_operator("TopK"), "stand_in", make)
     body = "K = Constant<value_ints = [2]>() Y, I = TopK(X, K)"
     case = Case("TopK", body, "T[3,4] X", outputs="T Y, i64 I")
-    _, got, expected = run_case(case)
-    for mine, theirs in zip(got, expected, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    assert find_obstacle(case) == "no kernel"

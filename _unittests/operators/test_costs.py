@@ -89,9 +89,7 @@ X, ROW, V = (6, 10), (6, 1), (10,)
         # element-wise
         ("Add", [X, ROW], X, lambda a, b: a + b),
         ("Pow", [X, X], X, lambda a, b: a**b),
-        ("Exp", [X], X, np.exp),
         ("Sigmoid", [X], X, lambda x: 1 / (np.exp(-x) + 1)),
-        ("Softplus", [X], X, lambda x: np.log(np.exp(x) + 1)),
         ("Softsign", [X], X, lambda x: x / (abs(x) + 1)),
         ("HardSigmoid", [X], X, lambda x: np.maximum(np.minimum(x * 0.2 + 0.5, 1), 0)),
         ("HardSwish", [X], X, lambda x: x * np.maximum(np.minimum(x / 6 + 0.5, 1), 0)),
@@ -99,26 +97,19 @@ X, ROW, V = (6, 10), (6, 1), (10,)
         ("com.microsoft:BiasGelu", [X, V], X, lambda x, b: (x + b) * 0.5 * (np.tanh(x * 0.7) + 1)),
         ("com.microsoft:QuickGelu", [X], X, lambda x: x * (1 / (np.exp(-(x * 1.7)) + 1))),
         ("Clip", [X, (), ()], X, lambda x, low, high: np.minimum(np.maximum(x, low), high)),
-        ("Sum", [X, X, X], X, lambda a, b, c: a + b + c),
         ("Max", [X, X], X, np.maximum),
         ("Mean", [X, X, X], X, lambda a, b, c: (a + b + c) / 3),
         # reductions
         ("ReduceSum", [X], ROW, lambda x: total(x, 1)),
-        ("ReduceMax", [X], ROW, lambda x: largest(x, 1)),
-        ("ArgMin", [X], ROW, lambda x: np.minimum.reduce(x, axis=1)),
         ("ReduceMean", [X], ROW, lambda x: mean(x, 1)),
         ("ReduceSumSquare", [X], ROW, lambda x: total(np.square(x), 1)),
-        ("ReduceL1", [X], ROW, lambda x: total(abs(x), 1)),
         ("ReduceL2", [X], ROW, lambda x: np.sqrt(total(np.square(x), 1))),
-        ("ReduceLogSum", [X], ROW, lambda x: np.log(total(x, 1))),
         ("ReduceLogSumExp", [X], ROW, log_sum_exp),
         # rows
         ("Softmax", [X], X, softmax),
         ("LogSoftmax", [X], X, log_softmax),
-        ("LayerNormalization", [X, V], X, layer_norm),
         ("LayerNormalization", [X, V, V], X, layer_norm),
         ("RMSNormalization", [X, V], X, rms),
-        ("SimplifiedLayerNormalization", [X, V], X, rms),
         (
             "com.microsoft:SkipLayerNormalization",
             [X, X, V, V, V],
@@ -149,18 +140,6 @@ def test_operations_are_those_of_the_definition(op_type, inputs, output, definit
     assert op_type in {"Transpose", "Concat"} or expected > 0
 
 
-def products_of_a_convolution(image, weight, strides):
-    """Count the products of a convolution without padding, window by window."""
-    (batch, _, height, width), (filters, channels, kh, kw) = image, weight
-    windows = [
-        (i, j)
-        for i in range(0, height - kh + 1, strides)
-        for j in range(0, width - kw + 1, strides)
-    ]
-    terms = sum(1 for _ in range(channels) for _ in range(kh) for _ in range(kw))
-    return batch * filters * len(windows) * terms
-
-
 @pytest.mark.parametrize(
     ("op_type", "inputs", "output", "attributes", "expected"),
     [
@@ -170,11 +149,9 @@ def products_of_a_convolution(image, weight, strides):
         ("Gemm", [(3, 5), (5, 7), (7,)], (3, 7), {"alpha": -2.0}, 231),
         ("com.microsoft:FusedGemm", [(3, 5), (5, 7), (7,)], (3, 7), {"activation": "Relu"}, 252),
         # MatMul: batches, broadcast, vectors
-        ("MatMul", [(3, 5), (5, 7)], (3, 7), {}, 210),
         ("MatMul", [(4, 3, 5), (5, 7)], (4, 3, 7), {}, 840),
         ("MatMul", [(2, 1, 3, 5), (4, 5, 7)], (2, 4, 3, 7), {}, 1680),
         ("MatMul", [(5,), (5, 7)], (7,), {}, 70),
-        ("MatMul", [(3, 5), (5,)], (3,), {}, 30),
         ("com.microsoft:FusedMatMul", [(4, 5, 3), (4, 5, 7)], (4, 3, 7), {"transA": 1}, 840),
         (
             "com.microsoft:FusedMatMul",
@@ -188,7 +165,6 @@ def products_of_a_convolution(image, weight, strides):
         ("Conv", [(1, 3, 8, 8), (4, 3, 3, 3)], (1, 4, 6, 6), {}, 2 * 144 * 27),
         ("Conv", [(1, 3, 8, 8), (4, 3, 3, 3), (4,)], (1, 4, 6, 6), {}, 2 * 144 * 27 + 144),
         ("Conv", [(1, 4, 8, 8), (4, 1, 3, 3)], (1, 4, 6, 6), {"group": 4}, 2 * 144 * 9),
-        ("Conv", [(1, 4, 8, 8), (6, 2, 1, 1)], (1, 6, 8, 8), {"group": 2}, 2 * 384 * 2),
         (
             "com.microsoft:FusedConv",
             [(1, 3, 8, 8), (4, 3, 3, 3), (4,), (1, 4, 6, 6)],
@@ -221,19 +197,6 @@ def products_of_a_convolution(image, weight, strides):
 )
 def test_operations_of_products(op_type, inputs, output, attributes, expected):
     assert cost(op_type, inputs, [output], **attributes).flop == expected
-
-
-@pytest.mark.parametrize(
-    ("image", "weight", "strides", "output"),
-    [
-        ((1, 3, 8, 8), (4, 3, 3, 3), 1, (1, 4, 6, 6)),
-        ((2, 3, 9, 9), (4, 3, 3, 3), 2, (2, 4, 4, 4)),
-        ((2, 3, 5, 7), (1, 3, 1, 2), 3, (2, 1, 2, 2)),
-    ],
-)
-def test_a_convolution_has_two_operations_per_product(image, weight, strides, output):
-    products = products_of_a_convolution(image, weight, strides)
-    assert cost("Conv", [image, weight], [output]).flop == 2 * products
 
 
 @pytest.mark.parametrize(

@@ -29,16 +29,11 @@ X = floats(2, 3, 4)
 @pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
 @pytest.mark.parametrize("opset", [7, 11, 12, 13])
 def test_softmax_before_and_after_opset_13(op_type, opset):
-    assert_agrees(case(op_type, opset, X), run_ort)
+    assert_agrees(case(op_type, opset, X.round()), run_ort)  # with equals
     for axis in (0, 1, 2):
         assert_agrees(case(op_type, opset, X, axis=axis), run_ort)
     if opset >= 11:
         assert_agrees(case(op_type, opset, X, axis=-1), run_ort)
-
-
-def test_hardmax_takes_the_first_of_equals():
-    x = np.float32([[1, 3, 3, 0], [2, 2, 2, 2]])
-    assert_same([np.float32([[0, 1, 0, 0], [1, 0, 0, 0]])], run_kernel(case("Hardmax", 13, x)))
 
 
 HALVES = ["float16", "bfloat16"]
@@ -80,9 +75,7 @@ def test_layer_normalization_of_one_row_is_as_exact_as_its_type():
 
 NORMALIZATIONS = [
     case("LayerNormalization", 17, X, floats(4), floats(1), axis=1),  # broadcast scale
-    case("LayerNormalization", 17, X, floats(4), epsilon=0.1),
     case("RMSNormalization", 23, X, floats(3, 4), axis=1),
-    case("RMSNormalization", 23, X, floats(1), axis=1),
     case("InstanceNormalization", 6, X, floats(3), floats(3)),
     case("MeanVarianceNormalization", 9, floats(2, 3, 4, 5), axes=[0, 1]),
     case("MeanVarianceNormalization", 13, floats(2, 3, 4, 5)),

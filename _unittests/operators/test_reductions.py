@@ -108,11 +108,6 @@ def test_the_first_or_the_last_of_equals(op_type, axis, last, dtype):
 
 
 ORDERED = [
-    case("TopK", 1, X, n_outputs=2, k=3),
-    case("TopK", 10, RNG.integers(0, 3, (3, 7)).astype("f4"), np.int64([4]), n_outputs=2),
-    case("TopK", 11, RNG.integers(0, 3, (5, 7)), np.int64([4]), n_outputs=2, largest=0),
-    case("TopK", 11, RNG.integers(0, 3, (5, 7)).astype("f4"), np.int64([3]), n_outputs=2, axis=0),
-    case("TopK", 11, X, np.int64([0]), n_outputs=2),
     case("CumSum", 11, RNG.integers(0, 9, (3, 4)).astype("i4"), np.array(-2)),
     case("CumSum", 14, X, np.array(1), exclusive=1),
     case("CumSum", 14, X, np.array(1), reverse=1),

@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import onnx.defs
 import pytest
-import torch
 from kernel_checks import case, run_kernel
 
 from ortmeter.errors import OrtMeterError, RefusedError
@@ -72,20 +71,9 @@ def test_the_latest_kernel_up_to_the_opset_is_found():
     assert old is not new
     assert find_kernel("", "Softmax", 11) is old
     assert find_kernel("ai.onnx", "Softmax", 99) is new
-
-
-@pytest.mark.parametrize(
-    ("domain", "op_type", "opset"),
-    [
-        ("", "Add", 6),  # broadcasting was an attribute
-        ("", "Upsample", 10),  # deprecated
-        ("", "If", 13),  # control flow is the evaluator's
-        ("", "NoSuchOperator", 13),
-        ("com.microsoft", "Add", 13),
-    ],
-)
-def test_what_has_no_kernel(domain, op_type, opset):
-    assert find_kernel(domain, op_type, opset) is None
+    # broadcasting was an attribute, deprecated, the evaluator's, unknown, of another domain
+    absent = {("", "Add", 6), ("", "Upsample", 10), ("", "If", 13), ("", "NoSuch", 13)}
+    assert {find_kernel(*key) for key in absent | {("com.microsoft", "Add", 13)}} == {None}
 
 
 @pytest.mark.parametrize(("op_type", "entry"), ENTRIES.values(), ids=ENTRIES)
@@ -131,32 +119,24 @@ def strings():
 REFUSED = [
     # strings
     case("Add", 14, strings(), strings()),
-    case("Equal", 19, strings(), strings()),
     case("Concat", 13, strings(), strings(), axis=0),
-    case("Gather", 13, strings(), np.int64([0])),
     case("Cast", 13, strings(), to=1),
     case("Transpose", 13, strings()),
     # types that torch names and computes nothing with, or does not name
-    case("Cast", 21, np.float32([1]), to=22),
     case("Cast", 23, np.float32([1]), to=23),
     case("Cast", 25, np.float32([1]), to=onnx.TensorProto.FLOAT8E8M0),
     # unsigned integers of more than 8 bits, for which torch has few kernels
     case("Add", 14, np.uint16([1]), np.uint16([1])),
-    case("Greater", 13, np.uint32([1]), np.uint32([1])),
     case("Max", 13, np.uint64([1]), np.uint64([1])),
     case("Div", 14, np.uint64([2**63]), np.uint64([3])),
-    case("Mod", 13, np.uint64([2**63]), np.uint64([3])),
     case("MatMul", 13, np.uint64([[1]]), np.uint64([[1]])),
     # attributes
-    case("Dropout", 13, np.float32([1]), np.float32(0.5), np.array(True)),
     case("BatchNormalization", 9, *[np.ones((1, 1), "f4")] * 5, n_outputs=5),
     case("BatchNormalization", 15, *[np.ones((1, 1), "f4")] * 5, n_outputs=3, training_mode=1),
-    case("BatchNormalization", 7, *[np.ones((1, 1), "f4")] * 5, spatial=0),
     case("Gemm", 13, np.int32([[1]]), np.int32([[1]]), alpha=0.5),
     case("MaxPool", 12, np.ones((1, 1, 2, 2), "f4"), n_outputs=2, kernel_shape=[2, 2]),
     case("GridSample", 20, *[np.zeros((1, 1, 2, 2, n), "f4") for n in (2, 3)], mode="cubic"),
     case("Conv", 11, np.zeros((1, 1, 1, 1, 1, 1), "f4"), np.zeros((1, 1, 1, 1, 1, 1), "f4")),
-    case("Shrink", 9, np.int32([1])),
     case("QuantizeLinear", 21, np.float32([1]), np.float32(1), output_dtype=22),
 ]
 
@@ -175,14 +155,3 @@ def test_a_wrong_model_is_not_a_refusal():
     assert not isinstance(info.value, RefusedError)
     with pytest.raises(IndexError):
         run_kernel(case("Gather", 13, np.zeros(2, "f4"), np.int64([5])))
-
-
-def test_kernels_leave_their_inputs_as_they_are():
-    x = torch.arange(6.0).reshape(2, 3)
-    for case_ in (
-        ("ScatterND", x, torch.tensor([[0]]), torch.zeros(1, 3)),
-        ("ScatterElements", x, torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 3)),
-        ("CumSum", x, torch.tensor(0)),
-    ):
-        find_kernel("", case_[0], 18)(*case_[1:])
-    assert torch.equal(x, torch.arange(6.0).reshape(2, 3))

@@ -10,33 +10,9 @@ from torch.fx import GraphModule
 
 from ortmeter.backend.ort_backend import OrtBackend
 from ortmeter.backend.record import CompiledGraph, Fallback, list_counts
-from ortmeter.backend.rules import Refusal
 from ortmeter.discrepancy import Discrepancy, max_diff
 
 __all__ = ["Explanation", "explain"]
-
-
-@dataclass(frozen=True)
-class ExplainedGraph:
-    """A graph of a model. Torch runs it if it is not compiled or has nothing to compute."""
-
-    compiled: CompiledGraph | None
-    fallback: Fallback | None
-
-    def __str__(self) -> str:
-        if self.compiled is None:
-            return str(self.fallback or "runs on torch: nothing to compute")
-        lines = [
-            f"before: {list_counts(self.compiled.exported_operators)}",
-            f"after: {list_counts(self.compiled.operators)}",
-        ]
-        for (rule, reason), at in _by_reason(self.compiled.refusals).items():
-            lines.append(f"{rule} not applied {len(at)} times, first at {at[0]}: {reason}")
-        if self.compiled.provider != "cpu" and self.compiled.fusions:
-            # what the rules bring was measured on CPU only
-            unmeasured = ", ".join(self.compiled.fusions)
-            lines.append(f"rules not measured on {self.compiled.provider}: {unmeasured}")
-        return "\n  ".join([str(self.compiled), *lines])
 
 
 @dataclass(frozen=True)
@@ -45,17 +21,17 @@ class Explanation:
 
     Parameters
     ----------
-    graphs : tuple of ExplainedGraph
-        In the order in which dynamo found them.
+    graphs : tuple of CompiledGraph, Fallback or None
+        In the order in which dynamo found them; None when there is nothing to compute.
     discrepancy : Discrepancy
         Discrepancy between the outputs of the model and those of torch.
     """
 
-    graphs: tuple[ExplainedGraph, ...]
+    graphs: tuple[CompiledGraph | Fallback | None, ...]
     discrepancy: Discrepancy
 
     def __str__(self) -> str:
-        graphs = [f"graph {i}: {graph}" for i, graph in enumerate(self.graphs)]
+        graphs = [f"graph {i}: {_describe_graph(graph)}" for i, graph in enumerate(self.graphs)]
         return "\n".join([*graphs, f"model compared with torch: {self.discrepancy}"])
 
 
@@ -87,18 +63,18 @@ def explain(
     Examples
     --------
     >>> explanation = explain(lambda x: x @ x.t(), torch.ones(2, 2))
-    >>> compiled = explanation.graphs[0].compiled
-    >>> compiled.operators, compiled.refusals
+    >>> (graph,) = explanation.graphs
+    >>> graph.operators, graph.refusals
     ({'com.microsoft.FusedMatMul': 1}, ())
     """
     chosen = backend or OrtBackend()
-    graphs: list[ExplainedGraph] = []
+    graphs: list[CompiledGraph | Fallback | None] = []
 
     def compile_next(module: GraphModule, arguments: Sequence[Any]) -> Callable[..., Any]:
         compiled, fallbacks = len(chosen.graphs), len(chosen.fallbacks)
         run = chosen(module, arguments)
-        graph = next(iter(chosen.graphs[compiled:]), None)
-        graphs.append(ExplainedGraph(graph, next(iter(chosen.fallbacks[fallbacks:]), None)))
+        found = (*chosen.graphs[compiled:], *chosen.fallbacks[fallbacks:], None)
+        graphs.append(found[0])
         return run
 
     with torch.no_grad():
@@ -107,9 +83,19 @@ def explain(
     return Explanation(tuple(graphs), max_diff(expected, got))
 
 
-def _by_reason(refusals: Sequence[Refusal]) -> dict[tuple[str, str], list[str]]:
-    """List the results where a rule did not apply, by rule and reason."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for refusal in refusals:
-        found.setdefault((refusal.rule, refusal.reason), []).append(refusal.result)
-    return found
+def _describe_graph(graph: CompiledGraph | Fallback | None) -> str:
+    if not isinstance(graph, CompiledGraph):
+        return str(graph or "runs on torch: nothing to compute")
+    lines = [
+        f"before: {list_counts(graph.exported_operators)}",
+        f"after: {list_counts(graph.operators)}",
+    ]
+    at: dict[tuple[str, str], list[str]] = {}
+    for refusal in graph.refusals:
+        at.setdefault((refusal.rule, refusal.reason), []).append(refusal.result)
+    for (rule, reason), found in at.items():
+        lines.append(f"{rule} not applied {len(found)} times, first at {found[0]}: {reason}")
+    if graph.provider != "cpu" and graph.fusions:
+        # what the rules bring was measured on CPU only
+        lines.append(f"rules not measured on {graph.provider}: {', '.join(graph.fusions)}")
+    return "\n  ".join([str(graph), *lines])

@@ -1,7 +1,8 @@
 """From a graph of dynamo to an ONNX model.
 
-ONNX has no views: an output that shares the memory of an input or of another output, or that is a
-size, is made again by torch, after the run, from what the run computed.
+ONNX has no views and writes into nothing: graphs whose outputs share memory, or that write into
+their inputs, are left to torch. An output that is an input or a size is made by torch, after the
+run.
 """
 
 import contextlib
@@ -10,9 +11,7 @@ import functools
 import operator
 import pkgutil
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -33,23 +32,6 @@ from ortmeter.dtypes import short_name
 from ortmeter.operators import find_operator
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
-# fmt: off
-_VIEWS = frozenset({
-    "H", "T", "__getitem__", "adjoint", "alias", "as_strided", "chunk", "detach", "diagonal",
-    "dsplit", "expand", "expand_as", "getitem", "hsplit", "linalg_diagonal", "mH", "mT", "moveaxis",
-    "movedim", "narrow", "permute", "select", "slice", "split", "split_with_sizes", "squeeze",
-    "swapaxes", "swapdims", "t", "tensor_split", "transpose", "unbind", "unflatten", "unfold",
-    "unsafe_chunk", "unsafe_split", "unsqueeze", "view", "view_as", "vsplit",
-    # the tensor itself, or a view of it, when there is nothing to do
-    "atleast_1d", "atleast_2d", "atleast_3d", "bfloat16", "bool", "broadcast_to", "contiguous",
-    "cpu", "cuda", "double", "flatten", "float", "half", "int", "long", "ravel", "reshape", "to",
-    "type", "type_as",
-})
-_IN_PLACE = frozenset({
-    "iadd", "iand", "ifloordiv", "imul", "ior", "ipow", "isub", "itruediv", "ixor",
-})
-# fmt: on
-
 _TABLES = (
     ("torch.onnx._internal.exporter._registration:ONNXRegistry", "from_torchlib"),
     ("torch.export.exported_program", "_collect_all_valid_cia_ops"),
@@ -77,8 +59,7 @@ class ExportedGraph:
     """An ONNX model, whose weights are inputs, with the way from and to the graph of torch.
 
     The outputs of the model are ``computed``, from which ``make_outputs`` makes those of the graph
-    (None when they are the same), then the new values of the arguments that the graph writes into,
-    whose ranks are ``updated``. ``numbers`` are the ranks of those that are no tensors.
+    (None when they are the same). ``numbers`` are the ranks of the arguments that are no tensors.
     """
 
     model: onnx_ir.Model
@@ -86,7 +67,6 @@ class ExportedGraph:
     computed: tuple[Node, ...]
     make_outputs: _Make | None
     numbers: frozenset[int]
-    updated: tuple[int, ...]
 
 
 def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> ExportedGraph | None:
@@ -96,97 +76,64 @@ def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> E
     raise an UnsupportedGraphError, which names the operator.
     """
     computed, make_outputs = plan_outputs(module)
-    nodes = _placeholders(module)
-    # Dynamo writes into what stands for these, whatever the graph does: the export will tell.
-    shared = _shared_memory(arguments)
-    updated = [i for i, node in enumerate(nodes) if is_updated_in_place(node) and i not in shared]
-    if not computed and not updated:
+    if not computed:
         return None
     _refuse_complex([*arguments, *map(example_value, computed)])
     _refuse_memory(module)
-    with _outside_tracing(), quiet(), _tables_kept():
-        model, kept, written = _convert(module, computed, updated, arguments, opset)
-        if not written <= set(updated):
-            updated = sorted(written)
-            if shared & written:
-                raise UnsupportedGraphError(
-                    "the graph writes into an input that shares its memory with another one",
-                    "Give it a copy of this input",
-                )
-            model, kept, _ = _convert(module, computed, updated, arguments, opset)
+    # outside tracing, an export adds no guards to the graph that dynamo is compiling
+    with torch._guards.tracing(None), quiet(), _tables_kept():  # noqa: SLF001
+        model, kept = _convert(module, computed, arguments, opset)
     owners: list[onnx_ir.Graph | onnx_ir.Function] = [model.graph, *model.functions.values()]
     for owner in owners:
         for node in owner.all_nodes():
             _refuse_random(node)
             node.metadata_props.pop(_STACK_TRACE, None)  # paths of this machine
+    nodes = _placeholders(module)
     return ExportedGraph(
         model=model,
         inputs=tuple(
-            GraphInput(str(value.name), i, i not in updated and is_weight(nodes[i], arguments[i]))
+            GraphInput(str(value.name), i, is_weight(nodes[i], arguments[i]))
             for i, value in zip(kept, model.graph.inputs, strict=True)
         ),
         computed=computed,
         make_outputs=make_outputs,
         numbers=frozenset(i for i in kept if not isinstance(arguments[i], torch.Tensor)),
-        updated=tuple(updated),
     )
 
 
 def _convert(
-    module: GraphModule,
-    computed: Sequence[Node],
-    updated: Sequence[int],
-    arguments: Sequence[Any],
-    opset: int,
-) -> tuple[onnx_ir.Model, list[int], set[int]]:
-    """Convert a graph whose updated arguments are further outputs.
-
-    Returns the model, the ranks of the arguments that it takes, and the ranks of those that the
-    exporter sees written.
-    """
-    names = [node.name for node in _placeholders(module)]
-    prepared, kept = _prepare(module, computed, [names[i] for i in updated])
+    module: GraphModule, computed: Sequence[Node], arguments: Sequence[Any], opset: int
+) -> tuple[onnx_ir.Model, list[int]]:
+    """Convert a graph; return the model, and the ranks of the arguments that it takes."""
+    prepared, kept = _prepare(module, computed)
     try:
         program = _run_exporter(prepared, [arguments[i] for i in kept], opset)
     except Exception as cause:
         raise _refusal(cause) from cause
     exported = cast("torch.export.ExportedProgram", program.exported_program)
     refuse_operators(exported, _translation(opset))
+    signature = exported.graph_signature
+    written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+    if written:
+        raise UnsupportedGraphError(f"the graph writes into {', '.join(written)}")
     _refuse_memory(exported)
     _infer_types(program.model, exported)
-    types = [example_value(node).dtype for node in computed]
-    correct_model(program.model, [*types, *(arguments[i].dtype for i in updated)])
-    signature = exported.graph_signature
-    if signature.buffers_to_mutate:
-        constants = ", ".join(signature.buffers_to_mutate.values())
-        raise UnsupportedGraphError(f"{constants}: the graph writes into a constant")
-    written = {names.index(name) for name in signature.user_inputs_to_mutate.values()}
-    return program.model, kept, written
-
-
-def _shared_memory(arguments: Sequence[Any]) -> set[int]:
-    """Ranks of the tensors whose memory another one shows too."""
-    tensors = {i: a for i, a in enumerate(arguments) if isinstance(a, torch.Tensor) and a.numel()}
-    memory = {i: tensor.untyped_storage().data_ptr() for i, tensor in tensors.items()}
-    counts = Counter(memory.values())
-    return {i for i, address in memory.items() if counts[address] > 1}
+    correct_model(program.model, [example_value(node).dtype for node in computed])
+    return program.model, kept
 
 
 def _placeholders(module: GraphModule) -> list[Node]:
     return [node for node in module.graph.nodes if node.op == "placeholder"]
 
 
-def _prepare(
-    module: GraphModule, computed: Sequence[Node], updated: Sequence[str]
-) -> tuple[GraphModule, list[int]]:
+def _prepare(module: GraphModule, computed: Sequence[Node]) -> tuple[GraphModule, list[int]]:
     """Copy a graph so that its inputs are tensors and its outputs what ONNX has to compute.
 
     Returns the copy and the ranks of the arguments that it takes.
     """
     prepared = GraphModule(module, copy.deepcopy(module.graph))
     nodes = {node.name: node for node in prepared.graph.nodes}
-    wanted = [*(node.name for node in computed), *updated]
-    prepared.graph.output_node().args = (tuple(nodes[name] for name in wanted),)
+    prepared.graph.output_node().args = (tuple(nodes[node.name] for node in computed),)
     kept = _replace_sizes(prepared)
     prepared.recompile()
     return prepared, kept
@@ -238,7 +185,7 @@ def _run_exporter(
 def _example(argument: Any) -> Any:
     """What to trace with: torch.export fails on views whose strides vary; ONNX has no strides."""
     if isinstance(argument, torch.SymInt):
-        return _hint(argument)
+        return argument.node.hint
     return argument.contiguous() if isinstance(argument, torch.Tensor) else argument
 
 
@@ -352,11 +299,17 @@ def plan_outputs(module: GraphModule) -> tuple[tuple[Node, ...], _Make | None]:
     """Decide what ONNX Runtime computes, and how torch makes the outputs from it."""
     returned: list[Any] = list(cast("Iterable[Any]", module.graph.output_node().args[0]))
     inputs = _placeholders(module)
-    nodes = list(dict.fromkeys(value for value in returned if isinstance(value, Node)))
-    shared = _shared_storages(dict.fromkeys([*inputs, *nodes]))
-    sources = [_root(n) if _storages(n) & shared else n for n in nodes if _storages(n)]
-    computed = tuple(dict.fromkeys(node for node in sources if node.op != "placeholder"))
-    _refuse_shared(computed, inputs)
+    nodes = dict.fromkeys(value for value in returned if isinstance(value, Node))
+    computed = tuple(n for n in nodes if n.op != "placeholder" and _storages(n))
+    known = {storage for node in inputs for storage in _storages(node)}
+    if all(_storages(node) <= known for node in computed):
+        return (), None  # views of inputs, or inputs that were written
+    for node in computed:
+        if _storages(node) & known:
+            raise UnsupportedGraphError(
+                f"{_name(node)}: an output shares the memory of an input or of another output"
+            )
+        known |= _storages(node)
     is_plain = returned == list(computed)
     return computed, None if is_plain else _maker(module, [*inputs, *computed], returned)
 
@@ -370,53 +323,12 @@ def _storages(value: Any) -> set[int]:
     return {id(tensor.untyped_storage()) for tensor in tensors}
 
 
-def _shared_storages(nodes: Iterable[Node]) -> set[int]:
-    counts = Counter(storage for node in nodes for storage in _storages(node))
-    return {storage for storage, count in counts.items() if count > 1}
-
-
-def _root(node: Node) -> Node:
-    """Follow views back to the tensor whose memory they show."""
-    while node.op != "placeholder" and (_is_view(node) or _is_in_place(node)):
-        node = _first_argument(node)
-    value = example_value(node)
-    if node.op != "placeholder" and not isinstance(value, torch.Tensor):
-        raise UnsupportedGraphError(f"{_name(node)}: several outputs share memory through it")
-    if node.op != "placeholder" and not value.is_contiguous():
-        raise UnsupportedGraphError(
-            f"{_name(node)}: an output is a view of its result, which is not contiguous in torch"
-        )
-    return node
-
-
-def _refuse_shared(computed: Iterable[Node], inputs: Iterable[Node]) -> None:
-    """Refuse results whose memory is that of an input or of another result."""
-    taken = {storage for node in inputs for storage in _storages(node)}
-    for node in computed:
-        if _storages(node) & taken:
-            raise UnsupportedGraphError(f"{_name(node)}: an output shares memory through it")
-        taken |= _storages(node)
-
-
 def _name(node: Node) -> str:
     return str(getattr(node.target, "__name__", node.target))
 
 
 def _first_argument(node: Node) -> Node:
     return cast("Node", node.args[0])
-
-
-def _is_view(node: Node) -> bool:
-    if _name(node) not in _VIEWS or not _storages(node):
-        return False
-    return bool(node.args) and _storages(node) <= _storages(node.args[0])
-
-
-def _is_in_place(node: Node) -> bool:
-    """Return whether the result of an operator is its first argument, written over."""
-    name = _name(node)
-    in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
-    return in_place and bool(node.args) and _storages(node) == _storages(node.args[0]) != set()
 
 
 def _maker(module: GraphModule, given: Iterable[Node], returned: Iterable[Any]) -> _Make:
@@ -426,14 +338,11 @@ def _maker(module: GraphModule, given: Iterable[Node], returned: Iterable[Any]) 
 
     def copy(node: Node) -> Node:
         if node not in copies:
-            if _is_in_place(node):
-                copies[node] = copy(_first_argument(node))
-            elif _is_view(node) or not _storages(node):
-                copies[node] = graph.node_copy(node, copy)
-            else:
+            if _storages(node):
                 raise UnsupportedGraphError(
                     f"{_name(node)}: an output follows from its result, which is not an output"
                 )
+            copies[node] = graph.node_copy(node, copy)
         return copies[node]
 
     graph.output(tuple(copy(v) if isinstance(v, Node) else v for v in returned))
@@ -442,12 +351,6 @@ def _maker(module: GraphModule, given: Iterable[Node], returned: Iterable[Any]) 
 
 
 # What follows goes beyond the documented interface of torch.
-
-
-def _outside_tracing() -> AbstractContextManager[Any]:
-    """Keep an export from adding guards to the graph that dynamo is compiling."""
-    tracing = getattr(getattr(torch, "_guards", None), "tracing", None)
-    return tracing(None) if tracing is not None else contextlib.nullcontext()
 
 
 def _translation(opset: int) -> Callable[[Node], Any]:
@@ -477,17 +380,16 @@ def _tables_kept() -> Iterator[None]:
 
     ``quiet`` lets one thread in. A table is written again when operators were added since.
     """
-    names: list[str] = getattr(getattr(torch, "_C", None), "_dispatch_get_all_op_names", list)()
+    names = torch._C._dispatch_get_all_op_names()  # noqa: SLF001
     with contextlib.ExitStack() as stack:
         for place, name in _TABLES:
             with contextlib.suppress(ImportError, AttributeError, KeyError):
                 owner = pkgutil.resolve_name(place)
                 make, written = getattr(owner, name), vars(owner)[name]
-                setattr(
-                    owner, name, staticmethod(functools.partial(_copied_table, make, len(names)))
-                )
+                kept = staticmethod(functools.partial(_copied_table, make, len(names)))
+                setattr(owner, name, kept)
                 stack.callback(setattr, owner, name, written)
-        with contextlib.suppress(ImportError, AttributeError):
+        with contextlib.suppress(AttributeError):
             operators: Any = torch._ops.OperatorBase  # noqa: SLF001
             stack.callback(setattr, operators, "py_impl", operators.py_impl)
             operators.py_impl = _registering(operators.py_impl)
@@ -527,18 +429,6 @@ def is_weight(node: Node, argument: Any) -> bool:
     return isinstance(argument, torch.nn.Parameter)
 
 
-def is_updated_in_place(node: Node) -> bool:
-    """Return whether tracing wrote into an input; the export has the last word on it."""
-    value = example_value(node)
-    return isinstance(value, torch.Tensor) and bool(version_of(value))
-
-
 def version_of(tensor: torch.Tensor) -> int | None:
     """Count the writes into a tensor; None when torch does not count them."""
     return None if tensor.is_inference() else getattr(tensor, "_version", None)
-
-
-def _hint(symbol: torch.SymInt) -> int:
-    """Value of a symbolic size in the call that is being compiled."""
-    hint = getattr(getattr(symbol, "node", None), "hint", None)
-    return int(symbol if hint is None else hint)

@@ -68,13 +68,13 @@ class OrtBackend:
     not count writes through ``.data``, or into tensors created under ``torch.inference_mode``: the
     session does not see them.
 
-    The opset is 23 or, on CUDA, a lower one at which more operators of the graph have a kernel
-    (MaxPool has none from 22 on); ``refusals`` lists these. Nodes without a kernel at any opset run
-    on the CPU, with a :class:`~ortmeter.runtime.placement.PlacementWarning`.
+    The opset is 23. On CUDA, nodes that have no kernel at this opset, such as MaxPool, run on the
+    CPU, with a :class:`~ortmeter.runtime.placement.PlacementWarning`.
 
-    Outputs are contiguous, except views of inputs or of other outputs, which stay views. On CUDA,
-    they are in memory of torch and ordered on the current stream. As for any tensor of torch, call
-    ``record_stream`` if another stream reads them.
+    Outputs are contiguous. A graph whose outputs share memory with each other or with an input, or
+    that writes into an input, runs on torch. On CUDA, outputs are in memory of torch and ordered on
+    the current stream. As for any tensor of torch, call ``record_stream`` if another stream reads
+    them.
 
     Examples
     --------

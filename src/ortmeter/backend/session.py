@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import onnx
 import onnx_ir
 import onnxruntime
 import torch
@@ -19,17 +18,14 @@ from ortmeter.backend.errors import UnsupportedGraphError
 from ortmeter.backend.export import ExportedGraph, example_value, export_graph, may_be
 from ortmeter.backend.levels import Level, optimize_model
 from ortmeter.backend.record import CompiledGraph, count_operators
-from ortmeter.backend.rules.rule import Refusal
 from ortmeter.backend.weights import (
     WeightWatch,
     share_initializers,
     split_weights,
-    still_read,
     take_constants,
 )
 from ortmeter.dtypes import onnx_type, short_name
 from ortmeter.errors import ModelError
-from ortmeter.runtime.cuda_kernels import cuda_kernel, cuda_opsets
 from ortmeter.runtime.ortvalues import booleans_are_bytes, to_ortvalue
 from ortmeter.runtime.placement import node_assignment
 from ortmeter.runtime.providers import Provider
@@ -39,8 +35,8 @@ if TYPE_CHECKING:
     from torch.cuda import Stream
 
 _CPU = Provider("cpu")
-#: Opset of the graphs, unless CUDA lacks the kernels; torch writes those from 18.
-OPSET, _LOWEST_OPSET = 23, 18
+#: Opset of the graphs.
+OPSET = 23
 #: Makes a value of ONNX Runtime of a tensor, on the same memory.
 Hold: TypeAlias = Callable[[torch.Tensor], Any]
 #: Runs a session on values of some inputs then on tensors, returns one tensor per output.
@@ -121,7 +117,7 @@ class GraphRunner:
 
     def _build(self, arguments: Sequence[Any]) -> "Program | _Torch":
         outdated = [program for program in self._programs if program.is_outdated()]
-        rank, builds = self._forget(outdated)
+        builds = self._forget(outdated)
         del outdated  # with the memory of its session
         try:
             program = build_program(self._module, arguments, self._settings, builds=builds + 1)
@@ -130,19 +126,16 @@ class GraphRunner:
         if program is None:
             return _Torch(self._module.forward)
         self._programs.append(program)
-        self._graphs.insert(rank, program.record)
+        self._graphs.append(program.record)
         return program
 
-    def _forget(self, outdated: list["Program"]) -> tuple[int, int]:
-        """Drop programs; return the place that they leave in the records, and their builds."""
-        rank, builds = len(self._graphs), 0
+    def _forget(self, outdated: list["Program"]) -> int:
+        """Drop programs and their records; return how often they were built."""
         for program in outdated:
             self._programs.remove(program)
             if program.record in self._graphs:
-                rank = min(rank, self._graphs.index(program.record))
                 self._graphs.remove(program.record)
-            builds += program.record.builds
-        return min(rank, len(self._graphs)), builds
+        return sum(program.record.builds for program in outdated)
 
 
 class _Torch:
@@ -205,7 +198,6 @@ class Program:
         # How many arguments are the feeds as they are: a list costs as much as a small copy.
         straight = not self._numbers and list(feeds) == list(range(len(feeds)))
         self._first = len(feeds) if straight else -1
-        self._count, self._updated = len(exported.computed), exported.updated
         self._make_outputs = exported.make_outputs
         self.recognizes, self.is_outdated = watch.recognizes, watch.is_outdated
         self.record = record
@@ -224,10 +216,6 @@ class Program:
             computed = self._call(bound[1], feeds)
         except Exception as cause:
             raise ModelError(f"ONNX Runtime failed: {str(cause).strip()}") from cause
-        if self._updated:
-            for i, value in zip(self._updated, computed[self._count :], strict=True):
-                arguments[i].copy_(value)
-            del computed[self._count :]
         return computed if self._make_outputs is None else self._make_outputs(*arguments, *computed)
 
     def _bind(self, arguments: Sequence[Any]) -> tuple[WeightWatch, list[Any]]:
@@ -249,9 +237,6 @@ def build_program(
     if exported is None:
         return None
     provider = _provider(exported, arguments, settings)
-    lowered: tuple[Refusal, ...] = ()
-    if provider.on_cuda:
-        exported, lowered = with_cuda_kernels(exported, module, arguments)
     model, before = exported.model, count_operators(onnx_ir.to_proto(exported.model))
     exported_at = time.perf_counter()
 
@@ -263,7 +248,9 @@ def build_program(
     light = onnx_ir.to_proto(model)
     optimized_at = time.perf_counter()
 
-    held = still_read(model, large) if settings.prepack and not provider.allocation else {}
+    read = [str(value.name) for value in model.graph.inputs if value.name in ranks]
+    prepacked = settings.prepack and not provider.allocation
+    held = {name: large[name] for name in read if name in large} if prepacked else {}
     share_initializers(model, held, arguments)
     # Other tensor objects on the same memory: the session must not keep the parameters alive.
     tensors = {name: arguments[i].detach() for name, i in held.items()}
@@ -278,7 +265,7 @@ def build_program(
         stream=None if stream is None else stream.cuda_stream,
         custom_ops=settings.custom_ops,
     )
-    _check_outputs(session, exported, arguments)
+    _check_outputs(session, exported)
     record = CompiledGraph(
         model=light,
         level=str(settings.level),
@@ -291,9 +278,9 @@ def build_program(
         weight_bytes=sum(arguments[i].nbytes for i in large.values()),
         placement=dict(Counter(node.provider for node in node_assignment(session))),
         builds=builds,
-        refusals=(*lowered, *refusals),
+        refusals=tuple(refusals),
     )
-    read = [str(value.name) for value in model.graph.inputs if value.name in ranks]
+    read = [name for name in read if name not in held]
     # One that is not contiguous is copied at each call: a copy does not see what is written.
     bound = [name for name in read if name in large and arguments[ranks[name]].is_contiguous()]
     fed = [name for name in read if name not in bound]
@@ -312,12 +299,9 @@ def build_program(
     )
 
 
-def _check_outputs(
-    session: onnxruntime.InferenceSession, exported: ExportedGraph, arguments: Sequence[Any]
-) -> None:
+def _check_outputs(session: onnxruntime.InferenceSession, exported: ExportedGraph) -> None:
     """Refuse outputs that have another type or shape in the session than in torch."""
-    in_torch = [example_value(node) for node in exported.computed]
-    in_torch += [arguments[i] for i in exported.updated]
+    in_torch = map(example_value, exported.computed)
     for value, tensor in zip(session.get_outputs(), in_torch, strict=True):
         same = onnx_type(value.type) == onnx_type(tensor.dtype)
         if not (same and may_be(value.shape, tensor.shape)):
@@ -327,51 +311,9 @@ def _check_outputs(
             )
 
 
-def with_cuda_kernels(
-    exported: ExportedGraph, module: GraphModule, arguments: Sequence[Any]
-) -> tuple[ExportedGraph, tuple[Refusal, ...]]:
-    """Export a graph again at the highest opset where most of its operators have a CUDA kernel."""
-    missing = _without_kernel(exported.model, OPSET)
-    opsets = range(OPSET, _LOWEST_OPSET - 1, -1)
-    opset = min(opsets, key=lambda opset: len(_without_kernel(exported.model, opset)))
-    try:
-        lower = None if opset == OPSET else export_graph(module, arguments, opset)
-    except UnsupportedGraphError:
-        lower = None
-    if lower is None or len(_without_kernel(lower.model, opset)) >= len(missing):
-        return exported, ()
-    return lower, tuple(
-        Refusal(
-            f"Opset {OPSET}",
-            result,
-            f"{op_type} has no CUDA kernel at this opset, the graph is exported at opset {opset}",
-        )
-        for (op_type, _), result in missing.items()
-    )
-
-
-def _without_kernel(model: onnx_ir.Model, opset: int) -> dict[tuple[str, int | None], str]:
-    """Operators and types that have a CUDA kernel at some opset, not at this one; a result each.
-
-    The others are those that another opset writes in another way, or that are expanded.
-    """
-    nodes = [node for node in model.graph.all_nodes() if node.domain == ""]
-    found = {
-        (node.op_type, next((int(v.dtype) for v in node.inputs if v and v.dtype), None)): node
-        for node in reversed(nodes)
-    }
-    return {
-        (name, dtype): str(node.outputs[0].name)
-        for (name, dtype), node in found.items()
-        if onnx.defs.has(name, opset, "")
-        and not cuda_kernel(name, opset=opset, dtype=dtype)
-        and cuda_opsets(name, dtype=dtype)
-    }
-
-
 def _provider(exported: ExportedGraph, arguments: Sequence[Any], settings: Settings) -> Provider:
     """Where a graph runs: on the device of its tensors, which must all be there."""
-    nodes = exported.computed[0].graph.nodes if exported.computed else ()
+    nodes = exported.computed[0].graph.nodes
     held = [*arguments, *map(example_value, nodes)]
     devices = {str(value.device) for value in held if isinstance(value, torch.Tensor)}
     found = sorted(devices - {"cpu"}) or ["cpu"]
@@ -458,8 +400,7 @@ def call_on_tensors(
     to_capsule = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
     # The function in C under the one of torch, and the session under that of Python: together they
     # save a tenth of a small call.
-    public = torch.utils.dlpack.from_dlpack
-    from_capsule = getattr(getattr(torch, "_C", None), "_from_dlpack", public)
+    from_capsule = torch._C._from_dlpack  # noqa: SLF001
     outputs = session.get_outputs()
     output_names = [node.name for node in outputs]
     booleans = [i for i, node in enumerate(outputs) if node.type == "tensor(bool)"]

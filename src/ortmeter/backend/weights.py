@@ -72,11 +72,6 @@ def split_weights(
     return small, {name: i for name, i in ranks.items() if name not in small}
 
 
-def still_read(model: onnx_ir.Model, ranks: Mapping[str, int]) -> dict[str, int]:
-    """Leave out the weights that are inputs of a model no longer."""
-    return {str(value.name): ranks[str(value.name)] for value in _inputs(model, ranks)}
-
-
 def take_constants(
     model: onnx_ir.Model, ranks: Mapping[str, int], arguments: Sequence[Any]
 ) -> None:

@@ -1,14 +1,6 @@
 """Convert a model to float64, as a reference to measure discrepancies."""
 
-from collections.abc import (
-    Collection,
-    Container,
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableSequence,
-    Sequence,
-)
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -156,7 +148,7 @@ def _names_kept(nodes: Iterable[onnx.NodeProto], rules: _Rules) -> set[str]:
     return refused - accepted - {""}
 
 
-def _convert_nodes(nodes: MutableSequence[onnx.NodeProto], rules: _Rules, kept: set[str]) -> None:
+def _convert_nodes(nodes: list[onnx.NodeProto], rules: _Rules, kept: set[str]) -> None:
     for node in nodes:
         if not kept.intersection(node.output):
             _convert_node(node, rules)
@@ -192,7 +184,7 @@ def _convert_node(node: onnx.NodeProto, rules: _Rules) -> None:
         _convert_values(node)
 
 
-def _add_defaults(node: onnx.NodeProto, schema: Any, types: Container[str]) -> None:
+def _add_defaults(node: onnx.NodeProto, schema: Any, types: set[str]) -> None:
     """Write the defaults that are floats, since 0.01 in float64 is another number, or types."""
     given = {attribute.name for attribute in node.attribute}
     for name, attribute in schema.attributes.items() if schema else ():
@@ -267,7 +259,7 @@ def _declared(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
             yield from _declared(subgraph)
 
 
-def _add_casts(graph: onnx.GraphProto, kept: Collection[str], rules: _Rules) -> None:
+def _add_casts(graph: onnx.GraphProto, kept: set[str], rules: _Rules) -> None:
     """Put casts around the operators without float64, in place; subgraphs are left."""
 
     def moved(node: onnx.NodeProto, side: str, names: Sequence[str]) -> list[tuple[int, str]]:

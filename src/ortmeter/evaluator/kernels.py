@@ -9,6 +9,7 @@ from ortmeter.evaluator.values import Signature, signature
 from ortmeter.facts import Fact, read_facts
 from ortmeter.operators.descriptions import describe
 from ortmeter.operators.registry import Kernel
+from ortmeter.runtime.placement import enumerate_some
 
 KernelKey: TypeAlias = str | tuple[str, str]
 Swap: TypeAlias = str | Callable[..., Any]
@@ -172,7 +173,7 @@ class Swaps:
             raise InvalidArgumentError(
                 f"kernels: {', '.join(map(repr, unused))} match no node of this model. "
                 f"Operators: {', '.join(sorted({node.operator for node in nodes}))}. "
-                f"Nodes: {_shortened([*dict.fromkeys(node.label for node in nodes)])}"
+                f"Nodes: {enumerate_some([*dict.fromkeys(node.label for node in nodes)])}"
             )
 
 
@@ -188,8 +189,3 @@ def _checked_key(key: KernelKey) -> KernelKey:
     raise InvalidArgumentError(
         f"kernels: {key!r} is not a key. Accepted: 'Op', ('domain', 'Op') or 'node:name'"
     )
-
-
-def _shortened(names: list[str], limit: int = 40) -> str:
-    more = f" and {len(names) - limit} others" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more

@@ -52,7 +52,8 @@ class TorchSource:
             raise RefusedError(f"no kernel for {node.op_type} of opset {node.opset}")
         parameters = inspect.signature(function).parameters
         options = {name: self._convert(value) for name, value in node.attributes.items()}
-        if unknown := options.keys() - parameters.keys():
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        if not takes_any and (unknown := options.keys() - parameters.keys()):
             raise RefusedError(f"attributes {', '.join(sorted(unknown))} are not supported")
         if "n_outputs" in parameters:
             options["n_outputs"] = node.n_outputs
@@ -208,7 +209,10 @@ class ReferenceSource:
             key = signature(inputs)
             if key not in expected:
                 expected[key] = _output_types(node, inputs)
-            results = operator.run(*(memory.export(value, "numpy") for value in inputs))
+            try:
+                results = operator.run(*(memory.export(value, "numpy") for value in inputs))
+            except (RuntimeError, TypeError, ValueError) as cause:
+                raise RefusedError(f"it fails ({cause})") from cause
             if node.op_type == "Optional":  # it returns its element in a list
                 (results,) = results
             _check_types(results, expected[key])

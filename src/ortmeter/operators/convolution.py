@@ -11,7 +11,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.operators.costs import activation
 from ortmeter.operators.counts import Count, Work, reduction, told
 from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, torch
-from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
+from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, maker
 from ortmeter.operators.roundings import mean, sum_of_products
 from ortmeter.operators.tensors import kernels, refused
 
@@ -166,46 +166,30 @@ def _check_rank(op_type: str, x: Tensor) -> None:
         raise refused(op_type, "1, 2 or 3 spatial dimensions", x)
 
 
-@kernel("Conv", options_of=_window)
+@maker("Conv")
 def _conv(
     x: Tensor,
     weight: Tensor,
-    bias: Tensor | None = None,
-    *,
+    *_bias: Any,
     group: int = 1,
     kernel_shape: list[int] | None = None,
     **geometry: Any,
-) -> Tensor:
+) -> TensorFunction:
     _check_rank("Conv", x)
     frame = _window(x, kernel_shape or weight.shape[2:], **geometry)
     is_half = x.dtype == torch.float16 and x.device.type == "cpu"
     inside = frame.is_symmetric and not is_half
-    padding = frame.before if inside else 0
-    x = x if inside else frame.pad(x)
-    function = _of_rank("conv", x.ndim - 2)
-    return function(x, weight, bias, frame.strides, padding, frame.dilations, group)
+    function, padding = _of_rank("conv", x.ndim - 2), frame.before if inside else 0
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        x = x if inside else frame.pad(x)
+        return function(x, weight, bias, frame.strides, padding, frame.dilations, group)
+
+    return run
 
 
-def _slides(
-    size: Sequence[int], pads: Sequence[int] = (), auto_pad: str = "NOTSET", **_: Any
-) -> tuple[int, ...]:
-    """Return the padding that torch can do, the same at both ends."""
-    before, after = _explicit([*pads], len(size))
-    if before != after or auto_pad != "NOTSET":
-        raise NotImplementedError(f"pads={pads}")
-    return tuple(before)
-
-
-@stand_in("Conv")
-def _torch_conv(x: Tensor, weight: Tensor, *_bias: Any, **attributes: Any) -> TensorFunction:
-    pads, function = _slides(weight.shape[2:], **attributes), _of_rank("conv", x.ndim - 2)
-    strides, dilations = (attributes.get(name, 1) for name in ("strides", "dilations"))
-    groups = attributes.get("group", 1)
-    return lambda x, weight, bias=None: function(x, weight, bias, strides, pads, dilations, groups)
-
-
-@kernel("ConvInteger", since=10, options_of=_window)
-def conv_integer(
+@kernel("ConvInteger", since=10)
+def _conv_integer(
     x: Tensor,
     weight: Tensor,
     x_zero: Tensor | None = None,
@@ -221,8 +205,8 @@ def conv_integer(
         image = image - x_zero
     if w_zero is not None:
         filters = filters - w_zero.reshape([-1] + [1] * (weight.ndim - 1))
-    y = _conv(image, filters, group=group, kernel_shape=kernel_shape, **geometry)
-    return torch.round(y).to(torch.int32)
+    run = _conv(image, filters, group=group, kernel_shape=kernel_shape, **geometry)
+    return torch.round(run(image, filters)).to(torch.int32)
 
 
 @kernel("ConvTranspose")
@@ -268,7 +252,7 @@ def _conv_transpose(
     return y if bias is None else y + bias.reshape([1, -1] + [1] * rank)
 
 
-@kernel("AveragePool", options_of=_window)
+@maker("AveragePool")
 def _average_pool(
     x: Tensor,
     *,
@@ -276,24 +260,18 @@ def _average_pool(
     ceil_mode: int = 0,
     count_include_pad: int = 0,
     **geometry: Any,
-) -> Tensor:
+) -> TensorFunction:
     frame = _window(x, kernel_shape, ceil_mode, **geometry)
-    rank = len(kernel_shape)
+    rank, counts = len(kernel_shape), bool(count_include_pad)
     if frame.is_pooled_by_torch and set(frame.dilations) == {1} and rank in _RANKS:
-        return _of_rank("avg_pool", rank)(
-            x,
-            frame.kernel,
-            frame.strides,
-            frame.before,
-            ceil_mode=False,
-            count_include_pad=bool(count_include_pad),
-        )
+        function = _of_rank("avg_pool", rank)
+        return lambda x: function(x, frame.kernel, frame.strides, frame.before, False, counts)
     ones = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
-    counted = frame.pad(ones, 1.0 if count_include_pad else 0.0, extra=0.0)
-    return frame.views(frame.pad(x)).sum(frame.axes) / frame.views(counted).sum(frame.axes)
+    counted = frame.views(frame.pad(ones, float(counts), extra=0.0)).sum(frame.axes)
+    return lambda x: frame.views(frame.pad(x)).sum(frame.axes) / counted
 
 
-@kernel("LpPool", since=2, options_of=_window)
+@kernel("LpPool", since=2)
 def _lp_pool(
     x: Tensor, *, kernel_shape: list[int], ceil_mode: int = 0, p: int = 2, **geometry: Any
 ) -> Tensor:
@@ -302,7 +280,7 @@ def _lp_pool(
     return norm
 
 
-@kernel("MaxPool", options_of=_window)
+@maker("MaxPool")
 def _max_pool(
     x: Tensor,
     *,
@@ -311,40 +289,21 @@ def _max_pool(
     storage_order: int = 0,
     n_outputs: int = 1,
     **geometry: Any,
-) -> Tensor:
+) -> TensorFunction:
     del storage_order  # of the positions
     if len(kernel_shape) not in _RANKS or n_outputs > 1:
         raise refused("MaxPool", "1 to 3 dimensions, without positions", x)
     frame = _window(x, kernel_shape, ceil_mode, **geometry)
-    inner = frame.is_pooled_by_torch
-    # Types of one byte are exact in float32, which torch pools.
-    wide = x.to(torch.float32) if x.element_size() == 1 else x
-    got: Tensor = _of_rank("max_pool", len(frame.kernel))(
-        wide if inner else frame.pad(wide, -math.inf),
-        frame.kernel,
-        frame.strides,
-        frame.before if inner else 0,
-        frame.dilations,
-    )
-    return got.to(x.dtype)
+    inner, function = frame.is_pooled_by_torch, _of_rank("max_pool", len(frame.kernel))
+    padding = frame.before if inner else 0
 
+    def run(x: Tensor) -> Tensor:
+        # Types of one byte are exact in float32, which torch pools.
+        wide = x.to(torch.float32) if x.element_size() == 1 else x
+        wide = wide if inner else frame.pad(wide, -math.inf)
+        return function(wide, frame.kernel, frame.strides, padding, frame.dilations).to(x.dtype)
 
-def _pool(op_type: str, name: str) -> None:
-    @stand_in(op_type)
-    def make(_x: Tensor, *, kernel_shape: Sequence[int], **attributes: Any) -> TensorFunction:
-        function = _of_rank(f"{name}_pool", len(kernel_shape))
-        options: dict[str, Any] = {"stride": attributes.get("strides", 1)}
-        options["padding"] = _slides(kernel_shape, **attributes)
-        options["ceil_mode"] = bool(attributes.get("ceil_mode", 0))
-        if name == "avg":
-            options["count_include_pad"] = bool(attributes.get("count_include_pad", 0))
-        else:
-            options["dilation"] = attributes.get("dilations", 1)
-        return lambda x: function(x, kernel_shape, **options)
-
-
-_pool("AveragePool", "avg")
-_pool("MaxPool", "max")
+    return run
 
 
 def _spatial(x: Tensor) -> tuple[int, ...]:

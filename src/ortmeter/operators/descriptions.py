@@ -38,10 +38,9 @@ def _describe_value(value: Any) -> str:
 def describe_type(kind: onnx.TypeProto) -> str:
     """Write a type as ``f32[n, 3]``, ``sequence of f32[?]``, ``optional f32[]``."""
     match kind.WhichOneof("value"):
-        case "tensor_type" | "sparse_tensor_type" as name:
-            tensor = getattr(kind, name)
+        case "tensor_type":
+            tensor = kind.tensor_type
             text = short_name(tensor.elem_type) if tensor.elem_type else "any type"
-            text = f"sparse {text}" if name == "sparse_tensor_type" else text
             if not tensor.HasField("shape"):
                 return text
             dims = ", ".join(
@@ -53,7 +52,4 @@ def describe_type(kind: onnx.TypeProto) -> str:
             return f"sequence of {describe_type(kind.sequence_type.elem_type)}"
         case "optional_type":
             return f"optional {describe_type(kind.optional_type.elem_type)}"
-        case "map_type":
-            key = short_name(kind.map_type.key_type)
-            return f"map of {key} to {describe_type(kind.map_type.value_type)}"
     return "any type"

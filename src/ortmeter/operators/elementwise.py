@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.errors import InvalidArgumentError
 from ortmeter.operators.counts import Work, between_inputs, nothing, per_element
-from ortmeter.operators.descriptions import describe
 from ortmeter.operators.late import Array, Dtype, Tensor, TensorFunction, functional, special, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import mean, once, product, sum_of_products
@@ -50,6 +48,7 @@ _TABLE: tuple[tuple[int, dict[str, Any], str], ...] = (
     (7, {}, "Acos Asin Atan"),
     (9, {"cost": nothing, "is_exact": True}, "Where"),
     (9, {}, "Acosh Asinh Atanh Cosh Sinh"),
+    (9, _ONE, "IsNaN:isnan"),
     (11, _EXACT, "Round"),
     (12, _ONE, "GreaterOrEqual:ge LessOrEqual:le"),
     (14, {"cost": per_element(5)}, "HardSwish:nn.functional.hardswish"),
@@ -107,30 +106,9 @@ def _power(x: Tensor, y: Tensor) -> Tensor:
     return torch.pow(x.to(torch.int64), exponent).to(x.dtype)
 
 
-declare("BitShift")
-
-
-def _readable(x: Tensor) -> Tensor:
-    """Widen the types of 8 bits, which have few kernels."""
-    return x.to(torch.float32) if x.element_size() == 1 else x
-
-
-declare("IsInf IsNaN", **_ONE)
-
-
-@kernel("IsInf", since=10)
-def _is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
-    x = _readable(x)
-    if detect_negative and detect_positive:
-        return torch.isinf(x)
-    if detect_negative:
-        return torch.isneginf(x)
-    return torch.isposinf(x) if detect_positive else torch.zeros_like(x, dtype=torch.bool)
-
-
-def _check_floating(op_type: str, x: Tensor) -> None:
-    if not x.is_floating_point():
-        raise refused(op_type, "floating-point types", x)
+declare("BitShift Shrink")
+declare("IsInf", **_ONE)
+stand_in("IsInf")(lambda _x, **_: torch.isinf)
 
 
 declare("Erf", **_ONE)
@@ -139,7 +117,8 @@ declare("Erf", **_ONE)
 @kernel("Erf", since=9)
 def _erf(x: Tensor) -> Tensor:
     """Compute in float32 at least: torch loses small numbers of narrower types."""
-    _check_floating("Erf", x)
+    if not x.is_floating_point():
+        raise refused("Erf", "floating-point types", x)
     return torch.erf(widened(x)).to(x.dtype)
 
 
@@ -179,7 +158,6 @@ _ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 kernels(
     ("Mean", 8, _mean),
-    ("IsNaN", 9, lambda x: torch.isnan(_readable(x))),
     # x itself in every type from 40 on
     ("Softplus", 1, lambda x: functional.softplus(x, threshold=40)),
     ("Elu", 6, lambda x, *, alpha=1.0: functional.elu(x, alpha)),
@@ -193,15 +171,6 @@ kernels(
     ("Swish", 24, _swish),
     ("SwiGLU", 28, lambda gate, value, *, alpha=1.0: _swish(gate, alpha=alpha) * value),
 )
-
-
-declare("Shrink")
-
-
-@kernel("Shrink", since=9)
-def _shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
-    _check_floating("Shrink", x)
-    return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, 0))
 
 
 declare("Clip", cost=per_element(2), is_exact=True)
@@ -229,14 +198,6 @@ declare("BitCast", kind="movement")
 @kernel("Cast", since=6)
 def _cast_tensor(x: Tensor, *, to: int, saturate: int = 1) -> Tensor:
     return convert(x, dtype_of("Cast", to), saturate=saturate)
-
-
-@kernel("BitCast", since=26)
-def _bit_cast(x: Tensor, *, to: int) -> Tensor:
-    dtype = dtype_of("BitCast", to)
-    if dtype.itemsize != x.dtype.itemsize:
-        raise InvalidArgumentError(f"BitCast: {describe([x])} and {dtype} have different sizes")
-    return x.view(dtype)
 
 
 def convert(x: Tensor, dtype: Dtype, *, saturate: int = 1) -> Tensor:

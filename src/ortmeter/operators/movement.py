@@ -13,13 +13,10 @@ from ortmeter.operators.registry import NCHWC, family, kernel, stand_in
 from ortmeter.operators.roundings import Run, growth, rounded, sum_of_products
 from ortmeter.operators.tensors import (
     as_list,
-    dtype_of,
     kernels,
     non_negative,
     positive_axes,
     positive_axis,
-    refused,
-    same_bits,
 )
 
 declare = family("movement")
@@ -46,6 +43,7 @@ kernels(
     ("Transpose", 1, lambda x, *, perm=None: x.permute(perm or [*reversed(range(x.ndim))])),
     ("Tile", 6, lambda x, repeats: x.repeat(repeats.tolist())),
     ("Concat", 4, lambda *inputs, axis: torch.cat(inputs, axis)),
+    ("NonZero", 9, lambda x: torch.nonzero(x).t()),
 )
 
 
@@ -118,7 +116,7 @@ def _slice(x: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = Non
             index[dim] = _mirrored(x.shape[dim], start, end, step)
             reversed_dims.append(dim)
     x = x[tuple(index)]
-    return same_bits(torch.flip, x, reversed_dims) if reversed_dims else x
+    return torch.flip(x, reversed_dims) if reversed_dims else x
 
 
 def _mirrored(size: int, start: int, end: int, step: int) -> slice:
@@ -166,25 +164,10 @@ def _torch_gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> TensorFunctio
 
 @kernel("GatherElements", since=11)
 def _gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
-    places = non_negative(indices, x.shape[axis])
-    return same_bits(lambda t: torch.gather(t, axis, places), x)
+    return torch.gather(x, axis, non_negative(indices, x.shape[axis]))
 
 
 stand_in("GatherElements")(lambda *_, axis=0: lambda x, indices: torch.gather(x, axis, indices))
-
-
-@kernel("GatherND", since=11)
-def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
-    batches = [
-        torch.arange(size, device=x.device).reshape(
-            [-1 if i == axis else 1 for i in range(indices.ndim - 1)]
-        )
-        for axis, size in enumerate(x.shape[:batch_dims])
-    ]
-    places = [
-        non_negative(index, x.shape[batch_dims + i]) for i, index in enumerate(indices.unbind(-1))
-    ]
-    return x[(*batches, *places)]
 
 
 @stand_in("GatherND")
@@ -196,16 +179,6 @@ def _torch_gather_nd(_x: Tensor, indices: Tensor, **_: Any) -> TensorFunction:
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
-@kernel("ScatterElements", since=11)
-def _scatter_elements(
-    x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
-) -> Tensor:
-    places = non_negative(indices, x.shape[axis])
-    if reduction == "none":
-        return same_bits(lambda t: torch.scatter(t, axis, places, updates.view(t.dtype)), x)
-    return torch.scatter_reduce(x, axis, places, updates, _REDUCTIONS[reduction])
-
-
 @stand_in("ScatterElements")
 def _torch_scatter(*_inputs: Any, axis: int = 0, reduction: str = "none") -> TensorFunction:
     if reduction == "none":
@@ -214,85 +187,12 @@ def _torch_scatter(*_inputs: Any, axis: int = 0, reduction: str = "none") -> Ten
     return lambda x, indices, updates: torch.scatter_reduce(x, axis, indices, updates, name)
 
 
-@kernel("Scatter", since=9)
-def _scatter(*inputs: Tensor, axis: int = 0) -> Tensor:
-    return _scatter_elements(*inputs, axis=axis)
-
-
-@kernel("ScatterND", since=11)
-def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
-    depth = indices.shape[-1]
-    outer, inner = x.shape[:depth], x.shape[depth:]
-    flat = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=x.device)
-    for size, index in zip(outer, indices.unbind(-1), strict=True):
-        flat = flat * size + non_negative(index, size)
-    rows = x.reshape(outer.numel(), inner.numel())
-    places = flat.reshape(-1, 1).expand(-1, inner.numel())
-    values = updates.reshape(-1, inner.numel())
-    return _scatter_elements(rows, places, values, reduction=reduction).reshape(x.shape)
-
-
 @stand_in("ScatterND")
 def _torch_index_put(
     _x: Tensor, indices: Tensor, _updates: Any, *, reduction: str = "none"
 ) -> TensorFunction:
     where, adds = indices.unbind(-1), reduction == "add"
     return lambda x, _indices, updates: torch.index_put(x, where, updates, accumulate=adds)
-
-
-@kernel("NonZero", since=9)
-def _non_zero(x: Tensor) -> Tensor:
-    return torch.nonzero(x).t()
-
-
-@kernel("ReverseSequence", since=10)
-def reverse_sequence(
-    x: Tensor, lengths: Tensor, *, batch_axis: int = 1, time_axis: int = 0
-) -> Tensor:
-    time = torch.arange(x.shape[time_axis], device=x.device).unsqueeze(1)
-    steps = lengths.unsqueeze(0)
-    places = torch.where(time < steps, steps - 1 - time, time)
-    places = places if time_axis < batch_axis else places.t()
-    places = places.reshape(places.shape + (1,) * (x.ndim - 2)).expand(x.shape)
-    return same_bits(lambda t: torch.gather(t, time_axis, places), x)
-
-
-@kernel("Pad", since=2)
-def _pad(
-    x: Tensor, pads: Any, value: Any = None, axes: Any = None, *, mode: str = "constant"
-) -> Tensor:
-    dims = range(x.ndim) if axes is None else positive_axes(as_list(axes), x.ndim)
-    fill = value.reshape(()).item() if isinstance(value, torch.Tensor) else value or 0
-    sizes, count = as_list(pads), len(dims)
-    for dim, before, after in zip(dims, sizes[:count], sizes[count:], strict=True):
-        start, stop = max(-before, 0), x.shape[dim] - max(-after, 0)
-        x = x.narrow(dim, start, max(stop - start, 0))
-        if before > 0 or after > 0:
-            x = _extend(x, dim, (max(before, 0), max(after, 0)), mode, fill)
-    return x
-
-
-def _extend(x: Tensor, dim: int, pads: tuple[int, int], mode: str, fill: float | bool) -> Tensor:
-    if mode == "constant":
-        shapes = ((*x.shape[:dim], size, *x.shape[dim + 1 :]) for size in pads)
-        first, last = (x.new_full(shape, fill) for shape in shapes)
-        return torch.cat((first, x, last), dim)
-    size = x.shape[dim]
-    places = torch.arange(-pads[0], size + pads[1], device=x.device)
-    return x.index_select(dim, _source(places, size, mode, x))
-
-
-def _source(places: Tensor, size: int, mode: str, x: Tensor) -> Tensor:
-    """Return the position inside that each padded position copies."""
-    if mode == "edge":
-        return places.clamp(0, size - 1)
-    if mode == "wrap":
-        return places.remainder(size)
-    if mode == "reflect":
-        period = max(2 * (size - 1), 1)
-        folded = places.remainder(period)
-        return torch.minimum(folded, period - folded).clamp(max=size - 1)
-    raise refused("Pad", "constant, reflect, edge, wrap", x, also=f" and mode {mode!r}")
 
 
 @stand_in("Pad")
@@ -325,39 +225,7 @@ def _of_a_range(run: Run) -> Array:
 declare("Range", bound=_of_a_range)
 
 
-@kernel("Range", since=11)
-def _range(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Tensor:
-    dtype = start.dtype
-    if dtype in (torch.float16, torch.bfloat16):
-        wide = dtype_of("Range", stash_type)
-        start, limit, delta = start.to(wide), limit.to(wide), delta.to(wide)
-    first, last, step = start.item(), limit.item(), delta.item()
-    exact = not start.is_floating_point()
-    count = -(-(last - first) // step) if exact else math.ceil((last - first) / step)
-    steps = torch.arange(max(int(count), 0), device=start.device, dtype=start.dtype)
-    return (steps * delta.reshape(()) + start.reshape(())).to(dtype)
-
-
 @stand_in("Range")
 def _torch_arange(*inputs: Tensor, **_: Any) -> TensorFunction:
     limits, made = [value.item() for value in inputs], inputs[0]
     return lambda *_limits: torch.arange(*limits, dtype=made.dtype, device=made.device)
-
-
-@stand_in("EyeLike")
-def _torch_eye(x: Tensor, *, k: int = 0, **_: Any) -> TensorFunction:
-    if k:
-        raise NotImplementedError("torch.eye has the main diagonal only")
-    shape, device = x.shape, x.device
-    return lambda x: torch.eye(*shape, dtype=x.dtype, device=device)
-
-
-@kernel("OneHot", since=9)
-def _one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
-    size = int(depth.item())
-    dim = positive_axis(axis, indices.ndim + 1)
-    hot = non_negative(indices, size).unsqueeze(dim)
-    shape = [1] * hot.ndim
-    shape[dim] = size
-    places = torch.arange(size, device=indices.device).reshape(shape)
-    return values[(hot == places).to(torch.int64)]

@@ -184,23 +184,6 @@ def _rms_normalization(
     return _over_last_axes(functional.rms_norm, x, scale, axis=axis, epsilon=epsilon, stash=stash)
 
 
-@kernel("GroupNormalization", since=21)
-def _group_normalization(
-    x: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    *,
-    num_groups: int,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
-) -> Tensor:
-    stash = dtype_of("GroupNormalization", stash_type)
-    wide = x if stash in (torch.float32, x.dtype) else x.to(stash)
-    y = functional.group_norm(wide, num_groups, eps=epsilon).to(x.dtype)
-    column = (-1, *[1] * (x.ndim - 2))
-    return y * scale.reshape(column) + bias.reshape(column)
-
-
 @stand_in("GroupNormalization")
 def _torch_group_norm(*_inputs: Any, num_groups: int, epsilon: float = 1e-5) -> TensorFunction:
     return lambda x, scale, bias: functional.group_norm(x, num_groups, scale, bias, epsilon)
@@ -277,15 +260,7 @@ def _batch_normalization(
     return functional.batch_norm(x.to(wide), mean, variance, scale, bias, eps=epsilon).to(x.dtype)
 
 
-@kernel("Dropout", since=7)
-def _dropout(
-    x: Tensor, ratio: Any = None, training_mode: Any = None, *, seed: int = 0, n_outputs: int = 1
-) -> Any:
-    """Return the input; nothing is drawn."""
-    if training_mode is not None and bool(training_mode) and (ratio is None or float(ratio)):
-        also = f" and seed={seed}"
-        raise refused("Dropout", "inference, or a ratio of 0", x, ratio, training_mode, also=also)
-    return (x, torch.ones_like(x, dtype=torch.bool)) if n_outputs > 1 else x
+stand_in("Dropout")(lambda *_inputs, **_: lambda x, *_others: x)
 
 
 def _define_layer_norm(x: Array, scale: Array, bias: Array | float | None, epsilon: float) -> Array:

@@ -9,7 +9,7 @@ from ortmeter.operators.counts import Work, nothing
 from ortmeter.operators.late import Array, Tensor, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel
 from ortmeter.operators.roundings import sum_of_products
-from ortmeter.operators.tensors import direct, refused, same_bits
+from ortmeter.operators.tensors import direct, refused
 
 
 def _gemm_flop(work: Work) -> float:
@@ -71,7 +71,7 @@ def _integer(x: Tensor, factor: float) -> int:
 
 
 @kernel("MatMulInteger", since=10)
-def mat_mul_integer(
+def _mat_mul_integer(
     x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
 ) -> Tensor:
     """Multiply integer matrices; float64 holds every sum of fewer than 2**37 terms."""
@@ -90,7 +90,7 @@ def _einsum(*operands: Tensor, equation: str) -> Tensor:
 
 @kernel("Trilu", since=14)
 def _trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
-    return same_bits(torch.triu if upper else torch.tril, x, 0 if k is None else int(k))
+    return (torch.triu if upper else torch.tril)(x, 0 if k is None else int(k))
 
 
 @definition("FusedMatMul")

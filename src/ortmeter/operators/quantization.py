@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.operators.convolution import conv_integer, windows
+from ortmeter.operators.convolution import windows
 from ortmeter.operators.elementwise import convert
 from ortmeter.operators.late import Array, Dtype, Tensor, special, torch
-from ortmeter.operators.products import mat_mul_integer, product_of
+from ortmeter.operators.products import product_of
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel
 from ortmeter.operators.roundings import Run, once
 from ortmeter.operators.tensors import dtype_of, refused
@@ -61,7 +61,8 @@ def _quantize_linear(
     precision: int = 0,
     saturate: int = 1,
 ) -> Tensor:
-    dtype = _quantized_type(zero, output_dtype)
+    kind = dtype_of("QuantizeLinear", output_dtype) if output_dtype else torch.uint8
+    dtype = kind if zero is None else zero.dtype
     work = dtype_of("QuantizeLinear", precision) if precision else scale.dtype
     spread = _spread(scale, x, axis, block_size).to(work)
     ratio = x.to(work) / spread
@@ -73,12 +74,6 @@ def _quantize_linear(
         accepted = "integers of 8 and 16 bits, float8 with a zero point of 0"
         raise refused("QuantizeLinear", accepted, x, scale, zero, also=f" to {dtype}")
     return convert(ratio, dtype, saturate=saturate)
-
-
-def _quantized_type(zero: Tensor | None, output_dtype: int) -> Dtype:
-    if zero is not None:
-        return zero.dtype
-    return dtype_of("QuantizeLinear", output_dtype) if output_dtype else torch.uint8
 
 
 def _saturate(x: Tensor, dtype: Dtype) -> Tensor:
@@ -113,50 +108,6 @@ def _dequantize_linear(
     if zero is not None:
         centred = centred - _spread(zero, x, axis, block_size).to(wide)
     return (centred * _spread(scale, x, axis, block_size).to(wide)).to(dtype)
-
-
-def _requantize(total: Tensor, ratio: Tensor, zero: Tensor) -> Tensor:
-    return _saturate(torch.round(total.double() * ratio.double() + zero.double()), zero.dtype)
-
-
-def _column(values: Tensor) -> Tensor:
-    return values.unsqueeze(-1) if values.ndim == 1 and values.numel() > 1 else values
-
-
-@kernel("QLinearMatMul", since=10)
-def _qlinear_mat_mul(  # noqa: PLR0917 - the inputs of the operator
-    a: Tensor,
-    a_scale: Tensor,
-    a_zero: Tensor,
-    b: Tensor,
-    b_scale: Tensor,
-    b_zero: Tensor,
-    y_scale: Tensor,
-    y_zero: Tensor,
-) -> Tensor:
-    total = mat_mul_integer(a, b, a_zero, b_zero)
-    return _requantize(total, _column(a_scale) * b_scale / _column(y_scale), _column(y_zero))
-
-
-@kernel("QLinearConv", since=10, options_of=conv_integer)
-def _qlinear_conv(  # noqa: PLR0917 - the inputs of the operator
-    x: Tensor,
-    x_scale: Tensor,
-    x_zero: Tensor,
-    w: Tensor,
-    w_scale: Tensor,
-    w_zero: Tensor,
-    y_scale: Tensor,
-    y_zero: Tensor,
-    bias: Tensor | None = None,
-    **geometry: Any,
-) -> Tensor:
-    total = conv_integer(x, w, x_zero, w_zero, **geometry)
-    channels = [1, -1] + [1] * (x.ndim - 2)
-    if bias is not None:
-        total = total + bias.reshape(channels)
-    ratio = x_scale * w_scale / y_scale
-    return _requantize(total, ratio.reshape(channels) if ratio.numel() > 1 else ratio, y_zero)
 
 
 @definition("MatMulNBits")

@@ -6,7 +6,7 @@ from typing import Any
 
 from ortmeter.operators.counts import reduction
 from ortmeter.operators.late import Dtype, Tensor, TensorFunction, torch
-from ortmeter.operators.registry import family, kernel, stand_in
+from ortmeter.operators.registry import family, kernel, maker, stand_in
 from ortmeter.operators.roundings import Run, mean, product, sum_of_products
 from ortmeter.operators.tensors import as_list, named, positive_axes, positive_axis
 
@@ -83,11 +83,16 @@ def _sum_square(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
     return _sum(x * x, axes, keepdim)
 
 
-def _l2(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
-    if x.is_floating_point():
-        norm: Tensor = torch.linalg.vector_norm(x, 2, axes, keepdim)
-        return norm
-    return torch.sqrt(_sum_square(x.double(), axes, keepdim)).to(x.dtype)
+def _norm(order: int) -> Reduce:
+    def run(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
+        if x.is_floating_point():
+            norm: Tensor = torch.linalg.vector_norm(x, order, axes, keepdim)
+            return norm
+        if order == 1:
+            return _sum(torch.abs(x), axes, keepdim)
+        return torch.sqrt(_sum_square(x.double(), axes, keepdim)).to(x.dtype)
+
+    return run
 
 
 def _floating(x: Tensor) -> Tensor:
@@ -97,18 +102,19 @@ def _floating(x: Tensor) -> Tensor:
 def _register_reduction(op_type: str, reduce: Reduce) -> None:
     """Register a reduction, whose axes were an attribute before they were an input."""
 
-    @kernel(op_type)
-    def run(
+    @maker(op_type)
+    def make(
         x: Tensor, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-    ) -> Tensor:
+    ) -> TensorFunction:
         chosen = positive_axes([] if axes is None else as_list(axes), x.ndim)
         if noop_with_empty_axes and not chosen:
-            return reduce(x.unsqueeze(-1), (x.ndim,), False)
-        return reduce(x, tuple(chosen or range(x.ndim)), bool(keepdims))
+            return lambda x, *_axes: reduce(x.unsqueeze(-1), (x.ndim,), False)
+        dims, keep = tuple(chosen or range(x.ndim)), bool(keepdims)
+        return lambda x, *_axes: reduce(x, dims, keep)
 
 
-_register_reduction("ReduceL1", lambda x, *how: _sum(torch.abs(x), *how))
-_register_reduction("ReduceL2", _l2)
+_register_reduction("ReduceL1", _norm(1))
+_register_reduction("ReduceL2", _norm(2))
 _register_reduction("ReduceLogSum", lambda x, *how: torch.log(_floating(_sum(x, *how))).to(x.dtype))
 _register_reduction(
     "ReduceLogSumExp", lambda x, *how: torch.logsumexp(_floating(x), *how).to(x.dtype)
@@ -119,20 +125,6 @@ _register_reduction("ReduceMin", _extreme(named("amin"), -1))
 _register_reduction("ReduceProd", _prod)
 _register_reduction("ReduceSum", _sum)
 _register_reduction("ReduceSumSquare", _sum_square)
-
-
-def _reduce(op_type: str, function: Callable[..., Tensor]) -> None:
-    @stand_in(op_type)
-    def make(_x: Tensor, axes: Any = None, *, keepdims: int = 1, **_: Any) -> TensorFunction:
-        dims = None if axes is None else as_list(axes)
-        return lambda x, *_axes: function(x, dims, bool(keepdims))
-
-
-_reduce("ReduceL1", lambda x, axes, keep: torch.linalg.vector_norm(x, 1, axes, keep))
-_reduce("ReduceMax", lambda x, axes, keep: torch.amax(x, axes or (), keep))
-_reduce("ReduceMean", named("mean"))
-_reduce("ReduceMin", lambda x, axes, keep: torch.amin(x, axes or (), keep))
-_reduce("ReduceSum", named("sum"))
 
 
 def _register_position(op_type: str, function: TensorFunction) -> None:
@@ -148,22 +140,6 @@ def _register_position(op_type: str, function: TensorFunction) -> None:
 
 _register_position("ArgMax", named("argmax"))
 _register_position("ArgMin", named("argmin"))
-
-
-@kernel("TopK")
-def _top_k(
-    x: Tensor,
-    k: Any,
-    *,
-    axis: int = -1,
-    largest: int = 1,
-    sorted: int = 1,  # noqa: A002 - name of the attribute
-) -> tuple[Tensor, Tensor]:
-    """Sort, stable: among equals ONNX takes the lowest position, which torch.topk does not."""
-    del sorted
-    count, descending = int(k), bool(largest)
-    values, positions = torch.sort(x, dim=axis, descending=descending, stable=True)
-    return values.narrow(axis, 0, count), positions.narrow(axis, 0, count)
 
 
 @stand_in("TopK")

@@ -5,7 +5,6 @@ An operator is declared in the file of its family, ``normalization.py`` for Laye
 
 import functools
 import importlib
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -117,19 +116,13 @@ def family(kind: str, **shared: Any) -> Callable[..., None]:
     return declare
 
 
-def kernel(
-    op_type: str, *, since: int = 1, options_of: Kernel | None = None
-) -> Callable[[Function], Function]:
+def kernel(op_type: str, *, since: int = 1) -> Callable[[Function], Function]:
     """Register a function as the torch kernel of an operator from an opset on; decorator.
 
     A parameter that is an attribute in old opsets and an input in new ones is not keyword-only.
-    ``**options`` stands for the keywords of *options_of*.
     """
 
     def add(function: Function) -> Function:
-        if options_of is not None:
-            documented: Any = function
-            documented.__signature__ = _joined(function, options_of)
         register(op_type, since, guard(op_type, function))
         return function
 
@@ -151,8 +144,22 @@ def _sets(facet: str, domain: str) -> Callable[[str], Callable[[Function], Funct
     return of
 
 
-# Decorators, see the fields of an operator: ``@stand_in("Conv")``.
+# Decorators, see the fields of an operator: ``@stand_in("Gather")``.
 stand_in, definition = _sets("stand_in", ""), _sets("definition", MICROSOFT)
+
+
+def maker(op_type: str) -> Callable[[Function], Function]:
+    """Register what makes a function of torch for some inputs, which is the kernel as well."""
+
+    def add(make: Function) -> Function:
+        @functools.wraps(make)
+        def run(*inputs: Any, **attributes: Any) -> Any:
+            return make(*inputs, **attributes)(*inputs)
+
+        kernel(op_type)(run)
+        return stand_in(op_type)(make)
+
+    return add
 
 
 @functools.cache
@@ -221,15 +228,6 @@ def find_kernel(domain: str, op_type: str, opset: int) -> Kernel | None:
     earlier = [each for each in find_operator(op_type, domain).kernels if each.since <= opset]
     last = max(earlier, key=lambda each: each.since, default=None)
     return last.function if last else None
-
-
-def _joined(function: Kernel, options_of: Kernel) -> inspect.Signature:
-    own = inspect.signature(function).parameters.values()
-    given = [p for p in own if p.kind is not p.VAR_KEYWORD]
-    names = {p.name for p in given}
-    others = inspect.signature(options_of).parameters.values()
-    added = [p for p in others if p.kind is p.KEYWORD_ONLY and p.name not in names]
-    return inspect.Signature([*given, *added])
 
 
 def guard(op_type: str, function: Kernel) -> Kernel:

@@ -44,15 +44,6 @@ def direct(op: str, function: TensorFunction | str, *, since: int) -> None:
     register(op, since, run)
 
 
-def same_bits(function: TensorFunction, x: Tensor, *others: Any) -> Tensor:
-    """Apply a function that only moves elements, whatever their type."""
-    try:
-        return function(x, *others)
-    except NotImplementedError:
-        integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        return function(x.view(integers[x.element_size()]), *others).view(x.dtype)
-
-
 def refused(op_type: str, accepted: str, *inputs: Any, also: str = "") -> RefusedError:
     """Say what a kernel was given, and what it accepts."""
     return RefusedError(f"{op_type}: given {describe(inputs)}{also}; accepted: {accepted}")

@@ -8,11 +8,11 @@ of which it needs a kernel. `What each rule brings on a CPU` was measured by
 from types import MappingProxyType
 
 from ortmeter.backend.rules.attention import CausalMask, EagerAttention
-from ortmeter.backend.rules.group_query import CappedGroupQuery, GroupQuery
+from ortmeter.backend.rules.group_query import GroupQuery
 from ortmeter.backend.rules.heads import AttentionBeforeSplit, RepeatedHeads, RotaryBeforeSplit
-from ortmeter.backend.rules.layout import FlatProduct, SameShape, TransposedWeight
+from ortmeter.backend.rules.layout import SameShape, TransposedWeight
 from ortmeter.backend.rules.normalization import RootMeanSquare
-from ortmeter.backend.rules.rotary import HalfTable, PartialRotary, Rotary
+from ortmeter.backend.rules.rotary import HalfTable, Rotary
 from ortmeter.backend.rules.rule import HALF, MICROSOFT, Fusion, Refusal, Rule
 
 __all__ = ["DEFAULT", "ONNXRUNTIME", "RULES", "Fusion", "Refusal", "Rule"]
@@ -24,7 +24,7 @@ def _everywhere(name: str, *fusions: Fusion, kernel: str = "") -> Rule:
 
 #: Patterns that become operators of the ONNX standard.
 DEFAULT = (
-    _everywhere("Flattening", FlatProduct(), SameShape()),
+    _everywhere("Flattening", SameShape()),
     _everywhere(
         "RMSNorm",
         RootMeanSquare(widened=False),
@@ -33,7 +33,6 @@ DEFAULT = (
     ),
     _everywhere("HalfTable", *map(HalfTable, ("Cos", "Sin", "Mul", "Cast"))),
     _everywhere("Rotary", Rotary(), kernel="RotaryEmbedding"),
-    _everywhere("PartialRotary", PartialRotary(), kernel="RotaryEmbedding"),
     _everywhere(
         "EagerAttention",
         EagerAttention(widened=False),
@@ -56,11 +55,6 @@ ONNXRUNTIME = (
     Rule(
         "GroupQuery",
         {"cpu": (GroupQuery(shortest=2048),), "cuda": (GroupQuery(),)},
-        kernel=f"{MICROSOFT}.GroupQueryAttention",
-    ),
-    Rule(
-        "CappedGroupQuery",
-        {"cpu": (CappedGroupQuery(shortest=512, windows=8),), "cuda": (CappedGroupQuery(),)},
         kernel=f"{MICROSOFT}.GroupQueryAttention",
     ),
 )

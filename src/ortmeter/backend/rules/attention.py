@@ -31,9 +31,9 @@ _MERGED = (0, 2, 3, 1)
 class EagerAttention:
     """``softmax(q @ transpose(k) [* scale] [+ mask]) @ v`` -> Attention.
 
-    Scores that are capped stay, for CappedGroupQuery: on CPU the kernel of Attention takes longer
-    to cap than the nodes do, on CUDA it is no Flash kernel with the mask that they have. When
-    *widened*, weights of 16 bits are computed in 32 bits, as the kernel does.
+    Scores that are capped stay: on CPU the kernel takes longer to cap than the nodes do, on CUDA it
+    is no Flash kernel with the mask that they have. When *widened*, weights of 16 bits are computed
+    in 32 bits, as the kernel does.
     """
 
     def __init__(self, *, widened: bool) -> None:
@@ -47,7 +47,6 @@ class EagerAttention:
     def rewrite(self, op: Any, *, scores: ir.Value, v: ir.Value) -> Any:
         why = "the scores are not scaled products with transposed keys"
         found = known(read_scores(scores), why)
-        require(not found.softcap, "the scores are capped, which the kernel does slowly")
         require(found.scale > 0, f"the scale is {found.scale:g}: the kernel takes its root")
         require(found.q.dtype == v.dtype, "queries and values have different types")
         queries, keys, values = (
@@ -71,33 +70,22 @@ class Scores:
     """What the scores of an attention are computed from, by nodes whose results nobody else reads.
 
     When *merged*, the transposition of the keys is merged with that of their split into heads. The
-    bound of the scaled products, *softcap*, is 0 for none; the mask is added at the end.
+    mask is added at the end.
     """
 
     q: ir.Value
     k: ir.Value
     merged: bool
     scale: float = 1.0
-    softcap: float = 0.0
     mask: ir.Value | None = None
 
 
 def read_scores(scores: ir.Value) -> Scores | None:
     """Read what a softmax is applied to, if it is the scores of an attention."""
     for inner, mask in _operands(scores, "Add"):
-        found = _capped(inner)
+        found = _scaled(inner)
         if found is not None:
             return replace(found, mask=mask)
-    return _capped(scores)
-
-
-def _capped(scores: ir.Value) -> Scores | None:
-    for bounded, cap in _operands(scores, "Mul"):
-        tanh = _inner(bounded, "Tanh")
-        for inner, divisor in _operands(tanh.inputs[0], "Div") if tanh else ():
-            found, limit = _scaled(inner), scalar(cap)
-            if found is not None and limit and limit > 0 and scalar(divisor) == limit:
-                return replace(found, softcap=limit)
     return _scaled(scores)
 
 

@@ -1,6 +1,6 @@
 """What a rule may know about a value: its constant, its dimensions, what computes it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -45,13 +45,6 @@ def dimensions(value: ir.Value | None, rank: int | None = None) -> Shape | None:
     return known if len(known) == len(named) else None
 
 
-def sizes(value: ir.Value | None, rank: int | None = None) -> tuple[int, ...] | None:
-    """Dimensions of a value, when all of them are numbers."""
-    named = dimensions(value, rank)
-    numbers = tuple(dim for dim in named or () if isinstance(dim, int))
-    return numbers if named is not None and numbers == named else None
-
-
 def producer(value: ir.Value) -> ir.Node:
     """Node that computes a result, which is not an input nor an initializer."""
     node = value.producer()
@@ -80,45 +73,8 @@ def read_once(value: ir.Value) -> bool:
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
-def readers_beside(value: ir.Value, node: ir.Node) -> list[ir.Node]:
-    """Nodes that read a value in the graph of a node, which does not see those inside or around."""
-    return [reader for reader in value.consumers() if reader.graph is node.graph]
-
-
-def depends_on(value: ir.Value | None, source: ir.Value) -> bool:
-    """Whether a value is computed from another one, or is the same."""
-    waiting, seen = [value], {value}
-    while waiting:
-        known = waiting.pop()
-        if known is source:
-            return True
-        node = None if known is None else known.producer()
-        found = set() if node is None else set(_read_by(node)) - seen
-        waiting.extend(found)
-        seen |= found
-    return False
-
-
-def _read_by(node: ir.Node) -> Iterator[ir.Value | None]:
-    """List what a node reads, the graphs inside it included."""
-    yield from node.inputs
-    for attribute in node.attributes.values():
-        kind, held = attribute.type, attribute.value
-        one = kind == ir.AttributeType.GRAPH
-        for graph in [held] if one else held if kind == ir.AttributeType.GRAPHS else []:
-            yield from graph.outputs
-            for inner in graph:
-                yield from _read_by(inner)
-
-
 def typed(value: ir.Value, like: ir.Value, shape: Iterable[int | str] | None = None) -> ir.Value:
     """Return a new value, with a type and a shape: the rules that come next need them."""
     value.type = like.type
     value.shape = like.shape if shape is None else ir.Shape(shape)
     return value
-
-
-def vector(op: Any, *numbers: int | str) -> ir.Value:
-    """Write a constant vector of integers."""
-    made: ir.Value = op.Constant(value=ir.tensor(np.array(numbers, np.int64)))
-    return made

@@ -9,9 +9,8 @@ from typing import Any, cast
 import numpy as np
 import onnx_ir as ir
 
-from ortmeter.backend.rules.attention import keys_seen, read_scores
-from ortmeter.backend.rules.graph_values import SWAP, constant, dimensions, from_operator, producer
-from ortmeter.backend.rules.heads import before_repeat, before_split
+from ortmeter.backend.rules.attention import keys_seen
+from ortmeter.backend.rules.graph_values import constant, dimensions, from_operator, producer
 from ortmeter.backend.rules.rule import MICROSOFT, NoMatch, known, optional, require
 
 # What the kernel asks of the size of a head that it rotates.
@@ -33,91 +32,48 @@ class GroupQuery:
         return op.Attention(*rotated, v, optional("mask"), _outputs=["y"])
 
     def rewrite(self, op: Any, *, v: ir.Value, mask: ir.Value | None, y: ir.Value, **_: Any) -> Any:
-        q, k = producer(y).inputs[:2]
-        options, seen = producer(y).attributes, _seen_by(producer(y), mask)
-        kept: dict[str, Any] = {n: options[n] for n in ("scale", "softcap") if n in options}
-        return _group_query(op, q, k, v, seen=seen, shortest=self.shortest, **kept)
-
-
-class CappedGroupQuery:
-    """Capped scores of rotated queries and keys, causal or in a window -> GroupQueryAttention.
-
-    A sequence that is shorter than the *shortest*, or than so many *windows*, is not worth it.
-    """
-
-    def __init__(self, shortest: int = 1, windows: int = 0) -> None:
-        self.shortest, self.windows = shortest, windows
-
-    def pattern(self, op: Any, scores: Any, v: Any, shape: Any) -> Any:
-        heads = op.Transpose(op.MatMul(op.Softmax(scores, axis=-1), v), perm=SWAP)
-        return op.Reshape(heads, shape, _outputs=["merged"])
-
-    def rewrite(self, op: Any, *, scores: ir.Value, v: ir.Value, merged: ir.Value, **_: Any) -> Any:
-        found = read_scores(scores)
-        if found is None or not found.softcap:
-            return None
-        require(found.scale > 0, "the scale is negative: the kernel takes its root")
-        require(not found.merged, "the keys are transposed while their heads are split")
-        mask = known(found.mask, "no mask hides the future")
-        keys, values = before_repeat(found.k) or found.k, before_repeat(v) or v
-        q, k, v = (before_split(op, heads)[0] for heads in (found.q, keys, values))
-        shape = known(dimensions(q, rank=3), "the shape of the queries is not known")
-        require(dimensions(merged, rank=3) == shape, "more than the heads is merged after")
-        length = shape[1]
-        seen = keys_seen(mask, length)
-        narrow = not self.windows or (isinstance(length, int) and self.windows * seen <= length)
-        require(narrow, f"a window of {seen:g} keys for {length} positions is not narrow enough")
-        options = {"scale": found.scale, "softcap": found.softcap}
-        return _group_query(op, q, k, v, seen=seen, shortest=self.shortest, **options)
-
-
-def _group_query(
-    op: Any,
-    rotated_q: ir.Value | None,
-    rotated_k: ir.Value | None,
-    v: ir.Value,
-    *,
-    seen: float,
-    shortest: int,
-    **options: Any,
-) -> ir.Value:
-    """Write the kernel: without a cache, the last key of a sequence is its last query."""
-    rotations = [
-        known(from_operator(value, "RotaryEmbedding"), "queries or keys are not rotated")
-        for value in (rotated_q, rotated_k)
-    ]
-    whole = all(map(_rotates_whole_heads, rotations))
-    require(whole, "heads are rotated in pairs, in part or by rows")
-    (q, *tables), (k, *others) = (node.inputs for node in rotations)
-    require(tables == others, "queries and keys have different angles")
-    q_heads, kv_heads = (node.attributes.get_int("num_heads", 0) for node in rotations)
-    why = "the heads are split, or their shape is not known"
-    q, keys = known(q, why), known(dimensions(k, rank=3), why)
-    batch, length, hidden = known(dimensions(q, rank=3), why)
-    require(q_heads, why)
-    if not isinstance(length, int):
-        raise NoMatch("the length of the sequences is not known")
-    why = f"{length} positions: below {shortest}, Attention of the standard is faster"
-    require(length >= shortest, why)
-    same = dimensions(v) == keys and keys[:2] == (batch, length)
-    require(same, "there are not as many queries as keys and values")
-    multiple = isinstance(hidden, int) and not hidden // q_heads % _HEAD_MULTIPLE
-    require(multiple, f"the size of a head is not a multiple of {_HEAD_MULTIPLE}")
-    cos, sin, positions = tables
-    require(_count_up(positions, length), "the positions are not known to be 0, 1, 2...")
-    result, _, _ = op.GroupQueryAttention(
-        *(q, k, v, None, None, _last(op, q, length)),
-        op.Constant(value=ir.tensor(np.array(length, np.int32))),
-        *(cos, sin),
-        num_heads=q_heads,
-        kv_num_heads=kv_heads,
-        do_rotary=1,
-        **({"local_window_size": int(seen)} if seen < length else {}),
-        **options,
-        _outputs=3,
-        _domain=MICROSOFT,
-    )
-    return cast("ir.Value", result)
+        """Write the kernel: without a cache, the last key of a sequence is its last query."""
+        attention = producer(y)
+        seen = _seen_by(attention, mask)
+        rotations = [producer(cast("ir.Value", value)) for value in attention.inputs[:2]]
+        whole = all(map(_rotates_whole_heads, rotations))
+        require(whole, "heads are rotated in pairs, in part or by rows")
+        (q, *tables), (k, *others) = (node.inputs for node in rotations)
+        require(tables == others, "queries and keys have different angles")
+        q_heads, kv_heads = (node.attributes.get_int("num_heads", 0) for node in rotations)
+        why = "the heads are split, or their shape is not known"
+        q, keys = known(q, why), known(dimensions(k, rank=3), why)
+        batch, length, hidden = known(dimensions(q, rank=3), why)
+        require(q_heads, why)
+        if not isinstance(length, int):
+            raise NoMatch("the length of the sequences is not known")
+        why = f"{length} positions: below {self.shortest}, Attention of the standard is faster"
+        require(length >= self.shortest, why)
+        same = dimensions(v) == keys and keys[:2] == (batch, length)
+        require(same, "there are not as many queries as keys and values")
+        multiple = isinstance(hidden, int) and not hidden // q_heads % _HEAD_MULTIPLE
+        require(multiple, f"the size of a head is not a multiple of {_HEAD_MULTIPLE}")
+        cos, sin, positions = tables
+        require(_count_up(positions, length), "the positions are not known to be 0, 1, 2...")
+        options: dict[str, Any] = {
+            name: value
+            for name, value in attention.attributes.items()
+            if name in {"scale", "softcap"}
+        }
+        if seen < length:
+            options["local_window_size"] = int(seen)
+        result, _, _ = op.GroupQueryAttention(
+            *(q, k, v, None, None, _last(op, q, length)),
+            op.Constant(value=ir.tensor(np.array(length, np.int32))),
+            *(cos, sin),
+            num_heads=q_heads,
+            kv_num_heads=kv_heads,
+            do_rotary=1,
+            **options,
+            _outputs=3,
+            _domain=MICROSOFT,
+        )
+        return result
 
 
 def _seen_by(attention: ir.Node, mask: ir.Value | None) -> float:

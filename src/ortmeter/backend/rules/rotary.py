@@ -7,15 +7,12 @@ import onnx_ir as ir
 
 from ortmeter.backend.rules.graph_values import (
     constant,
-    depends_on,
     dimensions,
     from_operator,
     input_of,
     integers,
     producer,
-    readers_beside,
     scalar,
-    sizes,
     typed,
 )
 from ortmeter.backend.rules.rule import NoMatch, known, require
@@ -107,7 +104,7 @@ def _constant_tables(
         positions = np.tile(rows, (batch, 1))
         return [*tables, _once(op, graph, f"positions/{batch}x{length}", positions)]
     row = _once(op, graph, f"positions/{length}", rows)
-    return [*tables, _for_each_sequence(op, row, x, y)]
+    return [*tables, _for_each_sequence(op, row, x)]
 
 
 def _once(op: Any, graph: ir.Graph, name: str, array: np.ndarray[Any, Any]) -> ir.Value:
@@ -127,7 +124,7 @@ def _first_half(
 
 
 def _computed_tables(
-    op: Any, x: ir.Value, y: ir.Value, cos: ir.Value, sin: ir.Value
+    op: Any, x: ir.Value, _y: ir.Value, cos: ir.Value, sin: ir.Value
 ) -> list[ir.Value]:
     """Find tables with a row for each position of each sequence; there are no positions then."""
     batch, _heads, length, _size = dimensions(x, rank=_HEADS) or ()
@@ -140,19 +137,14 @@ def _computed_tables(
         rows, positions, *_ = dimensions(half, rank=3) or (0, 0)
         per_position = rows in {1, batch} and positions == length
         require(per_position, "the tables have no row per position")
-        tables.append(half if rows == batch else _for_each_sequence(op, half, x, y))
+        tables.append(half if rows == batch else _for_each_sequence(op, half, x))
     return tables
 
 
-def _for_each_sequence(op: Any, row: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
-    """Repeat what is the same for every sequence, once for all the nodes that read it."""
+def _for_each_sequence(op: Any, row: ir.Value, x: ir.Value) -> ir.Value:
+    """Repeat what is the same for every sequence; what is repeated twice is merged after a rule."""
     batch, *_ = dimensions(x) or ()
     _, *rest = dimensions(row) or ()
-    for node in readers_beside(row, producer(y)):
-        found = node.outputs[0]
-        same = from_operator(found, "Expand") and dimensions(found) == (batch, *rest)
-        if same and not depends_on(found, y):
-            return found
     ones = op.Constant(value_ints=[1] * len(rest))
     shape = op.Concat(op.Shape(_upstream(x), start=0, end=1), ones, axis=0)
     return typed(op.Expand(row, shape), row, (batch, *rest))
@@ -166,29 +158,3 @@ def _upstream(x: ir.Value) -> ir.Value:
             break
         x = node.inputs[0]
     return x
-
-
-class PartialRotary:
-    """``concat(rotate(x[..., :r]), x[..., r:])`` -> RotaryEmbedding, which copies the rest."""
-
-    def pattern(  # noqa: PLR0917 - the inputs of a pattern have positions
-        self, op: Any, first: Any, x: Any, middle: Any, end: Any, axis: Any
-    ) -> Any:
-        part = op.Slice(x, first, middle, axis, [1])
-        rest = op.Slice(x, middle, end, axis, [1])
-        rotated = op.RotaryEmbedding(part, _allow_other_inputs=True, _outputs=["rotated"])
-        return op.Concat(rotated, rest, axis=-1)
-
-    def rewrite(self, op: Any, *, x: ir.Value, rotated: ir.Value, **values: ir.Value) -> Any:
-        _, *tables = producer(rotated).inputs
-        if len(tables) != len(("cos", "sin", "positions")):
-            return None
-        shape = known(sizes(x, rank=_HEADS), _NOT_SPLIT)
-        part = known(sizes(rotated, rank=_HEADS), "the shape of the part is not known")
-        begin, end, axis = (integers(values[name]) or [] for name in ("first", "end", "axis"))
-        whole = begin == [0] and end >= [shape[-1]] and part[:3] == shape[:3]
-        require(whole and axis in ([-1], [_HEADS - 1]), "both parts are not the whole of a head")
-        options = producer(rotated).attributes
-        partial = options.get_int("rotary_embedding_dim", 0)
-        require(not partial, "only a fraction of the part is rotated")
-        return op.RotaryEmbedding(x, *tables, **{**options, "rotary_embedding_dim": part[-1]})

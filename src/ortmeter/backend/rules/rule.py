@@ -109,9 +109,10 @@ class Rule:
         rules = [self._rewriter(fusion, provider, opset, refused) for fusion in fusions]
         count = int(RewriteRuleSet(rules, commute=True).apply_to_model(model))
         if count:
-            # What is written after its pattern may be read before, and what is reused may be later.
+            # What is written after its pattern may be read before.
             model.graph.sort()
             common.IdentityEliminationPass()(model)
+            common.CommonSubexpressionEliminationPass()(model)
             common.RemoveUnusedNodesPass()(model)
         if refusals is not None:
             refusals += [Refusal(self.name, str(at.name), why) for at, why in refused.items()]
@@ -166,12 +167,6 @@ def kernel_types(operator: str, provider: str, opset: int) -> Types:
 
 def why_no_kernel(operator: str, provider: str, opset: int, element: ir.DataType) -> str:
     """Tell what a provider has when it has no kernel of an operator for a type, or at an opset."""
-    accepted = kernel_types(operator, provider, opset)
-    if accepted:
-        return f"no kernel for {element.name.lower()} on {provider}: {names(accepted)}"
-    known = range(onnx.defs.onnx_opset_version() + 1)
-    opsets = [each for each in known if kernel_types(operator, provider, each)]
-    return (
-        f"no kernel of {operator} on {provider} at opset {opset}: "
-        f"there is one from {opsets[0]} to {opsets[-1]}"
-    )
+    found = names(kernel_types(operator, provider, opset)) or "none"
+    kind = element.name.lower()
+    return f"no kernel of {operator} for {kind} on {provider} at opset {opset}: {found}"
