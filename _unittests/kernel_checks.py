@@ -13,8 +13,9 @@ import onnxruntime
 import pytest
 import torch
 
-from ortmeter.dtypes import numpy_dtype, onnx_type, torch_dtype
+from ortmeter.dtypes import onnx_type, torch_dtype
 from ortmeter.operators import find_kernel
+from ortmeter.runtime.arrays import as_numpy
 
 # Units in the last place that two correct computations may differ by, accumulation included.
 TOLERANCES = {"float16": 4e-3, "bfloat16": 4e-2, "float32": 2e-5, "float64": 1e-9}
@@ -66,13 +67,7 @@ def to_torch(value):
 def to_numpy(value):
     if value is None or isinstance(value, list | tuple):
         return None if value is None else [to_numpy(item) for item in value]
-    if not isinstance(value, torch.Tensor):
-        return value
-    dtype = numpy_dtype(value.dtype)
-    if dtype.isbuiltin == 1:
-        return value.numpy()
-    bits = {1: torch.int8, 2: torch.int16}[value.element_size()]
-    return value.contiguous().view(bits).numpy().view(dtype)
+    return as_numpy(value)
 
 
 def run_kernel(case):

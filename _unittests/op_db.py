@@ -187,13 +187,11 @@ def _as_close(expected, got, precise, atol, rtol):
 class Levels:
     """A backend that compiles a graph at several levels and runs it at the one of *current*."""
 
-    def __init__(self, levels):
-        self.backends = {level: OrtBackend(level, threads=1) for level in levels}
+    def __init__(self, levels, **options):
+        self.backends = {level: OrtBackend(level, threads=1, **options) for level in levels}
         self.current = next(iter(levels))
-        self.graphs = 0
 
     def __call__(self, module, arguments):
-        self.graphs += 1
         runs = {level: make(module, arguments) for level, make in self.backends.items()}
         return lambda *arguments: runs[self.current](*arguments)  # noqa: PLW0108 - it changes
 

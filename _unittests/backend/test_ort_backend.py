@@ -108,6 +108,7 @@ def test_the_model_of_a_graph_has_no_large_weight_and_no_path():
     onnx.checker.check_model(model, full_check=True)
     assert model.ByteSize() < layer.weight.nbytes / 2
     assert len(model.graph.input) == 2
+    assert backend.graphs[0].weight_bytes == layer.weight.nbytes
     assert b".py" not in model.SerializeToString()
 
 

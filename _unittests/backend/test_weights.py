@@ -90,18 +90,6 @@ def test_weights_in_the_memory_of_torch_are_not_copied():
     assert backend.graphs[0].weight_bytes == model.weight.nbytes
 
 
-@pytest.mark.parametrize("prepack", [False, True])
-def test_the_record_holds_no_large_weight(prepack):
-    backend = OrtBackend(prepack=prepack)
-    _, compiled, x = compiled_linear(backend, 512)
-    with torch.no_grad():
-        compiled(x)
-    (graph,) = backend.graphs
-    assert graph.model.ByteSize() < 20_000
-    assert len(graph.model.graph.input) == 2
-    assert graph.weight_bytes == 512 * 512 * 4
-
-
 def test_the_backend_does_not_keep_a_model_alive():
     backend = OrtBackend()
     model, compiled, x = compiled_linear(backend)

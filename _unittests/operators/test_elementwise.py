@@ -100,7 +100,8 @@ def test_power_has_the_type_of_its_base(base, exponent):
 
 NUMPY = "Abs Ceil Cos Cosh Exp Floor Log Sign Sin Sinh Sqrt Tan Tanh"
 FUNCTIONS = {name: getattr(np, name.lower()) for name in NUMPY.split()}
-FUNCTIONS |= {f"A{name}": getattr(np, f"arc{name}") for name in "cos cosh sin sinh tan tanh".split()}
+INVERSES = ("cos", "cosh", "sin", "sinh", "tan", "tanh")
+FUNCTIONS |= {f"A{name}": getattr(np, f"arc{name}") for name in INVERSES}
 FUNCTIONS |= {
     "Erf": scipy.special.erf,
     "Neg": np.negative,

@@ -108,11 +108,7 @@ def letters_in_double(operands: Operands) -> list[str]:
 
 
 def emit_model(
-    operands: Operands,
-    steps: Sequence[Step],
-    *,
-    opset: int = 18,
-    contrib: bool = False,
+    operands: Operands, steps: Sequence[Step], *, opset: int = 18, contrib: bool = False
 ) -> onnx.ModelProto:
     """Write steps as a model."""
     kind = inner = onnx_type(operands.dtype)

@@ -49,8 +49,7 @@ def choose_layouts(
     inputs: Sequence[str],
     products: Sequence[tuple[int, int]],
     operands: Operands,
-    *,
-    order: str | None = None,
+    order: str | None,
 ) -> dict[int, Layout]:
     """Choose by dynamic programming: each product keeps the best way to each order of its letters.
 
@@ -331,7 +330,7 @@ def make_plan(
         raise EinsumError(message, parsed.text, length=len(parsed.text))
     inputs = _prepared_letters(parsed, sizes.stretched)
     products = _list_products(path or _find_path(inputs, parsed.output, sizes), len(inputs))
-    layouts = choose_layouts(inputs, products, operands, order=order)
+    layouts = choose_layouts(inputs, products, operands, order)
     # ONNX Runtime 1.31 sums integers in double, but for those of a product; a sum of nothing is 0.
     by_products = operands.dtype.kind in "iu" and 0 not in sizes.of.values()
     steps = _build_steps(parsed, sizes.stretched, products, tuple(layouts.items()), by_products)

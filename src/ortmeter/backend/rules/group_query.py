@@ -55,11 +55,8 @@ class GroupQuery:
         require(multiple, f"the size of a head is not a multiple of {_HEAD_MULTIPLE}")
         cos, sin, positions = tables
         require(_count_up(positions, length), "the positions are not known to be 0, 1, 2...")
-        options: dict[str, Any] = {
-            name: value
-            for name, value in attention.attributes.items()
-            if name in {"scale", "softcap"}
-        }
+        given = attention.attributes
+        options: dict[str, Any] = {n: given[n] for n in ("scale", "softcap") if n in given}
         if seen < length:
             options["local_window_size"] = int(seen)
         result, _, _ = op.GroupQueryAttention(
