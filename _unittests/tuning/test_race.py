@@ -9,9 +9,7 @@ from ortmeter.tuning.race import (
     AGAIN,
     DEFAULT,
     LATE,
-    LEAVING,
     Race,
-    anytime_half_width,
     confirm,
     run_race,
 )
@@ -35,17 +33,22 @@ def always():
 
 
 @pytest.mark.parametrize("distribution", ["standard_normal", "standard_t"])
-def test_an_interval_holds_whenever_one_stops(distribution):
-    rng, missed = np.random.default_rng(0), 0
-    for _ in range(400):
-        draws = rng.standard_t(3, 30) if distribution == "standard_t" else rng.normal(size=30)
-        looks = (draws[:n] for n in range(3, 31))
-        missed += any(abs(d.mean()) > anytime_half_width(d.tolist(), 0.95) for d in looks)
-    assert missed <= 400 * 0.05
-
-
-def test_an_interval_of_two_numbers_is_infinite():
-    assert anytime_half_width([1.0, 1.1], LEAVING) == np.inf
+@pytest.mark.parametrize("waves", [2, 4])
+def test_an_interval_of_few_waves_covers(distribution, waves):
+    rng, covered = np.random.default_rng(0), []
+    for _ in range(60):
+        race = Race(lambda names: {}, {})
+        for name in range(30):
+            draws = (
+                rng.standard_t(5, waves) if distribution == "standard_t" else rng.normal(size=waves)
+            )
+            race.logs[str(name)] = (0.03 * draws).tolist()
+        race.logs[AGAIN] = [0.0] * waves
+        covered += [
+            low <= 1 <= high
+            for low, high in (race.estimate(n).interval for n in map(str, range(30)))
+        ]
+    assert 0.985 <= np.mean(covered) < 1
 
 
 def test_the_fastest_of_an_axis_stays_and_the_others_leave():
@@ -66,9 +69,32 @@ def test_who_left_is_not_timed_again():
         asked.append(list(names))
         return planted(names)
 
-    run_race(Race(timer, {"fast": "x", "slow": "y"}), goes_on=always)
+    race = Race(timer, {"fast": "x", "slow": "y"})
+    run_race(race, goes_on=always)
+    race.wave()
     assert "slow" in asked[0]
     assert "slow" not in asked[-1]
+
+
+def test_the_worse_half_leaves_after_each_wave():
+    seconds = {str(i): 0.5 + 0.1 * i for i in range(12)}
+    race = Race(timer_of(seconds, noise=0.02), {name: name for name in seconds})
+    race.wave()
+    assert len(race.running) == 6
+    race.wave()
+    assert len(race.running) == 6
+    assert "0" in race.running
+    assert {race.left[name] for name in ("9", "10", "11")} <= {"not among the best", "slower"}
+
+
+def test_what_cannot_win_is_timed_once_and_takes_the_place_of_none():
+    seconds = {"lossy": 0.2, **{str(i): 1.0 for i in range(8)}}
+    race = Race(timer_of(seconds), {name: name for name in seconds}, ["lossy"])
+    for _ in range(3):
+        race.wave()
+    assert len(race.logs["lossy"]) == 1
+    assert len(race.running) == 6 - sum(why == "no gain" for why in race.left.values())
+    assert race.estimate("lossy").exceeds(4)
 
 
 def test_two_equal_sessions_that_differ_end_the_race():

@@ -188,7 +188,7 @@ def _add_tables(report: Report, found: Tuning) -> None:
         claims = [claim for claim in single if claim and claim.has_interval][:_PLOTTED]
         plot = partial(speedup_plot, claims, title="Candidates compared with the default")
         raced = [(t.setup.name, t.interval, t.error, t.told) for t in timed]
-        columns = ("candidate", "times better [95%]", "error", "outcome")
+        columns = ("candidate", "times better [99%]", "error", "outcome")
         report.add("Race", Rows(columns, tuple(raced)), *([plot] if claims else []))
     if found.starts:
         costs = _costs(found)

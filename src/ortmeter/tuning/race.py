@@ -1,13 +1,15 @@
-"""Race candidates against two copies of the default; losers leave as soon as they can.
+"""Race candidates against two copies of the default, by sequential halving.
 
 A wave is one fresh process, and gives each candidate one number: by how much it is faster than the
-default. Its mean over waves has an interval that holds at any stop. The two copies of the default
-are equal: what they differ by widens every interval.
+default. After each wave, the worse half leaves, those that are not the best of their axis first, so
+that the others get more rounds (Karnin et al., *Almost optimal exploration in multi-armed bandits*,
+2013). A race chooses, and does not prove: the winner is confirmed by other processes. The two
+copies of the default are equal: what they differ by widens every interval.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -17,7 +19,7 @@ from ortmeter.evidence import LEVEL, Estimate, Speedup
 from ortmeter.progress import progress_bar
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.measurement import Measurement
-from ortmeter.timing.statistics import MIN_PROCESSES, exponential
+from ortmeter.timing.statistics import MIN_PROCESSES, exponential, student
 
 #: Less is no win.
 LEAST_GAIN = 1.03
@@ -29,32 +31,12 @@ STEADY = 1.15
 DEFAULT, AGAIN = "default", "default again (A/A)"
 #: Outcome of a candidate for which there was no time.
 LATE = "not tried for lack of time (a larger --budget helps)"
-#: Level of the intervals that let losers leave: the confirmation has its own.
-LEAVING = 0.95
-# Variance of the prior of an effect over its standard deviation: that of clear differences.
-_PRIOR = 25.0
+# Candidates that halving leaves, and the degrees of freedom of the variance that they share.
+_KEPT, _SHARED = 6, 10
 _SIMPLER = 1.01  # a combination must bring more over one of fewer changes
 
 #: Times candidates in one wave: their samples by round, smaller is better.
 Timer: TypeAlias = Callable[[Sequence[str]], Mapping[str, Sequence[float]]]
-
-
-def anytime_half_width(logs: Sequence[float], confidence: float) -> float:
-    """Return the half-width of an interval of a mean that holds at any stop, infinite if too few.
-
-    It has the means that the Bayes factor of the t test does not refuse, with a normal prior on the
-    effect (Gönen et al., *The Bayesian two-sample t test*, 2005): the factor is a test martingale,
-    which exceeds 1/a with a chance of at most a, whenever one looks (Ville's inequality).
-    """
-    n = len(logs)
-    if n < MIN_PROCESSES:
-        return math.inf
-    widening = 1 + n * _PRIOR
-    factor = (math.sqrt(widening) / (1 - confidence)) ** (2 / n)
-    if factor >= widening:
-        return math.inf
-    t_squared = (n - 1) * (factor - 1) / (1 - factor / widening)
-    return math.sqrt(t_squared / n) * float(np.std(logs, ddof=1))
 
 
 @dataclass
@@ -66,11 +48,14 @@ class Race:
     timer : callable
         Times candidates, in one wave.
     axes : mapping of str to str
-        Axis of each candidate: those of one axis compete, one of them is kept.
+        Axis of each candidate: one of each is kept.
+    asides : collection of str
+        Candidates that cannot win: one wave times them.
     """
 
     timer: Timer
     axes: Mapping[str, str]
+    asides: Collection[str] = ()
     default: list[float] = field(default_factory=list)
     logs: dict[str, list[float]] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
@@ -92,15 +77,21 @@ class Race:
             own = np.log(found[name])
             pair = [float(np.median(copy - own)) for copy in (default, again)]
             self.logs.setdefault(name, []).append(sum(pair) / 2)
+        self.left |= {name: "" for name in self.running if name in self.asides}
         for name in self.running:
             estimate = self.estimate(name)
             if estimate.high is not None and estimate.high < _WORTH:
                 self.left[name] = "slower" if estimate.high < 1 else "no gain"
         for rival, name in itertools.permutations(self.running, 2):
-            apart = np.subtract(self.logs[rival], self.logs[name]).tolist()
-            beaten = float(np.mean(apart)) > anytime_half_width(apart, LEAVING)
-            if beaten and self.axes[rival] == self.axes[name]:
+            low, high = self.estimate(rival).low, self.estimate(name).high
+            apart = low is not None and high is not None and low > high
+            if apart and self.axes[rival] == self.axes[name]:
                 self.left[name] = "slower than another of its axis"
+        ranked = sorted(self.running, key=lambda name: -float(np.mean(self.logs[name])))
+        first = {self.axes[name]: name for name in reversed(ranked)}.values()
+        ranked.sort(key=lambda name: name not in first)
+        for name in ranked[max(_KEPT, math.ceil(len(ranked) / 2)) :]:
+            self.left[name] = "not among the best"
 
     @property
     def again(self) -> Speedup:
@@ -108,14 +99,24 @@ class Race:
         return Speedup(AGAIN, DEFAULT, self.estimate(AGAIN))
 
     def estimate(self, name: str) -> Estimate:
-        """Estimate by how many times a candidate is faster; the interval holds at any stop."""
+        """Estimate by how many times a candidate is faster.
+
+        Candidates of few waves share their variance: the t interval is moderated (Smyth, *Linear
+        models and empirical Bayes methods*, 2004).
+        """
         logs = self.logs.get(name, [])
         if not logs:
-            return Estimate(1.0, None, None, LEAVING, "not timed")
+            return Estimate(1.0, None, None, LEVEL, "not timed")
         noise = 0.0 if name == AGAIN else abs(float(np.mean(self.logs[AGAIN][: len(logs)])))
-        half = anytime_half_width(logs, LEAVING) + noise
-        how = f"{len(logs)} processes"
-        return exponential(float(np.mean(logs)), half if half < 1 else None, LEAVING, how)
+        several = [each for each in self.logs.values() if len(each) > 1]
+        # The median of the variances, each over the median of what it is expected to be.
+        known = [np.var(e, ddof=1) / (1 - 2 / (9 * (len(e) - 1))) ** 3 for e in several]
+        how, half = f"{len(logs)} processes", None
+        if known:
+            freedom = _SHARED + len(logs) - 1
+            variance = _SHARED * np.median(known) + np.square(logs - np.mean(logs)).sum()
+            half = student(freedom, LEVEL) * math.sqrt(variance / freedom / len(logs)) + noise
+        return exponential(float(np.mean(logs)), half, LEVEL, how)
 
     @property
     def is_decided(self) -> bool:

@@ -250,8 +250,8 @@ def tune(
 
     Notes
     -----
-    Candidates and two copies of the default are interleaved in fresh processes. A candidate leaves
-    when an interval that holds at any stop says that it gains less than 1.5%. The best one of each
+    Candidates and two copies of the default are interleaved in fresh processes. After each one, the
+    worse half leaves, and those that gain less than 1.5% with 99% confidence. The best one of each
     axis is raced in combination with the others, and the winner, which gains 3% at least, is
     confirmed in processes that chose nothing.
 
@@ -374,9 +374,8 @@ class _Search:
 
     def race(self) -> None:
         """Race single changes, then combinations of those that gain; find the best."""
-        free = {n: s.changes[0].axis if self._is_free(n) else n for n, s in self.setups.items()}
-        race = self._run(free, _SCREEN)
-        single = [name for name in race.survivors() if self._is_free(name)]
+        race = self._run({n: s.changes[0].axis for n, s in self.setups.items()}, _SCREEN)
+        single = race.survivors()
         if race.equal_differ or not single:
             self.best = DEFAULT
             return
@@ -416,7 +415,8 @@ class _Search:
 
     def _run(self, axes: Mapping[str, str], share: float) -> Race:
         until = share * self.budget_s
-        race = Race(partial(self._time, until, self.journal.rank + MIN_PROCESSES), axes)
+        asides = [name for name in axes if not self._is_free(name)]
+        race = Race(partial(self._time, until, self.journal.rank + MIN_PROCESSES), axes, asides)
         try:
             run_race(race, goes_on=lambda: self.spent < until)
         finally:  # Ctrl-C keeps what is known
@@ -427,7 +427,7 @@ class _Search:
                 tried = dataclasses.replace(self.tried[name], outcome=outcome, speedup=claim)
                 self.tried[name] = tried
             if race.default:
-                sizes = {n: len(self.setups[n].changes) for n in axes if self._is_free(n)}
+                sizes = {name: len(self.setups[name].changes) for name in axes}
                 self.best, self.last = race.winner(sizes), race
         return race
 
