@@ -215,17 +215,17 @@ def _costs_plot(costs: Rows) -> "Figure":
     """Draw each cost of a candidate against its speed, in a panel of its own."""
     figure = axes.new_figure(3.6)
     panels = figure.subplots(1, len(costs.columns) - 2)
-    for rank, (_, ratio, *values) in enumerate(costs.rows):
+    names = [row[0] for row in costs.rows]
+    for (_, ratio, *values), style in zip(costs.rows, axes.series_styles(names), strict=True):
         for ax, value in zip(panels, values, strict=True):
-            height = math.nan if value is None else value
-            ax.errorbar([ratio], [height], **axes.series_style(rank))
+            ax.errorbar([ratio], [math.nan if value is None else value], **style)
     for ax, label in zip(panels, costs.columns[2:], strict=True):
         ax.set(xlabel=costs.columns[1], ylabel=f"{label}, lower is better")
         axes.paint(ax)
     panels[0].set_yscale("symlog", linthresh=_NO_ERROR)
     panels[0].set_ylim(bottom=0)
     figure.suptitle("What speed costs", color=axes.GREY)
-    axes.add_legend(panels[0], [row[0] for row in costs.rows])
+    axes.add_legend(panels[0], names)
     return figure
 
 
