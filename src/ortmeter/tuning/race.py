@@ -114,8 +114,8 @@ class Race:
         how, half = f"{len(logs)} processes", None
         if known:
             freedom = _SHARED + len(logs) - 1
-            variance = _SHARED * np.median(known) + np.square(logs - np.mean(logs)).sum()
-            half = student(freedom, LEVEL) * math.sqrt(variance / freedom / len(logs)) + noise
+            squares = _SHARED * np.median(known) + len(logs) * np.var(logs)
+            half = student(freedom, LEVEL) * math.sqrt(squares / freedom / len(logs)) + noise
         return exponential(float(np.mean(logs)), half, LEVEL, how)
 
     @property
@@ -198,8 +198,9 @@ class Confirmation:
 
     @property
     def is_steady(self) -> bool:
-        """Whether equal sessions are shown to be nearer than a difference that would matter."""
-        return self.again.estimate.within(1 / STEADY, STEADY).verdict == "right"
+        """Whether equal sessions are shown to differ by less than 15%, or by less than the gain."""
+        most = max(STEADY, self.comparison.speedup(DEFAULT, self.winner).ratio)
+        return self.again.estimate.within(1 / most, most).verdict == "right"
 
     @property
     def is_win(self) -> bool:
