@@ -2,7 +2,7 @@
 
 Each rule may feed those that follow. It has the fusions that pay on each provider, and the operator
 of which it needs a kernel. `What each rule brings on a CPU` was measured by
-``_benchmarks/bench_rules.py``: what brings nothing there is not here.
+``_benchmarks/backend_rules.py``: what brings nothing there is not here.
 """
 
 from types import MappingProxyType
