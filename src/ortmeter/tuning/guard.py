@@ -243,7 +243,7 @@ def examine_here(
         checks += 1
         errors = {name: _error(array, got.get(name)) for name, array in expected.items()}
         worst = max(worst, *errors.values(), 0.0)
-        reason = "other types, shapes, NaN or infinities" if math.isinf(worst) else ""
+        reason = "types, shapes, NaN or infinities differ" if math.isinf(worst) else ""
         allowed = {n: _ROUNDINGS * _rounding(array) for n, array in expected.items()}
         for name in [n for n in allowed if is_exact and errors[n] > allowed[n] and not reason]:
             truth = _truth(rank, plain)[name]
