@@ -1,7 +1,8 @@
 """What each rewriting rule of the backend brings on this CPU: one is left out at a time.
 
-``backend_rules.py`` takes every model below, ``backend_rules.py gpt2 phi3`` some of them, ``--record``
-writes the table and the machine into ``_doc/backend_rules.rst``, which the documentation shows.
+``backend_rules.py`` takes every model below, ``backend_rules.py gpt2 phi3`` some of them, and
+``--record`` writes the table and the machine into ``_doc/backend_rules.rst``, which the
+documentation shows.
 
 Nodes are those of the graph that ONNX Runtime executes, after its own optimisations: a rule that it
 has as well removes none. The models are the small ones of the tests, one thread, float32: with so
