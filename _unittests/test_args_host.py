@@ -60,7 +60,7 @@ def test_command_line_of_a_program(tmp_path, name, args, expected):
 @pytest.mark.parametrize(
     ("args", "variables", "message"),
     [
-        (["--confg", "large"], {}, "argument --confg large, expected"),
+        (["--confg", "large"], {}, "unrecognized arguments: --confg large"),
         ([], {"ORTMETER_THREADS": "x"}, "variable ORTMETER_THREADS (for --threads): got 'x'"),
     ],
 )
@@ -108,7 +108,7 @@ def test_ipython_run_reads_the_arguments_of_the_page_and_sees_an_error_not_an_ex
     command = ("-m", "IPython", "--no-banner", "--colors=NoColor", "-c", "\n".join(cells))
     _, out, err = start(tmp_path, *command)
     assert out.startswith(f"{LARGE}\n{DEFAULTS}")
-    assert "InvalidArgumentError: plot_x: got unknown argument --confg large" in out + err
+    assert "InvalidArgumentError: plot_x: unrecognized arguments: --confg large" in out + err
     assert "usage:" not in out + err
 
 

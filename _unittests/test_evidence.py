@@ -1,7 +1,6 @@
 """The oracles are tables, and fractions: an interval of ratios is a pair of them."""
 
 import json
-from dataclasses import replace
 from fractions import Fraction
 
 import msgspec
@@ -11,15 +10,7 @@ from claim_samples import compare_ratio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import (
-    COMPARED,
-    Estimate,
-    Finding,
-    Prediction,
-    Speedup,
-    Speedups,
-)
+from ortmeter.evidence import COMPARED, Estimate, Finding, Prediction, Speedup, Speedups
 from ortmeter.timing.statistics import estimate_ratio
 
 # A ratio in its interval, exactly: multiples of 1/64 are floats.
@@ -48,7 +39,6 @@ def estimated(found):
         (0.97, (0.96, 0.99), "negligible", "b and a are within 5%: 0.97 ["),
         # it crosses the minimum effect: the point does not decide
         (1.04, (1.01, 1.08), "faster", "than a [1.01, 1.08] (99% CI), perhaps by less than 5%"),
-        (1.049, (1.03, 1.07), "faster", "perhaps by less than 5%"),
         (1.057, (1.04, 1.08), "faster", "perhaps by less than 5%"),
         (0.97, (0.90, 0.99), "slower", "than a [1.01, 1.11] (99% CI), perhaps by less than 5%"),
         # the interval holds 1
@@ -70,9 +60,6 @@ def test_four_verdicts(ratio, interval, verdict, text):
     assert claim.is_difference is (verdict in {"faster", "slower"})
     assert claim.may_be_small is ("perhaps by less than 5%" in str(claim))
     assert claim.reversed.may_be_small is claim.may_be_small
-    words = {"negligible": "within 5%", "undecided": "undecided"}.get(verdict)
-    effect = claim.effect.partition(" (")[0]
-    assert effect == words if words else effect.replace(" [", " than a [") in str(claim)
 
 
 @pytest.mark.parametrize(
@@ -83,24 +70,21 @@ def test_the_minimum_effect_is_that_of_the_claim(min_effect, verdict):
 
 
 @pytest.mark.parametrize(
-    ("claim", "kinds"),
+    ("claim", "expected"),
     [
         (WON, [True, False, False]),
         (LOST, [False, True, False]),
         (LESS, [False, False, True]),
         (SAME, [False, False, True]),
+        # one that may be small does not tell whether it is negligible
+        (compare_ratio("b", "a", 1.04, (1.01, 1.08)), [True, False, None]),
         (UNKNOWN, [None] * 3),
         (ALONE, [None] * 3),
     ],
 )
-def test_a_decided_comparison_is_of_one_kind(claim, kinds):
-    assert [claim.is_a(kind) for kind in COMPARED[:-1]] == kinds
-
-
-def test_a_difference_that_may_be_small_does_not_tell_whether_it_is_negligible():
-    perhaps = compare_ratio("b", "a", 1.04, (1.01, 1.08))
-    assert [perhaps.is_a(kind) for kind in COMPARED[:-1]] == [True, False, None]
-    assert perhaps.effect == "1.04 times faster [1.01, 1.08] (perhaps by less than 5%)"
+def test_a_decided_comparison_is_of_one_kind(claim, expected):
+    kinds = COMPARED[:-1]
+    assert [Speedups([claim]).are(kind).outcomes[0] for kind in kinds] == expected
 
 
 def test_the_largest_effect_is_that_of_the_ratio_on_either_side_of_one():
@@ -141,6 +125,18 @@ def test_ratios_within_so_many_times_whichever_is_faster():
     assert found.within(3.0).verdict == "right"
     assert found.within(1.1).outcomes == (None, False)
     assert found.within(1.1).evidence == "0.90 [0.85, 0.95] at n 1; 0.50 [0.40, 0.60] at n 2"
+    for nothing in (Speedups().within(1), Speedups().at_least(1), Speedups().are("faster")):
+        assert nothing.verdict == "undecided"
+
+
+def test_a_gain_is_shown_at_each_place():
+    won, small = (compare_ratio("b", "a", x, (0.98 * x, 1.02 * x)) for x in (1.5, 1.06))
+    assert Speedups([won]).gain().verdict == "right"
+    both = Speedups([won, small]).gain()
+    assert both.verdict == "undecided"
+    assert (both.effect, both.unit) == ((1.06, 1.5), "times faster")
+    assert Speedups([won]).gain(2).verdict == "wrong"
+    assert Speedups().gain().effect is None
 
 
 def test_of_many_ratios_those_that_contradict_are_told_first():
@@ -148,12 +144,6 @@ def test_of_many_ratios_those_that_contradict_are_told_first():
     told = many.are("faster").evidence.split("; ")
     assert [part.split(" at ")[-1] for part in told] == ["n 6", "n 0", "n 1", "4 more"]
     assert "more" not in Speedups(many[:6]).are("faster").evidence
-
-
-def test_no_place_decides_nothing():
-    none = Speedups()
-    found = (none.at_least(1), none.are("faster"), none.within(1.2))
-    assert {one.verdict for one in found} == {"undecided"}
 
 
 @pytest.mark.parametrize(
@@ -165,8 +155,6 @@ def test_no_place_decides_nothing():
         ((None,), "undecided"),
         ((True, True), "right"),
         ((True, None), "undecided"),
-        ((None, False), "wrong"),
-        ((False, True), "wrong"),
         ((np.False_, None), "wrong"),
     ],
 )
@@ -194,6 +182,13 @@ def test_numbers_that_decide_keep_their_braces():
     assert str(found) == "Right: {n} cases hold (lowest {n} of a{b})"
 
 
+@given(INTERVALS, BOUNDS)
+def test_an_interval_exceeds_a_bound_when_all_of_it_does(found, bound):
+    low, _, high = found
+    expected = True if bound <= low else False if high < bound else None
+    assert estimated(found).exceeds(float(bound)) is expected
+
+
 @given(INTERVALS, st.lists(BOUNDS, min_size=2, max_size=2).map(sorted))
 def test_an_interval_is_within_bounds_when_all_of_it_is(found, bounds):
     least, most = bounds
@@ -217,10 +212,16 @@ def test_an_interval_is_below_another_when_they_do_not_meet(one, other):
 @given(INTERVALS, BOUNDS)
 def test_an_interval_is_below_a_number_when_all_of_it_is(found, bound):
     low, _, high = found
-    expected = True if high < bound else False if low >= bound else None
+    expected = True if high < bound else False if low > bound else None
     held = estimated(found).below(float(bound))
     assert held.outcomes == (expected,)
     assert held.evidence == str(estimated(found))
+
+
+def test_without_an_interval_nothing_is_decided():
+    alone, other = Estimate(1.0), Estimate(5.0, 4.0, 6.0)
+    found = (alone.exceeds(0.5), alone.within(0, 9), alone.below(other), other.below(alone))
+    assert [getattr(one, "outcomes", one) for one in found] == [None, (None,), (None,), (None,)]
 
 
 @given(INTERVALS)
@@ -258,15 +259,6 @@ def test_a_comparison_read_from_the_other_side(found):
         assert other.verdict == opposite[claim.verdict]
 
 
-def test_a_comparison_is_reversed():
-    slower = compare_ratio("b", "a", 0.5, (0.4, 0.625), how="3 processes").at(size=8)
-    assert str(slower.reversed) == (
-        "size 8: a is 2.00 times faster than b [1.60, 2.50] (99% CI, 3 processes)"
-    )
-    assert slower.reversed.reversed == slower
-    assert compare_ratio("b", "a", 2.0, None).reversed.interval == "0.50, no interval"
-
-
 def test_a_claim_says_where_and_how():
     claim = compare_ratio("b", "a", 2.0, (1.8, 2.2), how="in one process").at(size=8, threads=1)
     assert str(claim) == (
@@ -275,12 +267,10 @@ def test_a_claim_says_where_and_how():
     assert claim.where == {"size": 8, "threads": 1}
 
 
-@pytest.mark.parametrize("ends", [{}, {"low": 1.5}, {"high": 2.5}])
-def test_half_an_interval_is_none_and_decides_nothing(ends):
-    half, other = Estimate(2.0, **ends), Estimate(5.0, 4.0, 6.0)
+@pytest.mark.parametrize("end", [{"low": 1.5}, {"high": 2.5}])
+def test_half_an_interval_is_none(end):
+    half = Estimate(2.0, **end)
     assert (half.interval, half.exceeds(1.1), half.written()) == (None, None, "2")
-    found = (half.within(0, 9), half.below(other), other.below(half))
-    assert [one.outcomes for one in found] == [(None,)] * 3
     claim = Speedup("b", "a", half)
     assert (claim.interval, claim.exceeds(1.1)) == ("2.00, no interval", None)
     assert claim.verdict == "undecided"
@@ -296,19 +286,16 @@ def test_half_an_interval_is_none_and_decides_nothing(ends):
         (Estimate(2e-6, 1e-6, 12345e-6), "2e-06 [1e-06, 0.0123]", "2 [1, 12300] µs"),
     ],
 )
-def test_an_estimate_is_written_with_three_digits_and_its_unit(estimate, text, seconds):
+def test_an_estimate_is_written_with_three_digits(estimate, text, seconds):
     assert (estimate.written(), estimate.seconds) == (text, seconds)
-    units = {"": text, "s": seconds, "%": f"{text} %"}
-    assert {unit: str(replace(estimate, unit=unit)) for unit in units} == units
 
 
 @pytest.mark.parametrize(
-    ("bound", "verdict"), [(0.5, True), (0.9, True), (1.0, None), (1.1, None), (1.2, False)]
+    ("unit", "text"),
+    [("", "0.002 [0.001, 0.004]"), ("s", "2 [1, 4] ms"), ("%", "0.002 [0.001, 0.004] %")],
 )
-def test_an_interval_tells_on_which_side_of_a_bound_it_is(bound, verdict):
-    assert Estimate(1.0, 0.9, 1.1).exceeds(bound) is verdict
-    assert compare_ratio("b", "a", 1.0, (0.9, 1.1)).exceeds(bound) is verdict
-    assert Estimate(1.0).exceeds(bound) is None
+def test_an_estimate_is_written_with_its_unit(unit, text):
+    assert str(Estimate(0.002, 0.001, 0.004, unit=unit)) == text
 
 
 def test_a_prediction_is_plain_values():
@@ -321,20 +308,16 @@ def test_a_prediction_is_plain_values():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("ratio", "interval", "effect"),
     [
-        (lambda: compare_ratio("b", "a", 1.0, (0.9, 1.1), min_effect=-1), "min_effect=-1"),
-        (lambda: compare_ratio("b", "a", 1.0, None, min_effect=float("inf")), "min_effect=inf"),
-        (lambda: compare_ratio("b", "a", 0.0, None), "positive ratios"),
-        (lambda: compare_ratio("b", "a", float("nan"), None), "positive ratios"),
-        (lambda: compare_ratio("b", "a", 1.0, (-1.0, 2.0)), "positive ratios"),
-        (lambda: Estimate(1.0, confidence=99), "confidence=99. Accepted: from 0 to 1"),
-        (lambda: Finding(("yes",)), "Accepted: booleans and None"),
+        (0.5, (0.4, 0.625), "2.00 times slower [1.60, 2.50]"),
+        (1.04, (1.01, 1.08), "1.04 times faster [1.01, 1.08] (perhaps by less than 5%)"),
+        (1.02, (1.01, 1.03), "within 5%"),
+        (9.0, None, "undecided"),
     ],
 )
-def test_bad_claims_are_refused(make, message):
-    with pytest.raises(InvalidArgumentError, match=message):
-        make()
+def test_an_effect_is_a_few_words(ratio, interval, effect):
+    assert compare_ratio("b", "a", ratio, interval).effect == effect
 
 
 def test_one_case_of_many_contradicts_when_a_wider_interval_still_does():

@@ -49,13 +49,10 @@ def test_a_terminal_shows_the_bar_and_then_clears_it():
     assert done.stdout == "done\n"
 
 
-def test_a_page_or_a_file_shows_nothing(monkeypatch):
-    assert run_bar(monkeypatch, io.StringIO()) == ""
-
-
-def test_the_level_of_the_root_asks_for_no_line(monkeypatch, caplog):
-    """A library that is imported may set it: a page would print the lines."""
-    caplog.set_level(logging.INFO)
+@pytest.mark.parametrize(("level", "logger"), [("INFO", None), ("WARNING", progress.logger.name)])
+def test_only_a_level_of_its_own_asks_for_lines(monkeypatch, caplog, level, logger):
+    """A library that is imported may set that of the root: a page would print the lines."""
+    caplog.set_level(level, logger)
     assert run_bar(monkeypatch, io.StringIO()) == ""
     assert not caplog.records
 
@@ -94,13 +91,6 @@ def test_a_log_gets_a_line_at_most_every_few_seconds(monkeypatch, clock, caplog)
     assert stream.getvalue() == ""
 
 
-def test_a_log_of_warnings_gets_nothing(clock, caplog):
-    caplog.set_level(logging.WARNING, progress.logger.name)
-    with progress_bar("rounds", total=3) as bar:
-        bar.update()
-    assert not caplog.records
-
-
 def test_a_loop_is_followed_until_it_stops(clock, caplog):
     seen = []
     for item in follow({"a": 1, "b": 2, "c": 3}.items(), "cases"):
@@ -110,28 +100,3 @@ def test_a_loop_is_followed_until_it_stops(clock, caplog):
             break
     assert seen == [("a", 1), ("b", 2)]
     assert [record.getMessage() for record in caplog.records] == ["1 of 3 cases"]
-
-
-HALF = """
-import time
-from ortmeter import progress
-progress._SHOW_AFTER_S = 0
-bar = progress.progress_bar("rounds", total=3)
-time.sleep(0.15)
-bar.update(2)
-print()
-"""
-
-
-def test_a_kernel_of_a_notebook_shows_the_bar_and_then_clears_it():
-    nbformat = pytest.importorskip("nbformat")
-    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, (LOOP, HALF))])
-    pytest.importorskip("nbclient").NotebookClient(notebook, timeout=60).execute()
-    streams = [{"stderr": "", "stdout": ""} for _ in notebook.cells]
-    for stream, cell in zip(streams, notebook.cells, strict=True):
-        for output in cell["outputs"]:
-            stream[output["name"]] += output["text"]
-    cleared, shown = streams
-    assert "rounds:  67%" in shown["stderr"]
-    assert not cleared["stderr"].rsplit("\r", 2)[-2].strip()
-    assert cleared["stdout"] == "done\n"

@@ -171,9 +171,7 @@ F32 = np.ones((2, 3), "f4")
         (F32, F32.T, {"accumulate": "bf16"}, "float32"),
         (F32, F32.T, {"dtype": "int8"}, "is not a real floating-point type"),
         (F32, F32, {}, "cannot be multiplied"),
-        (np.ones((2, 2, 3), "f4"), np.ones((3, 3, 2), "f4"), {}, "cannot be multiplied"),
         (np.float32(1), np.float32(1), {}, "cannot be multiplied"),
-        (np.float32([np.inf]), np.float32([1]), {}, "finite"),
         (np.array([np.nan], ml_dtypes.bfloat16), np.ones(1, ml_dtypes.bfloat16), {}, "finite"),
     ],
 )
@@ -341,8 +339,6 @@ def test_a_variance_that_is_lost():
         (np.ones(3, "f4"), {"dtype": "int8"}, "is not a real floating-point type"),
         (np.float32([1, np.nan]), {}, "finite"),
         (np.float32(1), {}, r"1.0 has no axis to sum. Accepted: shape \(..., n\)"),
-        (np.ones((3, 0), "f4"), {}, "n >= 1"),
-        (np.ones(3, "f4"), {"epsilon": -1.0}, "Accepted: zero or more"),
         (np.ones(3, "f4"), {"scale": np.inf}, "finite"),
     ],
 )

@@ -1,8 +1,6 @@
 """Tests of ortmeter.discrepancy.compare, and of the structures that it walks."""
 
 import dataclasses
-import importlib
-import sys
 import types
 from typing import Any, NamedTuple
 
@@ -38,7 +36,7 @@ def test_nothing_is_broadcast(expected, got):
 
 
 @pytest.mark.parametrize(
-    "value", [np.array([None, "a"]), np.datetime64("2020-01-01"), 2**70, object(), {1, 2}]
+    "value", [np.array([None, "a"]), np.datetime64("2020-01-01"), 2**70, {1, 2}]
 )
 def test_what_is_not_an_array_is_refused(value):
     with pytest.raises(InvalidArgumentError, match="Accepted"):
@@ -73,16 +71,9 @@ def test_types_that_differ_are_reported():
     assert max_diff([1, 2.5], [1, 2.5]).differences == ()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"tolerance": 1e-3},
-        {"on_mismatch": "ignore"},
-    ],
-)
-def test_options_that_are_refused(options):
-    with pytest.raises(InvalidArgumentError, match=f"{next(iter(options))}=.*Accepted"):
-        max_diff(1, 1, **options)
+def test_a_tolerance_that_is_a_number_is_refused():
+    with pytest.raises(InvalidArgumentError, match=r"tolerance=0.001. Accepted"):
+        max_diff(1, 1, tolerance=1e-3)
 
 
 def test_a_mask_is_not_lost():
@@ -114,14 +105,6 @@ def test_the_worst_element_is_given():
     assert max_diff(1j, 2j).worst == (1j, 2j)
     assert max_diff(1.5, np.array(2, ml_dtypes.bfloat16)).worst == (1.5, 2.0)
     assert max_diff(1.0, 1.0).worst is None
-
-
-def test_other_libraries_are_not_imported_for_tensors(monkeypatch):
-    for name in ("transformers", "onnxruntime", "pandas", "matplotlib"):
-        monkeypatch.setitem(sys.modules, name, None)  # importing it fails
-    with pytest.raises(ImportError):
-        importlib.import_module("pandas")
-    assert max_diff(torch.ones(2), {"a": torch.ones(2)}["a"]).abs == 0
 
 
 ONE, TWO = np.float32([1, 1]), np.float32([1, 2])
@@ -197,15 +180,12 @@ def test_figures_of_several_arrays():
     assert diff.ulp_at_max == 2**51
 
 
-def test_ulp_at_max_is_taken_array_by_array():
+def test_figures_that_one_of_the_arrays_gives():
     large, small = np.float32([2.0**30]), np.float32([1.0])
     diff = max_diff([small, large], [small + np.float32(0.5), large])
     assert (diff.abs, diff.largest, diff.ulp_at_max) == (0.5, 2**30, 2**22)
-
-
-def test_without_errors_the_array_with_mismatches_is_named():
     diff = max_diff([ONE, ONE], [ONE, np.float32([1, np.nan])])
-    assert (diff.abs, diff.path, diff.n_nan) == (0, "[1]", 1)
+    assert (diff.abs, diff.path, diff.n_nan) == (0, "[1]", 1)  # mismatches, without errors
 
 
 DIFFERENT = [

@@ -86,7 +86,7 @@ def two_arrays(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@hypothesis.given(data=st.data(), equal_nan=st.booleans())
+@hypothesis.given(data=st.data())
 @hypothesis.settings(
     deadline=None,
     max_examples=50,
@@ -95,12 +95,12 @@ def two_arrays(dtype):
         hypothesis.HealthCheck.filter_too_much,
     ],
 )
-def test_floats_against_rational_numbers(dtype, data, equal_nan):
+def test_floats_against_rational_numbers(dtype, data):
     expected, got = data.draw(two_arrays(dtype))
-    diff = max_diff(expected, got, equal_nan=equal_nan)
+    diff = max_diff(expected, got)
     assert_figures(diff, oracle(expected, got, numpy_spacing(dtype)))
     nan = np.isnan(expected) | np.isnan(got)
-    same = (expected == got) | (equal_nan & np.isnan(expected) & np.isnan(got))
+    same = (expected == got) | (np.isnan(expected) & np.isnan(got))
     assert diff.n_nan == np.count_nonzero(nan & ~same)
     assert diff.n_inf == np.count_nonzero(~nan & ~same & (np.isinf(expected) | np.isinf(got)))
     assert not any(math.isnan(getattr(diff, name)) for name in ("abs", "rel", "ulp", "sum"))
@@ -195,14 +195,6 @@ def test_both_parts_of_complex_numbers_count():
     assert max_diff(np.complex128([3e307j]), np.complex128([3e307j * (1 + 2**-52)])).ulp == 1
 
 
-def test_complex_nan_and_infinity():
-    nan, inf = math.nan, math.inf
-    expected = np.array([complex(nan, 0), complex(0, inf), complex(1, inf), complex(1, nan), 1])
-    got = np.array([complex(nan, 0), complex(0, inf), complex(2, inf), 1, 2])
-    diff = max_diff(expected, got)
-    assert (diff.n_nan, diff.n_inf, diff.n_finite, diff.abs) == (1, 1, 1, 1)
-
-
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 def test_complex_nan_match_part_by_part(dtype):
     """Two complex numbers that hold NaN match as their parts do, each an array of its own."""
@@ -218,7 +210,6 @@ def test_complex_nan_match_part_by_part(dtype):
     assert diff.n_nan == np.count_nonzero(holds_nan & ~np.array(same))
     infinite = ~holds_nan & (np.isinf(expected) | np.isinf(got))
     assert diff.n_inf == np.count_nonzero(infinite & (expected != got))
-    assert max_diff(expected, got, equal_nan=False).n_nan == np.count_nonzero(holds_nan)
 
 
 def test_overflow_gives_infinity_and_no_nan():
@@ -246,18 +237,12 @@ def test_differences_that_overflow_are_counted():
 
 
 @pytest.mark.parametrize(
-    ("tolerance", "n_over"),
-    [
-        (Tolerance(rtol=1), 2),
-        (Tolerance(atol=1.75e308), 2),
-        (Tolerance(ulp=2.0**54), 2),
-    ],
-    ids=str,
+    "tolerance", [Tolerance(rtol=1), Tolerance(atol=1.75e308), Tolerance(ulp=2.0**54)], ids=str
 )
-def test_a_tolerance_judges_differences_that_overflow(tolerance, n_over):
+def test_a_tolerance_judges_differences_that_overflow(tolerance):
     expected, got = np.array([1.7e308, 1.0, -1.6e308]), np.array([-1.7e308, 1.0, 1.6e308])
     diff = max_diff(expected, got, tolerance=tolerance)
-    assert (diff.n_over, bool(tolerance.check(diff))) == (n_over, not n_over)
+    assert (diff.n_over, bool(tolerance.check(diff))) == (2, False)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -276,11 +261,6 @@ def test_nan_and_infinities_are_counted_apart():
     diff = max_diff(expected, got)
     assert (diff.n_nan, diff.n_inf, diff.n_finite, diff.n_same_nan) == (2, 3, 1, 1)
     assert (diff.abs, diff.sum, diff.mean_abs, diff.argmax) == (0.5, 0.5, 0.5, (7,))
-    strict = max_diff(expected, got, equal_nan=False)
-    assert (strict.n_nan, strict.n_same_nan) == (3, 0)
-
-
-def test_signalling_nan():
     signalling = np.array([0x7F800001], np.uint32).view(np.float32)
     assert max_diff(signalling, np.float32([1])).n_nan == 1
 
@@ -412,11 +392,6 @@ def test_thresholds_are_strict_at_every_size(size):
     got[1], got[2] = 1, 10
     histogram = max_diff(np.zeros(size), got).histogram
     assert [histogram[t] for t in (0, 0.1, 1, 10, 100)] == [2, 2, 1, 0, 0]
-
-
-def test_means_are_over_finite_positions():
-    diff = max_diff(np.float32([1, 2, np.nan, 4]), np.float32([1, 3, 1, 4]))
-    assert diff.mean_abs == 1 / 3
 
 
 def test_figures_of_a_perturbation():

@@ -5,7 +5,6 @@ import pytest
 
 from ortmeter.discrepancy.quantized import quantized_matmul_bound
 from ortmeter.dtypes import numpy_dtype
-from ortmeter.errors import InvalidArgumentError
 
 RNG = np.random.default_rng(0)
 
@@ -37,9 +36,3 @@ def test_one_bit_less_doubles_the_bound():
     x, w = (RNG.standard_normal(shape).astype(np.float32) for shape in ((6, 40), (40, 9)))
     large, small = (quantized_matmul_bound(x, w, (None, bits, None)) for bits in (7, 8))
     assert large / small == pytest.approx(127 / 63, rel=1e-3)
-
-
-@pytest.mark.parametrize("grids", [(8, 8), (8, 1, None)])
-def test_wrong_grids_are_refused(grids):
-    with pytest.raises(InvalidArgumentError, match="Accepted: three, with 2 bits"):
-        quantized_matmul_bound(np.eye(2), np.eye(2), grids)

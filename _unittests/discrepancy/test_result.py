@@ -111,7 +111,7 @@ def test_an_absolute_limit_does_not_excuse_many_ulp():
 
 
 def test_equality_by_default():
-    assert Tolerance().check(max_diff([1.0, 2.0], [1.0, 2.0]))
+    assert Tolerance().check(max_diff([1.0, 2.0], np.float32([1, 2])))
     assert not Tolerance().check(DIFF)
 
 
@@ -130,10 +130,6 @@ def test_what_no_tolerance_accepts(expected, got, message):
     assert (verdict.passed, verdict.failures) == (False, (message,))
     with pytest.raises(AssertionError, match="^not close: "):
         assert_close(expected, got, widest)
-
-
-def test_types_that_differ_are_accepted():
-    assert Tolerance().check(max_diff(np.float32([1]), np.float16([1])))
 
 
 @pytest.mark.parametrize("limit", [-1, math.nan, math.inf])
@@ -184,19 +180,17 @@ def test_the_rule_is_that_of_numpy():
     for _ in range(1_500):
         expected, got = two_random_arrays(rng)
         atol, rtol = rng.choice([0, 1e-8, 1e-3, 0.02, 1], 2).tolist()
-        equal_nan = bool(rng.random() < 0.5)
         kind = np.complex128 if expected.dtype.kind == "c" or got.dtype.kind == "c" else np.float64
-        close = np.isclose(
-            got.astype(kind), expected.astype(kind), atol=atol, rtol=rtol, equal_nan=equal_nan
-        )
+        pair = got.astype(kind), expected.astype(kind)
+        close = np.isclose(*pair, atol=atol, rtol=rtol, equal_nan=True)
         tolerance = Tolerance(atol=atol, rtol=rtol)
-        diff = max_diff(expected, got, equal_nan=equal_nan, tolerance=tolerance)
-        case = f"{expected!r} {got!r} {tolerance} equal_nan={equal_nan}"
+        diff = max_diff(expected, got, tolerance=tolerance)
+        case = f"{expected!r} {got!r} {tolerance}"
         assert diff.n_over == np.count_nonzero(~close), case
         assert diff.over is None if close.all() else not close[diff.over.index], case
         assert tolerance.check(diff).passed == close.all(), case
         answers.append(close.all())
-    assert 300 < sum(answers) < 1_200
+    assert 300 < sum(answers) < 1_300
 
 
 def test_the_largest_errors_decide_as_the_count_does_or_not_at_all():
@@ -296,5 +290,3 @@ def test_a_failure_shows_the_worst_element_of_both():
 def test_what_is_close_is_returned():
     assert assert_close(1.0, 1.5, Tolerance(atol=1)).abs == 0.5
     assert assert_close(math.nan, math.nan).n_nan == 0
-    with pytest.raises(AssertionError, match="mismatched NaN"):
-        assert_close(math.nan, math.nan, equal_nan=False)

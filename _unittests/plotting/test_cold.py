@@ -1,6 +1,4 @@
 import numpy as np
-import pytest
-from matplotlib import pyplot as plt
 
 from ortmeter.plotting.cold import cold_plot
 from ortmeter.timing.comparison import Comparison, Comparisons
@@ -8,12 +6,6 @@ from ortmeter.timing.measurement import Measurement
 from ortmeter.workloads.startup import PHASES, ColdStart
 
 SECONDS = {"import": 0.1, "session": 0.02, "first run": 0.03, "first result": 0.15}
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 def started(processes):

@@ -1,15 +1,7 @@
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 
-from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting.load import load_plot
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 def lines(ax):
@@ -53,9 +45,3 @@ def test_batches_are_drawn_by_powers_of_two():
     assert (ax.get_xscale(), ax.get_xlabel()) == ("log", "batch (requests in a call)")
     assert [text.get_text() for text in ax.get_xticklabels()] == ["1", "8"]
     assert "float32 on CPU, whiskers: 99% intervals" in [text.get_text() for text in ax.texts]
-
-
-@pytest.mark.parametrize("y", ["seconds", "requests/s"])
-def test_a_frame_without_its_columns_is_refused(y):
-    with pytest.raises(InvalidArgumentError, match="are expected"):
-        load_plot(pd.DataFrame({"series": ["a"]}), x="rate", y=y, title="x")

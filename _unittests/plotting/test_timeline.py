@@ -1,7 +1,5 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import pytest
 
 from ortmeter.plotting import timeline_plot
 from ortmeter.profiling import profile
@@ -30,18 +28,8 @@ class Ran:
     @property
     def steady_runs(self):
         return pd.DataFrame(
-            {
-                "iteration": [1, 2, 3],
-                "start": [1100, 2100, 3100],
-                "duration": [650, 800, 610],
-            }
+            {"iteration": [1, 2, 3], "start": [1100, 2100, 3100], "duration": [650, 800, 610]}
         )
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def plot(ran):
@@ -87,13 +75,6 @@ def test_many_nodes_have_a_row_per_operator():
     # six operators have a colour, the others share one
     assert len(ax.containers) == 7
     assert {"Op0", "Op1", "Op2", "other"} <= set(bars(ax))
-
-
-def test_nodes_with_the_same_start_of_name_have_their_own_row():
-    kernels = Ran().events
-    long = "a_name_that_is_much_longer_than_what_fits_beside_a_bar_"
-    ax = plot(Ran(kernels.assign(name=long + kernels["name"])))
-    assert len(ax.get_yticklabels()) == 3
 
 
 def test_the_timeline_of_a_real_run():

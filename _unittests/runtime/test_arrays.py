@@ -1,8 +1,6 @@
 """Tests of ortmeter.runtime.arrays."""
 
 import ctypes
-import subprocess
-import sys
 
 import ml_dtypes
 import numpy as np
@@ -28,10 +26,10 @@ def assert_same(got, expected):
 
 
 @pytest.mark.parametrize("name", FLOATS + FLOATS_OF_8_BITS)
-@pytest.mark.parametrize("shape", [(2, 3), (6,), (1, 6, 1)])
-def test_torch_floats(name, shape):
-    tensor = torch.tensor(VALUES).reshape(shape).to(getattr(torch, name))
-    assert_same(as_numpy(tensor), np.array(VALUES).reshape(shape).astype(numpy_dtype(name)))
+def test_torch_floats(name):
+    kind = getattr(torch, name)
+    assert_same(as_numpy(torch.tensor(VALUES).to(kind)), np.array(VALUES).astype(numpy_dtype(name)))
+    assert_same(as_numpy(torch.tensor(1).to(kind)), np.array(1, numpy_dtype(name)))
 
 
 @pytest.mark.parametrize("name", [*INTEGERS, "complex64", "complex128"])
@@ -62,12 +60,6 @@ def test_torch_lazy_conjugate_and_negation():
     assert_same(as_numpy(tensor.conj().imag), np.array([-2], np.float32))
 
 
-@pytest.mark.parametrize("name", [*FLOATS, "float8_e4m3fn", "bool", "int64"])
-def test_a_scalar_tensor(name):
-    tensor = torch.tensor(1).to(getattr(torch, name))
-    assert_same(as_numpy(tensor), np.array(1, numpy_dtype(name)))
-
-
 def test_torch_memory_is_shared():
     tensor = torch.zeros(2, dtype=torch.bfloat16)
     array = as_numpy(tensor)
@@ -76,12 +68,14 @@ def test_torch_memory_is_shared():
 
 
 @pytest.mark.parametrize("name", FLOATS + FLOATS_OF_8_BITS + INTEGERS)
-def test_ortvalue(name):
+def test_ortvalue_and_tensor_proto(name):
     array = np.array(VALUES if name in FLOATS + FLOATS_OF_8_BITS else [[0, 1, 1]])
     array = array.astype(numpy_dtype(name))
     ort_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ort_type)
     assert_same(as_numpy(value), array)
+    proto = onnx.helper.make_tensor("x", ort_type, array.shape, array.tobytes(), raw=True)
+    assert_same(as_numpy(proto), array)
 
 
 def test_empty_ortvalue_of_bfloat16():
@@ -155,8 +149,6 @@ def test_other_arrays(value, expected):
         None,
         "text",
         [1, 2],
-        {"a": 1},
-        object(),
         torch.eye(2).to_sparse(),
         torch.zeros(2, device="meta"),
         WithDlpack(np.zeros(1, "U1")),
@@ -166,15 +158,6 @@ def test_other_arrays(value, expected):
 def test_what_is_not_an_array_is_refused(value):
     with pytest.raises(InvalidArgumentError, match="Accepted"):
         as_numpy(value)
-
-
-@pytest.mark.parametrize("name", FLOATS + FLOATS_OF_8_BITS + INTEGERS)
-def test_tensor_proto(name):
-    array = np.array(VALUES if name in FLOATS + FLOATS_OF_8_BITS else [[0, 1, 1]])
-    array = array.astype(numpy_dtype(name))
-    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    proto = onnx.helper.make_tensor("x", kind, array.shape, array.tobytes(), raw=True)
-    assert_same(as_numpy(proto), array)
 
 
 def test_strings_of_a_tensor_proto():
@@ -218,12 +201,3 @@ class OnCuda:
 )
 def test_devices(value, device):
     assert device_of(value) == device
-
-
-def test_neither_torch_nor_onnxruntime_is_imported():
-    code = (
-        "import sys, numpy as np, ortmeter.runtime.arrays as a; a.as_numpy(np.ones(1));"
-        "print({'torch', 'onnxruntime'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

@@ -42,13 +42,6 @@ def test_bfloat16_in_npz(tmp_path):
     same(read_feeds(text, tmp_path / "feeds.npz"), {"X": array})
 
 
-def test_folder_of_test_data(tmp_path):
-    for i, (name, array) in enumerate(FEEDS.items()):
-        tensor = onnx.numpy_helper.from_array(array, name)
-        (tmp_path / f"input_{i}.pb").write_bytes(tensor.SerializeToString())
-    same(read_feeds(MODEL, tmp_path), FEEDS)
-
-
 def test_the_names_of_the_tensors_come_before_their_rank(tmp_path):
     for i, (name, array) in enumerate(reversed(FEEDS.items())):
         tensor = onnx.numpy_helper.from_array(array, name)
@@ -92,27 +85,20 @@ def test_arrays_that_do_not_fit_the_model_are_refused(tmp_path, arrays, message)
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("feeds.npz", b"", "cannot be read"),
         ("feeds.npz", b"PK\x03\x04 broken", "cannot be read"),
-        ("feeds.npy", b"", "cannot be read"),
         ("feeds.npy", b"\x93NUMPY\x01\x00", "cannot be read"),
         ("feeds.npy", pickle.dumps([1]), "cannot be read"),
-        ("feeds.json", b"", "cannot be read: this is not JSON"),
         ("feeds.json", b"[1.0, 2.0]", "has list. Accepted: an object"),
-        ("feeds.json", b'{"X": [NaN]}', "NaN is not part of it"),
-        ("feeds.json", b'{"X": [1e999]}', "'1e999' is too large"),
-        ("feeds.json", b'{"X": [1], "X": [2]}', "a name is there twice"),
+        ("feeds.json", b'{"X": [NaN]}', "cannot be read: this is not JSON"),
         ("feeds.json", b'{"X": [1, true]}', "'feeds.json': value True given for X: f32"),
         ("feeds.json", b'{"X": [[1], [1, 2]]}', r"value \[1\] given for X: f32"),
         ("feeds.json", b'{"X": 1}', r"'X' of type float32 and shape \(\). Accepted: X: f32"),
         ("feeds.json", b'{"Z": [1]}', "'feeds.json' has 'Z'. Accepted: one array for each of X"),
         ("feeds.json", b'{"X": ["a"]}', "value 'a' given for X: f32"),
         ("feeds.json", b'{"X": ' + b"[" * 10**5, "cannot be read: this is not JSON"),
-        ("feeds.json", b'{"X": [' + b"9" * 5000 + b"]}", "cannot be read: this is not JSON"),
         ("feeds.json", b'{"X": [' + b"9" * 100 + b"]}", "value 1e\\+100 given for X: f32"),
         ("feeds.json", b"\xff\xfe{", "cannot be read: this is not JSON"),
         ("feeds.pb", b"\xff\xff", "is not a tensor"),
-        ("feeds.pb", b"", "is not a tensor"),
         ("feeds.pb", TENSOR + b"\x10\x63", "is not a tensor"),  # data_type 99
         ("feeds.pb", b"\x08\x01\x10\x08\x32\x02\xff\xfe", "is not a tensor"),  # not UTF-8
         ("feeds.pb", b"\x08\x80\x80\x80\x80\x80\x80\x40\x10\x01", "is not a tensor"),  # huge
@@ -126,12 +112,9 @@ def test_broken_files_are_refused(tmp_path, name, content, message):
         read_feeds(ONE, tmp_path / name)
 
 
-def test_a_missing_file_is_refused(tmp_path):
+def test_what_is_missing_is_refused(tmp_path):
     with pytest.raises(FeedError, match="'feeds.npz' cannot be read"):
         read_feeds(ONE, tmp_path / "feeds.npz")
-
-
-def test_an_incomplete_folder_is_refused(tmp_path):
     with pytest.raises(FeedError, match=r"has 0 files input_\*.pb, the model has 1 inputs"):
         read_feeds(ONE, tmp_path)
 
@@ -148,8 +131,10 @@ def test_nothing_is_unpickled(tmp_path):
     )
     with zipfile.ZipFile(tmp_path / "feeds.npz", "w") as archive:
         archive.writestr("X.npy", content.getvalue() + pickle.dumps(Trap()))
-    with pytest.raises(FeedError, match="cannot be read: Object arrays cannot be loaded"):
-        read_feeds(ONE, tmp_path / "feeds.npz")
+    np.save(tmp_path / "x.npy", np.array([Trap()], object), allow_pickle=True)
+    for name in ("feeds.npz", "x.npy"):
+        with pytest.raises(FeedError, match="cannot be read: Object arrays cannot be loaded"):
+            read_feeds(ONE, tmp_path / name)
 
 
 def test_a_huge_archive_is_refused_before_it_is_read(tmp_path, monkeypatch):
@@ -182,13 +167,9 @@ def changed(content, offset, value):
 
 GOOD = npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", bytes(8))
 HOSTILE = {
-    "no header": zipped(npy(b"")),
-    "not Python": zipped(npy(b"{'descr': '<f4', 'shape': (")),
     "code": zipped(npy(b"__import__('os').abort()")),
     "deep": zipped(npy(b"(" * 9000)),
-    "null": zipped(npy(b"\0" * 20)),
     "not text": zipped(npy(b"\xff" * 20)),
-    "type": zipped(npy(b"{'descr': 'no', 'fortran_order': False, 'shape': (2,)}")),
     "shape": zipped(npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}")),
     "huge": zipped(npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d,)}" % 2**60)),
     "cut": zipped(GOOD[:-1]),
@@ -196,8 +177,6 @@ HOSTILE = {
     "encrypted": changed(zipped(GOOD), 6, 1),
     "compression": changed(zipped(GOOD), 8, 77),
     "not compressed": changed(zipped(GOOD), 8, 8),
-    "not bzip2": changed(zipped(GOOD), 8, 12),
-    "not lzma": changed(zipped(GOOD), 8, 14),
     "checksum": changed(zipped(GOOD), 14, 1),
 }
 
@@ -251,9 +230,7 @@ def test_external_data_is_beside_the_tensor(external):
     same(read_feeds(ONE, path.parent), {"X": np.float32([2, 2])})
 
 
-@pytest.mark.parametrize(
-    "location", ["../x.bin", "{}/x.bin", "link.bin", "none.bin", "", ".", "/dev/zero", "a\0b"]
-)
+@pytest.mark.parametrize("location", ["../x.bin", "{}/x.bin", "link.bin", "none.bin", ".", "a\0b"])
 def test_external_data_does_not_leave_its_folder(external, location):
     with pytest.raises(FeedError, match="'input_0.pb' is not a tensor: ."):
         read_feeds(ONE, external(location))
@@ -297,12 +274,6 @@ def test_an_array_larger_than_its_file_is_refused(tmp_path):
         (tmp_path / "x.npy").write_bytes(npy(header, bytes(8)))
         with pytest.raises(FeedError, match="'x.npy' cannot be read"):
             read_feeds(ONE, tmp_path / "x.npy")
-
-
-def test_objects_are_not_unpickled(tmp_path):
-    np.save(tmp_path / "x.npy", np.array([Trap()], object), allow_pickle=True)
-    with pytest.raises(FeedError, match="'x.npy' cannot be read: Object arrays cannot be loaded"):
-        read_feeds(ONE, tmp_path / "x.npy")
 
 
 def test_json_has_the_types_of_the_model(tmp_path):

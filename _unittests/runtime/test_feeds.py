@@ -27,7 +27,6 @@ def model(signature, body="Y = Identity(X)", output="float[a] Y"):
         ("uint8", "uint8"),
         ("int8", "int8"),
         ("bool", "bool"),
-        ("complex64", "complex64"),
         ("string", "object"),
     ],
 )
@@ -47,13 +46,6 @@ def test_a_seed_gives_the_same_arrays_and_another_one_does_not():
         assert not np.array_equal(array, other[name])
 
 
-def test_symbolic_dimensions_take_the_sizes_given():
-    text = model("float[batch, seq, 4] X, float[batch] Z")
-    feeds = random_feeds(text, dims={"batch": 2, "seq": 3})
-    assert feeds["X"].shape == (2, 3, 4)
-    assert feeds["Z"].shape == (2,)
-
-
 def test_a_shape_gives_its_dimensions_to_the_other_inputs():
     text = model("float[batch, seq] X, float[batch, ?] Z", output="float[batch, seq] Y")
     feeds = random_feeds(text, shapes={"Z": (5, 6)}, dims={"seq": 2})
@@ -70,9 +62,7 @@ def test_a_shape_gives_its_dimensions_to_the_other_inputs():
         ("float[3] X", {"shapes": {"X": (4,)}}, "4 where 3 is expected"),
         ("float[3] X", {"shapes": {"X": (3, 1)}}, "the ranks differ"),
         ("float[1] X", {"seed": -1}, "seed=-1. Accepted: an integer >= 0"),
-        ("float[1] X", {"seed": "a"}, "seed='a'. Accepted: an integer >= 0"),
         ("float[n] X", {"dims": {"n": -1}}, "got size -1. Accepted: integers >= 0"),
-        ("float[n] X", {"dims": {"n": None}}, "got size None. Accepted: integers >= 0"),
         ("float[n] X", {"dims": {"n": True}}, "got size True. Accepted: integers >= 0"),
         ("float[n] X", {"shapes": {"X": (1.5,)}}, "got size 1.5. Accepted: integers >= 0"),
         ("float[b, b] X", {"shapes": {"X": (3, 4)}}, "4 where 3 is expected"),
@@ -95,13 +85,6 @@ def without_rank():
 def test_an_input_without_a_rank_has_the_shape_that_is_given():
     feeds = random_feeds(without_rank(), dims={"n": 2}, shapes={"X": (3, 1)})
     assert {name: array.shape for name, array in feeds.items()} == {"X": (3, 1), "Z": (2,)}
-
-
-def test_an_input_of_an_unknown_type_is_refused():
-    loaded = onnx.parser.parse_model(model("float[1] X"))
-    loaded.graph.input[0].type.tensor_type.elem_type = 99
-    with pytest.raises(FeedError, match="input 'X' has element type 99. Accepted"):
-        random_feeds(loaded)
 
 
 @pytest.mark.parametrize(
@@ -149,12 +132,9 @@ def test_indices_are_valid_and_reach_the_whole_range(case):
     make_session(loaded, provider="cpu").run(None, feeds)
 
 
-def test_an_index_into_an_unknown_size_is_zero():
+def test_indices_into_an_unknown_size_or_inside_a_subgraph_are_valid():
     text = model("float[n] X, int64[9] I", "Y = Gather(X, I)")
     assert (random_feeds(text, dims={"n": 4})["I"] == 0).all()
-
-
-def test_indices_used_inside_a_subgraph_are_valid():
     text = f"""{HEADER} g (bool[1] c, int64[300] I) => (float Y) <float[5] W = {{1, 2, 3, 4, 5}}> {{
         Y = If (c) <
             then_branch = yes () => (float[300] A) {{ A = Gather(W, I) }},

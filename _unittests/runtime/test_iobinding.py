@@ -63,7 +63,7 @@ def test_inputs_are_bound_where_they_are(matmul):
 @pytest.mark.parametrize(
     ("opset", "name"), [(21, "int4"), (21, "uint4"), (25, "int2"), (25, "uint2")]
 )
-@pytest.mark.parametrize("shape", [(), (0,), (1,), (6,), (7,), (3, 3)])
+@pytest.mark.parametrize("shape", [(), (0,), (6,), (3, 3)])
 def test_elements_of_less_than_8_bits_are_those_that_were_given(opset, name, shape):
     dtype = np.dtype(getattr(ml_dtypes, name))
     lowest, highest = int(ml_dtypes.iinfo(dtype).min), int(ml_dtypes.iinfo(dtype).max)
@@ -146,22 +146,15 @@ def test_an_output_of_unknown_shape_may_change():
             assert got == {"Y": values, "Z": expected}
 
 
-def test_an_update_keeps_the_array_of_the_caller(matmul):
+def test_an_update_keeps_the_array_of_the_caller_and_may_change_the_shape(matmul):
     arrays = feeds()
     before = arrays["X"].copy()
     with BoundSession(matmul, arrays) as bound:
-        bound.update("X", np.zeros_like(before))
         bound.run()
-        assert not bound.outputs()["Z"].any()
+        bound.update("X", np.zeros((5, 4), np.float32))
+        bound.run()
+        np.testing.assert_array_equal(bound.outputs()["Z"], np.zeros((5, 3)))
         np.testing.assert_array_equal(arrays["X"], before)
-
-
-def test_an_update_may_change_the_shape(matmul):
-    with BoundSession(matmul, feeds()) as bound:
-        bound.run()
-        bound.update("X", np.ones((5, 4), np.float32))
-        bound.run()
-        assert bound.outputs()["Z"].shape == (5, 3)
 
 
 @pytest.mark.parametrize(
@@ -204,12 +197,6 @@ def test_the_wrong_device_is_refused(matmul, monkeypatch):
 
     with pytest.raises(FeedError, match="'X'.*on cuda while the session runs on cuda:1"):
         BoundSession(matmul, {**feeds(), "X": OnCuda0()})
-
-
-def test_a_kernel_that_fails_is_reported(matmul):
-    wrong = {"X": np.ones((2, 5), np.float32), "Y": np.ones((4, 3), np.float32)}
-    with BoundSession(matmul, wrong) as bound, pytest.raises(ModelError, match="failed on cpu"):
-        bound.run()
 
 
 def test_outputs_need_a_run_and_an_open_binding(matmul):
@@ -317,22 +304,10 @@ def test_types_that_onnxruntime_does_not_give_to_numpy(kind):
     assert len(set(got.astype(float).tolist())) > 1
 
 
-def test_strings_and_kernels_that_fail():
-    text = f"{HEADER} g (string[2] X) => (string[2] Y) {{ Y = Identity(X) }}"
-    arrays = {"X": np.array(["a", "b"], object)}
-    got = run_session(make_session(text, provider="cpu"), arrays)
-    assert got["Y"].tolist() == ["a", "b"]
-    text = f"""{HEADER} g (float[4] X, int64[1] I, string S) => (float[1] Y, string T) {{
-        Y = Gather(X, I) T = Identity(S) }}"""
-    session = make_session(text, provider="cpu")
-    arrays = {"X": np.zeros(4, np.float32), "I": np.int64([9]), "S": np.array("a", object)}
-    with pytest.raises(ModelError, match="failed on cpu: Gather node.* was given I=9; to try"):
-        run_session(session, arrays)
-
-
 def test_a_session_that_cannot_be_bound_runs_from_the_host():
     text = f"{HEADER} g (string[2] X) => (string[2] Y) {{ Y = Identity(X) }}"
     arrays = {"X": np.array(["a", "b"])}
+    assert run_session(make_session(text, provider="cpu"), arrays)["Y"].tolist() == ["a", "b"]
     with open_session(make_session(text, provider="cpu"), arrays) as opened:
         assert isinstance(opened, HostSession)
         assert opened.run()[0].tolist() == ["a", "b"]
@@ -341,7 +316,7 @@ def test_a_session_that_cannot_be_bound_runs_from_the_host():
 
 
 @pytest.mark.parametrize("bound", [False, True])
-def test_a_failure_tells_the_integers_that_were_given(bound):
+def test_a_failure_tells_the_integers_that_were_given_and_is_not_logged(bound, capfd):
     text = f"""{HEADER} g (float[4] X, int64 I, int64[2] J, float[1] S) => (float Y, float[2] Z) {{
         Y = Gather(X, I) Z = Gather(X, J) }}"""
     arrays = {"X": np.zeros(4, np.float32), "I": np.array(9), "J": np.int64([0, 1])}
@@ -351,13 +326,6 @@ def test_a_failure_tells_the_integers_that_were_given(bound):
         kind(make_session(text, provider="cpu"), arrays).run()
     assert "It was given I=9; to try another value" in str(caught.value)
     assert str(caught.value).endswith("--value I=... on the command line")
-
-
-def test_a_failure_is_not_logged_as_well(capfd):
-    text = f"{HEADER} g (float[4] X, int64[1] I) => (float[1] Y) {{ Y = Gather(X, I) }}"
-    arrays = {"X": np.zeros(4, np.float32), "I": np.int64([9])}
-    with pytest.raises(ModelError):
-        run_session(make_session(text, provider="cpu"), arrays)
     assert capfd.readouterr().err == ""
 
 

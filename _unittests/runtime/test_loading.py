@@ -33,26 +33,20 @@ def test_every_form_of_a_model_gives_the_same_graph(tmp_path):
     text.write_text(f"\n{TEXT}")
     for form in (expected, expected.SerializeToString(), TEXT, path, str(path), text):
         assert load_model(form) == expected
+        assert is_path(form) is (form in [path, str(path), text])
     (got,) = make_session(text, provider="cpu").run(None, {"X": np.float32([-1, 2])})
     assert got.tolist() == [1, 2]
 
 
-def test_external_data_is_loaded(external):
+def test_external_data_is_loaded_and_seen_without_reading_it(external):
     (tensor,) = load_model(external).graph.initializer
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor), np.ones(9))
-
-
-def test_external_data_is_seen_without_reading_it(external):
     (external.parent / "weights.bin").unlink()
     assert has_external_data(external)
+    with pytest.raises(ModelError, match="External data of the file 'model.onnx'.*weights.bin"):
+        load_model(external)
     onnx.save(onnx.parser.parse_model(TEXT), external)
     assert not has_external_data(external)
-
-
-def test_text_is_told_from_a_path(tmp_path):
-    assert is_path("model.onnx")
-    assert is_path(tmp_path)
-    assert not any(map(is_path, (TEXT, b"{}", onnx.parser.parse_model(TEXT))))
 
 
 @pytest.mark.parametrize(
@@ -67,12 +61,6 @@ def test_text_is_told_from_a_path(tmp_path):
 def test_what_is_not_a_model_is_refused(model, message):
     with pytest.raises(ModelError, match=message):
         load_model(model)
-
-
-def test_missing_external_data_is_named(external):
-    (external.parent / "weights.bin").unlink()
-    with pytest.raises(ModelError, match="External data of the file 'model.onnx'.*weights.bin"):
-        load_model(external)
 
 
 def test_a_truncated_file_is_refused(tmp_path):
@@ -124,13 +112,12 @@ def place_of_tensors(model):
 @pytest.mark.parametrize("rank", range(5))
 def test_external_data_is_found_in_bodies_attributes_functions_and_sparse_values(tmp_path, rank):
     model = onnx.parser.parse_model(INSIDE)
-    tensors = place_of_tensors(model)
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model.SerializeToString())
-    assert not has_external_data(path)
-    outside(tensors[rank], "w.bin")
-    path.write_bytes(model.SerializeToString())
-    assert has_external_data(path)
+    tensors, path = place_of_tensors(model), tmp_path / "model.onnx"
+    for location, expected in (("", False), ("w.bin", True)):
+        if location:
+            outside(tensors[rank], location)
+        path.write_bytes(model.SerializeToString())
+        assert has_external_data(path) is expected
 
 
 def located(path, location):
@@ -142,21 +129,13 @@ def located(path, location):
     return path
 
 
-def loop(folder):
-    (folder / "a").symlink_to("b")
-    (folder / "b").symlink_to("a")
-
-
 @pytest.mark.parametrize(
     ("location", "prepare"),
     [
         ("w.bin", None),
-        ("/dev/zero", None),
         ("../w.bin", lambda m: (m.parent / "w.bin").touch()),
         ("zero", lambda m: (m / "zero").symlink_to("/dev/zero")),
         ("fifo", lambda m: os.mkfifo(m / "fifo")),
-        ("folder", lambda m: (m / "folder").mkdir()),
-        ("a", loop),
         ("a" * 5000, None),
     ],
 )
@@ -197,20 +176,16 @@ def test_a_file_with_braces_in_its_name_is_a_file(tmp_path, monkeypatch, name):
     assert load_model(str(tmp_path / name)) == load_model(TEXT)
 
 
-@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "{}" * 5000, "no{1}.onnx"])
-def test_a_name_that_no_file_can_have_is_said(name):
+@pytest.mark.parametrize("name", ["a\0b", "{}" * 5000, "no{1}.onnx", os.fsdecode(b"m\xe9.onnx")])
+def test_a_name_that_no_model_can_have_is_said(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if "\udce9" in name:
+        Path(name).write_bytes(load_model(TEXT).SerializeToString())
     with pytest.raises(ModelError, match="cannot be read: "):
         load_model(name)
 
 
-def test_a_name_that_onnxruntime_cannot_take_is_said(tmp_path):
-    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/m\xe9.onnx"))
-    path.write_bytes(load_model(TEXT).SerializeToString())
-    with pytest.raises(ModelError, match="its name is not UTF-8. Accepted: another name"):
-        load_model(path)
-
-
-@pytest.mark.parametrize("model", [None, 3, [], {}, bytearray(b"x")])
+@pytest.mark.parametrize("model", [None, bytearray(b"x")])
 def test_what_is_no_form_of_a_model_is_said(model):
     message = f"model is of type {type(model).__name__}. Accepted: a ModelProto, bytes"
     with pytest.raises(InvalidArgumentError, match=message):

@@ -38,11 +38,8 @@ def test_a_frozen_model_computes_the_same():
     (got,) = onnx.reference.ReferenceEvaluator(frozen).run(None, {"X": x})
     np.testing.assert_array_equal(got, x - y)
     assert len(original.graph.input) == 2
-
-
-def test_every_type_can_be_frozen():
-    text = TEXT.replace("float[", "bfloat16[")
-    frozen = freeze_inputs(text, {"Y": np.array([1, 2], ml_dtypes.bfloat16)})
+    narrow = {"Y": y.astype(ml_dtypes.bfloat16)}
+    frozen = freeze_inputs(TEXT.replace("float[", "bfloat16["), narrow)
     assert frozen.graph.initializer[0].data_type == onnx.TensorProto.BFLOAT16
 
 
@@ -64,6 +61,7 @@ def image(size):
 
 def test_the_sample_network_has_the_nodes_that_it_is_known_for():
     model = sample_cnn()
+    assert model == sample_cnn()
     onnx.checker.check_model(model, full_check=True)
     assert " ".join(node.op_type for node in model.graph.node) == (
         "Conv PRelu ReduceMean ReduceMax Concat Conv Sigmoid Mul BatchNormalization Conv PRelu "
@@ -102,16 +100,6 @@ def test_every_weight_of_the_sample_network_counts():
         changed.graph.initializer[i].CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
         (got,) = onnx.reference.ReferenceEvaluator(changed).run(None, feeds)
         assert np.abs(got - expected).max() > 1e-3, tensor.name
-
-
-def test_the_sample_network_is_the_same_each_time():
-    assert sample_cnn().SerializeToString() == sample_cnn().SerializeToString()
-
-
-@pytest.mark.parametrize("size", [0, -2, 7])
-def test_a_size_that_cannot_be_halved_is_refused(size):
-    with pytest.raises(InvalidArgumentError, match=rf"size={size}\. Accepted: a positive even"):
-        sample_cnn(size=size)
 
 
 def run_layer_norm(model, x):
@@ -157,23 +145,6 @@ def test_the_weights_are_the_same_in_every_type(dtype):
         np.testing.assert_array_equal(got, expected.astype(got.dtype))
 
 
-def test_the_layer_normalization_is_the_same_each_time():
-    assert layer_norm_matmul(8) == layer_norm_matmul(8)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"features": 0}, "features=0"),
-        ({"weights": "negative"}, "weights='negative'. Accepted: .* 'positive', 'centred'"),
-        ({"dtype": "int64"}, "'int64' is not a real floating-point type"),
-    ],
-)
-def test_a_layer_normalization_that_cannot_be_built_is_refused(options, message):
-    with pytest.raises(InvalidArgumentError, match=message):
-        layer_norm_matmul(**options)
-
-
 def run_transformer(model, x, heads):
     """Compute the output of one layer with torch, in float64, from the weights of a model."""
     torch = pytest.importorskip("torch")
@@ -213,12 +184,6 @@ def test_the_layers_of_the_sample_transformer_have_their_own_weights():
     assert len(set(values)) == len(values) == 3 * 8
     assert model == sample_transformer(tokens=4, width=8, heads=2, layers=3)
     assert len(model.graph.node) == 3 * 42
-
-
-@pytest.mark.parametrize("sizes", [{"tokens": 0}, {"layers": -1}, {"width": 30, "heads": 4}])
-def test_sizes_that_make_no_transformer_are_refused(sizes):
-    with pytest.raises(InvalidArgumentError, match="the width a multiple of the heads"):
-        sample_transformer(**sizes)
 
 
 def rotate(x, places):
@@ -278,14 +243,6 @@ def test_the_caches_of_the_sample_decoder_have_the_same_weights():
     assert all(other.graph.initializer == first.graph.initializer for other in others)
     sizes = {t.name: t.dims for t in first.graph.initializer if t.name.endswith("_w")}
     assert sum(np.prod(dims) for dims in sizes.values()) == 16 * 128**2
-
-
-@pytest.mark.parametrize(
-    "sizes", [{"cache": "Where"}, {"width": 192}, {"width": 0}, {"capacity": 0}]
-)
-def test_sizes_that_make_no_decoder_are_refused(sizes):
-    with pytest.raises(InvalidArgumentError, match="Concat, GroupQueryAttention, TensorScatter"):
-        sample_decoder(**sizes)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ def test_only_the_levels_that_are_asked_for_run():
     assert optimizers_of(TEXT, provider="cpu", optimization="none") == ()
     basic = optimizers_of(TEXT, provider="cpu", optimization="basic")
     assert {optimizer.level for optimizer in basic} == {"basic"}
+    with pytest.raises(ModelError, match="Absent"):
+        optimizers_of(TEXT.replace("Abs", "Absent"), provider="cpu")
 
 
 def test_a_name_of_a_node_is_not_read_as_an_optimizer(tmp_path):
@@ -63,12 +65,6 @@ def test_names_are_added_to_those_of_the_user():
     config = without(given, ["B", "C"])["session_config"]
     assert config == {key: "A;B;C", "session.set_denormal_as_zero": "0"}
     assert key not in without({"session_config": {}}, [])["session_config"]
-
-
-def test_a_model_that_is_refused():
-    text = f"{HEADER} g (float[2] X) => (float[2] Y) {{ Y = Absent(X) }}"
-    with pytest.raises(ModelError, match="Absent"):
-        optimizers_of(text, provider="cpu")
 
 
 def test_external_data_of_a_path_is_found(tmp_path):

@@ -59,12 +59,8 @@ def test_tensors_of_torch_come_back(dtype):
     got = EXPORTS["torch"](to_ortvalue(tensor, CPU))
     assert got.dtype == dtype
     assert torch.equal(got.to(torch.float32), tensor.to(torch.float32))
-
-
-def test_gradients_and_strides_of_torch_are_accepted():
-    tensor = torch.arange(6.0).reshape(2, 3).T.requires_grad_()
-    got = EXPORTS["numpy"](to_ortvalue(tensor, CPU))
-    np.testing.assert_array_equal(got, [[0, 3], [1, 4], [2, 5]])
+    strided = torch.arange(6.0).reshape(2, 3).T.requires_grad_()
+    np.testing.assert_array_equal(EXPORTS["numpy"](to_ortvalue(strided, CPU)), strided.detach())
 
 
 @pytest.mark.parametrize("make", [np.ones, torch.ones])
@@ -104,10 +100,8 @@ def test_another_device_is_refused():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (np.array(["a"]), "strings cannot be bound"),
         (np.array(["a"], object), "strings cannot be bound"),
         ([1, 2], "list"),
-        (None, "NoneType"),
         (torch.eye(2).to_sparse(), "Tensor"),
         (np.zeros(2, "M8[s]"), "M8"),
     ],

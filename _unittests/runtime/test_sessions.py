@@ -32,6 +32,7 @@ def fallen_back(monkeypatch):
 
 def test_a_session_computes_what_numpy_computes():
     session = make_session(TEXT, provider="cpu")
+    assert session.get_session_options().intra_op_num_threads == 1
     x = np.arange(9, dtype=np.float32).reshape(3, 3)
     (got,) = session.run(None, {"X": x})
     np.testing.assert_array_equal(got, x @ x)
@@ -73,18 +74,12 @@ def test_options_reach_onnxruntime(tmp_path):
     assert session.end_profiling().startswith(str(tmp_path / "profile"))
 
 
-def test_one_thread_is_the_default():
-    options = make_session(TEXT, provider="cpu").get_session_options()
-    assert options.intra_op_num_threads == 1
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"optimization": "max"}, "optimization='max'.*none, basic, extended, layout, all"),
         ({"threads": -1}, "threads=-1.*Accepted: an integer from 0"),
         ({"threads": 10**11}, "threads=100000000000. Accepted"),
-        ({"threads": None}, "threads=None. Accepted"),
         ({"optimization": ["all"]}, "is not known. Accepted: none"),
         ({"provider": None}, "provider=None is not known. Accepted: auto"),
         ({"provider": "gpu"}, "provider='gpu'.*Accepted: auto, cpu"),
@@ -94,11 +89,6 @@ def test_one_thread_is_the_default():
 def test_a_bad_option_is_refused(options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         make_session(**{"model": TEXT, "provider": "cpu", **options})
-
-
-def test_an_unknown_option_is_refused():
-    with pytest.raises(TypeError, match="sess_options"):
-        make_session(TEXT, provider="cpu", sess_options=None)
 
 
 @pytest.mark.parametrize(
@@ -226,22 +216,16 @@ def test_a_library_gives_operators(tmp_path, monkeypatch):
         np.testing.assert_array_equal(got, [[0, -2], [1, 0]])
 
 
-def test_a_missing_library_is_an_error(tmp_path):
-    with pytest.raises(InvalidArgumentError, match="custom_ops: .*none.so' is not a file"):
-        make_session(TEXT, provider="cpu", custom_ops=[tmp_path / "none.so"])
-
-
-@pytest.mark.parametrize("content", [b"", b"not a library"])
-def test_what_is_not_a_library_is_an_error(content, tmp_path):
-    path = tmp_path / "broken.so"
-    path.write_bytes(content)
-    with pytest.raises(InvalidArgumentError, match="ONNX Runtime cannot load '.*broken.so'"):
-        make_session(TEXT, provider="cpu", custom_ops=[path])
-
-
-def test_a_library_without_operators_is_an_error():
-    library = np.linalg._umath_linalg.__file__
-    with pytest.raises(InvalidArgumentError, match="cannot load .*RegisterCustomOps"):
+@pytest.mark.parametrize(
+    ("library", "message"),
+    [
+        ("/none.so", "custom_ops: '/none.so' is not a file"),
+        (__file__, "ONNX Runtime cannot load '.*test_sessions.py'"),
+        (np.linalg._umath_linalg.__file__, "cannot load .*RegisterCustomOps"),
+    ],
+)
+def test_what_is_not_a_library_of_operators_is_an_error(library, message):
+    with pytest.raises(InvalidArgumentError, match=message):
         make_session(TEXT, provider="cpu", custom_ops=[library])
 
 
@@ -293,7 +277,5 @@ def test_code_of_a_run_gives_its_options(tmp_path, monkeypatch):
 
 
 def test_a_setting_that_has_no_code_is_refused():
-    with pytest.raises(InvalidArgumentError, match="setting 'tf32'. Accepted: threads"):
-        session_code(tf32=True)
     with pytest.raises(InvalidArgumentError, match="enable_mem_pattern='maybe'"):
         session_code(session_options={"enable_mem_pattern": "maybe"})

@@ -176,23 +176,6 @@ def test_bench_compares_any_of_them():
     assert list(found) == names
 
 
-def test_fresh_processes_have_the_same_settings(tmp_path):
-    shrink = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
-    candidate = ortmeter.session_candidate(
-        TEXT,
-        {"X": np.float32([1])},
-        provider="cpu",
-        run_config=shrink,
-        session_options={"enable_mem_pattern": "0"},
-        session_config={"session.disable_prepacking": 1},
-    )
-    arguments = candidate.spawn_spec(tmp_path).arguments
-    assert arguments["run_config"] == shrink
-    assert arguments["session_options"] == {"enable_mem_pattern": "0"}
-    assert arguments["session_config"] == {"session.disable_prepacking": 1}
-    candidate.spawn_spec(tmp_path).build().function()
-
-
 @pytest.mark.cuda
 def test_an_unknown_option_of_a_provider_is_refused():
     with pytest.raises(ProviderUnavailableError):
@@ -227,10 +210,6 @@ def work_of_threads(**asked):
         ({"spinning": "on", "session_options": PARALLEL}, True),
         ({"spinning": "during-run", "session_options": PARALLEL}, False),
         ({"threads": 2, "session_config": {"session.force_spinning_stop": 0}}, True),
-        (
-            {"threads": 2, "spinning": "on", "session_config": {"session.force_spinning_stop": 1}},
-            False,
-        ),
     ],
 )
 def test_threads_that_spin_take_time_after_a_run(asked, expected):

@@ -37,9 +37,7 @@ def test_what_is_missing_is_named_with_the_inputs_that_share_it():
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["a b", "n's", 'say "x"', "$(reboot)", "a=b", "`x`", "é", "p2o.DynamicDimension.0"]
-)
+@pytest.mark.parametrize("name", ["n's", 'say "x"', "$(reboot)", "a=b", "p2o.DynamicDimension.0"])
 def test_a_shell_reads_the_name_that_the_model_has(name):
     message = asked(x=(name, 3))
     assert typed(message) == [("--dim", f"{name}=1")]
@@ -87,19 +85,8 @@ def test_a_dimension_that_is_a_formula_is_computed(size, known, expected):
 @pytest.mark.parametrize(
     "size",
     [
-        *("__import__('os')", "a.b", "a**9", "a[0]", "lambda: 1", "None", "True", "1.5", "a b"),
-        *(
-            "f(a)",
-            "Max()",
-            "Max(a, key=b)",
-            "-",
-            "(" * 90,
-            "a/2",
-            "-a",
-            "1if",
-            "1 // 0",
-            "+".join("a" * 99),
-        ),
+        *("__import__('os')", "a.b", "a**9", "a[0]", "True", "1.5", "a b", "f(a)", "Max()"),
+        *("Max(a, key=b)", "(" * 90, "a/2", "-a", "1 // 0", "+".join("a" * 99)),
     ],
 )
 def test_any_other_name_is_only_a_name(size):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Estimate, Finding, Speedup, Speedups
+from ortmeter.evidence import Finding
 from ortmeter.study.claims import Judged, Judgement, read_claims
 
 HELD = Finding((True,), "1.50 [1.40, 1.60]").gains(1.4, 1.6, "times faster")
@@ -58,7 +58,6 @@ ANSWER = "Join them [a].\n\nOtherwise:\n\nKeep them."
         (f"{ANSWER}\n\nPredicted:\n\n- again [a]", {"a": HELD}, "cited twice"),
         (ANSWER, {"a": HELD, "b": HELD}, "no sentence cites b"),
         ("Join them [a].", {"a": HELD}, "1 sentences and 0 otherwise"),
-        ("Predicted:\n\n- it fades [a]", {"a": HELD}, "0 sentences and 0 otherwise"),
         ("A [a]. B [b]. C [c].\n\nOtherwise:\n\nD.", dict.fromkeys("abc"), "3 sentences"),
         (f"{'word ' * 26}[a].\n\nOtherwise:\n\nD.", {"a": HELD}, "more than 25 words"),
         (ANSWER, {"a": Finding((True,))}, r"\[a\] has no effect"),
@@ -74,19 +73,20 @@ def test_what_is_no_claim_stops_the_page(text, returned, message):
         read_claims(page, returned)
 
 
-def judge(*findings, here=True, machines=("M0", "M1", "M2")):
-    """Judge the joined claim on machines; the first one is this build."""
+def judge_all(page, data, *, here=True, machines=("M0", "M1", "M2")):
+    """Judge a page on the data of machines; the first one is this build."""
     judgements = []
-    for rank, (name, joined) in enumerate(zip(machines, findings, strict=False)):
-        sentences, otherwise = read_claims(claims, {"joined": joined, "copied": None})
-        origin = {
-            "machine": name,
-            "identity": name,
-            "provider": "cuda:0" if name == "M2" else "cpu",
-        }
-        origin |= {"date": "2026-01-02"}
+    for rank, (name, found) in enumerate(zip(machines, data, strict=False)):
+        sentences, otherwise = read_claims(page, found)
+        provider = "cuda:0" if name == "M2" else "cpu"
+        origin = {"machine": name, "identity": name, "provider": provider, "date": "2026-01-02"}
         judgements.append(Judgement(origin, sentences, here and rank == 0))
     return Judged(tuple(judgements), otherwise, "M0, float32", "x = 1", "x.py", "ortmeter bench")
+
+
+def judge(*findings, **options):
+    """Judge the joined claim."""
+    return judge_all(claims, [{"joined": found, "copied": None} for found in findings], **options)
 
 
 FAILED = replace(HELD, outcomes=(False,), evidence="0.90 [0.80, 0.95]", effect=(0.9, 0.9))
@@ -106,7 +106,7 @@ TEXT = "Join the two products: one is faster than two at size 8."
         (
             [OPEN, HELD, HELD],
             [TEXT, "Otherwise: Keep both products."],
-            [("Holds on 2 of 2 machines: 1.4 to 1.6 times faster. Not decided on this machine.")],
+            ["Holds on 2 of 2 machines: 1.4 to 1.6 times faster. Not decided on this machine."],
         ),
         (
             [FAILED, HELD],
@@ -114,8 +114,7 @@ TEXT = "Join the two products: one is faster than two at size 8."
             [
                 (
                     "Does not hold on this machine: 0.90 [0.80, 0.95]; "
-                    "holds on 1 of 1 other machine: "
-                    f"“{TEXT}”"
+                    f"holds on 1 of 1 other machine: “{TEXT}”"
                 )
             ],
         ),
@@ -161,9 +160,7 @@ def two(data):
     ],
 )
 def test_what_to_do_otherwise_is_said_once_in_place_of_what_is_not_shown(joined, split, followed):
-    sentences, otherwise = read_claims(two, {"joined": joined, "split": split})
-    origin = {"machine": "M", "identity": "M", "provider": "cpu", "date": "2026-01-02"}
-    judged = Judged((Judgement(origin, sentences, is_here=True),), otherwise, "M")
+    judged = judge_all(two, [{"joined": joined, "split": split}])
     assert list(judged.advice) == followed
     told = [name for found in judged.advice.values() for name, _ in found]
     assert sorted(told) == ["joined", "split"]
@@ -226,13 +223,9 @@ def test_what_this_build_does_not_decide_has_the_numbers_of_another_machine():
         """
         return {"joined": None, "close": data}
 
-    judgements = []
-    for name, found in (("M0", Finding((None,), "1.2")), ("M1", Finding((True,), "1.1"))):
-        sentences, _ = read_claims(page, found)
-        origin = {"machine": name, "identity": name, "provider": "cpu", "date": "2026-01-02"}
-        judgements.append(Judgement(origin, sentences, is_here=name == "M0"))
+    judged = judge_all(page, [Finding((None,), "1.2"), Finding((True,), "1.1")])
     told = "Right: they are close (elsewhere: 1.1; holds on the one machine that decides it)"
-    assert Judged(tuple(judgements), "Keep them.", "M0").sections["Predicted"] == [told]
+    assert judged.sections["Predicted"] == [told]
 
 
 def test_the_site_gets_the_box_and_the_verdict_of_all_machines():
@@ -246,15 +239,3 @@ def test_the_site_gets_the_box_and_the_verdict_of_all_machines():
     shown = judge(FAILED, HELD).to_dict()
     assert (shown["answer"], shown["verdict"]) == ("Keep both products.", "fails")
     assert judge(HELD, FAILED).to_dict()["verdict"] == "fails"
-
-
-def test_a_gain_is_shown_at_each_place():
-    won, small = (
-        Speedup("one", "two", Estimate(x, 0.98 * x, 1.02 * x)).at(n=x) for x in (1.5, 1.06)
-    )
-    assert Speedups([won]).gain().verdict == "right"
-    both = Speedups([won, small]).gain()
-    assert both.verdict == "undecided"
-    assert (both.effect, both.unit) == ((1.06, 1.5), "times faster")
-    assert Speedups([won]).gain(2).verdict == "wrong"
-    assert Speedups().gain().effect is None

@@ -41,14 +41,11 @@ def fields(measured):
 @given(VALUES)
 def test_values_come_back_through_json(value):
     assert same(through_json(value), value)
-
-
-def test_numpy_scalars_become_python_ones():
     assert same(through_json({np.int64(3): np.float32(0.5)}), {3: 0.5})
 
 
 def test_measurements_come_back_with_every_sample():
-    times = np.random.default_rng(0).random((3, 40))
+    times = np.random.default_rng(0).random((3, 4_000))
     before = Measurement("a", times, number=7, warmup=(0.5,), flop=2e9)
     after = through_json(before)
     assert same(fields(after), fields(before))
@@ -79,11 +76,6 @@ def test_loads_come_back_to_the_nanosecond(point):
     assert after.percentiles() == before.percentiles()
     with pytest.raises(RecordError, match="cannot be measured again"):
         after.point.calls[0]()
-
-
-def test_no_sample_is_left_out_however_many():
-    before = Measurement("a", np.arange(1, 30_001, dtype=float).reshape(1, -1))
-    assert same(fields(through_json(before)), fields(before))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ import copy
 import dataclasses
 import datetime as dt
 import json
-import os
 import types
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pandas as pd
 import pytest
 
 import ortmeter
-from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
+from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.evidence import Prediction
 from ortmeter.machine.environment import Gpu, environment
 from ortmeter.runtime.providers import Provider
@@ -64,22 +63,17 @@ def test_a_record_comes_back_from_its_file(tmp_path):
     assert after.save(SAID, tmp_path / "again").read_bytes() == file.read_bytes()
 
 
-def test_a_record_of_cuda_says_what_ran_on_the_cpu(tmp_path):
-    reason = "1 of 3 nodes of 'g' run on the CPU: MaxPool {no kernel}"
-    found = planted(on_cpu=[reason])
-    assert found.on_cpu == (reason,)
-    assert planted().on_cpu == ()
-    assert load(found.save(SAID, tmp_path)).on_cpu == (reason,)
-    assert "on_cpu" not in planted().to_dict()
-
-
-def test_the_same_parameters_replace_the_file_and_others_do_not(tmp_path):
+def test_the_same_parameters_replace_the_file_and_others_do_not(tmp_path, monkeypatch):
     planted().save(SAID, tmp_path)
     planted().save(SAID, tmp_path)
     planted(size=512).save(SAID, tmp_path)
     assert len(load_records("plot_x", tmp_path)) == 2
     assert len(load_records(folder=tmp_path)) == 2
     assert load_records("plot_y", tmp_path) == []
+    monkeypatch.delenv("ORTMETER_RESULTS", raising=False)
+    assert load_records("plot_x") == []
+    monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
+    assert [found.page for found in load_records("plot_x")] == ["plot_x", "plot_x"]
 
 
 def on_day(day, ratio=1.5, **fields):
@@ -127,36 +121,10 @@ def test_the_samples_of_five_builds_are_kept_and_what_the_others_said(tmp_path):
     ]
 
 
-def test_records_are_read_where_the_variable_says(tmp_path, monkeypatch):
-    planted().save(SAID, tmp_path)
-    monkeypatch.delenv("ORTMETER_RESULTS", raising=False)
-    assert load_records("plot_x") == []
-    monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
-    assert [found.page for found in load_records("plot_x")] == ["plot_x"]
-
-
 def test_data_that_cannot_be_kept_is_refused_before_it_is_written():
     args = ortmeter.get_parsed_args("plot_x", args=[])
     with pytest.raises(InvalidArgumentError, match="Accepted: None, bool"):
         record("plot_x", args, CPU, {"a": {1, 2}})
-
-
-def test_a_failed_write_leaves_the_file_that_was_there(tmp_path, monkeypatch):
-    file = planted().save(SAID, tmp_path)
-    before = file.read_bytes()
-
-    def fail(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr("pathlib.Path.replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        planted().save(SAID, tmp_path)
-    assert file.read_bytes() == before
-    assert [path.name for path in file.parent.iterdir()] == [file.name]
-
-
-def _claim(**changed):
-    return {"kind": "note", "text": "it is", "values": {}, "where": {}, "topic": "", **changed}
 
 
 def _ragged():
@@ -172,20 +140,18 @@ def _table(dtype, values):
 
 BROKEN = [
     (lambda fields: fields.update(schema_version=4), r"schema_version is 4. Accepted: 1"),
-    (lambda fields: fields.update(date="2026-13-45T00:00:00+00:00"), r"Invalid RFC3339.*\$\.date"),
     (lambda fields: fields.update(date="2026-01-01T00:00:00"), r"timezone component.*\$\.date"),
     (lambda fields: fields.update(claims=[{"text": "a"}]), r"`verdict` - at `\$\.claims\[0\]"),
     (lambda fields: fields.update(claims=[{"kind": "note"}]), r"'note'.*\.claims\[0\]"),
-    (lambda fields: fields["claims"].append(_claim(kind="best")), r"'best'.*\.claims\[0\]"),
     (
-        lambda fields: fields["claims"].append(_claim(kind="prediction", verdict="best")),
+        lambda fields: fields["claims"].append(
+            {"kind": "prediction", "text": "it is", "verdict": "best"}
+        ),
         r"Invalid enum value 'best'.*\.claims\[0\]",
     ),
-    (lambda fields: fields.update(answer={"verdict": "holds"}), r"`text` - at `\$.answer"),
     (lambda fields: fields.update(answer="yes"), r"got `str` - at `\$\.answer"),
     (lambda fields: fields["data"]["items"].append(["x", _ragged()]), "not a record: "),
     (lambda fields: fields["data"]["items"].append(["x", _table("int8", [1000])]), "not a record"),
-    (lambda fields: fields["data"]["items"].append(["x", _table("int64", ["y"])]), "not a record"),
     (lambda fields: fields.pop("date"), "missing required field `date`"),
     (lambda fields: fields.update(more=1), "unknown field `more`"),
     (lambda fields: fields["environment"].pop("cpu"), r"field `cpu` - at `\$\.environment"),
@@ -194,7 +160,6 @@ BROKEN = [
         r"Expected `int`, got `str` - at `\$\.environment.cores",
     ),
     (lambda fields: fields.update(page="../x"), r"at `\$\.page"),
-    (lambda fields: fields.update(configuration={"size": 1}), r"at `\$\.configuration"),
     (lambda fields: fields.update(configuration={}), "configuration has no 'provider'"),
     (lambda fields: fields.update(data={"$": "pickle", "items": []}), r"'pickle' - at `\$\.data"),
     (lambda fields: fields["data"]["items"].append(["x", {"$": "code"}]), r"data\['x'\]: .*'code'"),
@@ -213,20 +178,13 @@ def test_what_does_not_follow_the_schema_is_refused(tmp_path, break_it, message)
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"3", b'"text"', b"\xff\xfe", b'{"x": "\xff"}']
-)
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"\xff\xfe"])
 def test_what_is_not_a_record_is_refused(tmp_path, content):
     file = tmp_path / "record.json"
-    file.write_bytes(content)
+    if content is not None:
+        file.write_bytes(content)
     with pytest.raises(RecordError, match="record.json"):
         load(file)
-
-
-def test_a_pipe_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "record.json")
-    with pytest.raises(RecordError, match="record.json: not a regular file"):
-        load(tmp_path / "record.json")
 
 
 def test_values_that_are_nested_too_deeply_are_refused(tmp_path):
@@ -237,11 +195,6 @@ def test_values_that_are_nested_too_deeply_are_refused(tmp_path):
     fields["data"]["items"].append(["x", inner])
     with pytest.raises(RecordError):
         Record.from_dict(fields)
-
-
-def test_a_missing_file_is_an_error_of_ours(tmp_path):
-    with pytest.raises(OrtMeterError, match="nothing.json cannot be read"):
-        load(tmp_path / "nothing.json")
 
 
 def test_a_record_of_another_page_is_not_taken_for_this_one(tmp_path):
@@ -350,31 +303,13 @@ def test_the_fast_mode_is_not_recorded(monkeypatch):
         planted(record=True)
 
 
-def test_planted_samples_change_the_sentence():
-    slower = dataclasses.replace(
-        planted(), data={**DATA, "latency": {256: {"a": Measurement("a", [[4e-3, 6e-3]])}}}
-    )
-    assert "median 5 ms" in str(replay(report, [slower]))
-    assert "median 1.5 ms" not in str(replay(report, [slower]))
-
-
-def test_nothing_recorded_is_said():
-    assert str(replay(report, [])) == "Nothing was recorded on other machines."
-    assert "Nothing was recorded" in replay(report, [])._repr_html_()
-
-
-def test_records_compare_by_value():
+def test_fields_that_say_nothing_are_left_out_as_in_files_that_are_older():
     first = planted()
-    assert isinstance(first, Record)
     assert str(first).startswith("plot_x (size=256, provider=cpu) on ")
-
-
-def test_a_record_says_which_run_it_is_when_it_is_not_the_first(tmp_path):
-    first = planted()
-    assert "run" not in first.to_dict()
-    second = dataclasses.replace(first, run=2)
-    fields = json.loads(second.to_json())
-    assert Record.from_dict(fields).run == 2
+    assert not {"run", "on_cpu"} & first.to_dict().keys()
+    fields = json.loads(dataclasses.replace(planted(on_cpu=["MaxPool"]), run=2).to_json())
+    again = Record.from_dict(fields)
+    assert (again.run, again.on_cpu) == (2, ("MaxPool",))
     assert Record.from_dict(json.loads(first.to_json())).run == 1
     with pytest.raises(RecordError, match=r"at `\$\.run"):
         Record.from_dict({**fields, "run": 0})

@@ -178,6 +178,8 @@ def test_a_page_recalls_the_newest_record_of_its_provider(measured, monkeypatch,
     assert measured.recall()
     assert measured.data.shared_from == 2
     assert "shared from 2" in str(measured.concluded(measured.here))
+    monkeypatch.setattr(sys, "argv", ["plot_sum", "--record"])
+    assert not Study("plot_sum", "How long does a sum take?").recall()
 
 
 def test_a_build_at_other_sizes_is_a_row_beside_the_record_of_its_machine(
@@ -227,14 +229,6 @@ def test_ratios_hold_over_the_builds_of_the_same_machine(measured, monkeypatch, 
     assert single.high - single.low < claim.high - claim.low
 
 
-def test_a_page_that_is_recorded_recalls_nothing(measured, monkeypatch, tmp_path):
-    here = dataclasses.replace(measured.here, fast=False)
-    here.save(measured.concluded(here), tmp_path)
-    monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["plot_sum", "--record"])
-    assert not Study("plot_sum", "How long does a sum take?").recall()
-
-
 def test_the_folder_of_files_is_made_first_and_is_no_configuration(study, monkeypatch, tmp_path):
     study.keep("CPU")
     folder = tmp_path / "of" / "files"
@@ -243,10 +237,6 @@ def test_the_folder_of_files_is_made_first_and_is_no_configuration(study, monkey
     assert list(folder.iterdir()) == []
     found.keep("CPU")
     assert found.here.configuration == study.here.configuration
-    (folder / "file").touch()
-    monkeypatch.setattr(sys, "argv", ["plot_sum", "--output", str(folder / "file")])
-    with pytest.raises(InvalidArgumentError, match="--output: got '.*file', which is not a folder"):
-        Study("plot_sum", "How long does a sum take?")
 
 
 def test_a_study_that_has_nothing_to_say_is_refused(study, monkeypatch):
@@ -255,5 +245,3 @@ def test_a_study_that_has_nothing_to_say_is_refused(study, monkeypatch):
     study.keep("CPU")
     with pytest.raises(InvalidArgumentError, match=r"no claims: call study.conclude first"):
         study.concluded(study.here)
-    with pytest.raises(InvalidArgumentError, match="page='sum/1'. Accepted: the name of a file"):
-        Study("sum/1", "How long?")

@@ -1,8 +1,5 @@
 """How comparisons are listed."""
 
-import re
-import string
-
 import numpy as np
 import pytest
 from claim_samples import compare_ratio
@@ -35,12 +32,9 @@ def test_only_claims_at_several_places_become_one_sentence():
     assert sentences([claim.at(size=1), claim.at(size=2)]) == [together]
 
 
-@pytest.mark.parametrize("count", range(1, 5))
-def test_items_are_enumerated(count):
-    items = list(string.ascii_letters[:count])
-    text = enumerate_items(items)
-    assert re.split(", | and ", text) == items
-    assert text.count(" and ") == (count > 1)
+@pytest.mark.parametrize(("items", "text"), [("a", "a"), ("ab", "a and b"), ("abc", "a, b and c")])
+def test_items_are_enumerated(items, text):
+    assert enumerate_items(list(items)) == text
 
 
 def measured(noise=0.01, **medians):
@@ -75,7 +69,4 @@ def test_a_candidate_that_cannot_be_told_apart_is_not_called_a_leader():
 def test_of_two_candidates_the_fastest_is_the_subject():
     found = measured(slow=2.0, fast=1.0)
     assert rank(found.ranking()) == str(found.speedup("slow", "fast"))
-
-
-def test_a_single_candidate_has_the_lowest_median():
     assert rank(measured(a=1.0).ranking()) == "a has the lowest median"

@@ -120,12 +120,6 @@ def test_the_ranking_says_who_is_fastest_who_is_not_told_apart_and_who_is_slower
     assert by_name["close"] == "negligible"
 
 
-def test_of_two_candidates_the_fastest_is_the_baseline():
-    found = planted(slow=2.0, fast=1.0)
-    (slower,) = found.ranking().claims
-    assert (slower.subject, slower.verdict) == ("slow", "slower")
-
-
 def test_the_intervals_of_a_ranking_hold_together():
     found = planted(a=1.0, b=1.2, c=1.4, noise=0.05)
     alone = found.speedup("a", "b")
@@ -165,8 +159,6 @@ def test_the_table_has_units_and_four_digits():
     assert table.loc["a", "GFLOP/s"] == 2
     assert "GB/s" not in table.columns  # nobody declared bytes
     assert table["calls"].tolist() == [5, 1]
-    with pytest.raises(InvalidArgumentError, match="unit='h'"):
-        found.to_frame("h")
 
 
 def test_comparisons_along_an_axis():
@@ -185,39 +177,14 @@ def test_comparisons_along_an_axis():
     assert found.to_frame().index.names == ["size", "candidate"]
 
 
-def test_measurements_of_different_runs_are_refused():
+def test_measurements_that_cannot_be_compared_are_refused():
+    one = Measurement("a", [[1.0] * 3])
     with pytest.raises(InvalidArgumentError, match=r"\(1, 3\) samples and 'b' \(1, 2\)"):
-        speedup(Measurement("a", [[1.0] * 3]), Measurement("b", [[1.0] * 2]))
-
-
-def test_a_clock_that_stands_still_is_refused():
+        speedup(one, Measurement("b", [[1.0] * 2]))
     with pytest.raises(InvalidArgumentError, match="too coarse"):
-        speedup(Measurement("a", [[1.0]]), Measurement("b", [[0.0]]))
-
-
-@pytest.mark.parametrize("confidence", [0, 1, 2, float("nan")])
-def test_a_level_is_between_0_and_1(confidence):
-    one = Measurement("a", [[1.0]])
-    with pytest.raises(InvalidArgumentError, match="confidence="):
-        speedup(one, one, confidence=confidence)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: Comparison(None),
-        lambda: Comparison([]),
-        lambda: Comparison([1]),
-        lambda: Comparison([Measurement("a", [[1.0]])] * 2),
-        lambda: Comparisons(None, "x"),
-        lambda: Comparisons({}, "x"),
-        lambda: Comparisons({1: 2}, "x"),
-        lambda: speedup(None, None),
-    ],
-)
-def test_wrong_types_are_said(call):
-    with pytest.raises(InvalidArgumentError, match="Accepted: "):
-        call()
+        speedup(one, Measurement("b", [[0.0] * 3]))
+    with pytest.raises(InvalidArgumentError, match="two measurements share a name"):
+        Comparison([one, one])
 
 
 def test_a_summary_has_latencies_and_speedups_with_their_interval():
@@ -228,11 +195,7 @@ def test_a_summary_has_latencies_and_speedups_with_their_interval():
     assert summary["99% interval"].tolist() == ["", found.speedup("a", "b").brackets]
     assert found.summary("b")["speedup"]["b"] == 1.0
     assert found.summary(unit="µs").columns[0] == "median (µs)"
-
-
-def test_a_summary_along_an_axis_has_the_unit_of_the_plot():
-    found = Comparisons({1: planted(a=2e-5, b=1e-5), 2: planted(a=4e-5, b=1e-5)}, "size")
-    summary = found.summary()
-    assert found.unit == "µs"
-    assert summary.columns[0] == "median (µs)"
-    assert summary["speedup"][2, "b"] == pytest.approx(4, rel=0.05)
+    groups = {1: planted(a=2e-5, b=1e-5), 2: planted(a=4e-5, b=1e-5)}
+    along = Comparisons(groups, "size").summary()
+    assert along.columns[0] == "median (µs)"
+    assert along["speedup"][2, "b"] == pytest.approx(4, rel=0.05)

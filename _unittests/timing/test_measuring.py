@@ -1,7 +1,5 @@
 import os
-import time
 
-import numpy as np
 import pytest
 from fakes import ENOUGH_S
 
@@ -9,8 +7,6 @@ from ortmeter import child
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.runtime.placement import PlacementLog, PlacementWarning
 from ortmeter.timing import Candidate, SpawnSpec, measure, measure_each
-from ortmeter.timing.candidates import function_candidate
-from ortmeter.timing.sets import measure_task
 
 
 @pytest.fixture
@@ -26,7 +22,6 @@ def fail(): raise ValueError("cannot be built")
 def refuse():
     from ortmeter.errors import ModelError
     raise ModelError("this model is refused")
-def die(): os._exit(9)
 def warn():
     import warnings
     from ortmeter.runtime.placement import PlacementWarning
@@ -125,36 +120,20 @@ def test_candidates_apart_need_several_processes(module):
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
+    ("function", "error", "message"),
     [
-        ("fail", "exit code 1.*cannot be built"),
-        ("die", "exit code 9"),
-        ("nothing", "nothing"),
+        ("fail", OrtMeterError, "exit code 1.*cannot be built"),
+        ("refuse", ModelError, "^this model is refused$"),
     ],
 )
-def test_a_process_that_fails_is_reported(module, function, message):
-    with pytest.raises(OrtMeterError, match=f"(?s){message}"):
+def test_a_process_that_fails_is_reported(module, function, error, message):
+    with pytest.raises(error, match=f"(?s){message}"):
         measure({"a": candidate(f"{module}:{function}")}, processes=2)
-
-
-def test_a_model_that_a_process_refuses_is_refused_here(module):
-    with pytest.raises(ModelError, match="^this model is refused$"):
-        measure({"a": candidate(f"{module}:refuse")}, processes=2)
 
 
 def test_a_process_waits_for_the_device(module):
     with pytest.raises(OrtMeterError, match="device 1 is awaited"):
         measure({"a": candidate(f"{module}:on_a_device")}, processes=2, sync="cuda:1")
-
-
-def test_the_child_tells_raw_times(module, tmp_path):
-    spawn_spec = SpawnSpec(f"{module}:build", {"seconds": 0, "folder": str(tmp_path)})
-    task = {"groups": [{"a": spawn_spec}], "repeat": 2, "warmup": 1, "seed": 0}
-    (((row,), reference),) = child.call(
-        measure_task, {**task, "budget_s": 10, "asked_at": time.time()}
-    )
-    assert (row.name, reference) == ("a", None)
-    assert np.shape(row.seconds)[0] == 1
 
 
 def test_what_a_process_runs_elsewhere_than_asked_is_told_once(module, monkeypatch):
@@ -185,23 +164,3 @@ def test_a_function_of_a_page_travels_as_source(tmp_path):
         [sys.executable, page], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert done.stdout.split("\n")[0] == "(2, 18)", done.stderr
-
-
-OUTSIDE = 3
-
-
-def test_a_function_that_does_not_stand_alone_is_refused():
-    def build():
-        return lambda: OUTSIDE
-
-    def uses():
-        return OUTSIDE
-
-    with pytest.raises(InvalidArgumentError, match="'uses' uses OUTSIDE, defined outside"):
-        function_candidate(uses)
-    assert build() is not None
-
-
-def test_a_function_without_source_is_refused():
-    with pytest.raises(InvalidArgumentError, match="source of 'sum' is not available"):
-        function_candidate(sum, iterable=[1])

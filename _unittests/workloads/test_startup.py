@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.errors import ModelError
 from ortmeter.runtime.placement import PlacementWarning
 from ortmeter.timing.candidates import SessionSpec, model_variants
 from ortmeter.timing.measurement import SpawnSpec
@@ -151,12 +151,6 @@ def test_a_candidate_that_fails_is_named_on_one_line(text, reason):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("variants", "processes"), [({}, 1), ({"a": None}, 0)])
-def test_something_must_start(variants, processes):
-    with pytest.raises(InvalidArgumentError, match="Accepted: one or more of each"):
-        cold_start(variants, processes=processes)
-
-
 class FakeVariant:
     def spawn_spec(self, folder):
         return SpawnSpec("no:one", {"folder": folder.name})
@@ -194,17 +188,7 @@ def test_some_candidates_are_selected_under_new_names(starts):
     assert some.times.how == found.times.how
 
 
-def test_the_share_of_a_phase_is_that_of_each_process():
-    seconds = {"import": [[1.0], [2.0], [4.0]], "first result": [[4.0], [8.0], [16.0]]}
-    times = {
-        phase: cold.Comparison([cold.Measurement("a", seconds.get(phase, [[1.0]] * 3))])
-        for phase in PHASES
-    }
-    share = cold.ColdStart(cold.Comparisons(times, "phase"), {"a": {}}).share("a", "import")
-    assert (share.value, *share.interval) == pytest.approx((0.25, 0.25, 0.25))
-
-
-def test_the_share_of_a_phase_is_one_at_most():
+def test_the_share_of_a_phase_is_that_of_each_process_and_one_at_most():
     """Few processes have no interval, a wide one ends at 1."""
 
     def share(part, whole):
@@ -215,6 +199,8 @@ def test_the_share_of_a_phase_is_one_at_most():
         }
         return cold.ColdStart(cold.Comparisons(times, "phase"), {"a": {}}).share("a", "import")
 
+    quarter = share([1.0, 2.0, 4.0], [4.0, 8.0, 16.0])
+    assert (quarter.value, *quarter.interval) == pytest.approx((0.25, 0.25, 0.25))
     assert share([1.0, 2.0], [2.0, 4.0]).interval is None
     wide = share([0.99, 0.97, 0.98], [1.0, 1.0, 1.0])
     assert wide.value < wide.high == 1.0
@@ -263,7 +249,6 @@ def test_memory_that_is_not_told_is_missing(starts):
         ([(4, 5), (1, 9)], 5, 13),  # the second peak is above what the first phase kept
         ([(4, 20), (-3, 0), (1, 2)], 2, 20),
         ([(4, 5), (1, None)], None, None),
-        ([(None, None), (1, 1)], None, None),
     ],
 )
 def test_phases_add_up(phases, growth, peak):
@@ -295,7 +280,7 @@ def test_the_peak_of_an_earlier_phase_is_not_counted(
     assert (tmp_path / "clear_refs").read_text() == "5"
 
 
-@pytest.mark.parametrize("text", [None, "", "VmRSS:\n", "VmRSS: many kB\nVmHWM: 1 kB\n"])
+@pytest.mark.parametrize("text", [None, "VmRSS:\n", "VmRSS: many kB\nVmHWM: 1 kB\n"])
 def test_a_system_that_does_not_tell_memory(tmp_path, monkeypatch, text):
     monkeypatch.setattr(cold, "_MEMORY", tmp_path / "missing" if text is None else tmp_path)
     if text is not None:

@@ -10,15 +10,12 @@ import pytest
 from processes import wait_until
 
 from ortmeter.child import Child
-from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.errors import ModelError
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.workloads import threads
-from ortmeter.workloads.threads import (
-    Scenario,
-    measure_threads,
-)
+from ortmeter.workloads.threads import Scenario, measure_threads
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n, 64] X) => (float[n, 64] Y) { Y = Softmax(X) }"""
@@ -117,21 +114,6 @@ def test_a_model_that_cannot_run_is_told_in_one_line():
         with pytest.raises(ModelError, match=r"^ONNX Runtime .*Softmaxx") as error:
             measure_threads({"wrong": scenario}, processes=1)
         assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("scenarios", "processes"),
-    [
-        ({}, 1),
-        ({"a": Scenario(variant())}, 0),
-        ({"a": Scenario(variant(), ())}, 1),
-        ({"a": Scenario(variant(), rounds=0)}, 1),
-        ({"a": Scenario(variant(), (-1.0,))}, 1),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(scenarios, processes):
-    with pytest.raises(InvalidArgumentError, match="Accepted"):
-        measure_threads(scenarios, processes=processes)
 
 
 def test_a_wake_leaves_nothing_open():

@@ -11,8 +11,6 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from ortmeter.errors import InvalidArgumentError
-
 __all__ = [
     "COMPARED",
     "UNITS",
@@ -109,10 +107,6 @@ class Finding:
     effect: tuple[float, float] | None = None
     unit: str = ""
 
-    def __post_init__(self) -> None:
-        if wrong := [held for held in self.outcomes if held not in {True, False, None}]:
-            raise InvalidArgumentError(f"outcome {wrong[0]!r}. Accepted: booleans and None")
-
     @property
     def verdict(self) -> Literal["right", "wrong", "undecided"]:
         """``wrong`` when a case contradicts; ``undecided`` when one does not tell, or without any.
@@ -167,10 +161,6 @@ class Estimate:
     how: str = ""
     unit: str = ""
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.confidence <= 1:
-            raise InvalidArgumentError(f"confidence={self.confidence!r}. Accepted: from 0 to 1")
-
     @property
     def interval(self) -> tuple[float, float] | None:
         """The two ends of the interval."""
@@ -198,8 +188,7 @@ class Estimate:
     def below(self, other: "Estimate | float") -> Finding:
         """Find whether it is below a number, or another one: their intervals must not meet."""
         if not isinstance(other, Estimate):
-            above = self.exceeds(other)
-            return Finding((None if above is None else not above,), str(self))
+            return replace(self.below(Estimate(other, other, other)), evidence=str(self))
         held = None
         if self.interval and other.interval:
             above = self.interval[0] > other.interval[1]
@@ -253,15 +242,6 @@ class Speedup(msgspec.Struct, frozen=True):
     estimate: Estimate
     where: Mapping[str, Scalar] = {}
     min_effect: float = 0.05
-
-    def __post_init__(self) -> None:
-        estimate = self.estimate
-        ends = [n for n in (estimate.value, estimate.low, estimate.high) if n is not None]
-        if not all(n > 0 for n in ends) or not 0 <= self.min_effect < math.inf:
-            raise InvalidArgumentError(
-                f"{estimate!r}, min_effect={self.min_effect!r}. Accepted: positive ratios, a "
-                "finite effect from 0"
-            )
 
     @property
     def ratio(self) -> float:
@@ -338,8 +318,6 @@ class Speedup(msgspec.Struct, frozen=True):
 
         A difference that may be small does not tell whether it is negligible.
         """
-        if verdict not in COMPARED[:-1]:
-            raise InvalidArgumentError(f"{verdict!r}. Accepted: {', '.join(COMPARED[:-1])}")
         if self.verdict == "undecided" or (verdict == "negligible" and self.may_be_small):
             return None
         return self.verdict == verdict

@@ -149,7 +149,7 @@ def layer_norm_error_bound(
     Raises
     ------
     InvalidArgumentError
-        The values are not finite, or their accumulator is too narrow; or *epsilon* is negative.
+        The values are not finite, or their accumulator is too narrow.
 
     Notes
     -----
@@ -176,9 +176,8 @@ def layer_norm_error_bound(
     >>> bound.shape, bool((shifted > 1000 * bound).all())
     ((64,), True)
     """
-    if epsilon < 0:
-        raise InvalidArgumentError(f"epsilon={epsilon!r}. Accepted: zero or more")
-    values = _check_values(values, accumulate, least=1)
+    values = check_terms(values)
+    _check_accumulator(values.dtype, accumulate)
     x, n = values.astype(np.float64), values.shape[-1]
     scale, bias = (as_numpy(operand).astype(np.float64) for operand in (scale, bias))
     check_finite(scale, bias)
@@ -202,7 +201,11 @@ def layer_norm_error_bound(
         spread = np.abs(scale) * np.where(np.isfinite(loss), spread / sigma, np.inf)
         spread += _roundings(8, u) * np.abs(bias)
         expected = np.where(sigma > 0, (x - mean) / sigma, 0) * scale + bias
-    return _round_result(expected, spread, dtype, accumulate)
+    if short_name(dtype) == short_name(accumulate):
+        return np.asarray(spread)
+    # The last rounding, from the accumulator to the type of the result.
+    rounding = unit_roundoff(dtype) * (np.abs(expected) + spread)
+    return np.asarray(spread + rounding + _tiny(dtype) / 2)
 
 
 def _check_accumulator(dtype: np.dtype[Any], accumulate: DTypeLike) -> None:
@@ -215,17 +218,6 @@ def _check_accumulator(dtype: np.dtype[Any], accumulate: DTypeLike) -> None:
         )
 
 
-def _check_values(values: Any, accumulate: DTypeLike, *, least: int = 0) -> np.ndarray:
-    """Read values whose last axis is reduced, *least* of them at least."""
-    array = check_terms(values)
-    _check_accumulator(array.dtype, accumulate)
-    if array.shape[-1] < least:
-        raise InvalidArgumentError(
-            f"Values of shape {array.shape} cannot be reduced. Accepted: (..., n), n >= {least}"
-        )
-    return array
-
-
 def _mean(values: np.ndarray, accumulate: DTypeLike) -> tuple[np.ndarray, np.ndarray]:
     """Return a mean, and the bound of its error in the accumulator."""
     total, n = exact_sum(values), values.shape[-1]
@@ -234,16 +226,6 @@ def _mean(values: np.ndarray, accumulate: DTypeLike) -> tuple[np.ndarray, np.nda
     error = (n - 1) * unit_roundoff(accumulate) * np.abs(values.astype(np.float64)).sum(-1)
     error = rounding * np.abs(total / n) + (1 + rounding) * error / n
     return total / n, error + _tiny(accumulate)
-
-
-def _round_result(
-    expected: np.ndarray, error: np.ndarray, dtype: DTypeLike, accumulate: DTypeLike
-) -> np.ndarray:
-    """Add the last rounding, from the accumulator to the type of the result."""
-    if short_name(dtype) == short_name(accumulate):
-        return np.asarray(error)
-    rounding = unit_roundoff(dtype) * (np.abs(expected) + error)
-    return np.asarray(error + rounding + _tiny(dtype) / 2)
 
 
 def _tiny(dtype: DTypeLike) -> float:

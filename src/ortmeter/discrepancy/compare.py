@@ -7,17 +7,18 @@ import numpy as np
 
 from ortmeter.discrepancy.arrays import Side, arithmetic, is_on_device
 from ortmeter.discrepancy.device import compare_on_device
-from ortmeter.discrepancy.measure import THRESHOLDS, Figures, Options, add_up, measure_arrays
+from ortmeter.discrepancy.measure import THRESHOLDS, Figures, add_up, measure_arrays
 from ortmeter.discrepancy.result import EXACT, Difference, Discrepancy, Tolerance, Violation
 from ortmeter.discrepancy.structure import Pair, pairs
 from ortmeter.errors import InvalidArgumentError, ShapeMismatchError
+
+_COUNTS = ("n", "n_finite", "n_nan", "n_inf", "n_same_nan")
 
 
 def max_diff(
     expected: Any,
     got: Any,
     *,
-    equal_nan: bool = True,
     tolerance: Tolerance | None = None,
     on_mismatch: Literal["raise", "report"] = "raise",
 ) -> Discrepancy:
@@ -32,9 +33,6 @@ def max_diff(
     got : array of shape (...), number, string, or nested mapping, list, tuple, dataclass
         Tested output, of the same structure; a list matches a tuple. The element type of each array
         defines its ulp.
-    equal_nan : bool
-        Whether a NaN matches a NaN; in complex numbers, the same part must hold it, and the other
-        part be equal.
     tolerance : Tolerance, optional
         Tolerance; elements beyond it are counted, and its
         :meth:`~ortmeter.discrepancy.Tolerance.check` uses the count.
@@ -46,8 +44,9 @@ def max_diff(
     -------
     Discrepancy
         Largest and summed errors where both values are finite, counts of mismatched NaN and
-        infinities, and the position of the worst element. Different element types and devices are
-        reported but accepted.
+        infinities, and the position of the worst element. A NaN matches a NaN; in complex numbers,
+        the same part must hold it, and the other part be equal. Different element types and devices
+        are reported but accepted.
 
     Raises
     ------
@@ -86,15 +85,12 @@ def max_diff(
     >>> max_diff({"a": [1.0, 2.0]}, {"a": [1.0, 2.5]}).path
     "['a'][1]"
     """
-    if on_mismatch not in {"raise", "report"}:
-        raise InvalidArgumentError(f"on_mismatch={on_mismatch!r}. Accepted: 'raise', 'report'")
     if not isinstance(tolerance, Tolerance | None):
         raise InvalidArgumentError(f"tolerance={tolerance!r}. Accepted: a Tolerance, or None")
-    options = Options(equal_nan, tolerance)
     compared: list[_Compared] = []
     differences: list[Difference] = []
     for place in pairs(expected, got):
-        result = _compare_pair(place, options) if isinstance(place, Pair) else place
+        result = _compare_pair(place, tolerance) if isinstance(place, Pair) else place
         if isinstance(result, _Compared):
             compared.append(result)
             differences += result.differences
@@ -102,7 +98,7 @@ def max_diff(
             raise ShapeMismatchError(f"{result}; nothing is broadcast")
         else:
             differences.append(result)
-    return _put_together(compared, differences, options)
+    return _put_together(compared, differences, tolerance)
 
 
 class _Compared(NamedTuple):
@@ -120,7 +116,7 @@ class _Compared(NamedTuple):
         return self.figures.worst[0], counts["n_nan"] + counts["n_inf"] > 0
 
 
-def _compare_pair(pair: Pair, options: Options) -> _Compared | Difference:
+def _compare_pair(pair: Pair, tolerance: Tolerance | None) -> _Compared | Difference:
     """Compare two arrays, or tell why they cannot be."""
     try:
         expected, got = Side.of(pair.expected), Side.of(pair.got)
@@ -132,9 +128,9 @@ def _compare_pair(pair: Pair, options: Options) -> _Compared | Difference:
         arrays = expected.array, got.array
         same_device = expected.device == got.device and all(map(is_on_device, arrays))
         if same_device and kind.wide == np.float64:
-            figures = compare_on_device(*arrays, kind, options)
+            figures = compare_on_device(*arrays, kind, tolerance)
         else:
-            figures = measure_arrays(expected, got, kind, options)
+            figures = measure_arrays(expected, got, kind, tolerance)
     except InvalidArgumentError as cause:
         if not pair.path:
             raise
@@ -168,7 +164,7 @@ def _kind(side: Side) -> str:
 
 
 def _put_together(
-    compared: Sequence[_Compared], differences: Sequence[Difference], options: Options
+    compared: Sequence[_Compared], differences: Sequence[Difference], tolerance: Tolerance | None
 ) -> Discrepancy:
     parts = [arrays.figures for arrays in compared] or [Figures.of_nothing(exact=True)]
     figures = parts[0] if len(parts) == 1 else add_up(parts)
@@ -181,24 +177,18 @@ def _put_together(
         ulp_at_max=max((arrays.ulp_at_max for arrays in compared), default=0),
         sum=figures.sum,
         largest=figures.largest,
-        n=figures.counts["n"],
-        n_finite=figures.counts["n_finite"],
-        n_nan=figures.counts["n_nan"],
-        n_inf=figures.counts["n_inf"],
-        n_same_nan=figures.counts["n_same_nan"],
+        **{name: figures.counts[name] for name in _COUNTS},
         histogram={threshold: figures.counts[threshold] for threshold in THRESHOLDS},
         **(worst.where if worst else {}),
         n_arrays=len(compared),
         differences=tuple(differences),
-        tolerance=options.tolerance,
-        n_over=figures.counts["n_over"] if options.tolerance else None,
+        tolerance=tolerance,
+        n_over=figures.counts["n_over"] if tolerance else None,
         over=over and over.over,
     )
 
 
-def assert_close(
-    expected: Any, got: Any, tolerance: Tolerance = EXACT, *, equal_nan: bool = True
-) -> Discrepancy:
+def assert_close(expected: Any, got: Any, tolerance: Tolerance = EXACT) -> Discrepancy:
     """Assert that *got* is within a tolerance of *expected*.
 
     Parameters
@@ -207,8 +197,6 @@ def assert_close(
         As in :func:`~ortmeter.discrepancy.max_diff`.
     tolerance : Tolerance
         Tolerance, by default equality.
-    equal_nan : bool
-        Whether a NaN matches a NaN.
 
     Returns
     -------
@@ -228,7 +216,7 @@ def assert_close(
     >>> assert_close([1.0, 2.0], [1.0, 2.5], Tolerance(atol=1)).abs
     0.5
     """
-    diff = max_diff(expected, got, equal_nan=equal_nan, tolerance=tolerance, on_mismatch="report")
+    diff = max_diff(expected, got, tolerance=tolerance, on_mismatch="report")
     verdict = tolerance.check(diff)
     if verdict:
         return diff

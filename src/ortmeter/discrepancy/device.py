@@ -4,7 +4,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ortmeter.discrepancy.arrays import Arithmetic, tensor_reader
-from ortmeter.discrepancy.measure import THRESHOLDS, Figures, Options, add_up, non_finite
+from ortmeter.discrepancy.measure import THRESHOLDS, Figures, add_up, non_finite
 from ortmeter.discrepancy.result import Tolerance
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ _EXPONENT = 0x7FF << 52
 
 
 def compare_on_device(
-    expected: "torch.Tensor", got: "torch.Tensor", kind: Arithmetic, options: Options
+    expected: "torch.Tensor", got: "torch.Tensor", kind: Arithmetic, tolerance: Tolerance | None
 ) -> Figures:
     """Measure how far a tensor is from another one, on the device that holds both.
 
@@ -33,7 +33,7 @@ def compare_on_device(
         for start in starts:
             stop = min(start + _LENGTH, got.numel())
             e, g = (read(start, stop).to(torch.float64) for read in readers)
-            rows.append(_reduce_piece(e, g, kind, options))
+            rows.append(_reduce_piece(e, g, kind, tolerance))
         figures = torch.stack(rows).cpu().tolist()
     number = int if kind.is_exact else float
     names: tuple[str | float, ...] = (
@@ -58,19 +58,19 @@ def compare_on_device(
 
 
 def _reduce_piece(
-    e: "torch.Tensor", g: "torch.Tensor", kind: Arithmetic, options: Options
+    e: "torch.Tensor", g: "torch.Tensor", kind: Arithmetic, tolerance: Tolerance | None
 ) -> "torch.Tensor":
     """Return the maxima, sums and positions, then the counts, all of which float64 holds."""
     import torch
 
-    finite, nan, inf, same = non_finite(e, g, equal_nan=options.equal_nan, library=torch)
+    finite, nan, inf, same = non_finite(e, g, torch)
     mismatched = nan | inf
     zero = torch.zeros((), dtype=torch.float64, device=e.device)
     error = torch.where(finite, (g - e).abs(), zero)
     e, g = (torch.where(finite, side.abs(), zero) for side in (e, g))
     relative = torch.where(error > 0, error / e, zero)
     ulp = _in_ulp(error, torch.maximum(e, g), kind)
-    over, share = _beyond(options.tolerance, error, e, ulp)
+    over, share = _beyond(tolerance, error, e, ulp)
     share = torch.where(mismatched, torch.inf, share)
     figures = (
         *(error.max(), relative.max(), ulp.max(), error.sum(), e.max()),

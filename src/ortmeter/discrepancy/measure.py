@@ -27,14 +27,6 @@ _EXPONENT = 0x7FF << 52  # bits of the exponent of a float64; 0x7FF is twice its
 _MAX_THREADS = 8  # of 5 MiB at most
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the caller chose."""
-
-    equal_nan: bool
-    tolerance: Tolerance | None = None
-
-
 @dataclass
 class Figures:
     """Figures of a piece, of an array or of several. Those of integers are exact integers."""
@@ -70,7 +62,9 @@ def add_up(parts: Sequence[Figures]) -> Figures:
     )
 
 
-def measure_arrays(expected: Side, got: Side, kind: Arithmetic, options: Options) -> Figures:
+def measure_arrays(
+    expected: Side, got: Side, kind: Arithmetic, tolerance: Tolerance | None
+) -> Figures:
     """Compare two arrays of one shape, both of numbers or both of strings, on the host.
 
     The figures are the same whatever the number of threads.
@@ -84,7 +78,7 @@ def measure_arrays(expected: Side, got: Side, kind: Arithmetic, options: Options
     todo = kind.pieces(math.prod(got.shape))
 
     def measure_some(first: int, threads: int) -> list[Figures]:
-        comparer = _Comparer(kind, todo[0][1], options)
+        comparer = _Comparer(kind, todo[0][1], tolerance)
         with np.errstate(all="ignore"):  # signalling NaN, overflows, divisions by zero
             return [
                 comparer.compare(piece[0], *(read(*piece) for read in readers))
@@ -104,9 +98,8 @@ def measure_arrays(expected: Side, got: Side, kind: Arithmetic, options: Options
 class _Comparer:
     """Compare pieces of two arrays, one after the other. One per thread."""
 
-    def __init__(self, kind: Arithmetic, length: int, options: Options) -> None:
-        self._kind = kind
-        self._options = options
+    def __init__(self, kind: Arithmetic, length: int, tolerance: Tolerance | None) -> None:
+        self._kind, self._tolerance = kind, tolerance
         self._wide = np.empty((2 if kind.wide == np.float64 else 0, length))
         self._ulp = 0.0  # the largest of the pieces until now
 
@@ -122,8 +115,7 @@ class _Comparer:
         worst = int(error.argmax())  # a NaN if there is one
         if error.dtype.kind == "f" and not math.isfinite(error[worst]):
             e, g = self._widen(expected, got)  # the errors were written over got
-            equal_nan = self._options.equal_nan
-            finite, nan, inf, same = non_finite(e, g, equal_nan=equal_nan, library=np)
+            finite, nan, inf, same = non_finite(e, g, np)
             index, mismatched = np.flatnonzero(finite), np.flatnonzero(nan | inf)
             counts = {"n_nan": nan, "n_inf": inf, "n_same_nan": same}
             figures.counts.update({name: int(mask.sum()) for name, mask in counts.items()})
@@ -176,7 +168,7 @@ class _Comparer:
                 break
             figures.counts[threshold] = int(np.count_nonzero(error > threshold))
         limits: list[tuple[np.ndarray, np.ndarray]] = []
-        tolerance = self._options.tolerance
+        tolerance = self._tolerance
         if tolerance and (terms := tolerance.absolute_and_relative) is not None:
             limit = e * terms[1]
             limits.append((error, np.add(limit, terms[0], out=limit)))
@@ -207,9 +199,9 @@ class _Comparer:
         """
         if self._kind.n_bits is None:
             return error, 1.0
-        unit, tolerance = 2.0 ** (self._kind.n_bits - 1), self._options.tolerance
+        unit = 2.0 ** (self._kind.n_bits - 1)
         likely = relative >= self._ulp / (4 * unit)
-        all_asked = tolerance is not None and tolerance.ulp is not None
+        all_asked = self._tolerance is not None and self._tolerance.ulp is not None
         if not all_asked and np.count_nonzero(likely) < error.size // 8:
             error, sides = error[likely], [side[likely] for side in sides]
         larger, other = (_magnitude(side.astype(self._kind.wide)) for side in sides)
@@ -252,22 +244,17 @@ def distance(expected: np.ndarray, got: np.ndarray, out: np.ndarray | None = Non
     return error
 
 
-def non_finite(expected: Any, got: Any, *, equal_nan: bool, library: Any) -> tuple[Any, ...]:
+def non_finite(expected: Any, got: Any, library: Any) -> tuple[Any, ...]:
     """Mask what is finite on both sides, NaN and inf that do not match, NaN that do.
 
-    The library is NumPy or torch.
-
-    The same infinities match, NaN match NaN if `equal_nan`. A complex number with a NaN is a NaN,
-    and matches when each of its parts does.
+    The library is NumPy or torch. The same infinities match, and NaN match NaN. A complex number
+    with a NaN is a NaN, and matches when each of its parts does.
     """
     nan_e, nan_g = library.isnan(expected), library.isnan(got)
     inf_e, inf_g = library.isinf(expected) & ~nan_e, library.isinf(got) & ~nan_g
-    either = nan_e | nan_g
-    nan = either
-    if equal_nan:
-        nan = nan_e ^ nan_g
-        if library is np and np.iscomplexobj(expected):
-            nan = either & ~(_same(expected.real, got.real) & _same(expected.imag, got.imag))
+    either, nan = nan_e | nan_g, nan_e ^ nan_g
+    if library is np and np.iscomplexobj(expected):
+        nan = either & ~(_same(expected.real, got.real) & _same(expected.imag, got.imag))
     inf = (inf_e | inf_g) & ~either & (expected != got)
     return ~(either | inf_e | inf_g), nan, inf, either & ~nan
 

@@ -192,15 +192,13 @@ def compare_outputs(
         for label, (first, second) in pairs.items()
     }
     if not typed:
-        diffs = {label: _without_types(diff) for label, diff in diffs.items()}
+        for label, diff in diffs.items():
+            kept = tuple(d for d in diff.differences if d.kind != "dtype")
+            diffs[label] = replace(diff, differences=kept)
     worst_first = sorted(diffs.items(), key=lambda item: _severity(item[1]), reverse=True)
     by_name = tuple(label for label, (first, second) in pairs.items() if first == second)
     by_rank = tuple(label for label, (first, second) in pairs.items() if first != second)
     return ModelDiff(dict(worst_first), by_name, by_rank, alone, *_shared(*feeds), tolerance)
-
-
-def _without_types(diff: Discrepancy) -> Discrepancy:
-    return replace(diff, differences=tuple(d for d in diff.differences if d.kind != "dtype"))
 
 
 def _severity(diff: Discrepancy) -> tuple[float, ...]:

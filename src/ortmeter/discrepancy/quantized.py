@@ -7,13 +7,11 @@ import numpy as np
 
 from ortmeter.discrepancy.bounds import matmul_error_bound
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.errors import InvalidArgumentError
 
 __all__ = ["quantized_matmul_bound"]
 
 #: Bits of a grid of integers, the name of a floating-point type, or None for float32.
 Grid: TypeAlias = int | str | None
-_PARTS = 3  # left operand, right operand, result
 
 
 def quantized_matmul_bound(x: np.ndarray, w: np.ndarray, grids: Sequence[Grid]) -> np.ndarray:
@@ -38,11 +36,6 @@ def quantized_matmul_bound(x: np.ndarray, w: np.ndarray, grids: Sequence[Grid]) 
         point that is rounded, or a largest element that is clipped. In a floating-point type, it is
         the unit roundoff times :math:`|x|`.
 
-    Raises
-    ------
-    InvalidArgumentError
-        There are not three grids, or a number of bits is below 2.
-
     Examples
     --------
     >>> x, w = np.float32([[127, 1]]), np.float32([[1], [127]])
@@ -50,8 +43,6 @@ def quantized_matmul_bound(x: np.ndarray, w: np.ndarray, grids: Sequence[Grid]) 
     >>> bool(257 < bound[0, 0] < 259)  # steps of 1: 127 + 1, twice, and 2 for both at once
     True
     """
-    if len(grids) != _PARTS or any(isinstance(g, int) and g <= 1 for g in grids):
-        raise InvalidArgumentError(f"grids={grids!r}. Accepted: three, with 2 bits at least")
     left, right = x.astype(np.float64), w.astype(np.float64)
     dx, dw = _step(left, grids[0]), _step(right, grids[1])
     error: np.ndarray = np.abs(left) @ dw + dx @ np.abs(right) + dx @ dw

@@ -231,8 +231,8 @@ class Discrepancy:
     n_finite : int
         Positions where both values are finite, from which errors are computed.
     n_nan : int
-        Mismatched NaN: exactly one value is NaN (at least one if not `equal_nan`), or the parts of
-        complex numbers that hold NaN do not match.
+        Mismatched NaN: exactly one value is NaN, or the parts of complex numbers that hold NaN do
+        not match.
     n_same_nan : int
         NaN on both sides, which match.
     n_inf : int

@@ -63,11 +63,6 @@ def orders(values: Any, count: int, rng: np.random.Generator) -> np.ndarray:
     numpy.ndarray
         Positions, int64, shape (count, n). ``values[orders(...)]`` has one order per row.
 
-    Raises
-    ------
-    InvalidArgumentError
-        The values are not a vector, or *count* is below 1.
-
     Examples
     --------
     >>> values = np.float32([3, 1, 2])
@@ -75,10 +70,6 @@ def orders(values: Any, count: int, rng: np.random.Generator) -> np.ndarray:
     [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]
     """
     values = check_terms(values)
-    if values.ndim != 1 or count < 1:
-        raise InvalidArgumentError(
-            f"{count} orders of values of shape {values.shape}. Accepted: 1 or more, of a vector"
-        )
     ascending = np.argsort(values, kind="stable").astype(np.int64)
     drawn = (rng.permutation(values.size) for _ in range(count - 2))
     return np.stack([ascending, ascending[::-1], *drawn][:count])

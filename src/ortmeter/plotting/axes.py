@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import pd
 
 if TYPE_CHECKING:
@@ -74,15 +73,6 @@ def new_axes(height: float) -> "Axes":
     >>> plt.close(ax.figure)
     """
     return new_figure(height).subplots()
-
-
-def need_columns(frame: "pd.DataFrame", *names: str) -> None:
-    """Check that a frame has these columns and a row."""
-    if frame.empty or not set(names) <= set(frame.columns):
-        raise InvalidArgumentError(
-            f"Columns {', '.join(names[:-1])} and {names[-1]} are expected, with a row at least. "
-            f"Got {list(map(str, frame.columns))} and {len(frame)} rows"
-        )
 
 
 def series_styles(names: Iterable[str]) -> list[dict[str, Any]]:

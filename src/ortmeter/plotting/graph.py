@@ -3,6 +3,7 @@
 A model is untrusted input: every text taken from it goes through :func:`clean`.
 """
 
+import contextlib
 import dataclasses
 import html
 import itertools
@@ -59,21 +60,10 @@ class NodeNote:
         Lines added to the tooltip of the node.
     share : float, optional
         Share of a total, between 0 and 1, shown as a percentage and by the colour of the box.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The share is not between 0 and 1.
     """
 
     text: str = ""
     share: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.share is not None and not 0 <= self.share <= 1:
-            raise InvalidArgumentError(
-                f"The share of a node is between 0 and 1, it cannot be {self.share!r}"
-            )
 
 
 def draw_model(
@@ -117,7 +107,9 @@ def draw_model(
     >>> draw_model(text, notes={0: NodeNote("0.3 ms", share=1.0)})
     Drawing(title='g')
     """
-    graph = _infer_shapes(load_model(model)).graph
+    graph = load_model(model).graph
+    with contextlib.suppress(*NOT_INFERRED, RuntimeError):
+        graph = onnx.shape_inference.infer_shapes(load_model(model)).graph
     operators = Counter(clean(node.op_type) for node in walk_nodes(graph.node))
     if operators.total() > MAX_NODES:
         raise InvalidArgumentError(
@@ -132,21 +124,9 @@ def draw_model(
         )
     dot = "\n".join([_HEADER, *writer.boxes, *writer.edges, "}", ""])
     title = clean(title or graph.name or "model")
-    return Drawing(title, dot, writer.elements, f"{title}: {_description(operators)}")
-
-
-def _description(operators: Counter[str]) -> str:
-    """Describe a drawing to a reader who does not see it."""
     counts = [f"{count} {shorten(operator)}" for operator, count in operators.most_common(8)]
-    return f"graph of {operators.total()} nodes ({', '.join(counts)})"
-
-
-def _infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Add the types of the results when they can be inferred, keep the model as it is otherwise."""
-    try:
-        return onnx.shape_inference.infer_shapes(model)
-    except (*NOT_INFERRED, RuntimeError):
-        return model
+    seen = f"{title}: graph of {operators.total()} nodes ({', '.join(counts)})"
+    return Drawing(title, dot, writer.elements, seen)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +179,9 @@ class _Writer:
 
     def _node(self, identifier: str, node: onnx.NodeProto, note: NodeNote, scope: _Scope) -> None:
         self.elements[identifier] = Element("node", _node_tooltip(node, scope, note))
-        fill = _FILLS["node"] if note.share is None else _hot(note.share)
+        fill = _FILLS["node"]
+        if note.share is not None:  # opaque enough to be seen, translucent enough for its text
+            fill = f"{_HOT}{round(255 * (0.08 + 0.6 * note.share)):02x}"
         self._box(identifier, list(_node_lines(node, scope, note)), fill, "rounded,filled")
         for name in dict.fromkeys(filter(None, node.input)):
             self._edge(name, identifier, scope)
@@ -254,11 +236,6 @@ class _Writer:
         identifier = f"{kind}{len(self.elements)}"
         self.elements[identifier] = Element(kind, tooltip)
         return identifier
-
-
-def _hot(share: float) -> str:
-    """Colour of a share: opaque enough to be seen, translucent enough for its text."""
-    return f"{_HOT}{round(255 * (0.08 + 0.6 * share)):02x}"
 
 
 def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
@@ -342,7 +319,11 @@ def _type_text(info: onnx.TypeProto) -> str:
 
 def _tensor_text(tensor: onnx.TensorProto) -> str:
     """Write the type and shape of a constant, with its values when it has a few of them."""
-    text = f"{_element_text(tensor.data_type)}[{', '.join(map(str, tensor.dims))}]"
+    try:
+        element = short_name(tensor.data_type)
+    except InvalidArgumentError:
+        element = f"type {tensor.data_type}"
+    text = f"{element}[{', '.join(map(str, tensor.dims))}]"
     values = _values_text(tensor)
     return f"{text} = {values}" if values else text
 
@@ -364,13 +345,6 @@ def _attribute_text(attribute: onnx.AttributeProto) -> str:
         case _:
             value = f"({kind.lower().replace('_', ' ')})"
     return clean(f"{attribute.name}={value}")
-
-
-def _element_text(element: int) -> str:
-    try:
-        return short_name(element)
-    except InvalidArgumentError:
-        return f"type {element}"
 
 
 def _values_text(tensor: onnx.TensorProto) -> str:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ortmeter.evidence import UNITS, common_unit
-from ortmeter.plotting.axes import add_legend, finish, need_columns, new_axes, series_styles
+from ortmeter.plotting.axes import add_legend, finish, new_axes, series_styles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,11 +41,6 @@ def load_plot(
     matplotlib.axes.Axes
         The axes, readable on a light and on a dark page.
 
-    Raises
-    ------
-    InvalidArgumentError
-        A column is missing, or the frame is empty.
-
     Examples
     --------
     >>> import pandas as pd
@@ -57,7 +52,6 @@ def load_plot(
     'latency (ms), lower is better'
     >>> plt.close(ax.figure)
     """
-    need_columns(frame, "series", x, y, "low", "high")
     factor, label = 1.0, f"{y}, higher is better"
     if y == "seconds":
         unit = common_unit(frame[y])

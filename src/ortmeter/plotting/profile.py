@@ -136,11 +136,6 @@ def comparison_plot(
         Two bars per node, one for a node that a side lacks. Nodes whose two times together are
         below 1% of all of them are one row, *other*.
 
-    Raises
-    ------
-    InvalidArgumentError
-        There is nothing to plot, or *names* are not two.
-
     Examples
     --------
     >>> import numpy as np
@@ -158,10 +153,6 @@ def comparison_plot(
     'What is left'
     >>> plt.close(ax.figure)
     """
-    if merged.empty or len(names) != 2:  # noqa: PLR2004 - two sides
-        raise InvalidArgumentError(
-            f"{len(merged)} rows and names {list(names)}. Accepted: at least one row, two names"
-        )
     columns = ["median_baseline", "median_candidate"]
     first = merged["name_baseline"].astype(object).fillna(merged["name_candidate"])
     labels = [axes.node_label(op, name) for op, name in zip(merged["op"], first, strict=True)]

@@ -209,8 +209,7 @@ def _draw(readers: Sequence[_Reader], rng: np.random.Generator) -> np.ndarray:
         return np.ones(shape, types[0])
     if kind == "integer":
         return _draw_integers(readers, types, rng)
-    drawn = rng.standard_normal(shape)
-    array = drawn + 1j * rng.standard_normal(shape) if kind == "complex" else drawn
+    array = rng.standard_normal(shape)
     for dtype in types:
         array = array.astype(dtype)
     return array

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from ortmeter.dtypes import numpy_dtype, short_name
-from ortmeter.errors import FeedError, InvalidArgumentError
+from ortmeter.errors import FeedError
 from ortmeter.runtime.cpu import group_files
 from ortmeter.runtime.graphs import walk_nodes
 
@@ -34,10 +34,10 @@ class Input:
 
     @property
     def kind(self) -> str:
-        """What the elements are: text, boolean, integer, complex or float."""
+        """What the elements are: text, boolean, integer or float."""
         name = short_name(self.element_type)
         named = {"s": "text", "b8": "boolean"}.get(name)
-        return named or {"i": "integer", "u": "integer", "c": "complex"}.get(name[0], "float")
+        return named or {"i": "integer", "u": "integer"}.get(name[0], "float")
 
     @property
     def dtype(self) -> np.dtype:
@@ -66,13 +66,6 @@ def _read_declared(info: onnx.ValueInfoProto) -> Input:
             "Accepted: a dense tensor"
         )
     tensor = info.type.tensor_type
-    try:
-        short_name(tensor.elem_type)
-    except InvalidArgumentError:
-        raise FeedError(
-            f"input {info.name!r} has element type {tensor.elem_type}. "
-            "Accepted: those of onnx.TensorProto.DataType"
-        ) from None
     shape = tuple(map(_size, tensor.shape.dim)) if tensor.HasField("shape") else None
     return Input(info.name, tensor.elem_type, shape)
 

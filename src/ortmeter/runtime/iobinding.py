@@ -105,9 +105,7 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         Raises
         ------
         ModelError
-            A kernel failed.
-        OrtMeterError
-            The binding was closed.
+            A kernel failed, or the binding was closed.
         """
         if self._shown_to is not None:  # what torch still reads there is not written over
             self._shown_to.current_stream(self.provider.index).synchronize()
@@ -126,8 +124,6 @@ class BoundSession(AbstractContextManager["BoundSession"]):
             self._writes_again = len(self._volatile) < len(self._outputs)
             if self._fence is not None:  # a run leaves its outputs pending on this device
                 self._fence.numpy()
-        except OrtMeterError:
-            raise
         except Exception as cause:
             raise _failure(self.provider, self._sources, cause) from cause
 
@@ -195,7 +191,6 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         self._values.clear()
         self._sources.clear()
         self._volatile = ()
-        self._run_bound = _run_closed
 
     def __exit__(self, *_error: object) -> None:
         self.close()
@@ -392,7 +387,3 @@ def _signature(node: Any) -> str:
     dimensions = ", ".join("?" if d is None else str(d) for d in node.shape)
     element_type = short_name(node.type) if node.type.startswith("tensor(") else node.type
     return f"{node.name!r} {element_type}[{dimensions}]"
-
-
-def _run_closed(_binding: object) -> None:
-    raise OrtMeterError("This binding was closed: create another BoundSession")

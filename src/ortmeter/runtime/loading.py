@@ -171,10 +171,6 @@ def _read_bytes(path: Path) -> bytes:
             raise ValueError("it is not a regular file")
         os.fspath(path).encode()  # ONNX Runtime takes no other names
         return path.read_bytes()
-    except UnicodeEncodeError as cause:
-        raise ModelError(
-            f"Model {str(path)!r} cannot be read: its name is not UTF-8. Accepted: another name"
-        ) from cause
     except (OSError, ValueError) as cause:  # a name that is too long, or with a null
         reason = getattr(cause, "strerror", cause)
         raise ModelError(f"Model {str(path)!r} cannot be read: {reason}") from cause

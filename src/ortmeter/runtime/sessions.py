@@ -48,9 +48,8 @@ LEVELS = {
 _FATAL_ONLY = 4
 _LARGEST_DIGESTED = 2**28
 _NAMES = {"name", "doc_string", "metadata_props", "producer_name", "producer_version"}
-# What an argument of make_session sets, and arguments that hold several settings.
+# What an argument of make_session sets.
 _ATTRIBUTES = {"threads": "intra_op_num_threads", "optimization": "graph_optimization_level"}
-_GROUPS = ("session_options", "session_config", "provider_options")
 
 
 def make_session(
@@ -103,7 +102,7 @@ def make_session(
         What the threads of an operator do between two pieces of work. ``during-run`` lets them
         spin until the run ends: idle threads of one session would otherwise slow down another one
         that is interleaved with it. ``on`` lets them spin after a run too, as ONNX Runtime does by
-        default, ``off`` makes them sleep. ``stop`` is the former name of ``during-run``.
+        default, ``off`` makes them sleep.
     session_options : mapping, optional
         Attributes of ``onnxruntime.SessionOptions``: ``inter_op_num_threads``, ``execution_mode``
         (sequential, parallel), ``enable_mem_pattern``, ``enable_cpu_mem_arena``...
@@ -260,7 +259,7 @@ def session_code(
     Raises
     ------
     InvalidArgumentError
-        A setting is not one of these, or its value is not accepted.
+        The value of a setting is not accepted.
 
     Examples
     --------
@@ -270,9 +269,6 @@ def session_code(
     options.enable_mem_pattern = False
     session = onnxruntime.InferenceSession("model.onnx", options)
     """
-    known = ("threads", "optimization", "spinning", *_GROUPS)
-    if unknown := [name for name in settings if name not in known]:
-        raise InvalidArgumentError(f"setting {unknown[0]!r}. Accepted: {', '.join(known)}")
     usual = {"threads": 0, "optimization": "all", "spinning": "on"}
     made = _session_options(**{n: settings.get(n, value) for n, value in usual.items()})
     apply_options(made, settings.get("session_options") or {})

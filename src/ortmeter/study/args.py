@@ -1,17 +1,29 @@
-"""Parameters of a page: one declaration for the command line, the notebook and the fast mode."""
+"""Parameters of a page: one declaration for the command line, the notebook and the fast mode.
+
+Every value takes the same road. A default is written as text, then read as if it came from the
+command line: what is refused there is refused everywhere, and every value has a text to display.
+"""
 
 import argparse
+import math
+import os
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.study.params import Declaration, Param, Setting, as_text, fast_mode
 
 __all__ = ["Arguments", "Param", "get_parsed_args"]
 
+_BOOLS = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
+    ("false", "0", "no", "off"), False
+)
+_SCALARS = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
+_SEQUENCES = {int: "integers", float: "numbers", str: "texts"}
 # Programs that run somebody else's code: what follows their name is theirs.
 _HOSTS = {
     *("pytest", "py.test", "_jb_pytest_runner", "unittest"),
@@ -21,10 +33,207 @@ _HOSTS = {
 }
 
 
-class Arguments:
-    """Values of the parameters of a page, as read-only attributes.
+@dataclass(frozen=True)
+class Param:
+    """Declare a parameter of a page.
 
-    :func:`get_parsed_args` returns it. Iterating yields pairs (name, value).
+    Parameters
+    ----------
+    default : bool, int, float, str, None, or list or tuple of int, float or str
+        Default value, or the name of a choice. Its type is the type of the parameter: an int stays
+        an int, a sequence becomes a tuple, and ``None`` alone is an optional text. With a default
+        of ``None``, the command line also accepts *none*.
+    fast : same as default, optional
+        Default if the environment variable ``ORTMETER_FAST`` is 1. If one of `default` and `fast`
+        is ``None``, the other one gives the type.
+    full : same as default, optional
+        Default if the parameter ``record`` is true: a record may take longer than a build.
+    choices : collection or mapping of names to values, optional
+        Accepted values, given by name or by value. The name is displayed, the page gets the value.
+    sequence : int, float or str, optional
+        Type of the elements of a sequence, written ``256,512``. With `choices`, any other text is
+        read as a sequence.
+    help : str
+        Text for the command line and for the table in a notebook.
+    env : str, optional
+        Environment variable that replaces the default when it is set and not empty.
+    minimum : float, optional
+        Smallest accepted number; choices are not checked. The default is 1 for integers in a
+        sequence, which are sizes, and none for a single number. ``-math.inf`` means none.
+    pattern : str, optional
+        Regular expression of a text, or of each text of a sequence.
+
+    Examples
+    --------
+    >>> sizes = Param("small", choices={"small": (256, 512), "large": (4096,)}, sequence=int)
+    >>> get_parsed_args("plot_x", args=[], config=sizes).config
+    (256, 512)
+    >>> get_parsed_args("plot_x", args=["--config", "8,16"], config=sizes).config
+    (8, 16)
+    """
+
+    default: Any
+    fast: Any = ...
+    full: Any = ...
+    choices: Collection[Any] | None = None
+    sequence: type[int] | type[float] | type[str] | None = None
+    help: str = ""
+    env: str | None = None
+    minimum: float | None = None
+    pattern: str | None = None
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """Value of a parameter and the text that displays it."""
+
+    value: Any
+    label: str
+
+    def __str__(self) -> str:
+        value = _as_text(self.value)
+        return self.label if value == self.label else f"{self.label} ({value.replace(',', ', ')})"
+
+
+class _Declaration:
+    """A named parameter: it reads its text, and its defaults have been read."""
+
+    def __init__(self, name: str, declared: Any) -> None:
+        self.name, self.flag = name, "--" + name.replace("_", "-")
+        self.param = param = declared if isinstance(declared, Param) else Param(declared)
+        self.choices = _named(param)
+        defaults = [d for d in (param.default, param.fast, param.full) if d is not ...]
+        examples = list(self.choices.values()) or defaults
+        self.kind = param.sequence or _kind_of(examples)
+        self.many = bool(param.sequence) or any(isinstance(v, list | tuple) for v in examples)
+        self.optional = any(v is None for v in (*defaults, *examples))
+        self.closed = bool(self.choices) and not param.sequence
+        least = 1 if self.many and self.kind is int else -math.inf
+        self.minimum = least if param.minimum is None else param.minimum
+        self.default = self._read_default(param.default, "default")
+        self.fast = self._read_default(param.fast, "fast default")
+        self.full = self._read_default(param.full, "full default")
+
+    def _read_default(self, default: Any, what: str) -> _Setting:
+        if default is ...:
+            return self.default
+        return self.read(_as_text(default), f"{what} of {self.flag}")
+
+    def read(self, text: str, origin: str) -> _Setting:
+        """Read *text*; *origin* says in the error where it comes from."""
+        if text in self.choices:
+            return _Setting(self.choices[text], text)
+        try:
+            value = self._parse(text)
+            for label, choice in self.choices.items():
+                if type(value) is type(choice) and value == choice:
+                    return _Setting(choice, label)
+            if self.closed and value is not None:
+                raise ValueError(text)
+        except ValueError:
+            raise InvalidArgumentError(
+                f"{origin}: got {text!r}, expected {self.accepted}"
+            ) from None
+        return _Setting(value, _as_text(value))
+
+    def _parse(self, text: str) -> Any:
+        if self.optional and text.lower() == "none":
+            return None
+        if not self.many:
+            return self._scalar(text)
+        items = [item.strip() for item in text.split(",")]
+        if "" in items:
+            raise ValueError(text)
+        return tuple(map(self._scalar, items))
+
+    def _scalar(self, text: str) -> Any:
+        if self.kind is bool:
+            return _as_bool(text)
+        value = self.kind(text)
+        matches = self.param.pattern is None or re.fullmatch(self.param.pattern, text)
+        if not matches or (self.minimum > -math.inf and not value >= self.minimum):
+            raise ValueError(text)
+        return value
+
+    @property
+    def accepted(self) -> str:
+        """What the parameter accepts, in words."""
+        parts = list(self.choices)
+        if not self.closed:
+            bound = f" >= {self.minimum:g}" if self.minimum > -math.inf else ""
+            bound += f" matching {self.param.pattern}" if self.param.pattern else ""
+            several = f"{_SEQUENCES[self.kind]}{bound}, comma-separated" if self.many else ""
+            parts.append(several or _SCALARS[self.kind] + bound)
+        if self.optional and "None" not in parts:
+            parts.append("none")
+        return " or ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+
+    @property
+    def metavar(self) -> str:
+        """What the usage shows, without the choices: argparse crashes on spaces."""
+        if self.closed:
+            return "CHOICE"
+        word = "TEXT" if self.kind is str else self.kind.__name__.upper()
+        return "CHOICE|" * bool(self.choices) + word + ",..." * self.many
+
+    @property
+    def help(self) -> str:
+        """Help of the option: its text, each default, what is accepted, the variable."""
+        notes = [f"default: {self.default.label or repr('')}"]
+        notes += [f"fast mode: {self.fast.label}"] if self.fast != self.default else []
+        notes += [f"recorded: {self.full.label}"] if self.full != self.default else []
+        notes.append(f"accepts {self.accepted}")
+        notes += [f"environment variable: {self.param.env}"] if self.param.env else []
+        return f"{self.param.help} ({'; '.join(notes)})".lstrip()
+
+    def setting(self, given: str | None, *, fast: bool, full: bool = False) -> _Setting:
+        """Choose between the command line, the environment and the defaults, in that order."""
+        if given is not None:
+            return self.read(given, f"option {self.flag}")
+        variable = self.param.env
+        if variable and (text := os.environ.get(variable)):
+            return self.read(text, f"environment variable {variable} (for {self.flag})")
+        return self.fast if fast else self.full if full else self.default
+
+
+def _as_text(value: Any) -> str:
+    """Write a value as the command line accepts it."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _as_bool(text: str) -> bool:
+    if text.lower() not in _BOOLS:
+        raise ValueError(text)
+    return _BOOLS[text.lower()]
+
+
+def _named(param: Param) -> dict[str, Any]:
+    """Return the choices by name; where sequences are accepted, every choice is one."""
+    choices = param.choices or {}
+    pairs = choices if isinstance(choices, Mapping) else {_as_text(v): v for v in choices}
+    return {str(name): _as_choice(value, param) for name, value in pairs.items()}
+
+
+def _as_choice(value: Any, param: Param) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(value)
+    return value if value is None or param.sequence is None else (value,)
+
+
+def _kind_of(values: list[Any]) -> type:
+    """Return the type of the scalars of *values*, that of texts where they have several."""
+    nested = (v if isinstance(v, list | tuple) else [v] for v in values)
+    kinds = {type(item) for items in nested for item in items if item is not None}
+    if kinds == {int, float}:
+        return float
+    return kinds.pop() if len(kinds) == 1 and kinds <= _SCALARS.keys() else str
+
+
+class Arguments:
+    """Values of the parameters of a page, as attributes.
+
+    :func:`get_parsed_args` returns it. Iterating yields pairs (name, value); ``fast`` says whether
+    the fast mode is on (environment variable ``ORTMETER_FAST``).
 
     Examples
     --------
@@ -40,45 +249,28 @@ class Arguments:
     def __init__(
         self,
         name: str,
-        declarations: Mapping[str, Declaration],
-        settings: Mapping[str, Setting],
+        declarations: Mapping[str, _Declaration],
+        settings: Mapping[str, _Setting],
         *,
         fast: bool,
     ) -> None:
         self.__dict__.update({key: setting.value for key, setting in settings.items()})
-        self.__dict__.update(_name=name, _fast=fast)
-        self.__dict__.update(_declarations=dict(declarations), _settings=dict(settings))
+        self.fast, self._name = fast, name
+        self._declarations, self._settings = declarations, settings
 
-    @property
-    def fast(self) -> bool:
-        """Whether the fast mode is on (environment variable ``ORTMETER_FAST``)."""
-        return bool(self._fast)
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def label(self, name: str) -> str:
         """Return the displayed text of a parameter: the name of a choice, or the value."""
-        if name not in self._settings:
-            raise InvalidArgumentError(f"got parameter {name!r}, expected {self._names()}")
-        return str(self._settings[name].label)
-
-    def _names(self) -> str:
-        return " or ".join(self.__dict__.get("_settings", ()))
+        return self._settings[name].label
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         return ((name, setting.value) for name, setting in self._settings.items())
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"got parameter {name!r}, expected {self._names()}", name=name, obj=self
-        )
-
-    def __setattr__(self, name: str, value: Any) -> NoReturn:
-        raise AttributeError(f"arguments cannot be changed, got {name}={value!r}")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"arguments cannot be changed, got a deletion of {name!r}")
-
     def __str__(self) -> str:
-        return ", ".join(f"{name}={_display(s)}" for name, s in self._settings.items())
+        return ", ".join(f"{name}={setting}" for name, setting in self._settings.items())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self})"
@@ -86,7 +278,7 @@ class Arguments:
     def _repr_html_(self) -> str:
         mode = ", fast mode" if self.fast else ""
         rows = (
-            (declaration.flag, _display(self._settings[name]), declaration.param.help)
+            (declaration.flag, str(self._settings[name]), declaration.param.help)
             for name, declaration in self._declarations.items()
         )
         cells = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in rows)
@@ -96,10 +288,6 @@ class Arguments:
             + "".join(f"<tr>{row}</tr>" for row in cells)
             + "</tbody></table>"
         )
-
-
-# Attributes of the class, and what argparse keeps for itself.
-_RESERVED = frozenset({"help", *(n for n in vars(Arguments) if not n.startswith("_"))})
 
 
 def get_parsed_args(
@@ -153,12 +341,17 @@ def get_parsed_args(
     >>> print(args)
     config=large (2048), with_mask=True
     """
-    declarations = {key: _declare(key, declared) for key, declared in params.items()}
-    parser = _make_parser(name, description, declarations)
-    argv, is_program = command_line() if args is None else (_checked(args), False)
+    declarations = {key: _Declaration(key, declared) for key, declared in params.items()}
+    parser = _Parser(name, description=description, allow_abbrev=False)
+    for key, one in declarations.items():
+        flag: dict[str, Any] = {"nargs": "?", "const": "true"} if one.kind is bool else {}
+        told = {"help": one.help.replace("%", "%%"), "metavar": one.metavar}
+        parser.add_argument(one.flag, dest=key, default=argparse.SUPPRESS, **told, **flag)
+    argv, is_program = command_line() if args is None else ([*args], False)
+    argv = [re.sub(r"^--[\w-]+", lambda option: option[0].replace("_", "-"), a) for a in argv]
     try:
-        given = _read_options(parser, argv, declarations)
-        fast, asked = fast_mode(), declarations.get("record")
+        given, fast = vars(parser.parse_args(argv)), _fast_mode()
+        asked = declarations.get("record")
         full = asked is not None and bool(asked.setting(given.get("record"), fast=fast).value)
         settings = {
             key: declaration.setting(given.get(key), fast=fast, full=full)
@@ -179,81 +372,15 @@ class _Parser(argparse.ArgumentParser):
         raise InvalidArgumentError(message)
 
 
-def _declare(name: str, declared: Any) -> Declaration:
-    if name in _RESERVED or name.startswith("_") or not name.isidentifier():
-        reserved = ", ".join(sorted(_RESERVED))
-        raise InvalidArgumentError(
-            f"got parameter name {name!r}, expected an identifier that neither starts with '_' "
-            f"nor is one of {reserved}"
-        )
+def _fast_mode() -> bool:
+    """Whether the environment variable ``ORTMETER_FAST`` asks for the fast defaults."""
+    text = os.environ.get("ORTMETER_FAST") or "0"
     try:
-        return Declaration(name, declared)
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"parameter {name!r}: {error}") from None
-
-
-def _make_parser(
-    name: str, description: str | None, declarations: Mapping[str, Declaration]
-) -> argparse.ArgumentParser:
-    # argparse expands % in a help always, in a description only when it finds "%(prog)".
-    if description and "%(prog)" in description:
-        description = description.replace("%", "%%")
-    parser = _Parser(name, description=description, allow_abbrev=False)
-    for key, declaration in declarations.items():
-        is_flag = declaration.kind is bool
-        parser.add_argument(
-            declaration.flag,
-            dest=key,
-            default=argparse.SUPPRESS,
-            help=declaration.help.replace("%", "%%"),
-            metavar=declaration.metavar,
-            nargs="?" if is_flag else None,
-            const="true" if is_flag else None,
-        )
-    return parser
-
-
-def _read_options(
-    parser: argparse.ArgumentParser, argv: Sequence[str], declarations: Mapping[str, Declaration]
-) -> dict[str, str]:
-    """Return the text given to each option."""
-    flags = [declaration.flag for declaration in declarations.values()]
-    given, unknown = parser.parse_known_args(_normalized(argv, flags))
-    if unknown:
+        return _as_bool(text)
+    except ValueError:
         raise InvalidArgumentError(
-            f"got unknown argument {' '.join(unknown)}, "
-            f"expected {', '.join(flags) or 'no argument'}"
-        )
-    return vars(given)
-
-
-def _normalized(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Write options with hyphens and attach values such as -1e-3, which argparse would refuse."""
-    tokens: list[str] = []
-    for token in argv:
-        option, equal, value = token.partition("=")
-        if (flag := option.replace("_", "-")) in flags:
-            tokens.append(flag + equal + value)
-        elif tokens and tokens[-1] in flags and token[:1] == "-" and token[1:2] not in ("-", "h"):
-            tokens[-1] += "=" + token
-        else:
-            tokens.append(token)
-    return tokens
-
-
-def _checked(args: Sequence[str]) -> list[str]:
-    if isinstance(args, str):
-        raise InvalidArgumentError(f"args: got {args!r}, expected a list such as {args.split()}")
-    return [str(token) for token in args]
-
-
-def _display(setting: Setting) -> str:
-    """Write the label on one line, and the value when the label is the name of something else."""
-    value = as_text(setting.value)
-    label = setting.label if setting.label.isprintable() else repr(setting.label)
-    if value == setting.label:
-        return label
-    return f"{label} ({' '.join(value.replace(',', ', ').split())})"
+            f"environment variable ORTMETER_FAST: got {text!r}, expected true or false"
+        ) from None
 
 
 def command_line() -> tuple[list[str], bool]:
@@ -265,7 +392,10 @@ def command_line() -> tuple[list[str], bool]:
     if _is_host(script) or _is_host(caller):
         return [], False
     if in_ipython():
-        return (sys.argv[1:] if _is_main(script) else []), False
+        # What %run pretends to be; a notebook has no file.
+        main = getattr(sys.modules["__main__"], "__file__", None)
+        is_main = main is not None and Path(main).resolve() == Path(script).resolve()
+        return (sys.argv[1:] if is_main else []), False
     return sys.argv[1:], True
 
 
@@ -279,9 +409,3 @@ def in_ipython() -> bool:
     """Whether a notebook or an IPython shell runs this code."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and ipython.get_ipython() is not None
-
-
-def _is_main(script: str) -> bool:
-    """Whether *script* is what runs now, as ``%run`` pretends; a notebook has no file."""
-    main = getattr(sys.modules["__main__"], "__file__", None)
-    return main is not None and Path(main).resolve() == Path(script).resolve()

@@ -32,7 +32,7 @@ from typing import Any
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Finding, Prediction
-from ortmeter.study.rendering import Answer
+from ortmeter.study.rendering import Answer, bullets
 
 __all__ = ["Judged", "Judgement", "Sentence", "read_claims"]
 
@@ -266,7 +266,8 @@ class Judged:
         told, unseen_here = defaultdict(list), False
         for name in (s.name for s in self.judgements[0].sentences if s.section == ANSWER):
             here = self.on_this_machine(name)
-            text = _best(self.of(name))
+            # The words of a machine where it holds, this one first.
+            text = min(self.of(name), key=lambda found: _BEST.index(found.verdict)).text
             if here is not None and here.verdict == FAILS:
                 others = self.standing(name, others=True)
                 where = f"Does not hold on this machine: {here.evidence}; {others}: “{text}.”"
@@ -333,13 +334,10 @@ class Judged:
         sections = defaultdict(list)
         for sentence in self.judgements[0].sentences:
             if sentence.section != ANSWER:
-                sections[sentence.section].append(self._written(sentence.name))
+                word, text = self._judged_text(sentence.name)
+                here = " here" * (word == NOT_MEASURED)
+                sections[sentence.section].append(f"{word.capitalize()}{here}: {text}")
         return dict(sections)
-
-    def _written(self, name: str) -> str:
-        word, text = self._judged_text(name)
-        here = " here" * (word == NOT_MEASURED)
-        return f"{word.capitalize()}{here}: {text}"
 
     def _judged_text(self, name: str) -> tuple[str, str]:
         """Return the verdict of a sentence, and the sentence with the numbers that decide it."""
@@ -372,8 +370,8 @@ class Judged:
         lines += [text for text in (self.setting, self.command) if text]
         lines.append(textwrap.fill(f"Measured on {self.provenance}:", _WIDTH))
         for section, texts in self.sections.items():
-            lines += [f"{section}:", *(_item(text) for text in texts)]
-        return "\n".join([*lines, *(_item(text) for text in self.on_cpu)])
+            lines += [f"{section}:", *bullets(texts, _WIDTH)]
+        return "\n".join([*lines, *bullets(self.on_cpu, _WIDTH)])
 
     def _repr_html_(self) -> str:
         measured = f"<p>Measured on {html.escape(self.provenance)}:</p>"
@@ -427,13 +425,8 @@ def _section(name: str, texts: Sequence[str]) -> str:
 
 
 _WORST = (FAILS, HOLDS, UNDECIDED, NOT_MEASURED)
+_BEST = (HOLDS, UNDECIDED, FAILS, NOT_MEASURED)
 _CLASSES = {HOLDS: "right", FAILS: "wrong", UNDECIDED: "undecided", NOT_MEASURED: "undecided"}
-
-
-def _best(sentences: Sequence[Sentence]) -> str:
-    """Choose the words of a sentence: those of a machine where it holds, this one first."""
-    order = (HOLDS, UNDECIDED, FAILS, NOT_MEASURED)
-    return min(sentences, key=lambda sentence: order.index(sentence.verdict)).text
 
 
 def _sentence_case(text: str) -> str:
@@ -448,9 +441,3 @@ def _render(text: str, values: Mapping[str, Any]) -> str:
         raise InvalidArgumentError(
             f"{text!r} cannot be written with the values {', '.join(values) or '(none)'}: {error}"
         ) from error
-
-
-def _item(text: str) -> str:
-    return textwrap.fill(
-        text, _WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False
-    )

@@ -108,17 +108,12 @@ def _encode_table(table: "pd.DataFrame", path: str) -> dict[str, Any]:
         raise InvalidArgumentError(
             f"{path} has columns {wrong!r}. Accepted: names that are texts, units included"
         )
-    columns = [
-        {
-            "name": name,
-            "dtype": str(flat[name].dtype) if flat[name].dtype.kind in "biuf" else None,
-            "values": _encode_list(
-                [None if item is pd.NA else item for item in flat[name].tolist()],
-                f"{path}[{name!r}]",
-            ),
-        }
-        for name in flat.columns
-    ]
+    columns = []
+    for name, column in flat.items():
+        values = [None if item is pd.NA else item for item in column.tolist()]
+        dtype = str(column.dtype) if column.dtype.kind in "biuf" else None
+        encoded = _encode_list(values, f"{path}[{name!r}]")
+        columns.append({"name": name, "dtype": dtype, "values": encoded})
     return {"$": "table", "index": named, "columns": columns}
 
 
@@ -240,11 +235,9 @@ class _Comparisons(_Tagged):
         return Comparisons({key: group.read("") for key, group in self.groups}, self.axis)
 
 
-_Left = Annotated[int, Meta(ge=0)]
-_Nanoseconds = list[Annotated[int, Meta(ge=0)]]
-
-
-_Turn = tuple[_Positive, _Left, _Nanoseconds, _Nanoseconds, _Nanoseconds]
+_Natural = Annotated[int, Meta(ge=0)]
+_Nanoseconds = list[_Natural]
+_Turn = tuple[_Positive, _Natural, _Nanoseconds, _Nanoseconds, _Nanoseconds]
 
 
 class _Load(_Tagged):

@@ -23,11 +23,7 @@ __all__ = ["Answer", "Table", "fold", "save_tables", "show", "table", "to_frame"
 
 # Outside of these, a number is written with an exponent.
 _SMALL, _LARGE = 1e-4, 1e7
-_TYPES = {
-    ".csv": "text/csv",
-    ".png": "image/png",
-}
-_WIDTH = 90
+_TYPES = {".csv": "text/csv", ".png": "image/png"}
 _COLUMNS = 7
 _DIGITS = 3
 _T = TypeVar("_T")
@@ -271,22 +267,12 @@ def save_tables(
         One CSV file per table, one file per figure. A page or a notebook shows links to download
         them.
 
-    Raises
-    ------
-    InvalidArgumentError
-        There is no table, or a name is not a plain file name.
-
     Examples
     --------
     >>> import pandas as pd
     >>> print(save_tables("page", {"times": pd.DataFrame({"n": [1]})}))
     not saved: page-times.csv; --output DIR writes them
     """
-    if not tables:
-        raise InvalidArgumentError("tables is empty. Accepted: at least one table")
-    for part in (name, *tables, *(figures or ())):
-        if part in {"", ".", ".."} or Path(part).name != part:
-            raise InvalidArgumentError(f"{part!r} is not a plain name for a file")
     contents = {f"{name}-{key}.csv": table.to_csv().encode() for key, table in tables.items()}
     contents |= {f"{name}-{key}.png": png for key, png in (figures or {}).items()}
     if folder is None:

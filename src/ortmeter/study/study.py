@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -97,8 +96,6 @@ class Study:
     follow = staticmethod(follow)
 
     def __init__(self, page: str, title: str, command: str = "", **params: Any) -> None:
-        if not re.fullmatch(r"plot_\w+", page):
-            raise InvalidArgumentError(f"page={page!r}. Accepted: the name of a file, plot_x")
         if MODEL in command.split():
             params["model"] = Param(None, help="run the command of the page on this model instead")
         self.args = get_parsed_args(
@@ -111,8 +108,8 @@ class Study:
         )
         if getattr(self.args, "model", None) is not None:
             sys.exit(_run_command(command, self.args.model))
-        if self.args.output is not None:
-            _make_folder(self.args.output)  # before anything is measured
+        if self.args.output is not None:  # before anything is measured
+            Path(self.args.output).mkdir(parents=True, exist_ok=True)
         self.page = page
         self.provider = resolve_provider(self.args.provider)
         self._on_cpu = PlacementLog()
@@ -315,15 +312,6 @@ def _run_command(command: str, model: str) -> int:
     _, *options = (model if word == MODEL else word for word in shlex.split(command))
     told = [sys.executable, "-m", "ortmeter", *options]
     return subprocess.run(told, check=False).returncode  # noqa: S603 - the command of the page
-
-
-def _make_folder(path: str) -> None:
-    try:
-        Path(path).mkdir(parents=True, exist_ok=True)
-    except OSError as cause:
-        raise InvalidArgumentError(
-            f"--output: got {path!r}, which is not a folder: {cause}"
-        ) from None
 
 
 def _namespace(source: Record) -> SimpleNamespace:

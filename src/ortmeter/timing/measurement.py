@@ -18,7 +18,6 @@ from ortmeter.timing.statistics import geometric_mean
 #: Target of a spawn spec whose function travels as source.
 SOURCE = "source"
 
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _NOISY = 0.2
 
 
@@ -230,5 +229,4 @@ class Measurement:
 
 def format_seconds(seconds: float) -> str:
     """Write a duration with the unit that suits it."""
-    scale, unit = next((u for u in _UNITS if seconds >= u[0]), _UNITS[-1])
-    return f"{seconds / scale:.3g} {unit}"
+    return Estimate(seconds).seconds

@@ -183,12 +183,9 @@ def measure_each(
 
 
 def _check_groups(groups: Mapping[Any, Mapping[str, object]], **numbers: Any) -> None:
-    for group in groups.values() if isinstance(groups, Mapping) and groups else (None,):
-        if not isinstance(group, Mapping) or not group:
-            what = "is empty" if not group else f"is a {type(group).__name__}"
-            raise InvalidArgumentError(
-                f"candidates {what}. Accepted: a mapping of names to functions"
-            )
+    if not groups or not all(groups.values()):
+        raise InvalidArgumentError("candidates is empty. Accepted: a mapping of names to functions")
+    for group in groups.values():
         for name, candidate in group.items():
             if not callable(getattr(candidate, "function", candidate)):
                 raise InvalidArgumentError(

@@ -176,13 +176,12 @@ def _ranks(count: int, effective: float, share: float, confidence: float) -> tup
 def _rank_below(size: int, share: float, tail: float) -> int:
     """Return the largest rank whose sample is above the percentile with this probability at most.
 
-    The percentile is below the sample of rank k if fewer than k samples are below it: sums of
-    binomial probabilities, each from the one before. scipy takes longer to import.
+    The percentile is below the sample of rank k if fewer than k samples are below it, whose number
+    is binomial.
     """
-    ranks = np.arange(1, size)
-    steps = np.log((size - ranks + 1) / ranks * (share / (1 - share)))
-    under = np.exp(size * math.log1p(-share) + np.cumsum([0.0, *steps])).cumsum()
-    return int(np.searchsorted(under, tail, side="right"))
+    from scipy.special import bdtr
+
+    return int(np.searchsorted(bdtr(np.arange(size), size, share), tail, side="right"))
 
 
 def percentile_table(results: Comparison, unit: str = "ms") -> "pd.DataFrame":

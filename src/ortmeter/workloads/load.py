@@ -247,7 +247,7 @@ def measure_load(
     Raises
     ------
     InvalidArgumentError
-        There is no point, no call, or a number is out of range.
+        A rate is out of range.
 
     Notes
     -----
@@ -265,7 +265,11 @@ def measure_load(
     >>> found[2].requests > 2
     True
     """
-    _check_points(points, seconds)
+    for rate in (point.rate for point in points.values()):
+        if rate is not None and not 0 < rate * seconds <= MAX_REQUESTS:
+            raise InvalidArgumentError(
+                f"rate={rate!r} for {seconds:g} s. Accepted: up to {MAX_REQUESTS} requests"
+            )
     rng = np.random.default_rng(seed)
     length = {key: seconds * (1 - _WARM_UP) / _turns(p, seconds) for key, p in points.items()}
     turns: dict[_Key, list[Turn]] = {key: [] for key in points}
@@ -280,7 +284,8 @@ def measure_load(
                 key = list(points)[rank]
                 if i < _turns(points[key], seconds):
                     # The queue goes on from where it was: a short turn would not fill it.
-                    waiting = _waiting(turns[key][-1], length[key]) if turns[key] else 0
+                    before = turns[key][-1:]
+                    waiting = sum(t.left + int((t.starts > length[key]).sum()) for t in before)
                     turn = _Turn(points[key]).run(pool, length[key], rng, waiting)
                     turns[key].append(turn)
             if time.perf_counter() >= deadline:
@@ -288,29 +293,10 @@ def measure_load(
     return {key: Load(points[key], tuple(taken)) for key, taken in turns.items()}
 
 
-def _check_points(points: Mapping[Any, Point], seconds: float) -> None:
-    if not points or not all(point.calls for point in points.values()):
-        raise InvalidArgumentError("there is nothing to call. Accepted: points with calls")
-    if not 0 < seconds < math.inf:
-        raise InvalidArgumentError(f"seconds={seconds!r}. Accepted: a positive number")
-    for rate in (point.rate for point in points.values()):
-        if rate is not None and not 0 < rate * seconds <= MAX_REQUESTS:
-            raise InvalidArgumentError(
-                f"rate={rate!r} for {seconds:g} s. Accepted: up to {MAX_REQUESTS} requests"
-            )
-    if wrong := [point.batch for point in points.values() if point.batch < 1]:
-        raise InvalidArgumentError(f"batch={wrong[0]!r}. Accepted: an integer from 1")
-
-
 def _turns(point: Point, seconds: float) -> int:
     if point.rate is None:
         return _TURNS
     return min(max(int(point.rate * seconds / _REQUESTS_OF_A_TURN), _FEWEST_TURNS), _TURNS)
-
-
-def _waiting(turn: Turn, seconds: float) -> int:
-    """Count the requests that waited at the end of a turn."""
-    return turn.left + int((turn.starts > seconds).sum())
 
 
 def _settled(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ortmeter.child import call
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.errors import OrtMeterError
 from ortmeter.machine.gpu import used_memory
 from ortmeter.optional import pd
 from ortmeter.progress import follow
@@ -66,8 +66,6 @@ def measure_memory(
 
     Raises
     ------
-    InvalidArgumentError
-        There is no candidate, sequence, batch or process, or *unbound* has another name.
     OrtMeterError
         A process failed, or the system does not tell the memory of a process.
 
@@ -81,16 +79,6 @@ def measure_memory(
     >>> found["run"].tolist()
     ['0', '1', 'trimmed', 'closed']
     """
-    batches = [size for sizes in sequences.values() for size in sizes]
-    if not (variants and sequences and all(sequences.values()) and min(batches) > 0 < processes):
-        raise InvalidArgumentError(
-            f"{len(variants)} candidates, {len(sequences)} sequences, {processes} processes. "
-            "Accepted: one or more of each, positive batches"
-        )
-    if unknown := {*unbound} - variants.keys():
-        raise InvalidArgumentError(
-            f"unbound: {', '.join(sorted(unknown))}. Accepted: {', '.join(variants)}"
-        )
     turns = list(itertools.product(variants, sequences, range(processes)))
     rows: dict[tuple[str, str, int], list[Any]] = {turn: [] for turn in turns}
     with write_specs(variants) as spawn_specs:

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from ortmeter.child import call
-from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.errors import ModelError, OrtMeterError
 from ortmeter.evidence import Estimate, rounded
 from ortmeter.optional import import_optional, pd
 from ortmeter.timing.candidates import SessionSpec, write_specs
@@ -146,8 +146,6 @@ def cold_start(
 
     Raises
     ------
-    InvalidArgumentError
-        There is no candidate, or no process.
     ModelError
         A candidate cannot run.
 
@@ -160,10 +158,6 @@ def cold_start(
     >>> list(found.times)
     ['import', 'session', 'first run', 'first result', 'second run', 'steady run']
     """
-    if not variants or processes < 1:
-        raise InvalidArgumentError(
-            f"{len(variants)} candidates in {processes} processes. Accepted: one or more of each"
-        )
     begin = time.perf_counter()
     rng = np.random.default_rng(0)
     starts: dict[str, list[dict[str, Phase]]] = {name: [] for name in variants}

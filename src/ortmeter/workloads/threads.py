@@ -5,7 +5,6 @@ after the other in random order, in fresh processes. The process is the unit of 
 """
 
 import gc
-import math
 import os
 import threading
 import time
@@ -17,7 +16,6 @@ from typing import cast
 import numpy as np
 
 from ortmeter.child import Child, call
-from ortmeter.errors import InvalidArgumentError
 from ortmeter.progress import follow
 from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.measurement import Measurement, SpawnSpec
@@ -112,8 +110,6 @@ def measure_threads(scenarios: Mapping[str, Scenario], *, processes: int = 5) ->
 
     Raises
     ------
-    InvalidArgumentError
-        There is no scenario, process, pause or round.
     OrtMeterError
         A process failed, for instance because a model cannot run.
 
@@ -127,16 +123,6 @@ def measure_threads(scenarios: Mapping[str, Scenario], *, processes: int = 5) ->
     >>> usage.latency["one"][0.0].seconds.shape, usage.cpu["one"][0.0].seconds.shape
     ((1, 3), (1, 1))
     """
-    for name, one in scenarios.items():
-        if not one.pauses or one.rounds < 1 or not all(0 <= p < math.inf for p in one.pauses):
-            raise InvalidArgumentError(
-                f"{name!r}: pauses {one.pauses}, {one.rounds} rounds. Accepted: one pause and one "
-                "round at least, numbers from 0"
-            )
-    if not scenarios or processes < 1:
-        raise InvalidArgumentError(
-            f"{len(scenarios)} scenarios in {processes} processes. Accepted: one or more of each"
-        )
     with _write(scenarios) as asked:
         told = [
             call(_measure_all, {"scenarios": asked, "seed": i})
