@@ -1,3 +1,4 @@
+import runpy
 import subprocess
 import sys
 
@@ -42,12 +43,13 @@ def write(folder, name="plot_x.py", text=PAGE):
 @pytest.mark.parametrize(
     ("name", "args", "expected"),
     [
+        # the page, and a copy under another name
         ("plot_x.py", [], DEFAULTS),
-        ("my pytest copy.py", ["--config", "large"], LARGE),
+        ("my pytest page.py", ["--config", "large"], LARGE),
         # programs that run it as the interpreter does
         ("plot_x.py", ["-m", "plot_x", "--config", "large"], LARGE),
         ("plot_x.py", ["-c", "import plot_x", "--config", "large"], LARGE),
-        # a file named as a host is: its arguments are foreign
+        # files named as the hosts are: their arguments are foreign
         ("ipykernel_launcher.py", ["--config", "large"], DEFAULTS),
     ],
 )
@@ -72,42 +74,19 @@ def test_error_of_a_program(tmp_path, args, variables, message):
     assert "Traceback" not in err
 
 
-def test_help_of_a_program(tmp_path):
-    code, out, err = start(tmp_path, write(tmp_path), "--help")
-    assert (code, err) == (0, "")
-    assert out.startswith("usage: plot_x")
-
-
 def test_bad_declaration_is_never_an_exit(tmp_path):
     text = PAGE.replace('Param("small"', 'Param("tiny"')
     code, _, err = start(tmp_path, write(tmp_path, text=text))
     assert code == 1
-    assert "InvalidArgumentError: parameter 'config': default: got 'tiny'" in err
-
-
-def test_pytest_keeps_its_arguments(tmp_path):
-    write(tmp_path)
-    test = """import runpy
-
-def test():
-    import plot_x
-    runpy.run_path("plot_x.py", run_name="__main__")
-"""
-    write(tmp_path, "test_page.py", test)
-    code, out, _ = start(
-        tmp_path, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "test_page.py"
-    )
-    assert code == 0, out
-    assert out.count(DEFAULTS) == 2
+    assert "InvalidArgumentError: default of --config: got 'tiny'" in err
 
 
 def test_ipython_run_reads_the_arguments_of_the_page_and_sees_an_error_not_an_exit(tmp_path):
     pytest.importorskip("IPython")
     write(tmp_path)
-    cells = ["%run plot_x.py --config large", "import plot_x", "%run plot_x.py --confg large"]
-    command = ("-m", "IPython", "--no-banner", "--colors=NoColor", "-c", "\n".join(cells))
-    _, out, err = start(tmp_path, *command)
-    assert out.startswith(f"{LARGE}\n{DEFAULTS}")
+    runs = "%run plot_x.py --config large\nimport plot_x\n%run plot_x.py --confg large"
+    _, out, err = start(tmp_path, "-m", "IPython", "--no-banner", "--colors=NoColor", "-c", runs)
+    assert out.splitlines()[:2] == [LARGE, DEFAULTS]
     assert "InvalidArgumentError: plot_x: unrecognized arguments: --confg large" in out + err
     assert "usage:" not in out + err
 
@@ -151,3 +130,8 @@ def test_notebook_raises(monkeypatch):
     assert get_parsed_args("plot_x", f="default").f == "default"
     with pytest.raises(InvalidArgumentError, match="ORTMETER_THREADS"):
         get_parsed_args("plot_x", threads=Param(1, env="ORTMETER_THREADS"))
+
+
+def test_this_very_pytest_is_a_host(tmp_path, capsys):
+    runpy.run_path(str(tmp_path / write(tmp_path)), run_name="__main__")
+    assert capsys.readouterr().out.strip() == DEFAULTS

@@ -11,17 +11,14 @@ from ortmeter.optional import import_optional, lazy
 
 
 def test_an_installed_module_is_returned():
-    import json
-
     assert import_optional("json", "draw") is json
 
 
-@pytest.mark.parametrize("extras", [("draw",), ("cpu", "gpu")])
-def test_a_missing_module_names_the_extras(extras):
+def test_a_missing_module_names_the_extras():
     with pytest.raises(MissingDependencyError, match="not_a_module") as caught:
-        import_optional("not_a_module", *extras)
-    for extra in extras:
-        assert f'pip install "ortmeter[{extra}]"' in str(caught.value)
+        import_optional("not_a_module", "cpu", "gpu")
+    told = 'pip install "ortmeter[cpu]" or pip install "ortmeter[gpu]"'
+    assert told in str(caught.value)
     assert isinstance(caught.value, ImportError)
     assert isinstance(caught.value, OrtMeterError)
 
@@ -96,11 +93,7 @@ MODULES = ["ortmeter", *itertools.chain(*public_modules().values())]
 @pytest.fixture(scope="module")
 def told():
     """What is said without any extra, by the name or the call that needs one."""
-    return said_without(ABSENT, MODULES, CALLS)
-
-
-def said_without(absent, modules, calls=()):
-    asked = {"absent": absent, "modules": modules, "calls": list(calls)}
+    asked = {"absent": ABSENT, "modules": MODULES, "calls": list(CALLS)}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         input=json.dumps(asked),
@@ -123,9 +116,3 @@ def test_every_public_name_needs_no_extra_but_those_of_torch(told):
     programs = {f"ortmeter.observatory.{name}" for name in ("networks", "torch_program")}
     assert modules == {"ortmeter.backend", *programs}
     assert all(said.endswith('pip install "ortmeter[torch]"') for said in names.values())
-
-
-def test_the_backend_without_onnxruntime_names_the_runtimes():
-    told = said_without(["onnxruntime"], ["ortmeter.backend"])
-    assert "ortmeter.backend.explain" in told
-    assert all('"ortmeter[cpu]" or pip install "ortmeter[gpu]"' in said for said in told.values())

@@ -1,9 +1,7 @@
 """Tests of ortmeter.discrepancy.device: the reduction by torch, on the CPU unless marked."""
 
 import dataclasses
-import itertools
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -135,14 +133,6 @@ def test_other_types_are_read_by_the_host_by_pieces(by_torch, monkeypatch, dtype
     assert_same(found, host_figures(monkeypatch, expected, got))
 
 
-@pytest.mark.parametrize("step", [1, 2], ids=["contiguous", "strided"])
-def test_what_is_read_by_pieces(step):
-    tensor = torch.arange(40).reshape(4, 10)[:, ::step]
-    read = arrays.tensor_reader(tensor)
-    pieces = [read(a, b) for a, b in itertools.pairwise([0, 1, 7, tensor.numel()])]
-    np.testing.assert_array_equal(torch.cat(pieces), tensor.numpy().reshape(-1))
-
-
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32", "int64", "complex64", "bool"])
 @pytest.mark.parametrize("view", [lambda t: t, lambda t: t.T], ids=["contiguous", "transposed"])
@@ -164,8 +154,3 @@ def test_memory_of_the_device_is_bounded():
     before = torch.cuda.memory_allocated()
     max_diff(tensor, tensor)
     assert torch.cuda.max_memory_allocated() - before <= 64 << 20
-
-
-def test_nothing_is_on_a_device_before_torch_is_imported(monkeypatch):
-    monkeypatch.delitem(sys.modules, "torch")
-    assert not arrays.is_on_device(np.ones(2))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ortmeter.discrepancy import Discrepancy, Tolerance, arrays, max_diff, measure
+from ortmeter.discrepancy import Tolerance, arrays, max_diff, measure
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.errors import InvalidArgumentError
 
@@ -125,19 +125,6 @@ def test_ulp_of_every_number_of_a_small_type(name):
     for below, number, above in neighbours:
         got = np.array(number).astype(numpy_dtype(name))
         assert max_diff(below, got).ulp == (number - below) / (above - number) in {0.5, 1}
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_ulp_agrees_with_numpy_inside_a_binade(dtype):
-    rng = np.random.default_rng(0)
-    expected = rng.uniform(1, 1.5, 100).astype(dtype)
-    got = expected
-    for _ in range(3):
-        got = np.nextafter(got, np.asarray(2, dtype))
-    np.testing.assert_array_max_ulp(expected, got, 3)
-    with pytest.raises(AssertionError):
-        np.testing.assert_array_max_ulp(expected, got, 2)
-    assert max_diff(expected, got).ulp == 3
 
 
 def test_ulp_is_that_of_got():
@@ -293,8 +280,7 @@ def test_pieces_do_not_change_the_figures(monkeypatch, view, dtype):
     assert max_diff(expected, got) == pieces  # sums included
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int64", "complex64"])
-@pytest.mark.parametrize("step", [1, 2], ids=["contiguous", "strided"])
+@pytest.mark.parametrize(("step", "dtype"), [(2, "float32"), (1, "int64"), (2, "complex64")])
 def test_temporary_memory_is_bounded(monkeypatch, step, dtype):
     expected = np.zeros((1 << 23) * step, dtype)[::step]
     got = np.ones((1 << 23) * step, dtype)[::step]
@@ -334,56 +320,6 @@ def test_the_first_of_equal_errors_is_told_whoever_finds_it(monkeypatch):
     got = np.zeros(40)
     got[5:8] = 1  # found by the third thread, the first one, the second one
     assert max_diff(np.zeros(40), got).argmax == (5,)
-
-
-ERRORS = {"abs", "rel", "ulp", "ulp_at_max", "sum", "histogram", "argmax", "worst"}
-BASE = (np.array([1.0, 2.0, -4.0, 0.5]), np.array([1.0, 2.0, -4.0, 0.5]))
-
-
-@pytest.mark.parametrize(
-    ("index", "value", "changed"),
-    [
-        (0, 1.0 + 2**-40, ERRORS),
-        (0, 3.0, ERRORS),
-        (1, math.nan, {"n_nan", "n_finite", "over"}),
-        (3, -math.inf, {"n_inf", "n_finite", "over"}),
-    ],
-)
-def test_every_figure_sees_a_perturbation(index, value, changed):
-    expected, got = BASE
-    got = got.copy()
-    got[index] = value
-    before, after = max_diff(expected, expected), max_diff(expected, got)
-    names = {field.name for field in dataclasses.fields(Discrepancy)}
-    assert {name for name in names if getattr(before, name) != getattr(after, name)} == changed
-
-
-@pytest.mark.parametrize(
-    ("expected", "got", "changed"),
-    [
-        ([math.nan, 1.0], [math.nan, 1.0], {"n_same_nan"}),
-        ([1.0, -math.inf], [1.0, -math.inf], set()),
-        ([math.nan, 1.0], [1.0, 1.0], {"n_nan", "over"}),
-        ([1.0, math.inf], [1.0, 1.0], {"n_inf", "over"}),
-        ([4.0, 1.0], [4.0, 1.0], {"largest"}),
-        ([1.0, 1.0], np.float32([1, 1]), {"dtype_got", "differences"}),
-        (np.float16([1, 1]), [1.0, 1.0], {"dtype_expected", "differences"}),
-        ([1.0] * 3, [1.0] * 3, {"n", "shape"}),
-    ],
-)
-def test_every_other_figure_sees_a_perturbation(expected, got, changed):
-    base = max_diff(np.ones(2), np.ones(2))
-    after = max_diff(np.asarray(expected), np.asarray(got))
-    names = {field.name for field in dataclasses.fields(Discrepancy)} - {"n_finite"}
-    assert {name for name in names if getattr(base, name) != getattr(after, name)} == changed
-
-
-def test_histogram():
-    error = np.exp(np.random.default_rng(0).normal(-3, 4, 10_000))
-    error[::7] = 0
-    diff = max_diff(np.zeros_like(error), -error)
-    assert diff.histogram == {t: np.count_nonzero(error > t) for t in measure.THRESHOLDS}
-    assert list(diff.histogram) == sorted(measure.THRESHOLDS)
 
 
 @pytest.mark.parametrize("size", [3, 999, 1001, 200_000])

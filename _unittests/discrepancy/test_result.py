@@ -111,7 +111,7 @@ def test_an_absolute_limit_does_not_excuse_many_ulp():
 
 
 def test_equality_by_default():
-    assert Tolerance().check(max_diff([1.0, 2.0], np.float32([1, 2])))
+    assert Tolerance().check(max_diff(np.ones(2), np.ones(2, np.float32)))
     assert not Tolerance().check(DIFF)
 
 
@@ -174,10 +174,10 @@ def two_random_arrays(rng):
 
 
 def test_the_rule_is_that_of_numpy():
-    """1 500 draws: the same answer as numpy.allclose, the same elements as numpy.isclose."""
+    """600 draws: the same answer as numpy.allclose, the same elements as numpy.isclose."""
     rng = np.random.default_rng(0)
     answers = []
-    for _ in range(1_500):
+    for _ in range(600):
         expected, got = two_random_arrays(rng)
         atol, rtol = rng.choice([0, 1e-8, 1e-3, 0.02, 1], 2).tolist()
         kind = np.complex128 if expected.dtype.kind == "c" or got.dtype.kind == "c" else np.float64
@@ -190,13 +190,13 @@ def test_the_rule_is_that_of_numpy():
         assert diff.over is None if close.all() else not close[diff.over.index], case
         assert tolerance.check(diff).passed == close.all(), case
         answers.append(close.all())
-    assert 300 < sum(answers) < 1_300
+    assert 120 < sum(answers) < 520
 
 
 def test_the_largest_errors_decide_as_the_count_does_or_not_at_all():
     rng = np.random.default_rng(1)
     undecided = 0
-    for _ in range(500):
+    for _ in range(300):
         expected, got = two_random_arrays(rng)
         given = rng.choice([0, 1e-8, 1e-3, 0.02, 1], 2).tolist()
         limits = dict(zip(("atol", "rtol"), given, strict=True))
@@ -211,7 +211,7 @@ def test_the_largest_errors_decide_as_the_count_does_or_not_at_all():
         except InvalidArgumentError:
             undecided += 1
             assert len(names) == 2
-    assert 0 < undecided < 50
+    assert 0 < undecided < 30
 
 
 def test_a_limit_in_ulp_holds_for_each_element():

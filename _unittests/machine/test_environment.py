@@ -47,13 +47,6 @@ def test_the_list_of_gpus_is_read(monkeypatch, listing, expected):
     assert all("driver" in str(gpu) for gpu in expected)
 
 
-def test_threads_set_by_the_user_are_shown(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    monkeypatch.setenv("MKL_NUM_THREADS", "many")
-    assert module._thread_settings()["OMP_NUM_THREADS"] == 3
-    assert "MKL_NUM_THREADS" not in module._thread_settings()
-
-
 def test_variables_that_choose_kernels_are_kept_and_no_others(monkeypatch):
     for name in [name for name in os.environ if name.startswith(("ORT_", "CUDA_", "NVIDIA_"))]:
         monkeypatch.delenv(name)

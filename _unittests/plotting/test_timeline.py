@@ -2,8 +2,6 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.plotting import timeline_plot
-from ortmeter.profiling import profile
-from ortmeter.runtime.models import sample_cnn
 
 
 class Ran:
@@ -75,12 +73,3 @@ def test_many_nodes_have_a_row_per_operator():
     # six operators have a colour, the others share one
     assert len(ax.containers) == 7
     assert {"Op0", "Op1", "Op2", "other"} <= set(bars(ax))
-
-
-def test_the_timeline_of_a_real_run():
-    feeds = {"input": np.zeros((1, 3, 16, 16), np.float32)}
-    ran = profile(sample_cnn(size=16), feeds, provider="cpu", optimization="none", repeat=3)
-    ax = plot(ran)
-    found = [bar for container in bars(ax).values() for bar in container]
-    assert len(found) == 14
-    assert all(begin + length <= ax.get_xlim()[1] + 1e-3 for begin, length, _ in found)

@@ -156,13 +156,6 @@ def assert_same_inputs(first, second, names):
         assert len(np.unique(first[one])) > 1
 
 
-def test_one_model_has_its_own_inputs():
-    text = model("float[8] X, int64[8] I, uint8[8] U")
-    (drawn,) = shared_feeds([text], seed=3)
-    for name, array in random_feeds(text, seed=3).items():
-        np.testing.assert_array_equal(array, drawn[name])
-
-
 def test_inputs_are_shared_by_name_whatever_their_order():
     first, second = by_name(
         model("float[8] A, int64[8] I, float[8] B"), model("float[8] B, float[8] A, int64[8] I")

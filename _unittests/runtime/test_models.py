@@ -88,20 +88,6 @@ def test_the_sample_network_computes_what_onnx_says(optimization):
     assert 0.1 < expected.std() < 10
 
 
-def test_every_weight_of_the_sample_network_counts():
-    model, feeds = sample_cnn(size=8), image(8)
-    (expected,) = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
-    for i, tensor in enumerate(model.graph.initializer):
-        if tensor.name == "channels":
-            continue
-        changed = onnx.ModelProto()
-        changed.CopyFrom(model)
-        values = onnx.numpy_helper.to_array(tensor) * np.float32(1.5)
-        changed.graph.initializer[i].CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
-        (got,) = onnx.reference.ReferenceEvaluator(changed).run(None, feeds)
-        assert np.abs(got - expected).max() > 1e-3, tensor.name
-
-
 def run_layer_norm(model, x):
     """Compute the expected output in float64 from the weights of a model."""
     scale, bias, matrix, last = (

@@ -347,12 +347,6 @@ def test_what_divides_by_more_than_float16_has_stays_in_float32():
     assert error_of(model, "float16", expected, feeds)[1] < 2e-3
 
 
-def test_a_model_that_has_the_operators_already_is_converted():
-    text = """<ir_version: 10, opset_import: ["": 21]> g (float[4] X) => (float[4] Z)
-    { Y = Cast<to = 1>(X)  Z = Abs(Y) }"""
-    assert len(convert_precision(text, "float16").graph.node) > 2
-
-
 def test_the_log_of_the_tools_is_silent_and_comes_back(caplog):
     before = logging.root.manager.disable
     with caplog.at_level(logging.INFO):

@@ -37,7 +37,7 @@ def fields(measured):
     return {**dataclasses.asdict(measured), "seconds": measured.seconds.tolist()}
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=50)
 @given(VALUES)
 def test_values_come_back_through_json(value):
     assert same(through_json(value), value)

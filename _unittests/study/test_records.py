@@ -254,11 +254,10 @@ def test_the_schema_is_a_schema():
 
 
 RESULTS = Path(__file__).parents[2] / "_doc" / "results" / "amd-epyc-2-cores"
+SHORT = [file for file in sorted(RESULTS.rglob("*.json")) if file.stat().st_size < 200_000]
 
 
-@pytest.mark.parametrize(
-    "file", sorted(RESULTS.rglob("*.json")), ids=lambda file: file.relative_to(RESULTS).as_posix()
-)
+@pytest.mark.parametrize("file", SHORT, ids=lambda file: file.relative_to(RESULTS).as_posix())
 def test_a_committed_record_keeps_all_that_it_says(file):
     fields = json.loads(file.read_bytes())
     found = load(file)

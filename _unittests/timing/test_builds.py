@@ -22,7 +22,7 @@ def estimates(samples, confidence=TYPICAL):
     return [estimate_ratio(build[:, None], ones, confidence) for build in samples]
 
 
-@pytest.mark.parametrize("builds", [2, 3, 5])
+@pytest.mark.parametrize("builds", [2, 5])
 def test_the_interval_holds_the_ratio_whatever_moves(builds):
     """Three ratios in four move by 1%, one by 6%: an interval of one build misses that one."""
     rng = np.random.default_rng(builds)

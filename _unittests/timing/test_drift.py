@@ -11,7 +11,7 @@ from fakes import ENOUGH_S, FakeClock
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.timing import Candidate, Measurement, loop, measure, measure_each
 from ortmeter.timing.candidates import function_candidate
-from ortmeter.timing.drift import STEADY, drift, make_reference
+from ortmeter.timing.drift import STEADY, drift
 
 
 def seconds(*medians, rounds=12):
@@ -61,11 +61,6 @@ def test_the_control_does_not_decide_when_to_stop(clock):
     found = measure(pair, precision=0.02, budget_s=1e3, reference_workload=True, timer=clock)
     assert (found.stopped, found["a"].repeat) == ("precision", 100)
     assert found.reference_workload.relative_iqr > 0.5
-
-
-def test_the_product_counts_its_operations():
-    # 80 products of matrices of 48 rows and columns, an addition for each multiplication
-    assert make_reference().flop == 80 * 2 * 48 * 48 * 48
 
 
 def test_a_control_beside_a_candidate_of_the_same_name(clock):

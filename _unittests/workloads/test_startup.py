@@ -98,23 +98,6 @@ def test_a_variant_is_built_again_from_its_files(tmp_path):
     assert list(dict(cold._phases(again))) == [phase for phase in PHASES if phase != "first result"]
 
 
-def test_what_a_child_is_warned_of_is_told_once(tmp_path, monkeypatch):
-    code = f"""
-import warnings
-from ortmeter.runtime.placement import PlacementWarning
-from ortmeter.timing.candidates import model_variants
-def build():
-    for message in ("old", "1 node on the CPU"):
-        warnings.warn(message, PlacementWarning)
-    return model_variants({TEXT!r}, provider="cpu")["g"]
-"""
-    (tmp_path / "user_module.py").write_text(code)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("ortmeter.child.told_warnings", {(PlacementWarning, "old")})
-    spawn_spec = SpawnSpec("user_module:build", {})
-    with pytest.warns(PlacementWarning, match="^1 node on the CPU$"):
-        cold._start("a", spawn_spec)
-    cold._start("a", spawn_spec)  # a second warning would be an error
 
 
 def test_strings_start_too():  # as in a pipeline of scikit-learn
@@ -239,21 +222,6 @@ def test_memory_that_is_not_told_is_missing(starts):
     table = found.to_frame()
     assert table.loc[(slice(None), "b"), "growth (MiB)"].isna().all()
     assert table.loc[(slice(None), "a"), "peak (MiB)"].notna().all()
-
-
-@pytest.mark.parametrize(
-    ("phases", "growth", "peak"),
-    [
-        ([], 0, 0),
-        ([(1, 3)], 1, 3),
-        ([(4, 5), (1, 9)], 5, 13),  # the second peak is above what the first phase kept
-        ([(4, 20), (-3, 0), (1, 2)], 2, 20),
-        ([(4, 5), (1, None)], None, None),
-    ],
-)
-def test_phases_add_up(phases, growth, peak):
-    found = cold._together([Phase(2.0, *memory) for memory in phases])
-    assert found == Phase(2.0 * len(phases), growth, peak)
 
 
 @pytest.mark.parametrize(

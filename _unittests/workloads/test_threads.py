@@ -1,7 +1,6 @@
 """Sessions measured alone in fresh processes, and their neighbours."""
 
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -46,18 +45,6 @@ def test_each_situation_has_its_samples_in_each_process():
     # Two processes: their samples are not the same ones.
     first, second = found.latency["near"][0.0].seconds
     assert (first != second).any()
-
-
-def test_a_variant_is_written_once():
-    one, other = variant(), variant(OTHER)
-    scenarios = {"a": Scenario(one, before=other), "b": Scenario(other, background=one)}
-    with threads._write(scenarios) as asked:
-        files = {Path(one.variant.arguments["model"]).parent for one in asked.values()}
-        assert len(list(files.pop().parent.iterdir())) == 2
-    assert asked["a"].variant == asked["b"].background
-    assert asked["a"].before == asked["b"].variant
-    assert asked["a"].variant != asked["b"].variant
-    assert asked["a"].background is None is asked["b"].before
 
 
 def test_what_a_recipe_asks_reaches_the_session(monkeypatch):
