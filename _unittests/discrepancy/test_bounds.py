@@ -67,8 +67,7 @@ KERNELS = {
     "float32 in order": ("f32", with_float32, {}),
     "float16": ("f16", with_float32, {}),
     "bfloat16": ("bf16", with_float32, {}),
-    "float16 inside": ("f16", lambda a, b: in_order(a, b, np.float16), {"accumulate": "f16"}),
-    "float64": ("f64", np.matmul, {"accumulate": "f64"}),
+    "float64": ("f64", np.matmul, {}),
     "tensor cores": ("f16", tensor_cores, {}),
     "TF32": ("f32", with_tf32, {"tf32": True}),
 }
@@ -93,12 +92,14 @@ def test_no_product_is_beyond_the_bound(kernel, law, shape):
     assert beyond.sum() == 1
 
 
-@pytest.mark.parametrize("kernel", ["float16 inside", "TF32"])
-def test_a_kernel_announced_as_a_better_one_is_seen(kernel):
-    dtype, multiply, announced = KERNELS[kernel]
+def float16_inside(a, b):
+    return in_order(a, b, np.float16)
+
+
+@pytest.mark.parametrize(("dtype", "multiply"), [("f16", float16_inside), ("f32", with_tf32)])
+def test_a_kernel_announced_as_a_better_one_is_seen(dtype, multiply):
     a, b = operands((8, 500, 8), dtype, "positive")
     error = distance(multiply(a, b), rational(a) @ rational(b))
-    assert (error <= matmul_error_bound(a, b, dtype=dtype, **announced)).all()
     assert (error > matmul_error_bound(a, b, dtype=dtype)).mean() > 0.8
 
 
@@ -116,7 +117,7 @@ def test_a_missing_term_of_a_product_is_seen():
         ("f16", 4096, {"dtype": "f32"}, 2 * 4096 * 2.0**-24, 2.0**-24),  # truncated sums
         ("f16", 4096, {"dtype": "f32", "tf32": True}, 2 * 4096 * 2.0**-24, 2.0**-24),
         ("f32", 2, {"dtype": "f16"}, 2 * 2.0**-24, 2.0**-11),
-        ("f64", 32, {"accumulate": "f64", "tf32": True}, 32 * 2.0**-53, 2.0**-53),
+        ("f64", 32, {"tf32": True}, 32 * 2.0**-53, 2.0**-53),
     ],
 )
 def test_formula_of_products(dtype, depth, options, factor, roundoff):
@@ -128,26 +129,15 @@ def test_formula_of_products(dtype, depth, options, factor, roundoff):
     np.testing.assert_allclose(bound, expected, rtol=2e-3)
 
 
-def test_no_digit_is_promised_when_the_accumulator_is_too_narrow():
-    a = np.ones((1, 4096), np.float16)
-    bound = matmul_error_bound(a, a.T, dtype="float32", accumulate="float16")
-    assert 4096 < bound[0, 0] < np.inf
-    assert in_order(a, a.T, np.float16)[0, 0] == 2048  # half of the sum is lost
-    longest = np.ones((1, 100_000), numpy_dtype("bfloat16"))
-    assert 1e5 < matmul_error_bound(longest, longest.T, dtype="bf16", accumulate="bf16") < np.inf
-
-
 @pytest.mark.parametrize(
-    ("depth", "value", "accumulate"),
-    [(3, 2.0**-20, "float32"), (64, 2.0**-13, "float16")],  # of the result, of the accumulator
+    ("dtype", "value"),
+    [("float16", 2.0**-20), ("float32", 2.0**-76)],  # of the result, of the accumulator
 )
-def test_underflow_is_covered(depth, value, accumulate):
-    a = np.full((1, depth), value, np.float16)
-    kind = numpy_dtype(accumulate)
-    got = in_order(a.astype(kind), a.T.astype(kind), kind).astype(np.float16)
+def test_underflow_is_covered(dtype, value):
+    a = np.full((1, 3), value, dtype)
+    got = with_float32(a, a.T).astype(dtype)
     assert got == 0
-    bound = matmul_error_bound(a, a.T, dtype="float16", accumulate=accumulate)
-    assert depth * value**2 <= bound
+    assert 3 * value**2 <= matmul_error_bound(a, a.T, dtype=dtype)
 
 
 def test_shapes_and_libraries():
@@ -165,10 +155,8 @@ F32 = np.ones((2, 3), "f4")
 @pytest.mark.parametrize(
     ("a", "b", "options", "message"),
     [
-        (np.ones((2, 3)), np.ones((3, 2)), {}, "accumulate='float64' or more precise"),
         (F32, np.ones((3, 2), "f2"), {}, "one type is expected"),
         (F32.astype("i4"), F32.T.astype("i4"), {}, "is not a real floating-point type"),
-        (F32, F32.T, {"accumulate": "bf16"}, "float32"),
         (F32, F32.T, {"dtype": "int8"}, "is not a real floating-point type"),
         (F32, F32, {}, "cannot be multiplied"),
         (np.float32(1), np.float32(1), {}, "cannot be multiplied"),
@@ -297,15 +285,6 @@ def test_another_formula_is_seen(change):
     assert change != "one element" or np.flatnonzero(beyond).tolist() == [7]
 
 
-def test_a_float16_accumulator():
-    x, scale, bias = draw_row("normal", 100, "float16")
-    expected = normalized(x, scale, bias, epsilon=float(np.float16(1e-5)))
-    options = {"dtype": "float16", "scale": scale, "bias": bias}
-    error = np.abs(two_passes(x, scale, bias, naive) - expected)
-    assert (error <= layer_norm_error_bound(x, accumulate="float16", **options)).all()
-    assert (error > layer_norm_error_bound(x, accumulate="float32", **options)).any()
-
-
 def test_formula_of_normalizations():
     """The first order that the documentation gives."""
     x, scale, bias = draw_row("normal", 500, "float32")
@@ -334,7 +313,6 @@ def test_a_variance_that_is_lost():
 @pytest.mark.parametrize(
     ("values", "options", "message"),
     [
-        (np.ones(3), {}, "accumulate='float64' or more precise"),
         (np.ones(3, "i4"), {}, "is not a real floating-point type"),
         (np.ones(3, "f4"), {"dtype": "int8"}, "is not a real floating-point type"),
         (np.float32([1, np.nan]), {}, "finite"),

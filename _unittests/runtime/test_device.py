@@ -44,14 +44,11 @@ def feeds(n=5, k=4, seed=0):
 
 
 def test_a_bound_run_computes_what_numpy_computes():
-    arrays = feeds(64, 32)
     session = make_session(MATMUL, provider="webgpu")
     assert session_provider(session) == WEBGPU
-    with BoundSession(session, arrays) as bound:
-        for seed in (0, 1):
-            arrays = feeds(64 + seed, 32, seed)  # another shape
-            for name, array in arrays.items():
-                bound.update(name, array)
+    for seed in (0, 1):
+        arrays = feeds(64 + seed, 32, seed)  # another shape
+        with BoundSession(session, arrays) as bound:
             bound.run()
             expected = arrays["X"].astype(np.float64) @ arrays["Y"].astype(np.float64)
             np.testing.assert_allclose(bound.outputs()["Z"], expected, atol=1e-4)

@@ -184,7 +184,7 @@ def test_indices_are_valid_in_both_models(swapped):
     ("one", "two"),
     [
         *(("float", "float16"), ("float16", "bfloat16"), ("bfloat16", "float8e4m3fn")),
-        *(("float8e4m3fn", "float8e5m2"), ("double", "float"), ("complex64", "complex128")),
+        *(("float8e4m3fn", "float8e5m2"), ("double", "float")),
         *(("int64", "int32"), ("int8", "int64"), ("uint8", "int8"), ("int64", "int4")),
     ],
 )
@@ -194,8 +194,8 @@ def test_the_same_values_in_other_types(one, two, swapped):
     texts = [model(f"{kind}[300] X", output=f"{kind}[300] Y") for kind in types]
     first, second = (feeds["X"] for feeds in shared_feeds(texts))
     assert first.dtype != second.dtype
-    np.testing.assert_array_equal(first.astype(complex), second.astype(complex))
-    assert len(np.unique(first.astype(complex))) > 5
+    np.testing.assert_array_equal(first.astype(float), second.astype(float))
+    assert len(np.unique(first.astype(float))) > 5
 
 
 def test_other_names_are_shared_by_rank():

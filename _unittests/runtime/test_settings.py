@@ -164,6 +164,7 @@ def test_bench_compares_any_of_them():
         session_options={"enable_mem_pattern": (0, 1), "execution_mode": "parallel"},
         session_config={"session.disable_prepacking": ["0", "1"]},
         run_config={"memory.enable_memory_arena_shrinkage": "cpu:0"},
+        processes=1,
         repeat=2,
         precision=None,
     )

@@ -142,19 +142,9 @@ BROKEN = [
     (lambda fields: fields.update(schema_version=4), r"schema_version is 4. Accepted: 1"),
     (lambda fields: fields.update(date="2026-01-01T00:00:00"), r"timezone component.*\$\.date"),
     (lambda fields: fields.update(claims=[{"text": "a"}]), r"`verdict` - at `\$\.claims\[0\]"),
-    (lambda fields: fields.update(claims=[{"kind": "note"}]), r"'note'.*\.claims\[0\]"),
-    (
-        lambda fields: fields["claims"].append(
-            {"kind": "prediction", "text": "it is", "verdict": "best"}
-        ),
-        r"Invalid enum value 'best'.*\.claims\[0\]",
-    ),
-    (lambda fields: fields.update(answer="yes"), r"got `str` - at `\$\.answer"),
     (lambda fields: fields["data"]["items"].append(["x", _ragged()]), "not a record: "),
     (lambda fields: fields["data"]["items"].append(["x", _table("int8", [1000])]), "not a record"),
-    (lambda fields: fields.pop("date"), "missing required field `date`"),
     (lambda fields: fields.update(more=1), "unknown field `more`"),
-    (lambda fields: fields["environment"].pop("cpu"), r"field `cpu` - at `\$\.environment"),
     (
         lambda fields: fields["environment"].update(cores="2"),
         r"Expected `int`, got `str` - at `\$\.environment.cores",

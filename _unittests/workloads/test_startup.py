@@ -10,7 +10,6 @@ import pytest
 import scipy.stats
 
 from ortmeter.errors import ModelError
-from ortmeter.runtime.placement import PlacementWarning
 from ortmeter.timing.candidates import SessionSpec, model_variants
 from ortmeter.timing.measurement import SpawnSpec
 from ortmeter.workloads import startup as cold
@@ -96,8 +95,6 @@ def test_a_variant_is_built_again_from_its_files(tmp_path):
     assert (again.settings, again.run_config) == (variant.settings, variant.run_config)
     assert again.feeds["X"].tolist() == [-1, 2, -3, 4]
     assert list(dict(cold._phases(again))) == [phase for phase in PHASES if phase != "first result"]
-
-
 
 
 def test_strings_start_too():  # as in a pipeline of scikit-learn

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ortmeter.discrepancy.summation import check_finite, check_terms, exact_sum
-from ortmeter.dtypes import DTypeLike, float_info, numpy_dtype, short_name, unit_roundoff
+from ortmeter.dtypes import DTypeLike, float_info, short_name, unit_roundoff
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy
 
@@ -31,7 +31,6 @@ def matmul_error_bound(
     b: Any,
     *,
     dtype: DTypeLike,
-    accumulate: DTypeLike = "float32",
     tf32: bool = False,
 ) -> np.ndarray:
     r"""Bound the error of a matrix product in finite precision, element by element.
@@ -43,9 +42,8 @@ def matmul_error_bound(
     b : array of shape (..., K, N)
         Right operand, of the same type. Shapes combine as in :func:`numpy.matmul`.
     dtype : dtype
-        Type of the result, to which the accumulator is rounded once.
-    accumulate : dtype
-        Type of the accumulator, at least as precise as the operands: ``"float64"`` for float64.
+        Type of the result, to which the accumulator is rounded once. The accumulator is float64
+        for operands of float64, and float32 for others.
     tf32 : bool
         Whether the kernel may convert float32 operands to TF32; without effect on other types.
 
@@ -59,7 +57,7 @@ def matmul_error_bound(
     ------
     InvalidArgumentError
         The operands have different types, values that are not finite, or shapes that cannot be
-        multiplied; a type is not a real floating-point one; the accumulator is less precise.
+        multiplied; a type is not a real floating-point one.
 
     Notes
     -----
@@ -67,9 +65,10 @@ def matmul_error_bound(
 
     .. math:: (2 u_{in} + K u_{acc}) \, |A||B| + u_{out} \, |AB|
 
-    where :math:`u_{out}` and :math:`u_{acc}` are the unit roundoffs of `dtype` and `accumulate`,
-    and :math:`u_{in}` is zero, or that of TF32, :math:`2^{-11}`. It holds for any order of the
-    additions (Higham, section 3.1), and includes the products of these terms and gradual underflow.
+    where :math:`u_{out}` and :math:`u_{acc}` are the unit roundoffs of `dtype` and of the
+    accumulator, and :math:`u_{in}` is zero, or that of TF32, :math:`2^{-11}`. It holds for any
+    order of the additions (Higham, section 3.1), and includes the products of these terms and
+    gradual underflow.
 
     * Round to nearest (float64, float32 without TF32): the factor :math:`K u_{acc}` holds for any
       *K* (Jeannerod and Rump), while the classical :math:`K u / (1 - K u)` needs :math:`K u < 1`.
@@ -77,9 +76,9 @@ def matmul_error_bound(
       so :math:`u_{acc}` and :math:`u_{in}` are doubled, and the factor becomes
       :math:`(1 + 2 u_{acc})^K - 1`, which holds for any *K* too.
 
-    If the factor exceeds 1, no digit is guaranteed; with a float16 accumulator this happens from
-    *K* about 700. The bound does not cover overflow, partial sums stored in a type narrower than
-    `accumulate`, or float8 kernels that keep fewer bits than they declare.
+    If the factor exceeds 1, no digit is guaranteed. The bound does not cover overflow, partial
+    sums stored in a type narrower than the accumulator, or float8 kernels that keep fewer bits than
+    they declare.
 
     Examples
     --------
@@ -93,8 +92,8 @@ def matmul_error_bound(
         raise InvalidArgumentError(
             f"The operands have types {a.dtype} and {b.dtype}: one type is expected"
         )
-    _check_accumulator(a.dtype, accumulate)
     check_finite(a, b)
+    accumulate = _accumulator(a.dtype)
     converted = tf32 and short_name(a.dtype) == "f32"
     tensor_cores = converted or unit_roundoff(a.dtype) > unit_roundoff("float32")
     a, b = a.astype(np.float64), b.astype(np.float64)
@@ -123,7 +122,6 @@ def layer_norm_error_bound(
     epsilon: float = 1e-5,
     scale: Any = 1.0,
     bias: Any = 0.0,
-    accumulate: DTypeLike = "float32",
 ) -> np.ndarray:
     r"""Bound the error of a layer normalization over the last axis, element by element.
 
@@ -132,13 +130,12 @@ def layer_norm_error_bound(
     values : array of shape (..., n)
         Input, in the floating-point type that the kernel reads.
     dtype : dtype
-        Type of the result, to which the accumulator is rounded once.
+        Type of the result, to which the accumulator is rounded once. All that precedes is computed
+        in float64 for values of float64, and in float32 for others.
     epsilon : float
         Added to the variance.
     scale, bias : array of shape (n,) or number
         What the normalized values are multiplied by, then added to.
-    accumulate : dtype
-        Type of everything that is computed before the last rounding.
 
     Returns
     -------
@@ -149,7 +146,7 @@ def layer_norm_error_bound(
     Raises
     ------
     InvalidArgumentError
-        The values are not finite, or their accumulator is too narrow.
+        The values are not finite.
 
     Notes
     -----
@@ -177,7 +174,7 @@ def layer_norm_error_bound(
     ((64,), True)
     """
     values = check_terms(values)
-    _check_accumulator(values.dtype, accumulate)
+    accumulate = _accumulator(values.dtype)
     x, n = values.astype(np.float64), values.shape[-1]
     scale, bias = (as_numpy(operand).astype(np.float64) for operand in (scale, bias))
     check_finite(scale, bias)
@@ -208,14 +205,9 @@ def layer_norm_error_bound(
     return np.asarray(spread + rounding + _tiny(dtype) / 2)
 
 
-def _check_accumulator(dtype: np.dtype[Any], accumulate: DTypeLike) -> None:
-    """Refuse an accumulator that is less precise than the operands."""
-    if unit_roundoff(accumulate) > unit_roundoff(dtype):
-        raise InvalidArgumentError(
-            f"Operands of type {dtype} are rounded by an accumulator of type "
-            f"{numpy_dtype(accumulate)}. Accepted: accumulate={str(dtype)!r} or more precise, "
-            "with the operands in the type that the kernel reads"
-        )
+def _accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Kernels add numbers of 32 bits and less in float32."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
 def _mean(values: np.ndarray, accumulate: DTypeLike) -> tuple[np.ndarray, np.ndarray]:

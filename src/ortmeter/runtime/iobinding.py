@@ -77,17 +77,32 @@ class BoundSession(AbstractContextManager["BoundSession"]):
     ) -> None:
         self.provider = session_provider(session)
         self._fence, self._device = on_plugin(self.provider)
-        self._required = {node.name: node for node in session.get_inputs()}
-        self._accepted = self._required | {
-            node.name: node for node in session.get_overridable_initializers()
-        }
         self._outputs = {node.name: node for node in session.get_outputs()}
-        self._check_names(feeds)
+        inputs = {node.name: node for node in session.get_inputs()}
+        expected = f"Expected: {', '.join(map(_signature, inputs.values()))}"
+        if missing := [name for name in inputs if name not in feeds]:
+            raise FeedError(f"Missing inputs: {', '.join(missing)}. {expected}")
+        inputs |= {node.name: node for node in session.get_overridable_initializers()}
+        if unknown := [name for name in feeds if name not in inputs]:
+            raise FeedError(f"Unknown inputs: {', '.join(unknown)}. {expected}")
         # What ONNX Runtime reads in place must live as long as the binding: sources are kept.
         self._sources = dict(feeds)
-        self._values = {name: self._convert(name, value) for name, value in feeds.items()}
+        self._values = {
+            name: _convert(inputs[name], value, self.provider) for name, value in feeds.items()
+        }
         self._binding = session.io_binding()
-        self._volatile: tuple[str, ...] = ()
+        for name, value in self._values.items():
+            self._binding.bind_ortvalue_input(name, value)
+            if device_of(feeds[name]) != "cpu":
+                # Its library may still be writing it, on a stream that ONNX Runtime does not know.
+                self._binding.synchronize_inputs()
+        self._allocate(self._outputs)
+        symbols = {dimension for name in feeds for dimension in inputs[name].shape} - {None}
+        self._volatile = tuple(
+            name
+            for name, node in self._outputs.items()
+            if not all(isinstance(d, int) or d in symbols for d in node.shape)
+        )
         self._writes_again = False  # an output of the last run
         self._shown_to: Any = None  # torch.cuda, when it may read the outputs
         # Without options, a run ends with a synchronization of the streams that it used.
@@ -95,9 +110,6 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         if run_config:
             options = run_options(run_config)
             self._run_bound = lambda binding: session.run_with_iobinding(binding, options)
-        for name in self._values:
-            self._bind_input(name)
-        self._bind_outputs()
 
     def run(self) -> None:
         """Run the model on the bound inputs; the outputs are ready when this returns.
@@ -118,7 +130,9 @@ class BoundSession(AbstractContextManager["BoundSession"]):
             except Exception:
                 if not self._writes_again:
                     raise
-                self._distrust_declarations()
+                # The declared shapes are not those of the last run: each run allocates.
+                self._volatile, self._writes_again = tuple(self._outputs), False
+                self._allocate(self._volatile)
                 self._run_bound(self._binding)
                 self._warn_of_declarations()
             self._writes_again = len(self._volatile) < len(self._outputs)
@@ -160,30 +174,6 @@ class BoundSession(AbstractContextManager["BoundSession"]):
             name: EXPORTS[kind](value) for name, value in zip(self._outputs, values, strict=True)
         }
 
-    def update(self, name: str, value: Any) -> None:
-        """Replace an input; a value that is not accepted changes nothing.
-
-        Parameters
-        ----------
-        name : str
-            Name of the input.
-        value : array
-            As in the constructor.
-
-        Raises
-        ------
-        FeedError
-            The input is not bound, or the value has a wrong type, rank, shape or device.
-        """
-        if name not in self._values:
-            raise FeedError(f"Input {name!r} is not bound. Bound: {', '.join(self._values)}")
-        new = self._convert(name, value)
-        same_shape = new.shape() == self._values[name].shape()
-        self._values[name], self._sources[name] = new, value
-        self._bind_input(name)
-        if not same_shape:
-            self._bind_outputs()
-
     def close(self) -> None:
         """Release the inputs and the outputs; the session stays usable."""
         self._binding.clear_binding_inputs()
@@ -194,49 +184,6 @@ class BoundSession(AbstractContextManager["BoundSession"]):
 
     def __exit__(self, *_error: object) -> None:
         self.close()
-
-    def _check_names(self, feeds: Mapping[str, Any]) -> None:
-        expected = f"Expected: {', '.join(map(_signature, self._required.values()))}"
-        if missing := [name for name in self._required if name not in feeds]:
-            raise FeedError(f"Missing inputs: {', '.join(missing)}. {expected}")
-        if unknown := [name for name in feeds if name not in self._accepted]:
-            raise FeedError(f"Unknown inputs: {', '.join(unknown)}. {expected}")
-
-    def _convert(self, name: str, value: Any) -> "onnxruntime.OrtValue":
-        node = self._accepted[name]
-        try:
-            got = to_ortvalue(value, self.provider)
-        except InvalidArgumentError as cause:
-            raise FeedError(f"Input {_signature(node)} cannot be bound: {cause}") from cause
-        if got.data_type() != node.type or not _fits(got.shape(), node.shape):
-            given = f"{short_name(got.data_type())}{list(got.shape())}"
-            raise FeedError(f"Input {_signature(node)} was given {given}")
-        return got
-
-    def _bind_input(self, name: str) -> None:
-        self._binding.bind_ortvalue_input(name, self._values[name])
-        if device_of(self._sources[name]) != "cpu":
-            # Its library may still be writing it, on a stream that ONNX Runtime does not know.
-            self._binding.synchronize_inputs()
-
-    def _bind_outputs(self) -> None:
-        """Forget the outputs, whose shapes follow those of the inputs."""
-        symbols = {
-            dimension for name in self._values for dimension in self._accepted[name].shape
-        } - {None}
-        self._binding.clear_binding_outputs()
-        self._writes_again = False
-        self._allocate(self._outputs)
-        self._volatile = tuple(
-            name
-            for name, node in self._outputs.items()
-            if not all(isinstance(d, int) or d in symbols for d in node.shape)
-        )
-
-    def _distrust_declarations(self) -> None:
-        """Allocate the outputs in each run: the declared shapes are not those of the last run."""
-        self._volatile, self._writes_again = tuple(self._outputs), False
-        self._allocate(self._volatile)
 
     def _warn_of_declarations(self) -> None:
         values = self._binding.get_outputs()
@@ -346,6 +293,17 @@ def open_session(
     """Bind the inputs and the outputs of a session, or run it from the host if they cannot be."""
     kind = BoundSession if is_bindable(session) else HostSession
     return kind(session, feeds, run_config)
+
+
+def _convert(node: Any, value: Any, provider: Provider) -> "onnxruntime.OrtValue":
+    try:
+        got = to_ortvalue(value, provider)
+    except InvalidArgumentError as cause:
+        raise FeedError(f"Input {_signature(node)} cannot be bound: {cause}") from cause
+    if got.data_type() != node.type or not _fits(got.shape(), node.shape):
+        given = f"{short_name(got.data_type())}{list(got.shape())}"
+        raise FeedError(f"Input {_signature(node)} was given {given}")
+    return got
 
 
 def _failure(provider: Provider, feeds: Mapping[str, Any], cause: Exception) -> ModelError:
