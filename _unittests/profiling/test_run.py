@@ -128,10 +128,13 @@ def growing(monkeypatch):
     log = []
 
     class Growing(run.BoundSession):
+        def __init__(self, session, *given):
+            super().__init__(session, *given)
+            self.session = session
+
         def run(self):
             log.append(self)
-            self.update("X", np.ones(log.count(self), np.float32))
-            super().run()
+            self.session.run(None, {"X": np.ones(log.count(self), np.float32)})
 
     monkeypatch.setattr(run, "open_session", Growing)
     return log

@@ -133,7 +133,7 @@ def test_what_is_not_accepted_is_refused_before_anything_starts(make_page, tmp_p
 def test_what_the_page_rejects_fails_its_task_with_its_message(make_page, tmp_path):
     page = make_page()
     result = run_sweep(page.path, {"size": ["1"]}, output=tmp_path / "out")
-    told = "plot_fast: error: got unknown argument --size=1, expected --number"
+    told = "plot_fast: error: unrecognized arguments: --size=1"
     assert told in result.failed[0].error
     assert page.runs == []
 

@@ -345,8 +345,8 @@ def get_parsed_args(
     parser = _Parser(name, description=description, allow_abbrev=False)
     for key, one in declarations.items():
         flag: dict[str, Any] = {"nargs": "?", "const": "true"} if one.kind is bool else {}
-        told = {"help": one.help.replace("%", "%%"), "metavar": one.metavar}
-        parser.add_argument(one.flag, dest=key, default=argparse.SUPPRESS, **told, **flag)
+        flag |= {"help": one.help.replace("%", "%%"), "metavar": one.metavar}
+        parser.add_argument(one.flag, dest=key, default=argparse.SUPPRESS, **flag)
     argv, is_program = command_line() if args is None else ([*args], False)
     argv = [re.sub(r"^--[\w-]+", lambda option: option[0].replace("_", "-"), a) for a in argv]
     try:
