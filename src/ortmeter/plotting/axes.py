@@ -75,7 +75,7 @@ def new_axes(height: float) -> "Axes":
     return new_figure(height).subplots()
 
 
-def series_styles(names: Iterable[str]) -> list[dict[str, Any]]:
+def series_styles(names: Iterable[object]) -> list[dict[str, Any]]:
     """Choose the colour, the marker and the line of each candidate of a figure.
 
     A candidate that several pages have, such as ``onnxruntime`` or ``precision=float16``, looks the
