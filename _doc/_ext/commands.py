@@ -58,7 +58,7 @@ class CommandDirective(SphinxDirective):
         block = nodes.literal_block(text, text, language="none")
         if {"after", "code"} & self.options.keys():  # sentences break to fit the box, tables do not
             parts = re.split(r"((?<!\S)--[\w-]+)", text)
-            block = nodes.literal_block(given, classes=["sentences"])  # other words: no highlighting
+            block = nodes.literal_block(given, classes=["sentences"])  # not highlighted
             block += [
                 nodes.inline("", part, classes=["option"]) if part[:2] == "--" else nodes.Text(part)
                 for part in parts
