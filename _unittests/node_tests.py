@@ -15,8 +15,6 @@ import onnx.backend.test.case.base
 import onnx.backend.test.loader
 import onnx.numpy_helper
 
-__all__ = ["Case", "Outcome", "difference", "load_cases", "run_case"]
-
 Evaluate = Callable[[onnx.ModelProto, Mapping[str, Any]], list[Any]]
 
 _RTOL, _ATOL = 1e-3, 1e-5

@@ -188,7 +188,7 @@ def test_a_window_of_any_length_stays_a_mask():
     shorter = {"input_ids": torch.randint(100, (3, 5))}
     for compiled in compile_and_run(model, inputs, shorter, dynamic=None):
         assert_agreement(compiled)
-        found = compiled.operators("default")
+        found = compiled.operators(FUSED)
         assert (found["Attention"], found["RotaryEmbedding"]) == (1, 2)
         assert not {"Transpose", "Softmax", "Neg"} & found.keys()
 

@@ -76,9 +76,9 @@ def along_each_axis(names):
 #: Functions of one tensor: those of reals, then of all numbers.
 UNARY = named(
     "acos acosh asin asinh atan atanh ceil cos cosh deg2rad erf erfc exp exp2 expm1 floor frac "
-    "isinf isnan isneginf isposinf log log10 log2 nan_to_num rad2deg reciprocal round rsqrt "
+    "isinf isnan isneginf isposinf log log10 log2 nan_to_num rad2deg reciprocal round rsqrt square "
     "sigmoid sin sinh sqrt tan tanh trunc isfinite celu elu gelu hardshrink hardsigmoid "
-    "hardswish hardtanh leaky_relu mish relu relu6 selu silu softplus softshrink "
+    "hardswish hardtanh leaky_relu mish relu relu6 selu silu softplus "
     "softsign tanhshrink"
 ) | {
     "prelu": lambda x: F.prelu(x, torch.tensor([0.25], dtype=x.dtype)),
@@ -87,7 +87,7 @@ UNARY = named(
     "bound": lambda x: x.clamp_min(0),
     "softmax of some": lambda x: x.nan_to_num(0, 3, -3).softmax(0),
 }
-UNARY_ALL = named("abs neg square logical_not") | {
+UNARY_ALL = named("abs neg logical_not") | {
     "clamped": lambda x: x.clamp(-2, 2),
     "chosen": lambda x: torch.where(x > 1, x, 2),
     "cast": lambda x: (x.double() * 1, x.bool().logical_not()),
