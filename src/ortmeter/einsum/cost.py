@@ -8,7 +8,6 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from ortmeter.einsum.parse import Operands
 from ortmeter.einsum.steps import Step
@@ -31,7 +30,7 @@ _SCATTERED = 2.5e-9  # element that is moved alone
 def estimate_steps(operands: Operands, steps: Sequence[Step], *, threads: int = 1) -> float:
     """Estimate the seconds of steps; products use all the threads, moves do not."""
     itemsize = operands.dtype.itemsize
-    known: dict[str, Any] = dict(zip(operands.names, operands.shapes, strict=True))
+    known = dict(zip(operands.names, operands.shapes, strict=True))
     total = 0.0
     for step in steps:
         inputs = [known[name] for name in step.inputs]
@@ -41,7 +40,7 @@ def estimate_steps(operands: Operands, steps: Sequence[Step], *, threads: int = 
 
 
 def _seconds(step: Step, inputs: Sequence[tuple[int, ...]], itemsize: int, threads: int) -> float:
-    output: Any = step.shape
+    output = step.shape
     moved = (sum(map(math.prod, inputs)) + math.prod(output)) * itemsize * _BYTE
     match step.kind:
         case "reshape":

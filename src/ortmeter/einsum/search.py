@@ -92,9 +92,9 @@ def list_candidates(
     if 0 not in operands.sizes.of.values() and not letters_in_double(operands):
         # The operator multiplies its operands from left to right; its plan only describes it.
         count = len(operands.shapes)
-        planned = make_plan(operands, path=_left_to_right(count))
-        seconds = _EINSUM * count + estimate_steps(operands, planned.steps)
-        found.insert(0, EinsumCandidate(PLAIN, planned, seconds, decomposed=False, threads=threads))
+        plan = make_plan(operands, path=_left_to_right(count))
+        seconds = _EINSUM * count + estimate_steps(operands, plan.steps)
+        found.insert(0, EinsumCandidate(PLAIN, plan, seconds, decomposed=False, threads=threads))
     return sorted(found, key=lambda c: c.cost)
 
 

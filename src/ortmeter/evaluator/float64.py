@@ -1,6 +1,6 @@
 """Convert a model to float64, as a reference to measure discrepancies."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from typing import Any
 
 import numpy as np
@@ -148,7 +148,7 @@ def _names_kept(nodes: Iterable[onnx.NodeProto], rules: _Rules) -> set[str]:
     return refused - accepted - {""}
 
 
-def _convert_nodes(nodes: list[onnx.NodeProto], rules: _Rules, kept: set[str]) -> None:
+def _convert_nodes(nodes: MutableSequence[onnx.NodeProto], rules: _Rules, kept: set[str]) -> None:
     for node in nodes:
         if not kept.intersection(node.output):
             _convert_node(node, rules)
