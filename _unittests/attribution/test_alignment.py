@@ -3,7 +3,8 @@
 import math
 
 import numpy as np
-import onnx
+import onnx.compose
+import onnx.shape_inference
 import pytest
 
 from ortmeter.attribution.alignment import align
@@ -17,18 +18,8 @@ HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 
 def renamed(model):
     """Copy a model whose nodes, results and initializers have other names."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    inputs = {value.name for value in copy.graph.input}
-    for rank, node in enumerate(copy.graph.node):
-        node.name = f"other_{rank}"
-        for names in (node.input, node.output):
-            for i, name in enumerate(names):
-                names[i] = f"other/{name}" if name and name not in inputs else name
-    for value in (*copy.graph.output, *copy.graph.initializer):
-        value.name = f"other/{value.name}"
-    del copy.graph.value_info[:]
-    return copy
+    known = onnx.shape_inference.infer_shapes(model)
+    return onnx.compose.add_prefix(known, "other/", rename_edges=False, rename_inputs=False)
 
 
 def change(model, name, moved):

@@ -80,7 +80,7 @@ def found_times(table, side):
 
 
 @given(RUNS, RUNS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_any_two_profiles(tmp_path_factory, baseline, candidate):
     folder = tmp_path_factory.mktemp("merge")
     profiles = {"baseline": save(folder, baseline), "candidate": save(folder, candidate)}

@@ -135,7 +135,7 @@ def try_to_use(path):
 
 
 @given(st.integers(0, 9), st.sampled_from(FIELDS), VALUES | st.sampled_from(LIMITS))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_value_is_read_or_refused(tmp_path_factory, rank, field, value):
     events = copy.deepcopy(two_runs())
     holder = events[rank]["args"] if isinstance(field, tuple) else events[rank]
