@@ -112,7 +112,10 @@ def run(options: Namespace, report: Report) -> int:
     found = tune(model, samples, tries=tries, journal=journal, **asked)
     _tell(report, found)
     _add_tables(report, found)
-    _add_findings(report, found, folder)
+    wrong = [tried for tried in found.tried.values() if tried.feeds]
+    stems = (folder / f"refused-{rank}" for rank in range(len(wrong)))
+    if commands := [_diff_command(found, *pair) for pair in zip(wrong, stems, strict=True)]:
+        report.add("Commands that show what was refused", Code("\n".join(commands)))
     report.add("Inputs", inputs_table(options, {model: samples[0]}))
     _write(options, report, found, folder)
     return 0
@@ -227,15 +230,6 @@ def _costs_plot(costs: Rows) -> "Figure":
     figure.suptitle("What speed costs", color=axes.GREY)
     axes.add_legend(panels[0], names)
     return figure
-
-
-def _add_findings(report: Report, found: Tuning, folder: Path) -> None:
-    """Add the commands that show what refused candidates change."""
-    wrong = [tried for tried in found.tried.values() if tried.feeds]
-    if wrong:
-        stems = (folder / f"refused-{rank}" for rank in range(len(wrong)))
-        commands = (_diff_command(found, *pair) for pair in zip(wrong, stems, strict=True))
-        report.add("Other results of ONNX Runtime", Code("\n".join(commands)))
 
 
 def _diff_command(found: Tuning, wrong: Tried, stem: Path) -> str:
