@@ -54,13 +54,18 @@ def define_page(name):
 
 
 def run_setting(name, model, **names):
-    """Run a setting as a reader would: as it stands, on ``model.onnx``; return what it defines."""
+    """Run a setting as a reader would: as it stands, on ``model.onnx``; return what it defines.
+
+    The models that it saves are under the name ``saved``.
+    """
     (file,) = EXAMPLES.glob(f"*/settings/{name}.py")
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         onnx.save(model, "model.onnx")
         before = {*names, "__builtins__"}
         exec(compile(file.read_text(encoding="utf-8"), file, "exec"), names)  # noqa: S102 - ours
-    return {key: value for key, value in names.items() if key not in before}
+        files = Path().glob("*.onnx")
+        saved = {file.name: onnx.load(file, load_external_data=False) for file in files}
+    return {key: value for key, value in names.items() if key not in before} | {"saved": saved}
 
 
 def parse(text, **shapes):

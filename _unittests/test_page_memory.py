@@ -32,18 +32,11 @@ def test_the_setting_disables_memory_patterns_and_nothing_else():
     assert (options.enable_mem_pattern, options.enable_cpu_mem_arena) == (False, True)
 
 
-def test_a_setting_holds_the_median_of_its_processes(page, data):
-    table = page["held"](data)
-    assert list(table.columns) == [*SEQUENCES]
-    assert table["random"].to_dict() == {name: 3 * peak for name, peak in PEAKS.items()}
-
-
-def test_the_first_run_is_no_time_of_a_row(page, data):
-    table = page["row_times"](data)
-    assert table["fixed"].to_dict() == pytest.approx({n: SLOW.get(n, 1.0) for n in PEAKS})
-
-
-def test_no_negative_memory_is_shown(page, data):
-    table = page["freed"](data)
-    assert (table["closed"] == 0).all()
-    assert table["trimmed"].to_dict() == PEAKS
+def test_the_tables_have_the_medians_of_the_processes(page, data):
+    """The first run is no time of a row, and no negative memory is shown."""
+    held, times, freed = (page[name](data) for name in ("held", "row_times", "freed"))
+    assert list(held.columns) == [*SEQUENCES]
+    assert held["random"].to_dict() == {name: 3 * peak for name, peak in PEAKS.items()}
+    assert times["fixed"].to_dict() == pytest.approx({n: SLOW.get(n, 1.0) for n in PEAKS})
+    assert (freed["closed"] == 0).all()
+    assert freed["trimmed"].to_dict() == PEAKS

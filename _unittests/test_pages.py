@@ -39,14 +39,14 @@ def temporary_folder(folder):
 
 
 def run_script(page, folder, *arguments, flags=("-W", "error"), **environment):
-    temporary_folder(folder).mkdir(exist_ok=True)
-    # Where torch keeps what it compiles is its own choice.
-    places = {"TMPDIR": str(temporary_folder(folder))}
-    places["TORCHINDUCTOR_CACHE_DIR"] = f"{places['TMPDIR']}-inductor"
+    temporary = temporary_folder(folder)
+    temporary.mkdir(exist_ok=True)
+    # What torch compiles is kept for all tests, or beside what a page may leave.
+    kept = {"TORCHINDUCTOR_CACHE_DIR": f"{temporary}-inductor", **os.environ}
     return subprocess.run(
         [sys.executable, *flags, str(page), *arguments],
         cwd=folder,
-        env={**os.environ, "MPLBACKEND": "agg", **places, **environment},
+        env={**kept, "MPLBACKEND": "agg", "TMPDIR": str(temporary), **environment},
         capture_output=True,
         text=True,
         check=False,
