@@ -110,6 +110,7 @@ def test_a_machine_has_the_name_of_its_generation(cpu, processor, expected):
     told = {"family": family, "model": model, "stepping": "1", "instructions": instructions}
     machine = dataclasses.replace(environment(), cpu=cpu, cores=2, gpus=(), processor=told)
     assert machine.hardware == f"{expected}, 2 cores"
+    assert dataclasses.replace(machine, cores=1).hardware == f"{expected}, 1 core"
 
 
 def test_a_generation_has_one_name():

@@ -73,8 +73,12 @@ class Environment:
 
     def __str__(self) -> str:
         versions = (f"{name} {version}" for name, version in self.packages.items())
-        machine = [f"{self.cpu} ({self.cores} cores)", *map(str, self.gpus)]
+        machine = [f"{self.cpu} ({self._counted})", *map(str, self.gpus)]
         return ", ".join([*machine, self.system, f"Python {self.python}", *versions])
+
+    @property
+    def _counted(self) -> str:
+        return f"{self.cores} core{'s' * (self.cores != 1)}"
 
     @property
     def hardware(self) -> str:
@@ -83,7 +87,7 @@ class Environment:
         return self._described(f"{cpu} ({self._named_generation or 'generation unknown'})")
 
     def _described(self, cpu: str) -> str:
-        return ", ".join([*(gpu.name for gpu in self.gpus), cpu, f"{self.cores} cores"])
+        return ", ".join([*(gpu.name for gpu in self.gpus), cpu, self._counted])
 
     @property
     def _named_generation(self) -> str:
@@ -116,7 +120,7 @@ class Environment:
     def to_rows(self) -> list[tuple[str, str]]:
         """Return the fields as (name, text), for tables."""
         return [
-            ("CPU", f"{self.cpu}, {self.cores} cores"),
+            ("CPU", f"{self.cpu}, {self._counted}"),
             ("Processor", _join_pairs(self.processor) or "generation unknown"),
             ("GPU", "; ".join(map(str, self.gpus)) or "none"),
             ("System", self.system),
