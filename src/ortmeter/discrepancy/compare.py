@@ -170,6 +170,7 @@ def _put_together(
     figures = parts[0] if len(parts) == 1 else add_up(parts)
     worst = max(compared, key=_Compared.severity, default=None)
     over = max(compared, key=lambda arrays: arrays.figures.over[0], default=None)
+    counts: dict[str, Any] = {name: figures.counts[name] for name in _COUNTS}
     return Discrepancy(
         abs=figures.worst[0],
         rel=figures.rel,
@@ -177,7 +178,7 @@ def _put_together(
         ulp_at_max=max((arrays.ulp_at_max for arrays in compared), default=0),
         sum=figures.sum,
         largest=figures.largest,
-        **{name: figures.counts[name] for name in _COUNTS},
+        **counts,
         histogram={threshold: figures.counts[threshold] for threshold in THRESHOLDS},
         **(worst.where if worst else {}),
         n_arrays=len(compared),

@@ -405,7 +405,8 @@ class Comparisons(_Measured, Mapping[Any, Comparison]):
     """
 
     def __init__(self, groups: Mapping[Any, Comparison], axis: str) -> None:
-        self._groups, self.axis = dict(groups), axis
+        self._groups: Mapping[Any, Comparison] = dict(groups)
+        self.axis = axis
 
     def __getitem__(self, key: Any) -> Comparison:
         return self._groups[key]
