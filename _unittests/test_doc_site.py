@@ -226,6 +226,7 @@ def test_formulas_are_mathml_without_script(built):
         ("auto_examples_python.zip", {"faster_runs/plot_a.py", "faster_runs/plot_b.py"}),
         ("auto_examples_jupyter.zip", {"faster_runs/plot_a.ipynb", "faster_runs/plot_b.ipynb"}),
     ],
+    ids=["page", "scripts", "notebooks"],  # no name of a page: they share the site of this file
 )
 def test_archive_holds_the_page_and_the_wheel_together(built, archive, members):
     (published,) = built.out.glob(f"_downloads/*/{Path(archive).name}")
@@ -245,6 +246,7 @@ def test_notebook_begins_with_the_wheel_of_the_site(built):
     assert not any("pip" in cell for cell in others)
 
 
+@pytest.mark.slow
 def test_edited_page_runs_alone(edited):
     site, built = edited
     assert built == (0, ["plot_b"]), site.log
@@ -252,6 +254,7 @@ def test_edited_page_runs_alone(edited):
     assert "RESULTS OF PLOT_A" in site.html("plot_a")
 
 
+@pytest.mark.slow
 def test_notebook_has_what_each_cell_showed_in_the_build(edited):
     site, _ = edited
     (published,) = site.out.glob("_downloads/*/plot_b.ipynb")
@@ -350,6 +353,7 @@ def test_warning_of_a_page_fails_the_build_and_is_not_published(site):
 PLACES = (1, "plot_a"), (2, "plot_b")
 
 
+@pytest.mark.slow
 def test_progress_of_the_build_is_in_the_log_and_not_published(built, edited):
     site, _ = edited
     line = r"^1 of 1, less than 1 min left: plot_b, 120 of 400 sessions, \d+ s$"
