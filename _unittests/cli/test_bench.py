@@ -53,17 +53,3 @@ def test_options_are_read_once(way, options, capsys):
     print(" -> ".join(modules))  # noqa: T201 - pytest -rP shows it
     assert len(modules) <= 12
     assert len(modules) == len({*modules})
-
-
-def test_help_begins_with_what_most_need(capsys):
-    assert main(["bench", "--help"]) == 0
-    first = capsys.readouterr().out.partition("options:\n")[2].partition("\n\n")[0]
-    assert first.count("\n  --") == 10
-
-
-@pytest.mark.parametrize("option", [["--precision", "float16"], ["--rewrite", "none"]])
-def test_what_is_made_has_no_baseline(way, option, capsys, tmp_path):
-    way(*option, "--save", str(tmp_path / "kept.json"))
-    (told,) = capsys.readouterr().err.splitlines()
-    assert "--rewrite and --precision do not go with --save" in told
-    assert not (tmp_path / "kept.json").exists()

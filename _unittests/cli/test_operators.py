@@ -1,16 +1,17 @@
 """Operators from the command line; the interpreter of the tests stands for releases."""
 
-import json
 import re
 from contextlib import nullcontext
 
+import cli_runs
 import numpy as np
 import onnx
 import onnxruntime
 import pandas as pd
 import pytest
+from cli_runs import run, save
 
-from ortmeter.cli import main, operators, verdicts
+from ortmeter.cli import operators, verdicts
 from ortmeter.errors import ModelError
 from ortmeter.evidence import Estimate
 from ortmeter.observatory import edges
@@ -38,6 +39,17 @@ def releases(monkeypatch, tmp_path):
     monkeypatch.setattr(operators, "parse_release", lambda text, _provider: Release(text))
 
 
+def errors_of(cases, names, changes=()):
+    """Make a table of errors, half of the bound each, with other values at some places."""
+    index = pd.MultiIndex.from_product([cases, names], names=["case", "candidate"])
+    found = pd.DataFrame(dict.fromkeys(COLUMNS, 0.5), index)
+    found = found.assign(mismatched=0.0, bits="0", reference="float64", judges="")
+    for place, values in dict(changes).items():
+        for column, value in values.items():
+            found.loc[place, column] = value
+    return found
+
+
 @pytest.fixture
 def measured(monkeypatch):
     """Replace what measures by times and errors that are given; say what was asked."""
@@ -53,19 +65,9 @@ def measured(monkeypatch):
             asked.update(candidates=candidates, cases=cases, **options)
             return matrix
 
-        def measure_errors(candidates, cases, **_):
-            index = pd.MultiIndex.from_product(
-                [["PRelu", "Exp"], names], names=["case", "candidate"]
-            )
-            found = pd.DataFrame(dict.fromkeys(COLUMNS, 0.5), index)
-            found = found.assign(mismatched=0.0, bits="0", reference="float64", judges="")
-            for place, values in dict(errors).items():
-                for column, value in values.items():
-                    found.loc[place, column] = value
-            return found
-
+        found = errors_of(["PRelu", "Exp"], names, errors)
         monkeypatch.setattr(operators, "measure_cases", measure_cases)
-        monkeypatch.setattr(verdicts, "measure_errors", measure_errors)
+        monkeypatch.setattr(verdicts, "measure_errors", lambda *_, **__: found)
         return asked, matrix
 
     return give
@@ -94,12 +96,15 @@ def times(threads=(1,), processes=10, **medians):
     }
 
 
-def report_of(capsys, *options):
-    code = main(["operators", "--json", "--provider", "cpu", *map(str, options)])
-    told = capsys.readouterr()
-    assert code == 0, told.err
-    report = json.loads(told.out)
-    return report["conclusion"], {s["title"]: s["tables"][0] for s in report["sections"]}
+def report(*options, code=0):
+    found = cli_runs.report("operators", "--provider", "cpu", *options, code=code)
+    return found.told, found.tables
+
+
+def issue(*options):
+    done = run("operators", *ISSUE, "--provider", "cpu", *options)
+    assert done.code == 0, done.err
+    return done.out
 
 
 @pytest.fixture
@@ -108,22 +113,16 @@ def cnn(tmp_path):
     return tmp_path / "cnn.onnx"
 
 
-def refused(capsys, *options):
-    assert main(["operators", *map(str, options)]) == 2
-    told = capsys.readouterr()
-    assert (told.out, told.err.count("\n")) == ("", 1)
-    return told.err
-
-
 @pytest.mark.parametrize(
     ("words", "needed"),
     [
         ("PRELU channel", [("prelu", "channel")]),
         ("lrn, prelu scalar", [("lrn",), ("prelu", "scalar")]),
+        ("", [()]),  # all of them
     ],
 )
-def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
-    (told,), tables = report_of(capsys, "--list", "--filter", words)
+def test_cases_are_listed_by_the_words_of_their_names(words, needed):
+    (told,), tables = report("--list", *(["--filter", words] if words else []))
     names = [row["case"] for row in tables["Cases"]]
     expected = [
         name
@@ -132,7 +131,7 @@ def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
     ]
     assert names == expected
     assert told.startswith(f"{len(names)} case")
-    assert 0 < len(names) < 20
+    assert 0 < len(names) < (20 if words else 10_000)
 
 
 @pytest.mark.parametrize(
@@ -159,18 +158,24 @@ def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
         (["--provider", "rocm"], "provider='rocm' is not known. Accepted: auto, cpu, cuda"),
         (["--model", "no.onnx"], "Model 'no.onnx' cannot be read: No such file"),
         (["--runtime", "a,a,", "--filter", "zzz"], "--filter: got 'zzz'"),
+        (["--fusions", "--against", "torch"], "--fusions: remove --model, --values or --against"),
+        (["--fusions", "--values", "edge"], "--fusions: remove --model, --values or --against"),
+        (
+            ["--fusions", "--report", "--repro", "NotWhereFusion", "--runtime", "a,b"],
+            "NotWhereFusion is right with b: there is nothing to report",
+        ),
         (["--bisect", "--list"], "--bisect needs releases: remove --against, --values, --list"),
         (["--bisect", "--repro", PRELU], "--bisect needs releases: remove"),
         (["--bisect", "--provider", "cpu,cpu"], "--provider: got 'cpu,cpu'"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(options, message, capsys):
-    assert message in refused(capsys, *options)
+def test_what_cannot_be_done_is_one_line(options, message):
+    assert message in cli_runs.refused("operators", *options)
 
 
-def test_the_script_of_a_case_is_printed(capsys):
-    assert main(["operators", "--repro", PRELU, "--provider", "cpu", "--threads", "2"]) == 0
-    assert capsys.readouterr().out == repro_script(catalogue()[PRELU], threads=2)
+def test_the_script_of_a_case_is_printed():
+    done = run("operators", "--repro", PRELU, "--provider", "cpu", "--threads", "2")
+    assert done.out == repro_script(catalogue()[PRELU], threads=2)
 
 
 @pytest.fixture
@@ -178,7 +183,11 @@ def slower(monkeypatch):
     """Replace what measures: the last release takes the given times longer, and has errors."""
     asked = {}
 
-    def give(ratio, bound, judges=""):
+    def give(ratio, bound, judges="", *, runs=False):
+        if not runs:  # the script, which takes seconds
+            monkeypatch.setattr(operators, "run_script", lambda *_: "printed")
+            monkeypatch.setattr(operators, "show_wrong", lambda script, *_: script)
+
         def measure_cases(candidates, cases, **options):
             asked.update(cases=list(cases), **options)
             axes = [options["threads"], range(2), range(5), list(cases)]
@@ -193,10 +202,9 @@ def slower(monkeypatch):
 
         def measure_errors(candidates, cases, **_):
             assert list(cases) == [asked["cases"][0]]
-            places = [(name, one.name) for name in cases for one in candidates]
-            index = pd.MultiIndex.from_tuples(places, names=["case", "candidate"])
-            found = {"bound": [0.5, bound], "mismatched": 0, "differing": 0.5}
-            return pd.DataFrame(found | {"judges": ["", judges], "reference": "float64"}, index)
+            names = [one.name for one in candidates]
+            change = {(asked["cases"][0], names[-1]): {"bound": bound, "judges": judges}}
+            return errors_of(cases, names, change)
 
         monkeypatch.setattr(operators, "measure_cases", measure_cases)
         monkeypatch.setattr(operators, "measure_errors", measure_errors)
@@ -205,10 +213,9 @@ def slower(monkeypatch):
     return give
 
 
-def test_an_issue_has_the_cases_of_the_operator_and_the_outputs(slower, capsys):
-    asked = slower(3, 0.5)
-    assert main(["operators", *ISSUE, "--provider", "cpu"]) == 0
-    text = capsys.readouterr().out
+def test_an_issue_has_the_cases_of_the_operator_and_the_outputs(slower):
+    asked = slower(3, 0.5, runs=True)
+    text = issue()
     assert text.startswith("# [Performance] PRelu, per channel, float32: 3 times slower with ")
     assert "#28743 changed the comparison (no issue found)." in text
     assert asked["threads"] == [1, 2]
@@ -219,10 +226,9 @@ def test_an_issue_has_the_cases_of_the_operator_and_the_outputs(slower, capsys):
     assert "This machine was " in text.partition("\n---\n")[2]
 
 
-def test_an_issue_on_a_wrong_result_shows_an_element(slower, capsys):
-    slower(1, 9.0)
-    assert main(["operators", *ISSUE, "--provider", "cpu", "--threads", "1"]) == 0
-    text = capsys.readouterr().out
+def test_an_issue_on_a_wrong_result_shows_an_element(slower):
+    slower(1, 9.0, runs=True)
+    text = issue("--threads", "1")
     assert text.startswith("# PRelu, per channel, float32: wrong result with onnxruntime b\n")
     told = "The result is wrong with onnxruntime b, of a and b: an error of 9 times its bound.\n"
     assert told in text
@@ -230,63 +236,41 @@ def test_an_issue_on_a_wrong_result_shows_an_element(slower, capsys):
     assert "quantized" not in text
 
 
-def test_an_issue_names_the_only_judge_and_blames_nobody_where_two_disagree(slower, capsys):
+def test_an_issue_names_the_only_judge_and_blames_nobody_where_two_disagree(slower):
     slower(1, 9.0, "a is the only judge")
-    assert main(["operators", *ISSUE, "--provider", "cpu", "--threads", "1"]) == 0
-    assert "an error of 9 times its bound (a is the only judge).\n" in capsys.readouterr().out
+    told = "an error of 9 times its bound (a is the only judge).\n"
+    assert told in issue("--threads", "1")
     slower(3, np.nan, "judges disagree, a and b")
-    assert main(["operators", *ISSUE, "--provider", "cpu", "--threads", "1"]) == 0
-    text = capsys.readouterr().out
+    text = issue("--threads", "1")
     assert text.startswith("# [Performance]")
     assert "\nThe result is not judged: judges disagree, a and b.\n" in text
 
 
-def test_there_may_be_nothing_to_report(slower, capsys):
+def test_there_may_be_nothing_to_report(slower):
     slower(1, 0.5)
-    told = refused(capsys, *ISSUE, "--provider", "cpu")
+    told = cli_runs.refused("operators", *ISSUE, "--provider", "cpu")
     assert "PRelu, per channel, float32: nothing to report. b is not shown to be slower" in told
     assert "nor its result to be wrong" in told
 
 
-def test_an_issue_on_a_node_has_its_model(slower, cnn, capsys):
+def test_an_issue_on_a_node_has_its_model(slower, cnn):
     asked = slower(3, 0.5)
     name = next(name for name in node_cases(cnn, random_feeds(cnn))[0] if "PRelu" in name)
-    issue = ["--model", str(cnn), "--repro", name, "--report", "--runtime", "a,b"]
-    assert main(["operators", *issue, "--provider", "cpu", "--threads", "1"]) == 0
-    text = capsys.readouterr().out
+    text = issue("--model", cnn, "--repro", name, "--threads", "1")
     assert asked["cases"] == [name, "cnn.onnx"]
     assert "In a whole model:" in text
     assert "| cnn.onnx |  | 1 | " in text
     assert f"| {name} | f32[1, 64, 16, 16] " in text
 
 
-def test_edge_values_are_told_the_worst_first(capsys, monkeypatch):
-    rows = [
-        (
-            "ReduceSum-i64-L2",
-            "wrong integer",
-            "wrong",
-            "2^53 + 1",
-            "2^53 + 1",
-            "9",
-            "8",
-            "new",
-            "new",
-        ),
-        ("Erf-f32-L2", "NaN", "wrong", "NaN", "X = nan", "nan", "1", "old", "old"),
-        (
-            "Where-f32-L2",
-            "sign of zero",
-            "wrong",
-            "-0.0",
-            "X = -0",
-            "-0",
-            "0",
-            "always",
-            "old, new",
-        ),
-        ("Pad-f32-L2", "fails", "open", "one element", "", "", "no", "always", "old, new"),
-    ]
+def test_edge_values_are_told_the_worst_first(monkeypatch):
+    texts = (
+        "ReduceSum-i64-L2|wrong integer|wrong|2^53 + 1|2^53 + 1|9|8|new|new",
+        "Erf-f32-L2|NaN|wrong|NaN|X = nan|nan|1|old|old",
+        "Where-f32-L2|sign of zero|wrong|-0.0|X = -0|-0|0|always|old, new",
+        "Pad-f32-L2|fails|open|one element|||no|always|old, new",
+    )
+    rows = [text.split("|") for text in texts]
     found = pd.DataFrame([(*row, "") for row in rows], columns=edges.COLUMNS)
     asked = {}
 
@@ -295,9 +279,7 @@ def test_edge_values_are_told_the_worst_first(capsys, monkeypatch):
         return found if cases else found[:0]
 
     monkeypatch.setattr(verdicts, "measure_edges", measure_edges)
-    told, tables = report_of(
-        capsys, "--values", "edge", "--runtime", "old,new", "--filter", "ReduceL1-last"
-    )
+    told, tables = report("--values", "edge", "--runtime", "old,new", "--filter", "ReduceL1-last")
     assert asked["names"] == ["old", "new"]
     assert [name.split("-f32")[0] for name in asked["cases"][:1]] == ["ReduceL1-last-axis"]
     assert asked["cases"][1:] == ["ReduceL1-last-axis-i64-L2"]
@@ -313,9 +295,9 @@ def test_edge_values_are_told_the_worst_first(capsys, monkeypatch):
     assert [row["case"] for row in tables["Open"]] == ["Pad-f32-L2"]
 
 
-def test_one_contender_has_times_and_errors(capsys):
+def test_one_contender_has_times_and_errors():
     few = ["--filter", SMALL, "--processes", 1]
-    told, tables = report_of(capsys, *few)
+    told, tables = report(*few)
     assert told[0].startswith("1 case with installed, from ")
     (row,) = tables["Median time of a run (µs)"]
     assert row["case"] == SMALL
@@ -326,28 +308,27 @@ def test_one_contender_has_times_and_errors(capsys):
     assert candidate["onnxruntime"].count(".") == 2
 
 
-def test_too_few_processes_give_no_verdict(capsys):
-    few = ["--filter", SMALL, "--processes", 1]
-    told, tables = report_of(capsys, "--runtime", "old,new", *few)
+@pytest.mark.usefixtures("one_case")
+def test_too_few_processes_give_no_verdict(measured):
+    measured(times(processes=1, old=ONES, new=ONES))
+    told, tables = report("--runtime", "old,new", "--processes", 1)
     assert told[0] == (
-        "no verdict: new and old both ran 1 case (2 passes of 1 processes). It needs 3 processes "
+        "no verdict: new and old both ran 2 cases (2 passes of 1 processes). It needs 3 processes "
         "in each pass."
     )
-    (row,) = tables["new compared with old"]
-    assert row["verdict"] == "undecided"
-    assert told[-1] == "bits of the outputs differ in 0 of 1 case."
+    assert {row["verdict"] for row in tables["new compared with old"]} == {"undecided"}
+    assert told[-1] == "bits of the outputs differ in 0 of 2 cases."
 
 
 @pytest.mark.slow
-def test_equal_releases_are_not_told_apart(capsys):
-    told, tables = report_of(
-        capsys, "--runtime", "old,new", "--filter", f"{SMALL},{PRELU}", "--processes", 5
-    )
+def test_equal_releases_are_not_told_apart():
+    told, tables = report("--runtime", "old,new", "--filter", f"{SMALL},{PRELU}", "--processes", 5)
     assert {row["verdict"] for row in tables["new compared with old"]} <= {"undecided", "within 5%"}
     assert told[0].startswith("no case is shown to be slower or faster in new than in old: ")
 
 
-def test_a_slower_case_is_named_with_its_interval(measured, tmp_path, capsys):
+@pytest.mark.usefixtures("one_case")
+def test_a_slower_case_is_named_with_its_interval(measured, tmp_path):
     asked, _ = measured(
         times(**{"1_26": {"PRelu": 60, "Exp": 10}, "1_32": {"PRelu": 1020, "Exp": 10}}),
         errors={
@@ -356,7 +337,7 @@ def test_a_slower_case_is_named_with_its_interval(measured, tmp_path, capsys):
         },
     )
     html = tmp_path / "report.html"
-    told, tables = report_of(capsys, "--runtime", "1.26,1.32", "--html", html)
+    told, tables = report("--runtime", "1.26,1.32", "--html", html)
     assert told[0] == (
         "1.32 compared with 1.26: 1 slower, 0 faster, 1 within 5%, 0 undecided (2 passes of 10 "
         "processes)."
@@ -377,10 +358,11 @@ def test_a_slower_case_is_named_with_its_interval(measured, tmp_path, capsys):
     assert [row["candidate"] for row in tables["Errors against float64"]] == ["all", "1.26", "1.32"]
     assert "data:image/png;base64," in html.read_text(encoding="utf-8")
     assert (asked["processes"], asked["passes"], asked["control"]) == (10, 2, True)
-    assert list(asked["cases"]) == list(catalogue())
+    assert list(asked["cases"]) == [SMALL]
 
 
-def test_nobody_is_blamed_for_what_is_drawn_or_not_agreed_on(measured, capsys):
+@pytest.mark.usefixtures("one_case")
+def test_nobody_is_blamed_for_what_is_drawn_or_not_agreed_on(measured):
     unknown = {"ulp": np.nan, "largest": np.nan, "bound": np.nan, "mismatched": np.nan}
     measured(
         times(**{"1_26": {"PRelu": 10, "Exp": 10}, "1_32": {"PRelu": 10, "Exp": 10}}),
@@ -390,7 +372,7 @@ def test_nobody_is_blamed_for_what_is_drawn_or_not_agreed_on(measured, capsys):
             ("PRelu", "1.32"): {**unknown, "judges": "judges disagree, a and b"},
         },
     )
-    told, _ = report_of(capsys, "--runtime", "1.26,1.32")
+    told, _ = report("--runtime", "1.26,1.32")
     assert told[-3:] == [
         "PRelu: judges disagree, a and b.",
         "Exp: its values are drawn, so there is nothing to compare.",
@@ -412,19 +394,17 @@ def searched(measured, monkeypatch):
     monkeypatch.setattr(operators, "catalogue", lambda: cases)
 
     def measure_errors(pair, cases, **_):
-        index = pd.MultiIndex.from_product([cases, [one.name for one in pair]])
-        found = pd.DataFrame(dict.fromkeys(COLUMNS, 0.5), index.set_names(["case", "candidate"]))
-        found = found.assign(mismatched=0.0, bits="0", reference="float64", judges="")
-        found.loc[index.get_level_values(1) >= "1.28", "mismatched"] = 2.0
+        found = errors_of(cases, [one.name for one in pair])
+        found.loc[found.index.get_level_values(1) >= "1.28", "mismatched"] = 2.0
         return found
 
     monkeypatch.setattr(operators, "measure_errors", measure_errors)
     return names
 
 
-def test_a_search_says_since_which_release_first(searched, capsys):
+def test_a_search_says_since_which_release_first(searched):
     ways = ["--runtime", "1.26..1.32", "--bisect", "--threads", "1,2"]
-    told, tables = report_of(capsys, *ways)
+    told, tables = report(*ways)
     slow = "PRelu is slow since 1.30: 9 [8, 10] times slower than in 1.28 (4 environments of 4 rel"
     assert [sentence[: len(slow)] for sentence in told[2:4]] == [slow, slow]
     wrong = "are worse since 1.28: 2 values do not match (4 environments of 4 releases)."
@@ -433,14 +413,12 @@ def test_a_search_says_since_which_release_first(searched, capsys):
     assert [row["candidate"] for row in tables["Candidates"]] == ["1.26", "1.32"]
 
 
-def test_a_release_that_does_not_run_a_case_has_no_answer(searched, monkeypatch, capsys):
+def test_a_release_that_does_not_run_a_case_has_no_answer(searched, monkeypatch):
     nothing = operators.measure_errors
     monkeypatch.setattr(
         operators, "measure_errors", lambda *given, **kept: nothing(*given, **kept).head(1)
     )
-    options = ["--runtime", "1.26..1.32", "--bisect", "--json", "--provider", "cpu"]
-    assert main(["operators", *options]) == 2
-    told = json.loads(capsys.readouterr().out)["conclusion"]
+    told, _ = report("--runtime", "1.26..1.32", "--bisect", code=2)
     assert (
         "outputs of Exp are worse since 1.32, or an earlier release after 1.26: 1.30 does not run "
         "it (3 environments of 4 releases)."
@@ -471,7 +449,7 @@ def test_what_is_worse_than_with_the_first_release(rows, told):
 
 
 @pytest.mark.usefixtures("one_case")
-def test_several_releases_say_since_when_and_what_the_control_says(measured, capsys):
+def test_several_releases_say_since_when_and_what_the_control_says(measured):
     drawn = times(
         (1, 2),
         **{
@@ -483,7 +461,7 @@ def test_several_releases_say_since_when_and_what_the_control_says(measured, cap
     drawn["1.32" + AGAIN] *= 1.5  # the machine lies
     reasons = {("Exp", "1.20"): "1.20: no kernel"}
     measured(drawn, reasons)
-    told, tables = report_of(capsys, "--runtime", "1.20,1.26,1.32", "--threads", "1,2")
+    told, tables = report("--runtime", "1.20,1.26,1.32", "--threads", "1,2")
     assert told[0].startswith(
         "1.32 compared with the best before: 2 slower, 0 faster, 2 within 5%, 0 undec"
     )
@@ -499,11 +477,11 @@ def test_several_releases_say_since_when_and_what_the_control_says(measured, cap
 
 
 @pytest.mark.usefixtures("one_case")
-def test_what_no_contender_runs_is_told(measured, capsys):
+def test_what_no_contender_runs_is_told(measured):
     nothing = {name: series * np.nan for name, series in times(old=ONES, new=ONES).items()}
     absent = {(case, name): "no kernel" for case in ONES for name in ("old", "new")}
     measured(nothing, absent)
-    told, tables = report_of(capsys, "--runtime", "old,new")
+    told, tables = report("--runtime", "old,new")
     assert told[:2] == [
         "new and old have no case that both run.",
         "4 absent: the table has the reasons.",
@@ -513,29 +491,24 @@ def test_what_no_contender_runs_is_told(measured, capsys):
 
 
 @pytest.mark.usefixtures("one_case")
-def test_times_are_kept_when_outputs_cannot_be_compared(measured, monkeypatch, capsys):
+def test_times_are_kept_when_outputs_cannot_be_compared(measured, monkeypatch):
     measured(times(old=ONES, new=ONES))
 
     def fail(*_, **__):
         raise ModelError("a type that has no float64")
 
     monkeypatch.setattr(verdicts, "measure_errors", fail)
-    told, tables = report_of(capsys, "--runtime", "old,new")
+    told, tables = report("--runtime", "old,new")
+    within = (
+        "no case is shown to be slower or faster in new than in old: 2 cases, speedups within ["
+    )
+    assert told[0].startswith(within)
     assert told[-1] == "outputs are not compared: a type that has no float64."
     assert len(tables["Median time of a run (µs)"]) == 2
 
 
 @pytest.mark.usefixtures("one_case")
-def test_no_difference_says_how_large_one_could_be(measured, capsys):
-    measured(times(old={"PRelu": 60, "Exp": 10}, new={"PRelu": 60, "Exp": 10}))
-    told, _ = report_of(capsys, "--runtime", "old,new")
-    assert told[0].startswith(
-        "no case is shown to be slower or faster in new than in old: 2 cases, speedups within [0.9"
-    )
-
-
-@pytest.mark.usefixtures("one_case")
-def test_an_interruption_keeps_its_verdicts(measured, monkeypatch, capsys):
+def test_an_interruption_keeps_its_verdicts(measured, monkeypatch):
     drawn = times(old={"PRelu": 60, "Exp": 10}, new={"PRelu": 600, "Exp": 10})
     _, matrix = measured(drawn)
     sets = matrix.times.index
@@ -546,53 +519,50 @@ def test_an_interruption_keeps_its_verdicts(measured, monkeypatch, capsys):
         raise Interrupted(matrix)
 
     monkeypatch.setattr(operators, "measure_cases", interrupt)
-    assert main(["operators", "--runtime", "old,new", "--provider", "cpu", "--json"]) == 130
-    report = json.loads(capsys.readouterr().out)
-    assert report["interrupted"] is True
-    assert report["conclusion"][0] == (
+    found = cli_runs.report("operators", "--runtime", "old,new", "--provider", "cpu", code=130)
+    assert found.whole["interrupted"] is True
+    assert found.told[0] == (
         "new compared with old: 1 slower, 0 faster, 1 within 5%, 0 undecided (processes by pass: "
         "10 and 5)."
     )
 
 
-def test_the_nodes_of_a_model_are_cases(cnn, measured, capsys):
-    told, tables = report_of(capsys, "--model", cnn, "--list")
+def test_the_nodes_of_a_model_are_cases(cnn, measured):
+    told, tables = report("--model", cnn, "--list")
     names = [row["case"] for row in tables["Cases"]]
     assert told == [f"{len(names)} cases."]
     (prelu,) = (row for row in tables["Cases"] if row["case"].startswith("PRelu-"))
     assert (prelu["nodes"], prelu["the first"]) == (2, "stem_act")
-    script = ["operators", "--model", str(cnn), "--repro", prelu["case"]]
-    assert main([*script, "--provider", "cpu"]) == 0
-    assert "quantiles" in capsys.readouterr().out
+    script = run("operators", "--model", cnn, "--repro", prelu["case"], "--provider", "cpu").out
+    assert "quantiles" in script
     asked, _ = measured({"installed": times(installed=ONES)["installed"]})
-    report_of(capsys, "--model", cnn, "--filter", "conv")
+    report("--model", cnn, "--filter", "conv")
     assert {*asked["cases"]} == {name for name in names if "Conv" in name}
     assert asked["control"] is False
 
 
-def test_nodes_that_are_no_case_are_told(tmp_path, capsys):
-    text = """<ir_version: 10, opset_import: ["": 21]> g (float[n] X) => (float[m] Y) {
+def test_nodes_that_are_no_case_are_told(tmp_path):
+    graph = """(float[n] X) => (float[m] Y) {
         S = SequenceConstruct(X, X)  A = ConcatFromSequence<axis = 0>(S)  Y = Exp(A) }"""
-    onnx.save(onnx.parser.parse_model(text), tmp_path / "sequence.onnx")
-    model = ["--model", tmp_path / "sequence.onnx", "--list"]
-    told, tables = report_of(capsys, *model, "--dim", "n=3")
+    model = ["--model", save(tmp_path / "sequence.onnx", graph), "--list"]
+    told, tables = report(*model, "--dim", "n=3")
     assert told[-1] == "2 nodes left out, see the reasons."
     assert [row["node"] for row in tables["Left out"]] == [
         "SequenceConstruct S",
         "ConcatFromSequence A",
     ]
-    assert "'n'" in refused(capsys, *model)
+    assert "'n'" in cli_runs.refused("operators", *model)
 
 
 @pytest.mark.usefixtures("one_case")
-def test_contenders_are_torch_then_releases_on_each_provider(measured, monkeypatch, capsys):
+def test_contenders_are_torch_then_releases_on_each_provider(measured, monkeypatch):
     monkeypatch.setattr(operators, "resolve_provider", Provider.parse)
     monkeypatch.setattr(operators.machine, "watched", lambda *_, **__: nullcontext())
     asked, _ = measured({"installed": times(installed=ONES)["installed"]})
     monkeypatch.setattr(verdicts, "fill", lambda *_: None)
     monkeypatch.setattr(verdicts, "fill_errors", lambda *_: None)
     ways = ["--runtime", "1.26,1.32", "--against", "torch", "--provider", "cpu,cuda:1"]
-    assert main(["operators", *ways]) == 0
+    assert run("operators", *ways).code == 0
     torch = f"torch {__import__('torch').__version__.partition('+')[0]}"
     expected = [
         (f"{name} {provider}", Provider.parse(provider))
@@ -603,17 +573,17 @@ def test_contenders_are_torch_then_releases_on_each_provider(measured, monkeypat
 
 
 @pytest.mark.cuda
-def test_providers_are_compared(capsys):
+def test_providers_are_compared():
     few = ["--filter", SMALL, "--processes", 1]
-    told, tables = report_of(capsys, *few, "--provider", "cpu,cuda")
+    told, tables = report(*few, "--provider", "cpu,cuda")
     assert told[0].startswith("no verdict: installed cuda and installed cpu both ran 1 case")
     assert len(tables["installed cuda compared with installed cpu"]) == 1
 
 
-def test_what_torch_emulates_is_left_out_with_the_reason(measured, capsys):
+def test_what_torch_emulates_is_left_out_with_the_reason(measured):
     measured(times(**{operators.torch_candidate().name: ONES, "installed": ONES}))
     given = ["--against", "torch", "--filter", "reducesumsquare-last,relu-f32-l1"]
-    told, tables = report_of(capsys, *given)
+    told, tables = report(*given)
     assert told[-1] == "1 case left out, see the reasons."
     (row,) = tables["Left out"]
     assert row["reason"] == "emulated: 2 calls for 1 node"
@@ -622,18 +592,15 @@ def test_what_torch_emulates_is_left_out_with_the_reason(measured, capsys):
 PERM = "GemmTransposeFusion | A perm=[0,1]"
 
 
-def test_fusions_are_listed_and_filtered(capsys):
-    asked = ["--fusions", "--list", "--json", "--filter", "gemmtransposefusion perm=[0"]
-    assert main(["operators", *asked]) == 0
-    (section,) = json.loads(capsys.readouterr().out)["sections"]
-    rows = section["tables"][0]
+def test_fusions_are_listed_and_filtered():
+    asked = ["--fusions", "--list", "--filter", "gemmtransposefusion perm=[0"]
+    rows = report(*asked)[1]["Cases"]
     assert {PERM, "GemmTransposeFusion 2 | Y perm=[0,1]"} <= {row["case"] for row in rows}
     assert {row["optimizer"] for row in rows} == {"GemmTransposeFusion"}
 
 
-def test_a_script_of_a_fusion_runs_each_level(monkeypatch, capsys):
-    assert main(["operators", "--fusions", "--repro", PERM]) == 0
-    script = capsys.readouterr().out
+def test_a_script_of_a_fusion_runs_each_level(monkeypatch):
+    script = run("operators", "--fusions", "--repro", PERM).out
     assert f"onnxruntime=={onnxruntime.__version__} python repro.py" in script
     assert "# uvx" in script
     told = run_script(script, Release("installed"))
@@ -643,17 +610,15 @@ def test_a_script_of_a_fusion_runs_each_level(monkeypatch, capsys):
     assert told.count("dtype=float32") == 3
 
 
-def test_fusions_that_are_wrong_come_first(monkeypatch, capsys):
+def test_fusions_that_are_wrong_come_first(monkeypatch):
     row = dict.fromkeys(judging.COLUMNS, "")
     row |= {"case": PERM, "what": "value", "told": "Y[0] is 1, expected 2", "cases": 3}
     row |= {"since": "b", "candidates": "b", "disable": "GemmTransposeFusion"}
     monkeypatch.setattr(
         judging.FusionSurvey, "rows", lambda _, cases: pd.DataFrame([row] * (len(cases) > 1))
     )
-    asked = ["--fusions", "--filter", "gemmtransposefusion perm=", "--runtime", "a,b", "--json"]
-    assert main(["operators", *asked]) == 0
-    told = json.loads(capsys.readouterr().out)
-    first, second, third = told["conclusion"]
+    asked = ["--fusions", "--filter", "gemmtransposefusion perm=", "--runtime", "a,b"]
+    first, second, third = report(*asked)[0]
     assert first.startswith("1 wrong result in ")
     assert "1 of them with b" in first
     expected = "value, Y[0] is 1, expected 2 (right without GemmTransposeFusion)."
@@ -663,25 +628,11 @@ def test_fusions_that_are_wrong_come_first(monkeypatch, capsys):
     assert "fired on 0 of 3 patterns" in third
 
 
-@pytest.mark.parametrize("other", [["--against", "torch"], ["--values", "edge"]])
-def test_fusions_take_no_other_question(other, capsys):
-    assert main(["operators", "--fusions", *other]) == 2
-    assert "--fusions: remove --model, --values or --against" in capsys.readouterr().err
-
-
-def test_a_fusion_that_is_right_is_not_reported(capsys):
-    asked = ["--fusions", "--report", "--repro", "NotWhereFusion", "--runtime", "a,b"]
-    assert main(["operators", *asked]) == 2
-    assert "NotWhereFusion is right with b: there is nothing to report" in capsys.readouterr().err
-
-
-def test_the_issue_of_a_fusion_names_the_optimizer(monkeypatch, capsys):
+def test_the_issue_of_a_fusion_names_the_optimizer(monkeypatch):
     found = judging.WrongFusion(PERM, "basic", "value", "Y[0] is 1, expected 2", 1.0, 0.1, "two")
     monkeypatch.setattr(judging.FusionJudge, "wrong", lambda *_: found)
     monkeypatch.setattr(judging.FusionJudge, "responsible", lambda *_: "GemmTransposeFusion")
-    asked = ["--fusions", "--report", "--repro", PERM, "--runtime", "a,b"]
-    assert main(["operators", *asked]) == 0
-    text = capsys.readouterr().out
+    text = run("operators", "--fusions", "--report", "--repro", PERM, "--runtime", "a,b").out
     assert text.startswith("# GemmTransposeFusion changes the result\n")
     assert "With onnxruntime b, a session optimized at level 'basic' is wrong (value)" in text
     assert "disabled_optimizers=['GemmTransposeFusion']" in text

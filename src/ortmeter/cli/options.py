@@ -10,6 +10,8 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import MAX_THREADS
 
+EVALUATIONS = ("torch", "reference", "float64")
+UNOPTIMIZED = "unoptimized"
 # Argument in Python -> option of KEY=VALUE.
 _PAIRS = {
     "session_options": "--session-option",
@@ -81,18 +83,18 @@ def session_providers(options: Namespace) -> list[Provider]:
     return split("--provider", options.provider, read)
 
 
-def session_axes(options: Namespace) -> dict[str, Any]:
-    """Read the options of the sessions to compare, as :func:`~ortmeter.bench` takes them."""
-    return _settings(options, session_providers(options), split)
+def session_axes(options: Namespace) -> tuple[dict[str, Any], str]:
+    """Read the options of the sessions to compare, as :func:`~ortmeter.bench` takes; in words."""
+    return _settings(options, session_providers(options), split), describe_session(options)
 
 
-def session_settings(options: Namespace) -> dict[str, Any]:
+def session_settings(options: Namespace) -> tuple[dict[str, Any], str]:
     """Read the options of one session, as :func:`~ortmeter.runtime.sessions.make_session` takes.
 
-    ``run_config`` is for :class:`~ortmeter.runtime.iobinding.BoundSession`.
+    ``run_config`` is for :class:`~ortmeter.runtime.iobinding.BoundSession`. Then all in words.
     """
     provider = resolve_provider(options.provider)
-    return _settings(options, provider, lambda _option, text, convert=str: convert(text))
+    return _settings(options, provider, read_one), describe_session(options)
 
 
 def _settings(options: Namespace, providers: object, read: Callable[..., Any]) -> dict[str, Any]:
@@ -100,7 +102,7 @@ def _settings(options: Namespace, providers: object, read: Callable[..., Any]) -
     settings: dict[str, Any] = {
         "provider": providers,
         "optimization": read("--optimization", options.optimization),
-        "threads": read("--threads", options.threads, thread_count),
+        "threads": read("--threads", options.threads, THREADS),
         "spinning": read("--spinning", options.spinning),
     }
     for argument, option in _PAIRS.items():
@@ -136,7 +138,7 @@ def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]
     # A comma before a folder is one of the path of a library.
     comma = r",(?![^,=]*[/\\])" if option == "--provider" else ","
     parts = [part.strip() for part in re.split(comma, text)]
-    values = [read(part) for part in parts if part]
+    values = [read_one(option, part, read) for part in parts if part]
     if len({*values}) < len(parts):  # nothing is measured twice, or left out, in silence
         raise InvalidArgumentError(
             f"{option}: got {text!r}, expected values separated by commas, each one once"
@@ -144,12 +146,12 @@ def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]
     return values
 
 
-def thread_count(text: str) -> int:
-    """Read a number of threads."""
+def read_one(option: str, text: str, read: Callable[[str], Any] = str) -> Any:
+    """Read a value, and name its option if it is refused."""
     try:
-        return int(number(0, MAX_THREADS)(text))
+        return read(text)
     except ArgumentTypeError as error:
-        raise InvalidArgumentError(f"--threads: {error}") from None
+        raise InvalidArgumentError(f"{option}: {error}") from None
 
 
 def number(
@@ -169,3 +171,6 @@ def number(
         raise ArgumentTypeError(f"got {text!r}, expected {what} {bounds}")
 
     return read
+
+
+THREADS = number(0, MAX_THREADS)
