@@ -14,7 +14,7 @@ from typing import Any
 
 from ortmeter.cli import baseline, bench_releases, cold, conversion, load, machine
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
-from ortmeter.cli.options import add_session, number, session_axes
+from ortmeter.cli.options import CLOSE, add_session, number, session_axes
 from ortmeter.cli.report import Report, Rows, speedup_table
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup
@@ -43,7 +43,7 @@ def register(parser: ArgumentParser) -> None:
     conversion.add_options(
         parser,
         "each --precision is added to the model, each --rewrite replaces it, unless its error "
-        f"exceeds {conversion.CLOSE:g} of the largest value of an output",
+        f"exceeds {CLOSE:g} of the largest value of an output",
     )
     parser.add_argument(
         "--budget",

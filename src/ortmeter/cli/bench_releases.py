@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortmeter.cli import bisect
-from ortmeter.cli.conversion import CLOSE
-from ortmeter.cli.options import split
+from ortmeter.cli.options import CLOSE, split
 from ortmeter.cli.report import Report, speedup_table
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import ModelError

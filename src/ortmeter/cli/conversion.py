@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import onnx
 
 from ortmeter.cli.inputs import make_feeds
-from ortmeter.cli.options import split
+from ortmeter.cli.options import CLOSE, split
 from ortmeter.cli.report import Report, Rows, check_writable
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.runtime.arrays import as_numpy
@@ -26,8 +26,6 @@ from ortmeter.timing.candidates import SessionSpec
 
 _Variants = Mapping[str, SessionSpec]
 
-#: Error over the largest value of an output, beyond which results are not the same.
-CLOSE = 1e-3
 _AS_FAR = 1.5  # times the error of the original
 
 

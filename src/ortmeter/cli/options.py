@@ -12,6 +12,8 @@ from ortmeter.runtime.sessions import MAX_THREADS
 
 EVALUATIONS = ("torch", "reference", "float64")
 UNOPTIMIZED = "unoptimized"
+#: Error over the largest value of an output, beyond which results are not the same.
+CLOSE = 1e-3
 # Argument in Python -> option of KEY=VALUE.
 _PAIRS = {
     "session_options": "--session-option",

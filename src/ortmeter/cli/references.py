@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortmeter.attribution.alignment import relative
-from ortmeter.cli.conversion import CLOSE
-from ortmeter.cli.options import EVALUATIONS, UNOPTIMIZED
+from ortmeter.cli.options import CLOSE, EVALUATIONS, UNOPTIMIZED
 from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.evaluator import Evaluator, to_float64
