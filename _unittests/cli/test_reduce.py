@@ -12,7 +12,6 @@ import onnx
 import pytest
 from cli_runs import HEADER, run, save
 
-from ortmeter.child import ChildError
 from ortmeter.cli import reduce
 from ortmeter.cli.reduce import Condition, read_condition
 from ortmeter.errors import InvalidArgumentError
@@ -182,21 +181,6 @@ def test_answers_of_another_check_are_not_trusted(file, tmp_path):
     assert OTHER in cut(file, command, code=2).err
     cut(file, command, "--force")
     assert found() == ["Mul"]
-
-
-@pytest.mark.parametrize("until", ["fails", "nan"])
-def test_a_full_disk_is_no_answer(until, file, monkeypatch):
-    def outputs(self, spec, *_, **__):
-        if len(onnx.load(spec.model).graph.node) == 6:
-            raise ChildError("Softsign")
-        raise ChildError("OSError: [Errno 28] No space left on device")
-
-    monkeypatch.setattr(Condition, "outputs", outputs)
-    ask = reduce._ASKED["fails"]
-    monkeypatch.setattr(reduce, "_ASKED", {"fails": ask, "nan": ask})
-    assert "the machine failed, not the model" in cut(file, until, code=2).err
-    kept = json.loads(Path("chain-reduced/tried.json").read_bytes())["answers"].values()
-    assert [answer["seen"] for answer in kept] == ["Softsign"]
 
 
 def test_external_data_is_read_and_written_when_large(file, monkeypatch):

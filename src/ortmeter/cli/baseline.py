@@ -163,7 +163,6 @@ class _Run:
             },
             on_cpu=tuple(self.on_cpu.messages),
         )
-        check_writable(file, _BEGINS, overwrite=self.asked.force)  # another run may have written it
         write_atomically(file, record.to_json())
         processes = next(iter(results.values())).processes
         few = f"; {_need(processes)}" if processes < MIN_PROCESSES else ""

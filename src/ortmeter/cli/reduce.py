@@ -1,6 +1,5 @@
 """Cut a model to the smallest one that is still slower, differs, has NaN or fails."""
 
-import errno
 import functools
 import hashlib
 import json
@@ -295,7 +294,6 @@ class Condition:
         try:
             return _ASKED[self.kind](self, spec)
         except (OrtMeterError, MemoryError) as error:
-            _refuse_machine(error)
             return False, str(error) or type(error).__name__
 
     def outputs(self, spec: SessionSpec, rank: int = -1, **settings: Any) -> dict[str, np.ndarray]:
@@ -387,18 +385,10 @@ def _fails(condition: Condition, spec: SessionSpec) -> Answer:
     try:
         condition.outputs(spec)
     except (ModelError, ChildError) as error:
-        _refuse_machine(error)
         if condition.runs_unoptimized:  # so must its part
             condition.outputs(spec, optimization="none")
         return condition.limit in str(error), str(error)
     return False, "it runs"
-
-
-def _refuse_machine(error: Exception) -> None:
-    """Raise if the machine has no resources left: this says nothing about the model."""
-    lacking = (os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE))
-    if any(text in str(error) for text in lacking):
-        raise OSError(f"{error}: the machine failed, not the model") from error
 
 
 def _command(condition: Condition, spec: SessionSpec) -> Answer:
