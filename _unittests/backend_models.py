@@ -135,13 +135,16 @@ ARCHITECTURES = {
     # decoders with a rotary embedding
     "llama": _decoder("Llama"),
     "llama-gqa": _decoder("Llama", SHARED),
+    "llama-causal-lm": Architecture("transformers:LlamaForCausalLM", TEXT),
     "mistral": _decoder("Mistral", SHARED, WINDOW),
     "mixtral": _decoder(
         "Mixtral", SHARED, num_local_experts=4, experts_implementation="batched_mm"
     ),
     "olmo": _decoder("Olmo", SHARED),
+    "qwen2": _decoder("Qwen2", SHARED),
     "qwen3": _decoder("Qwen3", SHARED, WIDE_HEADS),
     "phi3": _decoder("Phi3", SPECIAL_TOKENS),
+    "gemma": _decoder("Gemma", SHARED, WIDE_HEADS),
     # transformers refuses sdpa: scores are capped
     "gemma2": _decoder(
         "Gemma2",
@@ -164,6 +167,13 @@ ARCHITECTURES = {
     "opt": _decoder("OPT", ffn_dim=96, word_embed_proj_dim=64),
     # encoders of text
     "bert": _encoder("Bert"),
+    "distilbert": Architecture(
+        "transformers:DistilBertModel",
+        {"vocab_size": VOCABULARY, "dim": 64, "hidden_dim": 96, "n_heads": 4},
+        padded_tokens,
+        layers=("n_layers",),
+    ),
+    "clip-text": _encoder("CLIPText", inputs=tokens, **SPECIAL_TOKENS),
     "t5-encoder": Architecture("transformers:T5EncoderModel", _T5, layers=("num_layers",)),
     # an encoder and a decoder
     "t5": Architecture(
@@ -186,6 +196,17 @@ ARCHITECTURES = {
         layers=("encoder_layers",),
     ),
     "vit": _encoder("ViT", inputs=picture, sizes=PICTURE),
+    "dinov2": Architecture(
+        "transformers:Dinov2Model",
+        {
+            "hidden_size": 64,
+            "mlp_ratio": 2,
+            "num_attention_heads": 4,
+            "image_size": IMAGE,
+            "patch_size": 8,
+        },
+        picture,
+    ),
     "clip-vision": _encoder("CLIPVision", inputs=picture, sizes=PICTURE),
     "cnn": Architecture(ConvNet, inputs=picture, attentions=("none",)),
 }

@@ -1,7 +1,5 @@
 """Models of plans and of equations, against numpy and onnx.reference."""
 
-import functools
-
 import hypothesis
 import ml_dtypes
 import numpy as np
@@ -23,8 +21,10 @@ from hypothesis import strategies as st
 
 from ortmeter import make_session
 from ortmeter.einsum import EinsumError, decompose_einsum, einsum_model
+from ortmeter.einsum.emit import emit_model
 from ortmeter.einsum.parse import parse_equation
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.sessions import optimized_model
 
 ATTENTION = "bsnh,btnh->bnts"
 SHAPES = (2, 3, 4, 5), (2, 6, 4, 5)
@@ -47,21 +47,23 @@ def operators(model):
     return [node.op_type for node in model.graph.node]
 
 
+def unknown(shapes):
+    """The same shapes where only the sizes that change the plan are known."""
+    return [tuple(None if size > 1 else size for size in shape) for shape in shapes]
+
+
 @pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
-def test_models_compute_the_equation(equation, shapes):
+@pytest.mark.parametrize("known", [True, False], ids=["static", "dynamic"])
+def test_models_compute_the_equation(equation, shapes, known):
     operands = operands_of(shapes)
     expected = oracle(equation, operands)
-    plan = decompose_einsum(equation, *shapes)
-    for contrib in (False, True):
-        model, again = (plan.to_onnx(contrib=contrib) for _ in range(2))
-        assert model.SerializeToString() == again.SerializeToString()
-        names = [node.name for node in model.graph.node]
-        assert len(set(names)) == len(names)
-        assert_same(run(model, operands), expected, f"{contrib=}")
+    plan = decompose_einsum(equation, *(shapes if known else unknown(shapes)))
     model = plan.to_onnx()
     onnx.checker.check_model(model, full_check=True)
     assert_same(refer(model, operands), expected, "onnx.reference")
+    assert_same(run(model, operands), expected, "ONNX Runtime")
     assert_same(run(model, operands, "none"), expected, "ONNX Runtime, not optimized")
+    assert_same(run(plan.to_onnx(contrib=True), operands), expected, "com.microsoft")
 
 
 @pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
@@ -98,6 +100,74 @@ def test_integers_of_the_plain_model_are_exact(equation):
     np.testing.assert_array_equal(got, np.einsum(equation, *operands))
 
 
+@pytest.mark.parametrize(
+    ("equation", "sizes"),
+    [
+        (ATTENTION, [SHAPES, [(1, 7, 3, 2), (1, 2, 3, 2)], [(3, 1, 2, 1), (3, 4, 2, 1)]]),
+        ("iij->ij", [[(3, 3, 2)], [(1, 1, 4)], [(5, 5, 1)]]),
+        ("iii->", [[(3, 3, 3)], [(1, 1, 1)], [(2, 2, 2)]]),
+        ("ijab,ijcd->abcd", [[(2, 3, 4, 5), (2, 3, 2, 3)], [(1, 2, 3, 4), (1, 2, 5, 6)]]),
+        ("abcij,jka->abick", [[(2, 3, 2, 4, 5), (5, 6, 2)], [(1, 2, 3, 1, 2), (2, 3, 1)]]),
+        ("bij,bj->bi", [[(2, 3, 4), (2, 4)], [(4, 1, 2), (4, 2)]]),
+        ("ijk,ljk->il", [[(2, 3, 4), (5, 3, 4)], [(3, 2, 2), (1, 2, 2)]]),
+        ("ij,j->i", [[(2, 3), (3,)], [(4, 0), (0,)]]),
+    ],
+)
+def test_one_model_runs_at_several_sizes(equation, sizes):
+    model = decompose_einsum(equation).to_onnx()
+    session = make_session(model, provider="cpu")
+    for shapes in sizes:
+        operands = operands_of(shapes)
+        (got,) = session.run(None, {f"X{i}": x for i, x in enumerate(operands)})
+        assert_same(got, oracle(equation, operands), shapes)
+
+
+def test_sizes_are_not_read_where_an_operand_is_broadcast():
+    shapes = (2, 3, 4, 5), (5, 6, 1, 3)
+    plan = decompose_einsum("abij,jkib->abik", (None,) * 4, (None, None, 1, None))
+    model = plan.to_onnx()
+    assert "size_i" in {name for node in model.graph.node for name in node.output}
+    operands = operands_of(shapes)
+    assert_same(run(model, operands), oracle("abij,jkib->abik", operands))
+
+
+def test_dimensions_that_are_not_known_have_the_name_of_their_letter():
+    model = decompose_einsum(ATTENTION, ("batch", None, 4, 5), ("batch", 6, 4, 5)).to_onnx()
+    shapes = {
+        info.name: [d.dim_param or d.dim_value for d in info.type.tensor_type.shape.dim]
+        for info in (*model.graph.input, *model.graph.output)
+    }
+    assert shapes == {
+        "X0": ["batch", "s", 4, 5],
+        "X1": ["batch", 6, 4, 5],
+        "Y": ["batch", 4, 6, "s"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "expected"),
+    [
+        # no shape is computed where Reshape, Squeeze or Unsqueeze need none
+        (ATTENTION, [(None,) * 4] * 2, "Transpose Transpose MatMul"),
+        ("bij,bj->bi", [(None,) * 3, (None,) * 2], "Unsqueeze MatMul Squeeze"),
+        ("ijk,ljk->il", [(None,) * 3] * 2, "Reshape Reshape Transpose MatMul"),
+        ("abij,bjk->abik", [(2, 3, None, 5), (3, 5, 4)], None),
+        ("...ij,jk->...ik", [(None,) * 4, (None, None)], "MatMul"),
+        ("i,j->ij", [(None,)] * 2, "Unsqueeze Mul"),
+        ("ij,ij->", [(None,) * 2] * 2, "Mul ReduceSum"),
+    ],
+)
+def test_shapes_are_constants_where_they_can_be(equation, shapes, expected):
+    found = operators(decompose_einsum(equation, *shapes).to_onnx())
+    assert "Shape" not in found
+    assert expected is None or sorted(found) == sorted(expected.split())
+
+
+def test_a_matrix_is_merged_without_its_sizes():
+    model = decompose_einsum("ijab,ijcd->abcd").to_onnx()
+    assert operators(model)[:4] == ["Flatten", "Transpose", "Flatten", "MatMul"]
+
+
 def test_names_say_what_they_hold():
     model = decompose_einsum(ATTENTION, *SHAPES).to_onnx()
     assert [node.output[0] for node in model.graph.node] == ["X1_b_n_t_h", "X0_b_n_h_s", "Y"]
@@ -115,6 +185,18 @@ def test_names_say_what_they_hold():
     }
 
 
+@pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
+def test_names_are_unique_and_reproducible(equation, shapes):
+    for given in (shapes, unknown(shapes)):
+        for contrib in (False, True):
+            model, again = (
+                decompose_einsum(equation, *given).to_onnx(contrib=contrib) for _ in range(2)
+            )
+            assert model.SerializeToString() == again.SerializeToString()
+            names = [node.name for node in model.graph.node]
+            assert len(set(names)) == len(names)
+
+
 def test_intermediate_results_have_a_type_and_a_shape():
     model = decompose_einsum(ATTENTION, *SHAPES).to_onnx(contrib=True)
     inferred = onnx.shape_inference.infer_shapes(decompose_einsum(ATTENTION, *SHAPES).to_onnx())
@@ -130,10 +212,12 @@ def test_intermediate_results_have_a_type_and_a_shape():
     ("equation", "shapes", "expected"),
     [
         (ATTENTION, SHAPES, {"transB": 1}),
+        ("ij,kj->ik", [(2, 3), (4, 3)], {"transB": 1}),
         ("ji,jk->ik", [(3, 2), (3, 4)], {"transA": 1}),
         ("ij,jk->ki", [(2, 3), (3, 4)], {"transA": 1, "transB": 1}),
         ("bij,bkj->bik", [(2, 3, 4), (2, 5, 4)], {"transB": 1}),
         ("snh,tnh->nts", [(3, 2, 4), (5, 2, 4)], {"transB": 1, "transBatchA": 1, "transBatchB": 1}),
+        ("nsh,tnh->nst", [(2, 3, 4), (5, 2, 4)], {"transB": 1, "transBatchB": 1}),
     ],
 )
 def test_products_absorb_transposes(equation, shapes, expected):
@@ -171,6 +255,7 @@ INTEGERS = ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "ui
         (ATTENTION, SHAPES),
         ("aab,b->a", [(3, 3, 2), (2,)]),
         ("ij->j", [(2, 3)]),
+        ("i,j->ij", [(2,), (3,)]),
         ("bi,bi->b", [(2, 3), (2, 3)]),
         ("ij->ji", [(2, 3)]),
     ],
@@ -192,28 +277,34 @@ def test_types_that_operators_take(dtype, equation, shapes):
     [
         # sums of an operand, along the last axes or others
         ("i->", [(40,)]),
+        ("ij->i", [(3, 40)]),
         ("ij->j", [(40, 3)]),
         ("ijk->j", [(5, 3, 8)]),
         ("...i->...", [(2, 3, 8)]),
         # diagonals
+        ("ii", [(9, 9)]),
         ("iij->j", [(9, 9, 2)]),
         # products
         ("ij,jk->ik", [(3, 40), (40, 5)]),
         ("ij,ij->i", [(3, 9), (3, 9)]),
+        ("i,i->", [(9,), (9,)]),
         ("ija,jk->ik", [(2, 3, 9), (3, 5)]),
         ("ij,jk->ik", [(2, 1), (9, 3)]),
         ("ab,bc,cd->", [(2, 3), (3, 4), (4, 5)]),
         # sums of nothing
+        ("i->", [(0,)]),
         ("ij->j", [(0, 3)]),
+        ("ij->i", [(0, 3)]),
     ],
 )
 def test_integers_wrap_around(dtype, equation, shapes):
     operands = full_range(shapes, dtype)
     expected = wrapped(equation, operands)
-    model = decompose_einsum(equation, *shapes, dtype=dtype).to_onnx()
-    for got in (run(model, operands), run(model, operands, "none"), refer(model, operands)):
-        assert np.asarray(got).dtype == dtype
-        assert_same(got, expected)
+    for given in (shapes, unknown(shapes)):
+        model = decompose_einsum(equation, *given, dtype=dtype).to_onnx()
+        for got in (run(model, operands), run(model, operands, "none"), refer(model, operands)):
+            assert np.asarray(got).dtype == dtype
+            assert_same(got, expected)
 
 
 def test_bfloat16_is_computed_in_float32():
@@ -244,17 +335,48 @@ def test_moves_take_every_type():
 @pytest.mark.parametrize(("equation", "shapes"), [CASES["diagonal"][-1], (ATTENTION, SHAPES)])
 def test_every_opset_from_15(equation, shapes, opset):
     operands = operands_of(shapes)
-    model = decompose_einsum(equation, *shapes).to_onnx(opset=opset)
-    assert model.opset_import[0].version == opset
-    assert_same(run(model, operands), oracle(equation, operands))
+    for plan in (decompose_einsum(equation, *shapes), decompose_einsum(equation)):
+        model = plan.to_onnx(opset=opset)
+        assert model.opset_import[0].version == opset
+        assert_same(run(model, operands), oracle(equation, operands))
 
 
 @pytest.mark.parametrize("opset", [14, 10**6])
 def test_other_opsets_are_refused(opset):
     plan = decompose_einsum(ATTENTION, *SHAPES)
-    for make in (plan.to_onnx, functools.partial(einsum_model, ATTENTION, *SHAPES)):
-        with pytest.raises(InvalidArgumentError, match=rf"opset={opset}\. Accepted: 15 to"):
-            make(opset=opset)
+    with pytest.raises(InvalidArgumentError, match=rf"opset={opset}\. Accepted: 15 to"):
+        plan.to_onnx(opset=opset)
+    with pytest.raises(InvalidArgumentError, match=rf"opset={opset}\. Accepted: 15 to"):
+        einsum_model(ATTENTION, *SHAPES, opset=opset)
+
+
+@pytest.mark.parametrize(
+    ("shape", "result"),
+    [
+        ((20, 21, 22, 23), "adcb"),
+        ((20, 21, 22, 23), "dcba"),
+        ((20, 1, 22, 23, 20), "edbca"),
+        ((8, 2, 10, 2, 12, 16), "fcdeab"),
+    ],
+)
+def test_a_slow_transposition_is_split_and_stays_split(shape, result):
+    equation = f"{''.join(sorted(result))}->{result}"
+    plan = decompose_einsum(equation, shape)
+    model = emit_model(plan.operands, plan.steps, split=True)
+    value = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    expected = np.einsum(equation, value)
+    assert_same(run(model, [value]), expected, "ONNX Runtime")
+    assert_same(refer(model, [value]), expected, "onnx.reference")
+    ran = optimized_model(model, provider="cpu")
+    assert operators(ran).count("Transpose") == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "result"), [((20, 20, 20, 20), "acbd"), (("n", 20, 20, 20), "adcb")]
+)
+def test_a_transposition_that_is_fast_or_unknown_is_not_split(shape, result):
+    plan = decompose_einsum(f"abcd->{result}", shape)
+    assert operators(emit_model(plan.operands, plan.steps, split=True)) == ["Transpose"]
 
 
 LETTERS = "abcdXY"
@@ -301,18 +423,21 @@ def check_random(examples):
         derandomize=True,
         suppress_health_check=list(hypothesis.HealthCheck),
     )
-    @hypothesis.given(equations(), st.booleans(), st.one_of(st.none(), st.randoms()), st.data())
-    def check(case, contrib, shuffle, data):
+    @hypothesis.given(
+        equations(), st.booleans(), st.booleans(), st.one_of(st.none(), st.randoms()), st.data()
+    )
+    def check(case, known, contrib, shuffle, data):
         equation, shapes = case
         dtype = data.draw(st.sampled_from(["float32", *INTEGERS]))
         is_float = dtype == "float32"
         operands = operands_of(shapes) if is_float else full_range(shapes, dtype)
         expected = (oracle if is_float else wrapped)(equation, operands)
+        given = shapes if known else [tuple(n if n < 2 else None for n in s) for s in shapes]
         order = None
         if shuffle is not None:
             inputs = parse_equation(equation, tuple(map(len, shapes))).inputs
             order = "".join(data.draw(st.permutations(sorted(set("".join(inputs))))))
-        plan = decompose_einsum(equation, *shapes, order=order, dtype=dtype)
+        plan = decompose_einsum(equation, *given, order=order, dtype=dtype)
         model = plan.to_onnx(contrib=contrib)
         assert_same(run(model, operands), expected, "ONNX Runtime")
         if not contrib:

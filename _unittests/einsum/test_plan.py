@@ -83,6 +83,15 @@ def test_any_order_of_the_letters_computes_the_same(equation, shapes):
         assert_same(run(plan, operands), expected, order)
 
 
+def test_orders_give_different_steps():
+    shapes = (2, 3, 4, 5), (2, 6, 4, 5)
+    plans = {
+        decompose_einsum("bsnh,btnh->bnts", *shapes, order="".join(order)).steps
+        for order in itertools.permutations("bsnth")
+    }
+    assert len(plans) == 4  # b and n, s and t
+
+
 @pytest.mark.parametrize(("equation", "shapes"), CASES["many operands"])
 def test_any_path_computes_the_same(equation, shapes):
     operands = operands_of(shapes)
@@ -142,11 +151,15 @@ def test_operations_of_sums(equation, shapes, expected):
         # two that the product can absorb, rather than one of the result
         ("ij,jk->ki", [(20, 30), (30, 40)], 2),
         ("jk,ij->ik", [(30, 40), (20, 30)], 0),
+        ("bnst,bnth->bnsh", [(2, 3, 4, 5), (2, 3, 5, 6)], 0),
+        ("bnsh,bnht->bnst", [(2, 3, 4, 5), (2, 3, 5, 6)], 0),
         ("abc,cd->abd", [(2, 3, 4), (4, 5)], 0),
+        ("abc,cde->abde", [(2, 3, 4), (4, 5, 6)], 0),
         # attention, (batch, heads, sequence, channels): one swap of the last two axes
         ("bnsh,bnth->bnst", [(2, 3, 4, 5), (2, 3, 6, 5)], 1),
         # attention, (batch, sequence, heads, channels): one for each operand, none afterwards
         ("bsnh,btnh->bnts", [(2, 4, 3, 5), (2, 6, 3, 5)], 2),
+        ("bsnh,btnh->bnst", [(2, 4, 3, 5), (2, 6, 3, 5)], 2),
         # attention, probabilities by values: one for the values, one for the result, by tiles, for
         # one more that the product absorbs
         ("bnst,btnh->bsnh", [(2, 3, 4, 6), (2, 6, 3, 5)], 3),
@@ -158,6 +171,7 @@ def test_operations_of_sums(equation, shapes, expected):
         ("bij,bi->bj", [(4, 20, 30), (4, 20)], 0),
         # element by element, in the order of the result
         ("ij,ij->ij", [(2, 3), (2, 3)], 0),
+        ("a,b,c->abc", [(2,), (3,), (4,)], 0),
         # chains
         ("ab,bc,cd->ad", [(2, 3), (3, 4), (4, 5)], 0),
     ],
@@ -200,7 +214,7 @@ def test_layouts_cost_no_more_than_any_imposed_order(equation, sizes):
 
     def seconds(order):
         steps, _ = absorb_transposes(make_plan(operands, order=order).steps)
-        return estimate_steps(operands, steps)
+        return estimate_steps(operands, steps).whole
 
     orders = map("".join, itertools.permutations("abcd"))
     # Both estimate a swap of rows and columns differently.
@@ -211,9 +225,13 @@ def test_layouts_cost_no_more_than_any_imposed_order(equation, sizes):
     ("equation", "shapes", "expected"),
     [
         ("i->i", [(3,)], []),
+        ("ij->ji", [(2, 3)], ["transpose"]),
+        ("ijk->ki", [(2, 3, 4)], ["reduce_sum", "transpose"]),
+        ("ii->i", [(3, 3)], ["diagonal"]),
         ("ii", [(3, 3)], ["diagonal", "reduce_sum"]),
         ("iji->ij", [(3, 2, 3)], ["transpose", "diagonal"]),
         ("ij,jk->ik", [(2, 3), (3, 4)], ["matmul"]),
+        ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)], ["matmul"]),
         # summed early
         ("ija,jk->ik", [(2, 3, 4), (3, 5)], ["reduce_sum", "matmul"]),
         # merged letters are split at the end
@@ -226,6 +244,7 @@ def test_layouts_cost_no_more_than_any_imposed_order(equation, sizes):
         ("ij,jk->ik", [(2, 1), (4, 3)], ["reduce_sum", "mul"]),
         # without an element there is nothing to multiply
         ("ij,jk->ik", [(2, 0), (0, 3)], ["reshape", "mul", "reduce_sum"]),
+        ("ij,jk->ik", [(None, 0), (0, None)], ["reshape", "mul", "reduce_sum"]),
     ],
 )
 def test_steps_are_those_that_are_needed(equation, shapes, expected):
@@ -236,8 +255,9 @@ def test_steps_are_those_that_are_needed(equation, shapes, expected):
 
 @pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
 def test_vectors_are_multiplied_as_matrices(equation, shapes):
-    for step in decompose_einsum(equation, *shapes).steps:
-        assert step.kind != "matmul" or min(map(len, step.input_axes)) >= 2
+    for given in (shapes, [(None,) * len(shape) for shape in shapes]):
+        for step in decompose_einsum(equation, *given).steps:
+            assert step.kind != "matmul" or min(map(len, step.input_axes)) >= 2
 
 
 def test_bytes_follow_the_type():
@@ -257,6 +277,13 @@ def test_a_diagonal_reads_what_it_writes_and_a_view_nothing():
     view, product = decompose_einsum("i,j->ij", (2,), (3,)).steps
     assert (view.kind, view.bytes_moved) == ("reshape", 0)
     assert product.bytes_moved == 4 * (2 + 3 + 6)
+
+
+def test_the_same_equation_has_the_same_plan():
+    shapes = (2, 3, 4, 5), (2, 6, 4, 5)
+    first, second = (decompose_einsum("bsnh,btnh->bnts", *shapes) for _ in range(2))
+    assert first == second
+    assert str(first) == str(second)
 
 
 @pytest.mark.parametrize(
@@ -297,6 +324,14 @@ def test_the_costs_are_those_of_the_steps(plan):
     assert sum(step.flop for step in plan.steps) == plan.flop == 2 * 2 * 4 * 6 * 3 * 5
     assert sum(step.bytes_moved for step in plan.steps) == plan.bytes_moved
     assert plan.steps[-1].shape == (2, 4, 6, 3)
+
+
+def test_sizes_that_are_not_known_have_no_cost():
+    plan = decompose_einsum(ATTENTION, ("batch", 3, 4, 5), (None, 6, 4, 5))
+    assert (plan.flop, plan.bytes_moved) == (None, None)
+    assert plan.steps[-1].shape == ("batch", 4, 6, 3)
+    assert str(plan).splitlines()[-1].split() == ["total", ATTENTION, "?", "?"]
+    assert "batchx4x6x3" in str(plan)
 
 
 def test_feeds_have_the_names_of_the_inputs(plan):

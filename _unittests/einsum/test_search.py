@@ -1,5 +1,7 @@
 """The search of the fastest model of an equation, by cost or by time."""
 
+import functools
+import itertools
 import os
 import subprocess
 import sys
@@ -7,17 +9,21 @@ import sys
 import numpy as np
 import onnx.parser
 import pytest
-from einsum_cases import operands_of
 
 from ortmeter.einsum import EinsumError, optimize_einsum
-from ortmeter.einsum.search import Race, fastest, race
+from ortmeter.einsum.search import Race, _promising, _Stage, fastest, race
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
-from ortmeter.timing import Measurement
+from ortmeter.timing import Comparison, Measurement, measure
 
 SEED = "bsnh,btnh->bnts"
 CPU = Provider("cpu", 0)
+
+
+def draw(shapes, dtype="float32"):
+    rng = np.random.default_rng(0)
+    return [rng.integers(-3, 4, shape).astype(dtype) for shape in shapes]
 
 
 def test_a_search_by_cost_is_the_same_in_every_process():
@@ -43,7 +49,7 @@ def test_a_search_by_cost_is_the_same_in_every_process():
 
 
 def test_a_search_by_time_compares_the_same_candidates():
-    operands = operands_of([(2, 3, 4, 5), (2, 6, 4, 5)])
+    operands = draw([(2, 3, 4, 5), (2, 6, 4, 5)])
     first, second = (
         optimize_einsum(SEED, *operands, budget=0.2, seed=3, provider="cpu") for _ in range(2)
     )
@@ -66,13 +72,13 @@ def test_shapes_stand_for_operands():
 
 
 def test_without_time_only_the_most_promising_runs():
-    found = optimize_einsum(SEED, *operands_of([(2, 3, 4, 5)] * 2), budget=1e-9, provider="cpu")
+    found = optimize_einsum(SEED, *draw([(2, 3, 4, 5)] * 2), budget=1e-9, provider="cpu")
     assert list(found.race.measured) == [found.candidates[0].name] == [found.best.name]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "int8", "int32"])
 def test_the_type_is_that_of_the_operands(dtype):
-    operands = operands_of([(3, 4), (4, 5)], dtype)
+    operands = draw([(3, 4), (4, 5)], dtype)
     found = optimize_einsum("ij,jk->ik", *operands, budget=0.1, provider="cpu")
     assert ("Einsum" in found.race.refused) == (dtype == "int8")
     session = make_session(found.model, provider="cpu")
@@ -128,12 +134,48 @@ def test_an_option_that_is_not_accepted(options, message):
 def test_operands_that_do_not_suit():
     with pytest.raises(EinsumError, match="size"):
         optimize_einsum("ij,jk->ik", (2, 3), (4, 5))
-    with pytest.raises(InvalidArgumentError, match="neither an array nor a shape"):
+    with pytest.raises(InvalidArgumentError, match="Accepted: operands, or known shapes"):
         optimize_einsum("ij,jk->ik", (2, "n"), ("n", 5))
-    with pytest.raises(InvalidArgumentError, match="has 1 operands, 0 were given"):
+    with pytest.raises(InvalidArgumentError, match="Accepted: operands, or known shapes"):
         optimize_einsum("->")
     with pytest.raises(ModelError, match="c64"):
         optimize_einsum("ij->i", np.zeros((2, 2), "complex64"), provider="cpu")
+
+
+@pytest.mark.parametrize(("faster", "expected"), [(1, 1), (2, 2)])
+def test_at_most_some_threads_are_used(monkeypatch, faster, expected):
+    """The runs of a session take as long as planted for its number of threads."""
+    made = []
+
+    class Planted:
+        def __init__(self, session, feeds):
+            self.seconds = 1e-3 if session == faster else 5e-3
+
+        def run(self):
+            now[0] += self.seconds
+
+    class Session(int):
+        def get_inputs(self):
+            return [onnx.ValueInfoProto(name=name) for name in ("X0", "X1")]
+
+    def make(model, *, provider, threads):
+        made.append(threads)
+        return Session(threads)
+
+    now = [0.0]
+    monkeypatch.setattr("ortmeter.einsum.search.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("ortmeter.einsum.search.make_session", make)
+    monkeypatch.setattr("ortmeter.einsum.search.BoundSession", Planted)
+    clocked = functools.partial(measure, timer=lambda: now[0])
+    monkeypatch.setattr("ortmeter.einsum.search.measure", clocked)
+    options = {"provider": "cpu", "threads": 2, "budget": 1e3}
+    found = optimize_einsum("ij,kj->ik", (2, 3), (4, 3), at_most=True, **options)
+    assert found.best.threads == expected
+    assert made.count(1) == made.count(2) == len(found.candidates) / 2
+    assert set(found.to_frame()["threads"]) == {1, 2}
+    made.clear()
+    optimize_einsum("ij,kj->ik", (2, 3), (4, 3), **options)
+    assert set(made) == {2}
 
 
 class Broken:
@@ -179,6 +221,13 @@ def test_what_costs_far_more_than_the_others_does_not_run(equation, expected):
     assert {c.name for c in found.candidates} - set(found.race.measured) == expected
 
 
+def test_a_low_estimate_of_the_operator_leaves_no_decomposition_out():
+    models = {"first": Quick(), "plain": Quick(), "other": Quick()}
+    models["plain"].cost, models["plain"].decomposed = 1e-3, False
+    found = race(models, [np.zeros(2)], baseline="plain", provider=CPU, budget_s=0.5, seed=0)
+    assert list(found.measured) == ["first", "plain", "other"]
+
+
 def test_what_costs_nothing_leaves_nothing_out():
     found = optimize_einsum("ij->ij", (8, 8), budget=2, provider="cpu")
     assert found.candidates[0].cost == 0
@@ -193,8 +242,43 @@ def test_a_costly_model_runs_when_the_others_are_refused():
     assert list(found.measured) == ["plain"]
 
 
+def test_a_comparison_has_all_the_time_that_is_left(monkeypatch):
+    """measure counts its own warm-up: nothing is set aside for it."""
+    clock = itertools.count(step=0.125)
+    monkeypatch.setattr("ortmeter.einsum.search.time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("ortmeter.einsum.search._shortest", lambda run: 1e-3)
+    given = []
+
+    def fake(candidates, *, budget_s, **options):
+        given.append((float(next(clock)) + budget_s, options["precision"]))
+        return Comparison(planted(**dict.fromkeys(candidates, 1e-3)).values())
+
+    monkeypatch.setattr("ortmeter.einsum.search.measure", fake)
+    models = {"a": Quick(), "b": Quick()}
+    race(models, [np.zeros(2)], baseline="a", provider=CPU, budget_s=10, seed=0)
+    # The clock advances by an eighth of a second between the question and the call.
+    assert given == [(6 + 0.125, None), (9 + 0.125, 0.02)]
+
+
 def planted(**medians):
     return {name: Measurement(name, np.full((1, 4), m)) for name, m in medians.items()}
+
+
+@pytest.mark.parametrize(
+    ("baseline_s", "most", "left_s", "expected"),
+    [
+        (1.8e-3, 3, 10.0, ("baseline", "b", "a")),
+        (1.8e-3, 9, 10.0, ("baseline", "b", "a", "c")),
+        # 13 calls of 1.8 ms, then of 1 ms: no time for a third one
+        (1.8e-3, 9, 13 * 3e-3, ("baseline", "b")),
+        (3e-3, 9, 10.0, ("b", "a", "c")),
+        (1.8e-3, 9, 0.0, ()),
+    ],
+)
+def test_the_baseline_and_the_fastest_are_compared_longer(baseline_s, most, left_s, expected):
+    measured = planted(baseline=baseline_s, a=1.2e-3, b=1e-3, hopeless=2.1e-3, c=1.5e-3)
+    stage = _Stage(most, rounds=10, share=1.0, precision=None)
+    assert _promising(measured, tuple(measured), "baseline", stage, left_s) == expected
 
 
 def test_the_winner_is_a_finalist_and_noise_does_not_choose_it():

@@ -1,4 +1,4 @@
-"""Estimate the time of the steps of a plan, to rank candidates before they are timed.
+"""StepSeconds the time of the steps of a plan, to rank candidates before they are timed.
 
 The constants describe the kernels of ONNX Runtime in float32 on one core of a recent server. Only
 their ratios matter: a machine twice as fast ranks the candidates the same way.
@@ -8,11 +8,13 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from ortmeter.einsum.parse import Operands
 from ortmeter.einsum.steps import Step
 
 LAUNCH = 4e-7  # a node
+_EINSUM = 3e-6  # what Einsum does around a product
 _PRODUCT = 1e-7  # one matrix of a batch
 _FLOP = 4.5e-12
 _LANES = 16  # columns that a product computes together
@@ -25,22 +27,60 @@ _RUN = 6e-9  # start of a run of contiguous elements
 _TILED, _TILED_FAR = 1.4e-11, 4.5e-11  # byte of a matrix that is transposed by tiles
 _NEAR = 2**20  # bytes read and written that stay in the caches of a core
 _SCATTERED = 2.5e-9  # element that is moved alone
+_SPLIT_OVERHEAD_S = 3e-6  # the four nodes that two transpositions need beside one
+_GAIN = 1.5  # a smaller one is within the error of the model
 
 
-def estimate_steps(operands: Operands, steps: Sequence[Step], *, threads: int = 1) -> float:
-    """Estimate the seconds of steps; products use all the threads, moves do not."""
+class StepSeconds(NamedTuple):
+    """Seconds of a run: every transposition whole, or the slow ones split in two fast ones."""
+
+    whole: float
+    split: float
+
+
+def estimate_steps(operands: Operands, steps: Sequence[Step], *, threads: int = 1) -> StepSeconds:
+    """StepSeconds the time of steps; products use all the threads, moves do not."""
     itemsize = operands.dtype.itemsize
-    known = dict(zip(operands.names, operands.shapes, strict=True))
-    total = 0.0
+    known: dict[str, Any] = dict(zip(operands.names, operands.shapes, strict=True))
+    total = saved = 0.0
     for step in steps:
         inputs = [known[name] for name in step.inputs]
         known[step.output] = step.shape
-        total += LAUNCH + _seconds(step, inputs, itemsize, max(threads, 1))
-    return total
+        seconds = _seconds(step, inputs, known[step.output], itemsize, max(threads, 1))
+        total += LAUNCH + seconds
+        if step.kind == "transpose":
+            split = split_transpose(inputs[0], step.where, itemsize)
+            saved += 0.0 if split is None else seconds - split.seconds(itemsize)
+    return StepSeconds(total, total - saved)
 
 
-def _seconds(step: Step, inputs: Sequence[tuple[int, ...]], itemsize: int, threads: int) -> float:
-    output = step.shape
+def estimate_einsum(operands: Operands) -> float:
+    """StepSeconds the time of ``Einsum``, which multiplies its operands from left to right.
+
+    Each product transposes what it reads and what it writes; as for the steps of a plan, these
+    moves count as much as the operations.
+    """
+    inputs, output = operands.equation.inputs, operands.equation.output
+    count, itemsize = operands.sizes.weight, operands.dtype.itemsize
+    left, total = set(inputs[0]), _EINSUM
+    for rank, letters in enumerate(inputs[1:], 1):
+        kept, shared = set(output).union(*inputs[rank + 1 :]), left & set(letters)
+        groups = (shared & kept, left - shared, set(letters) - shared, shared - kept)
+        batch, rows, columns, depth = map(count, groups)
+        moved = batch * (rows * depth + depth * columns + rows * columns)
+        total += _EINSUM + 2 * moved * itemsize * _TILED_FAR
+        total += product_seconds((batch, rows, columns), depth, itemsize)
+        left = (left | set(letters)) & kept
+    return total + count(left) * itemsize * _BYTE
+
+
+def _seconds(
+    step: Step,
+    inputs: Sequence[tuple[int, ...]],
+    output: tuple[int, ...],
+    itemsize: int,
+    threads: int,
+) -> float:
     moved = (sum(map(math.prod, inputs)) + math.prod(output)) * itemsize * _BYTE
     match step.kind:
         case "reshape":
@@ -82,7 +122,7 @@ def product_seconds(output: Sequence[int], depth: float, itemsize: int) -> float
 
 @functools.lru_cache(4096)
 def transpose_seconds(shape: tuple[int, ...], order: tuple[int, ...], itemsize: int) -> float:
-    """Estimate the time of a transposition.
+    """StepSeconds the time of a transposition.
 
     Axes that stay side by side count as one. ONNX Runtime then copies runs of elements when the
     last axis stays, transposes matrices by tiles when the last two are exchanged, and otherwise
@@ -117,3 +157,39 @@ def merge_axes(
     ordered = sorted(groups)
     sizes = tuple(math.prod(shape[kept[axis]] for axis in group) for group in ordered)
     return sizes, tuple(ordered.index(group) for group in groups)
+
+
+class Split(NamedTuple):
+    """A transposition split into two cheaper ones, on the shape with adjacent axes merged."""
+
+    shape: tuple[int, ...]
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+
+    @property
+    def middle(self) -> tuple[int, ...]:
+        return tuple(self.shape[axis] for axis in self.first)
+
+    def seconds(self, itemsize: int) -> float:
+        first = transpose_seconds(self.shape, self.first, itemsize)
+        return _SPLIT_OVERHEAD_S + first + transpose_seconds(self.middle, self.second, itemsize)
+
+
+def split_transpose(shape: tuple[int, ...], order: tuple[int, ...], itemsize: int) -> Split | None:
+    """Find two transpositions that are faster than one, None when one is as fast.
+
+    One of the two keeps the last axis, which copies runs of elements, the other one exchanges the
+    last two, which goes by tiles.
+    """
+    merged, moved = merge_axes(shape, order)
+    single = transpose_seconds(shape, order, itemsize)
+    if single <= _GAIN * _SPLIT_OVERHEAD_S or len(moved) < 3:  # noqa: PLR2004 - two axes are a matrix
+        return None
+    last = len(moved) - 1
+    orders = [
+        (*(axis for axis in range(len(moved)) if axis != moved[-1]), moved[-1]),
+        (*(axis for axis in moved if axis != last), last),
+    ]
+    splits = [Split(merged, first, tuple(first.index(axis) for axis in moved)) for first in orders]
+    best = min(splits, key=lambda split: split.seconds(itemsize))
+    return best if single > _GAIN * best.seconds(itemsize) else None

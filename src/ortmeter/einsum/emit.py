@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -12,7 +12,8 @@ import onnx.helper
 import onnx.numpy_helper
 
 from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type, short_name
-from ortmeter.einsum.parse import EinsumError, Operands, Shape, read_operands
+from ortmeter.einsum.cost import Split, split_transpose
+from ortmeter.einsum.parse import Axes, EinsumError, Operands, Shape, read_operands
 from ortmeter.einsum.steps import Step, absorb_transposes
 from ortmeter.errors import InvalidArgumentError
 
@@ -34,6 +35,7 @@ _SUMS = {"matmul", "mul", "reduce_sum"}
 _FIRST_OPSET = 15  # Shape takes the dimensions to read since this one
 _CONTRIB = "com.microsoft"
 _END = 2**63 - 1
+_COPY, _INFER = 0, -1  # sizes in the shape that Reshape reads
 
 
 def einsum_model(
@@ -95,8 +97,8 @@ def einsum_model(
     writer.node("Einsum", operands.names, "Y", equation=text)
     # The inference of shapes does not know that a size of 1 is broadcast.
     stretched = "".join(operands.sizes.stretched)
-    shape = [x if x in stretched else operands.sizes.of[x] for x in parsed.output]
-    return writer.model(onnx_type(operands.dtype), opset, shape)
+    shape = [None if x in stretched else operands.sizes.of[x] for x in parsed.output]
+    return writer.model(onnx_type(operands.dtype), opset, tuple(shape))
 
 
 def letters_in_double(operands: Operands) -> list[str]:
@@ -108,9 +110,14 @@ def letters_in_double(operands: Operands) -> list[str]:
 
 
 def emit_model(
-    operands: Operands, steps: Sequence[Step], *, opset: int = 18, contrib: bool = False
+    operands: Operands,
+    steps: Sequence[Step],
+    *,
+    opset: int = 18,
+    contrib: bool = False,
+    split: bool = False,
 ) -> onnx.ModelProto:
-    """Write steps as a model."""
+    """Write steps as a model; *split* makes two fast transpositions of one that is slow."""
     kind = inner = onnx_type(operands.dtype)
     if any(step.kind in _SUMS for step in steps):  # moves take every type
         if kind not in _COMPUTE:
@@ -136,7 +143,7 @@ def emit_model(
     for step in steps:
         inputs = [renamed.get(name, name) for name in step.inputs]
         output = renamed.get(step.output, step.output)
-        writer.step(step, inputs, output, dtype)
+        writer.step(step, inputs, output, dtype, split=split)
         writer.describe(output, inner, step.shape)
     if suffix:
         writer.node("Cast", ["Y" + suffix], "Y", to=kind)
@@ -156,6 +163,16 @@ class _Writer:
         self._nodes: dict[str, onnx.NodeProto] = {}
         self._constants: dict[str, onnx.TensorProto] = {}
         self._infos: list[onnx.ValueInfoProto] = []
+        # The inputs that tell the size of each letter: a stretched one does not.
+        inputs = zip(
+            operands.names, operands.equation.inputs, operands.sizes.stretched, strict=True
+        )
+        self._homes = {
+            letter: (name, axis)
+            for name, letters, stretched in inputs
+            for axis, letter in enumerate(letters)
+            if letter not in stretched
+        }
 
     def node(self, op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
         """Add the node that makes a result, once, and return the name of the result."""
@@ -166,28 +183,32 @@ class _Writer:
         return output
 
     def constant(self, role: str, values: Sequence[int]) -> str:
-        name = "_".join((role, *map(str, values)))
+        name = "_".join((role, *(str(v).replace("-", "m") for v in values)))
         self._constants[name] = onnx.numpy_helper.from_array(np.array(values, np.int64), name)
         return name
 
     def describe(self, name: str, kind: int, shape: Shape) -> None:
         self._infos.append(onnx.helper.make_tensor_value_info(name, kind, shape))
 
-    def model(self, kind: int, opset: int, shape: Sequence[int | str]) -> onnx.ModelProto:
+    def model(self, kind: int, opset: int, shape: Shape) -> onnx.ModelProto:
         """Make the model of a result of this type and shape, and check it."""
         last = onnx.defs.onnx_opset_version()
         if not _FIRST_OPSET <= opset <= last:
             raise InvalidArgumentError(f"opset={opset}. Accepted: {_FIRST_OPSET} to {last}")
-        tensors = zip((*self._operands.names, "Y"), (*self._operands.shapes, shape), strict=True)
-        *inputs, output = (
-            onnx.helper.make_tensor_value_info(name, kind, own) for name, own in tensors
+        equation = self._operands.equation
+        tensors = zip(
+            (*self._operands.names, "Y"),
+            (*equation.inputs, equation.output),
+            (*self._operands.shapes, shape),
+            strict=True,
         )
+        *inputs, output = (_info(name, kind, letters, own) for name, letters, own in tensors)
         opsets = [onnx.helper.make_opsetid("", opset)]
         if any(node.domain == _CONTRIB for node in self._nodes.values()):
             opsets.append(onnx.helper.make_opsetid(_CONTRIB, 1))
         graph = onnx.helper.make_graph(
             list(self._nodes.values()),
-            self._operands.equation.text.strip() or "einsum",
+            equation.text.strip() or "einsum",
             inputs,
             [output],
             list(self._constants.values()),
@@ -202,23 +223,31 @@ class _Writer:
         onnx.checker.check_model(model, full_check=True)
         return model
 
-    def step(self, step: Step, inputs: Sequence[str], output: str, dtype: np.dtype[Any]) -> None:
-        """Write a step on elements of a type."""
+    def step(
+        self, step: Step, inputs: Sequence[str], output: str, dtype: np.dtype[Any], *, split: bool
+    ) -> None:
+        """Write a step on elements of a type; *split* writes slow transpositions in two."""
         match step.kind:
             case "diagonal":
                 self._diagonal(step, inputs[0], output)
             case "reshape":
                 self._reshape(step, inputs[0], output)
             case "transpose":
-                self.node("Transpose", inputs, output, perm=step.where)
+                halves = _split(step, dtype.itemsize) if split else None
+                if halves is None:
+                    self.node("Transpose", inputs, output, perm=step.where)
+                else:
+                    self._split_transpose(
+                        halves, cast("Sequence[int]", step.shape), inputs[0], output
+                    )
             case "reduce_sum":
                 axes = self.constant("axes", step.where)
                 self.node("ReduceSum", [*inputs, axes], output, keepdims=0)
             case "ones":
+                sizes = zip(step.axes, step.shape, strict=True)
+                shape = self._shape([n if isinstance(n, int) else x for x, n in sizes])
                 one = onnx.numpy_helper.from_array(np.ones(1, dtype))
-                self.node(
-                    "ConstantOfShape", [self.constant("shape", step.shape)], output, value=one
-                )
+                self.node("ConstantOfShape", [shape], output, value=one)
             case "mul":
                 self.node("Mul", inputs, output)
             case "matmul" if step.output in self._flags:
@@ -231,25 +260,113 @@ class _Writer:
         """Merge two axes of size n: their diagonal is every (n + 1)th element."""
         (axis,) = step.where
         letter, size = step.axes[axis], step.shape[axis]
+        if isinstance(size, int):
+            square, stride = size * size, self.constant("stride", [size + 1])
+        else:
+            one = self.constant("one", [1])
+            square, stride = None, self.node("Add", [self._size(letter), one], f"stride_{letter}")
         merged = replace(
             step,
             axes=(*step.axes[:axis], letter * 2, *step.axes[axis + 1 :]),
-            shape=(*step.shape[:axis], size * size, *step.shape[axis + 1 :]),
+            shape=(*step.shape[:axis], square, *step.shape[axis + 1 :]),
         )
         flat = f"{output}_merged"
         self._reshape(merged, source, flat)
-        bounds = {"start": 0, "end": _END, "axis": axis, "stride": size + 1}
-        inputs = [self.constant(role, [value]) for role, value in bounds.items()]
-        self.node("Slice", [flat, *inputs], output)
+        bounds = [
+            self.constant(role, [value])
+            for role, value in (("start", 0), ("end", _END), ("axis", axis))
+        ]
+        self.node("Slice", [flat, *bounds, stride], output)
+
+    def _split_transpose(
+        self, split: Split, shape: Sequence[int], source: str, output: str
+    ) -> None:
+        """Write two transpositions.
+
+        ONNX Runtime joins those that follow one another, even around a ``Reshape``, into one that
+        may be much slower. It leaves ``Flatten`` alone, which costs nothing.
+        """
+        merges = len(split.shape) < len(shape)
+        if merges:
+            merged = self.constant("shape", split.shape)
+            source = self.node("Reshape", [source, merged], f"{output}_merged")
+        first = self.node("Transpose", [source], f"{output}_first", perm=split.first)
+        flat = self.node("Flatten", [first], f"{output}_flat", axis=1)
+        half = self.node("Reshape", [flat, self.constant("shape", split.middle)], f"{output}_half")
+        second = f"{output}_second" if merges else output
+        self.node("Transpose", [half], second, perm=split.second)
+        if merges:
+            self.node("Reshape", [second, self._shape(shape)], output)
 
     def _reshape(self, step: Step, source: str, output: str) -> None:
-        """Add or remove axes of size 1, or write another shape."""
+        """Write a reshape: its shape is a constant if it can be, else it is computed."""
         before, after = step.input_axes[0], step.axes
         added = [i for i, letters in enumerate(after) if not letters]
         removed = [i for i, letters in enumerate(before) if not letters]
+        target = _target(before, step)
         if [x for x in before if x] == [x for x in after if x] and not (added and removed):
             axes = self.constant("axes", added or removed)
             self.node("Unsqueeze" if added else "Squeeze", [source, axes], output)
-        else:
+        elif all(isinstance(size, int) for size in target) or (cut := _cut(before, step)) is None:
+            # Without a known zero, a zero means a copy of the size of the same axis.
             options = {"allowzero": 1} if 0 in step.shape else {}
-            self.node("Reshape", [source, self.constant("shape", step.shape)], output, **options)
+            self.node("Reshape", [source, self._shape(target)], output, **options)
+        else:
+            self.node("Flatten", [source], output, axis=cut)
+
+    def _shape(self, target: Sequence[int | str]) -> str:
+        """Return the name of a shape: integers are known, the others are letters."""
+        constants = [size for size in target if isinstance(size, int)]
+        if len(constants) == len(target):
+            return self.constant("shape", constants)
+        parts = [
+            self.constant("shape", [x]) if isinstance(x, int) else self._size(x) for x in target
+        ]
+        sizes = (str(x) if isinstance(x, int) else f"size{x}" for x in target)
+        name = "_".join(("shape", *sizes)).replace("-", "m")
+        return self.node("Concat", parts, name, axis=0)
+
+    def _size(self, letters: str) -> str:
+        """Return the name of a vector of one integer, the size of an axis."""
+        if len(letters) > 1:
+            factors = [self._size(letters[:-1]), self._size(letters[-1])]
+            return self.node("Mul", factors, f"size_{letters}")
+        source, axis = self._homes[letters]
+        return self.node("Shape", [source], f"size_{letters}", start=axis, end=axis + 1)
+
+
+def _info(name: str, kind: int, letters: str, shape: Shape) -> onnx.ValueInfoProto:
+    """Describe a tensor; a dimension that is not known has the name of its letter."""
+    named = [x if size is None else size for x, size in zip(letters, shape, strict=True)]
+    return onnx.helper.make_tensor_value_info(name, kind, named)
+
+
+def _target(before: Axes, step: Step) -> list[int | str]:
+    """Choose what each axis of the target shape is: an integer, or letters whose size is read."""
+    target: list[int | str] = []
+    empty = 0 in step.shape
+    for i, (letters, size) in enumerate(zip(step.axes, step.shape, strict=True)):
+        if isinstance(size, int):
+            target.append(size)
+        elif before[i : i + 1] == (letters,) and not empty:
+            target.append(_COPY)
+        else:
+            target.append(letters)
+    read = [i for i, size in enumerate(target) if isinstance(size, str)]
+    if read and not empty:
+        target[max(read, key=lambda i: len(step.axes[i]))] = _INFER
+    return target
+
+
+def _cut(before: Axes, step: Step) -> int | None:
+    """Find where to cut the axes to merge them into the two of a matrix, None otherwise."""
+    if len(step.axes) != 2 or 0 in step.shape:  # noqa: PLR2004 - a matrix
+        return None
+    merged = ["".join(before[:i]) for i in range(len(before) + 1)]
+    return merged.index(step.axes[0]) if step.axes[0] in merged else None
+
+
+def _split(step: Step, itemsize: int) -> Split | None:
+    shape = [step.shape[step.where.index(axis)] for axis in range(len(step.where))]
+    known = [size for size in shape if isinstance(size, int)]
+    return split_transpose(tuple(known), step.where, itemsize) if len(known) == len(shape) else None

@@ -16,12 +16,15 @@ import numpy as np
 from ortmeter.dtypes import DTypeLike, numpy_dtype
 from ortmeter.errors import InvalidArgumentError
 
-Shape: TypeAlias = tuple[int, ...]
+Dim: TypeAlias = int | str | None
+Shape: TypeAlias = tuple[Dim, ...]
 #: Each axis of a tensor is the letters that were merged into it; none has size 1.
 Axes: TypeAlias = tuple[str, ...]
 
 _ITEM = re.compile(r" +|\.\.\.|->|[A-Za-z,]|(?P<wrong>.)", re.DOTALL)
 _ELLIPSIS = "..."
+# What stands for an unknown size where orders of magnitude are compared.
+_TYPICAL = 16
 
 
 class EinsumError(InvalidArgumentError):
@@ -80,8 +83,8 @@ class Equation:
 
 
 @functools.lru_cache(1024)
-def parse_equation(equation: str, ranks: tuple[int, ...]) -> Equation:
-    """Read what :func:`numpy.einsum` accepts, for operands of these ranks."""
+def parse_equation(equation: str, ranks: tuple[int | None, ...]) -> Equation:
+    """Read what :func:`numpy.einsum` accepts; a rank is None where no ellipsis needs it."""
     terms, result = _split(equation)
     if len(terms) != len(ranks):
         raise EinsumError(
@@ -154,16 +157,22 @@ def _split(equation: str) -> tuple[list[_Term], _Term | None]:
     return (terms, last) if arrow else ([*terms, last], None)
 
 
-def _hidden_rank(equation: str, term: _Term, rank: int) -> int:
+def _hidden_rank(equation: str, term: _Term, rank: int | None) -> int:
     """Count the dimensions that the ellipsis of an operand stands for."""
+    where = equation, term.start, term.end - term.start
+    if rank is None:
+        if not term.has_ellipsis:
+            return 0
+        raise EinsumError(
+            "the shape of this operand is needed to know how many dimensions '...' stands for",
+            *where,
+        )
     letters = len(term.letters)
     if rank < letters or (rank > letters and not term.has_ellipsis):
         raise EinsumError(
             f"this operand has {letters} letters{' or more' if term.has_ellipsis else ''}, its "
             f"array has {rank} dimensions",
-            equation,
-            term.start,
-            term.end - term.start,
+            *where,
         )
     return rank - letters
 
@@ -201,15 +210,30 @@ def _output(equation: str, terms: list[_Term], result: _Term | None, broadcast: 
 class Sizes:
     """Size of every letter, and for each operand the letters along which its 1 is stretched."""
 
-    of: Mapping[str, int]
+    of: Mapping[str, Dim]
     stretched: tuple[str, ...]
 
-    def shape(self, axes: Axes) -> Shape:
-        return tuple(map(self.count, axes))
+    @functools.cached_property
+    def weights(self) -> dict[str, int]:
+        """Sizes of the letters, those that are not known being typical ones."""
+        return {x: y if isinstance(y, int) else _TYPICAL for x, y in self.of.items()}
 
-    def count(self, letters: Iterable[str]) -> int:
-        """Elements of a tensor with these letters."""
-        return math.prod(map(self.of.__getitem__, letters))
+    @functools.cached_property
+    def _unknown(self) -> set[str]:
+        return {letter for letter, size in self.of.items() if not isinstance(size, int)}
+
+    def shape(self, axes: Axes) -> Shape:
+        return tuple(self.of[x] if len(x) == 1 else self.count(x) for x in axes)
+
+    def count(self, letters: str) -> int | None:
+        """Elements of a tensor with these letters, None when a size is not known."""
+        if self._unknown.isdisjoint(letters):
+            return self.weight(letters)
+        return 0 if 0 in {self.of[letter] for letter in letters} else None
+
+    def weight(self, letters: Iterable[str]) -> int:
+        """Elements of a tensor with these letters, sizes that are not known being typical ones."""
+        return math.prod(map(self.weights.__getitem__, letters))
 
 
 @dataclass(frozen=True)
@@ -229,28 +253,43 @@ class Operands:
 def read_operands(
     equation: str, shapes_or_operands: tuple[Any, ...], dtype: DTypeLike | None
 ) -> Operands:
-    """Read an equation and its operands, or their shapes."""
-    if not isinstance(equation, str):  # the other form of numpy.einsum
+    """Read an equation and its operands; without any, their ranks are those of the equation."""
+    require_text(equation)
+    given = shapes_or_operands or (None,) * (equation.count(",") + 1)
+    shapes = [_shape(operand) for operand in given]
+    parsed = parse_equation(equation, tuple(None if s is None else len(s) for s in shapes))
+    known = tuple(
+        (None,) * len(letters) if shape is None else shape
+        for letters, shape in zip(parsed.inputs, shapes, strict=True)
+    )
+    kind = _dtype(given) if dtype is None else numpy_dtype(dtype)
+    return Operands(parsed, known, _letter_sizes(parsed, known), kind)
+
+
+def require_text(equation: object) -> None:
+    """Refuse the other form of :func:`numpy.einsum`, a list of subscripts after each operand."""
+    if not isinstance(equation, str):
         raise InvalidArgumentError(
             f"equation={reprlib.repr(equation)}. Accepted: a str such as 'ij,jk->ik'"
         )
-    shapes = tuple(map(_shape, shapes_or_operands))
-    parsed = parse_equation(equation, tuple(map(len, shapes)))
-    kind = _dtype(shapes_or_operands) if dtype is None else numpy_dtype(dtype)
-    return Operands(parsed, shapes, _letter_sizes(parsed, shapes), kind)
 
 
-def _shape(operand: Any) -> Shape:
+def _shape(operand: Any) -> Shape | None:
+    if operand is None:
+        return None
     if isinstance(operand, np.ndarray):
         return tuple(operand.shape)
     if isinstance(operand, int | float | complex):
         return ()
     shape = getattr(operand, "shape", operand)
     try:
-        return tuple(map(_size, shape))
+        if isinstance(shape, str):
+            raise TypeError("a name is not a shape")
+        return tuple(d if d is None or isinstance(d, str) else _size(d) for d in shape)
     except TypeError as cause:
         raise InvalidArgumentError(
-            f"{operand!r} is neither an array nor a shape. Accepted in a shape: integers from 0"
+            f"{operand!r} is neither an array nor a shape. Accepted in a shape: integers from 0, "
+            "names, None"
         ) from cause
 
 
@@ -270,19 +309,25 @@ def _dtype(operands: Sequence[Any]) -> np.dtype[Any]:
 
 
 def _letter_sizes(equation: Equation, shapes: Sequence[Shape]) -> Sizes:
-    """Find the size of every letter: a 1 is stretched to the size in other operands."""
-    sizes: dict[str, int] = {}
-    owned: list[dict[str, int]] = []
+    """Find the size of every letter: known sizes win over symbolic ones, those over unknown ones.
+
+    Sizes that are not known are supposed to be equal: only a known 1 is stretched.
+    """
+    sizes: dict[str, Dim] = {}
+    owned: list[dict[str, Dim]] = []
     for letters, shape, places in zip(equation.inputs, shapes, equation.places, strict=True):
-        own: dict[str, int] = {}
+        own: dict[str, Dim] = {}
         for letter, size, place in zip(letters, shape, places, strict=True):
-            if own.setdefault(letter, size) != size:  # along a diagonal nothing is stretched
-                raise _unequal(equation, letter, own[letter], size, place)
+            # Along a diagonal nothing is stretched.
+            known = own.get(letter, size)
+            own[letter] = known if known == size else _unify(equation, letter, known, size, place)
         for letter, size in own.items():
-            known = sizes.get(letter, 1)
-            if 1 not in {known, size} and known != size:
-                raise _unequal(equation, letter, known, size, places[letters.index(letter)])
-            sizes[letter] = size if known == 1 else known
+            known = sizes.get(letter, size)
+            if known in {1, size}:
+                sizes[letter] = size
+            elif size != 1:
+                place = places[letters.index(letter)]
+                sizes[letter] = _unify(equation, letter, known, size, place)
         owned.append(own)
     return Sizes(
         sizes,
@@ -290,13 +335,17 @@ def _letter_sizes(equation: Equation, shapes: Sequence[Shape]) -> Sizes:
     )
 
 
-def _unequal(equation: Equation, letter: str, known: int, size: int, place: int) -> EinsumError:
-    is_letter = letter in string.ascii_letters
-    what = f"{letter!r}" if is_letter else "a dimension of '...'"
-    return EinsumError(
-        f"{what} has size {size} here, {known} before. Accepted: equal sizes, or 1 in another "
-        "operand",
-        equation.text,
-        place,
-        1 if is_letter else 3,
-    )
+def _unify(equation: Equation, letter: str, known: Dim, size: Dim, place: int) -> Dim:
+    if isinstance(known, int) and isinstance(size, int) and known != size:
+        is_letter = letter in string.ascii_letters
+        what = f"{letter!r}" if is_letter else "a dimension of '...'"
+        raise EinsumError(
+            f"{what} has size {size} here, {known} before. Accepted: equal sizes, or 1 in another "
+            "operand",
+            equation.text,
+            place,
+            1 if is_letter else 3,
+        )
+    if isinstance(known, int) or size is None:
+        return known
+    return size if isinstance(size, int) or known is None else known

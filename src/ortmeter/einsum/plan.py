@@ -49,12 +49,14 @@ def choose_layouts(
     inputs: Sequence[str],
     products: Sequence[tuple[int, int]],
     operands: Operands,
-    order: str | None,
+    *,
+    order: str | None = None,
+    elementwise: bool = False,
 ) -> dict[int, Layout]:
     """Choose by dynamic programming: each product keeps the best way to each order of its letters.
 
     Operands have numbers from 0, products from the number of operands; *order* imposes that of
-    every letter.
+    every letter, *elementwise* makes no product of matrices.
     """
     output, sizes = operands.equation.output, operands.sizes
     move, cost = _costs(sizes, operands.dtype.itemsize)
@@ -64,7 +66,7 @@ def choose_layouts(
         others = [letters for ways in live.values() for letters in ways]
         kept = frozenset(output).union(*others)
         # Products of matrices may refuse an empty operand.
-        elements = sizes.count(next(iter(lefts)) + next(iter(rights))) == 0
+        elements = elementwise or sizes.count(next(iter(lefts)) + next(iter(rights))) == 0
         ways: _Ways = {}
         for (left, first), (right, second) in product(lefts.items(), rights.items()):
             sources = (left, right, output, *others) if order is None else (order,)
@@ -83,7 +85,7 @@ def _costs(
     sizes: Sizes, itemsize: int
 ) -> tuple[Callable[[str, str], float], Callable[[Layout, str, str], float]]:
     """Return the functions that estimate the seconds of a move, and of a product with its moves."""
-    weight, size = sizes.count, sizes.of.__getitem__
+    weight, size = sizes.weight, sizes.weights.__getitem__
 
     def move(source: str, wanted: str, swapped: str = "", byte: float = 0.0) -> float:
         if source in {wanted, swapped}:
@@ -179,14 +181,14 @@ class EinsumPlan:
         return self.operands.equation.text
 
     @property
-    def flop(self) -> int:
-        """Number of operations."""
-        return sum(step.flop for step in self.steps)
+    def flop(self) -> int | None:
+        """Number of operations, None if a size is unknown."""
+        return _total([step.flop for step in self.steps])
 
     @property
-    def bytes_moved(self) -> int:
-        """Bytes read and written by all the steps."""
-        return sum(step.bytes_moved for step in self.steps)
+    def bytes_moved(self) -> int | None:
+        """Bytes read and written by all the steps, None if a size is unknown."""
+        return _total([step.bytes_moved for step in self.steps])
 
     def to_onnx(self, opset: int = 18, *, contrib: bool = False) -> onnx.ModelProto:
         """Make the model that executes the steps.
@@ -219,6 +221,9 @@ class EinsumPlan:
         integers of 8 and 16 bits, int64 for unsigned integers of 32 and 64 bits, float32 for bool
         and bfloat16. Integers wrap around, as in NumPy: they are summed by a product with ones,
         since the ``ReduceSum`` of ONNX Runtime computes their sum in double.
+
+        A size of 0 must be known when the model is made. Otherwise ONNX Runtime may reject a
+        reshape, or a fused product, of an empty operand.
 
         Examples
         --------
@@ -255,14 +260,14 @@ class EinsumPlan:
                 step.kind,
                 step.subscripts,
                 f"{', '.join(step.inputs)} -> {step.output}",
-                "x".join(map(str, step.shape)) or "scalar",
-                f"{step.flop:,}",
-                f"{step.bytes_moved:,}",
+                "x".join(str("?" if size is None else size) for size in step.shape) or "scalar",
+                _count(step.flop),
+                _count(step.bytes_moved),
             )
             for step in self.steps
         ]
         parsed = self.operands.equation
-        total = ("total", str(parsed), "", "", f"{self.flop:,}", f"{self.bytes_moved:,}")
+        total = ("total", str(parsed), "", "", _count(self.flop), _count(self.bytes_moved))
         header = ("step", "subscripts", "results", "shape", "FLOP", "bytes")
         return _align([header, *rows, total])
 
@@ -280,7 +285,8 @@ def decompose_einsum(
     equation : str
         Equation, as in :func:`numpy.einsum`.
     *shapes_or_operands : tuple or array
-        Shape of each operand, or the operand.
+        Shape of each operand, or the operand. A dimension is an int, a str if it is symbolic, or
+        None if it is unknown. Without shapes, the ranks come from the equation.
     order : str, optional
         Order of all the letters of the equation inside the products; the dimensions of an ellipsis
         are ``0``, ``1``, ... By default, each product has the order that moves the fewest elements.
@@ -300,6 +306,11 @@ def decompose_einsum(
     InvalidArgumentError
         A shape or *order* does not match the equation, or the operands have different types.
 
+    Notes
+    -----
+    Unknown sizes with the same letter are assumed to be equal: an operand is broadcast along a
+    dimension only if its size is known to be 1.
+
     Examples
     --------
     >>> plan = decompose_einsum("bij,bkj->bik", (2, 3, 4), (2, 5, 4))
@@ -317,24 +328,34 @@ def make_plan(
     *,
     order: str | None = None,
     path: tuple[tuple[int, ...], ...] | None = None,
+    elementwise: bool = False,
 ) -> EinsumPlan:
-    """Plan an equation that was read.
+    """Plan an equation that was read; *elementwise* makes no product of matrices.
 
     *path* has the positions of the operands to multiply at each step: they are removed from the
     list and their product is appended, as in :func:`numpy.einsum_path`.
     """
     parsed, sizes = operands.equation, operands.sizes
-    letters = sorted(set().union(*parsed.inputs))
-    if order is not None and sorted(order) != letters:
-        message = f"order={order!r} is not a permutation of its letters, {''.join(letters)!r}"
-        raise EinsumError(message, parsed.text, length=len(parsed.text))
+    if order is not None:
+        _check_order(order, parsed)
     inputs = _prepared_letters(parsed, sizes.stretched)
     products = _list_products(path or _find_path(inputs, parsed.output, sizes), len(inputs))
-    layouts = choose_layouts(inputs, products, operands, order)
+    layouts = choose_layouts(inputs, products, operands, order=order, elementwise=elementwise)
     # ONNX Runtime 1.31 sums integers in double, but for those of a product; a sum of nothing is 0.
     by_products = operands.dtype.kind in "iu" and 0 not in sizes.of.values()
     steps = _build_steps(parsed, sizes.stretched, products, tuple(layouts.items()), by_products)
     return EinsumPlan(operands, tuple(with_sizes(step, operands) for step in steps))
+
+
+def _check_order(order: str, equation: Equation) -> None:
+    letters = set().union(*equation.inputs)
+    if sorted(order) != sorted(letters):
+        raise EinsumError(
+            f"order={order!r} is not a permutation of its letters, {''.join(sorted(letters))!r}",
+            equation.text,
+            0,
+            len(equation.text),
+        )
 
 
 @functools.lru_cache(_KEPT)
@@ -384,7 +405,8 @@ def _find_path(inputs: Sequence[str], output: str, sizes: Sizes) -> Path:
         return [tuple(range(len(inputs)))]
     from opt_einsum.paths import auto
 
-    return [*auto([frozenset(letters) for letters in inputs], frozenset(output), sizes.of)]
+    weights = {x: sizes.weight(x) for x in sizes.of}
+    return [*auto([frozenset(letters) for letters in inputs], frozenset(output), weights)]
 
 
 def _list_products(path: Path, count: int) -> tuple[tuple[int, int], ...]:
@@ -438,6 +460,15 @@ def _matrix(builder: StepBuilder, tensor: Tensor, batch: str, rows: Axes, column
         return builder.transpose(tensor, (*batch, above, beside))
     tensor = builder.transpose(tensor, tuple(batch + above + beside))
     return builder.reshape(tensor, (*batch, *rows, *columns))
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _count(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
 
 
 def _align(rows: Sequence[tuple[str, ...]]) -> str:

@@ -6,14 +6,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
 import onnx.shape_inference
 
 from ortmeter.dtypes import onnx_type
-from ortmeter.einsum.cost import estimate_steps
+from ortmeter.einsum.cost import estimate_einsum, estimate_steps
 from ortmeter.einsum.emit import FUSED, einsum_model, emit_model, letters_in_double
 from ortmeter.einsum.parse import Operands, read_operands
 from ortmeter.einsum.plan import EinsumPlan, make_plan
@@ -32,7 +32,7 @@ from ortmeter.timing.statistics import is_faster_more_often
 PLAIN = "Einsum"
 _MOST_ORDERS = 120
 _ALL_PATHS = 4  # operands
-_EINSUM = 3e-6  # seconds around a product of the operator
+_LARGER = 8  # times the operands: what a product element by element may write
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,8 @@ class EinsumCandidate:
         False for the plain ``Einsum``.
     contrib : bool
         Whether transposes and products are fused into ``com.microsoft.FusedMatMul``.
+    split : bool
+        Whether slow transposes are replaced by two fast ones.
     threads : int
         Threads of its session, see :func:`~ortmeter.runtime.sessions.make_session`.
     """
@@ -63,6 +65,7 @@ class EinsumCandidate:
     order: str | None = None
     decomposed: bool = True
     contrib: bool = False
+    split: bool = False
     threads: int = 1
 
     @functools.cached_property
@@ -71,7 +74,7 @@ class EinsumCandidate:
         operands, steps = self.plan.operands, self.plan.steps
         if not self.decomposed:
             return einsum_model(self.plan.equation, *operands.shapes, dtype=operands.dtype)
-        return emit_model(operands, steps, contrib=self.contrib)
+        return emit_model(operands, steps, contrib=self.contrib, split=self.split)
 
 
 def list_candidates(
@@ -84,30 +87,60 @@ def list_candidates(
     """
     plain = make_plan(operands)
     distinct: dict[object, EinsumCandidate] = {}
-    orders = list_orders(operands, np.random.default_rng(seed)) if every_order else []
+    orders = distinct_orders(operands, np.random.default_rng(seed)) if every_order else []
     for planned in _plans(plain, orders, paths=every_order):
         for candidate in _variants(planned, threads):
-            distinct.setdefault((candidate.plan.steps, candidate.contrib), candidate)
+            key = (candidate.plan.steps, candidate.contrib, candidate.split)
+            distinct.setdefault(key, candidate)
     found = [*distinct.values()]
     if 0 not in operands.sizes.of.values() and not letters_in_double(operands):
-        # The operator multiplies its operands from left to right; its plan only describes it.
-        count = len(operands.shapes)
-        plan = make_plan(operands, path=_left_to_right(count))
-        seconds = _EINSUM * count + estimate_steps(operands, plan.steps)
-        found.insert(0, EinsumCandidate(PLAIN, plan, seconds, decomposed=False, threads=threads))
+        # The plan of the plain operator only describes the equation.
+        seconds = estimate_einsum(operands)
+        found.insert(0, EinsumCandidate(PLAIN, plain, seconds, decomposed=False, threads=threads))
     return sorted(found, key=lambda c: c.cost)
 
 
-def list_orders(operands: Operands, rng: np.random.Generator) -> list[str]:
-    """List orders of the letters of a product, drawn when there are over 120."""
-    inputs = operands.equation.inputs
-    letters = "".join(dict.fromkeys("".join(inputs)))
-    if len(inputs) < 2:  # noqa: PLR2004 - no product
+def distinct_orders(operands: Operands, rng: np.random.Generator) -> list[str]:
+    """List orders of the letters that may give distinct graphs, drawn when there are over 120.
+
+    With two operands, only the order inside each group matters (batch, rows, columns, summed
+    letters), and which of rows and columns comes first: one order stands for all those that agree
+    on that.
+    """
+    if len(operands.shapes) < 2:  # noqa: PLR2004 - no product
         return []
-    if math.factorial(len(letters)) <= _MOST_ORDERS:
-        return list(map("".join, itertools.permutations(letters)))
-    drawn = ("".join(rng.permutation(list(letters))) for _ in range(_MOST_ORDERS))
-    return list(dict.fromkeys(drawn))
+    groups = _groups(operands)
+    if math.prod(math.factorial(len(group)) for group in groups) <= _MOST_ORDERS:
+        choices = itertools.product(*map(itertools.permutations, groups))
+        chosen = [tuple(map("".join, choice)) for choice in choices]
+    else:
+        chosen = [
+            tuple("".join(rng.permutation(list(group))) for group in groups)
+            for _ in range(_MOST_ORDERS)
+        ]
+    orders = [
+        "".join(part)
+        for batch, rows, columns, *others in chosen
+        for part in ((batch, rows, columns, *others), (batch, columns, rows, *others))
+    ]
+    return list(dict.fromkeys(orders))
+
+
+def _groups(operands: Operands) -> tuple[str, ...]:
+    """Letters that a product treats alike; all of them when there are several products."""
+    inputs, output = operands.equation.inputs, operands.equation.output
+    letters = "".join(dict.fromkeys("".join(inputs)))
+    if len(inputs) != 2:  # noqa: PLR2004 - one product
+        return letters, "", ""
+    left, right = (
+        set(x) - set(stretched)
+        for x, stretched in zip(inputs, operands.sizes.stretched, strict=True)
+    )
+    shared = left & right
+    groups = (shared & set(output), left - shared, right - shared, shared - set(output))
+    named = ["".join(x for x in letters if x in group) for group in groups]
+    rest = "".join(x for x in letters if not any(x in group for group in named))
+    return (*named, rest)
 
 
 def _plans(plain: EinsumPlan, orders: Sequence[str], *, paths: bool) -> Iterator[EinsumCandidate]:
@@ -120,24 +153,32 @@ def _plans(plain: EinsumPlan, orders: Sequence[str], *, paths: bool) -> Iterator
     for path in _paths(count) if paths else ():
         name = ", ".join(f"{i} {j}" for i, j in path)
         yield EinsumCandidate(f"path {name}", make_plan(operands, path=path), 0.0)
+    if _suits_elements(operands):
+        yield EinsumCandidate("product, then sum", make_plan(operands, elementwise=True), 0.0)
 
 
-def _left_to_right(count: int) -> tuple[tuple[int, ...], ...]:
-    pairs = ((0, 1), *((0, left) for left in range(count - 2, 0, -1)))
-    return pairs if count > 1 else ((0,),)
-
-
-def _paths(count: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+def _paths(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
     """List paths: all of them up to four operands, else from left to right and from right to left.
 
     A product goes to the end of the list of operands.
     """
     if count > _ALL_PATHS:
-        yield _left_to_right(count)
+        yield ((0, 1), *((0, left) for left in range(count - 2, 0, -1)))
         yield tuple((i - 1, i) for i in range(count - 1, 0, -1))
     elif count > 2:  # noqa: PLR2004 - two operands have one path
         pairs = [itertools.combinations(range(left), 2) for left in range(count, 1, -1)]
         yield from itertools.product(*pairs)
+
+
+def _suits_elements(operands: Operands) -> bool:
+    """Return whether a product element by element may beat products of tiny matrices."""
+    inputs, output = operands.equation.inputs, operands.equation.output
+    if len(inputs) != 2:  # noqa: PLR2004 - one product
+        return False
+    summed = "".join(set(inputs[0]) & set(inputs[1]) - set(output))
+    elements = operands.sizes.count(output + summed) or 0
+    largest = max(math.prod(shape) for shape in operands.shapes)  # type: ignore[arg-type]
+    return bool(summed) and elements <= _LARGER * largest
 
 
 def _variants(candidate: EinsumCandidate, threads: int) -> Iterator[EinsumCandidate]:
@@ -149,17 +190,21 @@ def _variants(candidate: EinsumCandidate, threads: int) -> Iterator[EinsumCandid
             break
         name = f"{candidate.name}{', FusedMatMul' if contrib else ''}"
         cost = estimate_steps(operands, steps, threads=threads)
-        yield replace(candidate, name=name, cost=cost, contrib=contrib, threads=threads)
+        written = replace(candidate, name=name, cost=cost.whole, contrib=contrib, threads=threads)
+        yield written
+        if cost.split < cost.whole:
+            name += ", split transposes"
+            yield replace(written, name=name, cost=cost.split, split=True)
 
 
 _Run: TypeAlias = Callable[[], None]
 
-_START_SHARE, _RACE_SHARE = 0.4, 0.9  # of the budget: no model is started after, the race ends
-# The fastest ones are compared, as often, until their intervals are as narrow.
-_FINALISTS, _ROUNDS, _PRECISION = 8, 30, 0.02
+_START_SHARE = 0.4  # of the budget, after which no model is started
+_RUNS_AROUND = 3  # warm-up and calibration of measure
 _WARM_RUNS, _WARM_S = 8, 0.05
 _HOPELESS = 2.0  # times the best
 _COSTLY = 100.0  # times the lowest estimate: such a model may fill the memory
+_SAMPLE_S = 2e-4  # a sample of measure lasts as long, at least
 
 
 @dataclass(frozen=True)
@@ -270,13 +315,15 @@ def optimize_einsum(
     seed: int = 0,
     provider: str | Provider = "auto",
     threads: int = 1,
+    at_most: bool = False,
 ) -> EinsumSearch:
     """Find the fastest model of an equation for given operands.
 
     The candidates are the plain ``Einsum``, unless ONNX Runtime may compute it wrongly, see
     :func:`~ortmeter.einsum.einsum_model`; decompositions with every order of the letters that
-    gives a different graph; and decompositions with other paths, for three operands or more. Each
-    may have a variant with transposes fused into the products. An estimate of their cost ranks
+    gives a different graph; decompositions with other paths, for three operands or more; and an
+    element-wise product followed by a sum. Each has variants with transposes fused into the
+    products, and with slow transposes replaced by two fast ones. An estimate of their cost ranks
     them.
 
     Parameters
@@ -296,6 +343,8 @@ def optimize_einsum(
         of the order of the samples.
     provider, threads
         Settings of the sessions, see :func:`~ortmeter.runtime.sessions.make_session`.
+    at_most : bool
+        Run each candidate with one thread too, by time: small operands do not pay for a second one.
 
     Returns
     -------
@@ -308,7 +357,7 @@ def optimize_einsum(
     EinsumError
         The equation is not valid or does not suit the operands.
     InvalidArgumentError
-        *by*, *budget* or *threads* has a value that is not accepted.
+        *by*, *budget* or *threads* has a value that is not accepted, or a shape is unknown.
     ModelError
         ONNX Runtime cannot run any candidate.
 
@@ -325,11 +374,20 @@ def optimize_einsum(
         )
     begin = time.perf_counter()
     read = read_operands(equation, operands, None)
+    if not operands or not all(isinstance(size, int) for shape in read.shapes for size in shape):
+        raise InvalidArgumentError(
+            f"{equation!r} has operands of shapes {read.shapes}. Accepted: operands, or known "
+            "shapes"
+        )
     candidates = list_candidates(read, every_order=by == "time", threads=threads, seed=seed)
     times, best = None, candidates[0]
     provider = resolve_provider(provider)
     if by == "time":
         plain = [c for c in candidates if not c.decomposed]
+        if at_most and threads != 1:
+            alone = [replace(c, name=f"{c.name}, 1 thread", threads=1) for c in candidates]
+            pairs = zip(candidates, alone, strict=True)
+            candidates = list(itertools.chain.from_iterable(pairs))
         rng = np.random.default_rng(seed)
         drawn = [
             rng.standard_normal(x).astype(read.dtype) if isinstance(x, tuple | list) else x
@@ -361,6 +419,18 @@ def fastest(seconds: Mapping[str, "np.ndarray[Any, Any]"], baseline: str) -> str
     return best if is_faster_more_often(seconds[best], seconds[baseline]) else baseline
 
 
+class _Stage(NamedTuple):
+    """A comparison of the fastest models."""
+
+    most: int  # models
+    rounds: int
+    share: float  # of the budget, at its end
+    precision: float | None  # half-width of the intervals at which it may end before
+
+
+_STAGES = (_Stage(24, 7, 0.6, None), _Stage(6, 30, 0.9, 0.02))
+
+
 def race(
     candidates: Mapping[str, EinsumCandidate],
     operands: Sequence[Any],
@@ -370,11 +440,11 @@ def race(
     budget_s: float,
     seed: int,
 ) -> Race:
-    """Run models, most promising first, and compare the fastest ones.
+    """Run models, most promising first, and compare the fastest ones more and more precisely.
 
-    The first one runs whatever the budget; the baseline is compared, unless it takes twice the time
-    of another one. A model whose estimated cost is far above the lowest, even the baseline, runs
-    only if no other did before.
+    The first one runs whatever the budget; the baseline is compared until the end, unless it takes
+    twice the time of another one. A model whose estimated cost is far above the lowest, even the
+    baseline, runs only if no other did before.
     """
     import_optional("onnxruntime", "cpu", "gpu")
     begin = time.perf_counter()
@@ -400,15 +470,20 @@ def race(
         runs[name] = run
     if not runs:
         raise ModelError("; ".join(refused.values()))
-    quartile = {name: timed.quartiles[0] for name, timed in measured.items()}
-    hopeful = [x for x in runs if quartile[x] <= _HOPELESS * min(quartile.values())]
-    hopeful.sort(key=lambda name: (name != baseline, quartile[name]))
-    finalists = tuple(hopeful[:_FINALISTS])
-    left = begin + _RACE_SHARE * budget_s - time.perf_counter()
-    if len(finalists) > 1 and left > 0:
-        chosen = {name: runs[name] for name in finalists}
+    finalists = tuple(runs)
+    for stage in _STAGES:
+        left = begin + stage.share * budget_s - time.perf_counter()
+        chosen = _promising(measured, finalists, baseline, stage, left)
+        if len(chosen) < 2:  # noqa: PLR2004 - nothing to compare
+            break
+        finalists = chosen
         measured |= measure(
-            chosen, repeat=_ROUNDS, warmup=1, precision=_PRECISION, budget_s=left, seed=seed
+            {name: runs[name] for name in chosen},
+            repeat=stage.rounds,
+            warmup=1,
+            precision=stage.precision,
+            budget_s=left,
+            seed=seed,
         )
     return Race(measured, finalists, refused, baseline)
 
@@ -424,3 +499,23 @@ def _shortest(run: _Run) -> float:
         if spent > _WARM_S:
             break
     return best
+
+
+def _promising(
+    measured: Mapping[str, Measurement],
+    names: Sequence[str],
+    baseline: str,
+    stage: _Stage,
+    left_s: float,
+) -> tuple[str, ...]:
+    """Choose the baseline and the fastest, as many as can be compared in the time left."""
+    quartile = {name: measured[name].quartiles[0] for name in names}
+    hopeful = [x for x in names if quartile[x] <= _HOPELESS * min(quartile.values())]
+    chosen: list[str] = []
+    spent = 0.0
+    for name in sorted(hopeful, key=lambda name: (name != baseline, quartile[name])):
+        spent += (stage.rounds + _RUNS_AROUND) * max(quartile[name], _SAMPLE_S)
+        if len(chosen) == stage.most or spent > left_s:
+            break
+        chosen.append(name)
+    return tuple(chosen)
