@@ -384,6 +384,13 @@ def exchanged_quota(data):
     return data | {"rows": data["rows"].assign(setting=data["rows"]["setting"].map(other))}
 
 
+def raced(data, times):
+    """The race found ratios so many times higher, with narrow intervals."""
+    ratio = times * data["tried"]["times better"]
+    tried = data["tried"].assign(low=0.99 * ratio, high=1.01 * ratio, **{"times better": ratio})
+    return data | {"tried": tried}
+
+
 def lost_tokens(data):
     """Weights of 8 bits change the largest logit at every position."""
     facts = data["facts"].copy()
@@ -437,5 +444,18 @@ OWN = {
     "plot_trees": {
         "none change": lambda data: data | {"changes": 0 * data["changes"]},
         "all change": lambda data: data | {"changes": data["changes"].assign(change=9)},
+    },
+    "plot_tune": {
+        "race half": lambda data: raced(data, 0.5),
+        "race double": lambda data: raced(data, 2.0),
+        "one setting": lambda data: data | {"searched": data["searched"].assign(set="bound")},
+        "no errors": lambda data: data | {"tried": data["tried"].assign(error=1e-9)},
+        "wrong results": lambda data: (
+            data | {"tried": data["tried"].assign(outcome="more than roundings explain")}
+        ),
+        "unequal": lambda data: (
+            data | {"times": slow(data["times"], **{"default again (A/A)": 2.0})}
+        ),
+        "slower": lambda data: data | {"times": slow(data["times"], tuned=3.0)},
     },
 }

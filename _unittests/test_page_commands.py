@@ -35,6 +35,12 @@ OWN = {
         Y = Add(M, T)
     }""",
 }
+# What makes a command quick, by its name.
+SHORTER = {
+    "bench": ["--budget", "0.5"],
+    "operators": ["--processes", "2"],
+    "tune": ["--budget", "0"],
+}
 
 
 def write_model(text, file):
@@ -75,7 +81,7 @@ def test_the_command_of_a_page_runs(page, folder):
     assert program == "ortmeter"
     if "--runtime" in options:
         pytest.skip("releases are installed from a registry")
-    shorter = {"bench": ["--budget", "0.5"], "operators": ["--processes", "2"]}.get(name, [])
+    shorter = SHORTER.get(name, [])
     done = subprocess.run(
         [sys.executable, "-m", program, name, *options, *shorter],
         cwd=folder,

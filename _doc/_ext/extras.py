@@ -11,8 +11,8 @@ _IMPORT = r"^\s*(?:import|from)"
 #: Extras that few pages need, and the code that needs them.
 _EXTRAS = {
     "learn": r"\b(?:lightgbm|sklearn|skl2onnx|threadpoolctl)\b",
-    "rewrite": r"\bruntime\.rewriting\b",
-    "torch": rf"{_IMPORT} (?:torch|ortmeter\.(?:attribution|backend|evaluator))\b"
+    "rewrite": r"\b(?:runtime\.rewriting|ortmeter\.tuning)\b",
+    "torch": rf"{_IMPORT} (?:torch|ortmeter\.(?:attribution|backend|evaluator|tuning))\b"
     r"|\bortmeter\.(?:Evaluator|observatory\.networks)\b",
     "transformers": rf"{_IMPORT} transformers\b",
 }

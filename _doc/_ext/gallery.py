@@ -12,6 +12,7 @@ from sphinx.errors import ConfigError
 #: sidebar.
 SECTIONS = {
     "faster_runs": {
+        "plot_tune": "What to set",
         "plot_profiling": "Optimization levels",
         "plot_optimizers": "Graph optimizers",
         "plot_threads": "Threads and spinning",

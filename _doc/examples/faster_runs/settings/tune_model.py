@@ -1,0 +1,8 @@
+"""Find the fastest setting of a model that is safe, then open a session with it."""
+
+import ortmeter
+
+found = ortmeter.tune("model.onnx", tries=["shapes"], budget_s=300)
+print(found)  # what to set, or that the defaults are as fast
+
+session = found.setup.spec.session()
