@@ -15,27 +15,27 @@ SECTIONS = {
         "plot_tune": "What to set",
         "plot_profiling": "Optimization levels",
         "plot_optimizers": "Graph optimizers",
-        "plot_threads": "Threads and spinning",
+        "plot_threads": "Threads and containers",
         "plot_op_gemm2_cuda": "Joining two Gemms",
         "plot_einsum_decomposition": "Decomposing an Einsum",
         "plot_python_cost": "Short runs from Python",
     },
     "start_memory_load": {
-        "plot_first_result": "Time to the first result",
+        "plot_first_result": "Slow starts",
         "plot_memory": "Memory",
         "plot_shapes": "Fixed or dynamic shapes",
         "plot_shared_weights": "Sharing weights",
         "plot_load": "Many requests",
     },
     "fewer_bits": {
-        "plot_low_precision": "8 or 16 bits",
+        "plot_low_precision": "int8 and float16",
     },
     "language_models": {
         "plot_decoding": "Decoding with a cache",
         "plot_custom_backend_llama_102": "Fusions of a Llama",
     },
     "upgrades": {
-        "plot_broken": "What is broken today",
+        "plot_broken": "What a release broke",
         "plot_providers": "OpenVINO, CUDA or CPU",
     },
     "accuracy": {
