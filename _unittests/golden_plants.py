@@ -213,6 +213,12 @@ def no_way_round(data):
     return data | {"errors": data["errors"].assign(largest=1e6)}
 
 
+def two_optimizers(data):
+    """A result is wrong whichever single optimizer is disabled."""
+    row = {"case": "a graph", "told": "1", "candidates": data["releases"][-1], "disable": ""}
+    return data | {"fusions": pd.DataFrame([row])}
+
+
 def cheap_products(data):
     """Products take little in the last level."""
     kernels = data["kernels"]
@@ -399,7 +405,7 @@ def lost_tokens(data):
 
 
 OWN = {
-    "plot_broken": {"no way round": no_way_round},
+    "plot_broken": {"no way round": no_way_round, "two optimizers": two_optimizers},
     "plot_custom_backend_llama_102": {"cheap products": cheap_products},
     "plot_decoding": {"lost tokens": lost_tokens},
     "plot_einsum_decomposition": {

@@ -110,6 +110,31 @@ def test_a_loss_has_a_release_where_it_begins_and_a_workaround():
     assert gain == pytest.approx(4, rel=0.05)
 
 
+def plant_fusions(*rows):
+    columns = ["case", "told", "candidates", "disable"]
+    return {**HELD, "fusions": pd.DataFrame(rows, columns=columns)}
+
+
+def test_optimizers_that_change_a_result():
+    names = define_page("plot_broken")["FUSED"]
+    rows = [names[1], "Y[0] is 1, expected 2", "1.1, 1.2", "A"], [names[3], "dies", "1.0", ""]
+    table = view("fusions", plant_fusions(*rows))
+    assert table.index.tolist() == names
+    assert table["result"].tolist() == ["right", "Y[0] is 1, expected 2", "right", "dies"]
+    assert table["wrong in"].tolist() == ["", "1.1, 1.2", "", "1.0"]
+    assert table["right without"].tolist() == ["", "A", "", ""]
+    found = view("find_optimizers", plant_fusions(*rows))
+    assert (found.outcomes, found.evidence) == ((True,), "1 of 1")  # the other was fixed
+    found = view("find_optimizers", plant_fusions(*rows, [names[0], "1", "1.2", ""]))
+    assert found.outcomes == (True, False)
+
+
+def test_a_record_before_the_fusions_were_measured_is_shown():
+    table = view("fusions", HELD)
+    assert table["result"].tolist() == ["not measured"] * len(table)
+    assert view("find_optimizers", HELD).outcomes == ()
+
+
 def test_the_setting_keeps_the_nodes_apart(monkeypatch):
     model = parse(
         "(float[2,4] X, float[2,4] Z, float[4] S) => (float[2,4] Y) "

@@ -615,7 +615,7 @@ def test_fusions_that_are_wrong_come_first(monkeypatch):
     row |= {"case": PERM, "what": "value", "told": "Y[0] is 1, expected 2", "cases": 3}
     row |= {"since": "b", "candidates": "b", "disable": "GemmTransposeFusion"}
     monkeypatch.setattr(
-        judging.FusionSurvey, "rows", lambda _, cases: pd.DataFrame([row] * (len(cases) > 1))
+        judging.FusionJudge, "survey", lambda _, cases: pd.DataFrame([row] * (len(cases) > 1))
     )
     asked = ["--fusions", "--filter", "gemmtransposefusion perm=", "--runtime", "a,b"]
     first, second, third = report(*asked)[0]

@@ -60,8 +60,10 @@ _STANDS_FOR = {
         "K = Constant<value_ints = [2]>() A = Unsqueeze(X, I) B = Unsqueeze(Z, J) D = Sub(A, B) "
         "Y = ReduceL2<keepdims = 0>(D, K)"
     ),
-    "MatMulNBits-4-bits-by-32": f"{_DIGITS} {_PRODUCT}".format(16, 32, 8.0),
-    "MatMulNBits-4-bits-by-128": f"{_DIGITS} {_PRODUCT}".format(4, 128, 8.0),
+    **{
+        f"MatMulNBits-4-bits-by-{block}": f"{_DIGITS} {_PRODUCT}".format(512 // block, block, 8.0)
+        for block in (16, 32, 64, 128, 256)
+    },
     "MatMulNBits-8-bits-by-32": f"D = Identity(W) {_PRODUCT}".format(16, 32, 128.0),
     # attention
     "RotaryEmbedding-contrib-halves": "Y = RotaryEmbedding<interleaved = 0>(X, C, S, I)",

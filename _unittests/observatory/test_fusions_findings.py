@@ -1,19 +1,14 @@
 """What fusions should have returned, written by hand in NumPy: the judges of findings are right."""
 
-import ast
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ortmeter.evaluator.judges import evaluated
 from ortmeter.observatory.fusions.variations import FusionCase
-from ortmeter.observatory.issue import run_script
 from ortmeter.observatory.reference import reference
-from ortmeter.releases.environments import Release
 
-REPORTS = sorted((Path(__file__).parents[2] / "_doc" / "reports").glob("*.md"))
 EPSILON = 1e-5
 
 
@@ -109,23 +104,3 @@ def test_the_judges_agree_with_numpy_by_hand(name, formula):
     ):
         assert outputs["Y"].shape == expected.shape
         np.testing.assert_allclose(outputs["Y"], expected, rtol=2e-4, atol=2e-4)
-
-
-@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.stem)
-def test_a_report_is_ready_to_file(report):
-    """Its script runs by itself, and shows what the report says with the release that it names."""
-    text = report.read_text(encoding="utf-8")
-    (script,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    ast.parse(script)
-    assert re.match(
-        r"# .*\n# uvx --with numpy --with onnxruntime==1\.32\.0 python repro\.py", script
-    )
-    assert "Searched in the index of September 2026: " in text
-    labels = re.findall(r"onnxruntime ([\d.]+), (.*):", text.partition("Its output:")[2])
-    assert [version for version, _ in labels] == ["1.20.1"] * 3 + ["1.32.0"] * 3
-    last = text.partition("Its output:")[2].partition("### Urgency")[0]
-    answers = re.split(r"onnxruntime [\d.]+, .*:\n", last)[-3:]
-    plain, optimized, without = (answer.strip(" `\n") for answer in answers)
-    assert plain == without != optimized
-    told = run_script(script, Release("installed"))
-    assert [label for _, label in labels[3:]] == re.findall(r"onnxruntime [\d.]+, (.*):", told)

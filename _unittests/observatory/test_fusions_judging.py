@@ -3,11 +3,11 @@
 import json
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from ortmeter.observatory.fusions.judging import (
     FusionJudge,
-    FusionSurvey,
     known_optimizers,
     measure_coverage,
 )
@@ -60,8 +60,8 @@ def stand_in(tmp_path):
     return make
 
 
-def judge(*candidates):
-    return FusionJudge({candidate.name: candidate for candidate in candidates})
+def judge(*candidates, folder=None):
+    return FusionJudge(candidates, folder)
 
 
 @pytest.mark.parametrize(
@@ -115,19 +115,21 @@ def test_changes_that_are_not_needed_are_undone(stand_in):
 def test_a_survey_is_resumed_and_says_since_when(stand_in, tmp_path):
     old, new = stand_in("X @ w + b"), stand_in("X.T @ w + b", "b")
     again = FusionCase(CASE.pattern, ("opset 13", *CASE.changes))
-    with judge(old, new) as asked:
-        rows = FusionSurvey(asked, tmp_path).rows([CASE, again])
+    with judge(old, new, folder=tmp_path) as asked:
+        rows = asked.survey([CASE, again])
     (row,) = rows.to_dict("records")
     assert (row["case"], row["since"], row["candidates"]) == (NAME, "b", "b")
     assert (row["disable"], row["cases"]) == ("GemmTransposeFusion", 2)
     (kept,) = tmp_path.glob("*.jsonl")
-    assert len(kept.read_text().splitlines()) == 3
+    lines = [json.loads(line)[:2] for line in kept.read_text().splitlines()]
+    version = onnxruntime.__version__
+    assert {(f"a-{version}", NAME), (f"b-{version}", NAME)} < {*map(tuple, lines)}
+    assert len(lines) == len({*map(tuple, lines)})
     with kept.open("a") as file:
         file.write(json.dumps(["b", "a line that was cut", {}])[:-3])
-    with judge(old, stand_in("X @ w + b", "b")) as asked:
-        survey = FusionSurvey(asked, tmp_path)
-        assert survey.wrong(CASE, "b").told == row["told"]
-        assert survey.wrong(FusionCase(CASE.pattern, ("opset 14", *CASE.changes)), "b") is None
+    with judge(old, stand_in("X @ w + b", "b"), folder=tmp_path) as asked:
+        assert asked.wrong(CASE, "b").told == row["told"]
+        assert asked.wrong(FusionCase(CASE.pattern, ("opset 14", *CASE.changes)), "b") is None
 
 
 def test_what_fires_is_read_from_the_optimized_graph():

@@ -22,6 +22,8 @@ uses other kernels: it should be right where the operator is wrong, and faster w
 
 # sphinx_gallery_tags = ["speed", "accuracy", "releases", "operators"]
 
+from types import SimpleNamespace
+
 import numpy as np
 from pandas import DataFrame, concat
 
@@ -31,6 +33,8 @@ from ortmeter.observatory.case import in_words
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.edges import measure_edges
 from ortmeter.observatory.findings import FINDINGS, INSTEAD
+from ortmeter.observatory.fusions.judging import FusionJudge
+from ortmeter.observatory.fusions.variations import FusionCase
 from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
 from ortmeter.plotting import change_map
 from ortmeter.releases.environments import parse_release, prepare
@@ -47,6 +51,12 @@ study = Study(
 )
 args, provider = study.args, study.provider
 LARGE, FAR = 1.5, 2**13  # times slower, ulp of the largest element
+FUSED = [
+    "SkipLayerNormFusion | Y axis=0",
+    "LayerNormFusionL1 | D inputs 0 and 1 exchanged",
+    "MatmulTransposeFusion | Z has the shape [4]",
+    "MatMul_BatchNormalization_Fusion 2 | B is an output",
+]
 WRONG, SLOW = ({f.case: f for f in FINDINGS if f.effect == x} for x in ("wrong", "slower"))
 
 # %%
@@ -88,6 +98,18 @@ def measure_results(candidates, findings):
 
 
 # %%
+# Four graphs of :ref:`l-fusions` run with and without optimization. An optimized result is wrong if
+# two of three judges agree on another one. The judges are the unoptimized session, float64, and
+# ``onnx.reference``.
+
+
+def measure_fusions(candidates):
+    with FusionJudge(candidates) as judge:
+        found = judge.survey([FusionCase.parse(name) for name in FUSED])
+    return found[["case", "told", "candidates", "disable"]]
+
+
+# %%
 # For the times, the releases are interleaved in fresh processes, with one thread. The last release
 # runs twice: its second run is an :term:`A/A control`. ``python plot_broken.py --record`` installs
 # the releases, which needs a network, and measures all the cases. Then a build measures the
@@ -108,6 +130,7 @@ def measure():
     times = measure_cases(candidates, specs, processes=args.processes, seed=0).times
     order = list(times)[: -1 if is_complete else None]  # the last is the control
     found = measure_results(candidates, [f for f in findings if f.effect == "wrong"])
+    found["fusions"] = measure_fusions(candidates)
     return {"times": times, "order": order, "releases": releases, **found}
 
 
@@ -188,6 +211,32 @@ study.show(wrong)
 # :ref:`l-plot-parallelized-reduction`.
 
 # %%
+# Which optimizers change a result?
+# ---------------------------------
+#
+# An optimizer replaces several nodes by a faster one. Some do not look at an axis, at the order of
+# the inputs, or at who else reads a result. The installed release runs these four graphs whenever
+# this page is built. *Right without* is the optimizer to disable: ``disabled_optimizers=["..."]``.
+
+
+def fusions(data):
+    """Results that an optimizer changes"""
+    if not hasattr(data, "fusions"):
+        return DataFrame({"result": "not measured"}, index=FUSED)
+    names = {"told": "result", "candidates": "wrong in", "disable": "right without"}
+    table = data.fusions.set_index("case").rename(columns=names)[[*names.values()]]
+    return table.reindex(FUSED).fillna({"result": "right"}).fillna("")
+
+
+installed = RuntimeCandidate("installed", prepare(parse_release("installed", provider.name)))
+fusions(SimpleNamespace(fusions=measure_fusions([installed])))
+
+# %%
+# These are the results of the releases in the stored measurement.
+
+study.show(fusions)
+
+# %%
 # Which operators are slower?
 # ---------------------------
 #
@@ -265,6 +314,14 @@ def find_right(data, *starts):
 # %%
 
 
+def find_optimizers(data):
+    """Find whether wrong optimized results are right without one optimizer."""
+    found = getattr(data, "fusions", DataFrame(columns=["candidates", "disable"]))
+    now = [data.releases[-1] in names.split(", ") for names in found["candidates"]]
+    right = tuple(map(bool, found["disable"].loc[now]))
+    return Finding(right, f"{sum(right)} of {len(right)}")
+
+
 def find_few(data):
     """Find whether few cases are slower, where most of the catalogue was measured."""
     tested = compare(data).xs(data.order[-1], level="candidate")["p"].count()
@@ -297,6 +354,7 @@ def claims(data):
       [few]
     - Each workaround of a slow case is faster than the operator in {last} [helps]
     - Each wrong result has a workaround in the same release [ways]
+    - Each result that an optimizer changes is right if one optimizer is disabled [optimizers]
 
     Discussions:
 
@@ -312,6 +370,7 @@ def claims(data):
         "few": find_few(data),
         "helps": judge(gains.filter(SLOW, axis=0), 1),
         "ways": Finding(ways, f"{sum(ways)} of {len(ways)} have one"),
+        "optimizers": find_optimizers(data),
         "right": find_right(data, "MatMul-weights-of-int8", "ReduceSum"),
         "fusion": judge(skip, 1.05).gains(*skip["speedup"].agg(["min", "max"]), "times faster"),
         "slower": find_slower(data, "Where", "PRelu", "ReduceSum", "SkipLayer"),

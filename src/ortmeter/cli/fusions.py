@@ -1,8 +1,6 @@
 """What ``operators --fusions`` says: the optimizers that change what a model answers."""
 
-import base64
 import textwrap
-import zlib
 from collections.abc import Sequence
 
 import onnx.printer
@@ -14,17 +12,17 @@ from ortmeter.errors import OrtMeterError
 from ortmeter.files import cache_folder
 from ortmeter.observatory.fusions.judging import (
     FusionJudge,
-    FusionSurvey,
     known_optimizers,
     measure_coverage,
 )
 from ortmeter.observatory.fusions.variations import FusionCase
 from ortmeter.observatory.issue import run_script, write_wrong_fusion
 from ortmeter.observatory.matrix import RuntimeCandidate
+from ortmeter.observatory.repro import embedded
 from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import Release
 
-_TOLD, _WIDTH = 5, 88  # findings in the conclusion; columns of a script
+_TOLD = 5  # findings in the conclusion
 _SCRIPT = """\
 # {name}
 # uvx --with numpy --with onnxruntime=={version} python repro.py
@@ -66,8 +64,8 @@ def fill(
 ) -> int | None:
     """Fill the report with wrong results, and with the optimizers that fired."""
     last = candidates[-1].name
-    with FusionJudge({one.name: one for one in candidates}) as judge:
-        found = FusionSurvey(judge, cache_folder("fusions")).rows(cases)
+    with FusionJudge(candidates, cache_folder("fusions")) as judge:
+        found = judge.survey(cases)
     now = found[found["candidates"].str.split(", ").map(lambda names: last in names).astype(bool)]
     report.conclude(
         f"{plural(len(found), 'wrong result')} in {plural(len(cases), 'model')}, "
@@ -93,8 +91,8 @@ def fill(
 
 def _question(case: str) -> bisect.Onset:
     def change(release: Release) -> str:
-        with FusionJudge({"": RuntimeCandidate(release.name, release)}) as judge:
-            found = judge.wrong(FusionCase.parse(case), "")
+        with FusionJudge([RuntimeCandidate(release.name, release)]) as judge:
+            found = judge.wrong(FusionCase.parse(case), release.name)
         return f"{found.what}, {found.told}" if found else ""
 
     return bisect.ask_outputs(f"{case} is wrong", change)
@@ -105,19 +103,18 @@ def write(
 ) -> str:
     """Write a script that shows a case with each level, or the issue that has it."""
     last = candidates[-1]
-    with FusionJudge({last.name: last}) as judge:
+    with FusionJudge([last]) as judge:
         wrong = judge.wrong(case, last.name)
         optimizer = (wrong and judge.responsible(wrong, last.name)) or case.op
     feeds = (
         f'    "{name}": np.array({array.tolist()}, "{array.dtype}").reshape({array.shape}),'
         for name, array in case.feeds().items()
     )
-    data = base64.b64encode(zlib.compress(case.model().SerializeToString(), 9)).decode()
     script = _SCRIPT.format(
         name=case.name,
         version=last.release.key.split("-")[1] if last.release.key else onnxruntime.__version__,
         text=textwrap.indent(onnx.printer.to_text(case.model()), "# ", lambda _: True),
-        model="\n".join(f'    b"{part}"' for part in textwrap.wrap(data, _WIDTH)),
+        model=embedded(case.model().SerializeToString()),
         feeds="\n".join(feeds),
         optimizer=optimizer,
     )

@@ -63,11 +63,10 @@ def measure_errors(
           agree on it, or one is alone; empty elsewhere. Where they disagree, errors are NaN.
     """
     rows: list[dict[str, Any]] = []
-    names = [candidate.name for candidate in candidates]
-    with Processes(dict(zip(names, candidates, strict=True))) as processes:
+    with Processes({one.name: one for one in candidates}) as processes:
         for name, variant in follow(cases.items(), "cases"):
             judge = Judge(variant)
-            for candidate, got in processes.outputs(variant, names).items():
+            for candidate, got in processes.outputs(variant).items():
                 if not isinstance(got, OrtMeterError):
                     rows.append({"case": name, "candidate": candidate, **judge.errors(got)})
     return pd.DataFrame(rows, columns=[*_ROWS, *COLUMNS]).set_index(_ROWS)

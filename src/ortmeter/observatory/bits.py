@@ -89,7 +89,7 @@ def compare_bits(
             found = {AGAIN: _run_here(variant, {}, runs) + _run_here(variant, {}, runs)}
             if found[AGAIN]:
                 if processes:
-                    turns = (children.outputs(variant, children.candidates) for _ in range(runs))
+                    turns = (children.outputs(variant) for _ in range(runs))
                     told = [one for turn in turns for one in turn.values()]
                     found[ELSEWHERE] = [one for one in told if isinstance(one, dict)]
                 found |= {what: _run_here(variant, new, runs) for what, new in changes.items()}

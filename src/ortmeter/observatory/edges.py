@@ -101,11 +101,10 @@ def measure_edges(
     """
     where = resolve_provider(provider)
     settings = {"provider": where, "threads": threads}
-    names = [candidate.name for candidate in candidates]
     rows: list[dict[str, str]] = []
-    with Processes(dict(zip(names, candidates, strict=True))) as processes:
+    with Processes({one.name: one for one in candidates}) as processes:
         for name, case in follow(cases.items(), "cases"):
-            answers = processes.outputs(case.prepared(where, threads), names)
+            answers = processes.outputs(case.prepared(where, threads))
             able = [one for one, got in answers.items() if not isinstance(got, OrtMeterError)]
 
             def ask(edge: _Edge, names: Sequence[str] = able) -> _Outputs:

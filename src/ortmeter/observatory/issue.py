@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import quote_plus
 
-import numpy as np
 import pandas as pd
 
 from ortmeter.errors import OrtMeterError
@@ -15,7 +14,7 @@ from ortmeter.evidence import Estimate
 from ortmeter.machine.environment import Environment
 from ortmeter.observatory.case import in_words
 from ortmeter.observatory.fusions.judging import WrongFusion
-from ortmeter.observatory.judge import Judge
+from ortmeter.observatory.judge import Judge, worst_place
 from ortmeter.observatory.matrix import Matrix
 from ortmeter.observatory.repro import DRAWN
 from ortmeter.observatory.verdicts import claimed, compare_cells, estimates
@@ -98,10 +97,7 @@ def show_wrong(script: str, variant: SessionSpec, release: Release) -> str:
     )
     if DRAWN in script or expected is None or got is None or expected.shape != got.shape:
         return script
-    with np.errstate(all="ignore"):
-        error = np.abs(expected.astype(np.longdouble) - got.astype(np.longdouble)).ravel()
-    one_is_nan = (np.isnan(expected) != np.isnan(got)).ravel()
-    place = int(np.where(one_is_nan, np.inf, np.nan_to_num(error, nan=0, posinf=np.inf)).argmax())
+    (place,) = worst_place(expected.ravel(), got.ravel())
     return (
         f"{script}got = binding.get_outputs()[0].numpy().ravel()[{place}]\n"
         f'print(f"element {place}: {{got}}, expected {expected.ravel()[place]}")\n'

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ortmeter.discrepancy import max_diff
+from ortmeter.discrepancy import Discrepancy, max_diff
 from ortmeter.evaluator.judges import Evaluation, agree, is_suspect
 from ortmeter.evidence import rounded
 from ortmeter.observatory.bounds import error_bounds
@@ -109,6 +109,17 @@ class Judge:
                 order = np.argsort(side[places], axis)
                 side |= {n: np.take_along_axis(side[n], order, axis) for n in (values, places)}
         return {name: (_overflow(exact[name], got), got) for name, got in sides[1].items()}
+
+
+def max_diff_in_type(expected: np.ndarray, got: np.ndarray) -> Discrepancy:
+    """Compare arrays; what the type of the second one cannot hold is infinite."""
+    return max_diff(_overflow(expected, got), got, on_mismatch="report")
+
+
+def worst_place(expected: np.ndarray, got: np.ndarray) -> tuple[int, ...]:
+    """Find the element that is the furthest away, NaN and infinities first."""
+    diff = max_diff_in_type(expected, got)
+    return diff.over.index if diff.over else diff.argmax or (0,) * got.ndim
 
 
 def _overflow(expected: np.ndarray, got: np.ndarray) -> np.ndarray:

@@ -78,13 +78,14 @@ class Processes(ExitStack):
         return self._children[name]
 
     def outputs(
-        self, variant: SessionSpec, names: Iterable[str]
+        self, variant: SessionSpec, names: Iterable[str] | None = None
     ) -> dict[str, dict[str, np.ndarray] | OrtMeterError]:
-        """Run a variant once in some processes: what each returns, or why it does not."""
+        """Run a variant once in all processes, or some: what each returns, or why it does not."""
+        asked = self.candidates if names is None else names
         with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
             question = write_questions({"": variant}, Path(folder))[""]
             found: dict[str, dict[str, np.ndarray] | OrtMeterError] = {}
-            for name in names:
+            for name in asked:
                 child = self.child(name)
                 try:
                     child.open(question)

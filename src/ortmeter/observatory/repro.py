@@ -113,7 +113,6 @@ def repro_script(
     for start, name, array in weights:
         *before, made = _make(case, name, array, drawn)
         lines += [*before, f"model[{start}:{start}] = ({made}).tobytes()"]
-    text = base64.b64encode(zlib.compress(data, 9)).decode()
     header = [f"# {_quoted(case.name)[1:-1]}: python repro.py with each release"]
     header += (f"#   pip install numpy {_quoted(requirement)}" for requirement in requirements)
     if drawn:
@@ -123,12 +122,18 @@ def repro_script(
     return _SCRIPT.format(
         header="\n".join(header),
         preload=_PRELOAD if where.on_cuda else "",
-        model="\n".join(f'    b"{part}"' for part in textwrap.wrap(text, _WIDTH)),
+        model=embedded(data),
         arrays="\n".join(lines),
         threads=threads,
         provider=name if where.is_cpu else f'({name}, {{"device_id": {where.index}}})',
         device=f'"cuda", {where.index}' if where.on_cuda else '"cpu", 0',
     )
+
+
+def embedded(data: bytes) -> str:
+    """Write compressed bytes, as the lines of a literal."""
+    text = base64.b64encode(zlib.compress(data, 9)).decode()
+    return "\n".join(f'    b"{part}"' for part in textwrap.wrap(text, _WIDTH))
 
 
 def _quoted(text: str) -> str:

@@ -115,6 +115,9 @@ _INDICES = (
     # Writing.
     _scatter("ScatterElements", "axis 0", f"{_MATRIX}, i64[128,128] I, T[128,128] U", "order"),
     _scatter(
+        "ScatterElements", "axis 0 large", "T[1024,512] X, i64[512,512] I, T[512,512] U", "order"
+    ),
+    _scatter(
         'ScatterElements<axis = 1, reduction = "add">', "add axis 1",
         f"{_MATRIX}, i64[256,64] I, T[256,64] U", "below 128", opset=16,
     ),

@@ -57,6 +57,9 @@ _GEMM = (
         "Gemm<transA = 1, transB = 1>", "T[128,128] X, T[128,128] W, T[128,128] B",
         "transA and transB",
     ),
+    call(
+        "Gemm<transB = 1>", "T[64,256] X, T[256,256] W, T[256] B", "transB", "f16", weights="W B",
+    ),
     Case(
         "Gemm", "P = Gemm<transB = 1>(X, W, B) Y = Relu(P)",
         "T[64,256] X, T[256,256] W, T[256] B", "with Relu", weights="W B",
@@ -109,7 +112,8 @@ def _few_bits(
 
 
 _FEW_BITS = (
-    *(_few_bits("one row", 1, bits, block) for bits, block in ((4, 32), (4, 128), (8, 32))),
+    *(_few_bits("one row", 1, 4, block) for block in (16, 32, 64, 128, 256)),
+    _few_bits("one row", 1, 8, 32),
     _few_bits("32 rows", 32, 4, 32),
     _few_bits("one row int8 sums", 1, 4, 32, level=4),
     _few_bits("one row", 1, 4, 32, kind="f16"),

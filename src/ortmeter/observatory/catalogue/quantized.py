@@ -170,9 +170,12 @@ _ELEMENTWISE = (
         "com.microsoft.QLinearSigmoid", _UNARY, type="u8",
         values={"SX": 1 / 32, "SY": 1 / 256, "ZY": 0},
     ),
-    call(
-        "com.microsoft.QLinearSoftmax<axis = 1, opset = 13>", f"T[128,64] X, {_ENDS}", "last axis",
-        "u8", values={"SX": 1 / 128, "SY": 1 / 2048, "ZY": 0},
+    *(
+        call(
+            "com.microsoft.QLinearSoftmax<axis = 1, opset = 13>", f"T[128,64] X, {_ENDS}",
+            "last axis", kind, values={"SX": 1 / 128, "SY": 1 / 2048, "ZY": least},
+        )
+        for kind, least in (("u8", 0), ("i8", -128))
     ),
     Case(
         "QLinearConcat",

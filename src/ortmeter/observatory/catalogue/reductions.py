@@ -11,7 +11,7 @@ _AXES = {
     "all axes": "0,1,2",
 }
 _TWO = ("last axis", "first axis")
-_INPUT = "T[8,64,128] X"
+_INPUT, _LONG = "T[8,64,128] X", "T[2,100000] X"
 
 
 def _reduce(op: str, where: str, inputs: str = _INPUT, values: str = "normal") -> Case:
@@ -40,6 +40,11 @@ _REDUCTIONS = (
     call("ReduceMax<axes = [1]>", "T[4096,16] X", "rows of 16", "i8"),
     call("ReduceSum", "T[4,64,128] X, i64[1] A", "last axis", "i64", values={"A": 2}),
     call("ReduceMean<axes = [2,3]>", "T[1,128,28,28] X", "of images"),
+    *(
+        call("ReduceSum", f"{_LONG}, i64[1] A", "100000 terms", kind, "T[2,1] Y", values={"A": 1})
+        for kind in ("f32", "f16")
+    ),
+    call("ReduceMean<axes = [1]>", _LONG, "100000 terms", outputs="T[2,1] Y"),
 )
 
 _SOFTMAXES = (

@@ -6,9 +6,9 @@ import importlib.resources
 import itertools
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,11 +24,6 @@ from ortmeter.runtime.graphs import NOT_INFERRED
 
 #: Type of an operand that the pattern leaves open.
 OPEN = "T"
-
-_Nodes: TypeAlias = Sequence[onnx.NodeProto]
-_Values: TypeAlias = Sequence[onnx.ValueInfoProto]
-_Tensors: TypeAlias = Sequence[onnx.TensorProto]
-_Make: TypeAlias = Callable[..., onnx.ModelProto]
 
 _OPERAND = re.compile(r"(\w+)\[([\d,]*)\] (\w+)(?: = (\d+))?")
 _LITERAL = re.compile(r"(?<=[(,])\s*(\[[-\d, ]*\]|#?-?\d[\d.]*(?:e-?\d+)?)(?=\s*[,)])")
@@ -162,13 +157,13 @@ class Draft:
         make = functools.partial(
             onnx.helper.make_model, opset_imports=opsets, ir_version=_FORMAT, producer_name=""
         )
-        nodes = [*constants, *nodes]
         outputs = [onnx.ValueInfoProto(name=name) for name in self.outputs]
-        flat = make(onnx.helper.make_graph(nodes, "fusion", inputs, outputs, weights))
-        outputs = self._typed(flat)
-        if not self.wrap:
-            return make(onnx.helper.make_graph(nodes, "fusion", inputs, outputs, weights))
-        return _WRAPPED[self.wrap](make, nodes, inputs, outputs, weights)
+        nodes = [*constants, *nodes]
+        graph = onnx.helper.make_graph(nodes, "fusion", inputs, outputs, weights)
+        typed = self._typed(make(graph))
+        del graph.output[:]
+        graph.output.extend(typed)
+        return make(_WRAPPED[self.wrap](graph) if self.wrap else graph)
 
     def _typed(self, model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
         """Declare the types and the ranks of the outputs; ONNX infers none of what it lacks."""
@@ -223,7 +218,7 @@ def _of_opset(node: onnx.NodeProto, opset: int, operands: dict[str, Operand]) ->
     return made
 
 
-def _renamed(values: Sequence[onnx.ValueInfoProto], more: int = 0) -> list[onnx.ValueInfoProto]:
+def _renamed(values: Iterable[onnx.ValueInfoProto], more: int = 0) -> list[onnx.ValueInfoProto]:
     """Declare the outputs of a node that has the others inside, with more axes."""
     return [
         onnx.helper.make_tensor_value_info(
@@ -235,29 +230,29 @@ def _renamed(values: Sequence[onnx.ValueInfoProto], more: int = 0) -> list[onnx.
     ]
 
 
-def _in_if(
-    make: _Make, nodes: _Nodes, inputs: _Values, outputs: _Values, weights: _Tensors
-) -> onnx.ModelProto:
-    branch = onnx.helper.make_graph(nodes, "branch", [], outputs, weights)
-    after = _renamed(outputs)
-    node = onnx.helper.make_node("If", [inputs[-1].name], [one.name for one in after])
-    for name in ("then_branch", "else_branch"):
-        node.attribute.append(onnx.helper.make_attribute(name, branch))
-    return make(onnx.helper.make_graph([node], "fusion", inputs, after))
+def _in_if(graph: onnx.GraphProto) -> onnx.GraphProto:
+    branch = onnx.helper.make_graph(graph.node, "branch", [], graph.output, graph.initializer)
+    after = _renamed(graph.output)
+    node = onnx.helper.make_node(
+        "If",
+        [graph.input[-1].name],
+        [one.name for one in after],
+        then_branch=branch,
+        else_branch=branch,
+    )
+    return onnx.helper.make_graph([node], "fusion", graph.input, after)
 
 
-def _in_loop(
-    make: _Make, nodes: _Nodes, inputs: _Values, outputs: _Values, weights: _Tensors
-) -> onnx.ModelProto:
+def _in_loop(graph: onnx.GraphProto) -> onnx.GraphProto:
     make_value, truth = onnx.helper.make_tensor_value_info, onnx.TensorProto.BOOL
     own = [make_value("turn", onnx.TensorProto.INT64, []), make_value("going", truth, [])]
     more = onnx.helper.make_node("Identity", ["going"], ["goes on"])
-    results = [make_value("goes on", truth, []), *outputs]
-    body = onnx.helper.make_graph([more, *nodes], "body", own, results, weights)
-    after = _renamed(outputs, 1)
+    results = [make_value("goes on", truth, []), *graph.output]
+    body = onnx.helper.make_graph([more, *graph.node], "body", own, results, graph.initializer)
+    after = _renamed(graph.output, 1)
     node = onnx.helper.make_node("Loop", ["turns", ""], [one.name for one in after], body=body)
     turns = onnx.numpy_helper.from_array(np.array(2), "turns")
-    return make(onnx.helper.make_graph([node], "fusion", inputs, after, [turns]))
+    return onnx.helper.make_graph([node], "fusion", graph.input, after, [turns])
 
 
 _WRAPPED = {"If": _in_if, "Loop": _in_loop}

@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +24,16 @@ from ortmeter.errors import OrtMeterError
 from ortmeter.evaluator.judges import evaluated
 from ortmeter.observatory.fusions.drafts import patterns
 from ortmeter.observatory.fusions.variations import JOIN, FusionCase
-from ortmeter.observatory.matrix import Processes
+from ortmeter.observatory.judge import max_diff_in_type, worst_place
+from ortmeter.observatory.matrix import Processes, RuntimeCandidate
 from ortmeter.observatory.reference import reference
 from ortmeter.progress import follow
 from ortmeter.runtime.optimizers import optimizers_of, rewriting_rules, without
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import optimized_model
+from ortmeter.timing.candidates import SessionSpec
 
-__all__ = ["FusionJudge", "FusionSurvey", "WrongFusion", "measure_coverage"]
+__all__ = ["FusionJudge", "WrongFusion", "measure_coverage"]
 
 #: Levels that are compared with none, the lowest first.
 LEVELS = ("basic", "extended", "all")
@@ -44,6 +46,7 @@ COLUMNS = [
 WAYS = ("dies", "value", "shape", "type", "fails")
 
 _Arrays = Mapping[str, np.ndarray]
+_Kept = tuple[tuple[str, str], "WrongFusion | None"]  # what a release has of a case
 # A result may be so many times further away than the unoptimized one, or a rounding.
 _TIMES, _MOST_ROUNDINGS = 16, 4
 _QUANTIZED = re.compile("Quant|Integer|NBits|QLinear")
@@ -84,18 +87,23 @@ class FusionJudge(Processes):
 
     Parameters
     ----------
-    candidates : mapping of str to RuntimeCandidate
-        Releases, by name.
+    candidates : sequence of RuntimeCandidate
+        Releases, the oldest first.
+    folder : Path, optional
+        Where a file keeps the answers, so that a survey goes on.
     """
 
-    def wrong(
-        self,
-        case: FusionCase,
-        name: str,
-        disabled: Collection[str] = (),
-        levels: Sequence[str] = LEVELS,
-    ) -> WrongFusion | None:
-        """Say what a release has wrong.
+    def __init__(self, candidates: Sequence[RuntimeCandidate], folder: Path | None = None) -> None:
+        super().__init__({one.name: one for one in candidates})
+        self._keys = {
+            one.name: one.release.key or f"{one.name}-{onnxruntime.__version__}"
+            for one in candidates
+        }
+        self._file = folder and folder / f"{_rules()}.jsonl"
+        self._kept = dict(_read_answers(self._file))
+
+    def wrong(self, case: FusionCase, name: str) -> WrongFusion | None:
+        """Say what a release has wrong: what is kept, else it is asked.
 
         Parameters
         ----------
@@ -103,31 +111,41 @@ class FusionJudge(Processes):
             The case.
         name : str
             A candidate.
-        disabled : collection of str
-            Optimizers that do not run.
-        levels : sequence of str
-            Levels to compare with none.
 
         Returns
         -------
         WrongFusion or None
             None where nothing is wrong, or where there are no two judges that agree.
         """
+        place = self._keys[name], case.name
+        if place not in self._kept:
+            found = self._kept[place] = self._ask(case, name)
+            if self._file:
+                with self._file.open("a") as file:
+                    file.write(json.dumps([*place, found and dataclasses.asdict(found)]) + "\n")
+        return self._kept[place]
+
+    def _ask(
+        self,
+        case: FusionCase,
+        name: str,
+        disabled: Collection[str] = (),
+        levels: Sequence[str] = LEVELS,
+    ) -> WrongFusion | None:
         if case.draft.kind == "bf16":  # NumPy has no such numbers to send
             return None
-        spec = case.prepared(self.candidates[name].provider or Provider("cpu"))
+        provider = self.candidates[name].provider or Provider("cpu")
+        session, model, feeds = {"provider": provider, "threads": 1}, case.model(), case.feeds()
 
         def run(level: str) -> _Arrays | OrtMeterError:
-            settings = without({**spec.settings, "optimization": level}, disabled)
-            return self.outputs(dataclasses.replace(spec, settings=settings), [name])[name]
+            settings = without({**session, "optimization": level}, disabled)
+            return self.outputs(SessionSpec(model, feeds, settings), [name])[name]
 
         plain = run("none")
         if isinstance(plain, OrtMeterError):
             return None
-        for level in levels:
-            if found := _compared(case, level, plain, run(level)):
-                return found
-        return None
+        found = (_compared(case, level, plain, run(level)) for level in levels)
+        return next(filter(None, found), None)
 
     def responsible(self, wrong: WrongFusion, name: str) -> str:
         """Name the first optimizer without which the result is right; empty if no single one is.
@@ -136,7 +154,7 @@ class FusionJudge(Processes):
         """
         case = FusionCase.parse(wrong.case)
         asked = dict.fromkeys([case.op, *known_optimizers()])
-        without_it = (one for one in asked if not self.wrong(case, name, [one], [wrong.level]))
+        without_it = (one for one in asked if not self._ask(case, name, [one], [wrong.level]))
         return next(without_it, "")
 
     def smallest(self, wrong: WrongFusion, name: str) -> WrongFusion:
@@ -155,6 +173,47 @@ class FusionJudge(Processes):
             or again(minimal(list(case.changes), lambda some: again(some) is not None))
             or wrong
         )
+
+    def survey(self, cases: Sequence[FusionCase]) -> pd.DataFrame:
+        """Find what is wrong in some release, each in its smallest case.
+
+        Parameters
+        ----------
+        cases : sequence of FusionCase
+            Cases.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The fields of :class:`WrongFusion` in the last release that is wrong, and *since*, the
+            first one; *candidates*, those that are wrong; *disable*, the optimizer without which
+            that release is right; *cases*, how many show it.
+        """
+        rows: dict[str, dict[str, Any]] = {}
+        for case in follow(cases, "cases"):
+            for name in reversed(self._keys):
+                if found := self.wrong(case, name):
+                    known = (row for row in rows.values() if _explains(row, case, found))
+                    row = next(known, None) or self._row(found, name)
+                    rows[row["case"]] = row
+                    row["cases"] += 1
+                    break
+        worst_first = sorted(
+            rows.values(), key=lambda row: (WAYS.index(row["what"]), row["disable"])
+        )
+        return pd.DataFrame(worst_first, columns=COLUMNS)
+
+    def _row(self, found: WrongFusion, name: str) -> dict[str, Any]:
+        smallest = self.smallest(found, name)
+        case = FusionCase.parse(smallest.case)
+        bad = [other for other in self._keys if self.wrong(case, other)]
+        return {
+            **dataclasses.asdict(smallest),
+            "since": bad[0],
+            "candidates": ", ".join(bad),
+            "disable": self.responsible(smallest, name),
+            "cases": 0,
+        }
 
 
 def _compared(
@@ -224,98 +283,23 @@ def _bound(case: FusionCase, got: np.ndarray, plain: np.ndarray, exact: np.ndarr
 
 def _apart(one: np.ndarray, other: np.ndarray) -> float:
     """Return the largest error, infinite where shapes, NaN or infinities differ."""
-    if one.shape != other.shape:
-        return np.inf
-    with np.errstate(all="ignore"):
-        narrow = min(one.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
-        a, b = (x.astype(narrow if x.dtype.kind == "f" else x.dtype) for x in (one, other))
-        a, b = a.astype(np.float64), b.astype(np.float64)
-        error = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    return float(np.max(np.nan_to_num(error, nan=np.inf), initial=0.0))
+    narrow, wide = sorted((one, other), key=lambda array: array.dtype.itemsize)
+    return max_diff_in_type(wide, narrow).ranked("abs")
 
 
 def _told(name: str, expected: np.ndarray, got: np.ndarray) -> str:
     if expected.shape != got.shape:
         return f"{name} has the shape {list(got.shape)}, expected {list(expected.shape)}"
-    with np.errstate(all="ignore"):
-        error = np.abs(expected.astype(np.float64) - got.astype(np.float64))
-    place = np.unravel_index(int(np.nan_to_num(error, nan=np.inf).argmax()), got.shape)
+    place = worst_place(expected, got)
     values = f"{got[place].item():.6g}, expected {expected[place].item():.6g}"
-    return f"{name}{[int(axis) for axis in place]} is {values}"
+    return f"{name}{list(place)} is {values}"
 
 
-class FusionSurvey:
-    """What releases have wrong, case by case; a file keeps it, so that a survey goes on.
-
-    Parameters
-    ----------
-    judge : FusionJudge
-        Its processes.
-    folder : Path
-        Where the answers are kept, in a file.
-    """
-
-    def __init__(self, judge: FusionJudge, folder: Path) -> None:
-        self.judge, self._file = judge, folder / f"{_rules()}.jsonl"
-        self._keys = {
-            name: one.release.key or f"{name}-{onnxruntime.__version__}"
-            for name, one in judge.candidates.items()
-        }
-        self._kept: dict[tuple[str, str], WrongFusion | None] = {}
-        for line in self._file.read_text().splitlines() if self._file.is_file() else ():
-            with suppress(ValueError):  # an interruption cut the last one
-                key, case, found = json.loads(line)
-                self._kept[key, case] = found and WrongFusion(**found)
-
-    def wrong(self, case: FusionCase, name: str) -> WrongFusion | None:
-        """Return what is kept, else ask the release."""
-        place = self._keys[name], case.name
-        if place not in self._kept:
-            found = self._kept[place] = self.judge.wrong(case, name)
-            with self._file.open("a") as file:
-                file.write(json.dumps([*place, found and dataclasses.asdict(found)]) + "\n")
-        return self._kept[place]
-
-    def rows(self, cases: Sequence[FusionCase]) -> pd.DataFrame:
-        """Find what is wrong in some release, each in its smallest case.
-
-        Parameters
-        ----------
-        cases : sequence of FusionCase
-            Cases.
-
-        Returns
-        -------
-        pandas.DataFrame
-            The fields of :class:`WrongFusion` in the last release that is wrong, and *since*, the
-            first one; *candidates*, those that are wrong; *disable*, the optimizer without which
-            that release is right; *cases*, how many show it.
-        """
-        rows: dict[str, dict[str, Any]] = {}
-        for case in follow(cases, "cases"):
-            for name in reversed(self._keys):
-                if found := self.wrong(case, name):
-                    known = (row for row in rows.values() if _explains(row, case, found))
-                    row = next(known, None) or self._row(found, name)
-                    rows[row["case"]] = row
-                    row["cases"] += 1
-                    break
-        worst_first = sorted(
-            rows.values(), key=lambda row: (WAYS.index(row["what"]), row["disable"])
-        )
-        return pd.DataFrame(worst_first, columns=COLUMNS)
-
-    def _row(self, found: WrongFusion, name: str) -> dict[str, Any]:
-        smallest = self.judge.smallest(found, name)
-        case = FusionCase.parse(smallest.case)
-        bad = [other for other in self._keys if self.wrong(case, other)]
-        return {
-            **dataclasses.asdict(smallest),
-            "since": bad[0],
-            "candidates": ", ".join(bad),
-            "disable": self.judge.responsible(smallest, name),
-            "cases": 0,
-        }
+def _read_answers(file: Path | None) -> Iterator[_Kept]:
+    for line in file.read_text().splitlines() if file and file.is_file() else ():
+        with suppress(ValueError):  # an interruption cut the last one
+            key, case, found = json.loads(line)
+            yield (key, case), found and WrongFusion(**found)
 
 
 def _explains(row: Mapping[str, Any], case: FusionCase, found: WrongFusion) -> bool:
@@ -355,6 +339,11 @@ def measure_coverage(cases: Sequence[FusionCase]) -> pd.DataFrame:
     pandas.DataFrame
         Index *pattern*. Columns: *optimizer*, and *fires*, the first case whose optimized graph is
         another one without it, empty where it never fires; with the installed ONNX Runtime.
+
+    Examples
+    --------
+    >>> measure_coverage([FusionCase("NotWhereFusion")])["fires"].tolist()
+    ['NotWhereFusion']
     """
     fires: dict[str, str] = {}
     for case in follow(cases, "patterns"):

@@ -21,9 +21,8 @@ import onnx.defs
 import onnx.helper
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evaluator import Evaluator
 from ortmeter.observatory.fusions.drafts import OPEN, WRAPS, Draft, patterns
-from ortmeter.runtime.providers import Provider
-from ortmeter.timing.candidates import SessionSpec
 
 __all__ = ["FusionCase", "fusion_cases"]
 
@@ -82,14 +81,8 @@ def _attributes(draft: Draft) -> _Varied:
 
 def _schema(node: onnx.NodeProto) -> Any:
     # Of the widest opset: what moved to an input later is an attribute here.
-    return next(
-        (
-            onnx.defs.get_schema(node.op_type, opset, node.domain)
-            for opset in (17, 28)
-            if onnx.defs.has(node.op_type, opset, node.domain)
-        ),
-        None,
-    )
+    known = node.op_type, Draft.opset, node.domain
+    return onnx.defs.get_schema(*known) if onnx.defs.has(*known) else None
 
 
 def _plain(value: Any) -> str:
@@ -314,17 +307,28 @@ class FusionCase:
         """Draw the inputs; they are the same each time."""
         return self.draft.feeds()
 
-    def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
-        """Return what a process needs to run the case."""
-        return SessionSpec(self.model(), self.feeds(), {"provider": provider, "threads": threads})
-
     @functools.cached_property
     def is_valid(self) -> bool:
-        """Whether the checker of ONNX accepts the model."""
+        """Whether the checker of ONNX accepts the model, whose scales are positive."""
         with suppress(Exception):  # protobuf and onnx have their own
             onnx.checker.check_model(self.model(), full_check=True)
-            return True
+            return all((scale > 0).all() for scale in _scales(self.draft))
         return False
+
+
+def _scales(draft: Draft) -> list[np.ndarray]:
+    """Compute what quantizes: ONNX wants positive scales, and its checker does not look."""
+    names = [
+        name
+        for node in draft.nodes
+        if (schema := _schema(node))
+        for name, formal in zip(node.input, schema.inputs, strict=False)
+        if formal.name.endswith("_scale")
+    ]
+    if not names:
+        return []
+    flat = dataclasses.replace(draft, wrap="")
+    return Evaluator(flat.model(), sources=("reference",)).run(names, flat.feeds())
 
 
 @functools.lru_cache(maxsize=64)
