@@ -175,11 +175,9 @@ class Draft:
         ranks = [len(value.type.tensor_type.shape.dim) for value in model.graph.input]
         usual, highest = onnx_type(self.kind), max(ranks, default=0)
         return [
-            onnx.helper.make_tensor_value_info(
-                name,
-                kinds[name].elem_type or usual,
-                [None] * (len(kinds[name].shape.dim) if kinds[name].elem_type else highest),
-            )
+            _declared(name, kinds[name].elem_type, len(kinds[name].shape.dim))
+            if kinds[name].elem_type
+            else _declared(name, usual, highest)
             for name in self.outputs
         ]
 
@@ -218,16 +216,14 @@ def _of_opset(node: onnx.NodeProto, opset: int, operands: dict[str, Operand]) ->
     return made
 
 
+def _declared(name: str, kind: int, rank: int) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, kind, [None] * rank)
+
+
 def _renamed(values: Iterable[onnx.ValueInfoProto], more: int = 0) -> list[onnx.ValueInfoProto]:
     """Declare the outputs of a node that has the others inside, with more axes."""
-    return [
-        onnx.helper.make_tensor_value_info(
-            f"{value.name}_after",
-            value.type.tensor_type.elem_type,
-            [None] * (len(value.type.tensor_type.shape.dim) + more),
-        )
-        for value in values
-    ]
+    kinds = ((value.name, value.type.tensor_type) for value in values)
+    return [_declared(f"{name}_after", k.elem_type, len(k.shape.dim) + more) for name, k in kinds]
 
 
 def _in_if(graph: onnx.GraphProto) -> onnx.GraphProto:

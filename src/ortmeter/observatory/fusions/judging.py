@@ -236,17 +236,16 @@ def _compared(
             who: found[name] for who, found in _references(case) if name in found
         }
         bound = _bound(case, array, plain[name], judges.get("float64", plain[name]))
-        errors = {who: _apart(one, array) for who, one in judges.items()}
+        error = min(_apart(one, array) for one in judges.values())
         agreeing = [
             pair
             for pair in itertools.combinations(judges, 2)
             if _apart(judges[pair[0]], judges[pair[1]]) <= bound
         ]
-        if agreeing and min(errors.values()) > bound:
+        if agreeing and error > bound:
             first = judges[agreeing[0][0]]
             what = "value" if first.shape == array.shape else "shape"
             agreed = [who for who in judges if any(who in pair for pair in agreeing)]
-            error = min(errors.values())
             return wrong(what, _told(name, first, array), error, bound, ", ".join(agreed))
     return None
 
