@@ -13,10 +13,9 @@ import onnx
 import pytest
 import scipy.stats
 import yaml
-from cli_runs import refused, run, save
 
 from ortmeter.cli import baseline
-from ortmeter.cli.execution import make_parser
+from ortmeter.cli.execution import main, make_parser
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.machine.environment import environment
@@ -24,9 +23,8 @@ from ortmeter.study.records import SCHEMA, load
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.candidates import model_variants
 
-ABS = "(float[4] X) => (float[4] Y) { Y = Abs(X) }"
+TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[4] X) => (float[4] Y) { Y = Abs(X) }'
 ROOT = Path(__file__).parents[2]
-USUAL = (10.0, 10.1, 9.9)
 
 
 @pytest.fixture(scope="module")
@@ -37,32 +35,46 @@ def machine():
 @pytest.fixture
 def bench(tmp_path, machine):
     """Run ``bench`` with planted latencies (ms, one per process), of the candidates and control."""
-    model = save(tmp_path / "m.onnx", ABS)
+    model = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(TEXT), model)
 
-    def run(*arguments, control=(0.3,) * 3, feed=1.0, settings=(), numpy=None, here=(), **ms):
-        draws = ms.pop("draws", False)
+    def run(
+        *arguments,
+        reference_workload=(0.3,) * 3,
+        feed=1.0,
+        cpu=None,
+        processor=None,
+        numpy=None,
+        settings=None,
+        **latencies,
+    ):
         options = make_parser("bench").parse_args(["bench", str(model), *map(str, arguments)])
         found = Comparison(
-            [measured(name, *each) for name, each in (ms or {"m": USUAL}).items()],
-            reference_workload=measured("control", *control) if control else None,
+            [measured(name, *ms) for name, ms in (latencies or {"m": (10.0, 10.1, 9.9)}).items()],
+            reference_workload=measured("control", *reference_workload)
+            if reference_workload
+            else None,
         )
-        asked = {"provider": "cpu", "threads": 1, **dict(settings)}
         feeds = {"X": np.full(4, feed, np.float32)}
-        (variant,) = model_variants(model, feeds, **asked).values()
+        (variant,) = model_variants(
+            model, feeds, **{"provider": "cpu", "threads": 1, **(settings or {})}
+        ).values()
+        variants = dict.fromkeys(found, variant)
         packages = {**machine.packages, **({"numpy": numpy} if numpy else {})}
-        told = Report(
-            "ortmeter bench",
-            draws=draws,
-            machine=dataclasses.replace(machine, packages=packages, **dict(here)),
+        here = dataclasses.replace(
+            machine,
+            packages=packages,
+            cpu=cpu or machine.cpu,
+            processor={**machine.processor, **(processor or {})},
         )
+        report = Report("ortmeter bench", machine=here)
         busy = SimpleNamespace(findings=["other processes use 2 cores"], to_dict=dict)
-        told.preflight["before"] = busy
+        report.preflight["before"] = busy
         kept = baseline.read_kept(options)
-        code = kept.begin(dict.fromkeys(found, variant)).finish(told, found) if kept else None
-        return SimpleNamespace(code=code, told=told.sentences, report=told, found=found)
+        code = kept.begin(variants).finish(report, found) if kept else None
+        return SimpleNamespace(code=code, told=report.sentences, report=report, found=found)
 
     run.model, run.file = model, tmp_path / "base.json"
-    run.again = lambda *arguments, **asked: run("--baseline", run.file, *arguments, **asked)
     return run
 
 
@@ -85,8 +97,9 @@ def test_a_run_that_is_kept_comes_back(bench):
     assert stored.environment == run.report.machine
     again = stored.data["comparison"]
     assert again["m"].seconds.tolist() == run.found["m"].seconds.tolist()
-    controls = again.reference_workload, run.found.reference_workload
-    assert controls[0].seconds.tolist() == controls[1].seconds.tolist()
+    assert (
+        again.reference_workload.seconds.tolist() == run.found.reference_workload.seconds.tolist()
+    )
     assert stored.data["fitness"] == ["other processes use 2 cores"]
     described = stored.data["candidates"]["m"]
     assert described["inputs"] == "X float32 4"
@@ -111,13 +124,19 @@ def test_a_file_is_replaced_only_with_force(bench):
     assert bench.file.read_text() == "mine"
 
 
-def test_what_was_measured_is_told_when_it_cannot_be_kept(bench, monkeypatch):
-    def fail(*_):
-        raise OSError("No space left on device")
+def test_a_run_that_ends_first_is_not_replaced(bench, monkeypatch):
+    compare = baseline._Run.finish
 
-    monkeypatch.setattr(baseline, "write_atomically", fail)
-    run = bench("--save", bench.file)
-    assert (run.code, run.told[-1]) == (2, "samples are not kept: No space left on device.")
+    def other_run_ends_first(self, report, results):
+        monkeypatch.setattr(baseline._Run, "finish", compare)
+        bench("--save", bench.file, m=(1.0, 1.1, 0.9))
+        return compare(self, report, results)
+
+    monkeypatch.setattr(baseline._Run, "finish", other_run_ends_first)
+    run = bench("--save", bench.file, m=(2.0, 2.1, 1.9))
+    assert run.code == 2
+    assert run.told[-1].startswith(f"samples are not kept: {bench.file} exists: choose another")
+    assert load(bench.file).data["comparison"]["m"].median == pytest.approx(1e-3, rel=0.1)
 
 
 SLOWER = (15.0, 15.1, 14.9)
@@ -140,7 +159,7 @@ CHANGED = "What differs from the run of the baseline"
 )
 def test_a_slower_model_fails_when_the_whole_interval_is_above(bench, now, limit, code, words):
     bench("--save", bench.file)
-    run = bench.again("--fail-if", f"slower:{limit}", m=now)
+    run = bench("--baseline", bench.file, "--fail-if", f"slower:{limit}", m=now)
     assert run.code == code
     assert run.told[0].startswith(words)
     (row,) = table(run, "Beside the baseline")
@@ -150,19 +169,26 @@ def test_a_slower_model_fails_when_the_whole_interval_is_above(bench, now, limit
     assert row["low"] < row["speedup"] < row["high"]
 
 
+def test_without_a_limit_it_only_tells(bench):
+    bench("--save", bench.file)
+    run = bench("--baseline", bench.file, m=SLOWER)
+    assert run.code == 0
+    assert run.told[0].startswith("m is 1.50 times slower than the baseline of 20")
+
+
 def changed(run):
     return {row["what"]: (row["baseline"], row["now"]) for row in table(run, CHANGED)}
 
 
 def test_only_what_differs_is_shown(bench):
     bench("--save", bench.file)
-    run = bench.again(control=(0.303,) * 3)
+    run = bench("--baseline", bench.file, reference_workload=(0.303,) * 3)
     assert dict(run.report.sections)[CHANGED] == (
         "Nothing: the machine, versions, model, inputs and session are the same.",
     )
     told = "the machine was not fit to measure the baseline: other processes use 2 cores."
     assert told in run.told
-    run = bench.again(numpy="0.1", settings=STOP_AT_ONCE)
+    run = bench("--baseline", bench.file, numpy="0.1", settings=STOP_AT_ONCE)
     assert changed(run) == {
         "numpy": (np.__version__, "0.1"),
         "threads": ("1", "2"),
@@ -174,7 +200,7 @@ def test_only_what_differs_is_shown(bench):
 
 def test_candidates_that_changed_are_named(bench):
     bench("--save", bench.file, a=(1.0,) * 3, b=(1.0,) * 3)
-    run = bench.again(settings={"threads": 2}, a=(1.0,) * 3, b=(1.0,) * 3)
+    run = bench("--baseline", bench.file, settings={"threads": 2}, a=(1.0,) * 3, b=(1.0,) * 3)
     assert changed(run) == {"a: threads": ("1", "2"), "b: threads": ("1", "2")}
 
 
@@ -194,36 +220,43 @@ def concluded(run):
     return row["low"] is not None, " ".join(run.told)
 
 
-FAIL_IF = ("--fail-if", "slower:1.10")
-
-
-@pytest.mark.parametrize(
-    ("here", "what", "now"),
-    [
-        ({"cpu": "Another CPU"}, "CPU", "Another CPU, "),
-        # a processor of the same name
-        ({"processor": {"caches": "L3 1K"}}, "Processor", "caches: L3 1K"),
-    ],
-)
-def test_another_machine_is_refused(bench, here, what, now):
+def test_a_processor_of_the_same_name_may_be_another_machine(bench):
     bench("--save", bench.file)
-    run = bench.again(*FAIL_IF, here=here, m=SLOWER)
+    run = bench("--baseline", bench.file, "--fail-if", "slower:1.10", processor={"caches": "L3 1K"})
+    assert (run.code, concluded(run)[0]) == (2, False)
+    assert "the baseline is of another machine" in concluded(run)[1]
+    assert "caches: L3 1K" in changed(run)["Processor"][1]
+
+
+def test_another_machine_is_refused_unless_asked(bench):
+    bench("--save", bench.file)
+    options = ("--baseline", bench.file, "--fail-if", "slower:1.10")
+    run = bench(*options, cpu="Another CPU", m=SLOWER)
+    assert run.code == 2
     has_interval, told = concluded(run)
-    assert (run.code, has_interval) == (2, False)
-    assert "nothing is concluded: the baseline is of another machine" in told
-    assert now in changed(run)[what][1]
-
-
-def test_another_model_is_refused_unless_asked(bench):
-    bench("--save", bench.file)
-    save(bench.model, ABS.replace("Abs", "Neg"))
-    has_interval, told = concluded(bench.again())
     assert not has_interval
-    assert "m differs in model (--other-model compares)" in told
-    assert concluded(bench.again("--other-model"))[0]
-    assert bench.again(*FAIL_IF).code == 2
-    assert bench.again(*FAIL_IF, "--other-model").code == 0
-    assert bench.again(*FAIL_IF, "--other-model", m=SLOWER).code == 1
+    assert "nothing is concluded: the baseline is of another machine" in told
+    assert changed(run)["CPU"][1].startswith("Another CPU, ")
+    run = bench(
+        *options, "--other-machine", cpu="Another CPU", m=SLOWER, reference_workload=(9.0,) * 3
+    )
+    assert run.code == 1
+    assert concluded(run)[0]
+
+
+@pytest.mark.parametrize("change", ["model", "inputs"])
+def test_another_model_or_input_is_refused_unless_asked(bench, change):
+    bench("--save", bench.file)
+    feed = 2.0 if change == "inputs" else 1.0
+    if change == "model":
+        onnx.save(onnx.parser.parse_model(TEXT.replace("Abs", "Neg")), bench.model)
+    has_interval, told = concluded(bench("--baseline", bench.file, feed=feed))
+    assert not has_interval
+    assert f"m differs in {change} (--other-model compares)" in told
+    assert concluded(bench("--baseline", bench.file, "--other-model", feed=feed))[0]
+
+
+FAIL_IF = ("--fail-if", "slower:1.10")
 
 
 @pytest.mark.parametrize(
@@ -231,24 +264,32 @@ def test_another_model_is_refused_unless_asked(bench):
     [
         ({"settings": {"optimization": "none"}}, "m differs in optimization (--other-model"),
         ({"feed": 2.0}, "m differs in inputs (--other-model compares)"),
-        ({"here": {"cpu": "Another CPU"}}, "the baseline is of another machine, "),
+        ({"cpu": "Another CPU"}, "(--other-machine compares)"),
         ({"m": (10.0,)}, "an interval needs 3 processes in both runs, not 1: ask for --processes"),
     ],
 )
 def test_a_candidate_that_the_options_do_not_let_be_judged_is_an_error(bench, change, option):
     bench("--save", bench.file)
     kept = bench.file.read_bytes()
-    run = bench.again(*FAIL_IF, "--save", bench.file, "--force", **change)
+    run = bench("--baseline", bench.file, *FAIL_IF, "--save", bench.file, "--force", **change)
     assert run.code == 2
     assert run.told[0].startswith("m is not judged by --fail-if slower:1.10: ")
     assert option in run.told[0]
     assert bench.file.read_bytes() == kept
-    assert bench.again(**change).code == 0
+    assert bench("--baseline", bench.file, **change).code == 0
+
+
+def test_an_edited_model_is_judged_only_when_it_is_said_to_be_another_one(bench):
+    bench("--save", bench.file)
+    onnx.save(onnx.parser.parse_model(TEXT.replace("Abs", "Neg")), bench.model)
+    assert bench("--baseline", bench.file, *FAIL_IF).code == 2
+    assert bench("--baseline", bench.file, *FAIL_IF, "--other-model").code == 0
+    assert bench("--baseline", bench.file, *FAIL_IF, "--other-model", m=SLOWER).code == 1
 
 
 def test_an_error_is_not_hidden_by_a_candidate_that_is_slower(bench):
     bench("--save", bench.file, a=(10.0, 10.1, 9.9), b=(10.0, 10.1, 9.9))
-    run = bench.again(*FAIL_IF, a=(10.0,), b=SLOWER)
+    run = bench("--baseline", bench.file, *FAIL_IF, a=(10.0,), b=SLOWER)
     assert run.code == 2
     assert run.told[1].startswith("b fails")
 
@@ -256,17 +297,19 @@ def test_an_error_is_not_hidden_by_a_candidate_that_is_slower(bench):
 def test_a_candidate_that_is_not_measured_again_is_not_judged(bench):
     bench("--save", bench.file, **dict.fromkeys(("m", "a, b", "c"), (10.0, 10.1, 9.9)))
     with pytest.raises(InvalidArgumentError, match=r"--fail-if: 'a, b' and 'c' of the baseline"):
-        bench.again(*FAIL_IF)
-    assert bench.again().code == 0
+        bench("--baseline", bench.file, *FAIL_IF)
+    assert bench("--baseline", bench.file).code == 0
 
 
 def test_external_data_is_a_part_of_the_model(bench):
-    save(bench.model, ABS.replace("Abs(X)", "Add(X, W)"), W=np.ones(4, np.float32))
+    weights = onnx.numpy_helper.from_array(np.ones(4, np.float32), "W")
+    model = onnx.parser.parse_model(TEXT.replace("Abs(X)", "Add(X, W)"))
+    model.graph.initializer.append(weights)
     options = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
-    onnx.save_model(onnx.load(bench.model), bench.model, **options)
+    onnx.save_model(model, bench.model, **options)
     bench("--save", bench.file)
     (bench.model.parent / "w.bin").write_bytes(np.zeros(4, np.float32).tobytes())
-    assert "m differs in model (" in concluded(bench.again())[1]
+    assert "m differs in model (" in concluded(bench("--baseline", bench.file))[1]
 
 
 def test_external_data_that_has_no_end_is_left_to_the_session(bench):
@@ -275,23 +318,25 @@ def test_external_data_that_has_no_end_is_left_to_the_session(bench):
     weights = model.graph.initializer.add(name="W", data_type=1, dims=[1], data_location=1)
     weights.external_data.add(key="location", value="/dev/zero")
     bench.model.write_bytes(model.SerializeToString())
-    assert "m differs in model (" in concluded(bench.again())[1]
+    assert "m differs in model (" in concluded(bench("--baseline", bench.file))[1]
 
 
 def test_the_name_of_a_model_may_change(bench):
     bench("--save", bench.file)
     bench.model.rename(bench.model.with_name("other.onnx"))
-    save(bench.model, ABS)
-    assert concluded(bench.again())[0]
+    onnx.save(onnx.parser.parse_model(TEXT), bench.model)
+    assert concluded(bench("--baseline", bench.file))[0]
 
 
 def test_the_machine_that_moved_is_told(bench):
     bench("--save", bench.file)
-    run = bench("--baseline", bench.file, "--fail-if", "slower:1.1", m=SLOWER, control=(0.4,) * 3)
+    run = bench(
+        "--baseline", bench.file, "--fail-if", "slower:1.1", m=SLOWER, reference_workload=(0.4,) * 3
+    )
     has_interval, told = concluded(run)
     assert (run.code, has_interval) == (0, False)
     assert "nothing is concluded: the machine became 33.3% slower between the two runs" in told
-    run = bench.again(m=SLOWER, control=(0.303,) * 3)
+    run = bench("--baseline", bench.file, m=SLOWER, reference_workload=(0.303,) * 3)
     assert "the machine became 1.0% slower between the two runs" in concluded(run)[1]
     assert concluded(run)[0]
 
@@ -299,45 +344,41 @@ def test_the_machine_that_moved_is_told(bench):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"control": None}, "a run has no reference workload"),
+        ({"reference_workload": None}, "a run has no reference workload"),
         ({"numpy": "0.1"}, "NumPy differs"),
     ],
 )
 def test_controls_that_cannot_be_compared(bench, options, why):
     bench("--save", bench.file)
-    told = concluded(bench.again(m=SLOWER, **options))[1]
+    told = concluded(bench("--baseline", bench.file, m=SLOWER, **options))[1]
     assert "m is 1.50 times slower" in told
     assert f"how far the machine drifted between the two runs is not known: {why}." in told
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "reason"),
-    [
-        (
-            (10.0, 10.1),
-            (15.0, 15.1, 14.9),
-            "an interval needs 3 processes in both runs, not 2: ask",
-        ),
-        (USUAL, (1.0, 30.0, 900.0), "processes of m differ too much for an interval"),
-    ],
-)
-def test_processes_that_give_no_interval(bench, before, now, reason):
-    run = bench("--save", bench.file, m=before)
-    assert ("an interval needs 3 processes" in run.told[-1]) == (len(before) < 3)
-    has_interval, told = concluded(bench.again(m=now, draws=True))
+def test_an_interval_needs_three_processes_on_both_sides(bench):
+    run = bench("--save", bench.file, m=(10.0, 10.1))
+    assert "an interval needs 3 processes in both runs, not 2" in run.told[-1]
+    has_interval, told = concluded(bench("--baseline", bench.file, m=SLOWER))
     assert not has_interval
-    assert f"nothing is concluded: {reason}" in told
+    assert "not 2: ask for --processes 5" in told
+
+
+def test_processes_that_have_nothing_in_common(bench):
+    bench("--save", bench.file)
+    has_interval, told = concluded(bench("--baseline", bench.file, m=(1.0, 30.0, 900.0)))
+    assert not has_interval
+    assert "nothing is concluded: processes of m differ too much for an interval" in told
 
 
 def test_candidates_of_one_run_only_are_named(bench):
     bench("--save", bench.file, m=(1.0,) * 3, old=(1.0,) * 3)
-    run = bench.again(m=(1.0,) * 3, new=(1.0,) * 3)
+    run = bench("--baseline", bench.file, m=(1.0,) * 3, new=(1.0,) * 3)
     assert {"'new' is not in the baseline.", "'old' was not measured again."} <= {*run.told}
     with pytest.raises(InvalidArgumentError, match="other candidates than this run: 'm' and 'old'"):
-        bench.again(new=(1.0,) * 3)
+        bench("--baseline", bench.file, new=(1.0,) * 3)
 
 
-@pytest.mark.parametrize("option", ["--fail-if=slower:1.1", "--other-model"])
+@pytest.mark.parametrize("option", ["--fail-if=slower:1.1", "--other-machine", "--other-model"])
 def test_options_of_a_baseline_need_one(bench, option):
     with pytest.raises(InvalidArgumentError, match="add --baseline FILE"):
         bench(option)
@@ -346,7 +387,7 @@ def test_options_of_a_baseline_need_one(bench, option):
 @pytest.mark.parametrize("text", ["1.1", "faster:1.1", "slower:0.9", "slower:-5%", "slower:nan"])
 def test_limits_that_mean_nothing(bench, text, capsys):
     with pytest.raises(SystemExit):
-        bench.again("--fail-if", text)
+        bench("--baseline", bench.file, "--fail-if", text)
     assert "expected slower:1.10 or slower:10%" in capsys.readouterr().err
 
 
@@ -387,7 +428,7 @@ def test_a_file_that_somebody_changed_is_refused_in_one_line(bench, change):
     change(fields)
     bench.file.write_text(json.dumps(fields))
     with pytest.raises(OrtMeterError) as refused:
-        bench.again()
+        bench("--baseline", bench.file)
     assert len(str(refused.value).splitlines()) == 1
 
 
@@ -397,27 +438,32 @@ def test_a_file_that_somebody_changed_is_refused_in_one_line(bench, change):
 def test_what_is_no_file_of_a_run_is_refused(bench, content):
     bench.file.write_bytes(content) if content is not None else bench.file.mkdir()
     with pytest.raises(OrtMeterError, match=re.escape(bench.file.name)):
-        bench.again()
+        bench("--baseline", bench.file)
 
 
 @pytest.mark.parametrize("option", ["--save", "--baseline"])
-def test_files_are_checked_before_anything_is_measured(bench, option, monkeypatch):
+def test_files_are_checked_before_anything_is_measured(bench, option, monkeypatch, capsys):
     monkeypatch.setattr(
         "ortmeter.cli.bench.measure_variants", lambda *_, **__: pytest.fail("measured")
     )
     bench.file.write_text("{}")
-    assert bench.file.name in refused("bench", bench.model, option, bench.file)
+    assert main(["bench", str(bench.model), option, str(bench.file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert bench.file.name in line
 
 
 @pytest.mark.slow
-def test_the_command_end_to_end(bench):
-    few = ["bench", bench.model, "--processes", "3", "--repeat", "5", "--budget", "60"]
-    assert run(*few, "--save", bench.file).code == 0
+def test_the_command_end_to_end(bench, capsys):
+    few = ["bench", str(bench.model), "--processes", "3", "--repeat", "5", "--budget", "60"]
+    assert main([*few, "--save", str(bench.file)]) == 0
     assert load(bench.file).data["comparison"].reference_workload.processes >= 3
-    done = run(*few, "--baseline", bench.file, "--fail-if", "slower:1.0", "--json")
-    first = json.loads(done.out)["conclusion"][0]
+    capsys.readouterr()
+    code = main([*few, "--baseline", str(bench.file), "--fail-if", "slower:1.0", "--json"])
+    printed = capsys.readouterr()
+    report = json.loads(printed.out)
+    first = report["conclusion"][0]
     assert first.startswith(("m.onnx fails", "m.onnx passes", "m.onnx is undecided"))
-    assert done.code == int("fails" in first)
+    assert code == int("fails" in first)
 
 
 def test_the_recipe_of_the_page_is_a_workflow_whose_commands_parse():

@@ -6,17 +6,18 @@ from itertools import groupby
 
 import onnx
 import pytest
-from cli_runs import run
 
-from ortmeter.cli import bench
+from ortmeter.cli import bench, main
 from ortmeter.runtime.models import sample_cnn
 
 
-@pytest.mark.parametrize(
-    "options", [[], ["--threads", "1,2"], ["--precision", "float16", "--shorten"]]
-)
-def test_options_are_read_once(options, tmp_path, monkeypatch):
-    """Each module whose functions are given the options has them once."""
+class TimedError(Exception):
+    """Raised where the first run would be timed."""
+
+
+@pytest.fixture
+def way(tmp_path, monkeypatch):
+    """Modules whose functions are given the options of ``bench``, in order."""
     onnx.save(sample_cnn(size=8), tmp_path / "cnn.onnx")
     entered = []
 
@@ -27,13 +28,42 @@ def test_options_are_read_once(options, tmp_path, monkeypatch):
             if any(isinstance(frame.f_locals.get(name), Namespace) for name in given):
                 entered.append(module)
 
-    monkeypatch.setattr(bench, "measure_variants", lambda *_, **__: 1 / 0)
-    before = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        assert "ZeroDivisionError" in run("bench", tmp_path / "cnn.onnx", *options).err
-    finally:
-        sys.setprofile(before)
-    modules = [module for module, _ in groupby(entered)]
+    def stop(*_, **__):
+        raise TimedError
+
+    def follow(*options):
+        monkeypatch.setattr(bench, "measure_variants", stop)
+        before = sys.getprofile()
+        sys.setprofile(watch)
+        try:
+            main(["bench", str(tmp_path / "cnn.onnx"), *options])
+        finally:
+            sys.setprofile(before)
+        return [module.removeprefix("ortmeter.cli.") for module, _ in groupby(entered)]
+
+    return follow
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--threads", "1,2"], ["--precision", "float16", "--shorten"]]
+)
+def test_options_are_read_once(way, options, capsys):
+    modules = way(*options)
+    assert "TimedError" in capsys.readouterr().err
+    print(" -> ".join(modules))  # noqa: T201 - pytest -rP shows it
     assert len(modules) <= 12
     assert len(modules) == len({*modules})
+
+
+def test_help_begins_with_what_most_need(capsys):
+    assert main(["bench", "--help"]) == 0
+    first = capsys.readouterr().out.partition("options:\n")[2].partition("\n\n")[0]
+    assert first.count("\n  --") == 10
+
+
+@pytest.mark.parametrize("option", [["--precision", "float16"], ["--rewrite", "none"]])
+def test_what_is_made_has_no_baseline(way, option, capsys, tmp_path):
+    way(*option, "--save", str(tmp_path / "kept.json"))
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "--rewrite and --precision do not go with --save" in told
+    assert not (tmp_path / "kept.json").exists()

@@ -3,14 +3,13 @@
 import json
 import re
 
-import cli_runs
 import numpy as np
+import onnx
 import pandas as pd
 import pytest
 from claim_samples import compare_ratio
-from cli_runs import refused, save
 
-from ortmeter.cli import bench_releases
+from ortmeter.cli import bench_releases, main
 from ortmeter.cli.bench import read_request
 from ortmeter.cli.execution import make_parser
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
@@ -20,6 +19,8 @@ from ortmeter.runtime.providers import Provider
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.measurement import Measurement
 
+MODEL = """<ir_version: 10, opset_import: ["": 21]>
+g (float[512] X) => (float[512] Y) { A = Sin(X) Y = Cos(A) }"""
 STAND_INS = {
     "old": Release("old"),
     "new": Release("new"),
@@ -37,21 +38,20 @@ def model(monkeypatch, tmp_path):
     monkeypatch.setattr(bench_releases, "parse_release", parse)
     monkeypatch.setattr(bench_releases, "_PROFILED_S", 0.01)
     monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path / "cache"))
-    graph = "(float[512] X) => (float[512] Y) { A = Sin(X) Y = Cos(A) }"
-    return save(tmp_path / "wave.onnx", graph)
-
-
-FEW = ["--repeat", "3", "--budget", "0.5", "--processes", "1"]
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "wave.onnx")
+    return tmp_path / "wave.onnx"
 
 
 def bench(model, *options):
-    found = cli_runs.report("bench", model, *FEW, *options)
-    return found.told, found.tables
+    few = ["--processes", "3", "--repeat", "3", "--budget", "2"]
+    return main(["bench", str(model), *few, *map(str, options)])
 
 
-def test_releases_are_compared_with_what_changed(model, tmp_path):
+def test_releases_are_compared_with_what_changed(model, tmp_path, capsys):
     html = tmp_path / "report.html"
-    told, tables = bench(model, "--runtime", "old,broken,new", "--html", html)
+    assert bench(model, "--runtime", "old,broken,new", "--json", "--html", html) == 0
+    report = json.loads(capsys.readouterr().out)
+    tables = {section["title"]: section["tables"][0] for section in report["sections"]}
     measured = {row["release"]: row for row in tables["Latency"]}
     assert list(measured) == ["old", "new"]
     assert measured["old"]["speedup"] is None
@@ -60,30 +60,34 @@ def test_releases_are_compared_with_what_changed(model, tmp_path):
     assert changes == {"old": None, "broken": None, "new": 0}  # one and the same library
     (operators,) = (rows for title, rows in tables.items() if title.startswith("Operators of "))
     assert {row["operator"] for row in operators} >= {"Sin", "Cos"}
-    assert re.search(r"old|new", told[0])
-    assert any(s.startswith("left out: broken: it has no CUDA") for s in told)
+    assert re.search(r"old|new", report["conclusion"][0])
+    assert any(s.startswith("left out: broken: it has no CUDA") for s in report["conclusion"])
     assert "data:image/png;base64," in html.read_text(encoding="utf-8")
 
 
-def test_latencies_stay_when_a_release_has_no_profile(model, monkeypatch):
+def test_latencies_stay_when_a_release_has_no_profile(model, monkeypatch, capsys):
     def refuse(*_, **__):
         raise ModelError("new: Unable to serialize model as it contains compiled nodes")
 
     monkeypatch.setattr(bench_releases, "profile_releases", refuse)
-    told, tables = bench(model, "--runtime", "old,new")
-    assert "operators are not compared: new: Unable to serialize" in "\n".join(told)
-    assert "Latency" in tables
-    assert not any("Operators" in title for title in tables)
+    assert bench(model, "--runtime", "old,new", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert "operators are not compared: new: Unable to serialize" in "\n".join(report["conclusion"])
+    assert "Latency" in [section["title"] for section in report["sections"]]
+    assert not any("Operators" in section["title"] for section in report["sections"])
 
 
-def test_a_release_runs_on_each_provider_that_is_named(model):
+def test_a_release_runs_on_each_provider_that_is_named(model, capsys):
     """Stand-ins have no OpenVINO: each one says so, and runs on the CPU."""
-    told, tables = bench(model, "--runtime", "old,new", "--provider", "openvino,cpu")
+    assert bench(model, "--runtime", "old,new", "--provider", "openvino,cpu", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    tables = {section["title"]: section["tables"][0] for section in report["sections"]}
     assert [row["release"] for row in tables["Latency"]] == ["old cpu", "new cpu"]
     assert [row["provider"] for row in tables["Releases"]] == ["openvino", "cpu"] * 2
-    left_out = [said for said in told if said.startswith("left out: ")]
+    left_out = [said for said in report["conclusion"] if said.startswith("left out: ")]
     assert [said.split(":")[1] for said in left_out] == [" old openvino", " new openvino"]
     assert all("it has no OpenVINOExecutionProvider" in said for said in left_out)
+    assert report["session"].startswith("provider=openvino,cpu, ")
 
 
 @pytest.mark.parametrize(
@@ -103,10 +107,11 @@ def test_a_name_has_the_provider_where_there_are_several(asked, names, of_varian
 
 
 @pytest.mark.slow
-def test_variants_have_a_comparison_each(model):
-    _, tables = bench(model, "--runtime", "old,new", "--optimization", "none,all")
+def test_variants_have_a_comparison_each(model, capsys):
+    assert bench(model, "--runtime", "old,new", "--optimization", "none,all", "--json") == 0
+    titles = [section["title"] for section in json.loads(capsys.readouterr().out)["sections"]]
     for level in ("none", "all"):
-        assert f"Latency, optimization={level}" in tables
+        assert f"Latency, optimization={level}" in titles
 
 
 @pytest.mark.parametrize(
@@ -117,8 +122,12 @@ def test_variants_have_a_comparison_each(model):
         (",", "--runtime: got ',', expected values"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(text, message, model):
-    assert message in refused("bench", model, *FEW, "--runtime", text)
+def test_what_cannot_be_compared_is_one_line(text, message, model, capsys):
+    assert bench(model, "--runtime", text) == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    assert told.out == ""
 
 
 LATENCIES = {
@@ -207,53 +216,57 @@ def test_operators_say_nothing_that_latencies_deny(latency, run, operator, told)
 
 
 @pytest.mark.parametrize(
-    ("ran", "ends", "latency", "expected"),
-    [
-        # opposed, then much more
-        (
-            (692.0, 1050.0),
-            (0.5, 1.2),
-            (1.06, (1.051, 1.069)),
-            "the table of operators says nothing",
-        ),
-        ((692.0, 230.0), (2.5, 3.5), (1.06, (1.051, 1.069)), "the table of operators says nothing"),
-        (
-            (3.0, 4.0),
-            (np.nan, np.nan),
-            LATENCIES["undecided"],
-            "operators have no interval in 2 processes, which needs 3: ask for more",
-        ),
-    ],
+    ("ran", "low", "high"),
+    [((692.0, 1050.0), 0.5, 1.2), ((692.0, 230.0), 2.5, 3.5)],  # opposed, then much more
 )
-def test_a_release_is_not_explained_by_a_profile_that_latencies_deny(ran, ends, latency, expected):
+def test_a_release_is_not_explained_by_a_profile_that_latencies_deny(ran, low, high):
     names = pd.Index(["a profiled run", "outside of kernels"], name="operator")
     times = {"a (µs)": [ran[0] + 100, ran[0]], "b (µs)": [ran[1] + 100, ran[1]]}
     verdicts = ["undecided", "faster" if ran[1] < ran[0] else "slower"]
-    table = pd.DataFrame({**times, "low": ends[0], "high": ends[1], "verdict": verdicts}, names)
-    table.columns.name = "2 processes"
-    told = bench_releases._operators_sentence(table, compare_ratio("b", "a", *latency))
-    assert expected in told
+    table = pd.DataFrame({**times, "low": low, "high": high, "verdict": verdicts}, names)
+    told = bench_releases._operators_sentence(table, compare_ratio("b", "a", 1.06, (1.051, 1.069)))
+    assert told.endswith("the table of operators says nothing.")
     assert "outside" not in told
 
 
-def test_an_environment_that_cannot_be_made_measures_nothing(model, monkeypatch):
+def test_operators_of_too_few_processes_ask_for_more():
+    names = pd.Index(["a profiled run", "Conv"], name="operator")
+    table = pd.DataFrame(
+        {
+            "a (µs)": [3.0, 1.0],
+            "b (µs)": [4.0, 2.0],
+            "low": np.nan,
+            "high": np.nan,
+            "verdict": "undecided",
+        },
+        names,
+    )
+    table.columns.name = "2 processes"
+    told = bench_releases._operators_sentence(
+        table, compare_ratio("b", "a", *LATENCIES["undecided"])
+    )
+    assert told.startswith("operators have no interval in 2 processes, which needs 3: ask for more")
+
+
+def test_an_environment_that_cannot_be_made_measures_nothing(model, monkeypatch, capsys):
     def fail(release, _tell):
         raise OrtMeterError(f"{release.name}: no registry of packages answered")
 
     monkeypatch.setattr(bench_releases, "prepare", fail)
-    told = refused("bench", model, *FEW, "--runtime", "old,new")
-    assert "old: no registry of packages answered" in told
+    assert bench(model, "--runtime", "old,new") == 2
+    assert "old: no registry of packages answered" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("model")
-def test_environments_are_listed_and_removed(tmp_path):
+def test_environments_are_listed_and_removed(model, tmp_path, capsys):
     folder = tmp_path / "cache" / "runtimes" / "onnxruntime-1.24.1"
     folder.mkdir(parents=True, mode=0o700)
     (folder / "release.json").write_text(json.dumps({"name": "1.24.1"}))
     for option, what in (("--runtimes", "in"), ("--remove-runtimes", "removed from")):
-        found = cli_runs.report("env", option)
-        assert found.told == [f"1 environment {what} {folder.parent}, 0 MiB."]
-        (row,) = found.tables["Releases"]
+        assert main(["env", option, "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["conclusion"] == [f"1 environment {what} {folder.parent}, 0 MiB."]
+        (row,) = report["sections"][0]["tables"][0]
         assert row["environment"] == folder.name
     assert not folder.exists()
-    assert "0 environments in " in cli_runs.report("env", "--runtimes").told[0]
+    assert main(["env", "--runtimes"]) == 0
+    assert "0 environments in " in " ".join(capsys.readouterr().out.split())

@@ -20,9 +20,8 @@ from ortmeter.workloads.startup import PHASES, ColdStart
 
 WAYS = ["no optimization", "saved optimized", "ORT format"]
 WAYS += ["external", "external unpacked", "external prepacked"]
-HEADER = '<ir_version: 11, opset_import: ["": 23]>'
-TEXT = f"{HEADER} g (float[4] X) => (float[4] Y) {{ A = Identity(X)  Y = Abs(A) }}"
-NONE = Conversion([], [], None, False, None)
+TEXT = """<ir_version: 11, opset_import: ["": 23]>
+g (float[4] X) => (float[4] Y) { A = Identity(X)  Y = Abs(A) }"""
 
 
 def asked(*given, repeat=None, processes=1, budget=None):
@@ -30,6 +29,11 @@ def asked(*given, repeat=None, processes=1, budget=None):
     cold.add_options(parser)
     options = vars(parser.parse_args(given))
     return Namespace(**options, repeat=repeat, processes=processes, budget=budget)
+
+
+def starts(variants, report=None, *, shorten=True):
+    kept = Conversion([], [], None, False, None)
+    return cold.other_starts(report or Report("bench"), variants, kept, shorten=shorten)
 
 
 def test_the_mode_is_off_unless_it_is_asked_for():
@@ -54,24 +58,9 @@ def test_one_candidate_has_its_phases_and_no_verdict():
     assert max(map(len, report.to_text().splitlines())) <= 100
 
 
-def planted(speeds):
-    """Make starts of candidates that are so many times faster than the first, in 3 processes."""
-    rng = np.random.default_rng(0)
-    times = {
-        phase: Comparison(
-            Measurement(name, (1 + 0.1 * rng.standard_normal((3, 1))) / speed)
-            for name, speed in speeds.items()
-        )
-        for phase in PHASES
-    }
-    memory = {name: dict.fromkeys(PHASES, (1.0, 1.0)) for name in speeds}
-    return ColdStart(Comparisons(times, "phase"), memory)
-
-
-def test_other_starts_are_compared_and_their_files_go(monkeypatch):
-    monkeypatch.setattr(cold, "cold_start", lambda found, **_: planted(dict.fromkeys(found, 1.0)))
+def test_other_starts_are_compared_and_their_files_go():
     report, variants = Report("bench"), model_variants({"m": TEXT}, provider="cpu")
-    with cold.other_starts(report, variants, NONE) as candidates:
+    with starts(variants, report) as candidates:
         assert list(candidates) == ["m", *WAYS]
         file = candidates["saved optimized"].model
         assert file.exists()
@@ -90,8 +79,17 @@ def test_other_starts_are_compared_and_their_files_go(monkeypatch):
 
 def test_the_conclusion_says_what_the_table_says(monkeypatch):
     """Seven candidates in three processes: an interval for every pair would say nothing."""
+    rng = np.random.default_rng(0)
     speeds = {"m": 1.0, "much": 18.0, "some": 2.0, "same": 1.0, "less": 0.5, "a": 1.0, "b": 1.0}
-    found = planted(speeds)
+    times = {
+        phase: Comparison(
+            Measurement(name, (1 + 0.1 * rng.standard_normal((3, 1))) / speed)
+            for name, speed in speeds.items()
+        )
+        for phase in PHASES
+    }
+    memory = {name: dict.fromkeys(PHASES, (1.0, 1.0)) for name in speeds}
+    found = ColdStart(Comparisons(times, "phase"), memory)
     monkeypatch.setattr(cold, "cold_start", lambda *_, **__: found)
     report = Report("bench")
     cold.read_cold(asked("--cold", "--shorten")).fill(report, {})
@@ -107,36 +105,64 @@ def test_the_conclusion_says_what_the_table_says(monkeypatch):
 
 def test_other_ways_to_start_are_added_to_each_candidate():
     several = model_variants({"m": TEXT}, provider="cpu", threads=[1, 2])
-    with cold.other_starts(Report("bench"), several, NONE) as found:
+    with starts(several) as found:
         ways = [f"threads={threads}, {way}" for threads in (1, 2) for way in WAYS]
         assert list(found) == ["threads=1", "threads=2", *ways]
 
 
 @pytest.mark.parametrize(
-    ("levels", "ways"),
-    [(["all"], [""]), (["all", "none"], ["-optimization-all", "-optimization-none"])],
+    ("way", "levels", "made"),
+    [
+        ("--save-optimized", ["all"], ["k-optimized.onnx"]),
+        ("--save-optimized", ["none", "all"], ["k-optimization-all-optimized.onnx"]),
+        (
+            "--shorten",
+            ["all"],
+            [
+                "k-external.data",
+                "k-external.onnx",
+                "k-optimized.onnx",
+                "k-optimized.ort",
+                "k-prepacked.data",
+                "k-prepacked.onnx",
+            ],
+        ),
+    ],
 )
-def test_what_is_saved_is_kept_with_its_weights(tmp_path, levels, ways):
+def test_what_is_saved_is_kept_with_its_weights(tmp_path, way, levels, made):
     b = np.arange(128 * 64, dtype=np.float32).reshape(128, 64)
-    ends = "(float[2, 128] X) => (float[2, 64] Y)"
-    model = onnx.parser.parse_model(f"{HEADER} g {ends} {{ A = Identity(X)  Y = MatMul(A, B) }}")
+    model = onnx.parser.parse_model(
+        """<ir_version: 11, opset_import: ["": 23]>
+        g (float[2, 128] X) => (float[2, 64] Y) { A = Identity(X)  Y = MatMul(A, B) }"""
+    )
     model.graph.initializer.append(onnx.numpy_helper.from_array(b, "B"))
     variants = model_variants({"m": model}, provider="cpu", optimization=levels)
-    report, kept = Report("bench"), NONE._replace(file=tmp_path / "k.onnx")
-    with cold.other_starts(report, variants, kept):
+    report = Report("bench")
+    kept, shorten = Conversion([], [], tmp_path / "k.onnx", False, None), way == "--shorten"
+    with cold.other_starts(report, variants, kept, shorten=shorten):
         pass
-    kinds = ["external.data", "external.onnx", "prepacked.data", "prepacked.onnx"]
-    made = {f"k{way}-{kind}" for way in ways for kind in kinds}
-    made |= {f"k{ways[0]}-optimized.{end}" for end in ("onnx", "ort")}
-    assert {file.name for file in tmp_path.iterdir()} == made
-    told = " ".join(report.sentences)
-    assert all(str(tmp_path / name) in told for name in made)
+    assert sorted(file.name for file in tmp_path.iterdir()) == made
+    assert all(str(tmp_path / name) in report.sentences[0] for name in made)
     x = np.random.default_rng(0).standard_normal((2, 128)).astype(np.float32)
-    for file in (file for file in tmp_path.iterdir() if file.suffix != ".data"):
-        (y,) = onnxruntime.InferenceSession(file).run(None, {"X": x})
-        np.testing.assert_allclose(y, x.astype(np.float64) @ b, rtol=1e-3, atol=1)
-    refused = pytest.raises(InvalidArgumentError, match="exists: choose another name")
-    with refused, cold.other_starts(Report("bench"), variants, kept):
+    for name in made:
+        if not name.endswith(".data"):
+            (y,) = onnxruntime.InferenceSession(tmp_path / name).run(None, {"X": x})
+            np.testing.assert_allclose(y, x.astype(np.float64) @ b, rtol=1e-3, atol=1)
+    with (
+        pytest.raises(InvalidArgumentError, match="exists: choose another name"),
+        cold.other_starts(Report("bench"), variants, kept, shorten=shorten),
+    ):
+        pass
+
+
+def test_each_optimized_candidate_has_a_saved_one():
+    variants = model_variants({"m": TEXT}, provider="cpu", optimization=["none", "basic", "all"])
+    with starts(variants, shorten=False) as found:
+        added = [name for name in found if name not in variants]
+    assert added == [f"optimization={level}, saved optimized" for level in ("basic", "all")]
+    variants = model_variants({"m": TEXT}, provider="cpu", optimization="none")
+    refused = pytest.raises(InvalidArgumentError, match="nothing to save. Accepted: optimization")
+    with refused, starts(variants, shorten=False):
         pass
 
 
@@ -144,6 +170,12 @@ def test_what_is_saved_is_kept_with_its_weights(tmp_path, levels, ways):
 def test_a_model_that_runs_anywhere_has_no_caveat(level):
     report = Report("bench")
     variants = model_variants({"m": TEXT}, provider="cpu", optimization=level)
-    with cold.other_starts(report, variants, NONE):
+    with starts(variants, report, shorten=False):
         pass
     assert not report.sentences
+
+
+def test_the_memory_of_each_candidate_is_in_a_table():
+    table = cold.memory_table(model_variants({"m": TEXT}, provider="cpu"))
+    assert (table.index.name, list(table.index)) == ("candidate", ["m"])
+    assert list(table.columns) == ["peak growth (MiB)"]

@@ -1,10 +1,12 @@
 """Whatever is broken or hostile: an error in one line, exit code 2, nothing written."""
 
+import io
 import itertools
 import json
 import subprocess
 import sys
 import unicodedata
+import zipfile
 
 import numpy as np
 import onnx
@@ -148,6 +150,42 @@ def test_odd_types_and_shapes(tmp_path):
             lines.append([command, f"{name}.onnx", "--provider", "cpu", *sizes, *QUICK[command]])
     codes = run(lines, tmp_path)
     assert codes.count(0) > 20
+
+
+def test_broken_feeds(tmp_path):
+    rng = np.random.default_rng(0)
+    onnx.save(onnx.parser.parse_model(ABS), tmp_path / "m.onnx")
+    stored, packed, alone = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.save(alone, np.ones(3, np.float32))
+    np.savez(stored, X=np.ones(3, np.float32))
+    np.savez_compressed(packed, X=np.ones(3, np.float32))
+    foreign = io.BytesIO()
+    with zipfile.ZipFile(foreign, "w") as archive:
+        archive.writestr("../X.npy", "no array")
+    tensor = onnx.numpy_helper.from_array(np.ones(3, np.float32), "X").SerializeToString()
+    text = onnx.helper.make_tensor("X", onnx.TensorProto.STRING, [1], [b"\xff"]).SerializeToString()
+    contents = [
+        (kind, content)
+        for kind, start in (
+            ("npz", stored.getvalue()),
+            ("npz", packed.getvalue()),
+            ("npz", foreign.getvalue()),
+            ("npy", alone.getvalue()),
+            ("json", b'{"X": [1, 2.5, -3e2]}'),
+            ("pb", tensor),
+            ("pb", text),
+        )
+        for content in (start, *broken(start, rng))
+    ]
+    for i, (kind, content) in enumerate(contents):
+        (tmp_path / f"{i}.{kind}").write_bytes(content)
+    lines = [
+        ["diff", "m.onnx", "--provider", "cpu", *QUICK["diff"], "--feeds", f"{i}.{kind}"]
+        for i, (kind, _) in enumerate(contents)
+    ]
+    codes = run(lines, tmp_path)
+    assert codes[0] == 0
+    assert codes.count(2) > len(codes) / 2
 
 
 ARABIC = "\N{ARABIC-INDIC DIGIT ONE}"

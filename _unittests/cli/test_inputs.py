@@ -6,12 +6,14 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-from cli_runs import refused, run, save
 
+from ortmeter.cli import main
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.errors import FeedError, InvalidArgumentError
 
+HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 GRAPHS = {
     "audio": "(float[batch, length] input, int64 sr) => (float[batch, length] Y) {Y = Abs(input)}",
     "image": "(float[?, 3, ?, ?] x, float[2] scale) => (float[2] Y) {Y = Abs(scale)}",
@@ -23,31 +25,29 @@ GRAPHS = {
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, graph in GRAPHS.items():
-        save(f"{name}.onnx", graph)
+        onnx.save(onnx.parser.parse_model(f"{HEADER} g {graph}"), f"{name}.onnx")
     np.save("x.npy", np.arange(12, dtype=np.float32).reshape(3, 4))
     np.savez("xy.npz", x=np.ones((3, 4), np.float32), y=np.ones(3, np.uint8))
     (tmp_path / "names.json").write_text(json.dumps(["a", "b"]))
     return tmp_path
 
 
-def parse(line):
+def made(line, *models):
     parser = ArgumentParser()
     add_feeds(parser)
-    return parser.parse_args(shlex.split(line))
-
-
-def made(line, *models):
-    return list(make_feeds(parse(line), models or ("two.onnx",)).values())
-
-
-def listed(line, *models):
-    return inputs_table(parse(line), make_feeds(parse(line), [*map(Path, models)]))
+    found = make_feeds(parser.parse_args(shlex.split(line)), models or ("two.onnx",))
+    return list(found.values())
 
 
 def test_what_was_fed_is_listed(files):
-    line = "--value sr=16000 --feeds x=x.npy --feeds names=names.json --value y=1,2,255"
-    more = " --dim batch=1 --dim length=8 --seed 3"
-    assert listed(line + more, "audio.onnx", "two.onnx").rows == (
+    parser = ArgumentParser()
+    add_feeds(parser)
+    line = (
+        "--value sr=16000 --feeds x=x.npy --feeds names=names.json --value y=1,2,255 --dim batch=1"
+    )
+    options = parser.parse_args(shlex.split(f"{line} --dim length=8 --seed 3"))
+    models = [Path("audio.onnx"), Path("two.onnx")]
+    assert inputs_table(options, make_feeds(options, models)).rows == (
         ("input", "float32", "1x8", "", "random, seed 3", "audio.onnx"),
         ("sr", "int64", "scalar", "16000", "--value 16000", "audio.onnx"),
         ("x", "float32", "3x4", "", "--feeds x.npy", "two.onnx"),
@@ -57,7 +57,10 @@ def test_what_was_fed_is_listed(files):
 
 
 def test_a_size_that_nothing_gives_is_marked(files):
-    table = listed("--value input=0.5", "audio.onnx")
+    parser = ArgumentParser()
+    add_feeds(parser)
+    options = parser.parse_args(["--value", "input=0.5"])
+    table = inputs_table(options, make_feeds(options, [Path("audio.onnx")]))
     assert table.columns == ("input", "type", "shape", "value", "from")
     assert table.rows[0][2:] == ("1x1", "", "--value 0.5; batch, length guessed as 1")
 
@@ -148,12 +151,11 @@ def test_what_is_wrong_is_said(files, line, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(
-    "command",
-    [["bench", "--processes", 1, "--budget", "0.1"], ["profile", "--repeat", 2], ["diff"]],
-)
-def test_every_command_takes_values(command):
-    asked = [*command, "audio.onnx", "--provider", "cpu", "--value", "sr=16000"]
-    assert run(*asked, "--size", "1x8").code == 0
-    assert "--dim batch=1 --dim length=128 on the command line" in refused(*asked)
+@pytest.mark.parametrize("command", ["bench", "profile", "diff"])
+def test_every_command_takes_values(files, command, capsys):
+    quick = ["--budget", "0.1"] if command == "bench" else []
+    asked = [command, "audio.onnx", "--provider", "cpu", "--value", "sr=16000", *quick]
+    assert main([*asked, "--size", "1x8"]) == 0, capsys.readouterr().err
+    assert main(asked) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "--dim batch=1 --dim length=128 on the command line" in told

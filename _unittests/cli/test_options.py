@@ -5,13 +5,16 @@ from argparse import Namespace
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
-from cli_runs import refused, run, save
 
+from ortmeter.cli import main
 from ortmeter.cli import options as cli_options
-from ortmeter.cli.options import THREADS, describe_session, number, split
+from ortmeter.cli.options import describe_session, number, split, thread_count
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider, resolve_provider
+
+HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-1", "1e400", "", "x", "0x1"])
@@ -30,35 +33,15 @@ def test_the_bounds_of_a_number_are_accepted():
         number(0, kind=float)("-1")
 
 
-@pytest.mark.parametrize(
-    ("option", "text", "read", "message"),
-    [
-        *(
-            ("--threads", f"1,{text}", THREADS, f"got '{text}', expected an integer")
-            for text in ("99999999999", "-1", "1025", "many", "1.5", "nan")
-        ),
-        ("--provider", "cpu,gpu", resolve_provider, "provider='gpu' is not known. Accepted: auto"),
-        *(
-            ("--runtime", text, str, f"got '{text}', expected values separated by commas, each one")
-            for text in ("installed,installed", "1.31.1,", ",", "", "a,,b", "a, a", "1,2, 1")
-        ),
-    ],
-)
-def test_a_list_that_is_refused(option, text, read, message):
-    with pytest.raises(InvalidArgumentError, match=message):
-        split(option, text, read)
+@pytest.mark.parametrize("text", ["99999999999", "-1", "1025", "many", "1.5", "nan"])
+def test_threads_that_no_machine_has_are_refused(text):
+    with pytest.raises(InvalidArgumentError, match=f"--threads: got '{text}', expected an integer"):
+        split("--threads", f"1,{text}", thread_count)
 
 
-@pytest.mark.parametrize(
-    ("option", "text", "values"),
-    [
-        ("--runtime", " 1.31.1 ,1.30.0", ["1.31.1", "1.30.0"]),
-        # a path of a library may have a comma
-        ("--provider", "cpu, a=/x,y/l.so,b:1=z/l.so", ["cpu", "a=/x,y/l.so", "b:1=z/l.so"]),
-    ],
-)
-def test_a_list_that_is_read(option, text, values):
-    assert split(option, text) == values
+def test_an_element_that_is_refused_says_why():
+    with pytest.raises(InvalidArgumentError, match="provider='gpu' is not known. Accepted: auto"):
+        split("--provider", "cpu,gpu", resolve_provider)
 
 
 @pytest.mark.parametrize(
@@ -74,28 +57,47 @@ def test_the_header_says_where_threads_are_not_controlled(provider, option, told
     monkeypatch.setattr(Provider, "threads", option)
     monkeypatch.setattr(cli_options, "resolve_provider", Provider.parse)
     given = Namespace(provider=provider, optimization="all", threads="2", spinning="off")
+    for name in cli_options._PAIRS:
+        setattr(given, name, [])
     expected = f"provider={provider}, optimization=all, {told}, spinning=off"
     assert describe_session(given) == expected
     given.runtime = "onnxruntime-openvino"  # which is not tried here
     assert "not controlled" not in describe_session(given)
 
 
+@pytest.mark.parametrize(
+    "text", ["installed,installed", "1.31.1,", ",", "", "a,,b", "a, a", "1.31.1,1.30.0, 1.31.1"]
+)
+def test_a_list_with_nothing_or_the_same_twice_is_refused(text):
+    message = f"--runtime: got '{text}', expected values separated by commas, each one once"
+    with pytest.raises(InvalidArgumentError, match=message):
+        split("--runtime", text)
+    assert split("--runtime", " 1.31.1 ,1.30.0") == ["1.31.1", "1.30.0"]
+
+
+def test_a_path_of_a_library_may_have_a_comma():
+    text = "cpu, a=/x,y/l.so,b:1=z/l.so"
+    assert split("--provider", text) == ["cpu", "a=/x,y/l.so", "b:1=z/l.so"]
+
+
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    save("texts.onnx", "(string[n] X) => (string[n] Y) { Y = Identity(X) }")
+    texts = f"{HEADER} g (string[n] X) => (string[n] Y) {{ Y = Identity(X) }}"
+    onnx.save(onnx.parser.parse_model(texts), "texts.onnx")
     np.savez("texts.npz", X=np.array(["a", "é"]))
-    model = onnx.load(save("abs.onnx", "(float[n] X) => (float[n] Y) { Y = Abs(X) }"))
+    model = onnx.parser.parse_model(f"{HEADER} g (float[n] X) => (float[n] Y) {{ Y = Abs(X) }}")
+    onnx.save(model, "abs.onnx")
     model.graph.input[0].type.tensor_type.ClearField("shape")
     onnx.save(model, "no rank.onnx")
     np.savez("x.npz", X=np.ones((2, 3), np.float32))
-    save("int4.onnx", "(int4[n] X) => (float[n] Y) { Y = Cast <to = 1> (X) }")
+    four = f"{HEADER} g (int4[n] X) => (float[n] Y) {{ Y = Cast <to = 1> (X) }}"
+    onnx.save(onnx.parser.parse_model(four), "int4.onnx")
 
 
 QUICK = ["--provider", "cpu", "--budget", "0.1", "--repeat", "2", "--processes", "1"]
 
 
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -106,31 +108,31 @@ QUICK = ["--provider", "cpu", "--budget", "0.1", "--repeat", "2", "--processes",
         ["int4.onnx", "--dim", "n=5"],
     ],
 )
-def test_inputs_that_are_not_the_usual_ones_are_measured(arguments):
-    assert run("bench", *arguments, *QUICK).code == 0
+def test_inputs_that_are_not_the_usual_ones_are_measured(files, arguments, capsys):
+    assert main(["bench", *arguments, *QUICK]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--dim", "n=3", "--dim", "n=4"], "--dim is given twice for 'n'"),
-        (["--shape", "X=3", "--shape", "X=3"], "--shape is given twice for 'X'"),
-        (["--dim", "n=3", "--budget", "nan"], "got 'nan', expected a number >= 0"),
-        (["--dim", "n=3", "--seed", "-1"], "got '-1', expected an integer >= 0"),
-        (["--dim", "n=3", "--html", ""], "cannot be written"),
-        (["--feeds", ""], "input_*.pb"),
+        (["abs.onnx", "--dim", "n=3", "--dim", "n=4"], "--dim is given twice for 'n'"),
+        (["abs.onnx", "--shape", "X=3", "--shape", "X=3"], "--shape is given twice for 'X'"),
+        (["abs.onnx", "--dim", "n=3", "--budget", "nan"], "got 'nan', expected a number >= 0"),
+        (["abs.onnx", "--dim", "n=3", "--seed", "-1"], "got '-1', expected an integer >= 0"),
+        (["abs.onnx", "--dim", "n=3", "--html", ""], "cannot be written"),
+        (["abs.onnx", "--feeds", ""], "input_*.pb"),
+        (
+            ["no rank.onnx"],
+            (
+                "no size for X: f32[...], which has no rank. Accepted: shapes={name: shape} in "
+                "Python, for instance --shape X=1x128 on the command line"
+            ),
+        ),
     ],
 )
-def test_what_is_wrong_is_said_at_once(arguments, message):
-    done = run("bench", "abs.onnx", *arguments, "--provider", "cpu")
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err.splitlines()[-1]
-
-
-@pytest.mark.usefixtures("files")
-def test_an_input_without_rank_needs_a_shape():
-    assert refused("bench", "no rank.onnx", "--provider", "cpu").endswith(
-        "no size for X: f32[...], which has no rank. Accepted: shapes={name: shape} in "
-        "Python, for instance --shape X=1x128 on the command line"
+def test_what_is_wrong_is_said_at_once(files, arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "ortmeter.cli.bench.measure_variants", lambda *_, **__: pytest.fail("measured")
     )
+    assert main(["bench", *arguments, "--provider", "cpu"]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]

@@ -6,22 +6,27 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_runs import refused, save
+
+from ortmeter.cli import main
+
+HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+ADD = f"{HEADER} g (float[4] X) => (float[4] Y) {{ Y = Add(X, W) }}"
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with all that commands read; nothing in it may change."""
     monkeypatch.chdir(tmp_path)
-    save("m.onnx", "(float[4] X) => (float[4] Y) { Y = Add(X, W) }", W=np.ones(4, np.float32))
+    model = onnx.parser.parse_model(ADD)
+    weights = onnx.numpy_helper.from_array(np.ones(4, np.float32), "W")
+    model.graph.initializer.append(weights)
     external = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
-    onnx.save_model(onnx.load("m.onnx"), "m.onnx", **external)
+    onnx.save_model(model, "m.onnx", **external)
     np.save("x.npy", np.ones(4, np.float32))
     Path("set").mkdir()
     Path("set/input_0.pb").write_bytes(onnx.numpy_helper.from_array(np.ones(4)).SerializeToString())
-    for name in ("base.json", "plot_x.py"):
+    for name in ("base.json", "plot_x.py", "p.pt2", "onnxruntime-1.0-py3-none-any.whl", "a=b.npy"):
         Path(name).write_text(name)
-    Path("a=b.npy").write_bytes(Path("x.npy").read_bytes())
     Path("link").symlink_to("m.onnx")
     os.link("m.onnx", "hard")
     return tmp_path
@@ -45,15 +50,18 @@ def folder(tmp_path, monkeypatch):
         ("sweep plot_x.py --grid a=1 --html plot_x.py", "plot_x.py"),
     ],
 )
-def test_what_no_command_wrote_is_not_replaced(folder, arguments, lost):
+def test_what_no_command_wrote_is_not_replaced(folder, capsys, arguments, lost):
+    np.save("x.npy", np.ones(4, np.float32))
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    line = refused(*arguments.split(), "--force")
+    Path("a=b.npy").write_bytes(Path("x.npy").read_bytes())
+    before[folder / "a=b.npy"] = Path("x.npy").read_bytes()
+    assert main([*arguments.split(), "--force"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(f"{lost} exists and is not an ortmeter report; refusing to overwrite it")
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
 
 
-@pytest.mark.usefixtures("folder")
-def test_two_outputs_are_two_files():
-    line = refused("bench", "m.onnx", "--save", "new", "--html", "set/../new")
-    assert "--save and --html: got 'new' twice" in line
+def test_two_outputs_are_two_files(folder, capsys):
+    assert main(["bench", "m.onnx", "--save", "new", "--html", "set/../new"]) == 2
+    assert "--save and --html: got 'new' twice" in capsys.readouterr().err
     assert not Path("new").exists()

@@ -1,18 +1,25 @@
 """Anything that a session takes, from the command line, in every command."""
 
-import pytest
-from cli_runs import refused, report, save
+import json
 
+import onnx
+import onnx.parser
+import pytest
+
+from ortmeter.cli import main
+
+TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[4] X) => (float[4] Y) { Y = Exp(X) }'
 QUICK = {
-    "bench": ["--provider", "cpu", "--repeat", "2", "--budget", "0.1", "--processes", "1"],
-    "profile": ["--provider", "cpu", "--repeat", "2"],
-    "diff": ["--provider", "cpu", "--against", "reference"],
+    "bench": ["--repeat", "2", "--budget", "0.1", "--processes", "1"],
+    "profile": ["--repeat", "2"],
+    "diff": ["--against", "reference"],
 }
 
 
 @pytest.fixture
 def model(tmp_path):
-    return save(tmp_path / "m.onnx", "(float[4] X) => (float[4] Y) { Y = Exp(X) }")
+    onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "m.onnx")
+    return str(tmp_path / "m.onnx")
 
 
 IGNORED = [
@@ -37,33 +44,39 @@ OF_A_RUN = [  # which changes no output: diff has none
         for one in (*IGNORED, *(OF_A_RUN if command != "diff" else ()))
     ],
 )
-def test_what_would_be_ignored_is_refused_in_one_line(model, command, given, message):
-    assert message in refused(command, model, *QUICK[command], *given)
+def test_what_would_be_ignored_is_refused_in_one_line(model, command, given, message, capsys):
+    options = ["--provider", "cpu", *QUICK[command], *given]
+    assert main([command, model, *options]) == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    assert told.out == ""
 
 
 @pytest.mark.parametrize("command", QUICK)
-def test_what_onnxruntime_knows_is_accepted(model, command):
+def test_what_onnxruntime_knows_is_accepted(model, command, capsys):
     options = [
-        *("--spinning", "off", "--threads", "2"),
+        *("--provider", "cpu", "--spinning", "off", "--threads", "2"),
         *("--session-option", "execution_mode=parallel", "--session-option", "enable_mem_reuse=0"),
         *("--session-config", "session.disable_prepacking=1"),
     ]
     if command != "diff":
         options += ["--run-config", "memory.enable_memory_arena_shrinkage=cpu:0"]
-    found = report(command, model, *QUICK[command], *options)
-    assert found.told
-    session = found.whole["session"]
-    assert session.startswith("provider=cpu, optimization=all, threads=2, spinning=off, ")
-    assert "session.disable_prepacking=1" in session
+    assert main([command, model, *QUICK[command], *options, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["conclusion"]
+    assert found["session"].startswith("provider=cpu, optimization=all, threads=2, spinning=off, ")
+    assert "session.disable_prepacking=1" in found["session"]
 
 
-def test_bench_compares_values_separated_by_commas(model):
+def test_bench_compares_values_separated_by_commas(model, capsys):
     options = [
         *("--spinning", "during-run,off", "--session-option", "inter_op_num_threads=1,2"),
         *("--session-config", "session.disable_prepacking=0,1"),
     ]
-    rows = report("bench", model, *QUICK["bench"], *options).tables["Latency"]
-    assert [row["candidate"] for row in rows] == [
+    assert main(["bench", model, "--provider", "cpu", *QUICK["bench"], *options, "--json"]) == 0
+    sections = json.loads(capsys.readouterr().out)["sections"]
+    assert [row["candidate"] for row in sections[0]["tables"][0]] == [
         f"spinning={a}, inter_op_num_threads={b}, session.disable_prepacking={c}"
         for a in ("during-run", "off")
         for b in "12"
@@ -71,17 +84,18 @@ def test_bench_compares_values_separated_by_commas(model):
     ]
 
 
-def test_threads_that_spin_are_measured_apart(model):
-    options = ["--provider", "cpu", "--threads", "2", "--budget", "0.2", "--repeat", "2"]
-    options += ["--spinning", "during-run,on", "--processes"]
+def test_threads_that_spin_are_measured_apart(model, capsys):
+    options = ["--provider", "cpu", "--threads", "2", "--budget", "1"]
+    options += ["--spinning", "during-run,on"]
+    assert main(["bench", model, *options, "--processes", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     told = "threads of 'spinning=on' spin after a run and would slow the next: each candidate was"
-    found = report("bench", model, *options, "2").told
-    assert sum(sentence.startswith(told) for sentence in found) == 1
-    message = "Accepted: processes from 2; an interval needs 3"
-    assert message in refused("bench", model, *options, "1")
+    assert sum(sentence.startswith(told) for sentence in found["conclusion"]) == 1
+    assert main(["bench", model, *options, "--processes", "1"]) == 2
+    assert "Accepted: processes from 2; an interval needs 3" in capsys.readouterr().err
 
 
-def test_profiles_in_turn_of_threads_that_spin_are_refused(model):
+def test_profiles_in_turn_of_threads_that_spin_are_refused(model, capsys):
     options = ["--provider", "cpu", "--threads", "2", "--spinning", "on"]
-    message = "Accepted: spinning='during-run' or 'off', threads=1,"
-    assert message in refused("profile", model, *options)
+    assert main(["profile", model, *options]) == 2
+    assert "Accepted: spinning='during-run' or 'off', threads=1," in capsys.readouterr().err

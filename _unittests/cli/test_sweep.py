@@ -9,10 +9,10 @@ import sys
 import termios
 
 import pytest
-from cli_runs import refused, report, run
 from processes import PATIENCE_S, is_alive, launched, wait_for_start
 from sweep_pages import FastPage, files_of
 
+from ortmeter.cli import main
 from ortmeter.sweep import load_sweep
 
 
@@ -24,21 +24,32 @@ def own_lock(tmp_path, monkeypatch):
 SWEEP = ("-m", "ortmeter", "sweep")
 
 
-def test_a_sweep_tells_each_task_and_compares(tmp_path):
-    page = FastPage(tmp_path, "if args.number == 2: sys.exit('too large')")
-    output, html = tmp_path / "out", tmp_path / "report.html"
-    grid = ("--grid", "number=1,2", "color=red", "threads=1;1,1", "--output", output)
-    found = report("sweep", page.path, *grid, "--html", html, code=1)
-    lines = found.err.splitlines()
+def test_a_sweep_tells_each_task_and_compares(tmp_path, capsys):
+    page, html = FastPage(tmp_path, "if args.number == 2: sys.exit('too large')"), "report.html"
+    output = tmp_path / "out"
+    grid = ("--grid", "number=1,2", "color=red", "threads=1", "--repeat-runs", "2")
+    files = ("--output", str(output), "--json", "--html", str(tmp_path / html))
+    assert main(["sweep", str(page.path), *grid, *files]) == 1
+    done = capsys.readouterr()
+    lines = done.err.splitlines()
     assert lines[0].startswith("[1/4] done plot_fast number=1 color=red threads=1, run 1 on ")
-    (failed, _) = (line for line in lines if "/4] failed plot_fast number=2 color=red" in line)
-    assert failed.endswith(": exit code 1: too large")
-    assert found.whole["title"] == "ortmeter sweep plot_fast.py"
-    assert any("2 of 4" in sentence for sentence in found.told)
-    assert found.told[-1] == f"records are in {output}."
-    assert "too large" in html.read_text(encoding="utf-8")
+    assert lines[1].startswith("[2/4] failed plot_fast number=2 color=red threads=1, run 1 on ")
+    assert lines[1].endswith(": exit code 1: too large")
+    report = json.loads(done.out)
+    assert report["title"] == "ortmeter sweep plot_fast.py"
+    assert any("2 of 4" in sentence for sentence in report["conclusion"])
+    assert report["conclusion"][-1] == f"records are in {output}."
+    assert "too large" in (tmp_path / html).read_text(encoding="utf-8")
+    assert len(files_of(output)) == 2
+
+
+def test_values_that_are_lists(tmp_path):
+    page, output = FastPage(tmp_path), tmp_path / "out"
+    grid = ("--grid", "threads=1;1,1", "number=3", "--output", str(output))
+    assert main(["sweep", str(page.path), *grid]) == 0
+    assert page.numbers == ["3", "3"]
     labels = [json.loads(f.read_text())["configuration"]["threads"] for f in output.glob("*/*--*")]
-    assert sorted(labels) == ["1", "1,1"]  # values that are lists
+    assert sorted(labels) == ["1", "1,1"]
 
 
 @pytest.mark.parametrize(
@@ -53,20 +64,28 @@ def test_a_sweep_tells_each_task_and_compares(tmp_path):
         (["--grid", "number=1", "color=\udcff"], "expected UTF-8 without null character"),
     ],
 )
-def test_what_is_not_accepted_is_one_line_and_code_2(tmp_path, arguments, message):
+def test_what_is_not_accepted_is_one_line_and_code_2(tmp_path, capsys, arguments, message):
     page = FastPage(tmp_path)
-    assert message in refused("sweep", page.path, *arguments, "--output", tmp_path / "out")
+    output = ["--output", str(tmp_path / "out")]
+    assert main(["sweep", str(page.path), *arguments, *output]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
     assert page.runs == []
     assert not (tmp_path / "out").exists()
 
 
-def test_an_unknown_page_and_a_number_out_of_range_are_refused(tmp_path):
-    given = ["sweep", tmp_path / "plot_x.py", "--grid", "a=1"]
-    assert "plot_x.py cannot be read" in refused(*given)
-    assert "argument --timeout: got 'nan', expected" in run(*given, "--timeout", "nan").err
+def test_a_number_out_of_range_is_refused(capsys):
+    assert main(["sweep", "plot_x.py", "--grid", "a=1", "--timeout", "nan"]) == 2
+    assert "argument --timeout: got 'nan', expected" in capsys.readouterr().err
 
 
-def test_ctrl_c_kills_what_runs_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
+def test_an_unknown_page_is_refused(tmp_path, capsys):
+    assert main(["sweep", str(tmp_path / "plot_x.py"), "--grid", "a=1"]) == 2
+    assert "plot_x.py cannot be read" in capsys.readouterr().err
+
+
+def test_ctrl_c_kills_what_runs_keeps_what_is_done_and_says_how_to_go_on(tmp_path, capsys):
     page, output = FastPage(tmp_path, "if args.number == 2: time.sleep(60)"), tmp_path / "out"
     arguments = (str(page.path), "--grid", "number=0,1,2,3", "--output", str(output))
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -82,7 +101,8 @@ def test_ctrl_c_kills_what_runs_keeps_what_is_done_and_says_how_to_go_on(tmp_pat
     assert not is_alive(page.runs[-1][1])
     states = [outcome.state for outcome in load_sweep(output).outcomes]
     assert states == ["done"] * 2 + ["missing"] * 2
-    assert "Accepted: --resume to finish it" in refused("sweep", *arguments)
+    assert main(["sweep", *arguments]) == 2
+    assert "Accepted: --resume to finish it" in capsys.readouterr().err
 
 
 @pytest.mark.slow

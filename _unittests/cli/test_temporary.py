@@ -5,11 +5,15 @@ import signal
 import subprocess
 import tempfile
 
+import onnx
 import pytest
-from cli_runs import run, save
 from processes import PATIENCE_S, launched, wait_for_start
 from sweep_pages import FastPage
 
+from ortmeter.cli import main
+
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+g (float[4] X) => (float[4] Y) { Z = Sub (X, X) T = Div (Z, Z) Y = Exp (T) }"""
 BENCH = ("bench", "m.onnx", "--provider", "cpu", "--optimization", "none,all", "--repeat", "3")
 
 
@@ -20,7 +24,7 @@ def temporary(tmp_path, monkeypatch):
     folder.mkdir()
     work.mkdir()
     monkeypatch.chdir(work)
-    save("m.onnx", "(float[4] X) => (float[4] Y) { Z = Sub (X, X) T = Div (Z, Z) Y = Exp (T) }")
+    onnx.save(onnx.parser.parse_model(TEXT), "m.onnx")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setenv("TMPDIR", str(folder))
     return folder
@@ -30,7 +34,7 @@ def temporary(tmp_path, monkeypatch):
     "arguments",
     [
         ("env",),
-        (*BENCH, "--budget", "0.2", "--processes", "1"),
+        (*BENCH, "--budget", "1"),
         ("profile", "m.onnx", "--provider", "cpu", "--repeat", "3"),
         ("diff", "m.onnx", "--provider", "cpu", "--against", "float64"),
         ("sweep", "plot_fast.py", "--grid", "number=1"),
@@ -45,7 +49,7 @@ def temporary(tmp_path, monkeypatch):
 def test_a_command_leaves_nothing(temporary, tmp_path, arguments):
     if arguments[0] == "sweep":
         FastPage(tmp_path / "work")
-    assert run(*arguments).code == 0
+    assert main(list(arguments)) == 0
     assert list(temporary.iterdir()) == []
 
 

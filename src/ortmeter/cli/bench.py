@@ -4,7 +4,6 @@ import dataclasses
 import math
 import time
 from argparse import ArgumentParser, Namespace
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from ortmeter.cli import baseline, bench_releases, cold, conversion, load, machine
+from ortmeter.cli.first_run import refuse_deadly
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
-from ortmeter.cli.options import CLOSE, add_session, number, session_axes
+from ortmeter.cli.options import add_session, describe_session, number, session_axes
 from ortmeter.cli.report import Report, Rows, speedup_table
-from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Speedup
+from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.latency import latency_plot
 from ortmeter.runtime.digests import content, digest
+from ortmeter.runtime.optimizers import without
 from ortmeter.runtime.sessions import graph_digest
 from ortmeter.runtime.settings import DEFAULT, scheduling
 from ortmeter.study.writer import enumerate_items, rank
@@ -43,7 +44,7 @@ def register(parser: ArgumentParser) -> None:
     conversion.add_options(
         parser,
         "each --precision is added to the model, each --rewrite replaces it, unless its error "
-        f"exceeds {CLOSE:g} of the largest value of an output",
+        f"exceeds {conversion.CLOSE:g} of the largest value of an output",
     )
     parser.add_argument(
         "--budget",
@@ -91,6 +92,7 @@ class Request:
     mode: load.LoadRuns | cold.ColdStarts | bench_releases.ReleaseRuns | None
     conversion: conversion.Conversion
     kept: baseline.KeptSamples | None
+    save_optimized: bool
     shorten: bool
     strict: bool
     limits: Mapping[str, Any]
@@ -109,7 +111,7 @@ class Request:
 
 def read_request(options: Namespace) -> Request:
     """Read the options, refuse those that do not go together."""
-    axes, session = session_axes(options)
+    axes, session = session_axes(options), describe_session(options)
     modes = (
         load.read_load(options),
         cold.read_cold(options),
@@ -147,24 +149,56 @@ def read_request(options: Namespace) -> Request:
         "switching": options.switching,
     }
     inputs, mode = inputs_table(options, models), next(iter(asked), None)
-    flags = options.shorten, options.strict
+    flags = options.save_optimized, options.shorten, options.strict
     return Request(models, tuned, inputs, axes, session, mode, made, kept, *flags, limits)
 
 
 def run(options: Namespace, report: Report) -> int:
     """Fill the report with latencies, memory and verdicts; 1 or 2 when ``--fail-if`` says so."""
     request = read_request(options)
-    mode, kept, report.session = request.mode, request.kept, request.session
+    report.session = request.session
+    given = request.variants()
     if request.tuned is not None and not request.tuned.changes:
         report.conclude(f"{options.config} keeps the defaults, so the default is timed alone")
-    variants = request.conversion.apply(report, request.variants())
+    if not isinstance(request.mode, bench_releases.ReleaseRuns):
+        refuse_deadly(given)
+    begun = len(report.sections), len(report.sentences)
+    try:
+        return _measure_request(request, report, given)
+    except ModelError:
+        del report.sections[begun[0] :], report.sentences[begun[1] :]
+        running = _without_failing(report, given)
+        if running.keys() == given.keys():
+            raise
+    return _measure_request(request, report, running)
+
+
+def _without_failing(report: Report, variants: Mapping[str, SessionSpec]) -> dict[str, SessionSpec]:
+    """Leave optimizers out where they make a model fail, and tell."""
+    from ortmeter.attribution.optimizers import find_failing
+
+    running = {}
+    for name, variant in variants.items():
+        settings = variant.settings
+        names = find_failing(variant.model, variant.feeds, **settings)
+        label = f"{name} without {enumerate_items(names)}" if names else name
+        if names:
+            report.conclude(f"{name} fails, and is timed as it runs: {label}")
+        running[label] = dataclasses.replace(variant, settings=without(settings, names))
+    return running
+
+
+def _measure_request(request: Request, report: Report, given: Mapping[str, SessionSpec]) -> int:
+    mode, kept = request.mode, request.kept
+    variants = request.conversion.apply(report, given)
     if mode is None and kept is None:
         variants = _distinct(report, variants)
         if request.tuned is None:
             variants = _with_default(request.limits, variants)
     with ExitStack() as stack:
-        if request.shorten:
-            starts = cold.other_starts(report, variants, request.conversion)
+        if request.shorten or request.save_optimized:
+            made = request.conversion
+            starts = cold.other_starts(report, variants, made, shorten=request.shorten)
             variants = stack.enter_context(starts)
         samples = None if kept is None else kept.begin(variants)
         threads, providers = request.axes["threads"], request.axes["provider"]
@@ -176,10 +210,9 @@ def run(options: Namespace, report: Report) -> int:
             seconds = time.perf_counter() - start
         with ThreadPoolExecutor(1) as meanwhile:  # what is timed is over: a process starts
             memory = meanwhile.submit(cold.memory_table, variants)
-            # With pandas and SciPy: after what is timed.
-            from ortmeter.cli.references import tell_differences
+            from ortmeter.cli import agreement  # with pandas and SciPy: after what is timed
 
-            report.conclude(*tell_differences(variants))
+            report.conclude(*agreement.tell_differences(variants))
             _report_latencies(report, results, variants, seconds)
             report.add("Inputs", request.inputs)
             if why:
@@ -190,16 +223,21 @@ def run(options: Namespace, report: Report) -> int:
 
 def _distinct(report: Report, variants: Mapping[str, SessionSpec]) -> Mapping[str, SessionSpec]:
     """Keep one of the candidates that run the same optimized graph in the same way, and tell."""
-    ways: dict[str, str] = {}
+    ways: dict[str, list[str]] = {}
     for name, variant in variants.items():
         settings = {**variant.settings, "optimization": ""}
-        fed = [(n, a.dtype, a.shape, digest([content(a)])) for n, a in variant.feeds.items()]
-        ways[name] = repr((settings, variant.run_config, variant.bound, fed))
-    shared, same = Counter(ways.values()), dict[tuple[str, str], list[str]]()
-    for name, way in ways.items():
-        one = variants[name]
-        graph = graph_digest(one.model, **one.settings) if shared[way] > 1 else ""
-        same.setdefault((way, graph or name), []).append(name)
+        fed = {n: (a.dtype, a.shape, content(a)) for n, a in variant.feeds.items()}
+        inputs = [(n, *kind, digest([data])) for n, (*kind, data) in fed.items()]
+        way = repr((settings, variant.run_config, variant.bound, inputs))
+        ways.setdefault(way, []).append(name)
+    same: dict[tuple[str, str], list[str]] = {}
+    for way, names in ways.items():
+        for name in names:
+            variant = variants[name]
+            graph = (
+                "" if len(names) == 1 else graph_digest(variant.model, **variant.settings) or name
+            )
+            same.setdefault((way, graph), []).append(name)
     for first, *others in same.values():
         if others:
             report.conclude(
@@ -215,9 +253,14 @@ def _with_default(
     """Add the session of ``InferenceSession(path)`` to a comparison of threads or spinning."""
     ways = _ways(variants)
     alone = limits["processes"] == 1 or limits["switching"]  # its threads would slow the others
-    several = len({id(variant.model) for variant in variants.values()}) > 1
-    is_there = len(ways) == 1 or scheduling(DEFAULT) in ways
-    if is_there or alone or several or not _on_cpu(variants):
+    one_model = len({id(variant.model) for variant in variants.values()}) == 1
+    if (
+        len(ways) == 1
+        or scheduling(DEFAULT) in ways
+        or alone
+        or not one_model
+        or not _on_cpu(variants)
+    ):
         return variants
     first = next(iter(variants.values()))
     name = "default (threads={threads}, spinning={spinning})".format_map(DEFAULT)
@@ -240,10 +283,10 @@ def _report_latencies(
     report.measurement = {**how, "calls": first.number, "stopped": results.stopped}
     ways = _ways(variants)
     table = results.to_frame().drop(columns=["processes", "rounds", "calls"])
-    table.insert(3, "runs/s", [1 / m.median for m in results.values()])
+    table.insert(3, "runs/s", [rounded(1 / m.median) for m in results.values()])
     costs = [m.switch_cost for m in results.values()]
     if any(cost is not None for cost in costs):  # unknown where the budget left no time for it
-        table["switch cost (ms)"] = [None if x is None else 1e3 * x for x in costs]
+        table["switch cost (ms)"] = [None if x is None else rounded(1e3 * x) for x in costs]
     table = table.rename_axis(columns=results.how)
     report.add("Latency", table, lambda: latency_plot(results, title="Latency of a run"))
     tails = percentile_table(results)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortmeter.cli import bisect
-from ortmeter.cli.options import CLOSE, split
+from ortmeter.cli.conversion import CLOSE
+from ortmeter.cli.options import split
 from ortmeter.cli.report import Report, speedup_table
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import ModelError
-from ortmeter.evidence import Speedup
+from ortmeter.evidence import Speedup, rounded
 from ortmeter.optional import pd
 from ortmeter.plotting.axes import wrap
 from ortmeter.plotting.latency import speedup_plot
@@ -114,12 +115,14 @@ def _report_releases(
         budget_s=budget_s * (_MEASURED if len(releases) > 1 else 1),
     )
     report.add("Releases", _releases_table(releases, results))
-    from ortmeter.cli.references import compare
+    from ortmeter.cli import agreement
 
+    for name, variant in variants.items():
+        outputs = {ran: own for (n, ran), own in results.outputs.items() if n == name}
+        where = f"{name}: " if len(variants) > 1 else ""
+        report.conclude(*(f"{where}{told}" for told in agreement.compare(outputs, variant)))
     for rank, (name, comparison) in enumerate(results.comparisons.items()):
         where, several = (f", {name}", f"{name}: ") if len(variants) > 1 else ("", "")
-        outputs = {ran: own for (n, ran), own in results.outputs.items() if n == name}
-        report.conclude(*(f"{several}{told}" for told in compare(outputs, variants[name])))
         table = _latency_table(comparison)
         if (claims := compare_releases(comparison)) is None:
             report.add(f"Latency{where}", table)
@@ -256,7 +259,8 @@ def _time(microseconds: float) -> str:
 def _latency_table(comparison: Comparison) -> "pd.DataFrame":
     table = comparison.to_frame().drop(columns=["processes", "rounds", "calls"])
     if len(comparison) > 1:
-        table = table.join(speedup_table(comparison.speedups()).drop(columns="verdict"))
+        claims = speedup_table(comparison.speedups()).drop(columns="verdict")
+        table = table.join(claims.map(partial(rounded, digits=3)))
     return table.rename_axis("release").rename_axis(columns=comparison.how)
 
 
@@ -273,8 +277,8 @@ def _releases_table(releases: Sequence[Release], results: ReleaseResults) -> "pd
             for output, got in outputs.items()
             if ran == release.name and outputs is not first[name] and output in first[name]
         ]
-        where = {"provider": str(release.provider or "")} if releases[0].provider else {}
-        change = {"largest change of outputs": max(changes, default=None)}
-        versions = results.versions[release.name]
-        rows.append({"release": release.name, **versions, **where, **change})
-    return pd.DataFrame(rows)
+        row = {"release": release.name, **results.versions[release.name]}
+        if any(one.provider for one in releases):
+            row["provider"] = str(release.provider or "")
+        rows.append({**row, "largest change of outputs": rounded(max(changes, default=None), 3)})
+    return pd.DataFrame(rows).set_index("release")

@@ -113,10 +113,8 @@ def _answer(program: str, report: Report, found: "Bisection", rank: int, questio
     except OrtMeterError as error:  # the other questions may have an answer
         told = str(error)
     finally:
-        good, bad = (end.name for end in found.ends)
-        since = f"since {bad}{f', or an earlier release after {good}' if found.between else ''}"
         count = f"{2 + len(found.tried)} environments of {len(found.releases)} releases"
-        report.sentences.insert(rank, f"{question.said} {since}: {told} ({count}).")
+        report.sentences.insert(rank, f"{question.said} {_since(found)}: {told} ({count}).")
     return is_answered
 
 
@@ -125,6 +123,11 @@ def _try_release(program: str, question: Onset, release: Release) -> bool:
     is_bad = bool(question.is_bad(release))
     tell(f"{program}: {question.said} in {release.name}: {'yes' if is_bad else 'no'}")
     return is_bad
+
+
+def _since(found: "Bisection") -> str:
+    good, bad = (end.name for end in found.ends)
+    return f"since {bad}" + (f", or an earlier release after {good}" if found.between else "")
 
 
 @dataclass

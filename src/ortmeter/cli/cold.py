@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ortmeter.cli.conversion import Conversion, in_a_file_name
-from ortmeter.cli.report import Report, Rows, speedup_table
+from ortmeter.cli.report import Report, speedup_table
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Speedup, Speedups
+from ortmeter.evidence import Speedup, Speedups, rounded
+from ortmeter.optional import pd
 from ortmeter.plotting.cold import cold_plot
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
-from ortmeter.workloads.optimized import level_of, shorter_starts
+from ortmeter.workloads.optimized import level_of, saved_start, shorter_starts
 from ortmeter.workloads.startup import (
     FIRST,
     IMPORT,
@@ -40,7 +41,13 @@ def add_options(parser: ArgumentParser) -> None:
         help="time the start in fresh processes: import, session, first run, second run, steady "
         f"run, and their memory (--processes, {_PROCESSES}; --budget, {_BUDGET_S:g} seconds)",
     )
-    parser.add_argument_group("start").add_argument(
+    group = parser.add_argument_group("start")
+    group.add_argument(
+        "--save-optimized",
+        action="store_true",
+        help="add candidates that load the model already optimized by onnxruntime",
+    )
+    group.add_argument(
         "--shorten",
         action="store_true",
         help="add candidates that start in other ways: without optimization, already optimized, in "
@@ -62,9 +69,10 @@ def read_cold(options: Namespace) -> "ColdStarts | None":
 
 @contextmanager
 def other_starts(
-    report: Report, variants: Mapping[str, SessionSpec], kept: Conversion
+    report: Report, variants: Mapping[str, SessionSpec], kept: Conversion, *, shorten: bool
 ) -> Iterator[Mapping[str, SessionSpec]]:
     """Add the candidates that start in other ways; their files live as long as this block."""
+    start = shorter_starts if shorten else saved_start
     candidates = dict(variants)
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         for rank, (name, variant) in enumerate(variants.items()):
@@ -73,10 +81,15 @@ def other_starts(
             prefix = "" if kept.file is None else f"{kept.file.stem}-"
             if prefix and len(variants) > 1:
                 prefix += f"{in_a_file_name(name)}-"
-            for way, other in shorter_starts(variant, place, prefix).items():
+            for way, other in start(variant, place, prefix).items():
                 candidates[way if len(variants) == 1 else f"{name}, {way}"] = other
             if prefix:
                 kept.keep_files(report, place)
+        if len(candidates) == len(variants):
+            raise InvalidArgumentError(
+                "--save-optimized: no candidate is optimized, there is nothing to save. Accepted: "
+                "optimization basic, extended, layout or all"
+            )
         yield candidates
     levels = set(map(level_of, variants.values()))
     if shared := sorted(levels & {"layout", "all"}):
@@ -95,21 +108,25 @@ class ColdStarts(NamedTuple):
     def fill(self, report: Report, variants: Mapping[str, SessionSpec]) -> int:
         """Fill the report with the phases of each start, their memory and verdicts."""
         starts = cold_start(variants, processes=self.processes, budget_s=self.budget_s)
-        times = starts.to_frame().rename_axis(columns=starts.times.how)
-        several = len(starts.names) > 1
-        plot = partial(cold_plot, starts, title="Time to the first result")
-        report.add("Cold start", times if several else times.droplevel("candidate"), plot)
-        if several:
-            claims = {phase: starts.times[phase].speedups(together=_TOGETHER) for phase in _JUDGED}
-            placed = [claim.at(phase=phase) for phase, told in claims.items() for claim in told]
-            report.add("Speedup over the first", speedup_table(placed))
-            report.conclude(*(f"{phase}: {_beside_first(told)}." for phase, told in claims.items()))
-        else:
-            report.conclude(_sentence(starts))
-        report.conclude(
-            "files were in the page cache: after a boot, they are read from the disk first."
-        )
+        _fill_starts(report, starts)
         return 0
+
+
+def _fill_starts(report: Report, starts: ColdStart) -> None:
+    times = starts.to_frame().rename_axis(columns=starts.times.how)
+    several = len(starts.names) > 1
+    plot = partial(cold_plot, starts, title="Time to the first result")
+    report.add("Cold start", times if several else times.droplevel("candidate"), plot)
+    if several:
+        claims = {phase: starts.times[phase].speedups(together=_TOGETHER) for phase in _JUDGED}
+        placed = [claim.at(phase=phase) for phase, told in claims.items() for claim in told]
+        report.add("Speedup over the first", speedup_table(placed))
+        report.conclude(*(f"{phase}: {_beside_first(told)}." for phase, told in claims.items()))
+    else:
+        report.conclude(_sentence(starts))
+    report.conclude(
+        "files were in the page cache: after a boot, they are read from the disk first."
+    )
 
 
 def _beside_first(claims: Speedups) -> str:
@@ -132,10 +149,10 @@ def _ratio(claim: Speedup) -> str:
     return f"{shown.ratio:.2f} times {shown.brackets}" if claim.has_interval else "no interval"
 
 
-def memory_table(variants: Mapping[str, SessionSpec]) -> Rows:
+def memory_table(variants: Mapping[str, SessionSpec]) -> "pd.DataFrame":
     """Measure by how much a fresh process grows to create each session and run it once."""
-    rows = ((name, peak_memory(variant)) for name, variant in variants.items())
-    return Rows(("candidate", "peak growth (MiB)"), tuple(rows))
+    rows = [(name, rounded(peak_memory(variant))) for name, variant in variants.items()]
+    return pd.DataFrame(rows, columns=["candidate", "peak growth (MiB)"]).set_index("candidate")
 
 
 def _sentence(starts: ColdStart) -> str:

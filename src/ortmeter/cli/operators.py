@@ -7,14 +7,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pandas as pd
 
 from ortmeter.cli import bisect, fusions, machine, verdicts
 from ortmeter.cli.inputs import add_feeds, make_feeds
-from ortmeter.cli.options import THREADS, number, split
-from ortmeter.cli.report import Report, Rows
+from ortmeter.cli.options import number, split, thread_count
+from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError, ModelError
@@ -131,32 +131,38 @@ def run(options: Namespace, report: Report) -> str | int | None:
         cases = {name: case for name, case in cases.items() if not obstacles[name]}
     code = None
     if options.list:
-        _list(report, cases)
+        report.conclude(f"{plural(len(cases), 'case')}.")
+        report.add("Cases", _case_table(cases))
     elif cases:
         code = _run_cases(options, report, cases)
     if left_out:
         what = "node" if options.models else "case"
         report.conclude(f"{plural(len(left_out), what)} left out, see the reasons.")
-        report.add("Left out", Rows((what, "reason"), tuple(left_out.items())))
+        rows = pd.DataFrame(left_out.items(), columns=[what, "reason"])
+        report.add("Left out", rows.set_index(what))
     return code
 
 
 def _run_fusions(options: Namespace, report: Report) -> str | int | None:
+    span = bisect.read_range(options, _default(options))
     if options.repro is not None:
         case = FusionCase.parse(options.repro)
-        return fusions.write(report, case, _candidates(options)[0], options.report)
+        return fusions.write(report, case, _candidates(options, _releases(options)), options.report)
     named = {case.name: case for case in fusion_cases(options.seed, words=options.filter or "")}
     cases = _filtered(named, options.filter)
     if options.list:
-        _list(report, cases)
+        report.conclude(f"{plural(len(cases), 'case')}.")
+        optimizers = {"optimizer": {name: case.op for name, case in cases.items()}}
+        report.add("Cases", pd.DataFrame(optimizers).rename_axis("case"))
         return None
-    candidates, span = _candidates(options)
+    candidates = _candidates(options, [span[0], span[-1]] if span else _releases(options))
     return fusions.fill(report, list(cases.values()), candidates, span)
 
 
 def _run_cases(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> int | None:
-    threads = split("--threads", options.threads, THREADS)
-    candidates, span = _candidates(options)
+    threads = split("--threads", options.threads, thread_count)
+    span = bisect.read_range(options, _default(options))
+    candidates = _candidates(options, [span[0], span[-1]] if span else _releases(options))
     where = candidates[0].provider or resolve_provider("cpu")
     if options.edges:
         named = {name: case for name, case in cases.items() if isinstance(case, Case)}
@@ -170,7 +176,7 @@ def _run_cases(options: Namespace, report: Report, cases: Mapping[str, AnyCase])
         raise
     slower = verdicts.fill(report, candidates, matrix)
     if options.models:
-        report.add("Nodes", _described(cases))
+        report.add("Nodes", _case_table(cases))
     worse = verdicts.fill_errors(report, candidates, specs)
     if not span:
         return None
@@ -200,12 +206,18 @@ def _matrix(
     candidates: Sequence[RuntimeCandidate],
     specs: Mapping[str, SessionSpec],
 ) -> Matrix:
-    threads = split("--threads", options.threads, THREADS)
+    threads = split("--threads", options.threads, thread_count)
     few = _COMPARED if len(candidates) > 1 else _ALONE
     processes, passes = options.processes or few[0], few[1]
     with machine.watched(report, threads, _providers(options), strict=options.strict):
-        asked: dict[str, Any] = {"threads": threads, "processes": processes, "passes": passes}
-        return measure_cases(candidates, specs, **asked, control=len(candidates) > 1)
+        return measure_cases(
+            candidates,
+            specs,
+            threads=threads,
+            processes=processes,
+            passes=passes,
+            control=len(candidates) > 1,
+        )
 
 
 def _refuse(options: Namespace) -> None:
@@ -265,22 +277,16 @@ def _filtered(cases: Mapping[str, _Kind], text: str | None) -> dict[str, _Kind]:
     return kept
 
 
-def _list(report: Report, cases: Mapping[str, AnyCase | FusionCase]) -> None:
-    report.conclude(f"{plural(len(cases), 'case')}.")
-    report.add("Cases", _described(cases))
-
-
-def _described(cases: Mapping[str, AnyCase | FusionCase]) -> pd.DataFrame:
-    rows: list[dict[str, object]] = []
+def _case_table(cases: Mapping[str, AnyCase]) -> pd.DataFrame:
+    rows = []
     for name, case in cases.items():
         if isinstance(case, NodeCase):
             first = case.node.name or next(filter(None, case.node.output), "")
-            rows.append({"nodes": case.nodes, "the first": first})
-        elif isinstance(case, Case):
-            rows.append({"in words": in_words(name), "inputs": case.inputs, "opset": case.opset})
+            rows.append({"case": name, "nodes": case.nodes, "the first": first})
         else:
-            rows.append({"optimizer": case.op})
-    return pd.DataFrame(rows, pd.Index([*cases], name="case"))
+            words = {"case": name, "in words": in_words(name)}
+            rows.append(words | {"inputs": case.inputs, "opset": case.opset})
+    return pd.DataFrame(rows).set_index("case")
 
 
 def _script_of_case(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> str:
@@ -291,8 +297,8 @@ def _script_of_case(options: Namespace, report: Report, cases: Mapping[str, AnyC
     script = repro_script(
         cases[options.repro],
         provider=_providers(options)[0],
-        threads=split("--threads", options.threads, THREADS)[0],
-        requirements=[r.requirements[0] for r in _releases(options)[0] if r.requirements],
+        threads=split("--threads", options.threads, thread_count)[0],
+        requirements=[r.requirements[0] for r in _releases(options) if r.requirements],
     )
     return _issue(options, report, cases, script) if options.report else script
 
@@ -300,7 +306,7 @@ def _script_of_case(options: Namespace, report: Report, cases: Mapping[str, AnyC
 def _issue(options: Namespace, report: Report, cases: Mapping[str, AnyCase], script: str) -> str:
     """Measure a case, those of its operator, and the whole model; write what an issue says."""
     name, (where,) = options.repro, _providers(options)
-    candidates, _ = _candidates(options)
+    candidates = _candidates(options, _releases(options))
     alike = {name: cases[name]}
     alike |= {key: case for key, case in cases.items() if case.op == cases[name].op}
     remarks = [
@@ -353,23 +359,26 @@ def _providers(options: Namespace) -> list[Provider]:
     return split("--provider", options.provider, resolve_provider)
 
 
-def _releases(options: Namespace) -> tuple[list[Release], list[Release]]:
-    """List the releases to compare, and those of the range of a search, with both ends."""
-    default = "cuda" if any(each.on_cuda for each in _providers(options)) else "cpu"
-    if span := bisect.read_range(options, default):
-        return [span[0], span[-1]], span
-    return [parse_release(text, default) for text in split("--runtime", options.runtime)], []
+def _default(options: Namespace) -> str:
+    return "cuda" if any(each.on_cuda for each in _providers(options)) else "cpu"
 
 
-def _candidates(options: Namespace) -> tuple[list[RuntimeCandidate], list[Release]]:
-    """List what runs the cases, torch first, in environments that are made; the range to search."""
-    providers, (releases, span) = _providers(options), _releases(options)
+def _releases(options: Namespace) -> list[Release]:
+    default = _default(options)
+    return [parse_release(text, default) for text in split("--runtime", options.runtime)]
+
+
+def _candidates(options: Namespace, releases: Sequence[Release]) -> list[RuntimeCandidate]:
+    """List what runs the cases, torch first; the environments of releases are made."""
+    providers = _providers(options)
     runners = [torch_candidate()] if options.against else []
     for release in releases:
         prepare(release, lambda line: tell(f"ortmeter operators: {line}"))
         runners.append(RuntimeCandidate(release.name, release))
-    candidates = []
-    for runner, provider in itertools.product(runners, providers):
-        name = f"{runner.name} {provider}" if len(providers) > 1 else runner.name
-        candidates.append(dataclasses.replace(runner, name=name, provider=provider))
-    return candidates, span
+    several = len(providers) > 1
+    return [
+        dataclasses.replace(
+            runner, name=f"{runner.name} {provider}" if several else runner.name, provider=provider
+        )
+        for runner, provider in itertools.product(runners, providers)
+    ]

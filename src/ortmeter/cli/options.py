@@ -10,10 +10,6 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import MAX_THREADS
 
-EVALUATIONS = ("torch", "reference", "float64")
-UNOPTIMIZED = "unoptimized"
-#: Error over the largest value of an output, beyond which results are not the same.
-CLOSE = 1e-3
 # Argument in Python -> option of KEY=VALUE.
 _PAIRS = {
     "session_options": "--session-option",
@@ -85,18 +81,18 @@ def session_providers(options: Namespace) -> list[Provider]:
     return split("--provider", options.provider, read)
 
 
-def session_axes(options: Namespace) -> tuple[dict[str, Any], str]:
-    """Read the options of the sessions to compare, as :func:`~ortmeter.bench` takes; in words."""
-    return _settings(options, session_providers(options), split), describe_session(options)
+def session_axes(options: Namespace) -> dict[str, Any]:
+    """Read the options of the sessions to compare, as :func:`~ortmeter.bench` takes them."""
+    return _settings(options, session_providers(options), split)
 
 
-def session_settings(options: Namespace) -> tuple[dict[str, Any], str]:
+def session_settings(options: Namespace) -> dict[str, Any]:
     """Read the options of one session, as :func:`~ortmeter.runtime.sessions.make_session` takes.
 
-    ``run_config`` is for :class:`~ortmeter.runtime.iobinding.BoundSession`. Then all in words.
+    ``run_config`` is for :class:`~ortmeter.runtime.iobinding.BoundSession`.
     """
     provider = resolve_provider(options.provider)
-    return _settings(options, provider, read_one), describe_session(options)
+    return _settings(options, provider, lambda _option, text, convert=str: convert(text))
 
 
 def _settings(options: Namespace, providers: object, read: Callable[..., Any]) -> dict[str, Any]:
@@ -104,7 +100,7 @@ def _settings(options: Namespace, providers: object, read: Callable[..., Any]) -
     settings: dict[str, Any] = {
         "provider": providers,
         "optimization": read("--optimization", options.optimization),
-        "threads": read("--threads", options.threads, THREADS),
+        "threads": read("--threads", options.threads, thread_count),
         "spinning": read("--spinning", options.spinning),
     }
     for argument, option in _PAIRS.items():
@@ -140,7 +136,7 @@ def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]
     # A comma before a folder is one of the path of a library.
     comma = r",(?![^,=]*[/\\])" if option == "--provider" else ","
     parts = [part.strip() for part in re.split(comma, text)]
-    values = [read_one(option, part, read) for part in parts if part]
+    values = [read(part) for part in parts if part]
     if len({*values}) < len(parts):  # nothing is measured twice, or left out, in silence
         raise InvalidArgumentError(
             f"{option}: got {text!r}, expected values separated by commas, each one once"
@@ -148,12 +144,12 @@ def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]
     return values
 
 
-def read_one(option: str, text: str, read: Callable[[str], Any] = str) -> Any:
-    """Read a value, and name its option if it is refused."""
+def thread_count(text: str) -> int:
+    """Read a number of threads."""
     try:
-        return read(text)
+        return int(number(0, MAX_THREADS)(text))
     except ArgumentTypeError as error:
-        raise InvalidArgumentError(f"{option}: {error}") from None
+        raise InvalidArgumentError(f"--threads: {error}") from None
 
 
 def number(
@@ -173,6 +169,3 @@ def number(
         raise ArgumentTypeError(f"got {text!r}, expected {what} {bounds}")
 
     return read
-
-
-THREADS = number(0, MAX_THREADS)

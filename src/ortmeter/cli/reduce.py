@@ -1,5 +1,6 @@
 """Cut a model to the smallest one that is still slower, differs, has NaN or fails."""
 
+import errno
 import functools
 import hashlib
 import json
@@ -22,28 +23,41 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 import onnxruntime
+import pandas as pd
 
 from ortmeter.attribution.alignment import in_words, relative
 from ortmeter.attribution.intermediates import refuse_too_large
 from ortmeter.attribution.reduction import Reduced, reduce_model
 from ortmeter.child import ChildError
 from ortmeter.cli.bisect import decide_slowdown
+from ortmeter.cli.diff import EVALUATIONS, UNOPTIMIZED, on_provider
 from ortmeter.cli.execution import SUCCESS, USAGE
 from ortmeter.cli.inputs import add_feeds, make_feeds
-from ortmeter.cli.options import add_session, number, session_settings, split
-from ortmeter.cli.references import reference_outputs
-from ortmeter.cli.report import Report, Rows
+from ortmeter.cli.options import add_session, describe_session, number, session_settings, split
+from ortmeter.cli.references import evaluate
+from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
 from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator import Evaluator
 from ortmeter.files import write_atomically
+from ortmeter.observatory.issue import (
+    run_script,
+    show_wrong,
+    write_failure,
+    write_issue,
+)
+from ortmeter.observatory.judge import DISAGREE, Judge
+from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
+from ortmeter.observatory.reference import DRAWN, NONE
 from ortmeter.observatory.repro import repro_script
 from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import INSTALLED, Release, parse_release, prepare
 from ortmeter.releases.process import run_once
 from ortmeter.runtime.graphs import with_intermediate_outputs
+from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.loading import load_model, write_model
+from ortmeter.runtime.providers import resolve_provider
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
 
@@ -62,7 +76,9 @@ _ACCEPTED = (
 _ERROR, _ROUNDS, _BUDGET_S = 0.01, 50, 45.0
 
 _TRIED, _MODEL, _INPUTS, _SCRIPT = "tried.json", "model.onnx", "test_data_set_0", "repro.py"
+_ISSUE = "issue.md"
 _NAMED = 5  # operators
+_LEVELS = ("all", "layout", "extended", "basic", "none")
 _TOLD = {True: "yes", False: "no", None: "undecided"}
 
 
@@ -87,6 +103,12 @@ def register(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help="for a command, or an answer of a process (60)",
     )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="also write issue.md, in the form of the template of ONNX Runtime, as ortmeter "
+        "operators --report does; --until is fails, or names two releases",
+    )
     add_session(parser, several=False, runs=False)
     add_feeds(parser)
 
@@ -105,14 +127,26 @@ def run(options: Namespace, report: Report) -> int:
 
 
 def _reduce(options: Namespace, report: Report, file: Path) -> int:
-    settings, report.session = session_settings(options)
+    settings, report.session = session_settings(options), describe_session(options)
     distribution = "cuda" if settings["provider"].on_cuda else "cpu"
     condition = read_condition(options.until, options.timeout, distribution)
+    if options.report and len(condition.releases) == 1 and condition.kind != "fails":
+        raise InvalidArgumentError(
+            f"--report: got --until {options.until!r}. Accepted: fails, or slower, differs or nan "
+            "with --runtime A,B"
+        )
     start = Reduced(file.stem, load_model(file), make_feeds(options, [file])[file])
     given = _given(start.proto, start.arrays)
     condition = replace(condition, infinite=frozenset(_having(np.isinf, given)))
     folder = Path(options.output or f"{file.stem}-reduced")
+    for given in (file, *(text.rpartition("=")[2] for text in options.feeds)):
+        if Path(given).resolve().is_relative_to(folder.resolve()):
+            raise InvalidArgumentError(
+                f"--output: {str(folder)!r} has {str(given)!r}, which is read. Accepted: another "
+                "folder"
+            )
     spec = SessionSpec(file, start.arrays, settings)
+    _refuse_unwritable(folder)
     for release in condition.releases:
         prepare(release, lambda line: tell(f"ortmeter reduce: {line}"))
     with suppress(OrtMeterError):  # else a level is not what makes it fail
@@ -134,9 +168,17 @@ def _reduce(options: Namespace, report: Report, file: Path) -> int:
             f"{len(tried.answers)} models were tried",
             _write_script(tried),
         )
-        tries = tuple(tuple(answer.values()) for answer in tried.answers.values())
-        report.add("What was tried", Rows(("step", "holds", "seen"), tries))
-    return SUCCESS if tried.told == _TOLD[True] else USAGE
+        report.add("What was tried", pd.DataFrame(list(tried.answers.values())))
+    if tried.told != _TOLD[True]:
+        return USAGE
+    if not options.report:
+        return SUCCESS
+    try:
+        report.conclude(_write_issue(report, tried))
+    except (OrtMeterError, OSError) as error:  # the smallest model is there
+        report.conclude(f"there is no {_ISSUE}: {error}")
+        return USAGE
+    return SUCCESS
 
 
 class _Tried:
@@ -158,22 +200,28 @@ class _Tried:
         self._is_valid = not _why_invalid(model)  # else its parts need not be
         digest = hashlib.blake2b(model.read_bytes()).hexdigest()
         versions = [one.key or onnxruntime.__version__ for one in condition.releases]
-        self._asked = [options.until, repr(spec.settings), options.timeout, digest, *versions]
+        session = describe_session(options)
+        self._asked = [options.until, session, options.timeout, digest, *versions]
         self._asked += _digests(condition)
         if not folder.exists() or not any(folder.iterdir()):
             return
-        asked = None
+        kept: dict[str, Any] = {}
         # It may be not ours: another file, or a pipe, which has no end.
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            kept = json.loads(self._file.read_bytes() if self._file.is_file() else b"")
-            answers, asked = kept["answers"], kept["asked"]
-        if asked == self._asked and not options.force:
-            self.answers = answers
-            tell(f"ortmeter reduce: goes on, with the {len(answers)} answers of {self._file}")
-        elif asked is None or not options.force:
+            read = json.loads(self._file.read_bytes() if self._file.is_file() else b"")
+            kept = {"asked": read["asked"], "answers": read["answers"]}
+        if not kept:
             raise InvalidArgumentError(
-                f"--output: {str(folder)!r} has other files than those of this reduction. "
-                "Accepted: another folder, or --force for those of another reduction"
+                f"--output: {str(folder)!r} has files that no reduction wrote. Accepted: "
+                "another folder"
+            )
+        if kept.get("asked") == self._asked and not options.force:
+            self.answers = kept["answers"]
+            tell(f"ortmeter reduce: goes on, with the {len(self.answers)} answers of {self._file}")
+        elif not options.force:
+            raise InvalidArgumentError(
+                f"--output: {str(folder)!r} has something else than this reduction. Accepted: "
+                "another folder, or --force"
             )
 
     def __call__(self, reduced: Reduced) -> bool:
@@ -184,10 +232,7 @@ class _Tried:
             files = sorted(file for file in folder.rglob("*") if file.is_file())
             key = hashlib.blake2b(b"".join(file.read_bytes() for file in files)).hexdigest()
             if key not in self.answers:
-                spec = replace(self.spec, model=folder / _MODEL, feeds=reduced.arrays)
-                reason = self._is_valid and _why_invalid(folder / _MODEL)
-                invalid = False, f"not valid: {reason}"
-                holds, seen = invalid if reason else self.condition.ask(spec)
+                holds, seen = self._look(reduced, folder)
                 self.answers[key] = {"step": reduced.step, "holds": _TOLD[holds], "seen": seen}
                 tell(f"ortmeter reduce: {reduced.step}: {_TOLD[holds]}, {seen}")
                 if self.told or holds is not False:  # nothing is left where it is false at first
@@ -198,6 +243,22 @@ class _Tried:
         if told == _TOLD[True] or reduced is self.best:
             self.best, self.told, self.seen = reduced, told, self.answers[key]["seen"]
         return bool(told == _TOLD[True])
+
+    def _look(self, reduced: Reduced, folder: Path) -> tuple[bool | None, str]:
+        file = folder / _MODEL
+        if self._is_valid and (reason := _why_invalid(file)):
+            return False, f"not valid: {reason}"
+        return self.condition.ask(replace(self.spec, model=file, feeds=reduced.arrays))
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    """Raise before the search what its end would: a folder that cannot be made, or written."""
+    there = next(path for path in (folder, *folder.resolve().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise InvalidArgumentError(
+            f"--output: {str(folder)!r} cannot be written. Accepted: a folder, or a name that is "
+            "free in one, which may be written"
+        )
 
 
 def _digests(condition: "Condition") -> list[str]:
@@ -260,6 +321,77 @@ def _write_script(tried: _Tried) -> str:
     return f"{folder} has {_MODEL}, {_INPUTS} and {_SCRIPT}"
 
 
+def _write_issue(report: Report, tried: _Tried) -> str:
+    """Write what an issue says: the smallest model and the whole one measured, or who runs it."""
+    best, condition, file = tried.best, tried.condition, tried.folder / _ISSUE
+    part = replace(tried.spec, model=tried.folder / _MODEL, feeds=best.arrays)
+    name = " ".join(dict.fromkeys(node.op_type for node in best.proto.graph.node))
+    inputs = ", ".join(map(str, declared_inputs(best.proto)))
+    where = {"machine": report.machine, "provider": tried.spec.settings["provider"]}
+    *before, last = condition.releases
+    if condition.kind == "fails":
+        told = tried.seen.removeprefix(f"{last.name}: ")
+        told = f"{told}\n\n{' '.join(_ran_elsewhere(condition, part))}"
+        script = (tried.folder / _SCRIPT).read_text(encoding="ascii")
+        ran = {one.name: run_script(script, one) for one in before}
+        text = write_failure(name, last, told, script, ran, inputs=inputs, **where)
+    else:
+        script, wrong = (tried.folder / _SCRIPT).read_text(encoding="ascii"), ""
+        if condition.kind != "slower":
+            wrong = f"With onnxruntime {last.name}: {tried.seen} ({_why_wrong(part, condition)})."
+            script = show_wrong(script, part, last)
+        candidates = [
+            RuntimeCandidate(one.name, one, provider=where["provider"])
+            for one in condition.releases
+        ]
+        measured = measure_cases(
+            candidates,
+            {name: part, f"{best.name}.onnx": tried.spec},
+            threads=[tried.spec.settings["threads"]],
+        )
+        ran = {one.name: run_script(script, one) for one in condition.releases}
+        text = write_issue(name, measured, {name: inputs}, script, ran, wrong=wrong, **where)
+    write_atomically(file, text.encode())
+    return f"{file} is ready to paste; nothing was sent"
+
+
+def _ran_elsewhere(condition: "Condition", part: SessionSpec) -> list[str]:
+    """Say which release, level and reference run a model that fails, the closest level first."""
+    if reason := _why_invalid(Path(part.model)):  # type: ignore[arg-type]
+        raise OrtMeterError(f"the model is not valid ({reason}): ONNX Runtime may refuse it")
+    told = [f"onnxruntime {release.name} runs it." for release in condition.releases[:-1]]
+    asked = part.settings["optimization"]
+    for level in _LEVELS[_LEVELS.index(asked) + 1 :]:
+        with suppress(OrtMeterError):
+            condition.outputs(part, optimization=level)
+            told.append(f"It fails at optimization level {asked!r}, and runs at level {level!r}.")
+            break
+    with suppress(OrtMeterError):
+        outputs = evaluate(load_model(part.model), part.feeds, "reference", resolve_provider("cpu"))
+        shapes = ", ".join(f"{name} has the shape {value.shape}" for name, value in outputs.items())
+        told.append(f"onnx.reference (onnx {onnx.__version__}) runs it: {shapes}.")
+    if not told:
+        raise OrtMeterError(
+            "no other level, nor onnx.reference, runs this model: nothing says that ONNX Runtime "
+            "is wrong"
+        )
+    return told
+
+
+def _why_wrong(part: SessionSpec, condition: "Condition") -> str:
+    """Say who finds the last release wrong; an error where nobody does, or only the first is."""
+    judge, last = Judge(part), condition.releases[-1].name
+    found = judge.errors(condition.outputs(part))
+    if found["judges"].startswith(DISAGREE):
+        raise OrtMeterError(f"{found['judges']}: nothing says that ONNX Runtime is wrong")
+    if found["judges"] or found["reference"] in {DRAWN, NONE}:
+        return found["judges"] or "no judge computes it"
+    told = f"{last} gives what float64 gives, up to roundings"
+    if judge.errors(condition.outputs(part, 0))["judges"]:
+        told += f"; {condition.releases[0].name} is the wrong one, and {last} mends it"
+    raise OrtMeterError(f"{told}: there is nothing to report")
+
+
 def _size_in_words(reduced: Reduced) -> str:
     operators = Counter(node.op_type for node in reduced.proto.graph.node)
     named = [f"{n} {op}" if n > 1 else op for op, n in operators.most_common(_NAMED)]
@@ -294,6 +426,7 @@ class Condition:
         try:
             return _ASKED[self.kind](self, spec)
         except (OrtMeterError, MemoryError) as error:
+            _refuse_machine(error)
             return False, str(error) or type(error).__name__
 
     def outputs(self, spec: SessionSpec, rank: int = -1, **settings: Any) -> dict[str, np.ndarray]:
@@ -334,11 +467,16 @@ def _slower(condition: Condition, spec: SessionSpec) -> Answer:
 
 
 def _differs(condition: Condition, spec: SessionSpec) -> Answer:
-    against, got = condition.against, condition.outputs(spec)
-    if against:
-        expected = reference_outputs(against, spec, condition.outputs)
-    else:
+    against, provider = condition.against, spec.settings["provider"]
+    got = condition.outputs(spec)
+    if not against:
         expected = condition.outputs(spec, 0)
+    elif against in EVALUATIONS:
+        expected = evaluate(load_model(spec.model), spec.feeds, against, provider)
+    elif against == UNOPTIMIZED:
+        expected = condition.outputs(spec, optimization="none")
+    else:
+        expected = condition.outputs(replace(spec, settings=on_provider(against, spec.settings)))
     expected = {name: value for name, value in expected.items() if name in got}
     compared = compare_outputs(expected, got, typed=against != "float64").outputs
     if not compared:
@@ -385,10 +523,18 @@ def _fails(condition: Condition, spec: SessionSpec) -> Answer:
     try:
         condition.outputs(spec)
     except (ModelError, ChildError) as error:
+        _refuse_machine(error)
         if condition.runs_unoptimized:  # so must its part
             condition.outputs(spec, optimization="none")
         return condition.limit in str(error), str(error)
     return False, "it runs"
+
+
+def _refuse_machine(error: Exception) -> None:
+    """Raise if the machine has no resources left: this says nothing about the model."""
+    lacking = (os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE))
+    if any(text in str(error) for text in lacking):
+        raise OSError(f"{error}: the machine failed, not the model") from error
 
 
 def _command(condition: Condition, spec: SessionSpec) -> Answer:
