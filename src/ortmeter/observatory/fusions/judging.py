@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pandas as pd
 
 from ortmeter.attribution.reduction import minimal
@@ -95,6 +94,8 @@ class FusionJudge(Processes):
 
     def __init__(self, candidates: Sequence[RuntimeCandidate], folder: Path | None = None) -> None:
         super().__init__({one.name: one for one in candidates})
+        import onnxruntime
+
         self._keys = {
             one.name: one.release.key or f"{one.name}-{onnxruntime.__version__}"
             for one in candidates
