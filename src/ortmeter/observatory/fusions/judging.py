@@ -63,7 +63,7 @@ class WrongFusion:
     level : str
         Lowest level that shows it.
     what : str
-        One of :data:`WAYS`.
+        ``dies``, ``value``, ``shape``, ``type`` or ``fails``.
     told : str
         The element that is the furthest away, the shapes, or the error.
     error, bound : float
