@@ -311,6 +311,7 @@ def test_a_real_search_ends_and_says_what_became_of_each_candidate(tmp_path):
     assert {tried.outcome for tried in found.tried.values()} <= {
         *("faster", "slower", "no gain", "undecided", LATE),
         "slower than another of its axis",
+        "not among the best",
         *(tried.outcome for tried in found.tried.values() if tried.speedup is None),
     }
     assert journal.is_file()
