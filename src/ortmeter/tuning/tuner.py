@@ -289,7 +289,7 @@ def tune(
         plain = {**PLAIN, "threads": cores or 0, "provider": resolved}
         default = SessionSpec(model, samples[0], plain, bound=False)
         machine = preflight(cores or 0, resolved)
-        key = key_of(default, samples, [*asked, budget_s, machine.is_shared])
+        key = key_of(default, samples, [*asked, budget_s])
         guard = stack.enter_context(Guard(default, samples, len(samples) - len(calibrating)))
         search = _Search(
             guard=guard,
