@@ -271,15 +271,19 @@ def test_what_was_found_for_another_model_is_not_replaced(monkeypatch, capsys, f
     assert (folder / "session.json").read_bytes() != before
 
 
+def bench_again(capsys, file, folder):
+    """Tune, then measure what was chosen: the report, and its tables by title."""
+    run(capsys, "tune", file, "--output", folder)
+    asked = ("--repeat", 1, "--processes", 2, "--budget", 1, "--json")
+    code, out, err = run(capsys, "bench", "--config", folder / "session.json", *asked)
+    assert code == 0, err
+    found = json.loads(out)
+    return found, {section["title"]: section["tables"] for section in found["sections"]}
+
+
 def test_bench_measures_what_was_chosen_again(monkeypatch, capsys, file, tmp_path):
     plant(monkeypatch, (1.0, 1.0, 0.8))
-    folder = tmp_path / "tuned"
-    run(capsys, "tune", file, "--output", folder)
-    session = str(folder / "session.json")
-    asked = ("--repeat", 1, "--processes", 2, "--budget", 1, "--json")
-    code, out, err = run(capsys, "bench", "--config", session, *asked)
-    assert code == 0, err
-    tables = {s["title"]: s["tables"] for s in json.loads(out)["sections"]}
+    _, tables = bench_again(capsys, file, tmp_path / "tuned")
     assert [row["candidate"] for row in tables["Latency"][0]] == ["default", "tuned"]
     assert tables["Inputs"][0][0]["shape"] == "1x3x8x8"
 
@@ -287,15 +291,9 @@ def test_bench_measures_what_was_chosen_again(monkeypatch, capsys, file, tmp_pat
 def test_bench_times_the_default_alone_where_it_was_kept(monkeypatch, capsys, file, tmp_path):
     plant(monkeypatch, (1.0, 1.0, 1.0))
     folder = tmp_path / "tuned"
-    run(capsys, "tune", file, "--output", folder)
-    session = str(folder / "session.json")
-    asked = ("--repeat", 1, "--processes", 1, "--budget", 1, "--json")
-    code, out, err = run(capsys, "bench", "--config", session, *asked)
-    assert code == 0, err
-    found = json.loads(out)
-    tables = {s["title"]: s["tables"] for s in found["sections"]}
+    found, tables = bench_again(capsys, file, folder)
     assert [row["candidate"] for row in tables["Latency"][0]] == ["default"]
-    told = f"{session} keeps the defaults, so the default is timed alone."
+    told = f"{folder / 'session.json'} keeps the defaults, so the default is timed alone."
     assert found["conclusion"][0] == told
     assert not any("same optimized graph" in sentence for sentence in found["conclusion"])
 

@@ -60,14 +60,14 @@ args, provider = study.args, study.provider
 # sizes that the packages use.
 
 DETECTOR, TEXT, VOICE, FILES = "detector", "text", "voice", "files"
-IMAGES, TOKENS = "images", "tokens"
+IMAGES, TOKENS, BATCH = "images", "tokens", {"batch": 1}
 PACKAGES = {  # the package, its file, and what its inputs need
     DETECTOR: ("nudenet==3.4.2", "320n", {"shapes": {"images": [1, 3, 320, 320]}}),
     TEXT: ("rapidocr-onnxruntime==1.4.4", "rec_infer", {"shapes": {"x": [1, 3, 48, 320]}}),
     VOICE: (
         "silero-vad==6.2.3",
         "16k_op15",
-        {"shapes": {"input": [1, 576]}, "dims": {"batch": 1}, "values": {"sr": 16000}},
+        {"shapes": {"input": [1, 576]}, "dims": BATCH, "values": {"sr": 16000}},
     ),
     FILES: ("magika==1.0.3", "model", {"shapes": {"bytes": [1, 2048]}}),
 }
@@ -92,9 +92,8 @@ def make_models(folder):
         (place := folder / name).mkdir()
         model = download(package, file, place)
         yield name, model, ortmeter.random_feeds(model, seed=0, **inputs)
-    yield IMAGES, sample_cnn(), ortmeter.random_feeds(sample_cnn())
-    encoder = sample_transformer()
-    yield TOKENS, encoder, ortmeter.random_feeds(encoder, dims={"batch": 1})
+    for name, model, dims in (IMAGES, sample_cnn(), {}), (TOKENS, sample_transformer(), BATCH):
+        yield name, model, ortmeter.random_feeds(model, seed=0, dims=dims)
 
 
 # %%
@@ -158,15 +157,16 @@ study.keep(
 # --------------------------------------------
 
 
+def select(data, *names):
+    """Compare what was chosen with the default, where something was confirmed."""
+    found = data.times.speedups(DEFAULT).only(model=names)
+    return Speedups(claim for claim in found if claim.subject == TUNED)
+
+
 def chosen(data):
     """What to set, and by how many times it is faster than the default, with 99% intervals"""
-    table = data.searched[["set", "seconds"]].round()
-    gains = {
-        claim.where["model"]: claim.interval
-        for claim in data.times.speedups(DEFAULT)
-        if claim.subject == TUNED
-    }
-    return table.assign(**{"times faster": [gains.get(name, "") for name in table.index]})
+    gains = [claim.interval for claim in select(data, *data.searched.index)]
+    return data.searched[["set", "seconds"]].round().assign(**{"times faster": gains})
 
 
 study.show(chosen)
@@ -219,12 +219,6 @@ study.show(refused, folded=True)
 # %%
 # What the measurements say
 # -------------------------
-
-
-def select(data, *names):
-    """Compare what was chosen with the default, where something was confirmed."""
-    found = data.times.speedups(DEFAULT).only(model=names)
-    return Speedups(claim for claim in found if claim.subject == TUNED)
 
 
 def find_raced(data, axes, low, high, *names):

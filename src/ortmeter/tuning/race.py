@@ -7,7 +7,6 @@ that the others get more rounds (Karnin et al., *Almost optimal exploration in m
 copies of the default are equal: what they differ by widens every interval.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,14 +77,14 @@ class Race:
             pair = [float(np.median(copy - own)) for copy in (default, again)]
             self.logs.setdefault(name, []).append(sum(pair) / 2)
         self.left |= {name: "" for name in self.running if name in self.asides}
-        for name in self.running:
-            estimate = self.estimate(name)
-            if estimate.high is not None and estimate.high < _WORTH:
-                self.left[name] = "slower" if estimate.high < 1 else "no gain"
-        for rival, name in itertools.permutations(self.running, 2):
-            low, high = self.estimate(rival).low, self.estimate(name).high
-            apart = low is not None and high is not None and low > high
-            if apart and self.axes[rival] == self.axes[name]:
+        known = {name: self.estimate(name).interval for name in self.running}
+        ends = {name: interval for name, interval in known.items() if interval}
+        for name, (_, high) in ends.items():
+            if high < _WORTH:
+                self.left[name] = "slower" if high < 1 else "no gain"
+            elif any(
+                low > high and self.axes[o] == self.axes[name] for o, (low, _) in ends.items()
+            ):
                 self.left[name] = "slower than another of its axis"
         ranked = sorted(self.running, key=lambda name: -float(np.mean(self.logs[name])))
         first = {self.axes[name]: name for name in reversed(ranked)}.values()
