@@ -102,8 +102,8 @@ def make_models(folder):
 #
 # :func:`~ortmeter.tune` refuses the candidates that fail, that are the same graph as another one,
 # or whose outputs differ from those of the default by more than roundings. It then times the others
-# in fresh processes, interleaved with the default and a copy of it. Candidates that gain nothing
-# leave. The best ones race again in combination, and other processes confirm the winner.
+# in fresh processes, interleaved with the default and a copy of it. After each process, the slower
+# half leaves. The best ones race again in combination, and other processes confirm the winner.
 #
 # We give it one core, as a small container has: times repeat best there. Without ``--cores``, it
 # searches threads and spinning too.
@@ -186,8 +186,8 @@ study.show(speedups)
 # How much of it does each axis bring?
 # ------------------------------------
 #
-# The best candidate of each axis, alone. An empty cell was not timed: the candidate is not for this
-# model, gives the same graph, or was refused.
+# The best candidate of each axis, alone. An empty cell was not timed: the candidate does not apply
+# to this model, gives the same graph, was refused, or there was no time.
 
 
 def axes(data):
@@ -308,7 +308,7 @@ study.conclude(claims, setting="tune_model.py")
 # How this was computed
 # ---------------------
 #
-# After each process, the worse half of the candidates leaves the race. Its intervals are
-# moderated t, at 99%: candidates share their variance. Those of the confirmation are Student's.
+# The intervals of the race are moderated t intervals at 99%, since all candidates share one estimate
+# of the variance. Those of the last comparison are Student's, over processes.
 
 study.appendix(tried=study.data.tried)
