@@ -308,7 +308,7 @@ study.conclude(claims, setting="tune_model.py")
 # How this was computed
 # ---------------------
 #
-# The intervals of the race are moderated t intervals at 99%, since all candidates share one estimate
-# of the variance. Those of the last comparison are Student's, over processes.
+# The intervals of the race are moderated t intervals at 99%, since all candidates share one
+# estimate of the variance. Those of the last comparison are Student's, over processes.
 
 study.appendix(tried=study.data.tried)
