@@ -25,6 +25,7 @@ import collections
 import contextlib
 import itertools
 import math
+import os
 import subprocess
 import sys
 import time
@@ -134,7 +135,10 @@ def busy() -> float:
 def competitor(*, runs: bool) -> Iterator[None]:
     """Take a core, if asked."""
     program = "import numpy as np\nx = np.ones((512, 512))\nwhile True: x @ x"
-    taken = subprocess.Popen([sys.executable, "-c", program]) if runs else None
+    one = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    taken = subprocess.Popen([sys.executable, "-c", program], env=one) if runs else None
+    if taken is not None:
+        psutil.Process(taken.pid).cpu_affinity([psutil.Process().cpu_affinity()[-1]])
     try:
         yield
     finally:

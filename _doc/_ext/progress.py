@@ -16,6 +16,7 @@ logger = sphinx_logging.getLogger(__name__)
 #: Seconds of a page that never ran here.
 TYPICAL_S = 20.0
 _heard = logging.getLogger("ortmeter.progress")
+_heard.propagate = False  # a handler of the root would write into the page
 _begun: list[str] = []  # pages of this build
 
 

@@ -63,7 +63,7 @@ def look(root, files=None, later=None, threads=1):
 def test_a_quiet_machine_is_fit(tmp_path):
     found = look(tmp_path)
     assert (found.is_quiet, found.findings, found.unknown) == (True, (), ())
-    assert str(found) == "fit to measure"
+    assert str(found) == "no disturbance was seen"
     refuse_noisy(found)
 
 
@@ -188,7 +188,8 @@ def test_a_system_that_tells_nothing_is_not_accused(tmp_path):
     found = preflight(root=tmp_path, pause=lambda _: None)
     hidden = ("load", "frequency", "thermal throttling", "stolen time", "swap")
     assert (found.is_quiet, found.unknown) == (True, hidden)
-    assert str(found) == f"fit to measure (not reported by this system: {', '.join(hidden)})"
+    told = f"no disturbance was seen (not reported by this system: {', '.join(hidden)})"
+    assert str(found) == told
 
 
 @pytest.mark.parametrize(

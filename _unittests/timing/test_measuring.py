@@ -106,7 +106,7 @@ def test_candidates_apart_have_their_own_processes(module, tmp_path):
         assert list(group) == names
         assert [measured.seconds.shape for measured in group.values()] == [(2, 6 * 3)] * 2
         assert group.reference_workload.seconds.shape == (2, 2 * 6 * 3)  # beside each candidate
-        assert group.how == "each alone in 2 processes of 6 sets of 3 rounds, back to back"
+        assert group.how == "each alone in 2 processes of 6 times 3 rounds, back to back"
         assert group.speedup("a", "b").how == "2 processes each"
         turns = [name for _, name in sorted((t, n) for n in names for t, _ in built[key, n])]
         assert [sorted(turns[i : i + 2]) for i in (0, 2)] == [names] * 2

@@ -89,13 +89,13 @@ def test_the_drift_of_the_machine_widens_the_interval(drift):
     assert compare_runs(before, after, references=controls).verdict == "undecided"
 
 
-@pytest.mark.parametrize("control", [1.06, 0.94])
+@pytest.mark.parametrize("control", [1.26, 0.79])
 def test_nothing_is_claimed_when_the_machine_drifted_too_much(control):
     before, after = run(1.0, 1.001, 1.0), run(9.0, 9.001, 9.0)
     controls = run(1.0, 1.0, 1.0), run(control, control, control)
     assert not compare_runs(before, after, references=controls).has_interval
     assert not is_steady(control)
-    assert is_steady(1.05)
+    assert is_steady(1.25)
     assert drift_ratio(run(1.0, 4.0), run(4.0, 4.0, 4.0)) == pytest.approx(2.0)
 
 

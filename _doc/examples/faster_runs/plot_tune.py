@@ -247,7 +247,7 @@ ONE_PERCENT = 0.01
 
 
 def claims(data):
-    """If a run takes about 0.1 ms, let ``ortmeter tune`` choose: what it sets is faster than the
+    """If a run takes about 0.1 ms, set what ortmeter tune chooses: runs are faster than with the
     defaults [voice].
 
     Otherwise:

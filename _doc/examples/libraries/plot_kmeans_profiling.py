@@ -60,7 +60,7 @@ study = Study(
     wide=Param(200, minimum=1, help="features of a point in the second model"),
     clusters=Param(8, minimum=2, help="clusters"),
     threads=Param(1, minimum=0, help="threads of both libraries, 0 lets them choose"),
-    runs=Param(101, fast=7, minimum=4, help="runs of a profile, the first one apart"),
+    runs=Param(51, fast=7, full=101, minimum=4, help="runs of a profile, the first one apart"),
     processes=Param(5, fast=1, minimum=1, help="fresh processes that measure"),
     budget=Param(16.0, fast=0.3, help="seconds to measure the latencies, all processes together"),
 )

@@ -54,7 +54,7 @@ study = Study(
     cases=Param(SAMPLE, full=("-",), help="texts: cases whose names have one of them"),
     processes=Param(2, fast=1, full=6, minimum=1, help="fresh processes in each of two passes"),
     shapes=Param(SHAPES, fast=("8x64x48",), full=SHAPES + MORE, pattern=SIZES, help="m x k x n"),
-    budget=Param(20.0, fast=5.0, full=220.0, help="seconds of products at most"),
+    budget=Param(10.0, fast=5.0, full=220.0, help="seconds of products at most"),
 )
 args, provider = study.args, study.provider
 

@@ -46,7 +46,7 @@ study = Study(
     "Is ONNX Runtime slower than torch here, and where?",
     command="ortmeter operators --against torch --model model.onnx",
     models=Param(("CNN", "encoder", "decoder"), fast=("decoder",), help="models to run"),
-    batch=Param((1, 32), fast=(1, 2), minimum=1, help="rows of a call, several batches"),
+    batch=Param((1, 16), fast=(1, 2), full=(1, 32), minimum=1, help="rows of a call"),
     threads=Param(1, minimum=1, help="threads of each library"),
     inductor=Param(False, full=True, help="measure torch.compile too: a compiler, and minutes"),
     processes=Param(3, fast=1, full=8, minimum=1, help="fresh processes; as many profile"),

@@ -36,7 +36,7 @@ study = Study(
     "How many processes does a benchmark need?",
     command="ortmeter bench one.onnx two.onnx --processes 10",
     sizes=Param((64, 256, 1024), fast=(16,), help="sizes of the matrices"),
-    runs=Param(8, fast=2, minimum=1, help="processes for each size"),
+    runs=Param(6, fast=2, full=8, minimum=1, help="processes for each size"),
     repeat=Param(100, fast=5, minimum=1, help="samples in each process, 100 for an interval"),
 )
 args, provider = study.args, study.provider

@@ -11,8 +11,8 @@ that takes so long. Some blame the first run on CUDA (`#10746
 <https://github.com/microsoft/onnxruntime/issues/10131>`__). Which step takes the time, and how can
 you shorten it?
 
-A second session in the process repeats every step but the import. To share its weights, see
-:ref:`l-plot-shared-weights`.
+A second session in the process repeats every step but the import. Threads can share one session; if
+there must be several, they can share their packed weights (:ref:`l-plot-shared-weights`).
 
 **Prediction.** The import takes a constant time. A session optimizes the graph, at a cost per node,
 and moves the weights, at the speed of a copy. A weight inside the file moves three times: into the

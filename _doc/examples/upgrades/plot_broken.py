@@ -57,6 +57,7 @@ FUSED = [
     "MatmulTransposeFusion | Z has the shape [4]",
     "MatMul_BatchNormalization_Fusion 2 | B is an output",
 ]
+WHERE = "Where-(same-shape|last-axis)"
 WRONG, SLOW = ({f.case: f for f in FINDINGS if f.effect == x} for x in ("wrong", "slower"))
 
 # %%
@@ -153,7 +154,8 @@ def find_wrong(data):
         return DataFrame(columns=["result", "since", "workaround"])
     far = data.errors.groupby(["case", "candidate"])["largest"].max()
     rows, last = {}, data.releases[-1]
-    told = (far[far > FAR] * 2**-24).map("{:.1%} off, or more".format).to_dict()
+    told = (far[far > FAR] * 2**-24).map("{:.1%} off, or more".format)
+    told = told.replace("inf% off, or more", "infinite, or not").to_dict()
     for edge in data.edges[data.edges["verdict"] == "wrong"].itertuples():
         text = edge.got if edge.what == "dies" else f"{edge.got}, not {edge.expected}"
         for release in edge.candidates.split(", "):
@@ -334,14 +336,18 @@ def find_few(data):
 
 
 def claims(data):
-    """On ONNX Runtime {last}, set session.qdq_matmulnbits_accuracy_level=1 for MatMul with int8
-    weights, and replace sums of int64 above 2^53 by a MatMul: both avoid wrong results [right].
-    For a transformer on a CPU, disable SkipLayerNormFusion on {last}: Add and
-    LayerNormalization are faster than the fused operator [fusion].
+    """Where is slow since ONNX Runtime {last}: write it as B*X + (1-B)*Z if X and Z are finite,
+    which is faster [where]. For a transformer on a CPU, disable SkipLayerNormFusion on {last}:
+    Add and LayerNormalization are faster than the fused operator [fusion].
 
     Otherwise:
 
     Compare your model in both releases before you upgrade, its time and its outputs.
+
+    Wrong results:
+
+    - In {last}, MatMul with int8 weights is right with session.qdq_matmulnbits_accuracy_level=1,
+      and sums of int64 above 2^53 are right as a MatMul [right]
 
     Slower:
 
@@ -365,13 +371,14 @@ def claims(data):
     """
     ways = tuple(map(bool, find_wrong(data)["workaround"].notna()))
     gains = compare_instead(data)
-    skip = gains.filter(like="SkipLayer", axis=0)
+    skip, where = (gains.filter(regex=name, axis=0) for name in ("SkipLayer", WHERE))
     return {
         "few": find_few(data),
         "helps": judge(gains.filter(SLOW, axis=0), 1),
         "ways": Finding(ways, f"{sum(ways)} of {len(ways)} have one"),
         "optimizers": find_optimizers(data),
         "right": find_right(data, "MatMul-weights-of-int8", "ReduceSum"),
+        "where": judge(where, 1.05).gains(*where["speedup"].agg(["min", "max"]), "times faster"),
         "fusion": judge(skip, 1.05).gains(*skip["speedup"].agg(["min", "max"]), "times faster"),
         "slower": find_slower(data, "Where", "PRelu", "ReduceSum", "SkipLayer"),
         "lrn": find_slower(data, "LRN"),

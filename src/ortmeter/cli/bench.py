@@ -19,6 +19,7 @@ from ortmeter.cli.report import Report, Rows, speedup_table
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.latency import latency_plot
+from ortmeter.profiling.findings import plural
 from ortmeter.runtime.digests import content, digest
 from ortmeter.runtime.optimizers import without
 from ortmeter.runtime.sessions import graph_digest
@@ -304,10 +305,11 @@ def _report_latencies(
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
     if tails.empty or (tails["p99 (ms)"] == MISSING).any():
-        taken = f"{first.processes * first.repeat} samples of {first.number}"
+        calls = plural(first.number, "call")
+        taken = f"{first.processes * first.repeat} samples of {calls}"
         report.conclude(
-            f"p99 takes at least {RUNS_OF_P99} runs of one call, more if they are correlated; here "
-            f"are {taken}. Measure it with --callers 1."
+            f"a p99 needs {RUNS_OF_P99} or more samples of one call, and this run has {taken}: "
+            "measure it with --callers 1."
         )
     if moved := drift(results.reference_workload):
         report.conclude(f"{moved if len(results) > 1 else moved.finding}.")

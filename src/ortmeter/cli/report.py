@@ -142,7 +142,7 @@ class Report:
             known.update(looked.findings)
         if told:
             return f"This machine was not fit to measure. {' '.join(told)}"
-        return f"This machine was {looked}." if self.preflight else ""
+        return f"On this machine, {looked}." if self.preflight else ""
 
     def to_text(self, width: int = 80) -> str:
         """Return the report for a terminal, the conclusion first, without plots."""

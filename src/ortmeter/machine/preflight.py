@@ -82,7 +82,7 @@ class Preflight:
             return f"not fit to measure: {'; '.join(self.findings)}"
         unknown = f"not reported by this system: {', '.join(self.unknown)}" if self.unknown else ""
         more = "; ".join(filter(None, (*self.notes, unknown)))
-        return f"fit to measure ({more})" if more else "fit to measure"
+        return f"no disturbance was seen{f' ({more})' if more else ''}"
 
 
 def preflight(

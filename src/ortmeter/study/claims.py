@@ -404,6 +404,13 @@ class Judged:
         )
         return f'<table class="by-machine"><tbody>{rows}</tbody></table>'
 
+    def _standing_here(self, name: str) -> str:
+        # What a card shows is then what to do instead, which no other machine judges.
+        if (here := self.on_this_machine(name)) and here.verdict == FAILS:
+            others = self.standing(name, others=True)
+            return f"Another answer does not hold on this machine; {others}"
+        return _sentence_case(self.standing(name))
+
     def to_dict(self) -> dict[str, Any]:
         """Return what the site shows of it elsewhere: JSON values."""
         first = self.judgements[0].sentences[0].name
@@ -411,7 +418,7 @@ class Judged:
         return {
             "answer": next(iter(self.advice)),
             "verdict": self.verdict,
-            "standing": _sentence_case(self.standing(first)),
+            "standing": self._standing_here(first),
             "providers": sorted({j.origin["provider"].partition(":")[0] for j in self.judgements}),
             "predictions": [self._judged_text(one.name) for one in predictions],
             "box": self.box,

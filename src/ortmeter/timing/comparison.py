@@ -235,7 +235,7 @@ class _Measured:
         # A budget that was spent anywhere is said.
         reason = min(group.stopped for group in self._comparisons().values())
         why = {"precision": ", precision reached", "budget": ", budget spent"}.get(reason, "")
-        several += f" {_range(sets)} sets of" if sets != {1} else ""
+        several += f" {_range(sets)} times" if sets != {1} else ""
         unit = "round" if rounds == {1} else "rounds"
         near = ", back to back" if all(candidate.settling for candidate in measured) else ""
         return f"{several} {_range(rounds)} {unit}{near}{why}"

@@ -4,11 +4,13 @@ import math
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import LEVEL, Speedup
-from ortmeter.timing.drift import STEADY
 from ortmeter.timing.measurement import Measurement
 from ortmeter.timing.statistics import exponential, welch_log_ratio
 
 __all__ = ["compare_runs"]
+
+#: Beyond this share of drift between two runs, a machine is as good as another one.
+MOST_DRIFT = 0.25
 
 # Seconds of a call, for samples that come from a file.
 _LEAST, _MOST = 1e-12, 1e9
@@ -37,9 +39,9 @@ def compare_runs(
     Speedup
         The ratio, its interval and the verdict. The interval is Welch's, over processes, of the
         latencies or of their ratios to the reference workload of the same round, whichever is
-        narrower. It is widened on both sides by how far the machine itself drifted. There is none,
-        and the verdict is undecided, with fewer than 3 processes in a run, or if the machine
-        drifted by more than 5%.
+        narrower. It is widened on both sides by how far the machine itself drifted, as the model
+        may have followed or not. There is none, and the verdict is undecided, with fewer than 3
+        processes in a run, or if the machine drifted by more than 25%.
 
     Raises
     ------
@@ -52,7 +54,7 @@ def compare_runs(
     >>> after = Measurement("m", [[3.0], [3.1], [3.0], [3.1], [3.1]])
     >>> print(compare_runs(before, after))
     m is 1.50 times slower than the baseline [1.42, 1.59] (99% CI, 5 and 5 processes)
-    >>> slower = Measurement("reference", [[2.2], [2.3], [2.2], [2.3], [2.2]])
+    >>> slower = Measurement("reference", [[2.8], [2.9], [2.8], [2.9], [2.8]])
     >>> compare_runs(before, after, references=(before, slower)).verdict
     'undecided'
     """
@@ -89,4 +91,4 @@ def check_latencies(*measured: Measurement) -> None:
 
 def is_steady(drift: float) -> bool:
     """Whether two reference workloads are close enough to compare what was timed with them."""
-    return max(drift, 1 / drift) <= 1 + STEADY
+    return max(drift, 1 / drift) <= 1 + MOST_DRIFT

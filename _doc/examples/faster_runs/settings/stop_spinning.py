@@ -4,5 +4,5 @@ import onnxruntime
 
 options = onnxruntime.SessionOptions()
 options.add_session_config_entry("session.force_spinning_stop", "1")
-options.intra_op_num_threads = 0  # the quota rounded down, at least 1; 0 is a thread per core
+options.intra_op_num_threads = 2  # the quota, rounded down; without one, remove this line
 session = onnxruntime.InferenceSession("model.onnx", options)
