@@ -1,5 +1,7 @@
 """Stand-ins shared by the tests, and what a CPU lacks."""
 
+from unittest import mock
+
 import pytest
 
 from ortmeter.runtime.precision import cpu_instructions
@@ -21,6 +23,11 @@ class FakeClock:
 
     def __call__(self):
         return self.now
+
+    def time(self, function, *arguments, **options):
+        """Call a function that measures with this clock."""
+        with mock.patch("time.perf_counter", self):
+            return function(*arguments, **options)
 
     def candidate(self, name, seconds):
         """Return a function that lasts what the iterator or number *seconds* says."""

@@ -1,6 +1,5 @@
 """The search of the fastest model of an equation, by cost or by time."""
 
-import functools
 import itertools
 import os
 import subprocess
@@ -15,7 +14,7 @@ from ortmeter.einsum.search import Race, _promising, _Stage, fastest, race
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
-from ortmeter.timing import Comparison, Measurement, measure
+from ortmeter.timing import Comparison, Measurement
 
 SEED = "bsnh,btnh->bnts"
 CPU = Provider("cpu", 0)
@@ -166,8 +165,6 @@ def test_at_most_some_threads_are_used(monkeypatch, faster, expected):
     monkeypatch.setattr("ortmeter.einsum.search.time.perf_counter", lambda: now[0])
     monkeypatch.setattr("ortmeter.einsum.search.make_session", make)
     monkeypatch.setattr("ortmeter.einsum.search.BoundSession", Planted)
-    clocked = functools.partial(measure, timer=lambda: now[0])
-    monkeypatch.setattr("ortmeter.einsum.search.measure", clocked)
     options = {"provider": "cpu", "threads": 2, "budget": 1e3}
     found = optimize_einsum("ij,kj->ik", (2, 3), (4, 3), at_most=True, **options)
     assert found.best.threads == expected

@@ -8,13 +8,8 @@ from ortmeter.dtypes import numpy_dtype
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.providers import Provider
-from ortmeter.timing import measure
-from ortmeter.timing.candidates import (
-    candidate_from_files,
-    function_candidate,
-    model_variants,
-    session_candidate,
-)
+from ortmeter.timing import SpawnSpec, measure
+from ortmeter.timing.candidates import function_candidate, model_variants, session_candidate
 
 MATMUL = """<ir_version: 11, opset_import: ["": 23]>
 g (float[n, k] X, float[k, 3] Y) => (float[n, 3] Z) { Z = MatMul(X, Y) }"""
@@ -26,8 +21,9 @@ def test_a_candidate_is_built_again_from_its_files(tmp_path, bound):
     candidate = session_candidate(MATMUL, FEEDS, bound=bound, provider="cpu", flop=48)
     candidate.function()
     spawn_spec = candidate.spawn_spec(tmp_path)
-    assert spawn_spec.target == "ortmeter.timing.candidates:candidate_from_files"
-    again = candidate_from_files(**json.loads(json.dumps(spawn_spec.arguments)))
+    assert spawn_spec.target == "ortmeter.timing.candidates:variant_from_files"
+    written = json.loads(json.dumps(spawn_spec.arguments))
+    again = SpawnSpec(spawn_spec.target, written).build().candidate()
     again.function()
     assert again.flop == 48
 
@@ -44,7 +40,7 @@ def test_types_that_numpy_lacks_run_bound_and_from_the_host(tmp_path, name, boun
     if not bound:
         got, _ = candidate.function()
         assert got.data_type() == f"tensor({name})"
-    candidate_from_files(**candidate.spawn_spec(tmp_path).arguments).function()
+    candidate.spawn_spec(tmp_path).build().candidate().function()
 
 
 def test_a_recipe_refers_to_a_file_instead_of_copying_it(tmp_path):
@@ -70,10 +66,10 @@ def test_fresh_processes_measure_the_same_work():
 
 def test_a_fresh_process_does_not_probe_again(tmp_path, monkeypatch):
     spawn_spec = session_candidate(MATMUL, FEEDS, provider="auto").spawn_spec(tmp_path)
-    assert spawn_spec.arguments["provider"] in {"cpu", "cuda"}
+    assert spawn_spec.arguments["settings"]["provider"] in {"cpu", "cuda"}
     monkeypatch.setattr("ortmeter.runtime.providers.probe_providers", None)
     monkeypatch.setattr("ortmeter.runtime.providers.usable_providers", None)
-    candidate_from_files(**spawn_spec.arguments).function()
+    spawn_spec.build().candidate().function()
 
 
 def test_a_function_may_import_what_its_surroundings_also_import():

@@ -29,15 +29,15 @@ def clock(monkeypatch):
 
 def test_the_control_is_timed_in_the_same_rounds_and_is_no_candidate(clock):
     call = clock.candidate("a", 1e-3)
-    found = measure(
-        {"a": call}, repeat=7, warmup=1, precision=None, reference_workload=True, timer=clock
+    found = clock.time(
+        measure, {"a": call}, repeat=7, warmup=1, precision=None, reference_workload=True
     )
     assert list(found) == ["a"]
     assert found.reference_workload.seconds == pytest.approx(np.full((1, 7), 3e-3))
     assert found["a"].seconds == pytest.approx(np.full((1, 7), 1e-3))
     turns = [name for name, _ in itertools.groupby(clock.calls[-2 * 3 * 3 :])]
     assert {*turns} == {"a", "product"}
-    assert measure({"a": call}, repeat=1, precision=None, timer=clock).reference_workload is None
+    assert clock.time(measure, {"a": call}, repeat=1, precision=None).reference_workload is None
 
 
 @pytest.mark.parametrize(("candidate", "number"), [(1e-4, 1), (2.5e-3, 2), (1.0, 3)])
@@ -47,8 +47,8 @@ def test_a_sample_of_the_control_is_interrupted_as_those_of_the_candidates_are(
     """As long as the longest candidate, 4 ms at most: shorter ones see no other process."""
     clock.product = clock.candidate("product", 1.5e-3)
     pair = {"a": clock.candidate("a", candidate), "b": clock.candidate("b", 1e-4)}
-    found = measure(
-        pair, repeat=3, precision=None, budget_s=1e3, reference_workload=True, timer=clock
+    found = clock.time(
+        measure, pair, repeat=3, precision=None, budget_s=1e3, reference_workload=True
     )
     assert found.reference_workload.number == number
 
@@ -58,14 +58,14 @@ def test_the_control_does_not_decide_when_to_stop(clock):
     wild = np.exp(np.random.default_rng(0).standard_normal(10_000)) * 1e-3
     clock.product = clock.candidate("product", wild)
     pair = {name: clock.candidate(name, 1e-3) for name in "ab"}
-    found = measure(pair, precision=0.02, budget_s=1e3, reference_workload=True, timer=clock)
+    found = clock.time(measure, pair, precision=0.02, budget_s=1e3, reference_workload=True)
     assert (found.stopped, found["a"].repeat) == ("precision", 100)
     assert found.reference_workload.relative_iqr > 0.5
 
 
 def test_a_control_beside_a_candidate_of_the_same_name(clock):
     mine = {"control": clock.candidate("control", 2e-3)}
-    found = measure(mine, repeat=3, precision=None, reference_workload=True, timer=clock)
+    found = clock.time(measure, mine, repeat=3, precision=None, reference_workload=True)
     assert found["control"].median == pytest.approx(2e-3)
     assert found.reference_workload.median == pytest.approx(3e-3)
 

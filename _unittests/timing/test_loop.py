@@ -9,7 +9,7 @@ from scipy.signal import lfilter
 from scipy.stats import norm
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
-from ortmeter.timing import loop, measure, measure_each
+from ortmeter.timing import Candidate, loop, measure, measure_each
 from ortmeter.timing.loop import collector_off
 
 
@@ -17,7 +17,7 @@ def test_rounds_are_interleaved_in_a_shuffled_order_that_the_seed_decides():
     def rounds(seed):
         clock = FakeClock()
         candidates = {name: clock.candidate(name, 1e-3) for name in "abc"}
-        measure(candidates, repeat=90, warmup=1, precision=None, seed=seed, timer=clock)
+        clock.time(measure, candidates, repeat=90, warmup=1, precision=None, seed=seed)
         turns = clock.calls[-90 * 6 :: 6]  # three calls that settle, three samples
         return ["".join(turns[i : i + 3]) for i in range(0, 90, 3)]
 
@@ -32,7 +32,7 @@ def test_the_cost_of_a_switch_is_apart(costs, duration):
     """Without it, a sample of two calls of one session is slower than one of three."""
     caches = Caches(*costs)
     pair = {"a": caches.candidate("a", duration), "b": caches.candidate("b", 1.02 * duration)}
-    found = measure(pair, repeat=12, precision=None, timer=caches.clock)
+    found = caches.clock.time(measure, pair, repeat=12, precision=None)
     assert found["a"].number == found["b"].number
     assert found["a"].seconds == pytest.approx(np.full((1, 12), duration))
     assert found["b"].seconds == pytest.approx(np.full((1, 12), 1.02 * duration))
@@ -45,7 +45,7 @@ def test_a_model_has_one_latency_alone_and_beside_others():
     for others in ("", "b", "bcd"):
         caches = Caches(0.8, 0.4, 0.03)
         group = {name: caches.candidate(name, 1e-4 * ord(name) / 97) for name in "a" + others}
-        found = measure(group, repeat=12, precision=None, timer=caches.clock)
+        found = caches.clock.time(measure, group, repeat=12, precision=None)
         medians.append(found["a"].median)
     assert medians == pytest.approx([1e-4] * 3)
 
@@ -53,7 +53,7 @@ def test_a_model_has_one_latency_alone_and_beside_others():
 def test_switching_times_the_call_after_another_candidate():
     caches = Caches(0.3, 0.1)
     pair = {"a": caches.candidate("a", 1e-5), "b": caches.candidate("b", 2e-5)}
-    found = measure(pair, repeat=200, precision=None, switching=True, timer=caches.clock)
+    found = caches.clock.time(measure, pair, repeat=200, precision=None, switching=True)
     assert found["a"].number == 1
     # an order that is drawn again puts a candidate after itself in some rounds
     assert found["a"].median == pytest.approx(1.3e-5)
@@ -66,7 +66,7 @@ def test_candidates_of_a_group_make_as_many_calls_within_reason():
     clock = FakeClock()
     durations = {"a": 1e-6, "b": 3e-6, "c": 1e-2}
     group = {name: clock.candidate(name, seconds) for name, seconds in durations.items()}
-    found = measure(group, repeat=3, precision=None, budget_s=100, timer=clock)
+    found = clock.time(measure, group, repeat=3, precision=None, budget_s=100)
     assert {name: m.median for name, m in found.items()} == pytest.approx(durations)
     assert found["a"].number == found["b"].number == pytest.approx(50, abs=1)
     assert found["c"].number == 2  # 20 ms
@@ -76,7 +76,7 @@ def test_candidates_of_a_group_make_as_many_calls_within_reason():
 def test_short_calls_are_grouped(duration, number):
     clock = FakeClock()
     call = clock.candidate("a", duration)
-    (m,) = measure({"a": call}, repeat=3, precision=None, timer=clock).values()
+    (m,) = clock.time(measure, {"a": call}, repeat=3, precision=None).values()
     assert m.number == pytest.approx(number, abs=1)
     assert m.median == pytest.approx(duration)
 
@@ -87,13 +87,13 @@ def test_an_interruption_does_not_end_the_calibration(calls):
     clock = FakeClock()
     interrupted = [*[2e-6] * calls, 5e-3, *[2e-6] * 10_000]
     call = clock.candidate("a", interrupted)
-    (m,) = measure({"a": call}, repeat=3, warmup=10, precision=None, timer=clock).values()
+    (m,) = clock.time(measure, {"a": call}, repeat=3, warmup=10, precision=None).values()
     assert m.number == pytest.approx(25, abs=1)
 
 
 def test_a_call_that_takes_no_time_ends(monkeypatch):
     monkeypatch.setattr(loop, "_MAX_NUMBER", 1000)
-    (m,) = measure({"a": lambda: None}, repeat=2, warmup=1, timer=FakeClock()).values()
+    (m,) = FakeClock().time(measure, {"a": lambda: None}, repeat=2, warmup=1).values()
     assert m.median == 0
 
 
@@ -102,7 +102,7 @@ def test_the_warm_up_lasts_until_times_are_stable_and_stays_apart():
     slow_start = [30.0, 0.1, 0.05, 0.03, 0.02, 0.015, 0.012, *[0.01] * 500]
     call = clock.candidate("a", slow_start)
     options = {"repeat": 5, "precision": None, "budget_s": 100}
-    (m,) = measure({"a": call}, **options, timer=clock).values()
+    (m,) = clock.time(measure, {"a": call}, **options).values()
     assert m.warmup[0] == pytest.approx(30)
     assert m.median == pytest.approx(0.01)
     assert m.seconds.max() == pytest.approx(0.01)
@@ -112,10 +112,10 @@ def test_the_warm_up_is_bounded():
     clock = FakeClock()
     never_stable = (1e-6 * 2**i for i in range(10_000))
     call = clock.candidate("a", never_stable)
-    (m,) = measure({"a": call}, repeat=1, precision=None, timer=clock).values()
+    (m,) = clock.time(measure, {"a": call}, repeat=1, precision=None).values()
     assert sum(m.warmup[1:-1]) < 1
     call = clock.candidate("b", 1e-3)
-    (m,) = measure({"b": call}, repeat=1, warmup=4, precision=None, timer=clock).values()
+    (m,) = clock.time(measure, {"b": call}, repeat=1, warmup=4, precision=None).values()
     assert len(m.warmup) == 4
 
 
@@ -127,7 +127,7 @@ def noisy(noise, *, correlation=0.0, **options):
         steps = np.random.default_rng(ord(name)).standard_normal(20_000)
         steps = lfilter([np.sqrt(1 - correlation**2)], [1.0, -correlation], steps)
         candidates[name] = clock.candidate(name, 1e-3 * np.exp(noise * steps))
-    found = measure(candidates, **{"budget_s": 100.0, **options}, timer=clock)
+    found = clock.time(measure, candidates, **{"budget_s": 100.0, **options})
     return found, clock
 
 
@@ -154,7 +154,7 @@ def test_a_sample_of_no_time_stops_the_rounds():
     clock = FakeClock()
     seconds = [*[1e-3] * 6, 0.0, *[1e-3] * 1000]  # warm-up and calibration first
     call = clock.candidate("a", seconds)
-    found = measure({"a": call}, repeat=8, warmup=1, precision=0.01, timer=clock)
+    found = clock.time(measure, {"a": call}, repeat=8, warmup=1, precision=0.01)
     assert (found.stopped, found["a"].repeat) == ("repeat", 8)
     assert found["a"].seconds.min() == 0
 
@@ -175,7 +175,7 @@ def test_a_slow_spell_that_hits_all_adds_no_round():
     clock = FakeClock()
     machine = 1e-3 * (1 + 0.5 * np.sin(np.linspace(0, 6, 4000)))
     candidates = {name: clock.candidate(name, np.repeat(machine, 1)) for name in "ab"}
-    assert measure(candidates, repeat=120, warmup=1, timer=clock)["a"].repeat == 120
+    assert clock.time(measure, candidates, repeat=120, warmup=1)["a"].repeat == 120
 
 
 def test_groups_share_the_budget():
@@ -188,7 +188,7 @@ def test_groups_share_the_budget():
         }
         for n in range(2)
     }
-    found = measure_each(groups, axis="n", budget_s=2.0, timer=clock)
+    found = clock.time(measure_each, groups, axis="n", budget_s=2.0)
     assert [group.stopped for group in found.values()] == ["budget", "budget"]
     assert clock.now <= 2.1
     rounds = [group["a"].repeat for group in found.values()]
@@ -197,10 +197,8 @@ def test_groups_share_the_budget():
 
 def test_rounds_are_added_for_the_least_time():
     clock = FakeClock()
-    pair = {name: clock.candidate(name, 1e-3) for name in "ab"}
-    found = loop.measure_here(
-        loop.as_candidates(pair), repeat=3, precision=None, least_s=1.0, timer=clock
-    )
+    pair = {name: Candidate(clock.candidate(name, 1e-3)) for name in "ab"}
+    found = clock.time(loop.measure_here, pair, repeat=3, precision=None, least_s=1.0)
     assert 1 <= clock.now < 2
     assert found["a"].repeat > 100
 
@@ -217,9 +215,9 @@ def test_each_call_is_synchronized_inside_the_timed_region(monkeypatch):
         wait()
 
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    options = {"repeat": 3, "precision": None, "timer": clock}
+    options = {"repeat": 3, "precision": None}
     for sync, expected in {"cuda:1": 2.1e-3, "cpu": 1e-4}.items():
-        (m,) = measure({"a": launch}, sync=sync, **options).values()
+        (m,) = clock.time(measure, {"a": launch}, sync=sync, **options).values()
         assert m.median == pytest.approx(expected)
     assert set(devices) == {1}
 

@@ -24,13 +24,13 @@ def planted(noise, duration=1.0, rounds=12):
 
 def test_precision_is_that_of_all_processes_together():
     run, clock, asked = planted(noise=0.001)
-    found = collect(["x"], run, processes=5, precision=0.02, budget_s=100, timer=clock)["x"]
+    found = clock.time(collect, ["x"], run, processes=5, precision=0.02, budget_s=100)["x"]
     assert found.stopped == "precision"
     assert found["a"].processes == 5 == len(asked)
     assert found.half_width() <= 0.02
 
     run, clock, asked = planted(noise=0.02)
-    found = collect(["x"], run, processes=3, precision=0.02, budget_s=100, timer=clock)["x"]
+    found = clock.time(collect, ["x"], run, processes=3, precision=0.02, budget_s=100)["x"]
     assert 3 < found["a"].processes <= 9
 
 
@@ -59,7 +59,7 @@ def test_processes_are_added_to_the_groups_that_need_them_only():
         clock.now += 1.0
         return {k: (calm if k == "calm" else noisy)(i, [k], budget_s)[k] for k in keys}
 
-    found = collect(["calm", "noisy"], run, processes=5, precision=0.02, budget_s=1e6, timer=clock)
+    found = clock.time(collect, ["calm", "noisy"], run, processes=5, precision=0.02, budget_s=1e6)
     assert asked[:5] == [("calm", "noisy")] * 5
     assert set(asked[5:]) == {("noisy",)}
     assert (found["calm"].stopped, found["noisy"].stopped) == ("precision", "repeat")
@@ -67,7 +67,7 @@ def test_processes_are_added_to_the_groups_that_need_them_only():
 
 def test_the_budget_caps_the_processes():
     run, clock, asked = planted(noise=0.1)
-    found = collect(["x"], run, processes=10, precision=0.001, budget_s=4.6, timer=clock)["x"]
+    found = clock.time(collect, ["x"], run, processes=10, precision=0.001, budget_s=4.6)["x"]
     assert found.stopped == "budget"
     assert found["a"].processes == len(asked) == 5
     assert clock.now <= 5

@@ -39,8 +39,8 @@ def measured(seed, names, **options):
         caches = Caches(0.79, 0.38, 0.03)
         times = 1e-4 * np.exp(0.005 * rng.standard_normal(len(names)))
         group = {n: caches.candidate(n, s) for n, s in zip(names, times, strict=True)}
-        limits = {"repeat": 12, "precision": None, "timer": caches.clock}
-        rows.append(measure(group, **limits, **options)["a"].seconds)
+        options |= {"repeat": 12, "precision": None}
+        rows.append(caches.clock.time(measure, group, **options)["a"].seconds)
     return Measurement("a", np.concatenate(rows))
 
 

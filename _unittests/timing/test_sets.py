@@ -55,7 +55,7 @@ SPECS = {name: SpawnSpec(name, {}) for name in "ab"}
 def test_a_process_measures_several_sets_of_sessions(clock, made, least_s, budget_s, count):
     """What settles the first set is known for the others; a set that would not end is not begun."""
     rng = np.random.default_rng(0)
-    found = sets.measure_sets(SPECS, budget_s, least_s, rng, timer=clock)
+    found = clock.time(sets.measure_sets, SPECS, budget_s, least_s, rng)
     assert len(made) == 2 * len(found)
     assert len(found) in count
     orders = {tuple(made[i : i + 2]) for i in range(0, len(made), 2)}
@@ -68,7 +68,7 @@ def test_a_process_measures_several_sets_of_sessions(clock, made, least_s, budge
 @pytest.mark.parametrize("options", [{"repeat": 5}, {"repeat": 5, "isolated": True}])
 @pytest.mark.usefixtures("made")
 def test_the_rounds_that_are_asked_for_are_those_of_a_set(clock, options):
-    found = sets.measure_sets(SPECS, 9.0, 3.0, np.random.default_rng(0), timer=clock, **options)
+    found = clock.time(sets.measure_sets, SPECS, 9.0, 3.0, np.random.default_rng(0), **options)
     assert [each["a"].repeat for each in found] == [5] * 6
 
 
@@ -76,5 +76,5 @@ def test_the_rounds_that_are_asked_for_are_those_of_a_set(clock, options):
 @pytest.mark.usefixtures("made")
 def test_isolated_candidates_have_more_rounds(clock, isolated, least):
     rng = np.random.default_rng(0)
-    (found, *_) = sets.measure_sets(SPECS, 9.0, 0.0, rng, isolated=isolated, timer=clock)
+    (found, *_) = clock.time(sets.measure_sets, SPECS, 9.0, 0.0, rng, isolated=isolated)
     assert least <= found["a"].repeat <= 60

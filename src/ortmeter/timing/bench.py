@@ -108,10 +108,8 @@ def measure_variants(
             f"processes from 2; an interval needs {MIN_PROCESSES}"
         )
     isolated = isolated or bool(why)
-    make = SessionSpec.candidate if processes == 1 else SessionSpec.candidate_elsewhere
-    candidates = {name: make(variant) for name, variant in variants.items()}
     limits: dict[str, Any] = {"processes": processes, "precision": precision}
-    return measure(candidates, isolated=isolated, budget_s=budget_s, **limits, **options)
+    return measure(variants, isolated=isolated, budget_s=budget_s, **limits, **options)
 
 
 def why_isolated(variants: Mapping[str, SessionSpec]) -> str:

@@ -72,24 +72,10 @@ class SessionSpec:
     def candidate(self) -> Candidate:
         """Create the session, and a candidate that fresh processes can build again."""
         run = self.call(self.session())
-        return Candidate(run, self.flop, self.bytes_moved, self.candidate_spec)
-
-    def candidate_elsewhere(self) -> Candidate:
-        """Return a candidate that fresh processes build; this one creates no session."""
-        return Candidate(self._run, self.flop, self.bytes_moved, self.candidate_spec)
-
-    def _run(self) -> None:
-        self.call(self.session())()
+        return Candidate(run, self.flop, self.bytes_moved, self.spawn_spec)
 
     def spawn_spec(self, folder: Path) -> SpawnSpec:
         """Write the files from which a fresh process builds the variant again."""
-        return self._write(folder, variant_from_files)
-
-    def candidate_spec(self, folder: Path) -> SpawnSpec:
-        """Write the files from which a fresh process builds the candidate again."""
-        return self._write(folder, candidate_from_files)
-
-    def _write(self, folder: Path, build: Callable[..., Any]) -> SpawnSpec:
         model = self.model
         path = Path(model).resolve() if is_path(model) else folder / "model.onnx"
         if not is_path(model):
@@ -97,10 +83,11 @@ class SessionSpec:
         files = {name: str(folder / f"feed-{i}.pb") for i, name in enumerate(self.feeds)}
         for name, file in files.items():
             onnx.save_tensor(onnx.numpy_helper.from_array(as_numpy(self.feeds[name])), file)
-        options = {**self.settings, "provider": str(self.settings["provider"])}
-        options |= {"run_config": dict(self.run_config), "bound": self.bound}
-        options |= {"flop": self.flop, "bytes_moved": self.bytes_moved}
-        return SpawnSpec(name_of(build), {"model": str(path), "feeds": files, **options})
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        settings = {**self.settings, "provider": str(self.settings["provider"])}
+        fields |= {"run_config": dict(self.run_config), "settings": settings}
+        fields |= {"model": str(path), "feeds": files}
+        return SpawnSpec(name_of(variant_from_files), fields)
 
 
 @contextmanager
@@ -326,23 +313,10 @@ def _standing_alone(build: Callable[..., Any]) -> str:
     return text
 
 
-def candidate_from_files(**written: Any) -> Candidate:
-    """Make the candidate again in a fresh process, from what its spawn spec wrote."""
-    return variant_from_files(**written).candidate()
-
-
 def variant_from_files(
-    model: str,
-    feeds: Mapping[str, str],
-    *,
-    provider: str,
-    run_config: Mapping[str, Any],
-    bound: bool,
-    flop: float | None,
-    bytes_moved: float | None,
-    **settings: Any,
+    feeds: Mapping[str, str], settings: Mapping[str, Any], **fields: Any
 ) -> SessionSpec:
     """Make the variant again in a fresh process, from what its spawn spec wrote."""
-    settings["provider"] = Provider.parse(provider)
+    settings = {**settings, "provider": Provider.parse(settings["provider"])}
     arrays = {n: onnx.numpy_helper.to_array(onnx.load_tensor(path)) for n, path in feeds.items()}
-    return SessionSpec(model, arrays, settings, run_config, bound, flop, bytes_moved)
+    return SessionSpec(feeds=arrays, settings=settings, **fields)

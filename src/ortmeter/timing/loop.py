@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,6 @@ _LOOKED_AT, _SWITCHES, _SETTLING_SHARE = 8, 3, 0.1
 _SETTLED = 1.02
 
 _Function = Callable[[], object]
-_Timer = Callable[[], float]
 
 
 def measure_here(
@@ -57,14 +57,13 @@ def measure_here(
     seed: int = 0,
     reference_workload: bool = False,
     switching: bool = False,
-    timer: _Timer = time.perf_counter,
 ) -> Comparison:
     """Take interleaved samples of the candidates, until they are precise or the budget is spent.
 
     What was found *before* of other sessions of the same candidates is not looked for again: calls
     of a sample, calls that settle the caches.
     """
-    deadline = timer() + budget_s
+    deadline = time.perf_counter() + budget_s
     timed = [(n, c, _synchronized(c.function, sync)) for n, c in candidates.items()]
     if reference_workload:  # the last one; it waits for no device
         product = make_reference()
@@ -73,7 +72,7 @@ def measure_here(
     if before is not None and warmup is None:
         warmup = _WARMUP_AGAIN
     with collector_off():
-        warmups = [_warm_up(n, call, warmup, most, deadline, timer) for n, _, call in timed]
+        warmups = [_warm_up(n, call, warmup, most, deadline) for n, _, call in timed]
         calls = [call for *_, call in timed]
         numbers, settling = [1] * len(calls), [0] * len(calls)
         if before is not None:
@@ -83,18 +82,13 @@ def measure_here(
             )
         elif not switching:
             warm = [seconds[-1] if seconds else 0.0 for seconds in warmups]
-            numbers, seconds = _calibrate(calls, warm, len(candidates), timer, deadline)
-            most_s = min(_SETTLING_SHARE * budget_s, deadline - timer())
-            settling = _settling(calls, seconds, most_s, timer)
+            numbers, seconds = _calibrate(calls, warm, len(candidates), deadline)
+            most_s = min(_SETTLING_SHARE * budget_s, deadline - time.perf_counter())
+            settling = _settling(calls, seconds, most_s)
         plan = list(zip(calls, settling, numbers, strict=True))
+        ends = time.perf_counter() + least_s, deadline
         samples, first, stopped = _rounds(
-            plan,
-            len(candidates),
-            repeat or MIN_ROUNDS,
-            precision,
-            (timer() + least_s, deadline),
-            seed,
-            timer,
+            plan, len(candidates), repeat or MIN_ROUNDS, precision, ends, seed
         )
     measured = [
         Measurement(
@@ -116,8 +110,10 @@ def measure_here(
     )
 
 
-def as_candidates(functions: Mapping[str, Candidate | _Function]) -> dict[str, Candidate]:
-    return {n: c if isinstance(c, Candidate) else Candidate(c) for n, c in functions.items()}
+def as_candidate(given: Any) -> Candidate:
+    """Make a candidate of a function, or of a model, whose session is created."""
+    made = given.candidate() if hasattr(given, "candidate") else given
+    return made if isinstance(made, Candidate) else Candidate(made)
 
 
 @contextmanager
@@ -145,19 +141,16 @@ def _synchronized(function: _Function, sync: str | None) -> _Function:
     return call
 
 
-def _warm_up(  # noqa: PLR0917 - private, called once with everything
-    name: str,
-    call: _Function,
-    warmup: int | None,
-    most_s: float,
-    deadline: float,
-    timer: _Timer,
+def _warm_up(
+    name: str, call: _Function, warmup: int | None, most_s: float, deadline: float
 ) -> tuple[float, ...]:
     """Call until the times are stable; return the seconds of each call, at least one."""
     seconds: list[float] = []
     try:
-        while not _is_warm(seconds, warmup, most_s) and not (seconds and timer() >= deadline):
-            seconds.append(_sample(call, 1, timer))
+        while not _is_warm(seconds, warmup, most_s):
+            seconds.append(_sample(call, 1))
+            if time.perf_counter() >= deadline:
+                break
     except Exception as error:
         error.add_note(f"This happened while measuring candidate {name!r}.")
         raise
@@ -178,18 +171,14 @@ def _is_warm(seconds: list[float], warmup: int | None, most_s: float) -> bool:
 
 
 def _calibrate(
-    calls: Sequence[_Function],
-    warm: Sequence[float],
-    compared: int,
-    timer: _Timer,
-    deadline: float,
+    calls: Sequence[_Function], warm: Sequence[float], compared: int, deadline: float
 ) -> tuple[list[int], list[float]]:
     """Return how many calls of each candidate make a sample, and the seconds of a call.
 
     A mean of more calls hides more of what is rare: the first *compared* candidates, those that are
     not the reference workload, have the same number, unless a slow one would take too long.
     """
-    found = [_calls_of_a_sample(*pair, timer, deadline) for pair in zip(calls, warm, strict=True)]
+    found = [_calls_of_a_sample(*pair, deadline) for pair in zip(calls, warm, strict=True)]
     seconds = [each for _, each in found]
     most = max(number for number, _ in found[:compared])
     numbers = [max(n, min(most, int(_LONGEST_SAMPLE_S / each))) for n, each in found[:compared]]
@@ -199,19 +188,17 @@ def _calibrate(
     return [min(number, _MAX_NUMBER) for number in numbers], seconds
 
 
-def _calls_of_a_sample(
-    call: _Function, warm: float, timer: _Timer, deadline: float
-) -> tuple[int, float]:
+def _calls_of_a_sample(call: _Function, warm: float, deadline: float) -> tuple[int, float]:
     """Return how many calls make a sample long enough for the clock, and the seconds of a call."""
     least = max(_MIN_SAMPLE_S, _CLOCK_TICKS * time.get_clock_info("perf_counter").resolution)
     number, per_call = 1, warm
     if warm > _LONG_S:
         return number, per_call
-    while number < _MAX_NUMBER and timer() < deadline:
-        per_call = _sample(call, number, timer)
+    while number < _MAX_NUMBER and time.perf_counter() < deadline:
+        per_call = _sample(call, number)
         # Two samples: a single one may have been interrupted.
         if per_call * number >= least:
-            per_call = min(per_call, _sample(call, number, timer))
+            per_call = min(per_call, _sample(call, number))
         if per_call * number >= least:
             break
         # The first samples of a short call are mostly clock: never trust one for more than tenfold.
@@ -228,9 +215,7 @@ def settling_calls(seconds: float) -> int:
     return sum(seconds < most for most in (2e-3, 2e-2, 0.25))
 
 
-def _settling(
-    calls: Sequence[_Function], seconds: Sequence[float], most_s: float, timer: _Timer
-) -> list[int]:
+def _settling(calls: Sequence[_Function], seconds: Sequence[float], most_s: float) -> list[int]:
     """Return how many calls of each candidate, after another one, are not timed.
 
     As many as still pay for the switch, in three switches that are looked at if there is time. None
@@ -243,7 +228,7 @@ def _settling(
         return counts
     found = np.array(
         [
-            [[_sample(call, 1, timer) for _ in range(_LOOKED_AT)] for call in calls]
+            [[_sample(call, 1) for _ in range(_LOOKED_AT)] for call in calls]
             for _ in range(_SWITCHES)
         ]
     )
@@ -260,7 +245,6 @@ def _rounds(  # noqa: PLR0917 - private, called once with everything
     precision: float | None,
     ends: tuple[float, float],
     seed: int,
-    timer: _Timer,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], str]:
     """Take rounds of samples: seconds per call, of shape (rounds, candidates), why it stopped.
 
@@ -280,31 +264,31 @@ def _rounds(  # noqa: PLR0917 - private, called once with everything
             turn: list[list[float]] = [[]] * len(plan)
             count = min(burst, wanted - len(rows))
             for i in rng.permutation(len(plan)).tolist():  # a random order
-                turn[i] = _turn(plan[i], count, timer)
+                turn[i] = _turn(plan[i], count)
             first.append([seconds[0] for seconds in turn])
             rows += map(list, zip(*(seconds[1:] for seconds in turn), strict=True))
             bar.update(count)
             if len(rows) == wanted:
                 # A sample of zero seconds: the clock is too coarse, whatever the rounds.
                 coarse = min(map(min, rows)) <= 0
-                if coarse or (precision is None and timer() >= earliest):
+                if coarse or (precision is None and time.perf_counter() >= earliest):
                     return np.array(rows), np.array(first), "repeat"
                 if precision is not None and _is_precise(rows, compared, precision):
                     return np.array(rows), np.array(first), "precision"
                 wanted = bar.total = math.ceil(_GROWTH * wanted)
-            if timer() >= deadline:
+            if time.perf_counter() >= deadline:
                 return np.array(rows), np.array(first), "budget"
 
 
-def _turn(plan: tuple[_Function, int, int], count: int, timer: _Timer) -> list[float]:
+def _turn(plan: tuple[_Function, int, int], count: int) -> list[float]:
     """Return the seconds of the first call, NaN if it is not known, then of *count* samples."""
     call, settling, number = plan
     if elsewhere := getattr(call, "sample", None):  # another process has the clock
         return [math.nan, *(elsewhere(number, 0 if i else settling) for i in range(count))]
-    first = _sample(call, 1, timer) if settling else math.nan
+    first = _sample(call, 1) if settling else math.nan
     for _ in range(settling - 1):
         call()
-    return [first, *(_sample(call, number, timer) for _ in range(count))]
+    return [first, *(_sample(call, number) for _ in range(count))]
 
 
 def _is_precise(rows: list[list[float]], compared: int, precision: float) -> bool:
@@ -315,10 +299,10 @@ def _is_precise(rows: list[list[float]], compared: int, precision: float) -> boo
     return half is not None and half <= precision
 
 
-def _sample(call: _Function, number: int, timer: _Timer) -> float:
+def _sample(call: _Function, number: int) -> float:
     if elsewhere := getattr(call, "sample", None):
         return float(elsewhere(number, 0))
-    loop = itertools.repeat(None, number)
+    timer, loop = time.perf_counter, itertools.repeat(None, number)
     start = timer()
     for _ in loop:
         call()

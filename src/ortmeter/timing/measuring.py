@@ -7,24 +7,26 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ortmeter.child import call
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing.comparison import Comparison, Comparisons
-from ortmeter.timing.loop import as_candidates, measure_here
+from ortmeter.timing.loop import as_candidate, measure_here
 from ortmeter.timing.measurement import Candidate, SpawnSpec
 from ortmeter.timing.processes import collect, measure_isolated
 from ortmeter.timing.sets import measure_task
 from ortmeter.timing.statistics import MIN_PROCESSES
 
-_Function = Callable[[], object]
-_Timer = Callable[[], float]
+if TYPE_CHECKING:
+    from ortmeter.timing.candidates import SessionSpec
+
+_Candidate: TypeAlias = "Candidate | SessionSpec | Callable[[], object]"
 _Key = TypeVar("_Key")
 
 
 def measure(
-    candidates: Mapping[str, Candidate | _Function],
+    candidates: Mapping[str, _Candidate],
     *,
     repeat: int | None = None,
     warmup: int | None = None,
@@ -36,7 +38,6 @@ def measure(
     seed: int = 0,
     reference_workload: bool = False,
     switching: bool = False,
-    timer: _Timer = time.perf_counter,
 ) -> Comparison:
     """Interleave candidates in the same loop, and time them.
 
@@ -48,7 +49,7 @@ def measure(
 
     Parameters
     ----------
-    candidates : mapping of str to Candidate or callable
+    candidates : mapping of str to Candidate, SessionSpec or callable
         Candidates by name.
     repeat : int, optional
         Minimum number of rounds, by default 100. With several processes, each process builds the
@@ -88,8 +89,6 @@ def measure(
         A sample is one call that follows a call of another candidate, and finds its caches, as in a
         server that has several models. By default, this cost is reported as
         ``Measurement.switch_cost``, and left out of the samples.
-    timer : callable
-        Clock, in seconds.
 
     Returns
     -------
@@ -114,7 +113,7 @@ def measure(
 
 
 def measure_each(
-    groups: Mapping[Any, Mapping[str, Candidate | _Function]],
+    groups: Mapping[Any, Mapping[str, _Candidate]],
     *,
     axis: str,
     repeat: int | None = None,
@@ -127,7 +126,6 @@ def measure_each(
     seed: int = 0,
     reference_workload: bool = False,
     switching: bool = False,
-    timer: _Timer = time.perf_counter,
 ) -> Comparisons:
     """Time groups of candidates, one group after the other, such as one group per size.
 
@@ -137,9 +135,9 @@ def measure_each(
         For each value of the axis, candidates as in :func:`measure`.
     axis : str
         Name of the axis: ``size``.
-    repeat, warmup, precision, budget_s, processes, isolated, sync, seed, reference_workload
+    repeat, warmup, precision, budget_s, processes, isolated
         As in :func:`measure`.
-    switching, timer
+    sync, seed, reference_workload, switching
         As in :func:`measure`. The groups share the budget. Each fresh process measures all groups,
         unless candidates are measured apart.
 
@@ -168,16 +166,16 @@ def measure_each(
             "switching=True with a candidate that is measured alone. Accepted: two candidates or "
             "more, in one process"
         )
-    prepared = {key: as_candidates(group) for key, group in groups.items()}
     options |= {"sync": sync, "reference_workload": reference_workload, "switching": switching}
     if processes > 1:
         limits |= {"isolated": isolated, "seed": seed}
-        return Comparisons(_measure_in_processes(prepared, options, **limits), axis)
-    options |= {"precision": precision, "seed": seed, "timer": timer}
-    deadline = timer() + budget_s
+        return Comparisons(_measure_in_processes(groups, options, **limits), axis)
+    options |= {"precision": precision, "seed": seed}
+    prepared = {k: {n: as_candidate(c) for n, c in g.items()} for k, g in groups.items()}
+    deadline = time.perf_counter() + budget_s
     results: dict[Any, Comparison] = {}
     for key, group in prepared.items():
-        share = max(deadline - timer(), 0.0) / (len(groups) - len(results))
+        share = max(deadline - time.perf_counter(), 0.0) / (len(groups) - len(results))
         results[key] = measure_here(group, budget_s=share, **options)
     return Comparisons(results, axis)
 
@@ -187,10 +185,11 @@ def _check_groups(groups: Mapping[Any, Mapping[str, object]], **numbers: Any) ->
         raise InvalidArgumentError("candidates is empty. Accepted: a mapping of names to functions")
     for group in groups.values():
         for name, candidate in group.items():
-            if not callable(getattr(candidate, "function", candidate)):
+            made_of = getattr(candidate, "candidate", candidate)
+            if not callable(getattr(candidate, "function", made_of)):
                 raise InvalidArgumentError(
                     f"candidate {name!r} is a {type(candidate).__name__}. Accepted: a function "
-                    "without arguments, or a Candidate"
+                    "without arguments, a Candidate, or a SessionSpec"
                 )
     for name, least in {"repeat": 1, "processes": 1, "warmup": 0}.items():
         given = numbers[name]
@@ -203,7 +202,7 @@ def _check_groups(groups: Mapping[Any, Mapping[str, object]], **numbers: Any) ->
 
 
 def _measure_in_processes(
-    groups: Mapping[_Key, Mapping[str, Candidate]],
+    groups: Mapping[_Key, Mapping[str, _Candidate]],
     options: Mapping[str, Any],
     *,
     isolated: bool,
@@ -245,12 +244,13 @@ def _measure_in_processes(
         return collect(list(groups), run, **limits)
 
 
-def _spawn_spec(name: str, candidate: Candidate, folder: Path) -> SpawnSpec:
-    if candidate.spawn_spec is None:
+def _spawn_spec(name: str, candidate: _Candidate, folder: Path) -> SpawnSpec:
+    if (write := getattr(candidate, "spawn_spec", None)) is None:
         raise InvalidArgumentError(
             f"Candidate {name!r} has no spawn_spec: a fresh process cannot build it. "
             "Accepted with processes > 1: Candidate(..., spawn_spec=...), for example "
             "ortmeter.session_candidate(model, feeds) or ortmeter.function_candidate(build)"
         )
     folder.mkdir()
-    return candidate.spawn_spec(folder)
+    found: SpawnSpec = write(folder)
+    return found

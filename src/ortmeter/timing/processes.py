@@ -19,7 +19,6 @@ _MOST_TIMES = 3  # as many processes as asked for, when intervals stay wide
 # process that is added is another chance.
 _SURE = 0.999
 
-_Timer = Callable[[], float]
 _Key = TypeVar("_Key")
 _Results = Mapping[_Key, Mapping[str, Measurement]]
 
@@ -55,14 +54,13 @@ def collect(
     processes: int,
     precision: float | None,
     budget_s: float,
-    timer: _Timer = time.perf_counter,
 ) -> dict[_Key, Comparison]:
     """Run processes until every interval is narrow enough, or the budget is spent.
 
     ``run(i, keys, budget_s)`` measures these groups in one fresh process. Every process ends with
     as many rounds as the one that had time for the fewest.
     """
-    begin = timer()
+    begin = time.perf_counter()
     parts: dict[_Key, list[Mapping[str, Measurement]]] = {key: [] for key in keys}
     stopped = dict.fromkeys(keys, "repeat")
     wanted = list(keys)
@@ -70,7 +68,7 @@ def collect(
     most = processes if precision is None else _MOST_TIMES * processes
     with progress_bar("processes", total=processes) as bar:
         for i in range(most):
-            started = timer()
+            started = time.perf_counter()
             left = budget_s - (started - begin)
             # A process that could not end in time is not started, but for the first one.
             if i and left < longest * (1 if i >= processes else 0.5):
@@ -79,7 +77,7 @@ def collect(
             share = left / max(processes - i, 1)
             for key, found in run(i, wanted, share).items():
                 parts[key].append(found)
-            longest = max(longest, timer() - started)
+            longest = max(longest, time.perf_counter() - started)
             bar.update()
             if i + 1 >= processes:
                 for key in list(wanted):

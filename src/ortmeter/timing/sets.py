@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ortmeter.timing.comparison import Comparison
-from ortmeter.timing.loop import as_candidates, measure_here
+from ortmeter.timing.loop import as_candidate, measure_here
 from ortmeter.timing.measurement import Measurement, SpawnSpec
 
 # Sets of sessions in a process, at least. Rounds of one and the least seconds that they take.
@@ -57,23 +57,22 @@ def measure_sets(
     By default they go on until the least time is over, with 12 rounds or more, as many as fit in
     0.1 s, and 50 when candidates are isolated.
     """
-    timer = options.get("timer", time.perf_counter)
     usual = _ROUNDS_APART if isolated else _ROUNDS
     options |= {"precision": None, "repeat": repeat or usual, "least_s": 0.0 if repeat else _SET_S}
     sets: list[Comparison] = []
     first = rng.permutation(list(spawn_specs)).tolist()
-    begin = timer()
+    begin = time.perf_counter()
     while True:
-        start = timer()
+        start = time.perf_counter()
         # The order gives each one its place in memory; each is first as often as the others.
         order = np.roll(first, len(sets)).tolist()
-        candidates = as_candidates({name: spawn_specs[name].build() for name in order})
-        left = max(budget_s - (timer() - begin), 0.0)
+        candidates = {name: as_candidate(spawn_specs[name].build()) for name in order}
+        left = max(budget_s - (time.perf_counter() - begin), 0.0)
         before = sets[0] if sets else None
         seed = int(rng.integers(2**31))
         sets.append(measure_here(candidates, budget_s=left, seed=seed, before=before, **options))
         del candidates  # its memory is free for the next one
-        now = timer()
+        now = time.perf_counter()
         enough = len(sets) >= _SETS and (repeat or now - begin >= least_s)
         if enough or 2 * now - begin - start > budget_s:
             return sets
