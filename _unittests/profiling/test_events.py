@@ -6,7 +6,8 @@ from profile_writer import as_old_format, kernel_event, run_event, two_runs, wri
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.profiling import events, read_profile
-from ortmeter.profiling.events import ABSENT, SIZES, collect, read_blocks
+from ortmeter.profiling.events import ABSENT, SIZES, read_blocks
+from ortmeter.profiling.read import split_kernels
 
 FIELDS = ("cat", "name", "pid", "tid", "ts", "dur")
 
@@ -22,9 +23,10 @@ def fields(planted):
     return [{name: event[name] for name in FIELDS} for event in planted]
 
 
-def columns(folder, planted):
+def separate(folder, planted):
     with write(folder / "p.json", planted).open("rb") as stream:
-        return collect(read_blocks(stream))
+        found = [event for block in read_blocks(stream) for event in block]
+    return *split_kernels(found), [event.args for event in found if event.is_kernel]
 
 
 NAME = 'a "quoted" \\ name, {"cat" é'
@@ -101,21 +103,21 @@ def test_a_missing_file_is_refused(tmp_path):
 
 def test_kernels_and_other_events_are_separated(tmp_path, monkeypatch):
     monkeypatch.setattr(events, "_BLOCK", 64)
-    kernels, others = columns(tmp_path, two_runs())
-    assert kernels.sizes[:, 0].tolist() == [0, 8, 8, 1024, 2048, 4096]
-    assert kernels.start.tolist() == [41, 52, 71, 76]
-    assert kernels.duration.tolist() == [10, 5, 4, 3]
-    assert kernels.position.tolist() == [2, 3, 6, 7]
-    names = [kernels.names[row] for row in kernels.row]
-    assert names == ["first_kernel_time", "second_kernel_time"] * 2
-    assert others.is_named("model_run").tolist() == [False, False, False, True, False, True]
-    assert len(set(kernels.row)) == 2
+    kernels, others, told = separate(tmp_path, two_runs())
+    assert [getattr(told[0], name) for name in SIZES] == [0, 8, 8, 1024, 2048, 4096]
+    assert kernels["start"].tolist() == [41, 52, 71, 76]
+    assert kernels["duration"].tolist() == [10, 5, 4, 3]
+    assert kernels.index.tolist() == [2, 3, 6, 7]
+    assert kernels["name"].tolist() == ["first_kernel_time", "second_kernel_time"] * 2
+    is_run = (others["name"] == "model_run").tolist()
+    assert is_run == [False, False, False, True, False, True]
 
 
 def test_what_is_not_recorded_is_absent(tmp_path):
-    kernels, others = columns(tmp_path, as_old_format([kernel_event("x", 1, 1, index=3)]))
-    sizes = dict(zip(SIZES, kernels.sizes[:, 0].tolist(), strict=True))
-    assert [name for name, size in sizes.items() if size == ABSENT] == list(SIZES)[3:]
-    assert sizes["activation_size"] == 8
-    assert kernels.descriptions[kernels.row[0]].node_index == 3
-    assert [others.names[row] for row in others.row] == ["x_fence_before", "x_fence_after"]
+    old = as_old_format([kernel_event("x", 1, 1, index=3)])
+    _, others, (told,) = separate(tmp_path, old)
+    assert [name for name in SIZES if getattr(told, name) == ABSENT] == list(SIZES)[3:]
+    assert told.activation_size == 8
+    assert others["name"].tolist() == ["x_fence_before", "x_fence_after"]
+    old += [run_event(1, 5)]
+    assert read_profile(write(tmp_path / "old.json", old)).events["node_index"].tolist() == [3]

@@ -11,8 +11,8 @@ from profile_writer import as_old_format, kernel_event, run_event, session_event
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.profiling import merge_profiles, read_profile
-from ortmeter.profiling.events import COLUMNS, Event, collect
-from ortmeter.profiling.read import NO_RUN, iterations, parents
+from ortmeter.profiling.events import Event
+from ortmeter.profiling.read import NO_RUN, iterations, parents, runs_among, split_kernels
 
 
 def plain_kernels(path):
@@ -154,8 +154,23 @@ def test_any_damage_is_read_or_refused(tmp_path_factory, data):
     assert try_to_use(path)
 
 
+COLUMNS = {
+    "iteration": "int64",
+    **dict.fromkeys(("name", "op", "domain"), "category"),
+    "node_index": "Int64",
+    **dict.fromkeys(("provider", "parent"), "category"),
+    **dict.fromkeys(("thread", "start", "duration", "self_duration"), "int64"),
+    **dict.fromkeys(("input_types", "input_shapes"), "object"),
+    **dict.fromkeys(("output_types", "output_shapes"), "object"),
+    "signature": "category",
+    **dict.fromkeys(("parameter_size", "activation_size", "output_size"), "Int64"),
+    **dict.fromkeys(("in_use", "in_use_peak", "arena_held"), "Int64"),
+}
+
+
 def test_columns_and_dtypes_are_those_of_the_documentation(small):
-    assert {name: str(dtype) for name, dtype in small.events.dtypes.items()} == COLUMNS
+    found = small.events.dtypes.items()
+    assert [(name, str(dtype)) for name, dtype in found] == [*COLUMNS.items()]
     for name in COLUMNS:
         assert f"``{name}``" in type(small).__doc__
 
@@ -206,11 +221,12 @@ def test_self_duration_leaves_out_the_body(tmp_path):
 
 def structure(events):
     found = msgspec.json.decode(json.dumps(events), type=list[Event], strict=False)
-    kernels, others = collect([found])
-    runs = others.select(np.flatnonzero(others.is_named("model_run")))
-    runs = runs.select(np.argsort(runs.start, kind="stable"))
-    found = iterations(kernels, runs)
-    return found.tolist(), parents(kernels, found).tolist(), iterations(others, runs).tolist()
+    kernels, others = split_kernels(found)
+    runs = runs_among(others)
+    ops = [event.args.op_name for event in found if event.is_kernel]
+    ranks = iterations(kernels, runs)
+    around = parents(kernels, ops, ranks)
+    return ranks.tolist(), around.tolist(), iterations(others, runs).tolist()
 
 
 def test_runs_hold_their_kernels_and_the_start_up_is_apart():

@@ -1,22 +1,15 @@
-"""Read a profile file and make arrays of its events, block by block.
+"""Read the events of a profile file, block by block.
 
 ONNX Runtime writes a JSON array of events which all start with ``{"cat"``. A file is parsed in
-blocks that end before such a start, so that the memory needed does not grow with the file. A file
-that was formatted again by another tool may have no such start: it is then one block.
-
-A file of a thousand runs repeats the same names, types and shapes a thousand times: each distinct
-description is kept once, and an event holds the row of its description.
+blocks that end before such a start. A file that was formatted again by another tool may have no
+such start: it is then one block.
 """
 
-import itertools
 import os
 import string
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn, Self, TypeAlias
+from typing import BinaryIO, NoReturn, TypeAlias
 
 import msgspec
 import numpy as np
@@ -48,29 +41,9 @@ class _Sizes(msgspec.Struct, gc=False):
 
 #: Columns of bytes.
 SIZES = _Sizes.__struct_fields__
-#: Columns of ``Profile.events`` and their dtypes.
-COLUMNS = {
-    "iteration": "int64",
-    "name": "category",
-    "op": "category",
-    "domain": "category",
-    "node_index": "Int64",
-    "provider": "category",
-    "parent": "category",
-    "thread": "int64",
-    "start": "int64",
-    "duration": "int64",
-    "self_duration": "int64",
-    "input_types": "object",
-    "input_shapes": "object",
-    "output_types": "object",
-    "output_shapes": "object",
-    "signature": "category",
-    **dict.fromkeys(SIZES, "Int64"),
-}
+#: Columns of types and of shapes.
+TENSORS = ("input_types", "input_shapes", "output_types", "output_shapes")
 KERNEL = "_kernel_time"
-# Sums over the runs of such times do not overflow.
-_LONGEST_US = 1 << 44
 
 
 class _Arguments(_Sizes, gc=False):
@@ -96,9 +69,17 @@ class Event(msgspec.Struct, gc=False):
     # Some execution providers write none.
     args: _Arguments = msgspec.field(default_factory=lambda: _Arguments(op_name="unknown"))
 
+    @property
+    def is_kernel(self) -> bool:
+        """Whether a kernel ran, and no fence of old versions."""
+        if self.cat != "Node" or not self.name.endswith(KERNEL):
+            return False
+        if self.args.op_name is None:
+            raise KeyError("op_name")
+        return True
+
 
 _EVENTS = msgspec.json.Decoder(list[Event], strict=False)
-_integers = attrgetter("tid", "ts", "dur", *(f"args.{name}" for name in SIZES))
 
 
 def read_blocks(stream: BinaryIO) -> Iterator[list[Event]]:
@@ -136,82 +117,3 @@ def _split(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
             offset, buffer, bracket = offset + cut, buffer[cut:], b"["
     yield offset - len(bracket), bracket + buffer
 
-
-class Description(NamedTuple):
-    """What the runs do not change; types and shapes are as they are in the file."""
-
-    category: str
-    name: str
-    op: str | None
-    provider: str | None
-    node_index: int | None
-    inputs: bytes
-    outputs: bytes
-
-    @property
-    def is_kernel(self) -> bool:
-        if self.category != "Node" or not self.name.endswith(KERNEL):
-            return False
-        if self.op is None:
-            raise KeyError("op_name")
-        return True
-
-
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """Events by the row of their description and their position in the file; sizes are (6, n)."""
-
-    descriptions: list[Description]
-    row: Ints
-    position: Ints
-    thread: Ints
-    start: Ints
-    duration: Ints
-    sizes: Ints
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    @property
-    def names(self) -> list[str]:
-        """Name in each description."""
-        return [description.name for description in self.descriptions]
-
-    def is_named(self, name: str) -> npt.NDArray[np.bool_]:
-        return np.array([other == name for other in self.names], bool)[self.row]
-
-    def select(self, keep: npt.NDArray[Any]) -> Self:
-        """Keep the events of a mask, or those at some positions."""
-        arrays = (getattr(self, field.name)[..., keep] for field in fields(self)[1:])
-        return type(self)(self.descriptions, *arrays)
-
-
-def collect(blocks: Iterable[Sequence[Event]]) -> tuple[Columns, Columns]:
-    """Gather the executions of kernels, and everything else, fences of old versions included."""
-    rows: dict[Description, int] = defaultdict(itertools.count().__next__)
-    arrays = []
-    # Without any event, an empty block still tells the types and the shapes of the arrays.
-    for events in itertools.chain([[]], blocks):
-        row = np.fromiter((rows[_description_of(event)] for event in events), np.int64)
-        values = itertools.chain.from_iterable(map(_integers, events))
-        arrays.append((row, np.fromiter(values, np.int64).reshape(-1, 3 + len(SIZES))))
-    row, integers = map(np.concatenate, zip(*arrays, strict=True))
-    (thread, start, duration), sizes = np.split(np.ascontiguousarray(integers.T), [3])
-    if np.any(duration < 0) or any(np.any(np.abs(t) > _LONGEST_US) for t in (start, duration)):
-        raise ValueError("a duration below zero, or a time above half a year")
-    every = Columns(list(rows), row, np.arange(len(row)), thread, start, duration, sizes)
-    is_kernel = np.array([description.is_kernel for description in rows], bool)[row]
-    return every.select(is_kernel), every.select(~is_kernel)
-
-
-def _description_of(event: Event) -> Description:
-    args = event.args
-    return Description(
-        event.cat,
-        event.name,
-        args.op_name,
-        args.provider,
-        args.graph_index if args.node_index is None else args.node_index,
-        bytes(args.input_type_shape),
-        bytes(args.output_type_shape),
-    )

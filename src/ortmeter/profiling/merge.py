@@ -5,14 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from ortmeter.profiling.events import Ints
+from ortmeter.profiling.events import TENSORS, Ints
 from ortmeter.profiling.graph import STANDARD
 from ortmeter.profiling.record import Profile
 from ortmeter.profiling.tables import NODE, first_rows, number
 
 _KEY = ["op", "domain", "provider", "signature"]
-_TENSORS = ["input_types", "input_shapes", "output_types", "output_shapes"]
-_DESCRIPTION = [*_KEY, "rank", *_TENSORS]
+_DESCRIPTION = [*_KEY, "rank", *TENSORS]
 _TIMES = ["median", "mean", "total", "calls"]
 _SIDES = ("baseline", "candidate")
 _PROVIDER = "ExecutionProvider"
@@ -68,7 +67,7 @@ def merge_profiles(baseline: Profile, candidate: Profile) -> pd.DataFrame:
     Exp(f32 2) -> f32 2 #1 | both
     Identity(f32 2) -> f32 2 #0 | baseline only
     """
-    columns = [*NODE, "signature", "iteration", "self_duration", *_TENSORS]
+    columns = [*NODE, "signature", "iteration", "self_duration", *TENSORS]
     sides = [profile.steady[columns] for profile in (baseline, candidate)]
     known = [name for name in _KEY if all(e.empty or e[name].notna().any() for e in sides)]
     runs = [len(profile.steady_runs) for profile in (baseline, candidate)]

@@ -1,13 +1,13 @@
 """Read a profile of any version of ONNX Runtime into frames with fixed columns."""
 
 import functools
+import itertools
 import os
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx
 import pandas as pd
 
@@ -15,12 +15,11 @@ from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.profiling.events import (
     ABSENT,
-    COLUMNS,
     KERNEL,
     SIZES,
-    Columns,
+    TENSORS,
+    Event,
     Ints,
-    collect,
     read_blocks,
     refuse,
 )
@@ -37,6 +36,8 @@ _TENSORS = msgspec.json.Decoder(list[dict[str, tuple[int, ...]]] | str | None)
 NO_RUN = -1
 #: Operators that execute a graph of their own.
 _WITH_BODY = {"If", "Loop", "Scan", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"}
+# Sums over the runs of such times do not overflow.
+_LONGEST_US = 1 << 44
 
 
 def read_profile(
@@ -103,10 +104,11 @@ def read_frames(
     try:
         # Without collecting garbage, which takes half of the time.
         with collector_off(), open(path, "rb") as stream:  # noqa: PTH123 - has the name of the file
-            kernels, others = collect(read_blocks(stream))
-        runs = others.select(np.flatnonzero(others.is_named("model_run")))
-        runs = runs.select(np.lexsort((runs.position, runs.start)))
-        events, session_events = _events_frame(kernels, runs), _session_frame(others, runs)
+            found = list(itertools.chain.from_iterable(read_blocks(stream)))
+            kernels, others = split_kernels(found)
+            runs = runs_among(others)
+            ran = [event for event in found if event.is_kernel]
+            events, session_events = _events_frame(ran, kernels, runs), _session_frame(others, runs)
     except OSError as cause:
         raise InvalidArgumentError(
             f"Profile {str(path)!r} cannot be read: {cause.strerror}"
@@ -115,16 +117,16 @@ def read_frames(
         raise
     except (ArithmeticError, KeyError, ValueError, msgspec.DecodeError) as cause:
         refuse(path, f"has an invalid value ({type(cause).__name__}: {cause})")
-    if not len(runs):
+    if runs.empty:
         refuse(
             path,
-            f"holds no complete run (model_run) among its {len(kernels) + len(others)} events, "
-            f"{len(kernels)} of which are kernels",
+            f"holds no complete run (model_run) among its {len(found)} events, "
+            f"{len(ran)} of which are kernels",
         )
     if graph is not None:  # the file does not tell the domains
         codes = number(events, ["name", "op", "parent"])
         domains = find_domains(first_rows(events, codes), graph)
-        events = events.assign(domain=_category(domains, codes))
+        events = events.assign(domain=_category(domains[code] for code in codes))
     return events, session_events
 
 
@@ -138,108 +140,124 @@ def keep_runs(frame: pd.DataFrame, runs: Sequence[int]) -> pd.DataFrame:
     return numbered[numbered["iteration"] != NO_RUN].reset_index(drop=True)
 
 
-def _events_frame(kernels: Columns, runs: Columns) -> pd.DataFrame:
+def split_kernels(events: Sequence[Event]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Make a row per event, in the order of the file: kernels, then everything else."""
+    times = np.array([(e.tid, e.ts, e.dur) for e in events], np.int64).reshape(-1, 3)
+    if np.any(times[:, 2] < 0) or np.any(np.abs(times[:, 1:]) > _LONGEST_US):
+        raise ValueError("a duration below zero, or a time above half a year")
+    frame = pd.DataFrame(times, columns=["thread", "start", "duration"])
+    frame["name"], frame["category"] = ([getattr(e, n) for e in events] for n in ("name", "cat"))
+    is_kernel = np.fromiter((event.is_kernel for event in events), bool)
+    return frame[is_kernel], frame[~is_kernel]
+
+
+def runs_among(others: pd.DataFrame) -> pd.DataFrame:
+    """Return the complete runs, in their order."""
+    return others[others["name"] == "model_run"].sort_values("start", kind="stable")
+
+
+def _events_frame(ran: Sequence[Event], kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Make one row per kernel, in the order of the start, a kernel before those of its body."""
+    ops = [event.args.op_name for event in ran]
     iteration = iterations(kernels, runs)
-    parent = parents(kernels, iteration)
+    parent = parents(kernels, ops, iteration)
+    duration = kernels["duration"].to_numpy()
     # What the kernels of a body take, those of their own bodies included.
-    inner, children = np.zeros(len(kernels), np.int64), np.flatnonzero(parent >= 0)
-    np.add.at(inner, parent[children], kernels.duration[children])
-    # When the clock is coarse, a kernel and its body may start at the same time.
-    order = np.lexsort((kernels.position, _depth(parent), kernels.start))
-    names = [name.removesuffix(KERNEL) for name in kernels.names]
-    # The row after the descriptions stands for no parent.
-    parent_row = np.where(parent < 0, len(names), kernels.row[parent])[order]
-    ordered = kernels.select(order)
-    columns = {
-        "iteration": iteration[order],
-        "name": _category(names, ordered.row),
-        "parent": _category([*names, None], parent_row),
-        "thread": ordered.thread,
-        "start": ordered.start,
-        "duration": ordered.duration,
-        "self_duration": np.maximum(ordered.duration - inner[order], 0),
-        **_described(ordered),
+    inner, children = np.zeros(len(ran), np.int64), np.flatnonzero(parent >= 0)
+    np.add.at(inner, parent[children], duration[children])
+    names = [event.name.removesuffix(KERNEL) for event in ran]
+    texts = [(bytes(e.args.input_type_shape), bytes(e.args.output_type_shape)) for e in ran]
+    read = {text: _describe_tensors(*text) for text in dict.fromkeys(texts)}  # runs repeat them
+    indices = [e.args.graph_index if e.args.node_index is None else e.args.node_index for e in ran]
+    columns: dict[str, Any] = {
+        "iteration": iteration,
+        "name": _category(names),
+        "op": _category(ops),
+        "domain": _category([None] * len(ran)),
+        "node_index": pd.array(indices, "Int64"),
+        "provider": _category(event.args.provider for event in ran),
+        "parent": _category(names[rank] if rank >= 0 else None for rank in parent),
+        "thread": kernels["thread"].to_numpy(),
+        "start": kernels["start"].to_numpy(),
+        "duration": duration,
+        "self_duration": np.maximum(duration - inner, 0),
         **{
-            name: pd.arrays.IntegerArray(values, values == ABSENT)
-            for name, values in zip(SIZES, ordered.sizes, strict=True)
+            name: np.fromiter((read[text][i] for text in texts), object)
+            for i, name in enumerate(TENSORS)
         },
+        "signature": _category(read[text][-1] for text in texts),
     }
-    return pd.DataFrame({name: columns[name] for name in COLUMNS}, copy=False)
+    for name in SIZES:
+        sizes = np.fromiter((getattr(event.args, name) for event in ran), np.int64)
+        columns[name] = pd.arrays.IntegerArray(sizes, sizes == ABSENT)
+    # When the clock is coarse, a kernel and its body may start at the same time.
+    order = np.lexsort((kernels.index, _depth(parent), kernels["start"]))
+    return pd.DataFrame(columns).iloc[order].reset_index(drop=True)
 
 
-def _session_frame(others: Columns, runs: Columns) -> pd.DataFrame:
+def _session_frame(others: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Make one row per event that is not a kernel."""
-    ordered = others.select(np.lexsort((others.position, others.start)))
-    iteration = iterations(ordered, runs)
-    iteration[ordered.is_named("model_run")] = np.arange(len(runs))
-    return pd.DataFrame(
-        {
-            "name": _category(ordered.names, ordered.row),
-            "category": _category([d.category for d in ordered.descriptions], ordered.row),
-            "thread": ordered.thread,
-            "start": ordered.start,
-            "duration": ordered.duration,
-            "iteration": iteration,
-        }
-    )
+    iteration = pd.Series(iterations(others, runs), others.index)
+    iteration.loc[runs.index] = np.arange(len(runs))
+    texts = {name: _category(others[name]) for name in ("name", "category")}
+    frame = others.assign(**texts, iteration=iteration).sort_values("start", kind="stable")
+    columns = ["name", "category", "thread", "start", "duration", "iteration"]
+    return frame[columns].reset_index(drop=True)
 
 
-def iterations(events: Columns, runs: Columns) -> Ints:
+def iterations(events: pd.DataFrame, runs: pd.DataFrame) -> Ints:
     """Find the run whose interval holds the start of each event.
 
     Runs of several threads may overlap. A run that happens in the thread of the event is then
     preferred; an event of another thread (a pool shared by the runs) goes to the run that started
     last.
     """
-    if not len(runs):
+    if runs.empty:
         return np.full(len(events), NO_RUN, np.int64)
     ranks = _latest(events, runs)
-    if not np.any(runs.start[1:] < _end(runs)[:-1]):
+    if not np.any(runs["start"].to_numpy()[1:] < _end(runs)[:-1]):
         return ranks
-    for thread in np.unique(runs.thread):
-        own = np.flatnonzero(runs.thread == thread)
-        mine = np.flatnonzero(events.thread == thread)
-        rank = _latest(events.select(mine), runs.select(own))
+    for thread in runs["thread"].unique():
+        own = np.flatnonzero(runs["thread"] == thread)
+        mine = np.flatnonzero(events["thread"] == thread)
+        rank = _latest(events.iloc[mine], runs.iloc[own])
         ranks[mine[rank != NO_RUN]] = own[rank[rank != NO_RUN]]
     return ranks
 
 
-def _latest(events: Columns, runs: Columns) -> Ints:
+def _latest(events: pd.DataFrame, runs: pd.DataFrame) -> Ints:
     """Rank of the last run that started before each event and was not over."""
-    rank = np.searchsorted(runs.start, events.start, side="right") - 1
-    before, end = np.maximum(rank - 1, 0), _end(runs)
+    start, begin, end = events["start"].to_numpy(), runs["start"].to_numpy(), _end(runs)
+    rank = np.searchsorted(begin, start, side="right") - 1
+    before = np.maximum(rank - 1, 0)
     # The last kernel of a run may start in the microsecond where the next run starts; it was
     # recorded before its own run was.
-    tied = (events.start == runs.start[rank]) & (events.position < runs.position[before])
-    touches = events.start <= end[before]
-    rank = np.where((rank > 0) & tied & touches, before, rank)
-    inside = (rank >= 0) & (events.start <= end[rank])
-    return np.where(inside, rank, NO_RUN)
+    tied = (start == begin[rank]) & (events.index.to_numpy() < runs.index.to_numpy()[before])
+    rank = np.where((rank > 0) & tied & (start <= end[before]), before, rank)
+    return np.where((rank >= 0) & (start <= end[rank]), rank, NO_RUN)
 
 
-def _end(events: Columns) -> Ints:
+def _end(events: pd.DataFrame) -> Ints:
     # Start and duration are both rounded down to a microsecond.
-    return events.start + events.duration + 1
+    return (events["start"] + events["duration"] + 1).to_numpy()
 
 
-def parents(kernels: Columns, iteration: Ints) -> Ints:
+def parents(kernels: pd.DataFrame, ops: Sequence[str | None], iteration: Ints) -> Ints:
     """Find the position of the If, Loop or Scan that encloses each kernel, -1 in the main graph.
 
     An event is recorded when it ends: a kernel comes after those of its body, which started after
     it, in the same thread.
     """
     parent = np.full(len(kernels), -1, np.int64)
-    encloses = np.array([d.op in _WITH_BODY for d in kernels.descriptions], bool)[kernels.row]
-    if not encloses.any():
+    if _WITH_BODY.isdisjoint(ops):
         return parent
     # Only kernels recorded before an enclosing one, in its thread and run, may be in its body.
     pending: dict[tuple[int, int], list[int]] = {}
-    places = zip(kernels.thread.tolist(), iteration.tolist(), strict=True)
-    starts = kernels.start.tolist()
-    for i, (place, is_parent) in enumerate(zip(places, encloses.tolist(), strict=True)):
+    places = zip(kernels["thread"].tolist(), iteration.tolist(), strict=True)
+    starts = kernels["start"].tolist()
+    for i, (place, op) in enumerate(zip(places, ops, strict=True)):
         before = pending.setdefault(place, [])
-        while is_parent and before and starts[before[-1]] >= starts[i]:
+        while op in _WITH_BODY and before and starts[before[-1]] >= starts[i]:
             parent[before.pop()] = i
         before.append(i)
     return parent
@@ -255,26 +273,12 @@ def _depth(parent: Ints) -> Ints:
     return depth
 
 
-def _described(kernels: Columns) -> dict[str, Any]:
-    """Columns that depend on the description only."""
-    rows, descriptions = kernels.row, kernels.descriptions
-    inputs = [_decode(description.inputs) for description in descriptions]
-    outputs = [_decode(description.outputs) for description in descriptions]
-    texts = [
-        None if None in {*i, *o} else f"({_tensors(*i)}) -> {_tensors(*o) or 'none'}"
-        for i, o in zip(inputs, outputs, strict=True)
-    ]
-    return {
-        "op": _category([description.op for description in descriptions], rows),
-        "domain": _category([None] * len(texts), rows),
-        "node_index": pd.array([d.node_index for d in descriptions], "Int64")[rows],
-        "provider": _category([description.provider for description in descriptions], rows),
-        "input_types": _objects([types for types, _ in inputs], rows),
-        "input_shapes": _objects([shapes for _, shapes in inputs], rows),
-        "output_types": _objects([types for types, _ in outputs], rows),
-        "output_shapes": _objects([shapes for _, shapes in outputs], rows),
-        "signature": _category(texts, rows),
-    }
+def _describe_tensors(inputs: bytes, outputs: bytes) -> tuple[Any, ...]:
+    """Read types and shapes of inputs, those of outputs, and write the signature."""
+    read, written = _decode(inputs), _decode(outputs)
+    if None in {*read, *written}:
+        return *read, *written, None
+    return *read, *written, f"({_tensors(*read)}) -> {_tensors(*written) or 'none'}"
 
 
 def _decode(content: bytes) -> tuple[_Types, _Shapes] | tuple[None, None]:
@@ -307,12 +311,6 @@ def _tensors(types: _Types, shapes: _Shapes) -> str:
     )
 
 
-def _category(values: Sequence[str | None], rows: Ints) -> pd.Categorical:
-    """Make a column of categories from values, distinct or not, and the row of each event."""
-    codes, categories = pd.factorize(np.fromiter(values, object, len(values)))
-    column = pd.Categorical.from_codes(codes[rows], pd.Index(categories, dtype="str"))
-    return column.remove_unused_categories()
-
-
-def _objects(values: Iterable[Hashable], rows: Ints) -> npt.NDArray[np.object_]:
-    return np.fromiter(values, object)[rows]
+def _category(values: Iterable[str | None]) -> pd.Categorical:
+    codes, categories = pd.factorize(np.fromiter(values, object))
+    return pd.Categorical.from_codes(codes, pd.Index(categories, dtype="str"))
