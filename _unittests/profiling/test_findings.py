@@ -1,6 +1,4 @@
 import dataclasses
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -9,7 +7,8 @@ from claim_samples import compare_ratio
 
 from ortmeter.profiling import Advice, findings, profile
 from ortmeter.profiling.findings import Facts, count, plural
-from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing import Candidate, Comparison, Measurement
+from ortmeter.timing.candidates import SessionSpec
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[4] X) => (float[4] Y) { [first] A = Exp (X)  [second] B = Exp (A)  [third] Y = Sin (B) }"""
@@ -60,10 +59,6 @@ def test_a_profile_without_graphs_has_no_nodes_to_read(facts):
     assert isinstance(facts.ran[0], onnx.NodeProto)
 
 
-def plain():
-    return nullcontext(SimpleNamespace(run=lambda: None))
-
-
 @pytest.fixture
 def rounds(monkeypatch):
     """Take planted times instead of measuring, and keep how many were asked for."""
@@ -73,7 +68,7 @@ def rounds(monkeypatch):
         def measure(calls, *, repeat, **_):
             asked.append(repeat)
             for call in calls.values():
-                call()
+                call.function()
             times = {"as it is": speedup, "changed": 1.0}
             return Comparison(Measurement(n, np.full((1, repeat), t)) for n, t in times.items())
 
@@ -96,17 +91,18 @@ def test_a_change_that_helps_is_measured_until_it_can_be_claimed(facts, rounds):
 
 def test_settings_of_the_session_are_those_of_both(facts, rounds, monkeypatch):
     made = []
-    monkeypatch.setattr(findings, "make_session", lambda *_, **given: made.append(given))
-    monkeypatch.setattr(findings, "open_session", lambda *given: made.append(given[2]) or plain())
+    monkeypatch.setattr(
+        SessionSpec, "candidate", lambda spec: made.append(spec) or Candidate(lambda: None)
+    )
     asked = {"spinning": "off", "optimization": "all", "run_config": {"k": "v"}}
     rounds(0.5)
     findings.gain(
         Facts(facts.profile, {"X": np.zeros(4, np.float32)}, 2, 2, asked), {"optimization": "none"}
     )
     common = {"spinning": "off", "provider": "cpu", "threads": 2}
-    configs = [{"k": "v"}] * 2
-    assert made[1::2] == configs
-    assert made[::2] == [{**common, "optimization": level} for level in ("all", "none")]
+    assert [spec.run_config for spec in made] == [{"k": "v"}] * 2
+    settings = [{**common, "optimization": level} for level in ("all", "none")]
+    assert [spec.settings for spec in made] == settings
 
 
 def test_texts_are_tried_too(rounds):

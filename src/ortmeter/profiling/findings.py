@@ -12,9 +12,8 @@ from ortmeter.errors import OrtMeterError
 from ortmeter.evidence import Speedup
 from ortmeter.profiling.record import Profile
 from ortmeter.profiling.run import Settings
-from ortmeter.runtime.iobinding import open_session
-from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import measure
+from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.statistics import MIN_ROUNDS
 
 _TRIAL_S = 4.0
@@ -133,20 +132,16 @@ def gain(
     if model is None or feeds is None:
         return None
     common: dict[str, Any] = {**facts.settings, "provider": "cpu", "threads": facts.threads}
-    run_config = common.pop("run_config", None)
+    run_config = common.pop("run_config", {})
+    plain = SessionSpec(model, feeds, common, run_config)
+    other = SessionSpec(changed or model, feeds, {**common, **settings}, run_config)
     try:
-        with (
-            open_session(make_session(model, **common), feeds, run_config) as plain,
-            open_session(
-                make_session(changed or model, **{**common, **settings}), feeds, run_config
-            ) as other,
-        ):
-            calls = {"as it is": plain.run, "changed": other.run}
-            # A few rounds show that most changes bring nothing.
-            for repeat in (_FIRST_LOOK, MIN_ROUNDS):
-                measured = measure(calls, repeat=repeat, precision=None, budget_s=_TRIAL_S)
-                if (measured.speedups()[-1].ratio or 0) <= 1:
-                    break
+        calls = {"as it is": plain.candidate(), "changed": other.candidate()}
+        # A few rounds show that most changes bring nothing.
+        for repeat in (_FIRST_LOOK, MIN_ROUNDS):
+            measured = measure(calls, repeat=repeat, precision=None, budget_s=_TRIAL_S)
+            if (measured.speedups()[-1].ratio or 0) <= 1:
+                break
     except OrtMeterError:
         return None
     return measured.speedups()[-1]
