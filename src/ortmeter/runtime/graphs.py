@@ -1,5 +1,6 @@
 """Nodes of a graph and of the graphs inside it."""
 
+import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -84,6 +85,13 @@ def rename_reads(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
             value.name = outer.get(value.name, value.name)
 
 
+def replace_items(field: Any, items: Iterable[Any]) -> None:
+    """Put other messages into a repeated field; those that it has may be among them."""
+    kept = list(items)
+    del field[:]
+    field.extend(kept)
+
+
 def onnx_opset(model: onnx.ModelProto) -> int:
     """Opset of the operators of ONNX that a model asks for, 0 when it asks for none."""
     return max((o.version for o in model.opset_import if o.domain in {"", "ai.onnx"}), default=0)
@@ -112,15 +120,14 @@ def with_intermediate_outputs(
     model: onnx.ModelProto, computed: Collection[str] | None = None
 ) -> onnx.ModelProto:
     """Copy a model whose outputs are all the results of its nodes, or those that are computed."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    exposed = copy.deepcopy(model)
     known = {value.name for value in model.graph.output}
     for node in model.graph.node:
         names = [name for name in node.output if name and name not in known]
         if computed is not None:
             names = [name for name in names if name in computed]
-        copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    return copy
+        exposed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    return exposed
 
 
 def without_maps(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
@@ -132,15 +139,11 @@ def without_maps(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str
     arrays = {o.name: zips[o.name].input[0] for o in model.graph.output if o.name in zips}
     if not arrays:
         return model, arrays
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
+    changed = copy.deepcopy(model)
     for name in arrays:
         changed.graph.node.remove(zips[name])
     kept = [output for output in model.graph.output if output.name not in arrays]
     added = dict.fromkeys(array for array in arrays.values() if array not in {o.name for o in kept})
-    del changed.graph.output[:]
-    changed.graph.output.extend(kept)
-    changed.graph.output.extend(
-        onnx.helper.make_tensor_value_info(array, onnx.TensorProto.FLOAT, None) for array in added
-    )
+    kept += [onnx.helper.make_tensor_value_info(a, onnx.TensorProto.FLOAT, None) for a in added]
+    replace_items(changed.graph.output, kept)
     return changed, arrays

@@ -1,5 +1,6 @@
 """Models built by code."""
 
+import copy
 import functools
 import math
 import subprocess
@@ -17,7 +18,7 @@ import onnx.parser
 
 from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.runtime.graphs import walk_nodes
+from ortmeter.runtime.graphs import replace_items, walk_nodes
 from ortmeter.runtime.loading import ModelLike, load_model
 
 __all__ = [
@@ -168,11 +169,8 @@ def freeze_inputs(model: ModelLike, values: Mapping[str, np.ndarray]) -> onnx.Mo
                 f"{tensor.name!r} ({onnx.TensorProto.DataType.Name(tensor.data_type)}) cannot be "
                 f"frozen. Accepted inputs and types: {accepted}"
             )
-    frozen = onnx.ModelProto()
-    frozen.CopyFrom(source)
-    kept = [node for node in source.graph.input if node.name not in values]
-    del frozen.graph.input[:]
-    frozen.graph.input.extend(kept)
+    frozen = copy.deepcopy(source)
+    replace_items(frozen.graph.input, [n for n in source.graph.input if n.name not in values])
     frozen.graph.initializer.extend(tensors)
     return frozen
 

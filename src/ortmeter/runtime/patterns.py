@@ -15,7 +15,7 @@ import onnx.helper as oh
 import onnx.numpy_helper
 
 from ortmeter.errors import ModelError
-from ortmeter.runtime.graphs import NOT_INFERRED, constant_tensors, read_by
+from ortmeter.runtime.graphs import NOT_INFERRED, constant_tensors, read_by, replace_items
 
 __all__ = ["PATTERNS", "Match", "Pattern", "find_patterns", "fuse_patterns"]
 
@@ -203,9 +203,7 @@ def fuse_patterns(model: onnx.ModelProto) -> onnx.ModelProto:
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
         nodes += instead.get(id(node), [] if id(node) in gone else [node])
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(copies)
+    replace_items(model.graph.node, nodes)
     is_contributed = any(match.pattern.since == _MICROSOFT for match in fused)
     if is_contributed and all(one.domain != _MICROSOFT for one in model.opset_import):
         model.opset_import.append(oh.make_opsetid(_MICROSOFT, 1))

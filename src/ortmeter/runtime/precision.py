@@ -1,6 +1,7 @@
 """Convert a model to 16, 8 or 4 bits, and read which instructions of the CPU compute with them."""
 
 import contextlib
+import copy
 import functools
 import io
 import itertools
@@ -32,6 +33,7 @@ from ortmeter.runtime.graphs import (
     onnx_opset,
     read_by,
     rename_reads,
+    replace_items,
     walk_nodes,
     with_intermediate_outputs,
 )
@@ -215,9 +217,8 @@ def _convert_branches(
             _drop_unused(part.graph)
             part = convert(part, feeds)
             own = [tensor for tensor in part.graph.initializer if tensor.name not in inside]
-            del part.graph.initializer[:]
-            part.graph.initializer.extend(own)
-            made = {tensor.name for tensor in own}
+            replace_items(part.graph.initializer, own)
+            made = {tensor.name for tensor in part.graph.initializer}
             made |= {name for node in part.graph.node for name in node.output if name}
             made -= {value.name for value in part.graph.output}
             rank = next(ranks)  # names may be those of the main graph, or of another branch
@@ -232,9 +233,7 @@ def _drop_unused(graph: onnx.GraphProto) -> None:
     """Remove the initializers that nothing reads, of which a session warns."""
     read = {name for node in graph.node for name in read_by(node)}
     read |= {value.name for value in (*graph.input, *graph.output)}
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+    replace_items(graph.initializer, [t for t in graph.initializer if t.name in read])
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
@@ -257,9 +256,7 @@ def _prepared(
     for graph in _graphs(copied.graph):
         _lift(graph)
     constants = {tensor.name for tensor in copied.graph.initializer} - fed
-    inputs = [value for value in copied.graph.input if value.name not in constants]
-    del copied.graph.input[:]
-    copied.graph.input.extend(inputs)
+    replace_items(copied.graph.input, [v for v in copied.graph.input if v.name not in constants])
     copied.ir_version = max(copied.ir_version, 4)  # an initializer need not be an input
     ranks = itertools.count()
     if channels or precision.startswith("dynamic"):
@@ -273,8 +270,7 @@ def _prepared(
 
 def _raised(model: onnx.ModelProto, precision: str, *, channels: bool) -> onnx.ModelProto:
     """Copy a model, at the opset that has what is written: scales per channel, 16-bit scales."""
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)
+    copied = copy.deepcopy(model)
     opset = onnx_opset(model)
     least = 13 if channels and precision.startswith("Q") else 0
     if precision == "float16":
@@ -302,8 +298,7 @@ def _lift(graph: onnx.GraphProto) -> None:
     for name, tensor in lifted.items():
         graph.initializer.append(tensor)
         graph.initializer[-1].name = name
-    del graph.node[:]
-    graph.node.extend(kept)
+    replace_items(graph.node, kept)
 
 
 def _own_weights(
@@ -472,9 +467,8 @@ def _written(write: Callable[..., None]) -> onnx.ModelProto:
         file = Path(folder) / "quantized.onnx"
         write(model_output=file)
         written = onnx.load(file)
-    nodes = in_order(written.graph.node)  # the tools forget what branches read
-    del written.graph.node[:]
-    written.graph.node.extend(nodes)
+    # The tools forget what branches read.
+    replace_items(written.graph.node, in_order(written.graph.node))
     return written
 
 

@@ -130,7 +130,7 @@ class _Declaration:
                     return _Setting(choice, label)
             if self.closed and value is not None:
                 raise ValueError(text)
-        except ValueError:
+        except (KeyError, ValueError):
             raise InvalidArgumentError(
                 f"{origin}: got {text!r}, expected {self.accepted}"
             ) from None
@@ -148,7 +148,7 @@ class _Declaration:
 
     def _scalar(self, text: str) -> Any:
         if self.kind is bool:
-            return _as_bool(text)
+            return _BOOLS[text.lower()]
         value = self.kind(text)
         matches = self.param.pattern is None or re.fullmatch(self.param.pattern, text)
         if not matches or (self.minimum > -math.inf and not value >= self.minimum):
@@ -199,12 +199,6 @@ class _Declaration:
 def _as_text(value: Any) -> str:
     """Write a value as the command line accepts it."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _as_bool(text: str) -> bool:
-    if text.lower() not in _BOOLS:
-        raise ValueError(text)
-    return _BOOLS[text.lower()]
 
 
 def _named(param: Param) -> dict[str, Any]:
@@ -375,12 +369,7 @@ class _Parser(argparse.ArgumentParser):
 def _fast_mode() -> bool:
     """Whether the environment variable ``ORTMETER_FAST`` asks for the fast defaults."""
     text = os.environ.get("ORTMETER_FAST") or "0"
-    try:
-        return _as_bool(text)
-    except ValueError:
-        raise InvalidArgumentError(
-            f"environment variable ORTMETER_FAST: got {text!r}, expected true or false"
-        ) from None
+    return bool(_Declaration("fast", False).read(text, "environment variable ORTMETER_FAST").value)
 
 
 def command_line() -> tuple[list[str], bool]:
