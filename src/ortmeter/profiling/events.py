@@ -1,15 +1,8 @@
-"""Read the events of a profile file, block by block.
-
-ONNX Runtime writes a JSON array of events which all start with ``{"cat"``. A file is parsed in
-blocks that end before such a start. A file that was formatted again by another tool may have no
-such start: it is then one block.
-"""
+"""Read the events of a profile file, and refuse what is none."""
 
 import os
-import string
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import msgspec
 import numpy as np
@@ -19,10 +12,7 @@ from ortmeter.errors import InvalidArgumentError
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-# The objects of a block stay in the cache of the core: blocks of megabytes take twice the time.
-_BLOCK = 1 << 17
 _START = b'{"cat"'
-_SEPARATORS = string.whitespace.encode() + b","
 
 #: A size that was not recorded.
 ABSENT = -1 << 63
@@ -82,20 +72,19 @@ class Event(msgspec.Struct, gc=False):
 _EVENTS = msgspec.json.Decoder(list[Event], strict=False)
 
 
-def read_blocks(stream: BinaryIO) -> Iterator[list[Event]]:
-    """Iterate over the events of a file, many at a time."""
-    count = 0
-    for offset, array in _split(stream):
-        try:
-            events = _EVENTS.decode(array)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as cause:
-            if not array.strip():
-                told = "is empty: the session that wrote it was not closed by end_profiling"
-            else:  # the message has a place in the array
-                told = f"breaks after byte {offset} and {count} complete events: {cause}"
-            refuse(stream.name, told)
-        yield events
-        count += len(events)
+def read_events(path: str | os.PathLike[str]) -> list[Event]:
+    """Read the events in the order in which they were recorded: each one when it ended."""
+    content = Path(path).read_bytes()
+    try:
+        return _EVENTS.decode(content)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as cause:
+        told = f"breaks: {cause}"  # which has the place of an event that is malformed
+        if not content.strip():
+            told = "is empty: the session that wrote it was not closed by end_profiling"
+        elif "truncated" in told:
+            last = max(content.rfind(_START), 0)
+            told += f" after byte {last} and {content.count(_START, 0, last)} complete events"
+        refuse(path, told)
 
 
 def refuse(path: str | os.PathLike[str], problem: str) -> NoReturn:
@@ -103,17 +92,4 @@ def refuse(path: str | os.PathLike[str], problem: str) -> NoReturn:
         f"Profile {Path(path).name!r} {problem}. Accepted: the JSON file that "
         "InferenceSession.end_profiling returns"
     )
-
-
-def _split(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Cut a JSON array into arrays; each comes with its offset in the file."""
-    offset, buffer, bracket = 0, b"", b""
-    # Read twice as much when no event starts: a file of one block is not copied each time.
-    while chunk := stream.read(max(_BLOCK, len(buffer))):
-        buffer += chunk
-        cut = buffer.rfind(_START)
-        if cut > 0 and (block := buffer[:cut].rstrip(_SEPARATORS)) not in {b"", b"["}:
-            yield offset - len(bracket), bracket + block + b"]"
-            offset, buffer, bracket = offset + cut, buffer[cut:], b"["
-    yield offset - len(bracket), bracket + buffer
 

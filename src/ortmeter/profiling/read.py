@@ -1,7 +1,6 @@
 """Read a profile of any version of ONNX Runtime into frames with fixed columns."""
 
 import functools
-import itertools
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
@@ -20,7 +19,7 @@ from ortmeter.profiling.events import (
     TENSORS,
     Event,
     Ints,
-    read_blocks,
+    read_events,
     refuse,
 )
 from ortmeter.profiling.graph import find_domains, name_nodes
@@ -103,8 +102,8 @@ def read_frames(
     """Return ``events`` and ``session_events``."""
     try:
         # Without collecting garbage, which takes half of the time.
-        with collector_off(), open(path, "rb") as stream:  # noqa: PTH123 - has the name of the file
-            found = list(itertools.chain.from_iterable(read_blocks(stream)))
+        with collector_off():
+            found = read_events(path)
             kernels, others = split_kernels(found)
             runs = runs_among(others)
             ran = [event for event in found if event.is_kernel]

@@ -71,35 +71,25 @@ def read_feeds(
     """
     path, proto = Path(path), load_model(model)
     inputs = [one for one in declared_inputs(proto) if one.name not in (values or {})]
-    readers: dict[str, Callable[[Path, Sequence[Input]], _Arrays]] = {
-        ".npz": _read_numpy,
-        ".npy": _read_numpy,
-        ".json": _read_json,
-        ".pb": _read_tensor_file,
-    }
-    if path.is_dir():
-        arrays = _read_folder(path, inputs)
-    elif path.suffix in readers:
-        arrays = readers[path.suffix](path, inputs)
-    else:
+    read = _read_folder if path.is_dir() else _READERS.get(path.suffix)
+    if read is None:
         raise FeedError(
             f"{path.name!r} is neither a folder nor a file of a known kind. "
-            f"Accepted: {', '.join(readers)}"
+            f"Accepted: {', '.join(_READERS)}"
         )
+    arrays = read(path, inputs)
     _check(arrays, inputs, path.name)
     return random_feeds(proto, values={**arrays, **values}) if values else arrays
 
 
 def read_input(declared: Input, path: Path) -> np.ndarray:
     """Read one input from a file that has it alone; a file of JSON has its value."""
+    if path.suffix not in {".npy", ".json", ".pb"}:
+        raise FeedError(f"{path.name!r} is given for {declared}. Accepted: .npy, .json, .pb")
     if path.suffix == ".json":
         array = _declared_in(path, declared, _decode(path))
-    elif path.suffix == ".npy":
-        (array,) = _read_numpy(path, [declared]).values()
-    elif path.suffix == ".pb":
-        _, array = _read_tensor(path)
     else:
-        raise FeedError(f"{path.name!r} is given for {declared}. Accepted: .npy, .json, .pb")
+        (array,) = _READERS[path.suffix](path, [declared]).values()
     refuse_misfit(declared, array, path.name)
     return array
 
@@ -222,3 +212,11 @@ def _check(arrays: _Arrays, inputs: Sequence[Input], origin: str) -> None:
         )
     for name, array in arrays.items():
         refuse_misfit(expected[name], array, origin)
+
+
+_READERS: Mapping[str, Callable[[Path, Sequence[Input]], _Arrays]] = {
+    ".npz": _read_numpy,
+    ".npy": _read_numpy,
+    ".json": _read_json,
+    ".pb": _read_tensor_file,
+}
