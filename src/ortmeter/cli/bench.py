@@ -294,14 +294,12 @@ def _report_latencies(
     if (tails != MISSING).any(axis=None):  # dashes alone say nothing
         report.add("Percentiles", tails)
     if len(results) > 1:
-        ranking = results.ranking()
-        level = ranking.claims[0].confidence  # the table says what the conclusion does
+        claims = results.ranking()
+        level = claims[0].confidence  # the table says what the conclusion does
         others = (results.speedup(first.name, n, confidence=level) for n in [*results][1:])
         report.add("Speedup over the first", speedup_table(list(others)))
         beside = report.beside if len(ways) > 1 else ""
-        report.conclude(
-            f"{beside}{rank(ranking)}.", *_what_decides(results, ranking.claims, seconds)
-        )
+        report.conclude(f"{beside}{rank(claims)}.", *_what_decides(results, claims, seconds))
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
     if tails.empty or (tails["p99 (ms)"] == MISSING).any():

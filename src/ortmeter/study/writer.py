@@ -3,8 +3,7 @@
 import itertools
 from collections.abc import Iterable, Sequence
 
-from ortmeter.evidence import Speedup
-from ortmeter.timing.comparison import Ranking
+from ortmeter.evidence import Speedup, Speedups
 
 __all__ = ["enumerate_items"]
 
@@ -19,17 +18,17 @@ def sentences(claims: Iterable[Speedup | str]) -> list[str]:
     return written
 
 
-def rank(ranking: Ranking) -> str:
+def rank(claims: Speedups) -> str:
     """Write which candidate has the lowest median, and the others beside it."""
-    if len(ranking.claims) == 1:
-        return str(ranking.claims[0].reversed)
-    text = f"{ranking.fastest} has the lowest median"
+    if len(claims) == 1:
+        return str(claims[0].reversed)
+    text = f"{claims[0].baseline} has the lowest median"
     for verdict, words in (
         ("slower", "slower"),
         ("negligible", "within {:.0%}"),
         ("undecided", "undecided"),
     ):
-        ranked = [claim for claim in ranking.claims if claim.verdict == verdict]
+        ranked = [claim for claim in claims if claim.verdict == verdict]
         if ranked:
             named = enumerate_items([f"{c.subject} ({_times(c)})" for c in ranked])
             text += f"; {words.format(ranked[0].min_effect)}: {named}"

@@ -3,7 +3,7 @@
 # `loop` measures in one process, `measuring` repeats it in fresh processes. `measurement` has the
 # samples of one candidate, `comparison` those of several, `statistics` intervals of ratios.
 
-from ortmeter.timing.comparison import Comparison, Comparisons, Ranking, speedup
+from ortmeter.timing.comparison import Comparison, Comparisons, speedup
 from ortmeter.timing.measurement import Candidate, Measurement, SpawnSpec
 from ortmeter.timing.measuring import measure, measure_each
 
@@ -12,7 +12,6 @@ __all__ = [
     "Comparison",
     "Comparisons",
     "Measurement",
-    "Ranking",
     "SpawnSpec",
     "measure",
     "measure_each",

@@ -154,15 +154,11 @@ def model_variants(
         name = ", ".join(
             chosen[axis] if axis[1] == "model" else f"{axis[1]}={chosen[axis]}" for axis in shown
         )
-        model = chosen.pop(("", "model"))
-        nested: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
+        made: dict[str, Any] = {}
         for (group, key), value in chosen.items():
-            if group:
-                nested[group][key] = value
-        run = nested.pop("run_config")
-        plain = {key: value for (group, key), value in chosen.items() if not group}
-        given = {group: values for group, values in nested.items() if values}
-        variants[name] = SessionSpec(named[model], inputs[model], {**plain, **given}, run)
+            (made.setdefault(group, {}) if group else made)[key] = value
+        model, run = made.pop("model"), made.pop("run_config", {})
+        variants[name] = SessionSpec(named[model], inputs[model], made, run)
     return variants
 
 

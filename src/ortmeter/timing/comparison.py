@@ -5,7 +5,6 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -65,31 +64,6 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
     if half is not None and processes == 1:  # rounds of one process are not those of another
         half = None if isolated else math.hypot(half, student(math.inf, confidence) * SESSIONS)
     return Speedup(candidate.name, baseline.name, exponential(log, half, confidence, how))
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Candidates beside the one of lowest median.
-
-    Parameters
-    ----------
-    fastest : str
-        The candidate of lowest median.
-    claims : Speedups
-        One for each other candidate, over the fastest. Their intervals hold together at the level
-        that was asked for: the fastest was chosen from the same samples.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> times = {"a": np.full((3, 9), 1.0), "b": np.full((3, 9), 2.0)}
-    >>> found = Comparison([Measurement(name, t) for name, t in times.items()]).ranking()
-    >>> found.fastest, found.claims[0].verdict
-    ('a', 'slower')
-    """
-
-    fastest: str
-    claims: Speedups
 
 
 class _Measured:
@@ -342,26 +316,27 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         value = latency * (1 - 1 / gain.value)
         return Estimate(value, low, high, gain.confidence, gain.how, "s")
 
-    def ranking(self, *, confidence: float = 0.99) -> Ranking:
-        """Compare every candidate with the one of lowest median.
-
-        Parameters
-        ----------
-        confidence : float
-            Level at which all intervals hold simultaneously.
+    def ranking(self) -> Speedups:
+        """Compare every other candidate with the one of lowest median.
 
         Returns
         -------
-        Ranking
-            The fastest, and the others beside it.
+        Speedups
+            Over the fastest, which was chosen from the same samples: the intervals hold together
+            at 99%.
+
+        Examples
+        --------
+        >>> times = {"a": np.full((3, 9), 1.0), "b": np.full((3, 9), 2.0)}
+        >>> found = Comparison([Measurement(name, t) for name, t in times.items()]).ranking()
+        >>> found[0].baseline, found[0].verdict
+        ('a', 'slower')
         """
         fastest = min(self.values(), key=lambda measured: measured.median).name
         # Any pair may be the one that is looked at: each has its share of the error (Bonferroni).
-        pairs = max(math.comb(len(self), 2), 1)
-        each = 1 - (1 - confidence) / pairs
+        each = 1 - (1 - LEVEL) / max(math.comb(len(self), 2), 1)
         others = [name for name in self if name != fastest]
-        claims = (self.speedup(fastest, name, confidence=each) for name in others)
-        return Ranking(fastest, Speedups(claims))
+        return Speedups(self.speedup(fastest, name, confidence=each) for name in others)
 
     def half_width(self, confidence: float = 0.99) -> float | None:
         """Return the largest relative half-width of the intervals, 0.02 for 2%.
