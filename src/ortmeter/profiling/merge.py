@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from ortmeter.profiling.events import TENSORS, Ints
 from ortmeter.profiling.graph import STANDARD
 from ortmeter.profiling.record import Profile
-from ortmeter.profiling.tables import NODE, first_rows, number
+from ortmeter.profiling.tables import NODE, TENSORS, Ints, first_rows, number
 
 _KEY = ["op", "domain", "provider", "signature"]
 _DESCRIPTION = [*_KEY, "rank", *TENSORS]

@@ -3,7 +3,8 @@
 import functools
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
 
 import msgspec
 import numpy as np
@@ -12,19 +13,9 @@ import pandas as pd
 
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.profiling.events import (
-    ABSENT,
-    KERNEL,
-    SIZES,
-    TENSORS,
-    Event,
-    Ints,
-    read_events,
-    refuse,
-)
 from ortmeter.profiling.graph import find_domains, name_nodes
 from ortmeter.profiling.record import Profile
-from ortmeter.profiling.tables import first_rows, number
+from ortmeter.profiling.tables import SIZES, TENSORS, Ints, first_rows, number
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.timing.loop import collector_off
 
@@ -37,6 +28,71 @@ NO_RUN = -1
 _WITH_BODY = {"If", "Loop", "Scan", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"}
 # Sums over the runs of such times do not overflow.
 _LONGEST_US = 1 << 44
+_START, _KERNEL = b'{"cat"', "_kernel_time"
+
+
+class _Arguments(msgspec.Struct, gc=False):
+    """What a kernel tells of its node; bytes are texts in recent versions."""
+
+    op_name: str | None = None
+    provider: str | None = None
+    node_index: int | None = None
+    graph_index: int | None = None  # its name in old versions
+    input_type_shape: msgspec.Raw = msgspec.Raw(b"null")
+    output_type_shape: msgspec.Raw = msgspec.Raw(b"null")
+    parameter_size: int | None = None
+    activation_size: int | None = None
+    output_size: int | None = None
+    in_use: int | None = msgspec.field(default=None, name="mem_bytes_in_use")
+    in_use_peak: int | None = msgspec.field(default=None, name="mem_in_use_peak")
+    arena_held: int | None = msgspec.field(default=None, name="mem_arena_held")
+
+
+class Event(msgspec.Struct, gc=False):
+    """Category, name, process, thread, start and duration in µs."""
+
+    cat: str
+    name: str
+    pid: int
+    tid: int
+    ts: int
+    dur: int
+    # Some execution providers write none.
+    args: _Arguments = msgspec.field(default_factory=lambda: _Arguments(op_name="unknown"))
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether a kernel ran, and no fence of old versions."""
+        if self.cat != "Node" or not self.name.endswith(_KERNEL):
+            return False
+        if self.args.op_name is None:
+            raise KeyError("op_name")
+        return True
+
+
+_EVENTS = msgspec.json.Decoder(list[Event], strict=False)
+
+
+def read_events(path: str | os.PathLike[str]) -> list[Event]:
+    """Read the events in the order in which they were recorded: each one when it ended."""
+    content = Path(path).read_bytes()
+    try:
+        return _EVENTS.decode(content)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as cause:
+        told = f"breaks: {cause}"  # which has the place of an event that is malformed
+        if not content.strip():
+            told = "is empty: the session that wrote it was not closed by end_profiling"
+        elif "truncated" in told:
+            last = max(content.rfind(_START), 0)
+            told += f" after byte {last} and {content.count(_START, 0, last)} complete events"
+        refuse(path, told)
+
+
+def refuse(path: str | os.PathLike[str], problem: str) -> NoReturn:
+    raise InvalidArgumentError(
+        f"Profile {Path(path).name!r} {problem}. Accepted: the JSON file that "
+        "InferenceSession.end_profiling returns"
+    )
 
 
 def read_profile(
@@ -164,7 +220,7 @@ def _events_frame(ran: Sequence[Event], kernels: pd.DataFrame, runs: pd.DataFram
     # What the kernels of a body take, those of their own bodies included.
     inner, children = np.zeros(len(ran), np.int64), np.flatnonzero(parent >= 0)
     np.add.at(inner, parent[children], duration[children])
-    names = [event.name.removesuffix(KERNEL) for event in ran]
+    names = [event.name.removesuffix(_KERNEL) for event in ran]
     texts = [(bytes(e.args.input_type_shape), bytes(e.args.output_type_shape)) for e in ran]
     read = {text: _describe_tensors(*text) for text in dict.fromkeys(texts)}  # runs repeat them
     indices = [e.args.graph_index if e.args.node_index is None else e.args.node_index for e in ran]
@@ -186,9 +242,7 @@ def _events_frame(ran: Sequence[Event], kernels: pd.DataFrame, runs: pd.DataFram
         },
         "signature": _category(read[text][-1] for text in texts),
     }
-    for name in SIZES:
-        sizes = np.fromiter((getattr(event.args, name) for event in ran), np.int64)
-        columns[name] = pd.arrays.IntegerArray(sizes, sizes == ABSENT)
+    columns |= {n: pd.array([getattr(e.args, n) for e in ran], "Int64") for n in SIZES}
     # When the clock is coarse, a kernel and its body may start at the same time.
     order = np.lexsort((kernels.index, _depth(parent), kernels["start"]))
     return pd.DataFrame(columns).iloc[order].reset_index(drop=True)

@@ -10,13 +10,19 @@ import pandas as pd
 
 from ortmeter.dtypes import short_name
 from ortmeter.operators.costs import node_cost
-from ortmeter.profiling.events import Ints
 from ortmeter.profiling.graph import GraphNode, find_nodes, find_origins
 
+Ints: TypeAlias = npt.NDArray[np.int64]
 _Shape: TypeAlias = tuple[int, ...]
 
 #: Columns that tell a node from another.
 NODE = ["name", "op", "domain", "node_index", "provider", "parent"]
+#: Columns of types and of shapes, and of bytes.
+TENSORS = ("input_types", "input_shapes", "output_types", "output_shapes")
+SIZES = (
+    *("parameter_size", "activation_size", "output_size"),
+    *("in_use", "in_use_peak", "arena_held"),
+)
 CPU = "CPUExecutionProvider"
 _OPERATOR = ["op", "domain", "provider"]
 _MEASURES = {"median": 0.5, "q1": 0.25, "q3": 0.75}
@@ -78,8 +84,7 @@ def by_iteration(events: pd.DataFrame, runs: pd.DataFrame, warmup: int) -> pd.Da
 def memory(events: pd.DataFrame) -> pd.DataFrame:
     """Describe the memory of each node."""
     codes = number(events, NODE)
-    sizes = ["parameter_size", "activation_size", "output_size", "in_use", "in_use_peak"]
-    largest = events.groupby(codes)[[*sizes, "arena_held"]].max()
+    largest = events.groupby(codes)[[*SIZES]].max()
     return first_rows(events, codes)[["name", "op", "parent"]].join(largest)
 
 
