@@ -21,7 +21,7 @@ from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import Estimate
 from ortmeter.releases.environments import Release
 from ortmeter.runtime import loading
-from ortmeter.runtime.feed_files import read_feeds
+from ortmeter.runtime.feeds import read_feeds
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session

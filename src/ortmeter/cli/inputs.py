@@ -12,12 +12,16 @@ from ortmeter.cli.options import number, read_pairs
 from ortmeter.cli.report import Rows
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import FeedError, InvalidArgumentError
-from ortmeter.runtime.feed_files import read_feeds, read_input
-from ortmeter.runtime.feed_values import parse_value
-from ortmeter.runtime.feeds import shared_feeds
-from ortmeter.runtime.inputs import Input, declared_inputs
+from ortmeter.runtime.feeds import read_feeds, read_input, shared_feeds
+from ortmeter.runtime.inputs import (
+    Input,
+    declared_inputs,
+    lacks_size,
+    parse_value,
+    refuse_unknown,
+    symbols,
+)
 from ortmeter.runtime.loading import load_model
-from ortmeter.runtime.shapes import lacks_size, refuse_unknown, symbols
 
 _FEW = 8  # integers that are told
 

@@ -1,16 +1,25 @@
-"""What the graph of a model declares about its inputs, and how much memory they may take."""
+"""Inputs that a model declares: values that they hold, shapes that they may have, their memory."""
 
+import ast
+import operator
 import os
-from collections.abc import Mapping
+import reprlib
+import shlex
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
+import msgspec
 import numpy as np
 import onnx
 
 from ortmeter.dtypes import numpy_dtype, short_name
 from ortmeter.errors import FeedError
+from ortmeter.runtime.arrays import as_numpy, is_array
 from ortmeter.runtime.cpu import group_files
 from ortmeter.runtime.graphs import walk_nodes
 
@@ -124,3 +133,267 @@ def half_of_memory(root: Path = Path("/")) -> int:
         with suppress(OSError, ValueError):  # no limit, or none that is told
             limits.append(int(file.read_text(encoding="ascii")))
     return min(limits) // 2
+
+
+_MOST_AXES = 32  # that iterators of numpy take
+_PYTHON = (bool, int, float, str)
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "text": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "float": (int, float),
+}
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "text": str,
+    "boolean": lambda text: {"true": True, "false": False}[text.lower()],
+    "integer": int,
+    "float": float,
+}
+
+
+def as_declared(declared: Input, value: Any) -> np.ndarray:
+    """Make the array of an input from Python values, checked one by one, or check an array."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if is_array(value) and not isinstance(value, _PYTHON):
+        array = as_numpy(value)
+        refuse_misfit(declared, array)
+        return array
+    given = np.array(value, object)  # of lists when their lengths differ
+    if given.ndim > _MOST_AXES:
+        raise _refusal(declared, value)
+    for element in given.flat:
+        if not isinstance(element, _KINDS[declared.kind]) or (
+            isinstance(element, bool) and declared.kind != "boolean"
+        ):
+            raise _refusal(declared, element)
+    if declared.kind == "text":
+        return given
+    return _cast_to_declared(declared, given)
+
+
+def _cast_to_declared(declared: Input, given: np.ndarray) -> np.ndarray:
+    """Convert to the element type; a number out of its range is refused."""
+    if declared.kind == "integer":
+        low, high = _range(declared)
+        for element in given.flat:
+            if not low <= element <= high:
+                raise _refusal(declared, element)
+        return given.astype(np.uint64 if high >= 2**63 else np.int64).astype(declared.dtype)
+    try:
+        exact = given.astype(np.float64)
+    except OverflowError:  # an integer of Python
+        raise _refusal(declared, max(given.flat, key=abs)) from None
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = exact.astype(declared.dtype)
+        lost = np.isfinite(exact) & ~np.isfinite(array.astype(exact.dtype))
+    if lost.any():
+        raise _refusal(declared, exact[lost].flat[0].item())
+    return array
+
+
+def _range(declared: Input) -> tuple[int, int]:
+    limits: Any = ml_dtypes.iinfo(declared.dtype)
+    return int(limits.min), int(limits.max)
+
+
+def _refusal(declared: Input, element: Any) -> FeedError:
+    accepted = {
+        "text": "texts",
+        "boolean": "true or false",
+        "float": "numbers that this type holds",
+    }.get(declared.kind)
+    if accepted is None:
+        accepted = "integers from {} to {}".format(*_range(declared))
+    return FeedError(f"value {reprlib.repr(element)} given for {declared}. Accepted: {accepted}")
+
+
+def refuse_misfit(declared: Input, array: np.ndarray, origin: str = "") -> None:
+    """Check the type and the rank of an array."""
+    same_type = array.dtype == declared.dtype or (
+        declared.kind == "text" and array.dtype.kind in "UO"
+    )
+    if not same_type or (declared.shape is not None and array.ndim != len(declared.shape)):
+        where = f"{origin!r} has" if origin else "got"
+        raise FeedError(
+            f"{where} {declared.name!r} of type {array.dtype} and shape {array.shape}. "
+            f"Accepted: {declared}"
+        )
+
+
+def parse_value(declared: Input, text: str) -> Any:
+    """Read one value, values separated by commas, or nested lists in JSON."""
+    if declared.shape == ():
+        return _read_text(declared.kind, text)
+    if text.startswith("["):
+        return decode_json(text)
+    values = [_read_text(declared.kind, part) for part in text.split(",")]
+    return values[0] if len(values) == 1 else values
+
+
+def _read_text(kind: str, text: str) -> Any:
+    try:
+        return _READERS[kind](text)
+    except (ValueError, KeyError):
+        return text  # which is rejected, with a list of the valid values
+
+
+def decode_json(text: str | bytes) -> Any:
+    """Read JSON as its standard defines it: no NaN."""
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError) as cause:
+        raise FeedError(f"this is not JSON: {cause}") from cause
+
+
+def resolve_shapes(
+    inputs: Sequence[Input],
+    dims: Mapping[str, int],
+    shapes: Mapping[str, Sequence[int]],
+    filled: Collection[str] = (),
+) -> dict[str, tuple[int, ...]]:
+    """Choose the shape of each input; the symbolic dimensions of one hold for the others.
+
+    A size that nothing gives is 1 in the inputs that one value fills.
+    """
+    refuse_unknown("shape", shapes, [declared.name for declared in inputs])
+    for sizes in (dims.values(), *shapes.values()):
+        for size in sizes:
+            if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 0:
+                raise FeedError(f"got size {size!r}. Accepted: integers >= 0")
+    known = dict(dims)
+    for declared in inputs:
+        if declared.name in shapes:
+            _learn(declared, shapes[declared.name], known)
+    refuse_unknown("dimension", dims, symbols(inputs))
+    _refuse_unresolved([d for d in inputs if d.name not in shapes and d.name not in filled], known)
+    chosen = {
+        declared.name: tuple(shapes[declared.name])
+        if declared.name in shapes
+        else tuple(1 if (n := _resolve(s, known)) is None else n for s in declared.sizes)
+        for declared in inputs
+    }
+    for declared in inputs:
+        if any(size < 0 for size in chosen[declared.name]):
+            raise FeedError(f"{declared} would have the shape {chosen[declared.name]}")
+    return chosen
+
+
+def symbols(inputs: Sequence[Input]) -> list[str]:
+    """List the names that may be given a size: of dimensions, and in those that are formulas."""
+    named = [size for declared in inputs for size in declared.sizes if isinstance(size, str)]
+    return list(dict.fromkeys(name for size in named for name in (size, *_terms(size))))
+
+
+def refuse_unknown(what: str, given: Mapping[str, object], accepted: Sequence[str]) -> None:
+    if unknown := [name for name in given if name not in accepted]:
+        none = "none, all sizes are fixed" if what == "dimension" else "none, there is no input"
+        raise FeedError(
+            f"{what} given for {', '.join(map(repr, unknown))}. "
+            f"Accepted: {', '.join(map(repr, accepted)) or none}"
+        )
+
+
+def _learn(declared: Input, shape: Sequence[int], known: dict[str, int]) -> None:
+    if declared.shape is None:
+        return
+    if len(shape) != len(declared.shape):
+        raise FeedError(f"shape {tuple(shape)} given for {declared}: the ranks differ")
+    for size, asked in zip(shape, declared.shape, strict=True):
+        expected = known.setdefault(asked, size) if isinstance(asked, str) else asked
+        if expected is not None and size != expected:
+            raise FeedError(
+                f"shape {tuple(shape)} given for {declared}: {size} where {expected} is expected"
+            )
+
+
+# An exporter may name a dimension after others: "past + 1", "Max(1, s77 // 2)".
+_OPERATIONS: Mapping[type[ast.operator], Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+_CHOICES: Mapping[str, Callable[[list[int]], int]] = {"Max": max, "Min": min}
+_LONGEST_FORMULA = 100
+
+
+def _resolve(size: int | str | None, known: Mapping[str, int]) -> int | None:
+    if isinstance(size, str):
+        return known[size] if size in known else _compute(_parse(size), known)
+    return size
+
+
+def lacks_size(declared: Input, dims: Mapping[str, int]) -> bool:
+    """Whether the shape of an input is not known once these dimensions are."""
+    return declared.shape is None or any(_resolve(size, dims) is None for size in declared.sizes)
+
+
+def _parse(size: str) -> ast.expr | None:
+    with warnings.catch_warnings(), suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        warnings.simplefilter("ignore")
+        if len(size) <= _LONGEST_FORMULA:
+            return ast.parse(size, mode="eval").body
+    return None
+
+
+def _compute(tree: ast.expr | None, known: Mapping[str, int]) -> int | None:
+    match tree:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            return value
+        case ast.Name(id=name):
+            return known.get(name)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
+            one, two = _compute(left, known), _compute(right, known)
+            if one is not None and two is not None and (two or not isinstance(op, ast.FloorDiv)):
+                return int(_OPERATIONS[type(op)](one, two))
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _CHOICES:
+            computed = [_compute(one, known) for one in arguments]
+            values = [one for one in computed if one is not None]
+            if values and len(values) == len(computed):
+                return _CHOICES[name](values)
+    return None
+
+
+def _terms(size: str) -> list[str]:
+    """List the names in a dimension that is a formula; any other name is its own."""
+    tree = _parse(size)
+    names = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name)] if tree else []
+    names = [name for name in dict.fromkeys(names) if name not in _CHOICES]
+    return names if _compute(tree, dict.fromkeys(names, 2**20)) is not None else [size]
+
+
+def _refuse_unresolved(waiting: Sequence[Input], known: Mapping[str, int]) -> None:
+    """List each dimension without a size, the inputs that share it, and the option that sets it."""
+    users: dict[str, list[str]] = {}
+    guessed = dict(known)
+    unnamed = [d for d in waiting if d.shape is None or None in d.shape]
+    for declared in waiting:
+        lacking = [s for s in declared.sizes if s is None or _resolve(s, known) is None]
+        for rank, size in enumerate(lacking):
+            for name in _terms(size) if isinstance(size, str) else ():
+                if name not in known and declared.name not in users.setdefault(name, []):
+                    users[name].append(declared.name)
+                guessed.setdefault(name, 128 if rank else 1)
+    if not users and not unnamed:
+        return
+    told = [f"{name!r} (in {', '.join(inputs)})" for name, inputs in users.items()]
+    told += [
+        f"{d}, which has no rank" if d.shape is None else f"unnamed dimensions of {d}"
+        for d in unnamed
+    ]
+    in_shapes = {size for declared in unnamed for size in declared.sizes}
+    dims = [f"--dim {shlex.quote(f'{n}={guessed[n]}')}" for n in users if n not in in_shapes]
+    shapes = [f"--shape {shlex.quote(f'{d.name}={_example(d, guessed)}')}" for d in unnamed]
+    python = ["dims={name: size}"] * bool(dims) + ["shapes={name: shape}"] * bool(shapes)
+    raise FeedError(
+        f"no size for {'; '.join(told)}. Accepted: {' and '.join(python)} in Python, for instance "
+        f"{' '.join(dims + shapes)} on the command line"
+    )
+
+
+def _example(declared: Input, guessed: Mapping[str, int]) -> str:
+    """Write a plausible shape: 1 for the first size that is missing, often a batch, then 128."""
+    missing = iter([1])
+    sizes = [_resolve(size, guessed) for size in declared.sizes]
+    return "x".join(str(next(missing, 128) if s is None else s) for s in sizes) or "1x128"

@@ -1,4 +1,4 @@
-"""Tests of ortmeter.runtime.feed_values: what a type holds, read from a line or from Python."""
+"""Tests of ortmeter.runtime.inputs: what a type holds, read from a line or from Python."""
 
 import math
 
@@ -8,8 +8,7 @@ import onnx
 import pytest
 
 from ortmeter.errors import FeedError
-from ortmeter.runtime.feed_values import as_declared, decode_json, parse_value
-from ortmeter.runtime.inputs import Input
+from ortmeter.runtime.inputs import Input, as_declared, decode_json, parse_value
 
 TYPES = onnx.TensorProto.DataType
 

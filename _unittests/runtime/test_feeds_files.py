@@ -1,4 +1,4 @@
-"""Tests of ortmeter.runtime.feed_files: what is read, what is refused."""
+"""Tests of ortmeter.runtime.feeds: what is read, what is refused."""
 
 import io
 import json
@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from ortmeter.errors import FeedError
-from ortmeter.runtime.feed_files import read_feeds, read_input
+from ortmeter.runtime.feeds import read_feeds, read_input
 from ortmeter.runtime.inputs import declared_inputs
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
@@ -139,7 +139,7 @@ def test_nothing_is_unpickled(tmp_path):
 
 def test_a_huge_archive_is_refused_before_it_is_read(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "feeds.npz", X=np.zeros(10**6, np.float32))
-    monkeypatch.setattr("ortmeter.runtime.feed_files.half_of_memory", lambda: 10**6)
+    monkeypatch.setattr("ortmeter.runtime.feeds.half_of_memory", lambda: 10**6)
     monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("read"))
     with pytest.raises(FeedError, match="more than half of the memory"):
         read_feeds(ONE, tmp_path / "feeds.npz")
@@ -295,7 +295,7 @@ def test_json_has_the_types_of_the_model(tmp_path):
 
 def test_large_json_is_refused_before_it_is_read(tmp_path, monkeypatch):
     (tmp_path / "feeds.json").write_text('{"X": [1.0, 2.0]}')
-    monkeypatch.setattr("ortmeter.runtime.feed_files._MAX_JSON", 10)
+    monkeypatch.setattr("ortmeter.runtime.feeds._MAX_JSON", 10)
     with pytest.raises(FeedError, match="it has more than 0 MiB. Accepted: a .npz file"):
         read_feeds(ONE, tmp_path / "feeds.json")
 

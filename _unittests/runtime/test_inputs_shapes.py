@@ -1,4 +1,4 @@
-"""Tests of ortmeter.runtime.shapes: sizes that are chosen, computed, asked for."""
+"""Tests of ortmeter.runtime.inputs: sizes that are chosen, computed, asked for."""
 
 import shlex
 
@@ -6,8 +6,7 @@ import onnx
 import pytest
 
 from ortmeter.errors import FeedError
-from ortmeter.runtime.inputs import Input
-from ortmeter.runtime.shapes import resolve_shapes
+from ortmeter.runtime.inputs import Input, resolve_shapes
 
 F32 = onnx.TensorProto.FLOAT
 
