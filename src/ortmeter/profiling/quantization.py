@@ -12,8 +12,6 @@ import onnx
 __all__ = ["REASONS", "float_operators"]
 
 CONVERSIONS = frozenset(["DequantizeLinear", "QuantizeLinear"])
-_INTEGER_PRODUCTS = {"ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulNBits"}
-_INTEGER_PRODUCTS |= {"MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul"}
 _PRODUCTS = {"Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"}
 _SUMS = frozenset(["Add", "Mul"])
 

@@ -52,6 +52,14 @@ def constant_tensors(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.TensorPr
     return found
 
 
+def walk_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """List a graph and the bodies inside it, each one after what is around it."""
+    yield graph
+    for node in graph.node:
+        for _, body in bodies(node):
+            yield from walk_graphs(body)
+
+
 def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """List nodes in order, those of a body after the node that holds it."""
     for node in nodes:

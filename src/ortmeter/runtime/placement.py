@@ -15,7 +15,7 @@ import onnx
 from ortmeter.child import told_warnings
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.cuda_kernels import KERNELS_OF, cuda_kernel, cuda_opsets
-from ortmeter.runtime.graphs import bodies
+from ortmeter.runtime.graphs import walk_graphs, walk_nodes
 from ortmeter.runtime.providers import Provider
 
 if TYPE_CHECKING:
@@ -152,10 +152,9 @@ def without_kernel(
     opsets = {"" if o.domain in _STANDARD else o.domain: o.version for o in model.opset_import}
     names = [(node, node.name or node.op_type) for node in placed]
     on_cpu = {name for node, name in names if node.provider == _CPU}
-    graph = _ShapeWalk({name for _, name in names} - on_cpu)
-    graph.visit(model.graph)
+    shapes, known = _shape_nodes(model.graph, {name for _, name in names} - on_cpu)
     for node, name in names:
-        if node.provider != _CPU or name in graph.shapes or node.op_type in _REORDERS:
+        if node.provider != _CPU or name in shapes or node.op_type in _REORDERS:
             continue
         domain = "" if node.domain in _STANDARD else node.domain
         opset = opsets.get(domain, 1)
@@ -164,38 +163,32 @@ def without_kernel(
             others = ", ".join(f"{one[0]} to {one[-1]}" for one in found)
             has = f"; opsets {others} have one" if found else ""
             yield node, f"no CUDA kernel at opset {opset}{has}"
-        elif name in graph.known:
+        elif name in known:  # what is not there was made by an optimization
             yield node, "its types or attributes have no CUDA kernel"
 
 
-class _ShapeWalk:
-    """Find the nodes that compute shapes, which follow Shape or Size and read nothing large.
+def _shape_nodes(graph: onnx.GraphProto, on_device: set[str]) -> tuple[set[str], set[str]]:
+    """Name the nodes that compute shapes, which follow Shape or Size and read nothing large.
 
     ONNX Runtime keeps them on the CPU (GetCpuPreferredNodes in its sources), until a node on CUDA.
+    The names of all nodes are also returned.
     """
-
-    def __init__(self, on_device: set[str]) -> None:
-        self.on_device = on_device
-        self.shapes: set[str] = set()
-        self.known: set[str] = set()  # what is not there was made by an optimization
-        self._held: set[str] = set()  # tensors in the memory of the CPU
-        self._free: set[str] = set()  # tensors that may be read from there
-
-    def visit(self, graph: onnx.GraphProto) -> None:
-        self._free.update(tensor.name for tensor in graph.initializer)
-        self._free.update(value.name for value in graph.input)
-        for node in graph.node:
-            name = node.name or node.op_type  # several nodes without a name are taken as one
-            self.known.add(name)
-            read = set(node.input) - {""}
-            if node.op_type == "Constant":
-                self._free.update(node.output)
-            elif node.op_type in {"Shape", "Size"}:
-                self._held.update(node.output)
-                self.shapes.add(name)
-            elif read & self._held and name not in self.on_device:
-                self._held.update(node.output)
-                if read <= self._held | self._free:
-                    self.shapes.add(name)
-            for _, body in bodies(node):
-                self.visit(body)
+    graphs = list(walk_graphs(graph))
+    free = {tensor.name for one in graphs for tensor in one.initializer}
+    free |= {value.name for one in graphs for value in one.input}
+    held: set[str] = set()  # tensors in the memory of the CPU; others are free to be read there
+    shapes, known = set[str](), set[str]()
+    for node in walk_nodes(graph.node):
+        name = node.name or node.op_type  # several nodes without a name are taken as one
+        known.add(name)
+        read = set(node.input) - {""}
+        if node.op_type == "Constant":
+            free.update(node.output)
+        elif node.op_type in {"Shape", "Size"}:
+            held.update(node.output)
+            shapes.add(name)
+        elif read & held and name not in on_device:
+            held.update(node.output)
+            if read <= held | free:
+                shapes.add(name)
+    return shapes, known

@@ -34,6 +34,7 @@ from ortmeter.runtime.graphs import (
     read_by,
     rename_reads,
     replace_items,
+    walk_graphs,
     walk_nodes,
     with_intermediate_outputs,
 )
@@ -159,16 +160,8 @@ def convert_precision(
 
 def _content(model: onnx.ModelProto) -> Counter[object]:
     """Count the operators and the types of the weights, which a conversion changes."""
-    kinds = (t.data_type for graph in _graphs(model.graph) for t in graph.initializer)
+    kinds = (t.data_type for graph in walk_graphs(model.graph) for t in graph.initializer)
     return Counter([*(node.op_type for node in walk_nodes(model.graph.node)), *kinds])
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """List a graph and the bodies inside it, each one after what is around it."""
-    yield graph
-    for node in graph.node:
-        for _, body in bodies(node):
-            yield from _graphs(body)
 
 
 def _quantized(model: onnx.ModelProto) -> str:
@@ -253,7 +246,7 @@ def _prepared(
     channels = bool(per_channel) or precision.endswith("channels")
     copied = _raised(model, precision, channels=channels)
     fed = {name for sample in samples for name in sample}
-    for graph in _graphs(copied.graph):
+    for graph in walk_graphs(copied.graph):
         _lift(graph)
     constants = {tensor.name for tensor in copied.graph.initializer} - fed
     replace_items(copied.graph.input, [v for v in copied.graph.input if v.name not in constants])
@@ -263,7 +256,7 @@ def _prepared(
         _own_weights(copied.graph, {}, ranks, channels, precision.startswith("dynamic"))
     if channels:
         _vector_biases(copied.graph, ranks)
-    for graph in _graphs(copied.graph):
+    for graph in walk_graphs(copied.graph):
         _drop_unused(graph)
     return copied
 
@@ -403,7 +396,7 @@ def _dividing_by_large(model: onnx.ModelProto) -> list[str]:
     """Name the nodes that stay in float32: the tool clamps what they divide by to 65504."""
     large = {
         tensor.name
-        for graph in _graphs(model.graph)
+        for graph in walk_graphs(model.graph)
         for tensor in graph.initializer
         if tensor.data_type == onnx.TensorProto.FLOAT
         and np.abs(onnx.numpy_helper.to_array(tensor)).max(initial=0) > np.finfo(np.float16).max
