@@ -253,7 +253,7 @@ def _prepared(
     copied.ir_version = max(copied.ir_version, 4)  # an initializer need not be an input
     ranks = itertools.count()
     if channels or precision.startswith("dynamic"):
-        _own_weights(copied.graph, {}, ranks, channels, precision.startswith("dynamic"))
+        _own_weights(copied.graph, {}, ranks, dynamic=precision.startswith("dynamic"))
     if channels:
         _vector_biases(copied.graph, ranks)
     for graph in walk_graphs(copied.graph):
@@ -298,35 +298,35 @@ def _own_weights(
     graph: onnx.GraphProto,
     around: Mapping[str, onnx.TensorProto],
     ranks: Iterator[int],
-    channels: bool,
+    *,
     dynamic: bool,
 ) -> None:
-    """Copy weights that the tools would mix up, and, for dynamic ways, those around a body.
+    """Give each kind of reader its own weight, and, for dynamic ways, those around a body to it.
 
     A shared weight gets the scales of its first reader; dynamic ways transpose that of Gemm, LSTM.
     """
     here = {t.name: t for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT}
     known = {**around, **here}
-    places: dict[str, dict[object, list[tuple[onnx.NodeProto, int]]]] = {}
-    others = {name for node in graph.node for _, body in bodies(node) for name in captured(body)}
+    inside = [body for node in graph.node for _, body in bodies(node)]
+    reads = Counter(name for node in graph.node for name in node.input)
+    reads.update(name for body in inside for name in captured(body))
+    own: dict[object, str] = {}
     for node in graph.node:
         weights = _WEIGHTS.get(node.op_type, ()) if dynamic or node.op_type != "LSTM" else ()
-        others.update(name for rank, name in enumerate(node.input) if rank not in weights)
-        for rank in (rank for rank in weights if node.input[rank] in known):
+        for rank in weights:
+            name = node.input[rank]
+            if name not in known or (name in here and reads[name] == 1):
+                continue
             alike = [a.SerializeToString(deterministic=True) for a in node.attribute]
-            kind = node.op_type, rank, id(node) if node.op_type == "LSTM" else tuple(alike)
-            places.setdefault(node.input[rank], {}).setdefault(kind, []).append((node, rank))
-    for name, kinds in places.items():
-        is_mixed = len(kinds) + (name in others) > 1
-        changed = any(node.op_type in {"Gemm", "LSTM"} for (node, _), *_ in kinds.values())
-        if name not in here or (is_mixed and (channels or changed)):
-            for readers in kinds.values():
+            way = id(node) if node.op_type == "LSTM" else tuple(alike)
+            kind = name, node.op_type, rank, way
+            if kind not in own:
+                own[kind] = f"ortmeter/{next(ranks)}/{name}"
                 graph.initializer.append(known[name])
-                graph.initializer[-1].name = f"ortmeter/{next(ranks)}/{name}"
-                for node, rank in readers:
-                    node.input[rank] = graph.initializer[-1].name
-    for body in (body for node in graph.node for _, body in bodies(node) if dynamic):
-        _own_weights(body, known, ranks, channels, dynamic)
+                graph.initializer[-1].name = own[kind]
+            node.input[rank] = own[kind]
+    for body in inside if dynamic else ():
+        _own_weights(body, known, ranks, dynamic=dynamic)
 
 
 def _vector_biases(graph: onnx.GraphProto, ranks: Iterator[int]) -> None:
