@@ -64,31 +64,26 @@ def _encode_key(key: Any, path: str) -> Any:
     return encoded
 
 
-def _encode_measurement(measured: Measurement, _path: str) -> dict[str, Any]:
-    fields = msgspec.to_builtins(measured, enc_hook=np.ndarray.tolist)
-    isolated, _ = fields.pop("isolated"), fields.pop("_median", None)
-    fields |= {"apart": True} if isolated else {}  # its name in files that are older
-    if not measured.settling:  # as in files that are older
-        del fields["settling"], fields["after_switch"]
-    if measured.sets == 1:
-        del fields["sets"]
-    return {"$": "measurement", "unit": "s", "repeat": measured.repeat, **fields}
+def _plain(value: Struct) -> Any:
+    return msgspec.to_builtins(value, enc_hook=np.ndarray.tolist)
 
 
-def _encode_comparison(comparison: Comparison, path: str) -> dict[str, Any]:
-    measured = [_encode_measurement(m, path) for m in comparison.values()]
-    fields = {"$": "comparison", "stopped": comparison.stopped, "measurements": measured}
-    if comparison.reference_workload is None:  # older readers accept it
-        return fields
-    return {**fields, "control": _encode_measurement(comparison.reference_workload, path)}
+def _measurement(measured: Measurement) -> "_Measurement":
+    names = _Measurement.__struct_fields__[1:]
+    return _Measurement("s", *(getattr(measured, name) for name in names))
 
 
-def _encode_comparisons(comparisons: Comparisons, path: str) -> dict[str, Any]:
-    groups = [[_encode_key(k, path), _encode_comparison(g, path)] for k, g in comparisons.items()]
-    return {"$": "comparisons", "axis": comparisons.axis, "groups": groups}
+def _comparison(found: Comparison) -> "_Comparison":
+    control = _measurement(found.reference_workload) if found.reference_workload else None
+    return _Comparison(found.stopped, [*map(_measurement, found.values())], control)
 
 
-def _encode_load(load: Load, _path: str) -> dict[str, Any]:
+def _encode_comparisons(comparisons: Comparisons, path: str) -> Any:
+    groups = [(_encode_key(k, path), _comparison(g)) for k, g in comparisons.items()]
+    return _plain(_Comparisons(comparisons.axis, groups))
+
+
+def _encode_load(load: Load, _path: str) -> Any:
     """Write nanoseconds between arrivals, of the wait and of the run: short numbers, and exact."""
     turns = []
     for turn in load.turns:
@@ -97,8 +92,7 @@ def _encode_load(load: Load, _path: str) -> dict[str, Any]:
         between = np.diff(times[0], prepend=0).tolist()
         turns.append([turn.requests_per_s, turn.left, between, waits, services])
     point = load.point
-    fields = {"threads": len(point.calls), "rate": point.rate}
-    return {"$": "load", **fields, "batch": point.batch, "full": point.full, "turns": turns}
+    return _plain(_Load(len(point.calls), point.rate, point.batch, point.full, turns))
 
 
 def _encode_table(table: "pd.DataFrame", path: str) -> dict[str, Any]:
@@ -119,10 +113,10 @@ def _encode_table(table: "pd.DataFrame", path: str) -> dict[str, Any]:
 
 _ENCODERS: Mapping[type, Callable[[Any, str], Any]] = {
     float: lambda value, _path: {"$": "float", "text": str(value)},
-    Comparison: _encode_comparison,
+    Comparison: lambda value, _path: _plain(_comparison(value)),
     Comparisons: _encode_comparisons,
     Load: _encode_load,
-    Measurement: _encode_measurement,
+    Measurement: lambda value, _path: _plain(_measurement(value)),
     Mapping: _encode_mapping,
     list: _encode_list,
     tuple: lambda value, path: {"$": "tuple", "items": _encode_list(value, path)},
@@ -195,28 +189,26 @@ _Positive = Annotated[float, Meta(ge=0)]
 _Row = Annotated[list[_Positive], Meta(min_length=1)]
 
 
-class _Measurement(_Tagged):
+class _Measurement(_Tagged, omit_defaults=True):  # older readers do not know what is rare
     unit: Literal["s"]
     repeat: Count
     name: str
     seconds: Annotated[list[_Row], Meta(min_length=1)]
     number: Count
-    warmup: list[_Positive]
+    warmup: tuple[_Positive, ...]
     flop: _Positive | None
     bytes_moved: _Positive | None
     isolated: bool = field(name="apart", default=False)
     settling: Annotated[int, Meta(ge=0)] = 0
-    after_switch: list[_Positive] = []
+    after_switch: tuple[_Positive, ...] = ()
     sets: Annotated[int, Meta(ge=1)] = 1
 
     def read(self, _path: str, /) -> Measurement:
-        seconds, warmup = np.array(self.seconds), tuple(self.warmup)
-        work, switch = (self.flop, self.bytes_moved), tuple(self.after_switch)
-        others = *work, self.isolated, self.settling, switch, self.sets
-        return Measurement(self.name, seconds, self.number, warmup, *others)
+        names = self.__struct_fields__[2:]  # a unit and a number of samples come first
+        return Measurement(**{name: getattr(self, name) for name in names})
 
 
-class _Comparison(_Tagged):
+class _Comparison(_Tagged, omit_defaults=True):
     stopped: Literal["precision", "budget", "repeat"]
     measurements: Annotated[list[_Measurement], Meta(min_length=1)]
     reference_workload: _Measurement | None = field(name="control", default=None)
