@@ -151,21 +151,11 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
-        # These fields are left out when they say nothing, so that older readers accept the file.
-        rare: dict[str, Any] = {"run": self.run} if self.run > 1 else {}
-        rare |= {"on_cpu": list(self.on_cpu)} if self.on_cpu else {}
-        rare |= {"pace": self.pace} if self.pace else {}
-        return {
-            "schema_version": _VERSION,
-            "page": self.page,
-            "configuration": dict(self.configuration),
-            "date": self.date.isoformat(timespec="seconds"),
-            "environment": self.environment.to_dict(),
-            "answer": msgspec.to_builtins(self.answer),
-            "claims": msgspec.to_builtins(list(self.claims)),
-            "data": encode(self.data),
-            **rare,
-        }
+        fields = {name: getattr(self, name) for name in _File.__struct_fields__}
+        fields |= {"date": self.date.isoformat(timespec="seconds"), "data": encode(self.data)}
+        fields |= {"environment": self.environment.to_dict()}
+        kept: dict[str, Any] = msgspec.to_builtins(_File(**fields))
+        return kept
 
     def to_json(self) -> bytes:
         """Return the content of the file."""
@@ -371,7 +361,13 @@ def load_records(
     return [loaded.beside(records) for loaded in newest.values()]
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="schema_version", tag=_VERSION):
+class _File(
+    msgspec.Struct,
+    forbid_unknown_fields=True,
+    omit_defaults=True,  # older readers do not know these fields
+    tag_field="schema_version",
+    tag=_VERSION,
+):
     page: Annotated[str, Meta(pattern=r"^(plot_\w+|bench)$(?!\n)")]
     configuration: dict[str, str]
     date: Annotated[dt.datetime, Meta(tz=True)]
