@@ -26,18 +26,15 @@ class SessionOptions:
 class InferenceSession:
     def __init__(self, model, options, providers, enable_fallback): pass
     def run(self, names, feeds): return [feeds["X"] @ feeds["X"]]
-    def end_profiling(self): return profile(["CPUExecutionProvider"])
-def profile(providers):
-    import json, tempfile
-    with tempfile.NamedTemporaryFile("w", delete=False) as file:
-        json.dump([{"cat": "Node", "args": {"provider": name}} for name in providers], file)
-    return file.name
+    def get_provider_graph_assignment_info(self): return [Part("CPUExecutionProvider")]
+class Part:
+    def __init__(self, ep_name): self.ep_name = ep_name
 def get_available_providers(): return ["CUDAExecutionProvider", "CPUExecutionProvider"]
 def get_ep_devices(): return []
 package_name, __version__ = "onnxruntime-gpu", "1.31.1"
 def preload_dlls(cuda=True, directory=None): pass
 """
-CUDA_WORKS = GPU_WHEEL_ON_CPU.replace('(["CPUExecutionProvider"])', '(["CUDAExecutionProvider"])')
+CUDA_WORKS = GPU_WHEEL_ON_CPU.replace('Part("CPU', 'Part("CUDA')
 CUDA_IS_WRONG = CUDA_WORKS.replace("@", "*")
 LIBRARY_MISSING = GPU_WHEEL_ON_CPU.replace(
     "enable_fallback): pass",
