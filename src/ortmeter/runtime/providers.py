@@ -3,18 +3,18 @@
 import contextlib
 import ctypes
 import functools
+import importlib
 import importlib.util
 import io
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ortmeter.child import Child, ChildError, output_of
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
-from ortmeter.runtime import plugins
 
 __all__ = ["Provider", "probe_providers", "resolve_provider", "usable_providers"]
 
@@ -25,6 +25,9 @@ _CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _PLACE = re.compile(r"/\S+\.\w+:\d+ [^\n]*?\)(?: const|::<lambda\(\)>)?(?: \[with .*?\])? ")
 #: Option of the providers that ignore the threads of a session.
 THREADS = "num_of_threads"
+_PACKAGE = "onnxruntime-ep-"
+# What a library reads in the environment to take a driver that computes on the CPU.
+_SOFTWARE = re.compile(rb"ORT_[A-Z_]*ALLOW_SOFTWARE[A-Z_]*")
 _PROBE_TIMEOUT_S = 120
 _PROBE = """<ir_version: 10, opset_import: ["": 21]>
 probe (float[n, n] X) => (float[n, n] Y) { Y = MatMul(X, X) }"""
@@ -86,18 +89,18 @@ class Provider:
             return _EXECUTION_PROVIDERS[self.name]
         import onnxruntime
 
-        return plugins.full_name(self.name, onnxruntime.get_all_providers()) or self.device.ep_name
+        return full_name(self.name, onnxruntime.get_all_providers()) or self.device.ep_name
 
     @property
     def device(self) -> Any:
         """What ONNX Runtime lists of its device, None for a provider that it knows by name only."""
-        return None if self.is_cpu else plugins.find_device(self.name, self.index, self.library)
+        return None if self.is_cpu else find_device(self.name, self.index, self.library)
 
     @property
     def file(self) -> str:
         """Its own library, empty without one; CUDA refuses by itself what it does not know."""
         if self.device is not None:
-            return plugins.library_of(self.device)
+            return library_of(self.device)
         if self.is_cpu or self.on_cuda:
             return ""
         import onnxruntime
@@ -108,12 +111,12 @@ class Provider:
     @property
     def threads(self) -> str:
         """Its own option for the number of threads, empty where none is known."""
-        return THREADS if self.file and not plugins.unread(self.file, [THREADS]) else ""
+        return THREADS if self.file and not unread(self.file, [THREADS]) else ""
 
     def given_to(self, options: Any, asked: Mapping[str, Any]) -> list[Any] | None:
         """Add the provider to the options of a session, or return what it takes beside them."""
         texts = {name: str(value) for name, value in asked.items()}
-        if self.file and (unread := plugins.unread(self.file, texts)):
+        if self.file and (unread := unread(self.file, texts)):
             raise InvalidArgumentError(
                 f"provider option {unread!r} is not read by {self.file}, which would ignore it"
             )
@@ -178,7 +181,7 @@ def _is_known(name: str) -> bool:
         return name in _EXECUTION_PROVIDERS
     import onnxruntime
 
-    return plugins.offers(name, onnxruntime.get_all_providers())
+    return offers(name, onnxruntime.get_all_providers())
 
 
 def _absent(provider: Provider) -> str:
@@ -186,7 +189,7 @@ def _absent(provider: Provider) -> str:
     import onnxruntime
 
     wheel = onnxruntime.get_available_providers()
-    if provider.library or plugins.offers(provider.name, wheel):
+    if provider.library or offers(provider.name, wheel):
         return ""
     package = f"the package onnxruntime-ep-{provider.name} is not installed"
     return NO_CUDA if provider.on_cuda else f"onnxruntime has {', '.join(wheel)}, and {package}"
@@ -393,7 +396,7 @@ def _describe_device(provider: Provider) -> str:
 
     told = f"{onnxruntime.package_name} {onnxruntime.__version__}"
     if provider.device is not None:
-        package = "" if provider.library else plugins.package_of(provider.name)
+        package = "" if provider.library else package_of(provider.name)
         digest = hashlib.sha256(Path(provider.file).read_bytes()).hexdigest()[:16]
         hardware, adapter = provider.device.device, "a software adapter on the "
         told = f"{package} ({Path(provider.file).name}, sha256 {digest}) on ".lstrip()
@@ -423,3 +426,81 @@ def _run_product(provider: Provider) -> str:
         return f"a product of two matrices is wrong on {provider.label}: {got.tolist()}"
     return ""
 
+
+
+def full_name(name: str, names: Iterable[str]) -> str:
+    """Return the name that ONNX Runtime gives to a provider, among some, empty when it is none."""
+    wanted = f"{name.replace('-', '')}executionprovider"
+    return next((known for known in names if known.lower() == wanted), "")
+
+
+def package_of(name: str) -> str:
+    """Return the installed package of a provider with its version, empty when there is none."""
+    import importlib.metadata  # takes a while
+
+    try:
+        return f"{_PACKAGE}{name} {importlib.metadata.version(_PACKAGE + name)}"
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def offers(name: str, names: Iterable[str]) -> bool:
+    """Whether a provider is among some, or a package is installed for it."""
+    return bool(full_name(name, names) or package_of(name))
+
+
+def library_of(device: Any) -> str:
+    """Return the library that a device comes from, empty for that of ONNX Runtime."""
+    library = device.ep_metadata.get("library_path", "")
+    return library and str(Path(library).resolve())
+
+
+@functools.cache
+def find_device(name: str, index: int, library: str) -> Any:
+    """Return the device of a provider as ONNX Runtime lists it, None when it is known by name only.
+
+    The library is the one that is given, else none where the wheel has the provider, else that of
+    the package of this name. A ProviderUnavailableError says why it offers no such device.
+    """
+    import onnxruntime
+
+    in_wheel = full_name(name, onnxruntime.get_available_providers())
+    if not library and not in_wheel and package_of(name):
+        library = importlib.import_module(f"{_PACKAGE}{name}".replace("-", "_")).get_library_path()
+    library = library and str(Path(library).resolve())
+    listed = onnxruntime.get_ep_devices()
+    if library and library not in map(library_of, listed):
+        _register(library)
+        listed = onnxruntime.get_ep_devices()
+    mine = [device for device in listed if full_name(name, [device.ep_name])]
+    mine = [device for device in mine if not library or library_of(device) == library]
+    if index < len(mine):
+        return mine[index]
+    if not library:
+        return None
+    there = f"{listed[0].device.type.name} of {listed[0].device.vendor}"
+    told = f"{Path(library).name} offers {len(mine) or 'none'} of the devices here ({there})"
+    if not mine and (software := _SOFTWARE.search(Path(library).read_bytes())):
+        told += f": a software adapter is not allowed without {software[0].decode()}=1"
+    elif not mine:
+        told += ": it is for those of another vendor, or their driver is missing"
+    raise ProviderUnavailableError(told)
+
+
+@functools.cache
+def _register(library: str) -> None:
+    """Run the code of a library: ONNX Runtime aborts at exit if it is registered twice."""
+    import onnxruntime
+
+    onnxruntime.register_execution_provider_library(Path(library).name, library)
+
+
+def unread(library: str, names: Iterable[str]) -> str:
+    """Return an option that a library does not read, as its bytes tell: it would be ignored."""
+    return next((name for name in names if not _reads(library, name)), "")
+
+
+@functools.cache
+def _reads(library: str, name: str) -> bool:
+    """Look once for an option: a library has many megabytes, and sessions are many."""
+    return name.encode() + b"\0" in Path(library).read_bytes()

@@ -7,8 +7,7 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 from ortmeter.runtime import providers
-from ortmeter.runtime.plugins import full_name
-from ortmeter.runtime.providers import Provider, probe_providers, resolve_provider
+from ortmeter.runtime.providers import Provider, full_name, probe_providers, resolve_provider
 from ortmeter.runtime.sessions import make_session
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
