@@ -116,9 +116,9 @@ class Provider:
     def given_to(self, options: Any, asked: Mapping[str, Any]) -> list[Any] | None:
         """Add the provider to the options of a session, or return what it takes beside them."""
         texts = {name: str(value) for name, value in asked.items()}
-        if self.file and (unread := unread(self.file, texts)):
+        if self.file and (ignored := unread(self.file, texts)):
             raise InvalidArgumentError(
-                f"provider option {unread!r} is not read by {self.file}, which would ignore it"
+                f"provider option {ignored!r} is not read by {self.file}, which would ignore it"
             )
         if self.device is not None:
             options.add_provider_for_devices([self.device], texts)
@@ -425,7 +425,6 @@ def _run_product(provider: Provider) -> str:
     if not (got == 18).all():  # noqa: PLR2004
         return f"a product of two matrices is wrong on {provider.label}: {got.tolist()}"
     return ""
-
 
 
 def full_name(name: str, names: Iterable[str]) -> str:
