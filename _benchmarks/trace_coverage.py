@@ -30,8 +30,8 @@ import numpy as np
 from ortmeter.machine.environment import environment
 from ortmeter.timing.bench import _PRECISION, BUDGET_S
 from ortmeter.timing.comparison import Comparison
+from ortmeter.timing.measuring import join_sets, measure_sets
 from ortmeter.timing.processes import collect
-from ortmeter.timing.sets import join_sets, measure_sets
 from ortmeter.timing.statistics import PROCESSES
 
 TRACES = Path(__file__).parent / "traces"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from fakes import FakeClock
 
-from ortmeter.timing import Comparison, Measurement, SpawnSpec, sets
+from ortmeter.timing import Comparison, Measurement, SpawnSpec, measuring
 
 
 def test_the_time_since_a_task_was_asked_is_taken_from_its_budget(monkeypatch):
@@ -15,13 +15,13 @@ def test_the_time_since_a_task_was_asked_is_taken_from_its_budget(monkeypatch):
         filled.append(least_s)
         return [Comparison([Measurement(name, [[1.0]]) for name in spawn_specs])]
 
-    monkeypatch.setattr(sets, "measure_sets", measured)
+    monkeypatch.setattr(measuring, "measure_sets", measured)
     spawn_spec = SpawnSpec("math:nan", {})  # nothing is built
     task = {"groups": [{"a": spawn_spec}] * 2, "budget_s": 100.0, "seed": 0}
-    monkeypatch.setattr(sets, "time", SimpleNamespace(time=lambda: 1000.0))
-    sets.measure_task(**task, asked_at=960.0)
-    sets.measure_task(**task, asked_at=910.0)  # cold calls say nothing
-    sets.measure_task(**task, asked_at=1060.0)  # the clock was set back
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(time=lambda: 1000.0))
+    measuring.measure_task(**task, asked_at=960.0)
+    measuring.measure_task(**task, asked_at=910.0)  # cold calls say nothing
+    measuring.measure_task(**task, asked_at=1060.0)  # the clock was set back
     assert shares == [30, 60, 45, 90, 50, 100]
     assert filled == [20, 20, 45, 45, 0, 0]  # as long as it took to start
 
@@ -55,12 +55,12 @@ SPECS = {name: SpawnSpec(name, {}) for name in "ab"}
 def test_a_process_measures_several_sets_of_sessions(clock, made, least_s, budget_s, count):
     """What settles the first set is known for the others; a set that would not end is not begun."""
     rng = np.random.default_rng(0)
-    found = clock.time(sets.measure_sets, SPECS, budget_s, least_s, rng)
+    found = clock.time(measuring.measure_sets, SPECS, budget_s, least_s, rng)
     assert len(made) == 2 * len(found)
     assert len(found) in count
     orders = {tuple(made[i : i + 2]) for i in range(0, len(made), 2)}
     assert orders <= {("a", "b"), ("b", "a")}
-    joined = sets.join_sets([each["a"] for each in found])
+    joined = measuring.join_sets([each["a"] for each in found])
     assert joined.seconds.shape == (1, sum(each["a"].repeat for each in found))
     assert {each["a"].settling for each in found} == {3}
 
@@ -68,7 +68,7 @@ def test_a_process_measures_several_sets_of_sessions(clock, made, least_s, budge
 @pytest.mark.parametrize("options", [{"repeat": 5}, {"repeat": 5, "isolated": True}])
 @pytest.mark.usefixtures("made")
 def test_the_rounds_that_are_asked_for_are_those_of_a_set(clock, options):
-    found = clock.time(sets.measure_sets, SPECS, 9.0, 3.0, np.random.default_rng(0), **options)
+    found = clock.time(measuring.measure_sets, SPECS, 9.0, 3.0, np.random.default_rng(0), **options)
     assert [each["a"].repeat for each in found] == [5] * 6
 
 
@@ -76,5 +76,5 @@ def test_the_rounds_that_are_asked_for_are_those_of_a_set(clock, options):
 @pytest.mark.usefixtures("made")
 def test_isolated_candidates_have_more_rounds(clock, isolated, least):
     rng = np.random.default_rng(0)
-    (found, *_) = clock.time(sets.measure_sets, SPECS, 9.0, 0.0, rng, isolated=isolated)
+    (found, *_) = clock.time(measuring.measure_sets, SPECS, 9.0, 0.0, rng, isolated=isolated)
     assert least <= found["a"].repeat <= 60
