@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 
+import onnxruntime
 import pytest
 from _ext.api import public_modules
 
@@ -30,6 +31,14 @@ def test_a_lazy_module_is_imported_by_the_use_of_one_of_its_names(monkeypatch):
     assert "this" not in sys.modules
     assert module.s.startswith("Gur Mra")
     assert module.s is sys.modules["this"].s
+
+
+def test_a_lazy_module_that_is_not_cached_sees_what_a_test_replaces(monkeypatch):
+    module = lazy("onnxruntime", "cpu", cached=False)
+    assert module.__version__ == onnxruntime.__version__
+    monkeypatch.setattr(onnxruntime, "get_device", lambda: "planted")
+    assert module.get_device() == "planted"
+    assert not hasattr(module, "__wrapped__")
 
 
 def test_a_lazy_module_that_is_missing_names_its_extra():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortmeter.errors import MissingDependencyError
 
-__all__ = ["import_optional", "lazy", "pd"]
+__all__ = ["import_optional", "lazy", "onnxruntime", "pd"]
 
 
 def import_optional(name: str, *extras: str) -> ModuleType:
@@ -20,7 +20,7 @@ def import_optional(name: str, *extras: str) -> ModuleType:
         ) from cause
 
 
-def lazy(name: str, *extras: str) -> Any:
+def lazy(name: str, *extras: str, cached: bool = True) -> Any:
     """Stand for a module that the first use of one of its names imports.
 
     ``importlib.util.LazyLoader`` would put it in ``sys.modules``, where others look for torch.
@@ -28,10 +28,11 @@ def lazy(name: str, *extras: str) -> Any:
     module: Any = ModuleType(name)
 
     def find(attribute: str) -> Any:
-        if attribute.startswith("__"):
+        if attribute.startswith("__") and attribute not in {"__file__", "__version__"}:
             raise AttributeError(attribute)
         value = getattr(import_optional(name, *extras), attribute)
-        setattr(module, attribute, value)  # later uses cost what those of the module do
+        if cached:  # later uses cost what those of the module do, and do not see its changes
+            setattr(module, attribute, value)
         return value
 
     module.__getattr__ = find
@@ -39,6 +40,8 @@ def lazy(name: str, *extras: str) -> Any:
 
 
 if TYPE_CHECKING:
+    import onnxruntime
     import pandas as pd
 else:
+    onnxruntime = lazy("onnxruntime", "cpu", "gpu", cached=False)
     pd = lazy("pandas")  # no command needs it before its first table

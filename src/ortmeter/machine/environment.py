@@ -16,6 +16,7 @@ from typing import Any
 
 from ortmeter.child import output_of
 from ortmeter.facts import Fact, read_facts
+from ortmeter.optional import onnxruntime
 from ortmeter.runtime.cpu import cpu_info, processor, usable_cores
 from ortmeter.runtime.providers import described, probe_providers
 
@@ -209,8 +210,6 @@ def _package_versions() -> dict[str, str]:
     versions = {}
     wheel = importlib.util.find_spec("onnxruntime")
     if wheel and wheel.origin:  # not a folder that an uninstallation left
-        import onnxruntime
-
         # Of two wheels that are installed, the one that is imported.
         versions[onnxruntime.package_name] = onnxruntime.__version__ + _onnxruntime_build()
     plugins = (f"onnxruntime-ep-{place.partition(':')[0]}" for place in described)
@@ -223,8 +222,6 @@ def _package_versions() -> dict[str, str]:
 
 
 def _onnxruntime_build() -> str:
-    import onnxruntime
-
     pairs = (item.strip().partition("=") for item in onnxruntime.get_build_info().split(","))
     commit = {name.rpartition(" ")[2]: text for name, _, text in pairs}.get("git-commit-id")
     cuda = getattr(onnxruntime, "cuda_version", None)

@@ -5,22 +5,19 @@ import shlex
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ortmeter.child import told_warnings
 from ortmeter.dtypes import short_name
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMeterError
-from ortmeter.optional import import_optional
+from ortmeter.optional import import_optional, onnxruntime
 from ortmeter.runtime.arrays import as_numpy, device_of
 from ortmeter.runtime.ortvalues import EXPORTS, is_known_to_numpy, on_plugin, to_ortvalue
 from ortmeter.runtime.providers import Provider, reason_of
 from ortmeter.runtime.sessions import session_provider
 from ortmeter.runtime.settings import run_options
-
-if TYPE_CHECKING:
-    import onnxruntime
 
 __all__ = ["BoundSession", "run_session"]
 

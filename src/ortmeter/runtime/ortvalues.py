@@ -4,19 +4,16 @@ import atexit
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx.numpy_helper
 
 from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type, short_name, torch_dtype
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.optional import import_optional
+from ortmeter.optional import import_optional, onnxruntime
 from ortmeter.runtime.arrays import DLPACK_DEVICES, as_numpy, device_of
 from ortmeter.runtime.providers import Provider
-
-if TYPE_CHECKING:
-    import onnxruntime
 
 # Types that ONNX Runtime packs, several elements in a byte, and NumPy does not.
 _PACKED = {"i4", "u4", "f4e2m1", "i2", "u2"}
@@ -24,11 +21,10 @@ _PACKED = {"i4", "u4", "f4e2m1", "i2", "u2"}
 
 def to_ortvalue(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
     """Put an array on the device of a provider."""
-    ort = import_optional("onnxruntime", "cpu", "gpu")
     device, wanted = device_of(value), memory_name(provider)
     if device not in {"cpu", wanted}:
         raise InvalidArgumentError(f"it is on {device} while the session runs on {provider.place}")
-    if isinstance(value, ort.OrtValue):
+    if isinstance(value, onnxruntime.OrtValue):
         return value if device == wanted else _copy(value, provider)
     return _from_host(value, provider) if device == "cpu" else _from_device(value)
 
@@ -40,8 +36,6 @@ def on_plugin(provider: Provider) -> tuple["onnxruntime.OrtValue | None", Any]:
     ONNX Runtime does not wait for such a device, whose queue is in order: reading the bytes does. A
     process that ends before the work is done would crash. None twice for memory that has a name.
     """
-    from onnxruntime import OrtDevice
-
     memory = provider.memory
     if memory is None:
         return None, None
@@ -49,7 +43,7 @@ def on_plugin(provider: Provider) -> tuple["onnxruntime.OrtValue | None", Any]:
     atexit.register(fence.numpy)
     kind = provider.device.device.type.name.lower()
     kind = "gpu" if kind == "cpu" else kind  # a driver in software stands for one
-    device = OrtDevice.make(kind, memory.device_id, memory.device_vendor_id)
+    device = onnxruntime.OrtDevice.make(kind, memory.device_id, memory.device_vendor_id)
     return fence, device._get_c_device()  # noqa: SLF001
 
 
@@ -61,8 +55,6 @@ def memory_name(provider: Provider) -> str:
 
 
 def _from_host(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
-    from onnxruntime import OrtValue
-
     array = as_numpy(value)
     element_type = onnx_type(array.dtype)
     if array.dtype.kind in "OSUT":
@@ -71,20 +63,18 @@ def _from_host(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
         )
     native = np.require(array, numpy_dtype(element_type), "C")
     if is_known_to_numpy(element_type):
-        host = OrtValue.ortvalue_from_numpy(native)
+        host = onnxruntime.OrtValue.ortvalue_from_numpy(native)
     elif short_name(element_type) in _PACKED:
         host = _pack(native, element_type)
     else:
-        host = OrtValue.ortvalue_from_numpy_with_onnx_type(native, element_type)
+        host = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(native, element_type)
     return _copy(host, provider) if provider.allocation else host
 
 
 def _pack(array: np.ndarray, element_type: int) -> "onnxruntime.OrtValue":
     """Write elements of 4 or 2 bits as ONNX Runtime holds them, the first in the low bits."""
-    from onnxruntime import OrtValue
-
     packed = onnx.numpy_helper.from_array(array).raw_data
-    value = OrtValue.ortvalue_from_shape_and_type(array.shape, element_type)
+    value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, element_type)
     ctypes.memmove(value.data_ptr(), packed, len(packed))
     return value
 
@@ -96,38 +86,33 @@ def is_known_to_numpy(element_type: DTypeLike) -> bool:
 
 def _copy(value: "onnxruntime.OrtValue", provider: Provider) -> "onnxruntime.OrtValue":
     """Copy to the device of a provider, through what it registered to allocate and to copy."""
-    from onnxruntime import OrtValue, copy_tensors
-
     kind = value.element_type()
-    copy = OrtValue.ortvalue_from_shape_and_type(value.shape(), kind, **provider.allocation)
+    make = onnxruntime.OrtValue.ortvalue_from_shape_and_type
+    copy = make(value.shape(), kind, **provider.allocation)
     try:
-        copy_tensors([value], [copy])
+        onnxruntime.copy_tensors([value], [copy])
     except Exception:  # noqa: BLE001 - a provider of the wheel registers nothing: it copies itself
         copy.update_inplace(value)
     return copy
 
 
 def _from_device(value: Any) -> "onnxruntime.OrtValue":
-    from onnxruntime import OrtValue
-
     if type(value).__module__.partition(".")[0] != "torch":
-        return OrtValue.from_dlpack(value)
+        return onnxruntime.OrtValue.from_dlpack(value)
     tensor = value.detach().contiguous()
     # Pending work of torch on its stream is not seen by the stream of ONNX Runtime.
     torch = import_optional("torch", "torch")
     torch.cuda.current_stream(tensor.device).synchronize()
     if tensor.dtype == torch.bool and booleans_are_bytes():
-        return OrtValue.from_dlpack(_BoolAsBytes(tensor.view(torch.uint8)))
-    return OrtValue.from_dlpack(tensor)
+        return onnxruntime.OrtValue.from_dlpack(_BoolAsBytes(tensor.view(torch.uint8)))
+    return onnxruntime.OrtValue.from_dlpack(tensor)
 
 
 @functools.cache
 def booleans_are_bytes() -> bool:
     """Whether ONNX Runtime reads booleans as bytes; since 1.32 it reads those of DLPack."""
-    from onnxruntime import OrtValue
-
     try:
-        OrtValue.from_dlpack(np.zeros(1, bool))
+        onnxruntime.OrtValue.from_dlpack(np.zeros(1, bool))
     except RuntimeError:
         return True
     return False

@@ -7,19 +7,16 @@ computations of shapes there, on purpose: these do not cause a warning.
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import onnx
 
 from ortmeter.child import told_warnings
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.optional import onnxruntime
 from ortmeter.runtime.cuda_kernels import KERNELS_OF, cuda_kernel, cuda_opsets
 from ortmeter.runtime.graphs import walk_graphs, walk_nodes
 from ortmeter.runtime.providers import Provider
-
-if TYPE_CHECKING:
-    import onnxruntime
 
 __all__ = ["NodeAssignment", "PlacementWarning", "node_assignment"]
 
@@ -123,8 +120,6 @@ def warn_of_cpu_nodes(
         reasons.setdefault(f"{node.op_type} ({reason})", []).append(node.name or "without a name")
     if not reasons:
         return
-    import onnxruntime
-
     count = sum(map(len, reasons.values()))
     listed = "; ".join(f"{reason}: {enumerate_some(names)}" for reason, names in reasons.items())
     message = (

@@ -15,6 +15,7 @@ from typing import Any
 
 from ortmeter.child import Child, ChildError, output_of
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
+from ortmeter.optional import onnxruntime
 
 __all__ = ["Provider", "probe_providers", "resolve_provider", "usable_providers"]
 
@@ -87,8 +88,6 @@ class Provider:
         """Name of the provider in ONNX Runtime."""
         if self.name in _EXECUTION_PROVIDERS:
             return _EXECUTION_PROVIDERS[self.name]
-        import onnxruntime
-
         return full_name(self.name, onnxruntime.get_all_providers()) or self.device.ep_name
 
     @property
@@ -103,8 +102,6 @@ class Provider:
             return library_of(self.device)
         if self.is_cpu or self.on_cuda:
             return ""
-        import onnxruntime
-
         folder = Path(onnxruntime.__file__).with_name("capi")
         return str(next(folder.glob(f"*onnxruntime_providers_{self.name}.*"), ""))
 
@@ -140,8 +137,6 @@ class Provider:
         """What ONNX Runtime allocates on its device with, None where memory has a name."""
         if self.device is None:
             return None
-        import onnxruntime
-
         return self.device.memory_info(onnxruntime.OrtDeviceMemoryType.DEFAULT)
 
     @property
@@ -179,15 +174,11 @@ def _is_known(name: str) -> bool:
     """Whether ONNX Runtime has a provider of this name, or a package is installed for it."""
     if name in _EXECUTION_PROVIDERS or importlib.util.find_spec("onnxruntime") is None:
         return name in _EXECUTION_PROVIDERS
-    import onnxruntime
-
     return offers(name, onnxruntime.get_all_providers())
 
 
 def _absent(provider: Provider) -> str:
     """Return why there is nothing to try: neither the wheel, nor a package, has this provider."""
-    import onnxruntime
-
     wheel = onnxruntime.get_available_providers()
     if provider.library or offers(provider.name, wheel):
         return ""
@@ -297,8 +288,6 @@ def load_cuda_libraries() -> str:
     ONNX Runtime looks beside itself only: the wheels of NVIDIA that came with torch may be in
     another folder of the path.
     """
-    import onnxruntime
-
     folders = nvidia_folders()
     said = io.StringIO()
     # ONNX Runtime prints what it cannot load on the standard output.
@@ -392,8 +381,6 @@ def _describe_device(provider: Provider) -> str:
     """Describe what runs: package or wheel, library as its bytes tell it, device, threads."""
     import hashlib
 
-    import onnxruntime
-
     told = f"{onnxruntime.package_name} {onnxruntime.__version__}"
     if provider.device is not None:
         package = "" if provider.library else package_of(provider.name)
@@ -408,8 +395,6 @@ def _run_product(provider: Provider) -> str:
     """Return why a session does not multiply two matrices on a provider, nothing when it does."""
     import numpy as np
     import onnx.parser
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -461,8 +446,6 @@ def find_device(name: str, index: int, library: str) -> Any:
     The library is the one that is given, else none where the wheel has the provider, else that of
     the package of this name. A ProviderUnavailableError says why it offers no such device.
     """
-    import onnxruntime
-
     in_wheel = full_name(name, onnxruntime.get_available_providers())
     if not library and not in_wheel and package_of(name):
         library = importlib.import_module(f"{_PACKAGE}{name}".replace("-", "_")).get_library_path()
@@ -489,8 +472,6 @@ def find_device(name: str, index: int, library: str) -> Any:
 @functools.cache
 def _register(library: str) -> None:
     """Run the code of a library: ONNX Runtime aborts at exit if it is registered twice."""
-    import onnxruntime
-
     onnxruntime.register_execution_provider_library(Path(library).name, library)
 
 

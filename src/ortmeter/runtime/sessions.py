@@ -5,14 +5,14 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import google.protobuf.message
 import onnx
 
 from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
 from ortmeter.files import refuse_full_disk
-from ortmeter.optional import import_optional
+from ortmeter.optional import import_optional, onnxruntime
 from ortmeter.runtime.loading import (
     ModelLike,
     has_external_data,
@@ -29,9 +29,6 @@ from ortmeter.runtime.settings import (
     refuse_options_of_cpu,
     spinning_config,
 )
-
-if TYPE_CHECKING:
-    import onnxruntime
 
 __all__ = ["make_session", "optimized_model", "session_code"]
 
@@ -310,8 +307,6 @@ def check_settings(threads: int, optimization: str, spinning: str) -> None:
 
 
 def _session_options(threads: int, optimization: str, spinning: str) -> Any:
-    import onnxruntime
-
     check_settings(threads, optimization, spinning)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -331,8 +326,6 @@ def _create(
     *,
     stream: int | None,
 ) -> Any:
-    import onnxruntime
-
     if provider.on_cuda:
         load_cuda_libraries()
         asked = asked if stream is None else {**asked, "user_compute_stream": stream}

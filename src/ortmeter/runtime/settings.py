@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.optional import import_optional
+from ortmeter.optional import onnxruntime
 from ortmeter.runtime.providers import Provider
 
 #: When threads that wait for work spin: until the run ends, for a while after it too, never.
@@ -52,7 +52,6 @@ _RUN_KEYS = (
 
 def apply_options(options: Any, given: Mapping[str, Any]) -> None:
     """Set attributes of ``onnxruntime.SessionOptions``; texts of a command line are converted."""
-    onnxruntime = import_optional("onnxruntime", "cpu", "gpu")
     choices: dict[str, Mapping[str, Any]] = dict.fromkeys(_SWITCHES, _BOOLEANS)
     for name, kind in _ENUMS.items():
         members = getattr(onnxruntime, kind).__members__
@@ -131,7 +130,7 @@ def spins(settings: Mapping[str, Any]) -> bool:
 
 def run_options(given: Mapping[str, Any]) -> Any:
     """Make the options of a run from its configuration entries."""
-    options = import_optional("onnxruntime", "cpu", "gpu").RunOptions()
+    options = onnxruntime.RunOptions()
     # Its default: each run with a binding looks for it, and an entry that is missing costs 25 µs.
     entries = {"gpu_graph_id": "0"} | _checked("run", given, run_keys())
     for name, value in entries.items():
@@ -170,8 +169,6 @@ def refuse_options_of_cpu(names: Collection[str], providers: Iterable[Provider])
 @functools.cache
 def session_keys() -> frozenset[str]:
     """Keys of the configuration of a session that the installed ONNX Runtime has."""
-    onnxruntime = import_optional("onnxruntime", "cpu", "gpu")
-
     found = {key.decode() for data in libraries() for area in _KEYS for key in area.findall(data)}
     # A session reads its attributes, and ignores the keys of the same name.
     attributes = {f"session.{name}" for name in (*dir(onnxruntime.SessionOptions), "log_id")}
@@ -187,8 +184,6 @@ def run_keys() -> frozenset[str]:
 
 def libraries() -> Iterator[bytes]:
     """Read the libraries of ONNX Runtime, without those of the providers, which are large."""
-    onnxruntime: Any = import_optional("onnxruntime", "cpu", "gpu")
-
     for file in sorted((Path(onnxruntime.__file__).parent / "capi").iterdir()):
         kinds = {".so", ".pyd", ".dll", ".dylib"}
         if "provider" not in file.name and kinds & {f".{part}" for part in file.name.split(".")}:
