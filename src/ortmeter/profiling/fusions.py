@@ -6,7 +6,6 @@ fuses them or not: no rule of its optimizer is written here.
 """
 
 import itertools
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ import onnx
 import onnx.utils
 
 from ortmeter.errors import OrtMeterError
-from ortmeter.runtime.graphs import NOT_INFERRED
+from ortmeter.runtime.graphs import NOT_INFERRED, readers_of
 from ortmeter.runtime.sessions import optimized_model
 
 #: Operators that a product absorbs.
@@ -106,10 +105,7 @@ class _FusionGraph:
         self.constants |= {n.output[0] for n in graph.node if n.op_type == "Constant"}
         self.outputs = {value.name for value in graph.output}
         self.producer = {name: node for node in self.nodes for name in node.output}
-        self.readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        for node in self.nodes:
-            for name in dict.fromkeys(node.input):
-                self.readers[name].append(node)
+        self.readers = readers_of(self.nodes)
 
     def variants(self, anchor: onnx.NodeProto) -> list[list[onnx.NodeProto]]:
         """List the sets of nodes that could become one, with a tensor inside needed outside.

@@ -4,10 +4,11 @@ A quantized graph has conversions around operators in float. ONNX Runtime makes 
 integers of an operator and the conversions around it, when it has one for these types.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 import onnx
+
+from ortmeter.runtime.graphs import readers_of
 
 __all__ = ["REASONS", "float_operators"]
 
@@ -51,10 +52,7 @@ def float_operators(
     {'whose weights are dequantized in each run': (['product'], ['weights'])}
     """
     made = {o: n for n in nodes if n.op_type == "DequantizeLinear" for o in n.output}
-    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-    for node in nodes:
-        for name in node.input:
-            readers[name].append(node)
+    readers = readers_of(nodes)
     groups: dict[str, tuple[list[str], list[str]]] = {}
     for node in nodes:
         after = [reader for output in node.output for reader in readers[output]]

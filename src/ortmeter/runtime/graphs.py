@@ -1,6 +1,7 @@
 """Nodes of a graph and of the graphs inside it."""
 
 import copy
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -71,6 +72,15 @@ def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 def read_by(node: onnx.NodeProto) -> set[str]:
     """Names that a node reads, itself or in its bodies."""
     return {*node.input, *(name for _, body in bodies(node) for name in captured(body))}
+
+
+def readers_of(nodes: Iterable[onnx.NodeProto]) -> dict[str, list[onnx.NodeProto]]:
+    """List the nodes that read each name, themselves or in their bodies."""
+    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in nodes:
+        for name in read_by(node):
+            readers[name].append(node)
+    return readers
 
 
 def captured(body: onnx.GraphProto) -> set[str]:

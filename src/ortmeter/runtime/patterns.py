@@ -15,7 +15,7 @@ import onnx.helper as oh
 import onnx.numpy_helper
 
 from ortmeter.errors import ModelError
-from ortmeter.runtime.graphs import NOT_INFERRED, constant_tensors, read_by, replace_items
+from ortmeter.runtime.graphs import NOT_INFERRED, constant_tensors, readers_of, replace_items
 
 __all__ = ["PATTERNS", "Match", "Pattern", "find_patterns", "fuse_patterns"]
 
@@ -237,10 +237,7 @@ class _PatternGraph:
         graph = model.graph
         self.outputs = {value.name for value in graph.output}
         self.producer = {name: node for node in graph.node for name in node.output}
-        self.readers: dict[str, list[onnx.NodeProto]] = {}
-        for node in graph.node:
-            for name in read_by(node):
-                self.readers.setdefault(name, []).append(node)
+        self.readers = readers_of(graph.node)
         given = {value.name for value in graph.input}
         tensors = {t.name: t for t in graph.initializer if t.name not in given}
         tensors |= constant_tensors(graph.node)
