@@ -70,12 +70,8 @@ class Preflight:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON accepts."""
-        return {
-            "is_quiet": self.is_quiet,
-            "findings": list(self.findings),
-            "notes": list(self.notes),
-            "unknown": list(self.unknown),
-        }
+        names = ("is_quiet", "findings", "notes", "unknown")
+        return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
         if self.findings:
