@@ -85,7 +85,7 @@ def test_a_fusion_that_makes_a_model_fail_is_left_out(tmp_path, monkeypatch, cap
 
     monkeypatch.setattr(sessions, "_create", create)
     ran = (Optimizer("ConstantFolding", "basic", changed=True),)
-    monkeypatch.setattr(optimizers, "optimizers_of_refused", lambda *_, **__: ran)
+    monkeypatch.setattr(optimizers, "optimizers_of", lambda *_, **__: ran)
     told = {}
     for command in (
         ["diff", "--against", "unoptimized"],

@@ -17,13 +17,7 @@ from ortmeter.optional import pd
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike
-from ortmeter.runtime.optimizers import (
-    Optimizer,
-    optimizers_of,
-    optimizers_of_refused,
-    rewriting_rules,
-    without,
-)
+from ortmeter.runtime.optimizers import Optimizer, optimizers_of, rewriting_rules, without
 from ortmeter.runtime.placement import enumerate_some
 from ortmeter.runtime.sessions import make_session
 
@@ -247,7 +241,9 @@ def find_failing(
         return []
     suspects: list[str] = []
     while not runs(suspects):  # without some, others run that did not
-        ran = optimizers_of_refused(model, optimization=optimization, **without(session, suspects))
+        ran = optimizers_of(
+            model, refused=True, optimization=optimization, **without(session, suspects)
+        )
         left = {one.name: one.changed for one in ran if one.name not in suspects}
         if not left:
             return []

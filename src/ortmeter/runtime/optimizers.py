@@ -50,13 +50,17 @@ class Optimizer:
         return _RULES.fullmatch(self.name) is not None
 
 
-def optimizers_of(model: ModelLike, **session: Any) -> tuple[Optimizer, ...]:
+def optimizers_of(
+    model: ModelLike, *, refused: bool = False, **session: Any
+) -> tuple[Optimizer, ...]:
     """List the optimizers that ONNX Runtime runs on a model, in order.
 
     Parameters
     ----------
     model : ModelProto, bytes, path or text
         See :func:`~ortmeter.runtime.loading.load_model`.
+    refused : bool
+        List those that ran before ONNX Runtime refused the model, if it does.
     **session
         As for :func:`~ortmeter.runtime.sessions.make_session`.
 
@@ -78,17 +82,6 @@ def optimizers_of(model: ModelLike, **session: Any) -> tuple[Optimizer, ...]:
     >>> [found.name for found in optimizers_of(text, provider="cpu") if found.changed]
     ['Level1_RuleBasedTransformer']
     """
-    return _optimizers(model, session, refused=False)
-
-
-def optimizers_of_refused(model: ModelLike, **session: Any) -> tuple[Optimizer, ...]:
-    """List the optimizers that ran before ONNX Runtime refused a model, or ran it."""
-    return _optimizers(model, session, refused=True)
-
-
-def _optimizers(
-    model: ModelLike, session: Mapping[str, Any], *, refused: bool
-) -> tuple[Optimizer, ...]:
     options = {**session, "provider": str(resolve_provider(session.get("provider", "auto")))}
     options["session_options"] = {
         **(session.get("session_options") or {}),
