@@ -95,10 +95,9 @@ class Table:
         return str(self._written().rename_axis(columns=self.caption or None).to_html())
 
     def _written(self) -> "pd.DataFrame":
-        cells = {i: [_cell(v) for v in self.frame.iloc[:, i]] for i in range(self.frame.shape[1])}
-        written = pd.DataFrame(cells, index=self.frame.index)
+        written = self.frame.map(_cell)
         if self.frame.columns.nlevels == 1:
-            return written.set_axis(self.frame.columns, axis="columns")
+            return written
         levels = ([str(level) for level in name if level != ""] for name in self.frame.columns)
         return written.set_axis([", ".join(name) for name in levels], axis="columns")
 
