@@ -99,7 +99,7 @@ class _Declaration:
     """A named parameter: it reads its text, and its defaults have been read."""
 
     def __init__(self, name: str, declared: Any) -> None:
-        self.name, self.flag = name, "--" + name.replace("_", "-")
+        self.flag = "--" + name.replace("_", "-")
         self.param = param = declared if isinstance(declared, Param) else Param(declared)
         self.choices = _named(param)
         defaults = [d for d in (param.default, param.fast, param.full) if d is not ...]
