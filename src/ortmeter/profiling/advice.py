@@ -26,7 +26,7 @@ from ortmeter.runtime.placement import NodeAssignment, enumerate_some, without_k
 from ortmeter.runtime.rewriting import rewrite_model
 from ortmeter.timing.measurement import format_seconds
 
-#: Findings that could save less are left out, and those of no node.
+#: Findings that could save less are left out.
 LEAST_SHARE = 0.01
 _SHORT_US = 10
 _SHORT_COUNT = 20
@@ -89,13 +89,14 @@ def advise(
 
 def _copies(facts: Facts) -> Iterator[Advice]:
     rows = facts.ops(_COPIES)
-    yield facts.finding(
-        "copies between providers",
-        rows,
-        f"{count(rows)}: tensors go to the CPU and back in each run",
-        "find the nodes that run on the CPU beside them, and keep what follows an input or "
-        "comes before an output on the same provider",
-    )
+    if not rows.empty:
+        yield facts.finding(
+            "copies between providers",
+            rows,
+            f"{count(rows)}: tensors go to the CPU and back in each run",
+            "find the nodes that run on the CPU beside them, and keep what follows an input or "
+            "comes before an output on the same provider",
+        )
 
 
 def _fallbacks(facts: Facts) -> Iterator[Advice]:
@@ -111,21 +112,24 @@ def _fallbacks(facts: Facts) -> Iterator[Advice]:
     ]
     reasons = {node.name: why for node, why in without_kernel(facts.profile.original, placed)}
     rows = facts.named(reasons)
-    pairs = zip(rows["name"], rows["op"], strict=True)
-    told = enumerate_some([*dict.fromkeys(f"{op} ({reasons[name]})" for name, op in pairs)])
-    yield facts.finding(
-        "nodes on the CPU",
-        rows,
-        f"{count(rows)} on the CPU in a session on {', '.join(devices)}: {told}",
-        "write these operators at another opset or with others that have a kernel; if they are "
-        "most of the model, --provider cpu",
-    )
+    if not rows.empty:
+        pairs = zip(rows["name"], rows["op"], strict=True)
+        told = enumerate_some([*dict.fromkeys(f"{op} ({reasons[name]})" for name, op in pairs)])
+        yield facts.finding(
+            "nodes on the CPU",
+            rows,
+            f"{count(rows)} on the CPU in a session on {', '.join(devices)}: {told}",
+            "write these operators at another opset or with others that have a kernel; if they are "
+            "most of the model, --provider cpu",
+        )
 
 
 def _casts(facts: Facts) -> Iterator[Advice]:
     rows = facts.ops(["Cast"])
     signatures = rows["signature"].astype(str)
-    rows = rows.loc[[("f32" in s) and any(h in s for h in _HALF) for s in signatures]]
+    rows = rows[[("f32" in s) and any(h in s for h in _HALF) for s in signatures]]
+    if rows.empty:
+        return
     added = sum(name not in facts.written for name in rows["name"].astype(str))
     told = f"{count(rows)} between 16 and 32 bits take {rows['share'].sum():.0%} of {facts.of}"
     if facts.profile.devices:
@@ -146,13 +150,14 @@ def _layout(facts: Facts) -> Iterator[Advice]:
         return
     rows = facts.ops(_MOVES)
     rows = rows[rows["median"] >= _SHORT_US * rows["calls"]]  # the others are short kernels
-    yield facts.finding(
-        "layout",
-        rows,
-        f"{count(rows)} move data and compute nothing",
-        "write the model, or its weights, in the order that the next operator reads; join "
-        "transpositions that undo each other",
-    )
+    if not rows.empty:
+        yield facts.finding(
+            "layout",
+            rows,
+            f"{count(rows)} move data and compute nothing",
+            "write the model, or its weights, in the order that the next operator reads; join "
+            "transpositions that undo each other",
+        )
     rows = facts.ops(_BLOCKED)
     if not rows.empty and rows["share"].sum() >= LEAST_SHARE:
         told = trial(facts, "--optimization extended", {"optimization": "extended"})
@@ -305,6 +310,8 @@ def _constants(facts: Facts) -> Iterator[Advice]:
             if read and node.op_type not in CONVERSIONS:
                 left.append(node.name)
     rows = facts.named(left)
+    if rows.empty:
+        return
     told = f"{count(rows)} with constant inputs"
     if open_:
         told += f"; {plural(len(open_), 'initializer')} may be replaced by an input"
