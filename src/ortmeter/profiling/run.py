@@ -120,9 +120,8 @@ def profile(
     >>> found.by_node()["name"].tolist(), len(found.by_iteration())
     (['Abs_0', 'Exp_1'], 4)
     """
-    variants = {"the model": {"model": model, "feeds": feeds, **settings}}
-    found = profile_together(variants, repeat=repeat, warmup=warmup, overhead=overhead)
-    return found["the model"]
+    variant = {"model": model, "feeds": feeds, **settings}
+    return _profile({"the model": variant}, repeat, warmup, overhead=overhead)["the model"]
 
 
 def profile_together(
@@ -130,7 +129,6 @@ def profile_together(
     *,
     repeat: int = 100,
     warmup: int = 1,
-    overhead: bool = True,
     **common: Any,
 ) -> dict[str, Profile]:
     """Profile several models, or one model with several settings, interleaved, to compare them.
@@ -149,8 +147,6 @@ def profile_together(
         profiles and latencies is undecided.
     warmup : int
         Runs of each model before the rounds, also recorded.
-    overhead : bool
-        Also run each variant without the profiler; :meth:`Profile.compare` needs it.
     **common
         The same arguments, shared by all variants.
 
@@ -186,40 +182,7 @@ def profile_together(
     asked = {name: {**common, **own} for name, own in variants.items()}
     if not asked:
         raise InvalidArgumentError("variants is empty. Accepted: a mapping of names to arguments")
-    accepted = f"Accepted: {', '.join(_ARGUMENTS)}"
-    for name, arguments in asked.items():
-        if unknown := [key for key in arguments if key not in _ARGUMENTS]:
-            raise InvalidArgumentError(f"{name!r} is given {', '.join(unknown)}. {accepted}")
-        if missing := [key for key in _REQUIRED if key not in arguments]:
-            raise InvalidArgumentError(f"{name!r} has no {' and no '.join(missing)}. {accepted}")
-    if repeat < 1 or warmup < 0:
-        raise InvalidArgumentError(
-            f"repeat={repeat}, warmup={warmup}. Accepted: repeat from 1, warmup from 0"
-        )
-    spinning = next((name for name, arguments in asked.items() if spins(arguments)), None)
-    if spinning is not None and (overhead or len(asked) > 1):
-        raise InvalidArgumentError(
-            f"threads of {spinning!r} spin after a run, and profiled sessions are "
-            "interleaved: they would slow down the next one. Accepted: spinning='during-run' or "
-            "'off', threads=1, or overhead=False for one profile; ortmeter bench compares spinning"
-        )
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        with ExitStack() as stack:
-            # The session that is created first is a little slower: none is always the first.
-            order = np.random.default_rng().permutation(list(asked)).tolist()
-            opened = {
-                name: stack.enter_context(_open(Path(folder, str(rank)), **asked[name]))
-                for rank, name in enumerate(order)
-            }
-            pairs = {name: opened[name] for name in asked}
-            _take_turns(pairs.values(), repeat, warmup, overhead=overhead)
-        latencies = None
-        if overhead:
-            latencies = Comparison(pair.plain.measurement(name) for name, pair in pairs.items())
-        return {
-            name: pair.read(name, warmup + repeat, warmup, latencies)
-            for name, pair in pairs.items()
-        }
+    return _profile(asked, repeat, warmup, overhead=True)
 
 
 def measure_operators(
@@ -270,6 +233,45 @@ def _operator_times(variants: list[SpawnSpec], repeat: int) -> list[dict[str, li
     ran = (profile(x.model, x.feeds, repeat=repeat, overhead=False, **x.settings) for x in asked)
     tables = (own.steady.pivot_table("self_duration", "iteration", "op", "sum") for own in ran)
     return [{str(op): t.tolist() for op, t in (1e-6 * x.clip(lower=1)).items()} for x in tables]
+
+
+def _profile(
+    variants: Mapping[str, Mapping[str, Any]], repeat: int, warmup: int, *, overhead: bool
+) -> dict[str, Profile]:
+    accepted = f"Accepted: {', '.join(_ARGUMENTS)}"
+    for name, arguments in variants.items():
+        if unknown := [key for key in arguments if key not in _ARGUMENTS]:
+            raise InvalidArgumentError(f"{name!r} is given {', '.join(unknown)}. {accepted}")
+        if missing := [key for key in _REQUIRED if key not in arguments]:
+            raise InvalidArgumentError(f"{name!r} has no {' and no '.join(missing)}. {accepted}")
+    if repeat < 1 or warmup < 0:
+        raise InvalidArgumentError(
+            f"repeat={repeat}, warmup={warmup}. Accepted: repeat from 1, warmup from 0"
+        )
+    spinning = next((name for name, arguments in variants.items() if spins(arguments)), None)
+    if spinning is not None and (overhead or len(variants) > 1):
+        raise InvalidArgumentError(
+            f"threads of {spinning!r} spin after a run, and profiled sessions are "
+            "interleaved: they would slow down the next one. Accepted: spinning='during-run' or "
+            "'off', threads=1, or overhead=False for one profile; ortmeter bench compares spinning"
+        )
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        with ExitStack() as stack:
+            # The session that is created first is a little slower: none is always the first.
+            order = np.random.default_rng().permutation(list(variants)).tolist()
+            opened = {
+                name: stack.enter_context(_open(Path(folder, str(rank)), **variants[name]))
+                for rank, name in enumerate(order)
+            }
+            pairs = {name: opened[name] for name in variants}
+            _take_turns(pairs.values(), repeat, warmup, overhead=overhead)
+        latencies = None
+        if overhead:
+            latencies = Comparison(pair.plain.measurement(name) for name, pair in pairs.items())
+        return {
+            name: pair.read(name, warmup + repeat, warmup, latencies)
+            for name, pair in pairs.items()
+        }
 
 
 class _Runner:
