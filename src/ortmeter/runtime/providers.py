@@ -395,6 +395,7 @@ def _run_product(provider: Provider) -> str:
     """Return why a session does not multiply two matrices on a provider, nothing when it does."""
     import numpy as np
     import onnx.parser
+
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
