@@ -380,16 +380,18 @@ def silenced() -> Iterator[None]:
 
 
 def _to_half(model: onnx.ModelProto, _samples: _Samples) -> onnx.ModelProto:
-    from onnxruntime.quantization.onnx_model import ONNXModel
     from onnxruntime.transformers import float16
 
     blocked = _dividing_by_large(model)
-    converted = ONNXModel(
+    return _sorted(
         float16.convert_float_to_float16(model, keep_io_types=True, node_block_list=blocked)
     )
-    converted.topological_sort()  # the casts of the inputs come last
-    found: onnx.ModelProto = converted.model
-    return found
+
+
+def _sorted(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Sort nodes: tools put the casts of inputs last, and forget what branches read."""
+    replace_items(model.graph.node, in_order(model.graph.node))
+    return model
 
 
 def _dividing_by_large(model: onnx.ModelProto) -> list[str]:
@@ -459,10 +461,7 @@ def _written(write: Callable[..., None]) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         file = Path(folder) / "quantized.onnx"
         write(model_output=file)
-        written = onnx.load(file)
-    # The tools forget what branches read.
-    replace_items(written.graph.node, in_order(written.graph.node))
-    return written
+        return _sorted(onnx.load(file))
 
 
 def _weights_only(

@@ -35,13 +35,8 @@ __all__ = ["make_session", "optimized_model", "session_code"]
 #: No machine has more, and a system may not survive them.
 MAX_THREADS = 1024
 
-LEVELS = {
-    "none": "ORT_DISABLE_ALL",
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "layout": "ORT_ENABLE_LAYOUT",
-    "all": "ORT_ENABLE_ALL",
-}
+LEVELS = {"none": "ORT_DISABLE_ALL"}
+LEVELS |= {name: f"ORT_ENABLE_{name.upper()}" for name in ("basic", "extended", "layout", "all")}
 _FATAL_ONLY = 4
 _LARGEST_DIGESTED = 2**28
 _NAMES = {"name", "doc_string", "metadata_props", "producer_name", "producer_version"}
