@@ -40,7 +40,7 @@ ANSWER, OTHERWISE, PREDICTED = "Answer", "Otherwise", "Predicted"
 HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "undecided", "not measured"
 _VERDICTS = {"right": HOLDS, "wrong": FAILS, "undecided": UNDECIDED}
 _CITED = re.compile(r"\s*\[([a-z]\w*)\]")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")  # a browser breaks it at a hyphen
+_DATE, _WHOLE = re.compile(r"\d{4}-\d\d-\d\d"), r"<time>\g<0></time>"  # not broken at hyphens
 _MOST_WORDS, _MOST_SENTENCES = 25, 2  # of an answer
 _WIDTH = 90
 
@@ -398,7 +398,7 @@ class Judged:
 
     def _rows(self, name: str) -> str:
         rows = "".join(
-            f"<tr><td>{_DATE.sub(r'<time>\g<0></time>', html.escape(place))}</td>"
+            f"<tr><td>{_DATE.sub(_WHOLE, html.escape(place))}</td>"
             f'<td><span class="verdict {_CLASSES[verdict]}">{verdict}</span></td>'
             f"<td>{html.escape(evidence)}</td></tr>"
             for place, verdict, evidence in self.table(name)
