@@ -45,7 +45,7 @@ study = Study(
     "What does each level of fusion bring to a small Llama?",
     command="ortmeter bench model.onnx --rewrite none,ort_fusions",
     config=Param("auto", fast="tiny", choices=("auto", *SIZES), help="sizes of the model"),
-    inductor=Param(True, fast=False, help="compare with inductor, which needs a compiler"),
+    inductor=Param(False, full=True, help="compare with inductor: a compiler, and a minute"),
     threads=Param(1, minimum=1, help="threads of torch and of ONNX Runtime"),
     processes=Param(3, fast=1, full=10, minimum=1, help="fresh processes that measure"),
     budget=Param(5.0, fast=1.0, full=30.0, help="seconds to measure, in each process"),
@@ -109,8 +109,8 @@ def make_call(name, model, tokens, settings):
 
 
 # %%
-# Inductor needs a C++ compiler, or Triton on CUDA. If it is missing, measure with
-# ``--inductor False``.
+# Only full runs of this page measure inductor, or ``--inductor True``: it needs a C++ compiler, or
+# Triton on CUDA.
 
 compared = ["inductor"] if args.inductor else []
 names = dict.fromkeys(["eager", *compared, "none", "default-EagerAttention", *LEVELS])

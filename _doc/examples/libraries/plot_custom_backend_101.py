@@ -36,7 +36,7 @@ study = Study(
     batch=Param((1, 256), fast=(1, 4), full=(1, 32, 1024), minimum=1, help="rows of each call"),
     features=Param(128, fast=16, minimum=2, help="length of a row"),
     hidden=Param(512, fast=32, minimum=1, help="length of a row inside a block"),
-    inductor=Param(True, fast=False, help="compare with inductor, which needs a compiler"),
+    inductor=Param(False, full=True, help="compare with inductor: a compiler, and a minute"),
     threads=Param(1, minimum=1, help="threads of torch and of ONNX Runtime"),
     budget=Param(6.0, fast=1.0, full=15.0, help="seconds for the graphs alone"),
     processes=Param(3, fast=1, full=10, minimum=1, help="fresh processes; more for the graphs"),
@@ -101,8 +101,8 @@ def build(*, name, shape, threads, device):
 
 
 # %%
-# inductor needs a C++ compiler on a CPU and Triton on CUDA. Without them, run this page with
-# ``--inductor False``.
+# Only full runs of this page measure inductor, or ``--inductor True``: it needs a C++ compiler on a
+# CPU and Triton on CUDA.
 
 names = (EAGER, *[INDUCTOR] * args.inductor, *LEVELS)
 candidates = {}
