@@ -35,9 +35,12 @@ def test_profiles_end_with_their_budget():
 
 
 def test_changes_are_ranked_and_operators_of_one_release_said():
-    before = [{"Conv": (2, 100.0 + i), "Relu": (1, 50.0), "Cast": (1, 0.1)} for i in range(5)]
-    after = [{"Conv": (3, 201.0 + i), "FusedConv": (1, 40.0), "Cast": (1, 0.1)} for i in range(5)]
+    whole = {WHOLE: (0, 200.0), "Cast": (1, 0.1)}
+    before = [{"Conv": (2, 100.0 + i), "Relu": (1, 50.0), **whole} for i in range(5)]
+    after = [{"Conv": (3, 201.0 + i), "FusedConv": (1, 40.0), **whole} for i in range(5)]
     found = _operator_table(["a", "b"], [before, after])
+    assert found.index[0] == WHOLE
+    found = found.drop(index=WHOLE)
     assert list(found.index) == ["Conv", "Relu", "FusedConv"]  # Cast is below 1%
     assert found["nodes"].tolist() == ["2 and 3", "1 and 0", "0 and 1"]
     assert found.loc["Conv", ["a (µs)", "b (µs)"]].tolist() == [102, 203]
@@ -47,8 +50,9 @@ def test_changes_are_ranked_and_operators_of_one_release_said():
 
 
 def test_whole_microseconds_decide_nothing():
-    before, after = {"Sqrt": (1, 2.0), "Conv": (1, 40.0)}, {"Sqrt": (1, 3.0), "Conv": (1, 80.0)}
-    found = _operator_table(["a", "b"], [[before] * 5, [after] * 5])
+    before = {"Sqrt": (1, 2.0), "Conv": (1, 40.0), WHOLE: (0, 42.0)}
+    after = {"Sqrt": (1, 3.0), "Conv": (1, 80.0), WHOLE: (0, 83.0)}
+    found = _operator_table(["a", "b"], [[before] * 5, [after] * 5]).drop(index=WHOLE)
     assert found["verdict"].to_dict() == {"Conv": "slower", "Sqrt": "undecided"}
     assert found.loc["Sqrt", "low"] < 1.6 / 3.4 < 2.5 / 2.5 <= found.loc["Sqrt", "high"]
 

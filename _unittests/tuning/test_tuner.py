@@ -79,10 +79,11 @@ class Planted:
             journal=Unkept(),
             is_shared=False,
             budget_s=budget_s,
-            max_error=None,
-            metric=("", 0.0),
-            memory_limit=None,
             seed=seed,
+            max_error=None,
+            memory_limit=None,
+            metric=None,
+            at_least=None,
             begun=0.0,
         )
 
@@ -106,9 +107,9 @@ class Planted:
         own = np.exp(SESSIONS * self.rng.standard_normal(len(specs)))
         seconds = [self.seconds * each / self.truth(n) for n, each in zip(specs, own, strict=True)]
         built = [SimpleNamespace(build=lambda each=each: each) for each in seconds]
-        limits = {"budget_s": budget_s, "limit_s": limit_s}
-        taken = waves.time_here(built, objective, always=waves.ALWAYS, seed=seed, **limits)
-        return {name: found for name, found in zip(specs, taken, strict=True) if found}
+        limits = {"budget_s": budget_s, "limit_s": limit_s, "always": [*specs][: waves.ALWAYS]}
+        named = dict(zip(specs, built, strict=True))
+        return waves.time_here(named, objective, seed=seed, **limits)
 
     def turn(self, seconds, _objective):
         """Make what takes its turns, of a session that takes so long."""

@@ -65,9 +65,10 @@ def timed_here(monkeypatch, load, *, objective="p50", count=20, limit_s=10.0):
 
     monkeypatch.setattr(waves, "time", clock)
     monkeypatch.setattr(waves, "_Turn", turn)
-    specs = [SimpleNamespace(build=lambda: None) for _ in range(count)]
-    taken = waves.time_here(specs, objective, always=3, budget_s=1.0, limit_s=limit_s, seed=0)
-    return [len(samples) for samples in taken], clock.now
+    specs = {str(rank): SimpleNamespace(build=lambda: None) for rank in range(count)}
+    how = {"always": ["0", "1", "2"], "budget_s": 1.0, "limit_s": limit_s, "seed": 0}
+    taken = waves.time_here(specs, objective, **how)
+    return [len(taken.get(name, ())) for name in specs], clock.now
 
 
 def test_a_wave_that_has_time_leaves_nobody_out(monkeypatch):

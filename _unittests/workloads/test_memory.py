@@ -1,3 +1,6 @@
+import dataclasses
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -22,9 +25,9 @@ def variant(**settings):
 @pytest.fixture(scope="module")
 def found():
     plain = variant()
-    variants = {"bound": plain, "unbound": plain}
+    variants = {"bound": plain, "unbound": dataclasses.replace(plain, bound=False)}
     sequences = {"one large": [ROWS, 1], "small": [1]}
-    return measure_memory(variants, sequences, processes=1, unbound=["unbound"])
+    return measure_memory(variants, sequences, processes=1)
 
 
 def test_a_row_per_run_and_two_at_the_end(found):
@@ -59,20 +62,22 @@ def test_on_cuda_the_memory_is_that_of_the_device(monkeypatch):
     """A device whose memory follows the batch, which a stand-in counts."""
     used = [100.0]
 
-    def run(_session, feeds, _config):
+    def run(_session, feeds, _config, *, bound):
+        assert bound
         used.append(100.0 + len(feeds["X"]))
 
     monkeypatch.setattr(memory, "used_memory", lambda provider: used[-1] * (provider.index + 1))
     monkeypatch.setattr(memory, "run_session", run)
     monkeypatch.setattr(SessionSpec, "session", lambda _: object())
-    told = memory._watch(variant(provider=Provider("cuda", 1)), [ROWS, 2], is_bound=True)
-    assert told.grown == [2 * ROWS, 4, 4, 4]
+    spawn_spec = SimpleNamespace(build=lambda: variant(provider=Provider("cuda", 1)))
+    grown, _ = memory._watch(spawn_spec, [ROWS, 2])
+    assert grown == [2 * ROWS, 4, 4, 4]
 
 
 def test_a_memory_that_is_not_told_is_an_error(monkeypatch):
     monkeypatch.setattr(memory, "resident_memory", lambda: None)
     with pytest.raises(OrtMeterError, match="the memory of cpu is not reported"):
-        memory._watch(variant(), [1], is_bound=True)
+        memory._watch(SimpleNamespace(build=variant), [1])
 
 
 @pytest.mark.cuda

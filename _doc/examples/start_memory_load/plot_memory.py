@@ -79,7 +79,7 @@ SETTINGS = {
     NO_ARENA: {"session_options": {"enable_cpu_mem_arena": False}},
     NEITHER: {"session_options": {"enable_mem_pattern": False, "enable_cpu_mem_arena": False}},
     SHRINKING: {"run_config": {"memory.enable_memory_arena_shrinkage": ARENA}},
-    UNBOUND: {},
+    UNBOUND: {"bound": False},
 }
 
 # %%
@@ -89,9 +89,9 @@ model = sample_transformer(tokens=args.tokens)
 feeds = {"x0": rng.standard_normal((args.largest, args.tokens, 256), np.float32)}
 
 
-def make_variant(run_config=(), **settings):
+def make_variant(*, run_config=(), bound=True, **settings):
     settings = {"provider": provider, "threads": 1, **settings}
-    return SessionSpec(model, feeds, settings, dict(run_config))
+    return SessionSpec(model, feeds, settings, dict(run_config), bound)
 
 
 variants = {name: make_variant(**setting) for name, setting in SETTINGS.items()}
@@ -121,7 +121,7 @@ batches = {
     "one large": [args.largest] + [1] * (args.runs - 1),
 }
 chosen = {name: batches[name] for name in args.sequences}
-rows = measure_memory(variants, chosen, processes=args.processes, unbound=[UNBOUND])
+rows = measure_memory(variants, chosen, processes=args.processes)
 study.keep(f"{provider.label}, encoder, batches up to {args.largest}", found=rows)
 
 # %%

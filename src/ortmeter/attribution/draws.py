@@ -1,5 +1,6 @@
 """Give a model what its nodes draw, so that the rest of it can be compared."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,15 +38,13 @@ def with_draws_given(
             f"there is nothing to compare: every output is drawn by {labels}. Accepted: a model "
             "with an output that is computed"
         )
-    shown, given = onnx.ModelProto(), onnx.ModelProto()
-    shown.CopyFrom(model)
+    shown, given = copy.deepcopy(model), copy.deepcopy(model)
     del shown.graph.output[:]
     shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     drawn = run_session(make_session(shown, provider="cpu", optimization="none"), feeds)
     if [array.shape for array in before] == [array.shape for array in drawn.values()]:
         pairs = zip(drawn.items(), before, strict=True)
         drawn = {name: other.astype(array.dtype) for (name, array), other in pairs}
-    given.CopyFrom(model)
     for node in drawing:
         given.graph.node.remove(node)
     del given.graph.output[:]

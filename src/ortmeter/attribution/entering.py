@@ -1,5 +1,6 @@
 """Write what If and Loop run on given inputs in the main graph, where nodes can be read."""
 
+import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -51,9 +52,7 @@ def _with_counts(
     model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Make a model that returns conditions and iterations of loops; name by node."""
-    asked = onnx.ModelProto()
-    asked.CopyFrom(model)
-    fresh = _fresh_names(model)
+    asked, fresh = copy.deepcopy(model), _fresh_names(model)
     wanted = {node.output[0] for node in nodes}
     names = {}
     for node in (node for node in asked.graph.node if wanted.intersection(node.output[:1])):
@@ -82,9 +81,7 @@ def _flattened(
     model: onnx.ModelProto, found: Mapping[str, np.ndarray]
 ) -> tuple[onnx.ModelProto, set[str]]:
     """Replace the nodes whose condition, or iterations, are found; name those that stay."""
-    flat = onnx.ModelProto()
-    flat.CopyFrom(model)
-    fresh = _fresh_names(model)
+    flat, fresh = copy.deepcopy(model), _fresh_names(model)
     sequences = onnx_opset(flat) >= _SEQUENCES
     nodes: list[onnx.NodeProto] = []
     kept = set[str]()
@@ -111,12 +108,10 @@ def _flattened(
     del flat.graph.node[:]
     flat.graph.node.extend(nodes)
     named = set[str]()
-    for node in flat.graph.node:  # ONNX Runtime refuses a name of two nodes
-        label = node.name
-        for rank in itertools.count(2):
-            if not node.name or node.name not in named:
-                break
-            node.name = f"{label} ({rank})"
+    for node in filter(lambda node: node.name, flat.graph.node):
+        more = (f"{node.name} ({rank})" for rank in itertools.count(2))
+        # ONNX Runtime refuses a name of two nodes.
+        node.name = next(name for name in itertools.chain([node.name], more) if name not in named)
         named.add(node.name)
     flat.ir_version = max(flat.ir_version, _IR)
     return flat, kept
@@ -170,25 +165,20 @@ def _copied(
     renamed = dict(given or {})
     for tensor in body.initializer:
         renamed[tensor.name] = next(fresh)
-        added = graph.initializer.add()
-        added.CopyFrom(tensor)
-        added.name = renamed[tensor.name]
+        graph.initializer.append(tensor)
+        graph.initializer[-1].name = renamed[tensor.name]
     for sparse in body.sparse_initializer:
         renamed[sparse.values.name] = next(fresh)
-        added_sparse = graph.sparse_initializer.add()
-        added_sparse.CopyFrom(sparse)
-        added_sparse.values.name = renamed[sparse.values.name]
+        graph.sparse_initializer.append(sparse)
+        graph.sparse_initializer[-1].values.name = renamed[sparse.values.name]
     final = {value.name: end for value, end in zip(body.output, ends, strict=False) if end}
-    copied = []
-    for node in body.node:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        rename_reads(copy, renamed)
+    copied = copy.deepcopy(list(body.node))
+    for node in copied:
+        rename_reads(node, renamed)
         own = {name: final.get(name) or next(fresh) for name in node.output if name}
         renamed |= own
-        copy.name = f"{node.name or next(iter(own), '')}{label}"
-        copy.output[:] = [own.get(name, "") for name in node.output]
-        copied.append(copy)
+        node.name = f"{node.name or next(iter(own), '')}{label}"
+        node.output[:] = [own.get(name, "") for name in node.output]
     return copied, [renamed.get(value.name, value.name) for value in body.output]
 
 

@@ -1,6 +1,7 @@
 """Read the intermediate results of a model."""
 
 import contextlib
+import copy
 import math
 import tempfile
 from collections.abc import Mapping
@@ -10,17 +11,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+from onnx.helper import make_tensor_value_info
 
 from ortmeter.attribution.matching import Result
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.errors import ModelError
 from ortmeter.evaluator.node import domain_name
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.graphs import (
-    NOT_INFERRED,
-    read_by,
-    with_intermediate_outputs,
-)
+from ortmeter.runtime.graphs import NOT_INFERRED, read_by, with_intermediate_outputs
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
@@ -84,18 +82,14 @@ def operator_of(node: onnx.NodeProto) -> str:
 
 def refuse_too_large(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> None:
     """Refuse outputs that would not fit, as far as their shapes follow from those of the inputs."""
-    graph = onnx.GraphProto()
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    for value in copy.graph.input:
+    shaped = copy.deepcopy(model)
+    for value in shaped.graph.input:
         if value.name in feeds and value.type.HasField("tensor_type"):
-            sizes = as_numpy(feeds[value.name]).shape
-            shape = value.type.tensor_type.shape
-            del shape.dim[:]
-            shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in sizes)
+            kind, sizes = value.type.tensor_type.elem_type, as_numpy(feeds[value.name]).shape
+            value.CopyFrom(make_tensor_value_info(value.name, kind, sizes))
     with contextlib.suppress(*NOT_INFERRED):
-        graph = onnx.shape_inference.infer_shapes(copy, data_prop=True).graph
-    kinds = [value.type.tensor_type for value in graph.output]
+        shaped = onnx.shape_inference.infer_shapes(shaped, data_prop=True)
+    kinds = [value.type.tensor_type for value in shaped.graph.output]
     total = sum(
         math.prod(dim.dim_value for dim in kind.shape.dim) * numpy_dtype(kind.elem_type).itemsize
         for kind in kinds

@@ -251,32 +251,31 @@ def find_failing(
     return minimal(suspects, runs)
 
 
+@dataclass
 class _OptimizerSearch:
     """Outputs of sessions without some optimizers, compared with the unoptimized ones."""
 
-    def __init__(
-        self,
-        model: ModelLike,
-        feeds: Mapping[str, Any],
-        optimization: str,
-        tolerance: Tolerance,
-        session: Mapping[str, Any],
-    ) -> None:
-        self._model, self._feeds, self._optimization = model, feeds, optimization
-        self._tolerance, self._session = tolerance, session
-        self.is_late = False
-        self.expected = self.run(level="none")
+    model: ModelLike
+    feeds: Mapping[str, Any]
+    optimization: str
+    tolerance: Tolerance
+    session: Mapping[str, Any]
+    is_late: bool = False
+
+    @functools.cached_property
+    def expected(self) -> dict[str, Any]:
+        return self.run(level="none")
 
     def run(self, disabled: Collection[str] = (), level: str = "") -> dict[str, Any]:
-        asked = {**self._session, "optimization": level or self._optimization}
-        return run_session(make_session(self._model, **without(asked, disabled)), self._feeds)
+        asked = {**self.session, "optimization": level or self.optimization}
+        return run_session(make_session(self.model, **without(asked, disabled)), self.feeds)
 
     def same(self, outputs: Mapping[str, Any]) -> bool:
-        return self._tolerance.check(self.apart(outputs)).passed
+        return self.tolerance.check(self.apart(outputs)).passed
 
     def apart(self, outputs: Mapping[str, Any]) -> Discrepancy:
         expected, got = [self.expected[name] for name in outputs], list(outputs.values())
-        return max_diff(expected, got, tolerance=self._tolerance, on_mismatch="report")
+        return max_diff(expected, got, tolerance=self.tolerance, on_mismatch="report")
 
     def responsible(self, candidates: Sequence[Optimizer], budget_s: float) -> dict[str, str]:
         """Find a set of optimizers without which the outputs are the unoptimized ones.

@@ -24,7 +24,6 @@ from ortmeter.plotting import axes
 from ortmeter.plotting.latency import speedup_plot
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import load_model, write_model
-from ortmeter.runtime.rewriting import REWRITERS
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.comparison import Comparison
 from ortmeter.tuning import Tuning, tune
@@ -112,9 +111,8 @@ def run(options: Namespace, report: Report) -> int:
     found = tune(model, samples, tries=tries, journal=journal, **asked)
     _tell(report, found)
     _add_tables(report, found)
-    wrong = [tried for tried in found.tried.values() if tried.feeds]
-    stems = (folder / f"refused-{rank}" for rank in range(len(wrong)))
-    if commands := [_diff_command(found, *pair) for pair in zip(wrong, stems, strict=True)]:
+    wrong = enumerate(tried for tried in found.tried.values() if tried.feeds)
+    if commands := [_diff_command(found, one, folder / f"refused-{i}") for i, one in wrong]:
         report.add("Commands that show what was refused", Code("\n".join(commands)))
     report.add("Inputs", inputs_table(options, {model: samples[0]}))
     _write(options, report, found, folder)
@@ -218,17 +216,16 @@ def _costs_plot(costs: Rows) -> "Figure":
     """Draw each cost of a candidate against its speed, in a panel of its own."""
     figure = axes.new_figure(3.6)
     panels = figure.subplots(1, len(costs.columns) - 2)
-    names = [row[0] for row in costs.rows]
-    for (_, ratio, *values), style in zip(costs.rows, axes.series_styles(names), strict=True):
-        for ax, value in zip(panels, values, strict=True):
+    names, ratios, *values = zip(*costs.rows, strict=True)
+    for ax, label, column in zip(panels, costs.columns[2:], values, strict=True):
+        for ratio, value, style in zip(ratios, column, axes.series_styles(names), strict=True):
             ax.errorbar([ratio], [math.nan if value is None else value], **style)
-    for ax, label in zip(panels, costs.columns[2:], strict=True):
         ax.set(xlabel=costs.columns[1], ylabel=f"{label}, lower is better")
         axes.paint(ax)
     panels[0].set_yscale("symlog", linthresh=_NO_ERROR)
     panels[0].set_ylim(bottom=0)
     figure.suptitle("What speed costs", color=axes.GREY)
-    axes.add_legend(panels[0], names)
+    axes.add_legend(panels[0], list(names))
     return figure
 
 
@@ -239,13 +236,11 @@ def _diff_command(found: Tuning, wrong: Tried, stem: Path) -> str:
     for rank, (name, array) in enumerate((wrong.feeds or {}).items()):
         tensor = onnx.numpy_helper.from_array(as_numpy(array), name)
         onnx.save_tensor(tensor, stem / f"input_{rank}.pb")
-    made = [change for change in wrong.setup.changes if change.model]
-    if len(made) == 1 and made[0].model in REWRITERS:
-        options += ["--rewrite", made[0].model]
-    elif made:
+    spec = apply(found.default, wrong.setup.changes).spec
+    if spec.model is not found.default.model:
         models.append(str(stem.with_suffix(".onnx")))
-        write_model(load_model(apply(found.default, made).spec.model), Path(models[1]))
-    for name, value in wrong.setup.spec.settings.items():
+        write_model(load_model(spec.model), Path(models[1]))
+    for name, value in spec.settings.items():
         option = f"--{name.replace('_', '-')}"
         if isinstance(value, Mapping):
             for key, one in value.items():

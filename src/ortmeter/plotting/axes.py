@@ -249,7 +249,7 @@ def finish_rows(ax: "Axes", labels: list[str], title: str, caption: str) -> "Axe
     >>> ax = finish_rows(ax, ["first", "second"], "Latency", "float32 on CPU")
     >>> plt.close(ax.figure)
     """
-    ax.set_yticks(range(len(labels)), [plain(label) for label in labels], fontsize=9)
+    ax.set_yticks(range(len(labels)), [wrap(str(label), 30) for label in labels], fontsize=9)
     ax.set_ylim(len(labels) - 0.5, -0.5)
     finish(ax, title, caption)
     ax.grid(axis="y", visible=False)

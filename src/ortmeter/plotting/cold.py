@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortmeter.plotting.axes import GREY, add_legend, finish, new_axes, series_styles, wrap
+from ortmeter.plotting.axes import GREY, add_legend, finish_rows, new_axes, series_styles
 from ortmeter.workloads.startup import FIRST, IMPORT, RESULT, SESSION, ColdStart
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ def cold_plot(start: ColdStart, *, title: str) -> "Axes":
         whiskers = [_MS * (middle - low), _MS * (high - middle)]
         ax.errorbar(_MS * middle, rows, xerr=whiskers, fmt="none", capsize=4, color=GREY)
         labels.append("99% interval of the sum")
-    ax.set_yticks(places, [wrap(name, 24) for name in names])
-    ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlim(left=0)
     ax.set(xlabel="time to the first result (ms), lower is better", ylabel="candidate")
     add_legend(ax, labels)
-    return finish(ax, title, start.times.how)
+    return finish_rows(ax, names, title, start.times.how)

@@ -46,9 +46,24 @@ class Drawing:
         """The picture, to insert in a page or to write into a file.
 
         It uses the text colour of the page and shrinks to the width of its container. Graphviz
-        lays it out when it is read first: a MissingDependencyError says that there is none.
+        lays it out when it is read first: a MissingDependencyError says that there is none. It has
+        no ``id``: several of them live on one page.
         """
-        return lay_out(self.dot, self.elements, self.description)
+        root = ET.fromstring(_run_graphviz(self.dot))  # noqa: S314 - Graphviz wrote it
+        for item in root.iter():
+            _adapt(item)
+        for group in root.iter("g"):
+            _annotate(group, self.elements)
+        width = root.attrib.pop("width")
+        root.attrib.pop("height")
+        root.attrib |= {
+            "xmlns": "http://www.w3.org/2000/svg",
+            "role": "img",
+            "aria-label": self.description,
+            "font-family": "Helvetica,Arial,sans-serif",
+            "style": f"display:block;width:100%;max-width:{width};height:auto;margin:0 auto",
+        }
+        return ET.tostring(root, encoding="unicode")
 
     def _repr_html_(self) -> str:
         import jinja2
@@ -71,29 +86,6 @@ class Element:
 
     kind: str
     tooltip: str
-
-
-def lay_out(dot: str, elements: Mapping[str, Element], description: str) -> str:
-    """Lay out a graph in DOT, with the role and the tooltip of its elements by ``id``.
-
-    The SVG takes the text colour of the page, the width of its container up to its own, and has no
-    ``id``: several of them live on one page.
-    """
-    root = ET.fromstring(_run_graphviz(dot))  # noqa: S314 - Graphviz wrote it, not the user
-    for item in root.iter():
-        _adapt(item)
-    for group in root.iter("g"):
-        _annotate(group, elements)
-    width = root.attrib.pop("width")
-    root.attrib.pop("height")
-    root.attrib |= {
-        "xmlns": "http://www.w3.org/2000/svg",
-        "role": "img",
-        "aria-label": description,
-        "font-family": "Helvetica,Arial,sans-serif",
-        "style": f"display:block;width:100%;max-width:{width};height:auto;margin:0 auto",
-    }
-    return ET.tostring(root, encoding="unicode")
 
 
 def _run_graphviz(dot: str) -> str:
@@ -119,12 +111,10 @@ def _adapt(item: ET.Element) -> None:
 def _annotate(group: ET.Element, elements: Mapping[str, Element]) -> None:
     """Replace the title that Graphviz wrote by the tooltip, the identifier by the role."""
     element = elements.get(group.attrib.pop("id", ""))
-    title = group.find("title")
-    if element is None:
-        group.attrib.pop("class", None)
-    else:
+    group.attrib.pop("class", None)
+    if element is not None:
         group.set("class", f"ortmeter-{element.kind}")
-    if title is not None:
+    for title in group.findall("title"):
         if element is None:
             group.remove(title)
         else:

@@ -338,10 +338,8 @@ def _attribute_text(attribute: onnx.AttributeProto) -> str:
     match kind:
         case "TENSOR":
             value = _tensor_text(attribute.t)
-        case "INT" | "FLOAT" | "STRING":
-            value = _scalar_text(onnx.helper.get_attribute_value(attribute))
-        case "INTS" | "FLOATS" | "STRINGS":
-            value = _list_text(list(onnx.helper.get_attribute_value(attribute)))
+        case "INT" | "FLOAT" | "STRING" | "INTS" | "FLOATS" | "STRINGS":
+            value = _value_text(onnx.helper.get_attribute_value(attribute))
         case _:
             value = f"({kind.lower().replace('_', ' ')})"
     return clean(f"{attribute.name}={value}")
@@ -355,15 +353,13 @@ def _values_text(tensor: onnx.TensorProto) -> str:
         values = onnx.numpy_helper.to_array(tensor).ravel().tolist()
     except (KeyError, TypeError, ValueError):  # a malformed tensor has no values to show
         return ""
-    return _list_text(values) if tensor.dims else _scalar_text(values[0])
+    return _value_text(values if tensor.dims else values[0])
 
 
-def _list_text(values: list[object]) -> str:
-    shown = ",".join(map(_scalar_text, values[:MAX_VALUES]))
-    return f"[{shown}]" if len(values) <= MAX_VALUES else f"[{shown},…]"
-
-
-def _scalar_text(value: object) -> str:
+def _value_text(value: object) -> str:
+    if isinstance(value, list):
+        shown = ",".join(map(_value_text, value[:MAX_VALUES]))
+        return f"[{shown}]" if len(value) <= MAX_VALUES else f"[{shown},…]"
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if isinstance(value, str):

@@ -51,11 +51,9 @@ def latency_plot(results: Mapping[str, Measurement], *, title: str, caption: str
         ends = UNITS[unit] * np.array([[measured.median - q1], [q3 - measured.median]])
         center = measured.median * UNITS[unit]
         ax.errorbar([center], [rank], xerr=ends, capsize=4, **style)
-    ax.set_yticks(range(len(results)), [axes.wrap(name, 24) for name in results])
-    ax.set_ylim(len(results) - 0.5, -0.5)
     ax.set_xlim(left=0)
     ax.set(xlabel=f"median latency ({unit}), lower is better", ylabel="candidate")
-    return axes.finish(ax, title, caption)
+    return axes.finish_rows(ax, list(results), title, caption)
 
 
 def speedup_plot(

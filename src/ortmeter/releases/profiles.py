@@ -137,14 +137,11 @@ def _operator_table(
     for op in dict.fromkeys(op for side in sides for run in side for op in run):
         runs = [np.array([run.get(op, (0, 0.0)) for run in side]) for side in sides]
         found[op] = [int(run[:, 0].max()) for run in runs], [run[:, 1:] for run in runs]
-    totals = [
-        sum(times[side].mean() for op, (_, times) in found.items() if op != WHOLE)
-        for side in (0, 1)
-    ]
+    least = [_SMALL * run.mean() for run in found[WHOLE][1]]
     kept = {
         op
         for op, (_, times) in found.items()
-        if any(time.mean() >= _SMALL * total > 0 for time, total in zip(times, totals, strict=True))
+        if any(side.mean() >= small for side, small in zip(times, least, strict=True))
     }
     rows = []
     for op in sorted(kept):

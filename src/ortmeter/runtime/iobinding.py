@@ -206,6 +206,8 @@ def run_session(
     session: "onnxruntime.InferenceSession",
     feeds: Mapping[str, Any],
     run_config: Mapping[str, Any] | None = None,
+    *,
+    bound: bool = True,
 ) -> dict[str, Any]:
     """Run a session once, whatever the types of its inputs and outputs.
 
@@ -217,6 +219,8 @@ def run_session(
         Inputs, on the host.
     run_config : mapping of str to str, optional
         Configuration entries of the run.
+    bound : bool
+        Whether inputs and outputs are bound, where they can be.
 
     Returns
     -------
@@ -231,10 +235,10 @@ def run_session(
     >>> run_session(make_session(text, provider="cpu"), {"X": np.float32([1, 2])})["Y"].tolist()
     [2.0, 4.0]
     """
-    if is_bindable(session):
-        with BoundSession(session, feeds, run_config) as bound:
-            bound.run()
-            return {name: value.copy() for name, value in bound.outputs().items()}
+    if bound and is_bindable(session):
+        with BoundSession(session, feeds, run_config) as binding:
+            binding.run()
+            return {name: value.copy() for name, value in binding.outputs().items()}
     names = [value.name for value in session.get_outputs()]
     return dict(zip(names, HostSession(session, feeds, run_config).run(), strict=True))
 

@@ -17,15 +17,15 @@ import msgspec
 import numpy as np
 
 from ortmeter.child import Child, ChildError, killed_by
-from ortmeter.discrepancy.models import compare_outputs
+from ortmeter.discrepancy import max_diff
 from ortmeter.errors import ModelError, OrtMeterError
-from ortmeter.evaluator import Evaluator, to_float64
-from ortmeter.evaluator.float64 import exact_feeds
-from ortmeter.evaluator.judges import installed_sources
+from ortmeter.evaluator.float64 import exact_feeds, to_float64
+from ortmeter.evaluator.judges import evaluated, installed_sources
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.inputs import declared_inputs
-from ortmeter.runtime.iobinding import HostSession, run_session
+from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.sessions import make_session
 from ortmeter.runtime.settings import DENORMALS
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.measurement import SpawnSpec
@@ -84,10 +84,8 @@ def vary_feeds(model: Any, samples: Sequence[_Feeds]) -> list[dict[str, Any]]:
     [3, 3, 1, 4]
     """
     first = {name: as_numpy(value) for name, value in samples[0].items()}
-    found = []
-    for seed in range(_DRAWS):
-        rng = np.random.default_rng(seed)
-        found.append({name: _drawn_like(array, rng) for name, array in first.items()})
+    rngs = map(np.random.default_rng, range(_DRAWS))
+    found = [{name: _drawn_like(array, rng) for name, array in first.items()} for rng in rngs]
     places: dict[object, list[tuple[str, int]]] = {}
     for declared in declared_inputs(load_model(model)):
         for rank, size in enumerate(declared.sizes):
@@ -225,9 +223,10 @@ def examine_here(
     session, worst, checks = spec.session(), 0.0, 0
     for rank, spawn_spec in enumerate(default):
         plain: SessionSpec = spawn_spec.build()
+        feeds = plain.feeds
         if rank not in _outputs:
             try:
-                _outputs[rank] = _run(plain.session(), plain)
+                _outputs[rank] = run_session(plain.session(), feeds, bound=plain.bound)
             except OrtMeterError:
                 if rank < given:
                     raise
@@ -235,11 +234,10 @@ def examine_here(
         if not (expected := _outputs[rank]):
             continue
         try:
-            got = _run(session, dataclasses.replace(spec, feeds=plain.feeds))
+            got = run_session(session, feeds, spec.run_config, bound=spec.bound)
         except OrtMeterError as error:
-            shapes = (f"{n} {'x'.join(map(str, np.shape(a)))}" for n, a in plain.feeds.items())
-            where = ", ".join(shapes)
-            return Examined(math.inf, f"fails on {where}: {first_line(error)}", checks)
+            shapes = ", ".join(f"{n} {'x'.join(map(str, np.shape(a)))}" for n, a in feeds.items())
+            return Examined(math.inf, f"fails on {shapes}: {first_line(error)}", checks)
         checks += 1
         errors = {name: _error(array, got.get(name)) for name, array in expected.items()}
         worst = max(worst, *errors.values(), 0.0)
@@ -255,20 +253,12 @@ def examine_here(
     return Examined(worst, "", checks)
 
 
-def _run(session: Any, spec: SessionSpec) -> dict[str, Any]:
-    if spec.bound:
-        return run_session(session, spec.feeds, spec.run_config)
-    names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, HostSession(session, spec.feeds, spec.run_config).run(), strict=True))
-
-
 def _error(expected: Any, got: Any, *, typed: bool = True) -> float:
     """Return the largest error over the largest value, infinite if they cannot be compared."""
-    if typed and getattr(expected, "dtype", None) != getattr(got, "dtype", None):
+    found = max_diff(expected, got, on_mismatch="report")
+    if typed and any(one.kind == "dtype" for one in found.differences):
         return math.inf
-    found = compare_outputs({"": expected}, {"": got}, typed=typed)
-    diff = found.outputs[""]
-    return float(diff.ranked("abs")) / (float(diff.largest) or 1.0) if found.passed else math.inf
+    return float(found.ranked("abs")) / (float(found.largest) or 1.0)
 
 
 def _rounding(array: Any) -> float:
@@ -282,13 +272,11 @@ def _truth(rank: int, plain: SessionSpec) -> Mapping[str, Any]:
     """Return the outputs in float64, or those that nothing optimized where that cannot run."""
     if rank not in _truths:
         model = load_model(plain.model)
-        names = [output.name for output in model.graph.output]
         try:
             wide = to_float64(model)
-            evaluator = Evaluator(wide, sources=(*installed_sources(), "ort"))
-            found = evaluator.run(names, exact_feeds(model, wide, plain.feeds))
-            _truths[rank] = dict(zip(names, found, strict=True))
+            given = exact_feeds(model, wide, plain.feeds)
+            _truths[rank] = evaluated(wide, given, (*installed_sources(), "ort")).outputs
         except (OrtMeterError, MemoryError):
-            settings = {**plain.settings, "optimization": "none"}
-            _truths[rank] = _run(dataclasses.replace(plain, settings=settings).session(), plain)
+            session = make_session(plain.model, **{**plain.settings, "optimization": "none"})
+            _truths[rank] = run_session(session, plain.feeds, bound=plain.bound)
     return _truths[rank]

@@ -9,9 +9,10 @@ copies of the default are equal: what they differ by widens every interval.
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 
 from ortmeter.evidence import LEVEL, Estimate, Speedup
@@ -56,7 +57,7 @@ class Race:
     axes: Mapping[str, str]
     asides: Collection[str] = ()
     default: list[float] = field(default_factory=list)
-    logs: dict[str, list[float]] = field(default_factory=dict)
+    logs: dict[str, list[float]] = field(default_factory=lambda: {AGAIN: []})
     left: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -71,7 +72,7 @@ class Race:
         self.left |= {name: "undecided" if name in self.logs else LATE for name in absent}
         self.default += found[DEFAULT]
         default, again = (np.log(found[name]) for name in (DEFAULT, AGAIN))
-        self.logs.setdefault(AGAIN, []).append(float(np.median(default - again)))
+        self.logs[AGAIN].append(float(np.median(default - again)))
         for name in self.running:
             own = np.log(found[name])
             pair = [float(np.median(copy - own)) for copy in (default, again)]
@@ -127,8 +128,7 @@ class Race:
     @property
     def equal_differ(self) -> bool:
         """Whether the two copies of the default are shown to differ by what would be a win."""
-        inside = self.estimate(AGAIN).within(1 / LEAST_GAIN, LEAST_GAIN).outcomes
-        return False in inside
+        return self.estimate(AGAIN).within(1 / LEAST_GAIN, LEAST_GAIN).verdict == "wrong"
 
     def survivors(self) -> list[str]:
         """Return the best candidate of each axis that gains enough, the best first."""
@@ -154,12 +154,10 @@ def run_race(race: Race, *, goes_on: Callable[[], bool]) -> None:
 
     Waves that the two copies of the default show to be worth nothing end it too.
     """
-    count = 0
     with progress_bar("waves", total=MIN_PROCESSES) as bar:
-        while race.running and (count < MIN_PROCESSES or goes_on()):
+        while race.running and (len(race.logs[AGAIN]) < MIN_PROCESSES or goes_on()):
             race.wave()
-            count += 1
-            bar.total = max(count, MIN_PROCESSES)
+            bar.total = max(len(race.logs[AGAIN]), MIN_PROCESSES)
             bar.update()
             if race.equal_differ or race.is_decided:
                 return
@@ -188,17 +186,15 @@ class Confirmation:
     @property
     def speedup(self) -> Speedup:
         """The winner over the default, its interval widened by what equal sessions differ by."""
-        found = self.comparison.speedup(DEFAULT, self.winner).estimate
-        if found.low is None or found.high is None:
-            return Speedup(self.winner, DEFAULT, found)
-        log, noise = math.log(found.value), abs(math.log(self.again.ratio))
-        half = math.log(found.high / found.low) / 2 + noise
-        return Speedup(self.winner, DEFAULT, exponential(log, half, LEVEL, found.how))
+        found, noise = self.comparison.speedup(DEFAULT, self.winner), self.again.magnitude.value
+        low, high = found.low and found.low / noise, found.high and noise * found.high
+        wide = replace(found.estimate, low=low, high=high)
+        return msgspec.structs.replace(found, estimate=wide)
 
     @property
     def is_steady(self) -> bool:
         """Whether equal sessions are shown to differ by less than 15%, or by less than the gain."""
-        most = max(STEADY, self.comparison.speedup(DEFAULT, self.winner).ratio)
+        most = max(STEADY, self.speedup.ratio)
         return self.again.estimate.within(1 / most, most).verdict == "right"
 
     @property
@@ -211,13 +207,9 @@ class Confirmation:
 def confirm(timer: Timer, winner: str, goes_on: Callable[[int], bool]) -> Confirmation:
     """Time the winner and two copies of the default again, in waves, of which there may be more."""
     found: list[Mapping[str, Sequence[float]]] = []
+    names = DEFAULT, AGAIN, winner
     while len(found) < MIN_PROCESSES or goes_on(len(found)):
-        found.append(timer([DEFAULT, AGAIN, winner]))
+        found.append(timer(names))
     rounds = min(len(wave[DEFAULT]) for wave in found)
-    return Confirmation(
-        Comparison(
-            Measurement(name, np.array([wave[name][:rounds] for wave in found]))
-            for name in (DEFAULT, AGAIN, winner)
-        ),
-        winner,
-    )
+    seconds = {name: np.array([wave[name][:rounds] for wave in found]) for name in names}
+    return Confirmation(Comparison(Measurement(*pair) for pair in seconds.items()), winner)

@@ -269,7 +269,9 @@ def tune(
         raise InvalidArgumentError("cores: this system does not let a process choose its cores")
     if (metric is None) != (at_least is None):
         raise InvalidArgumentError("--metric (metric=) and --at-least (at_least=) go together")
-    asked = [objective, sorted(tries), max_error, metric, at_least, memory_limit, cores, seed]
+    asked: dict[str, Any] = {"objective": objective, "budget_s": budget_s, "seed": seed}
+    asked |= {"max_error": max_error, "memory_limit": memory_limit}
+    asked |= {"metric": metric, "at_least": at_least}
     resolved = resolve_provider(provider)
     with ExitStack() as stack:
         if cores is not None:
@@ -289,21 +291,16 @@ def tune(
         plain = {**PLAIN, "threads": cores or 0, "provider": resolved}
         default = SessionSpec(model, samples[0], plain, bound=False)
         machine = preflight(cores or 0, resolved)
-        key = key_of(default, samples, [*asked, budget_s])
+        key = key_of(default, samples, [*asked.items(), sorted(tries), cores])
         guard = stack.enter_context(Guard(default, samples, len(samples) - len(calibrating)))
         search = _Search(
             guard=guard,
             default=default,
-            objective=objective,
             changes=list_changes(resolved, usable_cores(), objective, tries),
             calibrating=calibrating,
             journal=Journal(journal or guard.folder / "journal.json", key),
             is_shared=machine.is_shared,
-            budget_s=budget_s,
-            max_error=max_error,
-            metric=(metric or "", at_least or 0.0),
-            memory_limit=memory_limit,
-            seed=seed,
+            **asked,
         )
         search.check()
         interrupted = True
@@ -313,7 +310,7 @@ def tune(
         confirmation = search.confirm()
         setup = Setup(default)
         if confirmation is not None and confirmation.is_win:
-            setup = search.setups[search.best]
+            setup = search.tried[search.best].setup
             if setup.spec.model is not model:  # its file goes with the folder
                 kept = dataclasses.replace(setup.spec, model=load_model(setup.spec.model))
                 setup = Setup(kept, setup.changes)
@@ -344,12 +341,12 @@ class _Search:
     journal: Journal
     is_shared: bool
     budget_s: float
-    max_error: float | None
-    metric: tuple[str, float]
-    memory_limit: float | None
     seed: int
+    max_error: float | None
+    memory_limit: float | None
+    metric: str | None
+    at_least: float | None
     graphs: dict[str, str] = field(default_factory=dict)
-    setups: dict[str, Setup] = field(default_factory=dict)
     tried: dict[str, Tried] = field(default_factory=dict)
     best: str = DEFAULT
     last: Race | None = None
@@ -365,7 +362,8 @@ class _Search:
         self.graphs[graph_digest(self.default.model, **self.default.settings)] = DEFAULT
         cheap_first = sorted(self.changes, key=lambda change: change.model not in _CHEAP)
         for change in follow(cheap_first, "candidates checked"):
-            late = len(self.setups) >= _LEAST and self.spent > _CHECK * self.budget_s
+            kept = sum(not tried.outcome for tried in self.tried.values())
+            late = kept >= _LEAST and self.spent > _CHECK * self.budget_s
             if late or (change.quiet and self.is_shared):
                 outcome = SHARED if change.quiet and self.is_shared else LATE
                 self.tried[change.name] = Tried(Setup(self.default, (change,)), outcome)
@@ -374,7 +372,8 @@ class _Search:
 
     def race(self) -> None:
         """Race single changes, then combinations of those that gain; find the best."""
-        race = self._run({n: s.changes[0].axis for n, s in self.setups.items()}, _SCREEN)
+        kept = {n: t.setup for n, t in self.tried.items() if not t.outcome}
+        race = self._run({n: s.changes[0].axis for n, s in kept.items()}, _SCREEN)
         single = race.survivors()
         if race.equal_differ or not single:
             self.best = DEFAULT
@@ -382,7 +381,7 @@ class _Search:
         names = single[:1]
         several = [single[:count] for count in range(2, len(single) + 1)]
         for chosen in several + [[single[0], other] for other in single[2:]]:
-            changes = [change for name in chosen for change in self.setups[name].changes]
+            changes = [change for name in chosen for change in self.tried[name].setup.changes]
             if self.spent < _COMBINE * self.budget_s:
                 names += self._add(sorted(changes, key=self.changes.index))
         if len(names) > 1:
@@ -409,13 +408,9 @@ class _Search:
                     found[name] = start_once(self._spec(name))[RESULT]
         return found
 
-    def _is_free(self, name: str) -> bool:
-        """Whether a candidate may be chosen."""
-        return not self.tried[name].not_chosen
-
     def _run(self, axes: Mapping[str, str], share: float) -> Race:
         until = share * self.budget_s
-        asides = [name for name in axes if not self._is_free(name)]
+        asides = [name for name in axes if self.tried[name].not_chosen]
         race = Race(partial(self._time, until, self.journal.rank + MIN_PROCESSES), axes, asides)
         try:
             run_race(race, goes_on=lambda: self.spent < until)
@@ -427,12 +422,12 @@ class _Search:
                 tried = dataclasses.replace(self.tried[name], outcome=outcome, speedup=claim)
                 self.tried[name] = tried
             if race.default:
-                sizes = {name: len(self.setups[name].changes) for name in axes}
+                sizes = {name: len(self.tried[name].setup.changes) for name in axes}
                 self.best, self.last = race.winner(sizes), race
         return race
 
     def _spec(self, name: str) -> SessionSpec:
-        return self.setups[name].spec if name in self.setups else self.default
+        return self.tried[name].setup.spec if name in self.tried else self.default
 
     def _time(self, until: float, last: int, names: Sequence[str]) -> Mapping[str, Sequence[float]]:
         """Time candidates, in an equal share of the time for the waves before the last one."""
@@ -444,7 +439,13 @@ class _Search:
         return self.journal.wave(names, take)
 
     def _add(self, changes: Sequence[Change]) -> list[str]:
-        """Make a candidate, its model in a file, and refuse or keep it; name it if it is free."""
+        """Make a candidate, and refuse or keep it; name it if it is free."""
+        tried = self._try(changes)
+        self.tried[tried.setup.name] = tried
+        return [] if tried.outcome or tried.not_chosen else [tried.setup.name]
+
+    def _try(self, changes: Sequence[Change]) -> Tried:
+        """Make a candidate, its model in a file, and say why it is refused, if it is."""
         setup = Setup(self.default, tuple(changes))
         try:
             setup = apply(self.default, changes, self.calibrating)
@@ -452,26 +453,20 @@ class _Search:
                 file = self.guard.folder / f"{len(self.tried)}.onnx"
                 write_model(load_model(setup.spec.model), file)
                 setup = Setup(dataclasses.replace(setup.spec, model=file), setup.changes)
-            graph = ""
-            if all(change.graph for change in changes):
-                graph = graph_digest(setup.spec.model, **setup.spec.settings)
+            acts = all(change.graph for change in changes)
+            graph = graph_digest(setup.spec.model, **setup.spec.settings) if acts else ""
         except (OrtMeterError, MemoryError, ValueError) as error:
             reason = first_line(error).removeprefix(f"precision={changes[0].name!r}: ")
-            self.tried[setup.name] = Tried(setup, f"cannot be made: {reason}")
-            return []
+            return Tried(setup, f"cannot be made: {reason}")
         if graph and (same := self.graphs.setdefault(graph, setup.name)) != setup.name:
-            self.tried[setup.name] = Tried(setup, f"same optimized graph as {same}")
-            return []
+            return Tried(setup, f"same optimized graph as {same}")
         found = self.guard.examine(setup, self.max_error)
         if reason := found.reason or self._beyond(setup):
             feeds = None if found.differs is None else self.guard.fed[found.differs]
-            self.tried[setup.name] = Tried(setup, reason, error=found.error, feeds=feeds)
-            return []
-        is_judged = setup.is_exact or self.max_error is not None or self.metric[0]
+            return Tried(setup, reason, error=found.error, feeds=feeds)
+        is_judged = setup.is_exact or self.max_error is not None or self.metric
         not_chosen = "" if is_judged else f"error {found.error:.2g}"
-        self.setups[setup.name] = setup
-        self.tried[setup.name] = Tried(setup, error=found.error, not_chosen=not_chosen)
-        return [setup.name] if is_judged else []
+        return Tried(setup, error=found.error, not_chosen=not_chosen)
 
     def _beyond(self, setup: Setup) -> str:
         """Return the limit that a candidate exceeds, nothing if there is none."""
@@ -479,9 +474,8 @@ class _Search:
             peak = start_once(setup.spec)[RESULT].peak or 0.0
             if peak > self.memory_limit:
                 return f"memory {peak:.0f} MiB, over {self.memory_limit:.0f}"
-        command, at_least = self.metric
-        if command and not setup.is_exact:
-            score = estimate_mean(run_metric(command, setup, self.guard.folder))
-            if (score.value if score.low is None else score.low) < at_least:
-                return f"metric {score}, below {at_least:g}"
+        if self.metric and not setup.is_exact:
+            score = estimate_mean(run_metric(self.metric, setup, self.guard.folder))
+            if (score.value if score.low is None else score.low) < (self.at_least or 0.0):
+                return f"metric {score}, below {self.at_least:g}"
         return ""

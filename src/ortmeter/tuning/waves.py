@@ -86,22 +86,19 @@ def time_wave(
     names, start = list(specs), time.perf_counter()
     timed: dict[str, list[float]] = {}
     if objective in _ALONE:
-        for i in np.random.default_rng(seed).permutation(len(names)).tolist():
-            if i < ALWAYS or time.perf_counter() < start + limit_s:
-                timed[names[i]] = [_time_alone(specs[names[i]], objective)]
+        for name in np.random.default_rng(seed).permutation(names).tolist():
+            if name in names[:ALWAYS] or time.perf_counter() < start + limit_s:
+                timed[name] = [_time_alone(specs[name], objective)]
         return {name: timed[name] for name in names if name in timed}
-    groups: dict[str, list[int]] = {}  # the first session of a process decides for DENORMALS
-    for i, spec in enumerate(specs.values()):
+    groups: dict[str, list[str]] = {}  # the first session of a process decides for DENORMALS
+    for name, spec in specs.items():
         config = spec.settings.get("session_config") or {}
-        groups.setdefault(str(config.get(DENORMALS, "0")), []).append(i)
-    how = {"objective": objective, "seed": seed, "limit_s": limit_s / len(groups)}
+        groups.setdefault(str(config.get(DENORMALS, "0")), []).append(name)
+    how = {"objective": objective, "always": names[:ALWAYS], "budget_s": budget_s, "seed": seed}
     with write_specs(specs) as written:
         for group in groups.values():
-            given = [written[names[i]] for i in group]
-            always = sum(i < ALWAYS for i in group)
-            asked = {"spawn_specs": given, "always": always, "budget_s": budget_s, **how}
-            taken = zip(group, call(time_here, asked), strict=True)
-            timed |= {names[i]: samples for i, samples in taken if samples}
+            asked = {"specs": {name: written[name] for name in group}, **how}
+            timed |= call(time_here, {**asked, "limit_s": limit_s / len(groups)})
     rounds = min(map(len, timed.values()))
     return {name: timed[name][:rounds] for name in names if name in timed}
 
@@ -115,34 +112,33 @@ def _time_alone(spec: SessionSpec, objective: str) -> float:
 
 
 def time_here(
-    spawn_specs: list[SpawnSpec],
+    specs: dict[str, SpawnSpec],
     objective: str,
     *,
-    always: int,
+    always: list[str],
     budget_s: float,
     limit_s: float,
     seed: int,
-) -> list[list[float]]:
+) -> dict[str, list[float]]:
     """Build the candidates in random order in this process, and time them: the child's part."""
     rng, start = np.random.default_rng(seed), time.perf_counter()
     least = _TAIL_ROUNDS if objective == "p99" else _MIN_ROUNDS
-    samples: list[list[float]] = [[] for _ in spawn_specs]
-    turns: dict[int, _Turn] = {}
+    turns: dict[str, _Turn] = {}
     with collector_off():
-        for i in rng.permutation(len(spawn_specs)).tolist():
-            if i < always or time.perf_counter() < start + _BUILDS * limit_s:
-                turns[i] = _Turn(spawn_specs[i].build(), objective)
+        for name in rng.permutation(list(specs)).tolist():
+            if name in always or time.perf_counter() < start + _BUILDS * limit_s:
+                turns[name] = _Turn(specs[name].build(), objective)
+        samples: dict[str, list[float]] = {name: [] for name in turns}
         for count in range(1 + _ROUNDS):
             most = limit_s if count < least else min(budget_s, limit_s)
             if count and time.perf_counter() >= start + most:
                 break
-            for i in rng.permutation(list(turns)).tolist():
-                samples[i].append(turns[i].sample())
+            for name in rng.permutation(list(turns)).tolist():
+                samples[name].append(turns[name].sample())
     if objective == "p99":
-        for i, turn in turns.items():
-            samples[i] = [float(np.quantile(turn.seconds, 0.99))]
+        return {name: [float(np.quantile(turn.seconds, 0.99))] for name, turn in turns.items()}
     # The first round of a process is slower.
-    return [own[len(own) > least :] for own in samples]
+    return {name: own[len(own) > least :] for name, own in samples.items()}
 
 
 class _Turn:

@@ -5,32 +5,24 @@ import functools
 import gc
 import itertools
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from ortmeter.child import call
 from ortmeter.errors import OrtMeterError
 from ortmeter.machine.gpu import used_memory
 from ortmeter.optional import pd
 from ortmeter.progress import follow
-from ortmeter.runtime.iobinding import HostSession, run_session
+from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.measurement import SpawnSpec
-from ortmeter.workloads.startup import resident_memory
+from ortmeter.workloads.startup import call_candidate, resident_memory
 
 __all__ = ["measure_memory"]
 
 _COLUMNS = ["candidate", "sequence", "process", "run", "batch", "memory (MiB)", "seconds"]
-
-
-class _Told(NamedTuple):
-    """Growth of the memory (MiB) after each run, then once trimmed and closed; seconds."""
-
-    grown: list[float]
-    seconds: list[float]
 
 
 def measure_memory(
@@ -38,7 +30,6 @@ def measure_memory(
     sequences: Mapping[str, Sequence[int]],
     *,
     processes: int = 3,
-    unbound: Collection[str] = (),
 ) -> "pd.DataFrame":
     """Watch the memory of a process that runs a session on one batch after the other.
 
@@ -46,13 +37,11 @@ def measure_memory(
     ----------
     variants : mapping of str to SessionSpec
         Candidates by name. Their inputs have the largest batch along the first axis; a run takes
-        the first rows.
+        the first rows, with IOBinding where the variant is bound.
     sequences : mapping of str to sequence of int
         Sizes of the batches, in the order of the runs.
     processes : int
         Fresh processes for each candidate and sequence.
-    unbound : collection of str
-        Candidates that run without IOBinding.
 
     Returns
     -------
@@ -86,50 +75,32 @@ def measure_memory(
         for rank in follow(order, "processes"):
             name, sequence, _ = turn = turns[rank]
             sizes = [int(size) for size in sequences[sequence]]
-            told = _ask(name, spawn_specs[name], sizes, is_bound=name not in unbound)
             runs = [*map(str, range(len(sizes))), "trimmed", "closed"]
-            end = [np.nan, np.nan]
-            columns = (runs, [*sizes, *end], told.grown, [*told.seconds, *end])
-            rows[turn] = [(*turn, *row) for row in zip(*columns, strict=True)]
+            told = call_candidate(name, _watch, spawn_spec=spawn_specs[name], sizes=sizes)
+            columns = itertools.zip_longest(runs, sizes, *told, fillvalue=np.nan)
+            rows[turn] = [(*turn, *row) for row in columns]
     return pd.DataFrame(list(itertools.chain(*rows.values())), columns=_COLUMNS)
 
 
-def _ask(name: str, spawn_spec: SpawnSpec, sizes: list[int], *, is_bound: bool) -> _Told:
-    try:
-        return call(_watch_child, {"spawn_spec": spawn_spec, "sizes": sizes, "is_bound": is_bound})
-    except OrtMeterError as error:
-        raise OrtMeterError(f"{name!r} failed in a fresh process: {error}") from error
-
-
-def _watch_child(spawn_spec: SpawnSpec, sizes: list[int], *, is_bound: bool) -> _Told:
-    return _watch(spawn_spec.build(), sizes, is_bound=is_bound)
-
-
-def _watch(variant: SessionSpec, sizes: Sequence[int], *, is_bound: bool) -> _Told:
-    for feed in variant.feeds.values():
-        np.asarray(feed).sum()  # a file is mapped: its pages count from now on
+def _watch(spawn_spec: SpawnSpec, sizes: list[int]) -> tuple[list[float], list[float]]:
+    """Return the growth of the memory (MiB) after each run, once trimmed, once closed; seconds."""
+    variant: SessionSpec = spawn_spec.build()
     memory = functools.partial(_used_memory, variant.settings["provider"])
     session = variant.session()
-    run = run_session if is_bound else _run_unbound
     before = memory()
-    grown, seconds = [], []
+    used, seconds = [], []
     for size in sizes:
         feeds = {name: feed[:size] for name, feed in variant.feeds.items()}
         start = time.perf_counter()
-        run(session, feeds, variant.run_config)
+        run_session(session, feeds, variant.run_config, bound=variant.bound)
         seconds.append(time.perf_counter() - start)
-        grown.append(memory() - before)
+        used.append(memory())
     _trim()
-    grown.append(memory() - before)
+    used.append(memory())
     del session
     gc.collect()
     _trim()
-    grown.append(memory() - before)
-    return _Told(grown, seconds)
-
-
-def _run_unbound(session: Any, feeds: Mapping[str, Any], run_config: Mapping[str, Any]) -> None:
-    HostSession(session, feeds, run_config).run()
+    return [now - before for now in [*used, memory()]], seconds
 
 
 def _used_memory(provider: Provider) -> float:

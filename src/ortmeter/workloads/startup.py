@@ -9,10 +9,11 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -199,13 +200,18 @@ def peak_memory(variant: SessionSpec) -> float | None:
     return _together([found[SESSION], found[FIRST]]).peak
 
 
-def _start(name: str, spawn_spec: SpawnSpec, phases: int | None = None) -> dict[str, Phase]:
-    """Measure one fresh process."""
+def call_candidate(name: str, function: Callable[..., Any], **arguments: Any) -> Any:
+    """Call a function in a fresh process; an error names the candidate, on one line."""
     try:
-        found = call(_measure, {"spawn_spec": spawn_spec, "phases": phases})
+        return call(function, arguments)
     except OrtMeterError as error:
         reason = " ".join(str(error).split())[-_LONGEST:]
         raise ModelError(f"{name!r} failed in a fresh process: {reason}") from error
+
+
+def _start(name: str, spawn_spec: SpawnSpec, phases: int | None = None) -> dict[str, Phase]:
+    """Measure one fresh process."""
+    found: dict[str, Phase] = call_candidate(name, _measure, spawn_spec=spawn_spec, phases=phases)
     return {**found, RESULT: _together([found[phase] for phase in (IMPORT, SESSION, FIRST)])}
 
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
@@ -218,8 +217,8 @@ def _measure(asked: _Asked, seed: int) -> list[_Row]:
 
 
 def _open(spawn_spec: SpawnSpec) -> Callable[[], object]:
-    variant = spawn_spec.build()
-    return cast("SessionSpec", variant).call(variant.session())
+    variant: SessionSpec = spawn_spec.build()
+    return variant.call(variant.session())
 
 
 def _run_beside(spawn_spec: SpawnSpec) -> None:
