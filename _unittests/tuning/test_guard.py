@@ -230,7 +230,8 @@ def test_edges_follow_the_names_of_sizes():
 
 def test_a_candidate_that_kills_its_process_is_refused(cnn):
     _, default, guard = cnn
-    died = itertools.repeat(ortmeter.child.ChildError("it died", -11))
+    told = "the process that ran it was killed by SIGSEGV"
+    died = itertools.repeat(ortmeter.child.ChildError(f"{told}\nlast words", -11))
 
     class Dead:
         def ask(self, *_, **__):
@@ -241,5 +242,5 @@ def test_a_candidate_that_kills_its_process_is_refused(cnn):
 
     guard._end()
     guard._child = Dead()
-    assert guard.examine(Setup(default)).reason == "the process that ran it was killed by SIGSEGV"
+    assert guard.examine(Setup(default)).reason == told
     assert not guard.examine(Setup(default)).reason  # in another process

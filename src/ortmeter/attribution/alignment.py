@@ -181,17 +181,14 @@ def align(
     ([('e', 'exp'), ('n', 'm')], 'm')
     """
     given = feeds_of_each([expected, got], feeds)
-    models = [
-        enter_bodies(load_model(model), arrays, **session)
-        for model, arrays in zip((expected, got), given, strict=True)
-    ]
-    runs = [
-        run_exposed(model, arrays, **session) for model, arrays in zip(models, given, strict=True)
-    ]
-    first, second = (
-        results_of(model, really_computed(model, values, **session))
-        for model, values in zip(models, runs, strict=True)
-    )
+
+    def ran(model: ModelLike, arrays: Mapping[str, Any]) -> tuple[Any, Any, list[Result]]:
+        entered = enter_bodies(load_model(model), arrays, **session)
+        values = run_exposed(entered, arrays, **session)
+        return entered, values, results_of(entered, really_computed(entered, values, **session))
+
+    sides = map(ran, (expected, got), given)
+    models, runs, (first, second) = zip(*sides, strict=True)
     names = [[output.name for output in model.graph.output] for model in models]
     if len(names[0]) == len(names[1]):  # outputs go together by rank
         same = dict(zip(names[1], names[0], strict=True))
@@ -223,9 +220,8 @@ def _aligned(
     before = _before(got, errors)
     pairs = {j: Aligned(expected[partner[j]], got[j], errors[j], before[j]) for j in errors}
     healed = _healed(got, pairs, ends)
-    if healed:
-        before = _before(got, {j: error for j, error in errors.items() if j not in healed})
-        pairs = {j: replace(pair, before=before[j]) for j, pair in pairs.items()}
+    before = _before(got, {j: error for j, error in errors.items() if j not in healed})
+    pairs = {j: replace(pair, before=before[j]) for j, pair in pairs.items()}
     ordered = sorted(pairs, key=lambda j: partner[j])
     kept, left = ([pairs[j] for j in ordered if (j in healed) is out] for out in (False, True))
     return Alignment(tuple(kept), len(expected), len(got), tolerance, tuple(left))

@@ -16,7 +16,7 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
-from ortmeter.child import Child, ChildError, killed_by
+from ortmeter.child import Child, ChildError
 from ortmeter.discrepancy import max_diff
 from ortmeter.errors import ModelError, OrtMeterError
 from ortmeter.evaluator.float64 import exact_feeds, to_float64
@@ -173,7 +173,7 @@ class Guard:
         alone = DENORMALS in (setup.spec.settings.get("session_config") or {})
         if alone:  # the first session of a process decides
             self._end()
-        self._child = self._child or Child()
+        self._child = self._child or Child(name="the process that ran it")
         takes_one = any(change.axis == "shapes" for change in setup.changes)
         kept = self._given if takes_one else len(self.fed)
         try:
@@ -186,8 +186,7 @@ class Guard:
             )
         except ChildError as error:
             self._end()
-            died = killed_by(error.code) if error.code is not None and error.code < 0 else "ended"
-            return Examined(math.inf, f"the process that ran it was {died}")
+            return Examined(math.inf, first_line(error))
         except (OrtMeterError, MemoryError) as error:
             return Examined(math.inf, f"fails: {first_line(error)}")
         if alone:
