@@ -23,7 +23,7 @@ def default():
     return SessionSpec(TEXT, feeds, {**DEFAULT, "provider": CPU}, {}, bound=False)
 
 
-@pytest.mark.parametrize("name", [n for n, c in SESSIONS.items() if c.axis != "denormals"])
+@pytest.mark.parametrize("name", SESSIONS)
 def test_a_session_takes_every_setting(name):
     spec = apply(default(), [SESSIONS[name]]).spec
     assert spec.session().get_inputs()

@@ -1,6 +1,5 @@
 """One wave: fresh processes, rounds, objectives."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -127,12 +126,3 @@ def test_a_turn_waits_until_its_threads_sleep(monkeypatch):
     turn.spins = False
     turn.rest()
     assert len(naps) == 3
-
-
-def test_the_first_session_of_a_process_decides_for_its_candidates_alone():
-    asked = specs()
-    config = {"session_config": {"session.set_denormal_as_zero": "1"}}
-    settings = {**asked["Abs"].settings, **config}
-    asked["zero"] = dataclasses.replace(asked["Abs"], settings=settings)
-    found = waves.time_wave(asked, "p50", budget_s=0.0)
-    assert list(found) == ["Abs", "MatMul", "zero"]

@@ -26,7 +26,6 @@ from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.sessions import make_session
-from ortmeter.runtime.settings import DENORMALS
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.measurement import SpawnSpec
 from ortmeter.tuning.space import Setup
@@ -170,9 +169,6 @@ class Guard:
         Examined
             Its error, and why it is refused.
         """
-        alone = DENORMALS in (setup.spec.settings.get("session_config") or {})
-        if alone:  # the first session of a process decides
-            self._end()
         self._child = self._child or Child(name="the process that ran it")
         takes_one = any(change.axis == "shapes" for change in setup.changes)
         kept = self._given if takes_one else len(self.fed)
@@ -189,8 +185,6 @@ class Guard:
             return Examined(math.inf, first_line(error))
         except (OrtMeterError, MemoryError) as error:
             return Examined(math.inf, f"fails: {first_line(error)}")
-        if alone:
-            self._end()
         if not found.reason and not setup.is_exact and most is not None and found.error > most:
             return msgspec.structs.replace(found, reason=f"error {found.error:.2g}, over {most:g}")
         return found

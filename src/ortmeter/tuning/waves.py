@@ -13,7 +13,7 @@ import numpy as np
 from ortmeter.child import call
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.cpu import usable_cores
-from ortmeter.runtime.settings import DENORMALS, spins
+from ortmeter.runtime.settings import spins
 from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.loop import collector_off, settling_calls
 from ortmeter.timing.measurement import SpawnSpec
@@ -89,18 +89,12 @@ def time_wave(
         for name in np.random.default_rng(seed).permutation(names).tolist():
             if name in names[:ALWAYS] or time.perf_counter() < start + limit_s:
                 timed[name] = [_time_alone(specs[name], objective)]
-        return {name: timed[name] for name in names if name in timed}
-    groups: dict[str, list[str]] = {}  # the first session of a process decides for DENORMALS
-    for name, spec in specs.items():
-        config = spec.settings.get("session_config") or {}
-        groups.setdefault(str(config.get(DENORMALS, "0")), []).append(name)
-    how = {"objective": objective, "always": names[:ALWAYS], "budget_s": budget_s, "seed": seed}
-    with write_specs(specs) as written:
-        for group in groups.values():
-            asked = {"specs": {name: written[name] for name in group}, **how}
-            timed |= call(time_here, {**asked, "limit_s": limit_s / len(groups)})
-    rounds = min(map(len, timed.values()))
-    return {name: timed[name][:rounds] for name in names if name in timed}
+    else:
+        asked = {"objective": objective, "always": names[:ALWAYS], "seed": seed}
+        asked |= {"budget_s": budget_s, "limit_s": limit_s}
+        with write_specs(specs) as written:
+            timed = call(time_here, {"specs": written, **asked})
+    return {name: timed[name] for name in names if name in timed}
 
 
 def _time_alone(spec: SessionSpec, objective: str) -> float:
