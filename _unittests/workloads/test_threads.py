@@ -1,6 +1,5 @@
 """Sessions measured alone in fresh processes, and their neighbours."""
 
-import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +9,6 @@ from processes import wait_until
 
 from ortmeter.child import Child
 from ortmeter.errors import ModelError
-from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.workloads import threads
@@ -41,7 +39,6 @@ def test_each_situation_has_its_samples_in_each_process():
     shapes = {name: one[0.0].seconds.shape for name, one in found.latency.items()}
     assert shapes == {"paused": (2, 3), "near": (2, 4)}
     assert {one.seconds.shape for row in found.cpu.values() for one in row.values()} == {(2, 1)}
-    assert found.wake.seconds.shape == (2, 1)
     # Two processes: their samples are not the same ones.
     first, second = found.latency["near"][0.0].seconds
     assert (first != second).any()
@@ -101,18 +98,6 @@ def test_a_model_that_cannot_run_is_told_in_one_line():
         with pytest.raises(ModelError, match=r"^ONNX Runtime .*Softmaxx") as error:
             measure_threads({"wrong": scenario}, processes=1)
         assert "\n" not in str(error.value)
-
-
-def test_a_wake_leaves_nothing_open():
-    read, write = os.pipe()
-    os.close(read)
-    os.close(write)
-    cores = usable_cores()
-    assert threads._wake_seconds(5) > 0
-    assert usable_cores() == cores
-    assert os.pipe() == (read, write)  # the lowest numbers that are free
-    os.close(read)
-    os.close(write)
 
 
 @pytest.mark.cuda

@@ -5,7 +5,6 @@ after the other in random order, in fresh processes. The process is the unit of 
 """
 
 import gc
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +28,6 @@ __all__ = [
 #: Seconds between two runs of the neighbour of another process: shorter than threads spin.
 NEIGHBOUR_PAUSE_S = 1e-2
 _MOST_S = 60.0  # of one scenario in one process
-_WAKES = 200
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,10 @@ class ThreadTimings:
     cpu : mapping
         CPU seconds of the pause and the run, all threads of the process together: the mean of each
         process, of shape (processes, 1).
-    wake : Measurement
-        Seconds that a thread takes to wake another one that sleeps, one sample per process.
     """
 
     latency: dict[str, dict[float, Measurement]]
     cpu: dict[str, dict[float, Measurement]]
-    wake: Measurement
 
 
 @dataclass
@@ -105,7 +100,7 @@ def measure_threads(scenarios: Mapping[str, Scenario], *, processes: int = 5) ->
     Returns
     -------
     ThreadTimings
-        Latencies, CPU time, and the cost of waking a thread.
+        Latencies and CPU time.
 
     Raises
     ------
@@ -127,51 +122,14 @@ def measure_threads(scenarios: Mapping[str, Scenario], *, processes: int = 5) ->
             call(_measure_all, {"scenarios": asked, "seed": i})
             for i in follow(range(processes), "processes")
         ]
-    found = ThreadTimings({}, {}, Measurement("wake", np.array([[wake] for _, wake in told])))
+    found = ThreadTimings({}, {})
     for name, one in scenarios.items():
         found.latency[name], found.cpu[name] = {}, {}
-        for pause, *rows in zip(one.pauses, *(rows[name] for rows, _ in told), strict=True):
+        for pause, *rows in zip(one.pauses, *(rows[name] for rows in told), strict=True):
             seconds, cpu = zip(*rows, strict=True)
             found.latency[name][pause] = Measurement(name, np.array(seconds))
             found.cpu[name][pause] = Measurement(name, np.array(cpu)[:, None])
     return found
-
-
-def _wake_seconds(count: int = _WAKES) -> float:
-    """Measure how long a thread takes to wake another one: seconds, half of the median round trip.
-
-    The two threads wait for a byte in a pipe, which puts them to sleep, on two cores if the system
-    lets choose: on one core, a wake is a mere switch.
-    """
-    (there, send), (back, answer) = os.pipe(), os.pipe()
-
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-
-    def reply() -> None:
-        if cores:
-            os.sched_setaffinity(0, cores[-1:])  # of this thread
-        while os.read(there, 1) == b"x":
-            os.write(answer, b"x")
-
-    thread = threading.Thread(target=reply)
-    thread.start()
-    trips = []
-    try:
-        if cores:
-            os.sched_setaffinity(0, cores[:1])
-        for _ in range(count):
-            start = time.perf_counter()
-            os.write(send, b"x")
-            os.read(back, 1)
-            trips.append(time.perf_counter() - start)
-    finally:
-        if cores:
-            os.sched_setaffinity(0, cores)
-        os.write(send, b"q")
-        thread.join()
-        for end in (there, send, back, answer):
-            os.close(end)
-    return float(np.median(trips)) / 2
 
 
 @contextmanager
@@ -191,10 +149,10 @@ def _write(scenarios: Mapping[str, Scenario]) -> Iterator[dict[str, _Asked]]:
         }
 
 
-def _measure_all(scenarios: dict[str, _Asked], seed: int) -> tuple[dict[str, list[_Row]], float]:
-    """Return the rows of each scenario, and the seconds of a wake: the child's part."""
+def _measure_all(scenarios: dict[str, _Asked], seed: int) -> dict[str, list[_Row]]:
+    """Return the rows of each scenario: the child's part."""
     names = np.random.default_rng(seed).permutation(list(scenarios)).tolist()
-    return {name: _measure(scenarios[name], seed) for name in names}, _wake_seconds()
+    return {name: _measure(scenarios[name], seed) for name in names}
 
 
 def _measure(asked: _Asked, seed: int) -> list[_Row]:
