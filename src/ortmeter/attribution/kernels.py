@@ -8,7 +8,7 @@ from ortmeter.discrepancy import Discrepancy
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator.evaluation import Evaluator, parts
 from ortmeter.evaluator.kernels import KernelKey, Swap
-from ortmeter.evaluator.plan import NodeStep, Plan, Watch
+from ortmeter.evaluator.plan import NodeStep, Plan
 from ortmeter.evaluator.values import fed_library
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.loading import ModelLike, load_model
@@ -126,8 +126,15 @@ class _Hybrid:
         self._given = checker.take(feeds)
 
     def run(self, side: int, visit: Visit) -> list[Any]:
-        """Run the model with the kernels of one side."""
-        return self._plan(side).run(self._given, _watch(self.steps[side], visit))
+        """Run the model with the kernels of one side; nodes of subgraphs belong to their owner."""
+        steps = self.steps[side]
+        ranks = {step.node: rank for rank, step in enumerate(steps)}
+
+        def watch(node: Any, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+            if (rank := ranks.get(node)) is not None:
+                visit(rank, inputs, _named(steps[rank], outputs))
+
+        return self._plan(side).run(self._given, watch)
 
     def swap_each(self, side: int, ranks: Collection[int]) -> Iterator[tuple[int, list[Any]]]:
         """Run the model with the kernels of one side, and that of the other for one node in turn.
@@ -136,13 +143,10 @@ class _Hybrid:
         """
         plan, steps = self._plan(side), self.steps[side]
         rank_of, values = {step: rank for rank, step in enumerate(steps)}, plan.start(self._given)
-        left = len(ranks)
-        for step in plan.walk(values) if left else ():
+        for step in plan.walk(values) if ranks else ():
             if (rank := rank_of[step]) in ranks:
                 others = [self.steps[1 - side][rank], *steps[rank + 1 :]]
                 yield rank, plan.resume(others, values.copy())
-                if not (left := left - 1):
-                    return
 
     def _plan(self, side: int) -> Plan:
         return self._base.with_steps(self.steps[side])
@@ -151,18 +155,6 @@ class _Hybrid:
         step = self.steps[side][rank]
         result = step.apply(inputs)
         return _named(step, result if isinstance(result, tuple) else (result,))
-
-
-def _watch(steps: Sequence[NodeStep], visit: Visit) -> Watch:
-    """See the nodes of the main graph by rank; those of subgraphs belong to their owner."""
-    ranks = {step.node: rank for rank, step in enumerate(steps)}
-
-    def watch(node: Any, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-        rank = ranks.get(node)
-        if rank is not None:
-            visit(rank, inputs, _named(steps[rank], outputs))
-
-    return watch
 
 
 def _named(step: NodeStep, results: Sequence[Any]) -> list[Any]:
