@@ -196,7 +196,7 @@ def test_a_swap_runs_what_follows_alone():
     found = attribute(text, {"y0": np.float32([1, 2])}, "reference", candidate, provider="cpu")
     assert len(found.nodes) == 10
     # Beside the baseline, the candidate, alone; then one more each time that one before it is not
-    # swapped. The last candidate of a walk is not needed.
+    # swapped.
     assert [calls.count(i) for i in range(10)] == [4 + i for i in range(10)]
 
 
