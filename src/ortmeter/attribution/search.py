@@ -1,6 +1,5 @@
 """Find which of many steps move a result, within a budget of time."""
 
-import heapq
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -77,7 +76,7 @@ def find_effects(
     Returns
     -------
     list of Span
-        All the steps: one by one, then in groups that were not told apart.
+        All the steps: one by one, or in groups that were not told apart.
 
     Notes
     -----
@@ -102,30 +101,26 @@ def find_effects(
     >>> [span.start for span in found if span.effect.abs > 1]
     [2]
     """
-    steps = len(weights)
-    if not steps:
-        return []
     below = [0.0, *accumulate(weights)]
-    kept = {0: ends[0], steps: ends[1]}
+    spans = [Span(0, len(weights), compare(*ends))] if weights else []
+    kept = {0: ends[0], len(weights): ends[1]}
     started = time.perf_counter()
 
     def spent() -> float:
         return time.perf_counter() - started
 
-    def rank(span: Span) -> tuple[Any, ...]:
-        return tuple(-value for value in severity(span.effect)), span.start, span
-
-    whole = Span(0, steps, compare(*ends))
-    singles, groups = ([whole], []) if steps == 1 else ([], [rank(whole)])
     with progress_bar("seconds of search", total=math.ceil(budget_s)) as bar:
-        while groups and spent() < budget_s and len(kept) < most_kept:
+        while spent() < budget_s and len(kept) < most_kept:
+            groups = [span for span in spans if not span.is_single]
+            if not groups:
+                break
             if spent() >= _ENOUGH_TIME * budget_s:
-                left = [severity(group.effect) for *_, group in groups]
-                known = sum(severity(span.effect)[1] for span in singles)
+                left = [severity(group.effect) for group in groups]
+                known = sum(severity(span.effect)[1] for span in spans if span.is_single)
                 every = known + sum(figure for _, figure in left)
                 if not any(count for count, _ in left) and known >= _ENOUGH * every > 0:
                     break
-            span = groups[0][-1]
+            span = max(groups, key=lambda group: (severity(group.effect), -group.start))
             # Where the weights of both sides are the closest.
             half = (below[span.start] + below[span.stop]) / 2
             cut = min(range(span.start + 1, span.stop), key=lambda cut: abs(below[cut] - half))
@@ -133,14 +128,10 @@ def find_effects(
             bar.update(min(int(spent()), bar.total or 0) - bar.n)
             if result is None:
                 break
-            heapq.heappop(groups)
             kept[cut] = result
-            for start, stop in ((span.start, cut), (cut, span.stop)):
-                part = Span(start, stop, compare(kept[start], kept[stop]))
-                if part.is_single:
-                    singles.append(part)
-                else:
-                    heapq.heappush(groups, rank(part))
-            edges = {edge for *_, group in groups for edge in (group.start, group.stop)}
+            parts = ((span.start, cut), (cut, span.stop))
+            spans.remove(span)
+            spans += [Span(*part, compare(*(kept[edge] for edge in part))) for part in parts]
+            edges = {e for one in spans if not one.is_single for e in (one.start, one.stop)}
             kept = {edge: value for edge, value in kept.items() if edge in edges}
-    return singles + [group for *_, group in groups]
+    return spans
