@@ -60,7 +60,7 @@ def test_settings_of_one_group_are_merged():
         "enable_cpu_mem_arena": False,
     }
     assert found.spec.settings["threads"] == 1
-    assert found.name == "enable_mem_pattern=False + threads=1, enable_cpu_mem_arena=False"
+    assert found.name == "enable_mem_pattern=False + enable_cpu_mem_arena=False, threads=1"
 
 
 def test_changes_apply_to_what_earlier_ones_made():

@@ -42,9 +42,7 @@ class _RankedNode:
         row: dict[str, Any] = {}
         for one in fields(self):
             value = getattr(self, one.name)
-            if value is None:
-                row |= dict.fromkeys((f"{one.name}_{name}" for name in _FIGURES), math.nan)
-            elif isinstance(value, Discrepancy):
+            if value is None or isinstance(value, Discrepancy):
                 row |= _figures(value, f"{one.name}_")
             else:
                 text = ", ".join(value) if isinstance(value, tuple) else value
@@ -320,8 +318,9 @@ def severity(by: str) -> Callable[[Discrepancy], tuple[float, float]]:
     return lambda diff: (_mismatches(diff), getattr(diff, _FIGURES[by]))
 
 
-def _figures(diff: Discrepancy, prefix: str = "") -> dict[str, float]:
-    return {f"{prefix}{name}": diff.ranked(key) for name, key in _FIGURES.items()}
+def _figures(diff: Discrepancy | None, prefix: str) -> dict[str, float]:
+    keys = {f"{prefix}{name}": key for name, key in _FIGURES.items()}
+    return {name: diff.ranked(key) if diff else math.nan for name, key in keys.items()}
 
 
 def _amount(diff: Discrepancy, name: str, unit: str = "") -> str:

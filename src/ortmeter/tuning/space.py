@@ -68,12 +68,11 @@ class Change:
 
     def __post_init__(self) -> None:
         if not self.name:
-            pairs = dict(self.settings)
-            for group in [name for name, value in pairs.items() if isinstance(value, Mapping)]:
-                pairs |= pairs.pop(group)
-            told = [f"rewrite={self.model}"] if self.model else []
-            told += [f"{name}={value}" for name, value in pairs.items()]
-            object.__setattr__(self, "name", ", ".join(told))
+            pairs: dict[str, Any] = {"rewrite": self.model} if self.model else {}
+            for name, value in self.settings.items():
+                pairs |= value if isinstance(value, Mapping) else {name: value}
+            told = ", ".join(f"{name}={value}" for name, value in pairs.items())
+            object.__setattr__(self, "name", told)
 
     @property
     def is_exact(self) -> bool:
