@@ -9,6 +9,7 @@ import html
 import itertools
 import math
 import re
+import textwrap
 from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -38,7 +39,7 @@ _STANDARD_DOMAINS = {"", "ai.onnx"}
 MAX_NODES = 1000
 MAX_LINES = 5
 MAX_VALUES = 6
-MAX_LINE = 30
+MAX_LINE = 32
 MAX_TOOLTIP_LINES = 40
 
 # The bounds on the network simplex keep the layout of 500 nodes below half a second.
@@ -297,13 +298,8 @@ def _at_most(limit: int, lines: Iterable[str]) -> list[str]:
 
 def _fill(texts: Iterable[str]) -> list[str]:
     """Put several short texts on a line."""
-    lines: list[str] = []
-    for text in texts:
-        if lines and len(lines[-1]) + len(text) <= MAX_LINE:
-            lines[-1] += f", {text}"
-        else:
-            lines.append(text)
-    return lines
+    lines = textwrap.wrap(", ".join(texts), MAX_LINE, break_long_words=False)
+    return [line.removesuffix(",") for line in lines]
 
 
 def _type_text(info: onnx.TypeProto) -> str:
