@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-import hashlib
+import itertools
 import logging
 import math
 import os
@@ -19,6 +19,7 @@ from ortmeter import child_main
 from ortmeter.child import child_command, killed_by
 from ortmeter.errors import OrtMeterError
 from ortmeter.machine.environment import environment
+from ortmeter.runtime.digests import digest
 from ortmeter.study.records import FOLDER_VARIABLE, machine_name
 
 #: File of the lock; by default, the temporary folder of the machine is locked.
@@ -57,12 +58,9 @@ class Attempt:
 def code_version() -> str:
     """Return the version of the package and a hash of its source files, as they are now."""
     root = Path(ortmeter.__file__).parent
-    digest = hashlib.sha256()
-    for file in sorted(root.rglob("*")):
-        if file.suffix != ".pyc" and file.is_file():
-            digest.update(f"{file.relative_to(root).as_posix()}\0".encode())
-            digest.update(file.read_bytes() + b"\0")
-    return f"{ortmeter.__version__}+{digest.hexdigest()[:12]}"
+    files = [file for file in sorted(root.rglob("*")) if file.suffix != ".pyc" and file.is_file()]
+    pairs = ((file.relative_to(root).as_posix().encode(), file.read_bytes()) for file in files)
+    return f"{ortmeter.__version__}+{digest(itertools.chain.from_iterable(pairs))}"
 
 
 def run_job(job: Job) -> Attempt:
