@@ -144,3 +144,12 @@ def test_processes_that_differ_count_as_few_samples():
     of_mean = np.var([1.0, 2.0, 3.0], ddof=1) / 3
     widened = of_mean * (stats.t.ppf(0.995, 2) / stats.norm.ppf(0.995)) ** 2
     assert _effective_size(rows, 0.99) == pytest.approx(np.var(rows) / widened)
+
+
+def test_many_samples_that_depend_on_each_other_have_a_value_without_interval():
+    slow_spells = np.repeat(np.random.default_rng(0).uniform(1, 2, 10), 100)
+    (p90,) = percentiles(slow_spells, [90])
+    assert p90.interval is None
+    assert float(p90.cell(1.0)) == pytest.approx(np.percentile(slow_spells, 90), rel=0.01)
+    (p99,) = percentiles(slow_spells[:200], [99])
+    assert p99.cell(1.0) == "-"

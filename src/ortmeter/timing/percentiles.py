@@ -20,7 +20,10 @@ from ortmeter.timing.statistics import MIN_PROCESSES, student_quantile
 __all__ = ["LEVELS", "Percentile", "percentile_table", "percentiles"]
 
 #: What a table shows where there is no interval, and why.
-MISSING, MISSING_NOTE = "-", "a dash: too few independent samples for a 99% interval"
+MISSING = "-"
+MISSING_NOTE = "a dash: too few samples; no brackets: too few independent ones for a 99% interval"
+#: How a percentile is known whose samples are many, and too correlated for an interval.
+_CORRELATED = "correlated samples"
 #: Runs that an interval of the 99th percentile needs at least: 528 independent ones.
 RUNS_OF_P99 = 570
 #: The percentiles that are shown.
@@ -57,8 +60,9 @@ class Percentile(Estimate):
         return f"p{self.level:g}"
 
     def cell(self, factor: float) -> str:
-        """Write the percentile and its interval in another unit, a dash without interval."""
-        return MISSING if self.interval is None else self.written(factor)
+        """Write it in another unit, with its interval if there is one, a dash for few samples."""
+        is_known = self.interval is not None or self.how == _CORRELATED
+        return self.written(factor) if is_known else MISSING
 
 
 def percentiles(
@@ -117,7 +121,9 @@ def percentiles(
         effective = min(effective, _effective_size([row <= value for row in rows], LEVEL))
         ranks = _ranks(len(ordered), effective, level / 100, LEVEL)
         low, high = (float(ordered[rank - 1]) for rank in ranks) if ranks else (None, None)
-        by_level[level] = Percentile(value, low, high, unit="s", level=level)
+        many = _ranks(len(ordered), len(ordered), level / 100, LEVEL)
+        how = _CORRELATED if many and not ranks else ""
+        by_level[level] = Percentile(value, low, high, how=how, unit="s", level=level)
     return tuple(by_level[level] for level in wanted)
 
 
@@ -198,8 +204,8 @@ def percentile_table(results: Comparison, unit: str = "ms") -> "pd.DataFrame":
     -------
     pandas.DataFrame
         Index ``candidate``. Columns ``p90 (ms)``, ``p95 (ms)`` and ``p99 (ms)``, beside the median
-        of the comparison: texts such as ``12.1 [12.0, 12.4]``, or a dash when the samples allow no
-        interval. A sample that is the mean of several calls says nothing of the percentiles of a
+        of the comparison: texts such as ``12.1 [12.0, 12.4]``, ``12.1`` where the samples are too
+        correlated for an interval, or a dash where they are too few. A sample that is the mean of several calls says nothing of the percentiles of a
         call: the table is empty if there are no others.
 
     Examples
