@@ -205,8 +205,9 @@ def percentile_table(results: Comparison, unit: str = "ms") -> "pd.DataFrame":
     pandas.DataFrame
         Index ``candidate``. Columns ``p90 (ms)``, ``p95 (ms)`` and ``p99 (ms)``, beside the median
         of the comparison: texts such as ``12.1 [12.0, 12.4]``, ``12.1`` where the samples are too
-        correlated for an interval, or a dash where they are too few. A sample that is the mean of several calls says nothing of the percentiles of a
-        call: the table is empty if there are no others.
+        correlated for an interval, or a dash where they are too few. A sample that is the mean of
+        several calls says nothing of the percentiles of a call: the table is empty if there are no
+        others.
 
     Examples
     --------
