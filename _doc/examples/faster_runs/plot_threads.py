@@ -287,8 +287,8 @@ def judge_quota(data):
 
 def claims(data):
     """If other work shares the cores, or pauses cost you CPU time, set
-    session.force_spinning_stop: runs are faster, or pauses cheaper, than by default [near]. In
-    a container with a quota, set intra_op_num_threads to that quota: the slowest 5% of
+    session.force_spinning_stop: runs are faster, or pauses take less CPU, than by default
+    [near]. In a container with a quota, set intra_op_num_threads to that quota: the slowest 5% of
     back-to-back runs are faster than with one thread per core [quota].
 
     Otherwise:
@@ -305,9 +305,10 @@ def claims(data):
     Predicted:
 
     - Alone, run after run, threads that spin are faster than threads that sleep [alone]
-    - Each spinning thread takes a pause of CPU time, within 10%: measured over predicted [takes]
+    - Each spinning thread takes CPU time for the whole pause, within 10%: measured over predicted
+      [takes]
     - Near another session or process, a run is slower if threads spin than if they sleep [beside]
-    - Under a quota, with pauses, as many threads as it allows are slower than a thread per core
+    - Under a quota, with pauses, one thread per core is faster than as many threads as the quota
       [rare]
 
     Discussions:
@@ -340,7 +341,7 @@ study.conclude(claims, setting="stop_spinning.py")
 # What to remember
 # ----------------
 #
-# * Threads that spin buy latency with the time of others.
+# * Threads that spin shorten your runs at the expense of other work.
 # * A quota is CPU time, not cores. ``nr_throttled`` in ``cpu.stat`` counts the periods in which it
 #   stopped the container.
 # * From onnxruntime 1.29 on, the variable ``ORT_INTRA_OP_NUM_THREADS`` sets the number of threads

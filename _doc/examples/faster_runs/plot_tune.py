@@ -15,7 +15,7 @@ tune`` search for four trained networks and for two models of ours.
 
 ===================  ===============================================================================
 voice, 0.1 ms        the call costs as much as some operators: bound inputs and outputs are faster
-text, files          small products, and shapes that the graph computes: fixed shapes are faster
+text, files          small products, and shapes computed in the graph: fixed shapes are faster
 detector, images     large convolutions, which the optimizer knows: the defaults are the fastest
 eight bits           are faster on products, and change values by more than 1%
 ===================  ===============================================================================
@@ -103,9 +103,9 @@ def make_models(folder):
 # :func:`~ortmeter.tune` refuses the candidates that fail, that are the same graph as another one,
 # or whose outputs differ from those of the default by more than roundings. It then times the others
 # in fresh processes, interleaved with the default and a copy of it. After each process, the slower
-# half leaves. The best ones race again in combination, and other processes confirm the winner.
+# half is dropped. The best ones race again in combination, and other processes confirm the winner.
 #
-# We give it one core, as a small container has: times repeat best there. Without ``--cores``, it
+# We give it one core, as in a small container, where times repeat best. Without ``--cores``, it
 # searches threads and spinning too.
 #
 # We time what was chosen once more, in other fresh processes, with the default and a copy of it.
@@ -260,7 +260,7 @@ def claims(data):
     - The detector of objects and the convolutions keep their defaults [large]
     - No two models need the same settings, unless these are the defaults [differ]
     - Eight bits are faster on some model, and all of their errors are above 1% [bits]
-    - Settings that are said to change nothing change outputs by roundings only [exact]
+    - Settings that should change nothing change outputs by roundings only [exact]
 
     Discussions:
 
@@ -298,8 +298,8 @@ study.conclude(claims, setting="tune_model.py")
 # ----------------
 #
 # * Most settings change nothing for a given model: measure before you copy one.
-# * Compare with two equal sessions: what they differ by is noise.
-# * Time the winner again, in processes that did not choose it: the best of many is lucky.
+# * Time the default twice: the difference is noise.
+# * Time the winner again, in processes that did not choose it: the best of many was partly lucky.
 #
 # Read next: :ref:`l-plot-threads`, :ref:`l-plot-shapes`, :ref:`l-plot-optimizers` and
 # :ref:`l-plot-low-precision` explain what the axes do, and :ref:`l-plot-python-cost` what binding

@@ -261,8 +261,8 @@ def find_winners(cells):
 
 
 def claims(data):
-    """If one operator takes most of the time, check it below: eager torch and ONNX Runtime each
-    win over a quarter of the cases [winners]. On a CPU, keep the weights of matrix products
+    """If one operator takes most of the time, check it below: eager torch and ONNX Runtime are
+    each faster in over a quarter of cases [winners]. On a CPU, keep the weights of matrix products
     with 8 to 64 rows constant: products are faster than with weights as inputs [constant].
 
     Otherwise:
