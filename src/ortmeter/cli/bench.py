@@ -313,8 +313,8 @@ def _report_latencies(
         report.conclude(f"{moved if len(results) > 1 else moved.finding}.")
     if scheduling(DEFAULT) not in ways and _on_cpu(variants):
         report.conclude(
-            "a plain onnxruntime.InferenceSession(path) uses all cores, and its threads spin after a "
-            "run: time that with --threads 0 --spinning on."
+            "a plain onnxruntime.InferenceSession(path) uses all cores, and its threads spin after "
+            "a run: time that with --threads 0 --spinning on."
         )
 
 
