@@ -44,6 +44,35 @@ def test_recurrent_networks(op_type, direction):
 
 @pytest.mark.parametrize(
     ("op_type", "options"),
+    [("LSTM", {}), ("GRU", {"linear_before_reset": 0}), ("GRU", {"linear_before_reset": 1})],
+)
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_kernel_walks_the_steps(op_type, options, biased):
+    node = network(op_type)
+    given = case(
+        op_type,
+        14,
+        *node.inputs[: 4 if biased else 3],
+        n_outputs=3 if op_type == "LSTM" else 2,
+        hidden_size=HIDDEN,
+        **options,
+    )
+    model, feeds = one_node(given)
+    found = Evaluator(model, sources=("torch",))
+    assert_same(run_ort(given), found.run(None, feeds))
+    assert found.assignment["source"].tolist() == ["torch"]
+
+
+@pytest.mark.parametrize("options", [{"direction": "reverse"}, {"layout": 1}, {"clip": 0.5}])
+def test_a_kernel_refuses_what_it_does_not_walk(options):
+    node = network("LSTM")
+    model, feeds = one_node(case("LSTM", 14, *node.inputs, hidden_size=HIDDEN, **options))
+    with pytest.raises(ModelError, match="LSTM"):
+        Evaluator(model, sources=("torch",)).run(None, feeds)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "options"),
     [
         *(
             (op_type, options)
