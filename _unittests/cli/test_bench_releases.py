@@ -35,7 +35,7 @@ def model(monkeypatch, tmp_path):
             raise InvalidArgumentError(f"release {text!r} is not known. Accepted: a version")
         return STAND_INS[text]
 
-    monkeypatch.setattr(bench_releases, "parse_release", parse)
+    monkeypatch.setattr(bench_releases.bisect, "parse_release", parse)
     monkeypatch.setattr(bench_releases, "_PROFILED_S", 0.01)
     monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path / "cache"))
     onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "wave.onnx")
@@ -252,7 +252,7 @@ def test_an_environment_that_cannot_be_made_measures_nothing(model, monkeypatch,
     def fail(release, _tell):
         raise OrtMeterError(f"{release.name}: no registry of packages answered")
 
-    monkeypatch.setattr(bench_releases, "prepare", fail)
+    monkeypatch.setattr(bench_releases.bisect, "prepare", fail)
     assert bench(model, "--runtime", "old,new") == 2
     assert "old: no registry of packages answered" in capsys.readouterr().err
 

@@ -9,10 +9,13 @@ import pytest
 
 from ortmeter.child import ChildError
 from ortmeter.cli import first_run
-from ortmeter.cli.first_run import refuse_deadly, session_spec
+from ortmeter.cli.first_run import refuse_deadly
 from ortmeter.errors import OrtMeterError
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing.candidates import SessionSpec
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+CPU = {"provider": Provider("cpu")}
 EMPTY = {"x": np.zeros((2, 3, 0), np.float32), "z": np.zeros((2, 4, 0), np.float32)}
 
 
@@ -36,7 +39,7 @@ def deadly(tmp_path):
 
 
 def test_what_kills_the_process_is_named_in_one_line(deadly):
-    spec = session_spec(deadly, EMPTY, "cpu")
+    spec = SessionSpec(deadly, EMPTY, CPU)
     with pytest.raises(OrtMeterError, match="killed by SIG") as caught:
         refuse_deadly({"deadly.onnx": spec})
     assert "\n" not in str(caught.value)
@@ -90,7 +93,7 @@ def model(text):
 def test_only_arrays_that_may_kill_start_a_process(monkeypatch, text, array, asked):
     started = []
     monkeypatch.setattr(first_run, "call", lambda *given: started.append(given))
-    refuse_deadly({"m": session_spec(model(text), {"X": array}, "cpu")})
+    refuse_deadly({"m": SessionSpec(model(text), {"X": array}, CPU)})
     assert bool(started) is asked
 
 
@@ -101,4 +104,4 @@ def test_other_errors_are_those_of_the_command(monkeypatch, error):
 
     monkeypatch.setattr(first_run, "call", fail)
     text = "(float[n] X) => (float[n] Y) { Y = Abs(X) }"
-    refuse_deadly({"m": session_spec(model(text), {"X": np.ones(0, np.float32)}, "cpu")})
+    refuse_deadly({"m": SessionSpec(model(text), {"X": np.ones(0, np.float32)}, CPU)})

@@ -35,7 +35,7 @@ ONES = {"PRelu": 1.0, "Exp": 1.0}
 @pytest.fixture(autouse=True)
 def releases(monkeypatch, tmp_path):
     monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(operators, "parse_release", lambda text, _provider: Release(text))
+    monkeypatch.setattr(operators.bisect, "parse_release", lambda text, _provider: Release(text))
 
 
 @pytest.fixture

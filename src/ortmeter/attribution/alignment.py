@@ -263,7 +263,7 @@ def relative(error: Discrepancy) -> float:
 
 def in_words(error: Discrepancy) -> str:
     """Say the largest error relative to the largest value, or what does not match."""
-    return ", ".join(error.mismatches) or f"{relative(error):.3g} of the largest value"
+    return ", ".join(error.mismatches) or f"{relative(error):.3g} times the largest value"
 
 
 def _rounding(error: Discrepancy) -> float:

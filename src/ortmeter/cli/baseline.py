@@ -2,21 +2,21 @@
 
 import dataclasses
 import datetime as dt
+import itertools
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from ortmeter.cli.report import Report, check_writable, speedup_table
+from ortmeter.cli.report import Report, Rows, check_writable, speedup_table
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
-from ortmeter.evidence import UNITS, Speedup, common_unit, rounded
+from ortmeter.evidence import UNITS, Speedup, common_unit
 from ortmeter.files import write_atomically
 from ortmeter.machine.environment import Environment
-from ortmeter.optional import pd
 from ortmeter.plotting.latency import speedup_plot
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.digests import content, digest, model_digest
@@ -52,11 +52,7 @@ _LONG = 200  # characters of names that are shown
 def add_options(parser: ArgumentParser) -> None:
     """Declare the options of baselines."""
     group = parser.add_argument_group("baseline")
-    group.add_argument(
-        "--save",
-        metavar="FILE",
-        help="keep the samples (JSON), for --baseline",
-    )
+    group.add_argument("--save", metavar="FILE", help="keep the samples (JSON), for --baseline")
     group.add_argument(
         "--baseline", metavar="FILE", help="compare with the samples that --save kept in FILE"
     )
@@ -94,12 +90,12 @@ class KeptSamples:
     """What is asked of the samples of a run: they are kept, compared with stored ones, or both."""
 
     save: Path | None
-    force: bool
-    baseline: Path | None
-    bound: float | None
-    other_machine: bool
-    other_model: bool
     provider: str
+    force: bool = False
+    baseline: Path | None = None
+    bound: float | None = None
+    other_machine: bool = False
+    other_model: bool = False
 
     def begin(self, variants: Mapping[str, SessionSpec]) -> "_Run":
         """Read the baseline, refuse what cannot be compared: before anything is measured."""
@@ -118,28 +114,22 @@ class KeptSamples:
 
 def read_kept(options: Namespace) -> KeptSamples | None:
     """Read the options of baselines; refuse a file that cannot be written."""
-    if options.baseline is None:
+    given = options.save, options.baseline
+    save, baseline = (None if text is None else Path(text) for text in given)
+    if baseline is None:
         for name in ("fail_if", "other_machine", "other_model"):
             if getattr(options, name):
                 raise InvalidArgumentError(
                     f"--{name.replace('_', '-')} is about a baseline: add --baseline FILE"
                 )
-        if options.save is None:
+        if save is None:
             return None
-    save = None if options.save is None else Path(options.save)
     if save is not None:
         check_writable(save, _BEGINS, overwrite=options.force)
         if options.html and Path(options.html).resolve() == save.resolve():
             raise InvalidArgumentError(f"--save and --html: got {options.save!r} twice")
-    return KeptSamples(
-        save,
-        options.force,
-        None if options.baseline is None else Path(options.baseline),
-        options.fail_if,
-        options.other_machine,
-        options.other_model,
-        options.provider,
-    )
+    asked = options.fail_if, options.other_machine, options.other_model
+    return KeptSamples(save, options.provider, options.force, baseline, *asked)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,20 +143,96 @@ class _Run:
 
     def finish(self, report: Report, results: Comparison) -> int:
         """Compare and keep, as asked; not 0 when ``--fail-if`` refuses a candidate."""
-        code = 0
-        if self.stored is not None:
-            code = _compare_with_stored(self.asked, report, results, self.described, self.stored)
-        if self.asked.save is None:
+        code = self._compare(report, results, self.stored) if self.stored else 0
+        if (save := self.asked.save) is None:
             return code
         if code:  # the next run would pass
-            report.conclude(f"samples are not kept in {self.asked.save}: this run fails.")
+            report.conclude(f"samples are not kept in {save}: this run fails.")
             return code
         try:
-            _save(self, self.asked.save, report, results)
+            self._save(save, report, results)
         except (OrtMeterError, OSError) as error:  # what was measured is reported
             report.conclude(f"samples are not kept: {error}")
             return _UNJUDGED
         return code
+
+    def _save(self, file: Path, report: Report, results: Comparison) -> None:
+        from ortmeter.study.records import Record
+
+        models = dict.fromkeys(description["model"] for description in self.described.values())
+        fitness = [text for looked in report.preflight.values() for text in looked.findings]
+        record = Record(
+            page=_PAGE,
+            configuration={"model": ", ".join(models), "provider": self.asked.provider},
+            environment=report.machine,
+            date=dt.datetime.now(dt.UTC).replace(microsecond=0),
+            data={
+                "comparison": results,
+                "candidates": self.described,
+                "fitness": list(dict.fromkeys(fitness)),
+            },
+            on_cpu=tuple(self.on_cpu.messages),
+        )
+        check_writable(file, _BEGINS, overwrite=self.asked.force)  # another run may have written it
+        write_atomically(file, record.to_json())
+        processes = next(iter(results.values())).processes
+        few = f"; {_need(processes)}" if processes < MIN_PROCESSES else ""
+        report.conclude(f"samples are kept in {file}{few}.")
+
+    def _compare(self, report: Report, results: Comparison, stored: "Record") -> int:
+        """Fill the report with claims; 1 when one is slower than allowed, 2 when not judged."""
+        bound, before = self.asked.bound, stored.data["comparison"]
+        other, drifted, told, references = _compare_machines(self.asked, report, results, stored)
+        claims, medians, verdicts, reasons = list[Speedup](), [], [], []
+        changes = {}
+        for name in (name for name in results if name in before):
+            pair = before[name], results[name]
+            changes[name] = _differences(stored.data["candidates"][name], self.described[name])
+            lacking = [*other, *self._lacking(name, changes[name], *pair)]
+            claim = compare_runs(
+                *pair, references=references, name=f"the baseline of {stored.date:%Y-%m-%d}"
+            )
+            why = [*drifted, *lacking]
+            if not why and not claim.has_interval:
+                why.append(f"processes of {name} differ too much for an interval")
+            if why:
+                nothing = dataclasses.replace(claim.estimate, low=None, high=None)
+                claim = Speedup(claim.subject, claim.baseline, nothing)
+            claims.append(claim)
+            medians.append([measured.median for measured in pair])
+            reasons += why
+            if bound is not None:
+                verdicts.append(_judge(bound, claim, lacking))
+        report.sentences[:0] = [  # what was asked comes first
+            *(sentence for _, sentence in verdicts),
+            *(f"{claim}." for claim in claims),
+            *(f"nothing is concluded: {reason}." for reason in dict.fromkeys(reasons)),
+            *(f"{name!r} is not in the baseline." for name in results if name not in before),
+            *(f"{name!r} was not measured again." for name in before if name not in results),
+            *told,
+        ]
+        table, unit = speedup_table(claims), common_unit(itertools.chain(*medians))
+        for rank, run in enumerate(("baseline", "now")):
+            table.insert(rank, f"{run} ({unit})", [pair[rank] * UNITS[unit] for pair in medians])
+        plot = partial(
+            speedup_plot,
+            [claim.named(baseline="the baseline") for claim in claims],
+            title="Speedup over the baseline",
+            caption="99% intervals; nothing is concluded on a point that has none",
+        )
+        report.add("Beside the baseline", table, plot)
+        report.add("What differs from the run of the baseline", _changed(report, stored, changes))
+        return max((code for code, _ in verdicts), default=0)
+
+    def _lacking(
+        self, name: str, changes: Mapping[str, object], *pair: Measurement
+    ) -> Iterator[str]:
+        """Say why a candidate is not compared, where other options would do it."""
+        changed = dict.fromkeys(what.removeprefix(_DIGEST) for what in changes if what != _NAME)
+        if changed and not self.asked.other_model:
+            yield f"{name} differs in {enumerate_items(list(changed))} (--other-model compares)"
+        if (least := min(measured.processes for measured in pair)) < MIN_PROCESSES:
+            yield _need(least)
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -211,89 +277,6 @@ def _read_stored(file: Path, names: Iterable[str]) -> "Record":
     return stored
 
 
-def _save(run: _Run, file: Path, report: Report, results: Comparison) -> None:
-    from ortmeter.study.records import Record
-
-    models = dict.fromkeys(description["model"] for description in run.described.values())
-    fitness = [text for looked in report.preflight.values() for text in looked.findings]
-    record = Record(
-        page=_PAGE,
-        configuration={"model": ", ".join(models), "provider": run.asked.provider},
-        environment=report.machine,
-        date=dt.datetime.now(dt.UTC).replace(microsecond=0),
-        data={
-            "comparison": results,
-            "candidates": run.described,
-            "fitness": list(dict.fromkeys(fitness)),
-        },
-        on_cpu=tuple(run.on_cpu.messages),
-    )
-    check_writable(file, _BEGINS, overwrite=run.asked.force)  # another run may have written it
-    write_atomically(file, record.to_json())
-    processes = next(iter(results.values())).processes
-    few = f"; {_need(processes)}" if processes < MIN_PROCESSES else ""
-    report.conclude(f"samples are kept in {file}{few}.")
-
-
-class _Outcome(NamedTuple):
-    """A candidate beside its baseline, and why nothing is concluded: other options would do it."""
-
-    claim: Speedup
-    medians: tuple[float, float]
-    reasons: list[str]
-    lacking: list[str]
-
-
-def _compare_with_stored(
-    asked: KeptSamples,
-    report: Report,
-    results: Comparison,
-    described: Mapping[str, _Description],
-    stored: "Record",
-) -> int:
-    """Fill the report with claims; 1 when one is slower than allowed, 2 when one is not judged."""
-    before: Comparison = stored.data["comparison"]
-    same = [name for name in results if name in before]
-    changes = {n: _differences(stored.data["candidates"][n], described[n]) for n in same}
-    shared, told, references = _compare_machines(asked, report, results, stored)
-    is_other = stored.environment.identity != report.machine.identity
-    outcomes = []
-    for name in same:
-        pair = before[name], results[name]
-        lacking = [*(shared if is_other else []), *_unlike(asked, name, changes[name])]
-        if (least := min(m.processes for m in pair)) < MIN_PROCESSES:
-            lacking.append(_need(least))
-        reasons = list(dict.fromkeys([*shared, *lacking]))
-        named = f"the baseline of {stored.date:%Y-%m-%d}"
-        claim = compare_runs(*pair, references=references, name=named)
-        if not reasons and not claim.has_interval:
-            reasons.append(f"processes of {name} differ too much for an interval")
-        if reasons:
-            nothing = dataclasses.replace(claim.estimate, low=None, high=None)
-            claim = Speedup(claim.subject, claim.baseline, nothing)
-        outcomes.append(_Outcome(claim, (pair[0].median, pair[1].median), reasons, lacking))
-    left = [f"{name!r} is not in the baseline." for name in results if name not in before]
-    left += [f"{name!r} was not measured again." for name in before if name not in results]
-    code, judged = _judge(asked.bound, outcomes)
-    reasons = list(dict.fromkeys(reason for outcome in outcomes for reason in outcome.reasons))
-    report.sentences[:0] = [  # what was asked comes first
-        *judged,
-        *(f"{outcome.claim}." for outcome in outcomes),
-        *(f"nothing is concluded: {reason}." for reason in reasons),
-        *left,
-        *told,
-    ]
-    plot = partial(
-        speedup_plot,
-        [o.claim.named(baseline="the baseline") for o in outcomes],
-        title="Speedup over the baseline",
-        caption="99% intervals; nothing is concluded on a point that has none",
-    )
-    report.add("Beside the baseline", _speedups(outcomes), plot)
-    report.add("What differs from the run of the baseline", _changed(report, stored, changes))
-    return code
-
-
 def _need(processes: int) -> str:
     """Say what an interval needs."""
     return (
@@ -304,8 +287,8 @@ def _need(processes: int) -> str:
 
 def _compare_machines(
     asked: KeptSamples, report: Report, results: Comparison, stored: "Record"
-) -> tuple[list[str], list[str], tuple[Measurement, Measurement] | None]:
-    """Compare the machines: why nothing is concluded, what to tell, their reference workloads."""
+) -> tuple[list[str], list[str], list[str], tuple[Measurement, Measurement] | None]:
+    """Say how the machines differ, how one drifted, what else to tell; its reference workloads."""
     then, now = stored.environment, report.machine
     noisy = "; ".join(stored.data["fitness"])
     told = [f"the machine was not fit to measure the baseline: {noisy}."] if noisy else []
@@ -313,21 +296,22 @@ def _compare_machines(
         which = then.hardware if then.hardware != now.hardware else then.identity
         text = f"the baseline is of another machine, {which}"
         if asked.other_machine:
-            return [], [f"{text}.", *told], None
-        return [f"{text} (--other-machine compares)"], told, None
+            return [], [], [f"{text}.", *told], None
+        return [f"{text} (--other-machine compares)"], [], told, None
     first, second = stored.data["comparison"].reference_workload, results.reference_workload
     if first is None or second is None or then.packages.get("numpy") != now.packages.get("numpy"):
         why = "NumPy differs" if first and second else "a run has no reference workload"
         unknown = f"how far the machine drifted between the two runs is not known: {why}."
-        return [], [unknown, *told], None
+        return [], [], [unknown, *told], None
     pace = drift_ratio(first, second)
     moved = (
         f"the machine became {max(pace, 1 / pace) - 1:.1%} {'slower' if pace > 1 else 'faster'} "
         "between the two runs (a fixed product on the CPU)"
     )
     if is_steady(pace):
-        return [], [f"{moved}: the intervals are that much wider.", *told], (first, second)
-    return [f"{moved}, more than {MOST_DRIFT:.0%}"], told, (first, second)
+        wider = f"{moved}: the intervals are that much wider."
+        return [], [], [wider, *told], (first, second)
+    return [], [f"{moved}, more than {MOST_DRIFT:.0%}"], told, (first, second)
 
 
 def _differences(
@@ -337,48 +321,22 @@ def _differences(
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _unlike(asked: KeptSamples, name: str, changes: Mapping[str, object]) -> Iterator[str]:
-    changed = [what.removeprefix(_DIGEST) for what in changes if what != _NAME]
-    if changed and not asked.other_model:
-        what = enumerate_items(list(dict.fromkeys(changed)))
-        yield f"{name} differs in {what} (--other-model compares)"
-
-
-def _judge(bound: float | None, outcomes: Sequence[_Outcome]) -> tuple[int, list[str]]:
-    """Apply ``--fail-if``: the exit code, a sentence by candidate."""
-    if bound is None:
-        return 0, []
-    limit = f"--fail-if slower:{bound:.2f}"
-    code, sentences = 0, []
-    for claim, _, _, lacking in outcomes:
-        name, passes = claim.subject, claim.exceeds(1 / bound)
-        if lacking:
-            code = _UNJUDGED
-            sentences.append(f"{name} is not judged by {limit}: {'; '.join(lacking)}.")
-        elif passes:
-            sentences.append(f"{name} passes {limit}.")
-        elif passes is None:
-            sentences.append(f"{name} is undecided for {limit}, which lets it pass.")
-        else:
-            code = max(code, 1)
-            sentences.append(f"{name} fails {limit}.")
-    return code, sentences
-
-
-def _speedups(outcomes: Sequence[_Outcome]) -> "pd.DataFrame":
-    unit = common_unit(median for outcome in outcomes for median in outcome.medians)
-    table = speedup_table([outcome.claim for outcome in outcomes])
-    for rank, run in enumerate(("baseline", "now")):
-        medians = [rounded(outcome.medians[rank] * UNITS[unit]) for outcome in outcomes]
-        table.insert(rank, f"{run} ({unit})", medians)
-    return table
+def _judge(bound: float, claim: Speedup, lacking: Iterable[str]) -> tuple[int, str]:
+    """Apply ``--fail-if`` to a candidate: the exit code, a sentence."""
+    name, limit = claim.subject, f"--fail-if slower:{bound:.2f}"
+    if lacking:
+        return _UNJUDGED, f"{name} is not judged by {limit}: {'; '.join(lacking)}."
+    passes = claim.exceeds(1 / bound)
+    if passes is None:
+        return 0, f"{name} is undecided for {limit}, which lets it pass."
+    return int(not passes), f"{name} {'passes' if passes else 'fails'} {limit}."
 
 
 def _changed(
     report: Report,
     stored: "Record",
     changes: Mapping[str, Mapping[str, tuple[str | None, str | None]]],
-) -> "pd.DataFrame | str":
+) -> Rows | str:
     """List what differs in the machine, the versions, and what each candidate measures."""
     pairs = _differences(_facts(stored.environment), _facts(report.machine))
     rows = [(what, *pair) for what, pair in pairs.items()]
@@ -387,7 +345,7 @@ def _changed(
         rows += [(f"{prefix}{what}", *pair) for what, pair in changed.items()]
     if not rows:
         return "Nothing: the machine, versions, model, inputs and session are the same."
-    return pd.DataFrame(rows, columns=["what", "baseline", "now"]).set_index("what")
+    return Rows(("what", "baseline", "now"), tuple(rows))
 
 
 def _facts(machine: Environment) -> dict[str, str]:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import time
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,10 +15,10 @@ from typing import Any
 from ortmeter.cli import baseline, bench_releases, cold, conversion, load, machine
 from ortmeter.cli.first_run import refuse_deadly
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
-from ortmeter.cli.options import add_session, describe_session, number, session_axes
+from ortmeter.cli.options import CLOSE, add_session, number, session_axes
 from ortmeter.cli.report import Report, Rows, speedup_table
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.evidence import Speedup, rounded
+from ortmeter.evidence import Speedup
 from ortmeter.plotting.latency import latency_plot
 from ortmeter.profiling.findings import plural
 from ortmeter.runtime.digests import content, digest
@@ -45,7 +46,7 @@ def register(parser: ArgumentParser) -> None:
     conversion.add_options(
         parser,
         "each --precision is added to the model, each --rewrite replaces it, unless its error "
-        f"exceeds {conversion.CLOSE:g} of the largest value of an output",
+        f"exceeds {CLOSE:g} of the largest value of an output",
     )
     parser.add_argument(
         "--budget",
@@ -112,7 +113,7 @@ class Request:
 
 def read_request(options: Namespace) -> Request:
     """Read the options, refuse those that do not go together."""
-    axes, session = session_axes(options), describe_session(options)
+    axes, session = session_axes(options)
     modes = (
         load.read_load(options),
         cold.read_cold(options),
@@ -211,9 +212,10 @@ def _measure_request(request: Request, report: Report, given: Mapping[str, Sessi
             seconds = time.perf_counter() - start
         with ThreadPoolExecutor(1) as meanwhile:  # what is timed is over: a process starts
             memory = meanwhile.submit(cold.memory_table, variants)
-            from ortmeter.cli import agreement  # with pandas and SciPy: after what is timed
+            # With pandas and SciPy: after what is timed.
+            from ortmeter.cli.references import tell_differences
 
-            report.conclude(*agreement.tell_differences(variants))
+            report.conclude(*tell_differences(variants))
             _report_latencies(report, results, variants, seconds)
             report.add("Inputs", request.inputs)
             if why:
@@ -224,21 +226,16 @@ def _measure_request(request: Request, report: Report, given: Mapping[str, Sessi
 
 def _distinct(report: Report, variants: Mapping[str, SessionSpec]) -> Mapping[str, SessionSpec]:
     """Keep one of the candidates that run the same optimized graph in the same way, and tell."""
-    ways: dict[str, list[str]] = {}
+    ways: dict[str, str] = {}
     for name, variant in variants.items():
         settings = {**variant.settings, "optimization": ""}
-        fed = {n: (a.dtype, a.shape, content(a)) for n, a in variant.feeds.items()}
-        inputs = [(n, *kind, digest([data])) for n, (*kind, data) in fed.items()]
-        way = repr((settings, variant.run_config, variant.bound, inputs))
-        ways.setdefault(way, []).append(name)
-    same: dict[tuple[str, str], list[str]] = {}
-    for way, names in ways.items():
-        for name in names:
-            variant = variants[name]
-            graph = (
-                "" if len(names) == 1 else graph_digest(variant.model, **variant.settings) or name
-            )
-            same.setdefault((way, graph), []).append(name)
+        fed = [(n, a.dtype, a.shape, digest([content(a)])) for n, a in variant.feeds.items()]
+        ways[name] = repr((settings, variant.run_config, variant.bound, fed))
+    shared, same = Counter(ways.values()), dict[tuple[str, str], list[str]]()
+    for name, way in ways.items():
+        one = variants[name]
+        graph = graph_digest(one.model, **one.settings) if shared[way] > 1 else ""
+        same.setdefault((way, graph or name), []).append(name)
     for first, *others in same.values():
         if others:
             report.conclude(
@@ -254,14 +251,9 @@ def _with_default(
     """Add the session of ``InferenceSession(path)`` to a comparison of threads or spinning."""
     ways = _ways(variants)
     alone = limits["processes"] == 1 or limits["switching"]  # its threads would slow the others
-    one_model = len({id(variant.model) for variant in variants.values()}) == 1
-    if (
-        len(ways) == 1
-        or scheduling(DEFAULT) in ways
-        or alone
-        or not one_model
-        or not _on_cpu(variants)
-    ):
+    several = len({id(variant.model) for variant in variants.values()}) > 1
+    is_there = len(ways) == 1 or scheduling(DEFAULT) in ways
+    if is_there or alone or several or not _on_cpu(variants):
         return variants
     first = next(iter(variants.values()))
     name = "default (threads={threads}, spinning={spinning})".format_map(DEFAULT)
@@ -284,10 +276,10 @@ def _report_latencies(
     report.measurement = {**how, "calls": first.number, "stopped": results.stopped}
     ways = _ways(variants)
     table = results.to_frame().drop(columns=["processes", "rounds", "calls"])
-    table.insert(3, "runs/s", [rounded(1 / m.median) for m in results.values()])
+    table.insert(3, "runs/s", [1 / m.median for m in results.values()])
     costs = [m.switch_cost for m in results.values()]
     if any(cost is not None for cost in costs):  # unknown where the budget left no time for it
-        table["switch cost (ms)"] = [None if x is None else rounded(1e3 * x) for x in costs]
+        table["switch cost (ms)"] = [None if x is None else 1e3 * x for x in costs]
     table = table.rename_axis(columns=results.how)
     report.add("Latency", table, lambda: latency_plot(results, title="Latency of a run"))
     tails = percentile_table(results)

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortmeter.cli import bisect
-from ortmeter.cli.conversion import CLOSE
-from ortmeter.cli.options import split
+from ortmeter.cli.options import CLOSE
 from ortmeter.cli.report import Report, speedup_table
-from ortmeter.cli.terminal import tell
 from ortmeter.errors import ModelError
-from ortmeter.evidence import Speedup, rounded
+from ortmeter.evidence import Speedup
 from ortmeter.optional import pd
 from ortmeter.plotting.axes import wrap
 from ortmeter.plotting.latency import speedup_plot
-from ortmeter.releases.environments import Release, parse_release, prepare
+from ortmeter.releases.environments import Release
 from ortmeter.releases.latency import (
     ReleaseClaims,
     ReleaseResults,
@@ -74,8 +72,7 @@ class ReleaseRuns:
 
     def fill(self, report: Report, variants: Mapping[str, SessionSpec]) -> int:
         """Fill the report with latencies by release, since when, and operators that changed."""
-        for release in self.releases:
-            prepare(release, lambda line: tell(f"{_PROGRAM}: {line}"))
+        bisect.prepare_all(_PROGRAM, self.releases)
         results = _report_releases(self, report, variants)
         questions = _questions(variants, self.releases, results, self.budget_s)
         return bisect.fill(_PROGRAM, report, self.between, questions) if self.between else 0
@@ -85,18 +82,13 @@ def read_releases(options: Namespace, providers: Sequence[Provider]) -> ReleaseR
     """Read the releases, once for each provider that is named; None if there are none."""
     if options.runtime is None and options.index_url is None and not options.bisect:
         return None
-    default = "cuda" if any(one.on_cuda for one in providers) else "cpu"
-    between = bisect.read_range(options, default)
-    if between:
-        releases = [between[0], between[-1]]
-    else:
-        releases = [parse_release(text, default) for text in split("--runtime", options.runtime)]
+    releases, between = bisect.read_releases(options, providers)
+    if options.provider != "auto" and not between:
         several = len(providers) > 1
-        if options.provider != "auto":
-            releases = [
-                replace(one, name=f"{one.name}{f' {provider}' * several}", provider=provider)
-                for one, provider in itertools.product(releases, providers)
-            ]
+        releases = [
+            replace(one, name=f"{one.name}{f' {provider}' * several}", provider=provider)
+            for one, provider in itertools.product(releases, providers)
+        ]
     budget_s = _BUDGET_S if options.budget is None else options.budget
     processes = options.processes or PROCESSES
     return ReleaseRuns(releases, between, processes, options.repeat, budget_s)
@@ -115,14 +107,12 @@ def _report_releases(
         budget_s=budget_s * (_MEASURED if len(releases) > 1 else 1),
     )
     report.add("Releases", _releases_table(releases, results))
-    from ortmeter.cli import agreement
+    from ortmeter.cli.references import compare
 
-    for name, variant in variants.items():
-        outputs = {ran: own for (n, ran), own in results.outputs.items() if n == name}
-        where = f"{name}: " if len(variants) > 1 else ""
-        report.conclude(*(f"{where}{told}" for told in agreement.compare(outputs, variant)))
     for rank, (name, comparison) in enumerate(results.comparisons.items()):
         where, several = (f", {name}", f"{name}: ") if len(variants) > 1 else ("", "")
+        outputs = {ran: own for (n, ran), own in results.outputs.items() if n == name}
+        report.conclude(*(f"{several}{told}" for told in compare(outputs, variants[name])))
         table = _latency_table(comparison)
         if (claims := compare_releases(comparison)) is None:
             report.add(f"Latency{where}", table)
@@ -259,8 +249,7 @@ def _time(microseconds: float) -> str:
 def _latency_table(comparison: Comparison) -> "pd.DataFrame":
     table = comparison.to_frame().drop(columns=["processes", "rounds", "calls"])
     if len(comparison) > 1:
-        claims = speedup_table(comparison.speedups()).drop(columns="verdict")
-        table = table.join(claims.map(partial(rounded, digits=3)))
+        table = table.join(speedup_table(comparison.speedups()).drop(columns="verdict"))
     return table.rename_axis("release").rename_axis(columns=comparison.how)
 
 
@@ -277,8 +266,9 @@ def _releases_table(releases: Sequence[Release], results: ReleaseResults) -> "pd
             for output, got in outputs.items()
             if ran == release.name and outputs is not first[name] and output in first[name]
         ]
-        row = {"release": release.name, **results.versions[release.name]}
-        if any(one.provider for one in releases):
-            row["provider"] = str(release.provider or "")
-        rows.append({**row, "largest change of outputs": rounded(max(changes, default=None), 3)})
-    return pd.DataFrame(rows).set_index("release")
+        several = any(one.provider for one in releases)
+        where = {"provider": str(release.provider or "")} if several else {}
+        change = {"largest change of outputs": max(changes, default=None)}
+        versions = results.versions[release.name]
+        rows.append({"release": release.name, **versions, **where, **change})
+    return pd.DataFrame(rows)

@@ -1,4 +1,4 @@
-"""Search the release since which something is slow or wrong, for ``bench`` and ``operators``."""
+"""Releases that commands compare, and the search of the one since which something is bad."""
 
 import math
 import re
@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ortmeter.cli.options import split
 from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evidence import Estimate
-from ortmeter.releases.environments import Release, list_releases, prepare
+from ortmeter.releases.environments import Release, list_releases, parse_release, prepare
 from ortmeter.releases.latency import measure_releases
+from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.statistics import PROCESSES
 
@@ -49,15 +51,27 @@ class Onset:
     effect: Callable[[Release, Release], str]
 
 
-def read_range(options: Namespace, provider: str) -> list[Release]:
-    """List the releases of ``--runtime A..B``, which goes with ``--bisect``; none without it."""
+def read_releases(
+    options: Namespace, providers: Iterable[Provider]
+) -> tuple[list[Release], list[Release]]:
+    """List the releases to compare, and those of the range to search with its ends, if any."""
+    default = "cuda" if any(one.on_cuda for one in providers) else "cpu"
     found = re.fullmatch(rf"{_VERSION}\.\.{_VERSION}", options.runtime or "")
     if (found is not None) != options.bisect or (options.index_url is not None and not found):
         raise InvalidArgumentError(
             f"--runtime {options.runtime or '(none)'}. Accepted: a range, 1.20.1..1.32.0, with "
             "--bisect, and with --index-url; another value without them"
         )
-    return list_releases(found[1], found[2], provider, options.index_url or "") if found else []
+    if found:
+        between = list_releases(found[1], found[2], default, options.index_url or "")
+        return [between[0], between[-1]], between
+    return [parse_release(text, default) for text in split("--runtime", options.runtime)], []
+
+
+def prepare_all(program: str, releases: Iterable[Release]) -> None:
+    """Make the environments of releases, unless the cache has them."""
+    for release in releases:
+        prepare(release, lambda line: tell(f"{program}: {line}"))
 
 
 def ask_speed(
@@ -113,21 +127,18 @@ def _answer(program: str, report: Report, found: "Bisection", rank: int, questio
     except OrtMeterError as error:  # the other questions may have an answer
         told = str(error)
     finally:
+        good, bad = (end.name for end in found.ends)
+        since = f"since {bad}{f', or an earlier release after {good}' if found.between else ''}"
         count = f"{2 + len(found.tried)} environments of {len(found.releases)} releases"
-        report.sentences.insert(rank, f"{question.said} {_since(found)}: {told} ({count}).")
+        report.sentences.insert(rank, f"{question.said} {since}: {told} ({count}).")
     return is_answered
 
 
 def _try_release(program: str, question: Onset, release: Release) -> bool:
-    prepare(release, lambda line: tell(f"{program}: {line}"))
+    prepare_all(program, [release])
     is_bad = bool(question.is_bad(release))
     tell(f"{program}: {question.said} in {release.name}: {'yes' if is_bad else 'no'}")
     return is_bad
-
-
-def _since(found: "Bisection") -> str:
-    good, bad = (end.name for end in found.ends)
-    return f"since {bad}" + (f", or an earlier release after {good}" if found.between else "")
 
 
 @dataclass

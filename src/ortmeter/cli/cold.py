@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ortmeter.cli.conversion import Conversion, in_a_file_name
-from ortmeter.cli.report import Report, speedup_table
+from ortmeter.cli.report import Report, Rows, speedup_table
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Speedup, Speedups, rounded
-from ortmeter.optional import pd
+from ortmeter.evidence import Speedup, Speedups
 from ortmeter.plotting.cold import cold_plot
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
@@ -108,25 +107,21 @@ class ColdStarts(NamedTuple):
     def fill(self, report: Report, variants: Mapping[str, SessionSpec]) -> int:
         """Fill the report with the phases of each start, their memory and verdicts."""
         starts = cold_start(variants, processes=self.processes, budget_s=self.budget_s)
-        _fill_starts(report, starts)
+        times = starts.to_frame().rename_axis(columns=starts.times.how)
+        several = len(starts.names) > 1
+        plot = partial(cold_plot, starts, title="Time to the first result")
+        report.add("Cold start", times if several else times.droplevel("candidate"), plot)
+        if several:
+            claims = {phase: starts.times[phase].speedups(together=_TOGETHER) for phase in _JUDGED}
+            placed = [claim.at(phase=phase) for phase, told in claims.items() for claim in told]
+            report.add("Speedup over the first", speedup_table(placed))
+            report.conclude(*(f"{phase}: {_beside_first(told)}." for phase, told in claims.items()))
+        else:
+            report.conclude(_sentence(starts))
+        report.conclude(
+            "files were in the page cache: after a boot, they are read from the disk first."
+        )
         return 0
-
-
-def _fill_starts(report: Report, starts: ColdStart) -> None:
-    times = starts.to_frame().rename_axis(columns=starts.times.how)
-    several = len(starts.names) > 1
-    plot = partial(cold_plot, starts, title="Time to the first result")
-    report.add("Cold start", times if several else times.droplevel("candidate"), plot)
-    if several:
-        claims = {phase: starts.times[phase].speedups(together=_TOGETHER) for phase in _JUDGED}
-        placed = [claim.at(phase=phase) for phase, told in claims.items() for claim in told]
-        report.add("Speedup over the first", speedup_table(placed))
-        report.conclude(*(f"{phase}: {_beside_first(told)}." for phase, told in claims.items()))
-    else:
-        report.conclude(_sentence(starts))
-    report.conclude(
-        "files were in the page cache: after a boot, they are read from the disk first."
-    )
 
 
 def _beside_first(claims: Speedups) -> str:
@@ -149,10 +144,10 @@ def _ratio(claim: Speedup) -> str:
     return f"{shown.ratio:.2f} times {shown.brackets}" if claim.has_interval else "no interval"
 
 
-def memory_table(variants: Mapping[str, SessionSpec]) -> "pd.DataFrame":
+def memory_table(variants: Mapping[str, SessionSpec]) -> Rows:
     """Measure by how much a fresh process grows to create each session and run it once."""
-    rows = [(name, rounded(peak_memory(variant))) for name, variant in variants.items()]
-    return pd.DataFrame(rows, columns=["candidate", "peak growth (MiB)"]).set_index("candidate")
+    rows = ((name, peak_memory(variant)) for name, variant in variants.items())
+    return Rows(("candidate", "peak growth (MiB)"), tuple(rows))
 
 
 def _sentence(starts: ColdStart) -> str:

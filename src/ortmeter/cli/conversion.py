@@ -1,27 +1,23 @@
 """``--rewrite`` and ``--precision``: models rewritten, or in 16, 8 or 4 bits; ``--save-model``."""
 
-import contextlib
 import dataclasses
 import math
 import re
 import shutil
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx
 
 from ortmeter.cli.inputs import make_feeds
-from ortmeter.cli.options import split
-from ortmeter.cli.report import Report, check_writable
+from ortmeter.cli.options import CLOSE, split
+from ortmeter.cli.report import Report, Rows, check_writable
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
-from ortmeter.evidence import rounded
-from ortmeter.optional import pd
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.graphs import onnx_opset
-from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model, write_model
 from ortmeter.runtime.precision import PRECISIONS, convert_precision
 from ortmeter.runtime.rewriting import REWRITERS, rewrite_model
@@ -33,8 +29,7 @@ if TYPE_CHECKING:
 
 _Variants = Mapping[str, SessionSpec]
 
-#: Error over the largest value of an output, beyond which results are not the same.
-CLOSE = 1e-3
+_AS_FAR = 1.5  # times the error of the original
 
 
 def add_options(parser: ArgumentParser, what: str) -> None:
@@ -74,20 +69,12 @@ class Conversion(NamedTuple):
         """Replace the candidates by the rewritten ones, then add those in fewer bits."""
         given = variants
         if self.rewriters:
-            option = "--rewrite"
-            variants = _changed(report, variants, option, self.rewriters, _rewritten, most=CLOSE)
+            variants = self._changed(report, variants, "--rewrite")
         if self.precisions:
-            sample = "the sample that gave the ranges"
-            if self.seed is not None:
-                sample = f"other random inputs, seed {self.seed}"
-            option = f"--precision: errors on {sample}"
-            found = _changed(
-                report, variants, option, self.precisions, _in_fewer_bits, check=self._drawn_apart
-            )
-            variants = {**variants, **found}
+            variants = {**variants, **self._changed(report, variants, "--precision")}
         if self.file is not None:
             made = {name: one for name, one in variants.items() if one is not given.get(name)}
-            _save(self.file, report, made, force=self.force)
+            self._save(report, self.file, made)
         return variants
 
     def keep_files(self, report: Report, folder: Path) -> None:
@@ -100,6 +87,60 @@ class Conversion(NamedTuple):
             shutil.copyfile(original, file)
         if made:
             report.conclude(f"kept: {enumerate_items([*map(str, sorted(made))])}")
+
+    def _save(self, report: Report, file: Path, made: _Variants) -> None:
+        """Keep what was made: several models have their names in those of the files."""
+        for label, variant in made.items():
+            place = file
+            if len(made) > 1:
+                place = file.with_name(f"{file.stem}-{in_a_file_name(label)}{file.suffix}")
+                check_writable(place, b"", overwrite=self.force)
+            write_model(load_model(variant.model), place)
+            report.conclude(f"{label} is in {place}")
+
+    def _changed(self, report: Report, variants: _Variants, option: str) -> dict[str, SessionSpec]:
+        """Keep what each way makes that runs, and is as close as asked, in a table."""
+        is_rewritten = option == "--rewrite"
+        kept, left = dict[str, SessionSpec](), dict[str, str]()
+        rows: list[tuple[Any, ...]] = []
+        for name, variant in variants.items():
+            checked = variant if is_rewritten else self._drawn_apart(variant)
+            original, expected = load_model(variant.model), checked.outputs()
+            for way in self.rewriters if is_rewritten else self.precisions:
+                label = way if len(variants) == 1 else f"{name}, {way}"
+                try:
+                    model = _made(variant.model, way, option, variant.feeds)
+                    ran = dataclasses.replace(checked, model=model).outputs()
+                except OrtMeterError as failure:
+                    left[label] = f"no: {str(failure).removeprefix(f'precision={way!r}: ')}"
+                    rows.append((label, None, None, None, left[label]))
+                    continue
+                most = CLOSE if is_rewritten else math.inf
+                error, why, told = _judged(checked, expected, ran, most)
+                if why == "yes":
+                    kept[label] = dataclasses.replace(variant, model=model)
+                else:
+                    left[label] = why
+                if told:
+                    report.conclude(f"{label}: {told}")
+                share = 100 * model.ByteSize() / original.ByteSize()
+                rows.append((label, len(model.graph.node), share, error, why))
+                if share > 100 and not is_rewritten:  # noqa: PLR2004 - percent
+                    report.conclude(f"{label} makes the model larger: {share:.4g}% of its size")
+                if (opset := onnx_opset(model)) > (older := onnx_opset(original)):
+                    raised = f"the model was raised from {older}"
+                    report.conclude(f"{label} needs opset {opset}: {raised}")
+        columns = ("candidate", "nodes", "size (%)", "largest error / largest value", "timed")
+        drawn = f"other random inputs, seed {self.seed}"
+        sample = "the sample that gave the ranges" if self.seed is None else drawn
+        title = option if is_rewritten else f"{option}: errors on {sample}"
+        report.add(f"Models of {title}", Rows(columns, tuple(rows)))
+        if not kept:
+            told = "; ".join(f"{label}: {why}" for label, why in left.items())
+            raise ModelError(f"{option} {told}")
+        for label, why in left.items():  # in full: a cell of a table is shortened
+            report.conclude(f"{label} is not timed: {why.removeprefix('no').lstrip(':; ')}")
+        return kept
 
     def _drawn_apart(self, variant: SessionSpec) -> SessionSpec:
         if self.seed is None:
@@ -133,15 +174,13 @@ def convert_one(options: Namespace, model: Path, folder: Path) -> Path:
     """
     asked = read_conversion(options)
     made: ModelLike = model
+    other = Namespace(**{**vars(options), "seed": options.seed + 1})
+    feeds = make_feeds(other, [model])[model] if asked.precisions else {}
     for option, ways in (("--rewrite", asked.rewriters), ("--precision", asked.precisions)):
         if len(ways) > 1:
             raise InvalidArgumentError(f"{option}: got {', '.join(ways)}. Accepted: one here")
         for way in ways:
-            if option == "--rewrite":
-                made = rewrite_model(made, way)
-            else:
-                other = Namespace(**{**vars(options), "seed": options.seed + 1})
-                made = convert_precision(made, way, [make_feeds(other, [model])[model]])
+            made = _made(made, way, option, feeds)
     if made is model:
         return model
     way = ", ".join([*asked.rewriters, *asked.precisions])
@@ -149,17 +188,6 @@ def convert_one(options: Namespace, model: Path, folder: Path) -> Path:
     for path in filter(None, (file, asked.file)):
         write_model(load_model(made), path)
     return file
-
-
-def _save(file: Path, report: Report, made: _Variants, *, force: bool) -> None:
-    """Keep what was made: several models have their names in those of the files."""
-    for label, variant in made.items():
-        name = file.name
-        if len(made) > 1:
-            name = f"{file.stem}-{in_a_file_name(label)}{file.suffix}"
-            check_writable(file.with_name(name), b"", overwrite=force)
-        write_model(load_model(variant.model), file.with_name(name))
-        report.conclude(f"{label} is in {file.with_name(name)}")
 
 
 def in_a_file_name(label: str) -> str:
@@ -175,61 +203,10 @@ def _asked(option: str, texts: Sequence[str], known: Collection[str]) -> list[st
     return list(dict.fromkeys(asked))
 
 
-def _rewritten(variant: SessionSpec, way: str) -> onnx.ModelProto:
-    return rewrite_model(variant.model, way)
-
-
-def _in_fewer_bits(variant: SessionSpec, way: str) -> onnx.ModelProto:
-    feeds = {name: as_numpy(value) for name, value in variant.feeds.items()}
-    return convert_precision(variant.model, way, [feeds])
-
-
-def _changed(
-    report: Report,
-    variants: _Variants,
-    option: str,
-    asked: Sequence[str],
-    make: Callable[[SessionSpec, str], onnx.ModelProto],
-    *,
-    most: float = math.inf,
-    check: Callable[[SessionSpec], SessionSpec] = lambda variant: variant,
-) -> dict[str, SessionSpec]:
-    """Keep what each way makes that runs, and is as close as asked on other inputs, in a table."""
-    kept, rows = {}, []
-    for name, variant in variants.items():
-        checked, original = check(variant), load_model(variant.model)
-        expected = _run_variant(checked)
-        for way in asked:
-            label = way if len(variants) == 1 else f"{name}, {way}"
-            try:
-                model = make(variant, way)
-                other = dataclasses.replace(variant, model=model)
-                ran = _run_variant(dataclasses.replace(checked, model=model))
-            except OrtMeterError as failure:
-                reason = str(failure).removeprefix(f"precision={way!r}: ")
-                rows.append((label, math.nan, math.nan, math.nan, f"no: {reason}"))
-                continue
-            error, why, told = _judged(checked, expected, ran, most)
-            if why == "yes":
-                kept[label] = other
-            if told:
-                report.conclude(f"{label}: {told}")
-            size, before = model.ByteSize(), original.ByteSize()
-            share = rounded(100 * size / before)
-            rows.append((label, len(model.graph.node), share, error, why))
-            if size > before and option.startswith("--precision"):
-                report.conclude(f"{label} makes the model larger: {share:.4g}% of its size")
-            if (opset := onnx_opset(model)) > (older := onnx_opset(original)):
-                report.conclude(f"{label} needs opset {opset}: the model was raised from {older}")
-    columns = ["candidate", "nodes", "size (%)", "largest error / largest value", "timed"]
-    report.add(f"Models of {option}", pd.DataFrame(rows, columns=columns).set_index("candidate"))
-    left = {label: why for label, *_, why in rows if why != "yes"}
-    if not kept:
-        told = "; ".join(f"{label}: {why}" for label, why in left.items())
-        raise ModelError(f"{option.partition(':')[0]} {told}")
-    for label, why in left.items():  # in full: a cell of a table is shortened
-        report.conclude(f"{label} is not timed: {why.removeprefix('no').lstrip(':; ')}")
-    return kept
+def _made(model: ModelLike, way: str, option: str, feeds: Mapping[str, Any]) -> onnx.ModelProto:
+    if option == "--rewrite":
+        return rewrite_model(model, way)
+    return convert_precision(model, way, [{n: as_numpy(value) for n, value in feeds.items()}])
 
 
 def _judged(
@@ -239,6 +216,7 @@ def _judged(
 
     Where the original is about as far from float64, the difference is that of rounding.
     """
+    from ortmeter.cli.references import in_float64
     from ortmeter.discrepancy.models import compare_outputs
 
     def error_of(compared: "ModelDiff") -> float:
@@ -247,31 +225,16 @@ def _judged(
 
     try:
         compared = compare_outputs(expected, ran)
-        error = error_of(compared)
     except OrtMeterError as failure:
         return math.nan, f"no: {failure}", ""
+    error = error_of(compared)
     if not compared.passed:
         return error, "; ".join(["no", *compared.conclusions()]), ""
     if error <= most:
         return error, "yes", ""
     told = f"the largest error is {error:.3g} of the largest value of an output"
-    truth = _in_float64(variant)
-    far = truth is None or (
-        error_of(compare_outputs(truth, ran)) > 1.5 * error_of(compare_outputs(truth, expected))
-    )
-    if far:
-        return error, f"no: {told}, more than {most:g}", ""
-    return error, "yes", f"{told}, but the original is as far from float64"
-
-
-def _in_float64(variant: SessionSpec) -> Mapping[str, Any] | None:
-    from ortmeter.cli.references import evaluate
-
-    model, provider = load_model(variant.model), variant.settings["provider"]
-    with contextlib.suppress(OrtMeterError, MemoryError):
-        return evaluate(model, variant.feeds, "float64", provider)
-    return None
-
-
-def _run_variant(variant: SessionSpec) -> dict[str, Any]:
-    return run_session(variant.session(), variant.feeds, variant.run_config)
+    if truth := in_float64(variant):
+        own, other = (error_of(compare_outputs(truth, outputs)) for outputs in (expected, ran))
+        if other <= _AS_FAR * own:
+            return error, "yes", f"{told}, but the original is as far from float64"
+    return error, f"no: {told}, more than {most:g}", ""

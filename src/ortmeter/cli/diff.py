@@ -2,12 +2,13 @@
 
 import itertools
 import tempfile
+import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -26,30 +27,34 @@ from ortmeter.attribution.draws import with_draws_given
 from ortmeter.attribution.optimizers import find_failing
 from ortmeter.attribution.result import RANKED_BY, differing
 from ortmeter.cli import conversion
-from ortmeter.cli.first_run import refuse_deadly, session_spec
-from ortmeter.cli.harder import Feeds, find_worse
+from ortmeter.cli.first_run import refuse_deadly
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
-from ortmeter.cli.options import add_session, describe_session, number, session_settings
-from ortmeter.cli.references import evaluate, sources_of
+from ortmeter.cli.options import EVALUATIONS, UNOPTIMIZED, add_session, number, session_settings
+from ortmeter.cli.references import reference_outputs, sources_of
 from ortmeter.cli.report import Report, drawn, readable
 from ortmeter.discrepancy import ModelDiff, Tolerance, diff
 from ortmeter.discrepancy.models import compare_outputs
+from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator.judges import doubt_of_node
 from ortmeter.plotting import NodeNote, draw_model
 from ortmeter.profiling.findings import plural
 from ortmeter.runtime.graphs import without_maps
-from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.optimizers import without
-from ortmeter.runtime.providers import resolve_provider
-from ortmeter.runtime.sessions import make_session
 from ortmeter.study.writer import enumerate_items
+from ortmeter.timing.candidates import SessionSpec
 
-EVALUATIONS = ("torch", "reference", "float64")
-UNOPTIMIZED = "unoptimized"
+_Feeds: TypeAlias = dict[Path, dict[str, np.ndarray]]
+
 _CHANGES = 3  # initializers and attributes in a sentence
 _ROUNDINGS = 1e-5  # of float32, relative to the largest value
+# Other inputs: how many seeds, and which share of --search-budget they take.
+_SEEDS, _SHARE = 6, 0.25
+_WORSE, _LEAST = 10, 1e-4  # times the error of the first inputs, relative to the largest value
+_CLEAR = 0.1  # error over the largest value: no other inputs are needed
+_LARGER = 100
+_WIDE = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def register(parser: ArgumentParser) -> None:
@@ -116,7 +121,7 @@ class _Diff:
         self._against = against or "float64"
         limits = options.atol, options.rtol
         self._tolerance = None if limits == (None, None) else Tolerance(*limits)
-        self._session, report.session = session_settings(options), describe_session(options)
+        self._session, report.session = session_settings(options)
         self._feeds = make_feeds(options, self._models)
         self.inputs = inputs_table(options, self._feeds)
 
@@ -126,9 +131,9 @@ class _Diff:
             itertools.chain.from_iterable(map(_fed_nan, self._feeds.values()))
         )
         levels = ["none"] * (self._against == UNOPTIMIZED)
-        for way in (self._session, *({**self._session, "optimization": n} for n in levels)):
-            given = {one.name: session_spec(one, self._feeds[one], **way) for one in self._models}
-            refuse_deadly(given)
+        for level in (self._session["optimization"], *levels):
+            session = {**self._session, "optimization": level}
+            refuse_deadly({m.name: SessionSpec(m, self._feeds[m], session) for m in self._models})
         if not self._give_draws():  # else what nodes draw would be drawn again
             self._choose_inputs()
         if len(self._models) > 1:
@@ -152,7 +157,7 @@ class _Diff:
 
     def _give_draws(self) -> bool:
         """Write the models without the nodes that draw numbers: their results are inputs."""
-        found: Feeds = {}
+        found: _Feeds = {}
         drawn: dict[str, np.ndarray] = {}
         given = list(self._models)
         for rank, path in enumerate(given):
@@ -169,31 +174,67 @@ class _Diff:
         return self._models != given
 
     def _choose_inputs(self) -> None:
-        """Take the inputs that differ the most, and say so."""
-        self._feeds, how, sentence = find_worse(
-            self._options, self._models, self._feeds, self._outputs_apart
-        )
-        if how:
-            self._report.conclude(sentence)
-        elif sentence:
-            self.drawn = [sentence]
-        self.inputs = inputs_table(self._options, self._feeds, how)
+        """Take the inputs that differ the most, and say so.
 
-    def _outputs_apart(self, feeds: Feeds) -> ModelDiff:
+        Those that were asked for stay, unless others are ten times worse.
+        """
+        options, names = self._options, {name for one in self._feeds.values() for name in one}
+        if options.feeds or not options.search_budget or len(options.value) >= len(names):
+            return
+        try:
+            asked = _severity(self._outputs_apart(self._feeds))
+        except OrtMeterError:  # the comparison says it
+            return
+        if asked > (0, _CLEAR):  # there is something to explain
+            return
+        end = time.perf_counter() + _SHARE * options.search_budget  # without the first imports
+        worst = 0, _WORSE * max(asked[1], _LEAST)
+        tried, how = [], ""
+        for label, other in self._others(self._feeds):
+            if time.perf_counter() >= end:
+                break
+            with suppress(OrtMeterError, MemoryError):  # indices out of range, for instance
+                found = _severity(self._outputs_apart(other))
+                tried.append(label)
+                if found > worst:
+                    worst, self._feeds, how = found, other, label
+        if how:
+            told = f"of {len(tried) + 1} random inputs, {how} differ the most, and are explained"
+            self._report.conclude(told)
+            self.inputs = inputs_table(options, self._feeds, f"random, {how}")
+        elif tried:
+            edges = [label for label in tried if not label.startswith("seed ")]
+            seeds = [plural(len(tried) - len(edges), "other seed")] * (len(tried) > len(edges))
+            told = f"no difference is {_WORSE} times larger on other random inputs"
+            self.drawn = [f"{told}: {enumerate_items(edges + seeds)}."]
+
+    def _others(self, feeds: _Feeds) -> Iterator[tuple[str, _Feeds]]:
+        """Draw other inputs: those of the edges first, since they differ the most."""
+        had_edges, first = False, self._options.seed
+        for seed in range(first + 1, first + _SEEDS):
+            again = make_feeds(Namespace(**{**vars(self._options), "seed": seed}), self._models)
+            drawn = {
+                name
+                for model, arrays in feeds.items()
+                for name, array in arrays.items()
+                if name in again[model] and not np.array_equal(array, again[model][name])
+            }
+            if not drawn:  # all are given, or a few integers are the same by chance
+                continue
+            if not had_edges:
+                had_edges = True
+                yield from _edges(feeds, drawn)
+            yield f"seed {seed}", {m: {**arrays, **again[m]} for m, arrays in feeds.items()}
+
+    def _outputs_apart(self, feeds: _Feeds) -> ModelDiff:
         """Compare outputs alone: of two models, or of two ways to run one."""
         first, *others = self._models
-        session, against = self._session, self._against
         if others:
             given = [feeds[model] for model in self._models]
-            return diff(first, others[0], given, tolerance=self._tolerance, **session)
-        got = _outputs_of(first, feeds[first], **session)
-        if against in EVALUATIONS:
-            expected = evaluate(load_model(first), feeds[first], against, session["provider"])
-        elif against == UNOPTIMIZED:
-            expected = _outputs_of(first, feeds[first], **{**session, "optimization": "none"})
-        else:
-            expected = _outputs_of(first, feeds[first], **on_provider(against, session))
-        return compare_outputs(expected, got, self._tolerance, typed=against != "float64")
+            return diff(first, others[0], given, tolerance=self._tolerance, **self._session)
+        variant = SessionSpec(first, feeds[first], self._session)
+        got, expected = variant.outputs(), reference_outputs(self._against, variant)
+        return compare_outputs(expected, got, self._tolerance, typed=self._against != "float64")
 
     def _leave_failing_out(self, error: ModelError) -> None:
         """Disable the optimizers that make a session fail; raise the error if none does."""
@@ -219,7 +260,7 @@ class _Diff:
         else:
             _tell_alignment(report, aligned, (first.name, second.name), self._options.top)
             report.conclude(*_read_apart(compared, aligned))
-        _tell_non_finite(report, compared, self._feeds, self._session)
+        self._tell_non_finite(compared)
         report.conclude(*_pairing(compared))
         return compared
 
@@ -235,17 +276,57 @@ class _Diff:
         if why:
             report.conclude(f"nodes are not searched: {why}")
         if isinstance(explained, SessionExplanation):
-            report.conclude(f"{explained}.")
-            graph = explained.graph or load_model(path)
-            if self._against == "float64":
-                report.conclude(*_doubts(self._options.by, graph, feeds, explained))
-            report.conclude(*(f"{one}." for one in explained.non_finite))
-            _tell_nodes(self._options, report, graph, explained)
+            self._tell_nodes(explained, explained.graph or load_model(path), feeds)
             return compared
-        _tell_non_finite(report, compared, self._feeds, self._session)
+        self._tell_non_finite(compared)
         if explained is not None:
             _tell_optimizers(report, explained)
         return compared
+
+    def _tell_nodes(
+        self, explained: SessionExplanation, model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
+    ) -> None:
+        """Say which nodes of the session are responsible, and whether two judges agree on it."""
+        report, by, top = self._report, self._options.by, self._options.top
+        searched = [node for node in explained.ranking(by) if node.effect is not None]
+        report.conclude(f"{explained}.")
+        if self._against == "float64" and searched:
+            judges, worst = sources_of("float64"), searched[0]
+            with suppress(OrtMeterError):  # what was found stays
+                if doubt := doubt_of_node(model, feeds, worst.name, worst.own, judges):
+                    report.conclude(doubt)
+        report.conclude(*(f"{one}." for one in explained.non_finite))
+        # While nodes are left, those that are exact tell nothing.
+        known = [node for node in searched if differing(node.own) or not explained.remaining]
+        which = "the session" if explained.same_outputs else "the session that exposes them"
+        columns = {"node": "node", "op": "op", "fused": "fused with"}
+        columns |= {f"own_{by}": "own", f"total_{by}": "total", f"effect_{by}": "effect"}
+        if known:
+            rows = pd.DataFrame([node.to_row() for node in known[:top]])[[*columns]]
+            title = f"Nodes of {which} by effect on outputs ({RANKED_BY[by]})"
+            report.add(title, readable(rows.rename(columns=columns)))
+        columns = {"first": "first node", "last": "last node", "nodes": "nodes"}
+        columns |= {f"effect_{by}": "effect"}
+        if explained.remaining:
+            rows = pd.DataFrame([group.to_row() for group in explained.remaining])[[*columns]]
+            rows = rows.rename(columns=columns).sort_values(
+                "effect", ascending=False, na_position="first"
+            )
+            title = f"Groups of nodes that the search did not separate ({RANKED_BY[by]})"
+            report.add(title, readable(rows.head(top)))
+        draw = partial(_draw, model, explained, by)
+        report.add("The graph, coloured by effect on outputs", partial(drawn, model, draw))
+
+    def _tell_non_finite(self, compared: ModelDiff) -> None:
+        """Name the first nodes that make NaN or infinities, if outputs have some."""
+        if all(diff.n_finite == diff.n for diff in compared.outputs.values()):
+            return
+        asked = {**self._session, "budget_s": 0, "sources": sources_of("float64")}
+        for model, feeds in self._feeds.items():
+            with suppress(OrtMeterError, MemoryError):  # float64 is not possible for every model
+                made = explain_session(model, feeds, **asked).non_finite
+                label = f"{model.name}: " if len(self._feeds) > 1 else ""
+                self._report.conclude(*(f"{label}{one}." for one in made))
 
     def _explain(
         self, path: Path, feeds: Mapping[str, np.ndarray]
@@ -279,39 +360,45 @@ def _add_outputs(report: Report, compared: ModelDiff, *, got: str, expected: str
     report.conclude(f"{title}, output {worst}: {compared.outputs[worst]}.")
 
 
-def _tell_non_finite(
-    report: Report,
-    compared: ModelDiff,
-    models: Mapping[Path, Mapping[str, np.ndarray]],
-    session: Mapping[str, Any],
-) -> None:
-    """Name the first nodes that make NaN or infinities, if outputs have some."""
-    if all(diff.n_finite == diff.n for diff in compared.outputs.values()):
-        return
-    for model, feeds in models.items():
-        with suppress(OrtMeterError, MemoryError):  # float64 is not possible for every model
-            asked = {**session, "budget_s": 0, "sources": sources_of("float64")}
-            made = explain_session(model, feeds, **asked).non_finite
-            label = f"{model.name}: " if len(models) > 1 else ""
-            report.conclude(*(f"{label}{one}." for one in made))
+def _edges(feeds: _Feeds, drawn: set[str]) -> Iterator[tuple[str, _Feeds]]:
+    """Fill what is drawn with zeros, with large numbers, with the ends of the types of 8 bits."""
+    for label, change in _OTHERS.items():
+        other = {
+            model: {n: change(a) if n in drawn else a for n, a in arrays.items()}
+            for model, arrays in feeds.items()
+        }
+        if any(other[m][n] is not a for m, arrays in feeds.items() for n, a in arrays.items()):
+            yield label, other
 
 
-def _outputs_of(model: Path, feeds: Mapping[str, np.ndarray], **session: Any) -> dict[str, Any]:
-    return run_session(make_session(model, **session), feeds)
+def _ends(largest: slice, array: np.ndarray) -> np.ndarray:
+    if short_name(array.dtype) not in {"i8", "u8"} or not array.size:
+        return array
+    ends = np.iinfo(array.dtype)
+    filled = np.full_like(array, ends.min)
+    filled.reshape(-1)[largest] = ends.max
+    return filled
 
 
-def on_provider(provider: str, session: Mapping[str, Any]) -> dict[str, Any]:
-    """Move a session to another provider, with the options that it has."""
-    try:
-        moved = {**session, "provider": resolve_provider(provider)}
-    except InvalidArgumentError:
-        raise InvalidArgumentError(
-            f"--against: got {provider!r}. Accepted: {', '.join(EVALUATIONS)}, "
-            f"{UNOPTIMIZED}, cpu, cuda or cuda:1"
-        ) from None
-    if moved["provider"].is_cpu:
-        moved.pop("provider_options", None)
-    return moved
+_OTHERS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "zeros": lambda array: np.zeros_like(array) if array.dtype.kind in "fV" else array,
+    f"{_LARGER} times larger": lambda array: (
+        array * array.dtype.type(_LARGER) if array.dtype in _WIDE else array
+    ),
+    "the smallest of 8 bits": partial(_ends, slice(0)),
+    "the largest of 8 bits": partial(_ends, slice(None)),
+    "the largest once among the smallest": partial(_ends, slice(1)),
+}
+
+
+def _severity(compared: ModelDiff) -> tuple[int, float]:
+    """Rank NaN where a number is expected, then the error over the largest value.
+
+    What overflows on large inputs is no error.
+    """
+    diffs = compared.outputs.values()
+    errors = (float(one.abs / one.largest if one.largest else one.abs) for one in diffs)
+    return int(any(one.n_nan or not one.same_structure for one in diffs)), max(errors)
 
 
 def _pairing(compared: ModelDiff) -> tuple[str, str]:
@@ -322,49 +409,6 @@ def _pairing(compared: ModelDiff) -> tuple[str, str]:
     pairs = (("name", compared.by_name), ("rank", compared.by_rank))
     told = [f"by {how}: {', '.join(labels)}" for how, labels in pairs if labels]
     return f"{shared}{left}.", f"outputs are paired {'; '.join(told)}."
-
-
-def _tell_nodes(
-    options: Namespace, report: Report, model: onnx.ModelProto, explained: SessionExplanation
-) -> None:
-    """Say which nodes of the session are responsible."""
-    by, searched = options.by, [n for n in explained.ranking(options.by) if n.effect is not None]
-    # While nodes are left, those that are exact tell nothing.
-    known = [node for node in searched if differing(node.own) or not explained.remaining]
-    effect = f"effect_{by}"
-    columns = {"node": "node", "op": "op", "fused": "fused with"}
-    columns |= {f"own_{by}": "own", f"total_{by}": "total", effect: "effect"}
-    ranked = pd.DataFrame([node.to_row() for node in known[: options.top]], columns=list(columns))
-    which = "the session" if explained.same_outputs else "the session that exposes them"
-    title = f"Nodes of {which} by effect on outputs ({RANKED_BY[by]})"
-    if known:
-        report.add(title, readable(ranked.rename(columns=columns)))
-    if explained.remaining:
-        columns = {"first": "first node", "last": "last node", "nodes": "nodes", effect: "effect"}
-        left = pd.DataFrame(
-            [group.to_row() for group in explained.remaining], columns=list(columns)
-        )
-        left = left.sort_values(effect, ascending=False, na_position="first").head(options.top)
-        title = f"Groups of nodes that the search did not separate ({RANKED_BY[by]})"
-        report.add(title, readable(left.rename(columns=columns)))
-    draw = partial(_draw, model, explained, by)
-    report.add("The graph, coloured by effect on outputs", partial(drawn, model, draw))
-
-
-def _doubts(
-    by: str,
-    model: onnx.ModelProto,
-    feeds: Mapping[str, np.ndarray],
-    explained: SessionExplanation,
-) -> Iterator[str]:
-    """Say so if the node with the largest effect has no two judges that agree."""
-    for node in [n for n in explained.ranking(by) if n.effect is not None][:1]:
-        try:
-            doubt = doubt_of_node(model, feeds, node.name, node.own, sources_of("float64"))
-        except OrtMeterError:  # what was found stays
-            continue
-        if doubt:
-            yield f"{doubt}."
 
 
 def _draw(model: onnx.ModelProto, explained: SessionExplanation, by: str) -> Any:

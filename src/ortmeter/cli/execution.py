@@ -15,14 +15,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from ortmeter import __version__
 from ortmeter.cli.terminal import open_streams, printable, show, tell, terminal_width
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-
-if TYPE_CHECKING:
-    from ortmeter.cli.report import Report
 
 COMMANDS: Mapping[str, str] = {
     "env": "Show the machine, the versions and the providers: which work, and why others do not.",
@@ -56,9 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         open_streams()
         faulthandler.enable(2)  # a kernel of ONNX Runtime may kill the process: it is told where
-        with _ends_cleanly(), _tells_warnings(program):
-            options = make_parser(asked).parse_args(given)
-            return _run_command(options)
+        with _ends_cleanly(), warnings.catch_warnings():
+            # A name in letters that the font of the plots lacks is not wrong.
+            warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+            warnings.showwarning = lambda message, category, *_, **__: tell(
+                f"{program}: {category.__name__}: {message}"  # it quotes names too
+            )
+            return _run_command(make_parser(asked).parse_args(given))
     except SystemExit as stop:  # argparse told why
         return int(stop.code or SUCCESS)
     except KeyboardInterrupt:
@@ -67,7 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - 1, the code of Python, means something else here
         if "--debug" in given:
             traceback.print_exc()
-        tell(f"{program}: {_message(error)}")
+        name, text = type(error).__name__, str(error)
+        if not isinstance(error, OrtMeterError | MemoryError | OSError):
+            text = f"{name}: {text} (unexpected error: --debug shows the traceback)"
+        tell(f"{program}: {text or name}")
         return USAGE
 
 
@@ -79,8 +83,9 @@ def _ends_cleanly() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     signals = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
-    is_main = threading.current_thread() is threading.main_thread()
-    caught = [n for n in signals if is_main and signal.getsignal(n) == signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        signals = set()
+    caught = [number for number in signals if signal.getsignal(number) == signal.SIG_DFL]
     for number in caught:
         signal.signal(number, end)
     try:
@@ -88,25 +93,6 @@ def _ends_cleanly() -> Iterator[None]:
     finally:
         for number in caught:
             signal.signal(number, signal.SIG_DFL)
-
-
-@contextmanager
-def _tells_warnings(program: str) -> Iterator[None]:
-    """Show warnings as other messages are: they quote names too."""
-    with warnings.catch_warnings():
-        # A name in letters that the font of the plots lacks is not wrong.
-        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
-        warnings.showwarning = lambda message, category, *_, **__: tell(
-            f"{program}: {category.__name__}: {message}"
-        )
-        yield
-
-
-def _message(error: Exception) -> str:
-    name, text = type(error).__name__, str(error)
-    if isinstance(error, (OrtMeterError, MemoryError, OSError)):
-        return text or name
-    return f"{name}: {text} (unexpected error: --debug shows the traceback)"
 
 
 def _refuse_old() -> None:
@@ -147,14 +133,11 @@ def _run_command(options: Namespace) -> int:
     if options.html is not None:  # first: the standard output may be closed, or its disk full
         file = report.save(options.html, overwrite=options.force)
         tell(f"report: {file}")
-    show(json.dumps(report.to_dict(), indent=2) if options.json else _text(report))
+    if options.json:
+        show(json.dumps(report.to_dict(), indent=2))
+    else:  # GitHub obeys a line that begins so, and names are not trusted
+        show(re.sub("^::", " ::", report.to_text(terminal_width()), flags=re.MULTILINE))
     return int(done or SUCCESS)
-
-
-def _text(report: "Report") -> str:
-    text = report.to_text(terminal_width())
-    # GitHub obeys a line that begins so, and names are not trusted.
-    return re.sub("^::", " ::", text, flags=re.MULTILINE)
 
 
 def make_parser(asked: str = "") -> ArgumentParser:
@@ -171,23 +154,20 @@ def make_parser(asked: str = "") -> ArgumentParser:
         command = commands.add_parser(
             name, help=summary, description=summary, epilog=_EPILOG, allow_abbrev=False
         )
-        if name == asked:
-            _declare(name, command)
+        if name != asked:
+            continue
+        importlib.import_module("ortmeter.cli.machine")  # first: it looks at the machine meanwhile
+        module = importlib.import_module(f"ortmeter.cli.{name}")
+        module.register(command)
+        command.set_defaults(run=module.run)
+        output = command.add_argument_group("output")
+        output.add_argument("--json", action="store_true", help="print JSON instead of text")
+        output.add_argument("--html", metavar="FILE", help="also write a self-contained HTML page")
+        output.add_argument("--force", action="store_true", help="replace an existing FILE")
+        output.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
 
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         super().error(printable(message))
-
-
-def _declare(name: str, parser: ArgumentParser) -> None:
-    importlib.import_module("ortmeter.cli.machine")  # first: it looks at the machine meanwhile
-    command = importlib.import_module(f"ortmeter.cli.{name}")
-    command.register(parser)
-    output = parser.add_argument_group("output")
-    output.add_argument("--json", action="store_true", help="print JSON instead of text")
-    output.add_argument("--html", metavar="FILE", help="also write a self-contained HTML page")
-    output.add_argument("--force", action="store_true", help="replace an existing FILE")
-    output.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser.set_defaults(run=command.run)

@@ -1,8 +1,6 @@
 """A first run in a process of its own, where a kernel may kill the process."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +9,6 @@ from ortmeter.errors import OrtMeterError
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.graphs import walk_nodes
 from ortmeter.runtime.loading import ModelLike, load_model
-from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing.candidates import SessionSpec, write_specs
 from ortmeter.timing.measurement import SpawnSpec
 
@@ -43,18 +40,6 @@ def refuse_deadly(variants: Mapping[str, SessionSpec]) -> None:
                     ) from error
             except OrtMeterError:
                 continue
-
-
-def session_spec(
-    model: Path,
-    feeds: Mapping[str, Any],
-    provider: str | Provider = "auto",
-    run_config: Mapping[str, Any] | None = None,
-    **settings: Any,
-) -> SessionSpec:
-    """Describe a session as the commands that have one take its settings."""
-    settings["provider"] = resolve_provider(provider)
-    return SessionSpec(model, feeds, settings, run_config or {})
 
 
 def _operators(model: ModelLike) -> set[str]:

@@ -65,14 +65,12 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
             raise InvalidArgumentError(
                 "--dim, --shape and --size describe random inputs: remove them or --feeds"
             )
-        own = {
-            model: [i.name for i in group if i.name in values] for model, group in inputs.items()
-        }
         read: dict[Path, dict[str, np.ndarray]] = {}
         refused: dict[Path, FeedError] = {}
         for model, proto in loaded.items():
+            own = {i.name: values[i.name] for i in inputs[model] if i.name in values}
             try:
-                read[model] = read_feeds(proto, whole, values={n: values[n] for n in own[model]})
+                read[model] = read_feeds(proto, whole, values=own)
             except FeedError as error:
                 refused[model] = error
         read |= {model: _converted(model, inputs, read, why) for model, why in refused.items()}

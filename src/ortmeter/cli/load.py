@@ -1,6 +1,6 @@
 """Latencies under load: several callers, requests that arrive at a rate, runs after a pause."""
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ortmeter.cli.options import number, split
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Estimate, Speedup, common_unit, rounded
+from ortmeter.evidence import Estimate, Speedup, common_unit
 from ortmeter.optional import pd
 from ortmeter.plotting.load import load_plot
 from ortmeter.runtime.settings import DENORMALS
@@ -101,9 +101,9 @@ def read_load(options: Namespace) -> LoadRuns | None:
             "and --gap: --budget, which they share"
         )
     return LoadRuns(
-        _numbers("--callers", options.callers, int, 1, _MAX_CALLERS),
-        _numbers("--rate", options.rate, float, 1e-3, 1e6),
-        _numbers("--gap", options.gap, float, 0, 3600),
+        _numbers("--callers", options.callers, number(1, _MAX_CALLERS)),
+        _numbers("--rate", options.rate, number(1e-3, 1e6, float)),
+        _numbers("--gap", options.gap, number(0, 3600, float)),
         options.batch or 1,
         options.sessions,
         _BUDGET_S if options.budget is None else options.budget,
@@ -169,7 +169,7 @@ def _fill_rates(report: Report, loads: Mapping[tuple[str, float], Load]) -> None
     extra = {
         key: {
             "requests": load.requests,
-            "busy": rounded(load.utilization().value, 2),
+            "busy": load.utilization().value,
             "queue": load.state(),
         }
         for key, load in loads.items()
@@ -224,7 +224,7 @@ def _fill_gaps(report: Report, calls: _Calls, gaps: Sequence[float], seconds: fl
             median = pause.percentiles([50])[0]
             told = f"{median.seconds} (99% CI)" if median.interval else "undecided, too few rounds"
             report.conclude(f"{_prefix(name, calls)}median after a pause of {gap:g} s: {told}.")
-        extra[name, gap]["CPU (ms)"] = rounded(1e3 * pause.cpu, 3)
+        extra[name, gap]["CPU (ms)"] = 1e3 * pause.cpu
     rounds = len(pauses[next(iter(calls)), first].seconds)
     report.add(
         f"After a pause of gap seconds, CPU time of the pause and the run: {rounds} rounds",
@@ -232,9 +232,8 @@ def _fill_gaps(report: Report, calls: _Calls, gaps: Sequence[float], seconds: fl
     )
 
 
-def _bounds(column: str, estimate: Estimate) -> dict[str, float]:
-    ends = {"low": rounded(estimate.low), "high": rounded(estimate.high)}
-    return {column: rounded(estimate.value), **ends}
+def _bounds(column: str, estimate: Estimate) -> dict[str, float | None]:
+    return {column: estimate.value, "low": estimate.low, "high": estimate.high}
 
 
 def _items(
@@ -270,11 +269,6 @@ def _prefix(name: str, names: Collection[str], mark: str = ": ") -> str:
     return f"{name}{mark}" if len(names) > 1 else ""
 
 
-def _numbers(
-    option: str, text: str | None, kind: type[int | float], least: float, most: float
-) -> list[Any]:
+def _numbers(option: str, text: str | None, read: Callable[[str], float]) -> list[Any]:
     """Read numbers separated by commas, in increasing order."""
-    try:
-        return [] if text is None else sorted(split(option, text, number(least, most, kind)))
-    except ArgumentTypeError as error:
-        raise InvalidArgumentError(f"{option}: {error}, or several with commas") from None
+    return [] if text is None else sorted(split(option, text, read))

@@ -14,8 +14,7 @@ import pandas as pd
 from ortmeter.cli import bisect, fusions, machine, verdicts
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import number, split, thread_count
-from ortmeter.cli.report import Report
-from ortmeter.cli.terminal import tell
+from ortmeter.cli.report import Report, Rows
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.observatory.accuracy import measure_errors, not_judged, out_of_bound, told_error
@@ -29,7 +28,7 @@ from ortmeter.observatory.nodes import NodeCase, node_cases
 from ortmeter.observatory.repro import AnyCase, repro_script
 from ortmeter.observatory.torch_candidate import find_obstacle, torch_candidate
 from ortmeter.profiling.findings import plural
-from ortmeter.releases.environments import INSTALLED, Release, parse_release, prepare
+from ortmeter.releases.environments import INSTALLED, Release
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
@@ -120,7 +119,8 @@ def run(options: Namespace, report: Report) -> str | int | None:
     _refuse(options)
     if options.fusions:
         return _run_fusions(options, report)
-    options.threads = options.threads or ("1,2" if options.report else "1")
+    threads = options.threads or ("1,2" if options.report else "1")
+    options.threads = split("--threads", threads, thread_count)
     cases, left_out = _cases(options)
     if options.repro is not None:
         return _script_of_case(options, report, cases)
@@ -131,44 +131,38 @@ def run(options: Namespace, report: Report) -> str | int | None:
         cases = {name: case for name, case in cases.items() if not obstacles[name]}
     code = None
     if options.list:
-        report.conclude(f"{plural(len(cases), 'case')}.")
-        report.add("Cases", _case_table(cases))
+        _list(report, cases)
     elif cases:
         code = _run_cases(options, report, cases)
     if left_out:
         what = "node" if options.models else "case"
         report.conclude(f"{plural(len(left_out), what)} left out, see the reasons.")
-        rows = pd.DataFrame(left_out.items(), columns=[what, "reason"])
-        report.add("Left out", rows.set_index(what))
+        report.add("Left out", Rows((what, "reason"), tuple(left_out.items())))
     return code
 
 
 def _run_fusions(options: Namespace, report: Report) -> str | int | None:
-    span = bisect.read_range(options, _default(options))
     if options.repro is not None:
         case = FusionCase.parse(options.repro)
-        return fusions.write(report, case, _candidates(options, _releases(options)), options.report)
+        return fusions.write(report, case, _candidates(options)[0], options.report)
     named = {case.name: case for case in fusion_cases(options.seed, words=options.filter or "")}
     cases = _filtered(named, options.filter)
     if options.list:
-        report.conclude(f"{plural(len(cases), 'case')}.")
-        optimizers = {"optimizer": {name: case.op for name, case in cases.items()}}
-        report.add("Cases", pd.DataFrame(optimizers).rename_axis("case"))
+        _list(report, cases)
         return None
-    candidates = _candidates(options, [span[0], span[-1]] if span else _releases(options))
+    candidates, span = _candidates(options)
     return fusions.fill(report, list(cases.values()), candidates, span)
 
 
 def _run_cases(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> int | None:
-    threads = split("--threads", options.threads, thread_count)
-    span = bisect.read_range(options, _default(options))
-    candidates = _candidates(options, [span[0], span[-1]] if span else _releases(options))
+    candidates, span = _candidates(options)
     where = candidates[0].provider or resolve_provider("cpu")
+    least = options.threads[0]
     if options.edges:
         named = {name: case for name, case in cases.items() if isinstance(case, Case)}
-        verdicts.fill_edges(report, candidates, named, where, threads[0])
+        verdicts.fill_edges(report, candidates, named, where, least)
         return None
-    specs = {name: case.prepared(where, threads[0]) for name, case in cases.items()}
+    specs = {name: case.prepared(where, least) for name, case in cases.items()}
     try:
         matrix = _matrix(options, report, candidates, specs)
     except Interrupted as stop:
@@ -176,7 +170,7 @@ def _run_cases(options: Namespace, report: Report, cases: Mapping[str, AnyCase])
         raise
     slower = verdicts.fill(report, candidates, matrix)
     if options.models:
-        report.add("Nodes", _case_table(cases))
+        report.add("Nodes", _described(cases))
     worse = verdicts.fill_errors(report, candidates, specs)
     if not span:
         return None
@@ -206,14 +200,13 @@ def _matrix(
     candidates: Sequence[RuntimeCandidate],
     specs: Mapping[str, SessionSpec],
 ) -> Matrix:
-    threads = split("--threads", options.threads, thread_count)
     few = _COMPARED if len(candidates) > 1 else _ALONE
     processes, passes = options.processes or few[0], few[1]
-    with machine.watched(report, threads, _providers(options), strict=options.strict):
+    with machine.watched(report, options.threads, _providers(options), strict=options.strict):
         return measure_cases(
             candidates,
             specs,
-            threads=threads,
+            threads=options.threads,
             processes=processes,
             passes=passes,
             control=len(candidates) > 1,
@@ -277,16 +270,22 @@ def _filtered(cases: Mapping[str, _Kind], text: str | None) -> dict[str, _Kind]:
     return kept
 
 
-def _case_table(cases: Mapping[str, AnyCase]) -> pd.DataFrame:
-    rows = []
+def _list(report: Report, cases: Mapping[str, AnyCase | FusionCase]) -> None:
+    report.conclude(f"{plural(len(cases), 'case')}.")
+    report.add("Cases", _described(cases))
+
+
+def _described(cases: Mapping[str, AnyCase | FusionCase]) -> pd.DataFrame:
+    rows: list[dict[str, object]] = []
     for name, case in cases.items():
         if isinstance(case, NodeCase):
             first = case.node.name or next(filter(None, case.node.output), "")
-            rows.append({"case": name, "nodes": case.nodes, "the first": first})
+            rows.append({"nodes": case.nodes, "the first": first})
+        elif isinstance(case, Case):
+            rows.append({"in words": in_words(name), "inputs": case.inputs, "opset": case.opset})
         else:
-            words = {"case": name, "in words": in_words(name)}
-            rows.append(words | {"inputs": case.inputs, "opset": case.opset})
-    return pd.DataFrame(rows).set_index("case")
+            rows.append({"optimizer": case.op})
+    return pd.DataFrame(rows, pd.Index([*cases], name="case"))
 
 
 def _script_of_case(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> str:
@@ -294,11 +293,13 @@ def _script_of_case(options: Namespace, report: Report, cases: Mapping[str, AnyC
         raise InvalidArgumentError(
             f"--repro: case {options.repro!r} is not known. Accepted: a name of --list"
         )
+    providers = _providers(options)
+    releases, _ = bisect.read_releases(options, providers)
     script = repro_script(
         cases[options.repro],
-        provider=_providers(options)[0],
-        threads=split("--threads", options.threads, thread_count)[0],
-        requirements=[r.requirements[0] for r in _releases(options) if r.requirements],
+        provider=providers[0],
+        threads=options.threads[0],
+        requirements=[one.requirements[0] for one in releases if one.requirements],
     )
     return _issue(options, report, cases, script) if options.report else script
 
@@ -306,7 +307,7 @@ def _script_of_case(options: Namespace, report: Report, cases: Mapping[str, AnyC
 def _issue(options: Namespace, report: Report, cases: Mapping[str, AnyCase], script: str) -> str:
     """Measure a case, those of its operator, and the whole model; write what an issue says."""
     name, (where,) = options.repro, _providers(options)
-    candidates = _candidates(options, _releases(options))
+    candidates, _ = _candidates(options)
     alike = {name: cases[name]}
     alike |= {key: case for key, case in cases.items() if case.op == cases[name].op}
     remarks = [
@@ -359,26 +360,18 @@ def _providers(options: Namespace) -> list[Provider]:
     return split("--provider", options.provider, resolve_provider)
 
 
-def _default(options: Namespace) -> str:
-    return "cuda" if any(each.on_cuda for each in _providers(options)) else "cpu"
-
-
-def _releases(options: Namespace) -> list[Release]:
-    default = _default(options)
-    return [parse_release(text, default) for text in split("--runtime", options.runtime)]
-
-
-def _candidates(options: Namespace, releases: Sequence[Release]) -> list[RuntimeCandidate]:
-    """List what runs the cases, torch first; the environments of releases are made."""
+def _candidates(options: Namespace) -> tuple[list[RuntimeCandidate], list[Release]]:
+    """List what runs the cases, torch first, in environments that are made; the range to search."""
     providers = _providers(options)
+    releases, span = bisect.read_releases(options, providers)
     runners = [torch_candidate()] if options.against else []
-    for release in releases:
-        prepare(release, lambda line: tell(f"ortmeter operators: {line}"))
-        runners.append(RuntimeCandidate(release.name, release))
+    bisect.prepare_all("ortmeter operators", releases)
+    runners += [RuntimeCandidate(release.name, release) for release in releases]
     several = len(providers) > 1
-    return [
+    candidates = [
         dataclasses.replace(
-            runner, name=f"{runner.name} {provider}" if several else runner.name, provider=provider
+            runner, name=f"{runner.name}{f' {provider}' * several}", provider=provider
         )
         for runner, provider in itertools.product(runners, providers)
     ]
+    return candidates, span

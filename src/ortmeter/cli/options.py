@@ -10,6 +10,10 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import MAX_THREADS
 
+EVALUATIONS = ("torch", "reference", "float64")
+UNOPTIMIZED = "unoptimized"
+#: Error over the largest value of an output, beyond which results are not the same.
+CLOSE = 1e-3
 # Argument in Python -> option of KEY=VALUE.
 _PAIRS = {
     "session_options": "--session-option",
@@ -81,18 +85,18 @@ def session_providers(options: Namespace) -> list[Provider]:
     return split("--provider", options.provider, read)
 
 
-def session_axes(options: Namespace) -> dict[str, Any]:
-    """Read the options of the sessions to compare, as :func:`~ortmeter.bench` takes them."""
-    return _settings(options, session_providers(options), split)
+def session_axes(options: Namespace) -> tuple[dict[str, Any], str]:
+    """Read the sessions to compare, as :func:`~ortmeter.bench` takes them, and in words."""
+    return _settings(options, session_providers(options), split), describe_session(options)
 
 
-def session_settings(options: Namespace) -> dict[str, Any]:
-    """Read the options of one session, as :func:`~ortmeter.runtime.sessions.make_session` takes.
+def session_settings(options: Namespace) -> tuple[dict[str, Any], str]:
+    """Read one session, as :func:`~ortmeter.runtime.sessions.make_session` takes it, and in words.
 
     ``run_config`` is for :class:`~ortmeter.runtime.iobinding.BoundSession`.
     """
     provider = resolve_provider(options.provider)
-    return _settings(options, provider, lambda _option, text, convert=str: convert(text))
+    return _settings(options, provider, _read_one), describe_session(options)
 
 
 def _settings(options: Namespace, providers: object, read: Callable[..., Any]) -> dict[str, Any]:
@@ -136,7 +140,7 @@ def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]
     # A comma before a folder is one of the path of a library.
     comma = r",(?![^,=]*[/\\])" if option == "--provider" else ","
     parts = [part.strip() for part in re.split(comma, text)]
-    values = [read(part) for part in parts if part]
+    values = [_read_one(option, part, read) for part in parts if part]
     if len({*values}) < len(parts):  # nothing is measured twice, or left out, in silence
         raise InvalidArgumentError(
             f"{option}: got {text!r}, expected values separated by commas, each one once"
@@ -144,12 +148,12 @@ def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]
     return values
 
 
-def thread_count(text: str) -> int:
-    """Read a number of threads."""
+def _read_one(option: str, text: str, read: Callable[[str], Any] = str) -> Any:
+    """Read a value, and name its option if it is refused."""
     try:
-        return int(number(0, MAX_THREADS)(text))
+        return read(text)
     except ArgumentTypeError as error:
-        raise InvalidArgumentError(f"--threads: {error}") from None
+        raise InvalidArgumentError(f"{option}: {error}") from None
 
 
 def number(
@@ -169,3 +173,6 @@ def number(
         raise ArgumentTypeError(f"got {text!r}, expected {what} {bounds}")
 
     return read
+
+
+thread_count = number(0, MAX_THREADS)

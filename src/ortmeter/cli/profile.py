@@ -9,20 +9,20 @@ from pathlib import Path
 import pandas as pd
 
 from ortmeter.cli import conversion, machine
-from ortmeter.cli.first_run import refuse_deadly, session_spec
+from ortmeter.cli.first_run import refuse_deadly
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
-from ortmeter.cli.options import add_session, describe_session, number, session_settings
-from ortmeter.cli.report import Report, drawn, readable
-from ortmeter.plotting import Drawing, comparison_plot, draw_model, operator_plot, profile_notes
+from ortmeter.cli.options import UNOPTIMIZED, add_session, number, session_settings
+from ortmeter.cli.report import Report, Rows, drawn, readable
+from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, advise, merge_profiles, profile_together
 from ortmeter.profiling.advice import CHECKS, LEAST_SHARE
 from ortmeter.profiling.findings import Advice
 from ortmeter.profiling.graph import STANDARD
 from ortmeter.runtime.placement import enumerate_some
 from ortmeter.study.writer import enumerate_items
+from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.measurement import format_seconds
 
-_UNOPTIMIZED = "unoptimized"
 _MODEL, _BASELINE = "the model", "the baseline"
 _SAMPLING = ["processes", "rounds", "calls"]
 _PROFILER_MOST = 0.5  # speed of a profiled run
@@ -34,7 +34,7 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--baseline",
         metavar="MODEL2",
-        help=f"{_UNOPTIMIZED} (the same model without graph optimization) or another ONNX file",
+        help=f"{UNOPTIMIZED} (the same model without graph optimization) or another ONNX file",
     )
     add_session(parser, several=False)
     add_feeds(parser)
@@ -51,24 +51,21 @@ def register(parser: ArgumentParser) -> None:
 def run(options: Namespace, report: Report) -> None:
     """Fill the report with the profile, then with what changes from the baseline."""
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        _profile(
-            options,
-            report,
-            conversion.convert_one(options, Path(options.models[0]), Path(folder)),
-        )
+        model = conversion.convert_one(options, Path(options.models[0]), Path(folder))
+        _profile(options, report, model)
 
 
 def _profile(options: Namespace, report: Report, model: Path) -> None:
-    other = model if options.baseline in {None, _UNOPTIMIZED} else Path(options.baseline)
+    other = model if options.baseline in {None, UNOPTIMIZED} else Path(options.baseline)
     feeds = make_feeds(options, list(dict.fromkeys([model, other])))
-    settings, report.session = session_settings(options), describe_session(options)
-    asked = {_MODEL: {**settings, "model": model, "feeds": feeds[model]}}
+    settings, report.session = session_settings(options)
+    ways = {_MODEL: (model, settings)}
     if options.baseline:
-        baseline = {**settings, "model": other, "feeds": feeds[other]}
-        if options.baseline == _UNOPTIMIZED:
-            baseline["optimization"] = "none"
-        asked = {_BASELINE: baseline, **asked}
-    refuse_deadly({Path(one["model"]).name: session_spec(**one) for one in asked.values()})
+        level = "none" if options.baseline == UNOPTIMIZED else settings["optimization"]
+        ways = {_BASELINE: (other, {**settings, "optimization": level}), **ways}
+    for file, way in ways.values():
+        refuse_deadly(model_variants(file, feeds[file], **way))
+    asked = {n: {**way, "model": file, "feeds": feeds[file]} for n, (file, way) in ways.items()}
     repeat = options.repeat or (100 if options.baseline else 50)
     where = [settings["threads"]], [settings["provider"]]
     with machine.watched(report, *where, strict=options.strict):
@@ -115,16 +112,14 @@ def _report_operators(report: Report, profile: Profile, top: int) -> None:
     nodes = profile.by_node().sort_values("median", ascending=False)
     columns = ["name", "op", "median", "share", "gflop_per_s", "gb_per_s", "signature"]
     report.add(f"The {min(top, len(nodes))} slowest nodes", _in_percent(nodes[columns].head(top)))
-    if profile.model is not None:
+    if (graph := profile.model) is not None:
+        title = "The graph that ran"
         report.add(
-            "The graph that ran, coloured by time",
-            partial(drawn, profile.model, partial(_draw, profile)),
+            f"{title}, coloured by time",
+            partial(
+                drawn, graph, lambda: draw_model(graph, title=title, notes=profile_notes(profile))
+            ),
         )
-
-
-def _draw(profile: Profile) -> Drawing:
-    assert profile.model is not None
-    return draw_model(profile.model, title="The graph that ran", notes=profile_notes(profile))
 
 
 def _in_percent(frame: pd.DataFrame) -> pd.DataFrame:
@@ -139,8 +134,7 @@ def _advise(report: Report, findings: Sequence[Advice]) -> None:
         return
     report.conclude(*(f"{finding}." for finding in findings))
     if rows := [(f.topic, f.bound, enumerate_some(f.nodes)) for f in findings if f.nodes]:
-        columns = ["finding", "saves", "nodes"]
-        report.add("Nodes of the advice", pd.DataFrame(rows, columns=columns).set_index("finding"))
+        report.add("Nodes of the advice", Rows(("finding", "saves", "nodes"), tuple(rows)))
 
 
 def _place_beside_bench(report: Report, profile: Profile) -> None:

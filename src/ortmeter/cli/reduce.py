@@ -2,7 +2,6 @@
 
 import errno
 import functools
-import hashlib
 import json
 import os
 import re
@@ -23,19 +22,17 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 import onnxruntime
-import pandas as pd
 
 from ortmeter.attribution.alignment import in_words, relative
 from ortmeter.attribution.intermediates import refuse_too_large
 from ortmeter.attribution.reduction import Reduced, reduce_model
 from ortmeter.child import ChildError
-from ortmeter.cli.bisect import decide_slowdown
-from ortmeter.cli.diff import EVALUATIONS, UNOPTIMIZED, on_provider
+from ortmeter.cli.bisect import decide_slowdown, prepare_all
 from ortmeter.cli.execution import SUCCESS, USAGE
 from ortmeter.cli.inputs import add_feeds, make_feeds
-from ortmeter.cli.options import add_session, describe_session, number, session_settings, split
-from ortmeter.cli.references import evaluate
-from ortmeter.cli.report import Report
+from ortmeter.cli.options import add_session, number, session_settings, split
+from ortmeter.cli.references import evaluate, reference_outputs
+from ortmeter.cli.report import Report, Rows
 from ortmeter.cli.terminal import tell
 from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
@@ -52,8 +49,9 @@ from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
 from ortmeter.observatory.reference import DRAWN, NONE
 from ortmeter.observatory.repro import repro_script
 from ortmeter.profiling.findings import plural
-from ortmeter.releases.environments import INSTALLED, Release, parse_release, prepare
+from ortmeter.releases.environments import INSTALLED, Release, parse_release
 from ortmeter.releases.process import run_once
+from ortmeter.runtime.digests import digest, model_digest
 from ortmeter.runtime.graphs import with_intermediate_outputs
 from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.loading import load_model, write_model
@@ -127,7 +125,7 @@ def run(options: Namespace, report: Report) -> int:
 
 
 def _reduce(options: Namespace, report: Report, file: Path) -> int:
-    settings, report.session = session_settings(options), describe_session(options)
+    settings, report.session = session_settings(options)
     distribution = "cuda" if settings["provider"].on_cuda else "cpu"
     condition = read_condition(options.until, options.timeout, distribution)
     if options.report and len(condition.releases) == 1 and condition.kind != "fails":
@@ -147,8 +145,7 @@ def _reduce(options: Namespace, report: Report, file: Path) -> int:
             )
     spec = SessionSpec(file, start.arrays, settings)
     _refuse_unwritable(folder)
-    for release in condition.releases:
-        prepare(release, lambda line: tell(f"ortmeter reduce: {line}"))
+    prepare_all("ortmeter reduce", condition.releases)
     with suppress(OrtMeterError):  # else a level is not what makes it fail
         if condition.kind == "fails" and condition.outputs(spec, optimization="none"):
             condition = replace(condition, runs_unoptimized=True)
@@ -168,7 +165,8 @@ def _reduce(options: Namespace, report: Report, file: Path) -> int:
             f"{len(tried.answers)} models were tried",
             _write_script(tried),
         )
-        report.add("What was tried", pd.DataFrame(list(tried.answers.values())))
+        answers = tuple(tuple(answer.values()) for answer in tried.answers.values())
+        report.add("What was tried", Rows(("step", "holds", "seen"), answers))
     if tried.told != _TOLD[True]:
         return USAGE
     if not options.report:
@@ -198,11 +196,12 @@ class _Tried:
         self._file = folder / _TRIED
         model = Path(options.models[0])
         self._is_valid = not _why_invalid(model)  # else its parts need not be
-        digest = hashlib.blake2b(model.read_bytes()).hexdigest()
-        versions = [one.key or onnxruntime.__version__ for one in condition.releases]
-        session = describe_session(options)
-        self._asked = [options.until, session, options.timeout, digest, *versions]
-        self._asked += _digests(condition)
+        words = shlex.split(condition.limit) if condition.kind == "command" else []
+        self._asked = [options.until, repr(spec.settings), options.timeout]
+        self._asked += [one.key or onnxruntime.__version__ for one in condition.releases]
+        # Another model, or another check, gives other answers.
+        files = (file for file in map(Path, words) if file.is_file())
+        self._asked += [model_digest(model), *(digest([file.read_bytes()]) for file in files)]
         if not folder.exists() or not any(folder.iterdir()):
             return
         kept: dict[str, Any] = {}
@@ -215,14 +214,15 @@ class _Tried:
                 f"--output: {str(folder)!r} has files that no reduction wrote. Accepted: "
                 "another folder"
             )
-        if kept.get("asked") == self._asked and not options.force:
-            self.answers = kept["answers"]
-            tell(f"ortmeter reduce: goes on, with the {len(self.answers)} answers of {self._file}")
-        elif not options.force:
+        if options.force:
+            return
+        if kept["asked"] != self._asked:
             raise InvalidArgumentError(
                 f"--output: {str(folder)!r} has something else than this reduction. Accepted: "
                 "another folder, or --force"
             )
+        self.answers = kept["answers"]
+        tell(f"ortmeter reduce: goes on, with the {len(self.answers)} answers of {self._file}")
 
     def __call__(self, reduced: Reduced) -> bool:
         """Look at a model, unless it was looked at."""
@@ -230,7 +230,7 @@ class _Tried:
             folder = Path(temporary)
             _write_reduced(reduced, folder)
             files = sorted(file for file in folder.rglob("*") if file.is_file())
-            key = hashlib.blake2b(b"".join(file.read_bytes() for file in files)).hexdigest()
+            key = digest(file.read_bytes() for file in files)
             if key not in self.answers:
                 holds, seen = self._look(reduced, folder)
                 self.answers[key] = {"step": reduced.step, "holds": _TOLD[holds], "seen": seen}
@@ -259,13 +259,6 @@ def _refuse_unwritable(folder: Path) -> None:
             f"--output: {str(folder)!r} cannot be written. Accepted: a folder, or a name that is "
             "free in one, which may be written"
         )
-
-
-def _digests(condition: "Condition") -> list[str]:
-    """Identify the files of a command: another check gives other answers."""
-    words = shlex.split(condition.limit) if condition.kind == "command" else []
-    files = [Path(word) for word in words if Path(word).is_file()]
-    return [hashlib.blake2b(file.read_bytes()).hexdigest() for file in files]
 
 
 def _why_invalid(file: Path) -> str:
@@ -329,14 +322,14 @@ def _write_issue(report: Report, tried: _Tried) -> str:
     inputs = ", ".join(map(str, declared_inputs(best.proto)))
     where = {"machine": report.machine, "provider": tried.spec.settings["provider"]}
     *before, last = condition.releases
+    script = (tried.folder / _SCRIPT).read_text(encoding="ascii")
     if condition.kind == "fails":
         told = tried.seen.removeprefix(f"{last.name}: ")
         told = f"{told}\n\n{' '.join(_ran_elsewhere(condition, part))}"
-        script = (tried.folder / _SCRIPT).read_text(encoding="ascii")
         ran = {one.name: run_script(script, one) for one in before}
         text = write_failure(name, last, told, script, ran, inputs=inputs, **where)
     else:
-        script, wrong = (tried.folder / _SCRIPT).read_text(encoding="ascii"), ""
+        wrong = ""
         if condition.kind != "slower":
             wrong = f"With onnxruntime {last.name}: {tried.seen} ({_why_wrong(part, condition)})."
             script = show_wrong(script, part, last)
@@ -367,7 +360,8 @@ def _ran_elsewhere(condition: "Condition", part: SessionSpec) -> list[str]:
             told.append(f"It fails at optimization level {asked!r}, and runs at level {level!r}.")
             break
     with suppress(OrtMeterError):
-        outputs = evaluate(load_model(part.model), part.feeds, "reference", resolve_provider("cpu"))
+        on_cpu = replace(part, settings={"provider": resolve_provider("cpu")})
+        outputs = evaluate(on_cpu, "reference")
         shapes = ", ".join(f"{name} has the shape {value.shape}" for name, value in outputs.items())
         told.append(f"onnx.reference (onnx {onnx.__version__}) runs it: {shapes}.")
     if not told:
@@ -467,16 +461,11 @@ def _slower(condition: Condition, spec: SessionSpec) -> Answer:
 
 
 def _differs(condition: Condition, spec: SessionSpec) -> Answer:
-    against, provider = condition.against, spec.settings["provider"]
-    got = condition.outputs(spec)
-    if not against:
-        expected = condition.outputs(spec, 0)
-    elif against in EVALUATIONS:
-        expected = evaluate(load_model(spec.model), spec.feeds, against, provider)
-    elif against == UNOPTIMIZED:
-        expected = condition.outputs(spec, optimization="none")
+    against, got = condition.against, condition.outputs(spec)
+    if against:
+        expected = reference_outputs(against, spec, condition.outputs)
     else:
-        expected = condition.outputs(replace(spec, settings=on_provider(against, spec.settings)))
+        expected = condition.outputs(spec, 0)
     expected = {name: value for name, value in expected.items() if name in got}
     compared = compare_outputs(expected, got, typed=against != "float64").outputs
     if not compared:

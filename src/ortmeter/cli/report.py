@@ -1,7 +1,6 @@
 """Report of a command: title, tables and plots, computed conclusion, machine."""
 
 import itertools
-import json
 import math
 import os
 import textwrap
@@ -9,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup
@@ -46,10 +47,11 @@ _UNITS: Mapping[str, str] = {
 
 
 class Rows(NamedTuple):
-    """A small table, without pandas."""
+    """A table: its columns, its rows, what its cells are."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    caption: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Section(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Return its tables as plain values for JSON, and its lines to copy, if it has some."""
         code = [item.text for item in self.items if isinstance(item, Code)]
-        tables = [_records(item) for item in self.items if _is_table(item)]
+        tables = [_records(item) for item in self.items if isinstance(item, Rows)]
         return {"title": self.title, "tables": tables, **({"code": code} if code else {})}
 
 
@@ -118,8 +120,8 @@ class Report:
     def add(self, title: str, *items: Any) -> None:
         """Add a section of tables and texts, and of functions that draw what an HTML page shows."""
         shown = [item for item in items if self.draws or not callable(item)]
-        made = [item() if callable(item) else item for item in shown]
-        self.sections.append(Section(title, tuple(freeze(i) for i in made if i is not None)))
+        made = [freeze(item() if callable(item) else item) for item in shown]
+        self.sections.append(Section(title, tuple(_as_rows(i) for i in made if i is not None)))
 
     def conclude(self, *said: str | Speedup) -> None:
         """Add sentences to the conclusion, and claims, computed from what the sections show."""
@@ -155,7 +157,7 @@ class Report:
         if told := self.told_preflight:
             blocks.append(textwrap.fill(told, width))
         for title, items in self.sections:
-            written = [i for i in items if isinstance(i, str | Code) or _is_table(i)]
+            written = [i for i in items if isinstance(i, str | Code | Rows)]
             shown = [_fitted(item, width) for item in written]
             if shown:
                 heading = shorten(title, width)
@@ -180,8 +182,7 @@ class Report:
         import jinja2
 
         writer = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-        writer.filters |= {"as_html": as_html, "columns": _columns, "caption": _caption}
-        writer.tests["table"] = _is_table
+        writer.filters |= {"as_html": as_html, "columns": _columns}
         page = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
         return writer.from_string(page).render(
             title=self.title,
@@ -219,7 +220,7 @@ def check_writable(file: Path, begins: bytes, *, overwrite: bool) -> None:
         raise InvalidArgumentError(f"{file} cannot be written: choose a file in a writable folder")
 
 
-def _fitted(item: Any, width: int) -> str:
+def _fitted(item: str | Code | Rows, width: int) -> str:
     """Write a table within a width: texts are broken at spaces, or shortened in the middle."""
     if isinstance(item, Code):
         return item.text
@@ -233,11 +234,13 @@ def _fitted(item: Any, width: int) -> str:
             if widest.width <= getattr(widest, least):
                 break
             widest.width -= 1
-    title = textwrap.wrap(_caption(item), width)
-    count = max((len(column.texts) for column in columns), default=0)
-    rows = [[column.cell(rank) for column in columns] for rank in range(count)]
-    lines = [line for row in rows for line in _lines(row, columns)]
-    return "\n".join([*title, *lines])
+    lines = textwrap.wrap(item.caption, width)
+    for rank in range(1 + len(item.rows)):
+        cells = itertools.zip_longest(*(c.cell(rank) for c in columns), fillvalue="")
+        for parts in cells:  # lines of a row
+            texts = (column.placed(part) for column, part in zip(columns, parts, strict=True))
+            lines.append(_GAP.join(texts).rstrip())
+    return "\n".join(lines)
 
 
 class _Column:
@@ -265,55 +268,45 @@ class _Column:
                 return [shorten(line, self.width) for line in lines] or [""]
             room -= 1
 
-
-def _lines(row: list[list[str]], columns: list[_Column]) -> list[str]:
-    return [
-        _GAP.join(
-            line.ljust(column.width) if column.is_text else line.rjust(column.width)
-            for line, column in zip(parts, columns, strict=True)
-        ).rstrip()
-        for parts in itertools.zip_longest(*row, fillvalue="")
-    ]
+    def placed(self, text: str) -> str:
+        """Put a line of a cell on its side."""
+        return text.ljust(self.width) if self.is_text else text.rjust(self.width)
 
 
 def _written(value: Any) -> str:
-    if isinstance(value, float) and math.isfinite(value):
-        return digits(value)
-    text = str(value)
-    # A name may be "nan"; of what is not a text, only what is missing is written so.
-    missing = not isinstance(value, str) and text in {"None", "nan", "<NA>", "NaT"}
-    return "-" if missing else text
+    return "-" if value is None else digits(value) if isinstance(value, float) else str(value)
 
 
-def _is_table(item: Any) -> bool:
-    return isinstance(item, Rows) or hasattr(item, "to_string")
-
-
-def _rows(item: Any) -> Rows:
+def _as_rows(item: Any) -> Any:
+    """Turn a frame into rows of plain values, in which what is missing is None."""
+    if hasattr(item, "to_string"):
+        table = flatten(item)
+        columns = tuple(map(str, table.columns))
+        item = Rows(columns, tuple(table.itertuples(index=False)), item.columns.name or "")
     if isinstance(item, Rows):
-        return item
-    table = flatten(item)
-    return Rows(tuple(map(str, table.columns)), tuple(table.itertuples(index=False, name=None)))
+        return item._replace(rows=tuple(tuple(map(_plain, row)) for row in item.rows))
+    return item
 
 
-def _columns(item: Any) -> list[_Column]:
-    table = _rows(item)
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    # A name may be "nan"; of what is not a text, only what is missing is written so.
+    missing = not isinstance(value, str) and str(value) in {"None", "nan", "<NA>", "NaT"}
+    return None if missing else value
+
+
+def _columns(table: Rows) -> list[_Column]:
     return [
         _Column(header, [row[rank] for row in table.rows])
         for rank, header in enumerate(table.columns)
     ]
 
 
-def _caption(item: Any) -> str:
-    """Return what the cells of a table are, the name of its columns."""
-    return str(getattr(item.columns, "name", None) or "")
-
-
-def _records(item: Any) -> list[dict[str, Any]]:
-    if isinstance(item, Rows):
-        return [dict(zip(item.columns, row, strict=True)) for row in item.rows]
-    rows: list[dict[str, Any]] = json.loads(flatten(item).to_json(orient="records"))
-    return rows
+def _records(table: Rows) -> list[dict[str, Any]]:
+    infinite = math.inf, -math.inf
+    rows = ((None if value in infinite else value for value in row) for row in table.rows)
+    return [dict(zip(table.columns, row, strict=True)) for row in rows]
 
 
 def drawn(model: "onnx.ModelProto", draw: Callable[[], Any]) -> Any:
@@ -328,9 +321,10 @@ def drawn(model: "onnx.ModelProto", draw: Callable[[], Any]) -> Any:
 
 def readable(table: "pd.DataFrame") -> "pd.DataFrame":
     """Prepare a table of a profile or of errors for reading."""
-    first, *others = table.columns
-    shown = {_UNITS.get(name, name): _plain(table[name]) for name in others}
-    return pd.DataFrame({first: table[first].astype(object), **shown}).set_index(first)
+    if "provider" in table:
+        short = table["provider"].astype(object).str.removesuffix("ExecutionProvider")
+        table = table.assign(provider=short)
+    return table.rename(columns=_UNITS).reset_index(drop=True)
 
 
 def speedup_table(claims: Sequence[Speedup]) -> "pd.DataFrame":
@@ -347,10 +341,3 @@ def speedup_table(claims: Sequence[Speedup]) -> "pd.DataFrame":
         for claim in claims
     ]
     return pd.DataFrame(rows).set_index([*claims[0].where, "candidate"])
-
-
-def _plain(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Forget categories and nullable types, which print their missing values in their own way."""
-    if column.name == "provider":
-        return column.astype(object).str.removesuffix("ExecutionProvider")
-    return column.astype(float) if column.dtype.kind == "f" else column.astype(object)

@@ -2,6 +2,7 @@
 
 import sys
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 
 from ortmeter.cli.options import number
 from ortmeter.cli.report import Report
@@ -55,18 +56,12 @@ def run(options: Namespace, report: Report) -> int:
             tell=None if sys.stderr.isatty() else tell,
         )
     except KeyboardInterrupt:
-        _fill_interrupted(options, report)
+        with suppress(InvalidArgumentError):  # interrupted before anything was written
+            _fill(report, load_sweep(options.output))
+            report.conclude("run the same command with --resume to finish.")
         raise
     _fill(report, result)
     return 1 if result.failed else 0
-
-
-def _fill_interrupted(options: Namespace, report: Report) -> None:
-    try:
-        _fill(report, load_sweep(options.output))
-    except InvalidArgumentError:
-        return  # interrupted before anything was written
-    report.conclude("run the same command with --resume to finish.")
 
 
 def _fill(report: Report, result: SweepResult) -> None:

@@ -19,23 +19,15 @@ def printable(text: str, encoding: str = "utf-8") -> str:
 
 def open_streams() -> None:
     """Put the null device where a standard stream is closed, else the next file would be there."""
-    closed = [number for number in range(3) if not _is_open(number)]
-    for _ in closed:  # the lowest number that is free
-        os.open(os.devnull, os.O_RDWR)
+    while (free := os.open(os.devnull, os.O_RDWR)) < 3:  # noqa: PLR2004 - standard streams
+        pass
+    os.close(free)
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     if sys.stdout is None:
         raise OrtMeterError(
             "the standard output is closed: nobody would read the result. Accepted: >/dev/null"
         )
-
-
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
 
 
 def show(text: str) -> None:

@@ -258,9 +258,7 @@ def _write(options: Namespace, report: Report, found: Tuning, folder: Path) -> N
         tuned = dataclasses.replace(found.setup.spec, model=(folder / session.model).resolve())
         names = {DEFAULT: DEFAULT, done.winner: "tuned"}
         pair = [dataclasses.replace(done.comparison[n], name=new) for n, new in names.items()]
-        kept = baseline.KeptSamples(
-            folder / _SAMPLES, True, None, None, False, False, options.provider
-        )
+        kept = baseline.KeptSamples(folder / _SAMPLES, options.provider, force=True)
         kept.begin({DEFAULT: found.default, "tuned": tuned}).finish(report, Comparison(pair))
     report.add(SCRIPT, Code((folder / SCRIPT).read_text(encoding="utf-8")))
     report.save(folder / _PAGE, overwrite=True)

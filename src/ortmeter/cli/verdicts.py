@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ortmeter.cli.report import Report
+from ortmeter.cli.report import Report, Rows
 from ortmeter.errors import OrtMeterError
-from ortmeter.evidence import Estimate, Speedup, rounded
+from ortmeter.evidence import Estimate, Speedup
 from ortmeter.observatory.accuracy import (
     accuracy_changes,
     comparable_errors,
@@ -74,11 +74,10 @@ def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix)
         medians = times.groupby(level="case", sort=False).median()
         report.add(f"Median time of a run (µs){place[count]}", medians)
     versions = [{"candidate": name, **matrix.versions[name]} for name in names]
-    report.add("Candidates", pd.DataFrame(versions).set_index("candidate"))
+    report.add("Candidates", pd.DataFrame(versions))
     if matrix.absent:
-        columns = ["case", "candidate", "reason"]
-        absent = [(*key, reason) for key, reason in matrix.absent.items()]
-        report.add("Absent", pd.DataFrame(absent, columns=columns).set_index("case"))
+        absent = tuple((*key, reason) for key, reason in matrix.absent.items())
+        report.add("Absent", Rows(("case", "candidate", "reason"), absent))
         report.conclude(f"{len(absent)} absent: the table has the reasons.")
     return slower
 
@@ -162,10 +161,8 @@ def _cells_table(cells: pd.DataFrame, *, several: bool) -> pd.DataFrame:
     """Return the cells that have a verdict, the surest first; times are in another table."""
     cells = cells.assign(verdict=cells["verdict"].mask(_is_small(cells), f"within {_EFFECT:.0%}"))
     shown = cells[cells["p"].notna()].sort_values("p", kind="stable").reset_index()
-    for name in ("speedup", "low", "high"):
-        shown[name] = [rounded(value, 3) for value in shown[name]]
     names = ["candidate", "baseline"] if several else []
-    return shown[["case", *names, "speedup", "low", "high", "verdict"]].set_index("case")
+    return shown[["case", *names, "speedup", "low", "high", "verdict"]]
 
 
 def _is_small(cells: pd.DataFrame) -> "pd.Series[bool]":
@@ -241,7 +238,7 @@ def _errors_table(errors: pd.DataFrame, candidates: int) -> pd.DataFrame:
     shown["candidate"] = same.transform(", ".join).mask(is_all, "all")
     shown["unit"] = shown["unit"].replace("largest", "ulp of largest")
     columns = ["case", "candidate", "error", "unit", "of bound", "bits"]
-    return shown.drop_duplicates(["case", "bits"])[columns].set_index("case")
+    return shown.drop_duplicates(["case", "bits"])[columns].reset_index(drop=True)
 
 
 def fill_edges(
@@ -277,4 +274,4 @@ def fill_edges(
         ("Open", unknown, ["candidates", "reason"]),
     ):
         if len(rows):
-            report.add(title, rows[[*columns, *more]].set_index("case"))
+            report.add(title, rows[[*columns, *more]])

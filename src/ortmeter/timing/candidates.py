@@ -20,7 +20,7 @@ from ortmeter.child_main import name_of
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.feeds import feeds_of_each
-from ortmeter.runtime.iobinding import HostSession, open_session
+from ortmeter.runtime.iobinding import HostSession, open_session, run_session
 from ortmeter.runtime.loading import ModelLike, is_path, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
@@ -63,6 +63,10 @@ class SessionSpec:
     def session(self) -> Any:
         """Create the session."""
         return make_session(self.model, **self.settings)
+
+    def outputs(self) -> dict[str, Any]:
+        """Run the model once in a new session, and return its outputs, on the host."""
+        return run_session(self.session(), self.feeds, self.run_config)
 
     def call(self, session: Any) -> Callable[[], object]:
         """Return a function that runs once; it has its own binding, a session may have several."""

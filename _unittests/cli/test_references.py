@@ -10,7 +10,7 @@ import pytest
 
 from ortmeter.attribution import optimizers
 from ortmeter.cli import main
-from ortmeter.cli.agreement import compare, tell_differences
+from ortmeter.cli.references import compare, tell_differences
 from ortmeter.errors import ModelError
 from ortmeter.runtime import sessions
 from ortmeter.runtime.optimizers import Optimizer
@@ -40,11 +40,11 @@ def test_candidates_that_agree_say_nothing():
     assert told({"a": model()}, optimization=["none", "all"]) == []
 
 
-@pytest.mark.parametrize(("scale", "size"), [("32", "100% of|1 times"), ("16", "3 times")])
+@pytest.mark.parametrize(("scale", "size"), [("32", "1 times"), ("16", "3 times")])
 def test_the_size_of_a_difference_is_said(scale, size):
     (text,) = told({"a": model(), "b": model(scale)})
     assert text.startswith("b does not compute what a does: Y differs by ")
-    assert any(f"{part} the largest value" in text for part in size.split("|"))
+    assert f"{size} the largest value" in text
     assert "float64" not in text  # of which of the two models?
 
 
