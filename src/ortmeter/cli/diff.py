@@ -210,21 +210,19 @@ class _Diff:
 
     def _others(self, feeds: _Feeds) -> Iterator[tuple[str, _Feeds]]:
         """Draw other inputs: those of the edges first, since they differ the most."""
-        had_edges, first = False, self._options.seed
+        first = self._options.seed
         for seed in range(first + 1, first + _SEEDS):
             again = make_feeds(Namespace(**{**vars(self._options), "seed": seed}), self._models)
             drawn = {
                 name
                 for model, arrays in feeds.items()
                 for name, array in arrays.items()
-                if name in again[model] and not np.array_equal(array, again[model][name])
+                if not np.array_equal(array, again[model][name])
             }
-            if not drawn:  # all are given, or a few integers are the same by chance
-                continue
-            if not had_edges:
-                had_edges = True
+            if seed == first + 1:
                 yield from _edges(feeds, drawn)
-            yield f"seed {seed}", {m: {**arrays, **again[m]} for m, arrays in feeds.items()}
+            if drawn:  # else all are given, or a few integers are the same by chance
+                yield f"seed {seed}", again
 
     def _outputs_apart(self, feeds: _Feeds) -> ModelDiff:
         """Compare outputs alone: of two models, or of two ways to run one."""

@@ -95,20 +95,17 @@ def inputs_table(
 ) -> Rows:
     """List what the models are fed: type, shape, the values of a few integers, where it is from."""
     drawn = drawn or f"random, seed {options.seed}"
-    names = tuple(f"{name}=" for given in feeds.values() for name in given)
-    whole = [("--feeds", text) for text in options.feeds if not text.startswith(names)]
+    names = {name for given in feeds.values() for name in given}
+    told = [("--feeds", text) for text in options.feeds]
+    told += [("--value", text) for text in options.value]
+    # A file of all the inputs is that of no name; the first one counts.
+    sources = {_name(text, names): (option, text) for option, text in reversed(told)}
     rows: dict[tuple[str, ...], list[str]] = {}
     for model, given in feeds.items():
         declared = {one.name: one for one in declared_inputs(load_model(model))}
         for name, array in given.items():
-            texts = [
-                (option, text.removeprefix(f"{name}="))
-                for option, texts in (("--value", options.value), ("--feeds", options.feeds))
-                for text in texts
-                if text.startswith(f"{name}=")
-            ]
-            option, text = next(iter(texts or whole), ("", drawn))
-            source = f"{option} {text}".strip()
+            option, text = sources.get(name) or sources.get(None) or ("", drawn)
+            source = f"{option} {text.removeprefix(f'{name}=')}".strip()
             if option == "--value" and array.ndim and "," not in text:
                 free = [str(size) for size in declared[name].sizes if not isinstance(size, int)]
                 source += f"; {', '.join(free)} guessed as 1" * bool(free and array.size == 1)
@@ -120,8 +117,8 @@ def inputs_table(
     columns = ("input", "type", "shape", "value", "from")
     if all(len(models) == len(feeds) for models in rows.values()):
         return Rows(columns, tuple(rows))
-    told = tuple((*row, ", ".join(models)) for row, models in rows.items())
-    return Rows((*columns, "model"), told)
+    several = tuple((*row, ", ".join(models)) for row, models in rows.items())
+    return Rows((*columns, "model"), several)
 
 
 def _converted(
@@ -174,7 +171,7 @@ def _given(options: Namespace, known: _Known) -> tuple[str | None, dict[str, Any
     return (whole[0] if whole else None), values
 
 
-def _name(text: str, known: _Known) -> str | None:
+def _name(text: str, known: Iterable[str]) -> str | None:
     """Find the input of ``NAME=...``: a name may have any character."""
     return max((name for name in known if text.startswith(f"{name}=")), key=len, default=None)
 

@@ -52,6 +52,7 @@ from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import INSTALLED, Release, parse_release
 from ortmeter.releases.process import run_once
 from ortmeter.runtime.digests import digest, model_digest
+from ortmeter.runtime.feeds import write_feeds
 from ortmeter.runtime.graphs import with_intermediate_outputs
 from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.loading import load_model, write_model
@@ -294,10 +295,7 @@ def _write_reduced(reduced: Reduced, folder: Path) -> None:
     """Write a model and its inputs, as the tests of ONNX have them."""
     write_model(reduced.proto, folder / _MODEL)
     shutil.rmtree(folder / _INPUTS, ignore_errors=True)
-    (folder / _INPUTS).mkdir()
-    for rank, (name, array) in enumerate(reduced.arrays.items()):
-        tensor = onnx.numpy_helper.from_array(array, name)
-        write_atomically(folder / _INPUTS / f"input_{rank}.pb", tensor.SerializeToString())
+    write_feeds(reduced.arrays, folder / _INPUTS)
 
 
 def _write_script(tried: _Tried) -> str:

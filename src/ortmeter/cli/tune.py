@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import onnx
-
 from ortmeter.cli import baseline
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import number, split
@@ -22,7 +20,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import rounded
 from ortmeter.plotting import axes
 from ortmeter.plotting.latency import speedup_plot
-from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.feeds import write_feeds
 from ortmeter.runtime.loading import load_model, write_model
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.comparison import Comparison
@@ -232,10 +230,7 @@ def _costs_plot(costs: Rows) -> "Figure":
 def _diff_command(found: Tuning, wrong: Tried, stem: Path) -> str:
     """Write the inputs that a candidate gets wrong, and the command that shows it."""
     options, models = ["--feeds", str(stem)], [str(found.default.model)]
-    stem.mkdir(exist_ok=True)
-    for rank, (name, array) in enumerate((wrong.feeds or {}).items()):
-        tensor = onnx.numpy_helper.from_array(as_numpy(array), name)
-        onnx.save_tensor(tensor, stem / f"input_{rank}.pb")
+    write_feeds(wrong.feeds or {}, stem)
     spec = apply(found.default, wrong.setup.changes).spec
     if spec.model is not found.default.model:
         models.append(str(stem.with_suffix(".onnx")))

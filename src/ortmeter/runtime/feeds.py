@@ -16,6 +16,8 @@ import onnx
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
 from ortmeter.errors import FeedError, InvalidArgumentError
+from ortmeter.files import write_atomically
+from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.inputs import (
     Input,
     as_declared,
@@ -306,6 +308,14 @@ def read_feeds(
     arrays = read(path, inputs)
     _check(arrays, inputs, path.name)
     return random_feeds(proto, values={**arrays, **values}) if values else arrays
+
+
+def write_feeds(feeds: Mapping[str, Any], folder: Path) -> None:
+    """Write inputs as the test data of ONNX have them: ``input_0.pb``, ``input_1.pb``, ..."""
+    folder.mkdir(exist_ok=True)
+    for rank, (name, array) in enumerate(feeds.items()):
+        tensor = onnx.numpy_helper.from_array(as_numpy(array), name)
+        write_atomically(folder / f"input_{rank}.pb", tensor.SerializeToString())
 
 
 def read_input(declared: Input, path: Path) -> np.ndarray:
