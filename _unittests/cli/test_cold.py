@@ -177,5 +177,5 @@ def test_a_model_that_runs_anywhere_has_no_caveat(level):
 
 def test_the_memory_of_each_candidate_is_in_a_table():
     table = cold.memory_table(model_variants({"m": TEXT}, provider="cpu"))
-    assert (table.index.name, list(table.index)) == ("candidate", ["m"])
-    assert list(table.columns) == ["peak growth (MiB)"]
+    assert table.columns == ("candidate", "peak growth (MiB)")
+    assert [name for name, _ in table.rows] == ["m"]

@@ -7,9 +7,10 @@ import pytest
 
 import ortmeter
 import ortmeter.attribution.session
-import ortmeter.cli.diff
 import ortmeter.discrepancy.models
+import ortmeter.timing.candidates
 from ortmeter.cli import main
+from ortmeter.cli.references import on_provider
 from ortmeter.runtime.models import layer_norm_matmul, sample_cnn
 from ortmeter.runtime.providers import Provider
 
@@ -129,7 +130,7 @@ def test_options_of_the_session_reach_it(models, capsys, monkeypatch):
             module, "make_session", lambda *a, **given: asked.append(given) or make(*a, **given)
         )
 
-    spy(ortmeter.cli.diff)
+    spy(ortmeter.timing.candidates)
     spy(ortmeter.attribution.session)
     spy(ortmeter.discrepancy.models)
     options = ["--session-config", "session.set_denormal_as_zero=0", "--spinning", "off"]
@@ -410,7 +411,7 @@ def test_the_discrepancy_that_is_explained_is_that_of_the_session(models, capsys
 
 def test_another_provider_has_no_options_of_the_first():
     session = {"provider": "cuda:1", "threads": 2, "provider_options": {"do_copy_in_default": 1}}
-    moved = ortmeter.cli.diff.on_provider("cpu", session)
+    moved = on_provider("cpu", session)
     assert moved == {"provider": Provider("cpu"), "threads": 2}
     assert session["provider"] == "cuda:1"
 

@@ -31,15 +31,14 @@ def refuse_deadly(variants: Mapping[str, SessionSpec]) -> None:
         with write_specs({name: variant}) as specs:
             try:
                 call(_run_once, {"spawn_spec": specs[name]})
-            except ChildError as error:
-                if error.code is not None and error.code < 0:
+            except OrtMeterError as error:
+                code = error.code if isinstance(error, ChildError) else None
+                if code is not None and code < 0:
                     raise OrtMeterError(
-                        f"{name}: a first run, in a process of its own, was "
-                        f"{killed_by(error.code)}: ONNX Runtime fails on this model with these "
-                        "inputs. ortmeter reduce --until fails finds the smallest model that does"
+                        f"{name}: a first run, in a process of its own, was {killed_by(code)}: "
+                        "ONNX Runtime fails on this model with these inputs. ortmeter reduce "
+                        "--until fails finds the smallest model that does"
                     ) from error
-            except OrtMeterError:
-                continue
 
 
 def _operators(model: ModelLike) -> set[str]:

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import pandas as pd
 
@@ -32,8 +32,6 @@ from ortmeter.releases.environments import INSTALLED, Release
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
-
-_Kind = TypeVar("_Kind")
 
 _TORCH = "torch"
 _EDGE = "edge"
@@ -117,8 +115,9 @@ def register(parser: ArgumentParser) -> None:
 def run(options: Namespace, report: Report) -> str | int | None:
     """Fill the report with times, verdicts and errors, or return what ``--repro`` prints."""
     _refuse(options)
-    if options.fusions:
-        return _run_fusions(options, report)
+    if options.fusions and options.repro is not None:
+        case = FusionCase.parse(options.repro)
+        return fusions.write(report, case, _candidates(options)[0], options.report)
     threads = options.threads or ("1,2" if options.report else "1")
     options.threads = split("--threads", threads, thread_count)
     cases, left_out = _cases(options)
@@ -131,7 +130,8 @@ def run(options: Namespace, report: Report) -> str | int | None:
         cases = {name: case for name, case in cases.items() if not obstacles[name]}
     code = None
     if options.list:
-        _list(report, cases)
+        report.conclude(f"{plural(len(cases), 'case')}.")
+        report.add("Cases", _case_table(cases))
     elif cases:
         code = _run_cases(options, report, cases)
     if left_out:
@@ -141,26 +141,14 @@ def run(options: Namespace, report: Report) -> str | int | None:
     return code
 
 
-def _run_fusions(options: Namespace, report: Report) -> str | int | None:
-    if options.repro is not None:
-        case = FusionCase.parse(options.repro)
-        return fusions.write(report, case, _candidates(options)[0], options.report)
-    named = {case.name: case for case in fusion_cases(options.seed, words=options.filter or "")}
-    cases = _filtered(named, options.filter)
-    if options.list:
-        _list(report, cases)
-        return None
+def _run_cases(options: Namespace, report: Report, cases: Mapping[str, Any]) -> int | None:
     candidates, span = _candidates(options)
-    return fusions.fill(report, list(cases.values()), candidates, span)
-
-
-def _run_cases(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> int | None:
-    candidates, span = _candidates(options)
+    if options.fusions:
+        return fusions.fill(report, list(cases.values()), candidates, span)
     where = candidates[0].provider or resolve_provider("cpu")
     least = options.threads[0]
     if options.edges:
-        named = {name: case for name, case in cases.items() if isinstance(case, Case)}
-        verdicts.fill_edges(report, candidates, named, where, least)
+        verdicts.fill_edges(report, candidates, cases, where, least)
         return None
     specs = {name: case.prepared(where, least) for name, case in cases.items()}
     try:
@@ -170,7 +158,7 @@ def _run_cases(options: Namespace, report: Report, cases: Mapping[str, AnyCase])
         raise
     slower = verdicts.fill(report, candidates, matrix)
     if options.models:
-        report.add("Nodes", _described(cases))
+        report.add("Nodes", _case_table(cases))
     worse = verdicts.fill_errors(report, candidates, specs)
     if not span:
         return None
@@ -238,8 +226,11 @@ def _refuse(options: Namespace) -> None:
         )
 
 
-def _cases(options: Namespace) -> tuple[dict[str, AnyCase], dict[str, str]]:
+def _cases(options: Namespace) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the cases by name, and the nodes of a model that are none."""
+    if options.fusions:
+        found = fusion_cases(options.seed, words=options.filter or "")
+        return {case.name: case for case in found}, {}
     models = [Path(model) for model in options.models]
     feeds = make_feeds(options, models)  # without a model, it refuses what describes inputs
     if not models:
@@ -253,7 +244,7 @@ def _cases(options: Namespace) -> tuple[dict[str, AnyCase], dict[str, str]]:
     return {**cases}, left_out
 
 
-def _filtered(cases: Mapping[str, _Kind], text: str | None) -> dict[str, _Kind]:
+def _filtered(cases: Mapping[str, Any], text: str | None) -> dict[str, Any]:
     """Keep the cases whose names have the words."""
     if text is None:
         return dict(cases)
@@ -270,12 +261,7 @@ def _filtered(cases: Mapping[str, _Kind], text: str | None) -> dict[str, _Kind]:
     return kept
 
 
-def _list(report: Report, cases: Mapping[str, AnyCase | FusionCase]) -> None:
-    report.conclude(f"{plural(len(cases), 'case')}.")
-    report.add("Cases", _described(cases))
-
-
-def _described(cases: Mapping[str, AnyCase | FusionCase]) -> pd.DataFrame:
+def _case_table(cases: Mapping[str, AnyCase | FusionCase]) -> pd.DataFrame:
     rows: list[dict[str, object]] = []
     for name, case in cases.items():
         if isinstance(case, NodeCase):

@@ -117,10 +117,9 @@ def run(options: Namespace, report: Report) -> int:
     file = Path(options.models[0])
     try:
         return _reduce(options, report, file)
-    except OrtMeterError:
-        raise
     except Exception as error:
-        if reason := _why_invalid(file):  # it fails, and so does what reads it to cut it
+        reason = "" if isinstance(error, OrtMeterError) else _why_invalid(file)
+        if reason:  # it fails, and so does what reads it to cut it
             raise ModelError(f"{file.name} is not valid and cannot be cut: {reason}") from error
         raise
 
@@ -170,10 +169,9 @@ def _reduce(options: Namespace, report: Report, file: Path) -> int:
         report.add("What was tried", Rows(("step", "holds", "seen"), answers))
     if tried.told != _TOLD[True]:
         return USAGE
-    if not options.report:
-        return SUCCESS
     try:
-        report.conclude(_write_issue(report, tried))
+        if options.report:
+            report.conclude(_write_issue(report, tried))
     except (OrtMeterError, OSError) as error:  # the smallest model is there
         report.conclude(f"there is no {_ISSUE}: {error}")
         return USAGE
