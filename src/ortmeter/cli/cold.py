@@ -13,7 +13,7 @@ from ortmeter.cli.report import Report, Rows, speedup_table
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup, Speedups
 from ortmeter.plotting.cold import cold_plot
-from ortmeter.study.writer import enumerate_items
+from ortmeter.study.writer import by_verdict
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.workloads.optimized import level_of, saved_start, shorter_starts
 from ortmeter.workloads.startup import (
@@ -128,15 +128,10 @@ def _beside_first(claims: Speedups) -> str:
     """Say which candidates are faster than the first, and which are not, as the table does."""
     if len(claims) == 1:
         return str(claims[0])
-    near = f"within {claims[0].min_effect:.0%}"
-    words = {"negligible": near, "undecided": "undecided"}
-    parts = []
-    for verdict in ("faster", "slower", "negligible", "undecided"):
-        ranked = sorted((c for c in claims if c.verdict == verdict), key=lambda c: -c.ratio)
-        if ranked:
-            named = enumerate_items([f"{c.subject} ({_ratio(c)})" for c in ranked])
-            parts.append(f"{words.get(verdict, f'{verdict} than {claims[0].baseline}')}: {named}")
-    return "; ".join(parts)
+    first = claims[0]
+    words = {verdict: f"{verdict} than {first.baseline}" for verdict in ("faster", "slower")}
+    words |= {"negligible": f"within {first.min_effect:.0%}", "undecided": "undecided"}
+    return by_verdict(sorted(claims, key=lambda claim: -claim.ratio), words, _ratio)
 
 
 def _ratio(claim: Speedup) -> str:

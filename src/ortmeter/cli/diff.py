@@ -31,7 +31,7 @@ from ortmeter.cli.first_run import refuse_deadly
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import EVALUATIONS, UNOPTIMIZED, add_session, number, session_settings
 from ortmeter.cli.references import reference_outputs, sources_of
-from ortmeter.cli.report import Report, drawn, readable
+from ortmeter.cli.report import Report, drawn
 from ortmeter.discrepancy import ModelDiff, Tolerance, diff
 from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.dtypes import short_name
@@ -302,7 +302,7 @@ class _Diff:
         if known:
             rows = pd.DataFrame([node.to_row() for node in known[:top]])[[*columns]]
             title = f"Nodes of {which} by effect on outputs ({RANKED_BY[by]})"
-            report.add(title, readable(rows.rename(columns=columns)))
+            report.add(title, rows.rename(columns=columns))
         columns = {"first": "first node", "last": "last node", "nodes": "nodes"}
         columns |= {f"effect_{by}": "effect"}
         if explained.remaining:
@@ -311,7 +311,7 @@ class _Diff:
                 "effect", ascending=False, na_position="first"
             )
             title = f"Groups of nodes that the search did not separate ({RANKED_BY[by]})"
-            report.add(title, readable(rows.head(top)))
+            report.add(title, rows.head(top))
         draw = partial(_draw, model, explained, by)
         report.add("The graph, coloured by effect on outputs", partial(drawn, model, draw))
 
@@ -354,7 +354,7 @@ def _fed_nan(feeds: Mapping[str, np.ndarray]) -> Iterator[str]:
 
 def _add_outputs(report: Report, compared: ModelDiff, *, got: str, expected: str) -> None:
     title, worst = f"{got} against {expected}", compared.worst
-    report.add(f"{title}, the worst output first", readable(compared.to_frame()))
+    report.add(f"{title}, the worst output first", compared.to_frame())
     report.conclude(f"{title}, output {worst}: {compared.outputs[worst]}.")
 
 
@@ -430,13 +430,13 @@ def _draw(model: onnx.ModelProto, explained: SessionExplanation, by: str) -> Any
 def _tell_optimizers(report: Report, explained: OptimizerExplanation) -> None:
     worst = [diff.to_frame().head(1).assign(level=n) for n, diff in explained.levels.items()]
     columns = ["level", "absolute", "ulp", "mean", "NaN", "inf", "both NaN"]
-    table = readable(pd.concat(worst)[columns])
+    table = pd.concat(worst)[columns]
     report.add("Levels against the unoptimized graph, the worst output", table)
     if not explained.optimizers:
         return
     report.add(
         "Optimizers that change the outputs: absolute error of each alone, and without it",
-        readable(explained.to_frame()),
+        explained.to_frame(),
     )
 
 
@@ -474,5 +474,5 @@ def _tell_alignment(report: Report, aligned: Alignment, names: tuple[str, str], 
     table = aligned.to_frame().iloc[ranks].drop(columns="expected op").rename(columns=columns)
     report.add(
         "Where the graphs part: the first results that differ, and the largest growths",
-        readable(table),
+        table,
     )

@@ -12,7 +12,7 @@ from ortmeter.cli import conversion, machine
 from ortmeter.cli.first_run import refuse_deadly
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import UNOPTIMIZED, add_session, number, session_settings
-from ortmeter.cli.report import Report, Rows, drawn, readable
+from ortmeter.cli.report import Report, Rows, drawn
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, advise, merge_profiles, profile_together
 from ortmeter.profiling.advice import CHECKS, LEAST_SHARE
@@ -25,6 +25,14 @@ from ortmeter.timing.measurement import format_seconds
 
 _MODEL, _BASELINE = "the model", "the baseline"
 _SAMPLING = ["processes", "rounds", "calls"]
+_UNITS = {
+    "median": "median (µs)",
+    "q1": "q1 (µs)",
+    "q3": "q3 (µs)",
+    "share": "share (%)",
+    "gflop_per_s": "GFLOP/s",
+    "gb_per_s": "GB/s",
+}
 _PROFILER_MOST = 0.5  # speed of a profiled run
 
 
@@ -106,12 +114,12 @@ def _report_operators(report: Report, profile: Profile, top: int) -> None:
     columns = ["op", "provider", "nodes", "calls", "median", "q1", "q3", "share"]
     report.add(
         "Time by operator",
-        _in_percent(operators[columns]),
+        _with_units(operators[columns]),
         partial(operator_plot, profile, title="Time by operator"),
     )
     nodes = profile.by_node().sort_values("median", ascending=False)
     columns = ["name", "op", "median", "share", "gflop_per_s", "gb_per_s", "signature"]
-    report.add(f"The {min(top, len(nodes))} slowest nodes", _in_percent(nodes[columns].head(top)))
+    report.add(f"The {min(top, len(nodes))} slowest nodes", _with_units(nodes[columns].head(top)))
     if (graph := profile.model) is not None:
         title = "The graph that ran"
         report.add(
@@ -122,9 +130,11 @@ def _report_operators(report: Report, profile: Profile, top: int) -> None:
         )
 
 
-def _in_percent(frame: pd.DataFrame) -> pd.DataFrame:
-    percent = (100 * frame["share"]).round(1)
-    return readable(frame.assign(share=percent).rename(columns={"share": "share (%)"}))
+def _with_units(frame: pd.DataFrame) -> pd.DataFrame:
+    shown = frame.assign(share=(100 * frame["share"]).round(1))
+    if "provider" in shown:
+        shown["provider"] = shown["provider"].astype(object).str.removesuffix("ExecutionProvider")
+    return shown.rename(columns=_UNITS)
 
 
 def _advise(report: Report, findings: Sequence[Advice]) -> None:
@@ -158,7 +168,7 @@ def _add_baseline(options: Namespace, report: Report, baseline: Profile, profile
         shown = merged.loc[longest, ["label", "side", *sides]].rename(columns=sides)
         report.add(
             f"Compared with the baseline, {Path(options.baseline).name}",
-            readable(shown),
+            shown,
             partial(comparison_plot, merged, title="Baseline and candidate"),
         )
     report.conclude(*baseline.compare(profile).claims)

@@ -4,7 +4,7 @@ import itertools
 import math
 import os
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,14 +36,6 @@ _LINES = 2  # of a cell
 
 # Larger graphs take too long to lay out, and cannot be read.
 _MAX_DRAWN = 300
-
-_UNITS: Mapping[str, str] = {
-    "median": "median (µs)",
-    "q1": "q1 (µs)",
-    "q3": "q3 (µs)",
-    "gflop_per_s": "GFLOP/s",
-    "gb_per_s": "GB/s",
-}
 
 
 class Rows(NamedTuple):
@@ -317,14 +309,6 @@ def drawn(model: "onnx.ModelProto", draw: Callable[[], Any]) -> Any:
     if count <= _MAX_DRAWN:
         return draw()
     return f"Not drawn: this graph has {count} nodes, and {_MAX_DRAWN} at most can be read."
-
-
-def readable(table: "pd.DataFrame") -> "pd.DataFrame":
-    """Prepare a table of a profile or of errors for reading."""
-    if "provider" in table:
-        short = table["provider"].astype(object).str.removesuffix("ExecutionProvider")
-        table = table.assign(provider=short)
-    return table.rename(columns=_UNITS).reset_index(drop=True)
 
 
 def speedup_table(claims: Sequence[Speedup]) -> "pd.DataFrame":

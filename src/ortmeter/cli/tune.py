@@ -17,7 +17,6 @@ from ortmeter.cli.options import number, split
 from ortmeter.cli.report import Code, Report, Rows
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import rounded
 from ortmeter.plotting import axes
 from ortmeter.plotting.latency import speedup_plot
 from ortmeter.runtime.feeds import write_feeds
@@ -179,7 +178,7 @@ def _add_tables(report: Report, found: Tuning) -> None:
         medians = [in_unit(found.objective, m.median) for m in done.comparison.values()]
         ratios = ["", done.again.interval, done.speedup.interval]
         head = ("fresh processes", f"{found.objective} ({medians[0][1]})", "times better [99%]")
-        rows = zip(done.comparison, (rounded(value) for value, _ in medians), ratios, strict=True)
+        rows = zip(done.comparison, (value for value, _ in medians), ratios, strict=True)
         report.add("Confirmation", Rows(head, tuple(rows)), found.control)
     timed = sorted((t for t in found.tried.values() if t.speedup), key=lambda t: -t.ratio)
     if timed:

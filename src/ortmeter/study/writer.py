@@ -1,7 +1,7 @@
 """How comparisons are listed: one sentence for several places, a ranking, a list of names."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ortmeter.evidence import Speedup, Speedups
 
@@ -20,19 +20,23 @@ def sentences(claims: Iterable[Speedup | str]) -> list[str]:
 
 def rank(claims: Speedups) -> str:
     """Write which candidate has the lowest median, and the others beside it."""
+    first = claims[0]
     if len(claims) == 1:
-        return str(claims[0].reversed)
-    text = f"{claims[0].baseline} has the lowest median"
-    for verdict, words in (
-        ("slower", "slower"),
-        ("negligible", "within {:.0%}"),
-        ("undecided", "undecided"),
-    ):
-        ranked = [claim for claim in claims if claim.verdict == verdict]
-        if ranked:
-            named = enumerate_items([f"{c.subject} ({_times(c)})" for c in ranked])
-            text += f"; {words.format(ranked[0].min_effect)}: {named}"
-    return text
+        return str(first.reversed)
+    near = f"within {first.min_effect:.0%}"
+    words = {"slower": "slower", "negligible": near, "undecided": "undecided"}
+    return f"{first.baseline} has the lowest median; {by_verdict(claims, words, _times)}"
+
+
+def by_verdict(
+    claims: Sequence[Speedup], words: Mapping[str, str], told: Callable[[Speedup], str]
+) -> str:
+    """Write the subjects of each verdict, with what *told* says of them."""
+    parts = []
+    for verdict, word in words.items():
+        if own := [claim for claim in claims if claim.verdict == verdict]:
+            parts.append(f"{word}: {enumerate_items([f'{c.subject} ({told(c)})' for c in own])}")
+    return "; ".join(parts)
 
 
 def _times(claim: Speedup) -> str:
