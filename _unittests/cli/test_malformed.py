@@ -97,7 +97,7 @@ def without_body(model):
 @pytest.mark.parametrize(
     ("breaks", "reason"),
     [
-        (without_bytes, "initializer 'W' cannot be read: buffer size"),
+        (without_bytes, "Tensor 'W' cannot be read: buffer size"),
         (without_nodes, "m.onnx is not valid and cannot be cut: Graph output 'Y' is not"),
         (without_body, "m.onnx is not valid and cannot be cut: "),
     ],

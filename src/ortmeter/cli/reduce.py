@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-import onnx.numpy_helper
 import onnxruntime
 
 from ortmeter.attribution.alignment import in_words, relative
@@ -37,6 +36,7 @@ from ortmeter.cli.terminal import tell
 from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator import Evaluator
+from ortmeter.evaluator.node import dense_array, initializers
 from ortmeter.files import write_atomically
 from ortmeter.observatory.issue import (
     run_script,
@@ -414,10 +414,13 @@ class Condition:
     def ask(self, spec: SessionSpec) -> Answer:
         """Look at a model; what cannot be looked at does not hold."""
         try:
-            return _ASKED[self.kind](self, spec)
+            holds, seen = _ASKED[self.kind](self, spec)
         except (OrtMeterError, MemoryError) as error:
-            _refuse_machine(error)
-            return False, str(error) or type(error).__name__
+            holds, seen = False, str(error) or type(error).__name__
+        lacking = (os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE))
+        if any(text in seen for text in lacking):  # it says nothing about the model
+            raise OSError(f"{seen}: the machine failed, not the model")
+        return holds, seen
 
     def outputs(self, spec: SessionSpec, rank: int = -1, **settings: Any) -> dict[str, np.ndarray]:
         """Run a model once, in a process of one of the releases, which may die."""
@@ -487,19 +490,13 @@ def _nan(condition: Condition, spec: SessionSpec) -> Answer:
 
 
 def _given(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    weights = {}
-    for tensor in model.graph.initializer:
-        try:
-            weights[tensor.name] = onnx.numpy_helper.to_array(tensor)
-        except (ValueError, TypeError, KeyError) as error:
-            raise ModelError(f"initializer {tensor.name!r} cannot be read: {error}") from error
+    weights = {name: dense_array(tensor) for name, tensor in initializers(model.graph)}
     return {**weights, **feeds}
 
 
 def _having(test: Callable[[Any], Any], arrays: Mapping[str, np.ndarray]) -> list[str]:
     floats = {name: array for name, array in arrays.items() if array.dtype.kind in "fcV"}
-    wide = {name: a.astype(float) if a.dtype.kind == "V" else a for name, a in floats.items()}
-    return [name for name, array in wide.items() if test(array).any()]
+    return [name for name, array in floats.items() if test(array.astype(complex)).any()]
 
 
 def _fails(condition: Condition, spec: SessionSpec) -> Answer:
@@ -508,18 +505,10 @@ def _fails(condition: Condition, spec: SessionSpec) -> Answer:
     try:
         condition.outputs(spec)
     except (ModelError, ChildError) as error:
-        _refuse_machine(error)
         if condition.runs_unoptimized:  # so must its part
             condition.outputs(spec, optimization="none")
         return condition.limit in str(error), str(error)
     return False, "it runs"
-
-
-def _refuse_machine(error: Exception) -> None:
-    """Raise if the machine has no resources left: this says nothing about the model."""
-    lacking = (os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE))
-    if any(text in str(error) for text in lacking):
-        raise OSError(f"{error}: the machine failed, not the model") from error
 
 
 def _command(condition: Condition, spec: SessionSpec) -> Answer:

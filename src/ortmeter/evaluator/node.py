@@ -43,7 +43,7 @@ def dense_array(tensor: onnx.TensorProto | onnx.SparseTensorProto) -> np.ndarray
         return _from_sparse(tensor)
     try:
         return np.asarray(onnx.numpy_helper.to_array(tensor))
-    except (OSError, ValueError, TypeError, onnx.checker.ValidationError) as cause:
+    except (OSError, ValueError, TypeError, KeyError, onnx.checker.ValidationError) as cause:
         raise ModelError(f"Tensor {tensor.name!r} cannot be read: {cause}") from cause
 
 
