@@ -116,8 +116,9 @@ def compare(outputs: Mapping[str, Outputs], variant: SessionSpec | None) -> Iter
 
 def _worst(expected: Outputs, got: Outputs) -> tuple[str, float, str]:
     """Return the output of the same name that is the most wrong, by how much, and in words."""
-    shared = ({name: side[name] for name in got if name in expected} for side in (expected, got))
-    found = compare_outputs(*shared, typed=False).outputs
+    names = [name for name in got if name in expected]
+    one, other = ({name: side[name] for name in names} for side in (expected, got))
+    found = compare_outputs(one, other, typed=False).outputs
     if not found:
         return "", 0.0, ""
     label, error = max(found.items(), key=lambda pair: relative(pair[1]))
