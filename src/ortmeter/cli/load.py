@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ortmeter.cli.options import number, split
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Estimate, Speedup, common_unit
+from ortmeter.evidence import Estimate, Speedup, common_unit, rounded
 from ortmeter.optional import pd
 from ortmeter.plotting.load import load_plot
 from ortmeter.runtime.settings import DENORMALS
@@ -232,8 +232,9 @@ def _fill_gaps(report: Report, calls: _Calls, gaps: Sequence[float], seconds: fl
     )
 
 
-def _bounds(column: str, estimate: Estimate) -> dict[str, float | None]:
-    return {column: estimate.value, "low": estimate.low, "high": estimate.high}
+def _bounds(column: str, estimate: Estimate) -> dict[str, float]:
+    ends = {"low": rounded(estimate.low), "high": rounded(estimate.high)}
+    return {column: rounded(estimate.value), **ends}
 
 
 def _items(
