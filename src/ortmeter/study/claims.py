@@ -32,7 +32,7 @@ from typing import Any
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Finding, Prediction
-from ortmeter.study.rendering import Answer, bullets
+from ortmeter.study.rendering import Answer, as_html, bullets, fold
 
 __all__ = ["Judged", "Judgement", "Sentence", "read_claims"]
 
@@ -389,11 +389,8 @@ class Judged:
             for name, where in findings:
                 texts += f'<p class="answer-source">{html.escape(where)}</p>{self._rows(name)}'
         if self.setting:
-            texts += (
-                f'<details class="ortmeter-fold"><summary>{html.escape(self.setting_name)}'
-                f"</summary><pre>{html.escape(self.setting)}</pre></details>"
-            )
-        command = f"<pre>{html.escape(self.command)}</pre>" if self.command else ""
+            texts += as_html(fold(self.setting_name, self.setting))
+        command = as_html(self.command) if self.command else ""
         return f'<div class="answer">{texts}{command}</div>'
 
     def _rows(self, name: str) -> str:
