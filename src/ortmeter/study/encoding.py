@@ -75,7 +75,8 @@ def _measurement(measured: Measurement) -> "_Measurement":
 
 def _comparison(found: Comparison) -> "_Comparison":
     control = _measurement(found.reference_workload) if found.reference_workload else None
-    return _Comparison(found.stopped, [*map(_measurement, found.values())], control)
+    stopped: Any = found.stopped
+    return _Comparison(stopped, [*map(_measurement, found.values())], control)
 
 
 def _encode_comparisons(comparisons: Comparisons, path: str) -> Any:
@@ -85,7 +86,7 @@ def _encode_comparisons(comparisons: Comparisons, path: str) -> Any:
 
 def _encode_load(load: Load, _path: str) -> Any:
     """Write nanoseconds between arrivals, of the wait and of the run: short numbers, and exact."""
-    turns = []
+    turns: list[Any] = []
     for turn in load.turns:
         times = np.rint(1e9 * np.array([turn.arrivals, turn.starts, turn.ends])).astype(np.int64)
         _, waits, services = np.diff(times, axis=0, prepend=0).tolist()
