@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,10 +150,14 @@ def refuse_noisy(checked: Preflight) -> None:
 
 def _count_events(root: Path, cores: Collection[int]) -> Counters:
     own = sum(os.times()[:4])
-    ticks = [times for core, times in _core_times(root) if core in cores]
+    # Ticks of each core: user, nice, system, idle, waiting, two interrupts, stolen.
+    line = re.compile(r"^cpu(\d{1,9})((?: \d{1,20}){8})\b", re.MULTILINE)
+    found = line.findall(_read(root / "proc/stat"))
+    ticks = [[*map(int, times.split())] for core, times in found if int(core) in cores]
     # User (guests are in it), nice, system, interrupts; then what the hypervisor took.
     busy = [sum(times[i] for i in (0, 1, 2, 5, 6)) for times in ticks]
     stolen = [times[7] for times in ticks]
+    uptime = re.match(r"\d{1,20}\.\d\d\b", _read(root / "proc/uptime"))
     hertz = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
     swapped = _numbers(root / "proc/vmstat", "pswpin", "pswpout")
     texts = _of_cores(root, cores, "thermal_throttle/core_throttle_count")
@@ -163,7 +167,7 @@ def _count_events(root: Path, cores: Collection[int]) -> Counters:
         for file in group_files("cpu.stat", "cpu", "cpu.stat", root=root)
     ]
     return Counters(
-        at=_uptime(root),
+        at=float(uptime[0]) if uptime else None,
         own=own,
         busy=sum(busy) / hertz if busy else None,
         stolen=sum(stolen) / hertz if stolen else None,
@@ -171,18 +175,6 @@ def _count_events(root: Path, cores: Collection[int]) -> Counters:
         throttled=sum(throttled) if throttled else None,
         held=max((n for counts in held for n in counts.values()), default=None),
     )
-
-
-def _core_times(root: Path) -> Iterator[tuple[int, list[int]]]:
-    """Read ticks of each core: user, nice, system, idle, waiting, two interrupts, stolen."""
-    line = re.compile(r"^cpu(\d{1,9})((?: \d{1,20}){8})\b", re.MULTILINE)
-    for core, times in line.findall(_read(root / "proc/stat")):
-        yield int(core), [int(time) for time in times.split()]
-
-
-def _uptime(root: Path) -> float | None:
-    uptime = re.match(r"\d{1,20}\.\d\d\b", _read(root / "proc/uptime"))
-    return None if uptime is None else float(uptime[0])
 
 
 def _grown(before: float | None, after: float | None) -> float | None:
