@@ -24,6 +24,7 @@ from ortmeter.runtime.loading import (
 from ortmeter.runtime.placement import node_assignment, warn_of_cpu_nodes
 from ortmeter.runtime.providers import Provider, load_cuda_libraries, reason_of, resolve_provider
 from ortmeter.runtime.settings import (
+    DEFAULT,
     apply_config,
     apply_options,
     refuse_options_of_cpu,
@@ -261,8 +262,7 @@ def session_code(
     options.enable_mem_pattern = False
     session = onnxruntime.InferenceSession("model.onnx", options)
     """
-    usual = {"threads": 0, "optimization": "all", "spinning": "on"}
-    made = _session_options(**{n: settings.get(n, value) for n, value in usual.items()})
+    made = _session_options(**{n: settings.get(n, value) for n, value in DEFAULT.items()})
     apply_options(made, settings.get("session_options") or {})
     names = [attribute for name, attribute in _ATTRIBUTES.items() if name in settings]
     names += settings.get("session_options") or {}
