@@ -96,11 +96,8 @@ def test_fused_nodes_are_explained_together():
 
 def test_it_is_said_when_another_session_is_explained(monkeypatch):
     model = sample_cnn(size=16)
-    monkeypatch.setattr(  # every result becomes an output: nothing is fused
-        attribution_session,
-        "with_intermediate_outputs",
-        lambda proto, _: intermediates.with_intermediate_outputs(proto),
-    )
+    every = intermediates.with_intermediate_outputs  # an output each: nothing is fused
+    monkeypatch.setattr(intermediates, "with_intermediate_outputs", lambda proto, _: every(proto))
     found = explain_session(model, random_feeds(model), provider="cpu", sources=SOURCES)
     assert not found.same_outputs
     assert found.session != found.exposed
@@ -247,13 +244,13 @@ def test_results_that_do_not_fit_are_refused(monkeypatch):
 def test_settings_of_the_session_reach_it(monkeypatch):
     model, feeds = many(2)
     asked = []
-    monkeypatch.setattr(
-        attribution_session,
-        "make_session",
-        lambda *given, **settings: asked.append(settings) or ortmeter.make_session(
-            *given, **settings
-        ),
-    )  # fmt: skip
+
+    def make(*given, **settings):
+        asked.append(settings)
+        return ortmeter.make_session(*given, **settings)
+
+    for module in (attribution_session, intermediates):
+        monkeypatch.setattr(module, "make_session", make)
     settings = {"spinning": "off", "session_options": {"enable_mem_pattern": 0}}
     found = explain_session(model, feeds, provider="cpu", **settings)
     assert found.searched == 2

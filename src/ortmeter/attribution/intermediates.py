@@ -3,9 +3,7 @@
 import contextlib
 import copy
 import math
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -21,7 +19,7 @@ from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.graphs import NOT_INFERRED, read_by, with_intermediate_outputs
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
-from ortmeter.runtime.sessions import make_session
+from ortmeter.runtime.sessions import make_session, optimized_model
 
 _NARROW = {np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)}
 _NUMERIC = "biufcV"  # V: bfloat16 and float8
@@ -30,10 +28,11 @@ _NUMERIC = "biufcV"  # V: bfloat16 and float8
 def run_exposed(
     model: onnx.ModelProto,
     feeds: Mapping[str, Any],
+    computed: Collection[str] | None = None,
     **session: Any,
 ) -> dict[str, Any]:
-    """Run a model, and return all the results of its nodes, unless they would not fit."""
-    exposed = with_intermediate_outputs(model)
+    """Run a model; return all the results of its nodes, or those *computed*, if they fit."""
+    exposed = with_intermediate_outputs(model, computed)
     refuse_too_large(exposed, feeds)
     return run_session(make_session(exposed, **session), feeds)
 
@@ -52,10 +51,7 @@ def really_computed(
     }
     if not overflowing:
         return dict(values)
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        path = Path(folder, "ran.onnx")
-        make_session(model, **{**session, "optimization": "none"}, optimized_path=path)
-        ran = onnx.load(path, load_external_data=False).graph.node
+    ran = optimized_model(model, **{**session, "optimization": "none"}).graph.node
     overflowing.difference_update(name for node in ran for name in node.output)
     return {name: value for name, value in values.items() if name not in overflowing}
 

@@ -3,17 +3,14 @@
 import dataclasses
 import functools
 import math
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-import onnx.shape_inference
 
 from ortmeter.attribution.entering import enter_bodies
-from ortmeter.attribution.intermediates import refuse_too_large
+from ortmeter.attribution.intermediates import run_exposed
 from ortmeter.attribution.nonfinite import NonFinite, first_non_finite, made_non_finite
 from ortmeter.attribution.result import (
     SessionExplanation,
@@ -35,12 +32,11 @@ from ortmeter.evaluator.node import NOTHING, Node
 from ortmeter.evaluator.plan import NodeStep
 from ortmeter.progress import follow
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.graphs import with_intermediate_outputs
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
-from ortmeter.runtime.sessions import make_session
+from ortmeter.runtime.sessions import make_session, optimized_model
 
 _EXPECTED = ("float64", "torch", "reference")
 
@@ -131,22 +127,11 @@ def explain_session(
     if not 0 <= budget_s < math.inf:
         raise InvalidArgumentError(f"budget_s={budget_s!r}. Accepted: a finite number >= 0")
     severity(by)
-    proto = load_model(model)
-    device = resolve_provider(provider)
-    make: Callable[..., Any] = functools.partial(make_session, provider=device, **session)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "optimized.onnx"
-        outputs = run_session(make(model, optimized_path=path), feeds)
-        entered = enter_bodies(proto, feeds, provider=device, **session)
-        if entered is not proto:
-            proto = entered
-            make(proto, optimized_path=path)
-        optimized = onnx.load(path, load_external_data=False)
-    kept = with_intermediate_outputs(
-        proto, {name for node in optimized.graph.node for name in node.output}
-    )
-    refuse_too_large(kept, feeds)
-    exposed = run_session(make(kept), feeds)
+    session["provider"] = device = resolve_provider(provider)
+    outputs = run_session(make_session(model, **session), feeds)
+    proto = enter_bodies(load_model(model), feeds, **session)
+    ran = optimized_model(proto, **session).graph.node
+    exposed = run_exposed(proto, feeds, {n for node in ran for n in node.output}, **session)
     walk = _SessionWalk(proto, feeds, expected, device, sources)
     nodes, remaining = walk.explain(exposed, by, budget_s)
     wanted = dict(zip(outputs, walk.outputs, strict=True))

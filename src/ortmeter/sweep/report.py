@@ -58,7 +58,8 @@ class RunComparison:
         first = next(iter(self.runs.values()))
         if len(self.runs) == 1:
             return first
-        together = dataclasses.replace(geometric_mean(self.ratios), how=f"{len(self.runs)} runs")
+        mean = geometric_mean([claim.ratio for claim in self.runs.values()])
+        together = dataclasses.replace(mean, how=f"{len(self.runs)} runs")
         return msgspec.structs.replace(first, estimate=together)
 
     @property
@@ -70,11 +71,6 @@ class RunComparison:
     def pair(self) -> tuple[str, str, str, str]:
         """Page, group, baseline and candidate."""
         return (self.page, self.group, self.overall.baseline, self.overall.subject)
-
-    @property
-    def ratios(self) -> tuple[float, ...]:
-        """Speedup of each run."""
-        return tuple(claim.ratio for claim in self.runs.values())
 
     @property
     def verdicts(self) -> tuple[str, ...]:
