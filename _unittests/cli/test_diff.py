@@ -132,6 +132,7 @@ def test_options_of_the_session_reach_it(models, capsys, monkeypatch):
 
     spy(ortmeter.timing.candidates)
     spy(ortmeter.attribution.session)
+    spy(ortmeter.attribution.intermediates)
     spy(ortmeter.discrepancy.models)
     options = ["--session-config", "session.set_denormal_as_zero=0", "--spinning", "off"]
     options += ["--session-option", "enable_mem_pattern=0", "--threads", "2"]
