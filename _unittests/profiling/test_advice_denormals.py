@@ -2,7 +2,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ortmeter.profiling.denormals import denormal_tensors
+from ortmeter.profiling.advice import denormal_tensors
 
 SMALL = np.float32(1e-20)
 BODY = "T = Mul (X, W) Y = Exp (T)"
