@@ -29,7 +29,7 @@ def test_the_kernel_for_long_sequences_is_right_in_32_bits(name):
     """CUDA has no such kernel: what is written there is run here."""
     rule = RULES["GroupQuery"]
     model = PATTERNS[name].graph.model()
-    assert replace(rule, fusions={"cpu": rule.fusions["cuda"]}).apply(model) == 1
+    assert replace(rule, fusions=rule.on_cuda).apply(model) == 1
     assert max(relative_errors(PATTERNS[name].graph, model)) <= 16 * unit_roundoff("float")
 
 

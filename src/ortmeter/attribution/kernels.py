@@ -8,7 +8,7 @@ from ortmeter.discrepancy import Discrepancy
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator.evaluation import Evaluator, parts
 from ortmeter.evaluator.kernels import KernelKey, Swap
-from ortmeter.evaluator.plan import NodeStep, Plan
+from ortmeter.evaluator.plan import NodeStep
 from ortmeter.evaluator.values import fed_library
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.loading import ModelLike, load_model
@@ -104,7 +104,7 @@ def attribute(
             kernels = {**kernels, **side}
         sides.append(Evaluator(proto, kernels, names, device, tf32=tf32))
     hybrid = _Hybrid(sides, feeds)
-    with hybrid.memory.policy(tf32=tf32):
+    with hybrid.memory.policy():
         return _study(hybrid, str(device))
 
 
@@ -134,22 +134,20 @@ class _Hybrid:
             if (rank := ranks.get(node)) is not None:
                 visit(rank, inputs, _named(steps[rank], outputs))
 
-        return self._plan(side).run(self._given, watch)
+        return self._base.with_steps(steps, watch).run(self._given)
 
     def swap_each(self, side: int, ranks: Collection[int]) -> Iterator[tuple[int, list[Any]]]:
         """Run the model with the kernels of one side, and that of the other for one node in turn.
 
         What comes before the node is computed once: each run starts at the node.
         """
-        plan, steps = self._plan(side), self.steps[side]
+        steps = self.steps[side]
+        plan = self._base.with_steps(steps)
         rank_of, values = {step: rank for rank, step in enumerate(steps)}, plan.start(self._given)
         for step in plan.walk(values) if ranks else ():
             if (rank := rank_of[step]) in ranks:
                 others = [self.steps[1 - side][rank], *steps[rank + 1 :]]
-                yield rank, plan.resume(others, values.copy())
-
-    def _plan(self, side: int) -> Plan:
-        return self._base.with_steps(self.steps[side])
+                yield rank, plan.with_steps(others).compute(plan.outputs, values.copy())
 
     def apply(self, side: int, rank: int, inputs: tuple[Any, ...]) -> list[Any]:
         step = self.steps[side][rank]

@@ -186,7 +186,7 @@ class _SessionWalk:
         self, session: Mapping[str, Any], by: str, budget_s: float
     ) -> tuple[tuple[SessionNode, ...], tuple[SessionGroup, ...]]:
         """Compare each node with what it gives in the session, then search the largest effects."""
-        with self._memory.policy(tf32=False), np.errstate(all="ignore"):  # inf of the session
+        with self._memory.policy(), np.errstate(all="ignore"):  # inf of the session
             nodes = self._compare_nodes(session)
             self._ranks = [r for r, n in nodes.items() if differing(n.own) and r in self._needed]
             types = [_type(session[name]) for name in self._outputs]

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import onnx_ir as ir
 import torch
+from onnx_ir._tape import Builder
 from onnxscript.onnx_opset import opset18 as op
 
 from ortmeter.backend.errors import UnsupportedGraphError
@@ -365,80 +366,71 @@ def _is_small(value: ir.Value | None) -> bool:
 
 
 def _replace(node: ir.Node, make: Callable[[ir.Node, Any], list[ir.Value]]) -> None:
-    """Put what *make* writes, with a function that adds a node, in the place of a node."""
+    """Put what *make* writes on a tape in the place of a node."""
     assert node.graph is not None
-    written: list[ir.Node] = []
-
-    def write(op_type: str, *inputs: Any, count: int = 1, **attributes: Any) -> ir.Value:
-        given = ir.convenience.convert_attributes(attributes)
-        written.append(ir.Node("", op_type, inputs, given, num_outputs=count))
-        return written[-1].outputs[0]
-
-    results = make(node, write)
+    tape = Builder()
+    results = make(node, tape)
     for new, old in zip(results, node.outputs, strict=True):
         new.type, new.shape = old.type, old.shape
     ir.convenience.replace_nodes_and_values(
-        node.graph, node, [node], written, node.outputs, results
+        node.graph, node, [node], tape.nodes, node.outputs, results
     )
 
 
-def _keep_nan(node: Any, write: Any) -> list[ir.Value]:
+def _keep_nan(node: Any, tape: Any) -> list[ir.Value]:
     """Return NaN where the maximum of what is NaN finds one."""
-    kept: dict[str, Any] = dict(node.attributes)
-    first = write(node.op_type, *node.inputs, count=len(node.outputs), **kept)
-    dtype: Any = _dtype(node)
+    kept, count, dtype = node.attributes, len(node.outputs), node.inputs[0].dtype
+    first, *others = tape.op_multi_out(node.op_type, node.inputs, kept, num_outputs=count)
 
     # the maximum of -inf is the lowest number in a kernel
     pools = node.op_type == "MaxPool" and dtype == ir.DataType.FLOAT
-    lowest = write("Constant", value=_tensor(-math.inf, dtype)) if pools else None
+    lowest = tape.Constant(value=_tensor(-math.inf, dtype)) if pools else None
 
     def find(value: Any) -> Any:
         if value is None or value.dtype != dtype:
             return value
-        found = write("Cast", write("IsNaN", value), to=dtype)
+        found = tape.Cast(tape.IsNaN(value), to=dtype)
         if lowest is not None:
-            found = write("Sub", found, write("Cast", write("Equal", value, lowest), to=dtype))
+            found = tape.Sub(found, tape.Cast(tape.Equal(value, lowest), to=dtype))
         found.type = ir.TensorType(dtype)
         return found
 
-    found, *rest = map(find, node.inputs)
-    where = write(node.op_type.replace("Min", "Max"), found, *rest, **kept)
-    place = write("Constant", value=_tensor(math.nan, dtype))
+    where = tape.op(node.op_type.replace("Min", "Max"), [*map(find, node.inputs)], kept)
+    place = tape.Constant(value=_tensor(math.nan, dtype))
     if lowest is not None:
-        zero = write("Constant", value=_tensor(0, dtype))
-        place = write("Where", write("Less", where, zero), lowest, place)
-    kept_nan = write("Where", write("Cast", where, to=ir.DataType.BOOL), place, first)
-    return [kept_nan, *first.producer().outputs[1:]]
+        zero = tape.Constant(value=_tensor(0, dtype))
+        place = tape.Where(tape.Less(where, zero), lowest, place)
+    return [tape.Where(tape.Cast(where, to=ir.DataType.BOOL), place, first), *others]
 
 
-def _sort_nan(node: Any, write: Any) -> list[ir.Value]:
+def _sort_nan(node: Any, tape: Any) -> list[ir.Value]:
     """Sort NaN after infinity, in a type that has room for both; the kernel puts it anywhere."""
     x, count = node.inputs
     wide = ir.DataType.DOUBLE
-    last, most = (write("Constant", value=_tensor(v, wide)) for v in (math.inf, sys.float_info.max))
-    key = write("Where", write("IsNaN", x), last, write("Min", write("Cast", x, to=wide), most))
-    places = write("TopK", key, count, count=2, **node.attributes).producer().outputs[1]
+    last, most = (tape.Constant(value=_tensor(v, wide)) for v in (math.inf, sys.float_info.max))
+    key = tape.Where(tape.IsNaN(x), last, tape.Min(tape.Cast(x, to=wide), most))
+    _, places = tape.TopK(key, count, **node.attributes, _outputs=2)
     axis = node.attributes.get_int("axis", -1)
-    return [write("GatherElements", x, places, axis=axis), places]
+    return [tape.GatherElements(x, places, axis=axis), places]
 
 
-def _bound(node: Any, write: Any) -> list[ir.Value]:
+def _bound(node: Any, tape: Any) -> list[ir.Value]:
     """Give Clip its infinite bounds; without one, the kernel takes the largest number."""
     x, low, high = [*node.inputs, None, None][:3]
     ends = [(low, -math.inf), (high, math.inf)]
-    given = [end or write("Constant", value=_tensor(v, x.dtype)) for end, v in ends]
-    return [write("Clip", x, *given)]
+    given = [end or tape.Constant(value=_tensor(v, x.dtype)) for end, v in ends]
+    return [tape.Clip(x, *given)]
 
 
-def _compare(node: Any, write: Any) -> list[ir.Value]:
+def _compare(node: Any, tape: Any) -> list[ir.Value]:
     """Choose among integers of 64 bits; the kernels compare them wrongly out of 32 bits."""
     x, *others = node.inputs
-    tests = ["Less"] * len(others) if node.op_type == "Max" else ["Greater"] * len(others)
+    tests = ["Less" if node.op_type == "Max" else "Greater"] * len(others)
     if node.op_type == "Clip":
         tests = ["Less", "Greater"]
     for test, other in zip(tests, others, strict=False):
         if other is not None:
-            x = write("Where", write(test, x, other), other, x)
+            x = tape.Where(tape.op(test, [x, other]), other, x)
     return [x]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.discrepancy.summation import check_finite, check_terms, exact_sum
+from ortmeter.discrepancy.summation import check_finite, check_terms
 from ortmeter.dtypes import DTypeLike, float_info, short_name, unit_roundoff
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy
@@ -212,10 +212,11 @@ def _accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def _mean(values: np.ndarray, accumulate: DTypeLike) -> tuple[np.ndarray, np.ndarray]:
     """Return a mean, and the bound of its error in the accumulator."""
-    total, n = exact_sum(values), values.shape[-1]
+    x, n = values.astype(np.float64), values.shape[-1]
+    total = np.array([math.fsum(row) for row in x.reshape(-1, n).tolist()]).reshape(x.shape[:-1])
     rounding = _roundings(3, unit_roundoff(accumulate))
     # Of a sum in any order (Jeannerod): n - 1 roundings of the sum of the absolute values.
-    error = (n - 1) * unit_roundoff(accumulate) * np.abs(values.astype(np.float64)).sum(-1)
+    error = (n - 1) * unit_roundoff(accumulate) * np.abs(x).sum(-1)
     error = rounding * np.abs(total / n) + (1 + rounding) * error / n
     return total / n, error + _tiny(accumulate)
 

@@ -142,9 +142,7 @@ def _compare_pair(pair: Pair, tolerance: Tolerance | None) -> _Compared | Differ
     error, at = figures.worst[0], -figures.worst[1]
     share, over_at = figures.over[0], -figures.over[1]
     unit = 1 if isinstance(error, int) else kind.spacing(figures.largest)
-    over = None
-    if share > 0:
-        over = Violation(pair.path, got.index(over_at), *values(over_at))
+    over = Violation(pair.path, got.index(over_at), *values(over_at)) if share > 0 else None
     where = {
         "path": pair.path,
         "argmax": got.index(at) if error else None,
@@ -181,7 +179,6 @@ def _put_together(
         **counts,
         histogram={threshold: figures.counts[threshold] for threshold in THRESHOLDS},
         **(worst.where if worst else {}),
-        n_arrays=len(compared),
         differences=tuple(differences),
         tolerance=tolerance,
         n_over=figures.counts["n_over"] if tolerance else None,

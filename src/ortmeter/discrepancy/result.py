@@ -250,8 +250,6 @@ class Discrepancy:
         Element types of this array, short names such as ``f32``. None without any array.
     shape : tuple of int or None
         Shape of this array.
-    n_arrays : int
-        Number of compared pairs of arrays.
     differences : tuple of Difference
         Differences other than values, for every array: `kind` (``dtype``, ``device``, ``shape`` or
         ``structure``), `path`, `expected` and `got` (texts).
@@ -283,7 +281,6 @@ class Discrepancy:
     dtype_expected: str | None = None
     dtype_got: str | None = None
     shape: tuple[int, ...] | None = None
-    n_arrays: int = 0
     differences: tuple[Difference, ...] = ()
     tolerance: Tolerance | None = None
     n_over: int | None = None

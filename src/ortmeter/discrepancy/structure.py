@@ -27,47 +27,43 @@ class Pair(NamedTuple):
     got: Any
 
 
-class Children(NamedTuple):
-    """What a structure holds, by key, and the Python expression that gets it."""
-
-    is_sequence: bool
-    held: dict[Hashable, tuple[str, Any]]
-
-
 def pairs(expected: Any, got: Any, path: str = "") -> Iterator[Pair | Difference]:
     """Walk two structures at once; a place where they differ is not entered.
 
     A list and a tuple match, a mapping matches what has attributes of these names, in any order.
     """
-    left, right = children(expected, path), children(got, path)
     if expected is None and got is None:
         return
+    left, right = _children(expected, path), _children(got, path)
+    is_sequence, other = (isinstance(side, list | tuple) for side in (expected, got))
     if left is None and right is None and expected is not None and got is not None:
         yield Pair(path, expected, got)
-    elif left is None or right is None or left.is_sequence != right.is_sequence:
+    elif left is None or right is None or is_sequence != other:
         yield Difference("structure", path, _type_name(expected), _type_name(got))
-    elif left.is_sequence and len(left.held) != len(right.held):
-        yield Difference("structure", path, *(f"{len(node.held)} items" for node in (left, right)))
+    elif is_sequence and len(left) != len(right):
+        yield Difference("structure", path, f"{len(left)} items", f"{len(right)} items")
     else:
-        for key, (step, _) in (left.held | right.held | left.held).items():
-            if key in left.held and key in right.held:
-                yield from pairs(left.held[key][1], right.held[key][1], path + step)
+        for key, (step, _) in (left | right | left).items():
+            if key in left and key in right:
+                yield from pairs(left[key][1], right[key][1], path + step)
             else:
-                there = (node.held.get(key) for node in (left, right))
-                kinds = (_type_name(entry[1]) if entry else "nothing" for entry in there)
+                kinds = (_type_name(x[key][1]) if key in x else "nothing" for x in (left, right))
                 yield Difference("structure", path + step, *kinds)
 
 
-def children(value: Any, path: str = "") -> Children | None:
-    """List what a structure holds, None for an array and for None. The path is for the error."""
+def _children(value: Any, path: str) -> dict[Hashable, tuple[str, Any]] | None:
+    """List what a structure holds by key, with the Python expression that gets it.
+
+    None for an array and for None. The path is for the error.
+    """
     if value is None or is_array(value):
         return None
     if isinstance(value, Mapping):
-        return Children(False, {key: (f"[{key!r}]", item) for key, item in value.items()})
+        return {key: (f"[{key!r}]", item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return Children(True, {i: (f"[{i}]", item) for i, item in enumerate(value)})
+        return {i: (f"[{i}]", item) for i, item in enumerate(value)}
     if (names := _attributes(value)) is not None:
-        return Children(False, {name: (f".{name}", getattr(value, name)) for name in names})
+        return {name: (f".{name}", getattr(value, name)) for name in names}
     where = f"{path}: " if path else ""
     raise InvalidArgumentError(
         f"{where}{type(value).__name__} cannot be compared. Accepted: arrays (numpy, torch, "

@@ -1,6 +1,5 @@
-"""Exact sums, and orders of addition of the same terms."""
+"""Orders of addition of the same terms."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -9,41 +8,7 @@ from ortmeter.dtypes import float_info
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy
 
-__all__ = ["exact_sum", "orders"]
-
-
-def exact_sum(values: Any) -> np.ndarray:
-    """Sum the last axis exactly and round once; the order of the terms does not matter.
-
-    Parameters
-    ----------
-    values : array of shape (..., n)
-        Terms, finite numbers of a floating-point type.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (...), float64, correctly rounded as by ``math.fsum``.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The values are not finite numbers of a floating-point type, or their sum overflows float64.
-
-    Examples
-    --------
-    >>> float(exact_sum([1e16, 1.0, -1e16])), float(np.sum([1e16, 1.0, -1e16]))
-    (1.0, 0.0)
-    """
-    values = check_terms(values).astype(np.float64)
-    rows = values.reshape(math.prod(values.shape[:-1]), values.shape[-1]).tolist()
-    try:
-        sums = [math.fsum(row) for row in rows]
-    except OverflowError as cause:
-        raise InvalidArgumentError(
-            "The sum of these values overflows float64: smaller ones are expected"
-        ) from cause
-    return np.array(sums, np.float64).reshape(values.shape[:-1])
+__all__ = ["orders"]
 
 
 def orders(values: Any, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -91,10 +91,7 @@ def einsum_model(
     writer = _Writer(operands)
     # The operator does not broadcast an ellipsis that stands for fewer dimensions in an operand,
     # nor does it sort the letters of an implicit result as NumPy does.
-    text = parsed.text
-    if "->" not in text or "..." in text:
-        text = parsed.with_letters()
-    writer.node("Einsum", operands.names, "Y", equation=text)
+    writer.node("Einsum", operands.names, "Y", equation=parsed.with_letters())
     # The inference of shapes does not know that a size of 1 is broadcast.
     stretched = "".join(operands.sizes.stretched)
     shape = [None if x in stretched else operands.sizes.of[x] for x in parsed.output]

@@ -108,13 +108,13 @@ def parse_equation(equation: str, ranks: tuple[int | None, ...]) -> Equation:
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Term:
     """Tokens of an operand or of the result, and where they are."""
 
     start: int
     end: int
-    items: tuple[tuple[str, int], ...]
+    items: list[tuple[str, int]] = field(default_factory=list)
 
     @property
     def letters(self) -> list[str]:
@@ -127,9 +127,7 @@ class _Term:
 
 def _split(equation: str) -> tuple[list[_Term], _Term | None]:
     """Cut an equation into its operands and its result, None when it is implicit."""
-    terms: list[_Term] = []
-    items: list[tuple[str, int]] = []
-    start, arrow = 0, False
+    terms, arrow = [_Term(0, len(equation))], False
     for match in _ITEM.finditer(equation):
         item, position = match[0], match.start()
         if match["wrong"]:
@@ -146,15 +144,14 @@ def _split(equation: str) -> tuple[list[_Term], _Term | None]:
                     equation,
                     position,
                 )
-            terms.append(_Term(start, position, tuple(items)))
-            items, start, arrow = [], match.end(), item == "->"
+            terms[-1].end, arrow = position, item == "->"
+            terms.append(_Term(match.end(), len(equation)))
         elif item.strip():
-            if item == _ELLIPSIS and any(known == item for known, _ in items):
+            if item == _ELLIPSIS and terms[-1].has_ellipsis:
                 message = "a second '...' in the same operand. Accepted: one"
                 raise EinsumError(message, equation, position, len(item))
-            items.append((item, position))
-    last = _Term(start, len(equation), tuple(items))
-    return (terms, last) if arrow else ([*terms, last], None)
+            terms[-1].items.append((item, position))
+    return (terms[:-1], terms[-1]) if arrow else (terms, None)
 
 
 def _hidden_rank(equation: str, term: _Term, rank: int | None) -> int:

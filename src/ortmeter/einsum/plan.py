@@ -14,6 +14,7 @@ from ortmeter.einsum.emit import emit_model
 from ortmeter.einsum.parse import Axes, EinsumError, Equation, Operands, Sizes, read_operands
 from ortmeter.einsum.steps import Step, StepBuilder, Tensor, with_sizes
 from ortmeter.errors import FeedError
+from ortmeter.optional import pd
 
 # A product may read an operand whose rows and columns are swapped. It costs nothing for the second
 # operand, which is packed anyway, and so many seconds per byte for the first one.
@@ -269,7 +270,7 @@ class EinsumPlan:
         parsed = self.operands.equation
         total = ("total", str(parsed), "", "", _count(self.flop), _count(self.bytes_moved))
         header = ("step", "subscripts", "results", "shape", "FLOP", "bytes")
-        return _align([header, *rows, total])
+        return str(pd.DataFrame([*rows, total], columns=header).to_string(index=False))
 
 
 def decompose_einsum(
@@ -470,10 +471,3 @@ def _total(counts: Sequence[int | None]) -> int | None:
 def _count(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
 
-
-def _align(rows: Sequence[tuple[str, ...]]) -> str:
-    """Align a table: texts on the left, the last two columns on the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    cells = zip("<" * (len(widths) - 2) + ">>", widths, strict=True)
-    line = "  ".join(f"{{:{side}{width}}}" for side, width in cells)
-    return "\n".join(line.format(*row).rstrip() for row in rows)

@@ -5,7 +5,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -214,16 +214,14 @@ class Race:
     The finalists were compared until the end; those without a kernel were refused for a reason.
     """
 
-    measured: Mapping[str, Measurement]
-    finalists: tuple[str, ...]
-    refused: Mapping[str, str]
-    baseline: str
+    measured: Mapping[str, Measurement] = field(default_factory=dict)
+    finalists: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def winner(self) -> str:
         """Finalist that :func:`fastest` chooses."""
-        seconds = {name: self.measured[name].seconds for name in self.finalists}
-        return fastest(seconds, self.baseline)
+        return fastest({name: self.measured[name].seconds for name in self.finalists})
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,8 +235,8 @@ class EinsumSearch:
     best : EinsumCandidate
         By cost, the candidate of lowest cost. By time, the finalist with the lowest first quartile,
         since disturbances of a machine only add time, if it is shown to be faster than ``Einsum``.
-    race : Race or None
-        Times, None for a search by cost.
+    race : Race
+        Times, none for a search by cost.
     seconds : float
         Duration of the search.
 
@@ -253,7 +251,7 @@ class EinsumSearch:
 
     candidates: tuple[EinsumCandidate, ...]
     best: EinsumCandidate
-    race: Race | None
+    race: Race
     seconds: float
 
     @property
@@ -281,16 +279,16 @@ class EinsumSearch:
     def __str__(self) -> str:
         count = len(self.candidates)
         text = f"{self.best.plan.equation}: {self.best.name} among {count} candidates"
-        if self.race is None:
-            return f"{text}, estimated {format_seconds(self.best.cost)}"
         measured = self.race.measured
+        if not measured:
+            return f"{text}, estimated {format_seconds(self.best.cost)}"
         return (
             f"{text}, {len(measured)} timed in {format_seconds(self.seconds)}: "
             f"median {format_seconds(measured[self.best.name].median)}"
         )
 
     def _row(self, candidate: EinsumCandidate) -> dict[str, Any]:
-        timed = None if self.race is None else self.race.measured.get(candidate.name)
+        timed = self.race.measured.get(candidate.name)
         q1, q3 = (np.nan, np.nan) if timed is None else timed.quartiles
         return {
             "candidate": candidate.name,
@@ -303,7 +301,7 @@ class EinsumSearch:
             "q1": q1,
             "q3": q3,
             "rounds": 0 if timed is None else timed.repeat,
-            "finalist": self.race is not None and candidate.name in self.race.finalists,
+            "finalist": candidate.name in self.race.finalists,
         }
 
 
@@ -380,7 +378,7 @@ def optimize_einsum(
             "shapes"
         )
     candidates = list_candidates(read, every_order=by == "time", threads=threads, seed=seed)
-    times, best = None, candidates[0]
+    times, best = Race(), candidates[0]
     provider = resolve_provider(provider)
     if by == "time":
         plain = [c for c in candidates if not c.decomposed]
@@ -396,7 +394,6 @@ def optimize_einsum(
         times = race(
             {c.name: c for c in [best, *plain, *candidates]},
             drawn,
-            baseline=PLAIN,
             provider=provider,
             budget_s=budget - (time.perf_counter() - begin),
             seed=seed,
@@ -406,17 +403,17 @@ def optimize_einsum(
     return EinsumSearch(tuple(candidates), best, times, seconds)
 
 
-def fastest(seconds: Mapping[str, "np.ndarray[Any, Any]"], baseline: str) -> str:
+def fastest(seconds: Mapping[str, "np.ndarray[Any, Any]"]) -> str:
     """Choose the lowest first quartile, since what disturbs a machine only adds time.
 
-    The baseline is preferred to a candidate that does not pass a sign test on paired rounds, unless
-    it takes twice the time.
+    The plain Einsum is preferred to a candidate that does not pass a sign test on paired rounds,
+    unless it takes twice the time.
     """
     quartile = {name: float(np.quantile(taken, 0.25)) for name, taken in seconds.items()}
     best = min(quartile, key=lambda name: quartile[name])
-    if baseline not in seconds or quartile[baseline] > _HOPELESS * quartile[best]:
+    if PLAIN not in seconds or quartile[PLAIN] > _HOPELESS * quartile[best]:
         return best
-    return best if is_faster_more_often(seconds[best], seconds[baseline]) else baseline
+    return best if is_faster_more_often(seconds[best], seconds[PLAIN]) else PLAIN
 
 
 class _Stage(NamedTuple):
@@ -435,16 +432,15 @@ def race(
     candidates: Mapping[str, EinsumCandidate],
     operands: Sequence[Any],
     *,
-    baseline: str,
     provider: Provider,
     budget_s: float,
     seed: int,
 ) -> Race:
     """Run models, most promising first, and compare the fastest ones more and more precisely.
 
-    The first one runs whatever the budget; the baseline is compared until the end, unless it takes
-    twice the time of another one. A model whose estimated cost is far above the lowest, even the
-    baseline, runs only if no other did before.
+    The first one runs whatever the budget; the plain Einsum is compared until the end, unless it
+    takes twice the time of another one. A model whose estimated cost is far above the lowest, even
+    the plain Einsum, runs only if no other did before.
     """
     import_optional("onnxruntime", "cpu", "gpu")
     begin = time.perf_counter()
@@ -473,7 +469,7 @@ def race(
     finalists = tuple(runs)
     for stage in _STAGES:
         left = begin + stage.share * budget_s - time.perf_counter()
-        chosen = _promising(measured, finalists, baseline, stage, left)
+        chosen = _promising(measured, finalists, stage, left)
         if len(chosen) < 2:  # noqa: PLR2004 - nothing to compare
             break
         finalists = chosen
@@ -485,7 +481,7 @@ def race(
             budget_s=left,
             seed=seed,
         )
-    return Race(measured, finalists, refused, baseline)
+    return Race(measured, finalists, refused)
 
 
 def _shortest(run: _Run) -> float:
@@ -502,18 +498,14 @@ def _shortest(run: _Run) -> float:
 
 
 def _promising(
-    measured: Mapping[str, Measurement],
-    names: Sequence[str],
-    baseline: str,
-    stage: _Stage,
-    left_s: float,
+    measured: Mapping[str, Measurement], names: Sequence[str], stage: _Stage, left_s: float
 ) -> tuple[str, ...]:
-    """Choose the baseline and the fastest, as many as can be compared in the time left."""
+    """Choose the plain Einsum and the fastest, as many as can be compared in the time left."""
     quartile = {name: measured[name].quartiles[0] for name in names}
     hopeful = [x for x in names if quartile[x] <= _HOPELESS * min(quartile.values())]
     chosen: list[str] = []
     spent = 0.0
-    for name in sorted(hopeful, key=lambda name: (name != baseline, quartile[name])):
+    for name in sorted(hopeful, key=lambda name: (name != PLAIN, quartile[name])):
         spent += (stage.rounds + _RUNS_AROUND) * max(quartile[name], _SAMPLE_S)
         if len(chosen) == stage.most or spent > left_s:
             break

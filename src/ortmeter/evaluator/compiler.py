@@ -111,7 +111,7 @@ class Compiler:
         ]
         for name in outputs:
             names.use(name, "An output of the graph")
-        return Plan(names, inputs, outputs, steps)
+        return Plan(names, inputs, outputs, steps, self._context.watcher)
 
     def _step(self, proto: onnx.NodeProto, names: Names) -> NodeStep | None:
         """Compile a node; a constant is computed here and needs no step."""
@@ -161,11 +161,11 @@ class Compiler:
             self._open.append(key)
             self._plans[call] = self.function(function, node, bound, ".".join(filter(None, key)))
             self._open.pop()
-        plan, context, n_inputs = self._plans[call], self._context, len(function.input)
+        plan, n_inputs = self._plans[call], len(function.input)
 
         def run(*inputs: object) -> tuple[object, ...]:
             missing = (None,) * (n_inputs - len(inputs))
-            return tuple(plan.run((*inputs, *missing), context.watcher))
+            return tuple(plan.run((*inputs, *missing)))
 
         return run
 
@@ -182,7 +182,7 @@ class Compiler:
         captures = list(dict.fromkeys(name for plan in plans.values() for name in plan.captures))
         inputs.extend(names.use(name, node) for name in captures)
         bodies = {
-            name: Body(plan, self._context, graphs[name], tuple(map(captures.index, plan.captures)))
+            name: Body(plan, graphs[name], tuple(map(captures.index, plan.captures)))
             for name, plan in plans.items()
         }
         return _CONTROL_FLOW[node.op_type](node, bodies, self._context.memory)
@@ -217,14 +217,13 @@ class Body:
     """A graph that a node executes; ``captures`` ranks its captures among those of the node."""
 
     plan: Plan
-    context: Context
     graph: onnx.GraphProto
     captures: tuple[int, ...]
 
     def bind(self, captured: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
         """Pass the graph the values that it takes from the graphs around."""
         outer = [captured[i] for i in self.captures]
-        return lambda inputs: self.plan.run([*inputs, *outer], self.context.watcher)
+        return lambda inputs: self.plan.run([*inputs, *outer])
 
 
 def _make_if(_node: Node, bodies: dict[str, Body], _memory: Memory) -> Kernel:

@@ -1,5 +1,6 @@
 """Run an ONNX graph node by node, with replaceable kernels."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from ortmeter.evaluator.compiler import Callback, Compiler, Context
 from ortmeter.evaluator.kernels import KernelKey, Source, Swap, Swaps
 from ortmeter.evaluator.node import Scope, initializers, opset_versions
 from ortmeter.evaluator.plan import Plan
-from ortmeter.evaluator.sources import SOURCES, DefinitionSource, SchemaSource, make_source
+from ortmeter.evaluator.sources import SOURCES, make_source, schema_kernel
 from ortmeter.evaluator.values import Memory, addresses, fed_library, owned
 from ortmeter.operators.descriptions import describe, describe_type, element_type
 from ortmeter.optional import pd
@@ -97,16 +98,15 @@ class Evaluator:
         asked = {*order, *(swap for swap in kernels.values() if isinstance(swap, str))}
         provider = resolve_provider(device)
         library = "torch" if "torch" in asked or provider.on_cuda else "numpy"
-        self._memory = Memory(provider, library)
+        self._memory = Memory(provider, library, tf32=tf32)
         self._context = Context(self._memory, callback)
-        self._tf32 = tf32
-        known = {name: make_source(name, self._memory, tf32=tf32) for name in asked}
-        fallback: list[Source] = [known[name] for name in order]
+        known = {name: make_source(name, self._memory) for name in asked}
+        fallback = [known[name] for name in order]
         # Before ONNX Runtime, unless it was asked for first.
         ours = [rank for rank, name in enumerate(order) if name != "ort"] or [len(order) - 1]
-        fallback.insert(ours[-1] + 1, DefinitionSource(self._memory))
-        bodies = Compiler((), fallback, known, Swaps({}, ()), self._context)
-        fallback.append(SchemaSource(bodies.function))
+        fallback.insert(ours[-1] + 1, make_source("definition", self._memory))
+        bodies = Compiler((), fallback, known, Swaps({}, ()), Context(self._memory))
+        fallback.append(Source("schema", functools.partial(schema_kernel, bodies.function)))
         self._compiler = Compiler(proto.functions, fallback, known, swaps, self._context)
         self._plan = self._compiler.graph(proto.graph, Scope("", opset_versions(proto), {}))
         swaps.check([node for node, _ in self._compiler.records])
@@ -158,8 +158,8 @@ class Evaluator:
         fed = set(addresses(given))
         values = self._plan.start(given)
         del given  # only the slots keep the inputs, until their last use
-        with self._memory.policy(tf32=self._tf32):
-            results = self._plan.compute(names, values, self._context.watcher)
+        with self._memory.policy():
+            results = self._plan.compute(names, values)
             results = [owned(result, self._weights, fed) for result in results]
         return [self._context.show(result) for result in results]
 

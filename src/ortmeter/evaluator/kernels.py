@@ -1,7 +1,7 @@
 """Choose the kernel of a node: what the user swaps, else the first source that takes its inputs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from ortmeter.errors import InvalidArgumentError, ModelError, RefusedError
 from ortmeter.evaluator.node import Node, domain_name
@@ -19,13 +19,11 @@ class NodeError(ModelError):
     """A node cannot run; the message says which one, on what and why."""
 
 
-class Source(Protocol):
-    """Where kernels come from."""
+class Source(NamedTuple):
+    """Where kernels come from: a name, and what returns the kernel of a node, or refuses."""
 
     name: str
-
-    def kernel(self, node: Node) -> Kernel:
-        """Return the kernel of a node, or refuse."""
+    kernel: Callable[[Node], Kernel]
 
 
 class KnownError(Fact, frozen=True, kw_only=True):

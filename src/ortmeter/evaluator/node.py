@@ -1,6 +1,6 @@
 """One node of a model: its attributes decoded, its scope, and the slots of the values it names."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.defs
+import onnx.helper
 import onnx.numpy_helper
 
 from ortmeter.errors import ModelError
@@ -57,27 +58,13 @@ def _from_sparse(tensor: onnx.SparseTensorProto) -> np.ndarray:
     return dense
 
 
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", errors="surrogateescape")
-
-
-_DECODERS: dict[int, Callable[[Any], Any]] = {
-    _KINDS.STRING: _text,
-    _KINDS.STRINGS: lambda values: [_text(value) for value in values],
-    _KINDS.INTS: list,
-    _KINDS.FLOATS: list,
-    _KINDS.TENSOR: dense_array,
-    _KINDS.TENSORS: lambda values: [dense_array(value) for value in values],
-    _KINDS.SPARSE_TENSOR: dense_array,
-    _KINDS.SPARSE_TENSORS: lambda values: [dense_array(value) for value in values],
-}
-
-
-def _python_value(attribute: onnx.AttributeProto) -> Any:
+def _decoded(value: Any) -> Any:
     """Decode an attribute: Python numbers, text, lists, NumPy arrays, protos for the rest."""
-    decode = _DECODERS.get(attribute.type)
-    value = onnx.helper.get_attribute_value(attribute)
-    return value if decode is None else decode(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="surrogateescape")
+    if isinstance(value, onnx.TensorProto | onnx.SparseTensorProto):
+        return dense_array(value)
+    return list(map(_decoded, value)) if isinstance(value, list) else value
 
 
 def bind_node(node: onnx.NodeProto, bound: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
@@ -130,7 +117,7 @@ class Node:
     def attributes(self) -> dict[str, Any]:
         """Attributes given by the node, decoded; graphs are left out."""
         return {
-            a.name: _python_value(a)
+            a.name: _decoded(onnx.helper.get_attribute_value(a))
             for a in self.proto.attribute
             if a.type not in {_KINDS.GRAPH, _KINDS.GRAPHS}
         }

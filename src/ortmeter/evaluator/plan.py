@@ -75,26 +75,53 @@ def _taker(slots: tuple[int, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
     return lambda _values: ()
 
 
-class Schedule:
-    """The steps that some outputs need, with what each one frees."""
+class Plan:
+    """A compiled graph: names and their slots, what the caller gives, what it wants, the steps.
 
-    def __init__(self, steps: Sequence[NodeStep], outputs: Sequence[int]) -> None:
-        self._outputs = tuple(outputs)
-        self._pairs: list[tuple[NodeStep, tuple[int, ...]]] = []
-        needed = {NOTHING, *outputs}
-        for step in reversed(steps):
-            if needed.isdisjoint(set(step.outputs) - {NOTHING}):
-                continue
-            last_used = {*step.inputs, *step.outputs} - needed
-            self._pairs.append((step, tuple(sorted(last_used))))
-            needed.update(step.inputs)
-        self._pairs.reverse()
+    *watch* sees each node that ran.
+    """
 
-    def execute(self, values: list[Any], watch: Watch | None) -> list[Any]:
-        """Run the steps on the slots, which are emptied whatever happens."""
+    def __init__(
+        self,
+        names: Names,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        steps: Sequence[NodeStep],
+        watch: Watch | None = None,
+    ) -> None:
+        self._names = names
+        self.slots = names.slots
+        self.captures = tuple(names.captures)
+        self.constants = names.constants
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.steps = tuple(steps)
+        self._watch = watch
+        self._given = [self.slots[name] for name in (*self.inputs, *self.captures)]
+        self._initial = [self.constants.get(i) for i in range(len(self.slots))]
+        self._schedules: dict[tuple[str, ...], list[tuple[NodeStep, tuple[int, ...]]]] = {}
+
+    def with_steps(self, steps: Sequence[NodeStep], watch: Watch | None = None) -> "Plan":
+        return Plan(self._names, self.inputs, self.outputs, steps, watch)
+
+    def run(self, given: Sequence[Any]) -> list[Any]:
+        """Compute the outputs from the inputs, then the captures."""
+        return self.compute(self.outputs, self.start(given))
+
+    def start(self, given: Sequence[Any]) -> list[Any]:
+        """Fill the slots with the inputs, then the captures; ``None`` keeps a default."""
+        values = self._initial.copy()
+        for slot, value in zip(self._given, given, strict=True):
+            if value is not None:
+                values[slot] = value
+        return values
+
+    def compute(self, names: tuple[str, ...], values: list[Any]) -> list[Any]:
+        """Compute results from the slots, which are emptied whatever happens."""
         inputs: Any = None
+        watch = self._watch
         try:
-            for step, free in self._pairs:
+            for step, free in self._schedule(names):
                 # NodeStep.execute, without its calls: they would be a third of the time of a walk.
                 inputs = step.take(values)
                 try:
@@ -109,68 +136,29 @@ class Schedule:
                     watch(step.node, inputs, tuple(values[slot] for slot in step.outputs))
                 for slot in free:
                     values[slot] = None
-            return [values[slot] for slot in self._outputs]
+            return [values[self.slots[name]] for name in names]
         finally:
             # The traceback of an error holds this frame, and would hold the values.
             values.clear()
             inputs = result = None
 
     def walk(self, values: list[Any]) -> Iterator[NodeStep]:
-        """Run the steps one by one; each is given before it runs, the slots as it finds them."""
-        for step, free in self._pairs:
+        """Compute the outputs; each step is given before it runs, the slots as it finds them."""
+        for step, free in self._schedule(self.outputs):
             yield step
             step.execute(values)
             for slot in free:
                 values[slot] = None
 
-
-class Plan:
-    """A compiled graph: names and their slots, what the caller gives, what it wants, the steps."""
-
-    def __init__(
-        self, names: Names, inputs: Sequence[str], outputs: Sequence[str], steps: Sequence[NodeStep]
-    ) -> None:
-        self._names = names
-        self.slots = names.slots
-        self.captures = tuple(names.captures)
-        self.constants = names.constants
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
-        self.steps = tuple(steps)
-        self._given = [self.slots[name] for name in (*self.inputs, *self.captures)]
-        self._initial = [self.constants.get(i) for i in range(len(self.slots))]
-        self._schedules: dict[tuple[str, ...], Schedule] = {}
-
-    def with_steps(self, steps: Sequence[NodeStep]) -> "Plan":
-        return Plan(self._names, self.inputs, self.outputs, steps)
-
-    def run(self, given: Sequence[Any], watch: Watch | None = None) -> list[Any]:
-        """Compute the outputs from the inputs, then the captures."""
-        return self.compute(self.outputs, self.start(given), watch)
-
-    def start(self, given: Sequence[Any]) -> list[Any]:
-        """Fill the slots with the inputs, then the captures; ``None`` keeps a default."""
-        values = self._initial.copy()
-        for slot, value in zip(self._given, given, strict=True):
-            if value is not None:
-                values[slot] = value
-        return values
-
-    def compute(
-        self, names: tuple[str, ...], values: list[Any], watch: Watch | None = None
-    ) -> list[Any]:
-        """Compute results from the slots, which are consumed."""
+    def _schedule(self, names: tuple[str, ...]) -> list[tuple[NodeStep, tuple[int, ...]]]:
+        """Find the steps that results need, with the slots that each one frees."""
         if names not in self._schedules:
-            self._schedules[names] = self._schedule(names, self.steps)
-        return self._schedules[names].execute(values, watch)
-
-    def walk(self, values: list[Any]) -> Iterator[NodeStep]:
-        """Compute the outputs step by step; see :meth:`Schedule.walk`."""
-        return self._schedule(self.outputs, self.steps).walk(values)
-
-    def resume(self, steps: Sequence[NodeStep], values: list[Any]) -> list[Any]:
-        """Compute the outputs with these last steps, from the slots that the others filled."""
-        return self._schedule(self.outputs, steps).execute(values, None)
-
-    def _schedule(self, names: Sequence[str], steps: Sequence[NodeStep]) -> Schedule:
-        return Schedule(steps, [self.slots[name] for name in names])
+            needed = {NOTHING, *(self.slots[name] for name in names)}
+            pairs = []
+            for step in reversed(self.steps):
+                if not needed.isdisjoint(set(step.outputs) - {NOTHING}):
+                    last_used = {*step.inputs, *step.outputs} - needed
+                    pairs.append((step, tuple(sorted(last_used))))
+                    needed.update(step.inputs)
+            self._schedules[names] = pairs[::-1]
+        return self._schedules[names]

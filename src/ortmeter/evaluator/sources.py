@@ -31,39 +31,33 @@ if TYPE_CHECKING:
 SOURCES = ("torch", "ort", "reference")
 
 
-def make_source(name: str, memory: Memory, *, tf32: bool) -> Source:
-    if name == "torch":
-        return TorchSource(memory)
-    return OrtSource(memory, tf32=tf32) if name == "ort" else ReferenceSource(memory)
+def make_source(name: str, memory: Memory) -> Source:
+    """Make a source whose kernels take and return values in some memory."""
+    if name == "ort":
+        import_optional("onnxruntime", "cpu", "gpu")
+    return Source(name, functools.partial(_KERNELS[name], memory))
 
 
-class TorchSource:
-    """Kernels of this package, on torch tensors."""
+def _torch_kernel(memory: Memory, node: Node) -> Kernel:
+    """Find the kernel of this package, on torch tensors."""
+    function = registry.find_kernel(node.domain, node.op_type, node.opset)
+    if function is None:
+        raise RefusedError(f"no kernel for {node.op_type} of opset {node.opset}")
+    parameters = inspect.signature(function).parameters
+    options = {
+        name: memory.hold(value) if _holds_arrays(value) else value
+        for name, value in node.attributes.items()
+    }
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    if not takes_any and (unknown := options.keys() - parameters.keys()):
+        raise RefusedError(f"attributes {', '.join(sorted(unknown))} are not supported")
+    if "n_outputs" in parameters:
+        options["n_outputs"] = node.n_outputs
+    return functools.partial(function, **options) if options else function
 
-    name = "torch"
 
-    def __init__(self, memory: Memory) -> None:
-        import_optional("torch", "torch")
-        self._memory = memory
-
-    def kernel(self, node: Node) -> Kernel:
-        function = registry.find_kernel(node.domain, node.op_type, node.opset)
-        if function is None:
-            raise RefusedError(f"no kernel for {node.op_type} of opset {node.opset}")
-        parameters = inspect.signature(function).parameters
-        options = {name: self._convert(value) for name, value in node.attributes.items()}
-        takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-        if not takes_any and (unknown := options.keys() - parameters.keys()):
-            raise RefusedError(f"attributes {', '.join(sorted(unknown))} are not supported")
-        if "n_outputs" in parameters:
-            options["n_outputs"] = node.n_outputs
-        return functools.partial(function, **options) if options else function
-
-    def _convert(self, value: Any) -> Any:
-        is_array = hasattr(value, "dtype") or (
-            isinstance(value, list) and value and hasattr(value[0], "dtype")
-        )
-        return self._memory.hold(value) if is_array else value
+def _holds_arrays(value: Any) -> bool:
+    return hasattr(value[0] if isinstance(value, list) and value else value, "dtype")
 
 
 # Two elements or more in one byte for ONNX Runtime, one element in one byte for everyone else.
@@ -83,56 +77,48 @@ def one_node_session(
     return make_session(model, provider=provider, optimization="none", tf32=tf32)
 
 
-class OrtSource:
-    """Operators of ONNX Runtime: a session of one node for each combination of types and ranks."""
+def _ort_kernel(memory: Memory, node: Node) -> Kernel:
+    """Prepare sessions of one node, made when the types and the ranks are known."""
+    models: dict[Signature, bytes] = {}
 
-    name = "ort"
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        key = signature(inputs)
+        if key not in models:
+            _refuse_packed(_element_types(inputs))
+            models[key] = _one_node_model(node, inputs)
+        outputs = _run_session(_session(models[key], memory), inputs, memory)
+        return tuple(outputs.get(f"y{i}") for i in range(node.n_outputs))
 
-    def __init__(self, memory: Memory, *, tf32: bool) -> None:
-        import_optional("onnxruntime", "cpu", "gpu")
-        self._memory = memory
-        self._tf32 = tf32
+    return run
 
-    def kernel(self, node: Node) -> Kernel:
-        """Prepare the kernel of a node; its sessions are created when the types are known."""
-        models: dict[Signature, bytes] = {}
 
-        def run(*inputs: Any) -> tuple[Any, ...]:
-            key = signature(inputs)
-            if key not in models:
-                _refuse_packed(_element_types(inputs))
-                models[key] = _one_node_model(node, inputs)
-            outputs = self._run_session(self._session(models[key]), inputs)
-            return tuple(outputs.get(f"y{i}") for i in range(node.n_outputs))
+def _session(model: bytes, memory: Memory) -> "onnxruntime.InferenceSession":
+    try:
+        session = one_node_session(model, memory.device, tf32=memory.tf32)
+    except (ModelError, ProviderUnavailableError) as cause:
+        raise RefusedError(str(cause)) from cause
+    _refuse_packed(o.type for o in session.get_outputs() if o.type.startswith("tensor("))
+    return session
 
-        return run
 
-    def _session(self, model: bytes) -> "onnxruntime.InferenceSession":
-        try:
-            session = one_node_session(model, self._memory.device, tf32=self._tf32)
-        except (ModelError, ProviderUnavailableError) as cause:
+def _run_session(
+    session: "onnxruntime.InferenceSession", inputs: Sequence[Any], memory: Memory
+) -> dict[str, Any]:
+    feeds = {f"x{i}": value for i, value in enumerate(inputs) if value is not None}
+    names = [output.name for output in session.get_outputs()]
+    try:
+        if is_bindable(session):
+            with BoundSession(session, feeds) as bound:
+                bound.run()
+                outputs = bound.outputs(memory.library)
+        else:
+            arrays = {name: memory.export(value, "numpy") for name, value in feeds.items()}
+            outputs = dict(zip(names, session.run(names, arrays), strict=True))
+    except Exception as cause:
+        if "NOT_IMPLEMENTED" in str(cause):
             raise RefusedError(str(cause)) from cause
-        _refuse_packed(o.type for o in session.get_outputs() if o.type.startswith("tensor("))
-        return session
-
-    def _run_session(
-        self, session: "onnxruntime.InferenceSession", inputs: Sequence[Any]
-    ) -> dict[str, Any]:
-        memory, feeds = self._memory, {f"x{i}": v for i, v in enumerate(inputs) if v is not None}
-        names = [output.name for output in session.get_outputs()]
-        try:
-            if is_bindable(session):
-                with BoundSession(session, feeds) as bound:
-                    bound.run()
-                    outputs = bound.outputs(memory.library)
-            else:
-                arrays = {name: memory.export(value, "numpy") for name, value in feeds.items()}
-                outputs = dict(zip(names, session.run(names, arrays), strict=True))
-        except Exception as cause:
-            if "NOT_IMPLEMENTED" in str(cause):
-                raise RefusedError(str(cause)) from cause
-            raise
-        return {name: memory.hold(value) for name, value in outputs.items()}
+        raise
+    return {name: memory.hold(value) for name, value in outputs.items()}
 
 
 def _one_node_model(node: Node, inputs: Sequence[Any]) -> bytes:
@@ -191,35 +177,26 @@ def _refuse_packed(types: Iterable[int | str]) -> None:
         raise RefusedError(f"{', '.join(sorted(packed))} is not exchanged with ONNX Runtime")
 
 
-class ReferenceSource:
-    """Operators of onnx.reference, on NumPy arrays."""
+def _reference_kernel(memory: Memory, node: Node) -> Kernel:
+    """Load the implementation of onnx.reference, on NumPy arrays, not the body of its schema."""
+    operator = _load_operator(node)
+    expected: dict[Signature, list[int]] = {}
 
-    name = "reference"
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        key = signature(inputs)
+        if key not in expected:
+            expected[key] = _output_types(node, inputs)
+        try:
+            results = operator.run(*(memory.export(value, "numpy") for value in inputs))
+        except (RuntimeError, TypeError, ValueError) as cause:
+            raise RefusedError(f"it fails ({cause})") from cause
+        if node.op_type == "Optional":  # it returns its element in a list
+            (results,) = results
+        _check_types(results, expected[key])
+        _refuse_one_element(node, inputs, results)
+        return tuple(memory.hold(result) for result in results[: node.n_outputs])
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-
-    def kernel(self, node: Node) -> Kernel:
-        """Load the implementation of an operator, not the body of its schema."""
-        operator = _load_operator(node)
-        memory = self._memory
-        expected: dict[Signature, list[int]] = {}
-
-        def run(*inputs: Any) -> tuple[Any, ...]:
-            key = signature(inputs)
-            if key not in expected:
-                expected[key] = _output_types(node, inputs)
-            try:
-                results = operator.run(*(memory.export(value, "numpy") for value in inputs))
-            except (RuntimeError, TypeError, ValueError) as cause:
-                raise RefusedError(f"it fails ({cause})") from cause
-            if node.op_type == "Optional":  # it returns its element in a list
-                (results,) = results
-            _check_types(results, expected[key])
-            _refuse_one_element(node, inputs, results)
-            return tuple(memory.hold(result) for result in results[: node.n_outputs])
-
-        return run
+    return run
 
 
 def _load_operator(node: Node) -> Any:
@@ -294,33 +271,27 @@ def _check_types(results: Sequence[Any], expected: Sequence[int]) -> None:
 _FLOATS = {"f64", "f32", "f16", "bf16"}
 
 
-class DefinitionSource:
-    """Definitions of this package, on NumPy arrays, of operators that ONNX lacks."""
+def _definition_kernel(memory: Memory, node: Node) -> Kernel:
+    """Bind a definition of this package, on NumPy arrays, of an operator that ONNX lacks.
 
-    name = "definition"
+    What a definition leaves out is refused.
+    """
+    definition = registry.find_operator(node.op_type, node.domain).definition
+    if definition is None:
+        raise RefusedError(f"no definition of {node.operator}")
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        arrays = [memory.export(value, "numpy") for value in inputs]
+        try:
+            found = definition(*arrays, **node.attributes)
+        except Exception as cause:
+            raise RefusedError(f"the definition does not cover this node ({cause})") from cause
+        results = found if isinstance(found, tuple) else (found,)
+        if len(results) < node.n_outputs:
+            raise RefusedError(f"the definition gives {len(results)} outputs")
+        return tuple(memory.hold(_narrowed(result, arrays)) for result in results)
 
-    def kernel(self, node: Node) -> Kernel:
-        """Bind the attributes; what a definition leaves out is refused."""
-        definition = registry.find_operator(node.op_type, node.domain).definition
-        if definition is None:
-            raise RefusedError(f"no definition of {node.operator}")
-        memory = self._memory
-
-        def run(*inputs: Any) -> tuple[Any, ...]:
-            arrays = [memory.export(value, "numpy") for value in inputs]
-            try:
-                found = definition(*arrays, **node.attributes)
-            except Exception as cause:
-                raise RefusedError(f"the definition does not cover this node ({cause})") from cause
-            results = found if isinstance(found, tuple) else (found,)
-            if len(results) < node.n_outputs:
-                raise RefusedError(f"the definition gives {len(results)} outputs")
-            return tuple(memory.hold(_narrowed(result, arrays)) for result in results)
-
-        return run
+    return run
 
 
 def _narrowed(result: Any, inputs: Sequence[Any]) -> Any:
@@ -330,50 +301,42 @@ def _narrowed(result: Any, inputs: Sequence[Any]) -> Any:
     return result.astype(next(given, result.dtype)) if is_float else result
 
 
-class SchemaSource:
-    """Functions that ONNX schemas define, whose nodes run on the other sources."""
-
-    name = "schema"
-
-    def __init__(self, compile_body: Callable[..., Plan]) -> None:
-        self._compile = compile_body
-
-    def kernel(self, node: Node) -> Kernel:
-        """Compile the body; when it depends on the types of the inputs, once per types."""
-        schema: Any = node.schema  # its type stubs lack the functions
-        if schema is None or not (schema.has_function or schema.has_context_dependent_function):
-            raise RefusedError("the schema of ONNX has no function body")
-        defaults = {a.name: a.default_value for a in schema.attributes.values()}
-        none = onnx.AttributeProto.UNDEFINED
-        bound = {name: value for name, value in defaults.items() if value.type != none}
-        bound.update((attribute.name, attribute) for attribute in node.proto.attribute)
-        plans: dict[Signature, Plan] = {}
-        depends_on_shapes: set[Signature] = set()
-
-        def plan_of(inputs: Sequence[Any]) -> Plan:
-            types = signature(inputs)
-            key: Signature = types
-            if types in depends_on_shapes:
-                key = (types, *(tuple(getattr(value, "shape", ())) for value in inputs))
-            if key not in plans:
-                body = _body(schema, node, inputs, with_shapes=key is not types)
-                if not body.node and types not in depends_on_shapes:
-                    depends_on_shapes.add(types)
-                    return plan_of(inputs)
-                plans[key] = self._compile(body, node, bound, str(node))
-            return plans[key]
-
-        def run(*inputs: Any) -> tuple[Any, ...]:
-            plan = plan_of(inputs)
-            missing = (None,) * (len(plan.inputs) - len(inputs))
-            return tuple(plan.run((*inputs, *missing)))
-
-        return run
+_KERNELS: dict[str, Callable[[Memory, Node], Kernel]] = {
+    "torch": _torch_kernel,
+    "ort": _ort_kernel,
+    "reference": _reference_kernel,
+    "definition": _definition_kernel,
+}
 
 
-def _body(
-    schema: Any, node: Node, inputs: Sequence[Any], *, with_shapes: bool
-) -> onnx.FunctionProto:
+def schema_kernel(compile_body: Callable[..., Plan], node: Node) -> Kernel:
+    """Compile the function that an ONNX schema defines, whose nodes run on the other sources.
+
+    A body that depends on the types and shapes of the inputs is compiled for each of them.
+    """
+    schema: Any = node.schema  # its type stubs lack the functions
+    if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+        raise RefusedError("the schema of ONNX has no function body")
+    defaults = {a.name: a.default_value for a in schema.attributes.values()}
+    none = onnx.AttributeProto.UNDEFINED
+    bound = {name: value for name, value in defaults.items() if value.type != none}
+    bound.update((attribute.name, attribute) for attribute in node.proto.attribute)
+    plans: dict[Signature, Plan] = {}
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        key = signature(inputs)
+        if not schema.has_function:
+            key += tuple(tuple(getattr(value, "shape", ())) for value in inputs)
+        if key not in plans:
+            plans[key] = compile_body(_body(schema, node, inputs), node, bound, str(node))
+        plan = plans[key]
+        missing = (None,) * (len(plan.inputs) - len(inputs))
+        return tuple(plan.run((*inputs, *missing)))
+
+    return run
+
+
+def _body(schema: Any, node: Node, inputs: Sequence[Any]) -> onnx.FunctionProto:
     """Ask the schema for the body; some depend on the types of the inputs, few on their shapes."""
     function = onnx.FunctionProto()
     if schema.has_function:
@@ -381,13 +344,13 @@ def _body(
         function.ParseFromString(schema.get_function_with_opset_version(version))
     else:
         version = _latest(schema.context_dependent_function_opset_versions, node.opset)
-        types = [type_proto(value, with_shapes=with_shapes).SerializeToString() for value in inputs]
+        types = [type_proto(value, with_shapes=True).SerializeToString() for value in inputs]
         function.ParseFromString(
             schema.get_context_dependent_function_with_opset_version(
                 version, node.proto.SerializeToString(), types
             )
         )
-    if with_shapes and not function.node:
+    if not function.node:
         raise RefusedError("the schema of ONNX has no body for these types and shapes")
     return function
 

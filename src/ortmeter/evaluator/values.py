@@ -33,9 +33,10 @@ _native_dtype: Callable[[Any], np.dtype[Any]] = functools.cache(numpy_dtype)
 class Memory:
     """Where values live: a device, and a library; torch leaves NumPy the types that it lacks."""
 
-    def __init__(self, device: Provider, library: str) -> None:
+    def __init__(self, device: Provider, library: str, *, tf32: bool = False) -> None:
         self.device = device
         self.library = library
+        self.tf32 = tf32
         # Without an index, torch takes the current device.
         self._place = f"{device.name}:{device.index}" if device.on_cuda else "cpu"
         self._torch: Any = import_optional("torch", "torch") if library == "torch" else None
@@ -82,20 +83,19 @@ class Memory:
             return as_numpy(value)
         return value if is_torch(value) else Memory(self.device, "torch").hold(value)
 
-    def policy(self, *, tf32: bool) -> AbstractContextManager[Any]:
+    def policy(self) -> AbstractContextManager[Any]:
         """Compute without gradients, and on CUDA with the precision asked for."""
         if self._torch is None:
             return contextlib.nullcontext()
-
-        return self._cuda_policy(tf32=tf32) if self.device.on_cuda else self._torch.no_grad()
+        return self._cuda_policy() if self.device.on_cuda else self._torch.no_grad()
 
     @contextlib.contextmanager
-    def _cuda_policy(self, *, tf32: bool) -> Iterator[None]:
+    def _cuda_policy(self) -> Iterator[None]:
         torch, cudnn = self._torch, self._torch.backends.cudnn
         products, convolutions = torch.get_float32_matmul_precision(), cudnn.allow_tf32
         try:
-            torch.set_float32_matmul_precision("high" if tf32 else "highest")
-            cudnn.allow_tf32 = tf32
+            torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
+            cudnn.allow_tf32 = self.tf32
             with torch.no_grad():
                 yield
         finally:

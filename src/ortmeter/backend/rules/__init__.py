@@ -13,49 +13,42 @@ from ortmeter.backend.rules.heads import AttentionBeforeSplit, RepeatedHeads, Ro
 from ortmeter.backend.rules.layout import SameShape, TransposedWeight
 from ortmeter.backend.rules.normalization import RootMeanSquare
 from ortmeter.backend.rules.rotary import HalfTable, Rotary
-from ortmeter.backend.rules.rule import HALF, MICROSOFT, Fusion, Refusal, Rule
+from ortmeter.backend.rules.rule import HALF, MICROSOFT, Refusal, Rule
 
-__all__ = ["DEFAULT", "ONNXRUNTIME", "RULES", "Fusion", "Refusal", "Rule"]
-
-
-def _everywhere(name: str, *fusions: Fusion, kernel: str = "") -> Rule:
-    return Rule(name, {"cpu": fusions, "cuda": fusions}, kernel)
+__all__ = ["DEFAULT", "ONNXRUNTIME", "RULES", "Refusal", "Rule"]
 
 
 #: Patterns that become operators of the ONNX standard.
 DEFAULT = (
-    _everywhere("Flattening", SameShape()),
-    _everywhere(
+    Rule("Flattening", (SameShape(),)),
+    Rule(
         "RMSNorm",
-        RootMeanSquare(widened=False),
-        RootMeanSquare(widened=True),
+        (RootMeanSquare(widened=False), RootMeanSquare(widened=True)),
         kernel="RMSNormalization",
     ),
-    _everywhere("HalfTable", *map(HalfTable, ("Cos", "Sin", "Mul", "Cast"))),
-    _everywhere("Rotary", Rotary(), kernel="RotaryEmbedding"),
-    _everywhere(
-        "EagerAttention",
-        EagerAttention(widened=False),
-        EagerAttention(widened=True),
-        kernel="Attention",
-    ),
-    _everywhere("RotaryBeforeSplit", RotaryBeforeSplit(), kernel="RotaryEmbedding"),
+    Rule("HalfTable", tuple(map(HalfTable, ("Cos", "Sin", "Mul", "Cast")))),
+    Rule("Rotary", (Rotary(),), kernel="RotaryEmbedding"),
     Rule(
-        "RepeatedHeads",
-        {"cpu": (RepeatedHeads(),), "cuda": (RepeatedHeads(HALF),)},
+        "EagerAttention",
+        (EagerAttention(widened=False), EagerAttention(widened=True)),
         kernel="Attention",
     ),
-    _everywhere("AttentionBeforeSplit", AttentionBeforeSplit(), kernel="Attention"),
-    _everywhere("CausalMask", CausalMask(), kernel="Attention"),
+    Rule("RotaryBeforeSplit", (RotaryBeforeSplit(),), kernel="RotaryEmbedding"),
+    Rule(
+        "RepeatedHeads", (RepeatedHeads(),), kernel="Attention", on_cuda=(RepeatedHeads(HALF),)
+    ),
+    Rule("AttentionBeforeSplit", (AttentionBeforeSplit(),), kernel="Attention"),
+    Rule("CausalMask", (CausalMask(),), kernel="Attention"),
 )
 
 #: Patterns that become kernels of the domain ``com.microsoft``.
 ONNXRUNTIME = (
-    _everywhere("TransposedWeight", TransposedWeight(), kernel=f"{MICROSOFT}.FusedMatMul"),
+    Rule("TransposedWeight", (TransposedWeight(),), kernel=f"{MICROSOFT}.FusedMatMul"),
     Rule(
         "GroupQuery",
-        {"cpu": (GroupQuery(shortest=2048),), "cuda": (GroupQuery(),)},
+        (GroupQuery(shortest=2048),),
         kernel=f"{MICROSOFT}.GroupQueryAttention",
+        on_cuda=(GroupQuery(),),
     ),
 )
 

@@ -1,6 +1,6 @@
 """A rule: patterns of nodes, what replaces them, where it holds, and why it does not."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -89,22 +89,24 @@ class Refusal:
 class Rule:
     """Fusions under the name that counts and levels know, tried in this order at every node.
 
-    Each provider has those that pay there: as measured on CPU, as its kernels promise on CUDA,
-    where nobody measured. They hold where the provider has a *kernel* for the operator that they
-    write, or that they prepare for the rules that follow.
+    Those pay as measured on CPU; *on_cuda* has the others that pay on CUDA, as its kernels promise:
+    nobody measured. They hold where the provider has a *kernel* for the operator that they write,
+    or that they prepare for the rules that follow.
     """
 
     name: str
-    fusions: Mapping[str, tuple[Fusion, ...]]
+    fusions: tuple[Fusion, ...]
     kernel: str = ""
+    on_cuda: tuple[Fusion, ...] = ()
 
     def apply(
         self, model: ir.Model, provider: str = "cpu", refusals: list[Refusal] | None = None
     ) -> int:
         """Replace the patterns of a model and drop what is left unused; count them."""
-        fusions, opset = self.fusions.get(provider, ()), model.opset_imports.get("", 0)
-        if not fusions or opset < _OLDEST:
+        opset = model.opset_imports.get("", 0)
+        if opset < _OLDEST:
             return 0
+        fusions = (self.on_cuda if provider == "cuda" else ()) or self.fusions
         refused: dict[ir.Value, str] = {}
         rules = [self._rewriter(fusion, provider, opset, refused) for fusion in fusions]
         count = int(RewriteRuleSet(rules, commute=True).apply_to_model(model))
