@@ -135,9 +135,10 @@ def rewrite(captured: Captured, apply: Callable[[ir.Model], Counter[str]]) -> Re
     left = {value.name for value in model.graph.input}
     weight: dict[str, Any] = {}
     feeds: dict[str, Any] = {}
-    for given in (given for given in exported.inputs if given.name in left):
-        value = torch.as_tensor(captured.arguments[given.position]).detach().numpy()
-        (weight if given.is_weight else feeds)[given.name] = value
+    for name in left:
+        rank = exported.inputs[name]
+        value = torch.as_tensor(captured.arguments[rank]).detach().numpy()
+        (weight if rank in exported.weights else feeds)[name] = value
     model = ortmeter.freeze_inputs(model, weight) if weight else model
     try:
         session = ortmeter.make_session(model, provider="cpu", threads=1)

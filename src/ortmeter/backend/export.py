@@ -43,30 +43,21 @@ _Make = Callable[..., Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class GraphInput:
-    """An input of the ONNX model, fed with the argument of the graph of rank ``position``.
-
-    A weight is a parameter or a buffer which the graph only reads.
-    """
-
-    name: str
-    position: int
-    is_weight: bool
-
-
-@dataclass(frozen=True)
 class ExportedGraph:
     """An ONNX model, whose weights are inputs, with the way from and to the graph of torch.
 
+    The inputs of the model are fed with the arguments of the graph of these ranks: ``weights`` are
+    those of parameters and buffers, which it only reads, ``numbers`` those of what is no tensor.
     The outputs of the model are ``computed``, from which ``make_outputs`` makes those of the graph
-    (None when they are the same). ``numbers`` are the ranks of the arguments that are no tensors.
+    (None when they are the same).
     """
 
     model: onnx_ir.Model
-    inputs: tuple[GraphInput, ...]
+    inputs: dict[str, int]
+    weights: frozenset[int]
+    numbers: frozenset[int]
     computed: tuple[Node, ...]
     make_outputs: _Make | None
-    numbers: frozenset[int]
 
 
 def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> ExportedGraph | None:
@@ -78,7 +69,11 @@ def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> E
     computed, make_outputs = plan_outputs(module)
     if not computed:
         return None
-    _refuse_complex([*arguments, *map(example_value, computed)])
+    values = [*arguments, *map(example_value, computed)]
+    types = {x.dtype for x in values if isinstance(x, torch.Tensor) and x.is_complex()}
+    if types:
+        names = ", ".join(sorted(map(str, types)))
+        raise UnsupportedGraphError(f"{names}: ONNX Runtime has no complex tensors")
     _refuse_memory(module)
     # outside tracing, an export adds no guards to the graph that dynamo is compiling
     with torch._guards.tracing(None), quiet(), _tables_kept():  # noqa: SLF001
@@ -91,13 +86,11 @@ def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> E
     nodes = _placeholders(module)
     return ExportedGraph(
         model=model,
-        inputs=tuple(
-            GraphInput(str(value.name), i, is_weight(nodes[i], arguments[i]))
-            for i, value in zip(kept, model.graph.inputs, strict=True)
-        ),
+        inputs={str(x.name): i for i, x in zip(kept, model.graph.inputs, strict=True)},
+        weights=frozenset(i for i in kept if is_weight(nodes[i], arguments[i])),
+        numbers=frozenset(i for i in kept if not isinstance(arguments[i], torch.Tensor)),
         computed=computed,
         make_outputs=make_outputs,
-        numbers=frozenset(i for i in kept if not isinstance(arguments[i], torch.Tensor)),
     )
 
 
@@ -214,12 +207,6 @@ def _refusal(cause: BaseException) -> UnsupportedGraphError:
     summary = text.partition("## Exception summary")[2].strip() or text.strip()
     line = re.sub(r"^<class '[\w.]+'>: ", "", (summary or type(cause).__name__).splitlines()[0])
     return UnsupportedGraphError(f"torch.onnx cannot convert the graph: {line}")
-
-
-def _refuse_complex(values: Iterable[Any]) -> None:
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    if found := sorted({str(t.dtype) for t in tensors if t.is_complex()}):
-        raise UnsupportedGraphError(f"{', '.join(found)}: ONNX Runtime has no complex tensors")
 
 
 def _refuse_memory(program: GraphModule | torch.export.ExportedProgram) -> None:

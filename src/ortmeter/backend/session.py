@@ -80,7 +80,8 @@ class GraphRunner:
 
     def prepare(self, arguments: Sequence[Any]) -> _Forward:
         """Compile for these arguments; return what runs the graph."""
-        if _needs_gradients(arguments):
+        tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             cause = UnsupportedGraphError(
                 "an input or a parameter needs its gradient, which ONNX Runtime does not compute",
                 "Call the model under torch.no_grad() or torch.inference_mode()",
@@ -149,12 +150,6 @@ class _Torch:
 
     def recognizes(self, arguments: Sequence[Any]) -> bool:  # noqa: ARG002 - as a program
         return True
-
-
-def _needs_gradients(arguments: Sequence[Any]) -> bool:
-    return torch.is_grad_enabled() and any(
-        isinstance(argument, torch.Tensor) and argument.requires_grad for argument in arguments
-    )
 
 
 @contextmanager
@@ -243,7 +238,7 @@ def build_program(
     small, large = split_weights(exported, arguments)
     take_constants(model, small, arguments)
     threads = torch.get_num_threads() if settings.threads is None else settings.threads
-    ranks = {given.name: given.position for given in exported.inputs}
+    ranks = exported.inputs
     fusions, refusals = optimize_model(model, settings.level, provider=str(provider))
     light = onnx_ir.to_proto(model)
     optimized_at = time.perf_counter()

@@ -67,7 +67,7 @@ def split_weights(
 
     Only small ones are constants while the model is optimised: folding a large one copies it.
     """
-    ranks = {given.name: given.position for given in exported.inputs if given.is_weight}
+    ranks = {name: i for name, i in exported.inputs.items() if i in exported.weights}
     small = {name: i for name, i in ranks.items() if arguments[i].nbytes <= SMALL_BYTES}
     return small, {name: i for name, i in ranks.items() if name not in small}
 

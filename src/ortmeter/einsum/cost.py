@@ -1,4 +1,4 @@
-"""StepSeconds the time of the steps of a plan, to rank candidates before they are timed.
+"""Estimate the time of the steps of a plan, to rank candidates before they are timed.
 
 The constants describe the kernels of ONNX Runtime in float32 on one core of a recent server. Only
 their ratios matter: a machine twice as fast ranks the candidates the same way.
@@ -39,14 +39,14 @@ class StepSeconds(NamedTuple):
 
 
 def estimate_steps(operands: Operands, steps: Sequence[Step], *, threads: int = 1) -> StepSeconds:
-    """StepSeconds the time of steps; products use all the threads, moves do not."""
+    """Estimate the time of steps; products use all the threads, moves do not."""
     itemsize = operands.dtype.itemsize
     known: dict[str, Any] = dict(zip(operands.names, operands.shapes, strict=True))
     total = saved = 0.0
     for step in steps:
         inputs = [known[name] for name in step.inputs]
         known[step.output] = step.shape
-        seconds = _seconds(step, inputs, known[step.output], itemsize, max(threads, 1))
+        seconds = _seconds(step, inputs, itemsize, max(threads, 1))
         total += LAUNCH + seconds
         if step.kind == "transpose":
             split = split_transpose(inputs[0], step.where, itemsize)
@@ -55,7 +55,7 @@ def estimate_steps(operands: Operands, steps: Sequence[Step], *, threads: int = 
 
 
 def estimate_einsum(operands: Operands) -> float:
-    """StepSeconds the time of ``Einsum``, which multiplies its operands from left to right.
+    """Estimate the time of ``Einsum``, which multiplies its operands from left to right.
 
     Each product transposes what it reads and what it writes; as for the steps of a plan, these
     moves count as much as the operations.
@@ -74,13 +74,8 @@ def estimate_einsum(operands: Operands) -> float:
     return total + count(left) * itemsize * _BYTE
 
 
-def _seconds(
-    step: Step,
-    inputs: Sequence[tuple[int, ...]],
-    output: tuple[int, ...],
-    itemsize: int,
-    threads: int,
-) -> float:
+def _seconds(step: Step, inputs: Sequence[Any], itemsize: int, threads: int) -> float:
+    output: Any = step.shape
     moved = (sum(map(math.prod, inputs)) + math.prod(output)) * itemsize * _BYTE
     match step.kind:
         case "reshape":
@@ -122,7 +117,7 @@ def product_seconds(output: Sequence[int], depth: float, itemsize: int) -> float
 
 @functools.lru_cache(4096)
 def transpose_seconds(shape: tuple[int, ...], order: tuple[int, ...], itemsize: int) -> float:
-    """StepSeconds the time of a transposition.
+    """Estimate the time of a transposition.
 
     Axes that stay side by side count as one. ONNX Runtime then copies runs of elements when the
     last axis stays, transposes matrices by tiles when the last two are exchanged, and otherwise

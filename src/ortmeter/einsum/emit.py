@@ -234,9 +234,7 @@ class _Writer:
                 if halves is None:
                     self.node("Transpose", inputs, output, perm=step.where)
                 else:
-                    self._split_transpose(
-                        halves, cast("Sequence[int]", step.shape), inputs[0], output
-                    )
+                    self._split_transpose(halves, step, inputs[0], output)
             case "reduce_sum":
                 axes = self.constant("axes", step.where)
                 self.node("ReduceSum", [*inputs, axes], output, keepdims=0)
@@ -275,15 +273,13 @@ class _Writer:
         ]
         self.node("Slice", [flat, *bounds, stride], output)
 
-    def _split_transpose(
-        self, split: Split, shape: Sequence[int], source: str, output: str
-    ) -> None:
+    def _split_transpose(self, split: Split, step: Step, source: str, output: str) -> None:
         """Write two transpositions.
 
         ONNX Runtime joins those that follow one another, even around a ``Reshape``, into one that
         may be much slower. It leaves ``Flatten`` alone, which costs nothing.
         """
-        merges = len(split.shape) < len(shape)
+        merges = len(split.shape) < len(step.shape)
         if merges:
             merged = self.constant("shape", split.shape)
             source = self.node("Reshape", [source, merged], f"{output}_merged")
@@ -293,7 +289,8 @@ class _Writer:
         second = f"{output}_second" if merges else output
         self.node("Transpose", [half], second, perm=split.second)
         if merges:
-            self.node("Reshape", [second, self._shape(shape)], output)
+            shape = self.constant("shape", cast("Sequence[int]", step.shape))
+            self.node("Reshape", [second, shape], output)
 
     def _reshape(self, step: Step, source: str, output: str) -> None:
         """Write a reshape: its shape is a constant if it can be, else it is computed."""

@@ -88,7 +88,7 @@ def list_candidates(
     plain = make_plan(operands)
     distinct: dict[object, EinsumCandidate] = {}
     orders = distinct_orders(operands, np.random.default_rng(seed)) if every_order else []
-    for planned in _plans(plain, orders, paths=every_order):
+    for planned in _plans(plain, orders):
         for candidate in _variants(planned, threads):
             key = (candidate.plan.steps, candidate.contrib, candidate.split)
             distinct.setdefault(key, candidate)
@@ -143,14 +143,13 @@ def _groups(operands: Operands) -> tuple[str, ...]:
     return (*named, rest)
 
 
-def _plans(plain: EinsumPlan, orders: Sequence[str], *, paths: bool) -> Iterator[EinsumCandidate]:
-    """Plans of each order and path; their cost is not known yet."""
+def _plans(plain: EinsumPlan, orders: Sequence[str]) -> Iterator[EinsumCandidate]:
+    """Plans of each order and, if there are some, of each path; their cost is not known yet."""
     operands = plain.operands
-    count = len(operands.shapes)
     for order in orders:
         yield EinsumCandidate(f"order {order}", make_plan(operands, order=order), 0.0, order)
     yield EinsumCandidate("decomposed", plain, 0.0)
-    for path in _paths(count) if paths else ():
+    for path in _paths(len(operands.shapes)) if orders else ():
         name = ", ".join(f"{i} {j}" for i, j in path)
         yield EinsumCandidate(f"path {name}", make_plan(operands, path=path), 0.0)
     if _suits_elements(operands):

@@ -13,7 +13,6 @@ from ortmeter.evaluator.kernels import Choice, KernelChain, Source, Swaps
 from ortmeter.evaluator.node import (
     Names,
     Node,
-    Scope,
     bind_node,
     constant_value,
     dense_array,
@@ -76,8 +75,7 @@ class Compiler:
         self._open: list[FunctionKey] = []
         self.records: list[tuple[Node, NodeStep | None]] = []
 
-    def graph(self, graph: onnx.GraphProto, scope: Scope) -> Plan:
-        names = Names(scope)
+    def graph(self, graph: onnx.GraphProto, names: Names) -> Plan:
         inputs = [value.name for value in graph.input]
         for name in inputs:
             names.define(name)
@@ -90,7 +88,7 @@ class Compiler:
         """Compile a function for one call: the values of its attributes, the outputs in use."""
         defaults = {attribute.name: attribute for attribute in function.attribute_proto}
         imports = {**node.imports, **opset_versions(function)}
-        names = Names(Scope(scope, imports, {**defaults, **bound}))
+        names = Names(scope, imports, {**defaults, **bound})
         for name in function.input:
             names.define(name)
         outputs = [
@@ -115,8 +113,7 @@ class Compiler:
 
     def _step(self, proto: onnx.NodeProto, names: Names) -> NodeStep | None:
         """Compile a node; a constant is computed here and needs no step."""
-        scope = names.scope
-        node = Node(bind_node(proto, scope.bound), scope.imports, scope.name)
+        node = Node(bind_node(proto, names.bound), names.imports, names.scope)
         inputs = [names.use(name, node) for name in node.proto.input]
         step = None
         if (node.domain, node.op_type) == ("", "Constant") and not callable(self._swaps.find(node)):
@@ -156,7 +153,8 @@ class Compiler:
                 f"Function {function.name!r} of domain {function.domain!r} calls itself"
             )
         bound = {attribute.name: attribute for attribute in node.proto.attribute}
-        call = (key, tuple(map(bool, node.proto.output)), _serialized(bound))
+        given = (bound[name].SerializeToString(deterministic=True) for name in sorted(bound))
+        call = (key, tuple(map(bool, node.proto.output)), b"".join(given))
         if call not in self._plans:
             self._open.append(key)
             self._plans[call] = self.function(function, node, bound, ".".join(filter(None, key)))
@@ -171,11 +169,10 @@ class Compiler:
 
     def _control_flow(self, node: Node, names: Names, inputs: list[int]) -> Kernel:
         """Compile the graphs of a node, and pass it the values that they take from around."""
-        scope = names.scope
         graphs = subgraphs(node.proto)
         plans = {
             name: self.graph(
-                graph, Scope(f"{node.label}/{name}", scope.imports, scope.bound, is_nested=True)
+                graph, Names(f"{node.label}/{name}", names.imports, names.bound, is_nested=True)
             )
             for name, graph in graphs.items()
         }
@@ -190,10 +187,6 @@ class Compiler:
 
 def _key(domain: str, name: str, overload: str) -> FunctionKey:
     return domain_name(domain), name, overload
-
-
-def _serialized(bound: Bound) -> bytes:
-    return b"".join(bound[name].SerializeToString(deterministic=True) for name in sorted(bound))
 
 
 def _user_kernel(node: Node, function: Callable[..., Any], context: Context) -> Kernel:

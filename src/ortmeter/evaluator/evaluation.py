@@ -9,7 +9,7 @@ import onnx
 from ortmeter.errors import FeedError, InvalidArgumentError
 from ortmeter.evaluator.compiler import Callback, Compiler, Context
 from ortmeter.evaluator.kernels import KernelKey, Source, Swap, Swaps
-from ortmeter.evaluator.node import Scope, initializers, opset_versions
+from ortmeter.evaluator.node import Names, initializers, opset_versions
 from ortmeter.evaluator.plan import Plan
 from ortmeter.evaluator.sources import SOURCES, make_source, schema_kernel
 from ortmeter.evaluator.values import Memory, addresses, fed_library, owned
@@ -108,7 +108,7 @@ class Evaluator:
         bodies = Compiler((), fallback, known, Swaps({}, ()), Context(self._memory))
         fallback.append(Source("schema", functools.partial(schema_kernel, bodies.function)))
         self._compiler = Compiler(proto.functions, fallback, known, swaps, self._context)
-        self._plan = self._compiler.graph(proto.graph, Scope("", opset_versions(proto), {}))
+        self._plan = self._compiler.graph(proto.graph, Names("", opset_versions(proto), {}))
         swaps.check([node for node, _ in self._compiler.records])
         self._weights = frozenset(addresses(self._plan.constants.values()))
         self._feeds = FeedChecker(proto.graph, self._memory)

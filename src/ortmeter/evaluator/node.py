@@ -173,21 +173,14 @@ def constant_value(node: Node) -> np.ndarray:
 NOTHING = 0
 
 
-@dataclass(frozen=True)
-class Scope:
-    """What the nodes of one graph share, see `Node`."""
+@dataclass
+class Names:
+    """What the nodes of one graph share, see `Node`: slots of their names, above all."""
 
-    name: str
+    scope: str
     imports: Mapping[str, int]
     bound: Mapping[str, onnx.AttributeProto]  # of the function around
     is_nested: bool = False  # unknown names come from the graph around
-
-
-@dataclass
-class Names:
-    """Slots of the names of one graph."""
-
-    scope: Scope
     slots: dict[str, int] = field(default_factory=lambda: {"": NOTHING})
     constants: dict[int, Any] = field(default_factory=dict)
     captures: list[str] = field(default_factory=list)
@@ -197,7 +190,7 @@ class Names:
         if not name:
             return NOTHING
         if name in self.slots:
-            place = self.scope.name or "the graph"
+            place = self.scope or "the graph"
             raise ModelError(f"Result {name!r} is defined twice in {place}")
         self.slots[name] = len(self.slots)
         return self.slots[name]
@@ -205,7 +198,7 @@ class Names:
     def use(self, name: str, user: object) -> int:
         """Find a result, in the graph around when it is not here."""
         if name not in self.slots:
-            if not self.scope.is_nested:
+            if not self.is_nested:
                 raise ModelError(f"{user} needs {name!r}, which nothing before it gives")
             self.captures.append(name)
             self.define(name)
