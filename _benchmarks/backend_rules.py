@@ -127,7 +127,7 @@ def rewrite(captured: Captured, apply: Callable[[ir.Model], Counter[str]]) -> Re
     """Rewrite a graph; its weights are constants, as in the backend."""
     exported, rewritten = captured.exported, captured.exported.model.clone()
     small, _ = weights.split_weights(exported, captured.arguments)
-    weights.take_constants(rewritten, small, captured.arguments)
+    weights.hold_weights(rewritten, small, captured.arguments, fold=True)
     start = time.perf_counter()
     fusions = apply(rewritten)
     seconds = time.perf_counter() - start

@@ -18,12 +18,7 @@ from ortmeter.backend.errors import UnsupportedGraphError
 from ortmeter.backend.export import ExportedGraph, example_value, export_graph, may_be
 from ortmeter.backend.levels import Level, optimize_model
 from ortmeter.backend.record import CompiledGraph, count_operators
-from ortmeter.backend.weights import (
-    WeightWatch,
-    share_initializers,
-    split_weights,
-    take_constants,
-)
+from ortmeter.backend.weights import WeightWatch, hold_weights, split_weights
 from ortmeter.dtypes import onnx_type, short_name
 from ortmeter.errors import ModelError
 from ortmeter.runtime.ortvalues import booleans_are_bytes, to_ortvalue
@@ -236,7 +231,7 @@ def build_program(
     exported_at = time.perf_counter()
 
     small, large = split_weights(exported, arguments)
-    take_constants(model, small, arguments)
+    hold_weights(model, small, arguments, fold=True)
     threads = torch.get_num_threads() if settings.threads is None else settings.threads
     ranks = exported.inputs
     fusions, refusals = optimize_model(model, settings.level, provider=str(provider))
@@ -246,7 +241,7 @@ def build_program(
     read = [str(value.name) for value in model.graph.inputs if value.name in ranks]
     prepacked = settings.prepack and not provider.allocation
     held = {name: large[name] for name in read if name in large} if prepacked else {}
-    share_initializers(model, held, arguments)
+    hold_weights(model, held, arguments, fold=False)
     # Other tensor objects on the same memory: the session must not keep the parameters alive.
     tensors = {name: arguments[i].detach() for name, i in held.items()}
     values = {name: to_ortvalue(tensor, _CPU) for name, tensor in tensors.items()}

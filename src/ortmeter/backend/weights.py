@@ -13,7 +13,7 @@ Weights are known by their name in the model and by their rank among the argumen
 """
 
 import weakref
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir
@@ -72,40 +72,27 @@ def split_weights(
     return small, {name: i for name, i in ranks.items() if name not in small}
 
 
-def take_constants(
-    model: onnx_ir.Model, ranks: Mapping[str, int], arguments: Sequence[Any]
+def hold_weights(
+    model: onnx_ir.Model, ranks: Mapping[str, int], arguments: Sequence[Any], *, fold: bool
 ) -> None:
-    """Turn inputs of a model into constants that its optimisation may fold."""
-    for value in _inputs(model, ranks):
-        # What is optimised must not change under the optimiser.
-        copied = arguments[ranks[str(value.name)]].detach().cpu().clone()
-        _hold(model, value, onnx_ir.tensor_adapters.TorchTensor(copied, name=value.name))
+    """Turn inputs of a model into initializers.
 
-
-def share_initializers(
-    model: onnx_ir.Model, ranks: Mapping[str, int], arguments: Sequence[Any]
-) -> None:
-    """Turn inputs of a model into initializers whose values are given to the session."""
-    for value in _inputs(model, ranks):
-        name = str(value.name)
-        tensor = arguments[ranks[name]]
-        elsewhere = onnx_ir.ExternalTensor(
-            "memory",
-            offset=0,
-            length=tensor.nbytes,
-            dtype=onnx_ir.tensor_adapters.from_torch_dtype(tensor.dtype),
-            shape=onnx_ir.Shape(tensor.shape),
-            name=name,
-        )
-        _hold(model, value, elsewhere)
-
-
-def _inputs(model: onnx_ir.Model, names: Container[str]) -> list[onnx_ir.Value]:
-    return [value for value in model.graph.inputs if str(value.name) in names]
-
-
-def _hold(model: onnx_ir.Model, value: onnx_ir.Value, tensor: onnx_ir.TensorProtocol) -> None:
-    """Make an initializer of an input."""
-    model.graph.inputs.remove(value)
-    value.const_value = tensor
-    model.graph.register_initializer(value)
+    They are constants that the optimisation of the model may *fold*, or initializers whose values
+    are given to the session.
+    """
+    for value in [value for value in model.graph.inputs if str(value.name) in ranks]:
+        tensor = arguments[ranks[str(value.name)]]
+        if fold:  # what is optimised must not change under the optimiser
+            copied = tensor.detach().cpu().clone()
+            value.const_value = onnx_ir.tensor_adapters.TorchTensor(copied, name=value.name)
+        else:
+            value.const_value = onnx_ir.ExternalTensor(
+                "memory",
+                offset=0,
+                length=tensor.nbytes,
+                dtype=onnx_ir.tensor_adapters.from_torch_dtype(tensor.dtype),
+                shape=onnx_ir.Shape(tensor.shape),
+                name=str(value.name),
+            )
+        model.graph.inputs.remove(value)
+        model.graph.register_initializer(value)

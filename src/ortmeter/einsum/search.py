@@ -270,10 +270,8 @@ class EinsumSearch:
             ``median``, ``q1``, ``q3`` (seconds, missing without a run), ``rounds``, ``finalist``.
         """
         frame = pd.DataFrame([self._row(candidate) for candidate in self.candidates])
-        order = frame.assign(later=~frame["finalist"]).sort_values(
-            ["later", "median", "cost"], kind="stable", na_position="last"
-        )
-        return order.drop(columns="later").reset_index(drop=True)
+        ascending = {"finalist": False, "median": True, "cost": True}
+        return frame.sort_values([*ascending], ascending=[*ascending.values()], ignore_index=True)
 
     def __str__(self) -> str:
         count = len(self.candidates)

@@ -175,19 +175,11 @@ class Evaluator:
         of the user). Before a run, it is the first source to try, empty if it depends on the
         inputs.
         """
-        return pd.DataFrame(
-            [
-                {
-                    "graph": node.scope,
-                    "node": node.label,
-                    "domain": node.domain,
-                    "op_type": node.op_type,
-                    "source": "evaluator" if step is None else step.used,
-                }
-                for node, step in self._compiler.records
-            ],
-            columns=["graph", "node", "domain", "op_type", "source"],
-        )
+        rows = [
+            (node.scope, node.label, node.domain, node.op_type, step.used if step else "evaluator")
+            for node, step in self._compiler.records
+        ]
+        return pd.DataFrame(rows, columns=["graph", "node", "domain", "op_type", "source"])
 
 
 def parts(evaluator: Evaluator) -> tuple[Plan, "FeedChecker", Context]:

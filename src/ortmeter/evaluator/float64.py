@@ -11,6 +11,7 @@ import onnx.numpy_helper
 import onnx.shape_inference
 
 from ortmeter.evaluator.node import (
+    Node,
     dense_array,
     domain_name,
     initializers,
@@ -95,11 +96,7 @@ class _Rules:
 
     def schema(self, node: onnx.NodeProto) -> Any:
         """Return the definition of an operator, None when ONNX has none."""
-        domain = domain_name(node.domain)
-        try:
-            return onnx.defs.get_schema(node.op_type, self._imports.get(domain, 1), domain)
-        except onnx.defs.SchemaError:
-            return None
+        return Node(node, self._imports, "").schema
 
     def has_no_double(self, node: onnx.NodeProto, side: str, position: int) -> bool:
         """Check whether ONNX has no float64 for one of the "inputs" or "outputs" of an operator."""
