@@ -19,14 +19,13 @@ from ortmeter.errors import InvalidArgumentError
 
 _TENSOR = onnx.TensorProto
 #: Types that com.microsoft.FusedMatMul takes.
-FUSED = {_TENSOR.FLOAT, _TENSOR.DOUBLE, _TENSOR.FLOAT16}
+FUSED = (_TENSOR.FLOAT, _TENSOR.DOUBLE, _TENSOR.FLOAT16)
 # The CPU provider of ONNX Runtime 1.31 has no kernel of MatMul, ReduceSum or Mul for some types
 # that the operators accept. What replaces them gives the same result: integers are the same modulo
 # a power of two where products sum them (ReduceSum does it in double), sums of booleans are
 # positive when one is true.
 _COMPUTE: dict[int, int] = {
-    **{x: x for x in (_TENSOR.FLOAT, _TENSOR.DOUBLE, _TENSOR.FLOAT16)},
-    **{x: x for x in (_TENSOR.INT32, _TENSOR.INT64)},
+    **{x: x for x in (*FUSED, _TENSOR.INT32, _TENSOR.INT64)},
     **dict.fromkeys((_TENSOR.INT8, _TENSOR.UINT8, _TENSOR.INT16, _TENSOR.UINT16), _TENSOR.INT32),
     **dict.fromkeys((_TENSOR.UINT32, _TENSOR.UINT64), _TENSOR.INT64),
     **dict.fromkeys((_TENSOR.BOOL, _TENSOR.BFLOAT16), _TENSOR.FLOAT),

@@ -19,12 +19,11 @@ from ortmeter.evaluator.node import (
     domain_name,
     initializers,
     opset_versions,
-    subgraphs,
 )
 from ortmeter.evaluator.plan import NodeStep, Plan, Watch
 from ortmeter.evaluator.values import Memory, pick, stack
 from ortmeter.operators.registry import Kernel
-from ortmeter.runtime.graphs import in_order
+from ortmeter.runtime.graphs import bodies, in_order
 
 Callback = Callable[[onnx.NodeProto, list[Any], list[Any]], None]
 Bound = Mapping[str, onnx.AttributeProto]
@@ -169,7 +168,7 @@ class Compiler:
 
     def _control_flow(self, node: Node, names: Names, inputs: list[int]) -> Kernel:
         """Compile the graphs of a node, and pass it the values that they take from around."""
-        graphs = subgraphs(node.proto)
+        graphs = dict(bodies(node.proto))
         plans = {
             name: self.graph(
                 graph, Names(f"{node.label}/{name}", names.imports, names.bound, is_nested=True)
@@ -178,11 +177,11 @@ class Compiler:
         }
         captures = list(dict.fromkeys(name for plan in plans.values() for name in plan.captures))
         inputs.extend(names.use(name, node) for name in captures)
-        bodies = {
+        compiled = {
             name: Body(plan, graphs[name], tuple(map(captures.index, plan.captures)))
             for name, plan in plans.items()
         }
-        return _CONTROL_FLOW[node.op_type](node, bodies, self._context.memory)
+        return _CONTROL_FLOW[node.op_type](node, compiled, self._context.memory)
 
 
 def _key(domain: str, name: str, overload: str) -> FunctionKey:

@@ -16,11 +16,10 @@ from ortmeter.evaluator.node import (
     domain_name,
     initializers,
     opset_versions,
-    subgraphs,
 )
 from ortmeter.evaluator.values import is_torch
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.graphs import walk_nodes
+from ortmeter.runtime.graphs import bodies, walk_nodes
 from ortmeter.runtime.loading import ModelLike, load_model
 
 _SINGLE, _DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
@@ -149,7 +148,7 @@ def _convert_nodes(nodes: MutableSequence[onnx.NodeProto], rules: _Rules, kept: 
     for node in nodes:
         if not kept.intersection(node.output):
             _convert_node(node, rules)
-        for graph in subgraphs(node).values():
+        for _, graph in bodies(node):
             _convert_graph(graph, rules)
     for i in reversed(range(len(nodes))):
         if _is_float_of_a_function(nodes[i]):
@@ -252,8 +251,8 @@ def _declared(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
     for tensor in graph.initializer:
         yield tensor.name, tensor.data_type
     for node in graph.node:
-        for subgraph in subgraphs(node).values():
-            yield from _declared(subgraph)
+        for _, body in bodies(node):
+            yield from _declared(body)
 
 
 def _add_casts(graph: onnx.GraphProto, kept: set[str], rules: _Rules) -> None:

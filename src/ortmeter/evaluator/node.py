@@ -13,8 +13,6 @@ import onnx.numpy_helper
 
 from ortmeter.errors import ModelError
 
-_KINDS = onnx.AttributeProto
-
 
 def domain_name(domain: str) -> str:
     """Name a domain: the standard one has two names."""
@@ -23,10 +21,6 @@ def domain_name(domain: str) -> str:
 
 def opset_versions(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
     return {domain_name(item.domain): item.version for item in proto.opset_import}
-
-
-def subgraphs(node: onnx.NodeProto) -> dict[str, onnx.GraphProto]:
-    return {a.name: a.g for a in node.attribute if a.type == _KINDS.GRAPH}
 
 
 def initializers(
@@ -119,7 +113,7 @@ class Node:
         return {
             a.name: _decoded(onnx.helper.get_attribute_value(a))
             for a in self.proto.attribute
-            if a.type not in {_KINDS.GRAPH, _KINDS.GRAPHS}
+            if a.type not in {onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS}
         }
 
     @cached_property
