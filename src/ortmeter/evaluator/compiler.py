@@ -9,7 +9,7 @@ import onnx
 import onnx.helper
 
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.evaluator.kernels import Choice, KernelChain, Source, Swaps
+from ortmeter.evaluator.kernels import Source, Swaps
 from ortmeter.evaluator.node import (
     Names,
     Node,
@@ -119,14 +119,14 @@ class Compiler:
             value = self._context.memory.hold(constant_value(node))
             names.constants[names.define(node.proto.output[0])] = value
         else:
-            choice = self._choose(node, names, inputs)
+            sources = self._choose(node, names, inputs)
             outputs = [names.define(name) for name in node.proto.output[: node.n_outputs]]
-            step = NodeStep(node, inputs, outputs, choice)
+            step = NodeStep(node, inputs, outputs, sources)
         self.records.append((node, step))
         return step
 
-    def _choose(self, node: Node, names: Names, inputs: list[int]) -> Choice:
-        """Choose what runs a node; captured values are added to the inputs."""
+    def _choose(self, node: Node, names: Names, inputs: list[int]) -> Sequence[Source]:
+        """Choose what may run a node; captured values are added to the inputs."""
         swap = self._swaps.find(node)
         key = _key(node.domain, node.op_type, node.proto.overload)
         function = self._functions.get(key)
@@ -137,14 +137,16 @@ class Compiler:
                     f"kernels: {node} executes other nodes, so {swap!r} cannot replace it. "
                     "Accepted: a callable, or keys for these nodes"
                 )
-            return KernelChain(node, [self._known[swap]], is_cautious=False).choose()
+            return [self._known[swap]._replace(is_cautious=False)]
         if swap is not None:
-            return Choice(_user_kernel(node, swap, self._context), "callable")
-        if function:
-            return Choice(self._call(node, function, key), "function")
-        if has_graph:
-            return Choice(self._control_flow(node, names, inputs), "evaluator")
-        return KernelChain(node, self._sources).choose()
+            name, kernel = "callable", _user_kernel(node, swap, self._context)
+        elif function:
+            name, kernel = "function", self._call(node, function, key)
+        elif has_graph:
+            name, kernel = "evaluator", self._control_flow(node, names, inputs)
+        else:
+            return self._sources
+        return [Source(name, lambda _node: kernel)]
 
     def _call(self, node: Node, function: onnx.FunctionProto, key: FunctionKey) -> Kernel:
         if key in self._open:

@@ -1,11 +1,10 @@
-"""Choose the kernel of a node: what the user swaps, else the first source that takes its inputs."""
+"""Where the kernels of a node come from, what is wrong with them, what the user swaps."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
-from ortmeter.errors import InvalidArgumentError, ModelError, RefusedError
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator.node import Node, domain_name
-from ortmeter.evaluator.values import Signature, signature
 from ortmeter.facts import Fact, read_facts
 from ortmeter.operators.descriptions import describe
 from ortmeter.operators.registry import Kernel
@@ -20,10 +19,14 @@ class NodeError(ModelError):
 
 
 class Source(NamedTuple):
-    """Where kernels come from: a name, and what returns the kernel of a node, or refuses."""
+    """Where kernels come from: a name, and what returns the kernel of a node, or refuses.
+
+    A cautious one is passed over where it is known to be wrong.
+    """
 
     name: str
     kernel: Callable[[Node], Kernel]
+    is_cautious: bool = True
 
 
 class KnownError(Fact, frozen=True, kw_only=True):
@@ -57,79 +60,10 @@ KNOWN_ERRORS = read_facts(__package__, "known_errors.toml", KnownError)
 """Every known error: such a source is passed over, unless ``kernels`` asks for it."""
 
 
-def _known_errors(source: Source, node: Node) -> list[KnownError]:
-    key = ("", source.name, node.op_type)
+def known_errors(source: Source, node: Node) -> list[KnownError]:
+    """List what is known to be wrong with the kernel of a source for a node."""
+    key = ("", source.name, node.op_type) if source.is_cautious else None
     return [error for error in KNOWN_ERRORS if (node.domain, error.source, error.op_type) == key]
-
-
-class Choice(NamedTuple):
-    """What runs a node first, where it comes from, and what runs it when that refuses."""
-
-    kernel: Kernel
-    source: str
-    chain: "KernelChain | None" = None
-
-
-class KernelChain:
-    """The kernels of a node in the order of the sources; the first one that accepts runs."""
-
-    def __init__(self, node: Node, sources: Sequence[Source], *, is_cautious: bool = True) -> None:
-        self.node = node
-        self.used = ""
-        self._sources = sources
-        self._errors = [_known_errors(source, node) if is_cautious else [] for source in sources]
-        self._kernels: dict[int, Kernel | NotImplementedError] = {}
-        self._chosen: dict[Signature, int] = {}
-
-    def choose(self) -> Choice:
-        """Choose what to try first: the chain itself when that depends on the inputs."""
-        for rank, source in enumerate(self._sources):
-            if self._errors[rank]:
-                break
-            kernel = self._kernel(rank)
-            if not isinstance(kernel, NotImplementedError):
-                return Choice(kernel, source.name, self)
-        return Choice(self, "", self)
-
-    def __call__(self, *inputs: Any) -> Any:
-        """Run the node, from the source that accepted these types before."""
-        key = signature(inputs)
-        reasons: list[str] = []
-        for rank in range(self._chosen.get(key, 0), len(self._sources)):
-            source = self._sources[rank]
-            try:
-                self._refuse_known_errors(rank, inputs)
-                kernel = self._kernel(rank)
-                if isinstance(kernel, NotImplementedError):
-                    raise kernel
-                result = kernel(*inputs)
-            except NotImplementedError as error:
-                reasons.append(f"{source.name}: {error}")
-                continue
-            except Exception as error:  # noqa: BLE001 - the message says what it is
-                raise_for(self.node, source.name, inputs, error)
-            self._chosen[key], self.used = rank, source.name
-            return result
-        raise NodeError(
-            f"No kernel runs {self.node} of opset {self.node.opset} on {describe(inputs)}. "
-            + "; ".join(reasons)
-        )
-
-    def _refuse_known_errors(self, rank: int, inputs: tuple[Any, ...]) -> None:
-        for error in self._errors[rank]:
-            if error.applies(self.node, inputs):
-                raise RefusedError(
-                    f"known to be wrong ({error.reason}); use the argument kernels to force it"
-                )
-
-    def _kernel(self, rank: int) -> Kernel | NotImplementedError:
-        """Build the kernel of a source once; its absence is remembered too."""
-        if rank not in self._kernels:
-            try:
-                self._kernels[rank] = self._sources[rank].kernel(self.node)
-            except NotImplementedError as error:
-                self._kernels[rank] = error.with_traceback(None)
-        return self._kernels[rank]
 
 
 def raise_for(node: Node, source: str, inputs: Sequence[Any], cause: Exception) -> NoReturn:

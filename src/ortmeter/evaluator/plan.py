@@ -4,33 +4,92 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from ortmeter.errors import ModelError
-from ortmeter.evaluator.kernels import Choice, raise_for
+from ortmeter.errors import ModelError, RefusedError
+from ortmeter.evaluator.kernels import NodeError, Source, known_errors, raise_for
 from ortmeter.evaluator.node import NOTHING, Names, Node
+from ortmeter.evaluator.values import Signature, signature
+from ortmeter.operators.descriptions import describe
+from ortmeter.operators.registry import Kernel
 
 #: Sees each node that ran, with its inputs and outputs.
 Watch: TypeAlias = Callable[[Node, tuple[Any, ...], tuple[Any, ...]], None]
 
 
 class NodeStep:
-    """One node of a plan: the slots of its inputs, what runs it, the slots of its outputs."""
+    """One node of a plan: the slots of its inputs and of its outputs, and what runs it.
 
-    __slots__ = ("chain", "inputs", "kernel", "node", "output", "outputs", "source", "take")
+    That is the kernel of the first source that takes the inputs.
+    """
+
+    __slots__ = (
+        *("_chosen", "_errors", "_kernels", "_sources"),
+        *("inputs", "kernel", "node", "output", "outputs", "take", "used"),
+    )
 
     def __init__(
-        self, node: Node, inputs: Sequence[int], outputs: Sequence[int], choice: Choice
+        self, node: Node, inputs: Sequence[int], outputs: Sequence[int], sources: Sequence[Source]
     ) -> None:
         self.node = node
         self.inputs = tuple(_trimmed(inputs))
         self.outputs = tuple(outputs)
         self.output = outputs[0] if len(outputs) == 1 else NOTHING
         self.take = _taker(self.inputs)
-        self.kernel, self.source, self.chain = choice
+        self._sources = sources
+        self._errors = [known_errors(source, node) for source in sources]
+        self._kernels: dict[int, Kernel | NotImplementedError] = {}
+        self._chosen: dict[Signature, int] = {}
+        #: What runs the node first, and the source that ran it last.
+        self.kernel, self.used = self._first()
 
-    @property
-    def used(self) -> str:
-        """Source that ran this node last."""
-        return self.chain.used if self.chain and self.kernel is self.chain else self.source
+    def _first(self) -> tuple[Kernel, str]:
+        """Choose what to try first: the sources one by one when that depends on the inputs."""
+        for rank, source in enumerate(self._sources):
+            if self._errors[rank]:
+                break
+            kernel = self._kernel(rank)
+            if not isinstance(kernel, NotImplementedError):
+                return kernel, source.name
+        return self.search, ""
+
+    def _kernel(self, rank: int) -> Kernel | NotImplementedError:
+        """Build the kernel of a source once; its absence is remembered too."""
+        if rank not in self._kernels:
+            try:
+                self._kernels[rank] = self._sources[rank].kernel(self.node)
+            except NotImplementedError as error:
+                self._kernels[rank] = error.with_traceback(None)
+        return self._kernels[rank]
+
+    def search(self, *inputs: Any) -> Any:
+        """Run the node on the first source that accepts, the same one for the same types."""
+        key = signature(inputs)
+        reasons: list[str] = []
+        for rank in range(self._chosen.get(key, 0), len(self._sources)):
+            source = self._sources[rank]
+            try:
+                self._refuse_known_errors(rank, inputs)
+                kernel = self._kernel(rank)
+                if isinstance(kernel, NotImplementedError):
+                    raise kernel
+                result = kernel(*inputs)
+            except NotImplementedError as error:
+                reasons.append(f"{source.name}: {error}")
+                continue
+            except Exception as error:  # noqa: BLE001 - the message says what it is
+                raise_for(self.node, source.name, inputs, error)
+            self._chosen[key], self.used = rank, source.name
+            return result
+        raise NodeError(
+            f"No kernel runs {self.node} of opset {self.node.opset} on {describe(inputs)}. "
+            + "; ".join(reasons)
+        )
+
+    def _refuse_known_errors(self, rank: int, inputs: tuple[Any, ...]) -> None:
+        for error in self._errors[rank]:
+            if error.applies(self.node, inputs):
+                raise RefusedError(
+                    f"known to be wrong ({error.reason}); use the argument kernels to force it"
+                )
 
     def apply(self, inputs: tuple[Any, ...]) -> Any:
         try:
@@ -39,12 +98,11 @@ class NodeStep:
             return self.recover(inputs, error)
 
     def recover(self, inputs: tuple[Any, ...], error: Exception) -> Any:
-        """Run the next kernels when the first one refuses, now and from now on."""
-        is_refusal = isinstance(error, NotImplementedError) and self.kernel is not self.chain
-        if self.chain is None or not is_refusal:
-            raise_for(self.node, self.source, inputs, error)
-        self.kernel = self.chain
-        return self.chain(*inputs)
+        """Search among the sources when the first kernel refuses, now and from now on."""
+        if not isinstance(error, NotImplementedError) or self.kernel == self.search:
+            raise_for(self.node, self.used, inputs, error)
+        self.kernel = self.search
+        return self.search(*inputs)
 
     def execute(self, values: list[Any]) -> None:
         self.store(values, self.apply(self.take(values)))
