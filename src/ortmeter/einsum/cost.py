@@ -61,7 +61,7 @@ def estimate_einsum(operands: Operands) -> float:
     moves count as much as the operations.
     """
     inputs, output = operands.equation.inputs, operands.equation.output
-    count, itemsize = operands.sizes.weight, operands.dtype.itemsize
+    count, itemsize = operands.weight, operands.dtype.itemsize
     left, total = set(inputs[0]), _EINSUM
     for rank, letters in enumerate(inputs[1:], 1):
         kept, shared = set(output).union(*inputs[rank + 1 :]), left & set(letters)

@@ -92,15 +92,15 @@ def einsum_model(
     # nor does it sort the letters of an implicit result as NumPy does.
     writer.node("Einsum", operands.names, "Y", equation=parsed.with_letters())
     # The inference of shapes does not know that a size of 1 is broadcast.
-    stretched = "".join(operands.sizes.stretched)
-    shape = [None if x in stretched else operands.sizes.of[x] for x in parsed.output]
+    stretched = "".join(operands.stretched)
+    shape = [None if x in stretched else operands.size_of[x] for x in parsed.output]
     return writer.model(onnx_type(operands.dtype), opset, tuple(shape))
 
 
 def letters_in_double(operands: Operands) -> list[str]:
     """List the letters over which the Einsum of ONNX Runtime 1.31 sums integers in double."""
     inputs, output = operands.equation.inputs, operands.equation.output
-    stretched = "".join(operands.sizes.stretched)
+    stretched = "".join(operands.stretched)
     summed = sorted(set().union(*inputs).difference(output) if operands.dtype.kind in "iu" else "")
     return [x for x in summed if x in stretched or sum(x in y for y in inputs) == 1]
 
@@ -145,7 +145,7 @@ def emit_model(
         writer.node("Cast", ["Y" + suffix], "Y", to=kind)
     elif not steps:
         writer.node("Identity", ["X0"], "Y")
-    return writer.model(kind, opset, operands.sizes.shape(tuple(operands.equation.output)))
+    return writer.model(kind, opset, operands.shape(tuple(operands.equation.output)))
 
 
 class _Writer:
@@ -160,9 +160,7 @@ class _Writer:
         self._constants: dict[str, onnx.TensorProto] = {}
         self._infos: list[onnx.ValueInfoProto] = []
         # The inputs that tell the size of each letter: a stretched one does not.
-        inputs = zip(
-            operands.names, operands.equation.inputs, operands.sizes.stretched, strict=True
-        )
+        inputs = zip(operands.names, operands.equation.inputs, operands.stretched, strict=True)
         self._homes = {
             letter: (name, axis)
             for name, letters, stretched in inputs

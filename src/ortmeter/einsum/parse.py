@@ -204,47 +204,49 @@ def _output(equation: str, terms: list[_Term], result: _Term | None, broadcast: 
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Size of every letter, and for each operand the letters along which its 1 is stretched."""
+class Operands:
+    """What an equation is applied to: shapes of the operands, and their type.
 
-    of: Mapping[str, Dim]
-    stretched: tuple[str, ...]
+    The size of every letter, and for each operand the letters along which its 1 is stretched,
+    follow from the shapes.
+    """
+
+    equation: Equation
+    shapes: tuple[Shape, ...]
+    dtype: np.dtype[Any]
+    size_of: Mapping[str, Dim] = field(compare=False)
+    stretched: tuple[str, ...] = field(compare=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"X{i}" for i in range(len(self.shapes)))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a size is known to be 0."""
+        return 0 in self.size_of.values()
 
     @functools.cached_property
     def weights(self) -> dict[str, int]:
         """Sizes of the letters, those that are not known being typical ones."""
-        return {x: y if isinstance(y, int) else _TYPICAL for x, y in self.of.items()}
+        return {x: y if isinstance(y, int) else _TYPICAL for x, y in self.size_of.items()}
 
     @functools.cached_property
     def _unknown(self) -> set[str]:
-        return {letter for letter, size in self.of.items() if not isinstance(size, int)}
+        return {letter for letter, size in self.size_of.items() if not isinstance(size, int)}
 
     def shape(self, axes: Axes) -> Shape:
-        return tuple(self.of[x] if len(x) == 1 else self.count(x) for x in axes)
+        return tuple(self.size_of[x] if len(x) == 1 else self.count(x) for x in axes)
 
     def count(self, letters: str) -> int | None:
         """Elements of a tensor with these letters, None when a size is not known."""
         if self._unknown.isdisjoint(letters):
             return self.weight(letters)
-        return 0 if 0 in {self.of[letter] for letter in letters} else None
+        return 0 if 0 in {self.size_of[letter] for letter in letters} else None
 
     def weight(self, letters: Iterable[str]) -> int:
         """Elements of a tensor with these letters, sizes that are not known being typical ones."""
         return math.prod(map(self.weights.__getitem__, letters))
-
-
-@dataclass(frozen=True)
-class Operands:
-    """What an equation is applied to: shapes of the operands, sizes of the letters, one type."""
-
-    equation: Equation
-    shapes: tuple[Shape, ...]
-    sizes: Sizes = field(compare=False)  # they follow from the shapes
-    dtype: np.dtype[Any]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(f"X{i}" for i in range(len(self.shapes)))
 
 
 def read_operands(
@@ -260,7 +262,7 @@ def read_operands(
         for letters, shape in zip(parsed.inputs, shapes, strict=True)
     )
     kind = _dtype(given) if dtype is None else numpy_dtype(dtype)
-    return Operands(parsed, known, _letter_sizes(parsed, known), kind)
+    return Operands(parsed, known, kind, *_letter_sizes(parsed, known))
 
 
 def require_text(equation: object) -> None:
@@ -305,10 +307,13 @@ def _dtype(operands: Sequence[Any]) -> np.dtype[Any]:
     return types.pop() if types else np.dtype(np.float32)
 
 
-def _letter_sizes(equation: Equation, shapes: Sequence[Shape]) -> Sizes:
+def _letter_sizes(
+    equation: Equation, shapes: Sequence[Shape]
+) -> tuple[dict[str, Dim], tuple[str, ...]]:
     """Find the size of every letter: known sizes win over symbolic ones, those over unknown ones.
 
-    Sizes that are not known are supposed to be equal: only a known 1 is stretched.
+    Sizes that are not known are supposed to be equal: only a known 1 is stretched, along letters
+    that are returned for each operand.
     """
     sizes: dict[str, Dim] = {}
     owned: list[dict[str, Dim]] = []
@@ -326,9 +331,8 @@ def _letter_sizes(equation: Equation, shapes: Sequence[Shape]) -> Sizes:
                 place = places[letters.index(letter)]
                 sizes[letter] = _unify(equation, letter, known, size, place)
         owned.append(own)
-    return Sizes(
-        sizes,
-        tuple("".join(x for x, size in own.items() if size == 1 != sizes[x]) for own in owned),
+    return sizes, tuple(
+        "".join(x for x, size in own.items() if size == 1 != sizes[x]) for own in owned
     )
 
 

@@ -11,7 +11,7 @@ import onnx
 from ortmeter.dtypes import DTypeLike
 from ortmeter.einsum.cost import LAUNCH, product_seconds, spans_seconds, transpose_seconds
 from ortmeter.einsum.emit import emit_model
-from ortmeter.einsum.parse import Axes, EinsumError, Equation, Operands, Sizes, read_operands
+from ortmeter.einsum.parse import Axes, EinsumError, Equation, Operands, read_operands
 from ortmeter.einsum.steps import Step, StepBuilder, Tensor, with_sizes
 from ortmeter.errors import FeedError
 from ortmeter.optional import pd
@@ -59,15 +59,15 @@ def choose_layouts(
     Operands have numbers from 0, products from the number of operands; *order* imposes that of
     every letter, *elementwise* makes no product of matrices.
     """
-    output, sizes = operands.equation.output, operands.sizes
-    move, cost = _costs(sizes, operands.dtype.itemsize)
+    output = operands.equation.output
+    move, cost = _costs(operands)
     live: dict[int, _Ways] = {i: {letters: _Way(0.0, {})} for i, letters in enumerate(inputs)}
     for number, (i, j) in enumerate(products, len(inputs)):
         lefts, rights = live.pop(i), live.pop(j)
         others = [letters for ways in live.values() for letters in ways]
         kept = frozenset(output).union(*others)
         # Products of matrices may refuse an empty operand.
-        elements = elementwise or sizes.count(next(iter(lefts)) + next(iter(rights))) == 0
+        elements = elementwise or operands.count(next(iter(lefts)) + next(iter(rights))) == 0
         ways: _Ways = {}
         for (left, first), (right, second) in product(lefts.items(), rights.items()):
             sources = (left, right, output, *others) if order is None else (order,)
@@ -83,10 +83,11 @@ def choose_layouts(
 
 
 def _costs(
-    sizes: Sizes, itemsize: int
+    operands: Operands,
 ) -> tuple[Callable[[str, str], float], Callable[[Layout, str, str], float]]:
     """Return the functions that estimate the seconds of a move, and of a product with its moves."""
-    weight, size = sizes.weight, sizes.weights.__getitem__
+    weight, size = operands.weight, operands.weights.__getitem__
+    itemsize = operands.dtype.itemsize
 
     def move(source: str, wanted: str, swapped: str = "", byte: float = 0.0) -> float:
         if source in {wanted, swapped}:
@@ -336,15 +337,15 @@ def make_plan(
     *path* has the positions of the operands to multiply at each step: they are removed from the
     list and their product is appended, as in :func:`numpy.einsum_path`.
     """
-    parsed, sizes = operands.equation, operands.sizes
+    parsed, stretched = operands.equation, operands.stretched
     if order is not None:
         _check_order(order, parsed)
-    inputs = _prepared_letters(parsed, sizes.stretched)
-    products = _list_products(path or _find_path(inputs, parsed.output, sizes), len(inputs))
+    inputs = _prepared_letters(parsed, stretched)
+    products = _list_products(path or _find_path(inputs, operands), len(inputs))
     layouts = choose_layouts(inputs, products, operands, order=order, elementwise=elementwise)
     # ONNX Runtime 1.31 sums integers in double, but for those of a product; a sum of nothing is 0.
-    by_products = operands.dtype.kind in "iu" and 0 not in sizes.of.values()
-    steps = _build_steps(parsed, sizes.stretched, products, tuple(layouts.items()), by_products)
+    by_products = operands.dtype.kind in "iu" and not operands.is_empty
+    steps = _build_steps(parsed, stretched, products, tuple(layouts.items()), by_products)
     return EinsumPlan(operands, tuple(with_sizes(step, operands) for step in steps))
 
 
@@ -400,14 +401,14 @@ def _prepare(builder: StepBuilder, equation: Equation) -> list[Tensor]:
     return tensors
 
 
-def _find_path(inputs: Sequence[str], output: str, sizes: Sizes) -> Path:
+def _find_path(inputs: Sequence[str], operands: Operands) -> Path:
     """Find in which order to multiply operands, as opt_einsum does."""
     if len(inputs) <= 2:  # noqa: PLR2004 - there is nothing to choose
         return [tuple(range(len(inputs)))]
     from opt_einsum.paths import auto
 
-    weights = {x: sizes.weight(x) for x in sizes.of}
-    return [*auto([frozenset(letters) for letters in inputs], frozenset(output), weights)]
+    output = frozenset(operands.equation.output)
+    return [*auto([frozenset(letters) for letters in inputs], output, operands.weights)]
 
 
 def _list_products(path: Path, count: int) -> tuple[tuple[int, int], ...]:

@@ -93,7 +93,7 @@ def list_candidates(
             key = (candidate.plan.steps, candidate.contrib, candidate.split)
             distinct.setdefault(key, candidate)
     found = [*distinct.values()]
-    if 0 not in operands.sizes.of.values() and not letters_in_double(operands):
+    if not operands.is_empty and not letters_in_double(operands):
         # The plan of the plain operator only describes the equation.
         seconds = estimate_einsum(operands)
         found.insert(0, EinsumCandidate(PLAIN, plain, seconds, decomposed=False, threads=threads))
@@ -134,7 +134,7 @@ def _groups(operands: Operands) -> tuple[str, ...]:
         return letters, "", ""
     left, right = (
         set(x) - set(stretched)
-        for x, stretched in zip(inputs, operands.sizes.stretched, strict=True)
+        for x, stretched in zip(inputs, operands.stretched, strict=True)
     )
     shared = left & right
     groups = (shared & set(output), left - shared, right - shared, shared - set(output))
@@ -175,7 +175,7 @@ def _suits_elements(operands: Operands) -> bool:
     if len(inputs) != 2:  # noqa: PLR2004 - one product
         return False
     summed = "".join(set(inputs[0]) & set(inputs[1]) - set(output))
-    elements = operands.sizes.count(output + summed) or 0
+    elements = operands.count(output + summed) or 0
     largest = max(math.prod(shape) for shape in operands.shapes)  # type: ignore[arg-type]
     return bool(summed) and elements <= _LARGER * largest
 

@@ -182,7 +182,7 @@ class StepBuilder:
 
 def with_sizes(step: Step, operands: Operands) -> Step:
     """Write the shape of a step, and what it costs."""
-    count = operands.sizes.count
+    count = operands.count
     kind, names, name, read, axes, _, flop, moved, where = vars(step).values()
     counts: list[Any] = [count("".join(a)) for a in (*read, axes)]
     if None not in counts:
@@ -197,7 +197,7 @@ def with_sizes(step: Step, operands: Operands) -> Step:
             flop = out
         elif kind == "matmul":
             flop = 2 * out * (count(read[0][-1]) or 0)
-    return Step(kind, names, name, read, axes, operands.sizes.shape(axes), flop, moved, where)
+    return Step(kind, names, name, read, axes, operands.shape(axes), flop, moved, where)
 
 
 def absorb_transposes(
