@@ -4,7 +4,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from ortmeter.errors import OrtMeterError
 
@@ -41,14 +41,9 @@ def quiet() -> Iterator[None]:
 
     Filters belong to the process: one thread at a time is inside.
     """
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    with _LOCK, warnings.catch_warnings():
+    with _LOCK, warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("ignore")
-        levels = [logger.level for logger in loggers]
-        for logger in loggers:
+        for logger in map(logging.getLogger, _LOGGERS):
+            stack.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+        yield

@@ -12,9 +12,8 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import onnx_ir as ir
 import onnxscript.optimizer
@@ -125,12 +124,9 @@ def _exact_rules() -> Iterator[None]:
     """
     patterns = [rule._target_pattern for rule in rewriter._DEFAULT_REWRITE_RULES]  # noqa: SLF001
     values = [value for pattern in patterns for node in pattern for value in node.inputs]
-    constants: list[Any] = [value for value in values if isinstance(value, Constant)]
-    kept = [(constant._rel_tol, constant._abs_tol) for constant in constants]  # noqa: SLF001
-    for constant in constants:
-        constant._rel_tol = constant._abs_tol = 0.0  # noqa: SLF001
-    try:
+    with ExitStack() as stack:
+        for constant in (value for value in values if isinstance(value, Constant)):
+            for limit in ("_rel_tol", "_abs_tol"):
+                stack.callback(setattr, constant, limit, getattr(constant, limit))
+                setattr(constant, limit, 0.0)
         yield
-    finally:
-        for constant, (relative, absolute) in zip(constants, kept, strict=True):
-            constant._rel_tol, constant._abs_tol = relative, absolute  # noqa: SLF001

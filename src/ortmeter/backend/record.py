@@ -105,10 +105,7 @@ def count_operators(model: onnx.ModelProto) -> dict[str, int]:
     The body of a function counts once, each call of it as a node. The most frequent come first;
     operators out of the ONNX standard have their domain.
     """
-    nodes = [
-        *walk_nodes(model.graph.node),
-        *(node for f in model.functions for node in walk_nodes(f.node)),
-    ]
+    nodes = walk_nodes([*model.graph.node, *(n for f in model.functions for n in f.node)])
     names = (n.op_type if n.domain in _STANDARD else f"{n.domain}.{n.op_type}" for n in nodes)
     return dict(Counter(names).most_common())
 

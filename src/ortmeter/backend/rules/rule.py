@@ -134,7 +134,9 @@ class Rule:
             if found in accepted or (accepted and found is ir.DataType.BOOL):
                 return MatchResult()
             if found is not None and found.is_floating_point():
-                refused.setdefault(place[0], why_no_kernel(self.kernel, provider, opset, found))
+                where = f"for {found.name.lower()} on {provider} at opset {opset}"
+                why = f"no kernel of {self.kernel} {where}: {names(accepted) or 'none'}"
+                refused.setdefault(place[0], why)
             return MatchResult().fail("no kernel")
 
         def rewrite(op: Any, **values: Any) -> Any:
@@ -165,10 +167,3 @@ def kernel_types(operator: str, provider: str, opset: int) -> Types:
         return frozenset(t for t in REALS if not types or short_name(int(t)) in types)
     version = 1 if domain else opset
     return frozenset(t for t in REALS if cuda_kernel(op_type, domain, opset=version, dtype=int(t)))
-
-
-def why_no_kernel(operator: str, provider: str, opset: int, element: ir.DataType) -> str:
-    """Tell what a provider has when it has no kernel of an operator for a type, or at an opset."""
-    found = names(kernel_types(operator, provider, opset)) or "none"
-    kind = element.name.lower()
-    return f"no kernel of {operator} for {kind} on {provider} at opset {opset}: {found}"
