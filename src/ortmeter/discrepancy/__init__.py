@@ -1,8 +1,7 @@
 """Measure how far results are from expected ones, and check tolerances.
 
 ``compare`` walks two structures and measures each pair of arrays, ``result`` holds the figures and
-the limits, ``text`` describes arrays in one line. ``models`` runs two models on the same inputs and
-compares their outputs.
+the limits. ``models`` runs two models on the same inputs and compares their outputs.
 """
 
 from ortmeter.discrepancy.compare import assert_close, max_diff

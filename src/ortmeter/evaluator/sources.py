@@ -123,18 +123,12 @@ def _run_session(
 
 def _one_node_model(node: Node, inputs: Sequence[Any]) -> bytes:
     """Write the model of one node, without its names: the nodes that do the same share it."""
-    proto = onnx.NodeProto()
-    proto.CopyFrom(node.proto)
     present = [f"x{i}" if value is not None else "" for i, value in enumerate(inputs)]
-    wanted = [f"y{i}" for i, name in enumerate(proto.output) if name]
-    outputs = [
-        f"y{i}" if name or not _is_optional(node, i) else "" for i, name in enumerate(proto.output)
-    ]
-    del proto.input[:], proto.output[:]
-    proto.input.extend(present)
-    proto.output.extend(outputs)
-    for field in ("name", "doc_string", "metadata_props"):
-        proto.ClearField(field)
+    named = list(enumerate(node.proto.output))
+    wanted = [f"y{i}" for i, name in named if name]
+    outputs = [f"y{i}" if name or not _is_optional(node, i) else "" for i, name in named]
+    proto = onnx.helper.make_node(node.op_type, present, outputs, domain=node.domain)
+    proto.attribute.extend(node.proto.attribute)
     graph = onnx.helper.make_graph(
         [proto],
         "node",

@@ -92,15 +92,13 @@ class Memory:
     @contextlib.contextmanager
     def _cuda_policy(self) -> Iterator[None]:
         torch, cudnn = self._torch, self._torch.backends.cudnn
-        products, convolutions = torch.get_float32_matmul_precision(), cudnn.allow_tf32
-        try:
-            torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
+        set_precision = torch.set_float32_matmul_precision
+        with contextlib.ExitStack() as stack, torch.no_grad():
+            stack.callback(set_precision, torch.get_float32_matmul_precision())
+            stack.callback(setattr, cudnn, "allow_tf32", cudnn.allow_tf32)
+            set_precision("high" if self.tf32 else "highest")
             cudnn.allow_tf32 = self.tf32
-            with torch.no_grad():
-                yield
-        finally:
-            torch.set_float32_matmul_precision(products)
-            cudnn.allow_tf32 = convolutions
+            yield
 
     def _from_numpy(self, array: np.ndarray) -> "torch.Tensor | np.ndarray":
         array = _native(array)
