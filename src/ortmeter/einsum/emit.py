@@ -13,7 +13,7 @@ import onnx.numpy_helper
 
 from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type, short_name
 from ortmeter.einsum.cost import Split, split_transpose
-from ortmeter.einsum.parse import Axes, EinsumError, Operands, Shape, read_operands
+from ortmeter.einsum.parse import Axes, Operands, Shape, read_operands
 from ortmeter.einsum.steps import Step, absorb_transposes
 from ortmeter.errors import InvalidArgumentError
 
@@ -81,11 +81,9 @@ def einsum_model(
     operands = read_operands(equation, shapes_or_operands, dtype)
     parsed = operands.equation
     if letters := letters_in_double(operands):
-        raise EinsumError(
+        raise parsed.error(
             f"ONNX Runtime sums integers over {', '.join(letters)} in double, which rounds above "
-            "2**53 and saturates. Use decompose_einsum",
-            parsed.text,
-            length=len(parsed.text),
+            "2**53 and saturates. Use decompose_einsum"
         )
     writer = _Writer(operands)
     # The operator does not broadcast an ellipsis that stands for fewer dimensions in an operand,
@@ -117,12 +115,9 @@ def emit_model(
     kind = inner = onnx_type(operands.dtype)
     if any(step.kind in _SUMS for step in steps):  # moves take every type
         if kind not in _COMPUTE:
-            text = operands.equation.text
-            raise EinsumError(
+            raise operands.equation.error(
                 f"Einsum of {short_name(kind)} is not possible: no ONNX operator multiplies "
-                f"matrices of this type. Accepted: {', '.join(map(short_name, _COMPUTE))}",
-                text,
-                length=len(text),
+                f"matrices of this type. Accepted: {', '.join(map(short_name, _COMPUTE))}"
             )
         inner = _COMPUTE[kind]
     flags: dict[str, dict[str, int]] = {}

@@ -71,6 +71,10 @@ class Equation:
     def __str__(self) -> str:
         return f"{','.join(self.inputs)}->{self.output}"
 
+    def error(self, message: str) -> EinsumError:
+        """Make an error about the whole equation."""
+        return EinsumError(message, self.text, length=len(self.text))
+
     def with_letters(self) -> str:
         """The explicit equation, where letters that are free name the dimensions of an ellipsis.
 
@@ -93,7 +97,7 @@ def parse_equation(equation: str, ranks: tuple[int | None, ...]) -> Equation:
             terms[0].start,
             terms[-1].end - terms[0].start,
         )
-    hidden = [_hidden_rank(equation, *pair) for pair in zip(terms, ranks, strict=True)]
+    hidden = [_hidden_rank(*pair) for pair in zip(terms, ranks, strict=True)]
     # No letter of an equation is a digit.
     broadcast = "".join(str(i) if i < 10 else chr(0x100 + i) for i in range(max(hidden)))  # noqa: PLR2004
     spelled = [
@@ -112,6 +116,7 @@ def parse_equation(equation: str, ranks: tuple[int | None, ...]) -> Equation:
 class _Term:
     """Tokens of an operand or of the result, and where they are."""
 
+    equation: str
     start: int
     end: int
     items: list[tuple[str, int]] = field(default_factory=list)
@@ -124,10 +129,14 @@ class _Term:
     def has_ellipsis(self) -> bool:
         return len(self.letters) < len(self.items)
 
+    def error(self, message: str) -> EinsumError:
+        """Make an error about all the tokens."""
+        return EinsumError(message, self.equation, self.start, self.end - self.start)
+
 
 def _split(equation: str) -> tuple[list[_Term], _Term | None]:
     """Cut an equation into its operands and its result, None when it is implicit."""
-    terms, arrow = [_Term(0, len(equation))], False
+    terms, arrow = [_Term(equation, 0, len(equation))], False
     for match in _ITEM.finditer(equation):
         item, position = match[0], match.start()
         if match["wrong"]:
@@ -145,7 +154,7 @@ def _split(equation: str) -> tuple[list[_Term], _Term | None]:
                     position,
                 )
             terms[-1].end, arrow = position, item == "->"
-            terms.append(_Term(match.end(), len(equation)))
+            terms.append(_Term(equation, match.end(), len(equation)))
         elif item.strip():
             if item == _ELLIPSIS and terms[-1].has_ellipsis:
                 message = "a second '...' in the same operand. Accepted: one"
@@ -154,22 +163,19 @@ def _split(equation: str) -> tuple[list[_Term], _Term | None]:
     return (terms[:-1], terms[-1]) if arrow else (terms, None)
 
 
-def _hidden_rank(equation: str, term: _Term, rank: int | None) -> int:
+def _hidden_rank(term: _Term, rank: int | None) -> int:
     """Count the dimensions that the ellipsis of an operand stands for."""
-    where = equation, term.start, term.end - term.start
     if rank is None:
         if not term.has_ellipsis:
             return 0
-        raise EinsumError(
-            "the shape of this operand is needed to know how many dimensions '...' stands for",
-            *where,
+        raise term.error(
+            "the shape of this operand is needed to know how many dimensions '...' stands for"
         )
     letters = len(term.letters)
     if rank < letters or (rank > letters and not term.has_ellipsis):
-        raise EinsumError(
+        raise term.error(
             f"this operand has {letters} letters{' or more' if term.has_ellipsis else ''}, its "
-            f"array has {rank} dimensions",
-            *where,
+            f"array has {rank} dimensions"
         )
     return rank - letters
 
@@ -194,11 +200,8 @@ def _output(equation: str, terms: list[_Term], result: _Term | None, broadcast: 
             raise EinsumError(f"{item!r} is in no operand", equation, place)
         seen.add(item)
     if broadcast and not result.has_ellipsis:
-        raise EinsumError(
-            f"'...' stands for {len(broadcast)} of the dimensions, the result needs it",
-            equation,
-            result.start,
-            result.end - result.start,
+        raise result.error(
+            f"'...' stands for {len(broadcast)} of the dimensions, the result needs it"
         )
     return "".join(letter for letter, _ in _spell(result, broadcast))
 

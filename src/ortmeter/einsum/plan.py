@@ -11,7 +11,7 @@ import onnx
 from ortmeter.dtypes import DTypeLike
 from ortmeter.einsum.cost import LAUNCH, product_seconds, spans_seconds, transpose_seconds
 from ortmeter.einsum.emit import emit_model
-from ortmeter.einsum.parse import Axes, EinsumError, Equation, Operands, read_operands
+from ortmeter.einsum.parse import Axes, Equation, Operands, read_operands
 from ortmeter.einsum.steps import Step, StepBuilder, Tensor, with_sizes
 from ortmeter.errors import FeedError
 from ortmeter.optional import pd
@@ -338,8 +338,9 @@ def make_plan(
     list and their product is appended, as in :func:`numpy.einsum_path`.
     """
     parsed, stretched = operands.equation, operands.stretched
-    if order is not None:
-        _check_order(order, parsed)
+    letters = "".join(sorted(set().union(*parsed.inputs)))
+    if order is not None and sorted(order) != list(letters):
+        raise parsed.error(f"order={order!r} is not a permutation of its letters, {letters!r}")
     inputs = _prepared_letters(parsed, stretched)
     products = _list_products(path or _find_path(inputs, operands), len(inputs))
     layouts = choose_layouts(inputs, products, operands, order=order, elementwise=elementwise)
@@ -347,17 +348,6 @@ def make_plan(
     by_products = operands.dtype.kind in "iu" and not operands.is_empty
     steps = _build_steps(parsed, stretched, products, tuple(layouts.items()), by_products)
     return EinsumPlan(operands, tuple(with_sizes(step, operands) for step in steps))
-
-
-def _check_order(order: str, equation: Equation) -> None:
-    letters = set().union(*equation.inputs)
-    if sorted(order) != sorted(letters):
-        raise EinsumError(
-            f"order={order!r} is not a permutation of its letters, {''.join(sorted(letters))!r}",
-            equation.text,
-            0,
-            len(equation.text),
-        )
 
 
 @functools.lru_cache(_KEPT)
