@@ -97,7 +97,7 @@ def parse_equation(equation: str, ranks: tuple[int | None, ...]) -> Equation:
             terms[0].start,
             terms[-1].end - terms[0].start,
         )
-    hidden = [_hidden_rank(*pair) for pair in zip(terms, ranks, strict=True)]
+    hidden = list(map(_hidden_rank, terms, ranks))
     # No letter of an equation is a digit.
     broadcast = "".join(str(i) if i < 10 else chr(0x100 + i) for i in range(max(hidden)))  # noqa: PLR2004
     spelled = [

@@ -67,7 +67,9 @@ class NodeStep:
         for rank in range(self._chosen.get(key, 0), len(self._sources)):
             source = self._sources[rank]
             try:
-                self._refuse_known_errors(rank, inputs)
+                if wrong := [e.reason for e in self._errors[rank] if e.applies(self.node, inputs)]:
+                    told = f"known to be wrong ({wrong[0]}); use the argument kernels to force it"
+                    raise RefusedError(told)
                 kernel = self._kernel(rank)
                 if isinstance(kernel, NotImplementedError):
                     raise kernel
@@ -83,13 +85,6 @@ class NodeStep:
             f"No kernel runs {self.node} of opset {self.node.opset} on {describe(inputs)}. "
             + "; ".join(reasons)
         )
-
-    def _refuse_known_errors(self, rank: int, inputs: tuple[Any, ...]) -> None:
-        for error in self._errors[rank]:
-            if error.applies(self.node, inputs):
-                raise RefusedError(
-                    f"known to be wrong ({error.reason}); use the argument kernels to force it"
-                )
 
     def apply(self, inputs: tuple[Any, ...]) -> Any:
         try:
