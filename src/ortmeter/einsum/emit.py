@@ -130,12 +130,10 @@ def emit_model(
         for name in operands.names:
             writer.node("Cast", [name], name + suffix, to=inner)
     renamed = {name: name + suffix for name in (*operands.names, "Y")}
-    dtype = numpy_dtype(inner)
     for step in steps:
         inputs = [renamed.get(name, name) for name in step.inputs]
         output = renamed.get(step.output, step.output)
-        writer.step(step, inputs, output, dtype, split=split)
-        writer.describe(output, inner, step.shape)
+        writer.step(step, inputs, output, inner, split=split)
     if suffix:
         writer.node("Cast", ["Y" + suffix], "Y", to=kind)
     elif not steps:
@@ -176,9 +174,6 @@ class _Writer:
         self._constants[name] = onnx.numpy_helper.from_array(np.array(values, np.int64), name)
         return name
 
-    def describe(self, name: str, kind: int, shape: Shape) -> None:
-        self._infos.append(onnx.helper.make_tensor_value_info(name, kind, shape))
-
     def model(self, kind: int, opset: int, shape: Shape) -> onnx.ModelProto:
         """Make the model of a result of this type and shape, and check it."""
         last = onnx.defs.onnx_opset_version()
@@ -213,9 +208,11 @@ class _Writer:
         return model
 
     def step(
-        self, step: Step, inputs: Sequence[str], output: str, dtype: np.dtype[Any], *, split: bool
+        self, step: Step, inputs: Sequence[str], output: str, kind: int, *, split: bool
     ) -> None:
         """Write a step on elements of a type; *split* writes slow transpositions in two."""
+        dtype = numpy_dtype(kind)
+        self._infos.append(onnx.helper.make_tensor_value_info(output, kind, step.shape))
         match step.kind:
             case "diagonal":
                 self._diagonal(step, inputs[0], output)

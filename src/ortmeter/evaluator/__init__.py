@@ -1,9 +1,10 @@
 """Run an ONNX graph node by node with replaceable kernels.
 
 ``evaluation`` has the evaluator. ``compiler`` turns graphs and functions into a ``plan``, a list of
-steps over numbered slots, each with the kernels of its ``node``. They come from the ``sources``, or
-from what the user swaps, see ``kernels``. ``values`` converts values between libraries and devices, ``float64`` writes the model that is
-a reference, ``judges`` asks two evaluations that share no code.
+steps over numbered slots, each with the kernels of its ``node``: those of the ``sources``, or what
+the user swaps, see ``kernels``. ``values`` converts values between libraries and devices,
+``float64`` writes the model that is a reference, ``judges`` asks two evaluations that share no
+code.
 """
 
 from ortmeter.evaluator.evaluation import Evaluator
