@@ -21,18 +21,10 @@ __all__ = ["DEFAULT", "ONNXRUNTIME", "RULES", "Refusal", "Rule"]
 #: Patterns that become operators of the ONNX standard.
 DEFAULT = (
     Rule("Flattening", (SameShape(),)),
-    Rule(
-        "RMSNorm",
-        (RootMeanSquare(widened=False), RootMeanSquare(widened=True)),
-        kernel="RMSNormalization",
-    ),
+    Rule("RMSNorm", (RootMeanSquare(), RootMeanSquare(widened=True)), kernel="RMSNormalization"),
     Rule("HalfTable", tuple(map(HalfTable, ("Cos", "Sin", "Mul", "Cast")))),
     Rule("Rotary", (Rotary(),), kernel="RotaryEmbedding"),
-    Rule(
-        "EagerAttention",
-        (EagerAttention(widened=False), EagerAttention(widened=True)),
-        kernel="Attention",
-    ),
+    Rule("EagerAttention", (EagerAttention(), EagerAttention(widened=True)), kernel="Attention"),
     Rule("RotaryBeforeSplit", (RotaryBeforeSplit(),), kernel="RotaryEmbedding"),
     Rule(
         "RepeatedHeads", (RepeatedHeads(),), kernel="Attention", on_cuda=(RepeatedHeads(HALF),)

@@ -36,7 +36,7 @@ class EagerAttention:
     in 32 bits, as the kernel does.
     """
 
-    def __init__(self, *, widened: bool) -> None:
+    def __init__(self, *, widened: bool = False) -> None:
         self.widened = widened
 
     def pattern(self, op: Any, scores: Any, v: Any) -> Any:

@@ -14,7 +14,7 @@ class RootMeanSquare:
     When *widened*, 16 bits are normalized in 32 bits, then scaled in 16 bits.
     """
 
-    def __init__(self, *, widened: bool) -> None:
+    def __init__(self, *, widened: bool = False) -> None:
         self.widened = widened
 
     def pattern(self, op: Any, x: Any, scale: Any, epsilon: Any) -> Any:
