@@ -95,21 +95,13 @@ class ModelDiff:
             *both NaN* (on both sides), *elements*. Errors are NaN where no value is finite on both
             sides.
         """
+        errors = {"absolute": "abs", "relative": "rel", "ulp": "ulp_at_max", "mean": "mean_abs"}
+        counts = {"NaN": "n_nan", "inf": "n_inf", "both NaN": "n_same_nan", "elements": "n"}
         return pd.DataFrame(
-            [
-                {
-                    "output": name,
-                    "absolute": diff.measured("abs"),
-                    "relative": diff.measured("rel"),
-                    "ulp": diff.measured("ulp_at_max"),
-                    "mean": diff.measured("mean_abs"),
-                    "NaN": diff.n_nan,
-                    "inf": diff.n_inf,
-                    "both NaN": diff.n_same_nan,
-                    "elements": diff.n,
-                }
-                for name, diff in self.outputs.items()
-            ]
+            {"output": name}
+            | {column: diff.measured(figure) for column, figure in errors.items()}
+            | {column: getattr(diff, count) for column, count in counts.items()}
+            for name, diff in self.outputs.items()
         )
 
     def _repr_html_(self) -> str:
