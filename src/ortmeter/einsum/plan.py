@@ -461,4 +461,3 @@ def _total(counts: Sequence[int | None]) -> int | None:
 
 def _count(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
-

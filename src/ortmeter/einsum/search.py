@@ -133,8 +133,7 @@ def _groups(operands: Operands) -> tuple[str, ...]:
     if len(inputs) != 2:  # noqa: PLR2004 - one product
         return letters, "", ""
     left, right = (
-        set(x) - set(stretched)
-        for x, stretched in zip(inputs, operands.stretched, strict=True)
+        set(x) - set(stretched) for x, stretched in zip(inputs, operands.stretched, strict=True)
     )
     shared = left & right
     groups = (shared & set(output), left - shared, right - shared, shared - set(output))

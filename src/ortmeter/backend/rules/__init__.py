@@ -26,9 +26,7 @@ DEFAULT = (
     Rule("Rotary", (Rotary(),), kernel="RotaryEmbedding"),
     Rule("EagerAttention", (EagerAttention(), EagerAttention(widened=True)), kernel="Attention"),
     Rule("RotaryBeforeSplit", (RotaryBeforeSplit(),), kernel="RotaryEmbedding"),
-    Rule(
-        "RepeatedHeads", (RepeatedHeads(),), kernel="Attention", on_cuda=(RepeatedHeads(HALF),)
-    ),
+    Rule("RepeatedHeads", (RepeatedHeads(),), kernel="Attention", on_cuda=(RepeatedHeads(HALF),)),
     Rule("AttentionBeforeSplit", (AttentionBeforeSplit(),), kernel="Attention"),
     Rule("CausalMask", (CausalMask(),), kernel="Attention"),
 )
