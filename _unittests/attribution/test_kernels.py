@@ -255,12 +255,12 @@ def test_tf32_is_asked_of_each_library(tf32, monkeypatch):
     monkeypatch.setattr(
         Memory,
         "policy",
-        lambda self, *, tf32: asked.append(tf32) or contextlib.nullcontext(),
+        lambda self: asked.append(self.tf32) or contextlib.nullcontext(),
     )
 
     def recorded(*arguments, tf32=None, **options):
         asked.append(tf32)
-        return evaluator(*arguments, **options)
+        return evaluator(*arguments, tf32=tf32, **options)
 
     evaluator = attribution.Evaluator
     monkeypatch.setattr(attribution, "Evaluator", recorded)
