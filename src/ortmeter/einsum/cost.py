@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ortmeter.einsum.parse import Operands
 from ortmeter.einsum.steps import Step
@@ -74,8 +74,8 @@ def estimate_einsum(operands: Operands) -> float:
     return total + count(left) * itemsize * _BYTE
 
 
-def _seconds(step: Step, inputs: Sequence[Any], itemsize: int, threads: int) -> float:
-    output: Any = step.shape
+def _seconds(step: Step, inputs: Sequence[tuple[int, ...]], itemsize: int, threads: int) -> float:
+    output = cast("tuple[int, ...]", step.shape)
     moved = (sum(map(math.prod, inputs)) + math.prod(output)) * itemsize * _BYTE
     match step.kind:
         case "reshape":
