@@ -2,11 +2,10 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -38,13 +37,12 @@ _KIB = 1 << 10
 _SIZES = {"L1": 32 * _KIB, "L2": 1024 * _KIB, "L3": 16 * 1024 * _KIB}
 _MEMORY = "memory"
 _TENSOR = r"(\w+)(?:\[([\d,]*)\])? (\w+)"
-#: Ends of the distributions of floats, and all the values of integers by kind of type.
+#: Ends of the distributions of floats.
 RANGES: dict[str, tuple[float, float]] = {
     "positive": (0.1, 2),
     "unit": (-1, 1),
     "above one": (1, 3),
 }
-INTEGERS = {"i": (-128, 127), "u": (0, 255), "b": (0, 1)}
 _DISTRIBUTIONS = "normal, positive, unit, above one, denormal, below N, 7 bits, order, or numbers"
 
 
@@ -246,7 +244,7 @@ class _Tensor:
 
 def integer_ends(values: str, kind: str) -> tuple[int, int]:
     """Return the smallest and the largest integer of a distribution, by kind of type."""
-    least, most = INTEGERS[kind]
+    least, most = {"i": (-128, 127), "u": (0, 255), "b": (0, 1)}[kind]
     halves = least // 2, most // 2
     return {"normal": (least, most), "positive": (1, most), "7 bits": halves}[values]
 
@@ -333,25 +331,24 @@ def _names(tensors: str) -> str:
     return ", ".join(tensor.split()[-1] for tensor in tensors.split(", "))
 
 
-def expand(case: Case, **axes: Sequence[Any]) -> Iterator[Case]:
-    """Yield a case for each value of a field.
+def expand(case: Case, *types: str) -> list[Case]:
+    """List a case in several types.
 
     Parameters
     ----------
     case : Case
         What the cases share.
-    **axes
-        Values of fields of the case: ``type=["f32", "f16"]``.
+    *types : str
+        Element types.
 
-    Yields
-    ------
-    Case
-        One per combination, the last field varies first.
+    Returns
+    -------
+    list of Case
+        One per type.
 
     Examples
     --------
-    >>> [case.name for case in expand(Case("Abs", "Y = Abs(X)", "T[8] X"), type=["f32", "i8"])]
+    >>> [case.name for case in expand(Case("Abs", "Y = Abs(X)", "T[8] X"), "f32", "i8")]
     ['Abs-f32-L1', 'Abs-i8-L1']
     """
-    for values in itertools.product(*axes.values()):
-        yield dataclasses.replace(case, **dict(zip(axes, values, strict=True)))
+    return [dataclasses.replace(case, type=kind) for kind in types]

@@ -1,20 +1,20 @@
 """What transformers are made of: attention, rotary embeddings, sums that are normalized."""
 
+from typing import Any
+
 from ortmeter.observatory.case import Case, Values, call
 
-_QUERY = "T[1,8,64,64] Q"
+_QUERY, _KEYS = "T[1,8,64,64] Q", "T[1,8,64,64] K, T[1,8,64,64] V"
 
 
-def _attention(
-    variant: str, inputs: str, attributes: str = "is_causal = 0", kind: str = "f32"
-) -> Case:
-    return call(f"Attention<{attributes}>", inputs, variant, kind, opset=23)
+def _attention(variant: str, inputs: str, attributes: str = "is_causal = 0", **fields: Any) -> Case:
+    return call(f"Attention<{attributes}>", inputs, variant, **{"opset": 23, **fields})
 
 
 _STANDARD = (
-    _attention("8 heads", f"{_QUERY}, T[1,8,64,64] K, T[1,8,64,64] V"),
-    _attention("8 heads", "T[1,8,32,64] Q, T[1,8,32,64] K, T[1,8,32,64] V", kind="f16"),
-    _attention("causal", f"{_QUERY}, T[1,8,64,64] K, T[1,8,64,64] V", "is_causal = 1"),
+    _attention("8 heads", f"{_QUERY}, {_KEYS}"),
+    _attention("8 heads", "T[1,8,32,64] Q, T[1,8,32,64] K, T[1,8,32,64] V", type="f16"),
+    _attention("causal", f"{_QUERY}, {_KEYS}", "is_causal = 1"),
     _attention("2 heads of keys", f"{_QUERY}, T[1,2,64,64] K, T[1,2,64,64] V"),
     _attention("one row 512 keys", "T[1,8,1,64] Q, T[1,8,512,64] K, T[1,8,512,64] V"),
     _attention(
@@ -23,18 +23,16 @@ _STANDARD = (
     ),
     Case(
         "Attention", "Y = Attention<is_causal = 0>(Q, K, V, , , , N)",
-        f"{_QUERY}, T[1,8,64,64] K, T[1,8,64,64] V, i64[1] N", "50 keys of 64",
-        values={"N": [50]}, opset=24,
+        f"{_QUERY}, {_KEYS}, i64[1] N", "50 keys of 64", values={"N": [50]}, opset=24,
     ),
-    call(
-        "Attention<is_causal = 1, left_window_size = 16>",
-        f"{_QUERY}, T[1,8,64,64] K, T[1,8,64,64] V", "window of 16", opset=25,
+    _attention(
+        "window of 16", f"{_QUERY}, {_KEYS}", "is_causal = 1, left_window_size = 16", opset=25
     ),
     Case(
         "Attention",
         "U = Transpose<perm = [0,1,3,2]>(K) P = MatMul(Q, U) S = Div(P, R) "
         "W = Softmax<axis = -1>(S) Y = MatMul(W, V)",
-        f"{_QUERY}, T[1,8,64,64] K, T[1,8,64,64] V, T[] R", "of five nodes", values={"R": 8},
+        f"{_QUERY}, {_KEYS}, T[] R", "of five nodes", values={"R": 8},
     ),
 )  # fmt: skip
 
@@ -70,30 +68,28 @@ _RECURRENT = (
     ),
 )  # fmt: skip
 
-_ROTATIONS = "T[128,32] C, T[128,32] S"
+
 _CIRCLE = {"C": "unit", "S": "unit"}
+
+
+def _rotary(operator: str, inputs: str, variant: str, **fields: Any) -> Case:
+    values = {**_CIRCLE, "I": "below 128"}
+    return call(operator, inputs, variant, weights="C S", values=values, **fields)
+
+
+_ROTATIONS = "T[128,32] C, T[128,32] S"
+_STANDARD_ORDER = f"T[1,8,64,64] X, {_ROTATIONS}, i64[1,64] I"
+_CONTRIB_ORDER = f"T[1,8,64,64] X, i64[1,64] I, {_ROTATIONS}"
+_CONTRIB_HALVES = "com.microsoft.RotaryEmbedding<interleaved = 0>"
 _ROTARY = (
-    *(
-        call(
-            f"RotaryEmbedding<interleaved = {interleaved}>",
-            f"T[1,8,64,64] X, {_ROTATIONS}, i64[1,64] I", variant,
-            weights="C S", opset=23, values={**_CIRCLE, "I": "below 128"},
-        )
-        for interleaved, variant in enumerate(("halves", "interleaved"))
+    _rotary("RotaryEmbedding<interleaved = 0>", _STANDARD_ORDER, "halves", opset=23),
+    _rotary("RotaryEmbedding<interleaved = 1>", _STANDARD_ORDER, "interleaved", opset=23),
+    _rotary(_CONTRIB_HALVES, _CONTRIB_ORDER, "contrib halves"),
+    _rotary(
+        "com.microsoft.RotaryEmbedding<interleaved = 1>", _CONTRIB_ORDER, "contrib interleaved"
     ),
-    *(
-        call(
-            f"com.microsoft.RotaryEmbedding<interleaved = {interleaved}>",
-            f"T[1,8,64,64] X, i64[1,64] I, {_ROTATIONS}", f"contrib {variant}", kind,
-            weights="C S", values={**_CIRCLE, "I": "below 128"},
-        )
-        for variant, interleaved, kind in (
-            ("halves", 0, "f32"),
-            ("interleaved", 1, "f32"),
-            ("halves", 0, "f16"),
-        )
-    ),
-)  # fmt: skip
+    _rotary(_CONTRIB_HALVES, _CONTRIB_ORDER, "contrib halves", type="f16"),
+)
 
 
 def _grouped(variant: str, rows: int, past: int, attributes: str = "", kind: str = "f32") -> Case:
@@ -134,20 +130,18 @@ _CONTRIBUTED = (
     ),
 )  # fmt: skip
 
+
 _TWO = "T[1,128,512] X, T[1,128,512] Z"
+
+
+def _skip(op: str, variant: str, inputs: str, weights: str) -> Case:
+    return call(f"com.microsoft.{op}", inputs, variant, weights=weights)
+
+
 _SUMS = (
-    call(
-        "com.microsoft.SkipLayerNormalization", f"{_TWO}, T[512] S, T[512] B, T[512] C",
-        "128 rows", weights="S B C",
-    ),
-    call(
-        "com.microsoft.SkipLayerNormalization", "T[1,1,512] X, T[1,1,512] Z, T[512] S", "one row",
-        weights="S",
-    ),
-    call(
-        "com.microsoft.SkipSimplifiedLayerNormalization", f"{_TWO}, T[512] S", "128 rows",
-        weights="S",
-    ),
+    _skip("SkipLayerNormalization", "128 rows", f"{_TWO}, T[512] S, T[512] B, T[512] C", "S B C"),
+    _skip("SkipLayerNormalization", "one row", "T[1,1,512] X, T[1,1,512] Z, T[512] S", "S"),
+    _skip("SkipSimplifiedLayerNormalization", "128 rows", f"{_TWO}, T[512] S", "S"),
     Case(
         "SkipLayerNormalization", "A = Add(X, Z) Y = LayerNormalization(A, S, B)",
         f"{_TWO}, T[512] S, T[512] B", "of two nodes", weights="S B", opset=17,

@@ -82,10 +82,7 @@ _UNARY = (
     call("PRelu", f"{_IMAGES}, T[64,1,1] S", "per channel"),
     call("PRelu", f"{_IMAGES}, T[64,1,1] S", "per channel of positive", values=_POSITIVE),
     call("PRelu", f"{_IMAGES}, T[1] S", "scalar"),
-    *expand(
-        call("Clip", f"{_IMAGES}, T[] A, T[] B", values={"A": -1, "B": 1}),
-        type=("f32", "f16", "i8"),
-    ),
+    *expand(call("Clip", f"{_IMAGES}, T[] A, T[] B", values={"A": -1, "B": 1}), "f32", "f16", "i8"),
     call("Clip", f"{_IMAGES}, T[] A", "one bound", values={"A": 0}),
 )
 
@@ -108,7 +105,7 @@ _BINARY = (
     _binary("Add", variant="of denormals", values={"X": "denormal", "Z": "denormal"}),
     _binary("Mul", variant="of denormals", values={"X": "denormal"}),
     # Other types.
-    *expand(_binary("Add"), type=("f16", "i64")),
+    *expand(_binary("Add"), "f16", "i64"),
     _binary("Add", type="i8", opset=14),
     _binary("Max", type="f16"),
     _binary("Min", type="i64"),
@@ -124,7 +121,7 @@ _BINARY = (
     _binary("Greater", "last axis", **_TRUTHS),
     _binary("Equal", type="i64", **_TRUTHS),
     _binary("Equal", "scalar", type="i64", **_TRUTHS),
-    *expand(call("Where", f"b8[8,64,128] B, {_PAIR}", "same shape"), type=("f32", "f16", "i64")),
+    *expand(call("Where", f"b8[8,64,128] B, {_PAIR}", "same shape"), "f32", "f16", "i64"),
     call("Where", f"b8[8,64,128] B, {_ROWS}, T[128] Z", "last axis"),
     call("Where", f"b8[8,64,128] B, {_ROWS}, T[] Z", "scalar"),
     call("Where", f"b8[64,1] B, {_PAIR}", "mask per channel"),

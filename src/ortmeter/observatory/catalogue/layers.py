@@ -13,6 +13,11 @@ def _conv(variant: str, x: str, w: str, attributes: str = "group = 1", after: st
     )  # fmt: skip
 
 
+def _transposed(variant: str, x: str, w: str, channels: int, attributes: str) -> Case:
+    inputs = f"T[{x}] X, T[{w}] W, T[{channels}] B"
+    return call(f"ConvTranspose<{attributes}>", inputs, variant, weights="W B")
+
+
 _SAME = "pads = [1,1,1,1]"
 _CONVOLUTIONS = (
     _conv("1x1", "1,64,28,28", "64,64,1,1"),
@@ -38,17 +43,9 @@ _CONVOLUTIONS = (
         "T[1,32,28,28] X, T[32,32,3,3] W, T[32] S, T[32] B, T[32] M, T[32] V",
         "3x3 with BatchNormalization", weights="W S B M V", values={"V": "positive"},
     ),
-    *(
-        call(
-            f"ConvTranspose<{attributes}>", f"T[{x}] X, T[{w}] W, T[{bias}] B", variant,
-            weights="W B",
-        )
-        for variant, x, w, bias, attributes in (
-            ("2x2 strided", "1,32,14,14", "32,16,2,2", 16, "strides = [2,2]"),
-            ("4x4 strided", "1,32,14,14", "32,16,4,4", 16, f"strides = [2,2], {_SAME}"),
-            ("1-D", "1,64,100", "64,32,8", 32, "strides = [4], pads = [2,2]"),
-        )
-    ),
+    _transposed("2x2 strided", "1,32,14,14", "32,16,2,2", 16, "strides = [2,2]"),
+    _transposed("4x4 strided", "1,32,14,14", "32,16,4,4", 16, f"strides = [2,2], {_SAME}"),
+    _transposed("1-D", "1,64,100", "64,32,8", 32, "strides = [4], pads = [2,2]"),
 )  # fmt: skip
 
 _IMAGES, _FEW_IMAGES = "T[1,64,28,28] X", "T[1,16,28,28] X"

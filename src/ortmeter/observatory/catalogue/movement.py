@@ -53,18 +53,23 @@ def _resize(variant: str, attributes: str, scale: float = 2, **fields: Any) -> C
     )  # fmt: skip
 
 
+def _grid_sample(mode: str) -> Case:
+    inputs = "T[1,16,28,28] X, T[1,28,28,2] G"
+    return call(f'GridSample<mode = "{mode}">', inputs, mode, values={"G": "unit"}, opset=16)
+
+
 _LAYOUT = (
     # Transpositions, by permutation.
     *(_transpose(permutation, _ROWS) for permutation in ("021", "102", "120", "201", "210")),
     _transpose("0231", _IMAGES),
     _transpose("0213", "T[1,64,8,64] X"),
-    *expand(_transpose("021", _ROWS), type=("f16", "i8")),
+    *expand(_transpose("021", _ROWS), "f16", "i8"),
     _transpose("10", "T[32,32] X"),
     _transpose("10", "T[1024,1024] X"),
     _transpose("0231", "T[4,64,112,112] X"),
     # Joining and cutting, by axis.
     *(_concat(axis, output) for axis, output in enumerate(("16,64,128", "8,128,128", "8,64,256"))),
-    *expand(_concat(1, "8,128,128"), type=("f16", "u8")),
+    *expand(_concat(1, "8,128,128"), "f16", "u8"),
     call(
         "Concat<axis = 1>", ", ".join(f"T[8,16,128] {name}" for name in "ABCDEFGH"), "of eight",
         outputs="T[8,128,128] Y",
@@ -79,10 +84,8 @@ _LAYOUT = (
     _pad("wrap", opset=19),
     _pad("constant", type="i8"),
     # Blocks.
-    *(
-        call(f'DepthToSpace<blocksize = 2, mode = "{mode}">', _IMAGES, mode)
-        for mode in ("DCR", "CRD")
-    ),
+    call('DepthToSpace<blocksize = 2, mode = "DCR">', _IMAGES, "DCR"),
+    call('DepthToSpace<blocksize = 2, mode = "CRD">', _IMAGES, "CRD"),
     call("SpaceToDepth<blocksize = 2>", _IMAGES),
     call("ReverseSequence", "T[64,8,128] X, i64[8] L", values={"L": range(8, 72, 8)}),
     # Only the shape changes.
@@ -94,8 +97,7 @@ _UPDATES = f"{_TABLE}, i64[256,1] I, T[256,128] U"
 _INDICES = (
     # Reading.
     *expand(
-        _gather("Gather", "rows", f"{_TABLE}, i64[512] I", "512,128", 1024),
-        type=("f32", "f16", "i8"),
+        _gather("Gather", "rows", f"{_TABLE}, i64[512] I", "512,128", 1024), "f32", "f16", "i8"
     ),
     _gather("Gather", "rows by int32", f"{_TABLE}, i32[512] I", "512,128", 1024),
     _gather("Gather<axis = 1>", "columns", f"{_TABLE}, i64[64] I", "1024,64", 128),
@@ -106,8 +108,8 @@ _INDICES = (
     _gather("GatherND", "elements", f"{_TABLE}, i64[4096,2] I", "4096", 128),
     _gather("GatherND<batch_dims = 1>", "batches", f"{_ROWS}, i64[8,32,1] I", "8,32,128", 64),
     call("Compress<axis = 1>", f"{_ROWS}, b8[64] B", "axis 1", outputs="T[8,32,128] Y"),
-    *expand(call("NonZero", "T[128,128] X", outputs="i64[2,16384] Y"), type=("f32", "b8")),
-    *expand(call("Unique", "T[4096] X"), type=("f32", "i64")),
+    *expand(call("NonZero", "T[128,128] X", outputs="i64[2,16384] Y"), "f32", "b8"),
+    *expand(call("Unique", "T[4096] X"), "f32", "i64"),
     call(
         "NonMaxSuppression", "f32[1,256,4] B, f32[1,1,256] S, i64[1] M, f32[1] I",
         outputs="i64[64,3] Y", values={"B": "unit", "S": "positive", "M": 64, "I": 0.5},
@@ -121,7 +123,7 @@ _INDICES = (
         'ScatterElements<axis = 1, reduction = "add">', "add axis 1",
         f"{_MATRIX}, i64[256,64] I, T[256,64] U", "below 128", opset=16,
     ),
-    *expand(_scatter("ScatterND", "rows", _UPDATES, "order"), type=("f32", "f16")),
+    *expand(_scatter("ScatterND", "rows", _UPDATES, "order"), "f32", "f16"),
     _scatter('ScatterND<reduction = "add">', "add rows", _UPDATES, "below 1024", opset=16),
     _scatter('ScatterND<reduction = "max">', "max rows", _UPDATES, "below 1024", opset=18),
     _scatter(
@@ -129,20 +131,16 @@ _INDICES = (
     ),
 )  # fmt: skip
 
+_SHAPE = {"S": (512, 128)}
 _REPETITIONS = (
-    *(
+    call("Expand", "T[128] X, i64[2] S", "rows", outputs="T[512,128] Y", values=_SHAPE),
+    call("Expand", "T[512,1] X, i64[2] S", "columns", outputs="T[512,128] Y", values=_SHAPE),
+    *expand(
         call(
-            "Expand", f"T[{shape}] X, i64[2] S", variant, values={"S": (512, 128)},
-            outputs="T[512,128] Y",
-        )
-        for variant, shape in (("rows", "128"), ("columns", "512,1"))
-    ),
-    *(
-        call(
-            "Tile", "T[128,128] X, i64[2] S", "both axes", kind, "T[256,256] Y",
-            values={"S": (2, 2)},
-        )
-        for kind in ("f32", "u8")
+            "Tile", "T[128,128] X, i64[2] S", "both axes",
+            outputs="T[256,256] Y", values={"S": (2, 2)},
+        ),
+        "f32", "u8",
     ),
     call(
         "OneHot", "i64[512] I, i64[] D, T[2] V",
@@ -176,13 +174,7 @@ _SAMPLING = (
         "Resize", 'Y = Resize<mode = "linear">(X, , , S)', "T[1,32,28,28] X, i64[4] S",
         "linear to a size", outputs="T[1,32,45,45] Y", values={"S": (1, 32, 45, 45)},
     ),
-    *(
-        call(
-            f'GridSample<mode = "{mode}">', "T[1,16,28,28] X, T[1,28,28,2] G", mode,
-            values={"G": "unit"}, opset=16,
-        )
-        for mode in ("bilinear", "nearest", "bicubic")
-    ),
+    *map(_grid_sample, ("bilinear", "nearest", "bicubic")),
     call(
         "AffineGrid", "T[4,2,3] X, i64[4] S",
         outputs="T[4,32,32,2] Y", values={"S": (4, 3, 32, 32)}, opset=20,

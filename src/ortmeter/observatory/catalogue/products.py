@@ -1,6 +1,17 @@
 """Products of matrices and what is made of them."""
 
+from typing import Any
+
 from ortmeter.observatory.case import Case, call, expand
+
+
+def _matmul(variant: str, x: str, z: str, kind: str = "f32", **fields: Any) -> Case:
+    return call("MatMul", f"T[{x}] X, T[{z}] Z", variant, kind, **fields)
+
+
+def _gemm(variant: str, attributes: str, rows: int, n: int, kind: str = "f32") -> Case:
+    inputs = f"T[{rows},{n}] X, T[{n},{n}] W, T[{n}] B"
+    return call(f"Gemm<{attributes}>", inputs, variant, kind, weights="W B")
 
 
 def _einsum(equation: str, inputs: str, variant: str, outputs: str = "T Y") -> Case:
@@ -8,23 +19,18 @@ def _einsum(equation: str, inputs: str, variant: str, outputs: str = "T Y") -> C
 
 
 _MATMUL = (
-    *(
-        call("MatMul", f"T[{x}] X, T[{z}] Z", f"{variant} by a constant", weights="Z")
-        for variant, x, z in (
-            ("square", "256,256", "256,256"),
-            ("tall", "2048,64", "64,64"),
-            ("wide", "16,256", "256,1024"),
-            ("one row", "1,512", "512,512"),
-            ("one row", "1,2048", "2048,2048"),
-        )
-    ),
-    call("MatMul", "T[256,256] X, T[256,256] Z", "square"),
-    call("MatMul", "T[1,512] X, T[512,512] Z", "one row"),
-    call("MatMul", "T[16,16] X, T[16,16] Z", "tiny"),
-    call("MatMul", "T[127,129] X, T[129,131] Z", "odd sizes"),
-    call("MatMul", "T[8,64,64] X, T[8,64,64] Z", "batch"),
-    call("MatMul", "T[256,8,8] X, T[256,8,8] Z", "batch of small ones"),
-    call("MatMul", "T[8,1,64,64] X, T[1,4,64,64] Z", "broadcast batches"),
+    _matmul("square by a constant", "256,256", "256,256", weights="Z"),
+    _matmul("tall by a constant", "2048,64", "64,64", weights="Z"),
+    _matmul("wide by a constant", "16,256", "256,1024", weights="Z"),
+    _matmul("one row by a constant", "1,512", "512,512", weights="Z"),
+    _matmul("one row by a constant", "1,2048", "2048,2048", weights="Z"),
+    _matmul("square", "256,256", "256,256"),
+    _matmul("one row", "1,512", "512,512"),
+    _matmul("tiny", "16,16", "16,16"),
+    _matmul("odd sizes", "127,129", "129,131"),
+    _matmul("batch", "8,64,64", "8,64,64"),
+    _matmul("batch of small ones", "256,8,8", "256,8,8"),
+    _matmul("broadcast batches", "8,1,64,64", "1,4,64,64"),
     Case(
         "MatMul", "P = MatMul(X, Z) Y = Add(P, B)", "T[1,64,256] X, T[256,256] Z, T[256] B",
         "with bias", weights="Z B",
@@ -33,33 +39,20 @@ _MATMUL = (
         "MatMul", "V = Transpose<perm = [0,1,3,2]>(Z) P = MatMul(X, V) Y = Mul(P, S)",
         "T[1,8,64,64] X, T[1,8,64,64] Z, T[] S", "transposed and scaled", values={"S": 0.125},
     ),
-    *expand(call("MatMul", "T[128,128] X, T[128,128] Z", "square"), type=("f64", "f16")),
-    call(
-        "MatMul", "T[64,64] X, T[64,64] Z", "square", "i64",
-        values={"X": "below 1000", "Z": "below 1000"},
-    ),
+    *expand(_matmul("square", "128,128", "128,128"), "f64", "f16"),
+    _matmul("square", "64,64", "64,64", "i64", values={"X": "below 1000", "Z": "below 1000"}),
 )  # fmt: skip
 
 _GEMM = (
-    *(
-        call(
-            f"Gemm<{attributes}>", f"T[{rows},{n}] X, T[{n},{n}] W, T[{n}] B", variant,
-            weights="W B",
-        )
-        for variant, attributes, rows, n in (
-            ("with bias", "transB = 0", 64, 256),
-            ("transB", "transB = 1", 64, 256),
-            ("transB one row", "transB = 1", 1, 512),
-            ("alpha and beta", "alpha = 0.5, beta = 2.0, transB = 1", 64, 256),
-        )
-    ),
+    _gemm("with bias", "transB = 0", 64, 256),
+    _gemm("transB", "transB = 1", 64, 256),
+    _gemm("transB one row", "transB = 1", 1, 512),
+    _gemm("alpha and beta", "alpha = 0.5, beta = 2.0, transB = 1", 64, 256),
     call(
         "Gemm<transA = 1, transB = 1>", "T[128,128] X, T[128,128] W, T[128,128] B",
         "transA and transB",
     ),
-    call(
-        "Gemm<transB = 1>", "T[64,256] X, T[256,256] W, T[256] B", "transB", "f16", weights="W B",
-    ),
+    _gemm("transB", "transB = 1", 64, 256, "f16"),
     Case(
         "Gemm", "P = Gemm<transB = 1>(X, W, B) Y = Relu(P)",
         "T[64,256] X, T[256,256] W, T[256] B", "with Relu", weights="W B",
@@ -84,9 +77,7 @@ _FUSED = (
         'com.microsoft.FusedGemm<activation = "Relu", transB = 1>',
         "T[64,256] X, T[256,256] W, T[256] B", "Relu", weights="W B",
     ),
-    call(
-        'com.microsoft.CDist<metric = "euclidean">', "T[256,32] X, T[64,32] Z", "euclidean"
-    ),
+    call('com.microsoft.CDist<metric = "euclidean">', "T[256,32] X, T[64,32] Z", "euclidean"),
     call("com.microsoft.Inverse", "T[64,8,8] X"),
     call("Det", "T[64,8,8] X"),
     call("DFT<axis = 1>", "T[8,256,1] X", "256 points", opset=17),

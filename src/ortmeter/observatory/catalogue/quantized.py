@@ -115,50 +115,49 @@ _CONVOLUTIONS = (
 )  # fmt: skip
 
 
-def _pair(name: str, scale: str = "SX, ZX") -> str:
-    return f"{name}q = QuantizeLinear({name}, {scale}) {name}d = DequantizeLinear({name}q, {scale})"
+def _pair(name: str) -> str:
+    return f"{name}q = QuantizeLinear({name}, SX, ZX) {name}d = DequantizeLinear({name}q, SX, ZX)"
 
 
 _ENDS = "f32[] SX, T[] ZX, f32[] SY, T[] ZY"
 _OUTPUT = "Yq = QuantizeLinear(R, SY, ZY) Y = DequantizeLinear(Yq, SY, ZY)"
 _CONSTANT = "Wd = DequantizeLinear(W, SW, ZW)"
+
+
+def _between(op: str, body: str, inputs: str, variant: str = "between pairs") -> Case:
+    return Case(op, f"{_pair('X')} {body} {_OUTPUT}", inputs, variant, "u8", "f32 Y")
+
+
 _PAIRS = (
-    Case(
-        "Conv", f"{_pair('X')} {_CONSTANT} R = Conv<{_SAME}>(Xd, Wd) {_OUTPUT}",
-        f"f32[1,32,28,28] X, i8[32,32,3,3] W, {_SCALES}", "3x3 between pairs", "u8", "f32 Y",
+    _between(
+        "Conv", f"{_CONSTANT} R = Conv<{_SAME}>(Xd, Wd)",
+        f"f32[1,32,28,28] X, i8[32,32,3,3] W, {_SCALES}", "3x3 between pairs",
     ),
-    Case(
-        "MatMul", f"{_pair('X')} {_CONSTANT} R = MatMul(Xd, Wd) {_OUTPUT}",
-        f"f32[64,256] X, i8[256,256] W, {_SCALES}", "between pairs", "u8", "f32 Y",
+    _between(
+        "MatMul", f"{_CONSTANT} R = MatMul(Xd, Wd)", f"f32[64,256] X, i8[256,256] W, {_SCALES}"
     ),
     Case(
         "MatMul", f"{_CONSTANT} Y = MatMul(X, Wd)",
         "T[64,256] X, i8[256,256] W, f32[] SW, i8[] ZW", "weights of int8",
     ),
-    Case(
-        "Add", f"{_pair('X')} {_pair('Z')} R = Add(Xd, Zd) {_OUTPUT}",
-        f"f32[{_IMAGES}] X, f32[{_IMAGES}] Z, {_ENDS}", "between pairs", "u8", "f32 Y",
+    _between(
+        "Add", f"{_pair('Z')} R = Add(Xd, Zd)", f"f32[{_IMAGES}] X, f32[{_IMAGES}] Z, {_ENDS}"
     ),
-    Case(
-        "Relu", f"{_pair('X')} R = Relu(Xd) {_OUTPUT}", f"f32[{_IMAGES}] X, {_ENDS}",
-        "between pairs", "u8", "f32 Y",
-    ),
+    _between("Relu", "R = Relu(Xd)", f"f32[{_IMAGES}] X, {_ENDS}"),
 )  # fmt: skip
+
+
+def _two(op: str, variant: str, other: str) -> Case:
+    inputs = f"T[{_IMAGES}] X, f32[] SX, T[] ZX, T[{other}] A, f32[] SA, T[] ZA, f32[] SY, T[] ZY"
+    values = {"SA": _X, "ZA": 128, "SY": 1 / 16}
+    return call(f"com.microsoft.{op}", inputs, variant, "u8", values=values)
+
 
 _UNARY = f"T[{_IMAGES}] X, {_ENDS}"
 _ELEMENTWISE = (
-    *(
-        call(
-            f"com.microsoft.{op}",
-            f"T[{_IMAGES}] X, f32[] SX, T[] ZX, T[{other}] A, f32[] SA, T[] ZA, f32[] SY, T[] ZY",
-            variant, "u8", values={"SA": _X, "ZA": 128, "SY": 1 / 16},
-        )
-        for op, variant, other in (
-            ("QLinearAdd", "same", _IMAGES),
-            ("QLinearAdd", "scalar", "1"),
-            ("QLinearMul", "same", _IMAGES),
-        )
-    ),
+    _two("QLinearAdd", "same", _IMAGES),
+    _two("QLinearAdd", "scalar", "1"),
+    _two("QLinearMul", "same", _IMAGES),
     call(
         f"com.microsoft.QLinearAveragePool<kernel_shape = [3,3], {_SAME}>", _UNARY, "3x3", "u8"
     ),

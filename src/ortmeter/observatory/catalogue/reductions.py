@@ -58,22 +58,22 @@ _SOFTMAXES = (
     ),
 )  # fmt: skip
 
+
+def _top_k(variant: str, inputs: str, count: int, axis: int = 1, largest: int = 1) -> Case:
+    return call(
+        f"TopK<axis = {axis}, largest = {largest}>", f"{inputs}, i64[1] K", variant,
+        outputs="T Y, i64 I", values={"K": count},
+    )  # fmt: skip
+
+
 _LARGEST = (
     *(_by_axis("ArgMax", where, outputs="i64 Y") for where in _TWO),
     _by_axis("ArgMin", "middle axis", outputs="i64 Y"),
-    *(
-        call(
-            f"TopK<axis = {axis}, largest = {largest}>", f"{inputs}, i64[1] K", variant,
-            outputs="T Y, i64 I", values={"K": count},
-        )
-        for variant, inputs, axis, largest, count in (
-            ("10 of 128", _INPUT, 2, 1, 10),
-            ("8 of 64 on the middle axis", _INPUT, 1, 1, 8),
-            ("2 of 8 experts", "T[256,8] X", 1, 1, 2),
-            ("50 of 32000", "T[1,32000] X", 1, 1, 50),
-            ("sort of 4096", "T[2,4096] X", 1, 0, 4096),
-        )
-    ),
+    _top_k("10 of 128", _INPUT, 10, axis=2),
+    _top_k("8 of 64 on the middle axis", _INPUT, 8),
+    _top_k("2 of 8 experts", "T[256,8] X", 2),
+    _top_k("50 of 32000", "T[1,32000] X", 50),
+    _top_k("sort of 4096", "T[2,4096] X", 4096, largest=0),
     call(
         "TopK", "T[64,128] X, i64[1] K", "10 of 128", "i64",
         outputs="T Y, i64 I", values={"K": 10, "X": "below 100000"},
@@ -82,6 +82,7 @@ _LARGEST = (
 
 _IMAGES, _TOKENS = "T[1,64,28,28] X", "T[1,128,768] X"
 _SCALE_AND_BIAS = "T[64] S, T[64] B"
+_RMS = f"{_TOKENS}, T[768] S"
 
 
 def _layer_norm(variant: str, rows: int, columns: int) -> Case:
@@ -97,7 +98,7 @@ def _batch_norm(variant: str, inputs: str) -> Case:
 
 
 _NORMALIZATIONS = (
-    *expand(_layer_norm("128 rows", 128, 768), type=("f32", "f16")),
+    *expand(_layer_norm("128 rows", 128, 768), "f32", "f16"),
     _layer_norm("one row", 1, 768),
     _layer_norm("2048 rows", 2048, 1152),
     Case(
@@ -107,10 +108,7 @@ _NORMALIZATIONS = (
         f"{_TOKENS}, T[] P, T[] Z, T[768] S, T[768] B", "of nine nodes", weights="S B",
         values={"P": 2, "Z": 1e-5},
     ),
-    *(
-        call("RMSNormalization", f"{_TOKENS}, T[768] S", "128 rows", kind, weights="S", opset=23)
-        for kind in ("f32", "f16")
-    ),
+    *expand(call("RMSNormalization", _RMS, "128 rows", weights="S", opset=23), "f32", "f16"),
     Case(
         "RMSNormalization",
         "Q = Pow(X, P) V = ReduceMean<axes = [-1]>(Q) E = Add(V, Z) R = Sqrt(E) N = Div(X, R) "
