@@ -33,7 +33,7 @@ def row(operator: Operator) -> list[str]:
         operator.kind,
         _summary(operator.cost) or "*no count*",
         "none" if operator.is_exact else _summary(operator.bound) or "*no bound*",
-        ", ".join(str(kernel.since) for kernel in operator.kernels) or "*no kernel*",
+        ", ".join(map(str, operator.kernels)) or "*no kernel*",
         _definition(operator) or "*no definition*",
         ", ".join(_opsets(operator.cuda_opsets, newest)) or "*no kernel*",
     ]

@@ -14,10 +14,10 @@ from ortmeter.operators import Operator, find_kernel, find_operator, known_opera
 from ortmeter.operators.kinds import KINDS
 from ortmeter.operators.registry import family
 
-ENTRIES = {
-    f"{operator.name}-{entry.since}": (operator.name, entry)
+KERNELS = {
+    f"{operator.name}-{since}": (operator.name, function)
     for operator in known_operators()
-    for entry in operator.kernels
+    for since, function in operator.kernels.items()
 }
 
 
@@ -56,13 +56,13 @@ def test_what_is_exact_or_quantized_is_no_sum():
         assert not operator.is_quantized or operator.bound
 
 
-def schemas_of(op_type, entry):
+def schemas_of(op_type, function):
     """Schemas of the opsets at which `find_kernel` gives this kernel."""
     every = (s for s in onnx.defs.get_all_schemas_with_history() if s.name == op_type)
     return [
         schema
         for schema in every
-        if not schema.domain and find_kernel("", op_type, schema.since_version) is entry.function
+        if not schema.domain and find_kernel("", op_type, schema.since_version) is function
     ]
 
 
@@ -76,11 +76,11 @@ def test_the_latest_kernel_up_to_the_opset_is_found():
     assert {find_kernel(*key) for key in absent | {("com.microsoft", "Add", 13)}} == {None}
 
 
-@pytest.mark.parametrize(("op_type", "entry"), ENTRIES.values(), ids=ENTRIES)
-def test_keywords_are_the_attributes_of_the_schema_with_its_defaults(op_type, entry):
-    schemas = schemas_of(op_type, entry)
-    assert schemas, f"no schema of {op_type} leads to the kernel of opset {entry.since}"
-    parameters = inspect.signature(entry.function).parameters.values()
+@pytest.mark.parametrize(("op_type", "function"), KERNELS.values(), ids=KERNELS)
+def test_keywords_are_the_attributes_of_the_schema_with_its_defaults(op_type, function):
+    schemas = schemas_of(op_type, function)
+    assert schemas, f"no schema of {op_type} leads to this kernel"
+    parameters = inspect.signature(function).parameters.values()
     described = {name for schema in schemas for name in schema.attributes}
     keywords = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - {"n_outputs"}
     assert keywords <= described

@@ -7,7 +7,7 @@ import functools
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -29,13 +29,6 @@ _FAMILIES = (
     *("elementwise", "movement", "reductions", "products", "convolution", "normalization"),
     *("attention", "quantization", "recurrent", "images", "learning"),
 )
-
-
-class TorchKernel(NamedTuple):
-    """A kernel, from an opset on: takes the inputs of a node, its attributes by name."""
-
-    since: int
-    function: Kernel
 
 
 @dataclass(slots=True)
@@ -70,8 +63,9 @@ class Operator:
     stand_in : callable, optional
         Takes what a kernel takes and returns a function of torch for these inputs. A kernel
         follows ONNX for every input; this may not, and stands in where it gives the same outputs.
-    kernels : list of TorchKernel
-        On tensors of torch.
+    kernels : dict of int to callable
+        On tensors of torch, by the first opset of each: takes the inputs of a node, its attributes
+        by name.
 
     Examples
     --------
@@ -93,7 +87,7 @@ class Operator:
     cpu_types: str = ""
     definition: Kernel | None = None
     stand_in: Callable[..., Kernel] | None = None
-    kernels: list[TorchKernel] = field(default_factory=list)
+    kernels: dict[int, Kernel] = field(default_factory=dict)
 
     @property
     def cuda_opsets(self) -> list[range]:
@@ -130,22 +124,20 @@ def kernel(op_type: str, *, since: int = 1) -> Callable[[Function], Function]:
 
 
 def register(op_type: str, since: int, function: Kernel) -> None:
-    _ENTRIES["", op_type].kernels.append(TorchKernel(since, function))
+    _ENTRIES["", op_type].kernels[since] = function
 
 
-def _sets(facet: str, domain: str) -> Callable[[str], Callable[[Function], Function]]:
-    def of(op_type: str) -> Callable[[Function], Function]:
-        def add(function: Function) -> Function:
-            setattr(_ENTRIES[domain, op_type], facet, function)
-            return function
+def _set(facet: str, domain: str, op_type: str) -> Callable[[Function], Function]:
+    def add(function: Function) -> Function:
+        setattr(_ENTRIES[domain, op_type], facet, function)
+        return function
 
-        return add
-
-    return of
+    return add
 
 
 # Decorators, see the fields of an operator: ``@stand_in("Gather")``.
-stand_in, definition = _sets("stand_in", ""), _sets("definition", MICROSOFT)
+stand_in = functools.partial(_set, "stand_in", "")
+definition = functools.partial(_set, "definition", MICROSOFT)
 
 
 def maker(op_type: str) -> Callable[[Function], Function]:
@@ -225,9 +217,8 @@ def find_kernel(domain: str, op_type: str, opset: int) -> Kernel | None:
     >>> find_kernel("", "Add", 6) is None
     True
     """
-    earlier = [each for each in find_operator(op_type, domain).kernels if each.since <= opset]
-    last = max(earlier, key=lambda each: each.since, default=None)
-    return last.function if last else None
+    kernels = find_operator(op_type, domain).kernels
+    return kernels.get(max((since for since in kernels if since <= opset), default=0))
 
 
 def guard(op_type: str, function: Kernel) -> Kernel:

@@ -124,10 +124,8 @@ def _shapes(draft: Draft) -> _Varied:
             shapes.append((*one.shape[:at], size, *one.shape[at + 1 :]))
         for shape in dict.fromkeys(shapes):
             if shape != one.shape:
-                yield (
-                    f"{name} has the shape {_plain(list(shape))}",
-                    draft.with_operand(name, shape=shape),
-                )
+                label = f"{name} has the shape {_plain(list(shape))}"
+                yield label, draft.with_operand(name, shape=shape)
 
 
 def _sizes(draft: Draft) -> _Varied:
@@ -172,14 +170,9 @@ def _uses(draft: Draft) -> _Varied:
             outputs = (*draft.outputs, name)
             yield f"{name} is an output", dataclasses.replace(draft, outputs=outputs)
             again = onnx.helper.make_node("Neg", [name], [f"{name}_used"])
-            yield (
-                f"{name} is used twice",
-                dataclasses.replace(
-                    draft,
-                    nodes=(*draft.nodes, again),
-                    outputs=(*draft.outputs, f"{name}_used"),
-                ),
-            )
+            nodes, outputs = (*draft.nodes, again), (*draft.outputs, f"{name}_used")
+            changed = dataclasses.replace(draft, nodes=nodes, outputs=outputs)
+            yield f"{name} is used twice", changed
 
 
 def _between(draft: Draft) -> _Varied:
@@ -192,22 +185,15 @@ def _between(draft: Draft) -> _Varied:
                     inputs = [*node.input[:at], label, *node.input[at + 1 :]]
                     nodes = list(draft.with_node(rank, inputs=inputs).nodes)
                     nodes.insert(rank, onnx.helper.make_node(op, [name], [label]))
-                    yield (
-                        f"{op} of {name} into {node.output[0]}",
-                        dataclasses.replace(draft, nodes=tuple(nodes)),
-                    )
+                    changed = dataclasses.replace(draft, nodes=tuple(nodes))
+                    yield f"{op} of {name} into {node.output[0]}", changed
 
 
 def _around(draft: Draft) -> _Varied:
-    is_open = any(one.type == OPEN for one in draft.operands.values())
-    for label, field, values in (
-        ("", "kind", _KINDS if is_open else ()),
-        ("opset ", "opset", _OPSETS),
-        ("in ", "wrap", WRAPS),
-    ):
-        for value in values:
-            changed: dict[str, Any] = {field: value}
-            yield f"{label}{value}", dataclasses.replace(draft, **changed)
+    if any(one.type == OPEN for one in draft.operands.values()):
+        yield from ((kind, dataclasses.replace(draft, kind=kind)) for kind in _KINDS)
+    yield from ((f"opset {n}", dataclasses.replace(draft, opset=n)) for n in _OPSETS)
+    yield from ((f"in {wrap}", dataclasses.replace(draft, wrap=wrap)) for wrap in WRAPS)
     yield "free sizes", dataclasses.replace(draft, is_free=True)
 
 
