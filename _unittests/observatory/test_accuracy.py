@@ -21,7 +21,7 @@ from ortmeter.runtime.providers import Provider
 
 
 def sqrt(size: int, kind: str = "f32") -> Case:
-    return Case("Sqrt", "Y = Sqrt(X)", f"T[{size}] X", f"of {size}", kind, values={"X": "positive"})
+    return Case("Sqrt", "Y = Sqrt(X)", f"T[{size}] X = positive", f"of {size}", kind)
 
 
 def prepared(cases):
@@ -65,7 +65,7 @@ def test_an_output_moved_by_some_ulp_is_told_so(monkeypatch):
 
 def test_the_installed_release_is_within_the_bounds():
     cases = {
-        "sum": Case("ReduceSum", "Y = ReduceSum(X, A)", "T[4,1000] X, i64[1] A", values={"A": 1}),
+        "sum": Case("ReduceSum", "Y = ReduceSum(X, A)", "T[4,1000] X, i64[1] A = 1"),
         "product": Case("Gemm", "Y = Gemm<alpha = 0.5>(X, W, B)", "T[9,33] X, T[33,7] W, T[7] B"),
     }
     found = measure_errors(

@@ -12,7 +12,7 @@ from ortmeter.runtime.providers import resolve_provider
 from ortmeter.timing.candidates import SessionSpec
 
 CPU = resolve_provider("cpu")
-SQRT = Case("Sqrt", "Y = Sqrt(X)", "T[64] X", values={"X": "positive"})
+SQRT = Case("Sqrt", "Y = Sqrt(X)", "T[64] X = positive")
 SUM = Case("ReduceSum", "Y = ReduceSum(X)", "T[64] X", outputs="T[1] Y")
 
 

@@ -61,8 +61,8 @@ def test_bounds_of_a_convolution_count_the_patches():
 
 @pytest.mark.parametrize(("op", "count"), [("ReduceSum", 1), ("ReduceMean", 200)])
 def test_bounds_of_reductions_are_near_the_derived_ones(op, count):
-    inputs = "T[6,200] X, i64[1] A"
-    case = Case(op, f"Y = {op}<keepdims = 0>(X, A)", inputs, values={"A": 1}, opset=18)
+    inputs = "T[6,200] X, i64[1] A = 1"
+    case = Case(op, f"Y = {op}<keepdims = 0>(X, A)", inputs, opset=18)
     feeds, _, found = only(case)
     x = feeds["X"].astype(np.float64)  # n - 1 additions, then the roundings of a mean
     expected = U * (199 * np.abs(x).sum(1) + 3 * (count > 1) * np.abs(x.sum(1))) / count
@@ -72,8 +72,8 @@ def test_bounds_of_reductions_are_near_the_derived_ones(op, count):
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 @pytest.mark.parametrize(("op", "inputs"), [("Add", "XZ"), ("Div", "XZ"), ("Sqrt", "X")])
 def test_a_correct_rounding_is_within_its_bound_and_the_next_number_is_not(op, inputs, kind):
-    tensors, values = ", ".join(f"T[99] {n}" for n in inputs), dict.fromkeys(inputs, "positive")
-    _, exact, found = only(call(op, tensors, type=kind, values=values))
+    tensors = ", ".join(f"T[99] {n} = positive" for n in inputs)
+    _, exact, found = only(call(op, tensors, type=kind))
     dtype = np.dtype({"f32": "float32", "f16": "float16"}[kind])
     rounded = exact.astype(dtype)
     assert (np.abs(rounded - exact) <= found).all()
@@ -86,7 +86,7 @@ NORMALIZATIONS = {
     "LayerNormalization": ("T[4,50] X, T[50] S, T[50] B", 17),
     "InstanceNormalization": ("T[2,3,5,5] X, T[3] S, T[3] B", 13),
     "GroupNormalization<num_groups = 2>": ("T[2,4,5] X, T[4] S, T[4] B", 21),
-    "BatchNormalization": ("T[2,3,5] X, T[3] S, T[3] B, T[3] M, T[3] V", 15),
+    "BatchNormalization": ("T[2,3,5] X, T[3] S, T[3] B, T[3] M, T[3] V = positive", 15),
     "RMSNormalization": ("T[4,50] X, T[50] S", 23),
     "LpNormalization<p = 2>": ("T[4,50] X", 22),
 }
@@ -95,8 +95,7 @@ NORMALIZATIONS = {
 @pytest.mark.parametrize("name", NORMALIZATIONS)
 def test_float32_is_within_the_bounds_of_normalizations(name):
     inputs, opset = NORMALIZATIONS[name]
-    values = {"V": "positive"} if "V" in inputs else {}
-    case = call(name, inputs, opset=opset, values=values)
+    case = call(name, inputs, opset=opset)
     feeds, exact, found = only(case)
     (narrow,) = onnx.reference.ReferenceEvaluator(case.model()).run(None, feeds)
     error = np.abs(narrow - exact)
@@ -117,15 +116,14 @@ def test_what_moves_elements_has_no_error():
 
 def test_a_scatter_that_adds_rounds():
     text = 'Y = ScatterElements<axis = 0, reduction = "add">(X, I, U)'
-    values = {"I": [0, 0, 1], "X": "positive", "U": "positive"}
-    case = Case("Scatter", text, "T[4] X, i64[3] I, T[3] U", opset=16, values=values)
+    inputs = "T[4] X = positive, i64[3] I = 0 0 1, T[3] U = positive"
+    case = Case("Scatter", text, inputs, opset=16)
     _, exact, found = only(case)
     np.testing.assert_allclose(found, (3 + 4) * U * exact, rtol=1e-4)  # three meet at a place
 
 
 def test_a_range_is_not_a_cumulative_sum():
-    case = Case("Range", "Y = Range(X, L, D)", "T[] X, T[] L, T[] D", values={
-        "X": 0, "L": 300, "D": 0.1})  # fmt: skip
+    case = Case("Range", "Y = Range(X, L, D)", "T[] X = 0, T[] L = 300, T[] D = 0.1")
     _, exact, found = only(case)
     steps = np.arange(exact.size, dtype=np.float32) * np.float32(0.1)
     assert (np.abs(steps - exact) <= found).all()

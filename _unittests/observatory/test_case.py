@@ -12,7 +12,7 @@ _ABS = Case("Abs", "Y = Abs(X)", "T[64] X")
 
 
 def _drawn(values, kind="f32", inputs="T[4096] X"):
-    return dataclasses.replace(_ABS, values={"X": values}, type=kind, inputs=inputs).feeds()["X"]
+    return dataclasses.replace(_ABS, type=kind, inputs=f"{inputs} = {values}").feeds()["X"]
 
 
 def test_a_scalar_has_rank_0_and_an_output_any():
@@ -39,9 +39,7 @@ def test_weights_and_numbers_are_initializers():
     case = Case(
         "Gemm",
         "A = MatMul(X, W) B = PRelu(A, S) Y = Reshape(B, N)",
-        "T[4,64] X, T[64,64] W, T[4,1] S, i64[2] N",
-        values={"S": 0.1, "N": (8, 32)},
-        weights="W",
+        "T[4,64] X, T[64,64] W*, T[4,1] S = 0.1, i64[2] N = 8 32",
     )
     model = case.model()
     assert [value.name for value in model.graph.input] == ["X"] == [*case.feeds()]
@@ -135,12 +133,12 @@ def test_a_prepared_case_runs():
 
 
 def test_a_call_is_a_case_of_one_node_and_expand_gives_it_several_types():
-    inputs = "T[8] X, i64[1] K"
+    inputs = "T[8] X = positive, T[8] W*, i64[1] K = 2"
     assert call("Abs", "T[64] X") == _ABS
-    case = call('ai.onnx.TopK<a = "b.c">', inputs, "few", "i8", "T Y, i64[2] I", values={"K": 2})
-    assert (case.op, case.body) == ("TopK", 'Y, I = ai.onnx.TopK<a = "b.c">(X, K)')
+    case = call('ai.onnx.TopK<a = "b.c">', inputs, "few", "i8", "T Y, i64[2] I")
+    assert (case.op, case.body) == ("TopK", 'Y, I = ai.onnx.TopK<a = "b.c">(X, W, K)')
     assert (case.inputs, case.variant, case.type) == (inputs, "few", "i8")
-    assert (case.outputs, case.values) == ("T Y, i64[2] I", {"K": 2})
+    assert (case.outputs, case.shapes) == ("T Y, i64[2] I", "T[8] X, T[8] W, i64[1] K")
     assert [case.name for case in expand(_ABS, "f64", "i8")] == ["Abs-f64-L1", "Abs-i8-L1"]
 
 
@@ -155,11 +153,9 @@ def _build(case):
         ({"inputs": "T[4]X"}, "'T[4]X' in a case of Abs. Accepted: tensors such as"),
         ({"inputs": "T X"}, "have no shape. Accepted: 'T[1,64,28,28] X', and 'T[] X'"),
         ({"type": "f33"}, "'f33' is not an ONNX element type"),
-        ({"values": {"Z": 1}}, "of Z, in a case of Abs whose inputs are 'T[64] X'. Accepted: X"),
-        ({"weights": "X Z"}, "weights of Z"),
-        ({"values": {"X": "gaussian"}}, "values of 'X', float[64] X, are 'gaussian'"),
-        ({"values": {"X": "unit"}, "type": "i8"}, "int8[64] X, are 'unit'"),
-        ({"values": {"X": (1, 2)}}, "are (1, 2) .* as many as in the shape"),
+        ({"inputs": "T[64] X = gaussian"}, "values of 'X', float[64] X, are 'gaussian'"),
+        ({"inputs": "T[64] X = unit", "type": "i8"}, "int8[64] X, are 'unit'"),
+        ({"inputs": "T[64] X = 1 2"}, "are [1, 2] .* as many as in the shape"),
     ],
     ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
 )

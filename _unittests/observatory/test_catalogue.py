@@ -196,7 +196,7 @@ def test_something_runs(module):
 def test_inputs_have_both_signs_and_zeros_by_default(module):
     for case in _BY_MODULE[module].CASES:
         for name, array in case.feeds().items():
-            drawn = case.values.get(name, "normal") == "normal"
+            drawn = case.tensors[name].values == "normal"
             if drawn and array.size >= 512 and array.dtype.kind == "f":
                 assert array.min() < 0 < array.max(), (case.name, name)
                 assert 0.01 < np.mean(array == 0) < 0.15, (case.name, name)
@@ -221,15 +221,14 @@ def test_there_are_cases_of_every_size_and_type():
             Case(
                 "Pad",
                 'Y = Pad<mode = "wrap">(X, P)',
-                "T[4] X, i64[2] P",
-                values={"P": 1},
+                "T[4] X, i64[2] P = 1",
                 opset=18,
             ),
             wrong_opset,
             "is 19",
         ),
         (
-            Case("Tile", "Y = Tile(X, R)", "T[128] X, i64[1] R", values={"R": 1000}),
+            Case("Tile", "Y = Tile(X, R)", "T[128] X, i64[1] R = 1000"),
             wrong_size,
             "are in L2",
         ),

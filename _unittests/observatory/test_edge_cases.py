@@ -28,7 +28,7 @@ def test_edge_values_are_those_of_the_types_of_the_data():
         *zip(feeds["all together"]["X"].flat, np.tile(feeds["all together"]["Z"], 8), strict=True)
     }
     assert {(2**53 + 1, 2**53 + 1), (-(2**63), 2**63 - 1), (0, 1)} <= pairs
-    divided = dict(edge_feeds(call("Div", "T[8] X, T[8] Z", type="i64", values={"Z": "positive"})))
+    divided = dict(edge_feeds(call("Div", "T[8] X, T[8] Z = positive", type="i64")))
     assert {*divided["smallest / -1"]["X"]} == {-(2**63)}
     assert {*divided["smallest / -1"]["Z"]} == {-1}
     half = dict(edge_feeds(call("Abs", "T[8] X", type="f16")))
@@ -38,17 +38,17 @@ def test_edge_values_are_those_of_the_types_of_the_data():
 
 
 @pytest.mark.parametrize(
-    ("inputs", "values", "changed"),
+    ("inputs", "changed"),
     [
-        ("T[8] X, i64[4] I", {"I": "below 8"}, {"X"}),
-        ("T[8] X, T[8] S", {"S": "positive"}, {"X"}),
-        ("T[8] X, T[8] S", {"X": "positive", "S": "positive"}, {"X", "S"}),
-        ("T[8] X, i64[4] I", {"X": "below 9", "I": "below 8"}, {"X"}),
-        ("b8[8] B, T[8] X, T[1] S", {"S": 3}, {"X"}),
+        ("T[8] X, i64[4] I = below 8", {"X"}),
+        ("T[8] X, T[8] S = positive", {"X"}),
+        ("T[8] X = positive, T[8] S = positive", {"X", "S"}),
+        ("T[8] X = below 9, i64[4] I = below 8", {"X"}),
+        ("b8[8] B, T[8] X, T[1] S = 3", {"X"}),
     ],
 )
-def test_inputs_whose_values_are_constrained_keep_them(inputs, values, changed):
-    case = Case("F", "Y = F(X)", inputs, values=values)
+def test_inputs_whose_values_are_constrained_keep_them(inputs, changed):
+    case = Case("F", "Y = F(X)", inputs)
     drawn = case.feeds()
     for feeds in dict(edge_feeds(case)).values():
         same = {name for name, array in drawn.items() if np.array_equal(feeds[name], array)}
@@ -57,15 +57,14 @@ def test_inputs_whose_values_are_constrained_keep_them(inputs, values, changed):
 
 
 def test_shapes_follow_the_sizes_of_a_case():
-    case = call("Gather", "T[1024,128] X, i64[512] I, i64[8] P", values={"I": "below 1024", "P": 0})
+    case = call("Gather", "T[1024,128] X, i64[512] I = below 1024, i64[8] P = 0")
     told = [reshaped(case, make).inputs for make in SMALL]
     assert told == [
-        "T[3,3] X, i64[5] I, i64[8] P",
-        "T[128,16] X, i64[64] I, i64[8] P",
+        "T[3,3] X, i64[5] I = below 3, i64[8] P = 0",
+        "T[128,16] X, i64[64] I = below 128, i64[8] P = 0",
         case.inputs,
     ]
     small = reshaped(case, SMALL[0])
-    assert small.values["I"] == "below 3"
     assert {
         label: reshaped(small, make).inputs.partition(", ")[0] for label, make in SHAPES.items()
     } == {

@@ -20,9 +20,9 @@ def leave():
     sys.exit(3)
 
 
-SUM = call("ReduceSum", "T[8,64] X, i64[1] A", "last axis", "i64", values={"A": 1})
+SUM = call("ReduceSum", "T[8,64] X, i64[1] A = 1", "last axis", "i64")
 MAXIMUM = call("Max", "T[8,64] X, T[8,64] Z")
-SQRT = call("Sqrt", "T[8,64] X", values={"X": "positive"})
+SQRT = call("Sqrt", "T[8,64] X = positive")
 WHERE = call("Where", "b8[8,64] B, T[8,64] X, T[8,64] Z")
 
 
@@ -70,7 +70,7 @@ def test_a_lost_sign_of_zero_is_found_in_the_element_that_shows_it(measure):
         # What drawn values show too is no edge.
         (SQRT, lambda X: 2 * np.sqrt(X)),
         (
-            call("Gather", "T[1024,8] X, i64[64] I", values={"I": "below 1024"}),
+            call("Gather", "T[1024,8] X, i64[64] I = below 1024"),
             lambda X, rows: np.stack([X[i] for i in rows]) if rows.size else X[:0],
         ),
     ],
@@ -89,7 +89,7 @@ def test_what_is_right_is_no_finding(measure, case, function):
             "the references disagree",
         ),
         (
-            call("Clip", "T[8,64] X, T[] A", values={"A": 0}),
+            call("Clip", "T[8,64] X, T[] A = 0"),
             lambda X: np.clip(X, 0, np.finfo(np.float32).max),
             "They default to",
         ),
@@ -99,7 +99,7 @@ def test_what_is_right_is_no_finding(measure, case, function):
             "a sum may begin with 0.0",
         ),
         (
-            call("MatMul", "T[8,16] X, T[16,8] Z", values={"Z": 0}),
+            call("MatMul", "T[8,16] X, T[16,8] Z = 0"),
             lambda X: np.zeros((len(X), 8), X.dtype),
             "products by zero may be left out",
         ),

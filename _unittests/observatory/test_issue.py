@@ -131,7 +131,7 @@ def test_a_script_runs_in_another_environment(monkeypatch):
 
 
 def test_the_element_that_is_wrong_is_in_the_script(monkeypatch):
-    case = Case("Sqrt", "Y = Sqrt(X)", "T[4] X", values={"X": "positive"})
+    case = Case("Sqrt", "Y = Sqrt(X)", "T[4] X = positive")
     script, variant = repro_script(case), case.prepared(CPU)
 
     outputs = {"Y": np.sqrt(case.feeds()["X"]) + np.float32([0, 0, 0.25, 0.1])}

@@ -10,9 +10,11 @@ from ortmeter.observatory.case import Case
 from ortmeter.observatory.judge import Judge, digest
 from ortmeter.runtime.providers import resolve_provider
 
+_SCALED = "f32[] S = 0.015625, T[] Z = 128, f32[] R = 0.00390625"
+
 
 def sqrt(size: int) -> Case:
-    return Case("Sqrt", "Y = Sqrt(X)", f"T[{size}] X", values={"X": "positive"})
+    return Case("Sqrt", "Y = Sqrt(X)", f"T[{size}] X = positive")
 
 
 def judge(case: Case) -> Judge:
@@ -28,7 +30,7 @@ def judge_of(case: Case, name: str, values: object) -> Judge:
 
 
 def test_infinities_of_the_type_of_the_output_match():
-    case = Case("Cast", "Y = Cast<to = 10>(X)", "T[3] X", outputs="f16 Y", values={"X": "normal"})
+    case = Case("Cast", "Y = Cast<to = 10>(X)", "T[3] X", outputs="f16 Y")
     found = judge_of(case, "Y", [1e5, -1e5, 1])
     wrong = found.errors({"Y": np.float16([np.inf, 65504, 1])})
     assert (wrong["mismatched"], wrong["ulp"]) == (1, 0)
@@ -62,7 +64,7 @@ def test_integers_are_compared_exactly():
 def test_a_quantized_result_may_be_off_by_one():
     case = Case(
         "QLinearSigmoid", "Y = com.microsoft.QLinearSigmoid(X, S, Z, R, Z)",
-        "T[8] X, f32[] S, T[] Z, f32[] R", "", "u8", values={"S": 1 / 64, "Z": 128, "R": 1 / 256},
+        f"T[8] X, {_SCALED}", "", "u8",
     )  # fmt: skip
     exact = judge(case)
     x = (case.feeds()["X"].astype(np.float64) - 128) / 64
@@ -73,8 +75,8 @@ def test_a_quantized_result_may_be_off_by_one():
 
 def test_a_quotient_is_off_by_one_near_the_middle_of_two_integers_only():
     case = Case(
-        "QuantizeLinear", "Y = QuantizeLinear(X, S, Z)", "f32[4] X, f32[] S, T[] Z", "", "u8",
-        values={"X": [0.3, 0.5, 1.5000001, -2.2], "S": 1, "Z": 128},
+        "QuantizeLinear", "Y = QuantizeLinear(X, S, Z)",
+        "f32[4] X = 0.3 0.5 1.5000001 -2.2, f32[] S = 1, T[] Z = 128", "", "u8",
     )  # fmt: skip
     exact = judge(case)
     codes = np.uint8([128, 128, 130, 126])  # halves to even
@@ -86,8 +88,8 @@ def test_a_quotient_is_off_by_one_near_the_middle_of_two_integers_only():
 
 def test_the_order_of_equal_or_unsorted_elements_does_not_count():
     case = Case(
-        "TopK", "Y, I = TopK<axis = 1, sorted = 0>(X, K)", "T[4,9] X, i64[1] K",
-        outputs="T Y, i64 I", values={"K": 3},
+        "TopK", "Y, I = TopK<axis = 1, sorted = 0>(X, K)", "T[4,9] X, i64[1] K = 3",
+        outputs="T Y, i64 I",
     )  # fmt: skip
     exact = judge(case)
     x = case.feeds()["X"]
@@ -141,8 +143,7 @@ def test_a_wrong_result_needs_two_judges_that_agree(monkeypatch):
 def test_the_only_judge_is_named():
     case = Case(
         "QLinearSigmoid", "Y = com.microsoft.QLinearSigmoid(X, S, Z, R, Z)",
-        "T[2] X, f32[] S, T[] Z, f32[] R", "", "u8",
-        values={"S": 1 / 64, "Z": 128, "R": 1 / 256, "X": [128, 128]},
+        f"T[2] X = 128, {_SCALED}", "", "u8",
     )  # fmt: skip
     found = judge(case).errors({"Y": np.uint8([0, 0])})  # 255, of 1 / 2 in float
     assert found["bound"] > 1

@@ -21,7 +21,7 @@ from ortmeter.releases.environments import parse_release
 from ortmeter.runtime.providers import Provider
 
 PRELU = Case("PRelu", "Y = PRelu(X, S)", "T[1,16,8,8] X, T[16,1,1] S", "per channel")
-CONV = Case("Conv", "Y = Conv(X, W)", "T[1,8,9,9] X, T[16,8,3,3] W", weights="W")
+CONV = Case("Conv", "Y = Conv(X, W)", "T[1,8,9,9] X, T[16,8,3,3] W*")
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 
 

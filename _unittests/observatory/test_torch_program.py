@@ -10,7 +10,7 @@ from ortmeter.observatory.torch_candidate import find_obstacle
 from ortmeter.observatory.torch_program import TorchProgram
 from ortmeter.operators import find_operator
 
-ROWS, PLACES = "T[4,3] X, i64[2,1] I", "T[2,4] X, i64[2,2] I"
+ROWS, PLACES = "T[4,3] X, i64[2,1] I = 3 0", "T[2,4] X, i64[2,2] I = 0 2 3 1"
 
 
 def run_case(case):
@@ -38,13 +38,13 @@ def run_case(case):
         (call("ThresholdedRelu", "T[3,4] X"), 0),
         (call("ReduceL1<axes = [1]>", "T[3,4] X"), 0),
         (call("Gemm<transB = 1>", "T[3,4] A, T[5,4] B, T[5] C"), 0),
-        (call("Gather", "T[9,4] X, i64[2,3] I", values={"I": "below 9"}), 0),
-        (call("GatherElements", "T[4,4] X, i64[2,4] I", values={"I": "below 4"}), 0),
-        (call("ScatterElements<axis = 1>", f"{PLACES}, T[2,2] U", values={"I": (0, 2, 3, 1)}), 0),
-        (call("ScatterND", f"{ROWS}, T[2,3] U", values={"I": (3, 0)}), 0),
-        (call("GatherND", ROWS, values={"I": (3, 0)}), 0),
-        (call("Pad", "T[2,3] X, i64[4] P", values={"P": (0, 1, 2, 0)}), 0),
-        (call("TopK", "T[3,9] X, i64[1] K", outputs="T Y, i64 I", values={"K": (2,)}), 0),
+        (call("Gather", "T[9,4] X, i64[2,3] I = below 9"), 0),
+        (call("GatherElements", "T[4,4] X, i64[2,4] I = below 4"), 0),
+        (call("ScatterElements<axis = 1>", f"{PLACES}, T[2,2] U"), 0),
+        (call("ScatterND", f"{ROWS}, T[2,3] U"), 0),
+        (call("GatherND", ROWS), 0),
+        (call("Pad", "T[2,3] X, i64[4] P = 0 1 2 0"), 0),
+        (call("TopK", "T[3,9] X, i64[1] K = 2", outputs="T Y, i64 I"), 0),
         # no function of torch does it alone
         (call("ReduceSumSquare", "T[3,4] X"), 1),
     ],

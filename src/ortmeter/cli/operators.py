@@ -268,7 +268,7 @@ def _case_table(cases: Mapping[str, AnyCase | FusionCase]) -> pd.DataFrame:
             first = case.node.name or next(filter(None, case.node.output), "")
             rows.append({"nodes": case.nodes, "the first": first})
         elif isinstance(case, Case):
-            rows.append({"in words": in_words(name), "inputs": case.inputs, "opset": case.opset})
+            rows.append({"in words": in_words(name), "inputs": case.shapes, "opset": case.opset})
         else:
             rows.append({"optimizer": case.op})
     return pd.DataFrame(rows, pd.Index([*cases], name="case"))
@@ -335,7 +335,7 @@ def _issue(options: Namespace, report: Report, cases: Mapping[str, AnyCase], scr
 def _inputs(case: AnyCase) -> str:
     """Write the types and shapes of what a case takes."""
     if isinstance(case, Case):
-        return re.sub(r"\bT\b", case.type, case.inputs)
+        return re.sub(r"\bT\b", case.type, case.shapes)
     arrays = {**case.inputs, **case.weights}
     return ", ".join(
         f"{short_name(array.dtype)}{list(array.shape)} {name}" for name, array in arrays.items()

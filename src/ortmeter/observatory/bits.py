@@ -72,7 +72,7 @@ def compare_bits(
     --------
     >>> from ortmeter.observatory.case import Case
     >>> from ortmeter.runtime.providers import resolve_provider
-    >>> case = Case("Sqrt", "Y = Sqrt(X)", "T[99] X", values={"X": "positive"})
+    >>> case = Case("Sqrt", "Y = Sqrt(X)", "T[99] X = positive")
     >>> variants = {"sqrt": case.prepared(resolve_provider("cpu"))}
     >>> found = compare_bits(variants, {"two threads": {"threads": 2}}, processes=0)
     >>> found["differing"].tolist()

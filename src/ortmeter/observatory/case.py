@@ -5,9 +5,9 @@ import functools
 import math
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,9 +22,6 @@ from ortmeter.timing.candidates import SessionSpec
 
 __all__ = ["Case", "call", "expand", "in_words"]
 
-#: What the values of an input are: a distribution, or these numbers.
-Values: TypeAlias = str | int | float | Sequence[float]
-
 # Beside those of ONNX, all at version 1.
 _DOMAINS = ("com.microsoft", "ai.onnx.ml")
 _FIRST_OPSET = 13
@@ -36,7 +33,7 @@ _KIB = 1 << 10
 # Inputs and outputs that fit in the caches of a usual core.
 _SIZES = {"L1": 32 * _KIB, "L2": 1024 * _KIB, "L3": 16 * 1024 * _KIB}
 _MEMORY = "memory"
-_TENSOR = r"(\w+)(?:\[([\d,]*)\])? (\w+)"
+_TENSOR = r"(\w+)(?:\[([\d,]*)\])? (\w+)(\*?)(?: = ([^,]+))?"
 #: Ends of the distributions of floats.
 RANGES: dict[str, tuple[float, float]] = {
     "positive": (0.1, 2),
@@ -58,22 +55,20 @@ class Case:
         Nodes in the text syntax of ONNX: ``Y = PRelu(X, S)``, ``Y = com.microsoft.Gelu(X)``,
         ``Y = ai.onnx.ml.Normalizer<norm = "L2">(X)``.
     inputs : str
-        ``T[1,64,28,28] X, T[64,1,1] S, i64[3] I``, where ``T`` is the type of the case; ``T[] A``
-        is a scalar.
+        ``T[1,64,28,28] X, T[64,1,1] S*, i64[3] I = 0 2 1``, where ``T`` is the type of the case.
+        ``T[] A`` is a scalar. What has a star is an initializer. After the name come the numbers,
+        one for all or as many as in the shape, which makes it an initializer too, or a
+        distribution: ``normal`` (both signs, one zero in 16, by default), ``positive`` (from 0.1 to
+        2), ``unit`` (from -1 to 1), ``above one`` (from 1 to 3), ``denormal``, ``below N``
+        (integers from 0), ``7 bits`` (half the range of integers), ``order`` (the ranks along the
+        first axis, shuffled). By default integers take every value of 8 bits; ``positive`` ones are
+        above 0.
     variant : str
         What distinguishes the cases of an operator: ``slope per channel``.
     type : str
         Element type that ``T`` stands for: ``f32``, ``f16``, ``i8``...
     outputs : str
         ``T Y``, ``T Y, i64 I``, with their shapes where the name would tell a wrong size.
-    values : mapping of str to str, number or sequence
-        Distribution of an input: ``normal`` (both signs, one zero in 16, by default), ``positive``
-        (from 0.1 to 2), ``unit`` (from -1 to 1), ``above one`` (from 1 to 3), ``denormal``,
-        ``below N`` (integers from 0), ``7 bits`` (half the range of integers), ``order`` (the ranks
-        along the first axis, shuffled), or the numbers themselves. By default integers take every
-        value of 8 bits; ``positive`` ones are above 0.
-    weights : str
-        Inputs that are initializers, ``W B``; those whose numbers are given are too.
     opset : int
         Lowest opset that has these operators.
     settings : mapping of str to object
@@ -92,21 +87,24 @@ class Case:
     variant: str = ""
     type: str = "f32"
     outputs: str = "T Y"
-    values: Mapping[str, Values] = field(default_factory=dict)
-    weights: str = ""
     opset: int = _FIRST_OPSET
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def name(self) -> str:
         """Operator, variant, type and size, joined by hyphens."""
-        sizes = [tensor.size for tensor in self._inputs.values()]
+        sizes = [tensor.size for tensor in self.tensors.values()]
         largest = max(sizes, default=0)
         # An output without a shape is about as large as the largest input.
         total = sum(sizes) + sum(tensor.size or largest for tensor in self._outputs.values())
         label = next((name for name, most in _SIZES.items() if total <= most), _MEMORY)
         parts = (self.op, self.variant, self.type, label)
         return "-".join(part.replace(" ", "-") for part in parts if part)
+
+    @property
+    def shapes(self) -> str:
+        """Types and shapes of the inputs, without what fills them."""
+        return re.sub(r"\*| = [^,]+", "", self.inputs)
 
     def model(self) -> onnx.ModelProto:
         """Build the model, of the lowest opset and version of the format that hold it.
@@ -124,10 +122,8 @@ class Case:
         opsets = {"": self.opset}
         opsets |= {domain: 1 for domain in _DOMAINS if f"{domain}." in self.body}
         imports = ", ".join(f'"{domain}": {version}' for domain, version in opsets.items())
-        weights = self._weights
-        inputs = ", ".join(
-            tensor.declared(name) for name, tensor in self._inputs.items() if name not in weights
-        )
+        tensors = self.tensors.items()
+        inputs = ", ".join(one.declared(name) for name, one in tensors if not one.is_constant)
         outputs = ", ".join(f"{tensor.kind}[] {name}" for name, tensor in self._outputs.items())
         header = (
             f"<ir_version: {_FORMAT}, opset_import: [{imports}]> case ({inputs}) => ({outputs})"
@@ -142,13 +138,15 @@ class Case:
                 "syntax of ONNX, such as 'Y = PRelu(X, S)'"
             ) from error
         model.graph.initializer.extend(
-            onnx.numpy_helper.from_array(self._draw(name), name) for name in weights
+            onnx.numpy_helper.from_array(self._draw(name), name)
+            for name, one in tensors
+            if one.is_constant
         )
         return model
 
     def feeds(self) -> dict[str, np.ndarray]:
         """Draw the inputs; they are the same each time."""
-        return {name: self._draw(name) for name in self._inputs if name not in self._weights}
+        return {n: self._draw(n) for n, one in self.tensors.items() if not one.is_constant}
 
     def seed(self, name: str) -> int:
         """Return the seed of an input, the same for all types and sizes of a variant."""
@@ -160,13 +158,9 @@ class Case:
         return SessionSpec(self.model(), self.feeds(), settings)
 
     @functools.cached_property
-    def _inputs(self) -> dict[str, "_Tensor"]:
-        tensors = self._tensors(self.inputs)
-        if unknown := {*self.values, *self.weights.split()} - {*tensors}:
-            raise InvalidArgumentError(
-                f"values or weights of {', '.join(sorted(unknown))}, in a case of {self.op} whose "
-                f"inputs are {self.inputs!r}. Accepted: {', '.join(tensors)}"
-            )
+    def tensors(self) -> dict[str, "_Tensor"]:
+        """The inputs by name."""
+        tensors = self._read(self.inputs)
         if any(tensor.shape is None for tensor in tensors.values()):
             raise InvalidArgumentError(
                 f"inputs {self.inputs!r} of a case of {self.op} have no shape. Accepted: "
@@ -176,9 +170,9 @@ class Case:
 
     @functools.cached_property
     def _outputs(self) -> dict[str, "_Tensor"]:
-        return self._tensors(self.outputs)
+        return self._read(self.outputs)
 
-    def _tensors(self, text: str) -> dict[str, "_Tensor"]:
+    def _read(self, text: str) -> dict[str, "_Tensor"]:
         if not re.fullmatch(rf"{_TENSOR}(, {_TENSOR})*", text):
             raise InvalidArgumentError(
                 f"{text!r} in a case of {self.op}. Accepted: tensors such as "
@@ -188,30 +182,29 @@ class Case:
             name: _Tensor(
                 self.type if kind == "T" else kind,
                 None if sizes is None else tuple(map(int, filter(None, sizes.split(",")))),
+                bool(star),
+                _read_values(values or "normal"),
             )
-            for kind, sizes, name in (match.groups() for match in re.finditer(_TENSOR, text))
+            for kind, sizes, name, star, values in (
+                match.groups() for match in re.finditer(_TENSOR, text)
+            )
         }
 
-    @property
-    def _weights(self) -> list[str]:
-        given = [name for name, values in self.values.items() if not isinstance(values, str)]
-        return [*self.weights.split(), *given]
-
     def _draw(self, name: str) -> np.ndarray:
-        dtype, shape = self._inputs[name].dtype, self._inputs[name].shape or ()
-        values = self.values.get(name, "normal")
-        if isinstance(values, int | float):
-            return np.full(shape, values, dtype)
+        tensor = self.tensors[name]
+        dtype, shape, values = tensor.dtype, tensor.shape or (), tensor.values
+        if isinstance(values, list) and len(values) == 1:
+            return np.full(shape, values[0], dtype)
         rng = np.random.default_rng(self.seed(name))
         try:
             drawn = _random(values, shape, dtype, rng) if isinstance(values, str) else values
             array = np.asarray(drawn).astype(dtype).reshape(shape)
         except (KeyError, ValueError) as error:
             raise InvalidArgumentError(
-                f"values of {name!r}, {self._inputs[name].declared(name)}, are {values!r} in a "
+                f"values of {name!r}, {tensor.declared(name)}, are {values!r} in a "
                 f"case of {self.op}. Accepted: {_DISTRIBUTIONS}, as many as in the shape"
             ) from error
-        if name in self.weights.split() and dtype.kind not in "iub" and len(shape) > 1:
+        if tensor.is_weight and dtype.kind not in "iub" and len(shape) > 1:
             # The outputs of products stay near 1: float16 does not overflow.
             array = np.asarray(array * max(1, math.prod(shape[1:])) ** -0.5).astype(dtype)
         return array
@@ -219,10 +212,16 @@ class Case:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """Element type and shape of an input or of an output, which may have none."""
+    """What is known of an input, or of an output, which may have no shape."""
 
     type: str
     shape: tuple[int, ...] | None
+    is_weight: bool
+    values: str | list[float]  # a distribution, or these numbers
+
+    @property
+    def is_constant(self) -> bool:
+        return self.is_weight or not isinstance(self.values, str)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -240,6 +239,13 @@ class _Tensor:
     def declared(self, name: str) -> str:
         """Return its text in a graph; ``float[] X`` would have any rank."""
         return f"{self.kind}{list(self.shape) if self.shape else ''} {name}"
+
+
+def _read_values(text: str) -> str | list[float]:
+    try:
+        return [int(one) if one.lstrip("-").isdigit() else float(one) for one in text.split()]
+    except ValueError:
+        return text
 
 
 def integer_ends(values: str, kind: str) -> tuple[int, int]:
@@ -328,7 +334,7 @@ def in_words(name: str) -> str:
 
 
 def _names(tensors: str) -> str:
-    return ", ".join(tensor.split()[-1] for tensor in tensors.split(", "))
+    return ", ".join(match[3] for match in re.finditer(_TENSOR, tensors))
 
 
 def expand(case: Case, *types: str) -> list[Case]:

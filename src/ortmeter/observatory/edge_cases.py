@@ -93,7 +93,7 @@ def _together(feeds: _Arrays, pools: Mapping[str, Mapping[str, Any]]) -> dict[st
 
 def _data(case: Case, feeds: _Arrays) -> list[str]:
     """Name the inputs that are data: those of any value, else those in a range, else the typed."""
-    kinds = {n: case.values.get(n, "normal") for n, a in feeds.items() if a.dtype.kind in "iuf"}
+    kinds = {n: case.tensors[n].values for n, array in feeds.items() if array.dtype.kind in "iuf"}
     free = [name for name, values in kinds.items() if values == "normal"]
     ranged = [name for name, values in kinds.items() if values in (*RANGES, "denormal")]
     return free or ranged or [n for n in kinds if re.search(rf"\bT\[\S* {n}\b", case.inputs)]
@@ -114,7 +114,7 @@ def reshaped(case: Case, change: _Change) -> Case:
     ranks = itertools.count()
 
     def resized(match: re.Match[str]) -> str:
-        if not isinstance(case.values.get(match[2], ""), str):
+        if isinstance(case.tensors[match[2]].values, list):
             return match[0]
         sizes = change(case, next(ranks), [int(size) for size in match[1].split(",")])
         return f"[{','.join(map(str, sizes))}] {match[2]}"
@@ -122,17 +122,13 @@ def reshaped(case: Case, change: _Change) -> Case:
     def below(match: re.Match[str]) -> str:
         return str(change(case, 0, [int(match[0])])[0])
 
-    values = {
-        name: re.sub(r"(?<=below )\d+", below, text) if isinstance(text, str) else text
-        for name, text in case.values.items()
-    }
     inputs = re.sub(r"\[([\d,]+)\] (\w+)", resized, case.inputs)
-    return dataclasses.replace(case, inputs=inputs, values=values)
+    return dataclasses.replace(case, inputs=re.sub(r"(?<=below )\d+", below, inputs))
 
 
 def _by_size(case: Case, _rank: int, shape: _Shape) -> _Shape:
     """Make each size small, the same ones the same."""
-    sizes = [int(size) for size in re.findall(r"\d+(?=[\],])", case.inputs)]
+    sizes = itertools.chain(*(tensor.shape or () for tensor in case.tensors.values()))
     distinct = dict.fromkeys(size for size in sizes if size > _KEPT)
     few = [_SMALL[0]] * (len(distinct) - len(_SMALL)) + [*_SMALL[-len(distinct) :]]
     small = dict(zip(distinct, few, strict=False))

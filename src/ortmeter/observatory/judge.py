@@ -39,7 +39,7 @@ class Judge:
     --------
     >>> from ortmeter.observatory.case import Case
     >>> from ortmeter.runtime.providers import resolve_provider
-    >>> case = Case("Sqrt", "Y = Sqrt(X)", "T[2] X", values={"X": "positive"})
+    >>> case = Case("Sqrt", "Y = Sqrt(X)", "T[2] X = positive")
     >>> judge = Judge(case.prepared(resolve_provider("cpu")))
     >>> x = case.feeds()["X"]
     >>> wrong = np.nextafter(np.sqrt(x), np.float32(np.inf))

@@ -168,7 +168,7 @@ def _make(case: AnyCase | Reduced, name: str, array: np.ndarray, drawn: list[str
     kind, is_integer = f'"{array.dtype}"', array.dtype.kind in "iub"
     if isinstance(case, Case) and (expression := _distribution(case, name, array)):
         made = f"np.asarray(drawn, {kind})"
-        if name in case.weights.split() and not is_integer and array.ndim > 1:
+        if case.tensors[name].is_weight and not is_integer and array.ndim > 1:
             made += f" * np.{array.dtype}({math.prod(array.shape[1:]) ** -0.5})"
         return [_generator(case.seed(name), array), f"drawn = {expression}", made]
     if array.nbytes <= EMBEDDED:
@@ -194,8 +194,8 @@ def _generator(seed: int, array: np.ndarray) -> str:
 
 def _distribution(case: Case, name: str, array: np.ndarray) -> str:
     """Write how a case draws an array, empty when only quantiles say it."""
-    values, kind = case.values.get(name, "normal"), array.dtype.kind
-    if not isinstance(values, str):
+    values, kind = case.tensors[name].values, array.dtype.kind
+    if isinstance(values, list):
         return ""
     if values.startswith("below "):
         return f"rng.integers({int(values.removeprefix('below '))}, size=shape)"

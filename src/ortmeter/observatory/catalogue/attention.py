@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ortmeter.observatory.case import Case, Values, call
+from ortmeter.observatory.case import Case, call
 
 _QUERY, _KEYS = "T[1,8,64,64] Q", "T[1,8,64,64] K, T[1,8,64,64] V"
 
@@ -23,7 +23,7 @@ _STANDARD = (
     ),
     Case(
         "Attention", "Y = Attention<is_causal = 0>(Q, K, V, , , , N)",
-        f"{_QUERY}, {_KEYS}, i64[1] N", "50 keys of 64", values={"N": [50]}, opset=24,
+        f"{_QUERY}, {_KEYS}, i64[1] N = 50", "50 keys of 64", opset=24,
     ),
     _attention(
         "window of 16", f"{_QUERY}, {_KEYS}", "is_causal = 1, left_window_size = 16", opset=25
@@ -32,12 +32,12 @@ _STANDARD = (
         "Attention",
         "U = Transpose<perm = [0,1,3,2]>(K) P = MatMul(Q, U) S = Div(P, R) "
         "W = Softmax<axis = -1>(S) Y = MatMul(W, V)",
-        f"{_QUERY}, {_KEYS}, T[] R", "of five nodes", values={"R": 8},
+        f"{_QUERY}, {_KEYS}, T[] R = 8", "of five nodes",
     ),
 )  # fmt: skip
 
 
-def _linear(variant: str, rows: int, more: str = "", read: str = "", **values: Values) -> Case:
+def _linear(variant: str, rows: int, more: str = "", read: str = "") -> Case:
     """Write 8 heads of 64 elements, whose state is a matrix, for *rows* new rows."""
     rule = variant.partition(" of ")[0].replace(" ", "_")
     return Case(
@@ -45,66 +45,56 @@ def _linear(variant: str, rows: int, more: str = "", read: str = "", **values: V
         "Y, PS = LinearAttention<q_num_heads = 8, kv_num_heads = 8, "
         f'update_rule = "{rule}">(Q, K, V{read})',
         f"T[1,{rows},512] Q, T[1,{rows},512] K, T[1,{rows},512] V{more}", variant,
-        outputs="T Y, T[1,8,64,64] PS", values=values, opset=27,
+        outputs="T Y, T[1,8,64,64] PS", opset=27,
     )  # fmt: skip
 
 
 # ONNX Runtime runs opset 27 from 1.32 on.
 _RECURRENT = (
     _linear("linear of 64 rows", 64),
-    _linear("gated of 64 rows", 64, ", T[1,64,8] D", ", , D", D=-0.125),
+    _linear("gated of 64 rows", 64, ", T[1,64,8] D = -0.125", ", , D"),
     _linear(
-        "gated delta of one row", 1, ", T[1,8,64,64] S, T[1,1,8] D, T[1,1,8] B", ", S, D, B",
-        B="positive",
+        "gated delta of one row", 1, ", T[1,8,64,64] S, T[1,1,8] D, T[1,1,8] B = positive",
+        ", S, D, B",
     ),
     call(
-        "CausalConvWithState", "T[1,512,64] X, T[512,1,4] W, T[512] B", "64 rows",
-        outputs="T Y, T[1,512,3] PS", weights="W B", opset=27,
+        "CausalConvWithState", "T[1,512,64] X, T[512,1,4] W*, T[512] B*", "64 rows",
+        outputs="T Y, T[1,512,3] PS", opset=27,
     ),
     call(
         'CausalConvWithState<activation = "silu">',
-        "T[1,512,1] X, T[512,1,4] W, T[512] B, T[1,512,3] S", "silu of one row",
-        outputs="T[1,512,1] Y, T PS", weights="W B", opset=27,
+        "T[1,512,1] X, T[512,1,4] W*, T[512] B*, T[1,512,3] S", "silu of one row",
+        outputs="T[1,512,1] Y, T PS", opset=27,
     ),
 )  # fmt: skip
 
-
-_CIRCLE = {"C": "unit", "S": "unit"}
-
-
-def _rotary(operator: str, inputs: str, variant: str, **fields: Any) -> Case:
-    values = {**_CIRCLE, "I": "below 128"}
-    return call(operator, inputs, variant, weights="C S", values=values, **fields)
-
-
-_ROTATIONS = "T[128,32] C, T[128,32] S"
-_STANDARD_ORDER = f"T[1,8,64,64] X, {_ROTATIONS}, i64[1,64] I"
-_CONTRIB_ORDER = f"T[1,8,64,64] X, i64[1,64] I, {_ROTATIONS}"
-_CONTRIB_HALVES = "com.microsoft.RotaryEmbedding<interleaved = 0>"
+_ANGLES = "T[128,32] C* = unit, T[128,32] S* = unit"
+_ROTATED = f"T[1,8,64,64] X, {_ANGLES}, i64[1,64] I = below 128"
+_CONTRIB_ROTATED = f"T[1,8,64,64] X, i64[1,64] I = below 128, {_ANGLES}"
+_HALVES = "com.microsoft.RotaryEmbedding<interleaved = 0>"
 _ROTARY = (
-    _rotary("RotaryEmbedding<interleaved = 0>", _STANDARD_ORDER, "halves", opset=23),
-    _rotary("RotaryEmbedding<interleaved = 1>", _STANDARD_ORDER, "interleaved", opset=23),
-    _rotary(_CONTRIB_HALVES, _CONTRIB_ORDER, "contrib halves"),
-    _rotary(
-        "com.microsoft.RotaryEmbedding<interleaved = 1>", _CONTRIB_ORDER, "contrib interleaved"
+    call("RotaryEmbedding<interleaved = 0>", _ROTATED, "halves", opset=23),
+    call("RotaryEmbedding<interleaved = 1>", _ROTATED, "interleaved", opset=23),
+    call(_HALVES, _CONTRIB_ROTATED, "contrib halves"),
+    call(
+        "com.microsoft.RotaryEmbedding<interleaved = 1>", _CONTRIB_ROTATED, "contrib interleaved"
     ),
-    _rotary(_CONTRIB_HALVES, _CONTRIB_ORDER, "contrib halves", type="f16"),
+    call(_HALVES, _CONTRIB_ROTATED, "contrib halves", "f16"),
 )
 
 
-def _grouped(variant: str, rows: int, past: int, attributes: str = "", kind: str = "f32") -> Case:
+def _grouped(variant: str, rows: int, past: int, rotary: int = 0, kind: str = "f32") -> Case:
     """Write 8 heads, 2 of keys, of 64 elements, for *rows* new rows after *past* ones."""
-    rotary = "do_rotary" in attributes
+    total = rows + past
     cache = f"T[1,2,{past},64] A, T[1,2,{past},64] B, " if past else ""
+    angles = f", T[{total},32] C* = unit, T[{total},32] S* = unit" if rotary else ""
     return Case(
         "GroupQueryAttention",
         "Y, PK, PV = com.microsoft.GroupQueryAttention"
-        f"<num_heads = 8, kv_num_heads = 2, {attributes or 'do_rotary = 0'}>"
+        f"<num_heads = 8, kv_num_heads = 2, do_rotary = {rotary}>"
         f"(Q, K, V, {'A, B' if past else ','}, L, N{', C, S' if rotary else ''})",
-        f"T[1,{rows},512] Q, T[1,{rows},128] K, T[1,{rows},128] V, {cache}i32[1] L, i32[] N"
-        + (f", T[{rows + past},32] C, T[{rows + past},32] S" if rotary else ""),
-        variant, kind, outputs="T Y, T PK, T PV", weights="C S" if rotary else "",
-        values={"L": [rows + past - 1], "N": rows + past, **(_CIRCLE if rotary else {})},
+        f"T[1,{rows},512] Q, T[1,{rows},128] K, T[1,{rows},128] V, {cache}i32[1] L = {total - 1}, "
+        f"i32[] N = {total}{angles}", variant, kind, outputs="T Y, T PK, T PV",
     )  # fmt: skip
 
 
@@ -112,39 +102,37 @@ _HIDDEN = "T[1,64,512]"
 _CONTRIBUTED = (
     _grouped("64 rows", 64, 0),
     _grouped("one row after 255", 1, 255),
-    _grouped("one row after 255 rotary", 1, 255, "do_rotary = 1"),
+    _grouped("one row after 255 rotary", 1, 255, rotary=1),
     _grouped("one row after 255", 1, 255, kind="f16"),
     call(
         "com.microsoft.MultiHeadAttention<num_heads = 8, unidirectional = 1>",
-        f"{_HIDDEN} Q, {_HIDDEN} K, {_HIDDEN} V, T[1536] B", "causal with bias", weights="B",
+        f"{_HIDDEN} Q, {_HIDDEN} K, {_HIDDEN} V, T[1536] B*", "causal with bias",
     ),
     call(
-        "com.microsoft.Attention<num_heads = 4>", "T[1,32,256] X, T[256,768] W, T[768] B",
-        "contrib with its products", outputs="T[1,32,256] Y", weights="W B",
+        "com.microsoft.Attention<num_heads = 4>", "T[1,32,256] X, T[256,768] W*, T[768] B*",
+        "contrib with its products", outputs="T[1,32,256] Y",
     ),
     Case(
         "EmbedLayerNormalization",
         "Y, M = com.microsoft.EmbedLayerNormalization(I, J, W, P, Q, G, B)",
-        "i32[1,128] I, i32[1,128] J, T[1000,256] W, T[128,256] P, T[2,256] Q, T[256] G, T[256] B",
-        weights="W P Q G B", values={"I": "below 1000", "J": "below 2"},
+        "i32[1,128] I = below 1000, i32[1,128] J = below 2, T[1000,256] W*, T[128,256] P*, "
+        "T[2,256] Q*, T[256] G*, T[256] B*",
     ),
 )  # fmt: skip
 
-
-_TWO = "T[1,128,512] X, T[1,128,512] Z"
-
-
-def _skip(op: str, variant: str, inputs: str, weights: str) -> Case:
-    return call(f"com.microsoft.{op}", inputs, variant, weights=weights)
-
-
+_TWO, _SCALE = "T[1,128,512] X, T[1,128,512] Z", "T[512] S*"
 _SUMS = (
-    _skip("SkipLayerNormalization", "128 rows", f"{_TWO}, T[512] S, T[512] B, T[512] C", "S B C"),
-    _skip("SkipLayerNormalization", "one row", "T[1,1,512] X, T[1,1,512] Z, T[512] S", "S"),
-    _skip("SkipSimplifiedLayerNormalization", "128 rows", f"{_TWO}, T[512] S", "S"),
+    call(
+        "com.microsoft.SkipLayerNormalization", f"{_TWO}, {_SCALE}, T[512] B*, T[512] C*",
+        "128 rows",
+    ),
+    call(
+        "com.microsoft.SkipLayerNormalization", f"T[1,1,512] X, T[1,1,512] Z, {_SCALE}", "one row"
+    ),
+    call("com.microsoft.SkipSimplifiedLayerNormalization", f"{_TWO}, {_SCALE}", "128 rows"),
     Case(
         "SkipLayerNormalization", "A = Add(X, Z) Y = LayerNormalization(A, S, B)",
-        f"{_TWO}, T[512] S, T[512] B", "of two nodes", weights="S B", opset=17,
+        f"{_TWO}, {_SCALE}, T[512] B*", "of two nodes", opset=17,
     ),
 )  # fmt: skip
 

@@ -7,12 +7,13 @@ from ortmeter.observatory.case import Case, call, expand
 _IMAGES = "T[1,64,28,28] X"
 _ROWS = "T[8,64,128] X"
 _PAIR = f"{_ROWS}, T[8,64,128] Z"
-_POSITIVE = {"X": "positive"}
+_POSITIVE = f"{_IMAGES} = positive"
 # Sizes of the caches, see Case.name; the others are in L2.
 _L1, _L3, _MEMORY = "8,128", "4,64,56,56", "4,64,112,112"
+_SAME, _ANY = "same shape", "normal"
 # Shape of the second input beside the rows.
 _BROADCASTS = {
-    "same shape": "8,64,128",
+    _SAME: "8,64,128",
     "last axis": "128",
     "channel": "64,1",
     "first axis": "8,1,1",
@@ -20,16 +21,16 @@ _BROADCASTS = {
 }
 
 
-def _binary(op: str, kind: str = "same shape", variant: str = "", **fields: Any) -> Case:
-    inputs = f"{_ROWS}, T[{_BROADCASTS[kind]}] Z"
+def _binary(
+    op: str, kind: str = _SAME, variant: str = "", x: str = _ANY, z: str = _ANY, **fields: Any
+) -> Case:
+    inputs = f"{_ROWS} = {x}, T[{_BROADCASTS[kind]}] Z = {z}"
     return call(op, inputs, f"{kind} {variant}".rstrip(), **fields)
 
 
-def _cast(kind: str, to: str, values: str = "normal", inputs: str = _ROWS) -> Case:
+def _cast(kind: str, to: str, values: str = _ANY, inputs: str = _ROWS) -> Case:
     code = {"f32": 1, "u8": 2, "i8": 3, "i32": 6, "i64": 7, "b8": 9, "f16": 10, "f64": 11}[to]
-    return call(
-        f"Cast<to = {code}>", inputs, f"to {to}", kind, outputs=f"{to} Y", values={"X": values}
-    )
+    return call(f"Cast<to = {code}>", f"{inputs} = {values}", f"to {to}", kind, f"{to} Y")
 
 
 _UNARY = (
@@ -52,12 +53,12 @@ _UNARY = (
     call("BitCast<to = 6>", _IMAGES, "to i32", outputs="i32 Y", opset=26),
     call("IsInf", _IMAGES, outputs="b8[1,64,28,28] Y"),
     # Inputs for which the function is defined.
-    *(call(op, _IMAGES, values=_POSITIVE) for op in ("Log", "Sqrt", "Reciprocal")),
-    *(call(op, _IMAGES, values={"X": "unit"}) for op in ("Asin", "Acos", "Atanh")),
-    call("Acosh", _IMAGES, values={"X": "above one"}),
+    *(call(op, _POSITIVE) for op in ("Log", "Sqrt", "Reciprocal")),
+    *(call(op, f"{_IMAGES} = unit") for op in ("Asin", "Acos", "Atanh")),
+    call("Acosh", f"{_IMAGES} = above one"),
     # One branch only, then denormals.
-    *(call(op, _IMAGES, "of positive", values=_POSITIVE) for op in ("LeakyRelu", "Elu", "Selu")),
-    *(call(op, _IMAGES, "of denormals", values={"X": "denormal"}) for op in ("Exp", "Sigmoid")),
+    *(call(op, _POSITIVE, "of positive") for op in ("LeakyRelu", "Elu", "Selu")),
+    *(call(op, f"{_IMAGES} = denormal", "of denormals") for op in ("Exp", "Sigmoid")),
     # Other types. A release without a kernel for float16 computes in float32 between two casts.
     *(call(op, _IMAGES, type="f16") for op in ("Relu", "Sigmoid", "Round")),
     call("Exp", _IMAGES, type="f64"),
@@ -73,55 +74,54 @@ _UNARY = (
     Case(
         "Gelu of five nodes",
         "A = Div(X, C) B = Erf(A) D = Add(B, O) E = Mul(X, D) Y = Mul(E, H)",
-        f"{_IMAGES}, T[] C, T[] O, T[] H",
-        values={"C": 2**0.5, "O": 1, "H": 0.5},
+        f"{_IMAGES}, T[] C = {2**0.5}, T[] O = 1, T[] H = 0.5",
     ),
     Case("Swish of two nodes", "S = Sigmoid(X) Y = Mul(X, S)", _IMAGES),
     Case("HardSwish of two nodes", "S = HardSigmoid<alpha = 0.1666667>(X) Y = Mul(X, S)", _IMAGES),
     # Slopes and bounds.
     call("PRelu", f"{_IMAGES}, T[64,1,1] S", "per channel"),
-    call("PRelu", f"{_IMAGES}, T[64,1,1] S", "per channel of positive", values=_POSITIVE),
+    call("PRelu", f"{_POSITIVE}, T[64,1,1] S", "per channel of positive"),
     call("PRelu", f"{_IMAGES}, T[1] S", "scalar"),
-    *expand(call("Clip", f"{_IMAGES}, T[] A, T[] B", values={"A": -1, "B": 1}), "f32", "f16", "i8"),
-    call("Clip", f"{_IMAGES}, T[] A", "one bound", values={"A": 0}),
+    *expand(call("Clip", f"{_IMAGES}, T[] A = -1, T[] B = 1"), "f32", "f16", "i8"),
+    call("Clip", f"{_IMAGES}, T[] A = 0", "one bound"),
 )
 
 _TRUTHS = {"outputs": "b8[8,64,128] Y"}
 _BINARY = (
     # By kind of broadcast.
     *(_binary("Add", kind) for kind in _BROADCASTS),
-    *(_binary("Mul", kind) for kind in ("same shape", "last axis", "channel")),
-    *(_binary("Sub", kind) for kind in ("same shape", "last axis")),
-    *(_binary("Div", kind, values={"Z": "positive"}) for kind in ("same shape", "channel")),
-    *(_binary(op, kind) for op in ("Min", "Max") for kind in ("same shape", "scalar")),
+    *(_binary("Mul", kind) for kind in (_SAME, "last axis", "channel")),
+    *(_binary("Sub", kind) for kind in (_SAME, "last axis")),
+    *(_binary("Div", kind, z="positive") for kind in (_SAME, "channel")),
+    *(_binary(op, kind) for op in ("Min", "Max") for kind in (_SAME, "scalar")),
     call("Add", "T[512,1] X, T[128] Z", "outer", outputs="T[512,128] Y"),
     *(call(op, f"{_PAIR}, T[8,64,128] W", "of three") for op in ("Sum", "Max")),
     # By exponent.
-    _binary("Pow", values=_POSITIVE),
-    _binary("Pow", "scalar", "two", values={"Z": 2}),
-    _binary("Pow", "scalar", "three", values={"Z": 3}),
-    _binary("Pow", "scalar", "half", values={"X": "positive", "Z": 0.5}),
+    _binary("Pow", x="positive"),
+    _binary("Pow", "scalar", "two", z="2"),
+    _binary("Pow", "scalar", "three", z="3"),
+    _binary("Pow", "scalar", "half", x="positive", z="0.5"),
     # Denormals.
-    _binary("Add", variant="of denormals", values={"X": "denormal", "Z": "denormal"}),
-    _binary("Mul", variant="of denormals", values={"X": "denormal"}),
+    _binary("Add", variant="of denormals", x="denormal", z="denormal"),
+    _binary("Mul", variant="of denormals", x="denormal"),
     # Other types.
     *expand(_binary("Add"), "f16", "i64"),
     _binary("Add", type="i8", opset=14),
     _binary("Max", type="f16"),
     _binary("Min", type="i64"),
-    *(_binary(op, type="i64", values={"Z": "positive"}) for op in ("Div", "Mod")),
+    *(_binary(op, type="i64", z="positive") for op in ("Div", "Mod")),
     *(_binary(op, type="b8") for op in ("And", "Xor")),
     *(_binary(op, type="i32", opset=18) for op in ("BitwiseAnd", "BitwiseXor")),
-    call('BitShift<direction = "LEFT">', _PAIR, type="u8", values={"Z": "below 8"}),
+    call('BitShift<direction = "LEFT">', f"{_PAIR} = below 8", type="u8"),
     # Other sizes.
-    *(call("Add", f"T[{shape}] X, T[{shape}] Z", "same shape") for shape in (_L1, _L3, _MEMORY)),
-    call("Mul", f"T[{_L1}] X, T[{_L1}] Z", "same shape"),
+    *(call("Add", f"T[{shape}] X, T[{shape}] Z", _SAME) for shape in (_L1, _L3, _MEMORY)),
+    call("Mul", f"T[{_L1}] X, T[{_L1}] Z", _SAME),
     # Comparisons and choices.
     *(_binary(op, **_TRUTHS) for op in ("Equal", "Greater", "GreaterOrEqual")),
     _binary("Greater", "last axis", **_TRUTHS),
     _binary("Equal", type="i64", **_TRUTHS),
     _binary("Equal", "scalar", type="i64", **_TRUTHS),
-    *expand(call("Where", f"b8[8,64,128] B, {_PAIR}", "same shape"), "f32", "f16", "i64"),
+    *expand(call("Where", f"b8[8,64,128] B, {_PAIR}", _SAME), "f32", "f16", "i64"),
     call("Where", f"b8[8,64,128] B, {_ROWS}, T[128] Z", "last axis"),
     call("Where", f"b8[8,64,128] B, {_ROWS}, T[] Z", "scalar"),
     call("Where", f"b8[64,1] B, {_PAIR}", "mask per channel"),

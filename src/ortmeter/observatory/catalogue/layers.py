@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from ortmeter.observatory.case import Case, call
 
 
@@ -9,13 +11,12 @@ def _conv(variant: str, x: str, w: str, attributes: str = "group = 1", after: st
     """Write a convolution with a bias, and what follows it."""
     return Case(
         "Conv", f"{'C' if after else 'Y'} = Conv<{attributes}>(X, W, B) {after}",
-        f"T[{x}] X, T[{w}] W, T[{w.split(',', maxsplit=1)[0]}] B", variant, weights="W B",
+        f"T[{x}] X, T[{w}] W*, T[{w.split(',', maxsplit=1)[0]}] B*", variant,
     )  # fmt: skip
 
 
 def _transposed(variant: str, x: str, w: str, channels: int, attributes: str) -> Case:
-    inputs = f"T[{x}] X, T[{w}] W, T[{channels}] B"
-    return call(f"ConvTranspose<{attributes}>", inputs, variant, weights="W B")
+    return call(f"ConvTranspose<{attributes}>", f"T[{x}] X, T[{w}] W*, T[{channels}] B*", variant)
 
 
 _SAME = "pads = [1,1,1,1]"
@@ -36,12 +37,12 @@ _CONVOLUTIONS = (
     call(f"Conv<{_SAME}>", "T[1,32,14,14] X, T[32,32,3,3] W", "3x3 variable"),
     Case(
         "Conv", f"C = Conv<{_SAME}>(X, W, B) D = Add(C, Z) Y = Relu(D)",
-        "T[1,32,28,28] X, T[32,32,3,3] W, T[32] B, T[1,32,28,28] Z", "3x3 residual", weights="W B",
+        "T[1,32,28,28] X, T[32,32,3,3] W*, T[32] B*, T[1,32,28,28] Z", "3x3 residual",
     ),
     Case(
         "Conv", f"C = Conv<{_SAME}>(X, W) Y = BatchNormalization(C, S, B, M, V)",
-        "T[1,32,28,28] X, T[32,32,3,3] W, T[32] S, T[32] B, T[32] M, T[32] V",
-        "3x3 with BatchNormalization", weights="W S B M V", values={"V": "positive"},
+        "T[1,32,28,28] X, T[32,32,3,3] W*, T[32] S*, T[32] B*, T[32] M*, T[32] V* = positive",
+        "3x3 with BatchNormalization",
     ),
     _transposed("2x2 strided", "1,32,14,14", "32,16,2,2", 16, "strides = [2,2]"),
     _transposed("4x4 strided", "1,32,14,14", "32,16,4,4", 16, f"strides = [2,2], {_SAME}"),
@@ -50,6 +51,8 @@ _CONVOLUTIONS = (
 
 _IMAGES, _FEW_IMAGES = "T[1,64,28,28] X", "T[1,16,28,28] X"
 _2X2, _3X3 = "kernel_shape = [2,2], strides = [2,2]", "kernel_shape = [3,3], pads = [1,1,1,1]"
+# The first one of each square of four.
+_CORNERS = " ".join(map(str, np.arange(16 * 28 * 28).reshape(16, 28, 28)[:, ::2, ::2].flat))
 _POOLS = (
     call(f"MaxPool<{_2X2}>", _IMAGES, "2x2"),
     call(f"AveragePool<{_3X3}>", _FEW_IMAGES, "3x3"),
@@ -61,14 +64,8 @@ _POOLS = (
     call("GlobalAveragePool", "T[1,256,14,14] X"),
     call("GlobalMaxPool", "T[1,256,14,14] X"),
     call("GlobalLpPool", "T[1,256,14,14] X"),
-    call(
-        "MaxUnpool<kernel_shape = [2,2], strides = [2,2]>", "T[1,16,14,14] P, i64[1,16,14,14] I",
-        values={"I": [
-            4 * 14 * 14 * c + 2 * 28 * i + 2 * j
-            for c in range(16) for i in range(14) for j in range(14)
-        ]},
-    ),
-)  # fmt: skip
+    call(f"MaxUnpool<{_2X2}>", f"T[1,16,14,14] P, i64[1,16,14,14] I = {_CORNERS}"),
+)
 
 
 def _recurrent(op: str, gates: int, variant: str, x: str, attributes: str = "") -> Case:
@@ -77,8 +74,8 @@ def _recurrent(op: str, gates: int, variant: str, x: str, attributes: str = "") 
     rows = gates * 64
     return call(
         f"{op}<hidden_size = 64, {attributes}>",
-        f"T[{x}] X, T[{ways},{rows},64] W, T[{ways},{rows},64] R, T[{ways},{2 * rows}] B",
-        variant, weights="W R B",
+        f"T[{x}] X, T[{ways},{rows},64] W*, T[{ways},{rows},64] R*, T[{ways},{2 * rows}] B*",
+        variant,
     )  # fmt: skip
 
 
@@ -96,17 +93,17 @@ _ACTIVATIONS = (
     call("com.microsoft.Gelu", _ROWS, "contrib"),
     call("com.microsoft.QuickGelu", _ROWS),
     call("com.microsoft.FastGelu", _ROWS),
-    call("com.microsoft.BiasGelu", f"{_ROWS}, T[1024] B", weights="B"),
+    call("com.microsoft.BiasGelu", f"{_ROWS}, T[1024] B*"),
     Case(
         "FastGelu",
         "C = Pow(X, N) D = Mul(C, K) A = Add(X, D) E = Mul(A, R) G = Tanh(E) P = Add(G, O) "
         "M = Mul(X, P) Y = Mul(M, H)",
-        f"{_ROWS}, T[] N, T[] K, T[] R, T[] O, T[] H", "of eight nodes",
-        values={"N": 3, "K": 0.044715, "R": math.sqrt(2 / math.pi), "O": 1, "H": 0.5},
+        f"{_ROWS}, T[] N = 3, T[] K = 0.044715, T[] R = {math.sqrt(2 / math.pi)}, T[] O = 1, "
+        "T[] H = 0.5", "of eight nodes",
     ),
     Case(
-        "QuickGelu", "A = Mul(X, K) G = Sigmoid(A) Y = Mul(X, G)", f"{_ROWS}, T[] K",
-        "of three nodes", values={"K": 1.702},
+        "QuickGelu", "A = Mul(X, K) G = Sigmoid(A) Y = Mul(X, G)", f"{_ROWS}, T[] K = 1.702",
+        "of three nodes",
     ),
     call("Dropout", _ROWS, "inference"),
 )  # fmt: skip

@@ -25,37 +25,32 @@ def _split(axis: int, half: str) -> Case:
 
 
 def _slice(variant: str, output: str, bounds: tuple[int, int], axis: int, step: int = 1) -> Case:
-    return call(
-        "Slice", f"{_ROWS}, i64[1] A, i64[1] B, i64[1] C, i64[1] D", variant,
-        outputs=f"T[{output}] Y", values={"A": bounds[0], "B": bounds[1], "C": axis, "D": step},
-    )  # fmt: skip
+    first, last = bounds
+    given = f"i64[1] A = {first}, i64[1] B = {last}, i64[1] C = {axis}, i64[1] D = {step}"
+    return call("Slice", f"{_ROWS}, {given}", variant, outputs=f"T[{output}] Y")
 
 
 def _pad(mode: str, **fields: Any) -> Case:
-    values = {"P": (0, 0, 2, 2, 0, 0, 2, 2)}
-    return call(f'Pad<mode = "{mode}">', f"{_IMAGES}, i64[8] P", mode, values=values, **fields)
+    inputs = f"{_IMAGES}, i64[8] P = 0 0 2 2 0 0 2 2"
+    return call(f'Pad<mode = "{mode}">', inputs, mode, **fields)
 
 
 def _gather(operator: str, variant: str, inputs: str, output: str, below: int) -> Case:
-    values = {"I": f"below {below}"}
-    return call(operator, inputs, variant, outputs=f"T[{output}] Y", values=values)
-
-
-def _scatter(operator: str, variant: str, inputs: str, indices: str, opset: int = 13) -> Case:
-    return call(operator, inputs, variant, values={"I": indices}, opset=opset)
+    return call(operator, f"{inputs} = below {below}", variant, outputs=f"T[{output}] Y")
 
 
 def _resize(variant: str, attributes: str, scale: float = 2, **fields: Any) -> Case:
     side = int(28 * scale)
     return Case(
-        "Resize", f"Y = Resize<{attributes}>(X, , S)", "T[1,32,28,28] X, f32[4] S", variant,
-        outputs=f"T[1,32,{side},{side}] Y", values={"S": (1, 1, scale, scale)}, **fields,
+        "Resize", f"Y = Resize<{attributes}>(X, , S)",
+        f"T[1,32,28,28] X, f32[4] S = 1 1 {scale} {scale}", variant,
+        outputs=f"T[1,32,{side},{side}] Y", **fields,
     )  # fmt: skip
 
 
 def _grid_sample(mode: str) -> Case:
-    inputs = "T[1,16,28,28] X, T[1,28,28,2] G"
-    return call(f'GridSample<mode = "{mode}">', inputs, mode, values={"G": "unit"}, opset=16)
+    inputs = "T[1,16,28,28] X, T[1,28,28,2] G = unit"
+    return call(f'GridSample<mode = "{mode}">', inputs, mode, opset=16)
 
 
 _LAYOUT = (
@@ -87,13 +82,14 @@ _LAYOUT = (
     call('DepthToSpace<blocksize = 2, mode = "DCR">', _IMAGES, "DCR"),
     call('DepthToSpace<blocksize = 2, mode = "CRD">', _IMAGES, "CRD"),
     call("SpaceToDepth<blocksize = 2>", _IMAGES),
-    call("ReverseSequence", "T[64,8,128] X, i64[8] L", values={"L": range(8, 72, 8)}),
+    call("ReverseSequence", "T[64,8,128] X, i64[8] L = 8 16 24 32 40 48 56 64"),
     # Only the shape changes.
-    call("Reshape", f"{_ROWS}, i64[2] S", values={"S": (512, 128)}),
+    call("Reshape", f"{_ROWS}, i64[2] S = 512 128"),
     call("Flatten", _ROWS),
 )  # fmt: skip
 
-_UPDATES = f"{_TABLE}, i64[256,1] I, T[256,128] U"
+_PLACES, _UPDATES = "i64[256,1] I", "T[256,128] U"
+_ADDED = f"{_TABLE}, {_PLACES} = below 1024, {_UPDATES}"
 _INDICES = (
     # Reading.
     *expand(
@@ -101,7 +97,7 @@ _INDICES = (
     ),
     _gather("Gather", "rows by int32", f"{_TABLE}, i32[512] I", "512,128", 1024),
     _gather("Gather<axis = 1>", "columns", f"{_TABLE}, i64[64] I", "1024,64", 128),
-    call("Gather", "T[4] X, i64[] I", "one", "i64", "T[] Y", values={"I": "below 4"}),
+    call("Gather", "T[4] X, i64[] I = below 4", "one", "i64", "T[] Y"),
     _gather("GatherElements", "axis 0", f"{_MATRIX}, i64[256,128] I", "256,128", 256),
     _gather("GatherElements<axis = 1>", "axis 1", f"{_MATRIX}, i64[256,128] I", "256,128", 128),
     _gather("GatherND", "rows", f"{_TABLE}, i64[512,1] I", "512,128", 1024),
@@ -111,52 +107,41 @@ _INDICES = (
     *expand(call("NonZero", "T[128,128] X", outputs="i64[2,16384] Y"), "f32", "b8"),
     *expand(call("Unique", "T[4096] X"), "f32", "i64"),
     call(
-        "NonMaxSuppression", "f32[1,256,4] B, f32[1,1,256] S, i64[1] M, f32[1] I",
-        outputs="i64[64,3] Y", values={"B": "unit", "S": "positive", "M": 64, "I": 0.5},
+        "NonMaxSuppression", "f32[1,256,4] B = unit, f32[1,1,256] S = positive, i64[1] M = 64, "
+        "f32[1] I = 0.5", outputs="i64[64,3] Y",
     ),
     # Writing.
-    _scatter("ScatterElements", "axis 0", f"{_MATRIX}, i64[128,128] I, T[128,128] U", "order"),
-    _scatter(
-        "ScatterElements", "axis 0 large", "T[1024,512] X, i64[512,512] I, T[512,512] U", "order"
+    call("ScatterElements", f"{_MATRIX}, i64[128,128] I = order, T[128,128] U", "axis 0"),
+    call(
+        "ScatterElements", "T[1024,512] X, i64[512,512] I = order, T[512,512] U", "axis 0 large"
     ),
-    _scatter(
-        'ScatterElements<axis = 1, reduction = "add">', "add axis 1",
-        f"{_MATRIX}, i64[256,64] I, T[256,64] U", "below 128", opset=16,
+    call(
+        'ScatterElements<axis = 1, reduction = "add">',
+        f"{_MATRIX}, i64[256,64] I = below 128, T[256,64] U", "add axis 1", opset=16,
     ),
-    *expand(_scatter("ScatterND", "rows", _UPDATES, "order"), "f32", "f16"),
-    _scatter('ScatterND<reduction = "add">', "add rows", _UPDATES, "below 1024", opset=16),
-    _scatter('ScatterND<reduction = "max">', "max rows", _UPDATES, "below 1024", opset=18),
-    _scatter(
-        "TensorScatter", "", "T[2,8,64,64] X, T[2,8,1,64] U, i64[2] I", "below 64", opset=24
-    ),
+    *expand(call("ScatterND", f"{_TABLE}, {_PLACES} = order, {_UPDATES}", "rows"), "f32", "f16"),
+    call('ScatterND<reduction = "add">', _ADDED, "add rows", opset=16),
+    call('ScatterND<reduction = "max">', _ADDED, "max rows", opset=18),
+    call("TensorScatter", "T[2,8,64,64] X, T[2,8,1,64] U, i64[2] I = below 64", opset=24),
 )  # fmt: skip
 
-_SHAPE = {"S": (512, 128)}
+_TILED = "T[128,128] X, i64[2] S = 2 2"
 _REPETITIONS = (
-    call("Expand", "T[128] X, i64[2] S", "rows", outputs="T[512,128] Y", values=_SHAPE),
-    call("Expand", "T[512,1] X, i64[2] S", "columns", outputs="T[512,128] Y", values=_SHAPE),
-    *expand(
-        call(
-            "Tile", "T[128,128] X, i64[2] S", "both axes",
-            outputs="T[256,256] Y", values={"S": (2, 2)},
-        ),
-        "f32", "u8",
-    ),
+    call("Expand", "T[128] X, i64[2] S = 512 128", "rows", outputs="T[512,128] Y"),
+    call("Expand", "T[512,1] X, i64[2] S = 512 128", "columns", outputs="T[512,128] Y"),
+    *expand(call("Tile", _TILED, "both axes", outputs="T[256,256] Y"), "f32", "u8"),
+    call("OneHot", "i64[512] I = below 128, i64[] D = 128, T[2] V = 0 1", outputs="T[512,128] Y"),
     call(
-        "OneHot", "i64[512] I, i64[] D, T[2] V",
-        outputs="T[512,128] Y", values={"I": "below 128", "D": 128, "V": (0, 1)},
-    ),
-    call(
-        "Range", "T[] A, T[] L, T[] D", type="i64",
-        outputs="T[20000] Y", values={"A": 0, "L": "below 50000", "D": 1},
+        "Range", "T[] A = 0, T[] L = below 50000, T[] D = 1", type="i64", outputs="T[20000] Y"
     ),
     call("EyeLike", "T[256,256] X"),
-    *(call("CumSum", f"{_ROWS}, i64[] A", f"axis {axis}", values={"A": axis}) for axis in (0, 2)),
-    call("CumProd", f"{_ROWS}, i64[] A", "axis 2", values={"A": 2, "X": "positive"}, opset=26),
+    *(call("CumSum", f"{_ROWS}, i64[] A = {axis}", f"axis {axis}") for axis in (0, 2)),
+    call("CumProd", f"{_ROWS} = positive, i64[] A = 2", "axis 2", opset=26),
     call("Trilu", _ROWS, "upper", opset=14),
     call("Trilu<upper = 0>", _ROWS, "lower", opset=14),
 )  # fmt: skip
 
+_REGIONS = " ".join(f"{i} {i} {i + 12} {i + 10}" for i in range(16))
 _SAMPLING = (
     _resize("nearest", 'mode = "nearest"'),
     _resize("linear", 'mode = "linear"'),
@@ -171,24 +156,20 @@ _SAMPLING = (
         type="u8",
     ),
     Case(
-        "Resize", 'Y = Resize<mode = "linear">(X, , , S)', "T[1,32,28,28] X, i64[4] S",
-        "linear to a size", outputs="T[1,32,45,45] Y", values={"S": (1, 32, 45, 45)},
+        "Resize", 'Y = Resize<mode = "linear">(X, , , S)',
+        "T[1,32,28,28] X, i64[4] S = 1 32 45 45", "linear to a size", outputs="T[1,32,45,45] Y",
     ),
     *map(_grid_sample, ("bilinear", "nearest", "bicubic")),
-    call(
-        "AffineGrid", "T[4,2,3] X, i64[4] S",
-        outputs="T[4,32,32,2] Y", values={"S": (4, 3, 32, 32)}, opset=20,
-    ),
+    call("AffineGrid", "T[4,2,3] X, i64[4] S = 4 3 32 32", outputs="T[4,32,32,2] Y", opset=20),
     call(
         'RoiAlign<coordinate_transformation_mode = "half_pixel", output_height = 7, '
         "output_width = 7, sampling_ratio = 2>",
-        "T[1,16,28,28] X, T[16,4] R, i64[16] B",
+        f"T[1,16,28,28] X, T[16,4] R = {_REGIONS}, i64[16] B = 0",
         outputs="T[16,16,7,7] Y", opset=16,
-        values={"R": [v for i in range(16) for v in (i, i, i + 12, i + 10)], "B": 0},
     ),
     call(
-        "Col2Im", "T[1,144,784] X, i64[2] S, i64[2] B",
-        outputs="T[1,16,30,30] Y", values={"S": (30, 30), "B": (3, 3)}, opset=18,
+        "Col2Im", "T[1,144,784] X, i64[2] S = 30 30, i64[2] B = 3 3", outputs="T[1,16,30,30] Y",
+        opset=18,
     ),
 )  # fmt: skip
 

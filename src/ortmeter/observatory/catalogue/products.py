@@ -1,17 +1,11 @@
 """Products of matrices and what is made of them."""
 
-from typing import Any
-
 from ortmeter.observatory.case import Case, call, expand
 
 
-def _matmul(variant: str, x: str, z: str, kind: str = "f32", **fields: Any) -> Case:
-    return call("MatMul", f"T[{x}] X, T[{z}] Z", variant, kind, **fields)
-
-
 def _gemm(variant: str, attributes: str, rows: int, n: int, kind: str = "f32") -> Case:
-    inputs = f"T[{rows},{n}] X, T[{n},{n}] W, T[{n}] B"
-    return call(f"Gemm<{attributes}>", inputs, variant, kind, weights="W B")
+    inputs = f"T[{rows},{n}] X, T[{n},{n}] W*, T[{n}] B*"
+    return call(f"Gemm<{attributes}>", inputs, variant, kind)
 
 
 def _einsum(equation: str, inputs: str, variant: str, outputs: str = "T Y") -> Case:
@@ -19,28 +13,28 @@ def _einsum(equation: str, inputs: str, variant: str, outputs: str = "T Y") -> C
 
 
 _MATMUL = (
-    _matmul("square by a constant", "256,256", "256,256", weights="Z"),
-    _matmul("tall by a constant", "2048,64", "64,64", weights="Z"),
-    _matmul("wide by a constant", "16,256", "256,1024", weights="Z"),
-    _matmul("one row by a constant", "1,512", "512,512", weights="Z"),
-    _matmul("one row by a constant", "1,2048", "2048,2048", weights="Z"),
-    _matmul("square", "256,256", "256,256"),
-    _matmul("one row", "1,512", "512,512"),
-    _matmul("tiny", "16,16", "16,16"),
-    _matmul("odd sizes", "127,129", "129,131"),
-    _matmul("batch", "8,64,64", "8,64,64"),
-    _matmul("batch of small ones", "256,8,8", "256,8,8"),
-    _matmul("broadcast batches", "8,1,64,64", "1,4,64,64"),
+    call("MatMul", "T[256,256] X, T[256,256] Z*", "square by a constant"),
+    call("MatMul", "T[2048,64] X, T[64,64] Z*", "tall by a constant"),
+    call("MatMul", "T[16,256] X, T[256,1024] Z*", "wide by a constant"),
+    call("MatMul", "T[1,512] X, T[512,512] Z*", "one row by a constant"),
+    call("MatMul", "T[1,2048] X, T[2048,2048] Z*", "one row by a constant"),
+    call("MatMul", "T[256,256] X, T[256,256] Z", "square"),
+    call("MatMul", "T[1,512] X, T[512,512] Z", "one row"),
+    call("MatMul", "T[16,16] X, T[16,16] Z", "tiny"),
+    call("MatMul", "T[127,129] X, T[129,131] Z", "odd sizes"),
+    call("MatMul", "T[8,64,64] X, T[8,64,64] Z", "batch"),
+    call("MatMul", "T[256,8,8] X, T[256,8,8] Z", "batch of small ones"),
+    call("MatMul", "T[8,1,64,64] X, T[1,4,64,64] Z", "broadcast batches"),
     Case(
-        "MatMul", "P = MatMul(X, Z) Y = Add(P, B)", "T[1,64,256] X, T[256,256] Z, T[256] B",
-        "with bias", weights="Z B",
+        "MatMul", "P = MatMul(X, Z) Y = Add(P, B)", "T[1,64,256] X, T[256,256] Z*, T[256] B*",
+        "with bias",
     ),
     Case(
         "MatMul", "V = Transpose<perm = [0,1,3,2]>(Z) P = MatMul(X, V) Y = Mul(P, S)",
-        "T[1,8,64,64] X, T[1,8,64,64] Z, T[] S", "transposed and scaled", values={"S": 0.125},
+        "T[1,8,64,64] X, T[1,8,64,64] Z, T[] S = 0.125", "transposed and scaled",
     ),
-    *expand(_matmul("square", "128,128", "128,128"), "f64", "f16"),
-    _matmul("square", "64,64", "64,64", "i64", values={"X": "below 1000", "Z": "below 1000"}),
+    *expand(call("MatMul", "T[128,128] X, T[128,128] Z", "square"), "f64", "f16"),
+    call("MatMul", "T[64,64] X = below 1000, T[64,64] Z = below 1000", "square", "i64"),
 )  # fmt: skip
 
 _GEMM = (
@@ -55,7 +49,7 @@ _GEMM = (
     _gemm("transB", "transB = 1", 64, 256, "f16"),
     Case(
         "Gemm", "P = Gemm<transB = 1>(X, W, B) Y = Relu(P)",
-        "T[64,256] X, T[256,256] W, T[256] B", "with Relu", weights="W B",
+        "T[64,256] X, T[256,256] W*, T[256] B*", "with Relu",
     ),
 )  # fmt: skip
 
@@ -75,15 +69,15 @@ _FUSED = (
     ),
     call(
         'com.microsoft.FusedGemm<activation = "Relu", transB = 1>',
-        "T[64,256] X, T[256,256] W, T[256] B", "Relu", weights="W B",
+        "T[64,256] X, T[256,256] W*, T[256] B*", "Relu",
     ),
     call('com.microsoft.CDist<metric = "euclidean">', "T[256,32] X, T[64,32] Z", "euclidean"),
     call("com.microsoft.Inverse", "T[64,8,8] X"),
     call("Det", "T[64,8,8] X"),
     call("DFT<axis = 1>", "T[8,256,1] X", "256 points", opset=17),
     call(
-        "STFT<onesided = 1>", "T[1,2048,1] X, i64[] H, T[256] W", "256 points",
-        values={"H": 128, "W": "positive"}, weights="W", opset=17,
+        "STFT<onesided = 1>", "T[1,2048,1] X, i64[] H = 128, T[256] W* = positive", "256 points",
+        opset=17,
     ),
 )  # fmt: skip
 
@@ -96,9 +90,9 @@ def _few_bits(
     attributes = f"K = 512, N = 1024, bits = {bits}, block_size = {block}, accuracy_level = {level}"
     return call(
         f"com.microsoft.MatMulNBits<{attributes}>",
-        f"T[1,{rows},512] X, u8[1024,{blocks},{bytes_per_block}] W, T[{1024 * blocks}] S",
-        f"{bits} bits by {block} {variant}", kind,
-        outputs=f"T[1,{rows},1024] Y", weights="W S", values={"S": "positive"},
+        f"T[1,{rows},512] X, u8[1024,{blocks},{bytes_per_block}] W*, "
+        f"T[{1024 * blocks}] S* = positive",
+        f"{bits} bits by {block} {variant}", kind, outputs=f"T[1,{rows},1024] Y",
     )  # fmt: skip
 
 

@@ -12,16 +12,16 @@ _AXES = {
 }
 _TWO = ("last axis", "first axis")
 _INPUT, _LONG = "T[8,64,128] X", "T[2,100000] X"
+_ALONG = f"{_LONG}, i64[1] A = 1"
 
 
-def _reduce(op: str, where: str, inputs: str = _INPUT, values: str = "normal") -> Case:
-    return call(f"{op}<axes = [{_AXES[where]}]>", inputs, where, values={"X": values})
+def _reduce(op: str, where: str, inputs: str = _INPUT) -> Case:
+    return call(f"{op}<axes = [{_AXES[where]}]>", inputs, where)
 
 
 def _reduce_sum(where: str) -> Case:
-    axes = [int(axis) for axis in _AXES[where].split(",")]  # its axes are an input
-    values = {"X": "normal", "A": axes}
-    return call("ReduceSum", f"{_INPUT}, i64[{len(axes)}] A", where, values=values)
+    axes = _AXES[where].split(",")  # they are an input
+    return call("ReduceSum", f"{_INPUT}, i64[{len(axes)}] A = {' '.join(axes)}", where)
 
 
 def _by_axis(op: str, where: str, outputs: str = "T Y") -> Case:
@@ -34,16 +34,13 @@ _REDUCTIONS = (
     *(_reduce(op, where) for op in ("ReduceMax", "ReduceL1", "ReduceLogSumExp") for where in _TWO),
     *(_reduce(op, "middle axis") for op in ("ReduceMin", "ReduceL2")),
     _reduce("ReduceSumSquare", "last axis"),
-    _reduce("ReduceLogSum", "middle axis", values="positive"),
+    _reduce("ReduceLogSum", "middle axis", f"{_INPUT} = positive"),
     # Short axes: products stay finite.
-    _reduce("ReduceProd", "last axis", "T[32,64,64] X", "above one"),
+    _reduce("ReduceProd", "last axis", "T[32,64,64] X = above one"),
     call("ReduceMax<axes = [1]>", "T[4096,16] X", "rows of 16", "i8"),
-    call("ReduceSum", "T[4,64,128] X, i64[1] A", "last axis", "i64", values={"A": 2}),
+    call("ReduceSum", "T[4,64,128] X, i64[1] A = 2", "last axis", "i64"),
     call("ReduceMean<axes = [2,3]>", "T[1,128,28,28] X", "of images"),
-    *(
-        call("ReduceSum", f"{_LONG}, i64[1] A", "100000 terms", kind, "T[2,1] Y", values={"A": 1})
-        for kind in ("f32", "f16")
-    ),
+    *expand(call("ReduceSum", _ALONG, "100000 terms", outputs="T[2,1] Y"), "f32", "f16"),
     call("ReduceMean<axes = [1]>", _LONG, "100000 terms", outputs="T[2,1] Y"),
 )
 
@@ -60,10 +57,8 @@ _SOFTMAXES = (
 
 
 def _top_k(variant: str, inputs: str, count: int, axis: int = 1, largest: int = 1) -> Case:
-    return call(
-        f"TopK<axis = {axis}, largest = {largest}>", f"{inputs}, i64[1] K", variant,
-        outputs="T Y, i64 I", values={"K": count},
-    )  # fmt: skip
+    operator, outputs = f"TopK<axis = {axis}, largest = {largest}>", "T Y, i64 I"
+    return call(operator, f"{inputs}, i64[1] K = {count}", variant, outputs=outputs)
 
 
 _LARGEST = (
@@ -74,27 +69,22 @@ _LARGEST = (
     _top_k("2 of 8 experts", "T[256,8] X", 2),
     _top_k("50 of 32000", "T[1,32000] X", 50),
     _top_k("sort of 4096", "T[2,4096] X", 4096, largest=0),
-    call(
-        "TopK", "T[64,128] X, i64[1] K", "10 of 128", "i64",
-        outputs="T Y, i64 I", values={"K": 10, "X": "below 100000"},
-    ),
+    call("TopK", "T[64,128] X = below 100000, i64[1] K = 10", "10 of 128", "i64", "T Y, i64 I"),
 )  # fmt: skip
 
 _IMAGES, _TOKENS = "T[1,64,28,28] X", "T[1,128,768] X"
-_SCALE_AND_BIAS = "T[64] S, T[64] B"
-_RMS = f"{_TOKENS}, T[768] S"
+_AFFINE = "T[64] S*, T[64] B*"
+_RMS = f"{_TOKENS}, T[768] S*"
 
 
 def _layer_norm(variant: str, rows: int, columns: int) -> Case:
-    inputs = f"T[1,{rows},{columns}] X, T[{columns}] S, T[{columns}] B"
-    return call("LayerNormalization", inputs, variant, weights="S B", opset=17)
+    inputs = f"T[1,{rows},{columns}] X, T[{columns}] S*, T[{columns}] B*"
+    return call("LayerNormalization", inputs, variant, opset=17)
 
 
 def _batch_norm(variant: str, inputs: str) -> Case:
-    return call(
-        "BatchNormalization", f"{inputs}, {_SCALE_AND_BIAS}, T[64] M, T[64] V", variant,
-        weights="S B M V", values={"V": "positive"},
-    )  # fmt: skip
+    inputs = f"{inputs}, {_AFFINE}, T[64] M*, T[64] V* = positive"
+    return call("BatchNormalization", inputs, variant)
 
 
 _NORMALIZATIONS = (
@@ -105,22 +95,17 @@ _NORMALIZATIONS = (
         "LayerNormalization",
         "M = ReduceMean<axes = [-1]>(X) D = Sub(X, M) Q = Pow(D, P) V = ReduceMean<axes = [-1]>(Q) "
         "E = Add(V, Z) R = Sqrt(E) N = Div(D, R) C = Mul(N, S) Y = Add(C, B)",
-        f"{_TOKENS}, T[] P, T[] Z, T[768] S, T[768] B", "of nine nodes", weights="S B",
-        values={"P": 2, "Z": 1e-5},
+        f"{_TOKENS}, T[] P = 2, T[] Z = 1e-5, T[768] S*, T[768] B*", "of nine nodes",
     ),
-    *expand(call("RMSNormalization", _RMS, "128 rows", weights="S", opset=23), "f32", "f16"),
+    *expand(call("RMSNormalization", _RMS, "128 rows", opset=23), "f32", "f16"),
     Case(
         "RMSNormalization",
         "Q = Pow(X, P) V = ReduceMean<axes = [-1]>(Q) E = Add(V, Z) R = Sqrt(E) N = Div(X, R) "
         "Y = Mul(N, S)",
-        f"{_TOKENS}, T[] P, T[] Z, T[768] S", "of six nodes", weights="S",
-        values={"P": 2, "Z": 1e-6},
+        f"{_TOKENS}, T[] P = 2, T[] Z = 1e-6, T[768] S*", "of six nodes",
     ),
-    call("InstanceNormalization", f"{_IMAGES}, {_SCALE_AND_BIAS}", weights="S B"),
-    call(
-        "GroupNormalization<num_groups = 8>", f"{_IMAGES}, {_SCALE_AND_BIAS}", "8 groups",
-        weights="S B", opset=21,
-    ),
+    call("InstanceNormalization", f"{_IMAGES}, {_AFFINE}"),
+    call("GroupNormalization<num_groups = 8>", f"{_IMAGES}, {_AFFINE}", "8 groups", opset=21),
     _batch_norm("of images", _IMAGES),
     _batch_norm("of rows", "T[512,64] X"),
     call("LRN<size = 5>", _IMAGES, "size 5"),
