@@ -9,10 +9,9 @@ from ortmeter.observatory.case import Case, call
 
 def _conv(variant: str, x: str, w: str, attributes: str = "group = 1", after: str = "") -> Case:
     """Write a convolution with a bias, and what follows it."""
-    return Case(
-        "Conv", f"{'C' if after else 'Y'} = Conv<{attributes}>(X, W, B) {after}",
-        f"T[{x}] X, T[{w}] W*, T[{w.split(',', maxsplit=1)[0]}] B*", variant,
-    )  # fmt: skip
+    body = f"{'C' if after else 'Y'} = Conv<{attributes}>(X, W, B) {after}"
+    channels = w.split(",", maxsplit=1)[0]
+    return Case("Conv", body, f"T[{x}] X, T[{w}] W*, T[{channels}] B*", variant)
 
 
 def _transposed(variant: str, x: str, w: str, channels: int, attributes: str) -> Case:
@@ -72,11 +71,8 @@ def _recurrent(op: str, gates: int, variant: str, x: str, attributes: str = "") 
     """Write a layer of 64 units over inputs of 64 features."""
     ways = 2 if "bidirectional" in attributes else 1
     rows = gates * 64
-    return call(
-        f"{op}<hidden_size = 64, {attributes}>",
-        f"T[{x}] X, T[{ways},{rows},64] W*, T[{ways},{rows},64] R*, T[{ways},{2 * rows}] B*",
-        variant,
-    )  # fmt: skip
+    inputs = f"T[{x}] X, T[{ways},{rows},64] W*, T[{ways},{rows},64] R*, T[{ways},{2 * rows}] B*"
+    return call(f"{op}<hidden_size = 64, {attributes}>", inputs, variant)
 
 
 _RECURRENT = (

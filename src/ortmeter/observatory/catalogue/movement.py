@@ -40,12 +40,10 @@ def _gather(operator: str, variant: str, inputs: str, output: str, below: int) -
 
 
 def _resize(variant: str, attributes: str, scale: float = 2, **fields: Any) -> Case:
+    body = f"Y = Resize<{attributes}>(X, , S)"
+    inputs = f"T[1,32,28,28] X, f32[4] S = 1 1 {scale} {scale}"
     side = int(28 * scale)
-    return Case(
-        "Resize", f"Y = Resize<{attributes}>(X, , S)",
-        f"T[1,32,28,28] X, f32[4] S = 1 1 {scale} {scale}", variant,
-        outputs=f"T[1,32,{side},{side}] Y", **fields,
-    )  # fmt: skip
+    return Case("Resize", body, inputs, variant, outputs=f"T[1,32,{side},{side}] Y", **fields)
 
 
 def _grid_sample(mode: str) -> Case:

@@ -86,12 +86,11 @@ def _few_bits(
     variant: str, rows: int, bits: int, block: int, *, level: int = 0, kind: str = "f32"
 ) -> Case:
     """Write a product of *rows* rows by a constant of 512 x 1024 elements of a few bits."""
-    blocks, bytes_per_block = 512 // block, block * bits // 8
+    blocks = 512 // block
     attributes = f"K = 512, N = 1024, bits = {bits}, block_size = {block}, accuracy_level = {level}"
+    weights = f"u8[1024,{blocks},{block * bits // 8}] W*, T[{1024 * blocks}] S* = positive"
     return call(
-        f"com.microsoft.MatMulNBits<{attributes}>",
-        f"T[1,{rows},512] X, u8[1024,{blocks},{bytes_per_block}] W*, "
-        f"T[{1024 * blocks}] S* = positive",
+        f"com.microsoft.MatMulNBits<{attributes}>", f"T[1,{rows},512] X, {weights}",
         f"{bits} bits by {block} {variant}", kind, outputs=f"T[1,{rows},1024] Y",
     )  # fmt: skip
 
