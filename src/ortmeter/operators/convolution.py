@@ -194,10 +194,7 @@ def _conv_integer(
     weight: Tensor,
     x_zero: Tensor | None = None,
     w_zero: Tensor | None = None,
-    *,
-    group: int = 1,
-    kernel_shape: list[int] | None = None,
-    **geometry: Any,
+    **options: Any,
 ) -> Tensor:
     """Convolve integers; float64 holds every sum."""
     image, filters = x.double(), weight.double()
@@ -205,8 +202,7 @@ def _conv_integer(
         image = image - x_zero
     if w_zero is not None:
         filters = filters - w_zero.reshape([-1] + [1] * (weight.ndim - 1))
-    run = _conv(image, filters, group=group, kernel_shape=kernel_shape, **geometry)
-    return torch.round(run(image, filters)).to(torch.int32)
+    return torch.round(_conv(image, filters, **options)(image, filters)).to(torch.int32)
 
 
 @kernel("ConvTranspose")

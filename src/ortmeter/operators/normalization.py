@@ -237,26 +237,17 @@ def _torch_lrn(
 
 @kernel("BatchNormalization", since=7)
 def _batch_normalization(
-    x: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
-    spatial: int = 1,
-    training_mode: int = 0,
-    n_outputs: int = 1,
+    x: Tensor, *columns: Tensor, epsilon: float = 1e-5, n_outputs: int = 1, **others: float
 ) -> Tensor:
     """Normalize each channel by the statistics given."""
-    if training_mode or n_outputs > 1 or not spatial:
-        also = f", {spatial=}, {training_mode=}, {momentum=} and {n_outputs} outputs"
+    if others.get("training_mode") or n_outputs > 1 or not others.get("spatial", 1):
+        also = f", {others} and {n_outputs} outputs"
         raise refused("BatchNormalization", "inference, spatial=1, one output", x, also=also)
+    scale, bias, mean, variance = columns
     if mean.dtype == scale.dtype == x.dtype:
         return functional.batch_norm(x, mean, variance, scale, bias, eps=epsilon)
     wide = torch.promote_types(x.dtype, mean.dtype)
-    mean, variance, scale, bias = (t.to(wide) for t in (mean, variance, scale, bias))
+    scale, bias, mean, variance = (column.to(wide) for column in columns)
     return functional.batch_norm(x.to(wide), mean, variance, scale, bias, eps=epsilon).to(x.dtype)
 
 
@@ -270,15 +261,8 @@ def _define_layer_norm(x: Array, scale: Array, bias: Array | float | None, epsil
 
 
 @definition("SkipLayerNormalization")
-def _skip_layer_norm(
-    x: Array,
-    skip: Array,
-    scale: Array,
-    beta: Array | None = None,
-    bias: Array | None = None,
-    *,
-    epsilon: float = 1e-12,
-) -> Array:
+def _skip_layer_norm(*inputs: Any, epsilon: float = 1e-12) -> Array:
+    x, skip, scale, beta, bias = (*inputs, None, None)[:5]
     return _define_layer_norm(x + skip + (0 if bias is None else bias), scale, beta, epsilon)
 
 

@@ -111,21 +111,12 @@ def _dequantize_linear(
 
 
 @definition("MatMulNBits")
-def _matmul_of_few_bits(  # noqa: PLR0917 - the inputs of the operator
-    a: Array,
-    codes: Array,
-    scales: Array,
-    zeros: Array | None = None,
-    groups: Array | None = None,
-    bias: Array | None = None,
-    *,
-    K: int,
-    N: int,
-    block_size: int,
-    bits: int = 4,
-    accuracy_level: int = 0,  # noqa: ARG001 - of kernels, not of the exact product
+def _matmul_of_few_bits(
+    *inputs: Any, K: int, N: int, block_size: int, bits: int = 4, accuracy_level: int = 0
 ) -> Array:
     """Multiply by codes of a few bits, the lowest first, around zero points or the middle."""
+    del accuracy_level  # of kernels, not of the exact product
+    a, codes, scales, zeros, groups, bias = (*inputs, None, None, None)[:6]
 
     def unpacked(packed: Array) -> Array:
         digits = packed.reshape((N, -1, 1)) >> np.arange(0, 8, bits, dtype=np.uint8)
