@@ -4,7 +4,8 @@ from typing import Any
 
 from ortmeter.observatory.case import Case, call
 
-_QUERY, _KEYS = "T[1,8,64,64] Q", "T[1,8,64,64] K, T[1,8,64,64] V"
+_QUERY = "T[1,8,64,64] Q"
+_HEADS = f"{_QUERY}, T[1,8,64,64] K, T[1,8,64,64] V"
 
 
 def _attention(variant: str, inputs: str, attributes: str = "is_causal = 0", **fields: Any) -> Case:
@@ -12,9 +13,9 @@ def _attention(variant: str, inputs: str, attributes: str = "is_causal = 0", **f
 
 
 _STANDARD = (
-    _attention("8 heads", f"{_QUERY}, {_KEYS}"),
+    _attention("8 heads", _HEADS),
     _attention("8 heads", "T[1,8,32,64] Q, T[1,8,32,64] K, T[1,8,32,64] V", type="f16"),
-    _attention("causal", f"{_QUERY}, {_KEYS}", "is_causal = 1"),
+    _attention("causal", _HEADS, "is_causal = 1"),
     _attention("2 heads of keys", f"{_QUERY}, T[1,2,64,64] K, T[1,2,64,64] V"),
     _attention("one row 512 keys", "T[1,8,1,64] Q, T[1,8,512,64] K, T[1,8,512,64] V"),
     _attention(
@@ -23,16 +24,14 @@ _STANDARD = (
     ),
     Case(
         "Attention", "Y = Attention<is_causal = 0>(Q, K, V, , , , N)",
-        f"{_QUERY}, {_KEYS}, i64[1] N = 50", "50 keys of 64", opset=24,
+        f"{_HEADS}, i64[1] N = 50", "50 keys of 64", opset=24,
     ),
-    _attention(
-        "window of 16", f"{_QUERY}, {_KEYS}", "is_causal = 1, left_window_size = 16", opset=25
-    ),
+    _attention("window of 16", _HEADS, "is_causal = 1, left_window_size = 16", opset=25),
     Case(
         "Attention",
         "U = Transpose<perm = [0,1,3,2]>(K) P = MatMul(Q, U) S = Div(P, R) "
         "W = Softmax<axis = -1>(S) Y = MatMul(W, V)",
-        f"{_QUERY}, {_KEYS}, T[] R = 8", "of five nodes",
+        f"{_HEADS}, T[] R = 8", "of five nodes",
     ),
 )  # fmt: skip
 
@@ -70,16 +69,14 @@ _RECURRENT = (
 
 _ANGLES = "T[128,32] C* = unit, T[128,32] S* = unit"
 _ROTATED = f"T[1,8,64,64] X, {_ANGLES}, i64[1,64] I = below 128"
-_CONTRIB_ROTATED = f"T[1,8,64,64] X, i64[1,64] I = below 128, {_ANGLES}"
+_CONTRIB = f"T[1,8,64,64] X, i64[1,64] I = below 128, {_ANGLES}"
 _HALVES = "com.microsoft.RotaryEmbedding<interleaved = 0>"
 _ROTARY = (
     call("RotaryEmbedding<interleaved = 0>", _ROTATED, "halves", opset=23),
     call("RotaryEmbedding<interleaved = 1>", _ROTATED, "interleaved", opset=23),
-    call(_HALVES, _CONTRIB_ROTATED, "contrib halves"),
-    call(
-        "com.microsoft.RotaryEmbedding<interleaved = 1>", _CONTRIB_ROTATED, "contrib interleaved"
-    ),
-    call(_HALVES, _CONTRIB_ROTATED, "contrib halves", "f16"),
+    call(_HALVES, _CONTRIB, "contrib halves"),
+    call("com.microsoft.RotaryEmbedding<interleaved = 1>", _CONTRIB, "contrib interleaved"),
+    call(_HALVES, _CONTRIB, "contrib halves", "f16"),
 )
 
 
@@ -121,14 +118,10 @@ _CONTRIBUTED = (
 )  # fmt: skip
 
 _TWO, _SCALE = "T[1,128,512] X, T[1,128,512] Z", "T[512] S*"
+_SKIP = "com.microsoft.SkipLayerNormalization"
 _SUMS = (
-    call(
-        "com.microsoft.SkipLayerNormalization", f"{_TWO}, {_SCALE}, T[512] B*, T[512] C*",
-        "128 rows",
-    ),
-    call(
-        "com.microsoft.SkipLayerNormalization", f"T[1,1,512] X, T[1,1,512] Z, {_SCALE}", "one row"
-    ),
+    call(_SKIP, f"{_TWO}, {_SCALE}, T[512] B*, T[512] C*", "128 rows"),
+    call(_SKIP, f"T[1,1,512] X, T[1,1,512] Z, {_SCALE}", "one row"),
     call("com.microsoft.SkipSimplifiedLayerNormalization", f"{_TWO}, {_SCALE}", "128 rows"),
     Case(
         "SkipLayerNormalization", "A = Add(X, Z) Y = LayerNormalization(A, S, B)",

@@ -7,11 +7,9 @@ import numpy as np
 from ortmeter.observatory.case import Case, call
 
 
-def _conv(variant: str, x: str, w: str, attributes: str = "group = 1", after: str = "") -> Case:
-    """Write a convolution with a bias, and what follows it."""
-    body = f"{'C' if after else 'Y'} = Conv<{attributes}>(X, W, B) {after}"
-    channels = w.split(",", maxsplit=1)[0]
-    return Case("Conv", body, f"T[{x}] X, T[{w}] W*, T[{channels}] B*", variant)
+def _conv(variant: str, x: str, w: str, attributes: str = "group = 1") -> Case:
+    channels = w.split(",", maxsplit=1)[0]  # of the bias
+    return call(f"Conv<{attributes}>", f"T[{x}] X, T[{w}] W*, T[{channels}] B*", variant)
 
 
 def _transposed(variant: str, x: str, w: str, channels: int, attributes: str) -> Case:
@@ -19,6 +17,7 @@ def _transposed(variant: str, x: str, w: str, channels: int, attributes: str) ->
 
 
 _SAME = "pads = [1,1,1,1]"
+_USUAL = "T[1,32,28,28] X, T[32,32,3,3] W*, T[32] B*"
 _CONVOLUTIONS = (
     _conv("1x1", "1,64,28,28", "64,64,1,1"),
     _conv("1x1 many channels", "1,256,7,7", "256,256,1,1"),
@@ -27,7 +26,7 @@ _CONVOLUTIONS = (
     _conv("7x7 first layer", "1,3,112,112", "16,3,7,7", "strides = [2,2], pads = [3,3,3,3]"),
     _conv("3x3 dilated", "1,32,28,28", "32,32,3,3", "dilations = [2,2], pads = [2,2,2,2]"),
     _conv("3x3 4 groups", "1,64,28,28", "64,16,3,3", f"group = 4, {_SAME}"),
-    _conv("3x3 with Relu", "1,32,28,28", "32,32,3,3", _SAME, "Y = Relu(C)"),
+    Case("Conv", f"C = Conv<{_SAME}>(X, W, B) Y = Relu(C)", _USUAL, "3x3 with Relu"),
     _conv("depthwise 3x3", "1,64,28,28", "64,1,3,3", f"group = 64, {_SAME}"),
     _conv("depthwise 5x5", "1,64,28,28", "64,1,5,5", "group = 64, pads = [2,2,2,2]"),
     _conv("1-D", "1,64,400", "64,64,3", "pads = [1,1]"),
@@ -36,7 +35,7 @@ _CONVOLUTIONS = (
     call(f"Conv<{_SAME}>", "T[1,32,14,14] X, T[32,32,3,3] W", "3x3 variable"),
     Case(
         "Conv", f"C = Conv<{_SAME}>(X, W, B) D = Add(C, Z) Y = Relu(D)",
-        "T[1,32,28,28] X, T[32,32,3,3] W*, T[32] B*, T[1,32,28,28] Z", "3x3 residual",
+        f"{_USUAL}, T[1,32,28,28] Z", "3x3 residual",
     ),
     Case(
         "Conv", f"C = Conv<{_SAME}>(X, W) Y = BatchNormalization(C, S, B, M, V)",

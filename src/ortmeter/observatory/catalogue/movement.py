@@ -110,9 +110,7 @@ _INDICES = (
     ),
     # Writing.
     call("ScatterElements", f"{_MATRIX}, i64[128,128] I = order, T[128,128] U", "axis 0"),
-    call(
-        "ScatterElements", "T[1024,512] X, i64[512,512] I = order, T[512,512] U", "axis 0 large"
-    ),
+    call("ScatterElements", "T[1024,512] X, i64[512,512] I = order, T[512,512] U", "axis 0 large"),
     call(
         'ScatterElements<axis = 1, reduction = "add">',
         f"{_MATRIX}, i64[256,64] I = below 128, T[256,64] U", "add axis 1", opset=16,
@@ -129,9 +127,7 @@ _REPETITIONS = (
     call("Expand", "T[512,1] X, i64[2] S = 512 128", "columns", outputs="T[512,128] Y"),
     *expand(call("Tile", _TILED, "both axes", outputs="T[256,256] Y"), "f32", "u8"),
     call("OneHot", "i64[512] I = below 128, i64[] D = 128, T[2] V = 0 1", outputs="T[512,128] Y"),
-    call(
-        "Range", "T[] A = 0, T[] L = below 50000, T[] D = 1", type="i64", outputs="T[20000] Y"
-    ),
+    call("Range", "T[] A = 0, T[] L = below 50000, T[] D = 1", type="i64", outputs="T[20000] Y"),
     call("EyeLike", "T[256,256] X"),
     *(call("CumSum", f"{_ROWS}, i64[] A = {axis}", f"axis {axis}") for axis in (0, 2)),
     call("CumProd", f"{_ROWS} = positive, i64[] A = 2", "axis 2", opset=26),

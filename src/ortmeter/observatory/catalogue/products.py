@@ -3,11 +3,6 @@
 from ortmeter.observatory.case import Case, call, expand
 
 
-def _gemm(variant: str, attributes: str, rows: int, n: int, kind: str = "f32") -> Case:
-    inputs = f"T[{rows},{n}] X, T[{n},{n}] W*, T[{n}] B*"
-    return call(f"Gemm<{attributes}>", inputs, variant, kind)
-
-
 def _einsum(equation: str, inputs: str, variant: str, outputs: str = "T Y") -> Case:
     return call(f'Einsum<equation = "{equation}">', inputs, variant, outputs=outputs)
 
@@ -37,20 +32,18 @@ _MATMUL = (
     call("MatMul", "T[64,64] X = below 1000, T[64,64] Z = below 1000", "square", "i64"),
 )  # fmt: skip
 
+_LINEAR = "T[64,256] X, T[256,256] W*, T[256] B*"
 _GEMM = (
-    _gemm("with bias", "transB = 0", 64, 256),
-    _gemm("transB", "transB = 1", 64, 256),
-    _gemm("transB one row", "transB = 1", 1, 512),
-    _gemm("alpha and beta", "alpha = 0.5, beta = 2.0, transB = 1", 64, 256),
+    call("Gemm<transB = 0>", _LINEAR, "with bias"),
+    call("Gemm<transB = 1>", _LINEAR, "transB"),
+    call("Gemm<transB = 1>", "T[1,512] X, T[512,512] W*, T[512] B*", "transB one row"),
+    call("Gemm<alpha = 0.5, beta = 2.0, transB = 1>", _LINEAR, "alpha and beta"),
     call(
         "Gemm<transA = 1, transB = 1>", "T[128,128] X, T[128,128] W, T[128,128] B",
         "transA and transB",
     ),
-    _gemm("transB", "transB = 1", 64, 256, "f16"),
-    Case(
-        "Gemm", "P = Gemm<transB = 1>(X, W, B) Y = Relu(P)",
-        "T[64,256] X, T[256,256] W*, T[256] B*", "with Relu",
-    ),
+    call("Gemm<transB = 1>", _LINEAR, "transB", "f16"),
+    Case("Gemm", "P = Gemm<transB = 1>(X, W, B) Y = Relu(P)", _LINEAR, "with Relu"),
 )  # fmt: skip
 
 _EINSUM = (
@@ -67,10 +60,7 @@ _FUSED = (
         "com.microsoft.FusedMatMul<transB = 1, alpha = 0.125>", "T[1,8,64,64] X, T[1,8,64,64] Z",
         "transB",
     ),
-    call(
-        'com.microsoft.FusedGemm<activation = "Relu", transB = 1>',
-        "T[64,256] X, T[256,256] W*, T[256] B*", "Relu",
-    ),
+    call('com.microsoft.FusedGemm<activation = "Relu", transB = 1>', _LINEAR, "Relu"),
     call('com.microsoft.CDist<metric = "euclidean">', "T[256,32] X, T[64,32] Z", "euclidean"),
     call("com.microsoft.Inverse", "T[64,8,8] X"),
     call("Det", "T[64,8,8] X"),

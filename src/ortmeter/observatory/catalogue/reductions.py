@@ -75,22 +75,13 @@ _LARGEST = (
 _IMAGES, _TOKENS = "T[1,64,28,28] X", "T[1,128,768] X"
 _AFFINE = "T[64] S*, T[64] B*"
 _RMS = f"{_TOKENS}, T[768] S*"
-
-
-def _layer_norm(variant: str, rows: int, columns: int) -> Case:
-    inputs = f"T[1,{rows},{columns}] X, T[{columns}] S*, T[{columns}] B*"
-    return call("LayerNormalization", inputs, variant, opset=17)
-
-
-def _batch_norm(variant: str, inputs: str) -> Case:
-    inputs = f"{inputs}, {_AFFINE}, T[64] M*, T[64] V* = positive"
-    return call("BatchNormalization", inputs, variant)
-
+_LAYER = f"{_RMS}, T[768] B*"
+_BATCH = f"{_AFFINE}, T[64] M*, T[64] V* = positive"
 
 _NORMALIZATIONS = (
-    *expand(_layer_norm("128 rows", 128, 768), "f32", "f16"),
-    _layer_norm("one row", 1, 768),
-    _layer_norm("2048 rows", 2048, 1152),
+    *expand(call("LayerNormalization", _LAYER, "128 rows", opset=17), "f32", "f16"),
+    call("LayerNormalization", "T[1,1,768] X, T[768] S*, T[768] B*", "one row", opset=17),
+    call("LayerNormalization", "T[1,2048,1152] X, T[1152] S*, T[1152] B*", "2048 rows", opset=17),
     Case(
         "LayerNormalization",
         "M = ReduceMean<axes = [-1]>(X) D = Sub(X, M) Q = Pow(D, P) V = ReduceMean<axes = [-1]>(Q) "
@@ -106,8 +97,8 @@ _NORMALIZATIONS = (
     ),
     call("InstanceNormalization", f"{_IMAGES}, {_AFFINE}"),
     call("GroupNormalization<num_groups = 8>", f"{_IMAGES}, {_AFFINE}", "8 groups", opset=21),
-    _batch_norm("of images", _IMAGES),
-    _batch_norm("of rows", "T[512,64] X"),
+    call("BatchNormalization", f"{_IMAGES}, {_BATCH}", "of images"),
+    call("BatchNormalization", f"T[512,64] X, {_BATCH}", "of rows"),
     call("LRN<size = 5>", _IMAGES, "size 5"),
     call("LpNormalization<axis = 1, p = 2>", "T[256,256] X", "L2"),
     call("MeanVarianceNormalization<axes = [0,2,3]>", _IMAGES),
