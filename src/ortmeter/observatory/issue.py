@@ -62,17 +62,21 @@ def run_script(script: str, release: Release) -> str:
     >>> run_script("print(1 + 1)", Release("installed"))
     '2'
     """
+    done = _ran(script, release)
+    if done.returncode:
+        told = " ".join(done.stderr.strip().splitlines()[-_LINES:])
+        raise OrtMeterError(f"{release.name}: the script fails: {told}")
+    return done.stdout.strip()
+
+
+def _ran(script: str, release: Release) -> subprocess.CompletedProcess[str]:
     command = [str(release.python), "-I", "-"]
     try:
-        done = subprocess.run(  # noqa: S603 - our own script, no shell
-            command, input=script, capture_output=True, text=True, timeout=_PATIENCE_S, check=True
+        return subprocess.run(  # noqa: S603 - our own script, no shell
+            command, input=script, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
         )
-    except subprocess.CalledProcessError as cause:
-        told = " ".join(cause.stderr.strip().splitlines()[-_LINES:])
-        raise OrtMeterError(f"{release.name}: the script fails: {told}") from cause
     except (OSError, subprocess.TimeoutExpired) as cause:
         raise OrtMeterError(f"{release.name}: the script cannot run: {cause}") from cause
-    return done.stdout.strip()
 
 
 def show_wrong(script: str, variant: SessionSpec, release: Release) -> str:
@@ -284,19 +288,14 @@ def write_wrong_fusion(
 
 def _failure_of(script: str, release: Release) -> str:
     """Run a script that fails, and return its error, or the signal that killed it."""
-    try:
-        run_script(script, release)
-    except OrtMeterError as error:
-        cause = error.__cause__
-        if not isinstance(cause, subprocess.CalledProcessError):
-            raise
-        if cause.returncode < 0:
-            return killed_by(cause.returncode)
-        return str(cause.stderr).strip().rpartition("\n")[2]
-    raise OrtMeterError(
-        f"{release.name}: with the default settings of a session, the script runs: there is "
-        "nothing to report"
-    )
+    done = _ran(script, release)
+    if not done.returncode:
+        raise OrtMeterError(
+            f"{release.name}: with the default settings of a session, the script runs: there is "
+            "nothing to report"
+        )
+    is_killed = done.returncode < 0
+    return killed_by(done.returncode) if is_killed else done.stderr.strip().rpartition("\n")[2]
 
 
 def _issue(
