@@ -11,7 +11,6 @@ from ortmeter.observatory.verdicts import (
     claim_level,
     claimed,
     compare_cells,
-    control_claims,
 )
 
 ORDER = ["1.0", "1.1", "1.2", "1.3"]
@@ -102,7 +101,7 @@ def test_claims_are_those_of_benjamini_and_hochberg_with_intervals_that_agree(se
     rejected = stats.false_discovery_control(cells["p"], method="bh") <= 0.01
     assert claimed.tolist() == rejected.tolist()
     assert 10 < claimed.sum() < 40
-    assert claim_level(cells) == pytest.approx(0.01 * claimed.sum() / len(cells))
+    assert claim_level(cells["p"]) == pytest.approx(0.01 * claimed.sum() / len(cells))
     outside = (cells["high"] < 1 / 1.05) | (cells["low"] > 1.05)
     assert outside[claimed].all()
     assert (cells["speedup"].between(cells["low"], cells["high"])).all()
@@ -204,12 +203,13 @@ def test_losses_and_gains_say_since_when():
 def test_the_control_is_compared_with_its_own_release():
     times = simulated(10, np.log([[1.0, 2.0], [1.0, 1.0]]))
     times["1.1" + AGAIN] = times["1.1"] * np.exp(0.01 * np.sin(np.arange(len(times))))
-    cells = control_claims(times, "1.1")
+    pair = ["1.1", "1.1" + AGAIN]
+    cells = compare_cells(times, pair)
     assert cells["verdict"].tolist() == ["undecided"] * 2
     assert cells["baseline"].tolist() == ["1.1"] * 2
     times["1.1" + AGAIN] *= 1.5
-    level = claim_level(compare_cells(times, ORDER[:2]))
-    assert control_claims(times, "1.1", level=level)["verdict"].tolist() == ["slower"] * 2
+    level = claim_level(compare_cells(times, ORDER[:2])["p"])
+    assert compare_cells(times, pair, level=level)["verdict"].tolist() == ["slower"] * 2
 
 
 def test_each_number_of_threads_has_its_cells():

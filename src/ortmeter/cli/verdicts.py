@@ -22,7 +22,7 @@ from ortmeter.observatory.edge_cases import edge_cases
 from ortmeter.observatory.edges import ALWAYS, OPEN, WRONG, measure_edges
 from ortmeter.observatory.matrix import AGAIN, Matrix, RuntimeCandidate
 from ortmeter.observatory.reference import DRAWN
-from ortmeter.observatory.verdicts import claim_level, claimed, compare_cells, control_claims
+from ortmeter.observatory.verdicts import claim_level, claimed, compare_cells
 from ortmeter.plotting.heatmap import change_map
 from ortmeter.profiling.findings import plural
 from ortmeter.runtime.providers import Provider
@@ -114,7 +114,8 @@ def _sentences(
         if len(moved) > len(told):
             yield f"{len(moved) - len(told)} more {word}: the tables have them."
     if last + AGAIN in matrix.times:
-        control = control_claims(matrix.times, last, level=claim_level(cells)).dropna(subset="low")
+        pair, level = [last, last + AGAIN], claim_level(cells["p"])  # every claim is false
+        control = compare_cells(matrix.times, pair, level=level).dropna(subset="low")
         false = int(control["verdict"].isin(_CLAIMED).sum())
         if len(control):
             yield f"control, {last} compared with itself: false claims, {false} of {len(control)}."

@@ -23,10 +23,10 @@ import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Estimate
-from ortmeter.observatory.matrix import AGAIN, ROWS
+from ortmeter.observatory.matrix import ROWS
 from ortmeter.timing.statistics import MIN_PROCESSES, student_quantile
 
-__all__ = ["VERDICTS", "claim_level", "claimed", "compare_cells", "control_claims", "estimates"]
+__all__ = ["VERDICTS", "claim_level", "claimed", "compare_cells", "estimates"]
 
 #: Verdicts on a cell; the first candidate that runs a case has none, an empty text.
 VERDICTS = ("faster", "slower", "undecided", "absent")
@@ -101,7 +101,7 @@ def compare_cells(
     pairs = [_Pairs(logs[..., :j], logs[..., j]) for j in range(1, len(order))]
     p = np.stack([pair.p_value(math.log1p(min_effect)) for pair in pairs], axis=-1)
     if level is None:
-        level = _level(p)
+        level = claim_level(p)
     bounds = [pair.interval(level) for pair in pairs]
     with np.errstate(over="ignore"):
         low, high = (np.exp(np.stack(side, axis=-1)) for side in zip(*bounds, strict=True))
@@ -129,42 +129,13 @@ def compare_cells(
     return pd.DataFrame({name: values.ravel() for name, values in cells.items()}, index=index)
 
 
-def control_claims(times: pd.DataFrame, last: str, *, level: float | None = None) -> pd.DataFrame:
-    """Compare the last candidate with itself: every claim is false.
-
-    Parameters
-    ----------
-    times : pandas.DataFrame
-        With the control, see :func:`compare_cells`.
-    last : str
-        The candidate that has a control.
-    level : float, optional
-        As in :func:`compare_cells`; ``level=claim_level(cells)`` judges the control as the matrix
-        was.
-
-    Returns
-    -------
-    pandas.DataFrame
-        As :func:`compare_cells` does.
-
-    Examples
-    --------
-    >>> sets = [[1], range(2), range(4), ["Abs"]]
-    >>> index = pd.MultiIndex.from_product(sets, names=ROWS)
-    >>> times = pd.DataFrame({"1.31": 10.0, "1.31, again": [10.0, 10.1] * 4}, index=index)
-    >>> control_claims(times, "1.31")["verdict"].tolist()
-    ['undecided']
-    """
-    return compare_cells(times, [last, last + AGAIN], level=level)
-
-
-def claim_level(cells: pd.DataFrame) -> float:
+def claim_level(p: npt.ArrayLike) -> float:
     """Return the largest ``p`` of a claim; the intervals hold at 1 minus this level.
 
     Parameters
     ----------
-    cells : pandas.DataFrame
-        See :func:`compare_cells`.
+    p : array
+        Those of the cells, see :func:`compare_cells`.
 
     Returns
     -------
@@ -173,10 +144,17 @@ def claim_level(cells: pd.DataFrame) -> float:
 
     Examples
     --------
-    >>> claim_level(pd.DataFrame({"p": [1e-4, 0.5]}))
+    >>> claim_level([1e-4, 0.5])
     0.005
     """
-    return _level(cells["p"].to_numpy())
+    from scipy.stats import false_discovery_control
+
+    known = np.asarray(p, float)
+    tested = known[np.isfinite(known)]
+    if not tested.size:
+        return _ERROR
+    rejected = int(np.count_nonzero(false_discovery_control(tested) <= _ERROR))
+    return _ERROR * max(rejected, 1) / tested.size
 
 
 def claimed(cells: pd.DataFrame, release: str, verdict: str) -> pd.DataFrame:
@@ -326,14 +304,3 @@ class _Pairs:
         count = np.maximum(self.count, 1)[..., None]
         high = 2 * self.all.means - self.all.end(level / 2 / count)
         return self.least(self.all.end(level / 2)), self.least(high)
-
-
-def _level(p: _Array) -> float:
-    """Return the largest p-value that Benjamini and Hochberg reject."""
-    from scipy.stats import false_discovery_control
-
-    tested = p[np.isfinite(p)]
-    if not tested.size:
-        return _ERROR
-    rejected = int(np.count_nonzero(false_discovery_control(tested) <= _ERROR))
-    return _ERROR * max(rejected, 1) / tested.size
