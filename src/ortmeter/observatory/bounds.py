@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.helper
 import onnx.numpy_helper
 
 from ortmeter.dtypes import numpy_dtype

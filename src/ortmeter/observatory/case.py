@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.helper
 import onnx.numpy_helper
-import onnx.parser
 
 from ortmeter.dtypes import float_info, numpy_dtype, onnx_type
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec
 
@@ -129,10 +128,9 @@ class Case:
             f"<ir_version: {_FORMAT}, opset_import: [{imports}]> case ({inputs}) => ({outputs})"
         )
         try:
-            model = onnx.parser.parse_model(f"{header} {{ {self.body} }}")
-        except onnx.parser.ParseError as error:
-            told = error.args[0]  # the lines before the last one repeat the whole text
-            told = (told.decode() if isinstance(told, bytes) else str(told)).splitlines()[-1]
+            model = load_model(f"{header} {{ {self.body} }}")
+        except ModelError as error:
+            told = str(error).splitlines()[-1]  # the lines before repeat the whole text
             raise InvalidArgumentError(
                 f"body {self.body!r} of a case of {self.op}: {told} Accepted: nodes in the text "
                 "syntax of ONNX, such as 'Y = PRelu(X, S)'"

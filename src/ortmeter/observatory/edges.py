@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.numpy_helper
-import onnx.shape_inference
 import pandas as pd
 
 from ortmeter.child import ChildError
