@@ -10,6 +10,7 @@ from sphinx.application import Sphinx
 from _ext.api import write_if_changed
 from _ext.tables import list_table, plain
 from ortmeter.operators import Operator, known_operators
+from ortmeter.runtime.cuda_kernels import cuda_opsets
 
 HEADER = (
     *("Operator", "Kind", "Operations", "Rounding error", "Torch kernel, first opsets"),
@@ -35,7 +36,7 @@ def row(operator: Operator) -> list[str]:
         "none" if operator.is_exact else _summary(operator.bound) or "*no bound*",
         ", ".join(map(str, operator.kernels)) or "*no kernel*",
         _definition(operator) or "*no definition*",
-        ", ".join(_opsets(operator.cuda_opsets, newest)) or "*no kernel*",
+        ", ".join(_opsets(cuda_opsets(operator.name, operator.domain), newest)) or "*no kernel*",
     ]
 
 

@@ -27,7 +27,7 @@ from ortmeter.operators import known_operators
 from ortmeter.operators.counts import Work
 from ortmeter.operators.kinds import kind_of
 work = Work([(2, 3)] * 4, (2, 3), {"kernel_shape": [1]})
-facets = [(o.bound, o.definition, o.cuda_opsets, kind_of(o.name)) for o in known_operators()]
+facets = [(o.bound, o.definition, kind_of(o.name)) for o in known_operators()]
 flop = [operator.cost(work) for operator in known_operators() if operator.cost]
 heavy = {"torch", "scipy", "pandas", "onnxruntime"}
 print(len(facets) > 200, len(flop) > 80, heavy & set(sys.modules))

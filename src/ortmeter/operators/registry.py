@@ -15,7 +15,6 @@ from ortmeter.errors import RefusedError
 from ortmeter.operators.counts import Count
 from ortmeter.operators.descriptions import describe
 from ortmeter.operators.roundings import Bound
-from ortmeter.runtime.cuda_kernels import cuda_opsets
 
 Kernel: TypeAlias = Callable[..., Any]  # takes the inputs of a node, returns one output or a tuple
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -71,8 +70,8 @@ class Operator:
     --------
     >>> from ortmeter.operators import find_operator
     >>> relu = find_operator("Relu")
-    >>> relu.kind, relu.is_exact, relu.cuda_opsets[0].start
-    ('elementwise', True, 6)
+    >>> relu.kind, relu.is_exact, list(relu.kernels)
+    ('elementwise', True, [6])
     """
 
     name: str
@@ -88,11 +87,6 @@ class Operator:
     definition: Kernel | None = None
     stand_in: Callable[..., Kernel] | None = None
     kernels: dict[int, Kernel] = field(default_factory=dict)
-
-    @property
-    def cuda_opsets(self) -> list[range]:
-        """Opsets at which ONNX Runtime has a CUDA kernel."""
-        return cuda_opsets(self.name, self.domain)
 
 
 _ENTRIES: dict[tuple[str, str], Operator] = {}
