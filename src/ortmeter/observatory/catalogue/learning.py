@@ -40,14 +40,10 @@ def _list(values: Iterable[object]) -> str:
 
 
 _COEFFICIENTS = np.random.default_rng(0).normal(size=3 * 20).round(3)
+_REGRESSOR = _trees("TreeEnsembleRegressor", 100, 6)
 CASES = (
-    *(
-        call(
-            _trees("TreeEnsembleRegressor", 100, 6), f"T[{rows},20] X", f"100 trees {variant}",
-            outputs=f"T[{rows},1] Y",
-        )
-        for rows, variant in ((1, "one row"), (256, "256 rows"))
-    ),
+    call(_REGRESSOR, "T[1,20] X", "100 trees one row", outputs="T[1,1] Y"),
+    call(_REGRESSOR, "T[256,20] X", "100 trees 256 rows", outputs="T[256,1] Y"),
     call(
         _trees("TreeEnsembleClassifier", 50, 6, classes=3), "T[256,20] X", "50 trees 256 rows",
         outputs="i64[256] Y, T[256,3] P",

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ortmeter.observatory.case import Case, call
+from ortmeter.observatory.case import Case, call, expand
 
 # Scales of inputs, weights and outputs: sums of products take most of the 256 values.
 _X, _W, _Y = 1 / 64, 1 / 1024, 1 / 32
@@ -30,13 +30,8 @@ def _codes(count: int) -> str:
 
 
 _CONVERSIONS = (
-    *(
-        call("QuantizeLinear", f"f32[{_IMAGES}] X, f32[] SY, T[] ZY", "per tensor", kind)
-        for kind in _MIDDLE
-    ),
-    call(
-        "DequantizeLinear", f"T[{_IMAGES}] X, f32[] SX, T[] ZX", "per tensor", "u8", "f32 Y"
-    ),
+    *expand(call("QuantizeLinear", f"f32[{_IMAGES}] X, f32[] SY, T[] ZY", "per tensor"), *_MIDDLE),
+    call("DequantizeLinear", f"T[{_IMAGES}] X, f32[] SX, T[] ZX", "per tensor", "u8", "f32 Y"),
     call(
         "QuantizeLinear<axis = 0>",
         f"f32[256,256] X, f32[256] SX = {_per_channel(256, 32 * _W)}, T[256] Z = 0", "per row",
@@ -68,7 +63,7 @@ def _linear(x: str, w: str, channels: int = 0) -> str:
 
 _SCALES = "f32[] SX, T[] ZX, f32[] SW, i8[] ZW, f32[] SY, T[] ZY"
 _PRODUCTS = (
-    *(call("QLinearMatMul", _linear("64,256", "256,256"), "64 rows", kind) for kind in _MIDDLE),
+    *expand(call("QLinearMatMul", _linear("64,256", "256,256"), "64 rows"), *_MIDDLE),
     call("QLinearMatMul", _linear("64,256", "256,256", 256), "64 rows per column", "u8"),
     call("QLinearMatMul", _linear("1,512", "512,512"), "one row", "u8"),
     call(
@@ -92,16 +87,14 @@ _PRODUCTS = (
 )  # fmt: skip
 
 
-def _conv(
-    variant: str, w: str, attributes: str, kind: str = "u8", *, per_channel: bool = False
-) -> Case:
+def _conv(variant: str, w: str, attributes: str, *, per_channel: bool = False) -> Case:
     count = int(w.split(",", maxsplit=1)[0])
     inputs = f"{_linear('1,32,28,28', w, count if per_channel else 0)}, {_codes(count)}"
-    return call(f"QLinearConv<{attributes}>", inputs, variant, kind)
+    return call(f"QLinearConv<{attributes}>", inputs, variant, "u8")
 
 
 _CONVOLUTIONS = (
-    *(_conv("3x3", "32,32,3,3", _SAME, kind) for kind in _MIDDLE),
+    *expand(_conv("3x3", "32,32,3,3", _SAME), *_MIDDLE),
     _conv("3x3 per channel", "32,32,3,3", _SAME, per_channel=True),
     _conv("1x1", "64,32,1,1", "strides = [1,1]"),
     _conv("depthwise 3x3 per channel", "32,1,3,3", f"group = 32, {_SAME}", per_channel=True),
@@ -155,6 +148,7 @@ def _ends(x: float, y: float, zero: str = "") -> str:
     return f"f32[] SX = {x}, T[] ZX, f32[] SY = {y}, T[] ZY{zero}"
 
 
+_SOFTMAX = "com.microsoft.QLinearSoftmax<axis = 1, opset = 13>"
 _ELEMENTWISE = (
     _two("QLinearAdd", "same", _IMAGES),
     _two("QLinearAdd", "scalar", "1"),
@@ -171,13 +165,8 @@ _ELEMENTWISE = (
         "com.microsoft.QLinearSigmoid", f"T[{_IMAGES}] X, {_ends(1 / 32, 1 / 256, ' = 0')}",
         type="u8",
     ),
-    *(
-        call(
-            "com.microsoft.QLinearSoftmax<axis = 1, opset = 13>",
-            f"T[128,64] X, {_ends(1 / 128, 1 / 2048, zero)}", "last axis", kind,
-        )
-        for kind, zero in (("u8", " = 0"), ("i8", " = -128"))
-    ),
+    call(_SOFTMAX, f"T[128,64] X, {_ends(1 / 128, 1 / 2048, ' = 0')}", "last axis", "u8"),
+    call(_SOFTMAX, f"T[128,64] X, {_ends(1 / 128, 1 / 2048, ' = -128')}", "last axis", "i8"),
     Case(
         "QLinearConcat",
         "Y = com.microsoft.QLinearConcat<axis = 1>(SY, ZY, X, SX, ZX, A, SY, ZY)",
