@@ -30,9 +30,7 @@ _FORMAT = 7
 _ZEROS = 1 / 16
 _KIB = 1 << 10
 # Inputs and outputs that fit in the caches of a usual core.
-_SIZES = {"L1": 32 * _KIB, "L2": 1024 * _KIB, "L3": 16 * 1024 * _KIB}
-_MEMORY = "memory"
-_TENSOR = r"(\w+)(?:\[([\d,]*)\])? (\w+)(\*?)(?: = ([^,]+))?"
+_SIZES = {"L1": 32 * _KIB, "L2": 1024 * _KIB, "L3": 16 * 1024 * _KIB, "memory": math.inf}
 #: Ends of the distributions of floats.
 RANGES: dict[str, tuple[float, float]] = {
     "positive": (0.1, 2),
@@ -96,14 +94,14 @@ class Case:
         largest = max(sizes, default=0)
         # An output without a shape is about as large as the largest input.
         total = sum(sizes) + sum(tensor.size or largest for tensor in self._outputs.values())
-        label = next((name for name, most in _SIZES.items() if total <= most), _MEMORY)
+        label = next(name for name, most in _SIZES.items() if total <= most)
         parts = (self.op, self.variant, self.type, label)
         return "-".join(part.replace(" ", "-") for part in parts if part)
 
     @property
     def shapes(self) -> str:
         """Types and shapes of the inputs, without what fills them."""
-        return re.sub(r"\*| = [^,]+", "", self.inputs)
+        return _plain(self.inputs)
 
     def model(self) -> onnx.ModelProto:
         """Build the model, of the lowest opset and version of the format that hold it.
@@ -158,23 +156,18 @@ class Case:
     @functools.cached_property
     def tensors(self) -> dict[str, "_Tensor"]:
         """The inputs by name."""
-        tensors = self._read(self.inputs)
-        if any(tensor.shape is None for tensor in tensors.values()):
-            raise InvalidArgumentError(
-                f"inputs {self.inputs!r} of a case of {self.op} have no shape. Accepted: "
-                "'T[1,64,28,28] X', and 'T[] X' for a scalar"
-            )
-        return tensors
+        return self._read(self.inputs, r"\[([\d,]*)\]")
 
     @functools.cached_property
     def _outputs(self) -> dict[str, "_Tensor"]:
-        return self._read(self.outputs)
+        return self._read(self.outputs, r"(?:\[([\d,]*)\])?")
 
-    def _read(self, text: str) -> dict[str, "_Tensor"]:
-        if not re.fullmatch(rf"{_TENSOR}(, {_TENSOR})*", text):
+    def _read(self, text: str, shape: str) -> dict[str, "_Tensor"]:
+        pattern = rf"(\w+){shape} (\w+)(\*?)(?: = ([^,]+))?"
+        if not re.fullmatch(rf"{pattern}(, {pattern})*", text):
             raise InvalidArgumentError(
                 f"{text!r} in a case of {self.op}. Accepted: tensors such as "
-                "'T[1,64,28,28] X, i64[3] I'"
+                "'T[1,64,28,28] X, i64[3] I', and 'T[] X' for a scalar"
             )
         return {
             name: _Tensor(
@@ -184,7 +177,7 @@ class Case:
                 _read_values(values or "normal"),
             )
             for kind, sizes, name, star, values in (
-                match.groups() for match in re.finditer(_TENSOR, text)
+                match.groups() for match in re.finditer(pattern, text)
             )
         }
 
@@ -332,7 +325,11 @@ def in_words(name: str) -> str:
 
 
 def _names(tensors: str) -> str:
-    return ", ".join(match[3] for match in re.finditer(_TENSOR, tensors))
+    return ", ".join(tensor.split()[-1] for tensor in _plain(tensors).split(", "))
+
+
+def _plain(tensors: str) -> str:
+    return re.sub(r"\*| = [^,]+", "", tensors)
 
 
 def expand(case: Case, *types: str) -> list[Case]:
