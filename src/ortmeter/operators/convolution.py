@@ -317,24 +317,21 @@ kernels(
 )
 
 
-def windows(
-    x: Array, shape: Sequence[int], pads: Sequence[int], strides: Sequence[int], first: int
-) -> Array:
-    """List the windows of an image whose spatial axes start at *first*; NaN beyond its borders."""
+def windows(x: Array, shape: Sequence[int], pads: Sequence[int], strides: Sequence[int]) -> Array:
+    """List the windows of images; NaN beyond their borders."""
     rank = len(shape)
-    pads = pads or [0] * 2 * rank
-    around = [(0, 0)] * x.ndim
-    around[first : first + rank] = zip(pads[:rank], pads[rank:], strict=True)
-    axes = tuple(range(first, first + rank))
+    sides = pads or [0] * 2 * rank
+    around = [(0, 0), (0, 0), *zip(sides[:rank], sides[rank:], strict=True)]
     padded = np.pad(x.astype(np.float64), around, constant_values=np.nan)
-    views = np.lib.stride_tricks.sliding_window_view(padded, tuple(shape), axes)
-    steps = [slice(None)] * x.ndim
-    steps[first : first + rank] = [slice(None, None, step) for step in strides or [1] * rank]
-    return views[tuple(steps)].reshape((*views[tuple(steps)].shape[: x.ndim], -1))
+    views = np.lib.stride_tricks.sliding_window_view(padded, tuple(shape), (*range(2, 2 + rank),))
+    steps = (slice(None, None, step) for step in strides or [1] * rank)
+    kept = views[:, :, *steps]
+    return kept.reshape((*kept.shape[: x.ndim], -1))
 
 
 @definition("NhwcMaxPool")
 def _max_pool_of_rows(
     x: Array, *, kernel_shape: Sequence[int], pads: Sequence[int] = (), strides: Sequence[int] = ()
 ) -> Array:
-    return np.asarray(np.nanmax(windows(x, kernel_shape, pads, strides, 1), -1).astype(x.dtype))
+    largest = np.nanmax(windows(np.moveaxis(x, -1, 1), kernel_shape, pads, strides), -1)
+    return np.moveaxis(largest, 1, -1).astype(x.dtype)

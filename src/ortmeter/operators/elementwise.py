@@ -62,14 +62,15 @@ for _since, _facets, _names in _TABLE:
         direct(_op, _function or _op.lower(), since=_since)
 
 declare("Div", **_ROUNDED)
+declare("Mod Sign", **_EXACT)
+declare("Erf IsInf Pow", **_ONE)
+declare("BitShift Shrink")
 declare("Max Min", cost=between_inputs, is_exact=True)
 declare("Sum", cost=between_inputs, bound=sum_of_products)
 direct("Div", _divide, since=7)
 direct("Max", _fold("maximum"), since=8)
 direct("Min", _fold("minimum"), since=8)
 direct("Sum", _fold("add"), since=8)
-
-declare("Mod", **_EXACT)
 
 
 @kernel("Mod", since=10)
@@ -85,9 +86,6 @@ def _floor_mod(x: Tensor, y: Tensor) -> Tensor:
     rest = torch.fmod(x, y)
     moved = torch.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
     return torch.where(rest == 0, torch.copysign(rest, y), moved)
-
-
-declare("Pow", **_ONE)
 
 
 @kernel("Pow", since=7)
@@ -106,12 +104,7 @@ def _power(x: Tensor, y: Tensor) -> Tensor:
     return torch.pow(x.to(torch.int64), exponent).to(x.dtype)
 
 
-declare("BitShift Shrink")
-declare("IsInf", **_ONE)
 stand_in("IsInf")(lambda _x, **_: torch.isinf)
-
-
-declare("Erf", **_ONE)
 
 
 @kernel("Erf", since=9)
@@ -120,9 +113,6 @@ def _erf(x: Tensor) -> Tensor:
     if not x.is_floating_point():
         raise refused("Erf", "floating-point types", x)
     return torch.erf(widened(x)).to(x.dtype)
-
-
-declare("Sign", **_EXACT)
 
 
 @kernel("Sign", since=9)

@@ -187,7 +187,7 @@ def _mean_of_images(x: Array, *, channels_last: int = 0) -> Array:
 def _average_pool(
     x: Array, *, kernel_shape: Sequence[int], pads: Sequence[int] = (), strides: Sequence[int] = ()
 ) -> Array:
-    return np.asarray(np.nanmean(windows(x, kernel_shape, pads, strides, 2), axis=-1))
+    return np.asarray(np.nanmean(windows(x, kernel_shape, pads, strides), axis=-1))
 
 
 def _q_softmax(x: Array, *, axis: int = -1, opset: int = 13) -> Array:
