@@ -14,7 +14,6 @@ selected parameters*, 2005): the interval of a claim excludes the effects that a
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -235,24 +234,18 @@ def estimates(cells: pd.DataFrame, *, slower: bool = False) -> "pd.Series[Any]":
     return pd.Series([Estimate(*row) for row in rows], index=known.index, dtype=object)
 
 
-@dataclass(frozen=True)
 class _Student:
     """Means of logarithms, their standard errors and degrees of freedom, NaN without enough."""
 
-    means: _Array
-    errors: _Array
-    freedom: _Array
-
-    @classmethod
-    def of(cls, logs: _Array, axes: tuple[int, ...]) -> "_Student":
-        """Summarize what is known along some axes."""
+    def __init__(self, logs: _Array, axes: tuple[int, ...]) -> None:
         known = np.ma.masked_invalid(logs)
         count = known.count(axes)
         errors = np.ma.sqrt(known.var(axes, ddof=1) / count).filled(np.nan)
         # Equal ratios have no error: it stays positive, so that there is a quotient.
         errors = np.maximum(errors, np.finfo(float).tiny)
-        means = known.mean(axes).filled(np.nan)
-        return cls(means, np.where(count >= MIN_PROCESSES, errors, np.nan), np.asarray(count - 1.0))
+        self.errors = np.where(count >= MIN_PROCESSES, errors, np.nan)
+        self.means = known.mean(axes).filled(np.nan)
+        self.freedom = np.maximum(count - 1.0, 1)
 
     def tails(self, effect: float) -> _Array:
         """Test that the means are within an effect: the p-values of below, and of above."""
@@ -260,12 +253,12 @@ class _Student:
 
         with np.errstate(over="ignore"):
             sides = np.stack([self.means + effect, effect - self.means]) / self.errors
-        p = stdtr(np.maximum(self.freedom, 1), sides)
+        p = stdtr(self.freedom, sides)
         return np.where(np.isnan(p), 1.0, p)
 
     def end(self, tail: float | _Array) -> _Array:
         """Return the lower end of intervals that miss with this probability on that side."""
-        return self.means + student_quantile(np.maximum(self.freedom, 1), tail) * self.errors
+        return self.means + student_quantile(self.freedom, tail) * self.errors
 
 
 class _Pairs:
@@ -277,7 +270,7 @@ class _Pairs:
 
     def __init__(self, earlier: _Array, later: _Array) -> None:
         logs = earlier - later[..., None]  # threads, passes, sets, cases, earlier candidates
-        self.passes, self.all = _Student.of(logs, (2,)), _Student.of(logs, (1, 2))
+        self.passes, self.all = _Student(logs, (2,)), _Student(logs, (1, 2))
         self.runs = np.isfinite(self.all.means)
         self.count = self.runs.sum(axis=-1)
 
