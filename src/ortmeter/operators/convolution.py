@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,16 +57,43 @@ def _of_rank(name: str, rank: int) -> TensorFunction:
     return getattr(functional, f"{name}{rank}d")  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
 class _Window:
-    """A window that slides over the spatial dimensions of an input, one value for each of them."""
+    """A window that slides over the spatial dimensions of an input, one value for each of them.
 
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    extra: tuple[int, ...]  # what a last, incomplete window reads past the padding
+    It has the attributes of a convolution or of a pooling, for an input of this shape. ``extra`` is
+    what a last, incomplete window reads past the padding.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        kernel_shape: Sequence[int],
+        ceil_mode: int = 0,
+        *,
+        auto_pad: str = "NOTSET",
+        dilations: list[int] | None = None,
+        pads: list[int] | None = None,
+        strides: list[int] | None = None,
+    ) -> None:
+        rank, sizes = len(kernel_shape), x.shape[2:]
+        steps, gaps = tuple(strides or (1,) * rank), tuple(dilations or (1,) * rank)
+        self.kernel, self.strides, self.dilations = tuple(kernel_shape), steps, gaps
+        spans = [(size - 1) * gap + 1 for size, gap in zip(kernel_shape, gaps, strict=True)]
+        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+            totals = [
+                max((-(-size // step) - 1) * step + span - size, 0)
+                for size, span, step in zip(sizes, spans, steps, strict=True)
+            ]
+            self.before, self.after = _shared(totals, auto_pad)
+        else:
+            self.before, self.after = _explicit(pads, rank, auto_pad)
+        self.extra = [0] * rank
+        if ceil_mode:
+            geometry = zip(sizes, spans, steps, self.before, self.after, strict=True)
+            self.extra = [_extra(*dimension) for dimension in geometry]
+        geometry = zip(sizes, self.before, self.after, self.extra, spans, strict=True)
+        if any(sum(lengths) < span for *lengths, span in geometry):
+            raise refused("Window", "a window inside, at least", x, also=f" and windows of {spans}")
 
     @property
     def is_symmetric(self) -> bool:
@@ -106,39 +132,6 @@ def _pad(x: Tensor, before: Sequence[int], after: Sequence[int], value: float) -
     return functional.pad(x, [size for pair in pairs for size in pair], value=value)
 
 
-def _window(
-    x: Tensor,
-    kernel_shape: Sequence[int],
-    ceil_mode: int = 0,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: list[int] | None = None,
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
-) -> _Window:
-    """Resolve the attributes of a convolution or of a pooling, for an input of this shape."""
-    rank = len(kernel_shape)
-    steps, gaps = tuple(strides or (1,) * rank), tuple(dilations or (1,) * rank)
-    spans = [(size - 1) * gap + 1 for size, gap in zip(kernel_shape, gaps, strict=True)]
-    sizes = x.shape[2:]
-    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        totals = [
-            max((-(-size // step) - 1) * step + span - size, 0)
-            for size, span, step in zip(sizes, spans, steps, strict=True)
-        ]
-        before, after = _shared(totals, auto_pad)
-    else:
-        before, after = _explicit(pads, rank, auto_pad)
-    extra = (0,) * rank
-    if ceil_mode:
-        geometry = zip(sizes, spans, steps, before, after, strict=True)
-        extra = tuple(_extra(*dimension) for dimension in geometry)
-    geometry = zip(sizes, before, after, extra, spans, strict=True)
-    if any(sum(lengths) < span for *lengths, span in geometry):
-        raise refused("Window", "a window inside, at least", x, also=f" and windows of {spans}")
-    return _Window(tuple(kernel_shape), steps, gaps, tuple(before), tuple(after), extra)
-
-
 def _shared(totals: Sequence[int], auto_pad: str) -> tuple[list[int], list[int]]:
     """Share the padding; the odd one is at the end for SAME_UPPER only."""
     less = [total // 2 for total in totals]
@@ -146,9 +139,7 @@ def _shared(totals: Sequence[int], auto_pad: str) -> tuple[list[int], list[int]]
     return (less, more) if auto_pad == "SAME_UPPER" else (more, less)
 
 
-def _explicit(
-    pads: list[int] | None, rank: int, auto_pad: str = "NOTSET"
-) -> tuple[list[int], list[int]]:
+def _explicit(pads: list[int] | None, rank: int, auto_pad: str) -> tuple[list[int], list[int]]:
     given = [0] * 2 * rank if auto_pad == "VALID" or not pads else pads
     return given[:rank], given[rank:]
 
@@ -176,7 +167,7 @@ def _conv(
     **geometry: Any,
 ) -> TensorFunction:
     _check_rank("Conv", x)
-    frame = _window(x, kernel_shape or weight.shape[2:], **geometry)
+    frame = _Window(x, kernel_shape or weight.shape[2:], **geometry)
     is_half = x.dtype == torch.float16 and x.device.type == "cpu"
     inside = frame.is_symmetric and not is_half
     function, padding = _of_rank("conv", x.ndim - 2), frame.before if inside else 0
@@ -257,7 +248,7 @@ def _average_pool(
     count_include_pad: int = 0,
     **geometry: Any,
 ) -> TensorFunction:
-    frame = _window(x, kernel_shape, ceil_mode, **geometry)
+    frame = _Window(x, kernel_shape, ceil_mode, **geometry)
     rank, counts = len(kernel_shape), bool(count_include_pad)
     if frame.is_pooled_by_torch and set(frame.dilations) == {1} and rank in _RANKS:
         function = _of_rank("avg_pool", rank)
@@ -271,7 +262,7 @@ def _average_pool(
 def _lp_pool(
     x: Tensor, *, kernel_shape: list[int], ceil_mode: int = 0, p: int = 2, **geometry: Any
 ) -> Tensor:
-    frame = _window(x, kernel_shape, ceil_mode, **geometry)
+    frame = _Window(x, kernel_shape, ceil_mode, **geometry)
     norm: Tensor = torch.linalg.vector_norm(frame.views(frame.pad(x)), p, frame.axes)
     return norm
 
@@ -289,7 +280,7 @@ def _max_pool(
     del storage_order  # of the positions
     if len(kernel_shape) not in _RANKS or n_outputs > 1:
         raise refused("MaxPool", "1 to 3 dimensions, without positions", x)
-    frame = _window(x, kernel_shape, ceil_mode, **geometry)
+    frame = _Window(x, kernel_shape, ceil_mode, **geometry)
     inner, function = frame.is_pooled_by_torch, _of_rank("max_pool", len(frame.kernel))
     padding = frame.before if inner else 0
 
