@@ -26,9 +26,9 @@ from ortmeter.runtime.graphs import NOT_INFERRED
 OPEN = "T"
 
 _OPERAND = re.compile(r"(\w+)\[([\d,]*)\] (\w+)(?: = (\d+))?")
-_LITERAL = re.compile(r"(?<=[(,])\s*(\[[-\d, ]*\]|#?-?\d[\d.]*(?:e-?\d+)?)(?=\s*[,)])")
-_ATTRIBUTES = re.compile(r"(<[^>]*>)")
-_HOLE = "{}"
+_LITERAL = re.compile(
+    r"<[^>]*>|(?<=[(,])\s*(\[[-\d, ]*\]|#?-?\d[\d.]*(?:e-?\d+)?)(?=\s*[,)])"  # not in attributes
+)
 _OPSET, _FORMAT = 17, 8
 _DOMAINS = {"com.microsoft": 1, "ai.onnx.ml": 3}
 _LEAST, _MOST, _INDICES = 0.25, 2.0, 4  # magnitudes of floats: none is near zero; integers
@@ -267,10 +267,8 @@ def patterns() -> Mapping[str, tuple[str, Draft]]:
         for table in tables:
             for parts in table.get("each", [[]]):
                 name = f"{optimizer} {next(count)}" if optimizer in found else optimizer
-                pieces = table["nodes"].split(_HOLE)
                 filled = [parts] if isinstance(parts, str) else parts
-                pairs = itertools.zip_longest(pieces, filled, fillvalue="")
-                text = "".join(itertools.chain(*pairs))
+                text = table["nodes"].format(*filled)
                 found[name] = optimizer, _draft(table["operands"], text)
     return found
 
@@ -289,6 +287,8 @@ def _draft(operands: str, nodes: str) -> Draft:
 
     def named(match: re.Match[str]) -> str:
         text, name = match[1], f"c{len(known)}"
+        if text is None:  # attributes
+            return match[0]
         if text.startswith("["):
             values = tuple(map(int, text.strip("[]").split(",")))
             known[name] = Operand("i64", (len(values),), "initializer", values)
@@ -297,10 +297,6 @@ def _draft(operands: str, nodes: str) -> Draft:
             known[name] = Operand(kind, (), "initializer", float(text.removeprefix("#")))
         return name
 
-    parts = [
-        part if part.startswith("<") else _LITERAL.sub(named, part)
-        for part in _ATTRIBUTES.split(nodes)
-    ]
-    graph = onnx.parser.parse_graph(f"g () => () {{ {''.join(parts)} }}")
+    graph = onnx.parser.parse_graph(f"g () => () {{ {_LITERAL.sub(named, nodes)} }}")
     read = {name for node in graph.node for name in node.input}
     return Draft(tuple(graph.node), {name: known[name] for name in known if name in read})
