@@ -40,6 +40,7 @@ WRONG, OPEN, ALWAYS, NOT_JUDGED = "wrong", "open", "always", "not judged"
 _FOUND = ["able", *(name for name in COLUMNS if name not in ("verdict", "since"))]
 
 _Arrays = Mapping[str, np.ndarray]
+_Place = tuple[int, ...]
 _Outputs = Mapping[str, _Arrays | OrtMeterError]
 
 _SOURCES = ("reference", "torch")  # independent of each other, and of ONNX Runtime
@@ -109,9 +110,8 @@ def measure_edges(
             def ask(edge: _Edge, names: Sequence[str] = able) -> _Outputs:
                 return processes.outputs(SessionSpec(edge.model, edge.feeds, settings), names)
 
-            found = list(_found(_edges(case, ask)))
             known = {**dict.fromkeys(_FOUND, ""), "case": name, "able": ", ".join(able)}
-            rows += ({**known, **row} for row in found)
+            rows += ({**known, **row} for row in _found(_edges(case, ask)))
     return _gathered(pd.DataFrame(rows, columns=_FOUND))
 
 
@@ -156,9 +156,7 @@ class _Edge:
             what = _way(got[place], first[place])
             operands = self._operands(got.shape, place)
             reason = _DISAGREE if unknown[place] else self._nameless(got)
-            reason = reason or self._undecided(
-                what, got[place], answers[-1], operands, at=(name, place)
-            )
+            reason = reason or self._undecided(what, got[place], answers[-1], (name, place))
             if (what, bool(reason)) not in found:
                 found.add((what, bool(reason)))
                 inputs = ", ".join(f"{n} = {_shown(one)}" for n, one in operands.items())
@@ -195,7 +193,7 @@ class _Edge:
     def _is_finite(self) -> bool:
         return all(np.isfinite(array).all() for array in self._floats.values())
 
-    def _operands(self, shape: tuple[int, ...], place: tuple[int, ...]) -> dict[str, Any]:
+    def _operands(self, shape: _Place, place: _Place) -> dict[str, Any]:
         """Read what makes an element, of an operator that takes one of each input, else nothing."""
         if any(one.kind != "elementwise" or one.is_quantized for one in self._known):
             return {}
@@ -214,19 +212,12 @@ class _Edge:
             return "no integer stands for NaN or an infinity"
         return ""
 
-    def _undecided(
-        self,
-        what: str,
-        got: Any,
-        expected: np.ndarray,
-        operands: Mapping[str, Any],
-        *,
-        at: tuple[str, tuple[int, ...]],
-    ) -> str:
+    def _undecided(self, what: str, got: Any, expected: np.ndarray, at: tuple[str, _Place]) -> str:
         """Say why ONNX does not decide between a result and that of the references."""
         name, place = at
         if what == "sign of zero":
-            zeros = [one for one in operands.values() if one.dtype.kind == "f" and one == 0]
+            operands = self._operands(expected.shape, place).values()
+            zeros = [one for one in operands if one.dtype.kind == "f" and one == 0]
             if self._compares and len({*map(np.signbit, zeros)}) > 1:
                 return "zeros of both signs are equal"
             return "" if self._by_element else "a sum may begin with 0.0"

@@ -108,17 +108,17 @@ def repro_script(
     lines: list[str] = []
     for name, array in case.feeds().items():
         *before, made = _make(case, name, array, drawn)
-        lines += [*before, f"feeds[{_quoted(name)}] = {made}"]
+        lines += [*before, f"feeds[{json.dumps(name)}] = {made}"]
     data, weights = _without_weights(case)
     for start, name, array in weights:
         *before, made = _make(case, name, array, drawn)
         lines += [*before, f"model[{start}:{start}] = ({made}).tobytes()"]
-    header = [f"# {_quoted(case.name)[1:-1]}: python repro.py with each release"]
-    header += (f"#   pip install numpy {_quoted(requirement)}" for requirement in requirements)
+    header = [f"# {json.dumps(case.name)[1:-1]}: python repro.py with each release"]
+    header += (f"#   pip install numpy {json.dumps(requirement)}" for requirement in requirements)
     if drawn:
         told = f"{DRAWN}: {', '.join(drawn)}"
         header += textwrap.wrap(told, _WIDTH, initial_indent="# ", subsequent_indent="# ")
-    name = _quoted(where.execution_provider)
+    name = json.dumps(where.execution_provider)
     return _SCRIPT.format(
         header="\n".join(header),
         preload=_PRELOAD if where.on_cuda else "",
@@ -134,11 +134,6 @@ def embedded(data: bytes) -> str:
     """Write compressed bytes, as the lines of a literal."""
     text = base64.b64encode(zlib.compress(data, 9)).decode()
     return "\n".join(f'    b"{part}"' for part in textwrap.wrap(text, _WIDTH))
-
-
-def _quoted(text: str) -> str:
-    """Write a text, which may have any character, as Python does, in ASCII."""
-    return json.dumps(text)
 
 
 def _without_weights(case: AnyCase | Reduced) -> tuple[bytes, list[tuple[int, str, np.ndarray]]]:
@@ -177,7 +172,7 @@ def _make(case: AnyCase | Reduced, name: str, array: np.ndarray, drawn: list[str
         return [f"{made}.reshape({array.shape}).copy()"]
     known = case.drawn.get(name) if isinstance(case, Reduced) else None
     if known is None:
-        drawn.append(_quoted(name))
+        drawn.append(json.dumps(name))
     drawn_from = quantiles(array) if known is None else known
     points = f"np.linspace(0, 1, {len(drawn_from)})"
     return [
