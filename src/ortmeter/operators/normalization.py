@@ -132,19 +132,14 @@ _register_softmax("Hardmax", _hardmax)
 
 
 def _over_last_axes(
-    function: TensorFunction,
-    x: Tensor,
-    *weights: Tensor | None,
-    axis: int,
-    epsilon: float,
-    stash: Dtype,
+    function: TensorFunction, x: Tensor, *weights: Tensor, axis: int, epsilon: float, stash: Dtype
 ) -> Tensor:
     """Normalize in the type asked for; in float32, torch does so by itself for narrower types."""
     shape = x.shape[axis:]
-    scale, *biases = (weight for weight in weights if weight is not None)
     wide = x if stash in (torch.float32, x.dtype) else x.to(stash)
-    if wide is x and all(weight.shape == shape for weight in (scale, *biases)):
-        return function(x, shape, scale, *biases, eps=epsilon)
+    if wide is x and all(weight.shape == shape for weight in weights):
+        return function(x, shape, *weights, eps=epsilon)
+    scale, *biases = weights
     y = function(wide, shape, eps=epsilon).to(x.dtype) * scale
     return y + biases[0] if biases else y
 
@@ -162,9 +157,8 @@ def _layer_normalization(
 ) -> Any:
     """Normalize over the last axes; then the mean and the inverse deviation, if asked for."""
     stash = dtype_of("LayerNormalization", stash_type)
-    y = _over_last_axes(
-        functional.layer_norm, x, scale, bias, axis=axis, epsilon=epsilon, stash=stash
-    )
+    given = [scale] if bias is None else [scale, bias]
+    y = _over_last_axes(functional.layer_norm, x, *given, axis=axis, epsilon=epsilon, stash=stash)
     return (y, *_statistics(x.to(stash), len(x.shape[axis:]), epsilon)) if n_outputs > 1 else y
 
 
