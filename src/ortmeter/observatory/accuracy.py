@@ -177,19 +177,10 @@ def accuracy_changes(errors: pd.DataFrame) -> pd.DataFrame:
     >>> accuracy_changes(errors).reset_index()[["candidate", "unit", "error_ratio"]].values.tolist()
     [['1.24.4', 'ulp', 4.0]]
     """
-    comparable = comparable_errors(errors).dropna().reset_index(level="candidate")
-    before = comparable.groupby(level="case").shift()
-    steps = pd.DataFrame(
-        {
-            "candidate": comparable["candidate"],
-            "previous": before["candidate"],
-            "unit": comparable["unit"],
-            "before": before["error"],
-            "after": comparable["error"],
-            "error_ratio": comparable["error"] / before["error"],
-        }
-    ).set_index("candidate", append=True)
-    ratio = steps["error_ratio"]
-    return steps[(ratio >= _CHANGED) | (ratio <= 1 / _CHANGED)].sort_values(
-        "error_ratio", ascending=False, kind="stable"
-    )
+    after = comparable_errors(errors).dropna().reset_index(level="candidate")
+    before = after.groupby(level="case").shift()
+    steps = after.assign(previous=before["candidate"], before=before["error"], after=after["error"])
+    ratio = steps["error_ratio"] = steps["after"] / steps["before"]
+    changed = steps[(ratio >= _CHANGED) | (ratio <= 1 / _CHANGED)]
+    changed = changed.set_index("candidate", append=True).drop(columns="error")
+    return changed.sort_values("error_ratio", ascending=False, kind="stable")

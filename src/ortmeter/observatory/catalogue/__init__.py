@@ -5,22 +5,17 @@ for a few, ``*expand(...)`` for several types.
 """
 
 import functools
+import importlib
 
 from ortmeter.observatory.case import Case
-from ortmeter.observatory.catalogue import (
-    attention,
-    elementwise,
-    layers,
-    learning,
-    movement,
-    products,
-    quantized,
-    reductions,
-)
 
 __all__ = ["catalogue"]
 
-_MODULES = (elementwise, movement, reductions, products, layers, attention, quantized, learning)
+_NAMES = (
+    *("elementwise", "movement", "reductions", "products", "layers", "attention", "quantized"),
+    "learning",
+)
+_MODULES = [importlib.import_module(f"{__name__}.{name}") for name in _NAMES]
 
 
 @functools.cache
