@@ -59,7 +59,7 @@ _LAYOUT = (
         "Concat<axis = 1>", ", ".join(f"T[8,16,128] {name}" for name in "ABCDEFGH"), "of eight"
     ),
     call("Concat<axis = 0>", "T[1] X, T[1] Z", "of scalars", "i64"),
-    *(call(f"Split<axis = {axis}>", _ROWS, f"axis {axis}", outputs="T A, T B") for axis in range(3)),
+    *(call(f"Split<axis = {axis}>", _ROWS, f"axis {axis}", "f32", "T A, T B") for axis in range(3)),
     _slice("first axis", 1, 7, axis=0),
     _slice("last axis", 10, 120, axis=2),
     _slice("last axis step 2", 0, 128, axis=2, step=2),
