@@ -6,6 +6,7 @@ from ortmeter.observatory.case import Case, call
 
 _QUERY = "T[1,8,64,64] Q"
 _HEADS = f"{_QUERY}, T[1,8,64,64] K, T[1,8,64,64] V"
+_FLAT = "T[1,64,512] Q, T[1,64,512] K, T[1,64,512] V"
 
 
 def _attention(variant: str, inputs: str, attributes: str = "is_causal = 0", **fields: Any) -> Case:
@@ -18,10 +19,7 @@ _STANDARD = (
     _attention("causal", _HEADS, "is_causal = 1"),
     _attention("2 heads of keys", f"{_QUERY}, T[1,2,64,64] K, T[1,2,64,64] V"),
     _attention("one row 512 keys", "T[1,8,1,64] Q, T[1,8,512,64] K, T[1,8,512,64] V"),
-    _attention(
-        "rows of heads", "T[1,64,512] Q, T[1,64,512] K, T[1,64,512] V",
-        "q_num_heads = 8, kv_num_heads = 8",
-    ),
+    _attention("rows of heads", _FLAT, "q_num_heads = 8, kv_num_heads = 8"),
     Case(
         "Attention", "Y = Attention<is_causal = 0>(Q, K, V, , , , N)",
         f"{_HEADS}, i64[1] N = 50", "50 keys of 64", opset=24,
@@ -95,7 +93,6 @@ def _grouped(variant: str, rows: int, past: int, rotary: int = 0, kind: str = "f
     )  # fmt: skip
 
 
-_HIDDEN = "T[1,64,512]"
 _CONTRIBUTED = (
     _grouped("64 rows", 64, 0),
     _grouped("one row after 255", 1, 255),
@@ -103,7 +100,7 @@ _CONTRIBUTED = (
     _grouped("one row after 255", 1, 255, kind="f16"),
     call(
         "com.microsoft.MultiHeadAttention<num_heads = 8, unidirectional = 1>",
-        f"{_HIDDEN} Q, {_HIDDEN} K, {_HIDDEN} V, T[1536] B*", "causal with bias",
+        f"{_FLAT}, T[1536] B*", "causal with bias",
     ),
     call(
         "com.microsoft.Attention<num_heads = 4>", "T[1,32,256] X, T[256,768] W*, T[768] B*",

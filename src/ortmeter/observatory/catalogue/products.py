@@ -7,6 +7,7 @@ def _einsum(equation: str, inputs: str, variant: str, outputs: str = "T Y") -> C
     return call(f'Einsum<equation = "{equation}">', inputs, variant, outputs=outputs)
 
 
+_BATCHES = "T[1,8,64,64] X, T[1,8,64,64] Z"
 _MATMUL = (
     call("MatMul", "T[256,256] X, T[256,256] Z*", "square by a constant"),
     call("MatMul", "T[2048,64] X, T[64,64] Z*", "tall by a constant"),
@@ -26,7 +27,7 @@ _MATMUL = (
     ),
     Case(
         "MatMul", "V = Transpose<perm = [0,1,3,2]>(Z) P = MatMul(X, V) Y = Mul(P, S)",
-        "T[1,8,64,64] X, T[1,8,64,64] Z, T[] S = 0.125", "transposed and scaled",
+        f"{_BATCHES}, T[] S = 0.125", "transposed and scaled",
     ),
     *expand(call("MatMul", "T[128,128] X, T[128,128] Z", "square"), "f64", "f16"),
     call("MatMul", "T[64,64] X = below 1000, T[64,64] Z = below 1000", "square", "i64"),
@@ -56,10 +57,7 @@ _EINSUM = (
 )
 
 _FUSED = (
-    call(
-        "com.microsoft.FusedMatMul<transB = 1, alpha = 0.125>", "T[1,8,64,64] X, T[1,8,64,64] Z",
-        "transB",
-    ),
+    call("com.microsoft.FusedMatMul<transB = 1, alpha = 0.125>", _BATCHES, "transB"),
     call('com.microsoft.FusedGemm<activation = "Relu", transB = 1>', _LINEAR, "Relu"),
     call('com.microsoft.CDist<metric = "euclidean">', "T[256,32] X, T[64,32] Z", "euclidean"),
     call("com.microsoft.Inverse", "T[64,8,8] X"),

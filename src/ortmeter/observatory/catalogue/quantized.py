@@ -10,6 +10,7 @@ _MIDDLE = {"u8": 128, "i8": 0}
 _IMAGES, _SAME = "1,64,28,28", "pads = [1,1,1,1]"
 # Without VNNI, ONNX Runtime adds two products of uint8 and int8 in 16 bits, which saturate.
 _WEIGHTS = "W* = 7 bits"
+_DOT = f"T[64,256] X, i8[256,256] {_WEIGHTS}"
 
 
 def _with_scales(case: Case) -> Case:
@@ -66,23 +67,18 @@ _PRODUCTS = (
     *expand(call("QLinearMatMul", _linear("64,256", "256,256"), "64 rows"), *_MIDDLE),
     call("QLinearMatMul", _linear("64,256", "256,256", 256), "64 rows per column", "u8"),
     call("QLinearMatMul", _linear("1,512", "512,512"), "one row", "u8"),
-    call(
-        "MatMulInteger", f"T[64,256] X, i8[256,256] {_WEIGHTS}, T[] ZX", "by a constant", "u8",
-        "i32 Y",
-    ),
+    call("MatMulInteger", f"{_DOT}, T[] ZX", "by a constant", "u8", "i32 Y"),
     call("MatMulInteger", "T[64,256] X, T[256,256] Z, T[] ZX", "by a variable", "u8", "i32 Y"),
     call(
-        "com.microsoft.DynamicQuantizeMatMul",
-        f"T[64,256] X, i8[256,256] {_WEIGHTS}, f32[] SW, i8[] ZW, f32[256] B*", "64 rows",
+        "com.microsoft.DynamicQuantizeMatMul", f"{_DOT}, f32[] SW, i8[] ZW, f32[256] B*", "64 rows"
     ),
     call(
         "com.microsoft.MatMulIntegerToFloat",
-        f"T[64,256] X, i8[256,256] {_WEIGHTS}, f32[] SX, f32[] SW, T[] ZX, i8[] ZW, f32[256] B*",
-        "64 rows", "u8", "f32 Y",
+        f"{_DOT}, f32[] SX, f32[] SW, T[] ZX, i8[] ZW, f32[256] B*", "64 rows", "u8", "f32 Y",
     ),
     Case(
         "QGemm", "Y = com.microsoft.QGemm<transB = 1>(X, SX, ZX, W, SW, ZW, C, SY, ZY)",
-        f"T[64,256] X, i8[256,256] {_WEIGHTS}, {_SCALES}, {_codes(256)}", "64 rows", "u8",
+        f"{_DOT}, {_SCALES}, {_codes(256)}", "64 rows", "u8",
     ),
 )  # fmt: skip
 
@@ -111,6 +107,7 @@ def _pair(name: str) -> str:
 
 _ENDS = "f32[] SX, T[] ZX, f32[] SY, T[] ZY"
 _OUTPUT = "Yq = QuantizeLinear(R, SY, ZY) Y = DequantizeLinear(Yq, SY, ZY)"
+_SCALED = f"{_WEIGHTS}, {_SCALES}"
 _CONSTANT = "Wd = DequantizeLinear(W, SW, ZW)"
 
 
@@ -121,15 +118,13 @@ def _between(op: str, body: str, inputs: str, variant: str = "between pairs") ->
 _PAIRS = (
     _between(
         "Conv", f"{_CONSTANT} R = Conv<{_SAME}>(Xd, Wd)",
-        f"f32[1,32,28,28] X, i8[32,32,3,3] {_WEIGHTS}, {_SCALES}", "3x3 between pairs",
+        f"f32[1,32,28,28] X, i8[32,32,3,3] {_SCALED}", "3x3 between pairs",
     ),
     _between(
-        "MatMul", f"{_CONSTANT} R = MatMul(Xd, Wd)",
-        f"f32[64,256] X, i8[256,256] {_WEIGHTS}, {_SCALES}",
+        "MatMul", f"{_CONSTANT} R = MatMul(Xd, Wd)", f"f32[64,256] X, i8[256,256] {_SCALED}"
     ),
     Case(
-        "MatMul", f"{_CONSTANT} Y = MatMul(X, Wd)",
-        f"T[64,256] X, i8[256,256] {_WEIGHTS}, f32[] SW, i8[] ZW", "weights of int8",
+        "MatMul", f"{_CONSTANT} Y = MatMul(X, Wd)", f"{_DOT}, f32[] SW, i8[] ZW", "weights of int8"
     ),
     _between(
         "Add", f"{_pair('Z')} R = Add(Xd, Zd)", f"f32[{_IMAGES}] X, f32[{_IMAGES}] Z, {_ENDS}"
@@ -148,6 +143,8 @@ def _ends(x: float, y: float, zero: str = "") -> str:
     return f"f32[] SX = {x}, T[] ZX, f32[] SY = {y}, T[] ZY{zero}"
 
 
+_AVERAGE = "com.microsoft.QLinearGlobalAveragePool<channels_last = 0>"
+_SIGMOID = _ends(1 / 32, 1 / 256, " = 0")
 _SOFTMAX = "com.microsoft.QLinearSoftmax<axis = 1, opset = 13>"
 _ELEMENTWISE = (
     _two("QLinearAdd", "same", _IMAGES),
@@ -157,14 +154,8 @@ _ELEMENTWISE = (
         f"com.microsoft.QLinearAveragePool<kernel_shape = [3,3], {_SAME}>",
         f"T[{_IMAGES}] X, {_ENDS}", "3x3", "u8",
     ),
-    call(
-        "com.microsoft.QLinearGlobalAveragePool<channels_last = 0>",
-        f"T[1,256,14,14] X, {_ends(1 / 32, 1 / 256)}", type="u8",
-    ),
-    call(
-        "com.microsoft.QLinearSigmoid", f"T[{_IMAGES}] X, {_ends(1 / 32, 1 / 256, ' = 0')}",
-        type="u8",
-    ),
+    call(_AVERAGE, f"T[1,256,14,14] X, {_ends(1 / 32, 1 / 256)}", type="u8"),
+    call("com.microsoft.QLinearSigmoid", f"T[{_IMAGES}] X, {_SIGMOID}", type="u8"),
     call(_SOFTMAX, f"T[128,64] X, {_ends(1 / 128, 1 / 2048, ' = 0')}", "last axis", "u8"),
     call(_SOFTMAX, f"T[128,64] X, {_ends(1 / 128, 1 / 2048, ' = -128')}", "last axis", "i8"),
     Case(
