@@ -75,7 +75,7 @@ def test_what_follows_from_constants_is_a_weight_unless_it_is_drawn():
     cases, _ = cases_of(text, X=np.ones(4, np.float32))
     assert list(cases) == ["RandomUniform", "Add-4-4-f32", "Mul-4-4-f32"]
     np.testing.assert_allclose(cases["Add-4-4-f32"].weights["A"], np.exp([1, 2, 3, 4]), rtol=1e-6)
-    assert {*cases["Mul-4-4-f32"].inputs} == {"X", "B"}
+    assert {*cases["Mul-4-4-f32"].arrays} == {"X", "B"}
 
 
 def test_bodies_and_functions_are_whole():
@@ -92,7 +92,7 @@ def test_bodies_and_functions_are_whole():
     assert not left_out
     taken, called = cases.values()
     assert [case.node.op_type for case in cases.values()] == ["If", "twice"]
-    assert ({*taken.inputs}, {*taken.weights}) == ({"c", "X"}, {"W"})
+    assert ({*taken.arrays}, {*taken.weights}) == ({"c", "X"}, {"W"})
     np.testing.assert_array_equal(outputs_of(taken)[0], x * x)
     np.testing.assert_array_equal(outputs_of(called)[0], 2 * x * x)
 

@@ -120,7 +120,7 @@ def reduce_model(
     if (proto := search.best.proto).functions:
         inlined = onnx.inliner.inline_local_functions(proto)
         search.finds(replace(search.best, proto=inlined, step="functions inlined"))
-    _cut_nodes(search, _CutGraph(search.best, record(search.best.proto, feeds)))
+    _cut_nodes(search, CutGraph(search.best, record(search.best.proto, feeds)))
     _cut_sizes(search)
     _draw_again(search)
     return search.best
@@ -168,7 +168,7 @@ class _Reduction:
         return True
 
 
-class _CutGraph:
+class CutGraph:
     """A graph, and the values that can replace its nodes."""
 
     def __init__(self, source: Reduced, values: _Arrays) -> None:
@@ -220,7 +220,7 @@ def _info(name: str, array: np.ndarray, shape: Sequence[int | None]) -> onnx.Val
     return make_tensor_value_info(name, onnx_type(array.dtype), shape)
 
 
-def _cut_nodes(search: _Reduction, graph: _CutGraph) -> None:
+def _cut_nodes(search: _Reduction, graph: CutGraph) -> None:
     """Remove nodes, then outputs."""
     nodes = list(search.best.proto.graph.node)
     count = len(nodes)

@@ -336,7 +336,7 @@ def _inputs(case: AnyCase) -> str:
     """Write the types and shapes of what a case takes."""
     if isinstance(case, Case):
         return re.sub(r"\bT\b", case.type, case.shapes)
-    arrays = {**case.inputs, **case.weights}
+    arrays = {**case.arrays, **case.weights}
     return ", ".join(
         f"{short_name(array.dtype)}{list(array.shape)} {name}" for name, array in arrays.items()
     )

@@ -3,21 +3,19 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx.helper
 import onnx.numpy_helper
 
 from ortmeter.attribution.intermediates import operator_of, run_exposed
-from ortmeter.dtypes import onnx_type, short_name
-from ortmeter.operators import find_operator
+from ortmeter.attribution.reduction import CutGraph, Reduced
+from ortmeter.dtypes import short_name
 from ortmeter.runtime.arrays import as_numpy, is_array
 from ortmeter.runtime.graphs import read_by
 from ortmeter.runtime.loading import ModelLike, load_model
-from ortmeter.runtime.models import sub_model
 from ortmeter.runtime.ortvalues import is_known_to_numpy
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec
@@ -35,66 +33,42 @@ _MAX_CONSTANT_ELEMENTS = 64  # integers that say what to do: axes, a shape
 
 
 @dataclass(frozen=True)
-class NodeCase:
+class NodeCase(Reduced):
     """A node of a model, and the inputs that it gets in a run of the model.
 
     Parameters
     ----------
     name : str
         Operator, shapes of its first inputs, type: ``Conv-1x3x32x32-16x3x3x3-f32``.
-    node : NodeProto
-        The node, with the names that it has in the model.
-    inputs, weights : mapping of str to array
-        What it reads: computed by a run, and constant.
-    outputs : mapping of str to dtype
-        Types of what it returns.
-    source : ModelProto
-        The model, for its opsets and its functions.
+    proto : ModelProto
+        The node alone, in the opset of its model, with the names that it has there, and with
+        initializers for the weights; old releases read its version of the format.
+    arrays : mapping of str to array
+        What it reads that a run computes.
     nodes : int
         How many nodes of the model have the same operator, attributes, shapes and types.
     """
 
-    name: str
-    node: onnx.NodeProto
-    inputs: Mapping[str, np.ndarray]
-    weights: Mapping[str, np.ndarray]
-    outputs: Mapping[str, np.dtype[Any]]
-    source: onnx.ModelProto = field(repr=False)
     nodes: int = 1
+
+    @property
+    def node(self) -> onnx.NodeProto:
+        """The node."""
+        return self.proto.graph.node[0]
 
     @property
     def op(self) -> str:
         """Operator, without its domain."""
         return self.node.op_type
 
-    def model(self) -> onnx.ModelProto:
-        """Build the model of the node alone, in the opset of its model.
-
-        Returns
-        -------
-        ModelProto
-            With initializers for the weights; old releases read its version of the format.
-        """
-        inputs = [
-            onnx.helper.make_tensor_value_info(name, onnx_type(array.dtype), array.shape)
-            for name, array in self.inputs.items()
-        ]
-        outputs = [
-            onnx.helper.make_tensor_value_info(name, onnx_type(dtype), None)
-            for name, dtype in self.outputs.items()
-        ]
-        weights = [onnx.numpy_helper.from_array(array, n) for n, array in self.weights.items()]
-        model = sub_model(self.source, [self.node], inputs, outputs, weights)
-        model.ir_version = min(max(model.ir_version, _FEWEST), _FORMAT)
-        return model
-
-    def feeds(self) -> dict[str, np.ndarray]:
-        """Return what the node gets in a run, its weights apart."""
-        return dict(self.inputs)
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """What it reads that is constant."""
+        return {t.name: onnx.numpy_helper.to_array(t) for t in self.proto.graph.initializer}
 
     def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
         """Return what a process needs to run the case."""
-        return SessionSpec(self.model(), self.feeds(), {"provider": provider, "threads": threads})
+        return SessionSpec(self.proto, self.feeds(), {"provider": provider, "threads": threads})
 
 
 def node_cases(
@@ -138,68 +112,61 @@ def node_cases(
     run = {**run_exposed(proto, feeds, provider=provider, optimization="none"), **feeds}
     values = {
         name: as_numpy(value)
-        if is_array(value) and getattr(value, "is_tensor", lambda: True)()  # not a sequence
-        else value
         for name, value in run.items()
+        if is_array(value) and getattr(value, "is_tensor", lambda: True)()  # not a sequence
     }
-    tensors = (tensor for tensor in proto.graph.initializer if tensor.name not in feeds)
-    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
+    graph = CutGraph(Reduced("", proto, {n: values[n] for n in feeds if n in values}), values)
     cases: dict[Any, NodeCase] = {}
     names: Counter[str] = Counter()
     left_out: dict[str, str] = {}
     for node in proto.graph.node:
-        outputs = {name: values[name] for name in node.output if name}
-        read = [name for name in dict.fromkeys([*node.input, *sorted(read_by(node))]) if name]
-        is_random = find_operator(node.op_type, node.domain).is_random
-        if all(name in weights for name in read) and not is_random:
-            weights |= outputs
-        elif node.op_type not in SKIPPED:
-            inputs: dict[str, Any] = {n: values.get(n) for n in read if n not in weights}
-            if reason := _why_not(inputs, outputs):
-                left_out[f"{node.op_type} {node.name or node.output[0]}"] = reason
-                continue
-            kept = {n: weights[n] for n in read if n in weights}
-            key = _signature(node, {**values, **weights}, kept, outputs)
-            if key in cases:
-                cases[key] = dataclasses.replace(cases[key], nodes=cases[key].nodes + 1)
-            else:
-                arrays = [{**inputs, **kept}[name] for name in node.input if name]
-                shapes = ["x".join(map(str, array.shape)) for array in arrays if array.ndim]
-                kind = [short_name(array.dtype) for array in arrays[:1]]
-                name = "-".join([operator_of(node), *shapes[:_SHAPES], *kind])
-                names[name] += 1
-                name += f"-{names[name]}" * (names[name] > 1)
-                types = {n: array.dtype for n, array in outputs.items()}
-                cases[key] = NodeCase(name, node, inputs, kept, types, proto)
+        outputs = {name: values.get(name) for name in node.output if name}
+        if node.op_type in SKIPPED or outputs.keys() <= graph.constants.keys():
+            continue
+        computed = sorted(read_by(node) - {""} - graph.constants.keys())
+        if reason := _why_not({name: values.get(name) for name in computed}, outputs):
+            left_out[f"{node.op_type} {node.name or node.output[0]}"] = reason
+            continue
+        part = graph.keep([node], node.op_type)
+        assert part is not None
+        case = NodeCase("", part.proto, part.arrays)
+        case.proto.ir_version = min(max(case.proto.ir_version, _FEWEST), _FORMAT)
+        key = _signature(case, [values[name].shape for name in outputs])
+        if key in cases:
+            cases[key] = dataclasses.replace(cases[key], nodes=cases[key].nodes + 1)
+            continue
+        read = {**case.arrays, **case.weights}
+        arrays = [read[name] for name in node.input if name]
+        shapes = ["x".join(map(str, array.shape)) for array in arrays if array.ndim]
+        kind = [short_name(array.dtype) for array in arrays[:1]]
+        name = "-".join([operator_of(node), *shapes[:_SHAPES], *kind])
+        names[name] += 1
+        name += f"-{names[name]}" * (names[name] > 1)
+        cases[key] = dataclasses.replace(case, name=name)
     return {case.name: case for case in cases.values()}, left_out
 
 
 def _why_not(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> str:
     for what, values in (("reads", inputs), ("returns", outputs)):
         for name, value in values.items():
-            if not isinstance(value, np.ndarray):
+            if value is None:
                 return f"it {what} {name!r}, which is not a tensor"
             if value.dtype.kind not in _TEXT and not is_known_to_numpy(value.dtype):
                 return f"it {what} {name!r}, in {short_name(value.dtype)}"
     return ""
 
 
-def _signature(
-    node: onnx.NodeProto,
-    values: Mapping[str, Any],
-    weights: Mapping[str, np.ndarray],
-    outputs: Mapping[str, np.ndarray],
-) -> tuple[Any, ...]:
+def _signature(case: NodeCase, written: list[tuple[int, ...]]) -> tuple[Any, ...]:
     """Return what two nodes have in common when they take the same time."""
+    node, weights = case.node, case.weights
     attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
     told = {}
-    for name in filter(None, (*node.input, *read_by(node))):
-        array, is_weight = values[name], name in weights
+    for name, array in {**case.arrays, **weights}.items():
+        is_weight = name in weights
         tells = is_weight and str(array.dtype) in _INTEGERS and array.size <= _MAX_CONSTANT_ELEMENTS
         axes = array.ravel().tolist() if tells else None
         told[name] = array.shape, array.dtype.str, is_weight, axes
     names = list(node.input)
     read = [(names.index(name), told.get(name)) for name in names]
     captured = sorted(str(told[name]) for name in told.keys() - {*names})
-    written = [array.shape for array in outputs.values()]
     return node.op_type, node.domain, *map(str, (attributes, read, captured, written))
