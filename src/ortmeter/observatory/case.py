@@ -252,8 +252,7 @@ def _random(
     if values.startswith("below "):
         return rng.integers(int(values.removeprefix("below ")), size=shape)
     if values == "order":
-        ranks = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
-        return rng.permuted(np.broadcast_to(ranks, shape), axis=0)
+        return rng.permuted(np.indices(shape)[0], axis=0)
     if dtype.kind in "iub":
         return rng.integers(*integer_ends(values, dtype.kind), shape, endpoint=True)
     if values == "normal":

@@ -203,4 +203,4 @@ def _distribution(case: Case, name: str, array: np.ndarray) -> str:
         return "np.where(rng.random(shape) < 1 / 16, 0, rng.standard_normal(shape))"
     tiny = float(np.finfo(array.dtype).tiny)
     ranges = {**RANGES, "denormal": (-tiny, tiny)}
-    return "rng.uniform({}, {}, shape)".format(*ranges[values]) if values in ranges else ""
+    return "rng.uniform({}, {}, shape)".format(*ranges[values])

@@ -83,9 +83,7 @@ def _mat_mul_integer(
     return torch.matmul(left, right).to(torch.int64).to(torch.int32)
 
 
-@kernel("Einsum", since=12)
-def _einsum(*operands: Tensor, equation: str) -> Tensor:
-    return torch.einsum(equation, *operands)
+kernel("Einsum", since=12)(lambda *operands, equation: torch.einsum(equation, *operands))
 
 
 @kernel("Trilu", since=14)
