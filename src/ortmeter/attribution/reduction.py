@@ -240,9 +240,9 @@ def _cut_nodes(search: _Reduction, graph: CutGraph) -> None:
 
 def _cut_sizes(search: _Reduction) -> None:
     """Shorten the axes that have the same size, together, then those of each input."""
-    shapes = [array.shape for array in _arrays(search.best).values()]
+    shapes = [array.shape for array in arrays_of(search.best).values()]
     for size in sorted({size for shape in shapes for size in shape if size > 1}, reverse=True):
-        arrays = _arrays(search.best).items()
+        arrays = arrays_of(search.best).items()
         axes = [(name, i) for name, a in arrays for i, s in enumerate(a.shape) if s == size]
         alone = [[axis] for axis in axes if axis[0] in search.best.arrays and len(axes) > 1]
         for group in (axes, *alone):
@@ -252,25 +252,25 @@ def _cut_sizes(search: _Reduction) -> None:
 def _shorten(search: _Reduction, axes: Sequence[tuple[str, int]], size: int) -> None:
     """Shorten axes to 1, else by halves."""
     for new in (1, *(size >> power for power in range(1, size.bit_length() - 1))):
-        changed = arrays = _arrays(search.best)
+        changed = arrays = arrays_of(search.best)
         longer = [(name, axis) for name, axis in axes if arrays[name].shape[axis] > new]
         for name, axis in longer:
             changed = {**changed, name: changed[name].take(range(new), axis)}
         what = ", ".join(f"{axis} of {name}" for name, axis in longer)
-        shorter = _with_arrays(search.best, changed, f"{new} of {size} along axes {what}")
+        shorter = with_arrays(search.best, changed, f"{new} of {size} along axes {what}")
         if not longer or (not search.finds(shorter) and new > 1):
             break
 
 
 def _draw_again(search: _Reduction) -> None:
     """Draw large arrays of floats again: together, else one by one."""
-    arrays = _arrays(search.best)
+    arrays = arrays_of(search.best)
     large = [n for n, a in arrays.items() if a.dtype.kind == "f" and a.nbytes > EMBEDDED]
     for names in (large, *([name] for name in large)):
         if new := [name for name in names if name not in search.best.drawn]:
             points = {name: quantiles(arrays[name]) for name in new}
             changed = {name: draw(name, arrays[name], points[name]) for name in new}
-            drawn = _with_arrays(search.best, changed, f"{', '.join(new)} drawn again")
+            drawn = with_arrays(search.best, changed, f"{', '.join(new)} drawn again")
             search.finds(replace(drawn, drawn={**search.best.drawn, **points}))
 
 
@@ -288,16 +288,16 @@ def draw(name: str, like: np.ndarray, points: Sequence[float]) -> np.ndarray:
     return np.asarray(drawn, like.dtype)
 
 
-def _arrays(reduced: Reduced) -> dict[str, np.ndarray]:
+def arrays_of(reduced: Reduced) -> dict[str, np.ndarray]:
     """List the inputs and the weights."""
     tensors = reduced.proto.graph.initializer
     weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
     return {**weights, **reduced.arrays}
 
 
-def _with_arrays(reduced: Reduced, changed: _Arrays, step: str) -> Reduced:
+def with_arrays(reduced: Reduced, changed: _Arrays, step: str) -> Reduced:
     """Copy a model with other inputs and weights; sizes of what it computes are not declared."""
-    arrays = {**_arrays(reduced), **changed}
+    arrays = {**arrays_of(reduced), **changed}
     feeds = {name: arrays[name] for name in reduced.arrays}
     graph = onnx.GraphProto()
     graph.CopyFrom(reduced.proto.graph)

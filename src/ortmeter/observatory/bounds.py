@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.numpy_helper
 
+from ortmeter.attribution.reduction import Reduced, arrays_of, with_arrays
 from ortmeter.dtypes import numpy_dtype
-from ortmeter.evaluator.node import dense_array
 from ortmeter.observatory.reference import reference
 from ortmeter.operators import find_operator
 from ortmeter.operators.roundings import Change, Run
@@ -64,9 +63,9 @@ def error_bounds(
     if not entry.is_quantized:
         narrow = {np.dtype(np.float32), np.dtype(np.float16)}
         names = [name for name in node.output[:1] if kinds[name] in narrow]
-    operands = dict(feeds) | {t.name: dense_array(t) for t in model.graph.initializer}
+    operands = arrays_of(whole := Reduced("", model, feeds))
     given = [operands[name] for name in node.input if name]
-    run_on = functools.partial(_run_on, model, operands)
+    run_on = functools.partial(_run_on, whole)
     runs = {n: Run(attributes(node), given, expected[n], kinds[n], run_on) for n in names}
     bounds = ((name, entry.bound(run)) for name, run in runs.items())
     return {name: bound for name, bound in bounds if bound is not None}
@@ -106,16 +105,14 @@ def weight_bounds(
     >>> weight_bounds(model, {"X": x}, {"Y": np.float64([[12]])}, 0.25)
     {'Y': 3.0}
     """
-    rng = np.random.default_rng(0)
-    moved = onnx.ModelProto()
-    moved.CopyFrom(model)
-    for tensor in moved.graph.initializer:
-        if len(tensor.dims) > 1:
-            values = dense_array(tensor)
-            changed = values * (1 + rng.choice([-relative, relative], values.shape))
-            changed = changed.astype(values.dtype)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(changed, tensor.name))
-    found = reference(moved, feeds).outputs
+    rng, whole = np.random.default_rng(0), Reduced("", model, feeds)
+    weights = {n: a for n, a in arrays_of(whole).items() if n not in feeds and a.ndim > 1}
+    moved = {
+        name: (values * (1 + rng.choice([-relative, relative], values.shape))).astype(values.dtype)
+        for name, values in weights.items()
+    }
+    changed = with_arrays(whole, moved, "weights moved")
+    found = reference(changed.proto, changed.arrays).outputs
     return {name: float(np.abs(found[name] - exact).max()) for name, exact in expected.items()}
 
 
@@ -128,14 +125,11 @@ def _rounds_nothing(nodes: Sequence[onnx.NodeProto], kinds: Any) -> bool:
     return len(nodes) == 1 and all(kind.kind in "iub" for kind in kinds) and not quantized
 
 
-def _run_on(model: onnx.ModelProto, operands: _Arrays, change: Change) -> np.ndarray | None:
+def _run_on(whole: Reduced, change: Change) -> np.ndarray | None:
     """Run the operator on changed operands, integers excepted; so are the scales of a Gemm."""
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
-    arrays = {n: change(a) if a.dtype.kind == "f" else a for n, a in operands.items()}
-    for tensor in changed.graph.initializer:
-        tensor.CopyFrom(onnx.numpy_helper.from_array(arrays.pop(tensor.name), tensor.name))
-    for attribute in changed.graph.node[0].attribute:
+    floats = {n: change(a) for n, a in arrays_of(whole).items() if a.dtype.kind == "f"}
+    changed = with_arrays(whole, floats, "changed")
+    for attribute in changed.proto.graph.node[0].attribute:
         if attribute.name in {"alpha", "beta"}:
             attribute.f = float(change(np.array(attribute.f)))
-    return next(iter(reference(changed, arrays).outputs.values()), None)
+    return next(iter(reference(changed.proto, changed.arrays).outputs.values()), None)
