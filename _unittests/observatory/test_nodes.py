@@ -7,6 +7,7 @@ import onnx.reference
 import onnxruntime
 import pytest
 
+from ortmeter.attribution.reduction import arrays_of
 from ortmeter.observatory.nodes import node_cases
 from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.graphs import with_intermediate_outputs
@@ -39,7 +40,7 @@ def test_each_node_computes_alone_what_it_does_in_the_model():
             np.testing.assert_allclose(got, expected[output], rtol=1e-3, atol=1e-4)
     constant = {tensor.name for tensor in model.graph.initializer}
     for case in cases.values():  # a convolution packs its weights when its session is made
-        assert {*case.weights} == {*case.node.input} & constant
+        assert {*arrays_of(case)} - {*case.arrays} == {*case.node.input} & constant
     computed = [node for node in model.graph.node if node.op_type not in {"Constant", "Identity"}]
     assert sum(case.nodes for case in cases.values()) == len(computed)
 
@@ -66,7 +67,7 @@ def test_nodes_differ_by_what_changes_their_time():
         "Reshape-4x6-1-f32": 1,
     }
     np.testing.assert_array_equal(cases["Mul-4x6-f32"].feeds()["H"], x * (x + 1))
-    np.testing.assert_array_equal(cases["Mul-4x6-f32"].weights["P"], np.float32(2))
+    np.testing.assert_array_equal(arrays_of(cases["Mul-4x6-f32"])["P"], np.float32(2))
 
 
 def test_what_follows_from_constants_is_a_weight_unless_it_is_drawn():
@@ -74,7 +75,7 @@ def test_what_follows_from_constants_is_a_weight_unless_it_is_drawn():
         A = Exp(W)  R = RandomUniform<shape = [4]>()  B = Add(A, R)  Y = Mul(X, B) }}"""
     cases, _ = cases_of(text, X=np.ones(4, np.float32))
     assert list(cases) == ["RandomUniform", "Add-4-4-f32", "Mul-4-4-f32"]
-    np.testing.assert_allclose(cases["Add-4-4-f32"].weights["A"], np.exp([1, 2, 3, 4]), rtol=1e-6)
+    np.testing.assert_allclose(arrays_of(cases["Add-4-4-f32"])["A"], np.exp([1, 2, 3, 4]), rtol=1e-6)
     assert {*cases["Mul-4-4-f32"].arrays} == {"X", "B"}
 
 
@@ -92,7 +93,7 @@ def test_bodies_and_functions_are_whole():
     assert not left_out
     taken, called = cases.values()
     assert [case.node.op_type for case in cases.values()] == ["If", "twice"]
-    assert ({*taken.arrays}, {*taken.weights}) == ({"c", "X"}, {"W"})
+    assert ({*taken.arrays}, {*arrays_of(taken)}) == ({"c", "X"}, {"c", "X", "W"})
     np.testing.assert_array_equal(outputs_of(taken)[0], x * x)
     np.testing.assert_array_equal(outputs_of(called)[0], 2 * x * x)
 

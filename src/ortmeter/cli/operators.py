@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from ortmeter.attribution.reduction import arrays_of
 from ortmeter.cli import bisect, fusions, machine, verdicts
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import number, split, thread_count
@@ -336,7 +337,7 @@ def _inputs(case: AnyCase) -> str:
     """Write the types and shapes of what a case takes."""
     if isinstance(case, Case):
         return re.sub(r"\bT\b", case.type, case.shapes)
-    arrays = {**case.arrays, **case.weights}
+    arrays = {**case.arrays, **arrays_of(case)}
     return ", ".join(
         f"{short_name(array.dtype)}{list(array.shape)} {name}" for name, array in arrays.items()
     )

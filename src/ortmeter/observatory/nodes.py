@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.numpy_helper
 
 from ortmeter.attribution.intermediates import operator_of, run_exposed
-from ortmeter.attribution.reduction import CutGraph, Reduced
+from ortmeter.attribution.reduction import CutGraph, Reduced, arrays_of
 from ortmeter.dtypes import short_name
 from ortmeter.runtime.arrays import as_numpy, is_array
 from ortmeter.runtime.graphs import read_by
@@ -60,11 +59,6 @@ class NodeCase(Reduced):
     def op(self) -> str:
         """Operator, without its domain."""
         return self.node.op_type
-
-    @property
-    def weights(self) -> dict[str, np.ndarray]:
-        """What it reads that is constant."""
-        return {t.name: onnx.numpy_helper.to_array(t) for t in self.proto.graph.initializer}
 
     def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
         """Return what a process needs to run the case."""
@@ -135,7 +129,7 @@ def node_cases(
         if key in cases:
             cases[key] = dataclasses.replace(cases[key], nodes=cases[key].nodes + 1)
             continue
-        read = {**case.arrays, **case.weights}
+        read = arrays_of(case)
         arrays = [read[name] for name in node.input if name]
         shapes = ["x".join(map(str, array.shape)) for array in arrays if array.ndim]
         kind = [short_name(array.dtype) for array in arrays[:1]]
@@ -158,11 +152,11 @@ def _why_not(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> str:
 
 def _signature(case: NodeCase, written: list[tuple[int, ...]]) -> tuple[Any, ...]:
     """Return what two nodes have in common when they take the same time."""
-    node, weights = case.node, case.weights
+    node = case.node
     attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
     told = {}
-    for name, array in {**case.arrays, **weights}.items():
-        is_weight = name in weights
+    for name, array in arrays_of(case).items():
+        is_weight = name not in case.arrays
         tells = is_weight and str(array.dtype) in _INTEGERS and array.size <= _MAX_CONSTANT_ELEMENTS
         axes = array.ravel().tolist() if tells else None
         told[name] = array.shape, array.dtype.str, is_weight, axes
