@@ -115,16 +115,16 @@ def measure_edges(
     return _gathered(pd.DataFrame(rows, columns=_FOUND))
 
 
-@dataclasses.dataclass
 class _Edge:
-    """A case on some values: what the references return, and the candidates."""
+    """A case on some values: what the references return, which share no code."""
 
-    label: str
-    case: Case
-    model: onnx.ModelProto
-    feeds: _Arrays
-    answers: Sequence[_Arrays]
-    exact: _Arrays
+    def __init__(self, label: str, case: Case, feeds: _Arrays | None) -> None:
+        self.label, self.case = label, case
+        self.model, self.feeds = case.model(), feeds or case.feeds()
+        first, second = (evaluated(self.model, self.feeds, (source,)) for source in _SOURCES)
+        if first.shares_code(second):
+            raise OrtMeterError("one reference")
+        self.answers, self.exact = (first.outputs, second.outputs), _exact(case, self.feeds)
 
     def judge(self, got: _Arrays | OrtMeterError) -> Iterator[dict[str, str]]:
         """Yield the ways in which outputs, or the lack of them, are wrong."""
@@ -293,14 +293,10 @@ def _edges(case: Case, ask: Callable[[_Edge], _Outputs]) -> Iterator[tuple[_Edge
 
 
 def _answered(label: str, case: Case, feeds: _Arrays | None = None) -> _Edge | None:
-    """Ask the references; None unless both answer, with kernels that share no code."""
+    """Ask the references; None unless both answer."""
     # Each one refuses in its own ways.
     with suppress(Exception), np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
-        model, given = case.model(), feeds or case.feeds()
-        first, second = (evaluated(model, given, (source,)) for source in _SOURCES)
-        if not first.shares_code(second):
-            answers = first.outputs, second.outputs
-            return _Edge(label, case, model, given, answers, _exact(case, given))
+        return _Edge(label, case, feeds)
     return None
 
 
