@@ -75,7 +75,9 @@ def test_what_follows_from_constants_is_a_weight_unless_it_is_drawn():
         A = Exp(W)  R = RandomUniform<shape = [4]>()  B = Add(A, R)  Y = Mul(X, B) }}"""
     cases, _ = cases_of(text, X=np.ones(4, np.float32))
     assert list(cases) == ["RandomUniform", "Add-4-4-f32", "Mul-4-4-f32"]
-    np.testing.assert_allclose(arrays_of(cases["Add-4-4-f32"])["A"], np.exp([1, 2, 3, 4]), rtol=1e-6)
+    np.testing.assert_allclose(
+        arrays_of(cases["Add-4-4-f32"])["A"], np.exp([1, 2, 3, 4]), rtol=1e-6
+    )
     assert {*cases["Mul-4-4-f32"].arrays} == {"X", "B"}
 
 

@@ -104,7 +104,7 @@ def node_cases(
     """
     proto = load_model(model)
     run = {**run_exposed(proto, feeds, provider=provider, optimization="none"), **feeds}
-    values = {
+    values: dict[str, np.ndarray] = {
         name: as_numpy(value)
         for name, value in run.items()
         if is_array(value) and getattr(value, "is_tensor", lambda: True)()  # not a sequence
