@@ -12,7 +12,7 @@ from ortmeter.operators.counts import Count, Work, reduction, told
 from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, maker
 from ortmeter.operators.roundings import mean, sum_of_products
-from ortmeter.operators.tensors import kernels, refused
+from ortmeter.operators.tensors import refused
 
 _RANKS = (1, 2, 3)
 
@@ -297,14 +297,10 @@ def _spatial(x: Tensor) -> tuple[int, ...]:
     return tuple(range(2, x.ndim))
 
 
-kernels(
-    ("GlobalAveragePool", 1, lambda x: torch.mean(x, _spatial(x), keepdim=True)),
-    ("GlobalMaxPool", 1, lambda x: torch.amax(x, _spatial(x), keepdim=True)),
-    (
-        "GlobalLpPool",
-        2,
-        lambda x, *, p=2: torch.linalg.vector_norm(x, p, _spatial(x), keepdim=True),
-    ),
+kernel("GlobalAveragePool")(lambda x: torch.mean(x, _spatial(x), keepdim=True))
+kernel("GlobalMaxPool")(lambda x: torch.amax(x, _spatial(x), keepdim=True))
+kernel("GlobalLpPool", since=2)(
+    lambda x, *, p=2: torch.linalg.vector_norm(x, p, _spatial(x), keepdim=True)
 )
 
 

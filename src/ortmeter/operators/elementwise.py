@@ -10,7 +10,7 @@ from ortmeter.operators.counts import Work, between_inputs, nothing, per_element
 from ortmeter.operators.late import Array, Dtype, Tensor, TensorFunction, functional, special, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import mean, once, product, sum_of_products
-from ortmeter.operators.tensors import direct, dtype_of, kernels, refused, widened
+from ortmeter.operators.tensors import direct, dtype_of, refused, widened
 
 declare = family("elementwise")
 _ONE = {"cost": per_element(1)}
@@ -146,21 +146,23 @@ declare("Gelu", cost=per_element(5), cpu_types="f32")
 declare("Celu Elu Selu SwiGLU Swish")
 _ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
-kernels(
-    ("Mean", 8, _mean),
-    # x itself in every type from 40 on
-    ("Softplus", 1, lambda x: functional.softplus(x, threshold=40)),
-    ("Elu", 6, lambda x, *, alpha=1.0: functional.elu(x, alpha)),
-    ("Celu", 12, lambda x, *, alpha=1.0: functional.celu(x, alpha)),
-    ("Selu", 6, lambda x, *, alpha=_ALPHA, gamma=_GAMMA: functional.elu(x, alpha) * gamma),
-    ("LeakyRelu", 6, lambda x, *, alpha=0.01: functional.leaky_relu(x, alpha)),
-    ("PRelu", 7, lambda x, slope: torch.where(x < 0, slope * x, x)),
-    ("ThresholdedRelu", 10, lambda x, *, alpha=1.0: torch.where(x > alpha, x, 0)),
-    ("HardSigmoid", 6, lambda x, *, alpha=0.2, beta=0.5: torch.clamp(x * alpha + beta, 0, 1)),
-    ("Gelu", 20, lambda x, *, approximate="none": functional.gelu(x, approximate=approximate)),
-    ("Swish", 24, _swish),
-    ("SwiGLU", 28, lambda gate, value, *, alpha=1.0: _swish(gate, alpha=alpha) * value),
+kernel("Mean", since=8)(_mean)
+# x itself in every type from 40 on
+kernel("Softplus")(lambda x: functional.softplus(x, threshold=40))
+kernel("Elu", since=6)(lambda x, *, alpha=1.0: functional.elu(x, alpha))
+kernel("Celu", since=12)(lambda x, *, alpha=1.0: functional.celu(x, alpha))
+kernel("Selu", since=6)(lambda x, *, alpha=_ALPHA, gamma=_GAMMA: functional.elu(x, alpha) * gamma)
+kernel("LeakyRelu", since=6)(lambda x, *, alpha=0.01: functional.leaky_relu(x, alpha))
+kernel("PRelu", since=7)(lambda x, slope: torch.where(x < 0, slope * x, x))
+kernel("ThresholdedRelu", since=10)(lambda x, *, alpha=1.0: torch.where(x > alpha, x, 0))
+kernel("HardSigmoid", since=6)(
+    lambda x, *, alpha=0.2, beta=0.5: torch.clamp(x * alpha + beta, 0, 1)
 )
+kernel("Gelu", since=20)(
+    lambda x, *, approximate="none": functional.gelu(x, approximate=approximate)
+)
+kernel("Swish", since=24)(_swish)
+kernel("SwiGLU", since=28)(lambda gate, value, *, alpha=1.0: _swish(gate, alpha=alpha) * value)
 
 
 declare("Clip", cost=per_element(2), is_exact=True)

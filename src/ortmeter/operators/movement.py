@@ -11,13 +11,7 @@ from ortmeter.operators.descriptions import describe
 from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.registry import NCHWC, family, kernel, stand_in
 from ortmeter.operators.roundings import Run, growth, rounded, sum_of_products
-from ortmeter.operators.tensors import (
-    as_list,
-    kernels,
-    non_negative,
-    positive_axes,
-    positive_axis,
-)
+from ortmeter.operators.tensors import as_list, non_negative, positive_axes, positive_axis
 
 declare = family("movement")
 declare("Flatten Identity Reshape Squeeze Unsqueeze", cost=nothing, reads="nothing", is_exact=True)
@@ -36,15 +30,13 @@ def _integers(value: Any, like: Tensor) -> Tensor:
     return torch.tensor(value, dtype=torch.int64, device=like.device)
 
 
-kernels(
-    ("Identity", 1, lambda x: x),
-    ("Shape", 1, lambda x, *, start=0, end=None: _integers(x.shape[slice(start, end)], x)),
-    ("Size", 1, lambda x: _integers(math.prod(x.shape), x)),
-    ("Transpose", 1, lambda x, *, perm=None: x.permute(perm or [*reversed(range(x.ndim))])),
-    ("Tile", 6, lambda x, repeats: x.repeat(repeats.tolist())),
-    ("Concat", 4, lambda *inputs, axis: torch.cat(inputs, axis)),
-    ("NonZero", 9, lambda x: torch.nonzero(x).t()),
-)
+kernel("Identity")(lambda x: x)
+kernel("Shape")(lambda x, *, start=0, end=None: _integers(x.shape[slice(start, end)], x))
+kernel("Size")(lambda x: _integers(math.prod(x.shape), x))
+kernel("Transpose")(lambda x, *, perm=None: x.permute(perm or [*reversed(range(x.ndim))]))
+kernel("Tile", since=6)(lambda x, repeats: x.repeat(repeats.tolist()))
+kernel("Concat", since=4)(lambda *inputs, axis: torch.cat(inputs, axis))
+kernel("NonZero", since=9)(lambda x: torch.nonzero(x).t())
 
 
 @kernel("Reshape")

@@ -9,7 +9,7 @@ from ortmeter import dtypes
 from ortmeter.errors import InvalidArgumentError, RefusedError
 from ortmeter.operators.descriptions import describe
 from ortmeter.operators.late import Dtype, Tensor, TensorFunction, torch
-from ortmeter.operators.registry import Kernel, guard, kernel, register
+from ortmeter.operators.registry import guard, register
 
 
 def named(name: str) -> TensorFunction:
@@ -20,12 +20,6 @@ def named(name: str) -> TensorFunction:
         return result
 
     return call
-
-
-def kernels(*table: tuple[str, int, Kernel]) -> None:
-    """Register several kernels: operator, first opset, function."""
-    for op_type, since, function in table:
-        kernel(op_type, since=since)(function)
 
 
 def direct(op: str, function: TensorFunction | str, *, since: int) -> None:
