@@ -25,10 +25,7 @@ from ortmeter.evidence import Estimate
 from ortmeter.observatory.matrix import ROWS
 from ortmeter.timing.statistics import MIN_PROCESSES, student_quantile
 
-__all__ = ["VERDICTS", "claim_level", "claimed", "compare_cells", "estimates"]
-
-#: Verdicts on a cell; the first candidate that runs a case has none, an empty text.
-VERDICTS = ("faster", "slower", "undecided", "absent")
+__all__ = ["claim_level", "claimed", "compare_cells", "estimates"]
 
 _ERROR = 0.01  # expected share of false claims among the claims
 _Array = npt.NDArray[np.float64]
@@ -60,8 +57,8 @@ def compare_cells(
         Index ``threads``, ``case``, ``candidate``, without the first candidate. Columns:
         ``baseline``, the best earlier candidate; ``before`` and ``after``, median times (µs);
         ``speedup`` over the baseline, geometric mean of the sets, with its interval ``low`` and
-        ``high``; ``p``; ``verdict``, one of :data:`VERDICTS`, empty for the first candidate that
-        runs the case.
+        ``high``; ``p``; ``verdict``, ``faster``, ``slower``, ``undecided`` or ``absent``, empty for
+        the first candidate that runs the case.
 
     Raises
     ------
