@@ -123,7 +123,8 @@ def node_cases(
             continue
         part = graph.keep([node], node.op_type)
         assert part is not None
-        case = NodeCase("", part.proto, part.arrays)
+        ordered = {**{n: part.arrays[n] for n in node.input if n in part.arrays}, **part.arrays}
+        case = NodeCase("", part.proto, ordered)
         case.proto.ir_version = min(max(case.proto.ir_version, _FEWEST), _FORMAT)
         key = _signature(case, [values[name].shape for name in outputs])
         if key in cases:
