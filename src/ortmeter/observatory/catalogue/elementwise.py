@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ortmeter.dtypes import onnx_type
 from ortmeter.observatory.case import Case, call, expand
 
 _IMAGES = "T[1,64,28,28] X"
@@ -29,8 +30,7 @@ def _binary(
 
 
 def _cast(kind: str, to: str, values: str = _ANY, inputs: str = _ROWS) -> Case:
-    code = {"f32": 1, "u8": 2, "i8": 3, "i32": 6, "i64": 7, "b8": 9, "f16": 10, "f64": 11}[to]
-    return call(f"Cast<to = {code}>", f"{inputs} = {values}", f"to {to}", kind, f"{to} Y")
+    return call(f"Cast<to = {onnx_type(to)}>", f"{inputs} = {values}", f"to {to}", kind, f"{to} Y")
 
 
 _UNARY = (
