@@ -122,8 +122,8 @@ def test_names_are_texts_whatever_they_hold(tmp_path):
     evil = '"\n];open("owned", "w")#\\\u2028é'
     text = f"{HEADER} g (float[4] X) => (float[4] Y) {{ Y = Exp(X) }}"
     case = node_case(text, X=np.ones(4, np.float32))
-    case.node.input[0] = evil
-    case = dataclasses.replace(case, name=evil, inputs={evil: case.inputs["X"]})
+    case.node.input[0] = case.proto.graph.input[0].name = evil
+    case = dataclasses.replace(case, name=evil, arrays={evil: case.arrays["X"]})
     script = repro_script(case, requirements=[evil])
     done = subprocess.run(
         [sys.executable, "-I", "-c", script], cwd=tmp_path, capture_output=True, check=True
