@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import onnx
 
 from ortmeter.attribution.intermediates import operator_of, run_exposed
@@ -96,6 +95,7 @@ def node_cases(
 
     Examples
     --------
+    >>> import numpy as np
     >>> text = '''<ir_version: 10, opset_import: ["": 21]>
     ... g (float[2, 3] X) => (float[2, 3] Y) { A = Exp(X)  B = Exp(A)  Y = Add(A, B) }'''
     >>> cases, _ = node_cases(text, {"X": np.ones((2, 3), np.float32)}, provider="cpu")
@@ -104,7 +104,7 @@ def node_cases(
     """
     proto = load_model(model)
     run = {**run_exposed(proto, feeds, provider=provider, optimization="none"), **feeds}
-    values: dict[str, np.ndarray] = {
+    values = {
         name: as_numpy(value)
         for name, value in run.items()
         if is_array(value) and getattr(value, "is_tensor", lambda: True)()  # not a sequence
