@@ -28,7 +28,7 @@ OBJECTIVES: Mapping[str, str] = {
     "memory": "times less memory",
     "start": "times faster to the first result",
 }
-_ALONE = ("memory", "start")  # a process for each candidate
+_ALONE = {"memory": "peak", "start": "seconds"}  # a process for each candidate, and its phase
 _MIN_ROUNDS, _TAIL_ROUNDS, _ROUNDS = 3, 7, 30
 #: Candidates that are timed, however late it is: two copies of the default, and one more.
 ALWAYS = 3
@@ -98,8 +98,7 @@ def time_wave(
 
 
 def _time_alone(spec: SessionSpec, objective: str) -> float:
-    phase = start_once(spec)[RESULT]
-    found = phase.seconds if objective == "start" else phase.peak
+    found: float | None = getattr(start_once(spec)[RESULT], _ALONE[objective])
     if found is None:
         raise InvalidArgumentError("objective='memory': this system does not report it")
     return found

@@ -23,7 +23,6 @@ from ortmeter.timing.percentiles import LEVELS, Percentile, percentiles
 from ortmeter.timing.statistics import estimate_mean, estimate_ratio, geometric_mean
 
 __all__ = [
-    "Estimate",
     "Load",
     "Point",
     "Turn",
