@@ -97,8 +97,15 @@ def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> E
 def _convert(
     module: GraphModule, computed: Sequence[Node], arguments: Sequence[Any], opset: int
 ) -> tuple[onnx_ir.Model, list[int]]:
-    """Convert a graph; return the model, and the ranks of the arguments that it takes."""
-    prepared, kept = _prepare(module, computed)
+    """Convert a copy of a graph, whose inputs are tensors and whose outputs are to be computed.
+
+    Returns the model, and the ranks of the arguments that it takes.
+    """
+    prepared = GraphModule(module, copy.deepcopy(module.graph))
+    nodes = {node.name: node for node in prepared.graph.nodes}
+    prepared.graph.output_node().args = (tuple(nodes[node.name] for node in computed),)
+    kept = _replace_sizes(prepared)
+    prepared.recompile()
     try:
         program = _run_exporter(prepared, [arguments[i] for i in kept], opset)
     except Exception as cause:
@@ -117,19 +124,6 @@ def _convert(
 
 def _placeholders(module: GraphModule) -> list[Node]:
     return [node for node in module.graph.nodes if node.op == "placeholder"]
-
-
-def _prepare(module: GraphModule, computed: Sequence[Node]) -> tuple[GraphModule, list[int]]:
-    """Copy a graph so that its inputs are tensors and its outputs what ONNX has to compute.
-
-    Returns the copy and the ranks of the arguments that it takes.
-    """
-    prepared = GraphModule(module, copy.deepcopy(module.graph))
-    nodes = {node.name: node for node in prepared.graph.nodes}
-    prepared.graph.output_node().args = (tuple(nodes[node.name] for node in computed),)
-    kept = _replace_sizes(prepared)
-    prepared.recompile()
-    return prepared, kept
 
 
 def _replace_sizes(module: GraphModule) -> list[int]:

@@ -42,16 +42,16 @@ class Context:
     def show(self, value: Any) -> Any:
         return self.memory.export(value, self.library)
 
-    @property
     def watcher(self) -> Watch | None:
-        """What sees the nodes, ``None`` when nobody looks."""
-        return self._watch if self.callback is not None else None
+        """Make what sees the nodes, ``None`` when nobody looks."""
+        if (callback := self.callback) is None:
+            return None
 
-    def _watch(self, node: Node, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-        assert self.callback is not None
-        count = len(node.proto.input)  # the rest is what its graphs take from around
-        shown = [self.show(value) for value in inputs[:count]]
-        self.callback(node.proto, shown, [self.show(value) for value in outputs])
+        def watch(node: Node, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+            given = inputs[: len(node.proto.input)]  # the rest is what its graphs take from around
+            callback(node.proto, list(map(self.show, given)), list(map(self.show, outputs)))
+
+        return watch
 
 
 class Compiler:
@@ -108,7 +108,7 @@ class Compiler:
         ]
         for name in outputs:
             names.use(name, "An output of the graph")
-        return Plan(names, inputs, outputs, steps, self._context.watcher)
+        return Plan(names, inputs, outputs, steps, self._context.watcher())
 
     def _step(self, proto: onnx.NodeProto, names: Names) -> NodeStep | None:
         """Compile a node; a constant is computed here and needs no step."""
