@@ -5,8 +5,9 @@ import onnx
 import pytest
 from claim_samples import compare_ratio
 
+from ortmeter.evidence import plural
 from ortmeter.profiling import Advice, findings, profile
-from ortmeter.profiling.findings import Facts, count, plural
+from ortmeter.profiling.findings import Facts, count
 from ortmeter.timing import Candidate, Comparison, Measurement
 from ortmeter.timing.candidates import SessionSpec
 

@@ -80,6 +80,11 @@ def rounded(value: float | None, digits: int = 4) -> float:
     return math.nan if value is None else float(f"{value:.{digits}g}")
 
 
+def plural(count: int, what: str) -> str:
+    """Write how many there are of something: ``2 nodes``."""
+    return f"{count} {what}{'s' if count > 1 else ''}"
+
+
 @dataclass(frozen=True)
 class Finding:
     """Whether something holds, case by case, and the numbers that decide.

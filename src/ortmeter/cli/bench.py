@@ -18,9 +18,8 @@ from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import CLOSE, add_session, number, session_axes
 from ortmeter.cli.report import Report, Rows, speedup_table
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.evidence import Speedup
+from ortmeter.evidence import Speedup, plural
 from ortmeter.plotting.latency import latency_plot
-from ortmeter.profiling.findings import plural
 from ortmeter.runtime.digests import content, digest
 from ortmeter.runtime.optimizers import without
 from ortmeter.runtime.sessions import graph_digest

@@ -37,8 +37,8 @@ from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator.judges import doubt_of_node
+from ortmeter.evidence import plural
 from ortmeter.plotting import NodeNote, draw_model
-from ortmeter.profiling.findings import plural
 from ortmeter.runtime.graphs import without_maps
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.optimizers import without

@@ -9,6 +9,7 @@ import onnxruntime
 from ortmeter.cli import bisect
 from ortmeter.cli.report import Report
 from ortmeter.errors import OrtMeterError
+from ortmeter.evidence import plural
 from ortmeter.files import cache_folder
 from ortmeter.observatory.fusions.judging import (
     FusionJudge,
@@ -19,7 +20,6 @@ from ortmeter.observatory.fusions.variations import FusionCase
 from ortmeter.observatory.issue import run_script, write_wrong_fusion
 from ortmeter.observatory.matrix import RuntimeCandidate
 from ortmeter.observatory.repro import embedded
-from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import Release
 
 _TOLD = 5  # findings in the conclusion

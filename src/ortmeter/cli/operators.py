@@ -18,6 +18,7 @@ from ortmeter.cli.options import number, split, thread_count
 from ortmeter.cli.report import Report, Rows
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.evidence import plural
 from ortmeter.observatory.accuracy import measure_errors, not_judged, out_of_bound, told_error
 from ortmeter.observatory.case import Case, in_words
 from ortmeter.observatory.catalogue import catalogue
@@ -28,7 +29,6 @@ from ortmeter.observatory.matrix import Interrupted, Matrix, RuntimeCandidate, m
 from ortmeter.observatory.nodes import NodeCase, node_cases
 from ortmeter.observatory.repro import AnyCase, repro_script
 from ortmeter.observatory.torch_candidate import find_obstacle, torch_candidate
-from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import INSTALLED, Release
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.study.writer import enumerate_items

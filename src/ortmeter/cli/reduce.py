@@ -37,6 +37,7 @@ from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator import Evaluator
 from ortmeter.evaluator.node import dense_array, initializers
+from ortmeter.evidence import plural
 from ortmeter.files import write_atomically
 from ortmeter.observatory.issue import (
     run_script,
@@ -48,7 +49,6 @@ from ortmeter.observatory.judge import DISAGREE, Judge
 from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
 from ortmeter.observatory.reference import DRAWN, NONE
 from ortmeter.observatory.repro import repro_script
-from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import INSTALLED, Release, parse_release
 from ortmeter.releases.process import run_once
 from ortmeter.runtime.digests import digest, model_digest

@@ -8,7 +8,7 @@ import pandas as pd
 
 from ortmeter.cli.report import Report, Rows
 from ortmeter.errors import OrtMeterError
-from ortmeter.evidence import Estimate, Speedup
+from ortmeter.evidence import Estimate, Speedup, plural
 from ortmeter.observatory.accuracy import (
     accuracy_changes,
     comparable_errors,
@@ -24,7 +24,6 @@ from ortmeter.observatory.matrix import AGAIN, Matrix, RuntimeCandidate
 from ortmeter.observatory.reference import DRAWN
 from ortmeter.observatory.verdicts import claim_level, claimed, compare_cells
 from ortmeter.plotting.heatmap import change_map
-from ortmeter.profiling.findings import plural
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.rendering import digits
 from ortmeter.study.writer import enumerate_items

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.errors import OrtMeterError
+from ortmeter.evidence import plural
 from ortmeter.observatory.judge import COLUMNS, DISAGREE, Judge
 from ortmeter.observatory.matrix import Processes, RuntimeCandidate
 from ortmeter.observatory.reference import DRAWN, SAME
-from ortmeter.profiling.findings import plural
 from ortmeter.progress import follow
 from ortmeter.study.rendering import digits
 from ortmeter.timing.candidates import SessionSpec

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ortmeter.child import killed_by, output_of
 from ortmeter.errors import OrtMeterError
-from ortmeter.evidence import Estimate
+from ortmeter.evidence import Estimate, plural
 from ortmeter.machine.environment import Environment
 from ortmeter.observatory.case import in_words
 from ortmeter.observatory.fusions.judging import WrongFusion
@@ -19,7 +19,6 @@ from ortmeter.observatory.judge import Judge, worst_place
 from ortmeter.observatory.matrix import Matrix
 from ortmeter.observatory.repro import DRAWN
 from ortmeter.observatory.verdicts import claimed, compare_cells, estimates
-from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import Release
 from ortmeter.releases.process import run_once
 from ortmeter.runtime.loading import load_model

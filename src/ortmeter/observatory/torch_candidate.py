@@ -4,11 +4,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ortmeter.errors import OrtMeterError
+from ortmeter.evidence import plural
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.matrix import RuntimeCandidate
 from ortmeter.observatory.nodes import NodeCase
 from ortmeter.optional import import_optional
-from ortmeter.profiling.findings import plural
 from ortmeter.releases.environments import INSTALLED, parse_release
 from ortmeter.runtime.providers import Provider
 

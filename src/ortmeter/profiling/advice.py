@@ -15,9 +15,10 @@ import onnx.numpy_helper
 import pandas as pd
 
 from ortmeter.errors import OrtMeterError
+from ortmeter.evidence import plural
 from ortmeter.machine.preflight import cpu_quota
 from ortmeter.operators import find_operator
-from ortmeter.profiling.findings import Advice, Facts, count, plural, trial
+from ortmeter.profiling.findings import Advice, Facts, count, trial
 from ortmeter.profiling.fusions import NearMiss, find_near_misses
 from ortmeter.profiling.graph import STANDARD
 from ortmeter.profiling.quantization import CONVERSIONS, REASONS, float_operators

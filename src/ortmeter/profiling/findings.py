@@ -150,7 +150,3 @@ def gain(
 def count(rows: pd.DataFrame) -> str:
     """Write how many nodes of each operator: ``3 Cast, 1 Mul``."""
     return ", ".join(f"{n} {op}" for op, n in rows["op"].astype(str).value_counts().items())
-
-
-def plural(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count > 1 else ''}"
