@@ -2,13 +2,17 @@
 
 import functools
 import gc
+import os
 import re
 import signal
+import subprocess
 import sys
+import types
 
 import hypothesis
 import matplotlib as mpl
 import pytest
+from forks import ForkedProcess, start_server
 
 from ortmeter.errors import ProviderUnavailableError
 from ortmeter.runtime.providers import resolve_provider, usable_providers
@@ -58,6 +62,24 @@ def ran(request):
     from page_runner import run_page
 
     return run_page(request.path.stem.replace("test_page", "plot"))
+
+
+#: Folders whose tests start many processes.
+FORKED = {"attribution", "cli", "observatory", "timing", "tuning"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forked_children(request):
+    """Fork children instead of starting them: most take longer to import than to work."""
+    is_covered = any(name.startswith("COVERAGE_PROCESS") for name in os.environ)
+    if sys.platform != "linux" or is_covered or request.path.parent.name not in FORKED:
+        yield
+        return
+    start_server()
+    with pytest.MonkeyPatch.context() as patch:
+        names = vars(subprocess) | {"Popen": ForkedProcess}
+        patch.setattr("ortmeter.child.subprocess", types.SimpleNamespace(**names))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,8 @@
-"""Kernels on NaN, infinities, denormals, extremes of types, no element: alone, then in a sweep."""
+"""Kernels on NaN, infinities, denormals, extremes of types, no element; the node tests sweep."""
 
-import collections
 import math
-import subprocess
-import sys
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -116,41 +112,3 @@ def test_means_and_norms_of_integers_whose_sums_overflow(dtype):
     norms = [float(Decimal(sum(v * v for v in row)).sqrt()) for row in x.tolist()]
     (got,) = run_kernel(case("ReduceL2", 18, x, np.int64([1]), keepdims=0))
     np.testing.assert_allclose(got.astype("f8"), norms, rtol=1e-15, atol=1)
-
-
-# Where a kernel may differ from both others: operator and difference, with the reason.
-ODD = {
-    ("BatchNormalization", "NaN"): "the mean of the largest numbers does not overflow",
-    ("BatchNormalization", "infinity"): "the mean of the largest numbers does not overflow",
-    ("CumProd", "NaN"): "float64 inside",
-    ("DynamicQuantizeLinear", "value"): "NaN to integers is not specified",
-    ("GridSample", "NaN"): "a neighbour of weight 0 is not read",
-    ("GridSample", "infinity"): "the mean of the largest numbers is rounded beyond them",
-    ("GridSample", "value"): "the mean of denormals, rounded one by one",
-    ("MaxPool", "NaN"): "NaN wins: others depend on the position",
-    ("MaxPool", "value"): "the position of NaN",
-    ("ReduceMean", "value"): "others round sums of int64 to float64",
-    ("RNN", "NaN"): "the sum of terms that overflow depends on their order",
-}
-
-
-def sweep(*options):
-    script = Path(__file__).parents[1] / "special_values.py"
-    command = [sys.executable, str(script), "--odd", "torch"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
-    rows = [line.split(" | ") for line in done.stdout.splitlines()]
-    found = collections.defaultdict(list)
-    for _, op, dtype, what, _, how, *told in rows:
-        if how != "sign of zero":
-            found[op, how].append((dtype, what, *told))
-    return {key: value for key, value in found.items() if key not in ODD}
-
-
-def test_no_kernel_is_alone_in_a_sweep_of_one_node_each():
-    ops = "Clip,Div,Erf,LayerNormalization,LpNormalization,MaxPool,Mod,Pow,ReduceL2,Sign,Softmax"
-    assert sweep("--most", "1", "--types", "f32", "--ops", ops) == {}
-
-
-@pytest.mark.slow
-def test_no_kernel_is_alone_in_a_sweep_of_two_nodes_each():
-    assert sweep("--most", "2", "--types", "f32,f16,i64") == {}
