@@ -6,7 +6,6 @@ import os
 import subprocess
 from pathlib import Path
 
-from distributed import Client
 from processes import launched, wait_for_start
 
 import ortmeter
@@ -80,6 +79,8 @@ def files_of(output):
 @contextlib.contextmanager
 def cluster(folder, *workers, **variables):
     """Start a scheduler and workers of dask; give its address and its process."""
+    from distributed import Client
+
     lock = {"TMPDIR": str(folder), "ORTMETER_MACHINE_LOCK": str(folder / "machine.lock")}
     options = {"env": {**os.environ, **lock, **variables}, "cwd": folder}
     own = ("--host", "127.0.0.1", "--no-dashboard")

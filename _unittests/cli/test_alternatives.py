@@ -1,12 +1,10 @@
 """Tests of what diff says of an unoptimized session, and of two graphs."""
 
-import json
-
 import numpy as np
 import onnx
 import pytest
+from commands import refused, report_of
 
-from ortmeter.cli import main
 from ortmeter.runtime.models import layer_norm_matmul, sample_cnn
 
 SIZES = ["--dim", "a=2", "--dim", "b=3"]
@@ -27,10 +25,8 @@ def models(tmp_path_factory):
     return folder
 
 
-def run(capsys, *arguments):
-    code = main(["diff", *map(str, arguments), "--provider", "cpu", "--json"])
-    told = capsys.readouterr()
-    return code, json.loads(told.out) if told.out else {}, told.err
+def diff(capsys, *arguments):
+    return report_of(capsys, "diff", *arguments, "--provider", "cpu")
 
 
 def table(report, start):
@@ -40,9 +36,7 @@ def table(report, start):
 
 def test_the_optimization_that_is_responsible(models, capsys, tmp_path):
     html = tmp_path / "report.html"
-    given = [models / "cnn.onnx", "--against", "unoptimized", "--html", html]
-    code, report, _ = run(capsys, *given)
-    assert code == 0
+    report = diff(capsys, models / "cnn.onnx", "--against", "unoptimized", "--html", html)
     levels = {row["level"]: row["absolute"] for row in table(report, "Levels")}
     assert list(levels) == ["basic", "extended", "layout", "all"]
     first, second, *_ = report["conclusion"]
@@ -57,24 +51,25 @@ def test_the_optimization_that_is_responsible(models, capsys, tmp_path):
 
 
 def test_a_tolerance_gives_the_exit_code(models, capsys):
-    given = [models / "cnn.onnx", "--against", "unoptimized", "--atol", "1e-2"]
-    code, report, _ = run(capsys, *given)
-    assert code == 0
+    report = diff(capsys, models / "cnn.onnx", "--against", "unoptimized", "--atol", "1e-2")
     assert "no optimization changes the outputs." in report["conclusion"]
 
 
-def test_the_unoptimized_level_is_refused_against_itself(models, capsys):
-    given = [models / "norm.onnx", *SIZES, "--against", "unoptimized", "--optimization", "none"]
-    code, report, told = run(capsys, *given)
-    assert (code, report) == (2, {})
-    assert "Accepted: basic, extended, layout, all" in told
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["unoptimized", "--optimization", "none"], "Accepted: basic, extended, layout, all"),
+        (["unoptimised"], "float64, unoptimized, cpu, cuda"),
+    ],
+)
+def test_what_no_comparison_is_made_with_is_refused(models, capsys, monkeypatch, options, message):
+    monkeypatch.chdir(models)
+    assert message in refused(capsys, "diff", "norm.onnx", *SIZES, "--against", *options)
 
 
 def test_where_two_graphs_part(models, capsys, tmp_path):
     html = tmp_path / "report.html"
-    pair = [models / "norm.onnx", models / "moved.onnx", *SIZES, "--html", html]
-    code, report, _ = run(capsys, *pair)
-    assert code == 0
+    report = diff(capsys, models / "norm.onnx", models / "moved.onnx", *SIZES, "--html", html)
     rows = table(report, "Where the graphs part")
     first = next(row for row in rows if row["relative"])
     assert (first["node of norm.onnx"], first["node of moved.onnx"]) == ("matmul", "<b>matmul</b>")
@@ -86,13 +81,5 @@ def test_where_two_graphs_part(models, capsys, tmp_path):
 
 
 def test_the_same_graph_does_not_part(models, capsys):
-    _, report, _ = run(capsys, models / "norm.onnx", models / "norm.onnx", *SIZES)
+    report = diff(capsys, models / "norm.onnx", models / "norm.onnx", *SIZES)
     assert "3 results aligned of 3 and 3: none differs." in report["conclusion"]
-
-
-def test_an_unknown_reference_is_refused(models, capsys, monkeypatch):
-    monkeypatch.chdir(models)
-    code, report, told = run(capsys, "norm.onnx", *SIZES, "--against", "unoptimised")
-    assert (code, report) == (2, {})
-    assert "float64, unoptimized, cpu, cuda" in told
-    assert len(told.splitlines()) == 1

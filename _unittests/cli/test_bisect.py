@@ -1,13 +1,12 @@
 """Search of a release from the command line: what it says, its exit codes; nothing is installed."""
 
-import json
 import math
 
 import numpy as np
-import onnx
 import pytest
+from commands import refused, report_of, save
 
-from ortmeter.cli import bench_releases, bisect, main
+from ortmeter.cli import bench_releases, bisect
 from ortmeter.cli.bisect import Bisection, Onset, ask_speed, slowdown
 from ortmeter.cli.report import Report
 from ortmeter.errors import ModelError, OrtMeterError
@@ -19,8 +18,6 @@ from ortmeter.timing.measurement import Measurement
 
 NAMES = ["1.20.1", "1.22.0", "1.24.4", "1.26.0", "1.27.0", "1.31.1", "1.32.0"]
 RELEASES = [Release(name) for name in NAMES]
-MODEL = """<ir_version: 10, opset_import: ["": 21]>
-g (float[8] X) => (float[8] Y) { Y = Sin(X) }"""
 
 
 @pytest.fixture(autouse=True)
@@ -101,8 +98,7 @@ def test_slow_is_nearer_to_the_last_release(monkeypatch):
 
 @pytest.fixture
 def model(tmp_path):
-    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "wave.onnx")
-    return tmp_path / "wave.onnx"
+    return save(tmp_path / "wave.onnx", "(float[8] X) => (float[8] Y) { Y = Sin(X) }")
 
 
 @pytest.mark.parametrize("command", ["bench", "operators"])
@@ -118,11 +114,8 @@ def model(tmp_path):
     ],
 )
 def test_a_range_and_a_search_go_together(command, options, message, model, capsys):
-    given = [str(model)] if command == "bench" else ["--filter", "Relu-f32-L1"]
-    assert main([command, *given, *options]) == 2
-    told = capsys.readouterr()
-    assert message in told.err
-    assert (told.out, told.err.count("\n")) == ("", 1)
+    given = [model] if command == "bench" else ["--filter", "Relu-f32-L1"]
+    assert message in refused(capsys, command, *given, *options)
 
 
 def test_bench_compares_the_ends_then_searches(model, monkeypatch, capsys):
@@ -139,9 +132,9 @@ def test_bench_compares_the_ends_then_searches(model, monkeypatch, capsys):
     monkeypatch.setattr(bisect, "_is_slow", lambda *asked: asked[-1].name >= "1.27")
     monkeypatch.setattr(bisect, "slowdown", lambda *_, **__: Estimate(4.0, 3.0, 5.0))
     monkeypatch.setattr(bench_releases, "_PROFILED_S", 0.01)
-    few = ["--processes", "1", "--repeat", "2", "--budget", "1", "--json"]
-    assert main(["bench", str(model), "--runtime", "1.20.1..1.32.0", "--bisect", *few]) == 0
-    told = json.loads(capsys.readouterr().out)["conclusion"]
+    few = ["--processes", "1", "--repeat", "2", "--budget", "1"]
+    asked = ["--runtime", "1.20.1..1.32.0", "--bisect", *few]
+    told = report_of(capsys, "bench", model, *asked)["conclusion"]
     assert told[0] == (
         "wave.onnx is slow since 1.27.0: 4 [3, 5] times slower than in 1.26.0 (5 environments of 7 "
         "releases)."

@@ -1,13 +1,11 @@
 """Tests of ortmeter.cli.conversion: what is made of a model is compared, profiled and kept."""
 
-import json
-
 import numpy as np
 import onnx
 import pytest
+from commands import refused, report_of
 
 import ortmeter
-from ortmeter.cli import main
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.models import freeze_inputs, layer_stack
 
@@ -20,21 +18,14 @@ def model(tmp_path):
     return tmp_path / "m.onnx"
 
 
-def run(capsys, *arguments):
-    code = main([*map(str, arguments), "--json"])
-    told = capsys.readouterr()
-    return code, json.loads(told.out) if told.out else {}, told.err
-
-
 def weights(path):
     return {tensor.data_type for tensor in onnx.load(path).graph.initializer}
 
 
 def test_a_model_is_compared_with_what_is_made_of_it(model, capsys, tmp_path):
     kept = tmp_path / "half.onnx"
-    given = ["diff", model, "--precision", "float16", "--save-model", kept]
-    code, report, _ = run(capsys, *given, "--search-budget", "0")
-    assert code == 0
+    given = ["--precision", "float16", "--save-model", kept, "--search-budget", 0]
+    report = report_of(capsys, "diff", model, *given)
     assert report["conclusion"][0].startswith("m float16.onnx against m.onnx, output ")
     assert weights(kept) == {onnx.TensorProto.FLOAT16}
     outputs = report["sections"][0]["tables"][0]
@@ -48,8 +39,7 @@ def test_a_model_is_compared_with_what_is_made_of_it(model, capsys, tmp_path):
 
 def test_ranges_are_not_those_of_the_inputs_that_are_compared(model, capsys, tmp_path):
     kept = tmp_path / "eight.onnx"
-    code, *_ = run(capsys, "diff", model, "--precision", "QDQ U8S8", "--save-model", kept)
-    assert code == 0
+    report_of(capsys, "diff", model, "--precision", "QDQ U8S8", "--save-model", kept)
     other = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32)
     scales = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(kept).graph.initializer}
     (scale,) = [
@@ -60,9 +50,8 @@ def test_ranges_are_not_those_of_the_inputs_that_are_compared(model, capsys, tmp
 
 def test_what_is_made_is_profiled(model, capsys, tmp_path):
     kept = tmp_path / "eight.onnx"
-    given = ["profile", model, "--precision", "dynamic U8S8", "--save-model", kept]
-    code, report, _ = run(capsys, *given, "--repeat", "5")
-    assert code == 0
+    given = ["--precision", "dynamic U8S8", "--save-model", kept, "--repeat", "5"]
+    report = report_of(capsys, "profile", model, *given)
     assert onnx.TensorProto.INT8 in weights(kept)
     (table,) = [s["tables"][0] for s in report["sections"] if s["title"] == "Time by operator"]
     assert any("DynamicQuantize" in row["op"] for row in table)
@@ -71,13 +60,11 @@ def test_what_is_made_is_profiled(model, capsys, tmp_path):
 @pytest.mark.parametrize("command", ["bench", "diff", "profile"])
 def test_a_file_of_somebody_is_not_lost(model, capsys, tmp_path, command):
     (tmp_path / "mine.onnx").write_text("mine")
-    given = [command, model, "--precision", "float16", "--save-model", tmp_path / "mine.onnx"]
-    code, _, told = run(capsys, *given)
-    assert code == 2
+    kept = ["--save-model", tmp_path / "mine.onnx"]
+    told = refused(capsys, command, model, "--precision", "float16", *kept)
     assert "mine.onnx exists: choose another name, or replace it with --force" in told
     assert (tmp_path / "mine.onnx").read_text() == "mine"
-    code, _, told = run(capsys, command, model, "--save-model", tmp_path / "other.onnx")
-    assert code == 2
+    told = refused(capsys, command, model, "--save-model", tmp_path / "other.onnx")
     assert "no model is made. Accepted: with --precision or --rewrite" in told
 
 
@@ -92,6 +79,4 @@ def test_a_file_of_somebody_is_not_lost(model, capsys, tmp_path, command):
 )
 def test_what_is_refused(model, capsys, monkeypatch, arguments, message):
     monkeypatch.chdir(model.parent)
-    code, _, told = run(capsys, "diff", "m.onnx", *arguments)
-    assert code == 2
-    assert message in told
+    assert message in refused(capsys, "diff", "m.onnx", *arguments)

@@ -1,9 +1,8 @@
-import json
-
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from commands import refused, run, save
 
 import ortmeter
 import ortmeter.attribution.session
@@ -14,7 +13,6 @@ from ortmeter.cli.references import on_provider
 from ortmeter.runtime.models import layer_norm_matmul, sample_cnn
 from ortmeter.runtime.providers import Provider
 
-HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 SIZES = ["--dim", "a=2", "--dim", "b=3"]
 
 
@@ -31,15 +29,12 @@ def models(tmp_path_factory):
     norm.graph.output[0].name = norm.graph.node[-1].output[0] = "renamed"
     onnx.save(norm, folder / "renamed.onnx")
     onnx.save(sample_cnn(size=16), folder / "cnn.onnx")
-    two = f"{HEADER} g (float[4] X) => (float[4] Y, float[4] Z) {{ Y = Exp(X) Z = Abs(X) }}"
-    onnx.save(onnx.parser.parse_model(two), folder / "two.onnx")
+    save(folder / "two.onnx", "(float[4] X) => (float[4] Y, float[4] Z) { Y = Exp(X) Z = Abs(X) }")
     return folder
 
 
-def run(capsys, *arguments):
-    code = main(["diff", *map(str, arguments), "--json"])
-    told = capsys.readouterr()
-    return code, json.loads(told.out), told.err
+def diff(capsys, *arguments):
+    return run(capsys, "diff", *arguments)
 
 
 def tables(report):
@@ -49,7 +44,7 @@ def tables(report):
 
 
 def test_two_models_that_differ_by_a_constant(models, capsys):
-    code, report, _ = run(capsys, models / "norm.onnx", models / "moved.onnx", *SIZES)
+    code, report, _ = diff(capsys, models / "norm.onnx", models / "moved.onnx", *SIZES)
     assert code == 0
     (row,), _ = tables(report)
     assert row["output"] == "Z"
@@ -58,7 +53,7 @@ def test_two_models_that_differ_by_a_constant(models, capsys):
 
 
 def test_outputs_with_other_names_are_compared_by_rank(models, capsys):
-    code, report, _ = run(capsys, models / "norm.onnx", models / "renamed.onnx", *SIZES)
+    code, report, _ = diff(capsys, models / "norm.onnx", models / "renamed.onnx", *SIZES)
     assert code == 0
     assert tables(report)[0][0]["absolute"] == pytest.approx(0.5, rel=1e-4)
 
@@ -67,7 +62,7 @@ def test_outputs_with_other_names_are_compared_by_rank(models, capsys):
 def test_a_model_is_compared_to_another_way_to_run_it(models, capsys, tmp_path, against):
     html = tmp_path / "report.html"
     options = ["--provider", "cpu", "--against", against, "--html", html]
-    code, report, _ = run(capsys, models / "norm.onnx", *SIZES, *options)
+    code, report, _ = diff(capsys, models / "norm.onnx", *SIZES, *options)
     assert code == 0
     first, *others = tables(report)
     assert 0 <= first[0]["absolute"] < 1e-3
@@ -84,15 +79,15 @@ def test_a_model_is_compared_to_another_way_to_run_it(models, capsys, tmp_path, 
 
 def test_the_tolerance_gives_the_exit_code(models, capsys):
     pair = [models / "norm.onnx", models / "moved.onnx", *SIZES]
-    code, report, _ = run(capsys, *pair, "--atol", "0.4")
+    code, report, _ = diff(capsys, *pair, "--atol", "0.4")
     assert code == 1
     assert report["conclusion"][-1].startswith(
         "beyond the tolerance atol=0.4: Z (96 of 96 elements beyond atol=0.4, the worst ("
     )
-    code, report, _ = run(capsys, *pair, "--atol", "0.6")
+    code, report, _ = diff(capsys, *pair, "--atol", "0.6")
     assert code == 0
     assert report["conclusion"][-1] == "all outputs are within the tolerance atol=0.6."
-    code, report, _ = run(capsys, *pair)
+    code, report, _ = diff(capsys, *pair)
     assert code == 0
     last = "no tolerance was asked: nothing is judged (--atol, --rtol)."
     assert report["conclusion"][-1] == last
@@ -106,11 +101,11 @@ def test_the_help_says_that_nothing_is_judged_without_a_tolerance(capsys):
 
 def test_the_search_takes_the_time_that_it_is_given(models, capsys):
     options = ["--against", "torch", "--search-budget"]
-    code, report, _ = run(capsys, models / "cnn.onnx", *options, "0")
+    code, report, _ = diff(capsys, models / "cnn.onnx", *options, "0")
     assert code == 0
     assert len(tables(report)) == 1
     assert "nodes are not searched: --search-budget 0." in report["conclusion"]
-    code, report, _ = run(capsys, models / "cnn.onnx", *options, "1e-9", "--optimization", "none")
+    code, report, _ = diff(capsys, models / "cnn.onnx", *options, "1e-9", "--optimization", "none")
     assert code == 0
     outputs, groups = tables(report)
     assert [row["nodes"] > 1 for row in groups] == [True]
@@ -139,7 +134,7 @@ def test_options_of_the_session_reach_it(models, capsys, monkeypatch):
     options += ["--provider", "cpu"]
     for sides, count in ([], 2), (["--against", "cpu"], 2), ([models / "cnn.onnx"], 2):
         asked.clear()
-        code, *_ = run(capsys, models / "cnn.onnx", *sides, *options)
+        code, *_ = diff(capsys, models / "cnn.onnx", *sides, *options)
         assert code == 0
         assert len(asked) >= count  # other inputs are tried
         for given in asked:
@@ -159,11 +154,8 @@ def test_options_of_the_session_reach_it(models, capsys, monkeypatch):
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(models, capsys, arguments, message):
-    paths = [str(models / name) if name.endswith(".onnx") else name for name in arguments]
-    assert main(["diff", *paths]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("ortmeter diff: ")
-    assert message in line
+    paths = [models / name if name.endswith(".onnx") else name for name in arguments]
+    assert message in refused(capsys, "diff", *paths)
 
 
 @pytest.mark.parametrize("limit", ["nan", "-1", "inf", "many"])
@@ -177,23 +169,29 @@ def test_limits_that_are_refused(models, capsys, name, limit):
     assert limit in last
 
 
-def save(folder, name, signature, body, header=HEADER):
-    model = onnx.parser.parse_model(f"{header} g {signature} {{ {body} }}")
-    onnx.save(model, folder / name)
-    return folder / name
+@pytest.fixture
+def pair(tmp_path):
+    """Write two models of the same signature, or each its own."""
+
+    def write(signature, *bodies, header=""):
+        signatures = signature if isinstance(signature, tuple) else (signature,) * len(bodies)
+        texts = zip(signatures, bodies, strict=True)
+        return [
+            save(tmp_path / f"{i}.onnx", f"{header}{signed} {{ {body} }}")
+            for i, (signed, body) in enumerate(texts)
+        ]
+
+    return write
 
 
-def test_the_output_that_is_not_a_number_is_named_first(tmp_path, capsys):
+TWO = "(float[4] X) => (float[4] Y, float[4] Z)"
+
+
+def test_the_output_that_is_not_a_number_is_named_first(pair, capsys):
     """The healthy output has errors, the other one has none: it is all NaN."""
-    signature = "(float[4] X) => (float[4] Y, float[4] Z)"
-    one = save(tmp_path, "one.onnx", signature, "A = Abs(X) Y = Sqrt(A) Z = Sqrt(A)")
-    two = save(
-        tmp_path,
-        "two.onnx",
-        signature,
-        "A = Abs(X) S = Sqrt(A) Y = Mul(S, S) N = Neg(A) Z = Sqrt(N)",
-    )
-    code, report, _ = run(capsys, one, two)
+    right = "A = Abs(X) Y = Sqrt(A) Z = Sqrt(A)"
+    wrong = "A = Abs(X) S = Sqrt(A) Y = Mul(S, S) N = Neg(A) Z = Sqrt(N)"
+    code, report, _ = diff(capsys, *pair(TWO, right, wrong))
     assert code == 1
     rows = tables(report)[0]
     assert [row["output"] for row in rows] == ["Z", "Y"]
@@ -206,13 +204,12 @@ def test_the_output_that_is_not_a_number_is_named_first(tmp_path, capsys):
 @pytest.mark.parametrize("how", ["other", "unoptimized", "cpu", "--search-budget"])
 def test_nan_on_both_sides_is_told_with_the_node_that_makes_it(tmp_path, capsys, how):
     """The square root of -1 is NaN in numpy too."""
-    one = save(
-        tmp_path, "one.onnx", "(float[3] X) => (float[3] Y)", "[a] A = Neg(X) [b] Y = Sqrt(A)"
-    )
+    text = "(float[3] X) => (float[3] Y) { [a] A = Neg(X) [b] Y = Sqrt(A) }"
+    one = save(tmp_path / "one.onnx", text)
     np.savez(tmp_path / "feeds.npz", X=np.float32([1, -1, 1]))
     ways = {"other": [one], "--search-budget": [how, 0]}.get(how, ["--against", how])
     options = ["--feeds", tmp_path / "feeds.npz", "--provider", "cpu"]
-    _, report, _ = run(capsys, one, *ways, *options)
+    _, report, _ = diff(capsys, one, *ways, *options)
     told = report["conclusion"]
     with np.errstate(invalid="ignore"):
         n_nan = np.isnan(np.sqrt([-1.0, 1.0, -1.0])).sum()
@@ -228,28 +225,20 @@ def test_nan_on_both_sides_is_told_with_the_node_that_makes_it(tmp_path, capsys,
 
 @pytest.mark.parametrize("how", ["other", "unoptimized", "float64"])
 def test_nan_that_are_fed_are_told(tmp_path, capsys, how):
-    one = save(
-        tmp_path, "one.onnx", "(float[3] X, float[1] Z) => (float[3] Y)", "A = Neg(X) Y = Add(A, Z)"
-    )
+    text = "(float[3] X, float[1] Z) => (float[3] Y) { A = Neg(X) Y = Add(A, Z) }"
+    one = save(tmp_path / "one.onnx", text)
     np.savez(tmp_path / "feeds.npz", X=np.float32([np.nan, 1, np.nan]), Z=np.float32([np.inf]))
     ways = [one] if how == "other" else ["--against", how]
     options = ["--feeds", tmp_path / "feeds.npz", "--provider", "cpu"]
-    _, report, _ = run(capsys, one, *ways, *options)
+    _, report, _ = diff(capsys, one, *ways, *options)
     fed = [line for line in report["conclusion"] if line.startswith("input ")]
     assert fed == ["input X has 2 NaN among its 3 values."]
 
 
-def test_outputs_of_other_shapes_are_named_and_the_others_compared(tmp_path, capsys):
-    one = save(
-        tmp_path, "one.onnx", "(float[4] X) => (float[4] Y, float[4] Z)", "Y = Abs(X) Z = Neg(X)"
-    )
-    two = save(
-        tmp_path,
-        "two.onnx",
-        "(float[4] X) => (float[8] Y, float[4] Z)",
-        "A = Abs(X) Y = Concat<axis = 0>(A, A) Z = Abs(X)",
-    )
-    code, report, _ = run(capsys, one, two)
+def test_outputs_of_other_shapes_are_named_and_the_others_compared(pair, capsys):
+    signatures = TWO, "(float[4] X) => (float[8] Y, float[4] Z)"
+    longer = "A = Abs(X) Y = Concat<axis = 0>(A, A) Z = Abs(X)"
+    code, report, _ = diff(capsys, *pair(signatures, "Y = Abs(X) Z = Neg(X)", longer))
     assert code == 1
     rows = tables(report)[0]
     assert [row["output"] for row in rows] == ["Y", "Z"]
@@ -258,14 +247,12 @@ def test_outputs_of_other_shapes_are_named_and_the_others_compared(tmp_path, cap
     assert last == "beyond any tolerance: Y (shape: expected (4,), got (8,))."
 
 
-def test_the_worst_output_is_the_one_beyond_the_tolerance(tmp_path, capsys):
+def test_the_worst_output_is_the_one_beyond_the_tolerance(pair, capsys):
     """The error of Y is larger, and accepted: it is relative to a large value."""
-    signature = "(float[4] X) => (float[4] Y, float[4] Z)"
     constants = "L = Constant<value_float = 1e6>() T = Constant<value_float = {}>()"
     body = constants + " A = Abs(X) B = Add(A, T) Y = Mul(B, L) Z = Mul(X, T)"
-    one = save(tmp_path, "one.onnx", signature, body.format("1.0"))
-    two = save(tmp_path, "two.onnx", signature, body.format("1.001"))
-    code, report, _ = run(capsys, one, two, "--rtol", "1e-3", "--atol", "1e-9")
+    files = pair(TWO, body.format("1.0"), body.format("1.001"))
+    code, report, _ = diff(capsys, *files, "--rtol", "1e-3", "--atol", "1e-9")
     rows = tables(report)[0]
     by_name = {row["output"]: row for row in rows}
     assert by_name["Y"]["absolute"] > by_name["Z"]["absolute"]
@@ -273,24 +260,16 @@ def test_the_worst_output_is_the_one_beyond_the_tolerance(tmp_path, capsys):
     assert rows[0]["output"] == "Z"
 
 
-def test_the_tolerance_is_that_of_numpy(tmp_path, capsys):
+def test_the_tolerance_is_that_of_numpy(pair, capsys):
     """[0, 1000] against [1e-7, 1000.01]: neither atol nor rtol alone accepts both elements."""
-    files = [
-        save(
-            tmp_path,
-            f"{i}.onnx",
-            "(float[2] X) => (double[2] Y)",
-            f"""
-            C = Constant<value = double[2] {{{values}}}>() Z = Sub(X, X) D = Cast<to = 11>(Z)
-            Y = Add(C, D)""",
-        )
-        for i, values in enumerate(["0, 1000", "1e-7, 1000.01"])
-    ]
+    body = "C = Constant<value = double[2] {{{}}}>() Z = Sub(X, X) D = Cast<to = 11>(Z) "
+    bodies = [f"{body}Y = Add(C, D)".format(values) for values in ("0, 1000", "1e-7, 1000.01")]
+    files = pair("(float[2] X) => (double[2] Y)", *bodies)
     limits = ["--atol", "1e-6", "--rtol", "1e-3"]
     assert np.allclose([1e-7, 1000.01], [0, 1000], atol=1e-6, rtol=1e-3)
-    assert run(capsys, *files, *limits)[0] == 0
-    assert run(capsys, *files, *limits[:2])[0] == 1
-    assert run(capsys, *files, *limits[2:])[0] == 1
+    assert diff(capsys, *files, *limits)[0] == 0
+    assert diff(capsys, *files, *limits[:2])[0] == 1
+    assert diff(capsys, *files, *limits[2:])[0] == 1
 
 
 GATHERS = {
@@ -304,14 +283,12 @@ GATHERS = {
 
 
 @pytest.mark.parametrize("case", GATHERS)
-def test_equivalent_models_read_the_same_inputs(tmp_path, capsys, case):
+def test_equivalent_models_read_the_same_inputs(pair, capsys, case):
     ends = "=> (float[9] Y, float[9] Z) <float[50] W = {" + ", ".join(map(str, range(50))) + "}>"
     plain = "(float[9] X, int64[9] I)", "Y = Gather(W, I) Z = Abs(X)"
-    files = [
-        save(tmp_path, f"{i}.onnx", f"{inputs} {ends}", body)
-        for i, (inputs, body) in enumerate([plain, GATHERS[case]])
-    ]
-    code, report, _ = run(capsys, *files, "--atol", "0")
+    inputs, bodies = zip(plain, GATHERS[case], strict=True)
+    files = pair(tuple(f"{given} {ends}" for given in inputs), *bodies)
+    code, report, _ = diff(capsys, *files, "--atol", "0")
     assert code == 0
     index = "I / ids" if case == "another name" else "I"
     told = next(line for line in report["conclusion"] if line.startswith("inputs shared"))
@@ -322,83 +299,76 @@ def test_equivalent_models_read_the_same_inputs(tmp_path, capsys, case):
 
 
 def test_inputs_of_one_model_only_are_told(tmp_path, capsys):
-    one = save(tmp_path, "one.onnx", "(float[4] X) => (float[4] Y)", "Y = Abs(X)")
-    two = save(
-        tmp_path,
-        "two.onnx",
-        "(float[5] X) => (float[4] Y)",
-        "A = Abs(X) Y = Slice(A, B, E)".replace("B, E", "b, e"),
-    )
-    model = onnx.load(two)
-    for name, value in (("b", 0), ("e", 4)):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.int64([value]), name))
-    onnx.save(model, two)
-    _, report, _ = run(capsys, one, two)
+    one = save(tmp_path / "one.onnx", "(float[4] X) => (float[4] Y) { Y = Abs(X) }")
+    text = "(float[5] X) => (float[4] Y) { A = Abs(X) Y = Slice(A, b, e) }"
+    two = save(tmp_path / "two.onnx", text, b=np.int64([0]), e=np.int64([4]))
+    _, report, _ = diff(capsys, one, two)
     assert "inputs shared by both models: none; in one model only: X." in report["conclusion"]
 
 
-def test_outputs_are_paired_by_name_then_by_rank(tmp_path, capsys):
-    one = save(
-        tmp_path, "one.onnx", "(float[4] X) => (float[4] Y, float[4] A)", "Y = Neg(X) A = Abs(X)"
-    )
-    two = save(
-        tmp_path, "two.onnx", "(float[4] X) => (float[4] B, float[4] Y)", "Y = Neg(X) B = Abs(X)"
-    )
-    code, report, _ = run(capsys, one, two, "--atol", "0")
-    assert code == 0
-    assert "outputs are paired by name: Y; by rank: A / B." in report["conclusion"]
-
-
-def test_outputs_of_one_model_only_are_a_difference(tmp_path, capsys):
-    one = save(tmp_path, "one.onnx", "(float[4] X) => (float[4] Y)", "Y = Neg(X)")
-    two = save(
-        tmp_path, "two.onnx", "(float[4] X) => (float[4] B, float[4] Y)", "Y = Neg(X) B = Abs(X)"
-    )
-    code, report, _ = run(capsys, one, two, "--atol", "0")
-    assert code == 1
-    assert [row["output"] for row in tables(report)[0]] == ["Y"]
-    assert report["conclusion"][-1] == "outputs of one model only: B."
+@pytest.mark.parametrize(
+    ("first", "code", "told"),
+    [
+        ("(float[4] X) => (float[4] Y, float[4] A)", 0, "paired by name: Y; by rank: A / B."),
+        ("(float[4] X) => (float[4] Y)", 1, "outputs of one model only: B."),
+    ],
+)
+def test_outputs_are_paired_by_name_then_by_rank(pair, capsys, first, code, told):
+    signatures = first, "(float[4] X) => (float[4] B, float[4] Y)"
+    files = pair(signatures, "Y = Neg(X) A = Abs(X)", "Y = Neg(X) B = Abs(X)")
+    found, report, _ = diff(capsys, *files, "--atol", "0")
+    assert found == code
+    assert code == 0 or [row["output"] for row in tables(report)[0]] == ["Y"]
+    assert any(sentence.endswith(told) for sentence in report["conclusion"])
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float8e4m3fn", "float8e5m2", "int4", "uint4"])
-def test_small_types(tmp_path, capsys, kind):
-    header = HEADER.replace("21", "23")
-    body = "C = Cast<to = 1>(X) Y = CastLike(C, X)"
-    one = save(tmp_path, "one.onnx", f"({kind}[6] X) => ({kind}[6] Y)", body, header)
-    code, report, _ = run(capsys, one, one, "--atol", "0")
+def test_small_types(pair, capsys, kind):
+    bodies = "Y = CastLike(C, X)", "S = Add(C, C) Y = CastLike(S, X)"
+    one, two = pair(
+        f"({kind}[6] X) => ({kind}[6] Y)",
+        *(f"C = Cast<to = 1>(X) {body}" for body in bodies),
+        header='<ir_version: 10, opset_import: ["": 23]> g ',
+    )
+    code, report, _ = diff(capsys, one, one, "--atol", "0")
     assert (code, tables(report)[0][0]["elements"]) == (0, 6)
-    body = "C = Cast<to = 1>(X) S = Add(C, C) Y = CastLike(S, X)"
-    two = save(tmp_path, "two.onnx", f"({kind}[6] X) => ({kind}[6] Y)", body, header)
-    code, report, _ = run(capsys, one, two, "--atol", "0")
+    code, report, _ = diff(capsys, one, two, "--atol", "0")
     assert code == 1
     assert tables(report)[0][0]["absolute"] >= 0.1
     for against in ("float64", "torch", "reference"):
-        code, report, _ = run(capsys, one, "--against", against)
+        code, report, _ = diff(capsys, one, "--against", against)
         assert code == 0
         assert tables(report)[0][0]["absolute"] == 0
         assert "Y" in {row["node"] for row in tables(report)[1]}
 
 
-def test_what_onnxruntime_refuses_is_not_a_difference(tmp_path, capsys):
-    one = save(tmp_path, "one.onnx", "(bfloat16[3, 3] X) => (bfloat16[3, 3] Y)", "Y = MatMul(X, X)")
-    assert main(["diff", str(one), str(one)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "refuses this model on cpu" in line
-
-
-def test_a_kernel_that_fails_is_not_a_difference(tmp_path, capsys):
-    np.savez(tmp_path / "feeds.npz", X=np.float32([1, 2]), I=np.int64([7]))
-    one = save(tmp_path, "one.onnx", "(float[2] X, int64[1] I) => (float[1] Y)", "Y = Gather(X, I)")
-    assert main(["diff", str(one), str(one), "--feeds", str(tmp_path / "feeds.npz")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "The model failed" in line
+@pytest.mark.parametrize(
+    ("text", "feeds", "message"),
+    [
+        (
+            "(bfloat16[3, 3] X) => (bfloat16[3, 3] Y) { Y = MatMul(X, X) }",
+            {},
+            "refuses this model on cpu",
+        ),
+        (
+            "(float[2] X, int64[1] I) => (float[1] Y) { Y = Gather(X, I) }",
+            {"X": np.float32([1, 2]), "I": np.int64([7])},
+            "The model failed",
+        ),
+    ],
+)
+def test_what_cannot_run_is_not_a_difference(tmp_path, capsys, text, feeds, message):
+    np.savez(tmp_path / "feeds.npz", **feeds)
+    one = save(tmp_path / "one.onnx", text)
+    given = ["--feeds", tmp_path / "feeds.npz"] if feeds else []
+    assert message in refused(capsys, "diff", one, one, *given)
 
 
 def test_the_discrepancy_that_is_explained_is_that_of_the_session(models, capsys):
     """The same figure in the table of outputs and in the explanation, at every level."""
     for level in ("none", "all"):
         options = ["--provider", "cpu", "--optimization", level, "--by", "ulp"]
-        _, report, _ = run(capsys, models / "cnn.onnx", *options)
+        _, report, _ = diff(capsys, models / "cnn.onnx", *options)
         outputs, nodes = tables(report)
         asked = outputs[0]["ulp"]
         told = next(line for line in report["conclusion"] if line.startswith("the session is"))
@@ -418,9 +388,8 @@ def test_another_provider_has_no_options_of_the_first():
 
 
 def written(folder, name, text, **feeds):
-    onnx.save(onnx.parser.parse_model(f"{HEADER} g {text}"), folder / f"{name}.onnx")
     np.savez(folder / "feeds.npz", **feeds)
-    return folder / f"{name}.onnx"
+    return save(folder / f"{name}.onnx", text)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -428,7 +397,7 @@ def test_what_is_drawn_is_given_to_both_sides(tmp_path, capsys, count):
     text = """(float[4] X) => (float[4] Y, float[4] R)
         { [noise] R = RandomNormalLike(X)  Y = Add(X, R) }"""
     file = written(tmp_path, "drawn", text, X=np.float32([0, 1, 2, 3]))
-    code, report, _ = run(capsys, *[file] * count, "--feeds", tmp_path / "feeds.npz")
+    code, report, _ = diff(capsys, *[file] * count, "--feeds", tmp_path / "feeds.npz")
     assert code == 0
     (row,) = tables(report)[0]
     assert row["output"] == "Y"
@@ -440,8 +409,8 @@ def test_what_is_drawn_is_given_to_both_sides(tmp_path, capsys, count):
 
 def test_nothing_is_left_to_compare(tmp_path, capsys):
     file = written(tmp_path, "all", "(float[4] X) => (float[4] R) { R = RandomNormalLike(X) }")
-    assert main(["diff", str(file)]) == 2
-    assert "there is nothing to compare: every output is drawn by 'R'" in capsys.readouterr().err
+    told = refused(capsys, "diff", file)
+    assert "there is nothing to compare: every output is drawn by 'R'" in told
 
 
 def test_feeds_are_converted_for_the_other_type_of_a_pair(tmp_path, capsys):
@@ -451,7 +420,7 @@ def test_feeds_are_converted_for_the_other_type_of_a_pair(tmp_path, capsys):
     half = written(tmp_path, "half", text.replace("float", "float16"), **given)
     feeds = ["--feeds", tmp_path / "feeds.npz"]
     for pair in ((wide, half), (half, wide)):
-        code, report, err = run(capsys, *pair, *feeds)
+        code, report, err = diff(capsys, *pair, *feeds)
         assert code == 1  # infinite in float16 only
         assert "converted for half.onnx: X from float32 to float16; too large for it" in err
         assert "inputs shared by both models: X, I." in report["conclusion"]
@@ -475,7 +444,7 @@ def test_nodes_in_any_order_and_sizes_below_zero(tmp_path, capsys):
     (got,) = onnxruntime.InferenceSession(file).run(None, {"X": np.float32([[-1, 2]])})
     np.testing.assert_allclose(got, np.exp([[1.0, 2.0]]), rtol=1e-6)
     for files in ([file], [file, file]):
-        code, report, _ = run(capsys, *files, "--feeds", tmp_path / "feeds.npz")
+        code, report, _ = diff(capsys, *files, "--feeds", tmp_path / "feeds.npz")
         assert code == 0
         assert tables(report)[0][0]["ulp"] <= 1
 
@@ -484,21 +453,17 @@ def test_an_error_with_one_judge_says_so(tmp_path, capsys):
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 256, (4, 2, 16)).astype(np.uint8)
     scales = rng.random((4, 2)).astype(np.float32)
-    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+    text = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
         g (float[1, 64] A) => (float[1, 4] Y) { [few] Y = com.microsoft.MatMulNBits
-        <K = 64, N = 4, bits = 4, block_size = 32, accuracy_level = 4> (A, B, S) }""")
-    weights = {"B": codes, "S": scales}
-    model.graph.initializer.extend(
-        onnx.numpy_helper.from_array(array, name) for name, array in weights.items()
-    )
-    onnx.save(model, tmp_path / "few.onnx")
+        <K = 64, N = 4, bits = 4, block_size = 32, accuracy_level = 4> (A, B, S) }"""
+    save(tmp_path / "few.onnx", text, B=codes, S=scales)
     a = rng.standard_normal((1, 64)).astype(np.float32)
     a[0, 3] = 900  # the others are rounded with it
     np.savez(tmp_path / "feeds.npz", A=a)
     digits = np.stack([codes & 15, codes >> 4], -1).reshape((4, 2, 32)) - 8.0
     exact = a.astype(float) @ (digits * scales[:, :, None]).reshape((4, 64)).T
     (got,) = onnxruntime.InferenceSession(tmp_path / "few.onnx").run(None, {"A": a})
-    code, report, _ = run(capsys, tmp_path / "few.onnx", "--feeds", tmp_path / "feeds.npz")
+    code, report, _ = diff(capsys, tmp_path / "few.onnx", "--feeds", tmp_path / "feeds.npz")
     assert code == 0
     assert tables(report)[0][0]["absolute"] == pytest.approx(np.abs(got - exact).max(), rel=1e-5)
     if np.abs(got - exact).max() > np.abs(exact).max() / 256:  # the CPU rounds its inputs

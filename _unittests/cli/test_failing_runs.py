@@ -1,13 +1,11 @@
 """A model that fails when it runs: one line and exit code 2, in every command."""
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
+from commands import save
 
 from ortmeter.cli import main
 
-HEADER = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>'
 QUICK = {
     "bench": ["--repeat", "2", "--budget", "0.1"],
     "profile": ["--repeat", "2"],
@@ -39,8 +37,7 @@ FAILING = {
 def failing(request, tmp_path):
     """A model and its inputs, and the operator that fails."""
     signature, body, feeds = FAILING[request.param]
-    model = onnx.parser.parse_model(f"{HEADER} g {signature} {{ {body} }}")
-    onnx.save(model, tmp_path / "model.onnx")
+    save(tmp_path / "model.onnx", f"{signature} {{ {body} }}")
     given = {"X": np.arange(4, dtype=np.float32), **feeds}
     np.savez(tmp_path / "feeds.npz", **{k: np.asarray(v) for k, v in given.items()})
     arguments = [tmp_path / "model.onnx", "--provider", "cpu", "--feeds", tmp_path / "feeds.npz"]
@@ -79,11 +76,10 @@ def test_the_traceback_is_shown_on_demand(failing, capfd):
 
 def test_what_no_expected_kernel_runs_is_an_error_too(tmp_path, capfd):
     """ONNX Runtime has a kernel for float32 only: nothing computes it in float64."""
-    model = onnx.parser.parse_model(
-        f"{HEADER} g (float[1, 1, 2, 2] X) => (float[1, 1, 2, 2] Y) "
-        "{ C = Constant <value = float[1, 1, 1, 1] {2}> ()  Y = com.microsoft.FusedConv(X, C) }"
-    )
-    onnx.save(model, tmp_path / "model.onnx")
+    text = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+        g (float[1, 1, 2, 2] X) => (float[1, 1, 2, 2] Y)
+        { C = Constant <value = float[1, 1, 1, 1] {2}> ()  Y = com.microsoft.FusedConv(X, C) }"""
+    save(tmp_path / "model.onnx", text)
     assert main(["diff", str(tmp_path / "model.onnx"), "--provider", "cpu"]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("ortmeter diff: No kernel runs node 'Y' (com.microsoft.FusedConv)")
@@ -93,8 +89,7 @@ def test_a_search_that_fails_keeps_the_table_of_outputs(tmp_path, capfd, monkeyp
     def too_large(*_args, **_options):
         raise MemoryError
 
-    model = onnx.parser.parse_model(f"{HEADER} g (float[4] X) => (float[4] Y) {{ Y = Exp(X) }}")
-    onnx.save(model, tmp_path / "model.onnx")
+    save(tmp_path / "model.onnx", "(float[4] X) => (float[4] Y) { Y = Exp(X) }")
     monkeypatch.setattr("ortmeter.cli.diff.explain_session", too_large)
     assert main(["diff", str(tmp_path / "model.onnx"), "--provider", "cpu"]) == 0
     told = capfd.readouterr().out

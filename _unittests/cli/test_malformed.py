@@ -2,13 +2,12 @@
 
 import numpy as np
 import onnx
-import onnx.numpy_helper
-import onnx.parser
 import pytest
+from commands import parse
 
 from ortmeter.cli import main
 
-HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+PRODUCT = "(float[4, 8] X) => (float[4, 8] Y) { Y = MatMul(X, W) }"
 
 
 @pytest.fixture
@@ -41,10 +40,7 @@ def of_another_kind(node):
     "command", [["diff"], ["diff", "--precision", "float16"], ["profile", "--rewrite", "patterns"]]
 )
 def test_a_constant_that_is_malformed(told, breaks, command):
-    model = onnx.parser.parse_model(
-        f"{HEADER} g (float[4] X) => (float[4] Y) {{ K = Constant<value_float = 1.0>() "
-        "Y = Add(X, K) }"
-    )
+    model = parse("(float[4] X) => (float[4] Y) { K = Constant<value_float = 1.0>() Y = Add(X, K) }")
     breaks(model.graph.node[0])
     code, lines = told(model, *command)
     # ONNX Runtime reads a number where the tensor should be.
@@ -54,16 +50,12 @@ def test_a_constant_that_is_malformed(told, breaks, command):
 
 
 def test_an_optional_output_is_its_element(told):
-    model = onnx.parser.parse_model(
-        f"{HEADER} g (float[4] X) => (optional(float[4]) Y) {{ Y = Optional(X) }}"
-    )
+    model = parse("(float[4] X) => (optional(float[4]) Y) { Y = Optional(X) }")
     assert told(model, "diff", "--atol", "0") == (0, [])
 
 
 def test_a_model_without_a_node_to_measure(told):
-    model = onnx.parser.parse_model(
-        f"{HEADER} g (float[4] X) => (float[4] Y) {{ Y = Identity(X) }}"
-    )
+    model = parse("(float[4] X) => (float[4] Y) { Y = Identity(X) }")
     code, (line,) = told(model, "operators", "--model")
     assert code == 2
     assert line.endswith(
@@ -72,12 +64,7 @@ def test_a_model_without_a_node_to_measure(told):
 
 
 def test_weights_of_nan_are_refused_in_one_line(told):
-    model = onnx.parser.parse_model(
-        f"{HEADER} g (float[4, 8] X) => (float[4, 8] Y) {{ Y = MatMul(X, W) }}"
-    )
-    model.graph.initializer.append(
-        onnx.numpy_helper.from_array(np.full((8, 8), np.nan, np.float32), "W")
-    )
+    model = parse(PRODUCT, W=np.full((8, 8), np.nan, np.float32))
     code, lines = told(model, "diff", "--precision", "QDQ U8S8")
     assert (code, len(lines)) == (2, 1)
 
@@ -103,11 +90,7 @@ def without_body(model):
     ],
 )
 def test_reduce_says_why_it_cannot_cut_what_fails(told, breaks, reason):
-    model = onnx.parser.parse_model(
-        f"{HEADER} g (float[4, 8] X) => (float[4, 8] Y) {{ Y = MatMul(X, W) }}"
-    )
-    weights = np.ones((8, 8), np.float32)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "W"))
+    model = parse(PRODUCT, W=np.ones((8, 8), np.float32))
     breaks(model)
     code, lines = told(model, "reduce", "--until=fails")
     assert code == 2

@@ -1,16 +1,20 @@
 """Operators from the command line; the interpreter of the tests stands for releases."""
 
+import io
 import json
 import re
-from contextlib import nullcontext
+import timeit
+from contextlib import nullcontext, redirect_stdout
 
 import numpy as np
 import onnx
 import onnxruntime
 import pandas as pd
 import pytest
+from commands import refused, save, tables_of
+from commands import report_of as reported
 
-from ortmeter.cli import main, operators, verdicts
+from ortmeter.cli import fusions, main, operators, verdicts
 from ortmeter.errors import ModelError
 from ortmeter.evidence import Estimate
 from ortmeter.observatory import edges
@@ -32,10 +36,20 @@ ISSUE = ["--report", "--repro", PRELU, "--runtime", "a,b"]
 ONES = {"PRelu": 1.0, "Exp": 1.0}
 
 
+def run_here(script, _release):
+    """Run the script of an issue in this process; the tests of issues start one."""
+    with redirect_stdout(io.StringIO()) as out:
+        exec(script, {})  # noqa: S102 - our own script
+    return out.getvalue().strip()
+
+
 @pytest.fixture(autouse=True)
 def releases(monkeypatch, tmp_path):
     monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(operators.bisect, "parse_release", lambda text, _provider: Release(text))
+    monkeypatch.setattr(timeit.Timer, "autorange", lambda _: (1, 0.0))
+    for module in (operators, fusions):
+        monkeypatch.setattr(module, "run_script", run_here)
 
 
 @pytest.fixture
@@ -95,24 +109,14 @@ def times(threads=(1,), processes=10, **medians):
 
 
 def report_of(capsys, *options):
-    code = main(["operators", "--json", "--provider", "cpu", *map(str, options)])
-    told = capsys.readouterr()
-    assert code == 0, told.err
-    report = json.loads(told.out)
-    return report["conclusion"], {s["title"]: s["tables"][0] for s in report["sections"]}
+    report = reported(capsys, "operators", "--provider", "cpu", *options)
+    return report["conclusion"], {title: found[0] for title, found in tables_of(report).items()}
 
 
 @pytest.fixture
 def cnn(tmp_path):
     onnx.save(sample_cnn(size=16), tmp_path / "cnn.onnx")
     return tmp_path / "cnn.onnx"
-
-
-def refused(capsys, *options):
-    assert main(["operators", *map(str, options)]) == 2
-    told = capsys.readouterr()
-    assert (told.out, told.err.count("\n")) == ("", 1)
-    return told.err
 
 
 @pytest.mark.parametrize(
@@ -165,7 +169,7 @@ def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
     ],
 )
 def test_what_cannot_be_done_is_one_line(options, message, capsys):
-    assert message in refused(capsys, *options)
+    assert message in refused(capsys, "operators", *options)
 
 
 def test_the_script_of_a_case_is_printed(capsys):
@@ -243,7 +247,7 @@ def test_an_issue_names_the_only_judge_and_blames_nobody_where_two_disagree(slow
 
 def test_there_may_be_nothing_to_report(slower, capsys):
     slower(1, 0.5)
-    told = refused(capsys, *ISSUE, "--provider", "cpu")
+    told = refused(capsys, "operators", *ISSUE, "--provider", "cpu")
     assert "PRelu, per channel, float32: nothing to report. b is not shown to be slower" in told
     assert "nor its result to be wrong" in told
 
@@ -571,17 +575,16 @@ def test_the_nodes_of_a_model_are_cases(cnn, measured, capsys):
 
 
 def test_nodes_that_are_no_case_are_told(tmp_path, capsys):
-    text = """<ir_version: 10, opset_import: ["": 21]> g (float[n] X) => (float[m] Y) {
+    text = """(float[n] X) => (float[m] Y) {
         S = SequenceConstruct(X, X)  A = ConcatFromSequence<axis = 0>(S)  Y = Exp(A) }"""
-    onnx.save(onnx.parser.parse_model(text), tmp_path / "sequence.onnx")
-    model = ["--model", tmp_path / "sequence.onnx", "--list"]
+    model = ["--model", save(tmp_path / "sequence.onnx", text), "--list"]
     told, tables = report_of(capsys, *model, "--dim", "n=3")
     assert told[-1] == "2 nodes left out, see the reasons."
     assert [row["node"] for row in tables["Left out"]] == [
         "SequenceConstruct S",
         "ConcatFromSequence A",
     ]
-    assert "'n'" in refused(capsys, *model)
+    assert "'n'" in refused(capsys, "operators", *model)
 
 
 @pytest.mark.usefixtures("one_case")
@@ -623,10 +626,9 @@ PERM = "GemmTransposeFusion | A perm=[0,1]"
 
 
 def test_fusions_are_listed_and_filtered(capsys):
-    asked = ["--fusions", "--list", "--json", "--filter", "gemmtransposefusion perm=[0"]
-    assert main(["operators", *asked]) == 0
-    (section,) = json.loads(capsys.readouterr().out)["sections"]
-    rows = section["tables"][0]
+    asked = ["--fusions", "--list", "--filter", "gemmtransposefusion perm=[0"]
+    _, tables = report_of(capsys, *asked)
+    (rows,) = tables.values()
     assert {PERM, "GemmTransposeFusion 2 | Y perm=[0,1]"} <= {row["case"] for row in rows}
     assert {row["optimizer"] for row in rows} == {"GemmTransposeFusion"}
 
@@ -650,10 +652,8 @@ def test_fusions_that_are_wrong_come_first(monkeypatch, capsys):
     monkeypatch.setattr(
         judging.FusionJudge, "survey", lambda _, cases: pd.DataFrame([row] * (len(cases) > 1))
     )
-    asked = ["--fusions", "--filter", "gemmtransposefusion perm=", "--runtime", "a,b", "--json"]
-    assert main(["operators", *asked]) == 0
-    told = json.loads(capsys.readouterr().out)
-    first, second, third = told["conclusion"]
+    asked = ["--fusions", "--filter", "gemmtransposefusion perm=", "--runtime", "a,b"]
+    (first, second, third), _ = report_of(capsys, *asked)
     assert first.startswith("1 wrong result in ")
     assert "1 of them with b" in first
     expected = "value, Y[0] is 1, expected 2 (right without GemmTransposeFusion)."
@@ -665,14 +665,14 @@ def test_fusions_that_are_wrong_come_first(monkeypatch, capsys):
 
 @pytest.mark.parametrize("other", [["--against", "torch"], ["--values", "edge"]])
 def test_fusions_take_no_other_question(other, capsys):
-    assert main(["operators", "--fusions", *other]) == 2
-    assert "--fusions: remove --model, --values or --against" in capsys.readouterr().err
+    told = refused(capsys, "operators", "--fusions", *other)
+    assert "--fusions: remove --model, --values or --against" in told
 
 
 def test_a_fusion_that_is_right_is_not_reported(capsys):
     asked = ["--fusions", "--report", "--repro", "NotWhereFusion", "--runtime", "a,b"]
-    assert main(["operators", *asked]) == 2
-    assert "NotWhereFusion is right with b: there is nothing to report" in capsys.readouterr().err
+    told = refused(capsys, "operators", *asked)
+    assert "NotWhereFusion is right with b: there is nothing to report" in told
 
 
 def test_the_issue_of_a_fusion_names_the_optimizer(monkeypatch, capsys):

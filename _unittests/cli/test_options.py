@@ -5,16 +5,14 @@ from argparse import Namespace
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
+from commands import parse, report_of, save
 
 from ortmeter.cli import main
 from ortmeter.cli import options as cli_options
 from ortmeter.cli.options import describe_session, number, split, thread_count
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider, resolve_provider
-
-HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-1", "1e400", "", "x", "0x1"])
@@ -83,16 +81,14 @@ def test_a_path_of_a_library_may_have_a_comma():
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    texts = f"{HEADER} g (string[n] X) => (string[n] Y) {{ Y = Identity(X) }}"
-    onnx.save(onnx.parser.parse_model(texts), "texts.onnx")
+    save("texts.onnx", "(string[n] X) => (string[n] Y) { Y = Identity(X) }")
     np.savez("texts.npz", X=np.array(["a", "é"]))
-    model = onnx.parser.parse_model(f"{HEADER} g (float[n] X) => (float[n] Y) {{ Y = Abs(X) }}")
+    model = parse("(float[n] X) => (float[n] Y) { Y = Abs(X) }")
     onnx.save(model, "abs.onnx")
     model.graph.input[0].type.tensor_type.ClearField("shape")
     onnx.save(model, "no rank.onnx")
     np.savez("x.npz", X=np.ones((2, 3), np.float32))
-    four = f"{HEADER} g (int4[n] X) => (float[n] Y) {{ Y = Cast <to = 1> (X) }}"
-    onnx.save(onnx.parser.parse_model(four), "int4.onnx")
+    save("int4.onnx", "(int4[n] X) => (float[n] Y) { Y = Cast <to = 1> (X) }")
 
 
 QUICK = ["--provider", "cpu", "--budget", "0.1", "--repeat", "2", "--processes", "1"]
@@ -109,7 +105,7 @@ QUICK = ["--provider", "cpu", "--budget", "0.1", "--repeat", "2", "--processes",
     ],
 )
 def test_inputs_that_are_not_the_usual_ones_are_measured(files, arguments, capsys):
-    assert main(["bench", *arguments, *QUICK]) == 0, capsys.readouterr().err
+    report_of(capsys, "bench", *arguments, *QUICK)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,8 @@
 """What ``ortmeter profile`` advises, and how it stands beside ``ortmeter bench``."""
 
-import json
-
-import onnx
 import pytest
+from commands import report_of, save, tables_of
 
-from ortmeter.cli import main
 from ortmeter.cli import profile as command
 from ortmeter.profiling import Advice
 
@@ -16,15 +13,12 @@ g (float[256, 256] X) => (float[256, 256] Y, float[256, 256] T) {
 
 @pytest.fixture
 def model(tmp_path):
-    onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "turned.onnx")
-    return str(tmp_path / "turned.onnx")
+    return save(tmp_path / "turned.onnx", TEXT)
 
 
 def report(capsys, *arguments):
-    assert main(["profile", *arguments, "--repeat", "5", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    tables = {section["title"]: section["tables"] for section in found["sections"]}
-    return " ".join(found["conclusion"]), tables
+    found = report_of(capsys, "profile", *arguments, "--repeat", "5")
+    return " ".join(found["conclusion"]), tables_of(found)
 
 
 def test_what_to_try_is_concluded_and_listed(model, capsys):
@@ -72,8 +66,8 @@ def test_a_profiler_that_takes_most_of_the_run_is_said(model, capsys, monkeypatc
 def test_operators_of_two_domains_have_two_names(tmp_path, capsys):
     text = """<ir_version: 8, opset_import: ["": 20, "com.microsoft": 1]>
     g (float[8] X) => (float[8] Y) { A = Gelu (X)  Y = com.microsoft.Gelu (A) }"""
-    onnx.save(onnx.parser.parse_model(text), tmp_path / "gelu.onnx")
-    _, tables = report(capsys, str(tmp_path / "gelu.onnx"), "--optimization", "none")
+    file = save(tmp_path / "gelu.onnx", text)
+    _, tables = report(capsys, file, "--optimization", "none")
     rows = tables["Time by operator"][0]
     assert {row["op"] for row in rows} == {"Gelu", "Gelu (com.microsoft)"}
 
@@ -94,10 +88,9 @@ def test_a_report_of_two_thousand_nodes_is_small(tmp_path, capsys):
     )
     text = f"""<ir_version: 8, opset_import: ["": 17]>
     g (float[8] X0) => (float[8] Y) {{ {chain} [last] Y = Tanh (X1999) }}"""
-    onnx.save(onnx.parser.parse_model(text), tmp_path / "long.onnx")
-    html = tmp_path / "report.html"
-    options = ["--baseline", "unoptimized", "--top", "2000", "--html", str(html)]
-    said, tables = report(capsys, str(tmp_path / "long.onnx"), *options)
+    file, html = save(tmp_path / "long.onnx", text), tmp_path / "report.html"
+    options = ["--baseline", "unoptimized", "--top", "2000", "--html", html]
+    said, tables = report(capsys, file, *options)
     assert len(tables["The 2000 slowest nodes"][0]) == 2000
     assert html.stat().st_size < 2 << 20
     assert "short kernels (at most" in said

@@ -1,15 +1,14 @@
 """Candidates that do not compute the same; the right values are those of NumPy in float64."""
 
 import contextlib
-import json
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from commands import parse, report_of, tables_of
 
 from ortmeter.attribution import optimizers
-from ortmeter.cli import main
 from ortmeter.cli.references import compare, tell_differences
 from ortmeter.errors import ModelError
 from ortmeter.runtime import sessions
@@ -18,16 +17,13 @@ from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec, model_variants
 
 DISABLED = "optimization.disable_specified_optimizers"
-HEADER = '<ir_version: 10, opset_import: ["": 21]>'
-MEAN = f"""{HEADER} g (float[1, 64] X) => (float[1] Y) <float n = {{64}}> {{
-S = ReduceSum <keepdims = 0> (X, axes) Y = Div (S, n) }}"""
+MEAN = """(float[1, 64] X) => (float[1] Y) <float n = {64}> {
+S = ReduceSum <keepdims = 0> (X, axes) Y = Div (S, n) }"""
 X = np.linspace(0, 1, 64, dtype=np.float32)[None]
 
 
 def model(scale="64"):
-    proto = onnx.parser.parse_model(MEAN.replace("{64}", f"{{{scale}}}"))
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "axes"))
-    return proto
+    return parse(MEAN.replace("{64}", f"{{{scale}}}"), axes=np.array([1]))
 
 
 def told(models, **settings):
@@ -86,27 +82,12 @@ def test_a_fusion_that_makes_a_model_fail_is_left_out(tmp_path, monkeypatch, cap
     monkeypatch.setattr(sessions, "_create", create)
     ran = (Optimizer("ConstantFolding", "basic", changed=True),)
     monkeypatch.setattr(optimizers, "optimizers_of", lambda *_, **__: ran)
-    told = {}
-    for command in (
-        ["diff", "--against", "unoptimized"],
-        [
-            "bench",
-            "--optimization",
-            "none,all",
-            "--processes",
-            "1",
-            "--repeat",
-            "2",
-            "--budget",
-            "1",
-        ],
-    ):
-        name, *rest = command
-        assert main([name, str(tmp_path / "m.onnx"), *rest, "--provider", "cpu", "--json"]) == 0
-        told[name] = json.loads(capsys.readouterr().out)
-    first = told["diff"]["conclusion"][0]
+    given = [tmp_path / "m.onnx", "--provider", "cpu"]
+    first = report_of(capsys, "diff", *given, "--against", "unoptimized")["conclusion"][0]
     assert first.startswith("at optimization=all, this model runs without ConstantFolding only")
     assert "Node input 'nm' is not there" in first
-    assert "optimization=all fails, and is timed as it runs" in told["bench"]["conclusion"][0]
-    timed = [row["candidate"] for row in told["bench"]["sections"][0]["tables"][0]]
+    few = ["--optimization", "none,all", "--processes", 1, "--repeat", 2, "--budget", 0.1]
+    told = report_of(capsys, "bench", *given, *few)
+    assert "optimization=all fails, and is timed as it runs" in told["conclusion"][0]
+    timed = [row["candidate"] for row in tables_of(told)["Latency"][0]]
     assert timed == ["optimization=none", "optimization=all without ConstantFolding"]

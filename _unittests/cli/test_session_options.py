@@ -1,14 +1,8 @@
 """Anything that a session takes, from the command line, in every command."""
 
-import json
-
-import onnx
-import onnx.parser
 import pytest
+from commands import refused, report_of, save, tables_of
 
-from ortmeter.cli import main
-
-TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[4] X) => (float[4] Y) { Y = Exp(X) }'
 QUICK = {
     "bench": ["--repeat", "2", "--budget", "0.1", "--processes", "1"],
     "profile": ["--repeat", "2"],
@@ -18,8 +12,7 @@ QUICK = {
 
 @pytest.fixture
 def model(tmp_path):
-    onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "m.onnx")
-    return str(tmp_path / "m.onnx")
+    return save(tmp_path / "m.onnx", "(float[4] X) => (float[4] Y) { Y = Exp(X) }")
 
 
 IGNORED = [
@@ -46,11 +39,7 @@ OF_A_RUN = [  # which changes no output: diff has none
 )
 def test_what_would_be_ignored_is_refused_in_one_line(model, command, given, message, capsys):
     options = ["--provider", "cpu", *QUICK[command], *given]
-    assert main([command, model, *options]) == 2
-    told = capsys.readouterr()
-    assert message in told.err
-    assert told.err.count("\n") == 1
-    assert told.out == ""
+    assert message in refused(capsys, command, model, *options)
 
 
 @pytest.mark.parametrize("command", QUICK)
@@ -62,8 +51,7 @@ def test_what_onnxruntime_knows_is_accepted(model, command, capsys):
     ]
     if command != "diff":
         options += ["--run-config", "memory.enable_memory_arena_shrinkage=cpu:0"]
-    assert main([command, model, *QUICK[command], *options, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = report_of(capsys, command, model, *QUICK[command], *options)
     assert found["conclusion"]
     assert found["session"].startswith("provider=cpu, optimization=all, threads=2, spinning=off, ")
     assert "session.disable_prepacking=1" in found["session"]
@@ -74,9 +62,8 @@ def test_bench_compares_values_separated_by_commas(model, capsys):
         *("--spinning", "during-run,off", "--session-option", "inter_op_num_threads=1,2"),
         *("--session-config", "session.disable_prepacking=0,1"),
     ]
-    assert main(["bench", model, "--provider", "cpu", *QUICK["bench"], *options, "--json"]) == 0
-    sections = json.loads(capsys.readouterr().out)["sections"]
-    assert [row["candidate"] for row in sections[0]["tables"][0]] == [
+    report = report_of(capsys, "bench", model, "--provider", "cpu", *QUICK["bench"], *options)
+    assert [row["candidate"] for row in tables_of(report)["Latency"][0]] == [
         f"spinning={a}, inter_op_num_threads={b}, session.disable_prepacking={c}"
         for a in ("during-run", "off")
         for b in "12"
@@ -87,15 +74,14 @@ def test_bench_compares_values_separated_by_commas(model, capsys):
 def test_threads_that_spin_are_measured_apart(model, capsys):
     options = ["--provider", "cpu", "--threads", "2", "--budget", "1"]
     options += ["--spinning", "during-run,on"]
-    assert main(["bench", model, *options, "--processes", "2", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = report_of(capsys, "bench", model, *options, "--processes", "2")
     told = "threads of 'spinning=on' spin after a run and would slow the next: each candidate was"
     assert sum(sentence.startswith(told) for sentence in found["conclusion"]) == 1
-    assert main(["bench", model, *options, "--processes", "1"]) == 2
-    assert "Accepted: processes from 2; an interval needs 3" in capsys.readouterr().err
+    told = refused(capsys, "bench", model, *options, "--processes", "1")
+    assert "Accepted: processes from 2; an interval needs 3" in told
 
 
 def test_profiles_in_turn_of_threads_that_spin_are_refused(model, capsys):
     options = ["--provider", "cpu", "--threads", "2", "--spinning", "on"]
-    assert main(["profile", model, *options]) == 2
-    assert "Accepted: spinning='during-run' or 'off', threads=1," in capsys.readouterr().err
+    told = refused(capsys, "profile", model, *options)
+    assert "Accepted: spinning='during-run' or 'off', threads=1," in told

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from commands import refused, report_of, save, tables_of
 from matplotlib import pyplot as plt
 
 import ortmeter
@@ -66,6 +67,16 @@ def plant(monkeypatch, seconds, *, machine=QUIET, more=None, starts=None, confir
         return Tuning(spec, chosen, "p50", done, race, tried, starts or {}, machine, 8, 60.0)
 
     monkeypatch.setattr(tune, "tune", found)
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """What the search is asked."""
+    plant(monkeypatch, (1.0, 1.0, 0.8))
+    planted, asked = tune.tune, {}
+    keep = lambda model, samples, **how: asked.update(samples=samples, **how)  # noqa: E731
+    monkeypatch.setattr(tune, "tune", lambda *a, **how: keep(*a, **how) or planted(*a, **how))
+    return asked
 
 
 def run(capsys, *arguments):
@@ -193,7 +204,7 @@ SAVED = Change("saved", "", "saved", model="optimized", settings={"optimization"
 def test_the_command_that_is_printed_shows_what_was_refused(monkeypatch, capsys, tmp_path, change):
     """A change that was said to be exact, and is not."""
     file, folder = tmp_path / "gelu model.onnx", tmp_path / "tuned"
-    onnx.save(onnx.parser.parse_model(GELU), file)
+    save(file, GELU)
     wrong = onnx.parser.parse_model(GELU.replace("= 0.5", "= 0.51"))
     monkeypatch.setattr(tuner, "list_changes", lambda *_: [change])
     monkeypatch.setattr(space, "optimized_model", lambda *_, **__: wrong)
@@ -271,19 +282,17 @@ def test_what_was_found_for_another_model_is_not_replaced(monkeypatch, capsys, f
     assert (folder / "session.json").read_bytes() != before
 
 
-def bench_again(capsys, file, folder):
-    """Tune, then measure what was chosen: the report, and its tables by title."""
-    run(capsys, "tune", file, "--output", folder)
-    asked = ("--repeat", 1, "--processes", 2, "--budget", 1, "--json")
-    code, out, err = run(capsys, "bench", "--config", folder / "session.json", *asked)
-    assert code == 0, err
-    found = json.loads(out)
-    return found, {section["title"]: section["tables"] for section in found["sections"]}
+def bench_again(capsys, folder):
+    """Measure what was chosen: the report, and its tables by title."""
+    few = ("--repeat", 1, "--processes", 2, "--budget", 1)
+    found = report_of(capsys, "bench", "--config", folder / "session.json", *few)
+    return found, tables_of(found)
 
 
 def test_bench_measures_what_was_chosen_again(monkeypatch, capsys, file, tmp_path):
     plant(monkeypatch, (1.0, 1.0, 0.8))
-    _, tables = bench_again(capsys, file, tmp_path / "tuned")
+    run(capsys, "tune", file, "--output", tmp_path / "tuned")
+    _, tables = bench_again(capsys, tmp_path / "tuned")
     assert [row["candidate"] for row in tables["Latency"][0]] == ["default", "tuned"]
     assert tables["Inputs"][0][0]["shape"] == "1x3x8x8"
 
@@ -291,22 +300,20 @@ def test_bench_measures_what_was_chosen_again(monkeypatch, capsys, file, tmp_pat
 def test_bench_times_the_default_alone_where_it_was_kept(monkeypatch, capsys, file, tmp_path):
     plant(monkeypatch, (1.0, 1.0, 1.0))
     folder = tmp_path / "tuned"
-    found, tables = bench_again(capsys, file, folder)
+    run(capsys, "tune", file, "--output", folder)
+    found, tables = bench_again(capsys, folder)
     assert [row["candidate"] for row in tables["Latency"][0]] == ["default"]
     told = f"{folder / 'session.json'} keeps the defaults, so the default is timed alone."
     assert found["conclusion"][0] == told
     assert not any("same optimized graph" in sentence for sentence in found["conclusion"])
 
 
-def test_bench_times_what_only_binds_inputs_and_outputs(monkeypatch, capsys, file, tmp_path):
+def test_bench_times_what_only_binds_inputs_and_outputs(capsys, file, tmp_path):
     feeds = {"input": np.ones((1, 3, 8, 8), np.float32)}
     spec = SessionSpec(file, feeds, {**PLAIN, "provider": Provider("cpu")}, bound=False)
     bound = Change("binding", "copies", "inputs and outputs bound", bound=True)
     write_session(tmp_path, apply(spec, [bound]), spec, {})
-    asked = ("--repeat", 1, "--processes", 2, "--budget", 1, "--json")
-    code, out, err = run(capsys, "bench", "--config", tmp_path / "session.json", *asked)
-    assert code == 0, err
-    tables = {s["title"]: s["tables"] for s in json.loads(out)["sections"]}
+    _, tables = bench_again(capsys, tmp_path)
     assert [row["candidate"] for row in tables["Latency"][0]] == ["default", "tuned"]
 
 
@@ -321,57 +328,46 @@ def test_bench_times_what_only_binds_inputs_and_outputs(monkeypatch, capsys, fil
     ],
 )
 def test_options_that_are_not_accepted_are_refused(capsys, file, tmp_path, options, told):
-    code, _, err = run(capsys, "tune", file, "--output", tmp_path / "tuned", *options)
-    assert code == 2
-    assert told in err
+    assert main(["tune", str(file), "--output", str(tmp_path / "tuned"), *options]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_a_folder_of_other_files_is_left_alone(capsys, file, tmp_path):
-    code, _, err = run(capsys, "tune", file, "--output", tmp_path)
-    assert code == 2
-    assert "holds other files" in err
+    assert "holds other files" in refused(capsys, "tune", file, "--output", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["cnn.onnx"]
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1.5m", 90), ("2h", 7200), ("3s", 3)])
-def test_a_budget_has_a_unit(monkeypatch, capsys, file, text, seconds):
-    plant(monkeypatch, (1.0, 1.0, 0.8))
-    given = {}
-    planted = tune.tune
-    monkeypatch.setattr(tune, "tune", lambda *a, **o: given.update(o) or planted(*a, **o))
-    code, _, _ = run(capsys, "tune", file, "--output", file.parent / "tuned", "--budget", text)
-    assert (code, given["budget_s"]) == (0, seconds)
-
-
-@pytest.mark.parametrize(("text", "mib"), [("512MiB", 512), ("1GiB", 1024), ("1000MB", 953.67)])
-def test_a_limit_of_memory_is_read_in_mib(monkeypatch, capsys, file, text, mib):
-    plant(monkeypatch, (1.0, 1.0, 0.8))
-    given = {}
-    planted = tune.tune
-    monkeypatch.setattr(tune, "tune", lambda *a, **o: given.update(o) or planted(*a, **o))
-    asked = ("--output", file.parent / "tuned", "--limit", f"memory:{text}")
+@pytest.mark.parametrize(
+    ("option", "text", "name", "number"),
+    [
+        ("--budget", "90", "budget_s", 90),
+        ("--budget", "1.5m", "budget_s", 90),
+        ("--budget", "2h", "budget_s", 7200),
+        ("--budget", "3s", "budget_s", 3),
+        ("--limit", "memory:512MiB", "memory_limit", 512),
+        ("--limit", "memory:1GiB", "memory_limit", 1024),
+        ("--limit", "memory:1000MB", "memory_limit", 953.67),
+    ],
+)
+def test_numbers_have_units(given, capsys, file, option, text, name, number):
+    asked = ("--output", file.parent / "tuned", option, text)
     assert run(capsys, "tune", file, *asked)[0] == 0
-    assert given["memory_limit"] == pytest.approx(mib, rel=1e-4)
+    assert given[name] == pytest.approx(number, rel=1e-4)
 
 
 @pytest.mark.parametrize("arguments", [["bench"], ["bench", "a.onnx", "--config", "b.json"]])
 def test_bench_takes_models_or_a_session(capsys, arguments):
-    code, _, err = run(capsys, *arguments)
-    assert code == 2
-    assert "expected models, or --config session.json, and not both" in err
+    told = refused(capsys, *arguments)
+    assert "expected models, or --config session.json, and not both" in told
 
 
-def test_each_file_of_all_inputs_is_a_sample(monkeypatch, capsys, file, tmp_path):
+def test_each_file_of_all_inputs_is_a_sample(given, capsys, file, tmp_path):
     name = ortmeter.make_session(file, provider="cpu").get_inputs()[0].name
     for rank in range(3):
         np.savez(tmp_path / f"{rank}.npz", **{name: np.full((1, 3, 8, 8), rank, np.float32)})
-    given = []
-    plant(monkeypatch, (1.0, 1.0, 0.8))
-    planted = tune.tune
-    monkeypatch.setattr(tune, "tune", lambda m, s, **o: given.extend(s) or planted(m, s, **o))
     feeds = [part for rank in range(3) for part in ("--feeds", tmp_path / f"{rank}.npz")]
     run(capsys, "tune", file, "--output", tmp_path / "tuned", *feeds)
-    assert [sample[name].flat[0] for sample in given] == [0, 1, 2]
+    assert [sample[name].flat[0] for sample in given["samples"]] == [0, 1, 2]
 
 
 def test_a_search_that_is_interrupted_before_its_race_writes_nothing(

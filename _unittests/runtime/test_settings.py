@@ -13,9 +13,9 @@ from processes import work_of_other_threads
 
 import ortmeter
 from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
-from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.sessions import make_session
 from ortmeter.runtime.settings import run_keys, run_options, session_keys, spins
+from ortmeter.timing.candidates import model_variants
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n] X) => (float[n] Y) { Z = Abs(X)  Y = Exp(Z) }"""
@@ -156,17 +156,16 @@ def test_a_run_with_options_looks_for_no_entry_in_vain():
     assert run_options({"gpu_graph_id": 3}).get_run_config_entry("gpu_graph_id") == "3"
 
 
-def test_bench_compares_any_of_them():
-    found = ortmeter.bench(
-        sample_cnn(size=8),
+def test_any_of_them_varies_between_candidates():
+    entry = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
+    found = model_variants(
+        TEXT,
+        {"X": np.ones(2, np.float32)},
         provider="cpu",
         spinning=("during-run", "off"),
         session_options={"enable_mem_pattern": (0, 1), "execution_mode": "parallel"},
         session_config={"session.disable_prepacking": ["0", "1"]},
-        run_config={"memory.enable_memory_arena_shrinkage": "cpu:0"},
-        processes=1,
-        repeat=2,
-        precision=None,
+        run_config=entry,
     )
     names = [
         f"spinning={a}, enable_mem_pattern={b}, session.disable_prepacking={c}"
@@ -175,6 +174,7 @@ def test_bench_compares_any_of_them():
         for c in (0, 1)
     ]
     assert list(found) == names
+    assert all(variant.run_config == entry for variant in found.values())
 
 
 @pytest.mark.cuda

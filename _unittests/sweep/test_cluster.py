@@ -13,9 +13,9 @@ from ortmeter.sweep import load_sweep, run_sweep
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory):
-    """Address of a scheduler with three workers, and its process; they serve all the tests."""
+    """Address of a scheduler with two workers, and its process; they serve all the tests."""
     once = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
-    with cluster(tmp_path_factory.mktemp("locks"), "one", "two", "three", **once) as started:
+    with cluster(tmp_path_factory.mktemp("locks"), "one", "two", **once) as started:
         yield started
 
 
@@ -24,10 +24,10 @@ def test_workers_of_one_machine_share_the_tasks_and_never_time_at_once(
 ):
     page = make_page("print(time.monotonic()); time.sleep(0.1); print(time.monotonic())")
     output = tmp_path / "out"
-    options = ("--grid", "number=0,1,2,3,4,5", "--scheduler", workers[0], "--output", str(output))
+    options = ("--grid", "number=0,1,2,3", "--scheduler", workers[0], "--output", str(output))
     assert main(["sweep", str(page.path), *options]) == 0
-    assert len(files_of(output)) == 6
-    assert len({parent for _, _, parent in page.runs}) == 3
+    assert len(files_of(output)) == 4
+    assert len({parent for _, _, parent in page.runs}) == 2
     spans = sorted(tuple(map(float, o.output.split())) for o in load_sweep(output).outcomes)
     for (_, end), (begin, _) in itertools.pairwise(spans):
         assert end <= begin
