@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from commands import HEADER, save
 from onnx.reference import ReferenceEvaluator
 
 from ortmeter.child import ChildError
@@ -27,20 +28,18 @@ from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing.candidates import SessionSpec
 
-HEADER = '<ir_version: 10, opset_import: ["": 21]>'
-CHAIN = f"""{HEADER} g (float[2, 8] X) => (float[2, 8] Y) <float[8] W = {{1,2,3,4,5,6,7,8}}> {{
-A = Exp (X)  B = Mul (A, W)  C = Softsign (B)  D = Sqrt (C)  E = Neg (D)  Y = Abs (E) }}"""
+CHAIN = """(float[2, 8] X) => (float[2, 8] Y) <float[8] W = {1,2,3,4,5,6,7,8}> {
+A = Exp (X)  B = Mul (A, W)  C = Softsign (B)  D = Sqrt (C)  E = Neg (D)  Y = Abs (E) }"""
 # The bytes of the model are enough to know its operators.
 CHECK = "import sys; sys.exit(b'Softsign' not in open(sys.argv[1], 'rb').read())"
 PYTHON = shlex.quote(sys.executable)
-COMMAND = f"command: {shlex.quote(sys.executable)} -I -S -c {shlex.quote(CHECK)} {{model}}"
+COMMAND = f"command: {PYTHON} -I -S -c {shlex.quote(CHECK)} {{model}}"
 
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    onnx.save(onnx.parser.parse_model(CHAIN), "chain.onnx")
-    return tmp_path / "chain.onnx"
+    return save(tmp_path / "chain.onnx", CHAIN)
 
 
 def cut(file, question, *options):
@@ -73,7 +72,7 @@ def test_a_command_decides_what_remains_and_files_run_again(file, capsys):
 
 
 def test_what_is_false_at_the_start_is_an_error(file, capsys):
-    code = f"command: {shlex.quote(sys.executable)} -I -S -c 'raise SystemExit(3)' {{model}}"
+    code = f"command: {PYTHON} -I -S -c 'raise SystemExit(3)' {{model}}"
     assert cut(file, code) == 2
     told = capsys.readouterr().err
     assert "does not hold for chain.onnx as it is" in told
@@ -90,10 +89,8 @@ def test_what_is_false_at_the_start_is_an_error(file, capsys):
     ],
 )
 def test_a_model_that_breaks_a_rule_or_has_other_operators_is_cut(file, text, expected):
-    domains = '"": 21, "com.microsoft": 1, "own": 1'
-    header = HEADER.replace('"": 21', domains)
-    graph = f"g (float[2, 8] X) => (float[2, 8] Y) {{ {text} }}"
-    onnx.save(onnx.parser.parse_model(f"{header} {graph}"), file)
+    header = HEADER.replace('"": 21', '"": 21, "com.microsoft": 1, "own": 1')
+    save(file, f"{header}(float[2, 8] X) => (float[2, 8] Y) {{ {text} }}")
     assert cut(file, COMMAND) == 0
     assert found() == expected
 
@@ -208,9 +205,7 @@ def test_external_data_is_read_and_written_when_large(file, monkeypatch):
     model = onnx.load(file)
     onnx.save(model, file, save_as_external_data=True, size_threshold=0, location="weights.bin")
     monkeypatch.setattr(loading, "_LARGE", 8)
-    check = CHECK.replace("Softsign", "Mul")
-    command = f"command: {shlex.quote(sys.executable)} -I -S -c {shlex.quote(check)} {{model}}"
-    assert cut(file, command, "--output", "large") == 0
+    assert cut(file, COMMAND.replace("Softsign", "Mul"), "--output", "large") == 0
     made = onnx.load("large/model.onnx", load_external_data=False)
     assert [node.op_type for node in made.graph.node] == ["Mul"]
     (weight,) = onnx.load("large/model.onnx").graph.initializer
@@ -218,12 +213,12 @@ def test_external_data_is_read_and_written_when_large(file, monkeypatch):
 
 
 def test_a_body_keeps_what_it_reads_around_it(file):
-    text = f"""{HEADER} g (float[2, 8] X) => (float[2, 8] Y) {{
+    text = """(float[2, 8] X) => (float[2, 8] Y) {
     A = Exp (X)  S = ReduceMax <keepdims = 0> (A)  K = Cast <to = 9> (S)
-    B = If (K) < then_branch = t () => (float[2, 8] T) {{ T = Softsign (A) }},
-                 else_branch = f () => (float[2, 8] F) {{ F = Neg (A) }} >
-    Y = Sqrt (B) }}"""
-    onnx.save(onnx.parser.parse_model(text), file)
+    B = If (K) < then_branch = t () => (float[2, 8] T) { T = Softsign (A) },
+                 else_branch = f () => (float[2, 8] F) { F = Neg (A) } >
+    Y = Sqrt (B) }"""
+    save(file, text)
     assert cut(file, COMMAND) == 0
     assert found() == ["If"]
     feeds = read_feeds("chain-reduced/model.onnx", "chain-reduced/test_data_set_0")
@@ -234,9 +229,8 @@ def test_a_body_keeps_what_it_reads_around_it(file):
 def test_a_difference_is_found_in_a_chain(file):
     steps = [f"V{i + 1} = {'Add' if i % 2 else 'Neg'} (V{i}{', one' * (i % 2)})" for i in range(12)]
     steps[5:7] = ["L = Add (V5, large)", "V7 = Sub (L, large)"]
-    text = f"""{HEADER} g (float[4] V0) => (float[4] V12)
-    <float one = {{1}}, float large = {{1e7}}> {{ {" ".join(steps)} }}"""
-    onnx.save(onnx.parser.parse_model(text), file)
+    given = "(float[4] V0) => (float[4] V12) <float one = {1}, float large = {1e7}>"
+    save(file, f"{given} {{ {' '.join(steps)} }}")
     assert cut(file, "differs:1e-2 --against float64") == 0
     assert found() == ["Add", "Sub"]
 
@@ -244,16 +238,15 @@ def test_a_difference_is_found_in_a_chain(file):
 @pytest.mark.slow
 def test_nan_starts_at_the_node_whose_inputs_have_none(file):
     nodes = "A = Neg (X)  B = Abs (A)  C = Neg (B)  D = Sqrt (C)  Y = Exp (D)"
-    text = f"{HEADER} g (float[4] X) => (float[4] Y) {{ {nodes} }}"
-    onnx.save(onnx.parser.parse_model(text), file)
+    save(file, f"(float[4] X) => (float[4] Y) {{ {nodes} }}")
     assert cut(file, "nan", "--value", "X=1,2,3,4") == 0
     assert found() == ["Sqrt"]
 
 
 def test_a_node_that_fails_is_left_alone(file):
-    text = f"""{HEADER} g (float[4] X) => (float[2] Y) <int64[2] rows = {{1, 9}}> {{
-    A = Exp (X)  B = Neg (A)  C = Gather (B, rows)  D = Abs (C)  Y = Sqrt (D) }}"""
-    onnx.save(onnx.parser.parse_model(text), file)
+    text = """(float[4] X) => (float[2] Y) <int64[2] rows = {1, 9}> {
+    A = Exp (X)  B = Neg (A)  C = Gather (B, rows)  D = Abs (C)  Y = Sqrt (D) }"""
+    save(file, text)
     assert cut(file, "fails:out of") == 0
     assert found() == ["Gather"]
 
@@ -273,36 +266,45 @@ def test_what_is_read_is_not_in_the_folder_that_is_written(file, capsys):
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize("question", ["slower:2", "nan"])
-def test_a_report_has_the_smallest_model_and_the_whole_one(question, file, monkeypatch, capsys):
-    def ask(self, spec):
-        return b"Softsign" in Path(spec.model).read_bytes(), "seen"
+@pytest.fixture
+def issue(monkeypatch):
+    """Replace what runs and measures for a report; return what it is written of."""
+    told = {}
 
     def write_issue(case, matrix, inputs, script, printed, *, wrong, **_):
         told.update(case=case, inputs=inputs, printed=printed, wrong=wrong)
         return "text"
 
-    told = {}
-    monkeypatch.setattr(Condition, "ask", ask)
     monkeypatch.setattr(reduce, "parse_release", lambda name, _: Release(name))
     monkeypatch.setattr(reduce, "write_issue", write_issue)
     monkeypatch.setattr(reduce, "show_wrong", lambda script, *_: f"{script}# wrong")
     monkeypatch.setattr(reduce, "run_script", lambda script, one: (one.name, script[-7:]))
     monkeypatch.setattr(reduce, "measure_cases", lambda _, cases, **__: told.update(cases=cases))
+    return told
+
+
+@pytest.mark.parametrize("question", ["slower:2", "nan"])
+def test_a_report_has_the_smallest_model_and_the_whole_one(
+    question, file, issue, monkeypatch, capsys
+):
+    def ask(self, spec):
+        return b"Softsign" in Path(spec.model).read_bytes(), "seen"
+
+    monkeypatch.setattr(Condition, "ask", ask)
     monkeypatch.setattr(reduce, "_why_wrong", lambda *_: "a judge")
     assert cut(file, f"{question} --runtime old,new", "--report") == 0
     assert Path("chain-reduced/issue.md").read_text(encoding="utf-8") == "text"
-    assert list(told["cases"]) == ["Softsign", "chain.onnx"]
-    assert told["case"] == "Softsign"
-    assert told["inputs"] == {"Softsign": "B: f32[1, 1]"}
-    assert list(told["printed"]) == ["old", "new"]
+    assert list(issue["cases"]) == ["Softsign", "chain.onnx"]
+    assert issue["case"] == "Softsign"
+    assert issue["inputs"] == {"Softsign": "B: f32[1, 1]"}
+    assert list(issue["printed"]) == ["old", "new"]
     is_wrong = question == "nan"
-    assert told["wrong"] == ("With onnxruntime new: seen (a judge)." if is_wrong else "")
-    assert (told["printed"]["new"][1] == "# wrong") == is_wrong
+    assert issue["wrong"] == ("With onnxruntime new: seen (a judge)." if is_wrong else "")
+    assert (issue["printed"]["new"][1] == "# wrong") == is_wrong
     assert "nothing was sent" in capsys.readouterr().out
 
 
-FUSED = f"""{HEADER.replace("21", "17")} g (float[4] X) => (float[4] Y)
+FUSED = f"""{HEADER.replace("21", "17")}(float[4] X) => (float[4] Y)
     <float two = {{2.0}}, float tiny = {{1e-5}}, float scale = {{2.0}}> {{
     M = ReduceMean<axes = [-1], keepdims = 1>(X)  C = Sub(X, M)  S = Pow(C, two)
     V = ReduceMean<axes = [-1], keepdims = 1>(S)  T = Add(V, tiny)  D = Sqrt(T)
@@ -318,7 +320,7 @@ def stubbed(monkeypatch, outputs):
 
 def test_a_valid_model_that_fails_is_reported_with_what_runs_it(file, monkeypatch):
     """The fusion of a layer normalization whose scale is a scalar makes a graph that is invalid."""
-    onnx.save(onnx.parser.parse_model(FUSED), file)
+    save(file, FUSED)
     with pytest.raises(ModelError, match="Invalid model"):
         make_session(file, provider="cpu")
     x = np.float32([1, 2, 3, 5])
@@ -352,8 +354,7 @@ def test_a_model_that_nothing_runs_is_not_reported(node, reason, file, monkeypat
     def outputs(*_, **__):
         raise ModelError("out of range")
 
-    text = f"{HEADER} g (float[4] X) => (float[n] Y) <int64[2] rows = {{1, 9}}> {{ {node} }}"
-    onnx.save(onnx.parser.parse_model(text), file)
+    save(file, f"(float[4] X) => (float[n] Y) <int64[2] rows = {{1, 9}}> {{ {node} }}")
     stubbed(monkeypatch, outputs)
     assert cut(file, "fails", "--report") == 2
     told = " ".join(capsys.readouterr().out.split())
@@ -363,49 +364,38 @@ def test_a_model_that_nothing_runs_is_not_reported(node, reason, file, monkeypat
 
 
 @pytest.mark.parametrize("judges", ["a is the only judge", "judges disagree, a and b"])
-def test_a_report_of_a_wrong_result_asks_two_judges(judges, file, monkeypatch, capsys):
+def test_a_report_of_a_wrong_result_asks_two_judges(judges, file, issue, monkeypatch, capsys):
     told = {"judges": judges, "reference": "float64"}
-    seen = []
-    monkeypatch.setattr(reduce, "parse_release", lambda name, _: Release(name))
     monkeypatch.setattr(Condition, "ask", lambda *_: (True, "seen"))
     monkeypatch.setattr(Condition, "outputs", lambda *_, **__: {})
     monkeypatch.setattr(reduce, "Judge", lambda _: SimpleNamespace(errors=lambda _: told))
-    monkeypatch.setattr(reduce, "show_wrong", lambda script, *_: script)
-    monkeypatch.setattr(reduce, "run_script", lambda *_: "")
-    monkeypatch.setattr(reduce, "measure_cases", lambda *_, **__: None)
-    monkeypatch.setattr(reduce, "write_issue", lambda *_, wrong, **__: seen.append(wrong) or "")
     code = cut(file, "nan --runtime old,new", "--report")
     if "disagree" in judges:
-        assert (code, seen) == (2, [])
+        assert (code, issue.get("wrong")) == (2, None)
         assert "there is no issue.md: judges disagree, a and b" in capsys.readouterr().out
     else:
-        assert (code, seen) == (0, ["With onnxruntime new: seen (a is the only judge)."])
+        expected = "With onnxruntime new: seen (a is the only judge)."
+        assert (code, issue["wrong"]) == (0, expected)
 
 
 @pytest.mark.parametrize("wrong", ["old", "new", ""])
 def test_the_release_that_is_wrong_is_the_one_that_float64_contradicts(
-    wrong, file, monkeypatch, capsys
+    wrong, file, issue, monkeypatch, capsys
 ):
     def outputs(self, spec, rank=-1, **_):
         found = run_session(make_session(spec.model, provider="cpu"), spec.feeds)
         is_wrong = self.releases[rank].name == wrong
         return {name: value + 1 if is_wrong else value for name, value in found.items()}
 
-    seen = []
-    monkeypatch.setattr(reduce, "parse_release", lambda name, _: Release(name))
     monkeypatch.setattr(Condition, "ask", lambda *_: (True, "Y differs by 6.81"))
     monkeypatch.setattr(Condition, "outputs", outputs)
-    monkeypatch.setattr(reduce, "show_wrong", lambda script, *_: script)
-    monkeypatch.setattr(reduce, "run_script", lambda *_: "")
-    monkeypatch.setattr(reduce, "measure_cases", lambda *_, **__: None)
-    monkeypatch.setattr(reduce, "write_issue", lambda *_, wrong, **__: seen.append(wrong) or "")
     code = cut(file, "differs:1e-3 --runtime old,new", "--report")
     told = " ".join(capsys.readouterr().out.split())
     if wrong == "new":
         assert code == 0
-        assert seen[0].startswith("With onnxruntime new: Y differs by 6.81 (")
+        assert issue["wrong"].startswith("With onnxruntime new: Y differs by 6.81 (")
     else:
-        assert (code, seen) == (2, [])
+        assert (code, issue.get("wrong")) == (2, None)
         assert "new gives what float64 gives, up to roundings" in told
         assert ("old is the wrong one, and new mends it" in told) == (wrong == "old")
 
@@ -414,10 +404,9 @@ def test_the_release_that_is_wrong_is_the_one_that_float64_contradicts(
 def spec(tmp_path):
     def make(nodes, **feeds):
         inputs = ", ".join(f"float[{len(array)}] {name}" for name, array in feeds.items())
-        model = onnx.parser.parse_model(f"{HEADER} g ({inputs}) => (float[n] Y) {{ {nodes} }}")
-        onnx.save(model, tmp_path / "model.onnx")
+        file = save(tmp_path / "model.onnx", f"({inputs}) => (float[n] Y) {{ {nodes} }}")
         arrays = {name: np.float32(array) for name, array in feeds.items()}
-        return SessionSpec(tmp_path / "model.onnx", arrays, {"provider": Provider("cpu")})
+        return SessionSpec(file, arrays, {"provider": Provider("cpu")})
 
     return make
 
@@ -534,8 +523,7 @@ def test_nan_of_an_input_is_none_of_the_model(spec):
     ],
 )
 def test_nan_is_cut_down_to_what_makes_it_from_finite_inputs(file, nodes, x, expected, seen):
-    text = f"{HEADER} g (float[2] X) => (float[2] Y) {{ {nodes} }}"
-    onnx.save(onnx.parser.parse_model(text), file)
+    save(file, f"(float[2] X) => (float[2] Y) {{ {nodes} }}")
     np.savez("feeds.npz", X=np.float32([x, x]))
     assert cut(file, "nan", "--feeds", "feeds.npz") == 0
     assert found() == expected.split()
