@@ -132,6 +132,23 @@ def _assert_close(got, expected, share):
     np.testing.assert_allclose(got, expected, rtol=share, atol=share * finite.max(initial=0))
 
 
+def _useless(output):
+    """Say why an output would hide errors."""
+    if not np.isfinite(output.astype(float)).all():
+        return "not finite"
+    if output.size > 1 and np.ptp(output.astype(float)) == 0:
+        return "constant"
+    if output.dtype in (np.int8, np.uint8) and output.size > 1:
+        limits = np.iinfo(output.dtype)
+        if np.isin(output, (limits.min, limits.max)).mean() > 0.1:
+            return "saturated"
+        if len(np.unique(output)) < 30:
+            return "of few values"
+    return ""
+
+
+
+
 def _lrn(feeds):
     X = feeds["X"]
     squares = np.pad(np.square(X, dtype=float), ((0, 0), (2, 2), (0, 0), (0, 0)))
@@ -193,6 +210,15 @@ def test_something_runs(module):
     assert not [case.name for case in _BY_MODULE[module].CASES if not _run(case.name)[1]]
 
 
+def test_outputs_are_worth_a_comparison(module):
+    """Those of comparisons and selections have few values."""
+
+    def useless(_, outputs):
+        return [why for why in map(_useless, outputs.values()) if why]
+
+    assert module in {"elementwise", "movement"} or not _failures(useless, module)
+
+
 def test_inputs_have_both_signs_and_zeros_by_default(module):
     for case in _BY_MODULE[module].CASES:
         for name, array in case.feeds().items():
@@ -251,3 +277,24 @@ def test_a_wrong_output_is_found(other):
 
 def test_cases_have_distinct_names():
     assert len(catalogue()) == sum(len(module.CASES) for module in _MODULES)
+
+
+def test_inverse():
+    case = catalogue()["Inverse-f32-L1"]
+    x, got = case.feeds()["X"].astype(float), _run(case.name)[0]["Y"]
+    residual = np.abs(x @ got - np.eye(8)).max()
+    assert residual <= 1e-5 * np.linalg.cond(x).max()
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        (np.float32([1, np.nan]), "not finite"),
+        (np.zeros(4), "constant"),
+        (np.uint8([0] * 20 + [*range(80)]), "saturated"),
+        (np.uint8([1, 2, 3] * 10), "of few values"),
+        (np.arange(100, dtype=np.uint8), ""),
+    ],
+)
+def test_useless_outputs_are_found(output, why):
+    assert _useless(output) == why
