@@ -1,12 +1,12 @@
 """Models that are not ours, through the options of the command line."""
 
-import json
 import warnings
 
 import numpy as np
 import onnx
 import pandas as pd
 import pytest
+from commands import report_of
 
 from ortmeter.cli import main
 
@@ -104,10 +104,7 @@ def test_every_option_works_on_it(models, name, case, tmp_path, capsys):
     command, *options = OPTIONS[case].split()
     line = [command, str(models[name]), "--provider", "cpu", *INPUTS[name], *options]
     html = tmp_path / "report.html"
-    code = main([*line, *QUICK[command], "--json", "--html", str(html)])
-    told = capsys.readouterr()
-    assert code == 0, told.err
-    report = json.loads(told.out)
+    report = report_of(capsys, *line, *QUICK[command], "--html", html)
     assert report["conclusion"]
     assert all(sentence.endswith(".") for sentence in report["conclusion"])
     assert all(rows for section in report["sections"] for rows in section["tables"])

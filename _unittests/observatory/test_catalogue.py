@@ -7,7 +7,6 @@ import re
 import tempfile
 import warnings
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import onnx
