@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import re
+import runpy
 import subprocess
 import sys
 
@@ -312,7 +313,7 @@ def test_a_type_without_kernel_is_an_error_when_it_is_the_one_to_measure(fast, t
     assert "Could not find an implementation for Gemm" in done.stderr
 
 
-def test_a_page_shows_what_it_recorded(tmp_path_factory):
+def test_a_page_shows_what_it_recorded(tmp_path_factory, monkeypatch, capsys):
     folder, results = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("results")
     options = ["--provider", "cpu", "--itype", "10", "--config", "8,12", "--repeat", "5"]
     few = ["--processes", "1", "--budget", "0.5", "--record"]
@@ -325,8 +326,11 @@ def test_a_page_shows_what_it_recorded(tmp_path_factory):
     assert "recorded on 2" not in done.stdout  # it is the build itself
     rates = done.stdout.partition("size candidate")[2].partition("\n12 ")[0]
     assert "\n8 " in rates
-    other = run_script(GEMM, folder, *options[:-2], *few[:-1], ORTMETER_RESULTS=str(results))
-    assert rates in other.stdout.partition("recorded on 2")[2]
+    monkeypatch.setenv("ORTMETER_RESULTS", str(results))
+    monkeypatch.setattr(sys, "argv", [str(GEMM), *options[:-2], *few[:-1]])
+    monkeypatch.delitem(sys.modules, "sphinx_gallery", raising=False)  # as a script
+    runpy.run_path(str(GEMM), run_name="__main__")
+    assert rates in capsys.readouterr().out.partition("recorded on 2")[2]
 
 
 RUNS = [

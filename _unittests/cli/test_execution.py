@@ -23,7 +23,7 @@ BIG = (
     "import pandas, sys\n"
     "from ortmeter.cli import env, main\n"
     "def run(options, report):\n"
-    "    report.add('Big', pandas.DataFrame({'x': range(20_000)}))\n"
+    "    report.add('Big', pandas.DataFrame({'x': range(10_000)}))\n"
     "env.run = run\n"
     "sys.exit(main(sys.argv[1:]))"
 )
@@ -41,7 +41,7 @@ def test_the_page_is_written_when_nobody_reads_the_text(tmp_path, shell):
         check=False,
         timeout=60,
     )
-    assert "19999" in html.read_text(encoding="utf-8")
+    assert "9999</td>" in html.read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a shell of Unix closes a stream")
@@ -178,16 +178,14 @@ def test_the_summary_of_a_command_is_the_one_of_its_module(name, capsys):
     assert "--debug" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], [], ["fly"]])
-def test_a_command_that_is_not_asked_for_is_not_imported(arguments):
-    code = (
-        "import sys; from ortmeter.cli import main; main(sys.argv[1:]);"
-        "print([m for m in ('numpy', 'onnx', 'pandas', 'ortmeter.cli.report') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
+def test_a_command_that_is_not_asked_for_is_not_imported():
+    program = """import sys
+from ortmeter.cli import main
+for arguments in (["--help"], ["--version"], [], ["fly"]):
+    main(arguments)
+print([m for m in ("numpy", "onnx", "pandas", "ortmeter.cli.report") if m in sys.modules])"""
+    done = run(program)
+    assert done.stdout.splitlines()[-1] == b"[]", done.stderr
 
 
 def test_an_unknown_argument_does_not_act_on_the_terminal(capsys):
