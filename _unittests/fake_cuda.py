@@ -184,10 +184,6 @@ class BindingOnCuda:
             value.cuda = device
         return values
 
-    def synchronize_outputs(self):
-        tell("synchronize outputs")
-        super().synchronize_outputs()
-
 
 #: Streams of the sessions on CUDA, by the identity of the session under that of Python.
 STREAMS = {}
@@ -369,36 +365,11 @@ class Stream:
     def synchronize(self):
         tell("synchronize stream", stream=self.cuda_stream)
 
-    def record_event(self, event=None):
-        return event or Event()
-
-    def wait_event(self, event):
-        tell("wait event", stream=self.cuda_stream)
-
-    def query(self):
-        return True
-
     def __eq__(self, other):
         return isinstance(other, Stream) and other.cuda_stream == self.cuda_stream
 
     def __hash__(self):
         return hash(self.cuda_stream)
-
-
-class Event:
-    """An event, at once over."""
-
-    def __init__(self, *args, **kwargs):
-        pass
-
-    def record(self, stream=None):
-        tell("record event")
-
-    def synchronize(self):
-        tell("synchronize event")
-
-    def elapsed_time(self, end):
-        return 1.0
 
 
 def index_of(device):
@@ -421,9 +392,8 @@ def use_stream(stream):
 def patch_torch(torch):
     """Tensors asked for on CUDA are on the CPU; streams and waits are told."""
     cuda = torch.cuda
-    cuda.Stream, cuda.Event, cuda.stream = Stream, Event, use_stream
+    cuda.Stream, cuda.stream = Stream, use_stream
     cuda.current_stream = lambda device=None: _CURRENT[-1]
-    cuda.default_stream = lambda device=None: _CURRENT[0]
     cuda.synchronize = lambda device=None: tell("synchronize", device=index_of(device))
     cuda.get_device_capability = lambda device=None: (9, 0)
     cuda.device_count = lambda: 1
