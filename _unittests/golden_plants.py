@@ -45,7 +45,6 @@ def _ratio(ours, theirs):
 
 
 RULES = {"noisy": noisy, "swapped": swapped, "equal": equal, "drawn": drawn}
-FEW = 2  # processes
 
 #: Tables of times, by page and path: places and processes, which are columns. A candidate is a
 #: column, or a row where a column names it.
@@ -66,13 +65,12 @@ def planters_of(record):
         name: Plant(rule, np.random.default_rng(rank), tables).of
         for rank, (name, rule) in enumerate(RULES.items())
     }
-    found["few"] = Plant(None, None, tables).of
     return found | OWN.get(record.page, {})
 
 
 @dataclasses.dataclass
 class Plant:
-    """A rule applied to all that was measured; without a rule, two processes are kept."""
+    """A rule applied to all that was measured."""
 
     rule: object
     rng: object
@@ -108,8 +106,6 @@ class Plant:
 
     def change(self, group):
         group = list(group)
-        if self.rule is None:
-            return [_keep_few(one) for one in group]
         samples = [_samples(one) for one in group]
         medians = np.array([np.median(x, axis=1) for x in samples])
         factors = self.rule(medians, self.rng)
@@ -126,9 +122,7 @@ class Plant:
         named = [name for name in table.index.names if name]
         flat = table.reset_index() if named else table.copy()
         process = flat.groupby(processes).ngroup().to_numpy()
-        if self.rule is None:
-            flat = flat[process < FEW].reset_index(drop=True)
-        elif CANDIDATE in flat:
+        if CANDIDATE in flat:
             who = flat.groupby(CANDIDATE, sort=False).ngroup().to_numpy()
             place = flat.groupby(places).ngroup().to_numpy()
             for column in MEASURED:
@@ -161,12 +155,6 @@ def _samples(one):
     if isinstance(one, Measurement):
         return one.seconds
     return np.array([[1 / (turn.requests_per_s or 1)] for turn in one.turns])
-
-
-def _keep_few(one):
-    if isinstance(one, Load):
-        return dataclasses.replace(one, turns=one.turns[:FEW])
-    return dataclasses.replace(one, seconds=one.seconds[:FEW, :5])
 
 
 def _multiply(one, factors):
@@ -230,20 +218,6 @@ def cheap_copies(data):
 
 
 ORDER = "order bntsh"  # which the search of the record chose
-
-
-def moves_explain(data):
-    """Sessions that take what the moves of their weights take."""
-    times, group = data["times"], data["times"]["session"]
-    factors = {}
-    for name in group:
-        model, way = name.split(": ")
-        if model == data["largest"]:
-            moves = {"external": 1, "external unpacked": 0, "external prepacked": 0}.get(way, 3)
-            smallest = group[f"{data['smallest']}: plain"].median
-            factors[name] = (smallest + moves * data["read (s)"]) / group[name].median
-    groups = {**times, "session": slow(group, **factors)}
-    return data | {"times": Comparisons(groups, times.axis)}
 
 
 def starts_late(data):
@@ -390,9 +364,9 @@ def exchanged_quota(data):
     return data | {"rows": data["rows"].assign(setting=data["rows"]["setting"].map(other))}
 
 
-def raced(data, times):
-    """The race found ratios so many times higher, with narrow intervals."""
-    ratio = times * data["tried"]["times better"]
+def raced(data):
+    """The race found ratios half as high, with narrow intervals."""
+    ratio = 0.5 * data["tried"]["times better"]
     tried = data["tried"].assign(low=0.99 * ratio, high=1.01 * ratio, **{"times better": ratio})
     return data | {"tried": tried}
 
@@ -413,7 +387,6 @@ OWN = {
         "fast order": lambda data: data | {"measured": slow(data["measured"], **{ORDER: 0.4})},
     },
     "plot_first_result": {
-        "moves explain": moves_explain,
         "read at once": lambda data: _of_unpacked(data, 200.0),
         "starts late": starts_late,
     },
@@ -452,16 +425,10 @@ OWN = {
         "all change": lambda data: data | {"changes": data["changes"].assign(change=9)},
     },
     "plot_tune": {
-        "race half": lambda data: raced(data, 0.5),
-        "race double": lambda data: raced(data, 2.0),
+        "race half": raced,
         "one setting": lambda data: data | {"searched": data["searched"].assign(set="bound")},
-        "no errors": lambda data: data | {"tried": data["tried"].assign(error=1e-9)},
         "wrong results": lambda data: (
             data | {"tried": data["tried"].assign(outcome="more than roundings explain")}
         ),
-        "unequal": lambda data: (
-            data | {"times": slow(data["times"], **{"default again (A/A)": 2.0})}
-        ),
-        "slower": lambda data: data | {"times": slow(data["times"], tuned=3.0)},
     },
 }
