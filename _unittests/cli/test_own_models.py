@@ -8,8 +8,6 @@ import pandas as pd
 import pytest
 from commands import report_of
 
-from ortmeter.cli import main
-
 pytestmark = pytest.mark.slow
 
 
@@ -109,13 +107,3 @@ def test_every_option_works_on_it(models, name, case, tmp_path, capsys):
     assert all(sentence.endswith(".") for sentence in report["conclusion"])
     assert all(rows for section in report["sections"] for rows in section["tables"])
     assert html.stat().st_size < 2**21
-
-
-def test_the_samples_are_kept_and_compared(models, tmp_path, capsys):
-    file = tmp_path / "kept.json"
-    few = ["--processes", "5", "--repeat", "20", "--budget", "60"]
-    line = ["bench", str(models["pipeline"]), "--provider", "cpu", *INPUTS["pipeline"], *few]
-    assert main([*line, "--save", str(file)]) == 0, capsys.readouterr().err
-    again = [*line, "--baseline", str(file), "--fail-if", "slower:50"]
-    assert main(again) == 0, capsys.readouterr().err
-    assert "Conclusion" in capsys.readouterr().out

@@ -225,24 +225,6 @@ def test_a_body_keeps_what_it_reads_around_it(file):
     assert set(feeds) == {"K", "A"}
 
 
-@pytest.mark.slow
-def test_a_difference_is_found_in_a_chain(file):
-    steps = [f"V{i + 1} = {'Add' if i % 2 else 'Neg'} (V{i}{', one' * (i % 2)})" for i in range(12)]
-    steps[5:7] = ["L = Add (V5, large)", "V7 = Sub (L, large)"]
-    given = "(float[4] V0) => (float[4] V12) <float one = {1}, float large = {1e7}>"
-    save(file, f"{given} {{ {' '.join(steps)} }}")
-    assert cut(file, "differs:1e-2 --against float64") == 0
-    assert found() == ["Add", "Sub"]
-
-
-@pytest.mark.slow
-def test_nan_starts_at_the_node_whose_inputs_have_none(file):
-    nodes = "A = Neg (X)  B = Abs (A)  C = Neg (B)  D = Sqrt (C)  Y = Exp (D)"
-    save(file, f"(float[4] X) => (float[4] Y) {{ {nodes} }}")
-    assert cut(file, "nan", "--value", "X=1,2,3,4") == 0
-    assert found() == ["Sqrt"]
-
-
 def test_a_node_that_fails_is_left_alone(file):
     text = """(float[4] X) => (float[2] Y) <int64[2] rows = {1, 9}> {
     A = Exp (X)  B = Neg (A)  C = Gather (B, rows)  D = Abs (C)  Y = Sqrt (D) }"""
