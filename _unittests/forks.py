@@ -27,6 +27,9 @@ class ForkedProcess(subprocess.Popen):
     """A process whose command is one of :mod:`ortmeter.child`."""
 
     def _execute_child(self, args, *others):
+        if args[:3] != [sys.executable, "-I", "-c"]:  # another Python
+            super()._execute_child(args, *others)
+            return
         pipes, env = others[9:15], others[5]
         asked = json.dumps({"command": args, "cwd": os.getcwd(), "env": dict(env)}).encode()
         with _LOCK:
