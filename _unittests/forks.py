@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from pathlib import Path
 
 from ortmeter.child import child_command
 
@@ -31,7 +32,7 @@ class ForkedProcess(subprocess.Popen):
             super()._execute_child(args, *others)
             return
         pipes, env = others[9:15], others[5]
-        asked = json.dumps({"command": args, "cwd": os.getcwd(), "env": dict(env)}).encode()
+        asked = json.dumps({"command": args, "cwd": str(Path.cwd()), "env": dict(env)}).encode()
         with _LOCK:
             (server, _), prctl = start_server(), ctypes.CDLL(None).prctl
             prctl(_SUBREAPER, 1, 0, 0, 0)

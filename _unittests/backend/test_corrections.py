@@ -276,7 +276,9 @@ NAMES = list(RIGHT)
 @pytest.mark.parametrize("names", [NAMES[i::5] for i in range(5)], ids=", ".join)
 def test_a_graph_computes_what_torch_does(names, monkeypatch):
     """At every level. Most of the time goes into what a graph costs: several cases are in one."""
-    functions, groups = zip(*((f, copy.deepcopy(x)) for f, *x in map(RIGHT.get, names)), strict=True)
+    functions, groups = zip(
+        *((f, copy.deepcopy(x)) for f, *x in map(RIGHT.get, names)), strict=True
+    )
     monkeypatch.setattr(session, "export_graph", export_once(session.export_graph))
     backend = Levels(LEVELS)
 
@@ -289,7 +291,9 @@ def test_a_graph_computes_what_torch_does(names, monkeypatch):
         level = backend.backends[backend.current]
         assert level.graphs
         assert not level.fallbacks
-        for name, wanted, found in zip(names, zip(*expected, strict=True), zip(*got, strict=True), strict=True):
+        for name, wanted, found in zip(
+            names, zip(*expected, strict=True), zip(*got, strict=True), strict=True
+        ):
             bounds = {"rtol": 1e-13, "atol": 1e-13} if name.endswith("64 bits") else {}
             told = f"{name}, {backend.current}: {{}}".format
             torch.testing.assert_close(found, wanted, equal_nan=True, msg=told, **bounds)

@@ -34,10 +34,12 @@ def models(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def crowded():
+@pytest.fixture
+def crowded(monkeypatch):
     """What a machine says whose cores are too few."""
-    return preflight(threads=4096)
+    found = preflight(threads=4096)
+    monkeypatch.setattr(machine, "preflight", lambda *_, **__: found)
+    return found
 
 
 def test_env_tells_the_machine_and_why_a_provider_does_not_work():
@@ -51,16 +53,15 @@ def test_env_tells_the_machine_and_why_a_provider_does_not_work():
 
 @pytest.mark.filterwarnings("default:nvidia-smi -L lists a GPU")
 @pytest.mark.parametrize(
-    ("reason", "code", "told"),
+    "case",
     [
         ("libcublas is lost", 2, "libcublas is lost"),
         ("libcublas is lost", 2, "make PROVIDER=cpu, --provider cpu"),
         (providers.NO_CUDA, 0, "UserWarning: nvidia-smi -L lists a GPU"),
     ],
 )
-def test_a_command_leaves_a_gpu_with_the_cpu_wheel_alone(
-    models, monkeypatch, capsys, reason, code, told
-):
+def test_a_command_leaves_a_gpu_with_the_cpu_wheel_alone(models, monkeypatch, capsys, case):
+    reason, code, told = case
     monkeypatch.setattr(providers, "probe_providers", lambda: {"cpu": "", "cuda": reason})
     monkeypatch.setattr(providers, "_lists_gpu", lambda: True)
     providers._warn_of_cpu_wheel.cache_clear()
@@ -160,16 +161,13 @@ def test_one_graph_is_timed_once(models, capsys):
         (("--callers", 1, *FEW[:2], *FEW[-2:]), True),
     ],
 )
-def test_a_claim_on_threads_says_that_the_machine_was_busy(
-    models, crowded, monkeypatch, capsys, options, is_said
-):
-    monkeypatch.setattr(machine, "preflight", lambda *_, **__: crowded)
+@pytest.mark.usefixtures("crowded")
+def test_a_claim_on_threads_says_that_the_machine_was_busy(models, capsys, options, is_said):
     told = report_of(capsys, "bench", models / "cnn.onnx", *options)["conclusion"]
     assert told[0].startswith("on a machine that is not quiet (") is is_said
 
 
-def test_a_busy_machine_is_refused_when_asked(models, crowded, monkeypatch, capsys):
-    monkeypatch.setattr(machine, "preflight", lambda *_, **__: crowded)
+def test_a_busy_machine_is_refused_when_asked(models, crowded, capsys):
     command = ["bench", models / "cnn.onnx", *FEW]
     assert "this machine is not fit to measure: " in refused(capsys, *command, "--strict")
     assert main([*map(str, command)]) == 0

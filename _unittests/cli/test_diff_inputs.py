@@ -8,7 +8,6 @@ from commands import run, save, tables_of
 from ortmeter.runtime.feeds import random_feeds
 
 
-
 def diff(capsys, *arguments):
     budget = [] if "--search-budget" in arguments else ["--search-budget", "400"]
     return run(capsys, "diff", *arguments, *budget)[:2]

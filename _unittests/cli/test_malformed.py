@@ -40,7 +40,9 @@ def of_another_kind(node):
     "command", [["diff"], ["diff", "--precision", "float16"], ["profile", "--rewrite", "patterns"]]
 )
 def test_a_constant_that_is_malformed(told, breaks, command):
-    model = parse("(float[4] X) => (float[4] Y) { K = Constant<value_float = 1.0>() Y = Add(X, K) }")
+    model = parse(
+        "(float[4] X) => (float[4] Y) { K = Constant<value_float = 1.0>() Y = Add(X, K) }"
+    )
     breaks(model.graph.node[0])
     code, lines = told(model, *command)
     # ONNX Runtime reads a number where the tensor should be.

@@ -8,7 +8,6 @@ import pytest
 from commands import report_of, save
 
 
-
 def forest(folder):
     from skl2onnx import to_onnx
     from sklearn.datasets import make_regression

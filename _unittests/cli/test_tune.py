@@ -338,21 +338,21 @@ def test_a_folder_of_other_files_is_left_alone(capsys, file, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("option", "text", "name", "number"),
+    ("text", "expected"),
     [
-        ("--budget", "90", "budget_s", 90),
-        ("--budget", "1.5m", "budget_s", 90),
-        ("--budget", "2h", "budget_s", 7200),
-        ("--budget", "3s", "budget_s", 3),
-        ("--limit", "memory:512MiB", "memory_limit", 512),
-        ("--limit", "memory:1GiB", "memory_limit", 1024),
-        ("--limit", "memory:1000MB", "memory_limit", 953.67),
+        ("--budget 90", {"budget_s": 90}),
+        ("--budget 1.5m", {"budget_s": 90}),
+        ("--budget 2h", {"budget_s": 7200}),
+        ("--budget 3s", {"budget_s": 3}),
+        ("--limit memory:512MiB", {"memory_limit": 512}),
+        ("--limit memory:1GiB", {"memory_limit": 1024}),
+        ("--limit memory:1000MB", {"memory_limit": 953.67}),
     ],
 )
-def test_numbers_have_units(given, capsys, file, option, text, name, number):
-    asked = ("--output", file.parent / "tuned", option, text)
+def test_numbers_have_units(given, capsys, file, text, expected):
+    asked = ("--output", file.parent / "tuned", *text.split())
     assert run(capsys, "tune", file, *asked)[0] == 0
-    assert given[name] == pytest.approx(number, rel=1e-4)
+    assert {name: given[name] for name in expected} == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("arguments", [["bench"], ["bench", "a.onnx", "--config", "b.json"]])

@@ -155,8 +155,6 @@ def _useless(output):
     return ""
 
 
-
-
 def _lrn(feeds):
     X = feeds["X"]
     squares = np.pad(np.square(X, dtype=float), ((0, 0), (2, 2), (0, 0), (0, 0)))
