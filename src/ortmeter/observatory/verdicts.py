@@ -146,7 +146,7 @@ def claim_level(p: npt.ArrayLike) -> float:
     from scipy.stats import false_discovery_control
 
     known = np.asarray(p, float)
-    tested = known[np.isfinite(known)]
+    tested: _Array = known[np.isfinite(known)]
     if not tested.size:
         return _ERROR
     rejected = int(np.count_nonzero(false_discovery_control(tested) <= _ERROR))
@@ -241,7 +241,7 @@ class _Student:
         # Equal ratios have no error: it stays positive, so that there is a quotient.
         errors = np.maximum(errors, np.finfo(float).tiny)
         self.errors = np.where(count >= MIN_PROCESSES, errors, np.nan)
-        self.means = known.mean(axes).filled(np.nan)
+        self.means: _Array = known.mean(axes).filled(np.nan)
         self.freedom = np.maximum(count - 1.0, 1)
 
     def tails(self, effect: float) -> _Array:

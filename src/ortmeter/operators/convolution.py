@@ -321,4 +321,4 @@ def _max_pool_of_rows(
     x: Array, *, kernel_shape: Sequence[int], pads: Sequence[int] = (), strides: Sequence[int] = ()
 ) -> Array:
     largest = np.nanmax(windows(np.moveaxis(x, -1, 1), kernel_shape, pads, strides), -1)
-    return np.moveaxis(largest, 1, -1).astype(x.dtype)
+    return np.asarray(np.moveaxis(largest, 1, -1), x.dtype)
