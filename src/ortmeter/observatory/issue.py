@@ -2,7 +2,6 @@
 
 import math
 import platform
-import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import quote_plus
@@ -14,7 +13,7 @@ from ortmeter.errors import OrtMeterError
 from ortmeter.evidence import Estimate, plural
 from ortmeter.machine.environment import Environment
 from ortmeter.observatory.case import in_words
-from ortmeter.observatory.fusions.judging import WrongFusion
+from ortmeter.observatory.fusions.judging import QUANTIZED, WrongFusion
 from ortmeter.observatory.judge import Judge, worst_place
 from ortmeter.observatory.matrix import Matrix
 from ortmeter.observatory.repro import DRAWN
@@ -29,7 +28,6 @@ from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.measurement import format_seconds
 
 _TRACKER = "https://github.com/microsoft/onnxruntime/issues"
-_QUANTIZED = re.compile("Quant|QLinear|Integer|NBits|QMoE|QAttention|QGemm")
 _PATIENCE_S = 120
 _VERSION = "import onnxruntime; print(onnxruntime.__version__)"
 _LINES = 5  # of the errors of a script
@@ -183,7 +181,7 @@ def write_issue(
         " with ".join(f"{name} {version}" for name, version in matrix.versions[release].items())
         for release in releases
     ]
-    is_quantized = "Yes" if _QUANTIZED.search(case) else "No"
+    is_quantized = "Yes" if QUANTIZED.search(case) else "No"
     more = {"Model File": "It is in the script.", "Is this a quantized model?": is_quantized}
     return _issue(
         title,

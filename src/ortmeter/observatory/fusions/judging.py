@@ -48,7 +48,8 @@ _Arrays = Mapping[str, np.ndarray]
 _Kept = tuple[tuple[str, str], "WrongFusion | None"]  # what a release has of a case
 # A result may be so many times further away than the unoptimized one, or a rounding.
 _TIMES, _MOST_ROUNDINGS = 16, 4
-_QUANTIZED = re.compile("Quant|Integer|NBits|QLinear")
+#: Names of operators on quantized numbers.
+QUANTIZED = re.compile("Quant|QLinear|Integer|NBits|QMoE|QAttention|QGemm")
 _STEP = 2.0**-7  # of what a quantization keeps
 
 
@@ -271,7 +272,7 @@ def _has_shapes(other: _Arrays, plain: _Arrays) -> bool:
 
 def _bound(case: FusionCase, got: np.ndarray, plain: np.ndarray, exact: np.ndarray) -> float:
     """Bound what roundings in another order change: by those of the unoptimized session."""
-    is_quantized = any(_QUANTIZED.search(node.op_type) for node in case.draft.nodes)
+    is_quantized = any(QUANTIZED.search(node.op_type) for node in case.draft.nodes)
     if got.dtype.kind not in "fV":
         return float(is_quantized)
     values = np.abs(exact.astype(np.float64))
