@@ -1,5 +1,6 @@
 """Recurrent networks, step by step, and the functions of torch that stand in for them."""
 
+from collections.abc import Callable
 from typing import Any
 
 from ortmeter.operators.late import Tensor, TensorFunction, torch
@@ -29,7 +30,7 @@ def _network(op_type: str, function: TensorFunction, order: tuple[int, ...]) -> 
         return run
 
 
-def _walk(op_type: str, step: TensorFunction) -> None:
+def _walk(op_type: str, step: Callable[..., tuple[Tensor, Tensor]]) -> None:
     """Give the kernel of a network: a judge of edge values beside onnx.reference."""
 
     @kernel(op_type, since=7)
@@ -65,7 +66,7 @@ def _gru(  # noqa: PLR0917 - what a step has
     x: Tensor, h: Tensor, c: Tensor, r: Tensor, added: Tensor, linear_before_reset: int = 0
 ) -> tuple[Tensor, Tensor]:
     size = h.shape[-1]
-    gates, new = x.split(2 * size, -1)[0], x[..., 2 * size :]
+    gates, new = x[..., : 2 * size], x[..., 2 * size :]
     z, reset = (gates + h @ r[: 2 * size].T + added[: 2 * size]).sigmoid().chunk(2, -1)
     last, more = r[2 * size :].T, added[2 * size :]
     past = reset * (h @ last + more) if linear_before_reset else (reset * h) @ last + more
