@@ -294,7 +294,7 @@ def _report_latencies(
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
     if tails.empty or (tails["p99 (ms)"] == MISSING).any():
-        calls = f"{first.number} call{'s' * (first.number > 1)}"
+        calls = plural(first.number, "call")
         taken = f"{first.processes * first.repeat} samples of {calls}"
         report.conclude(
             f"a p99 needs {RUNS_OF_P99} or more samples of one call, and this run has {taken}: "
