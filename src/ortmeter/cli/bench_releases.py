@@ -74,8 +74,21 @@ class ReleaseRuns:
         """Fill the report with latencies by release, since when, and operators that changed."""
         bisect.prepare_all(_PROGRAM, self.releases)
         results = _report_releases(self, report, variants)
-        questions = _questions(variants, self.releases, results, self.budget_s)
+        questions = self._questions(variants, results)
         return bisect.fill(_PROGRAM, report, self.between, questions) if self.between else 0
+
+    def _questions(
+        self, variants: Mapping[str, SessionSpec], results: ReleaseResults
+    ) -> Iterator[bisect.Onset]:
+        """Ask since when a variant is slow, or its outputs differ, where both ends run."""
+        first, last = self.releases
+        for name, comparison in results.comparisons.items():
+            claims, change = compare_releases(comparison), partial(_change, first, variants[name])
+            if claims and change(last):
+                yield bisect.ask_outputs(f"outputs of {name} differ", change)
+            if claims and claims.overall.verdict == "slower":
+                ratio = claims.overall.reversed.ratio
+                yield bisect.ask_speed(name, variants[name], first, ratio, self.budget_s)
 
 
 def read_releases(options: Namespace, providers: Sequence[Provider]) -> ReleaseRuns | None:
@@ -143,23 +156,6 @@ def _report_releases(
     for (name, _), reason in results.left_out.items():
         report.conclude(f"left out: {f'{name}, ' if len(variants) > 1 else ''}{reason}.")
     return results
-
-
-def _questions(
-    variants: Mapping[str, SessionSpec],
-    ends: Sequence[Release],
-    results: ReleaseResults,
-    budget_s: float,
-) -> Iterator[bisect.Onset]:
-    """Ask since when a variant is slow, and since when its outputs differ, where both ends run."""
-    first, last = ends
-    for name, comparison in results.comparisons.items():
-        claims, change = compare_releases(comparison), partial(_change, first, variants[name])
-        if claims and change(last):
-            yield bisect.ask_outputs(f"outputs of {name} differ", change)
-        if claims and claims.overall.verdict == "slower":
-            ratio = claims.overall.reversed.ratio
-            yield bisect.ask_speed(name, variants[name], first, ratio, budget_s)
 
 
 def _change(first: Release, variant: SessionSpec, release: Release) -> str:

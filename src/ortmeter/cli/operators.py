@@ -204,10 +204,17 @@ def _matrix(
 
 def _refuse(options: Namespace) -> None:
     """Refuse options that would have no effect."""
-    if options.bisect and (options.against or options.edges or options.list or options.repro):
-        raise InvalidArgumentError(
-            "--bisect needs releases: remove --against, --values, --list or --repro"
-        )
+    names = {"edges": "--values", "models": "--model"}
+    for option, why, others in (
+        ("bisect", "needs releases", ("against", "edges", "list", "repro")),
+        ("fusions", "has models of its own", ("models", "edges", "against")),
+        ("edges", "is for the cases of the catalogue", ("models",)),
+        ("repro", "prints a script, or an issue, only", ("list", "json", "html")),
+    ):
+        given = [names.get(one, f"--{one}") for one in others if getattr(options, one)]
+        if getattr(options, option) and given:
+            told = f"{names.get(option, f'--{option}')} {why}"
+            raise InvalidArgumentError(f"{told}: remove {', '.join(given)}")
     if options.bisect and len(_providers(options)) > 1:
         raise InvalidArgumentError(f"--provider {options.provider}: --bisect needs one")
     fits = options.repro is not None and "," in options.runtime and not options.against
@@ -215,15 +222,6 @@ def _refuse(options: Namespace) -> None:
         raise InvalidArgumentError(
             "--report: expected --repro CASE, releases, a good one first (--runtime "
             "1.26.0,1.31.1), one --provider, no --against"
-        )
-    if options.fusions and (options.models or options.edges or options.against):
-        raise InvalidArgumentError("--fusions: remove --model, --values or --against")
-    if options.edges and options.models:
-        raise InvalidArgumentError("--values edge: expected the cases of the catalogue, no --model")
-    others = {"--list": options.list, "--json": options.json, "--html": options.html is not None}
-    if options.repro is not None and (given := [name for name, on in others.items() if on]):
-        raise InvalidArgumentError(
-            f"--repro prints a script, or an issue, only: remove {', '.join(given)}"
         )
 
 
