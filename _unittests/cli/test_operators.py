@@ -151,7 +151,7 @@ def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
             ["--repro", "Lrn"],
             "--repro: case 'Lrn' is not known. Accepted: a name of --list",
         ),
-        (["--values", "edge", "--model", "cnn.onnx"], "--values is for the cases of the catalogue: rem"),
+        (["--values", "edge", "--model", "cnn.onnx"], "--values is for the cases of the catalogue"),
         (["--repro", PRELU, "--json", "--list"], "an issue, only: remove --list, --json"),
         (["--report", "--runtime", "a,b"], "--report: expected --repro CASE, releases"),
         (["--report", "--repro", PRELU], "a good one first (--runtime 1.26.0,1.31.1)"),
