@@ -58,9 +58,6 @@ def views_of_the_input(x):
     return x[1:], x.t(), x[:, None], (x + 1)[0]
 
 
-SHARES = "an output shares the memory of an input or of another output"
-
-
 @dataclass(frozen=True)
 class Case:
     """A function, its calls, the number of ONNX graphs and what is left to torch, if anything."""
@@ -104,9 +101,9 @@ CASES = [
     Case("constants", lambda x: (None, 3, x + 1, (x * 2, True)), ((X,),)),
     Case("same output twice", same_output_twice, ((X,),)),
     Case("constant tensor", lambda x: (x + 1, torch.arange(5) * 2), ((X,), (X,))),
-    Case("views of the input", views_of_the_input, ((X,),), graphs=0, left=SHARES),
-    Case("views of a result", views_of_a_result, ((X,),), graphs=0, left=SHARES),
-    Case("parts of a result", lambda x: torch.chunk(x + 1, 2, 1), ((X,),), graphs=0, left=SHARES),
+    Case("views of the input", views_of_the_input, ((X,),)),
+    Case("views of a result", views_of_a_result, ((X,),)),
+    Case("parts of a result", lambda x: torch.chunk(x + 1, 2, 1), ((X,),)),
     Case("views only", lambda x: torch.chunk(x, 2, 1), ((X,),), graphs=0),
     # inputs that are views
     Case(

@@ -11,6 +11,7 @@ import functools
 import operator
 import pkgutil
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -281,10 +282,12 @@ def plan_outputs(module: GraphModule) -> tuple[tuple[Node, ...], _Make | None]:
     returned: list[Any] = list(cast("Iterable[Any]", module.graph.output_node().args[0]))
     inputs = _placeholders(module)
     nodes = dict.fromkeys(value for value in returned if isinstance(value, Node))
-    computed = tuple(n for n in nodes if n.op != "placeholder" and _storages(n))
     known = {storage for node in inputs for storage in _storages(node)}
-    if all(_storages(node) <= known for node in computed):
+    if all(_storages(node) <= known for node in nodes if node.op != "placeholder"):
         return (), None  # views of inputs, or inputs that were written
+    counts = Counter(x for node in dict.fromkeys([*inputs, *nodes]) for x in _storages(node))
+    sources = [_source(n) if any(counts[x] > 1 for x in _storages(n)) else n for n in nodes]
+    computed = tuple(n for n in dict.fromkeys(sources) if n.op != "placeholder" and _storages(n))
     for node in computed:
         if _storages(node) & known:
             raise UnsupportedGraphError(
@@ -304,6 +307,24 @@ def _storages(value: Any) -> set[int]:
     return {id(tensor.untyped_storage()) for tensor in tensors}
 
 
+def _is_view(node: Node) -> bool:
+    """Whether a node shows the memory of its first argument, and writes nothing into it."""
+    shown = _storages(node.args[0]) if node.args and not _name(node).endswith("_") else set()
+    return set() < _storages(node) <= shown
+
+
+def _source(node: Node) -> Node:
+    """Follow views back to the result that they show, from which torch makes them."""
+    while node.op != "placeholder" and _is_view(node):
+        node = _first_argument(node)
+    value = example_value(node)
+    if node.op != "placeholder" and isinstance(value, torch.Tensor) and not value.is_contiguous():
+        raise UnsupportedGraphError(
+            f"{_name(node)}: an output is a view of its result, which is not contiguous in torch"
+        )
+    return node
+
+
 def _name(node: Node) -> str:
     return str(getattr(node.target, "__name__", node.target))
 
@@ -319,7 +340,7 @@ def _maker(module: GraphModule, given: Iterable[Node], returned: Iterable[Any]) 
 
     def copy(node: Node) -> Node:
         if node not in copies:
-            if _storages(node):
+            if _storages(node) and not _is_view(node):
                 raise UnsupportedGraphError(
                     f"{_name(node)}: an output follows from its result, which is not an output"
                 )
