@@ -364,18 +364,8 @@ def test_progress_of_the_build_is_in_the_log_and_not_published(built, edited):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("variable", "message"),
-    [
-        ({"ORTMETER_PROVIDER": "tpu"}, "ORTMETER_PROVIDER: provider='tpu' is not known"),
-        (
-            {"ORTMETER_PAGE": "plot_c"},
-            "ORTMETER_PAGE='plot_c' is not a page. Accepted: plot_a, plot_b",
-        ),
-    ],
-)
-def test_what_is_not_known_stops_the_build(site, variable, message):
-    code, ran = site.build(**variable)
+def test_a_provider_that_is_not_known_stops_the_build(site):
+    code, ran = site.build(ORTMETER_PROVIDER="tpu")
     assert code != 0
     assert ran == []
-    assert message in site.log
+    assert "ORTMETER_PROVIDER: provider='tpu' is not known" in site.log
