@@ -139,10 +139,12 @@ def with_intermediate_outputs(
 ) -> onnx.ModelProto:
     """Copy a model whose outputs are all the results of its nodes, or those that are computed."""
     exposed = copy.deepcopy(model)
-    known = {value.name for value in model.graph.output} | {""}
-    made = (name for node in model.graph.node for name in node.output if name not in known)
-    wanted = (name for name in made if computed is None or name in computed)
-    exposed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
+    known = {value.name for value in model.graph.output}
+    for node in model.graph.node:
+        names = [name for name in node.output if name and name not in known]
+        if computed is not None:
+            names = [name for name in names if name in computed]
+        exposed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     return exposed
 
 

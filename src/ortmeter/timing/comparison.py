@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -218,7 +218,7 @@ class _Measured:
         return str(self.to_frame().to_html())
 
 
-class Comparison(_Measured, dict[str, Measurement]):
+class Comparison(_Measured, Mapping[str, Measurement]):
     """Measurements of one call of :func:`~ortmeter.timing.measure`, by name.
 
     Parameters
@@ -258,15 +258,24 @@ class Comparison(_Measured, dict[str, Measurement]):
         reference_workload: Measurement | None = None,
     ) -> None:
         given = list(measurements)
-        super().__init__((measured.name, measured) for measured in _beside(given))
-        if len(self) < len(given):
+        self._by_name = {measured.name: measured for measured in _beside(given)}
+        if len(self._by_name) < len(given):
             raise InvalidArgumentError("two measurements share a name. Accepted: distinct names")
         self.stopped = stopped
         self.reference_workload = reference_workload
         self.before, self.between = (), 0.0
 
-    def __missing__(self, name: str) -> Measurement:
-        raise KeyError(f"{name!r} was not measured. Measured: {', '.join(self)}")
+    def __getitem__(self, name: str) -> Measurement:
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise KeyError(f"{name!r} was not measured. Measured: {', '.join(self)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
 
     def select(self, names: Iterable[str]) -> "Comparison":
         """Return some of the measurements, in this order, with their builds."""
@@ -352,7 +361,7 @@ class Comparison(_Measured, dict[str, Measurement]):
         return f"Comparison({', '.join(self)}; {self.how})"
 
 
-class Comparisons(_Measured, dict[Any, Comparison]):
+class Comparisons(_Measured, Mapping[Any, Comparison]):
     """Comparisons of the same candidates along an axis: a size, a type, a number of threads.
 
     Parameters
@@ -371,8 +380,17 @@ class Comparisons(_Measured, dict[Any, Comparison]):
     """
 
     def __init__(self, groups: Mapping[Any, Comparison], axis: str) -> None:
-        super().__init__(groups)
+        self._groups: Mapping[Any, Comparison] = dict(groups)
         self.axis = axis
+
+    def __getitem__(self, key: Any) -> Comparison:
+        return self._groups[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
 
     def speedup(self, baseline: str, candidate: str, *, confidence: float = 0.99) -> Speedups:
         """Compare two candidates, given by name, wherever both were measured."""
