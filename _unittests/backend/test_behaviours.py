@@ -58,6 +58,26 @@ def views_of_the_input(x):
     return x[1:], x.t(), x[:, None], (x + 1)[0]
 
 
+def a_result_that_is_added_to(x):
+    y = x + 1
+    first = y[0]
+    y += 2
+    return y, first
+
+
+def a_view_that_is_added_to(x):
+    y = x + 1
+    flat = y.view(-1)
+    flat += 2
+    return y, flat
+
+
+def a_view_of_what_is_written(x):
+    y = x + 1
+    y[0] = 7
+    return y[1:], y
+
+
 @dataclass(frozen=True)
 class Case:
     """A function, its calls, the number of ONNX graphs and what is left to torch, if anything."""
@@ -103,6 +123,9 @@ CASES = [
     Case("constant tensor", lambda x: (x + 1, torch.arange(5) * 2), ((X,), (X,))),
     Case("views of the input", views_of_the_input, ((X,),)),
     Case("views of a result", views_of_a_result, ((X,),)),
+    Case("added to", a_result_that_is_added_to, ((X,),), graphs=0, left="shares the memory"),
+    Case("view added to", a_view_that_is_added_to, ((X,),), graphs=0, left="shares the memory"),
+    Case("view of what is written", a_view_of_what_is_written, ((X,),)),
     Case("parts of a result", lambda x: torch.chunk(x + 1, 2, 1), ((X,),)),
     Case("views only", lambda x: torch.chunk(x, 2, 1), ((X,),), graphs=0),
     # inputs that are views

@@ -33,6 +33,17 @@ from ortmeter.dtypes import short_name
 from ortmeter.operators import find_operator
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
+# What torch makes again of a result. Others that show its memory may also write into it: x += 1.
+# fmt: off
+_VIEWS = frozenset({
+    "H", "T", "__getitem__", "adjoint", "chunk", "diagonal", "dsplit", "expand", "expand_as",
+    "getitem", "hsplit", "mH", "mT", "moveaxis", "movedim", "narrow", "permute", "select", "slice",
+    "split", "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "transpose", "unbind",
+    "unflatten", "unfold", "unsqueeze", "view", "view_as", "vsplit",
+    # the tensor itself, or a view of it, when there is nothing to do
+    "broadcast_to", "contiguous", "detach", "flatten", "float", "ravel", "reshape", "to",
+})
+# fmt: on
 _TABLES = (
     ("torch.onnx._internal.exporter._registration:ONNXRegistry", "from_torchlib"),
     ("torch.export.exported_program", "_collect_all_valid_cia_ops"),
@@ -309,7 +320,7 @@ def _storages(value: Any) -> set[int]:
 
 def _is_view(node: Node) -> bool:
     """Whether a node shows the memory of its first argument, and writes nothing into it."""
-    shown = _storages(node.args[0]) if node.args and not _name(node).endswith("_") else set()
+    shown = _storages(node.args[0]) if node.args and _name(node) in _VIEWS else set()
     return set() < _storages(node) <= shown
 
 
