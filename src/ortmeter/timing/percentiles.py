@@ -121,8 +121,8 @@ def percentiles(
         effective = min(effective, _effective_size([row <= value for row in rows], LEVEL))
         ranks = _ranks(len(ordered), effective, level / 100, LEVEL)
         low, high = (float(ordered[rank - 1]) for rank in ranks) if ranks else (None, None)
-        many = _ranks(len(ordered), len(ordered), level / 100, LEVEL)
-        how = _CORRELATED if many and not ranks else ""
+        are_many = ranks or _ranks(len(ordered), len(ordered), level / 100, LEVEL)
+        how = _CORRELATED if are_many and not ranks else ""
         by_level[level] = Percentile(value, low, high, how=how, unit="s", level=level)
     return tuple(by_level[level] for level in wanted)
 
