@@ -36,12 +36,15 @@ _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 # What torch makes again of a result. Others that show its memory may also write into it: x += 1.
 # fmt: off
 _VIEWS = frozenset({
-    "H", "T", "__getitem__", "adjoint", "chunk", "diagonal", "dsplit", "expand", "expand_as",
-    "getitem", "hsplit", "mH", "mT", "moveaxis", "movedim", "narrow", "permute", "select", "slice",
-    "split", "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "transpose", "unbind",
-    "unflatten", "unfold", "unsqueeze", "view", "view_as", "vsplit",
+    "H", "T", "__getitem__", "adjoint", "alias", "as_strided", "chunk", "detach", "diagonal",
+    "dsplit", "expand", "expand_as", "getitem", "hsplit", "linalg_diagonal", "mH", "mT", "moveaxis",
+    "movedim", "narrow", "permute", "select", "slice", "split", "split_with_sizes", "squeeze",
+    "swapaxes", "swapdims", "t", "tensor_split", "transpose", "unbind", "unflatten", "unfold",
+    "unsafe_chunk", "unsafe_split", "unsqueeze", "view", "view_as", "vsplit",
     # the tensor itself, or a view of it, when there is nothing to do
-    "broadcast_to", "contiguous", "detach", "flatten", "float", "ravel", "reshape", "to",
+    "atleast_1d", "atleast_2d", "atleast_3d", "bfloat16", "bool", "broadcast_to", "contiguous",
+    "cpu", "cuda", "double", "flatten", "float", "half", "int", "long", "ravel", "reshape", "to",
+    "type", "type_as",
 })
 # fmt: on
 _TABLES = (
