@@ -99,15 +99,18 @@ def with_nodes(path: Path, target: Path, count: int) -> None:
 
 def nodes_for(path: Path, folder: Path, share: float) -> dict[str, Path]:
     """Return the model with the head of a chain, and with nodes that take this share of it."""
-    head, longer = (folder / f"{path.stem}+{count}.onnx" for count in (0, 100))
+    head, longer = (folder / f"{path.stem}+{name}.onnx" for name in ("0", "more"))
     target = folder / f"{path.stem}-{share:g}.onnx"
+    count, plain, more = 25, 1.0, 1.0
     if not target.exists():
         with_nodes(path, head, 0)
-        with_nodes(path, longer, 100)
-        found = ortmeter.bench([head, longer], feeds_of(path), provider="cpu", budget_s=20)
-        plain, more = (measured.median for measured in found.values())
+        while more < 1.5 * plain:  # else noise decides how many there are
+            count *= 4
+            with_nodes(path, longer, count)
+            found = ortmeter.bench([head, longer], feeds_of(path), provider="cpu", budget_s=20)
+            plain, more = (measured.median for measured in found.values())
         longer.unlink()
-        with_nodes(path, target, max(round(100 * share * plain / (more - plain)), 1))
+        with_nodes(path, target, max(round(count * share * plain / (more - plain)), 1))
     return {"a": head, "b": target}
 
 

@@ -14,7 +14,7 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
-from ortmeter.runtime.models import layer_norm_matmul, sample_cnn
+from ortmeter.runtime.models import layer_norm_matmul, sample_cnn, sample_transformer
 
 #: Where the reports are, below the folder of the site.
 REPORTS = Path("_static", "reports")
@@ -26,7 +26,7 @@ def register(app: Sphinx) -> None:
 
 
 class CommandDirective(SphinxDirective):
-    """Run ``ortmeter ARGUMENTS`` beside the sample models, ``cnn.onnx`` and ``norm.onnx``.
+    """Run ``ortmeter ARGUMENTS`` beside the sample models of the page.
 
     ``:after: Conclusion`` shows what follows this heading only, each point on one line.
     """
@@ -48,6 +48,8 @@ class CommandDirective(SphinxDirective):
         for folder in (models, reports):
             folder.mkdir(parents=True, exist_ok=True)
         onnx.save(sample_cnn(size=64), models / "cnn.onnx")
+        onnx.save(sample_cnn(size=96), models / "larger.onnx")
+        onnx.save(sample_transformer(layers=12), models / "encoder.onnx")
         onnx.save(layer_norm_matmul(256), models / "norm.onnx")
         given, report = self.arguments[0], self.options.get("report", "")
         extra = ["--html", str(reports / report), "--force"] if report else []

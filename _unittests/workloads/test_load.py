@@ -188,6 +188,9 @@ def test_a_throughput_is_that_of_all_turns_together():
     rates = [100.0] * 5 + [1.0] * 5
     load = Load(Point([print]), tuple(Turn(empty, empty, empty, rate) for rate in rates))
     assert load.throughput().value == pytest.approx(np.mean(rates))
+    other = Load(Point([print]), tuple(Turn(empty, empty, empty, rate) for rate in rates[::-1]))
+    claim = compare_throughput("a", load, "b", other)
+    assert (claim.ratio, claim.verdict) == (pytest.approx(1.0), "undecided")
 
 
 def test_runs_that_are_long_beside_the_time_end_it():

@@ -36,7 +36,7 @@ study = Study(
     batch=Param((1, 256), fast=(1, 4), full=(1, 32, 1024), minimum=1, help="rows of each call"),
     features=Param(128, fast=16, minimum=2, help="length of a row"),
     hidden=Param(512, fast=32, minimum=1, help="length of a row inside a block"),
-    inductor=Param(False, full=True, help="compare with inductor: a compiler, and a minute"),
+    every=Param(False, full=True, help="time inductor and all levels too: two minutes"),
     threads=Param(1, minimum=1, help="threads of torch and of ONNX Runtime"),
     budget=Param(6.0, fast=1.0, full=15.0, help="seconds for the graphs alone"),
     processes=Param(3, fast=1, full=10, minimum=1, help="fresh processes; more for the graphs"),
@@ -101,10 +101,10 @@ def build(*, name, shape, threads, device):
 
 
 # %%
-# Only full runs of this page measure inductor, or ``--inductor True``: it needs a C++ compiler on a
-# CPU and Triton on CUDA.
+# Calls are timed in eager torch and at the last level. Full runs of this page, or ``--every True``,
+# add the other levels and inductor, which needs a C++ compiler on a CPU and Triton on CUDA.
 
-names = (EAGER, *[INDUCTOR] * args.inductor, *LEVELS)
+names = (EAGER, INDUCTOR, *LEVELS) if args.every else (EAGER, OURS)
 candidates = {}
 for b in study.follow(args.batch, "batches"):
     given = {"shape": (b, args.features, args.hidden), "threads": args.threads, "device": device}

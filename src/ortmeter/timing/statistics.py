@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ortmeter.evidence import Estimate
 
-__all__ = ["estimate_mean", "estimate_ratio", "geometric_mean"]
+__all__ = ["estimate_mean", "estimate_ratio", "geometric_mean", "ratio_of_means"]
 
 #: Processes that an interval needs, and how many there are where nobody asked.
 MIN_PROCESSES, PROCESSES = 3, 5
@@ -139,6 +139,37 @@ def geometric_mean(values: npt.ArrayLike) -> Estimate:
     """
     column = np.ravel(values)[:, None]
     return estimate_ratio(column, np.ones_like(column), how=f"{len(column)} values")
+
+
+def ratio_of_means(
+    values: npt.ArrayLike, others: npt.ArrayLike, confidence: float = 0.99, how: str = ""
+) -> Estimate:
+    """Estimate the ratio of the means of numbers that were measured in turn.
+
+    Parameters
+    ----------
+    values, others : array of shape (n,)
+        Numbers that are not negative.
+    confidence : float
+        Level of the interval, that of Student over what each pair adds to the ratio.
+    how : str
+        How they were measured.
+
+    Returns
+    -------
+    Estimate
+        Mean of *values* over that of *others*; without interval when there are fewer than three.
+
+    Examples
+    --------
+    >>> ratio_of_means([3.0, 1.0], [1.0, 1.0]).value
+    2.0
+    """
+    ours, theirs = np.asarray(values, dtype=np.float64), np.asarray(others, dtype=np.float64)
+    each = ours / ours.mean() - theirs / theirs.mean()
+    half = _half_width(each, 1.0, confidence) if len(each) >= MIN_PROCESSES else math.inf
+    log = math.log(ours.mean() / theirs.mean())
+    return exponential(log, half if half <= max(_USELESS, abs(log)) else None, confidence, how)
 
 
 def exponential(log: float, half: float | None, confidence: float, how: str) -> Estimate:

@@ -20,7 +20,7 @@ from ortmeter.evidence import Estimate, Speedup
 from ortmeter.progress import follow
 from ortmeter.timing.loop import collector_off, settling_calls
 from ortmeter.timing.percentiles import LEVELS, Percentile, percentiles
-from ortmeter.timing.statistics import estimate_mean, estimate_ratio, geometric_mean
+from ortmeter.timing.statistics import estimate_mean, geometric_mean, ratio_of_means
 
 __all__ = [
     "Load",
@@ -171,7 +171,8 @@ def compare_throughput(
     Returns
     -------
     Speedup
-        The ratio of the requests per second, and Student's interval over turns.
+        The ratio of the requests per second of all turns together, as :meth:`Load.throughput` has
+        them, and Student's interval over turns.
 
     Examples
     --------
@@ -182,8 +183,8 @@ def compare_throughput(
     >>> compare_throughput("two callers", point(190.0), "one", point(100.0)).effect
     '1.90 times faster [1.90, 1.90]'
     """
-    ours, theirs = ([[turn.requests_per_s] for turn in each.turns] for each in (load, other))
-    ratio = estimate_ratio(ours, theirs, confidence, f"{len(ours)} turns")
+    ours, theirs = ([turn.requests_per_s for turn in each.turns] for each in (load, other))
+    ratio = ratio_of_means(ours, theirs, confidence, f"{len(ours)} turns")
     return Speedup(subject, baseline, ratio)
 
 
