@@ -54,7 +54,7 @@ study = Study(
     threads=Param(1, minimum=0, help="threads of an operator, 0: onnxruntime chooses"),
     repeat=Param(12, fast=5, minimum=1, help="samples in each process"),
     processes=Param(10, fast=1, minimum=1, help="fresh processes that measure"),
-    budget=Param(20.0, fast=2.0, help="seconds to measure all sizes in all processes"),
+    budget=Param(12.0, fast=2.0, full=20.0, help="seconds to measure all sizes in all processes"),
 )
 args, provider = study.args, study.provider
 rng = np.random.default_rng(0)

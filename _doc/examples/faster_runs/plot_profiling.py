@@ -43,7 +43,7 @@ study = Study(
     runs=Param(51, fast=5, full=101, minimum=2, help="runs of a profile, the first one apart"),
     repeat=Param(12, fast=5, minimum=1, help="samples in each process"),
     processes=Param(10, fast=1, minimum=1, help="fresh processes that measure"),
-    budget=Param(15.0, fast=1.0, help="seconds to measure the latencies, all processes together"),
+    budget=Param(9.0, fast=1.0, full=15.0, help="seconds to measure, all processes together"),
 )
 args, provider = study.args, study.provider
 legend = f"float32 on {provider.label}, threads={args.threads}"

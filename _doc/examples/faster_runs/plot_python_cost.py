@@ -45,7 +45,7 @@ study = Study(
     sizes=Param("1,1000,100000", fast="1,1000", sequence=int, help="floats of an input"),
     pairs=Param("1,10,50", fast="1,10", sequence=int, help="numbers of inputs, and of outputs"),
     processes=Param(8, fast=1, full=20, minimum=1, help="fresh processes that measure"),
-    budget=Param(14.0, fast=1.0, full=60.0, help="seconds to measure"),
+    budget=Param(9.0, fast=1.0, full=60.0, help="seconds to measure"),
 )
 args, provider = study.args, study.provider
 

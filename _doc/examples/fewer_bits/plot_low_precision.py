@@ -51,7 +51,7 @@ study = Study(
     models=Param(("voice", "encoder"), full=(*WHEELS, "encoder"), help="models"),
     draws=Param(4, fast=1, full=84, minimum=1, help="draws of the inputs to decide on"),
     processes=Param(5, fast=1, full=10, minimum=1, help="fresh processes that measure"),
-    budget=Param(15.0, fast=0.5, full=300.0, help="seconds to measure"),
+    budget=Param(9.0, fast=0.5, full=300.0, help="seconds to measure"),
 )
 args, provider = study.args, study.provider
 rng = np.random.default_rng(0)

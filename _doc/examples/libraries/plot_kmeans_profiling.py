@@ -62,7 +62,7 @@ study = Study(
     threads=Param(1, minimum=0, help="threads of both libraries, 0 lets them choose"),
     runs=Param(51, fast=7, full=101, minimum=4, help="runs of a profile, the first one apart"),
     processes=Param(5, fast=1, minimum=1, help="fresh processes that measure"),
-    budget=Param(16.0, fast=0.3, help="seconds to measure the latencies, all processes together"),
+    budget=Param(9.0, fast=0.3, full=16.0, help="seconds to measure, all processes together"),
 )
 args, provider = study.args, study.provider
 OPTIONS = {"provider": provider, "threads": args.threads}

@@ -50,7 +50,7 @@ study = Study(
     threads=Param(1, minimum=1, help="threads of each library"),
     inductor=Param(False, full=True, help="measure torch.compile too: a compiler, and minutes"),
     processes=Param(3, fast=1, full=8, minimum=1, help="fresh processes; as many profile"),
-    budget=Param(20.0, fast=2.0, full=240.0, help="seconds to measure at most, profiles excluded"),
+    budget=Param(12.0, fast=2.0, full=240.0, help="seconds to measure at most, profiles excluded"),
 )
 args, provider = study.args, study.provider
 rng = np.random.default_rng(0)

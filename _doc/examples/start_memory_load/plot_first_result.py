@@ -64,7 +64,7 @@ study = Study(
     sizes=Param("1,50", fast="1", full="1,100", sequence=int, help="MiB of weights"),
     layers=Param(28, fast=1, minimum=1, help="layers of the transformer"),
     processes=Param(8, fast=1, full=15, minimum=1, help="fresh processes of each candidate"),
-    budget=Param(25.0, fast=2.0, full=240.0, help="seconds to measure"),
+    budget=Param(15.0, fast=2.0, full=240.0, help="seconds to measure"),
 )
 args, provider = study.args, study.provider
 

@@ -52,7 +52,7 @@ study = Study(
     layers=Param(0, fast=2, minimum=0, help="dense layers, 0: weights larger than the caches"),
     batch=Param(32, fast=8, full=128, minimum=8, help="largest batch: try 1024 on CUDA"),
     tail=Param(90.0, fast=50.0, full=95.0, help="percentile of the slow requests"),
-    budget=Param(20.0, fast=1.0, full=130.0, help="seconds to measure, a third for throughput"),
+    budget=Param(14.0, fast=1.0, full=130.0, help="seconds to measure, a third for throughput"),
 )
 args, provider = study.args, study.provider
 cores = min(usable_cores(), 4)
