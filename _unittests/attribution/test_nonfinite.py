@@ -52,7 +52,7 @@ def test_the_residual_that_overflows_is_named_with_its_value():
     assert " 0 ulp" not in str(found)
     assert " 0 alone" not in str(found)
     rows = found.to_frame().set_index("node")
-    assert rows.loc["res3", "effect_mean"] == np.inf
+    assert rows.loc["res3", "effect"] == np.inf
 
 
 def test_a_session_that_overflows_alone():

@@ -67,13 +67,7 @@ def test_optimizers_are_a_minimal_set(normalized):
     assert restores(levels)
     for name in levels:
         assert not restores(set(levels) - {name})
-    alone = run_without(model, feeds, [name for name in levels if name != "ConvBNFusion"])
-    worst = max(np.abs(a - b).max() for a, b in zip(expected, alone, strict=True))
-    effects = {effect.name: effect.alone.abs for effect in found.optimizers}
-    assert effects["ConvBNFusion"] == pytest.approx(worst)
     assert str(found).endswith("without them, the outputs are the same as without optimization")
-    assert list(effects.values()) == sorted(effects.values(), reverse=True)
-    assert found.to_frame()["optimizer"].tolist() == list(effects)
 
 
 def test_a_lower_level_runs_fewer_optimizers_and_what_is_close_enough_needs_no_search(normalized):
@@ -83,7 +77,6 @@ def test_a_lower_level_runs_fewer_optimizers_and_what_is_close_enough_needs_no_s
     assert {effect.level for effect in found.optimizers} == {"basic"}
     found = explain_optimization(model, feeds, provider="cpu", tolerance=Tolerance(atol=1e-2))
     assert (found.level, found.n_candidates, found.optimizers) == (None, 0, ())
-    assert found.to_frame().empty
     assert str(found) == "no optimization changes the outputs"
 
 

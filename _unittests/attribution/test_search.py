@@ -36,7 +36,7 @@ class Steps:
                 ([self.results[0]], [self.results[-1]]),
                 weights or [1.0] * len(self.errors),
                 compare,
-                severity("mean"),
+                severity,
                 budget_s=budget_s,
                 **options,
             )
@@ -55,7 +55,7 @@ def test_each_effect_is_found_with_one_run_less_than_steps(n):
     spans = steps.search()
     assert pieces(spans) == [(i, i + 1) for i in range(n)]
     assert len(steps.runs) == n - 1
-    assert find_effects(None, ([], []), [], compare, severity("mean"), budget_s=1) == []
+    assert find_effects(None, ([], []), [], compare, severity, budget_s=1) == []
     for span in spans:
         assert span.effect.mean_abs == pytest.approx(np.abs(steps.errors[span.start]).mean())
 
@@ -119,4 +119,4 @@ def test_not_a_number_comes_before_any_error():
     steps = Steps([1.0, 1.0, 1e-9, 1.0])
     steps.results[3:, 5] = np.nan
     spans = steps.search(budget_s=3)
-    assert max(spans, key=lambda span: severity("mean")(span.effect)).start == 2
+    assert max(spans, key=lambda span: severity(span.effect)).start == 2

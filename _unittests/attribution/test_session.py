@@ -69,8 +69,7 @@ def test_a_rounding_to_16_bits_comes_first():
     }}"""
     feeds = {"X": np.random.default_rng(0).standard_normal((8, 8), np.float32)}
     found = explain_session(text, feeds, provider="cpu", optimization="none", sources=SOURCES)
-    for by in ("mean", "ulp", "abs"):
-        assert found.ranking(by)[0].name == "narrow"
+    assert found.ranking()[0].name == "narrow"
     assert str(found).endswith(
         f"largest effect: narrow (Cast), {found.nodes[1].effect.mean_abs:.3g} alone of "
         f"{found.exposed.mean_abs:.3g} (mean absolute error)"
@@ -197,7 +196,7 @@ def test_what_the_budget_leaves_is_told(monkeypatch):
     assert f"{found.searched} of 12 nodes are searched; {len(left)} are not, in " in str(found)
     ranked = found.ranking()
     assert [node.effect is None for node in ranked] == [False] * found.searched + [True] * len(left)
-    assert found.to_frame()["effect_mean"].isna().sum() == len(left)
+    assert found.to_frame()["effect"].isna().sum() == len(left)
     row = found.remaining[0].to_row()
     assert (row["first"], row["nodes"]) == (left[0], len(found.remaining[0].nodes))
     asked = {"optimization": "none", "sources": SOURCES, "budget_s": 0}
@@ -262,7 +261,6 @@ def test_what_is_refused(norm):
     for wrong, told in (
         ({"budget_s": -1}, "budget_s=.*Accepted: a finite number"),
         ({"budget_s": np.nan}, "budget_s=.*Accepted: a finite number"),
-        ({"by": "size"}, "by='size'"),
         ({"expected": "exact"}, "expected='exact'. Accepted: float64, torch"),
     ):
         with pytest.raises(InvalidArgumentError, match=told):

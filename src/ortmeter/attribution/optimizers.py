@@ -13,7 +13,6 @@ from ortmeter.attribution.result import differing
 from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
 from ortmeter.discrepancy.models import ModelDiff, compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.optional import pd
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike
@@ -34,17 +33,10 @@ class OptimizerEffect:
         Name in ONNX Runtime, which ``optimization.disable_specified_optimizers`` takes.
     level : str
         Level that enables it.
-    alone : Discrepancy
-        Outputs when it is the only one that runs of those that are responsible, compared with the
-        unoptimized ones.
-    without : Discrepancy
-        Outputs when it is the only one that does not run, compared with the unoptimized ones.
     """
 
     name: str
     level: str
-    alone: Discrepancy
-    without: Discrepancy
 
 
 @dataclass(frozen=True)
@@ -58,9 +50,8 @@ class OptimizerExplanation:
     level : str or None
         First level whose outputs differ, None if all give the same.
     optimizers : tuple of OptimizerEffect
-        Minimal set, the largest effect first: without them the outputs are the unoptimized ones,
-        and with any of them they are not. Empty when the levels do not differ, or when the search
-        had no time to end.
+        Minimal set: without them the outputs are the unoptimized ones, and with any of them they
+        are not. Empty when the levels do not differ, or when the search had no time to end.
     remaining : Discrepancy
         Outputs without them, compared with the unoptimized ones.
     repeated : Discrepancy
@@ -83,21 +74,6 @@ class OptimizerExplanation:
     def outputs(self) -> ModelDiff:
         """Outputs at the requested level, the last one, compared with the unoptimized ones."""
         return list(self.levels.values())[-1]
-
-    def to_frame(self) -> "pd.DataFrame":
-        """Return one row per optimizer that is responsible.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns: *optimizer*, *level*, *alone* and *without* (largest absolute error, infinite
-            where NaN, infinities or shapes do not match).
-        """
-        rows = [
-            (o.name, o.level, o.alone.ranked("abs"), o.without.ranked("abs"))
-            for o in self.optimizers
-        ]
-        return pd.DataFrame(rows, columns=["optimizer", "level", "alone", "without"])
 
     def __str__(self) -> str:
         if differing(self.repeated):
@@ -197,7 +173,7 @@ def explain_optimization(
     }
     level = next((name for name, got in outputs.items() if not search.same(got)), None)
     repeated = search.apart(search.run(level="none"))
-    effects: list[OptimizerEffect] = []
+    effects: tuple[OptimizerEffect, ...] = ()
     undecided: tuple[str, ...] = ()
     remaining = search.apart(outputs[optimization])
     candidates: Sequence[Optimizer] = ()
@@ -208,12 +184,9 @@ def explain_optimization(
         remaining = search.apart(search.run(names))
         if search.is_late:
             undecided, responsible = tuple(names), {}
-        for name, since in responsible.items():
-            alone = search.apart(search.run([n for n in names if n != name]))
-            effects.append(OptimizerEffect(name, since, alone, search.apart(search.run([name]))))
-        effects.sort(key=lambda effect: effect.alone.ranked("abs"), reverse=True)
+        effects = tuple(OptimizerEffect(name, since) for name, since in responsible.items())
     return OptimizerExplanation(
-        levels, level, tuple(effects), remaining, repeated, len(candidates), undecided
+        levels, level, effects, remaining, repeated, len(candidates), undecided
     )
 
 

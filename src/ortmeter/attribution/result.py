@@ -1,7 +1,6 @@
 """Results of attributions: nodes that make two runs, or a session and its reference, differ."""
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -9,16 +8,11 @@ import onnx
 
 from ortmeter.attribution.nonfinite import NonFinite
 from ortmeter.discrepancy import Discrepancy, ModelDiff, max_diff
-from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import pd
 
-# How a discrepancy is told in a table: suffix of the column -> attribute.
-_FIGURES = {"ulp": "ulp_at_max", "abs": "abs", "mean": "mean_abs"}
-RANKED_BY: Mapping[str, str] = {
-    "mean": "mean absolute error",
-    "ulp": "ulp of the largest value",
-    "abs": "largest absolute error",
-}
+#: The error that ranks nodes: the mean finds those that change all outputs. In 16 bits, the largest
+#: error is one or two roundings for every node.
+RANKED_BY = "mean absolute error"
 
 
 @dataclass(frozen=True)
@@ -34,16 +28,14 @@ class _RankedNode:
         Returns
         -------
         dict
-            *node*, *op* and the other texts, then three columns for each discrepancy: ``_ulp``
-            (largest error in ulp of the largest value), ``_abs`` (largest absolute error) and
-            ``_mean`` (mean absolute error); NaN for what is not known, infinite where NaN,
-            infinities or shapes do not match.
+            *node*, *op* and the other texts, then the mean absolute error of each discrepancy; NaN
+            for what is not known, infinite where NaN, infinities or shapes do not match.
         """
         row: dict[str, Any] = {}
         for one in fields(self):
             value = getattr(self, one.name)
             if value is None or isinstance(value, Discrepancy):
-                row |= _figures(value, f"{one.name}_")
+                row[one.name] = math.nan if value is None else value.ranked("mean_abs")
             else:
                 text = ", ".join(value) if isinstance(value, tuple) else value
                 row["node" if one.name == "name" else one.name] = text
@@ -132,11 +124,10 @@ class SessionGroup:
         Returns
         -------
         dict
-            *first* and *last* node, their number, and ``effect_ulp``, ``effect_abs``,
-            ``effect_mean`` as in :meth:`SessionNode.to_row`.
+            *first* and *last* node, their number, and *effect* as in :meth:`SessionNode.to_row`.
         """
         ends = {"first": self.nodes[0], "last": self.nodes[-1], "nodes": len(self.nodes)}
-        return ends | _figures(self.effect, "effect_")
+        return ends | {"effect": self.effect.ranked("mean_abs")}
 
 
 AnyNode = TypeVar("AnyNode", NodeAttribution, SessionNode)
@@ -151,16 +142,8 @@ class _Ranked(Generic[AnyNode]):
     #: What a node does to the outputs of the model, then to its own.
     _JUDGED: ClassVar[tuple[str, str]]
 
-    def ranking(self, by: str = "mean") -> tuple[AnyNode, ...]:
-        """Sort the nodes, the most responsible first.
-
-        Parameters
-        ----------
-        by : {"mean", "ulp", "abs"}
-            Measure of the effect of a node alone on the outputs of the model: `only_change` in an
-            attribution, `effect` in a session. The mean finds kernels that change all outputs; the
-            largest error finds kernels that are wrong at a few places. In 16 bits, the largest
-            error is one or two roundings for every node.
+    def ranking(self) -> tuple[AnyNode, ...]:
+        """Sort the nodes by mean absolute effect on the outputs, the most responsible first.
 
         Returns
         -------
@@ -168,18 +151,12 @@ class _Ranked(Generic[AnyNode]):
             Nodes that add NaN or infinities to the outputs come first. Ties are sorted by the
             change of their own outputs, then by order in the graph. Nodes whose effect is not known
             come last.
-
-        Raises
-        ------
-        InvalidArgumentError
-            *by* is not accepted.
         """
-        judged: Callable[[Discrepancy], tuple[float, float]] = severity(by)
 
         def rank(node: AnyNode) -> tuple[float, ...]:
             effect: Discrepancy | None = getattr(node, self._JUDGED[0])
             own: Discrepancy = getattr(node, self._JUDGED[1])
-            return (*((-1, 0) if effect is None else judged(effect)), judged(own)[1])
+            return (*((-1, 0) if effect is None else severity(effect)), own.mean_abs)
 
         return tuple(sorted(self.nodes, key=rank, reverse=True))
 
@@ -249,8 +226,6 @@ class SessionExplanation(_Ranked[SessionNode]):
     remaining : tuple of SessionGroup
         Nodes that the search had no time to tell apart, in the order of the graph. With the effects
         of the nodes, theirs add up to the discrepancy of the exposed session, element by element.
-    by : {"mean", "ulp", "abs"}
-        Error that directed the search.
     non_finite : tuple of NonFinite
         First nodes that make a value that is not finite from finite inputs, and NaN from
         infinities, when outputs have one or where another value is expected.
@@ -265,7 +240,6 @@ class SessionExplanation(_Ranked[SessionNode]):
     same_outputs: bool
     expected: str
     remaining: tuple[SessionGroup, ...] = ()
-    by: str = "mean"
     non_finite: tuple[NonFinite, ...] = ()
     graph: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
 
@@ -297,30 +271,22 @@ class SessionExplanation(_Ranked[SessionNode]):
             )
         if not self.nodes or not differing(self.exposed):
             return f"{asked}; {what}"
-        first = self.ranking(self.by)[0]
+        first = self.ranking()[0]
         if first.effect is None or (self.remaining and not differing(first.effect)):
             return f"{asked}; {what}; {self.progress}"
         fused = f", fused with {', '.join(first.fused)}" if first.fused else ""
-        amounts = (_amount(diff, _FIGURES[self.by]) for diff in (first.effect, self.exposed))
-        unit = "" if first.effect.mismatches else f" ({RANKED_BY[self.by]})"
+        amounts = (_amount(diff, "mean_abs") for diff in (first.effect, self.exposed))
+        unit = "" if first.effect.mismatches else f" ({RANKED_BY})"
         effect = f"{' alone of '.join(amounts)}{unit}"
-        judged = severity(self.by)
-        is_beaten = any(judged(left.effect) > judged(first.effect) for left in self.remaining)
+        is_beaten = any(severity(left.effect) > severity(first.effect) for left in self.remaining)
         largest = "largest effect of a node that is searched" if is_beaten else "largest effect"
         told = f"{asked}; {what}; {largest}: {first.name} ({first.op}{fused}), {effect}"
         return f"{told}; {self.progress}" if self.remaining else told
 
 
-def severity(by: str) -> Callable[[Discrepancy], tuple[float, float]]:
-    """Make what sorts effects: NaN, infinities and shapes that do not match, then a figure."""
-    if by not in _FIGURES:
-        raise InvalidArgumentError(f"by={by!r}. Accepted: {', '.join(map(repr, _FIGURES))}")
-    return lambda diff: (_mismatches(diff), getattr(diff, _FIGURES[by]))
-
-
-def _figures(diff: Discrepancy | None, prefix: str) -> dict[str, float]:
-    keys = {f"{prefix}{name}": key for name, key in _FIGURES.items()}
-    return {name: diff.ranked(key) if diff else math.nan for name, key in keys.items()}
+def severity(diff: Discrepancy) -> tuple[float, float]:
+    """Sort effects: NaN, infinities and shapes that do not match first, then the mean error."""
+    return _mismatches(diff), diff.mean_abs
 
 
 def _amount(diff: Discrepancy, name: str, unit: str = "") -> str:

@@ -48,7 +48,6 @@ def explain_session(
     *,
     provider: str | Provider = "auto",
     sources: Sequence[str] = ("torch", "reference", "ort"),
-    by: str = "mean",
     budget_s: float = 20.0,
     tolerance: Tolerance | None = None,
     **session: Any,
@@ -68,8 +67,6 @@ def explain_session(
     sources : sequence of str
         Sources of the expected kernels, see :class:`~ortmeter.evaluator.Evaluator`. With
         ``torch`` or ``reference`` as *expected*, that source comes first.
-    by : {"mean", "ulp", "abs"}
-        Error that directs the search, see :meth:`SessionExplanation.ranking`.
     budget_s : float
         Seconds for the search at most, once the model has run. After a tenth of them, it ends when
         it has found 99.9% of the effects. Nodes that are left are in `remaining`.
@@ -87,7 +84,7 @@ def explain_session(
     Raises
     ------
     InvalidArgumentError
-        *expected*, *by*, *budget_s* or a setting is not accepted.
+        *expected*, *budget_s* or a setting is not accepted.
     ModelError
         ONNX Runtime, or every source, refuses the model, a kernel fails, or the intermediate
         results do not fit in memory.
@@ -126,14 +123,13 @@ def explain_session(
         raise InvalidArgumentError(f"expected={expected!r}. Accepted: {', '.join(_EXPECTED)}")
     if not 0 <= budget_s < math.inf:
         raise InvalidArgumentError(f"budget_s={budget_s!r}. Accepted: a finite number >= 0")
-    severity(by)
     session["provider"] = device = resolve_provider(provider)
     outputs = run_session(make_session(model, **session), feeds)
     proto = enter_bodies(load_model(model), feeds, **session)
     ran = optimized_model(proto, **session).graph.node
     exposed = run_exposed(proto, feeds, {n for node in ran for n in node.output}, **session)
     walk = _SessionWalk(proto, feeds, expected, device, sources)
-    nodes, remaining = walk.explain(exposed, by, budget_s)
+    nodes, remaining = walk.explain(exposed, budget_s)
     wanted = dict(zip(outputs, walk.outputs, strict=True))
     diffs = compare_outputs(wanted, outputs, tolerance, typed=expected != "float64")
     asked = compare(list(walk.outputs), list(outputs.values()))
@@ -143,7 +139,7 @@ def explain_session(
     shown = explained.n_finite < explained.n
     made = first_non_finite([m for m in walk.made if shown or math.isfinite(m.expected)])
     return SessionExplanation(
-        nodes, diffs, asked, explained, same, expected, remaining, by, made, proto
+        nodes, diffs, asked, explained, same, expected, remaining, made, proto
     )
 
 
@@ -183,7 +179,7 @@ class _SessionWalk:
         self.outputs: tuple[Any, ...] = ()
 
     def explain(
-        self, session: Mapping[str, Any], by: str, budget_s: float
+        self, session: Mapping[str, Any], budget_s: float
     ) -> tuple[tuple[SessionNode, ...], tuple[SessionGroup, ...]]:
         """Compare each node with what it gives in the session, then search the largest effects."""
         with self._memory.policy(), np.errstate(all="ignore"):  # inf of the session
@@ -196,7 +192,7 @@ class _SessionWalk:
                 (self.outputs, self._values(self._beside, self._ends)),
                 [_weight(nodes[rank].own) for rank in self._ranks],
                 measure,
-                severity(by),
+                severity,
                 budget_s=budget_s,
                 most_kept=half_of_memory() / _n_bytes(self.outputs),
             )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -23,7 +23,7 @@ from ortmeter.attribution import (
     explain_session,
 )
 from ortmeter.attribution.alignment import in_words, relative
-from ortmeter.attribution.draws import with_draws_given
+from ortmeter.attribution.intermediates import operator_of
 from ortmeter.attribution.optimizers import find_failing
 from ortmeter.attribution.result import RANKED_BY, differing
 from ortmeter.cli import conversion
@@ -31,14 +31,14 @@ from ortmeter.cli.first_run import refuse_deadly
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import EVALUATIONS, UNOPTIMIZED, add_session, number, session_settings
 from ortmeter.cli.references import reference_outputs, sources_of
-from ortmeter.cli.report import Report, drawn
+from ortmeter.cli.report import Report
 from ortmeter.discrepancy import ModelDiff, Tolerance, diff
 from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator.judges import doubt_of_node
 from ortmeter.evidence import plural
-from ortmeter.plotting import NodeNote, draw_model
+from ortmeter.operators.draws import drawing_nodes
 from ortmeter.runtime.graphs import without_maps
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.optimizers import without
@@ -76,9 +76,6 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument("--rtol", type=number(0, kind=float), help=f"relative error: {rule}")
     parser.add_argument("--top", type=number(0), default=10, help="rows in the table of nodes (10)")
     parser.add_argument(
-        "--by", choices=RANKED_BY, default="mean", help="error that ranks the nodes (mean)"
-    )
-    parser.add_argument(
         "--search-budget",
         type=number(0, kind=float),
         default=20.0,
@@ -105,7 +102,7 @@ class _Diff:
     def __init__(self, options: Namespace, report: Report, folder: Path) -> None:
         self.told: list[str] = []  # at the end of the conclusion
         self.drawn: list[str] = []  # before the verdict
-        self._report, self._folder, self._options = report, folder, options
+        self._report, self._options = report, options
         self._models = [
             self._without_maps(Path(model), folder / str(rank))
             for rank, model in enumerate(options.models)
@@ -124,6 +121,7 @@ class _Diff:
         self._session, report.session = session_settings(options)
         self._feeds = make_feeds(options, self._models)
         self.inputs = inputs_table(options, self._feeds)
+        self._is_drawn = self._tell_draws()
 
     def compare(self) -> ModelDiff:
         """Compare the outputs, on the inputs that differ the most, and explain what differs."""
@@ -134,7 +132,7 @@ class _Diff:
         for level in (self._session["optimization"], *levels):
             session = {**self._session, "optimization": level}
             refuse_deadly({m.name: SessionSpec(m, self._feeds[m], session) for m in self._models})
-        if not self._give_draws():  # else what nodes draw would be drawn again
+        if not self._is_drawn:  # else they differ on all inputs
             self._choose_inputs()
         if len(self._models) > 1:
             return self._compare_models(*self._models)
@@ -155,23 +153,20 @@ class _Diff:
         self.told.append(f"{path.name}: dictionaries are compared as the array they hold, {pairs}.")
         return folder / path.name
 
-    def _give_draws(self) -> bool:
-        """Write the models without the nodes that draw numbers: their results are inputs."""
-        found: _Feeds = {}
-        drawn: dict[str, np.ndarray] = {}
-        given = list(self._models)
-        for rank, path in enumerate(given):
-            model, drawn, sentence = with_draws_given(
-                load_model(path), self._feeds[path], list(drawn.values())
+    def _tell_draws(self) -> bool:
+        """Say, first, which nodes draw their values: what depends on them has no error."""
+        found = {model: drawing_nodes(load_model(model), fed) for model, fed in self._feeds.items()}
+        for model, nodes in found.items():
+            labels = ", ".join(
+                f"{node.name or next(filter(None, node.output))!r} ({operator_of(node)})"
+                for node in nodes
             )
-            if sentence:
-                self.told.append(f"{path.name}: {sentence}")
-                self._models[rank] = self._folder / f"{rank}-drawn" / path.name
-                self._models[rank].parent.mkdir()
-                onnx.save(model, self._models[rank])
-            found[self._models[rank]] = {**self._feeds[path], **drawn}
-        self._feeds = found
-        return self._models != given
+            if nodes:
+                self._report.conclude(
+                    f"{model.name}: values are drawn by {labels}. Outputs that depend on them "
+                    "differ from run to run: there is no error in that, and no node is searched."
+                )
+        return any(found.values())
 
     def _choose_inputs(self) -> None:
         """Take the inputs that differ the most, and say so.
@@ -251,6 +246,9 @@ class _Diff:
         report, given = self._report, [self._feeds[first], self._feeds[second]]
         compared = self._outputs_apart(self._feeds)
         _add_outputs(report, compared, got=second.name, expected=first.name)
+        if self._is_drawn:
+            report.conclude(*_pairing(compared))
+            return compared
         try:
             aligned = align(first, second, given, tolerance=self._tolerance, **self._session)
         except ModelError as error:  # too many results, or a type of its own
@@ -285,8 +283,8 @@ class _Diff:
         self, explained: SessionExplanation, model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
     ) -> None:
         """Say which nodes of the session are responsible, and whether two judges agree on it."""
-        report, by, top = self._report, self._options.by, self._options.top
-        searched = [node for node in explained.ranking(by) if node.effect is not None]
+        report, top = self._report, self._options.top
+        searched = [node for node in explained.ranking() if node.effect is not None]
         report.conclude(f"{explained}.")
         if self._against == "float64" and searched:
             judges, worst = sources_of("float64"), searched[0]
@@ -297,27 +295,21 @@ class _Diff:
         # While nodes are left, those that are exact tell nothing.
         known = [node for node in searched if differing(node.own) or not explained.remaining]
         which = "the session" if explained.same_outputs else "the session that exposes them"
-        columns = {"node": "node", "op": "op", "fused": "fused with"}
-        columns |= {f"own_{by}": "own", f"total_{by}": "total", f"effect_{by}": "effect"}
         if known:
-            rows = pd.DataFrame([node.to_row() for node in known[:top]])[[*columns]]
-            title = f"Nodes of {which} by effect on outputs ({RANKED_BY[by]})"
-            report.add(title, rows.rename(columns=columns))
-        columns = {"first": "first node", "last": "last node", "nodes": "nodes"}
-        columns |= {f"effect_{by}": "effect"}
+            rows = pd.DataFrame([node.to_row() for node in known[:top]])
+            title = f"Nodes of {which} by effect on outputs ({RANKED_BY})"
+            report.add(title, rows.rename(columns={"fused": "fused with"}))
         if explained.remaining:
-            rows = pd.DataFrame([group.to_row() for group in explained.remaining])[[*columns]]
-            rows = rows.rename(columns=columns).sort_values(
-                "effect", ascending=False, na_position="first"
-            )
-            title = f"Groups of nodes that the search did not separate ({RANKED_BY[by]})"
+            rows = pd.DataFrame([group.to_row() for group in explained.remaining])
+            rows = rows.rename(columns={"first": "first node", "last": "last node"})
+            rows = rows.sort_values("effect", ascending=False, na_position="first")
+            title = f"Groups of nodes that the search did not separate ({RANKED_BY})"
             report.add(title, rows.head(top))
-        draw = partial(_draw, model, explained, by)
-        report.add("The graph, coloured by effect on outputs", partial(drawn, model, draw))
 
     def _tell_non_finite(self, compared: ModelDiff) -> None:
         """Name the first nodes that make NaN or infinities, if outputs have some."""
-        if all(diff.n_finite == diff.n for diff in compared.outputs.values()):
+        finite = all(diff.n_finite == diff.n for diff in compared.outputs.values())
+        if finite or self._is_drawn:
             return
         asked = {**self._session, "budget_s": 0, "sources": sources_of("float64")}
         for model, feeds in self._feeds.items():
@@ -331,6 +323,8 @@ class _Diff:
     ) -> tuple[SessionExplanation | OptimizerExplanation | None, str]:
         """Find what is responsible, or why it is not searched."""
         against, budget_s = self._against, self._options.search_budget
+        if self._is_drawn:
+            return None, ""
         asked = {**self._session, "tolerance": self._tolerance, "budget_s": budget_s}
         if against == UNOPTIMIZED:
             return explain_optimization(path, feeds, **asked), ""
@@ -338,7 +332,7 @@ class _Diff:
             return None, ""
         if budget_s == 0:
             return None, "--search-budget 0"
-        asked |= {"by": self._options.by, "sources": sources_of(against)}
+        asked |= {"sources": sources_of(against)}
         try:
             return explain_session(path, feeds, against, **asked), ""
         except (OrtMeterError, MemoryError) as error:  # too many results for instance
@@ -409,35 +403,11 @@ def _pairing(compared: ModelDiff) -> tuple[str, str]:
     return f"{shared}{left}.", f"outputs are paired {'; '.join(told)}."
 
 
-def _draw(model: onnx.ModelProto, explained: SessionExplanation, by: str) -> Any:
-    moved = {
-        node.name: node.to_row()[f"effect_{by}"]
-        for node in explained.nodes
-        if node.effect is not None
-    }
-    total = sum(value for value in moved.values() if np.isfinite(value)) or 1.0
-    notes: dict[str | int, NodeNote] = {
-        rank: NodeNote(
-            f"effect on outputs: {moved[label]:.3g} ({RANKED_BY[by]})",
-            share=min(moved[label] / total, 1.0),
-        )
-        for rank, node in enumerate(model.graph.node)
-        if (label := next(filter(None, (node.name, *node.output)), "")) in moved
-    }
-    return draw_model(model, title="Effect of each node on outputs", notes=notes)
-
-
 def _tell_optimizers(report: Report, explained: OptimizerExplanation) -> None:
     worst = [diff.to_frame().head(1).assign(level=n) for n, diff in explained.levels.items()]
     columns = ["level", "absolute", "ulp", "mean", "NaN", "inf", "both NaN"]
     table = pd.concat(worst)[columns]
     report.add("Levels against the unoptimized graph, the worst output", table)
-    if not explained.optimizers:
-        return
-    report.add(
-        "Optimizers that change the outputs: absolute error of each alone, and without it",
-        explained.to_frame(),
-    )
 
 
 def _read_apart(compared: ModelDiff, aligned: Alignment) -> Iterator[str]:
