@@ -1,6 +1,5 @@
 """Releases from the command line; the interpreter of the tests stands for their environments."""
 
-import json
 import re
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from claim_samples import compare_ratio
 from commands import refused, report_of, save, tables_of
 
-from ortmeter.cli import bench_releases, main
+from ortmeter.cli import bench_releases
 from ortmeter.cli.bench import read_request
 from ortmeter.cli.execution import make_parser
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
@@ -245,17 +244,3 @@ def test_an_environment_that_cannot_be_made_measures_nothing(model, monkeypatch,
     monkeypatch.setattr(bench_releases.bisect, "prepare", fail)
     told = refused(capsys, "bench", model, "--runtime", "old,new")
     assert "old: no registry of packages answered" in told
-
-
-def test_environments_are_listed_and_removed(model, tmp_path, capsys):
-    folder = tmp_path / "cache" / "runtimes" / "onnxruntime-1.24.1"
-    folder.mkdir(parents=True, mode=0o700)
-    (folder / "release.json").write_text(json.dumps({"name": "1.24.1"}))
-    for option, what in (("--runtimes", "in"), ("--remove-runtimes", "removed from")):
-        report = report_of(capsys, "env", option)
-        assert report["conclusion"] == [f"1 environment {what} {folder.parent}, 0 MiB."]
-        (row,) = report["sections"][0]["tables"][0]
-        assert row["environment"] == folder.name
-    assert not folder.exists()
-    assert main(["env", "--runtimes"]) == 0
-    assert "0 environments in " in " ".join(capsys.readouterr().out.split())

@@ -194,7 +194,7 @@ OPTIONS = {
     "bench profile diff": "--seed --threads --provider --optimization --feeds --no-such-option",
     "bench profile": "--repeat",
     "profile diff": "--top",
-    "bench": "--processes --budget --dim --shape --size --value",
+    "bench": "--processes --budget --dim --shape --value",
     "profile": "--baseline",
     "diff": "--atol --rtol --search-budget --against",
 }

@@ -89,18 +89,12 @@ def test_a_file_for_all_inputs_leaves_those_that_have_a_value(files):
     assert feeds["x"].shape == (3, 4)
 
 
-def test_a_size_is_for_the_input_that_lacks_one(files):
-    (feeds,) = made("--size 1x3x8x8", "image.onnx")
-    assert {name: array.shape for name, array in feeds.items()} == {
-        "x": (1, 3, 8, 8),
-        "scale": (2,),
-    }
-    audio, image = made("--size 1x3x8x8 --dim batch=1 --dim length=2", "audio.onnx", "image.onnx")
+def test_a_shape_is_for_the_models_that_have_the_input(files):
+    line = "--shape x=2x3x1x1 --value x=0.5 --dim batch=1 --dim length=2"
+    audio, image = made(line, "audio.onnx", "image.onnx")
     assert audio["input"].shape == (1, 2)
-    assert image["x"].shape == (1, 3, 8, 8)
-    (feeds,) = made("--size 2x3x1x1 --value x=0.5", "image.onnx")
-    assert feeds["x"].tolist() == np.full((2, 3, 1, 1), 0.5).tolist()
-    (feeds,) = made("--size 5x4 --value y=1", "two.onnx")
+    assert image["x"].tolist() == np.full((2, 3, 1, 1), 0.5).tolist()
+    (feeds,) = made("--shape x=5x4", "two.onnx")
     assert (feeds["x"].shape, feeds["y"].shape) == ((5, 4), (5,))
 
 
@@ -133,14 +127,10 @@ def test_a_file_may_have_a_name_with_an_equal_sign(files):
         ("--feeds xy.npz", "'xy.npz' has 'x', 'y'. Accepted: one array for each of x"),
         ("--feeds x=no.npy", "'no.npy' cannot be read"),
         ("--feeds y=x.npy", "'x.npy' has 'y' of type float32 and shape (3, 4)"),
-        ("--feeds xy.npz --dim a=3", "--dim, --shape and --size describe random inputs"),
-        ("--feeds xy.npz --size 3x4", "--dim, --shape and --size describe random inputs"),
-        ("--size 5x4", "2 inputs have no size, x: f32[a, 4], y: u8[a]. Accepted: --shape x=... --"),
-        ("--size 5x4 --dim a=5", "--size 5x4: every input has a size"),
-        ("--size 5,4", "--size: got '5,4', expected 1x3x224x224"),
-        ("--size 5x-4", "--size: got '5x-4'"),
-        ("--size 5x6 --value y=1", "6 where 4 is expected"),
+        ("--feeds xy.npz --shape x=3x4", "--dim and --shape describe random inputs"),
+        ("--shape x=5x6", "6 where 4 is expected"),
         ("--shape x=a", "--shape: got 'x=a', expected NAME=1x3x224"),
+        ("--shape x=5x-4", "--shape: got 'x=5x-4'"),
     ],
 )
 def test_what_is_wrong_is_said(files, line, message):
@@ -153,6 +143,6 @@ def test_what_is_wrong_is_said(files, line, message):
 def test_every_command_takes_values(files, command, capsys):
     quick = ["--budget", "0.1", "--processes", "1"] if command == "bench" else []
     asked = [command, "audio.onnx", "--provider", "cpu", "--value", "sr=16000", *quick]
-    report_of(capsys, *asked, "--size", "1x8")
+    report_of(capsys, *asked, "--shape", "input=1x8")
     told = refused(capsys, *asked)
     assert "--dim batch=1 --dim length=128 on the command line" in told

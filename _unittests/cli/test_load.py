@@ -11,7 +11,7 @@ from ortmeter.cli import load
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing.candidates import model_variants
-from ortmeter.workloads.load import Load, Point, Turn, measure_load
+from ortmeter.workloads.load import Load, Point, Turn
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[64, 64] X) => (float[64, 64] Y) { A = MatMul(X, X)  Y = Tanh(A) }"""
@@ -90,18 +90,6 @@ def test_a_rate_tells_its_queue():
     assert sentence.startswith(("the queue is stable up to ", "no queue is stable; "))
 
 
-def test_a_run_answers_the_requests_of_its_batch(monkeypatch):
-    measured = []
-
-    def record(points, **options):
-        measured.extend(points.values())
-        return measure_load(points, **options)
-
-    monkeypatch.setattr(load, "measure_load", record)
-    fill("--callers", 1, "--rate", "64,128", "--batch", 64, "--budget", 0.3)
-    assert [(point.rate, point.batch) for point in measured] == [(None, 64), (64, 64), (128, 64)]
-
-
 def test_pauses_are_compared_with_the_shortest():
     found, _ = fill("--gap", "0.002,0", "--budget", 0.1)
     ratios, latencies = found["sections"][0]["tables"]
@@ -148,7 +136,6 @@ def test_the_largest_stable_rate_is_told():
     [
         ("--sessions",),
         ("--sessions", "--gap", "0,1"),
-        ("--batch", 2, "--gap", 1),
         ("--callers", "1,2", "--processes", 3),
     ],
 )

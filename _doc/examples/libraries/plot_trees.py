@@ -42,7 +42,7 @@ from ortmeter.study import Finding, Param, Speedups, Study, to_frame
 study = Study(
     "plot_trees",
     "Trees: ONNX Runtime, LightGBM or scikit-learn?",
-    command="ortmeter bench model.onnx --threads 1,2 --size 100x20",
+    command="ortmeter bench model.onnx --threads 1,2 --shape X=100x20",
     trees=Param((12, 30), fast=(6,), full=(12, 30, 90), minimum=3, help="trees of a model"),
     rows=Param((1, 100, 10_000), fast=(1, 50), full=(1, 100, 100_000), help="rows of a call"),
     processes=Param(4, fast=1, full=6, minimum=1, help="fresh processes that measure"),

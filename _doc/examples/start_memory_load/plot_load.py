@@ -302,7 +302,7 @@ study.conclude(claims, setting="take_what_waits.py")
 # How this was computed
 # ---------------------
 #
-# The command of the answer varies the callers. With ``--dim NAME=8 --batch 8``, each of them sends
-# batches of 8 requests: compare the requests/s. With ``--rate 50,100``, requests arrive at random.
+# The command of the answer varies the callers. With ``--dim NAME=8``, each of them sends batches of
+# 8: multiply the requests/s by 8. With ``--rate 50,100``, requests arrive at random.
 
 study.appendix({DENSE: dense[0], IMAGES: images[0]})

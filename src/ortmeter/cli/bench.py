@@ -140,7 +140,7 @@ def read_request(options: Namespace) -> Request:
     tuned = read_session(Path(options.config)) if options.config else None
     if tuned is not None:
         options.models, session = [tuned.default], f"those of {options.config}"
-        if not any((options.feeds, options.value, options.dim, options.shape, options.size)):
+        if not any((options.feeds, options.value, options.dim, options.shape)):
             options.shape, options.value = tuned.inputs["shape"], tuned.inputs["value"]
     models = make_feeds(options, list(dict.fromkeys(map(Path, options.models))))
     limits = {

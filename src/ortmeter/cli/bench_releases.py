@@ -54,8 +54,8 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="RELEASE,RELEASE",
         help="releases of ONNX Runtime to compare, oldest first: 1.24.1, onnxruntime-gpu==1.30.0, "
         "onnxruntime-openvino, a wheel file, nightly, or installed; each gets an environment in "
-        f"the cache, see ortmeter env --runtimes (then --processes is {PROCESSES} and --budget "
-        f"{_BUDGET_S:g} seconds, profiles included); --provider cpu,openvino runs each on both",
+        f"the cache (then --processes is {PROCESSES} and --budget {_BUDGET_S:g} seconds, profiles "
+        "included); --provider cpu,openvino runs each on both",
     )
     bisect.add_options(parser)
 

@@ -1,8 +1,7 @@
 """Options that give the inputs of models: files, values, sizes of what is random."""
 
-import shlex
 from argparse import ArgumentParser, Namespace
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from ortmeter.runtime.feeds import read_feeds, read_input, shared_feeds
 from ortmeter.runtime.inputs import (
     Input,
     declared_inputs,
-    lacks_size,
     parse_value,
     refuse_unknown,
     symbols,
@@ -40,9 +38,6 @@ def add_feeds(parser: ArgumentParser) -> None:
         place.add_argument(
             option, metavar=metavar, action="append", default=[], help=f"{what}; may be repeated"
         )
-    group.add_argument(
-        "--size", metavar="1x3x224x224", help="shape of the only random input without one"
-    )
     group.add_argument("--seed", type=number(0), default=0, help="seed of random inputs (0)")
 
 
@@ -61,9 +56,9 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
         known.setdefault(declared.name, declared)
     whole, values = _given(options, known)
     if whole is not None:
-        if dims or shapes or options.size:
+        if dims or shapes:
             raise InvalidArgumentError(
-                "--dim, --shape and --size describe random inputs: remove them or --feeds"
+                "--dim and --shape describe random inputs: remove them or --feeds"
             )
         read: dict[Path, dict[str, np.ndarray]] = {}
         refused: dict[Path, FeedError] = {}
@@ -77,13 +72,6 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
         return {model: read[model] for model in loaded}
     refuse_unknown("dimension", dims, sorted(symbols(every)))
     refuse_unknown("shape", shapes, list(known))
-    if options.size is not None:
-        shaped = {*shapes, *(n for n, v in values.items() if isinstance(v, list | np.ndarray))}
-        waiting = [
-            [i for i in group if i.name not in shaped and lacks_size(i, dims)]
-            for group in inputs.values()
-        ]
-        shapes |= _sized(options.size, waiting, values)
     drawn = shared_feeds(
         list(loaded.values()), dims=dims, shapes=shapes, values=values, seed=options.seed
     )
@@ -174,29 +162,6 @@ def _given(options: Namespace, known: _Known) -> tuple[str | None, dict[str, Any
 def _name(text: str, known: Iterable[str]) -> str | None:
     """Find the input of ``NAME=...``: a name may have any character."""
     return max((name for name in known if text.startswith(f"{name}=")), key=len, default=None)
-
-
-def _sized(
-    text: str, waiting: Iterable[Sequence[Input]], filled: Collection[str]
-) -> dict[str, tuple[int, ...]]:
-    """Give the size to the input that lacks one, in each model: to one that is drawn, if any."""
-    try:
-        shape = _shape(text)
-    except ValueError:
-        raise InvalidArgumentError(f"--size: got {text!r}, expected 1x3x224x224") from None
-    sized: dict[str, tuple[int, ...]] = {}
-    for group in waiting:
-        lacking = [declared for declared in group if declared.name not in filled] or group
-        if len(lacking) > 1:
-            options = " ".join(f"--shape {shlex.quote(f'{i.name}=...')}" for i in lacking)
-            raise InvalidArgumentError(
-                f"--size {text}: {len(lacking)} inputs have no size, "
-                f"{', '.join(map(str, lacking))}. Accepted: {options}"
-            )
-        sized |= {declared.name: shape for declared in lacking}
-    if not sized:
-        raise InvalidArgumentError(f"--size {text}: every input has a size; omit --size")
-    return sized
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from ortmeter.timing.percentiles import MISSING_NOTE, explain_dashes, percentile
 from ortmeter.workloads.load import Load, Point, compare_best, compare_throughput, measure_load
 from ortmeter.workloads.pauses import AfterPause, measure_pauses
 
-_MAX_CALLERS, _MAX_BATCH = 256, 2**20
+_MAX_CALLERS = 256
 _CONFIDENCE = 0.99
 _BUDGET_S, _LEAST_S = 10.0, 0.01
 _P99 = 99
@@ -42,12 +42,6 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="50,100",
         help="requests per second, at random times: latency from the arrival, queue included",
     )
-    load.add_argument(
-        "--batch",
-        type=number(1, _MAX_BATCH),
-        help="requests that a run answers, the rows of the inputs (1): with --rate, it waits for "
-        "all of them",
-    )
     load.add_argument("--sessions", action="store_true", help="a session for each thread")
     load.add_argument(
         "--gap",
@@ -62,7 +56,6 @@ class LoadRuns(NamedTuple):
     callers: Sequence[int]
     rates: Sequence[float]
     gaps: Sequence[float]
-    batch: int
     several: bool  # sessions
     budget_s: float
 
@@ -73,15 +66,15 @@ class LoadRuns(NamedTuple):
                 f"{why}. Accepted with --callers, --rate and --gap: one candidate, or several with "
                 f"--threads 1, or --spinning during-run or off, and one value of {DENORMALS}"
             )
-        callers, rates, gaps, batch = self.callers, self.rates, self.gaps, self.batch
+        callers, rates, gaps = self.callers, self.rates, self.gaps
         loads = (len(callers) + len(rates) + len(gaps)) * len(variants)
         seconds = max(self.budget_s / loads, _LEAST_S)
         calls = _calls(variants, max([1, *callers]), several=self.several)
         if callers:
-            points = {(n, k): Point(calls[n][:k], batch=batch) for n in calls for k in callers}
+            points = {(n, k): Point(calls[n][:k]) for n in calls for k in callers}
             _fill_callers(report, measure_load(points, seconds=seconds), list(calls), callers)
         if rates:
-            queues = {(n, rate): Point(calls[n][:1], rate, batch) for n in calls for rate in rates}
+            queues = {(n, rate): Point(calls[n][:1], rate) for n in calls for rate in rates}
             _fill_rates(report, measure_load(queues, seconds=seconds))
         if gaps:
             _fill_gaps(report, calls, gaps, seconds)
@@ -90,9 +83,8 @@ class LoadRuns(NamedTuple):
 
 def read_load(options: Namespace) -> LoadRuns | None:
     """Read the options of this mode, and check those that go together; None if it has none."""
-    for name in ("sessions", "batch"):
-        if getattr(options, name) and options.callers is options.rate is None:
-            raise InvalidArgumentError(f"--{name} needs --callers or --rate")
+    if options.sessions and options.callers is options.rate is None:
+        raise InvalidArgumentError("--sessions needs --callers or --rate")
     if options.callers is options.rate is options.gap is None:
         return None
     if options.repeat is not None or options.processes is not None:
@@ -104,7 +96,6 @@ def read_load(options: Namespace) -> LoadRuns | None:
         _numbers("--callers", options.callers, number(1, _MAX_CALLERS)),
         _numbers("--rate", options.rate, number(1e-3, 1e6, float)),
         _numbers("--gap", options.gap, number(0, 3600, float)),
-        options.batch or 1,
         options.sessions,
         _BUDGET_S if options.budget is None else options.budget,
     )

@@ -14,8 +14,8 @@ import tempfile
 import textwrap
 import threading
 import venv
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -274,8 +274,8 @@ def prepare(release: Release, tell: _Tell = lambda _line: None) -> Release:
     if not release.key or (release.folder / _MARK).is_file():
         return release
     tell(f"{release.name}: an environment is made in {release.folder}")
-    with _incomplete() as folder:
-        made = folder / release.key
+    with tempfile.TemporaryDirectory(prefix=".incomplete-", dir=releases_folder()) as folder:
+        made = Path(folder, release.key)
         try:
             _install(release, made)
             # Renamed once complete: another process sees the whole environment or none.
@@ -285,13 +285,6 @@ def prepare(release: Release, tell: _Tell = lambda _line: None) -> Release:
                 raise OrtMeterError(f"{release.name}: its environment fails: {cause}") from cause
     tell(f"{release.name}: its environment takes {folder_size(release.folder) / _MIB:.0f} MiB")
     return release
-
-
-@contextmanager
-def _incomplete() -> Iterator[Path]:
-    """Make a folder of the cache that is removed with what is in it."""
-    with tempfile.TemporaryDirectory(prefix=".incomplete-", dir=releases_folder()) as folder:
-        yield Path(folder)
 
 
 def _install(release: Release, folder: Path) -> None:
@@ -378,21 +371,6 @@ def _errors(lines: Sequence[str]) -> list[str]:
         return list(dict.fromkeys(told))
     first = next((i for i, line in enumerate(lines) if line.startswith("error")), len(lines))
     return [line for line in lines if line.startswith("ERROR")] + list(lines[first:])
-
-
-def kept_releases() -> dict[Path, int]:
-    """List the environments in the cache, with their sizes in bytes; what was interrupted too."""
-    folders = sorted(path for path in releases_folder().iterdir() if path.is_dir())
-    return {folder: folder_size(folder) for folder in folders}
-
-
-def remove_releases() -> dict[Path, int]:
-    """Remove the environments of the cache; return what was removed."""
-    found = kept_releases()
-    for kept in found:
-        with _incomplete() as folder:
-            kept.rename(folder / "removed")
-    return found
 
 
 def folder_size(folder: Path) -> int:

@@ -324,11 +324,6 @@ def _resolve(size: int | str | None, known: Mapping[str, int]) -> int | None:
     return size
 
 
-def lacks_size(declared: Input, dims: Mapping[str, int]) -> bool:
-    """Whether the shape of an input is not known once these dimensions are."""
-    return declared.shape is None or any(_resolve(size, dims) is None for size in declared.sizes)
-
-
 def _parse(size: str) -> ast.expr | None:
     with warnings.catch_warnings(), suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         warnings.simplefilter("ignore")
