@@ -5,7 +5,6 @@ import pytest
 from sweep_samples import failure, group, outcome, report_of
 
 from ortmeter.cli.report import Report
-from ortmeter.study.rendering import Answer
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 
@@ -19,14 +18,9 @@ def sizes(small, large):
 def report():
     """Two types, two machines; float16 is slower on one of them, and two tasks have no result."""
     return report_of(
-        outcome(sizes(0.5, 0.5), {"itype": "1"}, answer=Answer("New wins.")),
-        outcome(sizes(0.5, 2.0), {"itype": "10"}, answer=Answer("Old wins.")),
-        outcome(
-            sizes(0.25, 0.25),
-            {"itype": "1"},
-            cpu="Another CPU",
-            answer=Answer("New wins."),
-        ),
+        outcome(sizes(0.5, 0.5), {"itype": "1"}),
+        outcome(sizes(0.5, 2.0), {"itype": "10"}),
+        outcome(sizes(0.25, 0.25), {"itype": "1"}, cpu="Another CPU"),
         failure({"itype": "10"}, machine="another-cpu"),
         failure({"itype": "16"}, error=""),
     )
@@ -110,18 +104,10 @@ def test_what_cannot_be_compared_has_no_verdict(seconds):
     assert found.table.loc["apart"].isna().tolist() == [False] + [True] * 5
 
 
-def test_a_page_without_measurements_has_its_answer():
-    found = report_of(outcome({"errors": 3}, answer=Answer("All are close.")))
+def test_a_page_without_measurements_has_no_part():
+    found = report_of(outcome({"errors": 3}))
     assert found.table.empty
-    assert [title for title, _ in found.parts()] == ["What the pages answered"]
-    assert found.answers["answer"].tolist() == ["All are close."]
-
-
-def test_the_answers_are_those_of_the_tasks_that_have_one(report):
-    told = [(machine, answer) for machine, answer in report.answers.to_numpy()]
-    assert told == [("a-cpu", "New wins."), ("a-cpu", "Old wins."), ("another-cpu", "New wins.")]
-    assert report_of(outcome({}), failure()).answers.empty
-    assert report_of().parts() == []
+    assert found.parts() == report_of().parts() == []
 
 
 def test_the_report_of_the_command_line_takes_the_parts(report):

@@ -201,16 +201,6 @@ class SweepResult:
         return table.set_index(index).rename_axis(columns=legend or None)
 
     @property
-    def answers(self) -> pd.DataFrame:
-        """What the page answered, one row per task that has an answer."""
-        rows = [
-            (str(o.task), o.machine, str(o.record.answer))
-            for o in self.outcomes
-            if o.record and o.record.answer
-        ]
-        return pd.DataFrame(rows, columns=["task", "machine", "answer"]).set_index("task")
-
-    @property
     def conclusion(self) -> list[str]:
         """Sentences: whether verdicts hold, then how many tasks have no result."""
         states = Counter(outcome.state for outcome in self.outcomes)
@@ -231,7 +221,6 @@ class SweepResult:
         outputs = [f"{o.task}: {o.error}\n{o.output}".strip() for o in lost if o.error]
         parts: list[tuple[str, list[Any]]] = [
             ("Over the grid", [self.table]),
-            ("What the pages answered", [self.answers]),
             ("Tasks without a result", [reasons.set_index("task"), *outputs]),
         ]
         return [(title, items) for title, items in parts if len(items[0])]
@@ -292,16 +281,9 @@ def _what_holds(comparisons: Sequence[RunComparison]) -> str:
         return "No task has measurements to compare."
     if not decided:
         return "No comparison is decided."
-    by_pair: dict[object, list[RunComparison]] = {}
-    for comparison in comparisons:
-        by_pair.setdefault(comparison.pair, []).append(comparison)
-    pairs = [own for own in by_pair.values() if any(c.is_decided for c in own)]
-    steady = sum(len({v for c in own for v in c.verdicts}) == 1 for own in pairs)
-    held, total = sum(c.holds for c in decided), len(decided)
-    counts = [f"{held} of {total} verdicts hold in all runs"] if repeated else []
-    if len(comparisons) > len(by_pair):
-        verdicts = "" if counts else " verdicts hold"
-        counts.append(f"{steady} of {len(pairs)}{verdicts} over the whole grid")
-    text = ", ".join(counts) or f"One run of one configuration decides {total} comparisons"
+    total = len(decided)
+    text = f"One run of each configuration decides {total} comparisons"
+    if repeated:
+        text = f"{sum(c.holds for c in decided)} of {total} verdicts hold in all runs"
     undecided = len(repeated or comparisons) - total
     return f"{text}; undecided: {undecided}." if undecided else f"{text}."
