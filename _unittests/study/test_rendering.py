@@ -1,8 +1,4 @@
-import base64
-import io
-import re
 import sys
-import tempfile
 
 import html5lib
 import numpy as np
@@ -11,12 +7,8 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.study import rendering
-from ortmeter.study.rendering import fold, save_tables, show, table, to_frame
+from ortmeter.study.rendering import fold, show, table, to_frame
 
-TABLES = {
-    "times": pd.DataFrame({"size": [1, 2], "median": [0.5, 0.25]}),
-    "errors": pd.DataFrame({"ulp": [1.5]}),
-}
 WIDE = pd.DataFrame({f"column {i}": [i] for i in range(40)})
 
 
@@ -39,30 +31,6 @@ def test_a_page_or_a_notebook_displays_the_value(capsys, monkeypatch):
     assert capsys.readouterr().out == ""
     assert show("a sentence") is None
     assert capsys.readouterr().out == "a sentence\n"
-
-
-def test_tables_come_back_from_csv(tmp_path):
-    saved = save_tables("page", TABLES, tmp_path)
-    names = ["page-times.csv", "page-errors.csv"]
-    assert list(saved.contents) == names
-    assert str(saved) == f"saved in {tmp_path}: {', '.join(names)}"
-    assert str(tmp_path) not in saved._repr_html_()
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == saved.contents
-    for name, expected in TABLES.items():
-        again = pd.read_csv(tmp_path / f"page-{name}.csv", index_col=0)
-        pd.testing.assert_frame_equal(again, expected)
-
-
-def test_links_hold_the_files_and_nothing_is_written_unless_it_is_asked(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    saved = save_tables("page", TABLES, figures={"plot": b"PNG"})
-    assert list(tmp_path.iterdir()) == []
-    assert str(saved).endswith("page-errors.csv, page-plot.png; --output DIR writes them")
-    links = re.findall(r'download="([^"]+)" href="data:[^;]+;base64,([^"]+)"', saved._repr_html_())
-    assert {name: base64.b64decode(content) for name, content in links} == saved.contents
-    again = pd.read_csv(io.BytesIO(saved.contents["page-times.csv"]))
-    assert again["median"].tolist() == [0.5, 0.25]
 
 
 def test_a_table_has_three_digits_and_dashes():

@@ -52,6 +52,10 @@ def test_nodes_that_ran_on_the_cpu_are_those_of_every_call(study):
 
 @pytest.fixture
 def measured(study):
+    return measure(study)
+
+
+def measure(study):
     """A study of two candidates, one twice as fast, with a table, a plot and a conclusion."""
     samples = {"slow": 2.0, "fast": 1.0}
     times = Comparison(Measurement(n, np.full((3, 4), s)) for n, s in samples.items())
@@ -131,16 +135,30 @@ def test_another_record_has_its_own_answer(measured):
     assert "Otherwise: Keep both." in str(found)
 
 
-def test_the_appendix_has_files_of_tables_and_figures_and_the_records(
-    measured, monkeypatch, tmp_path, capsys
-):
+def test_tables_and_figures_are_saved_where_it_is_asked(monkeypatch, tmp_path, capsys):
+    folder = tmp_path / "new" / "files"
+    for options in ([], ["--output", str(folder)]):
+        monkeypatch.setattr(sys, "argv", ["plot_sum", *options])
+        monkeypatch.chdir(tmp_path)
+        measure(Study("plot_sum", "How long does a sum take?")).appendix(
+            raw=pd.DataFrame({"n": [1]})
+        )
+        plt.close("all")
+        assert folder.exists() == bool(options)
+        files = "plot_sum-latencies.csv, plot_sum-plotted.png, plot_sum-raw.csv"
+        assert (f"saved in {folder}: {files}" in capsys.readouterr().out) == bool(options)
+    assert (folder / "plot_sum-plotted.png").read_bytes().startswith(b"\x89PNG")
+    assert pd.read_csv(folder / "plot_sum-latencies.csv")["median (s)"].tolist() == pytest.approx(
+        [2.0, 1.0]
+    )
+    assert pd.read_csv(folder / "plot_sum-raw.csv")["n"].tolist() == [1]
+
+
+def test_the_appendix_has_models_and_the_records(measured, monkeypatch, tmp_path, capsys):
     other = dataclasses.replace(measured.here, configuration={"provider": "cpu", "size": "9"})
     for found in (measured.here, other):  # the build itself is not shown again
         found.save(measured.concluded(found), tmp_path)
     monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
-    folder = tmp_path / "files"
-    folder.mkdir()
-    monkeypatch.setitem(vars(measured.args), "output", str(folder))
     capsys.readouterr()
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]> g (float[2] X) => (float[2] Y) { Y = Abs(X) }'
@@ -149,15 +167,9 @@ def test_the_appendix_has_files_of_tables_and_figures_and_the_records(
     plt.close("all")
     text = capsys.readouterr().out
     parts = ["provider=", "make record PROVIDER=cuda", "Python 3", "-- one model\n", "Abs(X) -> Y"]
-    parts += ["Raw tables:", "plot_sum-latencies.csv", "recorded on"]
+    parts += ["Raw tables:", "recorded on"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
-    assert f"saved in {folder}: plot_sum-latencies.csv, plot_sum-raw.csv" in text
-    assert (folder / "plot_sum-plotted.png").read_bytes().startswith(b"\x89PNG")
-    assert pd.read_csv(folder / "plot_sum-latencies.csv")["median (s)"].tolist() == pytest.approx(
-        [2.0, 1.0]
-    )
-    assert pd.read_csv(folder / "plot_sum-raw.csv")["n"].tolist() == [1]
     assert text.count("recorded on") == 1
     # Nothing is saved unless it is asked.
     assert len(list(tmp_path.rglob("*.json"))) == 2

@@ -2,13 +2,10 @@
 
 import html
 import math
-import os
 import sys
 import textwrap
-from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,11 +16,10 @@ from ortmeter.optional import pd
 from ortmeter.pictures import freeze
 from ortmeter.study.args import in_ipython
 
-__all__ = ["Answer", "Table", "fold", "save_tables", "show", "table", "to_frame"]
+__all__ = ["Answer", "Table", "fold", "show", "table", "to_frame"]
 
 # Outside of these, a number is written with an exponent.
 _SMALL, _LARGE = 1e-4, 1e7
-_TYPES = {".csv": "text/csv", ".png": "image/png"}
 _COLUMNS = 7
 _DIGITS = 3
 _T = TypeVar("_T")
@@ -215,70 +211,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, (float, np.floating)):
         return "-" if math.isnan(value) else digits(float(value))
     return str(value)
-
-
-@dataclass(frozen=True)
-class SavedFiles:
-    """Files made by :func:`save_tables`, by name, with links to download them."""
-
-    contents: Mapping[str, bytes]
-    folder: Path | None = None
-
-    def __str__(self) -> str:
-        # A script prints it; the reader of a page has links instead.
-        names = ", ".join(self.contents)
-        if self.folder is None:
-            return f"not saved: {names}; --output DIR writes them"
-        return f"saved in {self.folder}: {names}"
-
-    def _repr_html_(self) -> str:
-        links = (
-            f'<a class="ortmeter-download" download="{html.escape(name)}" '
-            f'href="data:{_TYPES[Path(name).suffix]};base64,{b64encode(content).decode()}">'
-            f"{html.escape(name)}</a>"
-            for name, content in self.contents.items()
-        )
-        return f'<p class="ortmeter-downloads">Download: {" ".join(links)}</p>'
-
-
-def save_tables(
-    name: str,
-    tables: Mapping[str, "pd.DataFrame"],
-    folder: str | os.PathLike[str] | None = None,
-    figures: Mapping[str, bytes] | None = None,
-) -> SavedFiles:
-    """Make CSV files of tables, and write them, with figures, where it is asked.
-
-    Parameters
-    ----------
-    name : str
-        Prefix of the file names.
-    tables : mapping of str to DataFrame
-        Tables by name. The index is written.
-    folder : path, optional
-        Output folder, where files of the same names are replaced. By default, nothing is written.
-    figures : mapping of str to bytes, optional
-        Figures in PNG, by name.
-
-    Returns
-    -------
-    SavedFiles
-        One CSV file per table, one file per figure. A page or a notebook shows links to download
-        them.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> print(save_tables("page", {"times": pd.DataFrame({"n": [1]})}))
-    not saved: page-times.csv; --output DIR writes them
-    """
-    contents = {f"{name}-{key}.csv": table.to_csv().encode() for key, table in tables.items()}
-    contents |= {f"{name}-{key}.png": png for key, png in (figures or {}).items()}
-    if folder is None:
-        return SavedFiles(contents)
-    for file, content in contents.items():
-        Path(folder, file).write_bytes(content)
-    return SavedFiles(contents, Path(folder))
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """A page as one object: what it measures, shows and concludes, here and from records."""
 
 import dataclasses
-import io
 import json
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,7 +21,7 @@ from ortmeter.runtime.providers import resolve_provider
 from ortmeter.study.args import Param, get_parsed_args, in_ipython
 from ortmeter.study.claims import Judged, Judgement, read_claims
 from ortmeter.study.records import Record, load_records, machine_name, record, replay
-from ortmeter.study.rendering import Folded, Shown, Table, fold, save_tables, show, table
+from ortmeter.study.rendering import Folded, Shown, Table, fold, show, table
 
 if TYPE_CHECKING:
     import onnx
@@ -118,8 +118,7 @@ class Study:
         self._views: list[tuple[View, bool]] = []
         self._claims: Claims | None = None
         self._to_copy = {"setting_name": "", "command": command}
-        self._tables: dict[str, pd.DataFrame] = {}
-        self._figures: dict[str, bytes] = {}
+        self._saved: list[str] = []
 
     def keep(self, legend: str = "", **data: Any) -> None:
         """Keep what was measured: views and the conclusion read it, and nothing else.
@@ -194,12 +193,18 @@ class Study:
         self._views.append((view, folded))
         shown = _seen(view, self.data)
         if isinstance(shown, Table):
-            self._tables[view.__name__] = shown.frame
+            self._save(f"{view.__name__}.csv", shown.frame.reset_index().to_csv)
             return show(_folded(shown) if folded else shown)
-        content = io.BytesIO()  # a script does not show a plot, and saves it
-        shown.get_figure().savefig(content, format="png", dpi=150, bbox_inches="tight")
-        self._figures[view.__name__] = content.getvalue()
+        how = {"dpi": 150, "bbox_inches": "tight"}
+        self._save(f"{view.__name__}.png", partial(shown.get_figure().savefig, **how))
         return shown
+
+    def _save(self, name: str, write: Callable[[Path], object]) -> None:
+        """Write a table or a figure where ``--output`` asks for it."""
+        if self.args.output is not None:
+            file = Path(self.args.output, f"{self.page}-{name}")
+            write(file)
+            self._saved.append(file.name)
 
     def conclude(self, claims: Claims, *, setting: str = "") -> Any:
         """Show what holds, on this machine and on those of the records.
@@ -298,8 +303,10 @@ class Study:
             parts.append(fold("Models", *_drawn(models)))
         if raw:
             parts.append(fold("Raw tables", *raw.values()))
-        tables = {name: frame.reset_index() for name, frame in {**self._tables, **raw}.items()}
-        parts.append(save_tables(self.page, tables, self.args.output, self._figures))
+        for name, frame in raw.items():
+            self._save(f"{name}.csv", frame.reset_index().to_csv)
+        if self._saved:
+            parts.append(f"saved in {self.args.output}: {', '.join(dict.fromkeys(self._saved))}")
         past = load_records(self.page)
         mine = {(build.machine, build.file_name) for build in (self.here, *self.here.before)}
         others = [other for other in past if (other.machine, other.file_name) not in mine]
