@@ -1,13 +1,23 @@
 """Commands as their users call them: the models that they read, the reports that they write."""
 
 import json
+from argparse import ArgumentParser
 
 import onnx
 import onnx.numpy_helper
 import onnx.parser
 
-from ortmeter.cli import main
+from ortmeter.cli import conversion, main
+from ortmeter.cli.inputs import add_feeds
+from ortmeter.cli.report import Report
+from ortmeter.timing.candidates import model_variants
 
+#: Options that make a command quick.
+QUICK = {
+    "bench": ["--repeat", "2", "--budget", "0.1", "--processes", "1"],
+    "profile": ["--repeat", "2"],
+    "diff": ["--against", "reference", "--search-budget", "0"],
+}
 HEADER = '<ir_version: 10, opset_import: ["": 21]> g '
 
 
@@ -23,6 +33,17 @@ def save(file, graph, **weights):
     """Write a model, return its file."""
     onnx.save(parse(graph, **weights), file)
     return file
+
+
+def convert(given, models, feeds):
+    """Add what ``--precision`` and ``--rewrite`` make of models; return the report and them too."""
+    parser = ArgumentParser()
+    conversion.add_options(parser, "")
+    parser.add_argument("--force", action="store_true")
+    add_feeds(parser)
+    report, variants = Report("bench"), model_variants(models, feeds, provider="cpu")
+    asked = conversion.read_conversion(parser.parse_args(given))
+    return asked.apply(report, variants), report, variants
 
 
 def run(capsys, *arguments):

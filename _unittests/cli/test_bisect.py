@@ -195,24 +195,6 @@ def test_nightly_builds_are_tried_between_the_two_releases_only():
     assert len(found.tried) <= 1 + math.ceil(math.log2(20))
 
 
-@pytest.mark.parametrize("error", [OrtMeterError("noise"), KeyboardInterrupt()])
-def test_what_is_known_stays_when_a_try_has_no_answer(error):
-    releases = named(19)
-
-    def is_bad(release):
-        if release is releases[12]:
-            raise error
-        return releases.index(release) > 12
-
-    found = Bisection(releases)
-    with pytest.raises(type(error)):
-        found.search(is_bad)
-    good, bad = map(releases.index, found.ends)
-    assert good < 12 < bad < 18
-    assert found.tried[releases[12]] is None
-    assert found.between == releases[good + 1 : bad]
-
-
 @pytest.fixture
 def planted(monkeypatch):
     """Replace the measurements by draws around a ratio; return how many processes were asked."""

@@ -156,17 +156,6 @@ def test_what_is_wrong_is_said_in_one_line(models, capsys, arguments, message):
     assert message in refused(capsys, "diff", *paths)
 
 
-@pytest.mark.parametrize("limit", ["nan", "-1", "inf", "many"])
-@pytest.mark.parametrize("name", ["--atol", "--rtol"])
-def test_limits_that_are_refused(models, capsys, name, limit):
-    assert main(["diff", str(models / "cnn.onnx"), f"{name}={limit}"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    last = told.err.splitlines()[-1]
-    assert name.strip("-") in last
-    assert limit in last
-
-
 @pytest.fixture
 def pair(tmp_path):
     """Write two models of the same signature, or each its own."""

@@ -2,15 +2,10 @@
 
 import numpy as np
 import pytest
-from commands import save
+from commands import QUICK, save
 
 from ortmeter.cli import main
 
-QUICK = {
-    "bench": ["--repeat", "2", "--budget", "0.1"],
-    "profile": ["--repeat", "2"],
-    "diff": ["--search-budget", "1"],
-}
 FAILING = {
     "Reshape": ("(float[4] X, int64[2] S) => (float[a, b] Y)", "Y = Reshape(X, S)", {"S": [3, 2]}),
     "Gather": ("(float[4] X, int64[1] I) => (float[1] Y)", "Y = Gather(X, I)", {"I": [9]}),
@@ -64,14 +59,6 @@ def test_the_same_whatever_it_is_compared_with(failing, against, capfd):
     arguments, _ = failing
     assert main(["diff", *arguments, "--against", against]) == 2
     assert len(capfd.readouterr().err.splitlines()) == 1
-
-
-def test_the_traceback_is_shown_on_demand(failing, capfd):
-    arguments, _ = failing
-    assert main(["diff", *arguments, "--debug"]) == 2
-    told = capfd.readouterr().err
-    assert told.startswith("Traceback (most recent call last):")
-    assert told.splitlines()[-1].startswith("ortmeter diff: The model failed on cpu: ")
 
 
 def test_what_no_expected_kernel_runs_is_an_error_too(tmp_path, capfd):

@@ -13,6 +13,7 @@ import onnx
 import onnx.helper
 import onnx.parser
 import pytest
+from commands import QUICK
 
 from ortmeter.runtime.models import layer_norm_matmul
 
@@ -26,11 +27,6 @@ LOOP = f"""{HEADER} g (float[4] X) => (float[4] Z)
     }}>
 }}"""
 ABS = f"{HEADER} g (float[n] X) => (float[n] Y) {{ Y = Abs(X) }}"
-QUICK = {
-    "bench": ["--repeat", "2", "--budget", "0.1", "--processes", "1"],
-    "profile": ["--repeat", "2"],
-    "diff": ["--against", "reference", "--search-budget", "0"],
-}
 # What is read before anything runs is read by the same functions: cases go from one to the next.
 COMMANDS = itertools.cycle(QUICK)
 # A process runs many commands; it dies with the first one that crashes, and says which.
@@ -186,41 +182,6 @@ def test_broken_feeds(tmp_path):
     codes = run(lines, tmp_path)
     assert codes[0] == 0
     assert codes.count(2) > len(codes) / 2
-
-
-ARABIC = "\N{ARABIC-INDIC DIGIT ONE}"
-VALUES = ["", " ", "-1", "nan", "inf", "1e400", "9" * 30, "1.5", ARABIC, "\x1b[2J", "\u202e"]
-OPTIONS = {
-    "bench profile diff": "--seed --threads --provider --optimization --feeds --no-such-option",
-    "bench profile": "--repeat",
-    "profile diff": "--top",
-    "bench": "--processes --budget --dim --shape --value",
-    "profile": "--baseline",
-    "diff": "--atol --rtol --search-budget --against",
-}
-RIGHT = {  # slow or useless, not wrong
-    ("--seed", "9" * 30), ("--seed", ARABIC), ("--repeat", "9" * 30), ("--repeat", ARABIC),
-    ("--processes", "9" * 30), ("--processes", ARABIC), ("--budget", "9" * 30), ("--budget", "1.5"),
-    ("--budget", ARABIC), ("--threads", ARABIC), ("--top", "9" * 30), ("--top", ARABIC),
-    ("--search-budget", "9" * 30), ("--search-budget", ARABIC), ("--search-budget", "1.5"),
-    ("--atol", "9" * 30), ("--atol", "1.5"),
-    ("--atol", ARABIC), ("--rtol", "9" * 30), ("--rtol", "1.5"), ("--rtol", ARABIC),
-    ("--baseline", ""), ("--against", ""),
-}  # fmt: skip
-
-
-def test_wrong_values_of_options(tmp_path):
-    onnx.save(onnx.parser.parse_model(ABS), tmp_path / "m.onnx")
-    lines = [
-        [command, "m.onnx", "--provider", "cpu", "--dim", "n=2", f"{option}={value}"]
-        for commands, options in OPTIONS.items()
-        for option in options.split()
-        for value, command in zip(VALUES, itertools.cycle(commands.split()), strict=False)
-        if (option, value) not in RIGHT
-    ]
-    lines += [[c, "m.onnx", "--provider", "cpu", "--dim", "n=2", "--html="] for c in QUICK]
-    for line, code in zip(lines, run(lines, tmp_path), strict=True):
-        assert code == 2, line
 
 
 def test_names_that_act_on_the_terminal(tmp_path):

@@ -1,38 +1,21 @@
 """Tests of ortmeter.cli.conversion: what `ortmeter bench --precision` adds."""
 
-from argparse import ArgumentParser
-
 import numpy as np
 import onnx
 import pytest
+from commands import convert
 
 from ortmeter.cli import conversion
-from ortmeter.cli.inputs import add_feeds
-from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.models import freeze_inputs, layer_stack, sample_cnn
 from ortmeter.runtime.precision import convert_precision
-from ortmeter.timing.candidates import model_variants
 
 MODEL = freeze_inputs(*layer_stack("MatMul", [64], [64, 64], 1))
 FEEDS = {"A0": np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)}
 
 
 def add(*given, models=None, feeds=FEEDS):
-    parser = ArgumentParser()
-    conversion.add_options(parser, "")
-    parser.add_argument("--force", action="store_true")
-    add_feeds(parser)
-    report = Report("bench")
-    variants = model_variants(models or {"m": MODEL}, feeds, provider="cpu")
-    found = conversion.read_conversion(parser.parse_args(given)).apply(report, variants)
-    return found, report, variants
-
-
-def test_nothing_is_added_unless_it_is_asked_for():
-    found, report, variants = add()
-    assert found is variants
-    assert not report.sections
+    return convert(given, models or {"m": MODEL}, feeds)
 
 
 def test_converted_models_are_added_with_their_size_and_difference():

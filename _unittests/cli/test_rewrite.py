@@ -2,18 +2,15 @@
 
 import re
 import sys
-from argparse import ArgumentParser
 
 import numpy as np
 import onnx
 import pytest
+from commands import convert
 
 from ortmeter.cli import conversion
-from ortmeter.cli.inputs import add_feeds
-from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime import rewriting
-from ortmeter.timing.candidates import model_variants
 
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 g (float[4] X) => (float[4] Y) { Z = Identity(X)  Y = Abs(Z) }"""
@@ -41,14 +38,7 @@ def others(monkeypatch):
 
 
 def add(*given, models=None, feeds=FEEDS):
-    parser = ArgumentParser()
-    conversion.add_options(parser, "")
-    parser.add_argument("--force", action="store_true")
-    add_feeds(parser)
-    report = Report("bench")
-    variants = model_variants(models or {"m": MODEL}, feeds, provider="cpu")
-    asked = conversion.read_conversion(parser.parse_args(given))
-    return asked.apply(report, variants), report, variants
+    return convert(given, models or {"m": MODEL}, feeds)
 
 
 def rows(report):
@@ -107,11 +97,6 @@ def test_what_float64_is_as_far_from_is_timed(monkeypatch):
     assert list(found) == ["exact"]
     assert 1e-3 < rows(report)["exact"]["largest error / largest value"] < 1 / 128
     assert report.sentences[0].endswith("but the original is as far from float64.")
-
-
-def test_several_models_are_named():
-    found, *_ = add("--rewrite", "none,onnx_ir", models={"a": MODEL, "b": MODEL}, feeds=[FEEDS] * 2)
-    assert list(found) == ["a, none", "a, onnx_ir", "b, none", "b, onnx_ir"]
 
 
 def test_what_cannot_be_done_is_refused(monkeypatch):

@@ -1,16 +1,10 @@
 """Anything that a session takes, from the command line, in every command."""
 
 import pytest
-from commands import refused, report_of, save
+from commands import QUICK, refused, report_of, save
 
 from ortmeter.cli import bench
 from ortmeter.errors import OrtMeterError
-
-QUICK = {
-    "bench": ["--repeat", "2", "--budget", "0.1", "--processes", "1"],
-    "profile": ["--repeat", "2"],
-    "diff": ["--against", "reference"],
-}
 
 
 @pytest.fixture

@@ -75,16 +75,6 @@ def test_what_is_not_accepted_is_one_line_and_code_2(tmp_path, capsys, arguments
     assert not (tmp_path / "out").exists()
 
 
-def test_a_number_out_of_range_is_refused(capsys):
-    assert main(["sweep", "plot_x.py", "--grid", "a=1", "--timeout", "nan"]) == 2
-    assert "argument --timeout: got 'nan', expected" in capsys.readouterr().err
-
-
-def test_an_unknown_page_is_refused(tmp_path, capsys):
-    assert main(["sweep", str(tmp_path / "plot_x.py"), "--grid", "a=1"]) == 2
-    assert "plot_x.py cannot be read" in capsys.readouterr().err
-
-
 def test_ctrl_c_kills_what_runs_keeps_what_is_done_and_says_how_to_go_on(tmp_path, capsys):
     page, output = FastPage(tmp_path, "if args.number == 2: time.sleep(60)"), tmp_path / "out"
     arguments = (str(page.path), "--grid", "number=0,1,2,3", "--output", str(output))

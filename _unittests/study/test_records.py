@@ -150,6 +150,7 @@ BROKEN = [
         r"Expected `int`, got `str` - at `\$\.environment.cores",
     ),
     (lambda fields: fields.update(page="../x"), r"at `\$\.page"),
+    (lambda fields: fields.update(page="bench\n"), r"at `\$\.page"),
     (lambda fields: fields.update(configuration={}), "configuration has no 'provider'"),
     (lambda fields: fields.update(data={"$": "pickle", "items": []}), r"'pickle' - at `\$\.data"),
     (lambda fields: fields["data"]["items"].append(["x", {"$": "code"}]), r"data\['x'\]: .*'code'"),
@@ -168,7 +169,7 @@ def test_what_does_not_follow_the_schema_is_refused(tmp_path, break_it, message)
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("content", [None, b"", b"[]", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"\xff\xfe", b"[" * 100_000])
 def test_what_is_not_a_record_is_refused(tmp_path, content):
     file = tmp_path / "record.json"
     if content is not None:

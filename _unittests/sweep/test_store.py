@@ -73,46 +73,6 @@ def test_a_task_whose_files_were_damaged_fails_and_runs_again(tmp_path):
         assert store.done([TASK, other]) == {other.key: kept_other}
 
 
-# Values that no sweep writes, at any place of any file.
-HOSTILE = [None, True, -1, 2.5, 1e308, "", "\0", "../..", "x" * 5000, [[]], {}, {"": ""}]
-HOSTILE += ["0000-00-00", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"]
-
-
-def damages(value, put=lambda value: value):
-    """Plant some of the values at each place of a JSON value."""
-    for rank in range(len(str(value)) % 4, len(HOSTILE), 4):
-        yield put(HOSTILE[rank])
-    for name in value if isinstance(value, dict) else ():
-        yield from damages(value[name], lambda new, name=name: put({**value, name: new}))
-    for at in range(len(value)) if isinstance(value, list) else ():
-        yield from damages(value[at], lambda new, at=at: put([*value[:at], new, *value[at + 1 :]]))
-
-
-def test_any_record_is_kept_or_fails_its_task(tmp_path):
-    store = Store(tmp_path / "out", "plot_x", CONDITIONS)
-    store.begin([TASK])
-    refused = 0
-    for damaged in damages(json.loads(attempt().record)):
-        outcome = store.keep(TASK, Attempt("here", 1.0, json.dumps(damaged).encode()))
-        assert (outcome.record is None) == bool(outcome.error)
-        assert store.read(TASK).state == outcome.state
-        refused += outcome.state == "failed"
-    assert refused > 40
-    assert [file.name for file in tmp_path.iterdir()] == ["out"]
-
-
-@pytest.mark.parametrize("name", ["tasks.json", f"{TASK.key}.json"])
-def test_any_file_of_a_sweep_is_read_or_told(tmp_path, name):
-    kept(tmp_path)
-    file = tmp_path / "sweeps" / "plot_x" / name
-    for damaged in damages(json.loads(file.read_text())):
-        file.write_text(json.dumps(damaged))
-        try:
-            str(load_sweep(tmp_path))
-        except RecordError:
-            assert name == "tasks.json"
-
-
 @pytest.mark.parametrize(
     ("change", "error"),
     [
