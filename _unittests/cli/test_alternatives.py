@@ -42,8 +42,7 @@ def test_the_optimization_that_is_responsible(models, capsys, tmp_path):
     first, second, *_ = report["conclusion"]
     assert second.startswith("ONNX Runtime on CPU against unoptimized, output output: ")
     if any(levels.values()):  # the layout depends on the vectors of the machine
-        names = [row["optimizer"] for row in table(report, "Optimizers")]
-        assert all(name in first for name in names)
+        assert " the outputs: without " in first
         assert first.endswith("the outputs are the same as without optimization.")
     else:
         assert first == "no optimization changes the outputs."
