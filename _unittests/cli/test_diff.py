@@ -239,44 +239,6 @@ def test_the_worst_output_is_the_one_beyond_the_tolerance(pair, capsys):
     assert rows[0]["output"] == "Z"
 
 
-def test_the_tolerance_is_that_of_numpy(pair, capsys):
-    """[0, 1000] against [1e-7, 1000.01]: neither atol nor rtol alone accepts both elements."""
-    body = "C = Constant<value = double[2] {{{}}}>() Z = Sub(X, X) D = Cast<to = 11>(Z) "
-    bodies = [f"{body}Y = Add(C, D)".format(values) for values in ("0, 1000", "1e-7, 1000.01")]
-    files = pair("(float[2] X) => (double[2] Y)", *bodies)
-    limits = ["--atol", "1e-6", "--rtol", "1e-3"]
-    assert np.allclose([1e-7, 1000.01], [0, 1000], atol=1e-6, rtol=1e-3)
-    assert diff(capsys, *files, *limits)[0] == 0
-    assert diff(capsys, *files, *limits[:2])[0] == 1
-    assert diff(capsys, *files, *limits[2:])[0] == 1
-
-
-GATHERS = {
-    "another order": ("(int64[9] I, float[9] X)", "Y = Gather(W, I) Z = Abs(X)"),
-    "a node before the Gather": (
-        "(float[9] X, int64[9] I)",
-        "J = Abs(I) Y = Gather(W, J) Z = Abs(X)",
-    ),
-    "another name": ("(float[9] X, int64[9] ids)", "Y = Gather(W, ids) Z = Abs(X)"),
-}
-
-
-@pytest.mark.parametrize("case", GATHERS)
-def test_equivalent_models_read_the_same_inputs(pair, capsys, case):
-    ends = "=> (float[9] Y, float[9] Z) <float[50] W = {" + ", ".join(map(str, range(50))) + "}>"
-    plain = "(float[9] X, int64[9] I)", "Y = Gather(W, I) Z = Abs(X)"
-    inputs, bodies = zip(plain, GATHERS[case], strict=True)
-    files = pair(tuple(f"{given} {ends}" for given in inputs), *bodies)
-    code, report, _ = diff(capsys, *files, "--atol", "0")
-    assert code == 0
-    index = "I / ids" if case == "another name" else "I"
-    told = next(line for line in report["conclusion"] if line.startswith("inputs shared"))
-    assert set(told.removeprefix("inputs shared by both models: ").strip(".").split(", ")) == {
-        "X",
-        index,
-    }
-
-
 def test_inputs_of_one_model_only_are_told(tmp_path, capsys):
     one = save(tmp_path / "one.onnx", "(float[4] X) => (float[4] Y) { Y = Abs(X) }")
     text = "(float[5] X) => (float[4] Y) { A = Abs(X) Y = Slice(A, b, e) }"

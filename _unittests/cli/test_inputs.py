@@ -115,10 +115,6 @@ def test_a_file_may_have_a_name_with_an_equal_sign(files):
         ("--value y=1,,2", "value '' given for y"),
         ("--value y=one", "value 'one' given for y: u8[a]. Accepted: integers"),
         ("--value 'x=[[1, 2]' --dim a=1", "this is not JSON"),
-        ("--value 'x=[[1, 2]]'", "shape (1, 2) given for x: f32[a, 4]: 2 where 4 is expected"),
-        ("--value x=1,2 --dim a=1", "shape (2,) given for x: f32[a, 4]: the ranks differ"),
-        ("--value y=1,2 --dim a=3", "2 where 3 is expected"),
-        ("--value y=1,2 --shape y=2 --dim a=2", "'y' is given a shape and values"),
         (
             "--feeds z=x.npy",
             "--feeds: got 'z=x.npy'. Accepted: one file for all the inputs, or NAME",
