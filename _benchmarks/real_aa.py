@@ -12,7 +12,7 @@ machine stopped, and a run that is there is not repeated. ``--report`` prints wh
 * ``+8.5%``, ``+3.3%``: the second model has more nodes, which take so much of its time: how often
   is it found slower?
 * ``factor 1.2``: calls of 0.1 to 500 ms, and of 1.2 times that; how often is it undecided?
-* ``baseline``: a model against samples that were kept when it ran alone, now beside three others.
+* ``baseline``: a model against samples that were kept before, as ``--baseline`` compares them.
 * ``alone``: the latency of a model beside three others over what it is alone, before and after.
 * ``one process``: two copies, as many pairs of sessions as runs: how far do they differ?
 
@@ -187,8 +187,8 @@ def beside(path: Path) -> Comparison:
 
 
 def against_a_baseline(path: Path) -> Speedup:
-    """Compare a model beside others with the samples of when it was alone."""
-    before, now = alone(path), beside(path)
+    """Compare a model with what it took before."""
+    before, now = alone(path), alone(path)
     references = before.reference_workload, now.reference_workload
     return compare_runs(before[path.name], now[path.name], references=references)
 
@@ -230,7 +230,7 @@ def run_one(kind: str, model: str, folder: Path, kept: Path) -> dict[str, Any]:
 CLAIMS = {"faster", "slower"}
 #: What a kind of runs asks, of which verdicts (or of intervals that have no 1), whether of each
 #: model too, and what must be.
-BASELINE = "a baseline of other candidates: a difference is claimed"
+BASELINE = "a baseline of the same model: a difference is claimed"
 QUESTIONS: Mapping[str, tuple[str, set[str], bool, str]] = {
     "copies": ("copies: a difference is claimed", CLAIMS, False, "at most 1%"),
     "+8.5%": ("8.5% of more nodes are found", set(), True, "at least 90%"),

@@ -62,7 +62,7 @@ def test_a_process_measures_several_sets_of_sessions(clock, made, least_s, budge
     assert orders <= {("a", "b"), ("b", "a")}
     joined = measuring.join_sets([each["a"] for each in found])
     assert joined.seconds.shape == (1, sum(each["a"].repeat for each in found))
-    assert {each["a"].settling for each in found} == {3}
+    assert {each["a"].settling for each in found} == {5}
 
 
 @pytest.mark.parametrize("options", [{"repeat": 5}, {"repeat": 5, "isolated": True}])

@@ -155,7 +155,7 @@ def test_a_caller_waits_for_its_results():
     found = clock.measure(points, seconds=4)
     for service, load in found.items():
         assert load.throughput().value == pytest.approx(1 / service)
-        settling = {0.01: 2, 0.02: 1}[service]
+        settling = {0.01: 4, 0.02: 1}[service]
         assert [len(turn.ends) for turn in load.turns] == [round(0.36 / service) - settling] * 10
         assert load.percentiles([50])[0].value == pytest.approx(service)
     claim = compare_throughput("short", found[0.01], "long", found[0.02])

@@ -80,7 +80,7 @@ def test_a_neighbour_runs_before_each_pause():
         rounds=4,
         before=lambda: calls.append("b"),
     )
-    assert "".join(calls) == "aaabbb" + "bbba" * 4
+    assert "".join(calls) == "aaabbb" + "bbbbbba" * 4
     assert found["a", 0.5].seconds.shape == (4,)
     assert clock.pauses == [0.5] * 4
 

@@ -100,15 +100,9 @@ class KeptSamples:
     def begin(self, variants: Mapping[str, SessionSpec]) -> "_Run":
         """Read the baseline, refuse what cannot be compared: before anything is measured."""
         described = {name: _describe_variant(variant) for name, variant in variants.items()}
-        stored = None if self.baseline is None else _read_stored(self.baseline, variants)
-        measured = stored.data["comparison"] if stored else ()
-        missing = [name for name in measured if name not in variants]
-        if missing and self.bound is not None:
-            raise InvalidArgumentError(
-                f"--fail-if: {_listed(missing)} of the baseline would not be measured again. "
-                "Accepted: the models and options of the run that was saved, or a baseline "
-                "without them"
-            )
+        stored = None
+        if self.baseline is not None:
+            stored = _read_stored(self.baseline, [*variants], other_model=self.other_model)
         return _Run(self, described, stored)
 
 
@@ -185,7 +179,7 @@ class _Run:
         other, drifted, told, references = _compare_machines(self.asked, report, results, stored)
         claims, medians, verdicts, reasons = list[Speedup](), [], [], []
         changes = {}
-        for name in (name for name in results if name in before):
+        for name in results:
             pair = before[name], results[name]
             changes[name] = _differences(stored.data["candidates"][name], self.described[name])
             lacking = [*other, *self._lacking(name, changes[name], *pair)]
@@ -207,8 +201,6 @@ class _Run:
             *(sentence for _, sentence in verdicts),
             *(f"{claim}." for claim in claims),
             *(f"nothing is concluded: {reason}." for reason in dict.fromkeys(reasons)),
-            *(f"{name!r} is not in the baseline." for name in results if name not in before),
-            *(f"{name!r} was not measured again." for name in before if name not in results),
             *told,
         ]
         table, unit = speedup_table(claims), common_unit(itertools.chain(*medians))
@@ -256,7 +248,8 @@ def _describe_variant(variant: SessionSpec) -> _Description:
     }
 
 
-def _read_stored(file: Path, names: Iterable[str]) -> "Record":
+def _read_stored(file: Path, names: list[str], *, other_model: bool) -> "Record":
+    """Read the samples of the same candidates: beside others, a latency is another one."""
     from ortmeter.study.records import load
 
     stored = load(file)
@@ -269,10 +262,16 @@ def _read_stored(file: Path, names: Iterable[str]) -> "Record":
     if not isinstance(measured, Comparison) or stored.page != _PAGE or {*measured} - {*described}:
         raise RecordError(f"{file.name} was not written by ortmeter bench --save")
     check_latencies(*filter(None, (*measured.values(), measured.reference_workload)))
-    if not {*measured} & {*names}:
+    if other_model and len(measured) == len(names) == 1:  # its file may have another name
+        ((name, one),), (other,) = measured.items(), names
+        renamed = [dataclasses.replace(one, name=other)]
+        measured = Comparison(renamed, reference_workload=measured.reference_workload)
+        stored.data.update(comparison=measured, candidates={other: described[name]})
+    if {*measured} != {*names}:
         raise InvalidArgumentError(
             f"{file.name} has other candidates than this run: {_listed(measured)}. This run has "
-            f"{_listed(names)}. Accepted: the models and options of the run that was saved"
+            f"{_listed(names)}. Accepted: the models and options of the run that was saved, since "
+            "candidates slow each other down"
         )
     return stored
 

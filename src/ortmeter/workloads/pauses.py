@@ -80,7 +80,7 @@ def measure_pauses(
     calls : mapping of callables
         By any key.
     pauses : sequence of float
-        Seconds between the end of runs that are not timed, two or three of a short model, and the
+        Seconds between the end of runs that are not timed, four to six of a short model, and the
         beginning of one that is.
     seconds : float
         Time for everything; the round that began is finished.
