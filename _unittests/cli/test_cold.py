@@ -104,13 +104,6 @@ def test_the_conclusion_says_what_the_table_says(monkeypatch):
             assert f"{row['candidate']} ({row['speedup']:.2f} times [{row['low']:.3g}, " in told
 
 
-def test_other_ways_to_start_are_added_to_each_candidate():
-    several = model_variants({"m": TEXT}, provider="cpu", threads=[1, 2])
-    with starts(several) as found:
-        ways = [f"threads={threads}, {way}" for threads in (1, 2) for way in WAYS]
-        assert list(found) == ["threads=1", "threads=2", *ways]
-
-
 @pytest.mark.parametrize(
     ("way", "levels", "made"),
     [

@@ -309,17 +309,6 @@ def test_a_model_with_external_data_is_measured_in_place(tmp_path, capsys):
     report_of(capsys, "bench", tmp_path / "m.onnx", *FEW)
 
 
-def test_external_data_cannot_leave_the_folder_of_the_model(tmp_path, capsys):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "secret.bin").write_bytes(bytes(16))
-    model = parse("(float[4] X) => (float[4] Y) { Y = Add(X, W) }")
-    tensor = model.graph.initializer.add(name="W", data_type=1, dims=[4])
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="../secret.bin")
-    (tmp_path / "in" / "m.onnx").write_bytes(model.SerializeToString())
-    assert "cannot be read" in refused(capsys, "bench", tmp_path / "in" / "m.onnx")
-
-
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_an_interruption_leaves_a_partial_report(models, tmp_path):
     html = tmp_path / "report.html"

@@ -120,11 +120,9 @@ def _samples(options: Namespace, model: Path) -> list[Any]:
     """Read the inputs: each file that has them all is a sample; or draw them."""
     whole = [text for text in options.feeds if Path(text).exists()]
     named = [text for text in options.feeds if text not in whole]
-    if whole:
-        asked = [{"feeds": [*named, file]} for file in whole]
-    else:  # others calibrate
-        count = DRAWN if "precision" in options.tries else 1
-        asked = [{"seed": options.seed + rank} for rank in range(count)]
+    count = DRAWN if "precision" in options.tries else 1  # others calibrate
+    drawn = [{"seed": options.seed + rank} for rank in range(count)]
+    asked: list[dict[str, Any]] = [{"feeds": [*named, file]} for file in whole] or drawn
     return [make_feeds(Namespace(**vars(options) | one), [model])[model] for one in asked]
 
 

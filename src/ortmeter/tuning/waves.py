@@ -88,20 +88,16 @@ def time_wave(
     if objective in _ALONE:
         for name in np.random.default_rng(seed).permutation(names).tolist():
             if name in names[:ALWAYS] or time.perf_counter() < start + limit_s:
-                timed[name] = [_time_alone(specs[name], objective)]
+                found = getattr(start_once(specs[name])[RESULT], _ALONE[objective])
+                if found is None:
+                    raise InvalidArgumentError("objective='memory': this system does not report it")
+                timed[name] = [found]
     else:
         asked = {"objective": objective, "always": names[:ALWAYS], "seed": seed}
         asked |= {"budget_s": budget_s, "limit_s": limit_s}
         with write_specs(specs) as written:
             timed = call(time_here, {"specs": written, **asked})
     return {name: timed[name] for name in names if name in timed}
-
-
-def _time_alone(spec: SessionSpec, objective: str) -> float:
-    found: float | None = getattr(start_once(spec)[RESULT], _ALONE[objective])
-    if found is None:
-        raise InvalidArgumentError("objective='memory': this system does not report it")
-    return found
 
 
 def time_here(
