@@ -32,7 +32,7 @@ def test_what_to_try_is_concluded_and_listed(model, capsys):
 def test_nothing_to_advise_is_said(model, capsys, monkeypatch):
     monkeypatch.setattr(command, "advise", lambda *_, **__: ())
     said, tables = report(capsys, model)
-    assert "no advice: 12 checks found nothing." in said
+    assert "no advice: 10 checks found nothing." in said
     assert "Nodes of the advice" not in tables
 
 

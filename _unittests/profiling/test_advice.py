@@ -9,8 +9,8 @@ from claim_samples import compare_ratio
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from profile_writer import kernel_event, run_event, write
 
+from ortmeter.profiling import Advice, advise, profile, read_profile
 from ortmeter.profiling import advice as checks
-from ortmeter.profiling import advise, profile, read_profile
 from ortmeter.runtime.placement import PlacementWarning
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
@@ -30,10 +30,10 @@ def model(text, **weights):
     return made
 
 
-def advice(made, feeds, *, threads=1, cores=64, **settings):
+def advice(made, feeds, **settings):
     """Findings by topic, without what is not under test: how short the kernels are."""
     ran = profile(made, feeds, provider="cpu", repeat=9, overhead=False, **settings)
-    found = advise(ran, feeds=feeds, threads=threads, cores=cores)
+    found = advise(ran, feeds=feeds)
     return {finding.topic: finding for finding in found if finding.topic != "short kernels"}
 
 
@@ -49,8 +49,8 @@ def trials(monkeypatch):
     asked = []
 
     def answer(claim):
-        def gain(facts, settings, around=None):
-            asked.append((settings, around))
+        def gain(facts, changed):
+            asked.append(changed)
             return claim
 
         monkeypatch.setattr("ortmeter.profiling.findings.gain", gain)
@@ -141,8 +141,7 @@ def in_parts(more="", last=""):
 def test_activations_in_parts_are_rewritten_when_that_is_faster(trials, claim):
     asked = trials(claim)
     found = advice(in_parts(), {"X": normal(64, 64)}).get("activations in parts")
-    ((settings, changed),) = asked
-    assert settings == {}
+    (changed,) = asked
     assert [node.op_type for node in changed.graph.node] == ["HardSigmoid", "Mul", "Gelu"]
     if claim is SLOWER:
         assert found is None
@@ -248,30 +247,6 @@ def test_denormal_numbers():
     assert advice(model(SMALL, W=normal(256, 256)), {"X": normal(256, 256)}) == {}
 
 
-# What is between the convolutions accepts no blocked layout.
-BLOCKED = """(float[1, 16, 96, 96] X) => (float[1, 16, 96, 96] Y) {
-    C = Conv <pads = [1, 1, 1, 1]> (X, W)  E = Exp (C)  D = Conv <pads = [1, 1, 1, 1]> (E, W)
-    F = Exp (D)  Y = Conv <pads = [1, 1, 1, 1]> (F, W) }"""
-
-
-@pytest.mark.parametrize(("claim", "fires"), [(FASTER, True), (SLOWER, False)])
-def test_a_blocked_layout_when_the_other_one_is_faster(trials, claim, fires):
-    asked = trials(claim)
-    found = advice(model(BLOCKED, W=normal(16, 16, 3, 3)), {"X": normal(1, 16, 96, 96)})
-    assert asked == [({"optimization": "extended"}, None)]
-    assert ("blocked layout" in found) == fires
-    if fires:
-        assert "1.50 times faster" in found["blocked layout"].evidence
-
-
-def test_more_threads_than_cores():
-    made, feeds = model(SMALL, W=normal(256, 256)), {"X": normal(256, 256)}
-    assert advice(made, feeds, threads=3, cores=4) == {}
-    found = advice(made, feeds, threads=3, cores=1.5)["threads"]
-    assert (found.evidence[:22], found.advice) == ("3 threads on 1.5 cores", "--threads 1")
-    assert (found.share, found.bound) == (None, "unknown")
-
-
 # Times are those of the files below.
 
 
@@ -280,13 +255,12 @@ def planted(folder, events, *, original=None, warmup=1):
     return dataclasses.replace(found, original=original)
 
 
-def runs(kernels, *, first=0, gap=10):
+def runs(kernels, *, gap=10):
     """Events of three runs of some kernels, (name, op, µs, provider)."""
     events, now = [], 0
-    for extra in (first, 0, 0):
+    for _ in range(3):
         start = now
-        for index, (name, op, length, provider) in enumerate(kernels):
-            duration = length + extra * (index == 0)
+        for index, (name, op, duration, provider) in enumerate(kernels):
             now += gap
             events.append(kernel_event(name, now, duration, op=op, index=index, provider=provider))
             now += duration
@@ -365,22 +339,14 @@ def test_nodes_on_the_cpu_in_a_session_on_cuda(tmp_path, op, fires):
         assert ("no CUDA kernel at opset 22" in found[0].evidence) == (op == "Elu")
 
 
-def test_a_first_run_out_of_line(tmp_path):
-    (found,) = advise(planted(tmp_path, runs([LONG], first=50_000)))
-    assert (found.topic, found.nodes, found.share) == ("first run", ("a",), None)
-    assert "it takes 51 ms, 51 times a steady run" in found.evidence
-    assert advise(planted(tmp_path, runs([LONG], first=9_000))) == ()
-    # Without a run before the statistics, nothing is known of it.
-    assert advise(planted(tmp_path, runs([LONG], first=50_000), warmup=0)) == ()
-
-
 def test_what_is_unknown_comes_first_and_the_smallest_are_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "LEAST_SHARE", 0.01)
-    kernels = [("t", "Transpose", 20, CPU), ("r", "ReorderInput", 1, CPU), ("a", "Conv", 100, CPU)]
-    found = advise(planted(tmp_path, runs(kernels, first=50_000)), threads=5, cores=4)
-    assert topics(found) == ["threads", "first run", "layout"]
+    kernels = [("t", "Transpose", 20, CPU), ("r", "Reshape", 1, CPU), ("a", "Conv", 100, CPU)]
+    unknown = Advice("casts", (), "2 Cast", "float32", None)
+    monkeypatch.setattr(checks, "CHECKS", (*checks.CHECKS, lambda _: iter([unknown])))
+    assert topics(advise(planted(tmp_path, runs(kernels)))) == ["casts", "layout"]
     kernels[-1] = ("a", "Conv", 9000, CPU)
-    assert advise(planted(tmp_path, runs(kernels))) == ()
+    assert topics(advise(planted(tmp_path, runs(kernels)))) == ["casts"]
     assert advise(planted(tmp_path, [run_event(0, 10), run_event(20, 10)])) == ()
 
 
@@ -392,7 +358,7 @@ def test_a_pooling_that_falls_back_is_found_on_a_device():
     made, feeds = onnx.parser.parse_model(text), {"X": normal(1, 16, 64, 64)}
     with pytest.warns(PlacementWarning, match="pool"):
         found = profile(made, feeds, provider="cuda", repeat=9, overhead=False)
-    told = {finding.topic: finding for finding in advise(found, feeds=feeds, cores=64)}
+    told = {finding.topic: finding for finding in advise(found, feeds=feeds)}
     assert told["nodes on the CPU"].nodes == ("P_nchwc",)  # as the CPU blocks it
     assert "no CUDA kernel at opset 22" in told["nodes on the CPU"].evidence
     assert len(told["copies between providers"].nodes) == 2

@@ -8,6 +8,7 @@ from claim_samples import compare_ratio
 from ortmeter.evidence import plural
 from ortmeter.profiling import Advice, findings, profile
 from ortmeter.profiling.findings import Facts, count
+from ortmeter.runtime.loading import load_model
 from ortmeter.timing import Candidate, Comparison, Measurement
 from ortmeter.timing.candidates import SessionSpec
 
@@ -18,7 +19,7 @@ g (float[4] X) => (float[4] Y) { [first] A = Exp (X)  [second] B = Exp (A)  [thi
 @pytest.fixture(scope="module")
 def facts():
     feeds = {"X": np.zeros(4, np.float32)}
-    return Facts(profile(TEXT, feeds, provider="cpu", repeat=3, overhead=False), feeds, 1, 1)
+    return Facts(profile(TEXT, feeds, provider="cpu", repeat=3, overhead=False), feeds)
 
 
 def test_a_finding_in_words():
@@ -47,7 +48,7 @@ def test_the_share_is_the_sum_of_those_of_the_nodes(facts):
 
 def test_a_run_is_unprofiled_when_it_is_known(facts):
     runs = facts.profile.by_iteration()
-    assert facts.run_us == facts.profiled_us == runs["duration"][runs["steady"]].median()
+    assert facts.run_us == runs["duration"][runs["steady"]].median()
     taken = Comparison([Measurement("the model", [[2e-3] * 3])])
     known = dataclasses.replace(facts.profile, latencies=taken)
     assert dataclasses.replace(facts, profile=known).run_us == pytest.approx(2000)
@@ -81,12 +82,13 @@ def rounds(monkeypatch):
 
 def test_a_change_that_helps_is_measured_until_it_can_be_claimed(facts, rounds):
     asked = rounds(2.0)
-    told = findings.trial(facts, "this", {"optimization": "none"})
-    assert told == ". With this: 2.00 times faster [1.94, 2.06]"
+    changed = load_model(TEXT)
+    told = findings.trial(facts, "this", changed)
+    assert told == "". With this: 2.00 times faster [1.94, 2.06]"
     assert asked == [10, 100]
     asked.clear()
     rounds(0.5)  # one that does not is soon seen
-    assert findings.trial(facts, "this", {"optimization": "none"}) is None
+    assert findings.trial(facts, "this", changed) is None
     assert asked == [10]
 
 
@@ -95,15 +97,14 @@ def test_settings_of_the_session_are_those_of_both(facts, rounds, monkeypatch):
     monkeypatch.setattr(
         SessionSpec, "candidate", lambda spec: made.append(spec) or Candidate(lambda: None)
     )
-    asked = {"spinning": "off", "optimization": "all", "run_config": {"k": "v"}}
+    asked = {"spinning": "off", "optimization": "all", "threads": 2, "run_config": {"k": "v"}}
     rounds(0.5)
-    findings.gain(
-        Facts(facts.profile, {"X": np.zeros(4, np.float32)}, 2, 2, asked), {"optimization": "none"}
-    )
-    common = {"spinning": "off", "provider": "cpu", "threads": 2}
+    changed = load_model(TEXT)
+    findings.gain(Facts(facts.profile, {"X": np.zeros(4, np.float32)}, asked), changed)
+    common = {"spinning": "off", "optimization": "all", "provider": "cpu", "threads": 2}
     assert [spec.run_config for spec in made] == [{"k": "v"}] * 2
-    settings = [{**common, "optimization": level} for level in ("all", "none")]
-    assert [spec.settings for spec in made] == settings
+    assert [spec.settings for spec in made] == [common] * 2
+    assert [spec.model for spec in made] == [facts.profile.original, changed]
 
 
 def test_texts_are_tried_too(rounds):
@@ -112,13 +113,14 @@ def test_texts_are_tried_too(rounds):
     g (string[2] X) => (bool[2] Y) { Y = Equal (X, X) }"""
     feeds = {"X": np.array(["a", "b"], object)}
     found = profile(text, feeds, provider="cpu", repeat=1, overhead=False)
-    assert findings.gain(Facts(found, feeds, 1, 1), {}).ratio == 2
+    assert findings.gain(Facts(found, feeds), load_model(text)).ratio == 2
 
 
 def test_what_cannot_run_is_not_measured(facts):
-    assert findings.gain(facts, {"optimization": "unknown"}) is None
-    assert findings.gain(Facts(facts.profile, None, 1, 1), {}) is None
-    assert findings.trial(facts, "this", {"optimization": "unknown"}) == ""
+    unknown = load_model(TEXT.replace("Sin", "Unknown"))
+    assert findings.gain(facts, unknown) is None
+    assert findings.gain(Facts(facts.profile, None), load_model(TEXT)) is None
+    assert findings.trial(facts, "this", unknown) == ""
 
 
 @pytest.mark.parametrize(
@@ -128,4 +130,4 @@ def test_what_cannot_run_is_not_measured(facts):
 def test_what_is_worth_a_mention(facts, monkeypatch, ratio, interval, helps):
     claim = compare_ratio("changed", "as it is", ratio, interval)
     monkeypatch.setattr(findings, "gain", lambda *_: claim)
-    assert (findings.trial(facts, "this", {}) is not None) == helps
+    assert (findings.trial(facts, "this", load_model(TEXT)) is not None) == helps

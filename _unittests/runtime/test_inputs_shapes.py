@@ -36,7 +36,9 @@ def test_what_is_missing_is_named_with_the_inputs_that_share_it():
     )
 
 
-@pytest.mark.parametrize("name", ["n's", 'say "x"', "$(reboot)", "a=b", "p2o.DynamicDimension.0"])
+@pytest.mark.parametrize(
+    "name", ["n's", 'say "x"', "$(reboot)", "a=b", "p2o.DynamicDimension.0", "2*s77"]
+)
 def test_a_shell_reads_the_name_that_the_model_has(name):
     message = asked(x=(name, 3))
     assert typed(message) == [("--dim", f"{name}=1")]
@@ -52,7 +54,7 @@ def test_a_shell_reads_the_name_that_the_model_has(name):
         {"x": None},
         {"a b": (None, None, 3)},
         {"x": ("past + 1", "batch")},
-        {"x": ("a", "Max(1, a + b)"), "z": ("c.d", None)},
+        {"x": ("a", "a + b"), "z": ("c.d", None)},
     ],
 )
 def test_what_is_told_to_type_is_accepted(shapes):
@@ -69,23 +71,20 @@ def test_what_is_told_to_type_is_accepted(shapes):
     ("size", "known", "expected"),
     [
         ("past + 1", {"past": 4}, 5),
-        ("2*s77", {"s77": 4}, 8),
-        ("(s1 + s2)//2", {"s1": 4, "s2": 3}, 3),
-        ("Max(1, s77 - 2)", {"s77": 2}, 1),
-        ("Min(a, b, 9)", {"a": 12, "b": 11}, 9),
+        ("a+b + 2", {"a": 3, "b": 4}, 9),
         ("past + 1", {"past + 1": 7}, 7),  # given as it is named
         ("128", {}, 128),
     ],
 )
-def test_a_dimension_that_is_a_formula_is_computed(size, known, expected):
+def test_a_dimension_that_is_a_sum_is_computed(size, known, expected):
     assert resolve_shapes(inputs(x=(size,)), known, {})["x"] == (expected,)
 
 
 @pytest.mark.parametrize(
     "size",
     [
-        *("__import__('os')", "a.b", "a**9", "a[0]", "True", "1.5", "a b", "f(a)", "Max()"),
-        *("Max(a, key=b)", "(" * 90, "a/2", "-a", "1 // 0", "+".join("a" * 99)),
+        *("__import__('os')", "a.b", "1.5", "a b", "2*s77", "(s1 + s2)//2", "n - 3", "-a"),
+        *("a +", "²", "9" * 5000),
     ],
 )
 def test_any_other_name_is_only_a_name(size):
@@ -93,15 +92,10 @@ def test_any_other_name_is_only_a_name(size):
     assert resolve_shapes(inputs(x=(size,)), {size: 3}, {})["x"] == (3,)
 
 
-def test_a_formula_asks_for_its_terms():
+def test_a_sum_asks_for_its_terms():
     message = asked(ids=("batch", "seq"), mask=("batch", "past + seq"))
     assert "'past' (in mask)" in message
     assert typed(message)[-1] == ("--dim", "past=128")
-
-
-def test_a_size_below_zero_is_refused():
-    with pytest.raises(FeedError, match=r"x: f32\[n - 3\] would have the shape \(-1,\)"):
-        resolve_shapes(inputs(x=("n - 3",)), {"n": 2}, {})
 
 
 def test_a_term_of_no_dimension_is_unknown():

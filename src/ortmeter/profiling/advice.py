@@ -16,7 +16,6 @@ import pandas as pd
 
 from ortmeter.errors import OrtMeterError
 from ortmeter.evidence import plural
-from ortmeter.machine.preflight import cpu_quota
 from ortmeter.operators import find_operator
 from ortmeter.profiling.findings import Advice, Facts, count, trial
 from ortmeter.profiling.fusions import NearMiss, find_near_misses
@@ -25,7 +24,6 @@ from ortmeter.profiling.quantization import CONVERSIONS, REASONS, float_operator
 from ortmeter.profiling.record import Profile
 from ortmeter.profiling.run import Settings
 from ortmeter.runtime.arrays import as_numpy, is_array
-from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.graphs import constant_tensors, with_intermediate_outputs
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
@@ -33,19 +31,15 @@ from ortmeter.runtime.patterns import Match, Pattern, find_patterns
 from ortmeter.runtime.placement import NodeAssignment, enumerate_some, without_kernel
 from ortmeter.runtime.rewriting import rewrite_model
 from ortmeter.runtime.sessions import make_session
-from ortmeter.timing.measurement import format_seconds
 
 #: Findings that could save less are left out.
 LEAST_SHARE = 0.01
 _SHORT_US = 10
 _SHORT_COUNT = 20
 _SHORT_SHARE = 0.3
-_FIRST_TIMES, _FIRST_EXTRA_US = 5, 10_000
 _COPIES = ("MemcpyFromHost", "MemcpyToHost")
-_BLOCKED = ("ReorderInput", "ReorderOutput")
 _MOVES = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 _HALF = {"f16", "bf16"}
-_SHOWN = 3
 # Smallest share that changes a time: a denormal number costs about a hundred others.
 _LEAST_DENORMAL = 1e-3
 
@@ -54,7 +48,6 @@ def advise(
     profile: Profile,
     *,
     feeds: Mapping[str, Any] | None = None,
-    cores: float | None = None,
     **settings: Unpack[Settings],
 ) -> tuple[Advice, ...]:
     """Say what could make a model faster, from its profile.
@@ -65,8 +58,6 @@ def advise(
         A profile with its graphs; without them, only what the times tell is checked.
     feeds : mapping of str to array, optional
         Inputs of the model, to look for denormal numbers and to time what is advised.
-    cores : float, optional
-        Cores that this process may use, by default those of the system, or of the quota.
     **settings
         Those of the session, as :func:`~ortmeter.profiling.profile` takes them.
 
@@ -87,10 +78,7 @@ def advise(
     >>> [(finding.topic, finding.nodes) for finding in found]
     [('layout', ('Transpose_0',))]
     """
-    available = usable_cores()
-    usable = min(available, cpu_quota() or available) if cores is None else cores
-    threads = settings.get("threads", 1) or available
-    facts = Facts(profile, feeds, threads, usable, settings)
+    facts = Facts(profile, feeds, settings)
     if facts.nodes.empty:
         return ()
     findings = [finding for check in CHECKS for finding in check(facts)]
@@ -169,16 +157,6 @@ def _layout(facts: Facts) -> Iterator[Advice]:
             "write the model, or its weights, in the order that the next operator reads; join "
             "transpositions that undo each other",
         )
-    rows = facts.ops(_BLOCKED)
-    if not rows.empty and rows["share"].sum() >= LEAST_SHARE:
-        told = trial(facts, "--optimization extended", {"optimization": "extended"})
-        if told is not None:
-            yield facts.finding(
-                "blocked layout",
-                rows,
-                f"{count(rows)} enter and leave the blocked layout of convolutions{told}",
-                "--optimization extended, without it",
-            )
 
 
 def _fusions(facts: Facts) -> Iterator[Advice]:
@@ -238,7 +216,7 @@ def _patterns(facts: Facts) -> Iterator[Advice]:
     gained: str | None = ""
     advice = "let another node compute what is read outside, then bench --rewrite none,patterns"
     if made:
-        gained = trial(facts, "--rewrite patterns", {}, rewrite_model(original, "patterns"))
+        gained = trial(facts, "--rewrite patterns", rewrite_model(original, "patterns"))
         written = ", ".join(f"{' and '.join(p.becomes)} ({p.since})" for p in made)
         advice = f"bench --rewrite none,patterns, which writes {written}"
     if gained is not None:
@@ -382,34 +360,6 @@ def _constants(facts: Facts) -> Iterator[Advice]:
     yield facts.finding("constant work", rows, told, advice)
 
 
-def _threads(facts: Facts) -> Iterator[Advice]:
-    if facts.threads > facts.cores:
-        yield Advice(
-            "threads",
-            (),
-            f"{facts.threads} threads on {facts.cores:g} cores: a thread that waits for a core "
-            "makes the others wait",
-            f"--threads {max(int(facts.cores), 1)}",
-            None,
-        )
-
-
-def _first_run(facts: Facts) -> Iterator[Advice]:
-    runs, steady = facts.profile.by_iteration(), facts.profiled_us
-    first = float(runs["duration"].iloc[0])
-    if runs["steady"].iloc[0] or first < max(_FIRST_TIMES * steady, steady + _FIRST_EXTRA_US):
-        return
-    extra = (facts.nodes["first"] - facts.nodes["median"]).nlargest(_SHOWN)
-    search = "; --provider-option cudnn_conv_algo_search=HEURISTIC" if facts.profile.devices else ""
-    yield Advice(
-        "first run",
-        tuple(facts.nodes["name"][extra.index].astype(str)),
-        f"it takes {format_seconds(first / 1e6)}, {first / max(steady, 1):.0f} times a steady run",
-        f"run once on inputs of the real sizes before serving{search}",
-        None,
-    )
-
-
 CHECKS = (
     _copies,
     _fallbacks,
@@ -421,6 +371,4 @@ CHECKS = (
     _quantized,
     _denormals,
     _constants,
-    _threads,
-    _first_run,
 )

@@ -64,8 +64,6 @@ class Facts:
 
     profile: Profile
     feeds: Mapping[str, Any] | None
-    threads: int
-    cores: float
     settings: Settings = field(default_factory=Settings)
 
     @functools.cached_property
@@ -86,16 +84,12 @@ class Facts:
     def of(self) -> str:
         return "launch time" if self.profile.devices else "kernel time"
 
-    @functools.cached_property
-    def profiled_us(self) -> float:
-        """Latency of a run with the profiler."""
-        return float(self.profile.steady_runs["duration"].median())
-
     @property
     def run_us(self) -> float:
         """Latency of a run without the profiler, or with it when it is all that is known."""
-        taken = self.profile.latencies
-        return taken[self.profile.name].median * 1e6 if taken else self.profiled_us
+        if taken := self.profile.latencies:
+            return taken[self.profile.name].median * 1e6
+        return float(self.profile.steady_runs["duration"].median())
 
     def named(self, names: Collection[str]) -> pd.DataFrame:
         return self.nodes[self.nodes["name"].astype(str).isin(set(names))]
@@ -108,33 +102,26 @@ class Facts:
         return Advice(topic, names, evidence, advice, float(rows["share"].sum()), self.of)
 
 
-def trial(
-    facts: Facts,
-    how: str,
-    settings: Mapping[str, Any],
-    changed: onnx.ModelProto | None = None,
-) -> str | None:
+def trial(facts: Facts, how: str, changed: onnx.ModelProto) -> str | None:
     """Say what a change brings: empty when it cannot be measured, None when it is no gain."""
-    if (claim := gain(facts, settings, changed)) is None:
+    if (claim := gain(facts, changed)) is None:
         return ""
     helps = claim.verdict == "faster" or (claim.verdict == "undecided" and (claim.ratio or 0) > 1)
     return f". With {how}: {claim.effect}" if helps else None
 
 
-def gain(
-    facts: Facts, settings: Mapping[str, Any], changed: onnx.ModelProto | None = None
-) -> Speedup | None:
-    """Measure the model with other settings, or changed, beside what it is, on the CPU.
+def gain(facts: Facts, changed: onnx.ModelProto) -> Speedup | None:
+    """Measure the changed model beside what it is, on the CPU.
 
     None without inputs, or when the model cannot run so.
     """
     model, feeds = facts.profile.original, facts.feeds
     if model is None or feeds is None:
         return None
-    common: dict[str, Any] = {**facts.settings, "provider": "cpu", "threads": facts.threads}
+    common: dict[str, Any] = {**facts.settings, "provider": "cpu"}
     run_config = common.pop("run_config", {})
     plain = SessionSpec(model, feeds, common, run_config)
-    other = SessionSpec(changed or model, feeds, {**common, **settings}, run_config)
+    other = SessionSpec(changed, feeds, common, run_config)
     try:
         calls = {"as it is": plain.candidate(), "changed": other.candidate()}
         # A few rounds show that most changes bring nothing.

@@ -1,11 +1,9 @@
 """Inputs that a model declares: values that they hold, shapes that they may have, their memory."""
 
-import ast
-import operator
 import os
+import re
 import reprlib
 import shlex
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -267,20 +265,16 @@ def resolve_shapes(
             _learn(declared, shapes[declared.name], known)
     refuse_unknown("dimension", dims, symbols(inputs))
     _refuse_unresolved([d for d in inputs if d.name not in shapes and d.name not in filled], known)
-    chosen = {
+    return {
         declared.name: tuple(shapes[declared.name])
         if declared.name in shapes
         else tuple(1 if (n := _resolve(s, known)) is None else n for s in declared.sizes)
         for declared in inputs
     }
-    for declared in inputs:
-        if any(size < 0 for size in chosen[declared.name]):
-            raise FeedError(f"{declared} would have the shape {chosen[declared.name]}")
-    return chosen
 
 
 def symbols(inputs: Sequence[Input]) -> list[str]:
-    """List the names that may be given a size: of dimensions, and in those that are formulas."""
+    """List the names that may be given a size: of dimensions, and in those that are sums."""
     named = [size for declared in inputs for size in declared.sizes if isinstance(size, str)]
     return list(dict.fromkeys(name for size in named for name in (size, *_terms(size))))
 
@@ -307,55 +301,30 @@ def _learn(declared: Input, shape: Sequence[int], known: dict[str, int]) -> None
             )
 
 
-# An exporter may name a dimension after others: "past + 1", "Max(1, s77 // 2)".
-_OPERATIONS: Mapping[type[ast.operator], Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-}
-_CHOICES: Mapping[str, Callable[[list[int]], int]] = {"Max": max, "Min": min}
-_LONGEST_FORMULA = 100
+_NUMBER = re.compile("[0-9]{1,18}")
 
 
 def _resolve(size: int | str | None, known: Mapping[str, int]) -> int | None:
-    if isinstance(size, str):
-        return known[size] if size in known else _compute(_parse(size), known)
-    return size
+    if not isinstance(size, str):
+        return size
+    if size in known:
+        return known[size]
+    terms = _summands(size)
+    values = [int(term) if _NUMBER.fullmatch(term) else known.get(term) for term in terms]
+    found = [value for value in values if value is not None]
+    return sum(found) if len(found) == len(terms) else None
 
 
-def _parse(size: str) -> ast.expr | None:
-    with warnings.catch_warnings(), suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        warnings.simplefilter("ignore")
-        if len(size) <= _LONGEST_FORMULA:
-            return ast.parse(size, mode="eval").body
-    return None
-
-
-def _compute(tree: ast.expr | None, known: Mapping[str, int]) -> int | None:
-    match tree:
-        case ast.Constant(value=int(value)) if not isinstance(value, bool):
-            return value
-        case ast.Name(id=name):
-            return known.get(name)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
-            one, two = _compute(left, known), _compute(right, known)
-            if one is not None and two is not None and (two or not isinstance(op, ast.FloorDiv)):
-                return int(_OPERATIONS[type(op)](one, two))
-        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _CHOICES:
-            computed = [_compute(one, known) for one in arguments]
-            values = [one for one in computed if one is not None]
-            if values and len(values) == len(computed):
-                return _CHOICES[name](values)
-    return None
+def _summands(size: str) -> list[str]:
+    """Split a sum, as exporters name dimensions ("past + 1"); any other text is one name."""
+    terms = [term.strip() for term in size.split("+")]
+    is_sum = all(term.isidentifier() or _NUMBER.fullmatch(term) for term in terms)
+    return terms if is_sum else [size]
 
 
 def _terms(size: str) -> list[str]:
-    """List the names in a dimension that is a formula; any other name is its own."""
-    tree = _parse(size)
-    names = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name)] if tree else []
-    names = [name for name in dict.fromkeys(names) if name not in _CHOICES]
-    return names if _compute(tree, dict.fromkeys(names, 2**20)) is not None else [size]
+    """List the names in a dimension: those of a sum, else its own."""
+    return [term for term in dict.fromkeys(_summands(size)) if not _NUMBER.fullmatch(term)]
 
 
 def _refuse_unresolved(waiting: Sequence[Input], known: Mapping[str, int]) -> None:
