@@ -1,6 +1,5 @@
 """Tests of ortmeter.cli.inputs: the inputs that a command line gives."""
 
-import json
 import shlex
 from argparse import ArgumentParser
 from pathlib import Path
@@ -26,7 +25,7 @@ def files(tmp_path, monkeypatch):
         save(f"{name}.onnx", graph)
     np.save("x.npy", np.arange(12, dtype=np.float32).reshape(3, 4))
     np.savez("xy.npz", x=np.ones((3, 4), np.float32), y=np.ones(3, np.uint8))
-    (tmp_path / "names.json").write_text(json.dumps(["a", "b"]))
+    np.save("names.npy", np.array(["a", "b"]))
     return tmp_path
 
 
@@ -41,7 +40,7 @@ def test_what_was_fed_is_listed(files):
     parser = ArgumentParser()
     add_feeds(parser)
     line = (
-        "--value sr=16000 --feeds x=x.npy --feeds names=names.json --value y=1,2,255 --dim batch=1"
+        "--value sr=16000 --feeds x=x.npy --feeds names=names.npy --value y=1,2,255 --dim batch=1"
     )
     options = parser.parse_args(shlex.split(f"{line} --dim length=8 --seed 3"))
     models = [Path("audio.onnx"), Path("two.onnx")]
@@ -50,7 +49,7 @@ def test_what_was_fed_is_listed(files):
         ("sr", "int64", "scalar", "16000", "--value 16000", "audio.onnx"),
         ("x", "float32", "3x4", "", "--feeds x.npy", "two.onnx"),
         ("y", "uint8", "3", "[1, 2, 255]", "--value 1,2,255", "two.onnx"),
-        ("names", "object", "2", "", "--feeds names.json", "two.onnx"),
+        ("names", "<U1", "2", "", "--feeds names.npy", "two.onnx"),
     )
 
 
@@ -71,7 +70,7 @@ def test_values_are_of_the_types_of_the_model(files):
 
 
 def test_inputs_come_from_files_of_their_own(files):
-    (feeds,) = made("--feeds x=x.npy --feeds names=names.json --value y=1,2,255")
+    (feeds,) = made("--feeds x=x.npy --feeds names=names.npy --value y=1,2,255")
     assert feeds["x"][2, 3] == 11
     assert feeds["y"].tolist() == [1, 2, 255]
     assert feeds["names"].tolist() == ["a", "b"]
@@ -85,7 +84,7 @@ def test_what_has_no_file_is_drawn(files):
 def test_a_file_for_all_inputs_leaves_those_that_have_a_value(files):
     (feeds,) = made("--feeds xy.npz --value names=a,b")
     assert feeds["names"].tolist() == ["a", "b"]
-    (feeds,) = made("--feeds xy.npz --feeds names=names.json")
+    (feeds,) = made("--feeds xy.npz --feeds names=names.npy")
     assert feeds["x"].shape == (3, 4)
 
 

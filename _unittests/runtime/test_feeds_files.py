@@ -1,7 +1,6 @@
 """Tests of ortmeter.runtime.feeds: what is read, what is refused."""
 
 import io
-import json
 import os
 import pickle
 import zipfile
@@ -88,19 +87,8 @@ def test_arrays_that_do_not_fit_the_model_are_refused(tmp_path, arrays, message)
         ("feeds.npz", b"PK\x03\x04 broken", "cannot be read"),
         ("feeds.npy", b"\x93NUMPY\x01\x00", "cannot be read"),
         ("feeds.npy", pickle.dumps([1]), "cannot be read"),
-        ("feeds.json", b"[1.0, 2.0]", "has list. Accepted: an object"),
-        ("feeds.json", b'{"X": [NaN]}', "cannot be read: this is not JSON"),
-        ("feeds.json", b'{"X": [1, true]}', "'feeds.json': value True given for X: f32"),
-        ("feeds.json", b'{"X": [[1], [1, 2]]}', r"value \[1\] given for X: f32"),
-        ("feeds.json", b'{"X": 1}', r"'X' of type float32 and shape \(\). Accepted: X: f32"),
-        ("feeds.json", b'{"Z": [1]}', "'feeds.json' has 'Z'. Accepted: one array for each of X"),
-        ("feeds.json", b'{"X": ["a"]}', "value 'a' given for X: f32"),
-        ("feeds.json", b'{"X": ' + b"[" * 10**5, "cannot be read: this is not JSON"),
-        ("feeds.json", b'{"X": [' + b"9" * 100 + b"]}", "value 1e\\+100 given for X: f32"),
-        ("feeds.json", b"\xff\xfe{", "cannot be read: this is not JSON"),
         ("feeds.pb", b"\xff\xff", "is not a tensor"),
         ("feeds.pb", TENSOR + b"\x10\x63", "is not a tensor"),  # data_type 99
-        ("feeds.pb", b"\x08\x01\x10\x08\x32\x02\xff\xfe", "is not a tensor"),  # not UTF-8
         ("feeds.pb", b"\x08\x80\x80\x80\x80\x80\x80\x40\x10\x01", "is not a tensor"),  # huge
         ("feeds.pb", TENSOR[:-2], "is not a tensor"),
         ("feeds.txt", b"", "neither a folder nor a file of a known kind. Accepted: .npz, .npy"),
@@ -150,9 +138,9 @@ def npy(header, data=b""):
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
 
 
-def zipped(content, name="X.npy", **options):
+def zipped(content, name="X.npy"):
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", **options) as archive:
+    with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr(name, content)
     return bytearray(stream.getvalue())
 
@@ -168,15 +156,8 @@ def changed(content, offset, value):
 GOOD = npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", bytes(8))
 HOSTILE = {
     "code": zipped(npy(b"__import__('os').abort()")),
-    "deep": zipped(npy(b"(" * 9000)),
-    "not text": zipped(npy(b"\xff" * 20)),
-    "shape": zipped(npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}")),
     "huge": zipped(npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d,)}" % 2**60)),
-    "cut": zipped(GOOD[:-1]),
     "foreign": zipped(b"notes", name="notes.txt"),
-    "encrypted": changed(zipped(GOOD), 6, 1),
-    "compression": changed(zipped(GOOD), 8, 77),
-    "not compressed": changed(zipped(GOOD), 8, 8),
     "checksum": changed(zipped(GOOD), 14, 1),
 }
 
@@ -195,7 +176,7 @@ def test_hostile_archives_are_refused(tmp_path, content):
         read_feeds(ONE, tmp_path / "feeds.npz")
 
 
-@pytest.mark.parametrize("name", ["feeds.npz", "feeds.npy", "feeds.json", "feeds.pb"])
+@pytest.mark.parametrize("name", ["feeds.npz", "feeds.npy", "feeds.pb"])
 def test_a_pipe_is_refused(tmp_path, name):
     if not hasattr(os, "mkfifo"):
         pytest.skip("no pipe with a name here")
@@ -204,36 +185,15 @@ def test_a_pipe_is_refused(tmp_path, name):
         read_feeds(ONE, tmp_path / name)
 
 
-@pytest.fixture
-def external(tmp_path, monkeypatch):
-    """Write a tensor whose elements are elsewhere; the current folder has others."""
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    (tmp_path / "feeds").mkdir()
-    for folder, number in (("elsewhere", 1), ("feeds", 2), (".", 3)):
-        (tmp_path / folder / "x.bin").write_bytes(np.float32([number, number]).tobytes())
-    (tmp_path / "feeds" / "link.bin").symlink_to(tmp_path / "x.bin")
-
-    def write(location):
-        tensor = onnx.TensorProto(dims=[2], data_type=1, data_location=onnx.TensorProto.EXTERNAL)
-        tensor.external_data.add(key="location", value=location.format(tmp_path))
-        path = tmp_path / "feeds" / "input_0.pb"
-        path.write_bytes(tensor.SerializeToString())
-        return path
-
-    return write
-
-
-def test_external_data_is_beside_the_tensor(external):
-    path = external("x.bin")
-    same(read_feeds(ONE, path), {"X": np.float32([2, 2])})
-    same(read_feeds(ONE, path.parent), {"X": np.float32([2, 2])})
-
-
-@pytest.mark.parametrize("location", ["../x.bin", "{}/x.bin", "link.bin", "none.bin", ".", "a\0b"])
-def test_external_data_does_not_leave_its_folder(external, location):
-    with pytest.raises(FeedError, match="'input_0.pb' is not a tensor: ."):
-        read_feeds(ONE, external(location))
+def test_external_data_is_refused_and_not_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where onnx would look for it
+    (tmp_path / "x.bin").write_bytes(FEEDS["X"].tobytes())
+    tensor = onnx.TensorProto(dims=[2], data_type=1, data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="x.bin")
+    (tmp_path / "input_0.pb").write_bytes(tensor.SerializeToString())
+    for path in (tmp_path / "input_0.pb", tmp_path):
+        with pytest.raises(FeedError, match="'input_0.pb' has its elements in another file. Acc"):
+            read_feeds(ONE, path)
 
 
 def test_an_input_without_a_rank_is_read(tmp_path):
@@ -268,46 +228,14 @@ def test_an_archive_is_no_array(tmp_path):
         read_feeds(ONE, tmp_path / "x.npy")
 
 
-def test_an_array_larger_than_its_file_is_refused(tmp_path):
-    for size in (3, 2**40, 2**61):
-        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d,)}" % size
-        (tmp_path / "x.npy").write_bytes(npy(header, bytes(8)))
-        with pytest.raises(FeedError, match="'x.npy' cannot be read"):
-            read_feeds(ONE, tmp_path / "x.npy")
-
-
-def test_json_has_the_types_of_the_model(tmp_path):
-    text = f"""{HEADER} g (float16[n, 2] X, string[n] names, bool flag, uint8[2] levels, int64 sr)
-        => (float16[n, 2] Y) {{ Y = Abs(X) }}"""
-    content = {
-        "X": [[1, 2.5], [-3, 0]],
-        "names": ["a", "é,\n"],
-        "flag": True,
-        "levels": [0, 255],
-        "sr": 16000,
-    }
-    (tmp_path / "feeds.json").write_text(json.dumps(content))
-    got = read_feeds(text, tmp_path / "feeds.json")
-    assert {name: array.tolist() for name, array in got.items()} == content
-    kinds = {"X": "float16", "names": "object", "flag": "bool", "levels": "uint8", "sr": "int64"}
-    assert {name: array.dtype.name for name, array in got.items()} == kinds
-
-
-def test_large_json_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    (tmp_path / "feeds.json").write_text('{"X": [1.0, 2.0]}')
-    monkeypatch.setattr("ortmeter.runtime.feeds._MAX_JSON", 10)
-    with pytest.raises(FeedError, match="it has more than 0 MiB. Accepted: a .npz file"):
-        read_feeds(ONE, tmp_path / "feeds.json")
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".json", ".pb"])
+@pytest.mark.parametrize("suffix", [".npy", ".pb"])
 def test_a_file_for_one_input(tmp_path, suffix):
     declared = declared_inputs(onnx.parser.parse_model(MODEL))[0]
     path = tmp_path / f"x{suffix}"
     if suffix == ".npy":
         np.save(path, FEEDS["X"])
     else:
-        path.write_bytes(b"[1, -2.0]" if suffix == ".json" else TENSOR)
+        path.write_bytes(TENSOR)
     same({"X": read_input(declared, path)}, {"X": FEEDS["X"]})
 
 
@@ -316,7 +244,7 @@ def test_a_file_for_one_input_must_fit_it(tmp_path):
     np.save(tmp_path / "x.npy", np.ones((2, 2), np.float32))
     with pytest.raises(FeedError, match=r"'x.npy' has 'X' of type float32 and shape \(2, 2\)"):
         read_input(declared, tmp_path / "x.npy")
-    with pytest.raises(FeedError, match="'x.npz' is given for X: .*Accepted: .npy, .json, .pb"):
+    with pytest.raises(FeedError, match="'x.npz' is given for X: .*Accepted: .npy, .pb"):
         read_input(declared, tmp_path / "x.npz")
 
 

@@ -32,7 +32,7 @@ def add_feeds(parser: ArgumentParser) -> None:
     for place, option, metavar, what in (
         (parser, "--dim", "NAME=SIZE", "size of a symbolic dimension of random inputs"),
         (parser, "--shape", "NAME=1x3x224", "shape of a random input"),
-        (parser, "--feeds", "[NAME=]FILE", "inputs: a folder, .npz, .npy, .json or .pb file"),
+        (parser, "--feeds", "[NAME=]FILE", "inputs: a folder, .npz, .npy or .pb file"),
         (group, "--value", "NAME=VALUE", "value of an input: sr=16000, sizes=1,2,3, 'x=[[1, 2]]'"),
     ):
         place.add_argument(

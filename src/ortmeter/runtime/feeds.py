@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
+from onnx.external_data_helper import uses_external_data
 
 from ortmeter.errors import FeedError, InvalidArgumentError
 from ortmeter.files import write_atomically
@@ -22,7 +22,6 @@ from ortmeter.runtime.inputs import (
     Input,
     as_declared,
     declared_inputs,
-    decode_json,
     half_of_memory,
     index_bounds,
     refuse_misfit,
@@ -248,7 +247,6 @@ def _draw_integers(
 
 
 _Arrays = dict[str, np.ndarray]
-_MAX_JSON = 2**24
 
 
 def read_feeds(
@@ -266,13 +264,10 @@ def read_feeds(
     path : path
         * ``.npz`` file with one array per input;
         * ``.npy`` file with the array of the only input;
-        * ``.json`` file of at most 16 MiB, with an object: for each input, nested lists of
-          numbers, booleans or texts, or one of them for a scalar;
         * ``.pb`` file with a serialized ``TensorProto``, for the input of that name or the only
           input;
         * folder of ``input_0.pb``, ``input_1.pb``, ..., as in the test data of ONNX, matched by
-          name, or by order if the names are not those of the inputs. External data of a tensor is
-          in its folder.
+          name, or by order if the names are not those of the inputs.
     values : mapping, optional
         The inputs that the file does not have, as in
         :func:`~ortmeter.runtime.feeds.random_feeds`.
@@ -319,13 +314,10 @@ def write_feeds(feeds: Mapping[str, Any], folder: Path) -> None:
 
 
 def read_input(declared: Input, path: Path) -> np.ndarray:
-    """Read one input from a file that has it alone; a file of JSON has its value."""
-    if path.suffix not in {".npy", ".json", ".pb"}:
-        raise FeedError(f"{path.name!r} is given for {declared}. Accepted: .npy, .json, .pb")
-    if path.suffix == ".json":
-        array = _declared_in(path, declared, _decode(path))
-    else:
-        (array,) = _READERS[path.suffix](path, [declared]).values()
+    """Read one input from a file that has it alone."""
+    if path.suffix not in {".npy", ".pb"}:
+        raise FeedError(f"{path.name!r} is given for {declared}. Accepted: .npy, .pb")
+    (array,) = _READERS[path.suffix](path, [declared]).values()
     refuse_misfit(declared, array, path.name)
     return array
 
@@ -355,33 +347,6 @@ def _read_numpy(path: Path, inputs: Sequence[Input]) -> _Arrays:
             "writes them"
         )
     return _with_custom_types(arrays, inputs)
-
-
-def _read_json(path: Path, inputs: Sequence[Input]) -> _Arrays:
-    values = _decode(path)
-    if not isinstance(values, dict):
-        raise FeedError(
-            f'{path.name!r} has {type(values).__name__}. Accepted: an object, {{"input": [values]}}'
-        )
-    declared = {one.name: one for one in inputs}
-    return {
-        name: _declared_in(path, declared[name], value) if name in declared else np.array(0)
-        for name, value in values.items()
-    }
-
-
-def _decode(path: Path) -> Any:
-    with _naming(path):
-        if path.stat().st_size > _MAX_JSON:
-            raise FeedError(f"it has more than {_MAX_JSON // 2**20} MiB. Accepted: a .npz file")
-        return decode_json(path.read_bytes())
-
-
-def _declared_in(path: Path, declared: Input, value: Any) -> np.ndarray:
-    try:
-        return as_declared(declared, value)
-    except FeedError as cause:
-        raise FeedError(f"{path.name!r}: {cause}") from cause
 
 
 @contextmanager
@@ -432,9 +397,11 @@ def _read_tensor(path: Path) -> tuple[str, np.ndarray]:
     tensor = onnx.TensorProto()
     with _naming(path, "is not a tensor"):
         tensor.ParseFromString(path.read_bytes())
-        if uses_external_data(tensor):
-            load_external_data_for_tensor(tensor, str(path.parent))  # refuses to leave the folder
-            tensor.data_location = onnx.TensorProto.DEFAULT  # which onnx 1.22 forgets
+    if uses_external_data(tensor):  # onnx would look for it in the current folder
+        raise FeedError(
+            f"{path.name!r} has its elements in another file. Accepted: a tensor that holds them"
+        )
+    with _naming(path, "is not a tensor"):
         onnx.checker.check_tensor(tensor)
         return tensor.name, np.asarray(onnx.numpy_helper.to_array(tensor))
 
@@ -453,6 +420,5 @@ def _check(arrays: _Arrays, inputs: Sequence[Input], origin: str) -> None:
 _READERS: Mapping[str, Callable[[Path, Sequence[Input]], _Arrays]] = {
     ".npz": _read_numpy,
     ".npy": _read_numpy,
-    ".json": _read_json,
     ".pb": _read_tensor_file,
 }
