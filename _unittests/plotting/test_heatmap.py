@@ -3,7 +3,7 @@ import math
 
 import pandas as pd
 import pytest
-from matplotlib.colors import rgb_to_hsv, to_rgb
+from matplotlib.colors import rgb_to_hsv
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting import change_map
@@ -59,37 +59,32 @@ def test_panels_and_columns_keep_their_order(draw):
     assert labels == list(COLUMNS[::-1])
 
 
-def colors(figure):
+def colors(ax):
     """Colours of the first column, from the top."""
-    patches = [patch for patch in figure.axes[0].patches if patch.get_x() < 0]
-    return [patch.get_facecolor() for patch in sorted(patches, key=lambda patch: patch.get_y())]
+    return [tuple(color) for color in ax.collections[0].get_array()[:, 0]]
 
 
 def test_a_slower_cell_is_orange_a_faster_one_purple_and_both_are_stronger_when_larger(draw):
-    found = colors(draw(cells({"a": 1 / 8, "b": 1 / 1.1, "c": 1.1, "d": 8.0})))
-    hues = [rgb_to_hsv(to_rgb(color))[0] for color in found]
+    found = colors(draw(cells({"a": 1 / 8, "b": 1 / 1.1, "c": 1.1, "d": 8.0})).axes[0])
+    hues = [rgb_to_hsv(color[:3])[0] for color in found]
     assert all(0.05 < hue < 0.15 for hue in hues[:2])
     assert all(0.65 < hue < 0.8 for hue in hues[2:])
-    strength = [rgb_to_hsv(to_rgb(color))[1] for color in found]
+    strength = [rgb_to_hsv(color[:3])[1] for color in found]
     assert strength[0] > strength[1]
     assert strength[3] > strength[2]
-    found = colors(draw(cells({"a": 1 / 1000, "b": 1 / 16, "c": 16.0, "d": 1000.0})))
+    found = colors(draw(cells({"a": 1 / 1000, "b": 1 / 15, "c": 15.0, "d": 1000.0})).axes[0])
     assert (found[0], found[3]) == (found[1], found[2])  # beyond the scale, its last colour
 
 
-def test_undecided_is_hatched_absent_is_grey_and_the_first_has_nothing(draw):
+def test_undecided_is_light_grey_absent_is_dark_grey_and_the_first_has_nothing(draw):
     frame = cells({"a": 2.0})
-    for place, verdict in enumerate(("undecided", "absent")):
-        frame.loc[frame.index[2 + place], "verdict"] = verdict
-    frame.loc[frame.index[0], "verdict"] = ""
-    first, second = draw(frame).axes[:2]
-    assert len(first.patches) == 1
-    hatched, grey = second.patches
-    assert hatched.get_hatch()
-    assert hatched.get_facecolor()[3] == 0
-    assert not grey.get_hatch()
-    red, green, blue, _ = grey.get_facecolor()
-    assert red == green == blue
+    frame.loc[frame.index[:3], "verdict"] = ["", "undecided", "absent"]
+    (first, undecided), (absent, _) = (
+        ax.collections[0].get_array()[0] for ax in draw(frame).axes[:2]
+    )
+    assert first[3] == 0
+    assert 0.1 < undecided[3] < absent[3] - 0.3
+    assert len({*undecided[:3], *absent[:3]}) == 1
 
 
 def test_names_are_not_read_as_formulas(draw):

@@ -84,7 +84,7 @@ def test_a_change_that_helps_is_measured_until_it_can_be_claimed(facts, rounds):
     asked = rounds(2.0)
     changed = load_model(TEXT)
     told = findings.trial(facts, "this", changed)
-    assert told == "". With this: 2.00 times faster [1.94, 2.06]"
+    assert told == ". With this: 2.00 times faster [1.94, 2.06]"
     assert asked == [10, 100]
     asked.clear()
     rounds(0.5)  # one that does not is soon seen

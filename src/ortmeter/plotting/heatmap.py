@@ -11,26 +11,23 @@ from ortmeter.plotting.axes import GREY, clean, new_figure, paint, plain, shorte
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-    from matplotlib.colors import ListedColormap
+    from matplotlib.colors import BoundaryNorm, ListedColormap
     from matplotlib.figure import Figure
 
-# Orange for slower, purple for faster, which colour-blind readers tell apart; neither the palest
-# ones, lost on a light page, nor the darkest ones, lost on a dark page.
-_PALETTE, _SLOWER, _FASTER = "PuOr", (0.06, 0.36), (0.64, 0.94)
-_LARGEST = 16  # a larger ratio has the same colour
+# Orange for slower, purple for faster, which colour-blind readers tell apart; none is lost on a
+# light page, or on a dark one.
+_COLORS = ("#b35806", "#d87410", "#f19a3c", "#fdbf6f", "#bdb5dc", "#9a8ec4", "#7860ab", "#542788")
+_BOUNDS = (1, 1.25, 2, 4, 16)  # a larger ratio has the last colour
 _ROW, _MARGINS = 0.21, 2.5  # inches
-_STYLES: dict[str, dict[str, Any]] = {
-    "undecided": {"facecolor": "none", "edgecolor": GREY, "hatch": "////", "alpha": 0.45},
-    "absent": {"facecolor": GREY, "alpha": 0.45},
-}
+_GREYS = {"undecided": 0.25, "absent": 0.85}  # verdict -> opacity
 _CLAIMED = ("faster", "slower")
 
 
 def change_map(cells: "pd.DataFrame", *, title: str, caption: str = "", rows: int = 40) -> "Figure":
     """Plot by how much each row is faster or slower in each column.
 
-    Colours are logarithms of ratios. What is not decided is hatched, what is absent is grey. Rows
-    without a claim are counted in the caption, and those beyond the largest ones as well.
+    Colours are classes of ratios. What is undecided is light grey, what is absent is dark grey.
+    Rows without a claim are counted in the caption, and those beyond the largest ones as well.
 
     Parameters
     ----------
@@ -96,19 +93,11 @@ def change_map(cells: "pd.DataFrame", *, title: str, caption: str = "", rows: in
 
 
 def _draw(ax: "Axes", cells: "pd.DataFrame", rows: list[Any]) -> None:
-    from matplotlib.patches import Rectangle
-
     columns = list(dict.fromkeys(cells["column"]))
-    palette = _palette()
-    places = {row: place for place, row in enumerate(rows)}
+    colors = np.zeros((len(rows), len(columns), 4))
     for cell in cells[cells["row"].isin(rows)].to_dict("records"):
-        style = _STYLES.get(cell["verdict"])
-        if cell["verdict"] in _CLAIMED:
-            share = 0.5 + math.log2(cell["speedup"]) / math.log2(_LARGEST) / 2
-            style = {"facecolor": palette(min(max(share, 0.0), 1.0))}
-        if style is not None:
-            corner = columns.index(cell["column"]) - 0.46, places[cell["row"]] - 0.44
-            ax.add_patch(Rectangle(corner, 0.92, 0.88, linewidth=0, **style))
+        colors[rows.index(cell["row"]), columns.index(cell["column"])] = _color(cell)
+    ax.pcolormesh(np.arange(len(columns) + 1) - 0.5, np.arange(len(rows) + 1) - 0.5, colors)
     ax.set_xticks(range(len(columns)), [plain(str(name)) for name in columns], rotation=90)
     ax.set_xlim(-0.5, len(columns) - 0.5)
     ax.tick_params(length=0, labelsize=8)
@@ -117,36 +106,45 @@ def _draw(ax: "Axes", cells: "pd.DataFrame", rows: list[Any]) -> None:
     ax.spines[:].set_visible(False)
 
 
-def _palette() -> "ListedColormap":
-    import matplotlib as mpl
-    from matplotlib.colors import ListedColormap
+def _color(cell: dict[Any, Any]) -> tuple[float, float, float, float]:
+    from matplotlib.colors import to_rgba
 
-    shares = [np.linspace(*part, 128) for part in (_SLOWER, _FASTER)]
-    return ListedColormap(mpl.colormaps[_PALETTE](np.concatenate(shares)))
+    if cell["verdict"] in _CLAIMED:
+        palette, norm = _scale()
+        return palette(norm(math.log2(cell["speedup"])))
+    return to_rgba(GREY, _GREYS.get(cell["verdict"], 0))
+
+
+def _scale() -> "tuple[ListedColormap, BoundaryNorm]":
+    """Return the colours, and the classes of logarithms that they stand for."""
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+
+    logs = np.log2(_BOUNDS)
+    bounds = [*-logs[:0:-1], *logs]
+    return ListedColormap(_COLORS), BoundaryNorm(bounds, len(_COLORS), clip=True)
 
 
 def _add_scale(axes: "np.ndarray") -> None:
     """Add the scale of the colours, then what is not on it."""
     from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
     from matplotlib.patches import Patch
 
-    most = int(math.log2(_LARGEST))
+    palette, norm = _scale()
     figure = axes[0].figure
     bar = figure.colorbar(
-        ScalarMappable(Normalize(-most, most), _palette()),
+        ScalarMappable(norm, palette),
         ax=list(axes),
         location="bottom",
         aspect=40,
         pad=0.02,
         label="times slower  |  times faster",
-        ticks=range(-most, most + 1),
-        format=lambda log, _: f"{2 ** abs(log):g}",
+        ticks=norm.boundaries,
+        format=lambda log, _: f"{2 ** abs(log):.3g}",
     )
     bar.ax.tick_params(colors=GREY, labelsize=8)
     bar.ax.xaxis.label.set(color=GREY, fontsize=9)
     bar.outline.set_visible(False)
-    keys = [Patch(linewidth=0, label=name, **style) for name, style in _STYLES.items()]
+    keys = [Patch(color=GREY, lw=0, alpha=a, label=name) for name, a in _GREYS.items()]
     figure.legend(
         handles=keys, loc="outside upper right", ncols=2, frameon=False, labelcolor=GREY, fontsize=8
     )
