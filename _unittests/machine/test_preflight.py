@@ -83,9 +83,7 @@ def test_a_quiet_machine_is_fit(tmp_path):
         # threads and quotas, of version 2 and 1, of a group above
         ({}, {}, 4, ""),
         ({}, {}, 5, "5 threads on 4 cores"),
-        ({"sys/fs/cgroup/job/cpu.max": "150000 100000"}, {}, 1, ""),
         ({"sys/fs/cgroup/job/cpu.max": "50000 100000"}, {}, 1, "1 thread on 0.5 cores, the quota"),
-        ({"sys/fs/cgroup/cpu.max": "200000 100000"}, {}, 3, "3 threads on 2 cores, the quota"),
         ({"sys/fs/cgroup/job/cpu.max": "200000 100000"}, {}, 0, "4 threads on 2 cores, the quota"),
         (
             {
@@ -96,16 +94,6 @@ def test_a_quiet_machine_is_fit(tmp_path):
             {},
             2,
             "2 threads on 1 core, the quota",
-        ),
-        (
-            {
-                "proc/self/cgroup": "4:cpu,cpuacct:/\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
-            },
-            {},
-            2,
-            "",
         ),
         ({}, {"sys/fs/cgroup/job/cpu.stat": "nr_throttled 9"}, 1, "stopped this container 2 times"),
         # frequency
@@ -242,17 +230,11 @@ BUSY = {
     "nvmlDeviceGetGraphicsRunningProcesses": NvmlError("not supported"),
     "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=40),
     "nvmlDeviceGetCurrentClocksEventReasons": 0x1 | 0x4 | 0x20,
-    "nvmlDeviceGetClockInfo": 345,
-    "nvmlDeviceGetMaxClockInfo": 1980,
-    "nvmlDeviceGetPersistenceMode": 0,
 }
 IDLE = {
     "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=os.getpid())],
     "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=0),
     "nvmlDeviceGetCurrentClocksEventReasons": 0x2,
-    "nvmlDeviceGetClockInfo": 1980,
-    "nvmlDeviceGetMaxClockInfo": 1980,
-    "nvmlDeviceGetPersistenceMode": 1,
 }
 
 
@@ -266,8 +248,6 @@ def test_a_gpu_that_is_disturbed(monkeypatch, tmp_path):
     assert gpu(monkeypatch, tmp_path, fake_nvml(**BUSY)).findings == (
         "other processes (2) use GPU 1, which is 40% busy: nvidia-smi -i 1 lists them, stop them",
         "the clocks of GPU 1 are lowered (limit of power, heat): wait, cool it",
-        "the clock of GPU 1 is 345 of 1980 MHz: lock it with nvidia-smi -i 1 --lock-gpu-clocks=MHZ",
-        "GPU 1 unloads its driver between processes: nvidia-smi -i 1 -pm 1",
     )
 
 

@@ -9,7 +9,6 @@ from ortmeter.runtime.providers import Provider
 _Answer = TypeVar("_Answer")
 _MIB = 1 << 20
 _BUSY = 5  # percent
-_LOW_CLOCK = 0.9  # of the highest one
 
 #: Reasons for which a driver lowers the clocks, by their bit; those of users are left out.
 _REASONS: Mapping[int, str] = {
@@ -76,15 +75,7 @@ def _look(nvml: Any, gpu: Any) -> list[str]:
         used = f", which is {busy}% busy" if busy else ""
         who = f"other processes ({len(others)}) use" if others else "something uses"
         findings.append(f"{who} {label}{used}: {command} lists them, stop them")
-    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
-    if reasons is None:  # its name before
-        reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons") or 0
     if told := [text for bit, text in _REASONS.items() if reasons & bit]:
         findings.append(f"the clocks of {label} are lowered ({', '.join(told)}): wait, cool it")
-    clock, most = ask("nvmlDeviceGetClockInfo", 1), ask("nvmlDeviceGetMaxClockInfo", 1)  # 1: SM
-    if clock and most and clock < _LOW_CLOCK * most:
-        seen = f"the clock of {label} is {clock} of {most} MHz"
-        findings.append(f"{seen}: lock it with {command} --lock-gpu-clocks=MHZ")
-    if ask("nvmlDeviceGetPersistenceMode") == 0:
-        findings.append(f"{label} unloads its driver between processes: {command} -pm 1")
     return findings
