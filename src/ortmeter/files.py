@@ -4,7 +4,7 @@ import os
 import stat
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import platformdirs
@@ -43,15 +43,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
             if mode is not None:
                 temporary.chmod(mode)
             temporary.replace(file)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-    _sync_folder(file.parent)
 
 
 @contextmanager
@@ -77,16 +74,6 @@ def refuse_full_disk(file: Path) -> None:
             os.fsync(stream.fileno())
     finally:
         os.truncate(file, size)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Keep the new name through a power cut, where the system can open a folder."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def cache_folder(name: str) -> Path:
