@@ -11,7 +11,6 @@ import torch
 
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.runtime import iobinding
-from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.iobinding import BoundSession, HostSession, open_session, run_session
 from ortmeter.runtime.ortvalues import to_ortvalue
 from ortmeter.runtime.providers import Provider
@@ -79,27 +78,6 @@ def test_elements_of_less_than_8_bits_are_those_that_were_given(opset, name, sha
         bound.run()
         assert bound.outputs()["Y"].tolist() == given.tolist()
         assert bound.outputs()["Z"].astype(int).tolist() == given.tolist()
-
-
-@pytest.mark.parametrize(
-    ("element_type", "array"),
-    [
-        ("float", np.float32([1, 2])),
-        ("double", np.float64([1, 2])),
-        ("float16", np.float16([1, 2])),
-        ("bfloat16", np.array([1, 2], ml_dtypes.bfloat16)),
-        ("float8e4m3fn", np.array([1, 2], ml_dtypes.float8_e4m3fn)),
-        ("bool", np.array([True, False])),
-        *((f"{sign}int{n}", np.array([1, 2], f"{sign}int{n}"))
-          for sign in ("", "u") for n in (8, 16, 32, 64)),
-    ],
-)  # fmt: skip
-def test_every_type_is_bound(element_type, array):
-    with BoundSession(make_session(identity(element_type), provider="cpu"), {"X": array}) as bound:
-        bound.run()
-        got = bound.outputs()["Y"]
-        assert got.dtype == array.dtype
-        np.testing.assert_array_equal(got, array)
 
 
 def test_arrays_and_bindings_keep_each_other_alive(matmul):
@@ -259,16 +237,6 @@ def test_an_input_without_a_rank_takes_any():
         assert bound.outputs()["Y"].tolist() == [[1, 1, 1], [1, 1, 1]]
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "float8e4m3fn", "float8e5m2", "int4", "uint4"])
-def test_types_that_onnxruntime_does_not_give_to_numpy(kind):
-    text = f"{HEADER} g ({kind}[6] X) => ({kind}[6] Y) {{ C = Cast<to = 1>(X) Y = CastLike(C, X) }}"
-    arrays = random_feeds(text)
-    got = run_session(make_session(text, provider="cpu"), arrays)["Y"]
-    assert got.dtype == arrays["X"].dtype
-    np.testing.assert_array_equal(got.astype(float), arrays["X"].astype(float))
-    assert len(set(got.astype(float).tolist())) > 1
-
-
 def test_a_session_that_cannot_be_bound_runs_from_the_host():
     text = f"{HEADER} g (string[2] X) => (string[2] Y) {{ Y = Identity(X) }}"
     arrays = {"X": np.array(["a", "b"])}
@@ -281,16 +249,12 @@ def test_a_session_that_cannot_be_bound_runs_from_the_host():
 
 
 @pytest.mark.parametrize("bound", [False, True])
-def test_a_failure_tells_the_integers_that_were_given_and_is_not_logged(bound, capfd):
-    text = f"""{HEADER} g (float[4] X, int64 I, int64[2] J, float[1] S) => (float Y, float[2] Z) {{
-        Y = Gather(X, I) Z = Gather(X, J) }}"""
-    arrays = {"X": np.zeros(4, np.float32), "I": np.array(9), "J": np.int64([0, 1])}
-    arrays["S"] = np.ones(1, np.float32)
+def test_a_failure_names_its_node_and_is_not_logged(bound, capfd):
+    text = f"""{HEADER} g (float[4] X, int64 I) => (float Y) {{ [pick] Y = Gather(X, I) }}"""
+    arrays = {"X": np.zeros(4, np.float32), "I": np.array(9)}
     kind = BoundSession if bound else HostSession
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(ModelError, match="The model failed on cpu: Gather node. Name:'pick'"):
         kind(make_session(text, provider="cpu"), arrays).run()
-    assert "It was given I=9; to try another value" in str(caught.value)
-    assert str(caught.value).endswith("--value I=... on the command line")
     assert capfd.readouterr().err == ""
 
 

@@ -1,13 +1,10 @@
 """Bind inputs and outputs once, run many times without copies."""
 
 import functools
-import shlex
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
-
-import numpy as np
 
 from ortmeter.child import told_warnings
 from ortmeter.dtypes import short_name
@@ -136,7 +133,7 @@ class BoundSession(AbstractContextManager["BoundSession"]):
             if self._fence is not None:  # a run leaves its outputs pending on this device
                 self._fence.numpy()
         except Exception as cause:
-            raise _failure(self.provider, self._sources, cause) from cause
+            raise _failure(self.provider, cause) from cause
 
     def outputs(self, kind: str = "numpy") -> dict[str, Any]:
         """Return the outputs of the last run.
@@ -256,7 +253,6 @@ class HostSession(AbstractContextManager["HostSession"]):
         run_config: Mapping[str, Any] | None = None,
     ) -> None:
         self._provider = session_provider(session)
-        self._feeds = feeds
         nodes = (*session.get_inputs(), *session.get_outputs())
         names = [node.name for node in session.get_outputs()]
         options = run_options(run_config) if run_config else None
@@ -280,7 +276,7 @@ class HostSession(AbstractContextManager["HostSession"]):
         try:
             return self._run()
         except Exception as cause:
-            raise _failure(self._provider, self._feeds, cause) from cause
+            raise _failure(self._provider, cause) from cause
 
     def __exit__(self, *_error: object) -> None:
         """Nothing is held on a device."""
@@ -307,22 +303,10 @@ def _convert(node: Any, value: Any, provider: Provider) -> "onnxruntime.OrtValue
     return got
 
 
-def _failure(provider: Provider, feeds: Mapping[str, Any], cause: Exception) -> ModelError:
-    """Say which node failed, innermost, and which integers it was given: models refuse some."""
+def _failure(provider: Provider, cause: Exception) -> ModelError:
+    """Say which node failed, innermost."""
     reason = reason_of(cause).rpartition("Non-zero status code returned while running ")[2]
-    host = {name: v for name, v in feeds.items() if isinstance(v, np.ndarray | np.generic)}
-    integers = {
-        name: int(v.reshape(())) for name, v in host.items() if v.size == 1 and v.dtype.kind in "iu"
-    }
-    told = f"The model failed on {provider}: {reason}"
-    if integers:
-        given = ", ".join(f"{name}={value}" for name, value in integers.items())
-        options = " ".join(f"--value {shlex.quote(f'{name}=...')}" for name in integers)
-        told += (
-            f". It was given {given}; to try another value: values={{name: value}} in Python, "
-            f"{options} on the command line"
-        )
-    return ModelError(told)
+    return ModelError(f"The model failed on {provider}: {reason}")
 
 
 def is_bindable(session: "onnxruntime.InferenceSession") -> bool:
