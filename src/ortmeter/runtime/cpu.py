@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-__all__ = ["cache_bytes", "cpu_flags", "group_files", "processor", "usable_cores"]
+__all__ = ["cpu_flags", "group_files", "processor", "usable_cores"]
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 # Instructions that choose the kernels of products, by the flag that tells them.
 _INSTRUCTIONS = {
     "avx2": "AVX2",
@@ -108,23 +107,6 @@ def core_numbers() -> Collection[int]:
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return range(os.cpu_count() or 1)
-
-
-def cache_bytes() -> int:
-    """Read the size of the largest cache of the first core.
-
-    Returns
-    -------
-    int
-        Bytes, 0 if the system does not say.
-
-    Examples
-    --------
-    >>> cache_bytes() >= 0
-    True
-    """
-    texts = [file.read_text().strip() for file in _CACHES.glob("index*/size")]
-    return max((_UNITS[text[-1]] * int(text[:-1]) for text in texts), default=0)
 
 
 def group_files(file: str, kind: str, older: str, *, root: Path = Path("/")) -> Iterator[Path]:
