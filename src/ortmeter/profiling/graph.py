@@ -4,7 +4,6 @@ The optimizer of ONNX Runtime keeps the names of the tensors that remain, so tha
 computes, from the same tensors, what the original nodes between its inputs and its outputs did.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -76,31 +75,16 @@ def _name(graph: onnx.GraphProto, prefix: str, taken: set[str]) -> None:
 
 
 def find_nodes(kinds: pd.DataFrame, model: onnx.ModelProto) -> list[GraphNode | None]:
-    """Find the node of each row of ``name``, ``op``, ``parent``, in the order of execution.
+    """Find the node of each row of ``name``, ``op``, ``parent``.
 
-    None when the graph holds no such node, or several. Nodes without a name are matched in order,
-    when as many ran as there are and that the order of execution is that of their indices: branches
-    may be executed, and saved, in another order than they were written.
+    None when the graph holds no such node, or several: a node needs a name.
     """
     by_key: dict[tuple[str, str, str | None], list[GraphNode]] = defaultdict(list)
     for held in walk(model.graph):
         by_key[held.node.name, held.node.op_type, held.parent or None].append(held)
-    unnamed: dict[tuple[str, str | None], list[int]] = defaultdict(list)
-    matched: list[GraphNode | None] = []
-    names = kinds["name"].tolist()
     parents = [None if pd.isna(parent) else parent for parent in kinds["parent"]]
-    for i, (name, op, parent) in enumerate(zip(names, kinds["op"], parents, strict=True)):
-        same = by_key.get((name, op, parent), [])
-        matched.append(same[0] if len(same) == 1 else None)
-        if not same and re.fullmatch(rf"{re.escape(op)}_\d+", name):
-            unnamed[op, parent].append(i)
-    for (op, parent), positions in unnamed.items():
-        candidates = by_key.get(("", op, parent), [])
-        indices = [int(names[i].rpartition("_")[2]) for i in positions]
-        if len(candidates) == len(positions) and indices == sorted(indices):
-            for i, held in zip(positions, candidates, strict=True):
-                matched[i] = held
-    return matched
+    found = (by_key.get(key, []) for key in zip(kinds["name"], kinds["op"], parents, strict=True))
+    return [same[0] if len(same) == 1 else None for same in found]
 
 
 def find_domains(kinds: pd.DataFrame, model: onnx.ModelProto) -> list[str | None]:
