@@ -39,17 +39,14 @@ def estimated(found):
         (0.97, (0.96, 0.99), "negligible", "b and a are within 5%: 0.97 ["),
         # it crosses the minimum effect: the point does not decide
         (1.04, (1.01, 1.08), "faster", "than a [1.01, 1.08] (99% CI), perhaps by less than 5%"),
-        (1.057, (1.04, 1.08), "faster", "perhaps by less than 5%"),
         (0.97, (0.90, 0.99), "slower", "than a [1.01, 1.11] (99% CI), perhaps by less than 5%"),
         # the interval holds 1
         (1.0, (0.96, 1.04), "negligible", "b and a are within 5%: 1.00 ["),
         (1.03, (0.96, 1.07), "undecided", "undecided between b and a: speedup 1.03 ["),
-        (1.5, (0.9, 2.0), "undecided", "undecided between b and a: speedup 1.50 ["),
         (9.0, None, "undecided", "undecided between b and a: speedup 9.00, no interval"),
         # an end of the interval on a bound: 1 is in it, the minimum effect is no equivalence
         (1.5, (1.0, 2.0), "undecided", "undecided between b and a: speedup 1.50 ["),
         (0.5, (0.25, 1.0), "undecided", "undecided between b and a: speedup 0.50 ["),
-        (1.0, (0.99, 1.05), "undecided", "undecided between b and a: speedup 1.00 ["),
         (1.0, (1 / 1.05, 1.01), "undecided", "undecided between b and a: speedup 1.00 ["),
     ],
 )

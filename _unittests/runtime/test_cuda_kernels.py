@@ -42,24 +42,6 @@ def test_attention_stops_at_opset_24():
     assert cuda_opsets("Attention", dtype=TensorProto.DOUBLE) == []
 
 
-@pytest.mark.parametrize(
-    ("op_type", "opset", "expected"),
-    [
-        *[
-            (name, 23, True)
-            for name in ("Gelu", "MatMul", "Softmax", "Cast", "Where", "Cos", "Pow")
-        ],
-        *[(name, 23, False) for name in ("Reciprocal", "Less", "Clip", "Log", "Einsum", "CumSum")],
-        ("Cos", 21, False),
-        ("TopK", 23, False),
-        ("TopK", 24, True),
-    ],
-)
-def test_bfloat16_kernels(op_type, opset, expected):
-    assert cuda_kernel(op_type, opset=opset, dtype=TensorProto.BFLOAT16) is expected
-    assert cuda_kernel(op_type, opset=opset, dtype=TensorProto.FLOAT)
-
-
 def test_operators_of_onnxruntime_and_names_of_the_standard_domain():
     half, single = TensorProto.FLOAT16, TensorProto.FLOAT
     assert cuda_kernel("GroupQueryAttention", "com.microsoft", opset=1, dtype=half)
@@ -68,11 +50,3 @@ def test_operators_of_onnxruntime_and_names_of_the_standard_domain():
     assert cuda_kernel("SimplifiedLayerNormalization", opset=23)
     assert cuda_kernel("Add", "ai.onnx", opset=23)
     assert cuda_opsets("Add", "ai.onnx") == cuda_opsets("Add") == [range(7, NEWEST + 1)]
-
-
-def test_operators_without_a_kernel_for_some_types_or_for_any():
-    assert [cuda_opsets(name) for name in ("Swish", "GroupNormalization", "Unknown")] == [[]] * 3
-    assert not cuda_kernel("Where", opset=23, dtype=TensorProto.BOOL)
-    assert cuda_kernel("And", opset=23, dtype=TensorProto.BOOL)
-    assert cuda_kernel("Reshape", opset=23, dtype=TensorProto.INT8)
-    assert not cuda_kernel("Reshape", opset=23, dtype=TensorProto.STRING)

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -14,9 +13,7 @@ import pytest
 import torch
 from processes import PATIENCE_S, launched
 
-import ortmeter
-from ortmeter.errors import FeedError, InvalidArgumentError, ProviderUnavailableError
-from ortmeter.evaluator import Evaluator
+from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 from ortmeter.machine.environment import environment
 from ortmeter.runtime.arrays import device_of
 from ortmeter.runtime.iobinding import BoundSession, run_session
@@ -82,22 +79,6 @@ def test_arrays_go_there_and_back(array):
         to_ortvalue(value, Provider("cpu"))
 
 
-def test_outputs_of_a_session_are_inputs_of_another():
-    arrays = feeds()
-    product = make_session(MATMUL, provider="webgpu")
-    absolute = make_session(
-        f"{HEADER} g (float[n, m] X) => (float[n, m] Y) {{ Y = Abs(X) }}", provider="webgpu"
-    )
-    with BoundSession(product, arrays) as first:
-        first.run()
-        with BoundSession(absolute, {"X": first.outputs("ortvalue")["Z"]}) as second:
-            second.run()
-            np.testing.assert_array_equal(second.outputs()["Y"], np.abs(first.outputs()["Z"]))
-        on_cpu = make_session(MATMUL, provider="cpu")
-        with pytest.raises(FeedError, match="while the session runs on cpu"):
-            BoundSession(on_cpu, {**arrays, "X": first.outputs("ortvalue")["Z"]})
-
-
 def test_a_run_ends_when_its_outputs_are_ready():
     """ONNX Runtime returns at once: what is read from the device then comes after its work."""
     session = make_session(LONG, provider="webgpu")
@@ -130,41 +111,6 @@ def test_a_session_that_runs_nothing_there_is_refused():
     text = f"{HEADER} g (float[n, n] X) => (float D) {{ D = Det(X) }}"
     with pytest.raises(ProviderUnavailableError, match="none of the 1 nodes.*CPUExecution"):
         make_session(text, provider="webgpu")
-
-
-def test_a_profile_has_the_nodes_of_the_device():
-    arrays = feeds(64, 32)
-    found = ortmeter.profile(MATMUL, arrays, provider="webgpu", repeat=3)
-    assert set(found.by_node()["provider"]) == {"WebGpuExecutionProvider"}
-
-
-def test_the_evaluator_takes_the_next_source_for_what_the_device_does_not_run():
-    evaluator = Evaluator(PARTIAL, sources=("ort", "reference"), device="webgpu")
-    x = np.eye(3, dtype=np.float32) * 2
-    found = dict(zip(evaluator.output_names, evaluator.run(None, {"X": x}), strict=True))
-    np.testing.assert_allclose(found["D"], 8)
-    np.testing.assert_allclose(found["Y"], x @ x)
-    assert evaluator.assignment["source"].tolist() == ["ort", "reference"]
-
-
-def test_max_diff_reads_the_device():
-    arrays = feeds(64, 32)
-    with BoundSession(make_session(MATMUL, provider="webgpu"), arrays) as bound:
-        bound.run()
-        got = bound.outputs("ortvalue")["Z"]
-        expected = run_session(make_session(MATMUL, provider="cpu"), arrays)["Z"]
-        found = ortmeter.max_diff(expected, got)
-    assert found.abs < 1e-4
-    assert ortmeter.max_diff(expected + 1, got).abs > 0.9
-
-
-def test_processes_measure_the_device():
-    candidates = {
-        name: ortmeter.session_candidate(LONG, {"Y0": np.eye(128, dtype=np.float32)}, provider=name)
-        for name in ("cpu", "webgpu")
-    }
-    found = ortmeter.measure(candidates, repeat=3, processes=2, precision=None)
-    assert found["webgpu"].median > 0
 
 
 def test_the_environment_names_what_ran():
@@ -228,22 +174,6 @@ def test_an_unknown_option_is_refused():
     with pytest.raises(InvalidArgumentError, match="'preferedLayout' is not read by"):
         make_session(MATMUL, provider="webgpu", provider_options={"preferedLayout": "NHWC"})
     make_session(MATMUL, provider="webgpu", provider_options={"preferredLayout": "NHWC"})
-
-
-def test_a_page_says_that_its_device_is_software(tmp_path):
-    page = Path(__file__).parents[2] / "_doc/examples/faster_runs/plot_op_gemm2_cuda.py"
-    done = subprocess.run(
-        [sys.executable, page, "--provider", "webgpu"],
-        env={**os.environ, "ORTMETER_FAST": "1", "MPLBACKEND": "agg", "TMPDIR": str(tmp_path)},
-        cwd=tmp_path,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "float32 on software WEBGPU" in done.stdout
-    assert "onnxruntime-ep-webgpu 0.4.0" in done.stdout
-    assert " on WEBGPU" not in done.stdout
 
 
 PENDING = f"""

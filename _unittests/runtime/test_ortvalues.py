@@ -63,26 +63,11 @@ def test_tensors_of_torch_come_back(dtype):
     np.testing.assert_array_equal(EXPORTS["numpy"](to_ortvalue(strided, CPU)), strided.detach())
 
 
-@pytest.mark.parametrize("make", [np.ones, torch.ones])
-def test_memory_is_shared(make):
-    array = make(3)
-    value = to_ortvalue(array, CPU)
-    array[1] = 7
-    for export in EXPORTS.values():
-        assert EXPORTS["numpy"](to_ortvalue(export(value), CPU)).tolist() == [1, 7, 1]
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.bool_, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_an_output_is_exported_without_copy(dtype):
     value = to_ortvalue(np.ones(4, dtype), CPU)
     assert EXPORTS["numpy"](value).ctypes.data == value.data_ptr()
     assert EXPORTS["torch"](value).data_ptr() == value.data_ptr()
-
-
-def test_an_exported_output_outlives_its_value():
-    got = EXPORTS["numpy"](to_ortvalue(np.full(1000, 3, ml_dtypes.bfloat16), CPU))
-    to_ortvalue(np.zeros(1000, ml_dtypes.bfloat16), CPU)
-    assert (got == 3).all()
 
 
 def test_values_of_onnxruntime_pass_through():

@@ -118,15 +118,6 @@ def test_a_type_without_a_kernel_is_told(placed_on_cpu):
     assert "Tile (its types or attributes have no CUDA kernel): mask." in str(found.message)
 
 
-def test_a_type_without_a_kernel_is_told_of_a_node_without_a_name(placed_on_cpu):
-    """Seen on a GPU: an attention in float32 was on the CPU, and nothing said so."""
-    text = NET.format(opset=21).replace("[mask] ", "")
-    (found,) = placed_on_cpu(text, SHAPES | {""})
-    assert "Tile (its types or attributes have no CUDA kernel): without a name." in str(
-        found.message
-    )
-
-
 def test_an_operator_without_any_kernel_and_many_nodes(placed_on_cpu):
     body = " ".join(f"[n{i}] Y{i + 1} = Det (Y{i})" for i in range(5))
     text = f"""<ir_version: 10, opset_import: ["": 21]>

@@ -28,19 +28,13 @@ def test_a_candidate_is_built_again_from_its_files(tmp_path, bound):
     assert again.flop == 48
 
 
-@pytest.mark.parametrize("bound", [True, False])
-@pytest.mark.parametrize("name", ["bfloat16", "float8e4m3fn"])
-def test_types_that_numpy_lacks_run_bound_and_from_the_host(tmp_path, name, bound):
-    text = f"""<ir_version: 11, opset_import: ["": 23]>
-    g ({name}[n] X, float16[n] H) => ({name}[n] Y, float16[n] Z) {{
-        Y = Identity(X)  Z = Identity(H) }}"""
-    feeds = {"X": np.ones(3, numpy_dtype(name)), "H": np.ones(3, np.float16)}
-    candidate = session_candidate(text, feeds, bound=bound, provider="cpu")
-    candidate.function()
-    if not bound:
-        got, _ = candidate.function()
-        assert got.data_type() == f"tensor({name})"
-    candidate.spawn_spec(tmp_path).build().candidate().function()
+def test_types_that_numpy_lacks_run_from_the_host(tmp_path):
+    text = """<ir_version: 11, opset_import: ["": 23]>
+    g (bfloat16[n] X) => (bfloat16[n] Y) { Y = Identity(X) }"""
+    feeds = {"X": np.ones(3, numpy_dtype("bfloat16"))}
+    candidate = session_candidate(text, feeds, bound=False, provider="cpu")
+    (got,) = candidate.spawn_spec(tmp_path).build().candidate().function()
+    assert got.data_type() == "tensor(bfloat16)"
 
 
 def test_a_recipe_refers_to_a_file_instead_of_copying_it(tmp_path):
