@@ -1,6 +1,5 @@
 """Tests of ortmeter.dtypes."""
 
-from fractions import Fraction
 from typing import NamedTuple
 
 import ml_dtypes
@@ -83,15 +82,6 @@ def test_unit_roundoff(row):
         assert unit_roundoff(row.name) == 2.0**-row.bits
 
 
-@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float8_e4m3fn"])
-def test_unit_roundoff_is_the_worst_relative_error_near_one(name):
-    """The worst case of rounding to nearest is halfway between 1 and the next number."""
-    dtype, u = numpy_dtype(name), Fraction(unit_roundoff(name))
-    above = Fraction(float(np.float64(1 + 1.001 * float(u)).astype(dtype)))
-    below = Fraction(float(np.float64(1 + 0.999 * float(u)).astype(dtype)))
-    assert (above, below) == (1 + 2 * u, 1)
-
-
 @pytest.mark.parametrize(
     ("description", "short"),
     [
@@ -124,16 +114,12 @@ def test_ambiguous_descriptions(description, short):
         0,
         True,
         None,
-        1.5,
         "",
         "f8",
         "float16x2",
-        "torch.float4_e2m1fn_x2",
         "seq(tensor(float))",
         object,
-        np.datetime64,
         np.dtype([("a", "f4")]),
-        np.float32(1),
         torch.float4_e2m1fn_x2,
         torch.zeros(1),
     ],

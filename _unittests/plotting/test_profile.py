@@ -5,15 +5,12 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting import (
-    axes,
     bar_plot,
     comparison_plot,
     draw_model,
     operator_plot,
     profile_notes,
 )
-from ortmeter.profiling import merge_profiles, profile
-from ortmeter.runtime.models import sample_cnn
 
 MODEL = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
 g (float[4] X) => (float[4] Y) {
@@ -170,30 +167,3 @@ def test_a_profile_without_graph_or_without_run_is_refused():
         profile_notes(Unknown())
     with pytest.raises(InvalidArgumentError, match="No node ran"):
         operator_plot(Unknown(), title="t")
-
-
-@pytest.fixture(scope="module")
-def recorded():
-    """Profiles of a network, as written and optimized."""
-    feeds = {"input": np.zeros((1, 3, 16, 16), np.float32)}
-    return [
-        profile(sample_cnn(size=16), feeds, provider="cpu", optimization=level, repeat=3)
-        for level in ("none", "all")
-    ]
-
-
-def test_a_real_profile_is_plotted(recorded, monkeypatch):
-    before, after = recorded
-    operators = after.by_operator()
-    monkeypatch.setattr(axes, "_SMALL", 0)
-    ax = operator_plot(after, title="t")
-    assert lengths(ax)[0] == pytest.approx(operators["median"].max())
-    assert len(rows(comparison_plot(merge_profiles(before, after), title="t"))) > 14
-
-
-def test_every_node_of_a_real_profile_has_a_note(recorded):
-    for ran in recorded:
-        notes = profile_notes(ran)
-        assert set(notes) == {node.name for node in ran.model.graph.node}
-        assert sum(note.share for note in notes.values()) == pytest.approx(1)
-        assert "GFLOP/s" in notes[ran.model.graph.node[0].name].text

@@ -238,13 +238,6 @@ def test_the_provider_is_told_when_there_are_several(tmp_path):
     }
 
 
-def test_a_profile_without_kernels(small, tmp_path):
-    empty = read_profile(write(tmp_path / "p.json", [run_event(0, 5)]))
-    assert set(merge_profiles(small, empty)["side"]) == {"baseline only"}
-    assert set(merge_profiles(empty, small)["side"]) == {"candidate only"}
-    assert merge_profiles(empty, empty).empty
-
-
 def test_rows_come_longest_first(small):
     table = merge_profiles(small, small)
     assert table["label"].tolist() == ["Exp(f32 2) -> f32 2 #0", "Add(f32 2) -> f32 2 #0"]

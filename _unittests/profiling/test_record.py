@@ -95,14 +95,11 @@ def planted(before, after, *, rounds=200, noise=0.01):
     [
         # What two profiles taken one after the other said once, in ms.
         ((16.9, 19.8), (17.3, 13.9), "opposed"),
-        ((19.8, 16.9), (13.9, 17.3), "opposed"),
         ((16.9, 13.0), (17.3, 13.9), "agree"),
-        ((13.0, 16.9), (13.9, 17.3), "agree"),
         ((10.0, 10.0), (11.0, 11.0), "agree"),
         # Both are decided and as close as what is worth a claim.
         ((10.4, 10.0), (10.6, 10.0), "agree"),
         ((10.0, 10.0), (13.0, 10.0), "undecided"),
-        ((13.0, 10.0), (10.0, 10.0), "undecided"),
         # A kernel that takes less than a microsecond has no time.
         ((0.0, 0.0), (13.0, 10.0), "undecided"),
     ],

@@ -19,8 +19,6 @@ def model(signature, body="Y = Identity(X)", output="float[a] Y"):
     ("onnx_name", "dtype"),
     [
         ("float", "float32"),
-        ("double", "float64"),
-        ("float16", "float16"),
         ("bfloat16", "bfloat16"),
         ("float8e4m3fn", "float8_e4m3fn"),
         ("int64", "int64"),
@@ -64,8 +62,6 @@ def test_a_shape_gives_its_dimensions_to_the_other_inputs():
         ("float[1] X", {"seed": -1}, "seed=-1. Accepted: an integer >= 0"),
         ("float[n] X", {"dims": {"n": -1}}, "got size -1. Accepted: integers >= 0"),
         ("float[n] X", {"dims": {"n": True}}, "got size True. Accepted: integers >= 0"),
-        ("float[n] X", {"shapes": {"X": (1.5,)}}, "got size 1.5. Accepted: integers >= 0"),
-        ("float[b, b] X", {"shapes": {"X": (3, 4)}}, "4 where 3 is expected"),
         ("float[b] X", {"shapes": {"X": (3,)}, "dims": {"b": 2}}, "3 where 2 is expected"),
         ("float[b] X", {"dims": {"b": 2**60}}, "the largest is 'X'. Accepted"),
         ("float X, seq(float) S", {}, "input 'S' is of type sequence. Accepted: a dense"),
@@ -253,17 +249,10 @@ def test_a_value_is_for_the_models_that_have_the_input():
     [
         ({"values": {"Z": 1}}, "value given for 'Z'. Accepted: 'X', 'I'"),
         ({"values": {"X": [1, 2]}, "dims": {"n": 3}}, "2 where 3 is expected"),
-        ({"values": {"X": [[1]]}}, "the ranks differ"),
         ({"values": {"X": [1], "I": 300}}, "value 300 given for I: u8\\[2\\]. Accepted: integers"),
-        ({"values": {"X": [1], "I": [1, 2, 3]}}, "3 where 2 is expected"),
         ({"values": {"X": [1]}, "shapes": {"X": (1,)}}, "'X' is given a shape and values"),
     ],
 )
 def test_values_that_contradict_the_model_are_refused(options, message):
     with pytest.raises(FeedError, match=message):
         random_feeds(model("float[n] X, uint8[2] I"), **options)
-
-
-def test_what_is_given_is_not_copied_when_it_is_an_array():
-    array = np.ones(3, np.float32)
-    assert random_feeds(model("float[3] X"), values={"X": array})["X"] is array
