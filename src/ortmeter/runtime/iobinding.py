@@ -226,6 +226,7 @@ def run_session(
 
     Examples
     --------
+    >>> import numpy as np
     >>> from ortmeter.runtime.sessions import make_session
     >>> text = '''<ir_version: 8, opset_import: ["": 17]>
     ... g (float[2] X) => (float[2] Y) { Y = Add(X, X) }'''
