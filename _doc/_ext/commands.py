@@ -48,8 +48,8 @@ class CommandDirective(SphinxDirective):
         for folder in (models, reports):
             folder.mkdir(parents=True, exist_ok=True)
         onnx.save(sample_cnn(size=64), models / "cnn.onnx")
-        onnx.save(sample_cnn(size=96), models / "larger.onnx")
-        onnx.save(sample_transformer(layers=12), models / "encoder.onnx")
+        onnx.save(sample_cnn(size=128), models / "larger.onnx")
+        onnx.save(sample_transformer(layers=24, width=64), models / "encoder.onnx")
         onnx.save(layer_norm_matmul(256), models / "norm.onnx")
         given, report = self.arguments[0], self.options.get("report", "")
         extra = ["--html", str(reports / report), "--force"] if report else []
