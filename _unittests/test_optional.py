@@ -64,7 +64,6 @@ CALLS = {
     "ortmeter.draw_model(cnn).svg": "draw",
     "next(engine._run_on('tcp://127.0.0.1:9', iter(())))": "sweep",
     "load('ortmeter.evaluator').Evaluator(cnn)": "torch",
-    "ortmeter.attribute(cnn, feeds)": "torch",
 }
 PROGRAM = """
 import importlib, json, sys

@@ -1,4 +1,3 @@
-from .attribution import attribute as attribute
 from .discrepancy import Tolerance as Tolerance
 from .discrepancy import assert_close as assert_close
 from .discrepancy import diff as diff

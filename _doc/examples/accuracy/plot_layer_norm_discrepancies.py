@@ -24,6 +24,7 @@ from onnx.numpy_helper import to_array
 from pandas import DataFrame, concat
 
 import ortmeter
+from ortmeter.attribution import explain_session
 from ortmeter.discrepancy.bounds import layer_norm_error_bound, matmul_error_bound
 from ortmeter.dtypes import numpy_dtype, unit_roundoff
 from ortmeter.evaluator import Evaluator, to_float64
@@ -335,12 +336,13 @@ study.conclude(claims, setting="compare_backends.py")
 # terms of both signs give an output near zero. A test with the bound would miss bugs, because the
 # bound is so much larger than the errors.
 #
-# :func:`~ortmeter.attribution.attribute` exchanges the kernel of each node of any model: the node
-# on its own inputs (*local*), alone in the model (*only*), all nodes but this one (*all_but*).
+# :func:`~ortmeter.attribution.explain_session` compares the nodes of a session with the kernels of
+# torch, for any model: each on the same inputs (*own*), then with the errors of its inputs
+# (*total*). The *effect* is what its own error changes in the outputs.
 
-attribution = ortmeter.attribute(model, feeds, "torch", "ort", provider=provider)
-changed = attribution.to_frame().set_index("node").filter(regex="change_ulp$")
-show(table(changed, f"Largest change, float32 and positive weights, {provider.label}"))
+explained = explain_session(model, feeds, "torch", provider=provider)
+nodes = explained.to_frame().set_index("node")
+show(table(nodes, f"Mean errors, float32 and positive weights, {provider.label}"))
 
 # %%
 # What this page does not cover

@@ -1,16 +1,14 @@
 """Find which node makes two results differ.
 
-``kernels`` compares two evaluators to find the kernels that are responsible, ``session`` an
-evaluator with a session: ``search`` bisects their nodes. ``optimizers`` finds the graph
-optimizations that change the outputs of a session, ``alignment`` where two graphs part
-(``matching`` pairs the results that ``intermediates`` reads, ``entering`` opens bodies,
-``changes`` compares initializers and attributes), ``reduction`` the smallest model that
-still shows it, ``nonfinite`` the nodes that make NaN and infinities.
+``session`` compares an evaluator with a session: ``search`` bisects their nodes. ``optimizers``
+finds the graph optimizations that change the outputs of a session, ``alignment`` where two graphs
+part (``matching`` pairs the results that ``intermediates`` reads, ``entering`` opens bodies,
+``changes`` compares initializers and attributes), ``reduction`` the smallest model that still shows
+it, ``nonfinite`` the nodes that make NaN and infinities.
 """
 
 from ortmeter.attribution.alignment import Aligned, Alignment, align
 from ortmeter.attribution.changes import Change
-from ortmeter.attribution.kernels import attribute
 from ortmeter.attribution.matching import Result
 from ortmeter.attribution.nonfinite import NonFinite
 from ortmeter.attribution.optimizers import (
@@ -19,21 +17,13 @@ from ortmeter.attribution.optimizers import (
     explain_optimization,
 )
 from ortmeter.attribution.reduction import Reduced, reduce_model
-from ortmeter.attribution.result import (
-    Attribution,
-    NodeAttribution,
-    SessionExplanation,
-    SessionGroup,
-    SessionNode,
-)
+from ortmeter.attribution.result import SessionExplanation, SessionGroup, SessionNode
 from ortmeter.attribution.session import explain_session
 
 __all__ = [
     "Aligned",
     "Alignment",
-    "Attribution",
     "Change",
-    "NodeAttribution",
     "NonFinite",
     "OptimizerEffect",
     "OptimizerExplanation",
@@ -43,7 +33,6 @@ __all__ = [
     "SessionGroup",
     "SessionNode",
     "align",
-    "attribute",
     "explain_optimization",
     "explain_session",
     "reduce_model",

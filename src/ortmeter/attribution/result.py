@@ -1,8 +1,8 @@
-"""Results of attributions: nodes that make two runs, or a session and its reference, differ."""
+"""Results of attributions: nodes that make a session and its reference differ."""
 
 import math
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
 import onnx
 
@@ -16,66 +16,7 @@ RANKED_BY = "mean absolute error"
 
 
 @dataclass(frozen=True)
-class _RankedNode:
-    """A node and its discrepancies."""
-
-    name: str
-    op: str
-
-    def to_row(self) -> dict[str, Any]:
-        """Return the figures for a table.
-
-        Returns
-        -------
-        dict
-            *node*, *op* and the other texts, then the mean absolute error of each discrepancy; NaN
-            for what is not known, infinite where NaN, infinities or shapes do not match.
-        """
-        row: dict[str, Any] = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if value is None or isinstance(value, Discrepancy):
-                row[one.name] = math.nan if value is None else value.ranked("mean_abs")
-            else:
-                text = ", ".join(value) if isinstance(value, tuple) else value
-                row["node" if one.name == "name" else one.name] = text
-        return row
-
-
-@dataclass(frozen=True)
-class NodeAttribution(_RankedNode):
-    """Effect of the two kernels of a node on its outputs and on those of the model.
-
-    A *change* is a distance to the baseline.
-
-    Parameters
-    ----------
-    name : str
-        Name of the node, that of its first output when it has none.
-    op : str
-        Operator, with its domain unless it is the standard one.
-    baseline, candidate : str
-        Kernels of the node: a source, ``schema`` (the body that ONNX gives to the operator),
-        ``callable``, ``function`` or ``evaluator`` for a node that executes others. If both are the
-        same after a fallback, nothing is swapped.
-    local_change : Discrepancy
-        Outputs of the node with the kernel of the candidate, against those with the kernel of the
-        baseline, on the inputs that the node has in the baseline run.
-    only_change : Discrepancy
-        Outputs of the model when only this node is swapped.
-    all_but_change : Discrepancy
-        Outputs of the model when every node is swapped but this one.
-    """
-
-    baseline: str
-    candidate: str
-    local_change: Discrepancy
-    only_change: Discrepancy
-    all_but_change: Discrepancy
-
-
-@dataclass(frozen=True)
-class SessionNode(_RankedNode):
+class SessionNode:
     """Contribution of a node of a session to the discrepancy of the outputs.
 
     Parameters
@@ -97,10 +38,25 @@ class SessionNode(_RankedNode):
         by the expected kernels. None if the search ended before.
     """
 
+    name: str
+    op: str
     fused: tuple[str, ...]
     own: Discrepancy
     total: Discrepancy
     effect: Discrepancy | None
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the figures for a table.
+
+        Returns
+        -------
+        dict
+            *node*, *op*, *fused*, then the mean absolute error of *own*, *total* and *effect*; NaN
+            for what is not known, infinite where NaN, infinities or shapes do not match.
+        """
+        row = {"node": self.name, "op": self.op, "fused": ", ".join(self.fused)}
+        errors = {"own": self.own, "total": self.total, "effect": self.effect}
+        return row | {k: math.nan if x is None else x.ranked("mean_abs") for k, x in errors.items()}
 
 
 @dataclass(frozen=True)
@@ -130,82 +86,8 @@ class SessionGroup:
         return ends | {"effect": self.effect.ranked("mean_abs")}
 
 
-AnyNode = TypeVar("AnyNode", NodeAttribution, SessionNode)
-
-
 @dataclass(frozen=True)
-class _Ranked(Generic[AnyNode]):
-    """Nodes in the order of the graph, and which of them are the most responsible."""
-
-    nodes: tuple[AnyNode, ...]
-
-    #: What a node does to the outputs of the model, then to its own.
-    _JUDGED: ClassVar[tuple[str, str]]
-
-    def ranking(self) -> tuple[AnyNode, ...]:
-        """Sort the nodes by mean absolute effect on the outputs, the most responsible first.
-
-        Returns
-        -------
-        tuple of nodes
-            Nodes that add NaN or infinities to the outputs come first. Ties are sorted by the
-            change of their own outputs, then by order in the graph. Nodes whose effect is not known
-            come last.
-        """
-
-        def rank(node: AnyNode) -> tuple[float, ...]:
-            effect: Discrepancy | None = getattr(node, self._JUDGED[0])
-            own: Discrepancy = getattr(node, self._JUDGED[1])
-            return (*((-1, 0) if effect is None else severity(effect)), own.mean_abs)
-
-        return tuple(sorted(self.nodes, key=rank, reverse=True))
-
-    def to_frame(self) -> "pd.DataFrame":
-        """Return one row per node, in the order of the graph.
-
-        Returns
-        -------
-        pandas.DataFrame
-            See :meth:`NodeAttribution.to_row` and :meth:`SessionNode.to_row`.
-        """
-        return pd.DataFrame([node.to_row() for node in self.nodes])
-
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(float_format="{:.3g}".format, index=False))
-
-
-@dataclass(frozen=True)
-class Attribution(_Ranked[NodeAttribution]):
-    """Nodes responsible for the difference between a candidate and a baseline.
-
-    Parameters
-    ----------
-    nodes : tuple of NodeAttribution
-        One per node, in the order of the graph; a node with subgraphs counts as one.
-    change : Discrepancy
-        Outputs of the candidate, compared with those of the baseline.
-    provider : str
-        Where the kernels ran.
-    """
-
-    change: Discrepancy
-    provider: str
-
-    _JUDGED: ClassVar[tuple[str, str]] = ("only_change", "local_change")
-
-    def __str__(self) -> str:
-        if differing(self.change) == 0:
-            return f"{len(self.nodes)} nodes on {self.provider}: candidate and baseline are equal"
-        first = self.ranking()[0]
-        return (
-            f"{len(self.nodes)} nodes on {self.provider}: "
-            f"{self.change.apart('the candidate', 'the baseline')}; largest effect: {first.name} "
-            f"({first.op}), {_amount(first.only_change, 'ulp_at_max', ' ulp')} alone"
-        )
-
-
-@dataclass(frozen=True)
-class SessionExplanation(_Ranked[SessionNode]):
+class SessionExplanation:
     """Origin of the discrepancy of a session.
 
     Parameters
@@ -234,6 +116,7 @@ class SessionExplanation(_Ranked[SessionNode]):
         instead.
     """
 
+    nodes: tuple[SessionNode, ...]
     outputs: ModelDiff
     session: Discrepancy
     exposed: Discrepancy
@@ -243,7 +126,34 @@ class SessionExplanation(_Ranked[SessionNode]):
     non_finite: tuple[NonFinite, ...] = ()
     graph: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
 
-    _JUDGED: ClassVar[tuple[str, str]] = ("effect", "own")
+    def ranking(self) -> tuple[SessionNode, ...]:
+        """Sort the nodes by mean absolute effect on the outputs, the most responsible first.
+
+        Returns
+        -------
+        tuple of SessionNode
+            Nodes that add NaN or infinities to the outputs come first. Ties are sorted by their own
+            error, then by order in the graph. Nodes whose effect is not known come last.
+        """
+
+        def rank(node: SessionNode) -> tuple[float, ...]:
+            effect = (-1, 0) if node.effect is None else severity(node.effect)
+            return (*effect, node.own.mean_abs)
+
+        return tuple(sorted(self.nodes, key=rank, reverse=True))
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row per node, in the order of the graph.
+
+        Returns
+        -------
+        pandas.DataFrame
+            See :meth:`SessionNode.to_row`.
+        """
+        return pd.DataFrame([node.to_row() for node in self.nodes])
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(float_format="{:.3g}".format, index=False))
 
     @property
     def searched(self) -> int:
@@ -275,7 +185,7 @@ class SessionExplanation(_Ranked[SessionNode]):
         if first.effect is None or (self.remaining and not differing(first.effect)):
             return f"{asked}; {what}; {self.progress}"
         fused = f", fused with {', '.join(first.fused)}" if first.fused else ""
-        amounts = (_amount(diff, "mean_abs") for diff in (first.effect, self.exposed))
+        amounts = map(_amount, (first.effect, self.exposed))
         unit = "" if first.effect.mismatches else f" ({RANKED_BY})"
         effect = f"{' alone of '.join(amounts)}{unit}"
         is_beaten = any(severity(left.effect) > severity(first.effect) for left in self.remaining)
@@ -289,8 +199,8 @@ def severity(diff: Discrepancy) -> tuple[float, float]:
     return _mismatches(diff), diff.mean_abs
 
 
-def _amount(diff: Discrepancy, name: str, unit: str = "") -> str:
-    return ", ".join(diff.mismatches) or f"{getattr(diff, name):.3g}{unit}"
+def _amount(diff: Discrepancy) -> str:
+    return ", ".join(diff.mismatches) or f"{diff.mean_abs:.3g}"
 
 
 def compare(expected: Any, got: Any) -> Discrepancy:

@@ -1,6 +1,6 @@
 """A graph compiled into steps over numbered slots, and the loop that runs them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -142,7 +142,6 @@ class Plan:
         steps: Sequence[NodeStep],
         watch: Watch | None = None,
     ) -> None:
-        self._names = names
         self.slots = names.slots
         self.captures = tuple(names.captures)
         self.constants = names.constants
@@ -153,9 +152,6 @@ class Plan:
         self._given = [self.slots[name] for name in (*self.inputs, *self.captures)]
         self._initial = [self.constants.get(i) for i in range(len(self.slots))]
         self._schedules: dict[tuple[str, ...], list[tuple[NodeStep, tuple[int, ...]]]] = {}
-
-    def with_steps(self, steps: Sequence[NodeStep], watch: Watch | None = None) -> "Plan":
-        return Plan(self._names, self.inputs, self.outputs, steps, watch)
 
     def run(self, given: Sequence[Any]) -> list[Any]:
         """Compute the outputs from the inputs, then the captures."""
@@ -194,14 +190,6 @@ class Plan:
             # The traceback of an error holds this frame, and would hold the values.
             values.clear()
             inputs = result = None
-
-    def walk(self, values: list[Any]) -> Iterator[NodeStep]:
-        """Compute the outputs; each step is given before it runs, the slots as it finds them."""
-        for step, free in self._schedule(self.outputs):
-            yield step
-            step.execute(values)
-            for slot in free:
-                values[slot] = None
 
     def _schedule(self, names: tuple[str, ...]) -> list[tuple[NodeStep, tuple[int, ...]]]:
         """Find the steps that results need, with the slots that each one frees."""
