@@ -152,7 +152,7 @@ def compare_einsum(equation: str, dimensions: str, threads: int) -> dict[str, An
     """Measure an equation in this process, whose threads do not spin."""
     import opt_einsum
 
-    from ortmeter.einsum import einsum, einsum_model, optimize_einsum
+    from ortmeter.einsum import einsum_model, optimize_einsum
 
     told = [part.split() for part in dimensions.split(",")]
     of = {letter: int(size) for letters, size in told for letter in letters}
@@ -165,10 +165,12 @@ def compare_einsum(equation: str, dimensions: str, threads: int) -> dict[str, An
     tensors = [torch.from_numpy(a) for a in operands]
     plan = functools.partial(optimize_einsum, by="cost", provider="cpu", threads=threads)
     seconds = timeit.timeit(lambda: plan(equation, *operands), number=1)
+    fastest = optimize_einsum(equation, *operands, provider="cpu", threads=threads).model
+    ours = ortmeter.make_session(fastest, provider="cpu", threads=threads)
     functions = {
-        "ortmeter": lambda: einsum(equation, *operands, optimize=True, threads=threads),
-        EINSUM: lambda: first.run(None, feeds),
-        AGAIN: lambda: second.run(None, feeds),
+        "ortmeter": lambda: ours.run(None, feeds)[0],
+        EINSUM: lambda: first.run(None, feeds)[0],
+        AGAIN: lambda: second.run(None, feeds)[0],
         "numpy": lambda: np.ascontiguousarray(np.einsum(equation, *operands, optimize=True)),
         "opt_einsum": lambda: np.ascontiguousarray(path(*operands)),
         "torch": lambda: torch.einsum(equation, *tensors).contiguous(),

@@ -61,7 +61,7 @@ def refuse() -> None:
     error = ModelError("this model is refused,\\non two lines")
     error.add_note("a note")
     raise error
-def refuse_equation() -> None: raise EinsumError("no", "i?->i", 1)
+def refuse_equation() -> None: raise EinsumError("no", "i?->i")
 def fail() -> None:
     print("not the last line")
     raise ValueError("a bug")
@@ -194,7 +194,7 @@ def test_what_is_printed_is_no_answer(functions, monkeypatch):
     ("name", "kind", "message", "notes"),
     [
         ("refuse", ModelError, "this model is refused,\non two lines", ["a note"]),
-        ("refuse_equation", EinsumError, "'i?->i': no\n  i?->i\n   ^", []),
+        ("refuse_equation", EinsumError, "'i?->i': no", []),
     ],
 )
 def test_an_error_of_the_package_keeps_its_class(functions, name, kind, message, notes):

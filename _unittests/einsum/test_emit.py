@@ -1,25 +1,17 @@
 """Models of plans and of equations, against numpy and onnx.reference."""
 
 import hypothesis
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx.checker
 import onnx.helper
 import onnx.reference
 import pytest
-from einsum_cases import (
-    CASES,
-    EQUATIONS,
-    assert_same,
-    full_range,
-    operands_of,
-    oracle,
-    wrapped,
-)
+from einsum_cases import CASES, EQUATIONS, assert_same, operands_of, oracle
 from hypothesis import strategies as st
 
 from ortmeter import make_session
+from ortmeter.dtypes import numpy_dtype
 from ortmeter.einsum import EinsumError, decompose_einsum, einsum_model
 from ortmeter.einsum.emit import emit_model
 from ortmeter.einsum.parse import parse_equation
@@ -75,29 +67,6 @@ def test_the_plain_model_computes_the_equation(equation, shapes):
     expected = oracle(equation, operands)
     assert_same(refer(model, operands), expected, "onnx.reference")
     assert_same(run(model, operands), expected, "ONNX Runtime")
-
-
-@pytest.mark.parametrize(
-    ("equation", "shapes", "letters"),
-    [
-        ("ij->i", [(1, 2)], "j"),
-        ("ii->", [(2, 2)], "i"),
-        ("ij,k->k", [(1, 2), (1,)], "i, j"),
-        ("ij,ij->i", [(1, 2), (1, 1)], "j"),  # broadcast
-    ],
-)
-def test_integers_that_the_plain_model_would_round_are_refused(equation, shapes, letters):
-    with pytest.raises(EinsumError, match=f"sums integers over {letters} in double"):
-        einsum_model(equation, *shapes, dtype=np.int64)
-    einsum_model(equation, *shapes, dtype=np.float64)
-
-
-@pytest.mark.parametrize("equation", ["ij,jk->ik", "ij->ji", "i,i->"])
-def test_integers_of_the_plain_model_are_exact(equation):
-    shapes = {"ij": (1, 2), "jk": (2, 1), "i": (2,)}
-    operands = [np.full(shapes[x], 2**53 + 1) for x in equation.split("->")[0].split(",")]
-    got = run(einsum_model(equation, *operands), operands)
-    np.testing.assert_array_equal(got, np.einsum(equation, *operands))
 
 
 @pytest.mark.parametrize(
@@ -243,11 +212,7 @@ def test_only_models_that_need_it_import_the_domain_of_onnx_runtime():
     assert {node.domain for node in standard.graph.node} == {""}
 
 
-FLOATS = ["float64", "float32", "float16"]
-INTEGERS = ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"]
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "bool"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @pytest.mark.parametrize(
     ("equation", "shapes"),
     [
@@ -271,64 +236,37 @@ def test_types_that_operators_take(dtype, equation, shapes):
     np.testing.assert_array_equal(refer(plan.to_onnx(), operands), expected)
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize(
+    "dtype",
+    ["int32", "uint8", "bool", "bfloat16", "complex64", "string", "float8e4m3fn", "int4"],
+)
 @pytest.mark.parametrize(
     ("equation", "shapes"),
     [
-        # sums of an operand, along the last axes or others
-        ("i->", [(40,)]),
-        ("ij->i", [(3, 40)]),
-        ("ij->j", [(40, 3)]),
-        ("ijk->j", [(5, 3, 8)]),
-        ("...i->...", [(2, 3, 8)]),
-        # diagonals
-        ("ii", [(9, 9)]),
-        ("iij->j", [(9, 9, 2)]),
-        # products
-        ("ij,jk->ik", [(3, 40), (40, 5)]),
-        ("ij,ij->i", [(3, 9), (3, 9)]),
-        ("i,i->", [(9,), (9,)]),
-        ("ija,jk->ik", [(2, 3, 9), (3, 5)]),
-        ("ij,jk->ik", [(2, 1), (9, 3)]),
-        ("ab,bc,cd->", [(2, 3), (3, 4), (4, 5)]),
-        # sums of nothing
-        ("i->", [(0,)]),
-        ("ij->j", [(0, 3)]),
-        ("ij->i", [(0, 3)]),
+        ("ij,jk->ik", [(2, 3), (3, 4)]),
+        ("i,j->ij", [(2,), (3,)]),
+        ("ij->i", [(2, 1)]),
+        ("ii", [(2, 2)]),
     ],
 )
-def test_integers_wrap_around(dtype, equation, shapes):
-    operands = full_range(shapes, dtype)
-    expected = wrapped(equation, operands)
-    for given in (shapes, unknown(shapes)):
-        model = decompose_einsum(equation, *given, dtype=dtype).to_onnx()
-        for got in (run(model, operands), run(model, operands, "none"), refer(model, operands)):
-            assert np.asarray(got).dtype == dtype
-            assert_same(got, expected)
+@pytest.mark.parametrize("make", [decompose_einsum, einsum_model])
+def test_types_that_are_not_computed_as_numpy_does_are_refused(make, equation, shapes, dtype):
+    told = f"their type is {numpy_dtype(dtype).name}. Accepted: float16, float32, float64, and any"
+    with pytest.raises(EinsumError, match=told) as caught:
+        make(equation, *shapes, dtype=dtype)
+    assert str(caught.value).startswith(f"{equation!r}: ")
 
 
-def test_bfloat16_is_computed_in_float32():
-    plan = decompose_einsum("ij,jk->ik", (2, 3), (3, 4), dtype="bf16")
-    operands = operands_of([(2, 3), (3, 4)])
-    cast = plan.to_onnx()
-    assert operators(cast) == ["Cast", "Cast", "MatMul", "Cast"]
-    narrow = [x.astype(ml_dtypes.bfloat16) for x in operands]
-    assert_same(refer(cast, narrow), oracle("ij,jk->ik", operands))
-    make_session(cast, provider="cpu")
-
-
-@pytest.mark.parametrize("dtype", ["complex64", "string", "float8e4m3fn", "int4"])
-def test_types_that_cannot_be_multiplied_are_refused(dtype):
-    plan = decompose_einsum("ij,jk->ik", (2, 3), (3, 4), dtype=dtype)
-    with pytest.raises(EinsumError, match=r"no ONNX operator multiplies.*Accepted: f32") as caught:
-        plan.to_onnx()
-    assert "ij,jk->ik" in str(caught.value)
-
-
-def test_moves_take_every_type():
-    operand = np.arange(12).astype(np.complex64).reshape(2, 2, 3)
-    got = refer(decompose_einsum("iij->ji", operand).to_onnx(), [operand])
-    np.testing.assert_array_equal(got, np.einsum("iij->ji", operand))
+@pytest.mark.parametrize("dtype", ["complex64", "bool", "int8", "int64"])
+def test_moves_take_every_type(dtype):
+    operand = np.arange(12).astype(dtype).reshape(2, 2, 3)
+    models = [decompose_einsum("iij->ji", operand).to_onnx()]
+    if dtype == "int64":
+        models.append(einsum_model("iij->ji", operand))
+    for model in models:
+        got = refer(model, [operand])
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(got, np.einsum("iij->ji", operand))
 
 
 @pytest.mark.parametrize("opset", [15, 18, 21, 23])
@@ -428,16 +366,14 @@ def check_random(examples):
     )
     def check(case, known, contrib, shuffle, data):
         equation, shapes = case
-        dtype = data.draw(st.sampled_from(["float32", *INTEGERS]))
-        is_float = dtype == "float32"
-        operands = operands_of(shapes) if is_float else full_range(shapes, dtype)
-        expected = (oracle if is_float else wrapped)(equation, operands)
+        operands = operands_of(shapes)
+        expected = oracle(equation, operands)
         given = shapes if known else [tuple(n if n < 2 else None for n in s) for s in shapes]
         order = None
         if shuffle is not None:
             inputs = parse_equation(equation, tuple(map(len, shapes))).inputs
             order = "".join(data.draw(st.permutations(sorted(set("".join(inputs))))))
-        plan = decompose_einsum(equation, *given, order=order, dtype=dtype)
+        plan = decompose_einsum(equation, *given, order=order)
         model = plan.to_onnx(contrib=contrib)
         assert_same(run(model, operands), expected, "ONNX Runtime")
         if not contrib:

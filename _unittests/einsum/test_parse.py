@@ -1,14 +1,10 @@
+import re
+
 import numpy as np
 import pytest
 from einsum_cases import EQUATIONS
 
-from ortmeter.einsum import (
-    EinsumError,
-    decompose_einsum,
-    einsum,
-    einsum_model,
-    optimize_einsum,
-)
+from ortmeter.einsum import EinsumError, decompose_einsum, einsum_model, optimize_einsum
 from ortmeter.einsum.parse import parse_equation
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 
@@ -18,10 +14,7 @@ def test_the_explicit_equation_is_the_same(equation, shapes):
     parsed = parse_equation(equation, tuple(map(len, shapes)))
     arrays = [np.arange(np.prod(s), dtype=np.float64).reshape(s) for s in shapes]
     expected = np.einsum(equation, *arrays)
-    np.testing.assert_array_equal(np.einsum(parsed.with_letters(), *arrays), expected)
-    for letters, places in zip(parsed.inputs, parsed.places, strict=True):
-        for letter, place in zip(letters, places, strict=True):
-            assert equation[place] == (letter if letter.isalpha() else ".")
+    np.testing.assert_array_equal(np.einsum(str(parsed), *arrays), expected)
 
 
 @pytest.mark.parametrize(
@@ -33,8 +26,8 @@ def test_the_explicit_equation_is_the_same(equation, shapes):
         ("aB", [2], "aB->Ba"),
         ("ii", [2], "ii->"),
         # ellipsis: aligned on the right, first in an implicit result
-        ("...ij,...jk", [4, 3], "01ij,1jk->01ik"),
-        ("i...,...j->j...i", [2, 1], "i0,j->j0i"),
+        ("...ij,...jk", [4, 3], "cdij,djk->cdik"),
+        ("i...,...j->j...i", [2, 1], "ib,j->jbi"),
         ("...", [0], "->"),
         # spaces
         (" i j , j -> i ", [2, 1], "ij,j->i"),
@@ -53,42 +46,40 @@ def test_an_ellipsis_may_stand_for_many_dimensions():
 
 
 @pytest.mark.parametrize(
-    ("equation", "shapes", "place", "message"),
+    ("equation", "shapes", "message"),
     [
         # characters
-        ("i?->i", [(2,)], " ^", r"'\?' is not accepted. Accepted: letters"),
-        ("i.j->i", [(2, 2)], " ^", r"'\.' is not accepted"),
-        ("ij - > i", [(2, 2)], "   ^", "'-' is not accepted"),
-        ("é->é", [(2,)], "^", "'é' is not accepted"),
-        ("i1,i", [(2, 2), (2,)], " ^", "'1' is not accepted"),
-        ("ij->i->", [(2, 2)], "     ^", "'->' comes after '->'"),
-        ("ij->i,j", [(2, 2)], "     ^", "',' comes after '->'"),
+        ("i?->i", [(2,)], "'?' is not accepted at position 1. Accepted: letters a to z and A to"),
+        ("i.j->i", [(2, 2)], "'.' is not accepted at position 1"),
+        ("ij - > i", [(2, 2)], "'-' is not accepted at position 3"),
+        ("é->é", [(2,)], "'é' is not accepted at position 0"),
+        ("i1,i", [(2, 2), (2,)], "'1' is not accepted at position 1"),
+        ("ij->i->", [(2, 2)], "'-' is not accepted at position 5"),
+        ("ij->i,j", [(2, 2)], "',' is not accepted at position 5"),
         # result
-        ("ij,jk->iz", [(2, 2), (2, 2)], "        ^", "'z' is in no operand"),
-        ("ij->ii", [(2, 2)], "     ^", "'i' is repeated in the result"),
-        ("...ij->ij", [(2, 2, 2)], "       ^^", "the result needs it"),
-        ("i->......", [(2,)], "      ^^^", r"a second '\.\.\.'"),
+        ("ij,jk->iz", [(2, 2), (2, 2)], "Output character 'z' did not appear in the input"),
+        ("ij->ii", [(2, 2)], "Output character 'i' appeared more than once in the output"),
+        ("...ij->ij", [(2, 2, 2)], "'...' stands for 1 of the dimensions, the result needs it"),
+        ("i->......", [(2,)], "a second '...'"),
         # operands
-        ("ij,j", [(2, 2)], "^^^^", "the equation has 2 operands, 1 were given"),
-        ("i->i", [(2,), (2,)], "^", "the equation has 1 operands, 2 were given"),
-        ("ik,ij->i", [(2, 2), (2, 2, 2)], "   ^^", "has 2 letters, its array has 3 dimensions"),
-        ("...ij->...", [(2,)], "^^^^^", "has 2 letters or more, its array has 1 dimensions"),
-        ("...i...->i", [(2, 2)], "    ^^^", r"a second '\.\.\.' in the same operand"),
-        ("i,...j", [None, None], "  ^^^^", "the shape of this operand is needed"),
+        ("ij,j", [(2, 2)], "the equation has 2 operands, 1 were given"),
+        ("i->i", [(2,), (2,)], "the equation has 1 operands, 2 were given"),
+        ("ik,ij->i", [(2, 2), (2, 2, 2)], "'ij' has 2 letters, its array has 3 dimensions"),
+        ("...ij->...", [(2,)], "'...ij' has 2 letters or more, its array has 1 dimensions"),
+        ("...i...->i", [(2, 2)], "a second '...' in the same operand or result. Accepted: one"),
+        ("i,...j", [None, None], "the shape of '...j' is needed"),
         # sizes
-        ("ij,jk->ik", [(2, 3), (4, 5)], "   ^", "'j' has size 4 here, 3 before"),
-        ("ij,kj,jk", [(2, 1), (2, 3), (4, 2)], "      ^", "'j' has size 4 here, 3 before"),
-        ("ii->i", [(2, 3)], " ^", "'i' has size 3 here, 2 before"),
-        ("ii->i", [(1, 3)], " ^", "'i' has size 3 here, 1 before"),
-        ("a...,...->...", [(2, 3), (4,)], "     ^^^", r"a dimension of '\.\.\.' has size 4"),
+        ("ij,jk->ik", [(2, 3), (4, 5)], "'j' has sizes 3 and 4. Accepted: equal sizes, or 1"),
+        ("ij,kj,jk", [(2, 1), (2, 3), (4, 2)], "'j' has sizes 3 and 4"),
+        ("ii->i", [(2, 3)], "'i' has sizes 2 and 3"),
+        ("ii->i", [(1, 3)], "'i' has sizes 1 and 3"),
+        ("a...,...->...", [(2, 3), (4,)], "a dimension of '...' has sizes 3 and 4"),
     ],
 )
-def test_what_is_wrong_has_a_caret_under_it(equation, shapes, place, message):
-    with pytest.raises(EinsumError, match=message) as caught:
+def test_what_is_wrong_is_said_after_the_equation(equation, shapes, message):
+    with pytest.raises(EinsumError, match=f"^{re.escape(f'{equation!r}: {message}')}") as caught:
         decompose_einsum(equation, *shapes)
-    assert str(caught.value).splitlines()[-2:] == ["  " + equation, "  " + place]
     assert caught.value.equation == equation
-    assert caught.value.start == place.index("^")
     assert isinstance(caught.value, OrtMeterError)
 
 
@@ -117,7 +108,7 @@ def test_what_is_not_a_shape_is_refused(shape):
 
 
 @pytest.mark.parametrize("given", [(None,), (3,), (["ij", "jk"],), (np.ones((2, 3)), [0, 1])])
-@pytest.mark.parametrize("function", [einsum, decompose_einsum, einsum_model, optimize_einsum])
+@pytest.mark.parametrize("function", [decompose_einsum, einsum_model, optimize_einsum])
 def test_an_equation_is_a_text(function, given):
     with pytest.raises(InvalidArgumentError, match="Accepted: a str such as"):
         function(*given)

@@ -140,7 +140,7 @@ study.show(speedups)
 
 # %%
 # The table has all the graphs. Older records have fewer of them with several threads, and also
-# have NumPy and ``ortmeter.einsum.einsum``.
+# have NumPy and ``einsum``, a function that this package no longer has.
 
 
 def latencies(data):

@@ -1,6 +1,5 @@
 """Einsum on ONNX: parse an equation, plan its steps, and write them as a model."""
 
-from ortmeter.einsum.contract import einsum
 from ortmeter.einsum.emit import einsum_model
 from ortmeter.einsum.parse import EinsumError
 from ortmeter.einsum.plan import EinsumPlan, decompose_einsum
@@ -14,7 +13,6 @@ __all__ = [
     "EinsumSearch",
     "Step",
     "decompose_einsum",
-    "einsum",
     "einsum_model",
     "optimize_einsum",
 ]

@@ -11,26 +11,12 @@ import onnx.defs
 import onnx.helper
 import onnx.numpy_helper
 
-from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type, short_name
+from ortmeter.dtypes import DTypeLike, onnx_type
 from ortmeter.einsum.cost import Split, split_transpose
 from ortmeter.einsum.parse import Axes, Operands, Shape, read_operands
 from ortmeter.einsum.steps import Step, absorb_transposes
 from ortmeter.errors import InvalidArgumentError
 
-_TENSOR = onnx.TensorProto
-#: Types that com.microsoft.FusedMatMul takes.
-FUSED = (_TENSOR.FLOAT, _TENSOR.DOUBLE, _TENSOR.FLOAT16)
-# The CPU provider of ONNX Runtime 1.31 has no kernel of MatMul, ReduceSum or Mul for some types
-# that the operators accept. What replaces them gives the same result: integers are the same modulo
-# a power of two where products sum them (ReduceSum does it in double), sums of booleans are
-# positive when one is true.
-_COMPUTE: dict[int, int] = {
-    **{x: x for x in (*FUSED, _TENSOR.INT32, _TENSOR.INT64)},
-    **dict.fromkeys((_TENSOR.INT8, _TENSOR.UINT8, _TENSOR.INT16, _TENSOR.UINT16), _TENSOR.INT32),
-    **dict.fromkeys((_TENSOR.UINT32, _TENSOR.UINT64), _TENSOR.INT64),
-    **dict.fromkeys((_TENSOR.BOOL, _TENSOR.BFLOAT16), _TENSOR.FLOAT),
-}
-_SUMS = {"matmul", "mul", "reduce_sum"}
 _FIRST_OPSET = 15  # Shape takes the dimensions to read since this one
 _CONTRIB = "com.microsoft"
 _END = 2**63 - 1
@@ -67,8 +53,8 @@ def einsum_model(
     Raises
     ------
     EinsumError
-        The equation is not valid or does not suit the operands, or it sums integers of a single
-        operand: ONNX Runtime 1.31 does it in double, which rounds above 2**53 and saturates.
+        The equation is not valid or does not suit the operands, or it sums or multiplies another
+        type than float16, float32 and float64.
     InvalidArgumentError
         The operands have several types, or the opset is not available.
 
@@ -80,27 +66,14 @@ def einsum_model(
     """
     operands = read_operands(equation, shapes_or_operands, dtype)
     parsed = operands.equation
-    if letters := letters_in_double(operands):
-        raise parsed.error(
-            f"ONNX Runtime sums integers over {', '.join(letters)} in double, which rounds above "
-            "2**53 and saturates. Use decompose_einsum"
-        )
     writer = _Writer(operands)
     # The operator does not broadcast an ellipsis that stands for fewer dimensions in an operand,
     # nor does it sort the letters of an implicit result as NumPy does.
-    writer.node("Einsum", operands.names, "Y", equation=parsed.with_letters())
+    writer.node("Einsum", operands.names, "Y", equation=str(parsed))
     # The inference of shapes does not know that a size of 1 is broadcast.
     stretched = "".join(operands.stretched)
     shape = [None if x in stretched else operands.size_of[x] for x in parsed.output]
-    return writer.model(onnx_type(operands.dtype), opset, tuple(shape))
-
-
-def letters_in_double(operands: Operands) -> list[str]:
-    """List the letters over which the Einsum of ONNX Runtime 1.31 sums integers in double."""
-    inputs, output = operands.equation.inputs, operands.equation.output
-    stretched = "".join(operands.stretched)
-    summed = sorted(set().union(*inputs).difference(output) if operands.dtype.kind in "iu" else "")
-    return [x for x in summed if x in stretched or sum(x in y for y in inputs) == 1]
+    return writer.model(opset, tuple(shape))
 
 
 def emit_model(
@@ -112,33 +85,15 @@ def emit_model(
     split: bool = False,
 ) -> onnx.ModelProto:
     """Write steps as a model; *split* makes two fast transpositions of one that is slow."""
-    kind = inner = onnx_type(operands.dtype)
-    if any(step.kind in _SUMS for step in steps):  # moves take every type
-        if kind not in _COMPUTE:
-            raise operands.equation.error(
-                f"Einsum of {short_name(kind)} is not possible: no ONNX operator multiplies "
-                f"matrices of this type. Accepted: {', '.join(map(short_name, _COMPUTE))}"
-            )
-        inner = _COMPUTE[kind]
     flags: dict[str, dict[str, int]] = {}
-    if contrib and inner in FUSED:
+    if contrib:
         steps, flags = absorb_transposes(steps)
     writer = _Writer(operands, flags)
-    # What is cast has the name of the type that it is cast to.
-    suffix = "" if inner == kind else f"_{short_name(inner)}"
-    if suffix:
-        for name in operands.names:
-            writer.node("Cast", [name], name + suffix, to=inner)
-    renamed = {name: name + suffix for name in (*operands.names, "Y")}
     for step in steps:
-        inputs = [renamed.get(name, name) for name in step.inputs]
-        output = renamed.get(step.output, step.output)
-        writer.step(step, inputs, output, inner, split=split)
-    if suffix:
-        writer.node("Cast", ["Y" + suffix], "Y", to=kind)
-    elif not steps:
+        writer.step(step, split=split)
+    if not steps:
         writer.node("Identity", ["X0"], "Y")
-    return writer.model(kind, opset, operands.shape(tuple(operands.equation.output)))
+    return writer.model(opset, operands.shape(tuple(operands.equation.output)))
 
 
 class _Writer:
@@ -148,6 +103,7 @@ class _Writer:
         self, operands: Operands, flags: Mapping[str, Mapping[str, int]] | None = None
     ) -> None:
         self._operands = operands
+        self._kind = onnx_type(operands.dtype)
         self._flags = flags or {}
         self._nodes: dict[str, onnx.NodeProto] = {}
         self._constants: dict[str, onnx.TensorProto] = {}
@@ -174,8 +130,8 @@ class _Writer:
         self._constants[name] = onnx.numpy_helper.from_array(np.array(values, np.int64), name)
         return name
 
-    def model(self, kind: int, opset: int, shape: Shape) -> onnx.ModelProto:
-        """Make the model of a result of this type and shape, and check it."""
+    def model(self, opset: int, shape: Shape) -> onnx.ModelProto:
+        """Make the model of a result of this shape, and check it."""
         last = onnx.defs.onnx_opset_version()
         if not _FIRST_OPSET <= opset <= last:
             raise InvalidArgumentError(f"opset={opset}. Accepted: {_FIRST_OPSET} to {last}")
@@ -186,7 +142,7 @@ class _Writer:
             (*self._operands.shapes, shape),
             strict=True,
         )
-        *inputs, output = (_info(name, kind, letters, own) for name, letters, own in tensors)
+        *inputs, output = (_info(name, self._kind, letters, own) for name, letters, own in tensors)
         opsets = [onnx.helper.make_opsetid("", opset)]
         if any(node.domain == _CONTRIB for node in self._nodes.values()):
             opsets.append(onnx.helper.make_opsetid(_CONTRIB, 1))
@@ -207,19 +163,17 @@ class _Writer:
         onnx.checker.check_model(model, full_check=True)
         return model
 
-    def step(
-        self, step: Step, inputs: Sequence[str], output: str, kind: int, *, split: bool
-    ) -> None:
-        """Write a step on elements of a type; *split* writes slow transpositions in two."""
-        dtype = numpy_dtype(kind)
-        self._infos.append(onnx.helper.make_tensor_value_info(output, kind, step.shape))
+    def step(self, step: Step, *, split: bool) -> None:
+        """Write a step; *split* writes slow transpositions in two."""
+        inputs, output = step.inputs, step.output
+        self._infos.append(onnx.helper.make_tensor_value_info(output, self._kind, step.shape))
         match step.kind:
             case "diagonal":
                 self._diagonal(step, inputs[0], output)
             case "reshape":
                 self._reshape(step, inputs[0], output)
             case "transpose":
-                halves = _split(step, dtype.itemsize) if split else None
+                halves = _split(step, self._operands.dtype.itemsize) if split else None
                 if halves is None:
                     self.node("Transpose", inputs, output, perm=step.where)
                 else:
@@ -227,11 +181,6 @@ class _Writer:
             case "reduce_sum":
                 axes = self.constant("axes", step.where)
                 self.node("ReduceSum", [*inputs, axes], output, keepdims=0)
-            case "ones":
-                sizes = zip(step.axes, step.shape, strict=True)
-                shape = self._shape([n if isinstance(n, int) else x for x, n in sizes])
-                one = onnx.numpy_helper.from_array(np.ones(1, dtype))
-                self.node("ConstantOfShape", [shape], output, value=one)
             case "mul":
                 self.node("Mul", inputs, output)
             case "matmul" if step.output in self._flags:

@@ -11,10 +11,9 @@ import onnx
 from ortmeter.dtypes import DTypeLike
 from ortmeter.einsum.cost import LAUNCH, product_seconds, spans_seconds, transpose_seconds
 from ortmeter.einsum.emit import emit_model
-from ortmeter.einsum.parse import Axes, Equation, Operands, read_operands
+from ortmeter.einsum.parse import Axes, EinsumError, Equation, Operands, read_operands
 from ortmeter.einsum.steps import Step, StepBuilder, Tensor, with_sizes
 from ortmeter.errors import FeedError
-from ortmeter.optional import pd
 
 # A product may read an operand whose rows and columns are swapped. It costs nothing for the second
 # operand, which is packed anyway, and so many seconds per byte for the first one.
@@ -211,19 +210,11 @@ class EinsumPlan:
 
         Raises
         ------
-        EinsumError
-            No ONNX operator sums products of this type: complex numbers, strings, floats of less
-            than 16 bits, integers of less than 8 bits.
         InvalidArgumentError
             The opset is not available.
 
         Notes
         -----
-        Sums and products use types that the CPU provider of ONNX Runtime supports: int32 for
-        integers of 8 and 16 bits, int64 for unsigned integers of 32 and 64 bits, float32 for bool
-        and bfloat16. Integers wrap around, as in NumPy: they are summed by a product with ones,
-        since the ``ReduceSum`` of ONNX Runtime computes their sum in double.
-
         A size of 0 must be known when the model is made. Otherwise ONNX Runtime may reject a
         reshape, or a fused product, of an empty operand.
 
@@ -256,23 +247,6 @@ class EinsumPlan:
             )
         return dict(zip(names, operands, strict=True))
 
-    def __str__(self) -> str:
-        rows = [
-            (
-                step.kind,
-                step.subscripts,
-                f"{', '.join(step.inputs)} -> {step.output}",
-                "x".join(str("?" if size is None else size) for size in step.shape) or "scalar",
-                _count(step.flop),
-                _count(step.bytes_moved),
-            )
-            for step in self.steps
-        ]
-        parsed = self.operands.equation
-        total = ("total", str(parsed), "", "", _count(self.flop), _count(self.bytes_moved))
-        header = ("step", "subscripts", "results", "shape", "FLOP", "bytes")
-        return str(pd.DataFrame([*rows, total], columns=header).to_string(index=False))
-
 
 def decompose_einsum(
     equation: str,
@@ -291,7 +265,8 @@ def decompose_einsum(
         None if it is unknown. Without shapes, the ranks come from the equation.
     order : str, optional
         Order of all the letters of the equation inside the products; the dimensions of an ellipsis
-        are ``0``, ``1``, ... By default, each product has the order that moves the fewest elements.
+        have letters that it lacks, which ``str(plan.operands.equation)`` shows. By default, each
+        product has the order that moves the fewest elements.
     dtype : dtype, optional
         Type of the elements, see :mod:`ortmeter.dtypes`, by default that of the operands, or
         float32 for shapes.
@@ -304,7 +279,8 @@ def decompose_einsum(
     Raises
     ------
     EinsumError
-        The equation is not valid or does not suit the operands.
+        The equation is not valid or does not suit the operands, or it sums or multiplies another
+        type than float16, float32 and float64: those are what ONNX Runtime computes as NumPy does.
     InvalidArgumentError
         A shape or *order* does not match the equation, or the operands have different types.
 
@@ -340,13 +316,13 @@ def make_plan(
     parsed, stretched = operands.equation, operands.stretched
     letters = "".join(sorted(set().union(*parsed.inputs)))
     if order is not None and sorted(order) != list(letters):
-        raise parsed.error(f"order={order!r} is not a permutation of its letters, {letters!r}")
+        raise EinsumError(
+            f"order={order!r} is not a permutation of its letters, {letters!r}", parsed.text
+        )
     inputs = _prepared_letters(parsed, stretched)
     products = _list_products(path or _find_path(inputs, operands), len(inputs))
     layouts = choose_layouts(inputs, products, operands, order=order, elementwise=elementwise)
-    # ONNX Runtime 1.31 sums integers in double, but for those of a product; a sum of nothing is 0.
-    by_products = operands.dtype.kind in "iu" and not operands.is_empty
-    steps = _build_steps(parsed, stretched, products, tuple(layouts.items()), by_products)
+    steps = _build_steps(parsed, stretched, products, tuple(layouts.items()))
     return EinsumPlan(operands, tuple(with_sizes(step, operands) for step in steps))
 
 
@@ -361,10 +337,9 @@ def _build_steps(
     stretched: Sequence[str],
     products: Sequence[tuple[int, int]],
     layouts: Sequence[tuple[int, Layout]],
-    by_products: bool,
 ) -> tuple[Step, ...]:
     """Write the steps of layouts, which are the same for all sizes."""
-    builder = StepBuilder(stretched, by_products=by_products)
+    builder = StepBuilder(stretched)
     live, chosen = dict(enumerate(_prepare(builder, equation))), dict(layouts)
     for number, (i, j) in enumerate(products, len(live)):
         left, right = live.pop(i), live.pop(j)
@@ -457,7 +432,3 @@ def _matrix(builder: StepBuilder, tensor: Tensor, batch: str, rows: Axes, column
 def _total(counts: Sequence[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
-
-
-def _count(value: int | None) -> str:
-    return "?" if value is None else f"{value:,}"

@@ -12,9 +12,8 @@ import numpy as np
 import onnx
 import onnx.shape_inference
 
-from ortmeter.dtypes import onnx_type
 from ortmeter.einsum.cost import estimate_einsum, estimate_steps
-from ortmeter.einsum.emit import FUSED, einsum_model, emit_model, letters_in_double
+from ortmeter.einsum.emit import einsum_model, emit_model
 from ortmeter.einsum.parse import Operands, read_operands
 from ortmeter.einsum.plan import EinsumPlan, make_plan
 from ortmeter.einsum.steps import absorb_transposes
@@ -93,7 +92,7 @@ def list_candidates(
             key = (candidate.plan.steps, candidate.contrib, candidate.split)
             distinct.setdefault(key, candidate)
     found = [*distinct.values()]
-    if not operands.is_empty and not letters_in_double(operands):
+    if not operands.is_empty:
         # The plan of the plain operator only describes the equation.
         seconds = estimate_einsum(operands)
         found.insert(0, EinsumCandidate(PLAIN, plain, seconds, decomposed=False, threads=threads))
@@ -184,7 +183,7 @@ def _variants(candidate: EinsumCandidate, threads: int) -> Iterator[EinsumCandid
     operands, plan = candidate.plan.operands, candidate.plan
     absorbed, flags = absorb_transposes(plan.steps)
     for contrib, steps in ((False, plan.steps), (True, absorbed)):
-        if contrib and not (flags and onnx_type(operands.dtype) in FUSED):
+        if contrib and not flags:
             break
         name = f"{candidate.name}{', FusedMatMul' if contrib else ''}"
         cost = estimate_steps(operands, steps, threads=threads)
@@ -318,7 +317,6 @@ def optimize_einsum(
     seed: int = 0,
     provider: str | Provider = "auto",
     threads: int = 1,
-    at_most: bool = False,
 ) -> EinsumSearch:
     """Find the fastest model of an equation for given operands.
 
@@ -346,8 +344,6 @@ def optimize_einsum(
         of the order of the samples.
     provider, threads
         Settings of the sessions, see :func:`~ortmeter.runtime.sessions.make_session`.
-    at_most : bool
-        Run each candidate with one thread too, by time: small operands do not pay for a second one.
 
     Returns
     -------
@@ -358,7 +354,7 @@ def optimize_einsum(
     Raises
     ------
     EinsumError
-        The equation is not valid or does not suit the operands.
+        As for :func:`~ortmeter.einsum.decompose_einsum`.
     InvalidArgumentError
         *by*, *budget* or *threads* has a value that is not accepted, or a shape is unknown.
     ModelError
@@ -387,10 +383,6 @@ def optimize_einsum(
     provider = resolve_provider(provider)
     if by == "time":
         plain = [c for c in candidates if not c.decomposed]
-        if at_most and threads != 1:
-            alone = [replace(c, name=f"{c.name}, 1 thread", threads=1) for c in candidates]
-            pairs = zip(candidates, alone, strict=True)
-            candidates = list(itertools.chain.from_iterable(pairs))
         rng = np.random.default_rng(seed)
         drawn = [
             rng.standard_normal(x).astype(read.dtype) if isinstance(x, tuple | list) else x

@@ -14,8 +14,8 @@ class Step:
 
     Parameters
     ----------
-    kind : {"diagonal", "reduce_sum", "transpose", "reshape", "mul", "ones", "matmul"}
-        What it does; integers are summed by a product with ones.
+    kind : {"diagonal", "reduce_sum", "transpose", "reshape", "mul", "matmul"}
+        What it does.
     inputs : tuple of str
         Results that it reads.
     output : str
@@ -80,9 +80,8 @@ class StepBuilder:
     They are those of any sizes: :func:`with_sizes` adds what depends on them.
     """
 
-    def __init__(self, stretched: Sequence[str], *, by_products: bool = False) -> None:
+    def __init__(self, stretched: Sequence[str]) -> None:
         self._stretched = stretched
-        self._by_products = by_products
         self._steps: dict[str, Step] = {}
         self._products = itertools.count()
 
@@ -107,13 +106,7 @@ class StepBuilder:
         if not where:
             return tensor
         axes = tuple(axis for i, axis in enumerate(tensor.axes) if i not in where)
-        if not self._by_products:
-            return self._add("reduce_sum", [tensor], axes, where=where)
-        summed = "".join(tensor.axes[i] for i in where)
-        rows = self.transpose(tensor, (*axes, *summed))
-        left = self.reshape(rows, (*(axes or ("",)), summed))
-        right = self._add("ones", [], (summed, ""))
-        return self.reshape(self.matmul(left, right, (*left.axes[:-1], "")), axes)
+        return self._add("reduce_sum", [tensor], axes, where=where)
 
     def transpose(self, tensor: Tensor, axes: Axes) -> Tensor:
         return self._permute(tensor, [tensor.axes.index(axis) for axis in axes])
@@ -171,8 +164,7 @@ class StepBuilder:
     def _add(
         self, kind: str, inputs: Sequence[Tensor], axes: Axes, *, where: tuple[int, ...] = ()
     ) -> Tensor:
-        roots = [tensor.root for tensor in inputs] or [kind]
-        root = roots[0] if len(roots) == 1 else f"T{next(self._products)}"
+        root = inputs[0].root if len(inputs) == 1 else f"T{next(self._products)}"
         name = result_name(root, axes, self._steps)
         read = tuple(tensor.axes for tensor in inputs)
         names = tuple(tensor.name for tensor in inputs)
