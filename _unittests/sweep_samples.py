@@ -29,7 +29,7 @@ def group(seed=0, noise=0.002, shape=(1, 100), **medians):
     )
 
 
-def outcome(data, options=None, *, run=1, cpu="A CPU", page=PAGE, answer=None):
+def outcome(data, options=None, *, run=1, cpu="A CPU", page=PAGE):
     """Outcome of a task that measured these data."""
     options = options or {}
     record = Record(
@@ -38,7 +38,6 @@ def outcome(data, options=None, *, run=1, cpu="A CPU", page=PAGE, answer=None):
         environment=dataclasses.replace(here(), cpu=cpu, gpus=()),
         date=dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
         data=data,
-        answer=answer,
     )
     machine = cpu.lower().replace(" ", "-")
     return Outcome(Task(page, options, run), machine, 1.0, record, Path("x.json"))
