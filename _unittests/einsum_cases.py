@@ -25,7 +25,6 @@ CASES = {
     "product": [
         ("ij,jk->ik", [(2, 3), (3, 4)]),
         ("ij,jk->ki", [(2, 3), (3, 4)]),
-        ("ji,kj->ik", [(3, 2), (4, 3)]),
         ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]),
         ("ibj,kjb->bki", [(3, 2, 4), (5, 4, 2)]),
         ("abij,bajk->abik", [(2, 3, 4, 5), (3, 2, 5, 2)]),
@@ -45,7 +44,6 @@ CASES = {
     "no sum": [
         ("i,j->ji", [(3,), (4,)]),
         ("ij,ji->ij", [(2, 3), (3, 2)]),
-        ("ij,i->ij", [(2, 3), (2,)]),
         ("ab,bc->cab", [(2, 3), (3, 4)]),
     ],
     "scalar": [
@@ -89,7 +87,6 @@ CASES = {
         ("ii->i", [(0, 0)]),
         ("aab,cb->ac", [(0, 0, 2), (3, 2)]),
         ("i,i->", [(0,), (1,)]),
-        ("ijk,jl->kil", [(2, 0, 3), (0, 4)]),
     ],
 }
 EQUATIONS = [case for group in CASES.values() for case in group]
