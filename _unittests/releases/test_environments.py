@@ -69,7 +69,6 @@ def wheel(path, content="x"):
         ("onnxruntime-gpu==1.30.0", "cpu", ("onnxruntime-gpu==1.30.0", NUMPY)),
         ("onnxruntime-gpu==1.30.0", "cuda", ("onnxruntime-gpu[cuda,cudnn]==1.30.0", NUMPY)),
         ("onnxruntime-openvino", "cpu", ("onnxruntime-openvino", NUMPY)),
-        ("nightly", "cpu", ("onnxruntime", NUMPY)),
         ("installed", "cpu", ()),
     ],
 )
@@ -93,6 +92,7 @@ def test_what_names_a_release(text, provider, requirements):
         "onnxruntime==1.20; python_version > '3'",
         "onnxruntime==1.20 --pre",
         "; rm -rf /",
+        "nightly",
         "",
     ],
 )
@@ -199,21 +199,12 @@ def test_another_process_may_make_it_at_the_same_time(uv, cache, monkeypatch):
     assert list(cache.iterdir()) == [release.folder]
 
 
-def test_a_stable_release_is_no_nightly(uv, cache):
-    uv("")
-    with pytest.raises(OrtMeterError, match="nightly: .* a stable release only"):
-        prepare(parse_release("nightly"))
-    assert list(cache.iterdir()) == []
-
-
 @pytest.fixture
 def listed(uv, monkeypatch):
-    """Let a registry have these versions, and an index some nightly builds; return the calls."""
+    """Let a registry have these versions; return the calls."""
     monkeypatch.setattr(releases.importlib.util, "find_spec", lambda _name: None)
     return uv(
-        "print('Resolved 1 package')\n"
-        "builds = '1.32.0.dev2, 1.32.0.dev10, 1.31.0.dev7, ' if '--pre' in sys.argv else ''\n"
-        "print(f'Available versions: {builds}1.32.0, 1.31.1, 1.30.0, 1.9.0')"
+        "print('Resolved 1 package')\nprint('Available versions: 1.32.0, 1.31.1, 1.30.0, 1.9.0')"
     )
 
 
@@ -226,32 +217,17 @@ def test_the_releases_of_a_range_are_listed_oldest_first(listed):
     assert command[5:8] == ["index", "versions", "onnxruntime"]
 
 
-def test_nightly_builds_of_an_index_are_listed_between(listed):
-    found = list_releases("1.31.1", "1.32.0", index="https://x/simple")
-    assert [release.name for release in found] == [
-        "1.31.1",
-        "1.32.0.dev2",
-        "1.32.0.dev10",
-        "1.32.0",
-    ]
-    build = found[1]
-    assert (build.requirements[0], build.index) == ("onnxruntime==1.32.0.dev2", "https://x/simple")
-    assert found[0].index == found[-1].index == ""
-    assert "--index-url=https://x/simple" in listed.read_text().splitlines()[1]
-
-
 @pytest.mark.parametrize(
-    ("ends", "index", "message"),
+    ("ends", "message"),
     [
-        (("1.31.0", "1.32.0"), "", "1.31.0..1.32.0. Accepted: two releases of onnxruntime for Pyt"),
-        (("1.32.0", "1.31.1"), "", "the older first, among 1.9.0, 1.30.0, 1.31.1, 1.32.0"),
-        (("1.32.0", "1.32.0"), "", "Accepted: two releases"),
-        (("1.9.0", "1.30.0"), "https://x", "https://x has no nightly build of onnxruntime for"),
+        (("1.31.0", "1.32.0"), "1.31.0..1.32.0. Accepted: two releases of onnxruntime for Pyt"),
+        (("1.32.0", "1.31.1"), "the older first, among 1.9.0, 1.30.0, 1.31.1, 1.32.0"),
+        (("1.32.0", "1.32.0"), "Accepted: two releases"),
     ],
 )
-def test_a_range_that_cannot_be_listed(ends, index, message, listed):
+def test_a_range_that_cannot_be_listed(ends, message, listed):
     with pytest.raises(InvalidArgumentError, match=message):
-        list_releases(*ends, index=index)
+        list_releases(*ends)
 
 
 def test_releases_that_cannot_be_listed_say_why(uv, monkeypatch):
@@ -273,11 +249,11 @@ def test_the_answer_of_the_pip_that_is_installed_is_read(tmp_path, cache, monkey
     names = [f"onnxruntime-1.99.{patch}-py3-none-any.whl" for patch in (0, 1)]
     yanked = 'data-yanked="\nAvailable versions: 7.7\nERROR: spoiled"'
     page.write_text(f"<a href={names[0]}>{names[0]}</a><a href={names[1]} {yanked}>{names[1]}</a>")
-    index = (tmp_path / "simple").as_uri()
-    assert releases._listed("onnxruntime", index) == [Version("1.99.0")]
-    nothing = "http://user:secret@127.0.0.1:9/simple/"
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "simple").as_uri())
+    assert releases._listed("onnxruntime") == [Version("1.99.0")]
+    monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/simple/")
     with pytest.raises(OrtMeterError, match=r"Python .*: .*\*\*\*@127.0.0.1:9") as caught:
-        releases._listed("onnxruntime", nothing)
+        releases._listed("onnxruntime")
     assert "secret" not in str(caught.value)
 
 

@@ -53,7 +53,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--runtime",
         metavar="RELEASE,RELEASE",
         help="releases of ONNX Runtime to compare, oldest first: 1.24.1, onnxruntime-gpu==1.30.0, "
-        "onnxruntime-openvino, a wheel file, nightly, or installed; each gets an environment in "
+        "onnxruntime-openvino, a wheel file, or installed; each gets an environment in "
         f"the cache (then --processes is {PROCESSES} and --budget {_BUDGET_S:g} seconds, profiles "
         "included); --provider cpu,openvino runs each on both",
     )
@@ -93,7 +93,7 @@ class ReleaseRuns:
 
 def read_releases(options: Namespace, providers: Sequence[Provider]) -> ReleaseRuns | None:
     """Read the releases, once for each provider that is named; None if there are none."""
-    if options.runtime is None and options.index_url is None and not options.bisect:
+    if options.runtime is None and not options.bisect:
         return None
     releases, between = bisect.read_releases(options, providers)
     if options.provider != "auto" and not between:

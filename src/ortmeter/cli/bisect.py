@@ -34,9 +34,6 @@ def add_options(parser: ArgumentParser) -> None:
         help="compare the two, then halve the releases of the registry between them until the one "
         "since which it is slow, or its outputs are worse; exit with 2 when none is found",
     )
-    group.add_argument(
-        "--index-url", metavar="URL", help="then halve the nightly builds of this index too"
-    )
 
 
 _VERSION = r"([0-9]{1,9}(?:\.[0-9]{1,9})*)"
@@ -57,13 +54,13 @@ def read_releases(
     """List the releases to compare, and those of the range to search with its ends, if any."""
     default = "cuda" if any(one.on_cuda for one in providers) else "cpu"
     found = re.fullmatch(rf"{_VERSION}\.\.{_VERSION}", options.runtime or "")
-    if (found is not None) != options.bisect or (options.index_url is not None and not found):
+    if (found is not None) != options.bisect:
         raise InvalidArgumentError(
             f"--runtime {options.runtime or '(none)'}. Accepted: a range, 1.20.1..1.32.0, with "
-            "--bisect, and with --index-url; another value without them"
+            "--bisect; another value without it"
         )
     if found:
-        between = list_releases(found[1], found[2], default, options.index_url or "")
+        between = list_releases(found[1], found[2], default)
         return [between[0], between[-1]], between
     return [parse_release(text, default) for text in split("--runtime", options.runtime)], []
 
@@ -148,8 +145,7 @@ class Bisection:
     Parameters
     ----------
     releases : sequence of Release
-        Oldest first; the first one is good, the last one bad. Nightly builds are those that have
-        an index.
+        Oldest first; the first one is good, the last one bad.
     tried : dict of Release to bool
         Which are bad, beside the two ends; None where it is not decided.
 
@@ -178,7 +174,7 @@ class Bisection:
         return self.releases[good + 1 : bad]
 
     def search(self, is_bad: Callable[[Release], object]) -> None:
-        """Try the release in the middle, nightly builds last, until none is left to try.
+        """Try the release in the middle until none is left to try.
 
         Parameters
         ----------
@@ -186,8 +182,7 @@ class Bisection:
             What it raises ends the search.
         """
         while between := self.between:
-            left = [release for release in between if not release.index] or between
-            middle = left[len(left) // 2]
+            middle = between[len(between) // 2]
             self.tried[middle] = None
             self.tried[middle] = bool(is_bad(middle))
 

@@ -33,14 +33,10 @@ __all__ = ["Release", "parse_release", "prepare"]
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
 _MADE_FOR = {"onnxruntime-openvino": Provider("openvino")}
 INSTALLED = "installed"
-NIGHTLY = "nightly"
 
-_NIGHTLY_INDEX = (
-    "https://aiinfra.pkgs.visualstudio.com/PublicProjects/_packaging/ORT-Nightly/pypi/simple/"
-)
 _ACCEPTED = (
     f"Accepted: a version (1.31.1), a distribution with or without its version "
-    f"({', '.join(DISTRIBUTIONS)}==1.30.0), a wheel file, {NIGHTLY}, {INSTALLED}"
+    f"({', '.join(DISTRIBUTIONS)}==1.30.0), a wheel file, {INSTALLED}"
 )
 _FOR_NUMPY_2 = Version("1.19")  # the first release that is
 _GPU_LIBRARIES = Version("1.21")  # the first release that takes them from wheels
@@ -69,8 +65,6 @@ class Release:
         What the installer is asked for; empty for the environment of this process.
     key : str
         Name of its folder in the cache.
-    index : str
-        Address of the registry, empty for the one of the installer.
     provider : Provider, optional
         What runs its sessions, by default the provider of each variant. It is the one that the
         distribution is made for, where there is one.
@@ -79,7 +73,6 @@ class Release:
     name: str
     requirements: tuple[str, ...] = ()
     key: str = ""
-    index: str = ""
     provider: Provider | None = None
 
     @property
@@ -100,7 +93,7 @@ def parse_release(text: str, provider: str = "cpu") -> Release:
     ----------
     text : str
         A version (``1.31.1``), a distribution (``onnxruntime-gpu==1.30.0``,
-        ``onnxruntime-openvino``), the path of a wheel, ``nightly`` or ``installed``.
+        ``onnxruntime-openvino``), the path of a wheel, or ``installed``.
     provider : str
         A version alone is one of ``onnxruntime-gpu`` when this is ``cuda``.
 
@@ -122,22 +115,19 @@ def parse_release(text: str, provider: str = "cpu") -> Release:
     if text == INSTALLED:
         return Release(INSTALLED)
     default = _default(provider)
-    today = f"{dt.datetime.now(tz=dt.UTC).date()}"
-    if text == NIGHTLY:
-        suffix = f"{NIGHTLY}-{today}"
-        return _release(NIGHTLY, default, default, None, suffix=suffix, index=_NIGHTLY_INDEX)
     if text.endswith(".whl"):
         return _wheel(text)
     distribution, version = _distribution(text, default)
     # Where no system has the libraries of CUDA, they come as wheels, of 2 GB.
     needs = provider == "cuda" and distribution == "onnxruntime-gpu"
     extras = "[cuda,cudnn]" if needs and (version is None or version >= _GPU_LIBRARIES) else ""
-    suffix = f"{version or today}{'-cuda' if extras else ''}"
+    # Without a version, the newest one of today.
+    suffix = f"{version or dt.datetime.now(tz=dt.UTC).date()}{'-cuda' if extras else ''}"
     requirement = f"{distribution}{extras}{f'=={version}' if version else ''}"
     return _release(text.replace("==", " "), distribution, requirement, version, suffix=suffix)
 
 
-def list_releases(first: str, last: str, provider: str = "cpu", index: str = "") -> list[Release]:
+def list_releases(first: str, last: str, provider: str = "cpu") -> list[Release]:
     """List what the registry has from one version to another, with a wheel for this Python.
 
     Parameters
@@ -146,19 +136,16 @@ def list_releases(first: str, last: str, provider: str = "cpu", index: str = "")
         Versions, the older first.
     provider : str
         They are versions of ``onnxruntime-gpu`` when this is ``cuda``.
-    index : str
-        Address of an index, whose nightly builds between the two are listed too.
 
     Returns
     -------
     list of Release
-        Final releases, the two ends included, and nightly builds; oldest first.
+        Final releases, the two ends included, oldest first.
 
     Raises
     ------
     InvalidArgumentError
-        A version is not in the registry, the second is not the newer one, or the index has no
-        nightly build between the two.
+        A version is not in the registry, or the second is not the newer one.
     OrtMeterError
         The registry does not answer.
     """
@@ -168,24 +155,14 @@ def list_releases(first: str, last: str, provider: str = "cpu", index: str = "")
             f"{first}..{last}. Accepted: two releases of {name} for {_PYTHON}, the older first, "
             f"among {', '.join(map(str, known))}"
         )
-    found = [parse_release(f"{v}", provider) for v in known if low <= v <= high]
-    listed = _listed(name, index) if index else []
-    builds = [v for v in listed if v.is_devrelease and low < v < high]
-    if index and not builds:
-        raise InvalidArgumentError(
-            f"{without_password(index)} has no nightly build of {name} for {_PYTHON} between "
-            f"{first} and {last}"
-        )
-    found += [_release(f"{v}", name, f"{name}=={v}", v, suffix=f"{v}", index=index) for v in builds]
-    return sorted(found, key=lambda release: Version(release.name))
+    return [parse_release(f"{v}", provider) for v in known if low <= v <= high]
 
 
-def _listed(name: str, index: str = "") -> list[Version]:
+def _listed(name: str) -> list[Version]:
     """Ask pip, which knows the registry of the user and the wheels that suit this Python."""
     uv = [shutil.which("uv") or "uv", "tool", "run", "--python", sys.executable, "pip"]
     pip = [sys.executable, "-I", "-m", "pip"] if importlib.util.find_spec("pip") else uv
     command = [*pip, "index", "versions", name, *_PIP_OPTIONS, "--only-binary=:all:"]
-    command += ["--pre", f"--index-url={index}"] if index else []
     what = f"{name}: its releases cannot be listed"
     lines = _run_installer(command, what, releases_folder())
     # What pages say comes before.
@@ -229,13 +206,7 @@ def _wheel(text: str) -> Release:
 
 
 def _release(
-    name: str,
-    distribution: str,
-    requirement: str,
-    version: Version | None,
-    *,
-    suffix: str,
-    index: str = "",
+    name: str, distribution: str, requirement: str, version: Version | None, *, suffix: str
 ) -> Release:
     # The NumPy of this process, so that the releases differ by themselves only.
     old = version is not None and version < _FOR_NUMPY_2
@@ -243,7 +214,7 @@ def _release(
     tag = numpy.replace("==", "").replace("<", "-")
     key = f"{distribution}-{suffix}-{sys.implementation.cache_tag}-{tag}"
     made_for = _MADE_FOR.get(distribution)
-    return Release(name, (requirement, numpy), key, index, made_for)
+    return Release(name, (requirement, numpy), key, made_for)
 
 
 def prepare(release: Release, tell: _Tell = lambda _line: None) -> Release:
@@ -293,26 +264,15 @@ def _install(release: Release, folder: Path) -> None:
     venv.create(folder, symlinks=os.name != "nt", with_pip=not (uv or has_pip))
     python = str(_python_of(folder))
     if uv:
-        command, before_stable = [uv, "pip", "install", "--python", python], "--prerelease=allow"
+        command = [uv, "pip", "install", "--python", python]
     else:
         pip = [sys.executable if has_pip else python, "-I", "-m", "pip", "--python", python]
-        once = ("--progress-bar=off", "--no-compile")
-        command, before_stable = [*pip, "install", *_PIP_OPTIONS, *once], "--pre"
+        command = [*pip, "install", *_PIP_OPTIONS, "--progress-bar=off", "--no-compile"]
     # The other dependencies serve the tools of ONNX Runtime; those of CUDA are its libraries.
     runtime, numpy = release.requirements
     what = f"{release.name}: {runtime} and {numpy} cannot be installed"
     command += ["--only-binary=:all:", *([] if "[" in runtime else ["--no-deps"])]
-    if release.index:
-        from_index = [*command, before_stable, f"--index-url={release.index}", runtime]
-        _run_installer(from_index, what, folder)
-        _run_installer([*command, numpy], what, folder)
-        if not any(folder.glob("**/onnxruntime*.dev*.dist-info")):
-            raise OrtMeterError(
-                f"{release.name}: {release.index} does not answer: another registry has a stable "
-                "release only"
-            )
-    else:
-        _run_installer([*command, runtime, numpy], what, folder)
+    _run_installer([*command, runtime, numpy], what, folder)
     write_atomically(folder / _MARK, json.dumps(release.requirements).encode())
 
 
