@@ -18,7 +18,6 @@ from _ext import (
     hosting,
     machines,
     mathml,
-    operators,
     provider,
     search_words,
     staleness,
@@ -40,7 +39,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", assets.publish_assets)
     app.connect("builder-inited", wheel.publish_wheel, priority=200)
     app.connect("builder-inited", staleness.forget_results, priority=300)
-    app.connect("builder-inited", operators.write_table)
     app.connect("builder-inited", bundle.finish_downloads, priority=700)
     app.connect("doctree-read", answers.add_answers)
     app.connect("doctree-read", executed.run_blocks)

@@ -112,7 +112,7 @@ def model(tmp_path):
     ],
 )
 def test_a_range_and_a_search_go_together(command, options, message, model, capsys):
-    given = [model] if command == "bench" else ["--filter", "Relu-f32-L1"]
+    given = [model] if command == "bench" else ["--fusions", "--filter", "gemmtransposefusion"]
     assert message in refused(capsys, command, *given, *options)
 
 

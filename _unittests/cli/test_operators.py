@@ -5,6 +5,7 @@ import json
 import re
 import timeit
 from contextlib import nullcontext, redirect_stdout
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -16,7 +17,6 @@ from commands import report_of as reported
 
 from ortmeter.cli import fusions, main, operators, verdicts
 from ortmeter.errors import ModelError
-from ortmeter.evidence import Estimate
 from ortmeter.observatory import edges
 from ortmeter.observatory.accuracy import COLUMNS
 from ortmeter.observatory.catalogue import catalogue
@@ -163,9 +163,10 @@ def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
         (["--provider", "rocm"], "provider='rocm' is not known. Accepted: auto, cpu, cuda"),
         (["--model", "no.onnx"], "Model 'no.onnx' cannot be read: No such file"),
         (["--runtime", "a,a,", "--filter", "zzz"], "--filter: got 'zzz'"),
-        (["--bisect", "--list"], "--bisect needs releases: remove --list"),
-        (["--bisect", "--repro", PRELU], "--bisect needs releases: remove"),
-        (["--bisect", "--provider", "cpu,cpu"], "--provider: got 'cpu,cpu'"),
+        (["--bisect", "--runtime", "1.26..1.32"], "of a wrong fusion: add --fusions, or use ortme"),
+        (["--bisect", "--fusions", "--list"], "--bisect needs releases: remove --list"),
+        (["--bisect", "--fusions", "--repro", PRELU], "--bisect needs releases: remove"),
+        (["--bisect", "--fusions", "--provider", "cpu,cpu"], "--provider: got 'cpu,cpu'"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(options, message, capsys):
@@ -393,78 +394,6 @@ def test_nobody_is_blamed_for_what_is_drawn_or_not_agreed_on(measured, capsys):
     ]
 
 
-@pytest.fixture
-def searched(measured, monkeypatch):
-    """Plant releases: PRelu is slow since 1.30 with the second number of threads, Exp wrong."""
-    wrong = {("Exp", "1.32"): {"mismatched": 2.0}, ("PRelu", "1.32"): {"ulp": 3.0}}
-    times_of = times((1, 2), **{"1_26": ONES, "1_32": {"PRelu": 9.0, "Exp": 1.0}})
-    measured(times_of, errors=wrong)
-    names = ["1.26", "1.28", "1.30", "1.32"]
-    monkeypatch.setattr(operators.bisect, "list_releases", lambda *_: [*map(Release, names)])
-    monkeypatch.setattr(operators.bisect, "_is_slow", lambda *asked: asked[-1].name >= "1.30")
-    monkeypatch.setattr(operators.bisect, "slowdown", lambda *_, **__: Estimate(9.0, 8.0, 10.0))
-    cases = {name: next(iter(catalogue().values())) for name in ONES}
-    monkeypatch.setattr(operators, "catalogue", lambda: cases)
-
-    def measure_errors(pair, cases, **_):
-        index = pd.MultiIndex.from_product([cases, [one.name for one in pair]])
-        found = pd.DataFrame(dict.fromkeys(COLUMNS, 0.5), index.set_names(["case", "candidate"]))
-        found = found.assign(mismatched=0.0, bits="0", reference="float64", judges="")
-        found.loc[index.get_level_values(1) >= "1.28", "mismatched"] = 2.0
-        return found
-
-    monkeypatch.setattr(operators, "measure_errors", measure_errors)
-    return names
-
-
-def test_a_search_says_since_which_release_first(searched, capsys):
-    ways = ["--runtime", "1.26..1.32", "--bisect", "--threads", "1,2"]
-    told, tables = report_of(capsys, *ways)
-    slow = "PRelu is slow since 1.30: 9 [8, 10] times slower than in 1.28 (4 environments of 4 rel"
-    assert [sentence[: len(slow)] for sentence in told[2:4]] == [slow, slow]
-    wrong = "are worse since 1.28: 2 values do not match (4 environments of 4 releases)."
-    assert told[:2] == [f"outputs of {name} {wrong}" for name in ("PRelu", "Exp")]
-    assert told[4].startswith("1.32 compared with 1.26: 2 slower, 0 faster")
-    assert [row["candidate"] for row in tables["Candidates"]] == ["1.26", "1.32"]
-
-
-def test_a_release_that_does_not_run_a_case_has_no_answer(searched, monkeypatch, capsys):
-    nothing = operators.measure_errors
-    monkeypatch.setattr(
-        operators, "measure_errors", lambda *given, **kept: nothing(*given, **kept).head(1)
-    )
-    options = ["--runtime", "1.26..1.32", "--bisect", "--json", "--provider", "cpu"]
-    assert main(["operators", *options]) == 2
-    told = json.loads(capsys.readouterr().out)["conclusion"]
-    assert (
-        "outputs of Exp are worse since 1.32, or an earlier release after 1.26: 1.30 does not run "
-        "it (3 environments of 4 releases)."
-    ) in told
-
-
-@pytest.mark.parametrize(
-    ("rows", "told"),
-    [
-        ({"mismatched": (0, 3)}, "3 values do not match"),
-        ({"mismatched": (0, 1)}, "1 value does not match"),
-        ({"bound": (0.5, 7)}, "an error of 7 times its bound"),
-        ({"bound": (0, np.inf), "differing": (0, 0.5)}, "50.0% of the values differ, where no "),
-        ({"ulp": (0.8, 3.2)}, "3.2 ulp, 0.8 with a"),
-        # what the first one has too, what is better, what changes little
-        ({"bound": (2, 7)}, ""),
-        ({"mismatched": (3, 0)}, ""),
-        ({"ulp": (3.2, 0.8)}, ""),
-        ({"ulp": (0.8, 1.2)}, ""),
-    ],
-)
-def test_what_is_worse_than_with_the_first_release(rows, told):
-    index = pd.MultiIndex.from_product([["Exp"], ["a", "b"]], names=["case", "candidate"])
-    errors = pd.DataFrame({"ulp": 0.5, "largest": 0.5, "bound": 0.5, "mismatched": 0}, index)
-    errors = errors.assign(differing=0.0, reference="float64").assign(**rows)
-    assert verdicts.worse(errors, "a", "b").get("Exp", "")[: len(told) or None] == told
-    assert verdicts.worse(errors.tail(1), "a", "b") == {}  # the first one does not run it
-
-
 @pytest.mark.usefixtures("one_case")
 def test_several_releases_say_since_when_and_what_the_control_says(measured, capsys):
     drawn = times(
@@ -652,6 +581,22 @@ def test_fusions_that_are_wrong_come_first(monkeypatch, capsys):
     # The installed release leaves what is no transposition of a matrix.
     assert re.match(r"0 of the \d+ optimizers and rules of the installed onnxruntime fired", third)
     assert "fired on 0 of 3 patterns" in third
+
+
+def test_a_search_says_since_which_release_a_fusion_is_wrong(monkeypatch, capsys):
+    row = {"case": PERM, "what": "value", "told": "Y[0] is 1", "since": "1.32", "disable": ""}
+    found = pd.DataFrame([{**row, "candidates": "1.32"}])
+    monkeypatch.setattr(judging.FusionJudge, "survey", lambda *_: found)
+    wrong = SimpleNamespace(what="value", told="Y[0] is 1")
+    monkeypatch.setattr(
+        judging.FusionJudge, "wrong", lambda _, case, name: wrong if name >= "1.28" else None
+    )
+    names = ["1.26", "1.28", "1.30", "1.32"]
+    monkeypatch.setattr(operators.bisect, "list_releases", lambda *_: [*map(Release, names)])
+    asked = ["--fusions", "--filter", "gemmtransposefusion perm=", "--runtime", "1.26..1.32"]
+    told, _ = report_of(capsys, *asked, "--bisect")
+    since = "is wrong since 1.28: value, Y[0] is 1 (4 environments of 4 releases)."
+    assert told[0] == f"{PERM} {since}"
 
 
 @pytest.mark.parametrize("other", [["--against", "torch"], ["--values", "edge"]])

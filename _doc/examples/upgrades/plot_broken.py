@@ -264,8 +264,8 @@ study.show(changes)
 
 # %%
 # The table has the ten largest losses, and the speedup of their workarounds over the operators in
-# the last release. ``ortmeter operators --bisect`` finds the exact release of a loss, and
-# ``--repro CASE --runtime 1.31.1,1.32.0 --report`` writes a report with a script.
+# the last release. ``ortmeter operators --repro CASE --runtime 1.31.1,1.32.0 --report`` writes a
+# report with a script.
 
 
 def find_losses(data):

@@ -25,14 +25,18 @@ _LOOKS = (PROCESSES, 2 * PROCESSES, 4 * PROCESSES)
 _ERROR = 0.01 / 8
 
 
-def add_options(parser: ArgumentParser) -> None:
+def add_options(
+    parser: ArgumentParser,
+    title: str = "search, with --runtime 1.20.1..1.32.0",
+    effect: str = "it is slow, or its outputs are worse",
+) -> None:
     """Declare the options of a search."""
-    group = parser.add_argument_group("search, with --runtime 1.20.1..1.32.0")
+    group = parser.add_argument_group(title)
     group.add_argument(
         "--bisect",
         action="store_true",
         help="compare the two, then halve the releases of the registry between them until the one "
-        "since which it is slow, or its outputs are worse; exit with 2 when none is found",
+        f"since which {effect}; exit with 2 when none is found",
     )
 
 

@@ -5,7 +5,6 @@ import itertools
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import number, split, thread_count
 from ortmeter.cli.report import Report, Rows
 from ortmeter.dtypes import short_name
-from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import plural
 from ortmeter.observatory.accuracy import measure_errors, not_judged, out_of_bound, told_error
 from ortmeter.observatory.case import Case, in_words
@@ -74,7 +73,9 @@ def register(parser: ArgumentParser) -> None:
         metavar="RELEASE,RELEASE",
         help="releases of ONNX Runtime, oldest first, as in ortmeter bench (installed)",
     )
-    bisect.add_options(parser)
+    bisect.add_options(
+        parser, "search, with --fusions and --runtime 1.20.1..1.32.0", "a result is wrong"
+    )
     group.add_argument("--against", choices=[_TORCH], help="torch runs the same cases, first")
     group.add_argument(
         "--provider", default="auto", help="auto (the default), cpu, cuda, or several: cpu,cuda"
@@ -157,30 +158,11 @@ def _run_cases(options: Namespace, report: Report, cases: Mapping[str, Any]) -> 
     except Interrupted as stop:
         verdicts.fill(report, candidates, stop.matrix)
         raise
-    slower = verdicts.fill(report, candidates, matrix)
+    verdicts.fill(report, candidates, matrix)
     if options.models:
         report.add("Nodes", _case_table(cases))
-    worse = verdicts.fill_errors(report, candidates, specs)
-    if not span:
-        return None
-    first, questions = candidates[0], []
-    for case in worse:
-        look = partial(_worse, first, specs[case])
-        questions.append(bisect.ask_outputs(f"outputs of {in_words(case)} are worse", look))
-    slow = slower.reset_index()[["threads", "case", "speedup"]].to_numpy()
-    for count, case, speedup in slow:
-        variant = cases[case].prepared(where, count)
-        questions.append(bisect.ask_speed(in_words(case), variant, first.release, 1 / speedup))
-    return bisect.fill("ortmeter operators", report, span, questions)
-
-
-def _worse(first: RuntimeCandidate, case: SessionSpec, release: Release) -> str:
-    """Say what is worse than with the first release; empty when nothing is."""
-    pair = [first, dataclasses.replace(first, name=release.name, release=release)]
-    errors = measure_errors(pair, {"": case})
-    if len(errors) < len(pair):
-        raise ModelError(f"{release.name} does not run it")
-    return verdicts.worse(errors, first.name, release.name).get("", "")
+    verdicts.fill_errors(report, candidates, specs)
+    return None
 
 
 def _matrix(
@@ -206,7 +188,7 @@ def _refuse(options: Namespace) -> None:
     """Refuse options that would have no effect."""
     names = {"edges": "--values", "models": "--model"}
     for option, why, others in (
-        ("bisect", "needs releases", ("against", "edges", "list", "repro")),
+        ("bisect", "needs releases", ("list", "repro")),
         ("fusions", "has models of its own", ("models", "edges", "against")),
         ("edges", "is for the cases of the catalogue", ("models",)),
         ("repro", "prints a script, or an issue, only", ("list", "json", "html")),
@@ -215,6 +197,11 @@ def _refuse(options: Namespace) -> None:
         if getattr(options, option) and given:
             told = f"{names.get(option, f'--{option}')} {why}"
             raise InvalidArgumentError(f"{told}: remove {', '.join(given)}")
+    if options.bisect and not options.fusions:
+        raise InvalidArgumentError(
+            "--bisect searches for the release of a wrong fusion: add --fusions, or use ortmeter "
+            "bench MODEL --bisect"
+        )
     if options.bisect and len(_providers(options)) > 1:
         raise InvalidArgumentError(f"--provider {options.provider}: --bisect needs one")
     fits = options.repro is not None and "," in options.runtime and not options.against

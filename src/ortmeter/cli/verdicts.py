@@ -40,12 +40,8 @@ _EFFECT = 0.05  # smallest relative difference worth a claim
 _CLAIMED = ("faster", "slower")
 
 
-def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix) -> pd.DataFrame:
-    """Fill the report with the times of the candidates, and with verdicts if there are several.
-
-    Returns the cells where the last one is slower.
-    """
-    slower = pd.DataFrame()
+def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix) -> None:
+    """Fill the report with the times of the candidates, and with verdicts if there are several."""
     names = [candidate.name for candidate in candidates]
     counts = list(matrix.times.index.unique("threads"))
     place = {count: f", {_threads(count)}" if len(counts) > 1 else "" for count in counts}
@@ -78,7 +74,6 @@ def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix)
         absent = tuple((*key, reason) for key, reason in matrix.absent.items())
         report.add("Absent", Rows(("case", "candidate", "reason"), absent))
         report.conclude(f"{len(absent)} absent: the table has the reasons.")
-    return slower
 
 
 def _threads(count: int) -> str:
@@ -182,16 +177,13 @@ def _plot(cells: pd.DataFrame, report: Report) -> "Figure":
 
 def fill_errors(
     report: Report, candidates: Sequence[RuntimeCandidate], cases: Mapping[str, SessionSpec]
-) -> dict[str, str]:
-    """Fill the report with how close each candidate is to float64.
-
-    Returns what :func:`worse` says of them.
-    """
+) -> None:
+    """Fill the report with how close each candidate is to float64."""
     try:
         errors = measure_errors(candidates, cases)
     except OrtMeterError as error:  # what was measured before is kept
         report.conclude(f"outputs are not compared: {error}.")
-        return {}
+        return
     for row in out_of_bound(errors).reset_index().to_dict("records"):
         report.conclude(f"{in_words(row['case'])} with {row['candidate']}: {told_error(row)}.")
     unjudged = not_judged(errors)
@@ -211,17 +203,6 @@ def fill_errors(
             f"bits of the outputs differ in {changed.sum()} of {plural(len(changed), 'case')}."
         )
     report.add("Errors against float64", _errors_table(errors, len(candidates)))
-    return worse(errors, candidates[0].name, candidates[-1].name)
-
-
-def worse(errors: pd.DataFrame, first: str, last: str) -> dict[str, str]:
-    """Say, by case, what a candidate has wrong or less accurate, and the first one has not."""
-    moved = accuracy_changes(errors).query("error_ratio > 1").reset_index().to_dict("records")
-    wrong = out_of_bound(errors).reset_index().to_dict("records")
-    told = {(row["case"], row["candidate"]): _moved(row) for row in moved}
-    told |= {(row["case"], row["candidate"]): told_error(row) for row in wrong}
-    right = {case for case, name in errors.index if name == first and (case, first) not in told}
-    return {case: text for (case, name), text in told.items() if name == last and case in right}
 
 
 def _moved(row: Mapping[Any, Any]) -> str:

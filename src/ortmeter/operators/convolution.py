@@ -8,7 +8,7 @@ import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.operators.costs import activation
-from ortmeter.operators.counts import Count, Work, reduction, told
+from ortmeter.operators.counts import Count, Work, reduction
 from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, maker
 from ortmeter.operators.roundings import mean, sum_of_products
@@ -34,7 +34,7 @@ def _pool_flop(per_window: int) -> Count:
         window: int = math.prod(work.attributes["kernel_shape"])
         return (window + per_window) * work.out
 
-    return told(count, f"size of the window{per_window or ''} an output")
+    return count
 
 
 declare = family("convolution")

@@ -1,4 +1,4 @@
-"""Counts of operations that operators share. The first line of a count is its cell in the table."""
+"""Counts of operations that operators share."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -36,15 +36,9 @@ class Work:
 Count: TypeAlias = Callable[[Work], float]
 
 
-def told(count: Count, text: str) -> Count:
-    """Say what a count is."""
-    count.__doc__ = text
-    return count
-
-
 def per_element(operations: int) -> Count:
     """Count operations per element of the output."""
-    return told(lambda work: operations * work.out, f"{operations} an output")
+    return lambda work: operations * work.out
 
 
 nothing = per_element(0)
@@ -57,5 +51,4 @@ def between_inputs(work: Work) -> float:
 
 def reduction(*, terms: int, results: int) -> Count:
     """Count operations per element that is reduced, and per result."""
-    text = f"{terms} an input" + (f", {results} an output" if results else "")
-    return told(lambda work: terms * work.size(0) + results * work.out, text)
+    return lambda work: terms * work.size(0) + results * work.out

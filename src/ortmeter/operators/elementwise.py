@@ -16,7 +16,7 @@ declare = family("elementwise")
 _ONE = {"cost": per_element(1)}
 _ROUNDED = _ONE | {"bound": once}
 _EXACT = _ONE | {"is_exact": True}
-_SOFTSIGN = product(lambda _run: 3, "3 roundings")  # a kernel may multiply by an inverse
+_SOFTSIGN = product(lambda _run: 3)  # a kernel may multiply by an inverse
 
 
 def _divide(x: Tensor, y: Tensor) -> Tensor:

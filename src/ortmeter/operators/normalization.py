@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.operators.counts import Count, Work, told
+from ortmeter.operators.counts import Count, Work
 from ortmeter.operators.late import Array, Dtype, Tensor, TensorFunction, functional, torch
 from ortmeter.operators.movement import flatten
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
@@ -19,7 +19,7 @@ def _softmax_flop(*, per_row: int) -> Count:
         length = work.shape(0)[work.integer("axis", -1)]
         return 5 * work.size(0) + per_row * (work.size(0) // max(length, 1))
 
-    return told(count, f"5 an input, {per_row} a row")
+    return count
 
 
 def _normalization_flop(per_element: int, *, skip: bool = False) -> Count:
@@ -30,7 +30,7 @@ def _normalization_flop(per_element: int, *, skip: bool = False) -> Count:
         added = 1 + work.has(3) + work.has(4) if skip else work.has(2)
         return (per_element + added) * work.size(0) + 2 * rows
 
-    return told(count, f"{per_element} an input, 1 for what is added, 2 a row")
+    return count
 
 
 def _instance_flop(work: Work) -> float:
@@ -91,14 +91,14 @@ declare = family("normalization")
 declare("Softmax", kind="attention", cost=_softmax_flop(per_row=-2))
 declare("LogSoftmax", kind="attention", cost=_softmax_flop(per_row=-1))
 declare("Hardmax", kind="other", is_exact=True)
-_RMS = product(_from_axis, "half a rounding a term, and 6")
+_RMS = product(_from_axis)
 declare("LayerNormalization", cost=_normalization_flop(6), bound=_layer_bound)
 declare("RMSNormalization", cost=_normalization_flop(4), cpu_types="f32 f16", bound=_RMS)
 declare("SimplifiedLayerNormalization", cost=_normalization_flop(4))
 declare("InstanceNormalization", cost=_instance_flop, bound=_group_bound)
 declare("GroupNormalization", bound=_group_bound)
 declare("BatchNormalization", cost=_batch_flop, bound=_batch_bound)
-declare("LpNormalization", bound=product(_along_axis, "a rounding a term, and 2"))
+declare("LpNormalization", bound=product(_along_axis))
 declare("LRN MeanVarianceNormalization")
 declare("Dropout", kind="other", is_exact=True)
 declare = family("normalization", domain=MICROSOFT)

@@ -1,4 +1,4 @@
-"""Bounds of rounding errors that operators share. The first line of one is its cell in the table.
+"""Bounds of rounding errors that operators share.
 
 A sum of products is bounded without knowing its operator: with the magnitudes of its operands, the
 operator returns the sum of the magnitudes of its terms, and with ones, their number (Higham,
@@ -45,14 +45,13 @@ def once(run: Run) -> Array:
     return np.asarray(np.ldexp(0.5, np.maximum(exponent - 1, info.minexp) - info.nmant))
 
 
-def product(count: Callable[[Run], float], text: str) -> Bound:
+def product(count: Callable[[Run], float]) -> Bound:
     """Make the rule of results without cancellation, from the number of roundings they need."""
 
     def bound(run: Run) -> Array:
         roundings = count(run)
         return rounded(growth(roundings) * np.abs(run.exact) + roundings * tiny(), run)
 
-    bound.__doc__ = text
     return bound
 
 

@@ -59,7 +59,7 @@ class Operand:
         drawn = rng.uniform(_LEAST, _MOST, self.shape)
         if name not in _POSITIVE:
             drawn *= rng.choice([-1, 1], self.shape)
-        return np.asarray(drawn if dtype.kind in "fV" else np.ceil(drawn)).astype(dtype)
+        return np.asarray(drawn if dtype.kind == "f" else np.ceil(drawn)).astype(dtype)
 
 
 _POSITIVE = {"v", "s"}  # variances and scales
@@ -78,7 +78,7 @@ class Draft:
     outputs : tuple of str
         Results.
     kind : str
-        The open type: ``f32``, ``bf16``...
+        The open type: ``f32``, ``f16``...
     opset : int
         Version of the operators.
     wrap : str

@@ -31,7 +31,7 @@ _Varied: TypeAlias = Iterator[tuple[str, Draft]]
 #: Between the changes in a name.
 JOIN = " | "
 _OPSETS = (7, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23)
-_KINDS = ("f16", "bf16", "f64", "i32", "i64")
+_KINDS = ("f16", "f64", "i32", "i64")
 _SIZE, _SIZES = 4, (0, 1, 3)  # of the axes of patterns, and other ones
 _SHAPES: tuple[tuple[int, ...], ...] = (
     (),
