@@ -556,8 +556,11 @@ def test_fusions_are_listed_and_filtered(capsys):
 def test_a_script_of_a_fusion_runs_each_level(monkeypatch, capsys):
     assert main(["operators", "--fusions", "--repro", PERM]) == 0
     script = capsys.readouterr().out
-    assert f"onnxruntime=={onnxruntime.__version__} python repro.py" in script
-    assert "# uvx" in script
+    release = f"onnxruntime=={onnxruntime.__version__}"
+    assert script.splitlines()[:2] == [
+        f"# {PERM}: python repro.py with each release",
+        f"# uvx --with numpy --with {release} python repro.py",
+    ]
     told = run_script(script, Release("installed"))
     labels = re.findall(r"onnxruntime [\d.]+, (.*):", told)
     optimized = "optimized without GemmTransposeFusion"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError
-from ortmeter.evaluator import Evaluator
+from ortmeter.evaluator import Evaluator, to_float64
 
 TEXT = """<ir_version: 10, opset_import: ["": 18]>
 g (float[n] X, float[n] Y) => (float[n] Z) <float[1] two = {2}> {
@@ -271,19 +271,21 @@ def test_strings_travel():
         assert got.tolist() == ["aa", "éé"]
 
 
-def test_a_sparse_initializer_is_read():
+def test_sparse_tensors_are_refused():
     text = """<ir_version: 10, opset_import: ["": 18]>
-    g (float[3, 4] X) => (float[3, 4] Y) { Y = Add(X, S) }"""
-    dense = np.zeros((3, 4), np.float32)
-    dense[0, 1], dense[2, 3] = 5, 7
-    values = onnx.numpy_helper.from_array(np.float32([5, 7]), "S")
-    for indices in (np.int64([1, 11]), np.int64([[0, 1], [2, 3]])):
-        model = onnx.parser.parse_model(text)
-        sparse = model.graph.sparse_initializer.add(dims=[3, 4])
-        sparse.values.CopyFrom(values)
-        sparse.indices.CopyFrom(onnx.numpy_helper.from_array(indices))
-        (got,) = Evaluator(model).run(None, {"X": np.ones((3, 4), np.float32)})
-        np.testing.assert_array_equal(got, dense + 1)
+    g (float[4] X) => (float[4] Y) { Y = Add(X, S) }"""
+    model = onnx.parser.parse_model(text)
+    sparse = model.graph.sparse_initializer.add(dims=[4])
+    sparse.values.CopyFrom(onnx.numpy_helper.from_array(np.float32([5]), "S"))
+    sparse.indices.CopyFrom(onnx.numpy_helper.from_array(np.int64([1])))
+    for use in (Evaluator, to_float64):
+        with pytest.raises(ModelError, match="Sparse initializer 'S' is not supported"):
+            use(model)
+    del model.graph.sparse_initializer[:]
+    node = onnx.helper.make_node("Constant", [], ["S"], sparse_value=sparse)
+    model.graph.node.insert(0, node)
+    with pytest.raises(ModelError, match="has the values sparse_value. Accepted: exactly one of"):
+        Evaluator(model)
 
 
 def test_external_data_is_read(tmp_path):

@@ -136,7 +136,7 @@ def test_a_provider_threads_and_requirements_are_in_the_script():
     asked = {"threads": 3, "requirements": ["onnxruntime==1.26.0"]}
     script = repro_script(PRELU, provider=Provider("cuda", 1), **asked)
     lines = script.splitlines()
-    assert lines[1] == '#   pip install numpy "onnxruntime==1.26.0"'
+    assert lines[1] == "# uvx --with numpy --with onnxruntime==1.26.0 python repro.py"
     assert len([one for one in lines if one.strip() and not one.startswith('    b"')]) <= 33
     assert 'providers=[("CUDAExecutionProvider", {"device_id": 1})]' in script
     assert 'bind_output(output.name, "cuda", 1)' in script

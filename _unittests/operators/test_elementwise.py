@@ -17,6 +17,8 @@ from kernel_checks import (
     widen,
 )
 
+from ortmeter.errors import RefusedError
+
 RNG = np.random.default_rng(0)
 
 
@@ -179,39 +181,23 @@ CASTS = [*SIGNED, *UNSIGNED, *FLOATS, "bool"]
 @pytest.mark.parametrize("source", CASTS)
 def test_casts(source, target):
     x = np.array([0, 1, 2, 100, 3]).astype(source)
+    if (source, target) == ("float64", "float16"):
+        return
     to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(target))
     assert_same([x.astype(target)], run_kernel(case("Cast", 13, x, to=to)))
 
 
-@pytest.mark.parametrize("target", ["float16", "bfloat16", "float8_e5m2", "float8_e4m3fn"])
-def test_float64_is_rounded_once(target):
-    """A first rounding to float32 would put these on a tie, and the second one astray."""
+@pytest.mark.parametrize("target", ["float16", "bfloat16", "float8_e5m2", "float8_e8m0fnu"])
+def test_what_torch_would_round_twice_or_otherwise_is_refused(target):
+    """From float64 it rounds to float32 first; onnx.reference rounds once, and knows float8."""
     dtype = np.dtype("float16") if target == "float16" else np.dtype(getattr(ml_dtypes, target))
-    bits = ml_dtypes.finfo(dtype).nmant + 1
-    tie = 1 + 2.0**-bits
-    x = np.array([tie + 2.0**-40, tie - 2.0**-40, -tie - 2.0**-40, tie + 2.0**-50, tie, math.nan])
-    spacing = 2.0 ** (1 - bits)
-    expected = np.array([1 + spacing, 1, -1 - spacing, 1 + spacing, 1, math.nan])
     to = onnx.helper.np_dtype_to_tensor_dtype(dtype)
-    (got,) = run_kernel(case("Cast", 19, x, to=to))
-    np.testing.assert_array_equal(got.astype("f8"), expected)
+    with pytest.raises(RefusedError, match=f"to torch.{target}; accepted: floats of 16 bits or m"):
+        run_kernel(case("Cast", 24, np.float64([1]), to=to))
 
 
-FLOAT8 = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
-
-
-@pytest.mark.parametrize("saturate", [0, 1])
-@pytest.mark.parametrize("source", ["float32", "float16", "float64"])
-@pytest.mark.parametrize("name", FLOAT8)
-def test_float8_of_every_half(name, source, saturate):
-    dtype = np.dtype(getattr(ml_dtypes, name))
-    with np.errstate(invalid="ignore"):
-        x = np.arange(2**16, dtype=np.uint16).view("f2").astype(source)
-    to = onnx.helper.np_dtype_to_tensor_dtype(dtype)
-    got = run_kernel(case("Cast", 19, x, to=to, saturate=saturate))
-    limit = float(ml_dtypes.finfo(dtype).max) if saturate else math.inf
-    with np.errstate(all="ignore"):
-        expected = np.clip(x, -limit, limit).astype(dtype)
-    assert_same([expected], got, tolerance=0)
-    back = run_kernel(case("Cast", 19, got[0], to=onnx.TensorProto.FLOAT))
-    assert_same([widen(got[0]).astype("f4")], back, tolerance=0)
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2"])
+def test_float8_is_widened(name):
+    x = np.arange(2**8, dtype=np.uint8).view(getattr(ml_dtypes, name))
+    got = run_kernel(case("Cast", 19, x, to=onnx.TensorProto.FLOAT))
+    assert_same([widen(x).astype("f4")], got, tolerance=0)

@@ -11,6 +11,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 from ortmeter.errors import ModelError
+from ortmeter.evaluator.node import initializers
 from ortmeter.runtime.graphs import bodies, onnx_opset, rename_reads, walk_nodes
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
@@ -163,14 +164,10 @@ def _copied(
     An output that a node of the body computes has the name of *ends*, where it has one.
     """
     renamed = dict(given or {})
-    for tensor in body.initializer:
-        renamed[tensor.name] = next(fresh)
+    for name, tensor in initializers(body):
+        renamed[name] = next(fresh)
         graph.initializer.append(tensor)
-        graph.initializer[-1].name = renamed[tensor.name]
-    for sparse in body.sparse_initializer:
-        renamed[sparse.values.name] = next(fresh)
-        graph.sparse_initializer.append(sparse)
-        graph.sparse_initializer[-1].values.name = renamed[sparse.values.name]
+        graph.initializer[-1].name = renamed[name]
     final = {value.name: end for value, end in zip(body.output, ends, strict=False) if end}
     copied = copy.deepcopy(list(body.node))
     for node in copied:

@@ -1,6 +1,5 @@
 """What ``operators --fusions`` says: the optimizers that change what a model answers."""
 
-import textwrap
 from collections.abc import Sequence
 
 import onnx.printer
@@ -19,26 +18,11 @@ from ortmeter.observatory.fusions.judging import (
 from ortmeter.observatory.fusions.variations import FusionCase
 from ortmeter.observatory.issue import run_script, write_wrong_fusion
 from ortmeter.observatory.matrix import RuntimeCandidate
-from ortmeter.observatory.repro import embedded
+from ortmeter.observatory.repro import head_of_script
 from ortmeter.releases.environments import Release
 
 _TOLD = 5  # findings in the conclusion
 _SCRIPT = """\
-# {name}
-# uvx --with numpy --with onnxruntime=={version} python repro.py
-#
-{text}
-import base64, zlib
-
-import numpy as np
-import onnxruntime as ort
-
-model = zlib.decompress(base64.b64decode(
-{model}
-))
-feeds = {{
-{feeds}
-}}
 none, every = ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL
 for label, level, disabled in (
     ("not optimized", none, []),
@@ -48,7 +32,7 @@ for label, level, disabled in (
     options = ort.SessionOptions()
     options.graph_optimization_level, options.log_severity_level = level, 4
     try:
-        session = ort.InferenceSession(model, options, disabled_optimizers=disabled)
+        session = ort.InferenceSession(bytes(model), options, disabled_optimizers=disabled)
         got = session.run(None, feeds)
     except Exception as error:
         got = str(error)
@@ -106,18 +90,9 @@ def write(
     with FusionJudge([last]) as judge:
         wrong = judge.wrong(case, last.name)
         optimizer = (wrong and judge.responsible(wrong, last.name)) or case.op
-    feeds = (
-        f'    "{name}": np.array({array.tolist()}, "{array.dtype}").reshape({array.shape}),'
-        for name, array in case.feeds().items()
-    )
-    script = _SCRIPT.format(
-        name=case.name,
-        version=last.release.key.split("-")[1] if last.release.key else onnxruntime.__version__,
-        text=textwrap.indent(onnx.printer.to_text(case.model()), "# ", lambda _: True),
-        model=embedded(case.model().SerializeToString()),
-        feeds="\n".join(feeds),
-        optimizer=optimizer,
-    )
+    needed = last.release.requirements[:1] or [f"onnxruntime=={onnxruntime.__version__}"]
+    head = head_of_script(case, needed, onnx.printer.to_text(case.model()))
+    script = head + _SCRIPT.format(optimizer=optimizer)
     if not as_issue:
         return script
     if wrong is None:

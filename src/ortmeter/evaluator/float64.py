@@ -170,8 +170,6 @@ def _convert_node(node: onnx.NodeProto, rules: _Rules) -> None:
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.TENSOR:
             _convert_tensor(attribute.t)
-        elif attribute.type == onnx.AttributeProto.SPARSE_TENSOR:
-            _convert_tensor(attribute.sparse_tensor)
         elif attribute.type == onnx.AttributeProto.TYPE_PROTO:
             _convert_type(attribute.tp)
         elif attribute.name in types and attribute.i in FLOATS:
@@ -209,9 +207,7 @@ def _tensor(value: object) -> onnx.TensorProto:
     return onnx.numpy_helper.from_array(np.asarray(value, np.float64))
 
 
-def _convert_tensor(tensor: onnx.TensorProto | onnx.SparseTensorProto) -> None:
-    if isinstance(tensor, onnx.SparseTensorProto):
-        tensor = tensor.values
+def _convert_tensor(tensor: onnx.TensorProto) -> None:
     if tensor.data_type in FLOATS:
         array = dense_array(tensor).astype(np.float64)
         tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
@@ -219,8 +215,8 @@ def _convert_tensor(tensor: onnx.TensorProto | onnx.SparseTensorProto) -> None:
 
 def _convert_type(kind: onnx.TypeProto) -> None:
     match kind.WhichOneof("value"):
-        case "tensor_type" | "sparse_tensor_type" as name:
-            tensor = getattr(kind, name)
+        case "tensor_type":
+            tensor = kind.tensor_type
             if tensor.elem_type in FLOATS:
                 tensor.elem_type = _DOUBLE
         case "sequence_type":

@@ -1,6 +1,6 @@
 """One node of a model: its attributes decoded, its scope, and the slots of the values it names."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,40 +23,27 @@ def opset_versions(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int
     return {domain_name(item.domain): item.version for item in proto.opset_import}
 
 
-def initializers(
-    graph: onnx.GraphProto,
-) -> Iterator[tuple[str, onnx.TensorProto | onnx.SparseTensorProto]]:
-    for tensor in graph.initializer:
-        yield tensor.name, tensor
+def initializers(graph: onnx.GraphProto) -> list[tuple[str, onnx.TensorProto]]:
+    """List the initializers with their names; a sparse one is an error."""
     for sparse in graph.sparse_initializer:
-        yield sparse.values.name, sparse
+        raise ModelError(
+            f"Sparse initializer {sparse.values.name!r} is not supported: make it a dense one"
+        )
+    return [(tensor.name, tensor) for tensor in graph.initializer]
 
 
-def dense_array(tensor: onnx.TensorProto | onnx.SparseTensorProto) -> np.ndarray:
-    """Read an initializer, sparse or not."""
-    if isinstance(tensor, onnx.SparseTensorProto):
-        return _from_sparse(tensor)
+def dense_array(tensor: onnx.TensorProto) -> np.ndarray:
     try:
         return np.asarray(onnx.numpy_helper.to_array(tensor))
     except (OSError, ValueError, TypeError, KeyError, onnx.checker.ValidationError) as cause:
         raise ModelError(f"Tensor {tensor.name!r} cannot be read: {cause}") from cause
 
 
-def _from_sparse(tensor: onnx.SparseTensorProto) -> np.ndarray:
-    values, indices = dense_array(tensor.values), dense_array(tensor.indices)
-    dense = np.zeros(tuple(tensor.dims), values.dtype)
-    if indices.ndim == 1:  # positions in the flat tensor
-        dense.reshape(-1)[indices] = values
-    else:
-        dense[tuple(indices.T)] = values
-    return dense
-
-
 def _decoded(value: Any) -> Any:
     """Decode an attribute: Python numbers, text, lists, NumPy arrays, protos for the rest."""
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="surrogateescape")
-    if isinstance(value, onnx.TensorProto | onnx.SparseTensorProto):
+    if isinstance(value, onnx.TensorProto):
         return dense_array(value)
     return list(map(_decoded, value)) if isinstance(value, list) else value
 
@@ -142,7 +129,6 @@ class Node:
 # The value of each form of Constant, and its type when the attribute holds Python values.
 _CONSTANT_TYPES: dict[str, Any] = {
     "value": None,
-    "sparse_value": None,
     "value_float": np.float32,
     "value_floats": np.float32,
     "value_int": np.int64,
@@ -153,8 +139,8 @@ _CONSTANT_TYPES: dict[str, Any] = {
 
 
 def constant_value(node: Node) -> np.ndarray:
-    given = {name: value for name, value in node.attributes.items() if name in _CONSTANT_TYPES}
-    if len(given) != 1:
+    given = node.attributes
+    if len(given) != 1 or not given.keys() <= _CONSTANT_TYPES.keys():
         raise ModelError(
             f"{node} has the values {', '.join(given) or 'none'}. Accepted: exactly one of "
             + ", ".join(_CONSTANT_TYPES)

@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import shlex
 import textwrap
 import zlib
 from collections.abc import Sequence
@@ -14,19 +15,21 @@ import onnx.numpy_helper
 from ortmeter.attribution.reduction import EMBEDDED, Reduced, quantiles
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.observatory.case import RANGES, Case, integer_ends
+from ortmeter.observatory.fusions.variations import FusionCase
 from ortmeter.observatory.nodes import NodeCase
 from ortmeter.runtime.ortvalues import is_known_to_numpy
 from ortmeter.runtime.providers import Provider
 
 #: A case of the catalogue, or a node of the reader's model.
 AnyCase: TypeAlias = Case | NodeCase
+_Made: TypeAlias = AnyCase | Reduced | FusionCase
 
 _WIDTH = 88
 #: What the first lines of a script say of arrays that are not those of the case.
 DRAWN = "drawn, with the quantiles that they had in the model"
 _PRELOAD = 'getattr(ort, "preload_dlls", lambda: None)()\n'
 
-_SCRIPT = """\
+_HEAD = """\
 {header}
 import base64, timeit, zlib
 
@@ -39,6 +42,8 @@ model = bytearray(zlib.decompress(base64.b64decode(
 feeds = {{}}
 {arrays}
 
+"""
+_SCRIPT = """\
 options = ort.SessionOptions()
 options.intra_op_num_threads = {threads}
 session = ort.InferenceSession(bytes(model), options, providers=[{provider}])
@@ -104,6 +109,19 @@ def repro_script(
     True
     """
     where = provider or Provider("cpu")
+    name = json.dumps(where.execution_provider)
+    script = _SCRIPT.format(
+        threads=threads,
+        provider=name if where.is_cpu else f'({name}, {{"device_id": {where.index}}})',
+        device=f'"cuda", {where.index}' if where.on_cuda else '"cpu", 0',
+    )
+    return head_of_script(case, requirements, preload=_PRELOAD if where.on_cuda else "") + script
+
+
+def head_of_script(
+    case: _Made, requirements: Sequence[str] = (), text: str = "", *, preload: str = ""
+) -> str:
+    """Write the lines that make ``model`` and ``feeds``; *text* is in the first ones."""
     drawn: list[str] = []  # what is not the array of a run
     lines: list[str] = []
     for name, array in case.feeds().items():
@@ -114,29 +132,23 @@ def repro_script(
         *before, made = _make(case, name, array, drawn)
         lines += [*before, f"model[{start}:{start}] = ({made}).tobytes()"]
     header = [f"# {json.dumps(case.name)[1:-1]}: python repro.py with each release"]
-    header += (f"#   pip install numpy {json.dumps(requirement)}" for requirement in requirements)
+    for requirement in requirements:
+        asked = shlex.quote(json.dumps(requirement)[1:-1])
+        header.append(f"# uvx --with numpy --with {asked} python repro.py")
     if drawn:
         told = f"{DRAWN}: {', '.join(drawn)}"
         header += textwrap.wrap(told, _WIDTH, initial_indent="# ", subsequent_indent="# ")
-    name = json.dumps(where.execution_provider)
-    return _SCRIPT.format(
+    header += [f"# {line}".rstrip() for line in ("", *text.splitlines()) if text]
+    packed = base64.b64encode(zlib.compress(data, 9)).decode()
+    return _HEAD.format(
         header="\n".join(header),
-        preload=_PRELOAD if where.on_cuda else "",
-        model=embedded(data),
+        preload=preload,
+        model="\n".join(f'    b"{part}"' for part in textwrap.wrap(packed, _WIDTH)),
         arrays="\n".join(lines),
-        threads=threads,
-        provider=name if where.is_cpu else f'({name}, {{"device_id": {where.index}}})',
-        device=f'"cuda", {where.index}' if where.on_cuda else '"cpu", 0',
     )
 
 
-def embedded(data: bytes) -> str:
-    """Write compressed bytes, as the lines of a literal."""
-    text = base64.b64encode(zlib.compress(data, 9)).decode()
-    return "\n".join(f'    b"{part}"' for part in textwrap.wrap(text, _WIDTH))
-
-
-def _without_weights(case: AnyCase | Reduced) -> tuple[bytes, list[tuple[int, str, np.ndarray]]]:
+def _without_weights(case: _Made) -> tuple[bytes, list[tuple[int, str, np.ndarray]]]:
     """Serialize the model without its large weights, listed with where they go, in this order."""
     model = case.model()
     data = model.SerializeToString(deterministic=True)
@@ -154,7 +166,7 @@ def _without_weights(case: AnyCase | Reduced) -> tuple[bytes, list[tuple[int, st
     return kept + data[end:], weights
 
 
-def _make(case: AnyCase | Reduced, name: str, array: np.ndarray, drawn: list[str]) -> list[str]:
+def _make(case: _Made, name: str, array: np.ndarray, drawn: list[str]) -> list[str]:
     """Write what makes an array: lines that come before, and an expression."""
     if not is_known_to_numpy(array.dtype) or array.dtype.kind in "OSUT":
         raise InvalidArgumentError(

@@ -1,13 +1,12 @@
 """Arithmetic, comparisons, functions of one variable and conversions, element by element."""
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
 
 from ortmeter.operators.counts import Work, between_inputs, nothing, per_element
-from ortmeter.operators.late import Array, Dtype, Tensor, TensorFunction, functional, special, torch
+from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, special, torch
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, stand_in
 from ortmeter.operators.roundings import mean, once, product, sum_of_products
 from ortmeter.operators.tensors import direct, dtype_of, refused, widened
@@ -177,54 +176,29 @@ def _clip(x: Tensor, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002 
     return x if low is None and high is None else torch.clamp(x, low, high)
 
 
-# Largest value that rounds to a finite one, for the type that overflows to what is not a number.
-_OVERFLOW_E4M3FN = 464.0
-_FLOAT8 = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")
-
-
 declare("Cast", kind="movement", cost=nothing, bound=once)
 declare("CastLike", kind="movement", cost=nothing)
 declare("BitCast", kind="movement")
 
 
 @kernel("Cast", since=6)
-def _cast_tensor(x: Tensor, *, to: int, saturate: int = 1) -> Tensor:
-    return convert(x, dtype_of("Cast", to), saturate=saturate)
-
-
-def convert(x: Tensor, dtype: Dtype, *, saturate: int = 1) -> Tensor:
+def _cast_tensor(
+    x: Tensor,
+    *,
+    to: int,
+    saturate: int = 1,  # noqa: ARG001 - of float8
+) -> Tensor:
     """Convert to a type, rounded once to the nearest, ties to even."""
+    dtype = dtype_of("Cast", to)
     if x.dtype == dtype:
         return x
-    if dtype == torch.float8_e8m0fnu:
-        raise refused("Cast", "types that hold more than an exponent", x, also=f" to {dtype}")
-    is_float8 = dtype in {getattr(torch, f"float8_{name}") for name in _FLOAT8}
-    if x.dtype == torch.float64 and (is_float8 or dtype in (torch.float16, torch.bfloat16)):
-        x = _to_odd_float32(x)
-    if is_float8:
-        return _limit(x.to(torch.float32), dtype, saturate=saturate).to(dtype)
+    narrow = 1 if x.dtype != torch.float64 else 2  # torch rounds float64 to float32 first
+    if dtype.is_floating_point and dtype.itemsize <= narrow:
+        accepted = "floats of 16 bits or more, from float64 of 32"
+        raise refused("Cast", accepted, x, also=f" to {dtype}")
     if x.dtype.is_complex and not dtype.is_complex:
         raise refused("Cast", "real types", x, also=f" to {dtype}")
     return x.to(dtype)
-
-
-def _limit(x: Tensor, dtype: Dtype, *, saturate: int) -> Tensor:
-    if saturate:
-        largest = torch.finfo(dtype).max
-        return x.clamp(-largest, largest)
-    if dtype == torch.float8_e4m3fn:
-        return torch.where(x.abs() > _OVERFLOW_E4M3FN, math.nan, x)
-    return x
-
-
-def _to_odd_float32(x: Tensor) -> Tensor:
-    """Round to odd, so that a second rounding, to a narrower type, gives the nearest value."""
-    # Boldo and Melquiond, "When double rounding is odd", IMACS 2005.
-    near = x.to(torch.float32)
-    bits = near.view(torch.int32)
-    bits = bits - (near.abs().double() > x.abs()).to(torch.int32)
-    inexact = (near.double() != x) & ~torch.isnan(x)
-    return torch.where(inexact, (bits | 1).view(torch.float32), near)
 
 
 @stand_in("Clip")

@@ -7,7 +7,6 @@ import numpy as np
 
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.operators.convolution import windows
-from ortmeter.operators.elementwise import convert
 from ortmeter.operators.late import Array, Dtype, Tensor, special, torch
 from ortmeter.operators.products import product_of
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel
@@ -59,21 +58,17 @@ def _quantize_linear(
     block_size: int = 0,
     output_dtype: int = 0,
     precision: int = 0,
-    saturate: int = 1,
+    saturate: int = 1,  # noqa: ARG001 - of float8
 ) -> Tensor:
     kind = dtype_of("QuantizeLinear", output_dtype) if output_dtype else torch.uint8
     dtype = kind if zero is None else zero.dtype
-    work = dtype_of("QuantizeLinear", precision) if precision else scale.dtype
-    spread = _spread(scale, x, axis, block_size).to(work)
-    ratio = x.to(work) / spread
-    if dtype in (torch.uint8, torch.int8, torch.uint16, torch.int16):
-        shift = 0 if zero is None else _spread(zero, x, axis, block_size).to(torch.float64)
-        return _saturate(torch.round(ratio).double() + shift, dtype)
-    is_shifted = zero is not None and bool(zero.to(torch.float32).any())
-    if dtype.itemsize != 1 or not dtype.is_floating_point or is_shifted:
-        accepted = "integers of 8 and 16 bits, float8 with a zero point of 0"
+    if dtype not in (torch.uint8, torch.int8, torch.uint16, torch.int16):
+        accepted = "integers of 8 and 16 bits"
         raise refused("QuantizeLinear", accepted, x, scale, zero, also=f" to {dtype}")
-    return convert(ratio, dtype, saturate=saturate)
+    work = dtype_of("QuantizeLinear", precision) if precision else scale.dtype
+    ratio = x.to(work) / _spread(scale, x, axis, block_size).to(work)
+    shift = 0 if zero is None else _spread(zero, x, axis, block_size).to(torch.float64)
+    return _saturate(torch.round(ratio).double() + shift, dtype)
 
 
 def _saturate(x: Tensor, dtype: Dtype) -> Tensor:

@@ -61,7 +61,6 @@ class Input:
 
 def declared_inputs(model: onnx.ModelProto) -> list[Input]:
     given = {tensor.name for tensor in model.graph.initializer}
-    given |= {tensor.values.name for tensor in model.graph.sparse_initializer}
     return [_read_declared(info) for info in model.graph.input if info.name not in given]
 
 
