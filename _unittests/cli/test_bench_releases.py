@@ -169,6 +169,13 @@ def test_since_which_release(seconds, starts, ends):
     for sentence, start, end in zip(told, starts, ends, strict=True):
         assert sentence.startswith(start)
         assert end in sentence
+    assert compare_releases(compared(a=1.0)) is None
+
+
+def test_the_largest_difference_may_be_between_two_in_the_middle():
+    assert compare_releases(compared(a=1.0, b=3.0, c=1.5)).largest.subject == "b"
+    found = compare_releases(compared(a=1.0, b=1.0, c=1.0))
+    assert found.largest is found.overall  # nothing differs
 
 
 @pytest.mark.parametrize(

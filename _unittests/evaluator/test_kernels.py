@@ -1,6 +1,5 @@
 """Which kernel runs a node: fallback between sources, what each one does, what the user swaps."""
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx.helper
@@ -120,18 +119,6 @@ def test_attributes_of_old_opsets_are_not_ignored_by_the_reference():
         Evaluator(model, sources=("reference",)).run(
             None, {"x0": np.ones((2, 2), np.float32), "x1": np.ones(2, np.float32)}
         )
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "bool", "float64"])
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_onnxruntime_takes_and_gives_every_type(dtype, library):
-    x = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    sources = ("ort", "torch") if library == "torch" else ("ort",)
-    evaluator = Evaluator(one_node("Transpose", [x.dtype], perm=[1, 0]), sources=sources)
-    (got,) = evaluator.run(None, {"x0": x})
-    assert got.dtype == x.dtype
-    np.testing.assert_array_equal(got, x.T)
-    assert source_of(evaluator) == "ort"
 
 
 def test_sessions_are_shared_by_nodes_that_do_the_same():

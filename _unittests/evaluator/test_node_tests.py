@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-import ml_dtypes
 import numpy as np
 import onnx.parser
 import pytest
@@ -34,13 +33,10 @@ def assert_right(found):
     return sum(outcome.status == "pass" for outcome in found.values())
 
 
-ALL = ("torch", "ort", "reference")
-
-
 @pytest.mark.parametrize(
     "sources",
     [
-        pytest.param(sources, marks=pytest.mark.slow if sources == ALL else pytest.mark.long)
+        pytest.param(sources, marks=getattr(pytest.mark, "slow" if "torch" in sources else "long"))
         for sources in AT_LEAST
     ],
     ids=" ".join,
@@ -108,24 +104,11 @@ ARRAY = np.float32([1, 2])
     [
         (ARRAY, ARRAY * (1 + 5e-4), ""),
         (np.float32([np.nan, np.inf]), np.float32([np.nan, np.inf]), ""),
-        (np.array(["a"], object), np.array(["a"]), ""),
-        ([ARRAY, None], [ARRAY, None], ""),
-        (np.ones(2, ml_dtypes.bfloat16), np.array([1, 1 + 2**-7], ml_dtypes.bfloat16), ""),
         # what must be seen
         (ARRAY, ARRAY * (1 + 5e-3), "2 values of 2, 1.00"),
-        (np.ones(2, ml_dtypes.bfloat16), np.array([1, 1.03], ml_dtypes.bfloat16), "1 values of 2"),
-        (np.float16([1]), np.float16([1.004]), "1 values of 1"),
         (ARRAY, ARRAY.astype(np.float64), "float64(2,) instead of float32(2,)"),
-        (ARRAY, ARRAY[:1], "float32(1,) instead of float32(2,)"),
         (np.float32([np.nan]), np.float32([0]), "1 values of 1"),
-        (np.float32([np.inf]), np.float32([-np.inf]), "1 values of 1"),
-        (np.array([True]), np.array([False]), "1 values of 1"),
-        (np.array(["a"], object), np.array(["b"]), "b instead of a"),
         ([ARRAY, ARRAY], [ARRAY], "list instead of list, or its length"),
-        (ARRAY, [ARRAY], "list instead of ndarray"),
-        ([ARRAY], ARRAY, "ndarray instead of list"),
-        (None, ARRAY, "instead of None"),
-        (ARRAY, None, "None instead of"),
     ],
 )
 def test_the_comparison_can_fail(expected, got, reason):

@@ -12,11 +12,10 @@ from ortmeter.observatory.accuracy import (
     measure_errors,
     not_judged,
     out_of_bound,
+    told_error,
 )
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.judge import COLUMNS
-from ortmeter.observatory.matrix import RuntimeCandidate
-from ortmeter.releases.environments import INSTALLED, parse_release
 from ortmeter.runtime.providers import Provider
 
 
@@ -63,19 +62,6 @@ def test_an_output_moved_by_some_ulp_is_told_so(monkeypatch):
     assert out_of_bound(found).index.tolist() == [(case, "moved 40") for case in cases]
 
 
-def test_the_installed_release_is_within_the_bounds():
-    cases = {
-        "sum": Case("ReduceSum", "Y = ReduceSum(X, A)", "T[4,1000] X, i64[1] A = 1"),
-        "product": Case("Gemm", "Y = Gemm<alpha = 0.5>(X, W, B)", "T[9,33] X, T[33,7] W, T[7] B"),
-    }
-    found = measure_errors(
-        [RuntimeCandidate("installed", parse_release(INSTALLED))], prepared(cases)
-    )
-    assert (found["bound"] > 0).all()
-    assert out_of_bound(found).empty
-    assert (found["reference"] == "float64").all()
-
-
 def table(ulp, largest, reference="float64", mismatched=0):
     index = pd.MultiIndex.from_product([["case"], ["a", "b", "c"]], names=["case", "candidate"])
     columns = {"ulp": ulp, "largest": largest, "reference": reference, "mismatched": mismatched}
@@ -108,6 +94,19 @@ def test_accuracy_changes(ulp, largest, expected):
     found = accuracy_changes(table(ulp, largest))
     got = [(index[1], row["unit"], row["error_ratio"]) for index, row in found.iterrows()]
     assert got == [(name, unit, pytest.approx(ratio)) for name, unit, ratio in expected]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"mismatched": 1}, "1 value does not match (a)"),
+        ({"mismatched": 3}, "3 values do not match (a)"),
+        ({"bound": 7.0}, "an error of 7 times its bound (a)"),
+        ({"bound": np.inf}, "50.0% of the values differ, where no rounding explains it (a)"),
+    ],
+)
+def test_what_no_rounding_explains_is_told(row, told):
+    assert told_error({"mismatched": 0, "differing": 0.5, "judges": "a", **row}) == told
 
 
 def test_what_is_drawn_or_not_agreed_on_is_blamed_on_nobody():

@@ -1,11 +1,9 @@
 import dataclasses
 import functools
 import itertools
-import logging
 import math
 import re
 import tempfile
-import warnings
 from collections import Counter
 
 import numpy as np
@@ -15,18 +13,13 @@ import onnxruntime as ort
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
 
-from ortmeter.observatory.case import Case
 from ortmeter.observatory.catalogue import _MODULES, catalogue
 
 _KIB = 1 << 10
 _LATER = 25  # the first opset that a release may lack: the reference runs it
 _LABELS = {"L1": 32 * _KIB, "L2": _KIB**2, "L3": 16 * _KIB**2, "memory": math.inf}
-# Share of the largest output: sums of a few hundred terms, functions within a few ulp.
-_TOLERANCES = {"float16": 4e-3, "float32": 2e-5, "float64": 1e-13}
 _MODULE_NAMES = [module.__name__.rpartition(".")[2] for module in _MODULES]
 _BY_MODULE = dict(zip(_MODULE_NAMES, _MODULES, strict=True))
-# ONNX Runtime computes this product with 8 bits for the inputs too.
-_SHARES = {"MatMul-weights-of-int8-f32-L2": 5e-3}
 
 
 @pytest.fixture(scope="module", params=_MODULE_NAMES)
@@ -121,25 +114,6 @@ def _refusal(model):
     return ""
 
 
-def wrong_outputs(outputs, expected, share=None):
-    for (name, got), reference in zip(outputs.items(), expected, strict=True):
-        try:
-            _assert_close(got, reference, share or _TOLERANCES.get(got.dtype.name))
-        except AssertionError as error:
-            return f"{name}: {error}"
-    return ""
-
-
-def _assert_close(got, expected, share):
-    assert got.dtype == expected.dtype
-    assert got.shape == expected.shape
-    if got.dtype.kind != "f":
-        np.testing.assert_array_equal(got, expected)
-        return
-    finite = np.abs(expected[np.isfinite(expected)].astype(float))
-    np.testing.assert_allclose(got, expected, rtol=share, atol=share * finite.max(initial=0))
-
-
 def _useless(output):
     """Say why an output would hide errors."""
     if not np.isfinite(output.astype(float)).all():
@@ -155,60 +129,12 @@ def _useless(output):
     return ""
 
 
-def _lrn(feeds):
-    X = feeds["X"]
-    squares = np.pad(np.square(X, dtype=float), ((0, 0), (2, 2), (0, 0), (0, 0)))
-    sums = sum(squares[:, i : i + X.shape[1]] for i in range(5))
-    return (X / (1 + 1e-4 / 5 * sums) ** 0.75).astype(X.dtype)
-
-
-# What the reference refuses, or computes for the first channel only.
-_ORACLES = {
-    "GatherElements-axis-0-f32-L2": lambda feeds: np.take_along_axis(*feeds.values(), 0),
-    "GatherElements-axis-1-f32-L2": lambda feeds: np.take_along_axis(*feeds.values(), 1),
-    "LRN-size-5-f32-L2": _lrn,
-}
-
-
-def _references(case, outputs):
-    """Yield the outputs of the reference: some operators are right in the latest opset only."""
-    if case.name in _ORACLES:
-        yield [_ORACLES[case.name](case.feeds())]
-        return
-    opsets = range(onnx.defs.onnx_opset_version(), case.opset, -1)
-    latest = (model for opset in opsets if not _refusal(model := _at(case, opset, outputs)))
-    for model in itertools.chain([case.model()], itertools.islice(latest, 1)):
-        try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                yield onnx.reference.ReferenceEvaluator(model).run(None, case.feeds())
-        except Exception as error:  # noqa: BLE001 - it raises anything on what it lacks
-            logging.getLogger(__name__).debug("%s: %s", case.name, error)
-
-
 def test_the_size_in_the_name_is_that_of_the_arrays(module):
     assert not _failures(wrong_size, module)
 
 
 def test_a_case_says_the_lowest_opset_that_has_it(module):
     assert not _failures(wrong_opset, module)
-
-
-def test_the_reference_agrees(module):
-    wrong, lacking = {}, []
-    cases = [case for case in _BY_MODULE[module].CASES if "com.microsoft" not in case.body]
-    for case in cases:
-        outputs, _ = _run(name := case.name)
-        why = None
-        for expected in _references(case, outputs):
-            if not (why := wrong_outputs(outputs, expected, _SHARES.get(name))):
-                break
-        if why is None:
-            lacking.append(name)
-        elif why:
-            wrong[name] = why
-    assert not wrong
-    assert len(lacking) <= 0.05 * len(cases), lacking
 
 
 def test_something_runs(module):
@@ -244,43 +170,6 @@ def test_there_are_cases_of_every_size_and_type():
     assert {case.type for case in cases.values()} >= {"f32", "f16", "i8", "u8", "i64", "b8"}
 
 
-@pytest.mark.parametrize(
-    ("case", "check", "message"),
-    [
-        (Case("Gelu", "Y = Gelu(X)", "T[4] X", opset=21), wrong_opset, "is 20"),
-        (Case("Relu", "Y = Relu(X)", "T[4] X", type="i8", opset=15), wrong_opset, "is 14"),
-        (
-            Case(
-                "Pad",
-                'Y = Pad<mode = "wrap">(X, P)',
-                "T[4] X, i64[2] P = 1",
-                opset=18,
-            ),
-            wrong_opset,
-            "is 19",
-        ),
-        (
-            Case("Tile", "Y = Tile(X, R)", "T[128] X, i64[1] R = 1000"),
-            wrong_size,
-            "are in L2",
-        ),
-    ],
-    ids=["too high", "too low for a type", "too low for a mode", "size"],
-)
-def test_a_wrong_line_of_a_table_is_found(case, check, message):
-    assert message in check(case, _outputs(case)[0])
-
-
-@pytest.mark.parametrize(
-    "other",
-    [np.float32([1, 2.001]), np.float64([1, 2]), np.float32([1, 2, 3])],
-    ids=["value", "type", "shape"],
-)
-def test_a_wrong_output_is_found(other):
-    assert not wrong_outputs({"Y": np.float32([1, 2])}, [np.float32([1, 2.00001])])
-    assert wrong_outputs({"Y": np.float32([1, 2])}, [other])
-
-
 def test_cases_have_distinct_names():
     assert len(catalogue()) == sum(len(module.CASES) for module in _MODULES)
 
@@ -290,17 +179,3 @@ def test_inverse():
     x, got = case.feeds()["X"].astype(float), _run(case.name)[0]["Y"]
     residual = np.abs(x @ got - np.eye(8)).max()
     assert residual <= 1e-5 * np.linalg.cond(x).max()
-
-
-@pytest.mark.parametrize(
-    ("output", "why"),
-    [
-        (np.float32([1, np.nan]), "not finite"),
-        (np.zeros(4), "constant"),
-        (np.uint8([0] * 20 + [*range(80)]), "saturated"),
-        (np.uint8([1, 2, 3] * 10), "of few values"),
-        (np.arange(100, dtype=np.uint8), ""),
-    ],
-)
-def test_useless_outputs_are_found(output, why):
-    assert _useless(output) == why

@@ -1,6 +1,5 @@
 import math
 
-import numpy as np
 import onnx
 import onnx.helper
 import onnx.shape_inference
@@ -18,126 +17,49 @@ def cost(operator, inputs, outputs, *, types=None, **attributes):
     return node_cost(node, inputs, outputs, types[: len(inputs)], types[len(inputs) :])
 
 
-class Counted(np.ndarray):
-    """An array that counts the operations made on it."""
-
-    def __array_ufunc__(self, ufunc, method, *inputs, **options):
-        arrays = [x.view(np.ndarray) if isinstance(x, Counted) else x for x in inputs]
-        result = getattr(ufunc, method)(*arrays, **options)
-        size = np.size(result)
-        Counted.count += arrays[0].size - size if method == "reduce" else size
-        return np.asarray(result).view(Counted)
-
-
-def counted(function, *shapes):
-    """Operations that numpy makes on arrays of these shapes."""
-    rng = np.random.default_rng(0)
-    Counted.count = 0
-    function(*(rng.uniform(0.5, 1.5, shape).view(Counted) for shape in shapes))
-    return Counted.count
-
-
-def total(x, axis):
-    return np.add.reduce(x, axis=axis, keepdims=True)
-
-
-def largest(x, axis):
-    return np.maximum.reduce(x, axis=axis, keepdims=True)
-
-
-def mean(x, axis):
-    return total(x, axis) / x.shape[axis]
-
-
-def softmax(x):
-    e = np.exp(x - largest(x, 1))
-    return e / total(e, 1)
-
-
-def log_softmax(x):
-    shifted = x - largest(x, 1)
-    return shifted - np.log(total(np.exp(shifted), 1))
-
-
-def log_sum_exp(x):
-    top = largest(x, 1)
-    return np.log(total(np.exp(x - top), 1)) + top
-
-
-def rms(x, scale):
-    return x / np.sqrt(mean(np.square(x), 1) + 1e-5) * scale
-
-
-def layer_norm(x, scale, bias=None):
-    centered = x - mean(x, 1)
-    scaled = centered / np.sqrt(mean(np.square(centered), 1) + 1e-5) * scale
-    return scaled if bias is None else scaled + bias
-
-
-def batch_norm(x, scale, bias, average, variance):
-    factor = scale / np.sqrt(variance + 1e-5)
-    shift = bias - average * factor
-    return x * factor[:, None] + shift[:, None]
-
-
 X, ROW, V = (6, 10), (6, 1), (10,)
 
 
 @pytest.mark.parametrize(
-    ("op_type", "inputs", "output", "definition"),
+    ("op_type", "inputs", "output", "expected"),
     [
-        # element-wise
-        ("Add", [X, ROW], X, lambda a, b: a + b),
-        ("Pow", [X, X], X, lambda a, b: a**b),
-        ("Sigmoid", [X], X, lambda x: 1 / (np.exp(-x) + 1)),
-        ("Softsign", [X], X, lambda x: x / (abs(x) + 1)),
-        ("HardSigmoid", [X], X, lambda x: np.maximum(np.minimum(x * 0.2 + 0.5, 1), 0)),
-        ("HardSwish", [X], X, lambda x: x * np.maximum(np.minimum(x / 6 + 0.5, 1), 0)),
-        ("Gelu", [X], X, lambda x: x * 0.5 * (np.tanh(x * 0.7) + 1)),  # tanh stands for erf
-        ("com.microsoft:BiasGelu", [X, V], X, lambda x, b: (x + b) * 0.5 * (np.tanh(x * 0.7) + 1)),
-        ("com.microsoft:QuickGelu", [X], X, lambda x: x * (1 / (np.exp(-(x * 1.7)) + 1))),
-        ("Clip", [X, (), ()], X, lambda x, low, high: np.minimum(np.maximum(x, low), high)),
-        ("Max", [X, X], X, np.maximum),
-        ("Mean", [X, X, X], X, lambda a, b, c: (a + b + c) / 3),
-        # reductions
-        ("ReduceSum", [X], ROW, lambda x: total(x, 1)),
-        ("ReduceMean", [X], ROW, lambda x: mean(x, 1)),
-        ("ReduceSumSquare", [X], ROW, lambda x: total(np.square(x), 1)),
-        ("ReduceL2", [X], ROW, lambda x: np.sqrt(total(np.square(x), 1))),
-        ("ReduceLogSumExp", [X], ROW, log_sum_exp),
-        # rows
-        ("Softmax", [X], X, softmax),
-        ("LogSoftmax", [X], X, log_softmax),
-        ("LayerNormalization", [X, V, V], X, layer_norm),
-        ("RMSNormalization", [X, V], X, rms),
-        (
-            "com.microsoft:SkipLayerNormalization",
-            [X, X, V, V, V],
-            X,
-            lambda x, s, g, b, d: layer_norm(x + s + d, g, b),
-        ),
-        (
-            "com.microsoft:SkipSimplifiedLayerNormalization",
-            [X, X, V],
-            X,
-            lambda x, s, g: rms(x + s, g),
-        ),
-        ("BatchNormalization", [(1, *X), *[(6,)] * 4], (1, *X), batch_norm),
-        (
-            "InstanceNormalization",
-            [(2, 3, 7), (3,), (3,)],
-            (2, 3, 7),
-            lambda x, s, b: layer_norm(x.reshape(6, 7), s[0], b[0]),
-        ),
+        # element-wise: an operation or a function each
+        ("Add", [X, ROW], X, 60),
+        ("Pow", [X, X], X, 60),
+        ("Sigmoid", [X], X, 4 * 60),
+        ("Softsign", [X], X, 3 * 60),
+        ("HardSigmoid", [X], X, 4 * 60),
+        ("HardSwish", [X], X, 5 * 60),
+        ("Gelu", [X], X, 5 * 60),
+        ("com.microsoft:BiasGelu", [X, V], X, 6 * 60),
+        ("com.microsoft:QuickGelu", [X], X, 6 * 60),
+        ("Clip", [X, (), ()], X, 2 * 60),
+        ("Max", [X, X], X, 60),
+        ("Mean", [X, X, X], X, 3 * 60),
+        # reductions: a row of 10 takes 9 additions or comparisons
+        ("ReduceSum", [X], ROW, 6 * 9),
+        ("ReduceMean", [X], ROW, 6 * (9 + 1)),
+        ("ReduceSumSquare", [X], ROW, 6 * (10 + 9)),
+        ("ReduceL2", [X], ROW, 6 * (10 + 9 + 1)),
+        ("ReduceLogSumExp", [X], ROW, 6 * (9 + 10 + 10 + 9 + 1 + 1)),
+        # rows: the largest, -, exp, the sum, / or log and -
+        ("Softmax", [X], X, 6 * (9 + 10 + 10 + 9 + 10)),
+        ("LogSoftmax", [X], X, 6 * (9 + 10 + 10 + 9 + 1 + 10)),
+        # mean, -, square, mean, + epsilon, sqrt, /, scale, bias
+        ("LayerNormalization", [X, V, V], X, 6 * (10 + 10 + 10 + 10 + 1 + 1 + 10 + 10 + 10)),
+        ("RMSNormalization", [X, V], X, 6 * (10 + 10 + 1 + 1 + 10 + 10)),
+        ("com.microsoft:SkipLayerNormalization", [X, X, V, V, V], X, 2 * 60 + 6 * 72),
+        ("com.microsoft:SkipSimplifiedLayerNormalization", [X, X, V], X, 60 + 6 * 42),
+        ("InstanceNormalization", [(2, 3, 7), (3,), (3,)], (2, 3, 7), 6 * (7 * 7 + 2)),
+        # a scale and a bias for each channel (+, sqrt, /, *, -), then one of each per element
+        ("BatchNormalization", [(1, *X), *[(6,)] * 4], (1, *X), 5 * 6 + 2 * 60),
         # moves
-        ("Transpose", [X], (10, 6), np.transpose),
-        ("Concat", [X, X], (6, 20), lambda a, b: np.concatenate([a, b], axis=1)),
+        ("Transpose", [X], (10, 6), 0),
+        ("Concat", [X, X], (6, 20), 0),
     ],
 )
-def test_operations_are_those_of_the_definition(op_type, inputs, output, definition):
-    expected = counted(definition, *inputs)
+def test_operations_are_those_of_the_definition(op_type, inputs, output, expected):
     assert cost(op_type, inputs, [output]).flop == expected
-    assert op_type in {"Transpose", "Concat"} or expected > 0
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,14 @@
 import ml_dtypes
 import numpy as np
 import pytest
-import scipy.special
 from kernel_checks import (
     assert_agrees,
     assert_same,
     case,
-    one_node,
     run_kernel,
     run_ort,
     run_reference,
 )
-
-from ortmeter.evaluator import Evaluator
 
 RNG = np.random.default_rng(0)
 
@@ -118,22 +114,3 @@ def test_batch_normalization_of_halves_by_statistics_in_float32():
     (expected,) = run_reference(case("BatchNormalization", 15, *exact))
     got = run_kernel(case("BatchNormalization", 15, x, scale, bias, *BATCH[3:]))
     assert_same([expected.astype(np.float16)], got)
-
-
-SCORES, LABELS = floats(3, 4, 2), RNG.integers(0, 4, (3, 2))
-
-
-@pytest.mark.parametrize("weights", [(), (np.float32([0.1, 1, 2, 3]),)], ids=["equal", "weighted"])
-@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-def test_losses_run_through_the_body_of_their_schema(reduction, weights):
-    for attributes in ({}, {"ignore_index": 1}):
-        options = {"reduction": reduction, **attributes}
-        log_prob = scipy.special.log_softmax(SCORES, 1)
-        inputs = (LABELS, *weights)
-        loss = case("NegativeLogLikelihoodLoss", 13, log_prob, *inputs, **options)
-        entropy = case("SoftmaxCrossEntropyLoss", 13, SCORES, *inputs, n_outputs=2, **options)
-        for one in (loss, entropy):
-            model, feeds = one_node(one)
-            evaluator = Evaluator(model, sources=("torch",))
-            assert_same(run_reference(one), evaluator.run(None, feeds))
-            assert evaluator.assignment["source"].tolist()[-1] == "schema"

@@ -18,25 +18,9 @@ def integers(dtype, low, high, *shape):
 PRODUCTS = [
     case("Gemm", 7, floats(3, 4), floats(4, 5), floats(5), alpha=0.5, beta=2.0),
     case("Gemm", 11, floats(4, 3), floats(5, 4), transA=1, transB=1),
-    case("Gemm", 13, floats(3, 4), floats(4, 5), np.float32(2)),
-    case("Gemm", 13, floats(3, 4), floats(4, 5), alpha=0.25),
     case("Gemm", 13, floats(0, 4), floats(4, 5), floats(5)),
-    case("MatMul", 13, floats(2, 1, 3, 4), floats(5, 4, 2)),
-    case("MatMul", 13, floats(3), floats(2, 3, 4)),
     case("MatMul", 13, floats(3, 0), floats(0, 4)),
     case("MatMul", 13, integers("i4", -9, 9, 3, 4), integers("i4", -9, 9, 4, 2)),
-    case("MatMulInteger", 10, *(integers("u1", 0, 255, 4, 4) for _ in "ab")),
-    case(
-        "MatMulInteger",
-        10,
-        integers("u1", 0, 255, 3, 4),
-        integers("i1", -99, 99, 4, 2),
-        np.uint8(3),
-        np.int8([-3, 5]),
-    ),
-    case("Einsum", 12, floats(2, 3, 4), floats(2, 4, 5), equation="bij, bjk -> bik"),
-    case("Einsum", 12, floats(2, 3, 4), equation="...j->..."),
-    case("Einsum", 12, floats(2, 3), floats(3, 4), equation="iB,Bj"),
     case("Det", 11, floats(2, 3, 3)),
 ]
 

@@ -6,7 +6,7 @@ import pytest
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.releases import latency as releases
 from ortmeter.releases.environments import Release
-from ortmeter.releases.latency import compare_releases, measure_releases
+from ortmeter.releases.latency import measure_releases
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.comparison import Comparison
@@ -115,25 +115,3 @@ def test_no_release_runs_the_model(variants, quick):
 def test_releases_are_distinct(names, variants):
     with pytest.raises(InvalidArgumentError, match="Accepted: distinct ones"):
         measure_releases([Release(name) for name in names], variants)
-
-
-def compared(noise=0.001, **seconds):
-    rng = np.random.default_rng(0)
-    return Comparison(
-        Measurement(name, value * (1 + noise * rng.standard_normal((5, 12))))
-        for name, value in seconds.items()
-    )
-
-
-def test_the_intervals_hold_together():
-    found = compare_releases(compared(a=1.0, b=1.0, c=1.0))
-    assert found.overall.confidence == pytest.approx(1 - 0.01 / 3)
-    assert found.largest is found.overall  # nothing differs
-
-
-def test_the_largest_difference_may_be_between_two_in_the_middle():
-    assert compare_releases(compared(a=1.0, b=3.0, c=1.5)).largest.subject == "b"
-
-
-def test_one_release_is_compared_with_nothing():
-    assert compare_releases(compared(a=1.0)) is None
