@@ -72,14 +72,6 @@ def test_everything_is_computed_in_float64(condition):
     assert floats == {np.dtype(np.float64)}
 
 
-def test_float32_is_farther():
-    """The check above can fail: the model as it is has the errors of its types."""
-    feeds = {"X": X.astype(np.float32), "S": S.astype(np.float16), "c": np.array(True)}
-    (y,) = Evaluator(TEXT, sources=("torch",)).run(["Y"], feeds)
-    error = np.abs(y - expected(True)).max() / np.abs(expected(True)).max()
-    assert 1e-9 < error < 1e-5
-
-
 def test_weights_keep_their_value_and_the_model_is_not_modified():
     values = np.array([0.1, 3, -7.25]).astype(ml_dtypes.bfloat16)
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 18]>

@@ -1,4 +1,4 @@
-"""Kernels on NaN, infinities, denormals, extremes of types, no element; the node tests sweep."""
+"""Kernels on NaN, infinities, denormals, extremes of types, no element: what no sweep judges."""
 
 import math
 from decimal import Decimal
