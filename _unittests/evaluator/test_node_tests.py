@@ -47,7 +47,7 @@ def test_what_runs_is_right_and_enough_runs(sources):
 
 @pytest.mark.parametrize("sources", AT_LEAST, ids=" ".join)
 def test_what_runs_is_right_in_one_case_of_ten(sources):
-    assert assert_right(outcomes(sources, cases=load_cases()[::10])) >= 140
+    assert assert_right(outcomes(sources, cases=load_cases()[::10])) >= 130
 
 
 def test_most_cases_compare_no_draw():

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from ortmeter.errors import ModelError
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.judge import Judge
 from ortmeter.observatory.reference import reference
@@ -12,29 +13,29 @@ from ortmeter.runtime.providers import resolve_provider
 from ortmeter.runtime.sessions import make_session
 
 CASES = {name: case for name, case in catalogue().items() if f"{MICROSOFT}." in case.body}
-# Integers of 8 bits are added there: the error is that of the quantized rows.
-_COARSE = "int8"
+# Roundings of sums and functions; where integers of 8 bits are added, those of the quantized rows;
+# some matrices are nearly singular.
+_ULP, _COARSE, _INVERSE = 200, 200_000, 20_000  # of the largest element
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", catalogue())
 def test_onnxruntime_agrees_with_the_definition(name):
-    case = CASES[name]
+    case = catalogue()[name]
     variant = case.prepared(resolve_provider("cpu"))
     judge = Judge(variant)
-    assert judge.reference.kind == "float64", judge.reference.reason
-    session = make_session(variant.model, provider="cpu")
+    assert judge.reference.kind in {"float64", "float32", "same type"}, judge.reference.reason
+    assert judge.reference.kind == "float64" or name not in CASES
+    try:
+        session = make_session(variant.model, provider="cpu")
+    except ModelError:
+        assert case.opset >= 23, name  # a release may lack the newest ones
+        return
     names = [output.name for output in session.get_outputs()]
-    got = dict(zip(names, session.run(names, variant.feeds), strict=True))
-    found = judge.errors(got)
+    found = judge.errors(dict(zip(names, session.run(names, variant.feeds), strict=True)))
     assert found["mismatched"] == 0
-    expected = judge.reference.outputs
-    largest = max(float(np.abs(y).max()) for y in expected.values())
-    with np.errstate(invalid="ignore"):  # infinite on both sides
-        error = max(np.nanmax(np.abs(got[n].astype(float) - y)) for n, y in expected.items())
-    kinds = {array.dtype.kind for array in got.values()}
-    tolerance = 0.02 if _COARSE in name else 1e-3 if case.type == "f16" else 3e-6
-    tolerance = 2e-2 if case.op == "Inverse" else tolerance  # some matrices are nearly singular
-    assert error <= (1 if kinds <= {"u", "i"} else tolerance * largest)
+    assert not found["bound"] > 1
+    coarse = _COARSE if "int8" in name else _INVERSE if case.op == "Inverse" else _ULP
+    assert found["largest"] <= coarse
 
 
 def test_every_contributed_operator_of_the_catalogue_is_defined():

@@ -157,11 +157,10 @@ kernel("ThresholdedRelu", since=10)(lambda x, *, alpha=1.0: torch.where(x > alph
 kernel("HardSigmoid", since=6)(
     lambda x, *, alpha=0.2, beta=0.5: torch.clamp(x * alpha + beta, 0, 1)
 )
+kernel("Swish", since=24)(_swish)
 kernel("Gelu", since=20)(
     lambda x, *, approximate="none": functional.gelu(x, approximate=approximate)
 )
-kernel("Swish", since=24)(_swish)
-kernel("SwiGLU", since=28)(lambda gate, value, *, alpha=1.0: _swish(gate, alpha=alpha) * value)
 
 
 declare("Clip", cost=per_element(2), is_exact=True)
