@@ -37,7 +37,6 @@ from ortmeter.backend import weights  # noqa: E402
 from ortmeter.backend.export import ExportedGraph, export_graph  # noqa: E402
 from ortmeter.backend.levels import optimize_model, parse_level  # noqa: E402
 from ortmeter.backend.rules import RULES  # noqa: E402
-from ortmeter.backend.session import OPSET  # noqa: E402
 from ortmeter.machine.environment import environment  # noqa: E402
 from ortmeter.runtime.sessions import optimized_model  # noqa: E402
 from ortmeter.timing import Candidate  # noqa: E402
@@ -89,7 +88,7 @@ def capture(name: str) -> Captured:
     captured: list[Captured] = []
 
     def backend(module: Any, examples: Sequence[Any]) -> Callable[..., Any]:
-        exported = export_graph(module, examples, OPSET)
+        exported = export_graph(module, examples)
         assert exported is not None
 
         def run(*arguments: Any) -> Any:

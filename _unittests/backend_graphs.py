@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from ortmeter.backend.rules import RULES
+from ortmeter.backend.rules.rule import OPSET
 from ortmeter.dtypes import numpy_dtype, onnx_type
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.sessions import make_session
@@ -42,38 +43,27 @@ class Graph:
         outputs = {value.name for value in graph.output}
         return [name for node in graph.node for name in node.output if name not in outputs]
 
-    def commutative_results(self):
-        """Names of the results of additions and multiplications."""
-        return [n.output[0] for n in self.proto().graph.node if n.op_type in {"Add", "Mul"}]
-
-    def proto(self, element="float", opset=23, *, outputs=(), readers=(), swapped=()):
-        """The graph as a model.
-
-        Some results are outputs as well, or are read by another node, or come from a node whose
-        inputs are exchanged.
-        """
+    def proto(self, element="float", *, outputs=(), readers=()):
+        """The graph as a model, where some results are outputs as well, or are read once more."""
         wide = "double" if element == "double" else "float"
         words = {"REAL": str(onnx_type(element)), "WIDE": str(onnx_type(wide)), "real": element}
         text = self.text
         for word, value in words.items():
             text = text.replace(word, value)
-        proto = load_model(f'<ir_version: 10, opset_import: ["": {opset}]> {text}')
+        proto = load_model(f'<ir_version: 10, opset_import: ["": {OPSET}]> {text}')
         for name, array in self.constants.items():
             kind = {"float64": element, "float32": wide}.get(array.dtype.name, array.dtype)
             tensor = onnx.numpy_helper.from_array(array.astype(numpy_dtype(kind)), name)
             proto.graph.initializer.append(tensor)
-        for node in proto.graph.node:
-            if node.output[0] in swapped:
-                node.input[:] = reversed(node.input)
         for name in readers:
             proto.graph.node.append(onnx.helper.make_node("Identity", [name], [f"{name}_read"]))
         for name in (*outputs, *(f"{name}_read" for name in readers)):
             proto.graph.output.append(onnx.ValueInfoProto(name=name))
         return onnx.shape_inference.infer_shapes(proto, data_prop=True)
 
-    def model(self, element="float", opset=23, **more):
+    def model(self, element="float", **more):
         """The graph as the rules see it."""
-        return ir.from_proto(self.proto(element, opset, **more))
+        return ir.from_proto(self.proto(element, **more))
 
     def feeds(self, seed=0):
         """Values for the inputs, in 64 bits."""
@@ -111,7 +101,7 @@ def relative_errors(graph, model, element="float", **more):
     return [np.abs(a - b).max() / np.abs(a).max() for a, b in zip(expected, got, strict=True)]
 
 
-def apply(rule, graph, element="float", opset=23, provider="cpu", **more):
+def apply(rule, graph, element="float", provider="cpu", **more):
     """Apply one rule; give the model and how many times it fired."""
-    model = graph.model(element, opset, **more)
+    model = graph.model(element, **more)
     return model, RULES[rule].apply(model, provider)

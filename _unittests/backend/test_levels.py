@@ -162,16 +162,6 @@ def test_the_provider_decides_of_the_kernels():
     assert half["GroupQuery"] == 1
 
 
-@pytest.mark.parametrize("opset", [22, 25])
-def test_an_opset_without_kernels_is_told(opset):
-    model = BLOCK.model("bfloat16", opset)
-    level = parse_level("default+onnxruntime")
-    fusions, refusals = optimize_model(model, level, provider="cuda")
-    assert "Attention" not in operators(model)
-    assert fusions.get("Rotary", 0) == (2 if opset == 25 else 0)
-    assert any(f" {opset}" in each.reason for each in refusals if "Attention" in each.rule)
-
-
 def test_an_unknown_provider_is_an_error():
     with pytest.raises(InvalidArgumentError, match="provider='tpu' is not known"):
         fuse(LINEAR.model(), "default", provider="tpu")

@@ -8,7 +8,7 @@ from torch import nn
 from torch._dynamo.backends import registry
 
 import ortmeter.backend
-from ortmeter.backend import FallbackWarning, OrtBackend, compile_graph, explain, session
+from ortmeter.backend import FallbackWarning, OrtBackend, compile_graph, session
 from ortmeter.errors import (
     InvalidArgumentError,
     MissingDependencyError,
@@ -98,6 +98,15 @@ def test_the_record_tells_what_was_done():
     assert graph.level == "default+onnxruntime"
     assert sum(graph.placement.values()) == 2
     assert min(graph.export_s, graph.optimization_s, graph.session_s) > 0
+    assert graph.refusals == ()
+
+
+def test_the_record_tells_why_a_rule_does_not_apply():
+    backend = OrtBackend(fallback=False)
+    compiled(backend, lambda x: torch.softmax(torch.tanh(x @ x.t() / 50) * 50, -1) @ x)
+    (refusal,) = backend.graphs[0].refusals
+    assert refusal.rule == "EagerAttention"
+    assert refusal.reason == "the scores are not scaled products with transposed keys"
 
 
 def test_the_model_of_a_graph_has_no_large_weight_and_no_path():
@@ -151,9 +160,10 @@ def test_cuda_follows_the_stream_of_torch():
 
 @pytest.mark.cuda
 def test_tensors_on_two_devices_are_explained():
+    backend = OrtBackend()
     with pytest.warns(FallbackWarning, match="on cpu, cuda"):
-        explanation = explain(lambda x: (x.cuda() * 2).cpu(), X)
-    assert "on cpu, cuda" in explanation.graphs[0].reason
+        compiled(backend, lambda x: (x.cuda() * 2).cpu())
+    assert "on cpu, cuda" in backend.fallbacks[0].reason
 
 
 def test_a_model_calls_operators_of_a_library_of_the_caller():

@@ -318,10 +318,10 @@ study.conclude(claims, setting="compile_model.py")
 # * ``dynamic=True``, graph breaks and your own operators, which
 #   :class:`~ortmeter.backend.OrtBackend` supports.
 #
-# :func:`~ortmeter.backend.explain` shows what the backend does with your model, and which patterns
-# a rule leaves unchanged. ``onnx.save(backend.graphs[0].model, "graph.onnx")`` writes a graph. On
-# such a file, or on any ONNX model, the command above times the fusions of onnxscript for ONNX
-# Runtime.
+# ``backend.graphs`` and ``backend.fallbacks`` describe what the backend does with your model, and
+# ``backend.graphs[0].refusals`` lists the patterns that a rule leaves unchanged.
+# ``onnx.save(backend.graphs[0].model, "graph.onnx")`` writes a graph. On such a file, or on any
+# ONNX model, the command above times the fusions of onnxscript for ONNX Runtime.
 #
 # What to remember
 # ----------------

@@ -311,7 +311,7 @@ study.conclude(claims, setting="compile_mlp.py")
 #
 # No command compares ways to run a torch model: ``ortmeter`` takes ONNX files. To measure yours:
 # ``ortmeter.measure({"eager": lambda: model(x), "compiled": lambda: compiled(x)})``.
-# :func:`~ortmeter.backend.explain` lists the fusions of each graph.
+# ``print(backend.graphs[0])`` lists the fusions of a graph.
 #
 # What to remember
 # ----------------

@@ -6,11 +6,12 @@
     compiled = torch.compile(model, backend=backend)
     with torch.no_grad():
         compiled(x)
-    print(backend.graphs[0])
+    for graph in [*backend.graphs, *backend.fallbacks]:
+        print(graph)
 
-:func:`~ortmeter.backend.explain` describes each graph before and after optimization, and why a rule
-did not apply to a match of its pattern. See also :ref:`what each rule brings on a CPU
-<l-backend-rules>` and :ref:`the operators that run as in torch <l-backend-operators>`.
+A fallback is a graph that runs on torch, with the reason. ``graph.refusals`` says why a rule did
+not apply to a match of its pattern. ``ortmeter.max_diff(model(x), compiled(x))`` compares the
+results. See also :ref:`what each rule brings on a CPU <l-backend-rules>`.
 """
 
 import lazy_loader

@@ -29,6 +29,7 @@ from ortmeter.backend.corrections import (
     round_compared_numbers,
 )
 from ortmeter.backend.errors import UnsupportedGraphError, quiet
+from ortmeter.backend.rules.rule import OPSET
 from ortmeter.dtypes import short_name
 from ortmeter.operators import find_operator
 
@@ -75,7 +76,7 @@ class ExportedGraph:
     make_outputs: _Make | None
 
 
-def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> ExportedGraph | None:
+def export_graph(module: GraphModule, arguments: Sequence[Any]) -> ExportedGraph | None:
     """Export a graph of dynamo, which is left as it is: dynamo reads it again.
 
     None when there is nothing to compute: the graph has views and sizes only. Otherwise it may
@@ -92,7 +93,7 @@ def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> E
     _refuse_memory(module)
     # outside tracing, an export adds no guards to the graph that dynamo is compiling
     with torch._guards.tracing(None), quiet(), _tables_kept():  # noqa: SLF001
-        model, kept = _convert(module, computed, arguments, opset)
+        model, kept = _convert(module, computed, arguments)
     owners: list[onnx_ir.Graph | onnx_ir.Function] = [model.graph, *model.functions.values()]
     for owner in owners:
         for node in owner.all_nodes():
@@ -110,7 +111,7 @@ def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> E
 
 
 def _convert(
-    module: GraphModule, computed: Sequence[Node], arguments: Sequence[Any], opset: int
+    module: GraphModule, computed: Sequence[Node], arguments: Sequence[Any]
 ) -> tuple[onnx_ir.Model, list[int]]:
     """Convert a copy of a graph, whose inputs are tensors and whose outputs are to be computed.
 
@@ -122,11 +123,11 @@ def _convert(
     kept = _replace_sizes(prepared)
     prepared.recompile()
     try:
-        program = _run_exporter(prepared, [arguments[i] for i in kept], opset)
+        program = _run_exporter(prepared, [arguments[i] for i in kept])
     except Exception as cause:
         raise _refusal(cause) from cause
     exported = cast("torch.export.ExportedProgram", program.exported_program)
-    refuse_operators(exported, _translation(opset))
+    refuse_operators(exported, _translation())
     signature = exported.graph_signature
     written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
     if written:
@@ -163,9 +164,7 @@ def _replace_sizes(module: GraphModule) -> list[int]:
     return kept
 
 
-def _run_exporter(
-    module: GraphModule, arguments: Sequence[Any], opset: int
-) -> torch.onnx.ONNXProgram:
+def _run_exporter(module: GraphModule, arguments: Sequence[Any]) -> torch.onnx.ONNXProgram:
     shapes = tuple(_dynamic_axes(example_value(node)) for node in _placeholders(module))
     exported = torch.export.export(
         module,
@@ -177,7 +176,7 @@ def _run_exporter(
         exported,
         dynamo=True,
         optimize=False,
-        opset_version=opset,
+        opset_version=OPSET,
         verbose=False,
         custom_translation_table=TRANSLATIONS,
     )
@@ -369,9 +368,9 @@ def _maker(module: GraphModule, given: Iterable[Node], returned: Iterable[Any]) 
 # What follows goes beyond the documented interface of torch.
 
 
-def _translation(opset: int) -> Callable[[Node], Any]:
+def _translation() -> Callable[[Node], Any]:
     """Make what finds the function by which torch.onnx converts a node."""
-    registry = pkgutil.resolve_name(_TABLES[0][0]).from_torchlib(opset_version=opset)
+    registry = pkgutil.resolve_name(_TABLES[0][0]).from_torchlib(opset_version=OPSET)
     dispatch = pkgutil.resolve_name("torch.onnx._internal.exporter._dispatching:dispatch")
     return lambda node: TRANSLATIONS.get(node.target) or dispatch(node, registry)[0]
 

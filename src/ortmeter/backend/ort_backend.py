@@ -71,6 +71,10 @@ class OrtBackend:
     The opset is 23. On CUDA, nodes that have no kernel at this opset, such as MaxPool, run on the
     CPU, with a :class:`~ortmeter.runtime.placement.PlacementWarning`.
 
+    ``make test-op-db`` compares every level with eager on the samples by which torch tests its
+    operators. The sign of a zero, the payload of a NaN, and the order of equal elements in ``sort``
+    and ``topk`` without ``stable=True`` may differ.
+
     Outputs are contiguous. A graph whose outputs share memory with each other or with an input, or
     that writes into an input, runs on torch. On CUDA, outputs are in memory of torch and ordered on
     the current stream. As for any tensor of torch, call ``record_stream`` if another stream reads

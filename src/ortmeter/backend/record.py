@@ -76,7 +76,7 @@ class CompiledGraph:
             f"{self.level} on {self.provider}: "
             f"{sum(self.exported_operators.values())} -> {self.node_count} nodes, "
             f"{self.custom_count} of them custom, compiled in {seconds:.2f} s, "
-            f"fusions: {list_counts(self.fusions)}"
+            f"fusions: {', '.join(f'{name} {n}' for name, n in self.fusions.items()) or 'none'}"
         )
 
 
@@ -108,8 +108,3 @@ def count_operators(model: onnx.ModelProto) -> dict[str, int]:
     nodes = walk_nodes([*model.graph.node, *(n for f in model.functions for n in f.node)])
     names = (n.op_type if n.domain in _STANDARD else f"{n.domain}.{n.op_type}" for n in nodes)
     return dict(Counter(names).most_common())
-
-
-def list_counts(counts: Mapping[str, int]) -> str:
-    """Write counts in one line: ``Add 2, MatMul 1``."""
-    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from torch.cuda import Stream
 
 _CPU = Provider("cpu")
-#: Opset of the graphs.
-OPSET = 23
 #: Makes a value of ONNX Runtime of a tensor, on the same memory.
 Hold: TypeAlias = Callable[[torch.Tensor], Any]
 #: Runs a session on values of some inputs then on tensors, returns one tensor per output.
@@ -223,7 +221,7 @@ def build_program(
     ModelError when ONNX Runtime has no kernel for one of its nodes.
     """
     start = time.perf_counter()
-    exported = export_graph(module, arguments, OPSET)
+    exported = export_graph(module, arguments)
     if exported is None:
         return None
     provider = _provider(exported, arguments, settings)

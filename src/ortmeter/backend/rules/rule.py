@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-import onnx.defs
 import onnx_ir as ir
 from onnx_ir.passes import common
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRule, RewriteRuleSet
@@ -26,8 +25,8 @@ F16 = ir.DataType.FLOAT16
 BF16 = ir.DataType.BFLOAT16
 HALF = frozenset({F16, BF16})
 REALS = HALF | {F32, F64}
-# The patterns are written with the operators of this opset and the next ones.
-_OLDEST = 18
+#: Opset of the graphs, hence of the patterns and of what replaces them.
+OPSET = 23
 
 
 class NoMatch(Exception):  # noqa: N818 - it says no, it is not an error
@@ -103,12 +102,9 @@ class Rule:
         self, model: ir.Model, provider: str = "cpu", refusals: list[Refusal] | None = None
     ) -> int:
         """Replace the patterns of a model and drop what is left unused; count them."""
-        opset = model.opset_imports.get("", 0)
-        if opset < _OLDEST:
-            return 0
         fusions = (self.on_cuda if provider == "cuda" else ()) or self.fusions
         refused: dict[ir.Value, str] = {}
-        rules = [self._rewriter(fusion, provider, opset, refused) for fusion in fusions]
+        rules = [self._rewriter(fusion, provider, refused) for fusion in fusions]
         count = int(RewriteRuleSet(rules, commute=True).apply_to_model(model))
         if count:
             # What is written after its pattern may be read before.
@@ -120,12 +116,10 @@ class Rule:
             refusals += [Refusal(self.name, str(at.name), why) for at, why in refused.items()]
         return count
 
-    def _rewriter(
-        self, fusion: Fusion, provider: str, opset: int, refused: dict[ir.Value, str]
-    ) -> RewriteRule:
+    def _rewriter(self, fusion: Fusion, provider: str, refused: dict[ir.Value, str]) -> RewriteRule:
         """Make a rule of onnxscript that keeps the reasons of its failures."""
         place: list[ir.Value] = []
-        accepted = kernel_types(self.kernel, provider, opset)
+        accepted = kernel_types(self.kernel, provider)
 
         def check(context: MatchContext, **_: Any) -> MatchResult:
             place[:] = context.output_values[:1]
@@ -134,7 +128,7 @@ class Rule:
             if found in accepted or (accepted and found is ir.DataType.BOOL):
                 return MatchResult()
             if found is not None and found.is_floating_point():
-                where = f"for {found.name.lower()} on {provider} at opset {opset}"
+                where = f"for {found.name.lower()} on {provider} at opset {OPSET}"
                 why = f"no kernel of {self.kernel} {where}: {names(accepted) or 'none'}"
                 refused.setdefault(place[0], why)
             return MatchResult().fail("no kernel")
@@ -157,13 +151,11 @@ def names(types: Types) -> str:
     return ", ".join(sorted(each.name.lower() for each in types))
 
 
-def kernel_types(operator: str, provider: str, opset: int) -> Types:
-    """List the real types for which a provider has a kernel of an operator, at an opset."""
+def kernel_types(operator: str, provider: str) -> Types:
+    """List the real types for which a provider has a kernel of an operator."""
     domain, _, op_type = operator.rpartition(".")
-    if not domain and operator and not onnx.defs.has(operator, max_inclusive_version=opset):
-        return frozenset()
     if not operator or provider != "cuda":
         types = find_operator(op_type, domain).cpu_types.split()
         return frozenset(t for t in REALS if not types or short_name(int(t)) in types)
-    version = 1 if domain else opset
-    return frozenset(t for t in REALS if cuda_kernel(op_type, domain, opset=version, dtype=int(t)))
+    opset = 1 if domain else OPSET
+    return frozenset(t for t in REALS if cuda_kernel(op_type, domain, opset=opset, dtype=int(t)))
