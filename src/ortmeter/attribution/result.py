@@ -152,9 +152,6 @@ class SessionExplanation:
         """
         return pd.DataFrame([node.to_row() for node in self.nodes])
 
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(float_format="{:.3g}".format, index=False))
-
     @property
     def searched(self) -> int:
         """Number of nodes whose effect on the outputs is known."""

@@ -104,9 +104,6 @@ class ModelDiff:
             for name, diff in self.outputs.items()
         )
 
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False))
-
 
 def diff(
     model_a: ModelLike,
