@@ -51,7 +51,7 @@ CASES ?=
 PAGES ?=
 # What `make test-op-db` of another commit left, to compare with.
 BEFORE ?=
-# What `make test-op-db` runs of it: 2/4 is the second quarter. The table is written after 1/1.
+# What `make test-op-db` runs of it: 2/4 is the second quarter.
 SHARD ?= 1/1
 # The folder of the published site, with its versions, its address, and the name of this version.
 SITE ?= build/site
@@ -99,7 +99,7 @@ test-device: install $(DEVICE)/.driver ## run the tests of a device: WebGPU on a
 	for library in $(wildcard $(dir $(VULKAN))libvulkan.so.1); do ln -sf $$library $(DEVICE)/; done
 	PYTHONPATH=$(CURDIR)/$(DEVICE)$(PYTHONPATH:%=:%) LD_LIBRARY_PATH=$(CURDIR)/$(DEVICE)$(LD_LIBRARY_PATH:%=:%) $(VULKAN:%=VK_ICD_FILENAMES=%) ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 $(BIN)/python -m pytest -m device _unittests/runtime/test_device.py
 test-op-db: install ## compare the backend with torch on torch's own samples, in build/op-db
-	$(BIN)/python _unittests/op_db.py --out build/op-db --workers $(WORKERS) --shard $(SHARD) --table _doc/backend_operators.csv
+	$(BIN)/python _unittests/op_db.py --out build/op-db --workers $(WORKERS) --shard $(SHARD)
 	$(BIN)/python _unittests/op_db.py --arguments --out build/op-arguments --workers $(WORKERS) --shard $(SHARD)
 test-all: install ## run both `make test` and `make test-slow`
 	$(PYTEST) -m "not long and not site and not browser"

@@ -83,7 +83,6 @@ html_sidebars = {
         "commands",
         "several_machines",
         "gpu",
-        "backend_operators",
         "backend_rules",
         "fusions",
         "machines",

@@ -3,7 +3,7 @@
 ``python _unittests/op_db.py --out FOLDER`` writes one file per operator and hundred of its samples,
 skips those that are there, and prints what is wrong. Each file is the work of a child with a time
 limit; ``--shard 1/4`` makes a quarter of them. ``--draw 300`` takes a sample of as many operators.
-``--table`` writes what the documentation shows. ``--arguments`` takes the samples of
+``--arguments`` takes the samples of
 ``op_arguments.py`` instead.
 
 Most of the time goes into what a graph costs, however small: samples that are right are compiled
@@ -13,7 +13,6 @@ several in a graph. Where such a graph is not right, each of them is compiled al
 import argparse
 import cmath
 import copy
-import csv
 import dataclasses
 import functools
 import gc
@@ -21,7 +20,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import re
 import sys
 import time
 import warnings
@@ -33,7 +31,6 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ortmeter.backend import LEVELS, OrtBackend, session
-from ortmeter.dtypes import short_name
 
 #: Samples of float32, all of them, and of each other type.
 FLOAT32, OTHERS = 10**6, 3
@@ -44,18 +41,6 @@ LIMIT = 900
 #: Tests of torch whose tolerances also hold here.
 _TESTS = {None, "TestCommon", "TestInductorOpInfo"}
 VERDICTS = "right", "falls back", "wrong"
-#: Reasons of an operator in the table.
-MOST_REASONS = 2
-_SHORT = (
-    (r"find an implementation for (\w+)", r"no kernel of \1"),
-    (r"of operator \((\w+)\)", r"\1 has not this type"),
-    (r"complex tensors", "complex"),
-    (r"torch.onnx does not know", "unknown to torch.onnx"),
-    (r"(inference only|several outputs share memory|shares memory|not contiguous)", r"\1"),
-    (r"(ShapeInferenceError\] [^.]*)", r"\1"),
-    (r"running (\w+) node", r"\1 fails"),
-    (r"Unexpected data type", "DLPack has not this type"),
-)
 _UNINITIALIZED = ("empty", "new_empty")
 # Several orders of equal elements are right.
 _TIES = {"argsort", "sort", "topk"}
@@ -388,52 +373,6 @@ def verdict(row):
     return next(v for v in (*reversed(VERDICTS), "not run") if v in found)
 
 
-def counts_of(result):
-    """Count the samples of an operator that are right, left to torch, wrong."""
-    found = Counter(map(verdict, result["rows"] if result else ()))
-    return [found[v] for v in VERDICTS]
-
-
-def write_table(results, file):
-    """Write a row per operator: types, samples, verdicts, reasons; their sum."""
-    rows, sums = [], np.zeros(len(VERDICTS), int)
-    for result in results:
-        counts = counts_of(result)
-        if sum(counts):
-            ran = [row for row in result["rows"] if verdict(row) != "not run"]
-            types = len({row[0] for row in ran})
-            name = f"``{result['operator']}``"
-            rows.append([name, types, sum(counts), *counts, reasons(ran)])
-            sums += counts
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["operator", "types", "samples", *VERDICTS, "why"])
-        writer.writerows([[f"all {len(rows)}", "", sum(sums), *sums, ""], *sorted(rows)])
-
-
-def reasons(rows):
-    """Say why samples fall back: for each reason, the types, most frequent reasons first."""
-    types = {}
-    for dtype, _, verdicts in rows:
-        for text in verdicts.values():
-            if text.startswith("falls back: "):
-                types.setdefault(shorten(text), {})[_short_type(dtype)] = None
-    longest = sorted(types.items(), key=lambda item: -len(item[1]))
-    return "; ".join(f"{' '.join(names)}: {reason}" for reason, names in longest[:MOST_REASONS])
-
-
-def _short_type(dtype):
-    return "c32" if dtype == "complex32" else short_name(dtype)  # ONNX has no name for it
-
-
-def shorten(text):
-    """Keep of a reason what a table has room for."""
-    for pattern, short in _SHORT:
-        if found := re.search(pattern, text):
-            return found.expand(short)
-    return text.removeprefix("falls back: ")[:80]
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/op-db"))
@@ -445,7 +384,6 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--shard", default="1/1", help="2/4: the second quarter of the files")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--table", type=Path, help="write the table of the documentation")
     args = parser.parse_args()
     names = set(filter(None, args.ops.split(",")))
     ops = [op for op in all_operators() if not names or op.name in names or name_of(op) in names]
@@ -482,8 +420,6 @@ def main():
                 if text.startswith("wrong"):
                     print(result["operator"], dtype, i, level, text)  # noqa: T201
     print(f"{len(results)} operators", dict(total), f"{time.perf_counter() - start:.0f} s")  # noqa: T201
-    if args.table and shards == 1:
-        write_table(results.values(), args.table)
     sys.exit(total["wrong"] > 0)
 
 
