@@ -138,25 +138,13 @@ def of_layers(*arrays):
         (Result(ONE, [ONE]), {"logits": ONE, "past": [TWO]}, ".past[0]", 4),
         (Output(ONE, None), Output(TWO, None), "[0]", 2),
         ([[[]], {}, None, 1], [[[]], {}, None, 3], "[3]", 1),
-        # caches of transformers, of several versions
+        # caches of transformers
         (of_layers(ONE, ONE), of_layers(ONE, TWO), ".layers[1].keys", 8),
         (
             bag(self_attention_cache=of_layers(ONE), cross_attention_cache=of_layers(ONE)),
             bag(self_attention_cache=of_layers(ONE), cross_attention_cache=of_layers(TWO)),
             ".cross_attention_cache.layers[0].keys",
             8,
-        ),
-        (
-            bag(key_cache=[ONE], value_cache=[ONE]),
-            bag(key_cache=[ONE], value_cache=[TWO]),
-            ".value_cache[0]",
-            4,
-        ),
-        (
-            bag(conv_states=ONE, ssm_states=ONE),
-            bag(conv_states=ONE, ssm_states=TWO),
-            ".ssm_states",
-            4,
         ),
     ],
 )

@@ -8,15 +8,9 @@ from ortmeter.discrepancy.result import Difference
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import is_array
 
-# Attributes that hold the arrays of the caches of transformers, whose classes change with its
-# versions: for an encoder and a decoder, of layers, one layer, two lists, state space models.
-_CACHES = (
-    ("self_attention_cache", "cross_attention_cache"),
-    ("layers",),
-    ("keys", "values"),
-    ("key_cache", "value_cache"),
-    ("conv_states", "ssm_states"),
-)
+# Attributes that hold the arrays of the caches of transformers: for an encoder and a decoder, of
+# layers, one layer.
+_CACHES = (("self_attention_cache", "cross_attention_cache"), ("layers",), ("keys", "values"))
 
 
 class Pair(NamedTuple):
