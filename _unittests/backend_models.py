@@ -135,16 +135,12 @@ ARCHITECTURES = {
     # decoders with a rotary embedding
     "llama": _decoder("Llama"),
     "llama-gqa": _decoder("Llama", SHARED),
-    "llama-causal-lm": Architecture("transformers:LlamaForCausalLM", TEXT),
     "mistral": _decoder("Mistral", SHARED, WINDOW),
     "mixtral": _decoder(
         "Mixtral", SHARED, num_local_experts=4, experts_implementation="batched_mm"
     ),
-    "olmo": _decoder("Olmo", SHARED),
-    "qwen2": _decoder("Qwen2", SHARED),
     "qwen3": _decoder("Qwen3", SHARED, WIDE_HEADS),
     "phi3": _decoder("Phi3", SPECIAL_TOKENS),
-    "gemma": _decoder("Gemma", SHARED, WIDE_HEADS),
     # transformers refuses sdpa: scores are capped
     "gemma2": _decoder(
         "Gemma2",
@@ -167,14 +163,6 @@ ARCHITECTURES = {
     "opt": _decoder("OPT", ffn_dim=96, word_embed_proj_dim=64),
     # encoders of text
     "bert": _encoder("Bert"),
-    "distilbert": Architecture(
-        "transformers:DistilBertModel",
-        {"vocab_size": VOCABULARY, "dim": 64, "hidden_dim": 96, "n_heads": 4},
-        padded_tokens,
-        layers=("n_layers",),
-    ),
-    "clip-text": _encoder("CLIPText", inputs=tokens, **SPECIAL_TOKENS),
-    "t5-encoder": Architecture("transformers:T5EncoderModel", _T5, layers=("num_layers",)),
     # an encoder and a decoder
     "t5": Architecture(
         "transformers:T5Model",
@@ -195,7 +183,6 @@ ARCHITECTURES = {
         spectrogram,
         layers=("encoder_layers",),
     ),
-    "vit": _encoder("ViT", inputs=picture, sizes=PICTURE),
     "dinov2": Architecture(
         "transformers:Dinov2Model",
         {

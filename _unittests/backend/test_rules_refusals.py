@@ -28,7 +28,6 @@ NEAR_MISSES = dict(
         near("rms", "another axis", last=np.array([1])),
         near("rms", "a cube", two=np.float64(3)),
         near("rms", "epsilon of each row", epsilon=np.linspace(1, 2, 4)[:, None]),
-        near("rms", "epsilon is an input", {"[8] G)": "[8] G, real[1] epsilon)"}, epsilon=None),
         near("rms", "a scale for each row", {"real[8] G": "real[4, 1] G"}),
         near(
             "rms widened",
@@ -40,8 +39,6 @@ NEAR_MISSES = dict(
         near("rotary", "one column for all", zero=np.array([3]), end=np.array([4])),
         near("rotary", "cosines that differ", cos=UNEQUAL),
         near("rotary", "one position for all", **angles(1, 8)),
-        near("rotary", "tables that are inputs", {"X)": "X, real[1,1,5,8] cos)"}, cos=None),
-        near("rotary", "the other half is negative", {"Neg(S)": "Neg(F)", "(N, F)": "(S, N)"}),
         near(
             "rotary before split",
             "the batch is cut",
@@ -51,11 +48,7 @@ NEAR_MISSES = dict(
         # attention
         near("eager", "weights of the queries", {"<axis=-1>": "<axis=2>"}),
         near("eager", "a scale for each head", scale=np.linspace(1, 2, 3)[:, None, None]),
-        near("eager", "a scale of zero", scale=np.float64(0)),
         near("eager", "a negative scale", scale=np.float64(-0.3)),
-        near(
-            "eager", "a scale that is an input", {"5, 6] A)": "5, 6] A, real[1] scale)"}, scale=None
-        ),
         near("eager", "a mask of keys", {"real[2, 1, 5, 6] A": "real[2, 1, 1, 6] A"}),
         near("eager", "shared keys", {"real[2, 3, 6, 4] K": "real[2, 1, 6, 4] K"}),
         near(
@@ -63,7 +56,6 @@ NEAR_MISSES = dict(
             "heads exchanged",
             {"[0,1,3,2]": "[1,0,3,2]", "[2, 3, 6, 4] K": "[3, 2, 6, 4] K"},
         ),
-        near("eager plain", "a vector of queries", {"real[2, 3, 5, 4] Q": "real[5, 4] Q"}),
         near(
             "repeated", "values are not", {"Kr, Vr": "Kr, W", "V) =>": "V, real[2, 6, 7, 4] W) =>"}
         ),
@@ -76,18 +68,6 @@ NEAR_MISSES = dict(
             merged=np.array([2, 9, 7, 4]),
         ),
         near(
-            "same shape",
-            "another shape",
-            {"=> (real[4, 3, 2]": "=> (real[3, 4, 2]"},
-            shape=np.array([2, 4, 3]),
-        ),
-        near(
-            "split",
-            "the batch is cut",
-            {"[2, 5, 16] Q": "[10, 1, 16] Q"},
-            split44=np.array([2, 5, 4, 4]),
-        ),
-        near(
             "split",
             "the batch is merged",
             {"> (real[2, 5, 16]": "> (real[5, 2, 16]"},
@@ -97,13 +77,6 @@ NEAR_MISSES = dict(
             "split",
             "heads are not exchanged back",
             {"T = Transpose<perm=[0,2,1,3]>": "T = Transpose<perm=[0,1,2,3]>"},
-        ),
-        near(
-            "repeated",
-            "positions",
-            axis=np.array([3]),
-            pairs=np.array([2, 3, 7, 2, 4]),
-            merged=np.array([2, 6, 7, 4]),
         ),
         near(
             "repeated",
@@ -123,15 +96,10 @@ NEAR_MISSES = dict(
             {"perm=[1,0]": "perm=[0,1]", "real[6, 8] W": "real[8, 6] W"},
         ),
         # masks
-        near("mask", "the past is hidden", mask=np.triu(SEEN)),
-        near("mask", "the next position is seen", mask=np.tri(5, k=1, dtype=bool)),
         near("mask", "all is seen", mask=SEEN),
-        near("mask", "the present is hidden", mask=np.tri(5, k=-1, dtype=bool)),
         near("mask", "nothing is seen", mask=~SEEN),
         near("mask", "one head sees all", mask=np.stack([PAST, PAST, SEEN])),
-        near("mask", "a mask that is an input", {" V)": " V, bool[5, 5] mask)"}, mask=None),
         near("mask of numbers", "the future is dimmed", mask=causal(5, -1.0)),
-        near("mask of numbers", "the past is raised", mask=causal(5, -INFINITY) + np.arange(5.0)),
         # products and activations
         near("linear", "a vector", {"[2, 4, 8] X": "[8] X", "[2, 4, 6] Y": "[6] Y"}),
         # long causal attention
@@ -166,26 +134,7 @@ NEAR_MISSES = dict(
                 "real[2, 3, 5, 4] Y": "double[2, 3, 5, 4] Y",
             },
         ),
-        *(
-            near(
-                "eager widened",
-                f"capped by {cap}",
-                {
-                    "W =": "R = Div(S, cap)  H = Tanh(R)  C = Mul(H, cap)  W =",
-                    "WIDE>(S)": "WIDE>(C)",
-                },
-                cap=np.float64(cap),
-            )
-            for cap in (1.5, -1.5)
-        ),
-        near("group query in a window", "it is not causal", mask=np.zeros((16, 16))),
-        near(
-            "group query in a window",
-            "two windows",
-            mask=np.stack([BAND] * 3 + [np.zeros((16, 16))]),
-        ),
         near("group query in a window", "causal as well", {"scale=0.3": "is_causal=1, scale=0.3"}),
-        near("group query of any batch", "positions that go back", row=np.arange(16)[None, ::-1]),
         near(
             "there and back",
             "another shape",

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import onnx.parser
-import onnx_ir
 import onnxruntime
 import pytest
 import torch
@@ -49,27 +48,6 @@ def test_a_graph_runs_where_its_tensors_are(monkeypatch):
     monkeypatch.setattr("ortmeter.backend.ort_backend.resolve_provider", Provider.parse)
     message = left_to_torch(lambda x: x * 2, X, provider="cuda:1")
     assert "provider='cuda:1' was requested but tensors are on cpu" in message
-
-
-def test_a_kernel_that_is_missing_is_named():
-    message = left_to_torch(lambda x: x @ x.t(), X.bfloat16())
-    assert "Could not find an implementation for MatMul" in message
-    assert "torch.compiler.disable" in message
-
-
-def test_large_weights_are_not_seen_by_the_optimizer(monkeypatch):
-    seen = []
-
-    def look(model: onnx_ir.Model, level, **options):
-        seen.append((len(model.graph.inputs), [v.name for v in model.graph.initializers.values()]))
-        return original(model, level, **options)
-
-    original = session.optimize_model
-    monkeypatch.setattr(session, "optimize_model", look)
-    with torch.no_grad():
-        torch.compile(nn.Linear(4, 5000), backend=OrtBackend(fallback=False))(X)
-        torch.compile(nn.Linear(4, 5), backend=OrtBackend(fallback=False))(X)
-    assert [(inputs, len(names)) for inputs, names in seen] == [(2, 1), (1, 2)]
 
 
 # Programs, threads, memory.

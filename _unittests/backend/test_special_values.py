@@ -1,4 +1,4 @@
-"""Elementwise functions and reductions of special values, and views, beside eager at each level.
+"""Elementwise functions and reductions of special values, beside eager at each level.
 
 A graph has all the functions of a table that run on ONNX Runtime in a type: it must not fall back.
 """
@@ -15,13 +15,12 @@ from ortmeter.backend import LEVELS, session
 INF, NAN = math.inf, math.nan
 FLOATS = torch.float32, torch.float16, torch.float64, torch.bfloat16
 INTEGERS = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool
-#: Types and views of the slow tests; those of the others are long.
+#: Types of the slow tests; those of the others are long.
 SAMPLE = {torch.float32, torch.float64, torch.int64, torch.uint8}
-SAMPLE |= {"transposed", "expanded", "channels last"}
 
 
-def marked(values):
-    marks = {value: pytest.mark.slow if value in SAMPLE else pytest.mark.long for value in values}
+def marked(types):
+    marks = {value: pytest.mark.slow if value in SAMPLE else pytest.mark.long for value in types}
     return [pytest.param(value, marks=mark, id=str(value)) for value, mark in marks.items()]
 
 
@@ -204,40 +203,6 @@ def one_export(monkeypatch):
 def test_special_values(dtype, rank):
     table, arguments = list(tables(dtype))[rank]
     assert run_levels(table, arguments) == {}
-
-
-NUMBERED = torch.arange(24.0)
-#: Views by what their memory is like.
-VIEWS = {
-    "transposed": NUMBERED.reshape(4, 6).t(),
-    "strided": NUMBERED.reshape(4, 6)[::2, ::3],
-    "expanded": NUMBERED[:6].expand(4, 6),
-    "slice": NUMBERED.reshape(4, 6)[1:, 2:4],
-    "column": NUMBERED.reshape(2, 3, 4)[:, 1],
-    "overlapping": NUMBERED.unfold(0, 4, 2),
-    "permuted": NUMBERED.reshape(2, 3, 4).permute(2, 0, 1),
-    "channels last": NUMBERED.reshape(1, 2, 3, 4).contiguous(memory_format=torch.channels_last),
-}
-#: Functions that read the storage or the strides of a tensor, or make other ones.
-READERS = {
-    "reshape": lambda x: (x.reshape(-1) + 1, x.ravel() + 1, x.transpose(0, 1).reshape(-1) + 1),
-    "view": lambda x: (x.contiguous().view(-1) + 1, x.view(x.shape) + 1),
-    "unfold": lambda x: (x.unfold(0, 1, 1) + 1, x.unfold(-1, 2, 1) + 1),
-    "strides": lambda x: x * x.stride(0) + x.stride(-1),
-    "layout": lambda x: x * (2 if x.is_contiguous() else 3),
-    "clone": lambda x: (x.clone().reshape(-1) + 1, torch.empty_like(x).fill_(2) + x),
-    "parts": lambda x: (x.chunk(2, 0)[0] + 1, x.split(1, -1)[1] + 1, x.narrow(-1, 1, 1) + 1),
-    "orders": lambda x: (x.flip(0), x.roll(1), x.movedim(0, -1).flatten() + 1),
-    "places": lambda x: (x.take(torch.tensor([0, 3])), x.transpose(0, 1) + 1),
-    "written": lambda x: (x + 0).transpose(0, 1).add_(1),
-    "copied": lambda x: (x.tile(2), x.repeat_interleave(2), x.cumsum(0).flatten()),
-}
-
-
-@pytest.mark.filterwarnings("ignore::ortmeter.backend.errors.FallbackWarning")
-@pytest.mark.parametrize("name", marked(VIEWS))
-def test_views(name):
-    assert run_levels(READERS, [VIEWS[name]]) == {}
 
 
 def test_a_wrong_value_is_found():

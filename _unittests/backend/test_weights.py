@@ -78,18 +78,6 @@ def test_layers_that_share_a_graph_keep_their_own_weights():
     assert [graph.builds for graph in backend.graphs] == [1, 1, 1]
 
 
-def test_weights_in_the_memory_of_torch_are_not_copied():
-    backend = OrtBackend(prepack=False, fallback=False)
-    model, compiled, x = compiled_linear(backend)
-    with torch.no_grad():
-        compiled(x)
-        address = model.weight.data_ptr()
-        model.weight.data.zero_()  # not counted by torch, seen all the same
-        torch.testing.assert_close(compiled(x), model.bias.expand(3, -1).contiguous())
-    assert model.weight.data_ptr() == address
-    assert backend.graphs[0].weight_bytes == model.weight.nbytes
-
-
 def test_the_backend_does_not_keep_a_model_alive():
     backend = OrtBackend()
     model, compiled, x = compiled_linear(backend)
