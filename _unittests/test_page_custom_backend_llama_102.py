@@ -21,34 +21,11 @@ def test_the_reference_is_the_model_in_float64(ran):
     assert ran["reference"].config._attn_implementation == "sdpa"
 
 
-def forget_a_normalization(llama):
-    llama.layers[0].post_attention_layernorm.weight.fill_(1)
-
-
-def shift_the_rotation(llama):
-    llama.rotary_emb.inv_freq.mul_(1 + 1e-3)
-
-
-def round_to_eleven_bits(llama):
-    for parameter in llama.parameters():
-        mantissa, exponent = torch.frexp(parameter)
-        parameter.copy_(torch.ldexp((mantissa * 2**11).round() / 2**11, exponent))
-
-
-def changed(change):
-    """Outputs of the model after a change of its modules."""
-
-    def run(ran):
-        model = copy.deepcopy(ran["model"])
-        change(model)
-        return model(ran["tokens"])
-
-    return run
-
-
-def see_the_next_tokens(ran):
-    everything = torch.zeros(1, 1, *2 * ran["tokens"].shape[1:])
-    return ran["model"](ran["tokens"], everything)
+def shift_the_rotation(ran):
+    """Outputs of the model after a small change of its angles."""
+    model = copy.deepcopy(ran["model"])
+    model.rotary_emb.inv_freq.mul_(1 + 1e-3)
+    return model(ran["tokens"])
 
 
 def one_output(value):
@@ -63,10 +40,7 @@ def one_output(value):
 
 
 WRONG = {
-    "normalization": changed(forget_a_normalization),
-    "rotation": changed(shift_the_rotation),
-    "11 bits": changed(round_to_eleven_bits),
-    "next tokens": see_the_next_tokens,
+    "rotation": shift_the_rotation,
     "one output": one_output(2e-5),
     "not a number": one_output(np.nan),
 }

@@ -76,15 +76,13 @@ def test_the_bound_holds_where_squares_cancel(ran):
     assert squares.dtype == np.float32
     labels, got = cdist(points, centers).argmin(axis=1), np.sqrt(np.maximum(squares, 0))
     ran["check_agreement"]("one", points, centers, labels, got)
-    with pytest.raises(AssertionError, match="one is outside of its bound"):
-        ran["check_agreement"]("one", points, centers, labels, 1.5 * got)
 
 
 def test_the_agreement_refuses_another_center_and_another_label(ran):
     X, centers = ran["X"], ran["kmeans"].cluster_centers_
     right = cdist(X, centers)
     ran["check_agreement"]("one", X, centers, right.argmin(axis=1), right)
-    with pytest.raises(AssertionError, match="outside of its bound"):
+    with pytest.raises(AssertionError, match="one is outside of its bound"):
         ran["check_agreement"]("one", X, centers, right.argmin(axis=1), cdist(X, 1.001 * centers))
     with pytest.raises(AssertionError, match="wrong label"):
         ran["check_agreement"]("one", X, centers, right[:, ::-1].argmin(axis=1), right)

@@ -4,9 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ortmeter.attribution import intermediates
 from ortmeter.attribution.intermediates import results_of, run_exposed
-from ortmeter.errors import ModelError
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 CHAIN = f"""{HEADER} g (float[2] X) => (float[2] Z) {{
@@ -29,9 +27,3 @@ def test_results_know_those_that_they_are_computed_from(chain):
     parents = {r.name: {names[rank] for rank in r.parents} for r in results}
     assert parents == {"A": set(), "B": {"A"}, "C": {"B"}, "i": {"B"}, "Z": {"C"}}
     np.testing.assert_allclose(results[2].value, [np.e + 1, 2], rtol=1e-6)
-
-
-def test_results_that_do_not_fit_are_refused(chain, monkeypatch):
-    monkeypatch.setattr(intermediates, "half_of_memory", lambda: 10)
-    with pytest.raises(ModelError, match="Accepted: smaller inputs"):
-        run_exposed(chain, {"X": np.float32([0, 1])}, provider="cpu")

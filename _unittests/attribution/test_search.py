@@ -113,10 +113,3 @@ def test_results_that_are_kept_are_counted():
     assert len(few) == 2
     assert len(steps.search(most_kept=20)) > len(few)
     assert len(Steps([1.0] * 4).search(most_kept=4)) >= 3
-
-
-def test_not_a_number_comes_before_any_error():
-    steps = Steps([1.0, 1.0, 1e-9, 1.0])
-    steps.results[3:, 5] = np.nan
-    spans = steps.search(budget_s=3)
-    assert max(spans, key=lambda span: severity(span.effect)).start == 2

@@ -4,10 +4,8 @@ from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
-import onnx
 import pytest
 import torch
-from onnx.reference import ReferenceEvaluator
 
 from ortmeter.discrepancy.bounds import layer_norm_error_bound, matmul_error_bound
 from ortmeter.dtypes import numpy_dtype
@@ -236,18 +234,9 @@ def of_torch(x, scale, bias, _):
     return torch.nn.functional.layer_norm(row, row.shape, *parameters).double().numpy()
 
 
-def of_reference(x, scale, bias, _):
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["": 21]> '
-        "g (float[n] X, float[n] S, float[n] B) => (float[n] Y) "
-        "{ Y = LayerNormalization<axis = -1>(X, S, B) }"
-    )
-    return ReferenceEvaluator(model).run(None, {"X": x, "S": scale, "B": bias})[0]
-
-
-@pytest.mark.parametrize("n", [1, 2, 10, 257, 2000])
+@pytest.mark.parametrize("n", [1, 10, 2000])
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("formula", [two_passes, one_pass, welford, of_torch, of_reference])
+@pytest.mark.parametrize("formula", [two_passes, one_pass, welford, of_torch])
 def test_no_algorithm_is_beyond_the_bound(n, law, formula):
     x, scale, bias = draw_row(law, n, "float32")
     bound = layer_norm_error_bound(x, dtype="float32", scale=scale, bias=bias)
