@@ -186,12 +186,12 @@ def export_once(export):
     last = [None, None]
 
     @functools.wraps(export)
-    def exported(module, arguments, opset):
-        key = (id(module), tuple(map(id, arguments)), opset)
+    def exported(module, arguments):
+        key = (id(module), tuple(map(id, arguments)))
         if last[0] != key:
             last[:] = [None, None]
             try:
-                made = export(module, arguments, opset)
+                made = export(module, arguments)
             except Exception as error:  # noqa: BLE001 - each level meets it
                 made = error
             last[:] = key, (made, module, arguments)
