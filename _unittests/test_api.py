@@ -54,7 +54,7 @@ def test_public_members_are_documented(module):
 
 
 # They compile with torch, or race many settings.
-SLOW = {"backend.explanation", "backend.ort_backend", "observatory.networks", "tuning.tuner"}
+SLOW = {"backend.ort_backend", "observatory.networks", "tuning.tuner"}
 
 
 @pytest.mark.parametrize(
