@@ -137,6 +137,7 @@ def test_another_record_has_its_own_answer(measured):
 
 def test_tables_and_figures_are_saved_where_it_is_asked(monkeypatch, tmp_path, capsys):
     folder = tmp_path / "new" / "files"
+    monkeypatch.delitem(sys.modules, "sphinx_gallery", raising=False)  # as a script
     for options in ([], ["--output", str(folder)]):
         monkeypatch.setattr(sys, "argv", ["plot_sum", *options])
         monkeypatch.chdir(tmp_path)
