@@ -31,6 +31,8 @@ def test_edge_values_are_those_of_the_types_of_the_data():
     divided = dict(edge_feeds(call("Div", "T[8] X, T[8] Z = positive", type="i64")))
     assert {*divided["smallest / -1"]["X"]} == {-(2**63)}
     assert {*divided["smallest / -1"]["Z"]} == {-1}
+    sizes = call("Range", "T[] A = 0, T[] L = below 50, T[] D = 1", type="i64", outputs="T[20] Y")
+    assert not dict(edge_feeds(sizes))
     half = dict(edge_feeds(call("Abs", "T[8] X", type="f16")))
     assert [half[name]["X"].max() for name in ("largest", "infinity")] == [65504, np.inf]
     assert np.signbit(half["-0.0"]["X"][half["-0.0"]["X"] == 0]).any()
