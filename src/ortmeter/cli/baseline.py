@@ -266,7 +266,8 @@ def _read_stored(file: Path, names: list[str], *, other_model: bool) -> "Record"
         ((name, one),), (other,) = measured.items(), names
         renamed = [dataclasses.replace(one, name=other)]
         measured = Comparison(renamed, reference_workload=measured.reference_workload)
-        stored.data.update(comparison=measured, candidates={other: described[name]})
+        data = {**stored.data, "comparison": measured, "candidates": {other: described[name]}}
+        stored = dataclasses.replace(stored, data=data)
     if {*measured} != {*names}:
         raise InvalidArgumentError(
             f"{file.name} has other candidates than this run: {_listed(measured)}. This run has "
