@@ -221,7 +221,7 @@ def test_an_issue_has_the_cases_of_the_operator_and_the_outputs(slower, capsys):
     for name in asked["cases"]:
         assert text.count(f"| {name} | f32[") == 2
     assert text.count(f"\nonnxruntime {onnxruntime.__version__}, CPU") == 2
-    assert "This machine was " in text.partition("\n---\n")[2]
+    assert "this machine" in text.partition("\n---\n")[2].lower()  # fit to measure or not
 
 
 def test_an_issue_on_a_wrong_result_shows_an_element(slower, capsys):
