@@ -11,8 +11,9 @@ from ortmeter.timing.percentiles import (
     LEVELS,
     _effective_size,
     _ranks,
-    percentile_table,
+    percentile_rows,
     percentiles,
+    why_missing,
 )
 
 TRIALS = 200
@@ -129,13 +130,12 @@ def test_the_table_has_a_dash_for_means_of_several_calls():
     rng = np.random.default_rng(0)
     seconds = 0.01 * rng.uniform(1, 2, (1, 1000))
     found = Comparison([Measurement("one", seconds), Measurement("several", seconds, number=3)])
-    table = percentile_table(found)
-    assert table.index.name == "candidate"
-    assert list(table.columns) == ["p90 (ms)", "p95 (ms)", "p99 (ms)"]
-    assert all("[" in text for text in table.loc["one"])
-    assert set(table.loc["several"]) == {"-"}
-    assert table.columns.name.endswith("or means of several calls")
-    assert percentile_table(Comparison([found["several"]])).empty
+    rows = percentile_rows(found)
+    assert list(rows["one"]) == ["p90 (ms)", "p95 (ms)", "p99 (ms)"]
+    assert all("[" in text for text in rows["one"].values())
+    assert set(rows["several"].values()) == {"-"}
+    assert why_missing(found).endswith("or means of several calls")
+    assert percentile_rows(Comparison([found["several"]])) == {}
 
 
 def test_processes_that_differ_count_as_few_samples():

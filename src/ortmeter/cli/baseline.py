@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from ortmeter.cli.report import Report, Rows, check_writable, speedup_table
+from ortmeter.cli.report import Report, Rows, check_writable, speedup_rows
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
 from ortmeter.evidence import UNITS, Speedup, common_unit
 from ortmeter.files import write_atomically
@@ -203,16 +203,23 @@ class _Run:
             *(f"nothing is concluded: {reason}." for reason in dict.fromkeys(reasons)),
             *told,
         ]
-        table, unit = speedup_table(claims), common_unit(itertools.chain(*medians))
-        for rank, run in enumerate(("baseline", "now")):
-            table.insert(rank, f"{run} ({unit})", [pair[rank] * UNITS[unit] for pair in medians])
+        unit = common_unit(itertools.chain(*medians))
+        table = [
+            {
+                "candidate": row["candidate"],
+                f"baseline ({unit})": before * UNITS[unit],
+                f"now ({unit})": now * UNITS[unit],
+                **row,
+            }
+            for row, (before, now) in zip(speedup_rows(claims), medians, strict=True)
+        ]
         plot = partial(
             speedup_plot,
             [claim.named(baseline="the baseline") for claim in claims],
             title="Speedup over the baseline",
             caption="99% intervals; nothing is concluded on a point that has none",
         )
-        report.add("Beside the baseline", table, plot)
+        report.add("Beside the baseline", Rows.of(table), plot)
         report.add("What differs from the run of the baseline", _changed(report, stored, changes))
         return max((code for code, _ in verdicts), default=0)
 

@@ -16,20 +16,20 @@ from ortmeter.cli import baseline, bench_releases, cold, conversion, load, machi
 from ortmeter.cli.first_run import refuse_deadly
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import CLOSE, add_session, number, session_axes
-from ortmeter.cli.report import Report, Rows, speedup_table
+from ortmeter.cli.report import Report, Rows, speedup_rows
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.evidence import Speedup, plural
+from ortmeter.evidence import Speedup, plural, rounded
 from ortmeter.plotting.latency import latency_plot
 from ortmeter.runtime.digests import content, digest
 from ortmeter.runtime.optimizers import without
 from ortmeter.runtime.sessions import graph_digest
 from ortmeter.runtime.settings import DEFAULT, scheduling
 from ortmeter.study.writer import enumerate_items, rank
-from ortmeter.timing import Comparison
+from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.bench import BUDGET_S, measure_variants, why_isolated
 from ortmeter.timing.candidates import SessionSpec, model_variants
 from ortmeter.timing.drift import drift
-from ortmeter.timing.percentiles import MISSING, RUNS_OF_P99, percentile_table
+from ortmeter.timing.percentiles import MISSING, RUNS_OF_P99, percentile_rows, why_missing
 from ortmeter.timing.processes import processes_needed
 from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 from ortmeter.tuning.files import Session, read_session, session_specs
@@ -274,26 +274,23 @@ def _report_latencies(
     how = {"processes": first.processes, "sets": first.sets, "rounds": first.repeat // first.sets}
     report.measurement = {**how, "calls": first.number, "stopped": results.stopped}
     ways = _ways(variants)
-    table = results.to_frame().drop(columns=["processes", "rounds", "calls"])
-    table.insert(3, "runs/s", [1 / m.median for m in results.values()])
-    costs = [m.switch_cost for m in results.values()]
-    if any(cost is not None for cost in costs):  # unknown where the budget left no time for it
-        table["switch cost (ms)"] = [None if x is None else 1e3 * x for x in costs]
-    table = table.rename_axis(columns=results.how)
+    table = Rows.of([*map(_latency_row, results.values())], results.how)
     report.add("Latency", table, lambda: latency_plot(results, title="Latency of a run"))
-    tails = percentile_table(results)
-    if (tails != MISSING).any(axis=None):  # dashes alone say nothing
-        report.add("Percentiles", tails)
+    tails = percentile_rows(results)
+    cells = {text for row in tails.values() for text in row.values()}
+    if cells - {MISSING}:  # dashes alone say nothing
+        rows = [{"candidate": name, **row} for name, row in tails.items()]
+        report.add("Percentiles", Rows.of(rows, why_missing(results) if MISSING in cells else ""))
     if len(results) > 1:
         claims = results.ranking()
         level = claims[0].confidence  # the table says what the conclusion does
         others = (results.speedup(first.name, n, confidence=level) for n in [*results][1:])
-        report.add("Speedup over the first", speedup_table(list(others)))
+        report.add("Speedup over the first", Rows.of(speedup_rows(list(others))))
         beside = report.beside if len(ways) > 1 else ""
         report.conclude(f"{beside}{rank(claims)}.", *_what_decides(results, claims, seconds))
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
-    if tails.empty or (tails["p99 (ms)"] == MISSING).any():
+    if not tails or MISSING in {row["p99 (ms)"] for row in tails.values()}:
         calls = plural(first.number, "call")
         taken = f"{first.processes * first.repeat} samples of {calls}"
         report.conclude(
@@ -307,6 +304,20 @@ def _report_latencies(
             "a plain onnxruntime.InferenceSession(path) uses all cores, and its threads spin after "
             "a run: time that with --threads 0 --spinning on."
         )
+
+
+def _latency_row(measured: Measurement) -> dict[str, Any]:
+    """Write a row of the table of latencies; the cost of a switch may be unknown."""
+    q1, q3 = (rounded(1e3 * value) for value in measured.quartiles)
+    cost = measured.switch_cost
+    return {
+        "candidate": measured.name,
+        "median (ms)": rounded(1e3 * measured.median),
+        "q1 (ms)": q1,
+        "q3 (ms)": q3,
+        "runs/s": 1 / measured.median,
+        **({} if cost is None else {"switch cost (ms)": 1e3 * cost}),
+    }
 
 
 def _what_decides(results: Comparison, claims: Sequence[Speedup], seconds: float) -> Iterator[str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ortmeter.cli import bisect
 from ortmeter.cli.options import CLOSE
-from ortmeter.cli.report import Report, speedup_table
+from ortmeter.cli.report import Report, speedup_rows
 from ortmeter.errors import ModelError
 from ortmeter.evidence import Speedup
 from ortmeter.optional import pd
@@ -245,7 +245,8 @@ def _time(microseconds: float) -> str:
 def _latency_table(comparison: Comparison) -> "pd.DataFrame":
     table = comparison.to_frame().drop(columns=["processes", "rounds", "calls"])
     if len(comparison) > 1:
-        table = table.join(speedup_table(comparison.speedups()).drop(columns="verdict"))
+        claims = pd.DataFrame(speedup_rows(comparison.speedups())).set_index("candidate")
+        table = table.join(claims.drop(columns="verdict"))
     return table.rename_axis("release").rename_axis(columns=comparison.how)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ortmeter.cli.conversion import Conversion, in_a_file_name
-from ortmeter.cli.report import Report, Rows, speedup_table
+from ortmeter.cli.report import Report, Rows, speedup_rows
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup, Speedups
 from ortmeter.plotting.cold import cold_plot
@@ -114,7 +114,7 @@ class ColdStarts(NamedTuple):
         if several:
             claims = {phase: starts.times[phase].speedups(together=_TOGETHER) for phase in _JUDGED}
             placed = [claim.at(phase=phase) for phase, told in claims.items() for claim in told]
-            report.add("Speedup over the first", speedup_table(placed))
+            report.add("Speedup over the first", Rows.of(speedup_rows(placed)))
             report.conclude(*(f"{phase}: {_beside_first(told)}." for phase, told in claims.items()))
         else:
             report.conclude(_sentence(starts))

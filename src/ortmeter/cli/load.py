@@ -15,7 +15,7 @@ from ortmeter.runtime.settings import DENORMALS
 from ortmeter.study.writer import enumerate_items, sentences
 from ortmeter.timing.bench import why_isolated
 from ortmeter.timing.candidates import SessionSpec
-from ortmeter.timing.percentiles import MISSING_NOTE, explain_dashes, percentile_texts
+from ortmeter.timing.percentiles import MISSING, MISSING_NOTE, percentile_texts
 from ortmeter.workloads.load import Load, Point, compare_best, compare_throughput, measure_load
 from ortmeter.workloads.pauses import AfterPause, measure_pauses
 
@@ -244,7 +244,9 @@ def _items(
     items: list[Any] = []
     for cells in (extra, texts):  # side by side, they would not fit in a terminal
         table = pd.DataFrame([*cells.values()], index)
-        items.append(explain_dashes(table if len(names) > 1 else table.droplevel(0), dash))
+        table = table if len(names) > 1 else table.droplevel(0)
+        why = dash if (table == MISSING).any(axis=None) else ""
+        items.append(table.rename_axis(columns=why))
     dots = [
         (f"{_prefix(name, names, ', ')}{level.name}", place, level.value, *ends)
         for (name, place), levels in values.items()

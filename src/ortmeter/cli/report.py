@@ -4,7 +4,7 @@ import itertools
 import math
 import os
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,6 @@ from ortmeter.evidence import Speedup
 from ortmeter.files import replaceable, write_atomically
 from ortmeter.machine.environment import Environment, environment
 from ortmeter.machine.preflight import Preflight
-from ortmeter.optional import pd
 from ortmeter.pictures import freeze
 from ortmeter.plotting.axes import shorten
 from ortmeter.study.rendering import as_html, bullets, digits, flatten
@@ -44,6 +43,12 @@ class Rows(NamedTuple):
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     caption: str = ""
+
+    @classmethod
+    def of(cls, records: Sequence[Mapping[str, Any]], caption: str = "") -> "Rows":
+        """Make a table of rows by column; a cell that a row lacks is missing."""
+        columns = tuple(dict.fromkeys(name for row in records for name in row))
+        return cls(columns, tuple(tuple(map(row.get, columns)) for row in records), caption)
 
 
 @dataclass(frozen=True)
@@ -311,9 +316,9 @@ def drawn(model: "onnx.ModelProto", draw: Callable[[], Any]) -> Any:
     return f"Not drawn: this graph has {count} nodes, and {_MAX_DRAWN} at most can be read."
 
 
-def speedup_table(claims: Sequence[Speedup]) -> "pd.DataFrame":
+def speedup_rows(claims: Sequence[Speedup]) -> list[dict[str, Any]]:
     """Write a row per claim, by its place and its candidate."""
-    rows = [
+    return [
         {
             **claim.where,
             "candidate": claim.subject,
@@ -324,4 +329,3 @@ def speedup_table(claims: Sequence[Speedup]) -> "pd.DataFrame":
         }
         for claim in claims
     ]
-    return pd.DataFrame(rows).set_index([*claims[0].where, "candidate"])

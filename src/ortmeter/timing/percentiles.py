@@ -13,11 +13,10 @@ import numpy.typing as npt
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import LEVEL, UNITS, Estimate
-from ortmeter.optional import pd
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.statistics import MIN_PROCESSES, student_quantile
 
-__all__ = ["LEVELS", "Percentile", "percentile_table", "percentiles"]
+__all__ = ["LEVELS", "Percentile", "percentile_rows", "percentiles"]
 
 #: What a table shows where there is no interval, and why.
 MISSING = "-"
@@ -190,8 +189,8 @@ def _rank_below(size: int, share: float, tail: float) -> int:
     return int(np.searchsorted(bdtr(np.arange(size), size, share), tail, side="right"))
 
 
-def percentile_table(results: Comparison, unit: str = "ms") -> "pd.DataFrame":
-    """Return a table of the percentiles of each candidate.
+def percentile_rows(results: Comparison, unit: str = "ms") -> dict[str, dict[str, str]]:
+    """Return the percentiles of each candidate, as texts.
 
     Parameters
     ----------
@@ -202,38 +201,36 @@ def percentile_table(results: Comparison, unit: str = "ms") -> "pd.DataFrame":
 
     Returns
     -------
-    pandas.DataFrame
-        Index ``candidate``. Columns ``p90 (ms)``, ``p95 (ms)`` and ``p99 (ms)``, beside the median
-        of the comparison: texts such as ``12.1 [12.0, 12.4]``, ``12.1`` where the samples are too
+    dict of str to dict of str to str
+        By candidate, ``p90 (ms)``, ``p95 (ms)`` and ``p99 (ms)``, beside the median of the
+        comparison: texts such as ``12.1 [12.0, 12.4]``, ``12.1`` where the samples are too
         correlated for an interval, or a dash where they are too few. A sample that is the mean of
-        several calls says nothing of the percentiles of a call: the table is empty if there are no
-        others.
+        several calls says nothing of the percentiles of a call: there are none without others.
 
     Examples
     --------
     >>> import numpy as np
     >>> from ortmeter.timing import Comparison, Measurement
     >>> seconds = np.random.default_rng(0).uniform(1e-3, 2e-3, (1, 2000))
-    >>> percentile_table(Comparison([Measurement("model", seconds)]))["p90 (ms)"].item()
+    >>> percentile_rows(Comparison([Measurement("model", seconds)]))["model"]["p90 (ms)"]
     '1.9 [1.88, 1.92]'
     """
-    means = [m.number > 1 for m in results.values()]
-    if all(means):
-        return pd.DataFrame()
-    rows = {
+    if all(m.number > 1 for m in results.values()):
+        return {}
+    texts = {
         name: percentile_texts(() if m.number > 1 else percentiles(list(m.seconds)), unit)
         for name, m in results.items()
     }
-    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="candidate")
-    table = table.drop(columns=f"p50 ({unit})")  # of all samples, which is not the median
-    return explain_dashes(
-        table, f"{MISSING_NOTE}, or means of several calls" if any(means) else MISSING_NOTE
-    )
+    median = f"p50 ({unit})"  # of all samples, which is not the median of the comparison
+    return {
+        name: {c: text for c, text in row.items() if c != median} for name, row in texts.items()
+    }
 
 
-def explain_dashes(table: "pd.DataFrame", why: str = MISSING_NOTE) -> "pd.DataFrame":
-    """Say below the title of a table what its dashes mean, if it has some."""
-    return table.rename_axis(columns=why) if (table == MISSING).any(axis=None) else table
+def why_missing(results: Comparison) -> str:
+    """Say what the dashes of a table of percentiles mean."""
+    means = any(measured.number > 1 for measured in results.values())
+    return f"{MISSING_NOTE}, or means of several calls" if means else MISSING_NOTE
 
 
 def percentile_texts(row: Iterable[Percentile], unit: str) -> dict[str, str]:
