@@ -58,7 +58,7 @@ SITE ?= build/site
 SITE_URL ?=
 SITE_VERSION ?= dev
 # What needs Sphinx, the cases of the latest onnx, long lists of cases, large models.
-FLOOR_SKIPS := test_doc_ test_api test_optional test_page_custom_backend_101 test_pages test_browser test_built_site test_wheel test_node_tests operators/test_a operators/test_convolution operators/test_[eimnpqrs] test_cuda_kernels test_levels test_catalogue test_reference test_rules test_architectures test_real_models backend/kernels
+FLOOR_SKIPS := test_doc_ test_api test_optional test_page_custom_backend_101 test_pages test_browser test_built_site test_wheel test_node_tests operators/test_a operators/test_convolution operators/test_[eimnpqrs] test_cuda_kernels test_levels test_catalogue test_reference test_rules test_architectures test_own_models backend/kernels
 # What is not the helper that pages use: its branches are counted apart.
 STUDIES := */attribution/*,*/backend/*,*/cli/*,*/einsum/*,*/evaluator/*,*/observatory/*,*/operators/*,*/sweep/*
 # A file, or a page, stays in one process: what is expensive is made once.
@@ -97,7 +97,7 @@ test-long: html ## run the tests that take many minutes, those of the built site
 test-device: install $(DEVICE)/.driver ## run the tests of a device: WebGPU on a driver in software, or say why not
 	test -e $(DEVICE)/.installed || { $(BIN)/python -m pip install --quiet --no-deps --only-binary=:all: --target $(DEVICE) onnxruntime-ep-webgpu==0.4.0 && touch $(DEVICE)/.installed; } || true
 	for library in $(wildcard $(dir $(VULKAN))libvulkan.so.1); do ln -sf $$library $(DEVICE)/; done
-	PYTHONPATH=$(CURDIR)/$(DEVICE)$(PYTHONPATH:%=:%) LD_LIBRARY_PATH=$(CURDIR)/$(DEVICE)$(LD_LIBRARY_PATH:%=:%) $(VULKAN:%=VK_ICD_FILENAMES=%) ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 $(BIN)/python -m pytest -m device _unittests/runtime/test_device.py
+	PYTHONPATH=$(CURDIR)/$(DEVICE)$(PYTHONPATH:%=:%) LD_LIBRARY_PATH=$(CURDIR)/$(DEVICE)$(LD_LIBRARY_PATH:%=:%) $(VULKAN:%=VK_ICD_FILENAMES=%) ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 $(BIN)/python -m pytest -m device _unittests/runtime/test_device.py _unittests/runtime/test_ortvalues.py
 test-op-db: install ## compare the backend with torch on torch's own samples, in build/op-db
 	$(BIN)/python _unittests/op_db.py --out build/op-db --workers $(WORKERS) --shard $(SHARD)
 	$(BIN)/python _unittests/op_db.py --arguments --out build/op-arguments --workers $(WORKERS) --shard $(SHARD)

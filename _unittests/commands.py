@@ -3,7 +3,9 @@
 import json
 from argparse import ArgumentParser
 
+import numpy as np
 import onnx
+import onnx.helper
 import onnx.numpy_helper
 import onnx.parser
 
@@ -24,14 +26,24 @@ HEADER = '<ir_version: 10, opset_import: ["": 21]> g '
 def parse(graph, **weights):
     """Read a model, with its header or without, and give it weights."""
     model = onnx.parser.parse_model(graph if graph.startswith("<") else HEADER + graph)
-    made = (onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+    made = (onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in weights.items())
     model.graph.initializer.extend(made)
     return model
 
 
-def save(file, graph, **weights):
-    """Write a model, return its file."""
-    onnx.save(parse(graph, **weights), file)
+def behind_constants(model):
+    """Give the weights of a model to Constant nodes, as some exporters do."""
+    for tensor in model.graph.initializer:
+        node = onnx.helper.make_node("Constant", [], [tensor.name], value=tensor)
+        model.graph.node.insert(0, node)
+    del model.graph.initializer[:]
+    return model
+
+
+def save(file, graph, *, beside="", **weights):
+    """Write a model, with its weights in a file beside it if it has a name; return its file."""
+    outside = {"save_as_external_data": True, "location": beside, "size_threshold": 0}
+    onnx.save(parse(graph, **weights), file, **(outside if beside else {}))
     return file
 
 

@@ -59,6 +59,13 @@ def launched(*arguments, **options):
                         one.kill()
 
 
+def run_python(*arguments, variables=None, check=False, **options):
+    """Run Python to its end, with more variables if asked; return what it wrote, and its code."""
+    usual = {"capture_output": True, "text": True, "env": {**os.environ, **(variables or {})}}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, check=check, **usual | options)
+
+
 def _other_threads():
     return [task for task in Path("/proc/self/task").iterdir() if int(task.name) != os.getpid()]
 

@@ -178,6 +178,13 @@ def test_the_largest_difference_may_be_between_two_in_the_middle():
     assert found.largest is found.overall  # nothing differs
 
 
+def told_of_operators(latency, a, b, verdicts, ends=(0.4, 1.1)):
+    """Write the sentence on the times (µs) of a profiled run and of Conv in a, then in b."""
+    times = {"a (µs)": a, "b (µs)": b, "low": ends[0], "high": ends[1], "verdict": verdicts}
+    table = pd.DataFrame(times, pd.Index(["a profiled run", "Conv"], name="operator"))
+    return bench_releases._operators_sentence(table.rename_axis(columns="2 processes"), latency)
+
+
 @pytest.mark.parametrize(
     ("latency", "run", "operator", "told"),
     [
@@ -203,44 +210,27 @@ def test_the_largest_difference_may_be_between_two_in_the_middle():
     ],
 )
 def test_operators_say_nothing_that_latencies_deny(latency, run, operator, told):
-    rows = {"operator": ["a profiled run", "Conv"], "verdict": [run, operator]}
-    table = pd.DataFrame({**rows, "a (µs)": [30.0, 10.0], "b (µs)": [40.0, 20.0], "low": 0.4})
-    table["high"] = 1.1
     claim = compare_ratio("b", "a", *LATENCIES[latency])
     assert claim.verdict == latency
-    assert told in bench_releases._operators_sentence(table.set_index("operator"), claim)
+    assert told in told_of_operators(claim, [30.0, 10.0], [40.0, 20.0], [run, operator])
 
 
 @pytest.mark.parametrize(
-    ("ran", "low", "high"),
-    [((692.0, 1050.0), 0.5, 1.2), ((692.0, 230.0), 2.5, 3.5)],  # opposed, then much more
+    ("ran", "ends"),
+    [((692.0, 1050.0), (0.5, 1.2)), ((692.0, 230.0), (2.5, 3.5))],  # opposed, then much more
 )
-def test_a_release_is_not_explained_by_a_profile_that_latencies_deny(ran, low, high):
-    names = pd.Index(["a profiled run", "outside of kernels"], name="operator")
-    times = {"a (µs)": [ran[0] + 100, ran[0]], "b (µs)": [ran[1] + 100, ran[1]]}
+def test_a_release_is_not_explained_by_a_profile_that_latencies_deny(ran, ends):
+    times = ([each + 100, each] for each in ran)
     verdicts = ["undecided", "faster" if ran[1] < ran[0] else "slower"]
-    table = pd.DataFrame({**times, "low": low, "high": high, "verdict": verdicts}, names)
-    told = bench_releases._operators_sentence(table, compare_ratio("b", "a", 1.06, (1.051, 1.069)))
+    latency = compare_ratio("b", "a", 1.06, (1.051, 1.069))
+    told = told_of_operators(latency, *times, verdicts, ends)
     assert told.endswith("the table of operators says nothing.")
-    assert "outside" not in told
+    assert "Conv" not in told
 
 
 def test_operators_of_too_few_processes_ask_for_more():
-    names = pd.Index(["a profiled run", "Conv"], name="operator")
-    table = pd.DataFrame(
-        {
-            "a (µs)": [3.0, 1.0],
-            "b (µs)": [4.0, 2.0],
-            "low": np.nan,
-            "high": np.nan,
-            "verdict": "undecided",
-        },
-        names,
-    )
-    table.columns.name = "2 processes"
-    told = bench_releases._operators_sentence(
-        table, compare_ratio("b", "a", *LATENCIES["undecided"])
-    )
+    latency = compare_ratio("b", "a", *LATENCIES["undecided"])
+    told = told_of_operators(latency, [3.0, 1.0], [4.0, 2.0], "undecided", (np.nan, np.nan))
     assert told.startswith("operators have no interval in 2 processes, which needs 3: ask for more")
 
 

@@ -4,11 +4,9 @@ import json
 from argparse import ArgumentParser, Namespace
 
 import numpy as np
-import onnx
-import onnx.numpy_helper
-import onnx.parser
 import onnxruntime
 import pytest
+from commands import parse
 
 from ortmeter.cli import cold
 from ortmeter.cli.conversion import Conversion
@@ -125,11 +123,8 @@ def test_the_conclusion_says_what_the_table_says(monkeypatch):
 )
 def test_what_is_saved_is_kept_with_its_weights(tmp_path, way, levels, made):
     b = np.arange(128 * 64, dtype=np.float32).reshape(128, 64)
-    model = onnx.parser.parse_model(
-        """<ir_version: 11, opset_import: ["": 23]>
-        g (float[2, 128] X) => (float[2, 64] Y) { A = Identity(X)  Y = MatMul(A, B) }"""
-    )
-    model.graph.initializer.append(onnx.numpy_helper.from_array(b, "B"))
+    text = "(float[2, 128] X) => (float[2, 64] Y) { A = Identity(X)  Y = MatMul(A, B) }"
+    model = parse(text, B=b)
     variants = model_variants({"m": model}, provider="cpu", optimization=levels)
     report = Report("bench")
     kept, shorten = Conversion([], [], tmp_path / "k.onnx", False, None), way == "--shorten"

@@ -1,17 +1,14 @@
 """Every command, end to end, as its users call it."""
 
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
 
 import numpy as np
 import onnx
 import pytest
-from commands import parse, refused, report_of, run, save, tables_of
-from processes import PATIENCE_S, launched, wait_for_start
+from commands import refused, report_of, run, save, tables_of
+from processes import run_python
 
 import ortmeter
 from ortmeter.cli import bench, machine, main
@@ -43,8 +40,7 @@ def crowded(monkeypatch):
 
 
 def test_env_tells_the_machine_and_why_a_provider_does_not_work():
-    command = [sys.executable, "-m", "ortmeter", "env", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_python("-m", "ortmeter", "env", "--json")
     assert done.returncode == 0, done.stderr
     found = tables_of(json.loads(done.stdout))
     assert {row["provider"] for row in found["Providers"][0]} == {"cpu", "cuda"}
@@ -105,26 +101,35 @@ def test_bench_says_what_a_verdict_needs(models, capsys):
     assert re.search("Use --processes 5 --budget [0-9]+ for a verdict on the models", second)
 
 
+ONE_WAY = "one way to measure at a time. Accepted: --callers"
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("options", "message"),
     [
-        ["--cold", "--callers", "2"],
-        ["--rate", "10", "--runtime", "installed"],
-        ["--cold", "--save", "x.json"],
+        ("--cold --callers 2", ONE_WAY),
+        ("--rate 10 --runtime installed", ONE_WAY),
+        ("--cold --save x.json", ONE_WAY),
+        ("--switching --cold", "--switching is for interleaved candidates. Accepted without --cal"),
+        ("--precision float16 --save x.json", "--rewrite and --precision do not go with --save"),
+        ("--rewrite none --save x.json", "--rewrite and --precision do not go with --save"),
     ],
 )
-def test_bench_measures_one_way_at_a_time(models, capsys, options):
-    told = refused(capsys, "bench", models / "cnn.onnx", *options)
-    assert "one way to measure at a time. Accepted: --callers" in told
+def test_bench_refuses_options_that_do_not_go_together(models, capsys, options, message):
+    assert message in refused(capsys, "bench", models / "cnn.onnx", *options.split())
+
+
+def test_help_begins_with_what_most_need(capsys):
+    assert main(["bench", "--help"]) == 0
+    first = capsys.readouterr().out.partition("options:\n")[2].partition("\n\n")[0]
+    assert first.count("\n  --") == 10
 
 
 def test_a_switch_is_told_apart_or_measured(models, capsys):
-    command = ["bench", models / "cnn.onnx", *LEVELS]
     for option, is_told in ([], True), (["--switching"], False):
-        for row in tables_of(report_of(capsys, *command, *FEW, *option))["Latency"][0]:
+        given = ("bench", models / "cnn.onnx", *LEVELS, *FEW, *option)
+        for row in tables_of(report_of(capsys, *given))["Latency"][0]:
             assert ("switch cost (ms)" in row) is is_told
-    told = refused(capsys, *command, "--switching", "--cold")
-    assert "--switching is for interleaved candidates. Accepted without --callers" in told
 
 
 def test_a_switch_that_is_not_known_is_a_dash(models, monkeypatch, capsys):
@@ -302,30 +307,6 @@ def test_the_command_line_tells_its_usage(arguments, code, capsys):
 
 
 def test_a_model_with_external_data_is_measured_in_place(tmp_path, capsys):
-    weights = np.ones((64, 64), np.float32)
-    model = parse("(float[2, 64] X) => (float[2, 64] Y) { Y = MatMul(X, W) }", W=weights)
-    outside = {"save_as_external_data": True, "location": "m.bin", "size_threshold": 0}
-    onnx.save(model, tmp_path / "m.onnx", **outside)
-    report_of(capsys, "bench", tmp_path / "m.onnx", *FEW)
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_an_interruption_leaves_a_partial_report(models, tmp_path):
-    html = tmp_path / "report.html"
-    started = tmp_path / "started"
-    program = (
-        "import pathlib, sys, time; from ortmeter.cli import bench, main\n"
-        f"started = pathlib.Path({str(started)!r})\n"
-        "bench.measure_variants = lambda *a, **k: (started.touch(), time.sleep(60))\n"
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    command = ("-c", program, "bench", models / "cnn.onnx", "--html", html)
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with launched(*command, **streams) as child:
-        wait_for_start(child, started.exists)
-        child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=PATIENCE_S)
-    assert child.returncode == 130
-    assert "This report is partial" in out
-    assert "Traceback" not in err
-    assert "This report is partial" in html.read_text(encoding="utf-8")
+    text = "(float[2, 64] X) => (float[2, 64] Y) { Y = MatMul(X, W) }"
+    file = save(tmp_path / "m.onnx", text, beside="m.bin", W=np.ones((64, 64), np.float32))
+    report_of(capsys, "bench", file, *FEW)

@@ -26,6 +26,11 @@ def models(tmp_path_factory):
     moved = onnx.numpy_helper.to_array(weights["add_b"]) + np.float32(0.5)
     weights["add_b"].CopyFrom(onnx.numpy_helper.from_array(moved, "add_b"))
     onnx.save(norm, folder / "moved.onnx")
+    scaled = onnx.numpy_helper.to_array(weights["matmul_w"]) * np.float32(1.5)
+    weights["matmul_w"].CopyFrom(onnx.numpy_helper.from_array(scaled, "matmul_w"))
+    for node in norm.graph.node:
+        node.name = f"<b>{node.name}</b>"
+    onnx.save(norm, folder / "scaled.onnx")
     onnx.save(sample_cnn(size=16), folder / "cnn.onnx")
     save(folder / "two.onnx", "(float[4] X) => (float[4] Y, float[4] Z) { Y = Exp(X) Z = Abs(X) }")
     return folder
@@ -140,12 +145,50 @@ def test_options_of_the_session_reach_it(models, capsys, monkeypatch):
         (["cnn.onnx", "two.onnx"], "the models have 1 and 2 outputs: output and Y, Z"),
         (["cnn.onnx", "cnn.onnx", "cnn.onnx"], "got 3 models and --against None. Accepted: one"),
         (["cnn.onnx", "cnn.onnx", "--against", "torch"], "got 2 models and --against torch"),
-        (["cnn.onnx", "--against", "paper"], "paper"),
+        (["cnn.onnx", "--against", "paper"], "float64, unoptimized, cpu, cuda"),
+        (
+            ["cnn.onnx", "--against", "unoptimized", "--optimization", "none"],
+            "Accepted: basic, extended, layout, all",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(models, capsys, arguments, message):
     paths = [models / name if name.endswith(".onnx") else name for name in arguments]
     assert message in refused(capsys, "diff", *paths)
+
+
+def test_the_optimization_that_is_responsible(models, capsys, tmp_path):
+    html = tmp_path / "report.html"
+    given = [models / "cnn.onnx", "--against", "unoptimized", "--provider", "cpu"]
+    _, report, _ = diff(capsys, *given, "--html", html)
+    levels = {row["level"]: row["absolute"] for row in tables(report)[1]}
+    assert list(levels) == ["basic", "extended", "layout", "all"]
+    first, second, *_ = report["conclusion"]
+    assert second.startswith("ONNX Runtime on CPU against unoptimized, output output: ")
+    if any(levels.values()):  # the layout depends on the vectors of the machine
+        assert " the outputs: without " in first
+        assert first.endswith("the outputs are the same as without optimization.")
+    else:
+        assert first == "no optimization changes the outputs."
+    assert "Levels" in html.read_text(encoding="utf-8")
+    code, report, _ = diff(capsys, *given, "--atol", "1e-2")
+    assert code == 0
+    assert "no optimization changes the outputs." in report["conclusion"]
+
+
+def test_where_two_graphs_part(models, capsys, tmp_path):
+    html = tmp_path / "report.html"
+    files = [models / "norm.onnx", models / "scaled.onnx"]
+    _, report, _ = diff(capsys, *files, *SIZES, "--html", html)
+    first = next(row for row in tables(report)[1] if row["relative"])
+    assert (first["node of norm.onnx"], first["node of scaled.onnx"]) == ("matmul", "<b>matmul</b>")
+    (told,) = [text for text in report["conclusion"] if "results aligned" in text]
+    assert "they part at matmul / <b>matmul</b> (MatMul)" in told
+    page = html.read_text(encoding="utf-8")
+    assert "&lt;b&gt;matmul&lt;/b&gt;" in page
+    assert "<b>matmul" not in page
+    _, report, _ = diff(capsys, files[0], files[0], *SIZES)
+    assert "3 results aligned of 3 and 3: none differs." in report["conclusion"]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 import pytest
 from matplotlib import pyplot as plt
-from processes import PATIENCE_S, launched
+from processes import PATIENCE_S, launched, run_python
 
 import ortmeter.cli.env as env_command
 from ortmeter.cli import execution, main
@@ -57,16 +57,6 @@ def test_a_closed_stream_gives_no_other_exit_code(closed, code):
         assert "Measured on" in done.stdout
 
 
-def run(program, *arguments, **variables):
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        capture_output=True,
-        env={**os.environ, **variables},
-        check=False,
-        timeout=60,
-    )
-
-
 ENV = "import sys; from ortmeter.cli import env, main\n"
 MAIN = "sys.exit(main(sys.argv[1:]))"
 
@@ -89,9 +79,9 @@ def test_what_nobody_expected_is_one_line_and_exit_code_2(error, monkeypatch, ca
 
 def test_a_terminal_without_greek_letters_shows_the_report():
     program = f"{ENV}def run(options, report): report.conclude('1.5 µs')\nenv.run = run\n{MAIN}"
-    done = run(program, "env", PYTHONIOENCODING="ascii")
+    done = run_python("-c", program, "env", variables={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
-    assert b"1.5 \\xb5s" in done.stdout
+    assert r"1.5 \xb5s" in done.stdout
 
 
 def test_a_warning_does_not_act_on_the_terminal(monkeypatch, capsys):
@@ -127,8 +117,8 @@ os.chdir({str(tmp_path)!r})
 from ortmeter.cli import execution, main
 main({command.split()!r})
 print(sorted({heavy!r} & set(sys.modules)))"""
-    done = run(program)
-    assert done.stdout.splitlines()[-1] == b"[]", done.stderr
+    done = run_python("-c", program)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
 def test_an_interruption_of_an_import_is_no_traceback():
@@ -140,9 +130,8 @@ class Interrupted:
 from ortmeter.cli import execution, main
 sys.meta_path.insert(0, Interrupted())
 sys.exit(main(["env"]))"""
-    done = run(program)
-    assert done.returncode == 130
-    assert done.stderr.splitlines() == [b"ortmeter env: interrupted"]
+    done = run_python("-c", program)
+    assert (done.returncode, done.stderr) == (130, "ortmeter env: interrupted\n")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
@@ -184,8 +173,8 @@ from ortmeter.cli import main
 for arguments in (["--help"], ["--version"], [], ["fly"]):
     main(arguments)
 print([m for m in ("numpy", "onnx", "pandas", "ortmeter.cli.report") if m in sys.modules])"""
-    done = run(program)
-    assert done.stdout.splitlines()[-1] == b"[]", done.stderr
+    done = run_python("-c", program)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
 def test_an_unknown_argument_does_not_act_on_the_terminal(capsys):
@@ -194,13 +183,11 @@ def test_an_unknown_argument_does_not_act_on_the_terminal(capsys):
 
 
 def test_no_line_of_a_report_is_obeyed_by_github(monkeypatch, capsys):
-    from ortmeter.cli import env
-
     def fill(options, report):
         report.conclude("a")
         report.add("::error::planted", "::warning::planted too")
 
-    monkeypatch.setattr(env, "run", fill)
+    monkeypatch.setattr(env_command, "run", fill)
     assert main(["env"]) == 0
     told = capsys.readouterr().out
     assert "planted too" in told
@@ -214,14 +201,7 @@ def test_an_older_onnxruntime_is_one_line(tmp_path):
     (package / "__init__.py").write_text(
         '__version__ = "1.17.3"\nraise AttributeError("_ARRAY_API")'
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    ran = subprocess.run(
-        [sys.executable, "-m", "ortmeter", "env"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
+    ran = run_python("-m", "ortmeter", "env", variables={"PYTHONPATH": str(tmp_path)})
     assert (ran.returncode, ran.stdout) == (2, "")
     (line,) = ran.stderr.splitlines()
     assert line.startswith("ortmeter env: onnxruntime 1.17.3 is installed. Accepted: 1.30 or newer")

@@ -1,12 +1,9 @@
 """Tests of ortmeter.cli.first_run: a model that kills the process ends in one line."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
-import onnx
 import pytest
+from commands import parse, save
+from processes import run_python
 
 from ortmeter.child import ChildError
 from ortmeter.cli import first_run
@@ -15,7 +12,6 @@ from ortmeter.errors import OrtMeterError
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec
 
-HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 CPU = {"provider": Provider("cpu")}
 EMPTY = {"x": np.zeros((2, 3, 0), np.float32), "z": np.zeros((2, 4, 0), np.float32)}
 
@@ -23,20 +19,17 @@ EMPTY = {"x": np.zeros((2, 3, 0), np.float32), "z": np.zeros((2, 4, 0), np.float
 @pytest.fixture
 def deadly(tmp_path):
     """A model that kills onnxruntime 1.31 on empty operands; the test runs it to know."""
-    text = f"""{HEADER} g (float[b, i, j] x, float[b, k, j] z) => (float[b, i, k] y) {{
-        y = Einsum<equation = "bij,bkj->bik">(x, z) }}"""
-    onnx.save(onnx.parser.parse_model(text), tmp_path / "deadly.onnx")
+    text = """(float[b, i, j] x, float[b, k, j] z) => (float[b, i, k] y) {
+        y = Einsum<equation = "bij,bkj->bik">(x, z) }"""
+    file = save(tmp_path / "deadly.onnx", text)
     code = (
         "import numpy, onnxruntime, sys;"
         "onnxruntime.InferenceSession(sys.argv[1]).run(None, {n: numpy.zeros((2, s, 0), 'f') "
         "for n, s in (('x', 3), ('z', 4))})"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "deadly.onnx"], capture_output=True, check=False
-    )
-    if ran.returncode >= 0:
+    if run_python("-c", code, file).returncode >= 0:
         pytest.skip("this release of onnxruntime runs Einsum on empty operands")
-    return tmp_path / "deadly.onnx"
+    return file
 
 
 def test_what_kills_the_process_is_named_in_one_line(deadly):
@@ -53,9 +46,7 @@ def test_what_kills_the_process_is_named_in_one_line(deadly):
 )
 def test_the_commands_end_in_one_line(deadly, command):
     given = [*command, str(deadly), "--shape", "x=2x3x0", "--shape", "z=2x4x0"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "ortmeter", *given], capture_output=True, text=True, check=False
-    )
+    ran = run_python("-m", "ortmeter", *given)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert len(ran.stderr.splitlines()) == 1
     assert "killed by SIG" in ran.stderr
@@ -63,22 +54,16 @@ def test_the_commands_end_in_one_line(deadly, command):
 
 @pytest.mark.slow
 def test_a_death_that_nothing_foretells_is_told(tmp_path):
-    text = f"""{HEADER} g (float[n] X) => (int64[n] Y) <int64 k = {{-1}}> {{
-        A = Cast<to = 7>(X) Y = Div(A, k) }}"""
-    onnx.save(onnx.parser.parse_model(text), tmp_path / "cast.onnx")
-    given = ["profile", str(tmp_path / "cast.onnx"), "--value", "X=nan"]
-    command = [sys.executable, "-m", "ortmeter", *given]
-    there = {**os.environ, "TMPDIR": str(tmp_path)}  # what it leaves, as it dies, is the test's
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=there)
+    text = """(float[n] X) => (int64[n] Y) <int64 k = {-1}> {
+        A = Cast<to = 7>(X) Y = Div(A, k) }"""
+    given = ["profile", save(tmp_path / "cast.onnx", text), "--value", "X=nan"]
+    there = {"TMPDIR": str(tmp_path)}  # what it leaves, as it dies, is the test's
+    ran = run_python("-m", "ortmeter", *given, variables=there)
     if ran.returncode == 0:
         pytest.skip("this release of onnxruntime divides the smallest integer by -1")
     assert ran.returncode < 0
     assert ran.stderr.startswith("Fatal Python error: Floating")
     assert "onnxruntime" in ran.stderr
-
-
-def model(text):
-    return onnx.parser.parse_model(f"{HEADER} g {text}")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +79,7 @@ def model(text):
 def test_only_arrays_that_may_kill_start_a_process(monkeypatch, text, array, asked):
     started = []
     monkeypatch.setattr(first_run, "call", lambda *given: started.append(given))
-    refuse_deadly({"m": SessionSpec(model(text), {"X": array}, CPU)})
+    refuse_deadly({"m": SessionSpec(parse(text), {"X": array}, CPU)})
     assert bool(started) is asked
 
 
@@ -105,4 +90,4 @@ def test_other_errors_are_those_of_the_command(monkeypatch, error):
 
     monkeypatch.setattr(first_run, "call", fail)
     text = "(float[n] X) => (float[n] Y) { Y = Abs(X) }"
-    refuse_deadly({"m": SessionSpec(model(text), {"X": np.ones(0, np.float32)}, CPU)})
+    refuse_deadly({"m": SessionSpec(parse(text), {"X": np.ones(0, np.float32)}, CPU)})

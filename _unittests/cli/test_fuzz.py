@@ -3,8 +3,6 @@
 import io
 import itertools
 import json
-import subprocess
-import sys
 import unicodedata
 import zipfile
 
@@ -14,6 +12,7 @@ import onnx.helper
 import onnx.parser
 import pytest
 from commands import QUICK
+from processes import run_python
 
 from ortmeter.runtime.models import layer_norm_matmul
 
@@ -47,16 +46,8 @@ json.dump(answers, sys.stdout)
 def run(command_lines, folder):
     """Run commands in a folder; return the exit code of each, once its output was checked."""
     before = sorted(folder.rglob("*"))
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", PROGRAM],
-        input=json.dumps(command_lines),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=600,
-        check=False,
-    )
+    given = {"input": json.dumps(command_lines), "cwd": folder, "errors": "replace"}
+    done = run_python("-X", "faulthandler", "-c", PROGRAM, timeout=600, **given)
     assert done.returncode == 0, done.stderr[-2000:]
     answers = json.loads(done.stdout)
     assert len(answers) == len(command_lines)

@@ -62,13 +62,6 @@ def test_a_size_that_nothing_gives_is_marked(files):
     assert table.rows[0][2:] == ("1x1", "", "--value 0.5; batch, length guessed as 1")
 
 
-def test_values_are_of_the_types_of_the_model(files):
-    (feeds,) = made("--value sr=16000 --dim batch=1 --dim length=8", "audio.onnx")
-    assert feeds["sr"].dtype == np.int64
-    assert feeds["sr"] == 16000
-    assert feeds["input"].shape == (1, 8)
-
-
 def test_inputs_come_from_files_of_their_own(files):
     (feeds,) = made("--feeds x=x.npy --feeds names=names.npy --value y=1,2,255")
     assert feeds["x"][2, 3] == 11
@@ -110,7 +103,6 @@ def test_a_file_may_have_a_name_with_an_equal_sign(files):
         ("--value x", "--value: got 'x'. Accepted: NAME=VALUE"),
         ("--value y=1 --value y=2", "--value: 'y' has a value already"),
         ("--value x=1 --feeds x=x.npy", "--feeds: 'x' has a value already"),
-        ("--value y=300", "value 300 given for y: u8[a]. Accepted: integers from 0 to 255"),
         ("--value y=1,,2", "value '' given for y"),
         ("--value y=one", "value 'one' given for y: u8[a]. Accepted: integers"),
         ("--value 'x=[[1, 2]' --dim a=1", "this is not JSON"),
@@ -120,10 +112,7 @@ def test_a_file_may_have_a_name_with_an_equal_sign(files):
         ),
         ("--feeds xy.npz --feeds xy.npz", "--feeds: got 'xy.npz', 'xy.npz'. Accepted: one file"),
         ("--feeds xy.npz", "'xy.npz' has 'x', 'y'. Accepted: one array for each of x"),
-        ("--feeds x=no.npy", "'no.npy' cannot be read"),
-        ("--feeds y=x.npy", "'x.npy' has 'y' of type float32 and shape (3, 4)"),
         ("--feeds xy.npz --shape x=3x4", "--dim and --shape describe random inputs"),
-        ("--shape x=5x6", "6 where 4 is expected"),
         ("--shape x=a", "--shape: got 'x=a', expected NAME=1x3x224"),
         ("--shape x=5x-4", "--shape: got 'x=5x-4'"),
     ],

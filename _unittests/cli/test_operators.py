@@ -246,13 +246,6 @@ def test_an_issue_names_the_only_judge_and_blames_nobody_where_two_disagree(slow
     assert "\nThe result is not judged: judges disagree, a and b.\n" in text
 
 
-def test_there_may_be_nothing_to_report(slower, capsys):
-    slower(1, 0.5)
-    told = refused(capsys, "operators", *ISSUE, "--provider", "cpu")
-    assert "PRelu, per channel, float32: nothing to report. b is not shown to be slower" in told
-    assert "nor its result to be wrong" in told
-
-
 def test_an_issue_on_a_node_has_its_model(slower, cnn, capsys):
     asked = slower(3, 0.5)
     name = next(name for name in node_cases(cnn, random_feeds(cnn))[0] if "PRelu" in name)

@@ -3,7 +3,6 @@
 import argparse
 from argparse import Namespace
 
-import numpy as np
 import onnx
 import pytest
 from commands import QUICK, parse, report_of, save
@@ -101,12 +100,10 @@ def test_a_path_of_a_library_may_have_a_comma():
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save("texts.onnx", "(string[n] X) => (string[n] Y) { Y = Identity(X) }")
-    np.savez("texts.npz", X=np.array(["a", "é"]))
     model = parse("(float[n] X) => (float[n] Y) { Y = Abs(X) }")
     onnx.save(model, "abs.onnx")
     model.graph.input[0].type.tensor_type.ClearField("shape")
     onnx.save(model, "no rank.onnx")
-    np.savez("x.npz", X=np.ones((2, 3), np.float32))
     save("int4.onnx", "(int4[n] X) => (float[n] Y) { Y = Cast <to = 1> (X) }")
 
 
@@ -114,9 +111,7 @@ def files(tmp_path, monkeypatch):
     "arguments",
     [
         ["texts.onnx", "--dim", "n=3"],
-        ["texts.onnx", "--feeds", "texts.npz"],
         ["no rank.onnx", "--shape", "X=2x3"],
-        ["no rank.onnx", "--feeds", "x.npz"],
         ["int4.onnx", "--dim", "n=5"],
     ],
 )

@@ -5,22 +5,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from commands import save
 
 from ortmeter.cli import main
-
-HEADER = '<ir_version: 10, opset_import: ["": 21]>'
-ADD = f"{HEADER} g (float[4] X) => (float[4] Y) {{ Y = Add(X, W) }}"
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with all that commands read; nothing in it may change."""
     monkeypatch.chdir(tmp_path)
-    model = onnx.parser.parse_model(ADD)
-    weights = onnx.numpy_helper.from_array(np.ones(4, np.float32), "W")
-    model.graph.initializer.append(weights)
-    external = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
-    onnx.save_model(model, "m.onnx", **external)
+    text = "(float[4] X) => (float[4] Y) { Y = Add(X, W) }"
+    save("m.onnx", text, beside="w.bin", W=np.ones(4, np.float32))
     Path("set").mkdir()
     Path("set/input_0.pb").write_bytes(onnx.numpy_helper.from_array(np.ones(4)).SerializeToString())
     for name in ("base.json", "plot_x.py"):

@@ -1,40 +1,27 @@
-"""Models that are not ours, through the options of the command line."""
+"""Models that are not ours, with control flow or of texts, through the options of commands."""
 
-import warnings
+import functools
 
 import numpy as np
 import onnx
 import pandas as pd
 import pytest
-from commands import report_of
+from commands import report_of, save
 
-pytestmark = pytest.mark.slow
-
-
-def make_encoder(path):
-    """Export a BERT with symbolic batch and sequence; its weights are random."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=100,
-        hidden_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=256,
-    )
-    model = transformers.BertModel(config, add_pooling_layer=False).eval()
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("seq")}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            model,
-            kwargs={name: torch.ones((2, 16), dtype=torch.int64) for name in names},
-            dynamo=True,
-            verbose=False,
-            dynamic_shapes=dict.fromkeys(names, sizes),
-        )
-    program.save(str(path))
+CONTROL_FLOW = """(float[4] X) => (float[4] Z)
+<int64 n = {3}, bool yes = {1}, float one = {1}> {
+    big = ReduceMax<keepdims = 0>(X)
+    positive = Greater(big, one)
+    Y = If (positive) <
+        then_branch = a () => (float[4] A) { A = Exp(X) },
+        else_branch = b () => (float[4] B) { B = Abs(X) }
+    >
+    Z = Loop (n, yes, Y) <
+        body = l (int64 i, bool c, float[4] v) => (bool d, float[4] w) {
+            d = Identity(c) w = Sqrt(v)
+        }
+    >
+}"""
 
 
 def make_pipeline(path, rows=200):
@@ -61,18 +48,8 @@ def make_pipeline(path, rows=200):
     onnx.save(to_onnx(fitted, initial_types=given), path)
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """Make a small encoder of transformers, and a pipeline that reads texts."""
-    folder = tmp_path_factory.mktemp("own")
-    files = {name: folder / f"{name}.onnx" for name in INPUTS}
-    make_encoder(files["encoder"])
-    make_pipeline(files["pipeline"])
-    return files
-
-
 INPUTS = {
-    "encoder": ["--dim", "batch=1", "--dim", "seq=8"],
+    "control flow": [],
     "pipeline": [
         *("--value", "city=Paris", "--value", 'plan=[["pro"]]', "--value", "age=40"),
         *("--value", "income=3"),
@@ -94,16 +71,39 @@ OPTIONS = {
     "reference": "diff --against reference",
 }
 QUICK = {"bench": ["--budget", "0.5"], "profile": [], "diff": []}
+FAST = {("control flow", case) for case in ("sessions", "baseline", "reference")}
 
 
-@pytest.mark.parametrize("case", OPTIONS)
-@pytest.mark.parametrize("name", INPUTS)
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Make the models when they are asked for: libraries take long to import."""
+    folder = tmp_path_factory.mktemp("models")
+
+    @functools.cache
+    def make(name):
+        file = save(folder / f"{name}.onnx", CONTROL_FLOW)
+        if name == "pipeline":
+            make_pipeline(file)
+        return file
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        pytest.param(name, case, marks=[pytest.mark.slow] * ((name, case) not in FAST))
+        for name in INPUTS
+        for case in OPTIONS
+    ],
+)
 def test_every_option_works_on_it(models, name, case, tmp_path, capsys):
     command, *options = OPTIONS[case].split()
-    line = [command, str(models[name]), "--provider", "cpu", *INPUTS[name], *options]
+    line = [command, models(name), "--provider", "cpu", *INPUTS[name], *options]
     html = tmp_path / "report.html"
     report = report_of(capsys, *line, *QUICK[command], "--html", html)
     assert report["conclusion"]
     assert all(sentence.endswith(".") for sentence in report["conclusion"])
     assert all(rows for section in report["sections"] for rows in section["tables"])
+    assert html.read_text(encoding="utf-8").count("<table") >= 2
     assert html.stat().st_size < 2**21

@@ -1,15 +1,12 @@
 """``ortmeter sweep``, end to end."""
 
+import io
 import json
-import os
-import pty
 import signal
 import subprocess
-import sys
-import termios
 
 import pytest
-from processes import PATIENCE_S, is_alive, launched, wait_for_start
+from processes import PATIENCE_S, is_alive, launched, run_python, wait_for_start
 from sweep_pages import FastPage, files_of
 
 from ortmeter.cli import main
@@ -95,24 +92,15 @@ def test_ctrl_c_kills_what_runs_keeps_what_is_done_and_says_how_to_go_on(tmp_pat
     assert "Accepted: --resume to finish it" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_terminal_shows_a_bar(tmp_path):
-    page = FastPage(tmp_path, "time.sleep(0.7)")
-    master, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (40, 200))
-    arguments = (page.path, "--grid", "number=1,2,3", "--output", tmp_path / "out")
-    shown = b""
-    with launched(*SWEEP, *arguments, stdout=subprocess.DEVNULL, stderr=terminal) as child:
-        os.close(terminal)
-        try:
-            while chunk := os.read(master, 4096):
-                shown += chunk
-        except OSError:  # how the end of a terminal looks like
-            pass
-        os.close(master)
-        assert child.wait(PATIENCE_S) == 0
-    assert b"sweep:" in shown
-    assert b"done=2" in shown
+def test_a_terminal_shows_a_bar(tmp_path, monkeypatch):
+    terminal = type("Terminal", (io.StringIO,), {"isatty": lambda _: True})()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("ortmeter.progress._SHOW_AFTER_S", 0)
+    files = (str(FastPage(tmp_path).path), "--output", str(tmp_path / "out"))
+    assert main(["sweep", *files, "--grid", "number=1,2,3"]) == 0
+    assert "sweep:" in terminal.getvalue()
+    assert "done=2" in terminal.getvalue()
+    assert "[1/3]" not in terminal.getvalue()
 
 
 def test_without_dask_a_scheduler_says_what_to_install(tmp_path):
@@ -120,13 +108,8 @@ def test_without_dask_a_scheduler_says_what_to_install(tmp_path):
     hidden = tmp_path / "hidden" / "distributed"
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ImportError('not here')")
-    done = subprocess.run(
-        [sys.executable, *SWEEP, page.path, "--grid", "number=1", "--scheduler", "tcp://x:1"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(hidden.parent)},
-    )
+    asked = (page.path, "--grid", "number=1", "--scheduler", "tcp://x:1")
+    done = run_python(*SWEEP, *asked, variables={"PYTHONPATH": str(hidden.parent)})
     assert done.returncode == 2
     assert 'pip install "ortmeter[sweep]"' in done.stderr
     assert page.runs == []

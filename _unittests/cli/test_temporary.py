@@ -4,16 +4,16 @@ import os
 import signal
 import subprocess
 import tempfile
+from pathlib import Path
 
-import onnx
 import pytest
+from commands import save
 from processes import PATIENCE_S, launched, wait_for_start
 from sweep_pages import FastPage
 
 from ortmeter.cli import main
 
-TEXT = """<ir_version: 10, opset_import: ["": 21]>
-g (float[4] X) => (float[4] Y) { Z = Sub (X, X) T = Div (Z, Z) Y = Exp (T) }"""
+TEXT = """(float[4] X) => (float[4] Y) { Z = Sub (X, X) T = Div (Z, Z) Y = Exp (T) }"""
 BENCH = ("bench", "m.onnx", "--provider", "cpu", "--optimization", "none,all", "--repeat", "3")
 
 
@@ -24,7 +24,7 @@ def temporary(tmp_path, monkeypatch):
     folder.mkdir()
     work.mkdir()
     monkeypatch.chdir(work)
-    onnx.save(onnx.parser.parse_model(TEXT), "m.onnx")
+    save("m.onnx", TEXT)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setenv("TMPDIR", str(folder))
     return folder
@@ -54,12 +54,14 @@ def test_a_command_leaves_nothing(temporary, tmp_path, arguments):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_an_interrupted_command_leaves_nothing(temporary):
-    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    options = ("--processes", "9", "--budget", "60")
+def test_an_interrupted_command_leaves_a_partial_report_alone(temporary):
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    options = ("--processes", "9", "--budget", "60", "--html", "report.html")
     with launched("-m", "ortmeter", *BENCH, *options, **streams) as command:
         wait_for_start(command, lambda: list(temporary.glob("ortmeter-*")))
         command.send_signal(signal.SIGINT)
-        _, errors = command.communicate(timeout=PATIENCE_S)
+        out, errors = command.communicate(timeout=PATIENCE_S)
     assert (command.returncode, "Traceback" in errors) == (130, False), errors
+    for text in (out, Path("report.html").read_text(encoding="utf-8")):
+        assert "This report is partial" in text
     assert list(temporary.iterdir()) == []

@@ -1,6 +1,7 @@
 """Tests of ortmeter.runtime.arrays."""
 
 import ctypes
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -180,19 +181,11 @@ def test_what_is_an_array(value, expected):
     assert is_array(value) is expected
 
 
-class OnCuda:
-    def __init__(self, index):
-        self.index = index
-
-    def __dlpack_device__(self):
-        return (2, self.index)
-
-
 @pytest.mark.parametrize(
     ("value", "device"),
     [
-        (OnCuda(0), "cuda"),
-        (OnCuda(1), "cuda:1"),
+        (SimpleNamespace(__dlpack_device__=lambda: (2, 0)), "cuda"),
+        (SimpleNamespace(__dlpack_device__=lambda: (2, 1)), "cuda:1"),
         (torch.ones(1, requires_grad=True), "cpu"),
         (np.zeros(1), "cpu"),
         (1.5, "cpu"),

@@ -1,23 +1,19 @@
 """What runs on a real device, which is not the host: WebGPU. `make test-device` runs this."""
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from processes import PATIENCE_S, launched
+from processes import PATIENCE_S, launched, run_python
 
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 from ortmeter.machine.environment import environment
 from ortmeter.runtime.arrays import device_of
 from ortmeter.runtime.iobinding import BoundSession, run_session
-from ortmeter.runtime.ortvalues import EXPORTS, to_ortvalue
 from ortmeter.runtime.placement import PlacementWarning, node_assignment
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session, session_provider
@@ -51,32 +47,6 @@ def test_a_bound_run_computes_what_numpy_computes():
             np.testing.assert_allclose(bound.outputs()["Z"], expected, atol=1e-4)
             assert torch.equal(bound.outputs("torch")["Z"], torch.tensor(bound.outputs()["Z"]))
             assert device_of(bound.outputs("ortvalue")["Z"]) not in {"cpu", "cuda"}
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.arange(6, dtype=np.float32).reshape(2, 3),
-        np.arange(6).reshape(2, 3),
-        np.array([True, False]),
-        np.float16([1, 2]),
-        np.array([1, 2], ml_dtypes.bfloat16),
-        np.uint8([1, 2, 3]),
-        np.array(3.0, np.float32),
-        np.zeros((0, 3), np.float32),
-        np.arange(6, dtype=np.float32)[::2],
-    ],
-    ids=lambda a: f"{a.dtype}{a.shape}",
-)
-def test_arrays_go_there_and_back(array):
-    value = to_ortvalue(array, WEBGPU)
-    assert device_of(value) != "cpu"
-    assert to_ortvalue(value, WEBGPU) is value
-    got = EXPORTS["numpy"](value)
-    assert got.dtype == array.dtype
-    np.testing.assert_array_equal(got.astype(float), array.astype(float))
-    with pytest.raises(InvalidArgumentError, match="while the session runs on cpu"):
-        to_ortvalue(value, Provider("cpu"))
 
 
 def test_a_run_ends_when_its_outputs_are_ready():
@@ -144,14 +114,7 @@ except Exception as error:
     ],
 )
 def test_the_probe_says_what_a_device_lacks(variable, value, told):
-    done = subprocess.run(
-        [sys.executable, "-c", RESOLVE],
-        env={**os.environ, variable: value},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert told in done.stdout
+    assert told in run_python("-c", RESOLVE, variables={variable: value}).stdout
 
 
 def test_a_library_is_registered_once_whatever_names_it(tmp_path):
@@ -163,9 +126,7 @@ def test_a_library_is_registered_once_whatever_names_it(tmp_path):
     )
     ends = "print(session.ortmeter_provider)"
     code = f"from ortmeter.runtime.sessions import make_session; {made}; {ends}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60
-    )
+    done = run_python("-c", code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"webgpu={tmp_path}/link.so"
 
@@ -190,13 +151,7 @@ print("ready", flush=True)
 
 @pytest.mark.parametrize("end", ["", "session.run_with_iobinding(bound._binding)", "raise OSError"])
 def test_a_process_ends_without_a_crash(end):
-    done = subprocess.run(
-        [sys.executable, "-c", f"{PENDING}{end}\n"],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_python("-c", f"{PENDING}{end}\n")
     assert done.returncode == (1 if "raise" in end else 0), done.stderr
 
 

@@ -18,6 +18,8 @@ HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 
 MODEL = f"{HEADER} g (float[n] X, int64[1] I) => (float[n] Y) {{ Y = Gather(X, I) }}"
 ONE = f"{HEADER} g (float[n] X) => (float[n] Y) {{ Y = Abs(X) }}"
+NO_RANK = onnx.parser.parse_model(ONE)
+NO_RANK.graph.input[0].type.tensor_type.ClearField("shape")
 FEEDS = {"X": np.float32([1, -2]), "I": np.int64([1])}
 TENSOR = onnx.numpy_helper.from_array(FEEDS["X"]).SerializeToString()
 
@@ -29,16 +31,18 @@ def same(got, expected):
         assert got[name].dtype == array.dtype
 
 
-def test_npz(tmp_path):
-    np.savez(tmp_path / "feeds.npz", **FEEDS)
-    same(read_feeds(MODEL, tmp_path / "feeds.npz"), FEEDS)
-
-
-def test_bfloat16_in_npz(tmp_path):
-    array = np.array([1.5, -2], dtype=ml_dtypes.bfloat16)
-    np.savez(tmp_path / "feeds.npz", X=array)
-    text = ONE.replace("float[n] X", "bfloat16[n] X")
-    same(read_feeds(text, tmp_path / "feeds.npz"), {"X": array})
+@pytest.mark.parametrize(
+    ("model", "arrays"),
+    [
+        (MODEL, FEEDS),
+        (ONE.replace("float[n] X", "bfloat16[n] X"), {"X": np.array([1.5], ml_dtypes.bfloat16)}),
+        (NO_RANK, {"X": np.ones((2, 3), np.float32)}),
+    ],
+    ids=["float32", "bfloat16", "no rank"],
+)
+def test_npz(tmp_path, model, arrays):
+    np.savez(tmp_path / "feeds.npz", **arrays)
+    same(read_feeds(model, tmp_path / "feeds.npz"), arrays)
 
 
 def test_the_names_of_the_tensors_come_before_their_rank(tmp_path):
@@ -194,13 +198,6 @@ def test_external_data_is_refused_and_not_read(tmp_path, monkeypatch):
     for path in (tmp_path / "input_0.pb", tmp_path):
         with pytest.raises(FeedError, match="'input_0.pb' has its elements in another file. Acc"):
             read_feeds(ONE, path)
-
-
-def test_an_input_without_a_rank_is_read(tmp_path):
-    model = onnx.parser.parse_model(ONE)
-    model.graph.input[0].type.tensor_type.ClearField("shape")
-    np.savez(tmp_path / "feeds.npz", X=np.ones((2, 3), np.float32))
-    same(read_feeds(model, tmp_path / "feeds.npz"), {"X": np.ones((2, 3), np.float32)})
 
 
 def test_texts_are_read(tmp_path):

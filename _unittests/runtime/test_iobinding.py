@@ -20,10 +20,7 @@ HEADER = '<ir_version: 11, opset_import: ["": 23]>'
 MATMUL = f"{HEADER} g (float[n, k] X, float[k, 3] Y) => (float[n, 3] Z) {{ Z = MatMul(X, Y) }}"
 TWO_OUTPUTS = f"""{HEADER} g (float[n] X) => (float[n] Y, int64[a, b] Z)
 {{ Y = Abs(X)  Z = NonZero(X) }}"""
-
-
-def identity(element_type):
-    return f"{HEADER} g ({element_type}[n] X) => ({element_type}[n] Y) {{ Y = Identity(X) }}"
+ON_CUDA = types.SimpleNamespace(__dlpack_device__=lambda: (2, 0))
 
 
 def feeds(n=2, k=4, seed=0):
@@ -141,13 +138,8 @@ def test_bad_feeds_are_refused(matmul, change, message):
 
 def test_the_wrong_device_is_refused(matmul, monkeypatch):
     monkeypatch.setattr(iobinding, "session_provider", lambda session: Provider("cuda", 1))
-
-    class OnCuda0:
-        def __dlpack_device__(self):
-            return (2, 0)
-
     with pytest.raises(FeedError, match="'X'.*on cuda while the session runs on cuda:1"):
-        BoundSession(matmul, {**feeds(), "X": OnCuda0()})
+        BoundSession(matmul, {**feeds(), "X": ON_CUDA})
 
 
 def test_outputs_need_a_run_and_an_open_binding(matmul):
@@ -175,13 +167,13 @@ class FakeBinding:
 
 def test_an_array_of_another_library_is_waited_for(matmul, monkeypatch):
     """ONNX Runtime does not know the stream that writes it."""
-    binding, on_cuda = FakeBinding(), types.SimpleNamespace(__dlpack_device__=lambda: (2, 0))
+    binding = FakeBinding()
     monkeypatch.setattr(iobinding, "session_provider", lambda session: Provider("cuda"))
     monkeypatch.setattr(matmul, "io_binding", lambda: binding)
     values = {name: to_ortvalue(array, Provider("cpu")) for name, array in feeds().items()}
     given = iter(values.values())
     monkeypatch.setattr(iobinding, "to_ortvalue", lambda value, provider: next(given))
-    BoundSession(matmul, {"X": on_cuda, "Y": feeds()["Y"]})
+    BoundSession(matmul, {"X": ON_CUDA, "Y": feeds()["Y"]})
     inputs = [call for call in binding.calls if "output" not in call[0]]
     bind_x, bind_y = (("bind_ortvalue_input", name) for name in "XY")
     assert inputs == [bind_x, ("synchronize_inputs",), bind_y]

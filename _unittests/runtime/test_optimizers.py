@@ -3,14 +3,15 @@
 import numpy as np
 import onnx
 import pytest
+from commands import save
 
 from ortmeter.errors import ModelError
 from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.optimizers import optimizers_of, rewriting_rules, without
 from ortmeter.runtime.sessions import make_session, optimized_model
 
-HEADER = '<ir_version: 10, opset_import: ["": 21]>'
-TEXT = f"{HEADER} g (float[n] X) => (float[n] Y) {{ Z = Identity(X)  Y = Abs(Z) }}"
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n] X) => (float[n] Y) { Z = Identity(X)  Y = Abs(Z) }"""
 
 
 def operators(model, tmp_path, **session):
@@ -68,9 +69,7 @@ def test_names_are_added_to_those_of_the_user():
 
 
 def test_external_data_of_a_path_is_found(tmp_path):
-    text = f"{HEADER} g (float[3] X) => (float[3] Y) {{ Y = Add(X, W) }}"
-    model = onnx.parser.parse_model(text)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32([1, 2, 3]), "W"))
-    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
-    assert optimizers_of(tmp_path / "m.onnx", provider="cpu")
-    assert len(optimized_model(tmp_path / "m.onnx", provider="cpu").graph.node) == 1
+    text = "(float[3] X) => (float[3] Y) { Y = Add(X, W) }"
+    file = save(tmp_path / "m.onnx", text, beside="w.bin", W=np.float32([1, 2, 3]))
+    assert optimizers_of(file, provider="cpu")
+    assert len(optimized_model(file, provider="cpu").graph.node) == 1

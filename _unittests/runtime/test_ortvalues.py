@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import ml_dtypes
 import numpy as np
 import onnxruntime
@@ -10,16 +12,6 @@ from ortmeter.runtime.ortvalues import EXPORTS, to_ortvalue
 from ortmeter.runtime.providers import Provider
 
 CPU = Provider("cpu")
-
-
-class OnCuda1:
-    """A producer of DLPack on a GPU that this machine does not have."""
-
-    def __dlpack_device__(self):
-        return (2, 1)
-
-    def __dlpack__(self, **options):
-        raise AssertionError("must not be asked")
 
 
 ARRAYS = [
@@ -76,10 +68,10 @@ def test_values_of_onnxruntime_pass_through():
 
 
 def test_another_device_is_refused():
-    assert device_of(OnCuda1()) == "cuda:1"
+    on_cuda_1 = SimpleNamespace(__dlpack_device__=lambda: (2, 1))
     for provider in (CPU, Provider("cuda", 0)):
         with pytest.raises(InvalidArgumentError, match=f"on cuda:1 .* runs on {provider}"):
-            to_ortvalue(OnCuda1(), provider)
+            to_ortvalue(on_cuda_1, provider)
 
 
 @pytest.mark.parametrize(
@@ -96,13 +88,23 @@ def test_what_is_not_an_array_of_numbers_is_refused(value, message):
         to_ortvalue(value, CPU)
 
 
-@pytest.mark.cuda
-@pytest.mark.parametrize("array", [a for a in ARRAYS if a.size], ids=lambda a: f"{a.dtype}")
-def test_arrays_go_to_cuda_and_back(array):
-    value = to_ortvalue(array, Provider("cuda"))
-    assert device_of(value) == "cuda"
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        *(pytest.param("cuda", a, marks=pytest.mark.cuda) for a in ARRAYS if a.size),
+        *(pytest.param("webgpu", a, marks=pytest.mark.device) for a in ARRAYS),
+    ],
+)
+def test_arrays_go_to_a_device_and_back(name, array):
+    provider = Provider(name)
+    value = to_ortvalue(array, provider)
+    assert device_of(value) == "cuda" if name == "cuda" else device_of(value) not in {"cpu", "cuda"}
+    assert to_ortvalue(value, provider) is value
     got = EXPORTS["numpy"](value)
+    assert got.dtype == array.dtype.newbyteorder("=")
     np.testing.assert_array_equal(got.astype(np.float64), array.astype(np.float64))
+    with pytest.raises(InvalidArgumentError, match="while the session runs on cpu"):
+        to_ortvalue(value, CPU)
 
 
 @pytest.mark.cuda

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import onnx
 import pytest
+from commands import HEADER, behind_constants, parse
 
 from ortmeter.errors import ModelError
 from ortmeter.runtime.patterns import PATTERNS, find_patterns, fuse_patterns
@@ -39,16 +40,10 @@ EXPECTED = {
 FORMS = [(p.name, rank) for p in PATTERNS for rank in range(len(p.forms))]
 
 
-def initializer(name, value):
-    return onnx.numpy_helper.from_array(np.asarray(value, np.float32), name)
-
-
 def model(text, opset=17, shape="float[20, 200] X", outputs="float[20, 200] Y", **weights):
-    made = onnx.parser.parse_model(
-        f'<ir_version: 10, opset_import: ["": {opset}]> g ({shape}) => ({outputs}) {{ {text} }}'
-    )
-    made.graph.initializer.extend(initializer(name, value) for name, value in weights.items())
-    return made
+    header = HEADER.replace("21", str(opset))
+    values = {name: np.float32(value) for name, value in weights.items()}
+    return parse(f"{header}({shape}) => ({outputs}) {{ {text} }}", **values)
 
 
 def write(form, nodes, weights, divides, swaps):
@@ -116,12 +111,7 @@ def test_a_convolution_computes_the_activation_once_it_is_in_one_node():
 def test_constants_are_read_as_exporters_write_them():
     """Paddle: Constant nodes of one number; before opset 11, the bounds are attributes."""
     text = "A = Add (X, c0)  B = Clip <min = 0.0, max = 6.0> (A)  C = Mul (X, B)  Y = Div (C, c1)"
-    made = model(text, 10, c0=[3], c1=[6])
-    for tensor in made.graph.initializer:
-        made.graph.node.insert(
-            0, onnx.helper.make_node("Constant", [], [tensor.name], value=tensor)
-        )
-    del made.graph.initializer[:]
+    made = behind_constants(model(text, 10, c0=[3], c1=[6]))
     (match,) = find_patterns(made)
     assert match.pattern.name == "HardSwish"
     (got,) = make_session(fuse_patterns(made), provider="cpu").run(None, {"X": X})

@@ -171,14 +171,6 @@ def test_a_session_without_any_node_there_is_refused(placed_on_cpu):
         placed_on_cpu(TEXT.replace("Identity", "Abs"), {""})
 
 
-def test_a_session_is_refused_on_demand(placed_on_cpu):
-    assert placed_on_cpu(net(23), {"pool"})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", PlacementWarning)
-        with pytest.raises(PlacementWarning, match="MaxPool"):
-            make_session(net(23), provider=Provider("cuda"), optimization="none")
-
-
 def test_the_placement_of_nodes_is_known():
     got = node_assignment(make_session(TEXT, provider="cpu"))
     assert [(node.op_type, node.provider) for node in got] == [("MatMul", CPU)]

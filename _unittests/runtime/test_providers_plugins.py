@@ -1,9 +1,9 @@
-import subprocess
 import sys
 from pathlib import Path
 
 import onnxruntime
 import pytest
+from processes import run_python
 
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 from ortmeter.runtime import providers
@@ -114,8 +114,7 @@ def test_a_package_runs_when_it_is_named_and_never_by_itself(package):
     command = (
         "from ortmeter.runtime.providers import *; resolve_provider('auto'); probe_providers()"
     )
-    paths = {"PYTHONPATH": ":".join(sys.path)}
-    subprocess.run([sys.executable, "-c", command], env=paths, check=True)
+    assert run_python("-c", command, variables={"PYTHONPATH": ":".join(sys.path)}).returncode == 0
     probe_providers.__wrapped__()
     assert not (package / "imported").exists()
     with pytest.raises(ProviderUnavailableError, match="CreateEpFactories"):
@@ -130,4 +129,4 @@ def test_nothing_of_plugins_is_imported_for_the_cpu():
         "resolve_provider('cpu'), resolve_provider('auto');"
         "sys.exit('onnxruntime' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert run_python("-c", code).returncode == 0

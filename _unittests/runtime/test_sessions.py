@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +6,8 @@ import onnx
 import onnx.parser
 import onnxruntime
 import pytest
+from commands import save
+from processes import run_python
 
 from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
 from ortmeter.runtime.placement import node_assignment
@@ -16,6 +16,7 @@ from ortmeter.runtime.sessions import make_session, optimized_model, session_cod
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n, n] X) => (float[n, n] Y) { Z = Identity(X)  Y = MatMul(Z, X) }"""
+WEIGHTED = TEXT.replace("MatMul(Z, X)", "MatMul(Z, W)")
 
 
 @pytest.fixture
@@ -119,21 +120,15 @@ except Exception as error:
 
 @pytest.mark.skipif(os.name == "nt", reason="limits of POSIX")
 def test_an_optimized_model_that_cannot_be_written_says_why(tmp_path):
-    model = onnx.parser.parse_model(TEXT.replace("Identity(X)", "Add(X, W)"))
-    weights = np.ones((256, 256), np.float32)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "W"))
-    onnx.save(model, tmp_path / "m.onnx")
+    text = TEXT.replace("Identity(X)", "Add(X, W)")
+    file = save(tmp_path / "m.onnx", text, W=np.ones((256, 256), np.float32))
     written = tmp_path / "written.onnx"
-    command = [sys.executable, "-c", WRITE, str(tmp_path / "m.onnx"), str(written)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    assert told == f"OSError [Errno 27] File too large: '{written}'"
+    told = run_python("-c", WRITE, file, written).stdout
+    assert told == f"OSError [Errno 27] File too large: '{written}'\n"
 
 
 def test_missing_external_data_is_named(tmp_path):
-    model = onnx.parser.parse_model(TEXT.replace("MatMul(Z, X)", "MatMul(Z, W)"))
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(9, dtype=np.float32), "W"))
-    path = tmp_path / "model.onnx"
-    onnx.save_model(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    path = save(tmp_path / "model.onnx", WEIGHTED, beside="w.bin", W=np.eye(9, dtype=np.float32))
     make_session(path, provider="cpu")
     (tmp_path / "w.bin").unlink()
     with pytest.raises(ModelError, match=r"w\.bin"):
@@ -156,11 +151,8 @@ def test_the_optimized_graph_is_saved_where_it_is_asked(tmp_path):
 
 
 def test_the_optimized_graph_has_the_external_data_of_the_original(tmp_path):
-    model = onnx.parser.parse_model(TEXT.replace("MatMul(Z, X)", "MatMul(Z, W)"))
     weights = np.arange(81, dtype=np.float32).reshape(9, 9)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "W"))
-    path = tmp_path / "model.onnx"
-    onnx.save_model(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    path = save(tmp_path / "model.onnx", WEIGHTED, beside="w.bin", W=weights)
     (tensor,) = optimized_model(path, provider="cpu").graph.initializer
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor), weights)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "w.bin"]

@@ -2,20 +2,18 @@
 
 import math
 import os
-import subprocess
 import sys
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from processes import work_of_other_threads
+from processes import run_python, work_of_other_threads
 
 import ortmeter
 from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
 from ortmeter.runtime.sessions import make_session
 from ortmeter.runtime.settings import run_keys, run_options, session_keys, spins
-from ortmeter.timing.candidates import model_variants
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n] X) => (float[n] Y) { Z = Abs(X)  Y = Exp(Z) }"""
@@ -65,8 +63,7 @@ for value in sys.argv[2:]:
 )
 def test_a_configuration_entry_changes_what_the_session_does(values, zeros, message):
     """Each in a fresh process: the first session of a process decides on denormal numbers."""
-    command = [sys.executable, "-c", PRODUCT, DENORMAL, *values]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_python("-c", PRODUCT, DENORMAL, *values)
     assert done.stdout.split() == zeros
     assert message in done.stderr
     assert bool(done.returncode) == bool(message)
@@ -154,27 +151,6 @@ def test_a_run_with_options_looks_for_no_entry_in_vain():
     options = run_options({"memory.enable_memory_arena_shrinkage": "cpu:0"})
     assert options.get_run_config_entry("gpu_graph_id") == "0"
     assert run_options({"gpu_graph_id": 3}).get_run_config_entry("gpu_graph_id") == "3"
-
-
-def test_any_of_them_varies_between_candidates():
-    entry = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
-    found = model_variants(
-        TEXT,
-        {"X": np.ones(2, np.float32)},
-        provider="cpu",
-        spinning=("during-run", "off"),
-        session_options={"enable_mem_pattern": (0, 1), "execution_mode": "parallel"},
-        session_config={"session.disable_prepacking": ["0", "1"]},
-        run_config=entry,
-    )
-    names = [
-        f"spinning={a}, enable_mem_pattern={b}, session.disable_prepacking={c}"
-        for a in ("during-run", "off")
-        for b in (0, 1)
-        for c in (0, 1)
-    ]
-    assert list(found) == names
-    assert all(variant.run_config == entry for variant in found.values())
 
 
 @pytest.mark.cuda

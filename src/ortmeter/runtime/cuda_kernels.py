@@ -43,11 +43,11 @@ def _takes(types: list[str], dtype: int | None) -> bool:
     return "*" in types and dtype != onnx.TensorProto.STRING
 
 
-def cuda_opsets(op_type: str, domain: str = "", dtype: int | None = None) -> list[range]:
+def cuda_opsets(op_type: str, domain: str = "") -> list[range]:
     """List the opsets of a model where CUDA has a kernel for an operator, as ranges."""
     last = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": onnx.defs.onnx_ml_opset_version()}
     known = range(1, last.get("" if domain == "ai.onnx" else domain, 1) + 1)
-    runs = groupby(known, lambda opset: cuda_kernel(op_type, domain, opset=opset, dtype=dtype))
+    runs = groupby(known, lambda opset: cuda_kernel(op_type, domain, opset=opset))
     found = [list(opsets) for has_kernel, opsets in runs if has_kernel]
     return [range(opsets[0], opsets[-1] + 1) for opsets in found]
 
