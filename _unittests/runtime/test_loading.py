@@ -5,6 +5,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from commands import save
 
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.loading import has_external_data, is_path, load_model
@@ -16,26 +17,19 @@ TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[n] X) => (float[n] Y) 
 @pytest.fixture
 def external(tmp_path):
     """Path of a model whose weight is in another file."""
-    model = onnx.parser.parse_model(TEXT.replace("Abs(X)", "Add(X, W)"))
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(9, np.float32), "W"))
-    path = tmp_path / "model.onnx"
-    onnx.save_model(
-        model, path, save_as_external_data=True, location="weights.bin", size_threshold=0
-    )
-    return path
+    added, weights = TEXT.replace("Abs(X)", "Add(X, W)"), np.ones(9, np.float32)
+    return save(tmp_path / "model.onnx", added, beside="weights.bin", W=weights)
 
 
 def test_every_form_of_a_model_gives_the_same_graph(tmp_path):
     expected = onnx.parser.parse_model(TEXT)
     path = tmp_path / "model.onnx"
     onnx.save(expected, path)
-    text = tmp_path / "model.txt"
-    text.write_text(f"\n{TEXT}")
-    for form in (expected, expected.SerializeToString(), TEXT, path, str(path), text):
+    for form in (expected, expected.SerializeToString(), TEXT, path, str(path)):
         assert load_model(form) == expected
-        assert is_path(form) is (form in [path, str(path), text])
-    (got,) = make_session(text, provider="cpu").run(None, {"X": np.float32([-1, 2])})
-    assert got.tolist() == [1, 2]
+        assert is_path(form) is (form in [path, str(path)])
+        (got,) = make_session(form, provider="cpu").run(None, {"X": np.float32([-1, 2])})
+        assert got.tolist() == [1, 2]
 
 
 def test_external_data_is_loaded_and_seen_without_reading_it(external):

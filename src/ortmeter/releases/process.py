@@ -12,7 +12,7 @@ from ortmeter.child import Child, script_command
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.releases.environments import Release
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.loading import holds_text, is_path, load_model
+from ortmeter.runtime.loading import is_path, load_model
 from ortmeter.runtime.ortvalues import is_known_to_numpy
 from ortmeter.runtime.providers import THREADS
 from ortmeter.runtime.sessions import LEVELS, check_settings
@@ -106,7 +106,7 @@ def _question(variant: SessionSpec, base: Path) -> dict[str, Any]:
     tf32 = {"use_tf32": str(int(settings.get("tf32", False)))} if provider.on_cuda else {}
     device = {**provider.options, **tf32}
     device |= {k: str(v) for k, v in (settings.get("provider_options") or {}).items()}
-    if is_path(variant.model) and not holds_text(variant.model):
+    if is_path(variant.model):
         model = Path(variant.model).resolve()
     else:
         model = base.with_suffix(".onnx")

@@ -31,8 +31,7 @@ def load_model(
     ----------
     model : ModelProto, bytes, path or text
         A model in memory, its serialized bytes, the path of a file, or the text of a model in ONNX
-        syntax, recognised by its braces unless a file has that name. A file may contain such a
-        text.
+        syntax, recognised by its braces unless a file has that name.
     external_folder : path, optional
         Folder of the external data, by default that of the file. For bytes, external data is
         loaded only if it is given.
@@ -82,8 +81,6 @@ def read_without_external_data(model: bytes | str | os.PathLike[str]) -> onnx.Mo
             "a file, ONNX text"
         )
     content = model if isinstance(model, bytes) else _read_bytes(Path(model))
-    if _starts_as_text(content):
-        return _parse(content.decode(errors="replace"))
     try:
         loaded = onnx.load_model_from_string(content)
     except DecodeError as cause:
@@ -100,17 +97,6 @@ def _parse(text: str) -> onnx.ModelProto:
         reason = cause.args[0] if cause.args else cause
         told = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
         raise ModelError(f"This text is not a model in ONNX syntax: {told}") from cause
-
-
-def _starts_as_text(content: bytes) -> bool:
-    """Whether bytes start as a text in ONNX syntax does, and no serialized model."""
-    return content[:64].lstrip().startswith(b"<")
-
-
-def holds_text(path: str | os.PathLike[str]) -> bool:
-    """Whether a file has a text in ONNX syntax, which ONNX Runtime does not read."""
-    with Path(path).open("rb") as file:
-        return _starts_as_text(file.read(64))
 
 
 def _origin(model: bytes | str | os.PathLike[str]) -> str:

@@ -18,7 +18,7 @@ import onnx
 
 from ortmeter.child import Child
 from ortmeter.errors import ModelError
-from ortmeter.runtime.loading import ModelLike, holds_text, is_path, load_model
+from ortmeter.runtime.loading import ModelLike, is_path, load_model
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.runtime.settings import libraries
@@ -89,7 +89,7 @@ def optimizers_of(
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        if is_path(model) and not holds_text(model):
+        if is_path(model):
             path = Path(model).absolute()
         else:
             onnx.save(load_model(model), path)

@@ -16,7 +16,6 @@ from ortmeter.optional import import_optional, onnxruntime
 from ortmeter.runtime.loading import (
     ModelLike,
     has_external_data,
-    holds_text,
     is_path,
     load_model,
     read_without_external_data,
@@ -361,8 +360,7 @@ def _source(model: ModelLike) -> str | bytes:
     if is_path(model):
         if not Path(model).is_file():
             raise ModelError(f"Model {os.fspath(model)!r} is not a file")
-        if not holds_text(model):
-            return os.fspath(model)
+        return os.fspath(model)
     loaded = load_model(model)
     try:
         return loaded.SerializeToString()
