@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from ortmeter.errors import FeedError
-from ortmeter.runtime.inputs import Input, resolve_shapes
+from ortmeter.runtime.inputs import Input, resolve_shapes, symbols
 
 F32 = onnx.TensorProto.FLOAT
 
@@ -98,6 +98,5 @@ def test_a_sum_asks_for_its_terms():
     assert typed(message)[-1] == ("--dim", "past=128")
 
 
-def test_a_term_of_no_dimension_is_unknown():
-    with pytest.raises(FeedError, match="dimension given for 'n'. Accepted: 'past \\+ 1', 'past'"):
-        resolve_shapes(inputs(x=("past + 1",)), {"n": 2}, {})
+def test_a_sum_and_its_terms_may_be_given():
+    assert symbols(inputs(x=("past + 1", None, 4), z=("n",))) == ["past + 1", "past", "n"]

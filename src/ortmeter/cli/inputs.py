@@ -1,5 +1,6 @@
 """Options that give the inputs of models: files, values, sizes of what is random."""
 
+import itertools
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,13 +13,7 @@ from ortmeter.cli.report import Rows
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import FeedError, InvalidArgumentError
 from ortmeter.runtime.feeds import read_feeds, read_input, shared_feeds
-from ortmeter.runtime.inputs import (
-    Input,
-    declared_inputs,
-    parse_value,
-    refuse_unknown,
-    symbols,
-)
+from ortmeter.runtime.inputs import Input, declared_inputs, parse_value
 from ortmeter.runtime.loading import load_model
 
 _FEW = 8  # integers that are told
@@ -50,9 +45,8 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
     shapes = read_pairs("--shape", options.shape, "NAME=1x3x224", _shape, at_last=True)
     loaded = {model: load_model(model) for model in models}
     inputs = {model: declared_inputs(proto) for model, proto in loaded.items()}
-    every = [declared for group in inputs.values() for declared in group]
     known: dict[str, Input] = {}
-    for declared in every:
+    for declared in itertools.chain.from_iterable(inputs.values()):
         known.setdefault(declared.name, declared)
     whole, values = _given(options, known)
     if whole is not None:
@@ -70,8 +64,6 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
                 refused[model] = error
         read |= {model: _converted(model, inputs, read, why) for model, why in refused.items()}
         return {model: read[model] for model in loaded}
-    refuse_unknown("dimension", dims, sorted(symbols(every)))
-    refuse_unknown("shape", shapes, list(known))
     drawn = shared_feeds(
         list(loaded.values()), dims=dims, shapes=shapes, values=values, seed=options.seed
     )

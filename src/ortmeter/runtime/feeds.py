@@ -107,9 +107,11 @@ def shared_feeds(
     """
     protos = [load_model(model) for model in models]
     declared = [declared_inputs(proto) for proto in protos]
-    names = list(dict.fromkeys(one.name for inputs in declared for one in inputs))
-    known_dims = {size for inputs in declared for size in symbols(inputs)}
+    every = [one for inputs in declared for one in inputs]
+    names = list(dict.fromkeys(one.name for one in every))
     refuse_unknown("value", values or {}, names)
+    refuse_unknown("shape", shapes or {}, names)
+    refuse_unknown("dimension", dims or {}, symbols(every))
     arrays: dict[tuple[int, str], np.ndarray] = {}
     draws: list[list[_Reader]] = []
     for rank, (proto, inputs) in enumerate(zip(protos, declared, strict=True)):
@@ -121,8 +123,8 @@ def shared_feeds(
         }
         chosen = resolve_shapes(
             inputs,
-            _of_this(dims or {}, symbols(inputs), known_dims),
-            _with_shapes_of(given, _of_this(shapes or {}, own, names)),
+            _of_this(dims or {}, symbols(inputs)),
+            _with_shapes_of(given, _of_this(shapes or {}, own)),
             filled=given,
         )
         _refuse_too_large(inputs, chosen)
@@ -182,9 +184,9 @@ def _with_shapes_of(
     return {**shapes, **arrays}
 
 
-def _of_this(given: Mapping[str, Any], own: Collection[Any], all_known: Collection[Any]) -> Any:
-    """Leave out what is for another model; what is for none is refused with the rest."""
-    return {key: value for key, value in given.items() if key in own or key not in all_known}
+def _of_this(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+    """Leave out what is for another model."""
+    return {key: value for key, value in given.items() if key in own}
 
 
 def _join(draws: list[list[_Reader]], readers: Sequence[_Reader]) -> None:

@@ -253,7 +253,6 @@ def resolve_shapes(
 
     A size that nothing gives is 1 in the inputs that one value fills.
     """
-    refuse_unknown("shape", shapes, [declared.name for declared in inputs])
     for sizes in (dims.values(), *shapes.values()):
         for size in sizes:
             if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 0:
@@ -262,7 +261,6 @@ def resolve_shapes(
     for declared in inputs:
         if declared.name in shapes:
             _learn(declared, shapes[declared.name], known)
-    refuse_unknown("dimension", dims, symbols(inputs))
     _refuse_unresolved([d for d in inputs if d.name not in shapes and d.name not in filled], known)
     return {
         declared.name: tuple(shapes[declared.name])
