@@ -6,16 +6,19 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from commands import HEADER, save
+from onnx.reference import ReferenceEvaluator
 
 from ortmeter.child import ChildError
 from ortmeter.cli import main, reduce
 from ortmeter.cli.reduce import Condition, read_condition
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import Estimate
 from ortmeter.releases.environments import Release
 from ortmeter.runtime import loading
@@ -224,6 +227,14 @@ def test_a_node_that_fails_is_left_alone(file):
     assert found() == ["Gather"]
 
 
+@pytest.mark.parametrize("until", ["nan", "differs:1e-3", "command: check {model}"])
+def test_a_report_needs_times_or_results_of_two_releases(until, file, capsys):
+    assert cut(file, until, "--report") == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "Accepted: fails, or slower, differs or nan with --runtime A,B" in told
+    assert not Path("chain-reduced").exists()
+
+
 def test_what_is_read_is_not_in_the_folder_that_is_written(file, capsys):
     before = file.read_bytes()
     assert cut(file, "nan", "--output", file.parent, "--force") == 2
@@ -231,11 +242,138 @@ def test_what_is_read_is_not_in_the_folder_that_is_written(file, capsys):
     assert file.read_bytes() == before
 
 
+@pytest.fixture
+def issue(monkeypatch):
+    """Replace what runs and measures for a report; return what it is written of."""
+    told = {}
+
+    def write_issue(case, matrix, inputs, script, printed, *, wrong, **_):
+        told.update(case=case, inputs=inputs, printed=printed, wrong=wrong)
+        return "text"
+
+    monkeypatch.setattr(reduce, "parse_release", lambda name, _: Release(name))
+    monkeypatch.setattr(reduce, "write_issue", write_issue)
+    monkeypatch.setattr(reduce, "show_wrong", lambda script, *_: f"{script}# wrong")
+    monkeypatch.setattr(reduce, "run_script", lambda script, one: (one.name, script[-7:]))
+    monkeypatch.setattr(reduce, "measure_cases", lambda _, cases, **__: told.update(cases=cases))
+    return told
+
+
+@pytest.mark.parametrize("question", ["slower:2", "nan"])
+def test_a_report_has_the_smallest_model_and_the_whole_one(
+    question, file, issue, monkeypatch, capsys
+):
+    def ask(self, spec):
+        return b"Softsign" in Path(spec.model).read_bytes(), "seen"
+
+    monkeypatch.setattr(Condition, "ask", ask)
+    monkeypatch.setattr(reduce, "_why_wrong", lambda *_: "a judge")
+    assert cut(file, f"{question} --runtime old,new", "--report") == 0
+    assert Path("chain-reduced/issue.md").read_text(encoding="utf-8") == "text"
+    assert list(issue["cases"]) == ["Softsign", "chain.onnx"]
+    assert issue["case"] == "Softsign"
+    assert issue["inputs"] == {"Softsign": "B: f32[1, 1]"}
+    assert list(issue["printed"]) == ["old", "new"]
+    is_wrong = question == "nan"
+    assert issue["wrong"] == ("With onnxruntime new: seen (a judge)." if is_wrong else "")
+    assert (issue["printed"]["new"][1] == "# wrong") == is_wrong
+    assert "nothing was sent" in capsys.readouterr().out
+
+
 FUSED = f"""{HEADER.replace("21", "17")}(float[4] X) => (float[4] Y)
     <float two = {{2.0}}, float tiny = {{1e-5}}, float scale = {{2.0}}> {{
     M = ReduceMean<axes = [-1], keepdims = 1>(X)  C = Sub(X, M)  S = Pow(C, two)
     V = ReduceMean<axes = [-1], keepdims = 1>(S)  T = Add(V, tiny)  D = Sqrt(T)
     N = Div(C, D)  Y = Mul(N, scale) }}"""
+
+
+def stubbed(monkeypatch, outputs):
+    """Answer at once that the smallest model fails."""
+    monkeypatch.setattr(Condition, "ask", lambda *_: (True, "installed: Invalid model"))
+    monkeypatch.setattr(Condition, "outputs", outputs)
+    monkeypatch.setattr(reduce, "reduce_model", lambda *_, **__: None)
+
+
+def test_a_valid_model_that_fails_is_reported_with_what_runs_it(file, monkeypatch):
+    """The fusion of a layer normalization whose scale is a scalar makes a graph that is invalid."""
+    save(file, FUSED)
+    with pytest.raises(ModelError, match="Invalid model"):
+        make_session(file, provider="cpu")
+    x = np.float32([1, 2, 3, 5])
+    (expected,) = ReferenceEvaluator(str(file)).run(None, {"X": x})
+    given = x.astype(np.float64) - x.mean(dtype=np.float64)
+    np.testing.assert_allclose(expected, 2 * given / np.sqrt((given**2).mean() + 1e-5), rtol=1e-5)
+
+    def outputs(self, spec, rank=-1, **settings):
+        return run_session(make_session(spec.model, **{**spec.settings, **settings}), spec.feeds)
+
+    stubbed(monkeypatch, outputs)
+    assert cut(file, "fails", "--report", "--value", "X=1,2,3,5") == 0
+    text = Path("chain-reduced/issue.md").read_text(encoding="utf-8")
+    title = text.splitlines()[0]
+    assert title.endswith(f": a valid model fails with onnxruntime {onnxruntime.__version__}")
+    assert "It fails at optimization level 'all', and runs at level 'basic'." in text
+    assert f"onnx.reference (onnx {onnx.__version__}) runs it: Y has the shape (4,)." in text
+    assert "InvalidArgument: [ONNXRuntimeError]" in text  # what its own script printed
+    assert "installed" not in text
+    assert "template=08-general.yml" in text
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        ("Y = Gather (X, rows)", "nothing says that ONNX Runtime is wrong"),
+        ("Y = Unknown (X)", "is not valid"),
+    ],
+)
+def test_a_model_that_nothing_runs_is_not_reported(node, reason, file, monkeypatch, capsys):
+    def outputs(*_, **__):
+        raise ModelError("out of range")
+
+    save(file, f"(float[4] X) => (float[n] Y) <int64[2] rows = {{1, 9}}> {{ {node} }}")
+    stubbed(monkeypatch, outputs)
+    assert cut(file, "fails", "--report") == 2
+    told = " ".join(capsys.readouterr().out.split())
+    assert "there is no issue.md" in told
+    assert reason in told
+    assert not Path("chain-reduced/issue.md").exists()
+
+
+@pytest.mark.parametrize("judges", ["a is the only judge", "judges disagree, a and b"])
+def test_a_report_of_a_wrong_result_asks_two_judges(judges, file, issue, monkeypatch, capsys):
+    told = {"judges": judges, "reference": "float64"}
+    monkeypatch.setattr(Condition, "ask", lambda *_: (True, "seen"))
+    monkeypatch.setattr(Condition, "outputs", lambda *_, **__: {})
+    monkeypatch.setattr(reduce, "Judge", lambda _: SimpleNamespace(errors=lambda _: told))
+    code = cut(file, "nan --runtime old,new", "--report")
+    if "disagree" in judges:
+        assert (code, issue.get("wrong")) == (2, None)
+        assert "there is no issue.md: judges disagree, a and b" in capsys.readouterr().out
+    else:
+        expected = "With onnxruntime new: seen (a is the only judge)."
+        assert (code, issue["wrong"]) == (0, expected)
+
+
+@pytest.mark.parametrize("wrong", ["old", "new", ""])
+def test_the_release_that_is_wrong_is_the_one_that_float64_contradicts(
+    wrong, file, issue, monkeypatch, capsys
+):
+    def outputs(self, spec, rank=-1, **_):
+        found = run_session(make_session(spec.model, provider="cpu"), spec.feeds)
+        is_wrong = self.releases[rank].name == wrong
+        return {name: value + 1 if is_wrong else value for name, value in found.items()}
+
+    monkeypatch.setattr(Condition, "ask", lambda *_: (True, "Y differs by 6.81"))
+    monkeypatch.setattr(Condition, "outputs", outputs)
+    code = cut(file, "differs:1e-3 --runtime old,new", "--report")
+    told = " ".join(capsys.readouterr().out.split())
+    if wrong == "new":
+        assert code == 0
+        assert issue["wrong"].startswith("With onnxruntime new: Y differs by 6.81 (")
+    else:
+        assert (code, issue.get("wrong")) == (2, None)
+        assert "new gives what float64 gives, up to roundings" in told
+        assert ("old is the wrong one, and new mends it" in told) == (wrong == "old")
 
 
 @pytest.fixture

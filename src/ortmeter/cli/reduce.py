@@ -30,7 +30,7 @@ from ortmeter.cli.bisect import decide_slowdown, prepare_all
 from ortmeter.cli.execution import SUCCESS, USAGE
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings, split
-from ortmeter.cli.references import reference_outputs
+from ortmeter.cli.references import evaluate, reference_outputs
 from ortmeter.cli.report import Report, Rows
 from ortmeter.cli.terminal import tell
 from ortmeter.discrepancy.models import compare_outputs
@@ -39,13 +39,24 @@ from ortmeter.evaluator import Evaluator
 from ortmeter.evaluator.node import dense_array, initializers
 from ortmeter.evidence import plural
 from ortmeter.files import write_atomically
+from ortmeter.observatory.issue import (
+    run_script,
+    show_wrong,
+    write_failure,
+    write_issue,
+)
+from ortmeter.observatory.judge import DISAGREE, Judge
+from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
+from ortmeter.observatory.reference import DRAWN, NONE
 from ortmeter.observatory.repro import repro_script
 from ortmeter.releases.environments import INSTALLED, Release, parse_release
 from ortmeter.releases.process import run_once
 from ortmeter.runtime.digests import digest, model_digest
 from ortmeter.runtime.feeds import write_feeds
 from ortmeter.runtime.graphs import with_intermediate_outputs
+from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.loading import load_model, write_model
+from ortmeter.runtime.providers import resolve_provider
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
 
@@ -64,7 +75,9 @@ _ACCEPTED = (
 _ERROR, _ROUNDS, _BUDGET_S = 0.01, 50, 45.0
 
 _TRIED, _MODEL, _INPUTS, _SCRIPT = "tried.json", "model.onnx", "test_data_set_0", "repro.py"
+_ISSUE = "issue.md"
 _NAMED = 5  # operators
+_LEVELS = ("all", "layout", "extended", "basic", "none")
 _TOLD = {True: "yes", False: "no", None: "undecided"}
 
 
@@ -89,6 +102,12 @@ def register(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help="for a command, or an answer of a process (60)",
     )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="also write issue.md, in the form of the template of ONNX Runtime, as ortmeter "
+        "operators --report does; --until is fails, or names two releases",
+    )
     add_session(parser, several=False, runs=False)
     add_feeds(parser)
 
@@ -109,6 +128,11 @@ def _reduce(options: Namespace, report: Report, file: Path) -> int:
     settings, report.session = session_settings(options)
     distribution = "cuda" if settings["provider"].on_cuda else "cpu"
     condition = read_condition(options.until, options.timeout, distribution)
+    if options.report and len(condition.releases) == 1 and condition.kind != "fails":
+        raise InvalidArgumentError(
+            f"--report: got --until {options.until!r}. Accepted: fails, or slower, differs or nan "
+            "with --runtime A,B"
+        )
     start = Reduced(file.stem, load_model(file), make_feeds(options, [file])[file])
     given = _given(start.proto, start.arrays)
     condition = replace(condition, infinite=frozenset(_having(np.isinf, given)))
@@ -143,7 +167,15 @@ def _reduce(options: Namespace, report: Report, file: Path) -> int:
         )
         answers = tuple(tuple(answer.values()) for answer in tried.answers.values())
         report.add("What was tried", Rows(("step", "holds", "seen"), answers))
-    return SUCCESS if tried.told == _TOLD[True] else USAGE
+    if tried.told != _TOLD[True]:
+        return USAGE
+    try:
+        if options.report:
+            report.conclude(_write_issue(report, tried))
+    except (OrtMeterError, OSError) as error:  # the smallest model is there
+        report.conclude(f"there is no {_ISSUE}: {error}")
+        return USAGE
+    return SUCCESS
 
 
 class _Tried:
@@ -276,6 +308,78 @@ def _write_script(tried: _Tried) -> str:
         return f"{folder} has {_MODEL} and {_INPUTS}; there is no script: {error}"
     write_atomically(folder / _SCRIPT, script.encode())
     return f"{folder} has {_MODEL}, {_INPUTS} and {_SCRIPT}"
+
+
+def _write_issue(report: Report, tried: _Tried) -> str:
+    """Write what an issue says: the smallest model and the whole one measured, or who runs it."""
+    best, condition, file = tried.best, tried.condition, tried.folder / _ISSUE
+    part = replace(tried.spec, model=tried.folder / _MODEL, feeds=best.arrays)
+    name = " ".join(dict.fromkeys(node.op_type for node in best.proto.graph.node))
+    inputs = ", ".join(map(str, declared_inputs(best.proto)))
+    where = {"machine": report.machine, "provider": tried.spec.settings["provider"]}
+    *before, last = condition.releases
+    script = (tried.folder / _SCRIPT).read_text(encoding="ascii")
+    if condition.kind == "fails":
+        told = tried.seen.removeprefix(f"{last.name}: ")
+        told = f"{told}\n\n{' '.join(_ran_elsewhere(condition, part))}"
+        ran = {one.name: run_script(script, one) for one in before}
+        text = write_failure(name, last, told, script, ran, inputs=inputs, **where)
+    else:
+        wrong = ""
+        if condition.kind != "slower":
+            wrong = f"With onnxruntime {last.name}: {tried.seen} ({_why_wrong(part, condition)})."
+            script = show_wrong(script, part, last)
+        candidates = [
+            RuntimeCandidate(one.name, one, provider=where["provider"])
+            for one in condition.releases
+        ]
+        measured = measure_cases(
+            candidates,
+            {name: part, f"{best.name}.onnx": tried.spec},
+            threads=[tried.spec.settings["threads"]],
+        )
+        ran = {one.name: run_script(script, one) for one in condition.releases}
+        text = write_issue(name, measured, {name: inputs}, script, ran, wrong=wrong, **where)
+    write_atomically(file, text.encode())
+    return f"{file} is ready to paste; nothing was sent"
+
+
+def _ran_elsewhere(condition: "Condition", part: SessionSpec) -> list[str]:
+    """Say which release, level and reference run a model that fails, the closest level first."""
+    if reason := _why_invalid(Path(part.model)):  # type: ignore[arg-type]
+        raise OrtMeterError(f"the model is not valid ({reason}): ONNX Runtime may refuse it")
+    told = [f"onnxruntime {release.name} runs it." for release in condition.releases[:-1]]
+    asked = part.settings["optimization"]
+    for level in _LEVELS[_LEVELS.index(asked) + 1 :]:
+        with suppress(OrtMeterError):
+            condition.outputs(part, optimization=level)
+            told.append(f"It fails at optimization level {asked!r}, and runs at level {level!r}.")
+            break
+    with suppress(OrtMeterError):
+        on_cpu = replace(part, settings={"provider": resolve_provider("cpu")})
+        outputs = evaluate(on_cpu, "reference")
+        shapes = ", ".join(f"{name} has the shape {value.shape}" for name, value in outputs.items())
+        told.append(f"onnx.reference (onnx {onnx.__version__}) runs it: {shapes}.")
+    if not told:
+        raise OrtMeterError(
+            "no other level, nor onnx.reference, runs this model: nothing says that ONNX Runtime "
+            "is wrong"
+        )
+    return told
+
+
+def _why_wrong(part: SessionSpec, condition: "Condition") -> str:
+    """Say who finds the last release wrong; an error where nobody does, or only the first is."""
+    judge, last = Judge(part), condition.releases[-1].name
+    found = judge.errors(condition.outputs(part))
+    if found["judges"].startswith(DISAGREE):
+        raise OrtMeterError(f"{found['judges']}: nothing says that ONNX Runtime is wrong")
+    if found["judges"] or found["reference"] in {DRAWN, NONE}:
+        return found["judges"] or "no judge computes it"
+    told = f"{last} gives what float64 gives, up to roundings"
+    if judge.errors(condition.outputs(part, 0))["judges"]:
+        told += f"; {condition.releases[0].name} is the wrong one, and {last} mends it"
+    raise OrtMeterError(f"{told}: there is nothing to report")
 
 
 def _size_in_words(reduced: Reduced) -> str:

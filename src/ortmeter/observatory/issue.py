@@ -8,6 +8,7 @@ from urllib.parse import quote_plus
 
 import pandas as pd
 
+from ortmeter.child import killed_by, output_of
 from ortmeter.errors import OrtMeterError
 from ortmeter.evidence import Estimate, plural
 from ortmeter.machine.environment import Environment
@@ -28,6 +29,7 @@ from ortmeter.timing.measurement import format_seconds
 
 _TRACKER = "https://github.com/microsoft/onnxruntime/issues"
 _PATIENCE_S = 120
+_VERSION = "import onnxruntime; print(onnxruntime.__version__)"
 _LINES = 5  # of the errors of a script
 _ARCHITECTURES = {"x86_64": "X64", "AMD64": "X64", "arm64": "ARM64", "aarch64": "ARM64"}
 
@@ -57,17 +59,21 @@ def run_script(script: str, release: Release) -> str:
     >>> run_script("print(1 + 1)", Release("installed"))
     '2'
     """
-    command = [str(release.python), "-I", "-"]
-    try:
-        done = subprocess.run(  # noqa: S603 - our own script, no shell
-            command, input=script, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as cause:
-        raise OrtMeterError(f"{release.name}: the script cannot run: {cause}") from cause
+    done = _ran(script, release)
     if done.returncode:
         told = " ".join(done.stderr.strip().splitlines()[-_LINES:])
         raise OrtMeterError(f"{release.name}: the script fails: {told}")
     return done.stdout.strip()
+
+
+def _ran(script: str, release: Release) -> subprocess.CompletedProcess[str]:
+    command = [str(release.python), "-I", "-"]
+    try:
+        return subprocess.run(  # noqa: S603 - our own script, no shell
+            command, input=script, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as cause:
+        raise OrtMeterError(f"{release.name}: the script cannot run: {cause}") from cause
 
 
 def show_wrong(script: str, variant: SessionSpec, release: Release) -> str:
@@ -187,6 +193,59 @@ def write_issue(
     )
 
 
+def write_failure(
+    name: str,
+    release: Release,
+    told: str,
+    script: str,
+    printed: Mapping[str, str],
+    *,
+    inputs: str,
+    machine: Environment,
+    provider: Provider,
+) -> str:
+    """Write an issue for ONNX Runtime: a valid model that fails, where something else runs it.
+
+    Parameters
+    ----------
+    name : str
+        Operators of the model.
+    release : Release
+        The one that fails.
+    told : str
+        How it fails, and what runs it.
+    script : str
+        What fails, see :func:`~ortmeter.observatory.repro.repro_script`.
+    printed : mapping of str to str
+        What the script printed with other releases.
+    inputs : str
+        Types and shapes of the inputs.
+    machine : Environment
+        Where it failed.
+    provider : Provider
+        What ran it.
+
+    Returns
+    -------
+    str
+        Markdown, as :func:`write_issue`.
+
+    Raises
+    ------
+    OrtMeterError
+        The script does not fail.
+    """
+    version = (output_of(str(release.python), "-I", "-c", _VERSION) or release.name).strip()
+    fails = f"onnxruntime {version}"
+    return _issue(
+        f"{name}: a valid model fails with {fails}",
+        f"A valid model ({name}; inputs {inputs}) fails with {fails}: {told}",
+        _shown(script, [*printed.values(), f"{fails}: {_failure_of(script, release)}"]),
+        _system(machine, provider, version),
+        name,
+    )
+
+
 def write_wrong_fusion(
     wrong: WrongFusion,
     optimizer: str,
@@ -222,6 +281,18 @@ def write_wrong_fusion(
     )
     shown, system = _shown(script, printed.values()), _system(machine, Provider("cpu"), last)
     return _issue(f"{optimizer} changes the result", told, shown, system, optimizer)
+
+
+def _failure_of(script: str, release: Release) -> str:
+    """Run a script that fails, and return its error, or the signal that killed it."""
+    done = _ran(script, release)
+    if not done.returncode:
+        raise OrtMeterError(
+            f"{release.name}: with the default settings of a session, the script runs: there is "
+            "nothing to report"
+        )
+    is_killed = done.returncode < 0
+    return killed_by(done.returncode) if is_killed else done.stderr.strip().rpartition("\n")[2]
 
 
 def _issue(
