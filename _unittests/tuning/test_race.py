@@ -5,14 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ortmeter.tuning.race import (
-    AGAIN,
-    DEFAULT,
-    LATE,
-    Race,
-    confirm,
-    run_race,
-)
+from ortmeter.tuning.race import AGAIN, DEFAULT, LATE, Race, confirm, run_race
 
 
 def timer_of(seconds, noise=0.005, seed=0, copies=1.0):
@@ -28,37 +21,31 @@ def timer_of(seconds, noise=0.005, seed=0, copies=1.0):
     return time
 
 
-def always():
-    return True
-
-
-@pytest.mark.parametrize("distribution", ["standard_normal", "standard_t"])
+@pytest.mark.parametrize(
+    "draw", [lambda rng, size: rng.normal(size=size), lambda rng, size: rng.standard_t(5, size)]
+)
 @pytest.mark.parametrize("waves", [2, 4])
-def test_an_interval_of_few_waves_covers(distribution, waves):
+def test_an_interval_of_few_waves_covers(draw, waves):
     rng, covered = np.random.default_rng(0), []
     for _ in range(60):
         race = Race(lambda names: {}, {})
         for name in range(30):
-            draws = (
-                rng.standard_t(5, waves) if distribution == "standard_t" else rng.normal(size=waves)
-            )
-            race.logs[str(name)] = (0.03 * draws).tolist()
+            race.logs[str(name)] = (0.03 * draw(rng, waves)).tolist()
         race.logs[AGAIN] = [0.0] * waves
-        covered += [
-            low <= 1 <= high
-            for low, high in (race.estimate(n).interval for n in map(str, range(30)))
-        ]
+        intervals = [race.estimate(str(name)).interval for name in range(30)]
+        covered += [low <= 1 <= high for low, high in intervals]
     assert 0.985 <= np.mean(covered) < 1
 
 
 def test_the_fastest_of_an_axis_stays_and_the_others_leave():
     seconds = {"a": 0.8, "b": 0.9, "c": 1.0, "d": 1.5}
     race = Race(timer_of(seconds), {"a": "x", "b": "x", "c": "y", "d": "z"})
-    run_race(race, goes_on=always)
+    run_race(race, goes_on=lambda: True)
     assert race.running == ["a"]
     assert race.left == {"b": "slower than another of its axis", "c": "no gain", "d": "slower"}
     assert race.estimate("a").value == pytest.approx(1.25, rel=0.02)
     assert race.survivors() == ["a"]
+    assert [race.outcome(name) for name in "abcd"] == ["faster", *race.left.values()]
 
 
 def test_who_left_is_not_timed_again():
@@ -70,7 +57,7 @@ def test_who_left_is_not_timed_again():
         return planted(names)
 
     race = Race(timer, {"fast": "x", "slow": "y"})
-    run_race(race, goes_on=always)
+    run_race(race, goes_on=lambda: True)
     race.wave()
     assert "slow" in asked[0]
     assert "slow" not in asked[-1]
@@ -99,7 +86,7 @@ def test_what_cannot_win_is_timed_once_and_takes_the_place_of_none():
 
 def test_two_equal_sessions_that_differ_end_the_race():
     race = Race(timer_of({"a": 0.9}, copies=1.2), {"a": "x"})
-    run_race(race, goes_on=always)
+    run_race(race, goes_on=lambda: True)
     assert race.equal_differ
     low, high = race.estimate("a").interval
     assert low < 1 / 0.9 < high  # by what the two copies differ, at least
@@ -120,7 +107,7 @@ def test_who_was_not_timed_for_lack_of_time_leaves():
         return {name: s for name, s in planted(names).items() if name != "late"}
 
     race = Race(timer, {"a": "x", "late": "y"})
-    run_race(race, goes_on=always)
+    run_race(race, goes_on=lambda: True)
     assert race.left == {"late": LATE}
     assert "late" not in {name for names in asked[1:] for name in names}
     race.logs["late"] = [0.1]  # it was timed once, before there was no time
@@ -131,11 +118,6 @@ def test_who_was_not_timed_for_lack_of_time_leaves():
     assert np.median(race.default) == pytest.approx(1.0, rel=0.1)  # of each round
 
 
-def test_a_confirmation_has_three_waves_whatever_the_time():
-    done = confirm(timer_of({"a": 0.8}), "a", lambda _: False)
-    assert done.comparison[DEFAULT].processes == 3
-
-
 def test_the_simplest_of_those_that_are_about_as_fast_wins():
     race = Race(timer_of({"one": 0.9, "two": 0.897}), dict.fromkeys(["one", "two"], "x"))
     for _ in range(4):
@@ -143,18 +125,19 @@ def test_the_simplest_of_those_that_are_about_as_fast_wins():
     assert race.winner({"one": 1, "two": 2}) == "one"
 
 
-def test_nothing_wins_below_the_least_gain():
-    race = Race(timer_of({"a": 0.99}), {"a": "x"})
+@pytest.mark.parametrize(("seconds", "outcome"), [(0.995, "no gain"), (0.98, "faster, below 1.03")])
+def test_nothing_wins_below_the_least_gain(seconds, outcome):
+    race = Race(timer_of({"a": seconds}, noise=1e-3), {"a": "x"})
     for _ in range(3):
         race.wave()
-    assert race.winner({"a": 1}) == DEFAULT
+    assert (race.winner({"a": 1}), race.outcome("a")) == (DEFAULT, outcome)
 
 
-def test_a_win_is_confirmed_on_samples_that_chose_nothing():
-    done = confirm(timer_of({"a": 0.8}), "a", lambda count: count < 6)
-    assert done.is_win
+@pytest.mark.parametrize(("most", "waves"), [(6, 6), (0, 3)])
+def test_a_win_is_confirmed_on_samples_that_chose_nothing(most, waves):
+    done = confirm(timer_of({"a": 0.8}), "a", lambda count: count < most)
+    assert (done.is_win, done.winner, done.comparison[DEFAULT].processes) == (True, "a", waves)
     assert done.speedup.low < 1.25 < done.speedup.high
-    assert done.comparison[DEFAULT].processes == 6
 
 
 @pytest.mark.parametrize(

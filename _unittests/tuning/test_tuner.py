@@ -16,9 +16,8 @@ from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.settings import DEFAULT as PLAIN
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.tuning import tuner, waves
-from ortmeter.tuning.guard import Examined
 from ortmeter.tuning.race import AGAIN, DEFAULT, LATE
-from ortmeter.tuning.space import Change
+from ortmeter.tuning.space import Change, Setup
 from ortmeter.workloads.startup import RESULT, Phase
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_benchmarks"))
@@ -44,47 +43,27 @@ class Planted:
     """A space of known times, raced on the noise of a recorded machine.
 
     `load` is how many times longer everything takes there; `check_s` and `build_s` are what a check
-    and a session of a wave take.
+    and a session of a wave take, in seconds.
     """
 
-    def __init__(
-        self,
-        seed,
-        trace,
-        gains,
-        *,
-        budget_s=300.0,
-        ms=5.0,
-        together=None,
-        load=1.0,
-        check_s=0.0,
-        build_s=0.0,
-    ):
+    load, check_s, build_s, folder = 1.0, 0.0, 0.0, None
+
+    def __init__(self, seed, trace, gains, *, budget_s=300.0, ms=5.0, together=None, **slower):
         self.rng = np.random.default_rng(seed)
         self.machine = Machine(trace)
         self.machine.done = self.rng.uniform(0, self.machine.loops)
         self.machine.work(0.0)
         self.begun = self.machine.now
         self.gains, self.seconds, self.together = gains, ms / 1e3, together or {}
-        self.load, self.check_s, self.build_s = load, check_s, build_s
         self.waves = 0
+        vars(self).update(slower)
         # Two changes of an axis compete, the axes can be combined.
         changes = [Change(name.partition("=")[0], "planted", name) for name in gains]
+        default = SessionSpec(TEXT, {}, {**PLAIN, "provider": Provider("cpu")})
+        asked = {"objective": "p50", "budget_s": budget_s, "seed": seed}
+        asked |= dict.fromkeys(("max_error", "memory_limit", "metric", "at_least"))
         self.search = tuner._Search(
-            guard=self,
-            default=SessionSpec(TEXT, {}, {**PLAIN, "provider": Provider("cpu")}),
-            objective="p50",
-            changes=changes,
-            calibrating=(),
-            journal=Unkept(),
-            is_shared=False,
-            budget_s=budget_s,
-            seed=seed,
-            max_error=None,
-            memory_limit=None,
-            metric=None,
-            at_least=None,
-            begun=0.0,
+            self, default, changes, (), Unkept(), is_shared=False, **asked, begun=0.0
         )
 
     def truth(self, name):
@@ -107,9 +86,8 @@ class Planted:
         own = np.exp(SESSIONS * self.rng.standard_normal(len(specs)))
         seconds = [self.seconds * each / self.truth(n) for n, each in zip(specs, own, strict=True)]
         built = [SimpleNamespace(build=lambda each=each: each) for each in seconds]
-        limits = {"budget_s": budget_s, "limit_s": limit_s, "always": [*specs][: waves.ALWAYS]}
         named = dict(zip(specs, built, strict=True))
-        return waves.time_here(named, objective, seed=seed, **limits)
+        return waves.time_here(named, objective, budget_s=budget_s, limit_s=limit_s, seed=seed)
 
     def turn(self, seconds, _objective):
         """Make what takes its turns, of a session that takes so long."""
@@ -121,9 +99,9 @@ class Planted:
 
         return SimpleNamespace(sample=sample)
 
-    def examine(self, *_):
+    def examine(self, setup):
         self.work(self.check_s)
-        return Examined(0.0, "", 1)
+        return dataclasses.replace(setup, error=0.0)
 
     @property
     def elapsed(self):
@@ -138,7 +116,7 @@ class Planted:
         monkeypatch.setattr(waves, "time", clock)
         monkeypatch.setattr(waves, "_Turn", self.turn)
         self.search.check()
-        self.search.race()
+        self.interrupted = self.search.race()
         done = self.search.confirm()
         won = done is not None and done.is_win
         return self.truth(self.search.best) if won else 1.0
@@ -213,26 +191,6 @@ def test_a_budget_of_a_minute_holds_on_a_busy_machine(monkeypatch):
     assert planted.search.best != DEFAULT
 
 
-def test_fresh_starts_are_those_of_the_default_and_of_what_is_faster(monkeypatch):
-    gains = {f"axis{rank}=1": 1.1 for rank in range(10)}
-    planted = Planted(0, "quiet", gains)
-    planted.run(monkeypatch)
-    phase = Phase(0.1, 5.0, 6.0)
-    monkeypatch.setattr(tuner, "start_once", lambda _: planted.work(1.0) and {RESULT: phase})
-    found = planted.search.starts()
-    assert list(found)[:2] == [DEFAULT, planted.search.best]
-    assert 2 < len(found) <= 8
-    assert all(planted.search.tried[name].outcome == "faster" for name in [*found][1:])
-    planted.search.budget_s = planted.elapsed + 2.5
-    assert len(planted.search.starts()) == 3  # the others begin too late
-
-
-def test_fresh_starts_are_not_measured_where_nothing_is_faster(monkeypatch):
-    planted = Planted(0, "quiet", {"level=2": 0.8})
-    planted.run(monkeypatch)
-    assert planted.search.starts() == {}
-
-
 def test_what_needs_idle_cores_is_not_judged_on_a_shared_machine(monkeypatch):
     planted = Planted(0, "quiet", {"threads=1": 1.3, "arena=0": 1.0})
     threads = dataclasses.replace(planted.search.changes[0], quiet=True)
@@ -259,33 +217,57 @@ def test_a_planted_gain_is_found(monkeypatch):
     assert outcomes == {"threads=1": "faster", "arena=0": "no gain"}
 
 
-def test_gains_of_two_axes_are_combined(monkeypatch):
-    planted = Planted(0, "quiet", {"threads=1": 1.2, "threads=2": 1.1, "arena=0": 1.15})
-    assert planted.run(monkeypatch) == pytest.approx(1.38)
-    assert planted.search.best == "threads=1 + arena=0"
+@pytest.mark.parametrize(("together", "best"), [(1.0, "threads=1 + arena=0"), (0.8, "threads=1")])
+def test_gains_of_two_axes_are_combined_if_they_add_up(monkeypatch, together, best):
+    gains, both = {"threads=1": 1.2, "threads=2": 1.1, "arena=0": 1.15}, "threads=1 + arena=0"
+    planted = Planted(0, "quiet", gains, together={both: together})
+    assert planted.run(monkeypatch) == pytest.approx(planted.truth(best))
+    assert planted.search.best == best
 
 
-def test_gains_that_do_not_add_up_are_not_combined(monkeypatch):
-    both = {"threads=1 + arena=0": 0.8}
-    planted = Planted(0, "quiet", {"threads=1": 1.2, "arena=0": 1.15}, together=both)
-    assert planted.run(monkeypatch) == 1.2
-
-
-def test_a_ctrl_c_keeps_the_best_so_far(monkeypatch):
+@pytest.mark.parametrize("waves", range(4))
+def test_a_ctrl_c_keeps_the_best_so_far(monkeypatch, waves):
     planted = Planted(0, "quiet", {"threads=1": 1.3, "arena=0": 1.2})
     wave = planted.wave
 
     def interrupted(*args, **options):
-        if planted.waves == 4:
+        if planted.waves == waves:
             planted.waves += 1
             raise KeyboardInterrupt
         return wave(*args, **options)
 
     planted.wave = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        planted.run(monkeypatch)
+    if not waves:  # nothing is known
+        with pytest.raises(KeyboardInterrupt):
+            planted.run(monkeypatch)
+        return
+    assert planted.run(monkeypatch) >= 1.3
+    assert planted.interrupted
     assert planted.search.best.startswith("threads=1")
-    assert planted.search.confirm().speedup.ratio > 1.1
+
+
+LOSSY = Change("precision", "", "lossy", asked="precision")
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "outcome"),
+    [
+        ({"max_error": 1e-6}, [LOSSY], "error 0.1, over 1e-06"),
+        ({"max_error": 0.2}, [LOSSY], ""),
+        ({"max_error": 1e-6}, [], ""),
+        ({"memory_limit": 90.0}, [], "memory 100 MiB, over 90"),
+        ({"memory_limit": 100.0}, [], ""),
+        ({"metric": "judge", "at_least": 0.6}, [LOSSY], "metric 0.5, below 0.6"),
+        ({"metric": "judge", "at_least": 0.5}, [LOSSY], ""),
+        ({"metric": "judge", "at_least": 0.6}, [], ""),
+    ],
+)
+def test_a_candidate_beyond_a_limit_is_refused(monkeypatch, asked, changes, outcome):
+    search = Planted(0, "quiet", {}).search
+    vars(search).update(asked)
+    monkeypatch.setattr(tuner, "run_metric", lambda *_: [0.5])
+    monkeypatch.setattr(tuner, "start_once", lambda _: {RESULT: Phase(0.1, 90.0, 100.0)})
+    assert search._beyond(Setup(search.default, tuple(changes), error=0.1)) == outcome
 
 
 @pytest.mark.parametrize(
@@ -307,16 +289,15 @@ def test_what_is_not_accepted_is_refused(options, told):
 def test_a_real_search_ends_and_says_what_became_of_each_candidate(tmp_path):
     model = sample_cnn(size=16)
     journal = tmp_path / "journal.json"
-    found = ortmeter.tune(model, cores=1, budget_s=0.0, journal=journal, tries=["precision"])
-    assert found.tried["optimization=layout"].outcome
-    assert {tried.outcome for tried in found.tried.values()} <= {
-        *("faster", "slower", "no gain", "undecided", LATE),
-        "slower than another of its axis",
-        "not among the best",
-        *(tried.outcome for tried in found.tried.values() if tried.speedup is None),
+    asked = {"cores": 1, "budget_s": 0.0, "journal": journal, "tries": ["precision"]}
+    found = ortmeter.tune(model, **asked)
+    assert all(tried.outcome for tried in found.tried.values())
+    assert {tried.outcome for tried in found.tried.values() if tried.speedup} <= {
+        *("faster", "faster, below 1.03", "slower", "no gain", "undecided"),
+        *("slower than another of its axis", "not among the best"),
     }
     assert journal.is_file()
     assert str(found)
-    again = ortmeter.tune(model, cores=1, budget_s=0.0, journal=journal, tries=["precision"])
+    again = ortmeter.tune(model, **asked)
     raced = [{n: t.ratio for n, t in f.tried.items() if t.speedup} for f in (found, again)]
     assert raced[0] == raced[1]  # it went on from there: nothing was timed again

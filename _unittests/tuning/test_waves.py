@@ -22,19 +22,15 @@ def specs():
     return {name: SessionSpec(text, FEEDS, plain, {}, bound=False) for name, text in MODELS.items()}
 
 
+ROUNDS = {"p50": 3, "p99": 1, "throughput": 3, "cpu-time": 3, "memory": 1, "start": 1}
+
+
 @pytest.mark.parametrize(
     ("objective", "rounds"),
-    [
-        ("p50", 3),
-        pytest.param("p99", 1, marks=pytest.mark.slow),
-        pytest.param("throughput", 3, marks=pytest.mark.slow),
-        pytest.param("cpu-time", 3, marks=pytest.mark.slow),
-        pytest.param("memory", 1, marks=pytest.mark.slow),
-        pytest.param("start", 1, marks=pytest.mark.slow),
-    ],
+    [pytest.param(*pair, marks=[pytest.mark.slow] * (pair[0] != "p50")) for pair in ROUNDS.items()],
 )
 def test_each_objective_gives_positive_samples(objective, rounds):
-    found = waves.time_wave(specs(), objective, budget_s=0.0)
+    found = waves.time_wave(specs(), objective, budget_s=0.0, limit_s=600.0, seed=0)
     assert list(found) == list(MODELS)
     assert {len(samples) for samples in found.values()} == {rounds}
     assert all(0 < sample < 1e4 for samples in found.values() for sample in samples)
@@ -43,8 +39,7 @@ def test_each_objective_gives_positive_samples(objective, rounds):
 class Clock:
     """Seconds that pass where a test says so, on a machine that is so many times busier."""
 
-    def __init__(self, load=1.0):
-        self.now, self.load = 0.0, load
+    now, load = 0.0, 1.0
 
     def perf_counter(self):
         return self.now
@@ -56,7 +51,8 @@ class Clock:
 
 def timed_here(monkeypatch, load, *, objective="p50", count=20, limit_s=10.0):
     """Time candidates that take 0.1 s to build, and 0.02 s a round."""
-    clock = Clock(load)
+    clock = Clock()
+    clock.load = load
 
     def turn(_spec, _objective):
         clock.work(0.1)
@@ -65,8 +61,7 @@ def timed_here(monkeypatch, load, *, objective="p50", count=20, limit_s=10.0):
     monkeypatch.setattr(waves, "time", clock)
     monkeypatch.setattr(waves, "_Turn", turn)
     specs = {str(rank): SimpleNamespace(build=lambda: None) for rank in range(count)}
-    how = {"always": ["0", "1", "2"], "budget_s": 1.0, "limit_s": limit_s, "seed": 0}
-    taken = waves.time_here(specs, objective, **how)
+    taken = waves.time_here(specs, objective, budget_s=1.0, limit_s=limit_s, seed=0)
     return [len(taken.get(name, ())) for name in specs], clock.now
 
 
@@ -96,7 +91,7 @@ def test_processes_of_their_own_end_with_the_limit(monkeypatch):
     monkeypatch.setattr(waves, "time", clock)
     monkeypatch.setattr(waves, "start_once", lambda _: clock.work(2.0) and {waves.RESULT: phase})
     asked = {f"c{rank}": next(iter(specs().values())) for rank in range(20)}
-    found = waves.time_wave(asked, "start", limit_s=9.0)
+    found = waves.time_wave(asked, "start", budget_s=1.0, limit_s=9.0, seed=0)
     assert {"c0", "c1", "c2"} <= {*found}
     assert 5 <= len(found) < 9
     assert clock.now <= 9.0 + 4 * 2.0
@@ -116,9 +111,8 @@ def test_calls_of_a_turn_end_with_its_seconds(monkeypatch):
 def test_a_turn_waits_until_its_threads_sleep(monkeypatch):
     naps = []
     burned = iter([0.0, 0.008, 0.008, 0.016, 0.016, 0.016])  # two naps awake, then asleep
-    fake = type("T", (), {"perf_counter": lambda: 0.0, "sleep": naps.append})
-    fake.process_time = lambda: next(burned)
-    monkeypatch.setattr(waves, "time", fake)
+    spent = {"perf_counter": lambda: 0.0, "process_time": lambda: next(burned)}
+    monkeypatch.setattr(waves, "time", SimpleNamespace(**spent, sleep=naps.append))
     turn = object.__new__(waves._Turn)
     turn.spins = True
     turn.rest()

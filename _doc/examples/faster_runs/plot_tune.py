@@ -135,7 +135,7 @@ with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         for candidate, one in examined:
             low, high = (one.speedup.low, one.speedup.high) if one.speedup else (None, None)
             tried[name, candidate] = {
-                "axis": " + ".join(change.axis for change in one.setup.changes),
+                "axis": " + ".join(change.axis for change in one.changes),
                 "times better": one.ratio or None,
                 "low": low,
                 "high": high,

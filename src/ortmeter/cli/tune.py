@@ -1,6 +1,5 @@
 """Find the fastest setting of a model that is safe, prove it, and write it."""
 
-import dataclasses
 import math
 import os
 import re
@@ -9,36 +8,29 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ortmeter.cli import baseline
+from ortmeter.cli import baseline, cold
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import number, split
 from ortmeter.cli.report import Code, Report, Rows
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting import axes
 from ortmeter.plotting.latency import speedup_plot
 from ortmeter.runtime.feeds import write_feeds
 from ortmeter.runtime.loading import load_model, write_model
 from ortmeter.study.writer import enumerate_items
-from ortmeter.timing.comparison import Comparison
-from ortmeter.tuning import Tuning, tune
-from ortmeter.tuning.files import MODEL, SCRIPT, SESSION, is_of_another, write_session
-from ortmeter.tuning.race import DEFAULT, LATE, LEAST_GAIN
-from ortmeter.tuning.space import TRIES, apply
-from ortmeter.tuning.tuner import BUDGET_S, DRAWN, SHARED, Tried, in_unit
+from ortmeter.tuning import Tuning, files, tune
+from ortmeter.tuning.race import AGAIN, DEFAULT, LATE, LEAST_GAIN
+from ortmeter.tuning.space import TRIES, Setup, apply
+from ortmeter.tuning.tuner import BUDGET_S, DRAWN, SHARED, in_unit
 from ortmeter.tuning.waves import OBJECTIVES
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
-_MIB = {"MB": 1e6 / 2**20, "MiB": 1, "GB": 1e9 / 2**20, "GiB": 1024}
+_MIB = {"memory:MB": 1e6 / 2**20, "memory:MiB": 1, "memory:GB": 1e9 / 2**20, "memory:GiB": 1024}
 _JOURNAL, _PAGE, _SAMPLES = "journal.json", "report.html", "samples.json"
 _ASKED = ("objective", "max_error", "metric", "at_least", "memory_limit", "provider", "cores")
 _PLOTTED = 12  # candidates
-_NO_ERROR = 1e-9  # errors below are at the foot of their axis, as 0 is
 
 
 def register(parser: ArgumentParser) -> None:
@@ -57,8 +49,7 @@ def register(parser: ArgumentParser) -> None:
     told = "least score; of several, the low end of the 99%% interval of their mean"
     add("--at-least", metavar="X", type=number(-math.inf, kind=float), help=told)
     told = "growth of the memory of a process until its first result, at most"
-    limits = {f"memory:{unit}": size for unit, size in _MIB.items()}
-    limit = _quantity(limits, "memory:500MB or memory:1GiB")
+    limit = _quantity(_MIB, "memory:500MB or memory:1GiB")
     add("--limit", dest="memory_limit", metavar="memory:500MB", type=limit, help=told)
     add("--provider", default="cpu", help="where the default runs (cpu)")
     told = "use so many cores; the default has as many threads then"
@@ -90,13 +81,13 @@ def run(options: Namespace, report: Report) -> int:
     model, folder = Path(options.models[0]), Path(options.output)
     samples, journal = _samples(options, model), folder / _JOURNAL
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if names and not names & {_JOURNAL, SESSION}:
+    if names and not names & {_JOURNAL, files.SESSION}:
         raise InvalidArgumentError(
             f"--output {folder} holds other files. Accepted: a new folder, or that of a search"
         )
     if options.force:
         journal.unlink(missing_ok=True)
-    elif is_of_another(folder, model):
+    elif files.is_of_another(folder, model):
         raise InvalidArgumentError(
             f"{folder} has what was found for another model. Use --output FOLDER, or --force to "
             "replace it"
@@ -128,131 +119,81 @@ def _samples(options: Namespace, model: Path) -> list[Any]:
 
 def _tell(report: Report, found: Tuning) -> None:
     """Say what to set, what was refused and why, and what was not judged."""
-    tried, default = found.tried, found.default.settings
-    settings = ", ".join(f"{name}={value}" for name, value in default.items())
+    tried, default, chosen = found.tried, found.default, found.setup.changes
+    settings = ", ".join(f"{name}={value}" for name, value in default.settings.items())
     report.session = f"the default is onnxruntime.InferenceSession(path): {settings}"
     report.preflight["during"] = found.machine
     report.measurement = found.measured
-    report.conclude(str(found), *(f"{c.name}: {c.reason}" for c in found.setup.changes))
-    if any(change.axis == "shapes" for change in found.setup.changes):
-        feeds = found.default.feeds.items()
-        shapes = [f"{n} of {'x'.join(map(str, a.shape))}" for n, a in feeds if a.shape]
+    report.conclude(str(found), *(f"{change.name}: {change.reason}" for change in chosen))
+    if any(change.axis == "shapes" for change in chosen):
+        shapes = [
+            f"{n} of {'x'.join(map(str, a.shape))}" for n, a in default.feeds.items() if a.shape
+        ]
         report.conclude(f"the model that was written takes {enumerate_items(shapes)} only")
-    for why, names in _left_out(tried).items():
-        report.conclude(f"{why}: {enumerate_items(list(dict.fromkeys(names)))}")
-    if found.setup.changes and found.objective in {"memory", "start"}:
+    for name, one in tried.items():
+        if one.feeds or (one.outcome == "faster" and one.not_chosen):
+            report.conclude(f"{name}: {one.told}")
+    for why in (SHARED, LATE):
+        out = [one for one in tried.values() if one.outcome == why]
+        names = [one.changes[0].axis if why == SHARED else one.name for one in out]
+        if names:
+            report.conclude(f"{why}: {enumerate_items(list(dict.fromkeys(names)))}")
+    if chosen and found.objective in {"memory", "start"}:
         report.conclude("its latency was not compared: ortmeter bench --config does")
     if found.interrupted:
         report.conclude("the search was interrupted; the same command goes on from there")
-    if cores := default["threads"]:
-        report.conclude(f"this is for {cores} core{'s' * (cores > 1)}")
-    count = sum(t.speedup is not None for t in tried.values())
+    count = sum(one.speedup is not None for one in tried.values())
     report.conclude(
         f"{count} of {len(tried)} candidates were timed, in {found.seconds:.0f} s; outputs were "
         f"compared with those of the default on {found.checks} inputs"
     )
 
 
-def _left_out(tried: Mapping[str, Tried]) -> dict[str, list[str]]:
-    """List the candidates that a user may want to look at or to allow, by why they are out."""
-    told: dict[str, list[str]] = {}
-    for name, one in tried.items():
-        if one.feeds:
-            why = "refused, because results differ by more than rounding (see the commands below)"
-            told.setdefault(why, []).append(f"{name} ({one.outcome})")
-        elif one.outcome == "faster" and one.not_chosen:
-            why = "faster but not chosen, because values change (--max-error accepts it)"
-            told.setdefault(why, []).append(f"{name} ({one.interval}, {one.not_chosen})")
-        elif one.outcome == SHARED:
-            told.setdefault(SHARED, []).append(one.setup.changes[0].axis)
-        elif one.outcome == LATE:
-            told.setdefault(LATE, []).append(name)
-    return told
-
-
 def _add_tables(report: Report, found: Tuning) -> None:
-    """Add what the confirmation, the race and fresh starts measured, and what was not timed."""
+    """Add what was confirmed, and what became of each candidate."""
     if (done := found.confirmation) is not None:
-        medians = [in_unit(found.objective, m.median) for m in done.comparison.values()]
+        medians = [in_unit(found.objective, one.median)[0] for one in done.comparison.values()]
         ratios = ["", done.again.interval, done.speedup.interval]
-        head = ("fresh processes", f"{found.objective} ({medians[0][1]})", "times better [99%]")
-        rows = zip(done.comparison, (value for value, _ in medians), ratios, strict=True)
-        report.add("Confirmation", Rows(head, tuple(rows)), found.control)
-    timed = sorted((t for t in found.tried.values() if t.speedup), key=lambda t: -t.ratio)
-    if timed:
-        single = [t.speedup for t in timed if len(t.setup.changes) == 1]  # short names
-        claims = [claim for claim in single if claim and claim.has_interval][:_PLOTTED]
-        plot = partial(speedup_plot, claims, title="Candidates compared with the default")
-        raced = [(t.setup.name, t.interval, t.error, t.told) for t in timed]
-        columns = ("candidate", "times better [99%]", "error", "outcome")
-        report.add("Race", Rows(columns, tuple(raced)), *([plot] if claims else []))
-    if found.starts:
-        costs = _costs(found)
-        report.add("What speed costs", costs, partial(_costs_plot, costs))
-    untimed = [t for t in found.tried.values() if not t.speedup]
-    if refused := [(t.setup.name, t.outcome) for t in untimed if t.outcome not in {LATE, SHARED}]:
-        report.add("Not timed", Rows(("candidate", "why"), tuple(refused)))
+        confirmed = zip((DEFAULT, AGAIN, done.winner), medians, ratios, strict=True)
+        unit = "{objective} ({unit})".format_map(found.measured)
+        head = ("fresh processes", unit, "times better [99%]")
+        report.add("Confirmation", Rows(head, tuple(confirmed)), found.control)
+    ranked = sorted(found.tried.values(), key=lambda one: -one.ratio)
+    single = [one.speedup for one in ranked if len(one.changes) == 1]  # short names
+    claims = [claim for claim in single if claim and claim.has_interval][:_PLOTTED]
+    plot = partial(speedup_plot, claims, title="Candidates compared with the default")
+    rows = [(one.name, one.interval, one.error, one.told) for one in ranked]
+    columns = ("candidate", "times better [99%]", "error", "outcome")
+    report.add("Candidates", Rows(columns, tuple(rows)), *([plot] if claims else []))
 
 
-def _costs(found: Tuning) -> Rows:
-    """List the error, the memory and the start of the default and of what is faster."""
-    rows = []
-    for name, phase in found.starts.items():
-        tried, done = found.tried.get(name), found.confirmation
-        ratio, error = (tried.ratio, tried.error) if tried else (1.0, 0.0)
-        if done is not None and name == done.winner:
-            ratio = done.speedup.ratio
-        rows.append((name, ratio, error, phase.peak, 1e3 * phase.seconds))
-    columns = ("candidate", "times better", "error", "memory (MiB)", "start (ms)")
-    return Rows(columns, tuple(rows))
-
-
-def _costs_plot(costs: Rows) -> "Figure":
-    """Draw each cost of a candidate against its speed, in a panel of its own."""
-    figure = axes.new_figure(3.6)
-    panels = figure.subplots(1, len(costs.columns) - 2)
-    names, ratios, *values = zip(*costs.rows, strict=True)
-    for ax, label, column in zip(panels, costs.columns[2:], values, strict=True):
-        for ratio, value, style in zip(ratios, column, axes.series_styles(names), strict=True):
-            ax.errorbar([ratio], [math.nan if value is None else value], **style)
-        ax.set(xlabel=costs.columns[1], ylabel=f"{label}, lower is better")
-        axes.paint(ax)
-    panels[0].set_yscale("symlog", linthresh=_NO_ERROR)
-    panels[0].set_ylim(bottom=0)
-    figure.suptitle("What speed costs", color=axes.GREY)
-    axes.add_legend(panels[0], list(names))
-    return figure
-
-
-def _diff_command(found: Tuning, wrong: Tried, stem: Path) -> str:
+def _diff_command(found: Tuning, wrong: Setup, stem: Path) -> str:
     """Write the inputs that a candidate gets wrong, and the command that shows it."""
     options, models = ["--feeds", str(stem)], [str(found.default.model)]
     write_feeds(wrong.feeds or {}, stem)
-    spec = apply(found.default, wrong.setup.changes).spec
+    spec = apply(found.default, wrong.changes).spec
     if spec.model is not found.default.model:
         models.append(str(stem.with_suffix(".onnx")))
         write_model(load_model(spec.model), Path(models[1]))
     for name, value in spec.settings.items():
         option = f"--{name.replace('_', '-')}"
         if isinstance(value, Mapping):
-            for key, one in value.items():
-                options += [option.removesuffix("s"), f"{key}={one}"]
+            options += [f"{option.removesuffix('s')}={key}={one}" for key, one in value.items()]
         else:
             options += [option, str(value)]
     return shlex.join(["ortmeter", "diff", *models, *options])
 
 
 def _write(options: Namespace, report: Report, found: Tuning, folder: Path) -> None:
-    """Write the model, the session, the samples of the confirmation, and the page."""
+    """Write the model, the session, the samples of its confirmation, and the page."""
     result = {**found.measured, "answer": str(found)}
-    session = write_session(folder, found.setup, found.default, result)
+    session = files.write_session(folder, found.setup, found.default, result)
     if (done := found.confirmation) is not None and found.setup.changes:
-        tuned = dataclasses.replace(found.setup.spec, model=(folder / session.model).resolve())
-        names = {DEFAULT: DEFAULT, done.winner: "tuned"}
-        pair = [dataclasses.replace(done.comparison[n], name=new) for n, new in names.items()]
+        specs = files.session_specs(files.read_session(folder / files.SESSION), found.default.feeds)
+        report.add("Memory of a fresh process", cold.memory_table(specs))
         kept = baseline.KeptSamples(folder / _SAMPLES, options.provider, force=True)
-        kept.begin({DEFAULT: found.default, "tuned": tuned}).finish(report, Comparison(pair))
-    report.add(SCRIPT, Code((folder / SCRIPT).read_text(encoding="utf-8")))
+        kept.begin(specs).finish(report, done.comparison.select(specs))
+    report.add(files.SCRIPT, Code((folder / files.SCRIPT).read_text(encoding="utf-8")))
     report.save(folder / _PAGE, overwrite=True)
-    written = [SESSION, SCRIPT, *[MODEL] * (session.model == MODEL), _PAGE]
+    written = [files.SESSION, files.SCRIPT, *[files.MODEL] * (session.model == files.MODEL), _PAGE]
     report.conclude(f"wrote {folder}: {enumerate_items(written)}")

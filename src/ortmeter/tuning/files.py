@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.evidence import plural
 from ortmeter.files import write_atomically
 from ortmeter.machine.environment import environment
 from ortmeter.runtime.arrays import as_numpy
@@ -21,8 +22,9 @@ from ortmeter.runtime.digests import content, digest, model_digest
 from ortmeter.runtime.loading import is_path, load_model, write_model
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.runtime.sessions import session_code
-from ortmeter.runtime.settings import DEFAULT
+from ortmeter.runtime.settings import DEFAULT as PLAIN
 from ortmeter.timing.candidates import SessionSpec
+from ortmeter.tuning.race import DEFAULT, TUNED
 from ortmeter.tuning.space import Setup
 from ortmeter.tuning.waves import ALWAYS
 
@@ -43,22 +45,17 @@ def run(feeds):
 
 
 class Session(msgspec.Struct, kw_only=True):
-    """A session that was chosen, as its file has it: what to set, where it was measured."""
+    """A session that was chosen, as its file has it: what to set, and what it was measured on."""
 
-    version: int = 1
     default: str
     model: str
-    provider: str
-    default_provider: str
+    provider: str  # of the default
     threads: int  # of the default, 0 for as many as there are cores
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # what differs from the default
     io_binding: bool
     changes: list[dict[str, str]]
     inputs: dict[str, list[str]]  # as the options --shape and --value take them
     model_digest: str
-    inputs_digest: str
-    versions: dict[str, str]
-    machine: str
     result: dict[str, Any]
 
 
@@ -89,17 +86,17 @@ def write_session(
         file = original
     if file == folder / MODEL:
         write_model(load_model(spec.model), file)
-    settings = {n: v for n, v in spec.settings.items() if n != "provider" and v != DEFAULT.get(n)}
+    given = {**default.settings, "provider": str(default.settings["provider"])}
+    settings = {**spec.settings, "provider": str(spec.settings["provider"])}
     arrays = {name: as_numpy(value) for name, value in spec.feeds.items()}
     few = {n: a for n, a in arrays.items() if a.dtype.kind in "iub" and a.size <= _FEW}
-    machine, inside = environment(), folder.resolve()
+    inside = folder.resolve()
     found = Session(
         default=Path(os.path.relpath(original, inside)).as_posix(),
         model=Path(os.path.relpath(file, inside)).as_posix(),
-        provider=str(spec.settings["provider"]),
-        default_provider=str(default.settings["provider"]),
-        threads=default.settings["threads"],
-        settings=settings,
+        provider=given["provider"],
+        threads=given["threads"],
+        settings={name: v for name, v in settings.items() if v != given.get(name)},
         io_binding=spec.bound,
         changes=[{"axis": c.axis, "set": c.name, "reason": c.reason} for c in setup.changes],
         inputs={
@@ -107,9 +104,6 @@ def write_session(
             "value": [f"{n}={json.dumps(a.tolist())}" for n, a in few.items()],
         },
         model_digest=model_digest(original),
-        inputs_digest=_inputs_digest(spec.feeds),
-        versions=dict(machine.packages),
-        machine=machine.hardware,
         result=dict(result),
     )
     text = json.dumps(msgspec.to_builtins(found), indent=2) + "\n"
@@ -159,44 +153,43 @@ def is_of_another(folder: Path, model: Path) -> bool:
 
 def session_specs(found: Session, feeds: Mapping[str, Any]) -> dict[str, SessionSpec]:
     """Return the default, and what was chosen if it differs, to be measured on these inputs."""
-    default, chosen = map(resolve_provider, (found.default_provider, found.provider))
-    plain = {**DEFAULT, "threads": found.threads, "provider": default}
-    specs = {"default": SessionSpec(Path(found.default), feeds, plain, bound=False)}
+
+    def spec(model: str, changed: Mapping[str, Any], *, bound: bool) -> SessionSpec:
+        settings = {**PLAIN, "provider": found.provider, "threads": found.threads, **changed}
+        settings["provider"] = resolve_provider(settings["provider"])
+        return SessionSpec(Path(model), feeds, settings, bound=bound)
+
+    specs = {DEFAULT: spec(found.default, {}, bound=False)}
     if found.changes:
-        settings = {**plain, "provider": chosen, **found.settings}
-        specs["tuned"] = SessionSpec(Path(found.model), feeds, settings, bound=found.io_binding)
+        specs[TUNED] = spec(found.model, found.settings, bound=found.io_binding)
     return specs
 
 
 def _script(found: Session) -> str:
     """Write the session as plain onnxruntime, which finds its model from anywhere."""
     where = f"str(Path(__file__).resolve().parent / {found.model!r})"
-    code = session_code("MODEL", **found.settings).replace('"MODEL"', where)
-    provider = resolve_provider(found.provider)
-    if not provider.is_cpu and "provider_options" not in found.settings:
+    settings = {**({"threads": found.threads} if found.threads else {}), **found.settings}
+    provider = resolve_provider(settings.pop("provider", found.provider))
+    code = session_code("MODEL", **settings).replace('"MODEL"', where)
+    if not provider.is_cpu:
         names = [provider.execution_provider, "CPUExecutionProvider"]
         code = code.replace(f"{where}, options", f"{where}, options, providers={names!r}")
     told = ", ".join(change["set"] for change in found.changes) or "the defaults"
-    told += f", on {found.threads} core{'s' * (found.threads > 1)}" if found.threads else ""
+    told += f", on {plural(found.threads, 'core')}" if found.threads else ""
     head = f'"""Session chosen by ortmeter tune: {told}."""\n\nfrom pathlib import Path\n\n'
     return f"{head}{code}\n{_RUN if found.io_binding else ''}"
 
 
-def key_of(
-    default: SessionSpec, samples: Sequence[Mapping[str, Any]], asked: Sequence[object]
-) -> str:
+def key_of(default: SessionSpec, samples: Sequence[Any], asked: object) -> str:
     """Identify a search: its model, inputs, questions, machine and versions."""
     model, machine = default.model, environment()
     if is_path(model):
         own = model_digest(Path(model))
     else:
         own = digest([load_model(model).SerializeToString()])
-    fed, packages = [*map(_inputs_digest, samples)], sorted(machine.packages.items())
-    return digest([repr((own, fed, asked, machine.identity, packages)).encode()])
-
-
-def _inputs_digest(feeds: Mapping[str, Any]) -> str:
-    return digest(content(as_numpy(value)) for value in feeds.values())
+    fed = [digest(content(as_numpy(value)) for value in feeds.values()) for feeds in samples]
+    known = own, fed, asked, machine.identity, sorted(machine.packages.items())
+    return digest([repr(known).encode()])
 
 
 class Journal:
@@ -233,7 +226,7 @@ class Journal:
         return samples
 
 
-def run_metric(command: str, setup: Setup, folder: Path) -> list[float]:
+def run_metric(command: str, setup: Setup, default: SessionSpec, folder: Path) -> list[float]:
     """Ask a command about a candidate: it prints a score, or one per sample.
 
     Parameters
@@ -242,6 +235,8 @@ def run_metric(command: str, setup: Setup, folder: Path) -> list[float]:
         It gets the file of the model and ``session.json``.
     setup : Setup
         The candidate.
+    default : SessionSpec
+        What it changes.
     folder : Path
         Where both are written.
 
@@ -255,7 +250,7 @@ def run_metric(command: str, setup: Setup, folder: Path) -> list[float]:
     OrtMeterError
         The command failed, or printed no number.
     """
-    model = folder / write_session(folder, setup, setup.spec, {}).model
+    model = folder / write_session(folder, setup, default, {}).model
     asked = [*shlex.split(command), str(model.resolve()), str(folder / SESSION)]
     try:
         # The user's own command, and no shell.

@@ -4,16 +4,16 @@ A candidate that is said to be exact may be as far from float64 as the default i
 roundings. Each one runs in a process that it may kill.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, Self
 
 import ml_dtypes
-import msgspec
 import numpy as np
 
 from ortmeter.child import Child, ChildError
@@ -25,7 +25,6 @@ from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
-from ortmeter.runtime.sessions import make_session
 from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.measurement import SpawnSpec
 from ortmeter.tuning.space import Setup
@@ -37,27 +36,7 @@ _Feeds = Mapping[str, Any]
 _ROUNDINGS, _TIMES = 16, 4
 _SAME = 1e-3  # of two runs of one session
 _DRAWS = 2
-
-
-class Examined(msgspec.Struct, frozen=True):
-    """What the outputs of a candidate say.
-
-    Parameters
-    ----------
-    error : float
-        Largest error over the largest value of its output.
-    reason : str
-        Why it is refused, empty if it is not.
-    checks : int
-        Inputs on which it was compared.
-    differs : int, optional
-        Rank of the inputs on which it gives other results than roundings explain.
-    """
-
-    error: float
-    reason: str = ""
-    checks: int = 0
-    differs: int | None = None
+_NO_REFERENCE = "the model with its default settings cannot be a reference: "
 
 
 def vary_feeds(model: Any, samples: Sequence[_Feeds]) -> list[dict[str, Any]]:
@@ -111,7 +90,7 @@ def _drawn_like(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(rng.normal(float(array.mean()), spread, array.shape)).astype(array.dtype)
 
 
-class Guard:
+class Guard(ExitStack):
     """Compares candidates with the default, each in a process that it may kill.
 
     Parameters
@@ -120,8 +99,8 @@ class Guard:
         The model and its plain session.
     samples : sequence of mapping of str to array
         Inputs, those that calibrated nothing first.
-    held_out : int, optional
-        How many calibrated nothing, by default all.
+    held_out : int
+        How many calibrated nothing.
 
     Raises
     ------
@@ -129,121 +108,141 @@ class Guard:
         The default does not run, or two runs of it differ: nothing could be compared.
     """
 
-    def __init__(
-        self, default: SessionSpec, samples: Sequence[_Feeds], held_out: int | None = None
-    ) -> None:
-        self._temporary = TemporaryDirectory(prefix="ortmeter-")
-        self.folder = Path(self._temporary.name)
+    def __init__(self, default: SessionSpec, samples: Sequence[_Feeds], held_out: int) -> None:
+        super().__init__()
+        self.folder = Path(self.enter_context(TemporaryDirectory(prefix="ortmeter-")))
+        self._plain, self._samples = default, samples
+        self._held_out = held_out
         self._child: Child | None = None
-        self._given, self._held_out = len(samples), held_out or len(samples)
-        self.fed = [*samples, *vary_feeds(default.model, samples)]
-        self._default = [self._write(dataclasses.replace(default, feeds=f)) for f in self.fed]
-        self._plain, self.checks = Setup(default), 0
+        #: Inputs that the default takes: the samples, then others.
+        self.fed: list[_Feeds] = []
+        self._default: list[SpawnSpec] = []
 
     def __enter__(self) -> Self:
-        again = self.examine(self._plain)
-        self.checks, reason = again.checks, again.reason
-        if _SAME < again.error < math.inf:  # draws may be beyond roundings too
-            reason = f"two runs differ by {again.error:.2g}"
-        if reason:
-            self.__exit__()
-            raise ModelError(f"the model with its default settings cannot be a reference: {reason}")
+        with ExitStack() as failing:
+            failing.push(self)
+            for feeds in [*self._samples, *vary_feeds(self._plain.model, self._samples)]:
+                default = self._write(replace(self._plain, feeds=feeds))
+                try:
+                    self._ask(refer_here, default=default)
+                except OrtMeterError as error:
+                    if len(self.fed) < len(self._samples):
+                        raise ModelError(_NO_REFERENCE + first_line(error)) from error
+                    continue  # an edge that the model does not take
+                self.fed.append(feeds)
+                self._default.append(default)
+            failing.pop_all()
         return self
 
-    def __exit__(self, *_error: object) -> None:
-        self._end()
-        self._temporary.cleanup()
-
-    def examine(self, setup: Setup, most: float | None = None) -> Examined:
+    def examine(self, setup: Setup) -> Setup:
         """Compare a candidate with the default.
 
         Parameters
         ----------
         setup : Setup
             The candidate.
-        most : float, optional
-            Largest error of a candidate that changes values, none if it may not be chosen.
 
         Returns
         -------
-        Examined
-            Its error, and why it is refused.
+        Setup
+            The same with its error, and why it is refused, if it is.
         """
-        self._child = self._child or Child(name="the process that ran it")
-        takes_one = any(change.axis == "shapes" for change in setup.changes)
-        kept = self._given if takes_one else len(self.fed)
+        count = len(self.fed) if setup.is_exact else self._held_out
+        if any(change.axis == "shapes" for change in setup.changes):  # it takes no others
+            count = min(count, len(self._samples))
         try:
-            found: Examined = self._child.ask(
-                examine_here,
-                candidate=self._write(setup.spec),
-                default=self._default[: kept if setup.is_exact else self._held_out],
-                given=self._given,
-                is_exact=setup.is_exact,
-            )
-        except ChildError as error:
-            self._end()
-            return Examined(math.inf, first_line(error))
-        except (OrtMeterError, MemoryError) as error:
-            return Examined(math.inf, f"fails: {first_line(error)}")
-        if not found.reason and not setup.is_exact and most is not None and found.error > most:
-            return msgspec.structs.replace(found, reason=f"error {found.error:.2g}, over {most:g}")
-        return found
+            asked = {"candidate": self._write(setup.spec), "default": self._default[:count]}
+            error, reason, rank = self._ask(examine_here, **asked, is_exact=setup.is_exact)
+        except (OrtMeterError, MemoryError) as failure:
+            return replace(setup, outcome=f"fails: {first_line(failure)}", error=math.inf)
+        feeds = None if rank is None else self.fed[rank]
+        return replace(setup, outcome=reason, error=error, feeds=feeds)
 
     def _write(self, spec: SessionSpec) -> SpawnSpec:
         return spec.spawn_spec(Path(mkdtemp(dir=self.folder)))
 
-    def _end(self) -> None:
-        if self._child is not None:
-            self._child.__exit__(None)
-        self._child = None
+    def _ask(self, what: Any, **arguments: Any) -> Any:
+        """Ask the process, another one if it died."""
+        self._child = self._child or self.enter_context(Child(name="the process that ran it"))
+        try:
+            return self._child.ask(what, **arguments)
+        except ChildError:
+            self._child = None
+            raise
 
 
 def first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).strip().splitlines()[0][:160]
 
 
-# What the default gave on each of its inputs, in the process of the guard: outputs, and what is
-# nearer to the truth, once somebody needed it.
-_outputs: dict[int, Mapping[str, Any]] = {}
-_truths: dict[int, Mapping[str, Any]] = {}
+class _Reference:
+    """The default on one of its inputs: what it gives, and what is nearer to the truth."""
+
+    def __init__(self, spec: SessionSpec) -> None:
+        self.spec, session = spec, spec.session()
+        self.outputs, again = (run_session(session, spec.feeds, bound=False) for _ in range(2))
+        differ = max((_error(array, again[n]) for n, array in self.outputs.items()), default=0.0)
+        if differ > _SAME:
+            raise ModelError(f"two runs differ by {differ:.2g}")
+
+    @cached_property
+    def truth(self) -> Mapping[str, Any]:
+        """The outputs in float64, or those that nothing optimized where that cannot run."""
+        model, feeds = load_model(self.spec.model), self.spec.feeds
+        try:
+            wide = to_float64(model)
+            given = exact_feeds(model, wide, feeds)
+            return evaluated(wide, given, (*installed_sources(), "ort")).outputs
+        except (OrtMeterError, MemoryError):
+            settings = {**self.spec.settings, "optimization": "none"}
+            return replace(self.spec, settings=settings).outputs()
+
+
+# Those of the process of the guard, by the files of their inputs.
+_references: dict[str, _Reference] = {}
+
+
+def _reference(default: SpawnSpec) -> _Reference:
+    key = repr(default.arguments["feeds"])
+    if key not in _references:
+        _references[key] = _Reference(default.build())
+    return _references[key]
+
+
+def refer_here(default: SpawnSpec) -> None:
+    """Run the default on one of its inputs: the child's part."""
+    _reference(default)
 
 
 def examine_here(
-    candidate: SpawnSpec, default: list[SpawnSpec], given: int, is_exact: bool
-) -> Examined:
-    """Run a candidate on the inputs of the default, and compare: the child's part."""
+    candidate: SpawnSpec, default: list[SpawnSpec], is_exact: bool
+) -> tuple[float, str, int | None]:
+    """Compare a candidate with the default on each input: the child's part.
+
+    The answer is the largest error, why it is refused, and the rank of the inputs that show it.
+    """
     spec: SessionSpec = candidate.build()
-    session, worst, checks = spec.session(), 0.0, 0
-    for rank, spawn_spec in enumerate(default):
-        plain: SessionSpec = spawn_spec.build()
-        feeds = plain.feeds
-        if rank not in _outputs:
-            try:
-                _outputs[rank] = run_session(plain.session(), feeds, bound=plain.bound)
-            except OrtMeterError:
-                if rank < given:
-                    raise
-                _outputs[rank] = {}  # an edge that the model does not take
-        if not (expected := _outputs[rank]):
-            continue
+    session, worst = spec.session(), 0.0
+    for rank, plain in enumerate(default):
+        reference = _reference(plain)
+        expected, feeds = reference.outputs, reference.spec.feeds
         try:
-            got = run_session(session, feeds, spec.run_config, bound=spec.bound)
+            got = run_session(session, feeds, bound=spec.bound)
         except OrtMeterError as error:
             shapes = ", ".join(f"{n} {'x'.join(map(str, np.shape(a)))}" for n, a in feeds.items())
-            return Examined(math.inf, f"fails on {shapes}: {first_line(error)}", checks)
-        checks += 1
+            return math.inf, f"fails on {shapes}: {first_line(error)}", None
         errors = {name: _error(array, got.get(name)) for name, array in expected.items()}
         worst = max(worst, *errors.values(), 0.0)
         reason = "types, shapes, NaN or infinities differ" if math.isinf(worst) else ""
         allowed = {n: _ROUNDINGS * _rounding(array) for n, array in expected.items()}
         for name in [n for n in allowed if is_exact and errors[n] > allowed[n] and not reason]:
-            truth = _truth(rank, plain)[name]
+            truth = reference.truth[name]
             own, other = (_error(truth, o[name], typed=False) for o in (expected, got))
             if not other <= _TIMES * own + allowed[name]:
                 reason = f"error {errors[name]:.2g}, more than roundings explain"
         if reason:
-            return Examined(worst, reason, checks, rank if is_exact else None)
-    return Examined(worst, "", checks)
+            return worst, reason, rank if is_exact else None
+    return worst, "", None
 
 
 def _error(expected: Any, got: Any, *, typed: bool = True) -> float:
@@ -259,17 +258,3 @@ def _rounding(array: Any) -> float:
     with suppress(ValueError, AttributeError):
         return float(ml_dtypes.finfo(array.dtype).eps)
     return 0.0
-
-
-def _truth(rank: int, plain: SessionSpec) -> Mapping[str, Any]:
-    """Return the outputs in float64, or those that nothing optimized where that cannot run."""
-    if rank not in _truths:
-        model = load_model(plain.model)
-        try:
-            wide = to_float64(model)
-            given = exact_feeds(model, wide, plain.feeds)
-            _truths[rank] = evaluated(wide, given, (*installed_sources(), "ort")).outputs
-        except (OrtMeterError, MemoryError):
-            session = make_session(plain.model, **{**plain.settings, "optimization": "none"})
-            _truths[rank] = run_session(session, plain.feeds, bound=plain.bound)
-    return _truths[rank]

@@ -27,8 +27,8 @@ LEAST_GAIN = 1.03
 _WORTH = 1.015
 #: On a machine that is steady enough to say something, equal sessions differ by less.
 STEADY = 1.15
-#: The default, and its copy.
-DEFAULT, AGAIN = "default", "default again (A/A)"
+#: The default, its copy, and what is confirmed.
+DEFAULT, AGAIN, TUNED = "default", "default again (A/A)", "tuned"
 #: Outcome of a candidate for which there was no time.
 LATE = "not tried for lack of time (a larger --budget helps)"
 # Candidates that halving leaves, and the degrees of freedom of the variance that they share.
@@ -70,7 +70,6 @@ class Race:
         found = self.timer([DEFAULT, AGAIN, *self.running])
         absent = [name for name in self.running if name not in found]
         self.left |= {name: "undecided" if name in self.logs else LATE for name in absent}
-        self.default += found[DEFAULT]
         default, again = (np.log(found[name]) for name in (DEFAULT, AGAIN))
         self.logs[AGAIN].append(float(np.median(default - again)))
         for name in self.running:
@@ -78,6 +77,7 @@ class Race:
             pair = [float(np.median(copy - own)) for copy in (default, again)]
             self.logs.setdefault(name, []).append(sum(pair) / 2)
         self.left |= {name: "" for name in self.running if name in self.asides}
+        self.default += found[DEFAULT]
         known = {name: self.estimate(name).interval for name in self.running}
         ends = {name: interval for name, interval in known.items() if interval}
         for name, (_, high) in ends.items():
@@ -96,7 +96,19 @@ class Race:
     @property
     def again(self) -> Speedup:
         """The copy of the default compared with the default."""
-        return Speedup(AGAIN, DEFAULT, self.estimate(AGAIN))
+        return self.speedup(AGAIN)
+
+    def speedup(self, name: str) -> Speedup:
+        """Compare a candidate that was timed, or the copy of the default, with the default."""
+        return Speedup(name, DEFAULT, self.estimate(name))
+
+    def outcome(self, name: str) -> str:
+        """Say what became of a candidate."""
+        if left := self.left.get(name):
+            return left
+        found = self.estimate(name)
+        faster = "faster" if found.value >= LEAST_GAIN else f"faster, below {LEAST_GAIN}"
+        return faster if found.exceeds(1) else "undecided"
 
     def estimate(self, name: str) -> Estimate:
         """Estimate by how many times a candidate is faster.
@@ -104,9 +116,7 @@ class Race:
         Candidates of few waves share their variance: the t interval is moderated (Smyth, *Linear
         models and empirical Bayes methods*, 2004).
         """
-        logs = self.logs.get(name, [])
-        if not logs:
-            return Estimate(1.0, None, None, LEVEL, "not timed")
+        logs = self.logs[name]
         noise = 0.0 if name == AGAIN else abs(float(np.mean(self.logs[AGAIN][: len(logs)])))
         several = [each for each in self.logs.values() if len(each) > 1]
         # The median of the variances, each over the median of what it is expected to be.
@@ -155,7 +165,7 @@ def run_race(race: Race, *, goes_on: Callable[[], bool]) -> None:
     Waves that the two copies of the default show to be worth nothing end it too.
     """
     with progress_bar("waves", total=MIN_PROCESSES) as bar:
-        while race.running and (len(race.logs[AGAIN]) < MIN_PROCESSES or goes_on()):
+        while len(race.logs[AGAIN]) < MIN_PROCESSES or goes_on():
             race.wave()
             bar.total = max(len(race.logs[AGAIN]), MIN_PROCESSES)
             bar.update()
@@ -170,9 +180,9 @@ class Confirmation:
     Parameters
     ----------
     comparison : Comparison
-        The default, its copy and the winner.
+        The default, its copy and the winner, as ``tuned``.
     winner : str
-        Its name there.
+        Its name in the race.
     """
 
     comparison: Comparison
@@ -186,7 +196,7 @@ class Confirmation:
     @property
     def speedup(self) -> Speedup:
         """The winner over the default, its interval widened by what equal sessions differ by."""
-        found, noise = self.comparison.speedup(DEFAULT, self.winner), self.again.magnitude.value
+        found, noise = self.comparison.speedup(DEFAULT, TUNED), self.again.magnitude.value
         low, high = found.low and found.low / noise, found.high and noise * found.high
         wide = replace(found.estimate, low=low, high=high)
         return msgspec.structs.replace(found, estimate=wide)
@@ -207,9 +217,9 @@ class Confirmation:
 def confirm(timer: Timer, winner: str, goes_on: Callable[[int], bool]) -> Confirmation:
     """Time the winner and two copies of the default again, in waves, of which there may be more."""
     found: list[Mapping[str, Sequence[float]]] = []
-    names = DEFAULT, AGAIN, winner
+    names = {DEFAULT: DEFAULT, AGAIN: AGAIN, TUNED: winner}
     while len(found) < MIN_PROCESSES or goes_on(len(found)):
-        found.append(timer(names))
+        found.append(timer([*names.values()]))
     rounds = min(len(wave[DEFAULT]) for wave in found)
-    seconds = {name: np.array([wave[name][:rounds] for wave in found]) for name in names}
+    seconds = {n: np.array([wave[own][:rounds] for wave in found]) for n, own in names.items()}
     return Confirmation(Comparison(Measurement(*pair) for pair in seconds.items()), winner)

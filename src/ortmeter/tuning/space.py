@@ -3,10 +3,10 @@
 A change is one entry. A setup is the default with none, one or several changes, of distinct axes.
 """
 
-import dataclasses
+import math
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Speedup
 from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.precision import PRECISIONS, convert_precision
@@ -38,7 +39,7 @@ class Change:
     reason : str
         Why it may matter.
     name : str
-        How it is printed, by default what it sets.
+        How it is printed.
     settings : mapping
         Arguments of :func:`~ortmeter.runtime.sessions.make_session`.
     model : str
@@ -57,7 +58,7 @@ class Change:
 
     axis: str
     reason: str
-    name: str = ""
+    name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
     bound: bool = False
@@ -66,26 +67,37 @@ class Change:
     quiet: bool = False
     objectives: Sequence[str] = ()
 
-    def __post_init__(self) -> None:
-        if not self.name:
-            pairs: dict[str, Any] = {"rewrite": self.model} if self.model else {}
-            for name, value in self.settings.items():
-                pairs |= value if isinstance(value, Mapping) else {name: value}
-            told = ", ".join(f"{name}={value}" for name, value in pairs.items())
-            object.__setattr__(self, "name", told)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether outputs may differ by roundings only."""
-        return self.asked in {"", "shapes"}
-
 
 @dataclass(frozen=True)
 class Setup:
-    """A model and its settings: the default with changes."""
+    """A model and its settings, the default with changes, and what a search found about it.
+
+    Parameters
+    ----------
+    spec : SessionSpec
+        What runs: the default where the changes could not be made.
+    changes : tuple of Change
+        What differs from the default.
+    outcome : str
+        What became of it: ``faster``, ``no gain``, ``slower``, ``undecided``, or why it was refused
+        before the clock.
+    speedup : Speedup, optional
+        By how many times it was better than the default in the race, where it was timed.
+    error : float
+        Largest error over the largest value of an output, NaN if it did not run.
+    not_chosen : str
+        Why it may not be chosen, although it is timed.
+    feeds : mapping of str to array, optional
+        Inputs on which it gives other results than roundings explain.
+    """
 
     spec: SessionSpec
     changes: tuple[Change, ...] = ()
+    outcome: str = ""
+    speedup: Speedup | None = None
+    error: float = math.nan
+    not_chosen: str = ""
+    feeds: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -95,7 +107,22 @@ class Setup:
     @property
     def is_exact(self) -> bool:
         """Whether outputs may differ by roundings only."""
-        return all(change.is_exact for change in self.changes)
+        return all(change.asked in {"", "shapes"} for change in self.changes)
+
+    @property
+    def ratio(self) -> float:
+        """By how many times it was better, 0 if it was not timed."""
+        return self.speedup.ratio if self.speedup else 0.0
+
+    @property
+    def interval(self) -> str:
+        """The same with its interval, in words."""
+        return self.speedup.interval if self.speedup else ""
+
+    @property
+    def told(self) -> str:
+        """What became of it, in words."""
+        return self.outcome + f", not chosen: {self.not_chosen}" * bool(self.not_chosen)
 
 
 def list_changes(
@@ -117,7 +144,7 @@ def list_changes(
     Returns
     -------
     list of Change
-        In the order in which a combination applies them.
+        Those that take long to make are last.
 
     Raises
     ------
@@ -132,12 +159,10 @@ def list_changes(
     """
     if unknown := [name for name in tries if name not in TRIES]:
         raise InvalidArgumentError(f"--try {unknown[0]!r}. Accepted: {', '.join(TRIES)}")
-    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    written = [Change(**entry) for entry in tomllib.loads(text)["change"]]
-    every, known = [*written, *_computed(provider, cores)], session_keys()
+    known = session_keys()
     return [
         change
-        for change in sorted(every, key=lambda change: not change.model)
+        for change in _entries(provider, cores)
         if (not change.asked or change.asked in tries)
         and (not change.objectives or objective in change.objectives)
         and (not change.quiet or (provider.is_cpu and cores > 1))
@@ -145,21 +170,24 @@ def list_changes(
     ]
 
 
-def _computed(default: Provider, cores: int) -> Iterator[Change]:
-    """Make the entries that depend on the machine, and those of conversions."""
-    reason = "fewer bits are moved, and some CPUs compute with them"
-    for name in PRECISIONS:
-        yield Change("precision", reason, name, model=name, asked="precision", graph=True)
+def _entries(default: Provider, cores: int) -> Iterator[Change]:
+    """Make the entries that depend on the machine, read those of the file, add conversions."""
     reason = "small operators are not worth several threads, and threads that spin take cores"
     for count in sorted({1, cores // 2, cores} - {0}):
         for spinning in ("during-run", "off", "on") if count > 1 else ("on",):
-            told = f"threads={count}" + f", spinning={spinning}" * (spinning != "on")
+            name = f"threads={count}" + f", spinning={spinning}" * (spinning != "on")
             settings: dict[str, Any] = {"threads": count, "spinning": spinning}
-            yield Change("threads", reason, told, settings, quiet=True)
+            yield Change("threads", reason, name, settings, quiet=True)
     reason = "other kernels, on this device or on another"
     for other in map(resolve_provider, usable_providers()):
         if other != default:
-            yield Change("provider", reason, settings={"provider": other}, asked="provider")
+            name = f"provider={other}"
+            yield Change("provider", reason, name, {"provider": other}, asked="provider")
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    yield from (Change(**entry) for entry in tomllib.loads(text)["change"])
+    reason = "fewer bits are moved, and some CPUs compute with them"
+    for name in PRECISIONS:
+        yield Change("precision", reason, name, model=name, asked="precision", graph=True)
 
 
 def apply(default: SessionSpec, changes: Sequence[Change], samples: Sequence[Any] = ()) -> Setup:
@@ -170,7 +198,7 @@ def apply(default: SessionSpec, changes: Sequence[Change], samples: Sequence[Any
     default : SessionSpec
         What is changed.
     changes : sequence of Change
-        In the order of :func:`list_changes`.
+        Those that make another model are applied first.
     samples : sequence of mapping of str to array
         Inputs that may calibrate a conversion.
 
@@ -180,14 +208,14 @@ def apply(default: SessionSpec, changes: Sequence[Change], samples: Sequence[Any
         Its model is made, no session is.
     """
     spec = default
-    for change in changes:
+    for change in sorted(changes, key=lambda change: not change.model):
         settings = dict(spec.settings)
         for name, value in change.settings.items():
             nested = isinstance(value, Mapping)
             settings[name] = {**(settings.get(name) or {}), **value} if nested else value
         model = _made(spec, change.model, samples) if change.model else spec.model
         bound = spec.bound or change.bound
-        spec = dataclasses.replace(spec, model=model, settings=settings, bound=bound)
+        spec = replace(spec, model=model, settings=settings, bound=bound)
     return Setup(spec, tuple(changes))
 
 
@@ -216,11 +244,6 @@ def fix_shapes(model: ModelLike, shapes: Mapping[str, Sequence[int]]) -> onnx.Mo
     onnx.ModelProto
         Its inputs have no free dimension.
 
-    Raises
-    ------
-    InvalidArgumentError
-        All sizes are fixed already.
-
     Examples
     --------
     >>> text = '''<ir_version: 10, opset_import: ["": 21]>
@@ -233,9 +256,6 @@ def fix_shapes(model: ModelLike, shapes: Mapping[str, Sequence[int]]) -> onnx.Mo
 
     fixed = onnx.ModelProto()
     fixed.CopyFrom(load_model(model))
-    declared = declared_inputs(fixed)
-    if all(isinstance(size, int) for one in declared for size in one.sizes):
-        raise InvalidArgumentError("all sizes are fixed already")
-    for one in declared:
+    for one in declared_inputs(fixed):
         make_input_shape_fixed(fixed.graph, one.name, [*shapes[one.name]])
     return fixed

@@ -1,11 +1,10 @@
 """Find the fastest setting of a model that is safe: refuse, race, combine, confirm."""
 
-import dataclasses
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.evidence import Speedup
 from ortmeter.machine.preflight import Preflight, preflight
 from ortmeter.progress import follow
 from ortmeter.runtime.cpu import usable_cores
@@ -29,7 +27,7 @@ from ortmeter.tuning.guard import Guard, first_line
 from ortmeter.tuning.race import DEFAULT, LATE, LEAST_GAIN, Confirmation, Race, confirm, run_race
 from ortmeter.tuning.space import Change, Setup, apply, list_changes
 from ortmeter.tuning.waves import OBJECTIVES, time_wave
-from ortmeter.workloads.startup import RESULT, Phase, start_once
+from ortmeter.workloads.startup import RESULT, start_once
 
 _Feeds = Mapping[str, Any]
 
@@ -39,60 +37,12 @@ BUDGET_S = 300.0
 _CHECK, _SCREEN, _COMBINE, _CONFIRM = 0.35, 0.6, 0.75, 0.95
 _LEAST = 3  # candidates, whatever the budget
 _WAVE, _SHORTEST_S = 0.06, 1.0  # of a wave: share of the budget, and seconds
-_CONFIRMED = (6, 12)  # waves of a confirmation: planned, and at most
-_STARTED = 6  # candidates
+_PLANNED, _MOST = 6, 12  # waves of a confirmation: planned, and at most
 DRAWN = 4  # samples, where inputs are drawn and a conversion is calibrated
 _HELD_OUT = 3  # one of so many
-_CHEAP = {"", "patterns", "shapes"}  # models that are made in no time; a rewriter is imported
 
 #: Outcome of a candidate that needs an idle machine.
 SHARED = "not judged, because other processes use the cores (run again on an idle machine)"
-
-
-@dataclass(frozen=True)
-class Tried:
-    """What one candidate brought.
-
-    Parameters
-    ----------
-    setup : Setup
-        The candidate; its spec is that of the default where it could not be made.
-    outcome : str
-        What became of it: ``faster``, ``no gain``, ``slower``, ``undecided``, or why it was refused
-        before the clock.
-    speedup : Speedup, optional
-        By how many times it was better than the default in the race, where it was timed.
-    error : float, optional
-        Largest error over the largest value of an output, where it ran.
-    not_chosen : str
-        Why it may not be chosen, although it is timed.
-    feeds : mapping of str to array, optional
-        Inputs on which it gives other results than roundings explain.
-    """
-
-    setup: Setup
-    outcome: str = ""
-    speedup: Speedup | None = None
-    error: float | None = None
-    not_chosen: str = ""
-    feeds: _Feeds | None = None
-
-    @property
-    def ratio(self) -> float:
-        """By how many times it was better, 0 if it was not timed."""
-        return self.speedup.ratio if self.speedup else 0.0
-
-    @property
-    def interval(self) -> str:
-        """The same with its interval, in words."""
-        return self.speedup.interval if self.speedup else ""
-
-    @property
-    def told(self) -> str:
-        """What became of it, in words."""
-        small = self.outcome == "faster" and self.ratio < LEAST_GAIN
-        outcome = f"faster, below {LEAST_GAIN}" if small else self.outcome
-        return f"{outcome}, not chosen: {self.not_chosen}" if self.not_chosen else outcome
 
 
 @dataclass(frozen=True)
@@ -109,13 +59,10 @@ class Tuning:
         What was made small.
     confirmation : Confirmation, optional
         The best candidate beside the default, None where nothing was worth it.
-    race : Race, optional
-        The last race, None where nothing was timed.
-    tried : mapping of str to Tried
+    race : Race
+        The last race.
+    tried : mapping of str to Setup
         What became of each candidate, by name.
-    starts : mapping of str to Phase
-        Time and memory to the first result in a fresh process: of the default, of the best
-        candidate and of others that are faster, where there was time.
     machine : Preflight
         What others did meanwhile.
     checks : int
@@ -130,9 +77,8 @@ class Tuning:
     setup: Setup
     objective: str
     confirmation: Confirmation | None
-    race: Race | None
-    tried: Mapping[str, Tried]
-    starts: Mapping[str, Phase]
+    race: Race
+    tried: Mapping[str, Setup]
     machine: Preflight
     checks: int
     seconds: float
@@ -141,27 +87,21 @@ class Tuning:
     @property
     def measured(self) -> dict[str, Any]:
         """The objective, and the median of the default in the race, plain values."""
-        found: dict[str, Any] = {"objective": self.objective}
-        if self.race is not None:
-            median = float(np.median(self.race.default))
-            found["default"], found["unit"] = in_unit(self.objective, median)
-        return found
+        median, unit = in_unit(self.objective, float(np.median(self.race.default)))
+        return {"objective": self.objective, "default": median, "unit": unit}
 
     @property
     def control(self) -> str:
         """By how much the two copies of the default differed, and what they are for."""
-        known = self.confirmation or self.race
+        again = (self.confirmation or self.race).again
         told = "Two equal sessions of the default, a control, differed by a factor of"
-        return f"{told} {known.again.interval}: what they differ by is noise." if known else ""
+        return f"{told} {again.interval}: what they differ by is noise."
 
     def __str__(self) -> str:
         better, done = OBJECTIVES[self.objective], self.confirmation
-        keep = "Keep the defaults"
-        if self.race is not None:
-            keep += " ({objective} {default:.3g} {unit})".format_map(self.measured)
+        keep = "Keep the defaults ({objective} {default:.3g} {unit})".format_map(self.measured)
         if done is None:
-            told = f"{keep}: no candidate was {LEAST_GAIN} {better} or more."
-            return f"{told} {self.control}".strip()
+            return f"{keep}: no candidate was {LEAST_GAIN} {better} or more. {self.control}"
         found, count = done.speedup, done.comparison[DEFAULT].processes
         if self.setup.changes:
             return (
@@ -293,40 +233,20 @@ def tune(
         machine = preflight(cores or 0, resolved)
         key = key_of(default, samples, [*asked.items(), sorted(tries), cores])
         guard = stack.enter_context(Guard(default, samples, len(samples) - len(calibrating)))
-        search = _Search(
-            guard=guard,
-            default=default,
-            changes=list_changes(resolved, usable_cores(), objective, tries),
-            calibrating=calibrating,
-            journal=Journal(journal or guard.folder / "journal.json", key),
-            is_shared=machine.is_shared,
-            **asked,
-        )
+        changes = list_changes(resolved, usable_cores(), objective, tries)
+        kept = Journal(journal or guard.folder / "journal.json", key)
+        search = _Search(guard, default, changes, calibrating, kept, machine.is_shared, **asked)
         search.check()
-        interrupted = True
-        with suppress(KeyboardInterrupt):
-            search.race()
-            interrupted = False
-        confirmation = search.confirm()
-        setup = Setup(default)
+        interrupted = search.race()
+        confirmation, setup = search.confirm(), Setup(default)
         if confirmation is not None and confirmation.is_win:
-            setup = search.tried[search.best].setup
+            setup = search.tried[search.best]
             if setup.spec.model is not model:  # its file goes with the folder
-                kept = dataclasses.replace(setup.spec, model=load_model(setup.spec.model))
-                setup = Setup(kept, setup.changes)
-        return Tuning(
-            default,
-            setup,
-            objective,
-            confirmation,
-            search.last,
-            search.tried,
-            search.starts(),
-            preflight(cores or 0, resolved, since=machine),
-            guard.checks,
-            search.spent,
-            interrupted,
-        )
+                spec = replace(setup.spec, model=load_model(setup.spec.model))
+                setup = replace(setup, spec=spec)
+        after = preflight(cores or 0, resolved, since=machine)
+        known = search.last, search.tried, after, len(guard.fed), search.spent, interrupted
+        return Tuning(default, setup, objective, confirmation, *known)
 
 
 @dataclass
@@ -335,11 +255,11 @@ class _Search:
 
     guard: Guard
     default: SessionSpec
-    objective: str
     changes: Sequence[Change]
     calibrating: Sequence[_Feeds]
     journal: Journal
     is_shared: bool
+    objective: str
     budget_s: float
     seed: int
     max_error: float | None
@@ -347,9 +267,9 @@ class _Search:
     metric: str | None
     at_least: float | None
     graphs: dict[str, str] = field(default_factory=dict)
-    tried: dict[str, Tried] = field(default_factory=dict)
-    best: str = DEFAULT
-    last: Race | None = None
+    tried: dict[str, Setup] = field(default_factory=dict)
+    best: str = ""
+    last: Race = field(init=False)
     begun: float = field(default_factory=time.perf_counter)
 
     @property
@@ -358,55 +278,42 @@ class _Search:
         return time.perf_counter() - self.begun + self.journal.replayed_s
 
     def check(self) -> None:
-        """Add each candidate, the cheap ones first, while there is time."""
+        """Add each candidate while there is time."""
         self.graphs[graph_digest(self.default.model, **self.default.settings)] = DEFAULT
-        cheap_first = sorted(self.changes, key=lambda change: change.model not in _CHEAP)
-        for change in follow(cheap_first, "candidates checked"):
-            kept = sum(not tried.outcome for tried in self.tried.values())
-            late = kept >= _LEAST and self.spent > _CHECK * self.budget_s
-            if late or (change.quiet and self.is_shared):
-                outcome = SHARED if change.quiet and self.is_shared else LATE
-                self.tried[change.name] = Tried(Setup(self.default, (change,)), outcome)
-            else:
-                self._add([change])
+        for change in follow(self.changes, "candidates checked"):
+            free = [one for one in self.tried.values() if not one.outcome]
+            late = LATE if len(free) >= _LEAST and self.spent > _CHECK * self.budget_s else ""
+            self._add([change], SHARED if change.quiet and self.is_shared else late)
 
-    def race(self) -> None:
-        """Race single changes, then combinations of those that gain; find the best."""
-        kept = {n: t.setup for n, t in self.tried.items() if not t.outcome}
-        race = self._run({n: s.changes[0].axis for n, s in kept.items()}, _SCREEN)
-        single = race.survivors()
-        if race.equal_differ or not single:
-            self.best = DEFAULT
-            return
-        names = single[:1]
-        several = [single[:count] for count in range(2, len(single) + 1)]
-        for chosen in several + [[single[0], other] for other in single[2:]]:
-            changes = [change for name in chosen for change in self.tried[name].setup.changes]
-            if self.spent < _COMBINE * self.budget_s:
-                names += self._add(sorted(changes, key=self.changes.index))
-        if len(names) > 1:
-            self._run(dict.fromkeys(names, "combination"), _COMBINE)
+    def race(self) -> bool:
+        """Race single changes, then combinations of those that gain; whether Ctrl-C ended it."""
+        free = [name for name, one in self.tried.items() if not one.outcome]
+        try:
+            race = self._run({name: self.tried[name].changes[0].axis for name in free}, _SCREEN)
+            single = [] if race.equal_differ else race.survivors()
+            if not single:
+                self.best = DEFAULT
+            names = single[:1]
+            several = [single[:count] for count in range(2, len(single) + 1)]
+            for chosen in several + [[single[0], other] for other in single[2:]]:
+                changes = [change for name in chosen for change in self.tried[name].changes]
+                if self.spent < _COMBINE * self.budget_s:
+                    names += self._add(sorted(changes, key=self.changes.index))
+            if len(names) > 1:
+                self._run(dict.fromkeys(names, "combination"), _COMBINE)
+        except KeyboardInterrupt:
+            if not self.best:  # nothing is known
+                raise
+            return True
+        return False
 
     def confirm(self) -> Confirmation | None:
         """Time the best again, in processes that chose nothing."""
         if self.best == DEFAULT:
             return None
-        planned, most = _CONFIRMED
         until = _CONFIRM * self.budget_s
-        timer = partial(self._time, until, self.journal.rank + planned)
-        return confirm(timer, self.best, lambda count: count < most and self.spent < until)
-
-    def starts(self) -> dict[str, Phase]:
-        """Measure a fresh start of the default, the best and what else is faster, in time."""
-        faster = (name for name, tried in self.tried.items() if tried.outcome == "faster")
-        ranked = sorted(faster, key=lambda name: -self.tried[name].ratio)
-        names = dict.fromkeys([DEFAULT, self.best, *ranked[:_STARTED]])
-        found = {}
-        for name in names if len(names) > 1 else ():
-            if self.spent < self.budget_s:
-                with suppress(OrtMeterError):
-                    found[name] = start_once(self._spec(name))[RESULT]
-        return found
+        timer = partial(self._time, until, self.journal.rank + _PLANNED)
+        return confirm(timer, self.best, lambda count: count < _MOST and self.spent < until)
 
     def _run(self, axes: Mapping[str, str], share: float) -> Race:
         until = share * self.budget_s
@@ -415,67 +322,60 @@ class _Search:
         try:
             run_race(race, goes_on=lambda: self.spent < until)
         finally:  # Ctrl-C keeps what is known
-            for name in axes if race.default else ():
-                found = race.estimate(name)
-                outcome = race.left.get(name) or ("faster" if found.exceeds(1) else "undecided")
-                claim = Speedup(name, DEFAULT, found) if name in race.logs else None
-                tried = dataclasses.replace(self.tried[name], outcome=outcome, speedup=claim)
-                self.tried[name] = tried
             if race.default:
-                sizes = {name: len(self.tried[name].setup.changes) for name in axes}
-                self.best, self.last = race.winner(sizes), race
+                for name in axes:
+                    claim = race.speedup(name) if name in race.logs else None
+                    judged = replace(self.tried[name], outcome=race.outcome(name), speedup=claim)
+                    self.tried[name] = judged
+                self.last = race
+                self.best = race.winner({name: len(self.tried[name].changes) for name in axes})
         return race
-
-    def _spec(self, name: str) -> SessionSpec:
-        return self.tried[name].setup.spec if name in self.tried else self.default
 
     def _time(self, until: float, last: int, names: Sequence[str]) -> Mapping[str, Sequence[float]]:
         """Time candidates, in an equal share of the time for the waves before the last one."""
         rank = self.journal.rank
         limit = max((until - self.spent) / max(last - rank, 1), _SHORTEST_S)
         how = {"budget_s": min(limit / 2, _WAVE * self.budget_s), "limit_s": limit}
-        specs = {name: self._spec(name) for name in names}
+        specs = {n: self.tried[n].spec if n in self.tried else self.default for n in names}
         take = partial(time_wave, specs, self.objective, seed=self.seed + rank, **how)
         return self.journal.wave(names, take)
 
-    def _add(self, changes: Sequence[Change]) -> list[str]:
-        """Make a candidate, and refuse or keep it; name it if it is free."""
-        tried = self._try(changes)
-        self.tried[tried.setup.name] = tried
-        return [] if tried.outcome or tried.not_chosen else [tried.setup.name]
+    def _add(self, changes: Sequence[Change], why_not: str = "") -> list[str]:
+        """Make a candidate unless something is against it; name it if it may be raced."""
+        untried = Setup(self.default, tuple(changes), why_not)
+        setup = untried if why_not else self._try(untried)
+        self.tried[setup.name] = setup
+        return [] if setup.outcome or setup.not_chosen else [setup.name]
 
-    def _try(self, changes: Sequence[Change]) -> Tried:
+    def _try(self, setup: Setup) -> Setup:
         """Make a candidate, its model in a file, and say why it is refused, if it is."""
-        setup = Setup(self.default, tuple(changes))
         try:
-            setup = apply(self.default, changes, self.calibrating)
+            setup = apply(self.default, setup.changes, self.calibrating)
             if setup.spec.model is not self.default.model:
                 file = self.guard.folder / f"{len(self.tried)}.onnx"
                 write_model(load_model(setup.spec.model), file)
-                setup = Setup(dataclasses.replace(setup.spec, model=file), setup.changes)
-            acts = all(change.graph for change in changes)
+                setup = replace(setup, spec=replace(setup.spec, model=file))
+            acts = all(change.graph for change in setup.changes)
             graph = graph_digest(setup.spec.model, **setup.spec.settings) if acts else ""
         except (OrtMeterError, MemoryError, ValueError) as error:
-            reason = first_line(error).removeprefix(f"precision={changes[0].name!r}: ")
-            return Tried(setup, f"cannot be made: {reason}")
+            return replace(setup, outcome=f"cannot be made: {first_line(error)}")
         if graph and (same := self.graphs.setdefault(graph, setup.name)) != setup.name:
-            return Tried(setup, f"same optimized graph as {same}")
-        found = self.guard.examine(setup, self.max_error)
-        if reason := found.reason or self._beyond(setup):
-            feeds = None if found.differs is None else self.guard.fed[found.differs]
-            return Tried(setup, reason, error=found.error, feeds=feeds)
+            return replace(setup, outcome=f"same optimized graph as {same}")
+        setup = self.guard.examine(setup)
         is_judged = setup.is_exact or self.max_error is not None or self.metric
-        not_chosen = "" if is_judged else f"error {found.error:.2g}"
-        return Tried(setup, error=found.error, not_chosen=not_chosen)
+        not_chosen = "" if is_judged else f"error {setup.error:.2g} (--max-error accepts it)"
+        return replace(setup, outcome=setup.outcome or self._beyond(setup), not_chosen=not_chosen)
 
     def _beyond(self, setup: Setup) -> str:
         """Return the limit that a candidate exceeds, nothing if there is none."""
+        if not setup.is_exact and self.max_error is not None and setup.error > self.max_error:
+            return f"error {setup.error:.2g}, over {self.max_error:g}"
         if self.memory_limit is not None:
             peak = start_once(setup.spec)[RESULT].peak or 0.0
             if peak > self.memory_limit:
                 return f"memory {peak:.0f} MiB, over {self.memory_limit:.0f}"
         if self.metric and not setup.is_exact:
-            score = estimate_mean(run_metric(self.metric, setup, self.guard.folder))
+            score = estimate_mean(run_metric(self.metric, setup, self.default, self.guard.folder))
             if (score.value if score.low is None else score.low) < (self.at_least or 0.0):
                 return f"metric {score}, below {self.at_least:g}"
         return ""

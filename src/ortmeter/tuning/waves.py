@@ -34,18 +34,14 @@ _MIN_ROUNDS, _TAIL_ROUNDS, _ROUNDS = 3, 7, 30
 ALWAYS = 3
 _BUILDS = 0.5  # share of the time of a wave
 _WINDOW_S = 0.04
-_TAIL_CALLS, _TAIL_S = 30, 1.0  # of a round of p99
+# Calls and seconds of a round: of the slowest ones, and of a coarse clock.
+_LONGER = {"p99": (30, 1.0), "cpu-time": (1000, 0.2)}
 _WARM_CALLS, _WARM_S = 10, 0.1
 _NAP_S, _ASLEEP_S, _AWAKE_S = 0.008, 0.002, 0.15
 
 
 def time_wave(
-    specs: Mapping[str, SessionSpec],
-    objective: str,
-    *,
-    budget_s: float = 10.0,
-    limit_s: float = 600.0,
-    seed: int = 0,
+    specs: Mapping[str, SessionSpec], objective: str, *, budget_s: float, limit_s: float, seed: int
 ) -> dict[str, list[float]]:
     """Time candidates once more, in processes that know nothing of the others.
 
@@ -80,8 +76,9 @@ def time_wave(
     >>> text = '''<ir_version: 10, opset_import: ["": 21]>
     ... g (float[4] X) => (float[4] Y) { Y = Abs(X) }'''
     >>> spec = SessionSpec(text, {"X": np.ones(4, np.float32)}, {"provider": Provider("cpu")})
-    >>> {name: len(s) for name, s in time_wave({"abs": spec}, "p50", budget_s=0).items()}
-    {'abs': 3}
+    >>> found = time_wave({"abs": spec}, "p50", budget_s=0, limit_s=60, seed=0)
+    >>> len(found["abs"])
+    3
     """
     names, start = list(specs), time.perf_counter()
     timed: dict[str, list[float]] = {}
@@ -93,21 +90,14 @@ def time_wave(
                     raise InvalidArgumentError("objective='memory': this system does not report it")
                 timed[name] = [found]
     else:
-        asked = {"objective": objective, "always": names[:ALWAYS], "seed": seed}
-        asked |= {"budget_s": budget_s, "limit_s": limit_s}
+        asked = {"objective": objective, "budget_s": budget_s, "limit_s": limit_s, "seed": seed}
         with write_specs(specs) as written:
             timed = call(time_here, {"specs": written, **asked})
     return {name: timed[name] for name in names if name in timed}
 
 
 def time_here(
-    specs: dict[str, SpawnSpec],
-    objective: str,
-    *,
-    always: list[str],
-    budget_s: float,
-    limit_s: float,
-    seed: int,
+    specs: dict[str, SpawnSpec], objective: str, *, budget_s: float, limit_s: float, seed: int
 ) -> dict[str, list[float]]:
     """Build the candidates in random order in this process, and time them: the child's part."""
     rng, start = np.random.default_rng(seed), time.perf_counter()
@@ -115,7 +105,7 @@ def time_here(
     turns: dict[str, _Turn] = {}
     with collector_off():
         for name in rng.permutation(list(specs)).tolist():
-            if name in always or time.perf_counter() < start + _BUILDS * limit_s:
+            if name in [*specs][:ALWAYS] or time.perf_counter() < start + _BUILDS * limit_s:
                 turns[name] = _Turn(specs[name].build(), objective)
         samples: dict[str, list[float]] = {name: [] for name in turns}
         for count in range(1 + _ROUNDS):
@@ -165,14 +155,11 @@ class _Turn:
             self.call()
         if self.objective == "throughput":
             return self._side_by_side()
-        if self.objective == "cpu-time":
-            before = time.process_time()
-            count = len(self.run(1000, 5 * _WINDOW_S))  # a coarse clock
-            self.rest()  # what threads burn after a run is part of its cost
-            return max(time.process_time() - before, 1e-9) / count
-        tail = self.objective == "p99"
-        taken = self.run(*(_TAIL_CALLS, _TAIL_S) if tail else (1000, _WINDOW_S))
+        before = time.process_time()
+        taken = self.run(*_LONGER.get(self.objective, (1000, _WINDOW_S)))
         self.rest()
+        if self.objective == "cpu-time":  # what threads burn after a run is part of its cost
+            return max(time.process_time() - before, 1e-9) / len(taken)
         self.seconds += taken
         return float(np.median(taken))
 
@@ -181,7 +168,7 @@ class _Turn:
         callers = usable_cores()
         start = time.perf_counter()
         with ThreadPoolExecutor(callers) as pool:
-            done = list(pool.map(lambda _: len(self.run(1000, 5 * _WINDOW_S)), range(callers)))
+            done = list(pool.map(lambda _: len(self.run(1000, 0.2)), range(callers)))
         spent = time.perf_counter() - start
         self.rest()
         return spent / sum(done)
