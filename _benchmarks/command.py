@@ -5,9 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -40,36 +37,6 @@ def fresh(*command: object, **variables: str) -> Any:
     environment = {**os.environ, **variables}
     child = subprocess.run(called, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     return json.loads(child.stdout.splitlines()[-1])
-
-
-def in_turn(
-    functions: Mapping[str, Callable[[], object]], rounds: int, number: int = 1
-) -> pd.DataFrame:
-    """Time functions in turn: the seconds of a call, in a row for each round."""
-    rows = []
-    for _ in range(rounds):
-        row = {}
-        for name, function in functions.items():
-            start = time.perf_counter()
-            for _ in range(number):
-                function()
-            row[name] = (time.perf_counter() - start) / number
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def resident(key: str = "VmRSS") -> int:
-    """Read the resident memory of this process: VmRSS now, VmHWM at most."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return int(next(line for line in lines if key in line).split()[1]) * 1024
-
-
-def added_memory(function: Callable[[], object]) -> int:
-    """Return what a call adds at most to the memory of this process, in bytes."""
-    before = resident()
-    Path("/proc/self/clear_refs").write_text("5")  # forget the largest value
-    function()
-    return resident("VmHWM") - before
 
 
 def show(rows: Any, title: str = "") -> None:

@@ -1,4 +1,7 @@
-"""Attention on CUDA: which kernel runs, whether it is right, how long it takes."""
+"""Attention on CUDA: which kernel runs, whether it is right, how long it takes.
+
+What the other steps of gpu_check share comes first: types, rows that a step yields.
+"""
 
 import contextlib
 import itertools
@@ -11,12 +14,45 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import torch
-from gpu_rows import Row, check, note, short, within
-from gpu_types import BF16, CPU, CUDA, F16, F32, NAMES, TEXT, TORCH, parse
 
 import ortmeter
+
+Row = dict[str, Any]
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+F32, F16, BF16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
+TORCH = {F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
+NAMES = {F32: "float32", F16: "float16", BF16: "bfloat16"}
+TEXT = {**NAMES, F32: "float"}  # of the language of models
+
+
+def parse(text: str, opset: int = 23) -> onnx.ModelProto:
+    """Read a graph."""
+    head = f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]>'
+    return onnx.parser.parse_model(f"{head} {text}")
+
+
+def check(case: str, expected: object, found: object, *, agrees: bool | None = None) -> Row:
+    """Compare; by default they agree when they are written alike."""
+    agrees = str(expected) == str(found) if agrees is None else agrees
+    return {"case": case, "expected": str(expected), "found": str(found), "agrees": agrees}
+
+
+def within(case: str, error: float, bound: float) -> Row:
+    """Compare an error with its bound; NaN is beyond."""
+    return check(case, f"<= {bound:.2g}", f"{error:.2g}", agrees=bool(error <= bound))
+
+
+def note(case: str, found: object) -> Row:
+    """Keep what nothing is expected of."""
+    return {"case": case, "expected": "", "found": str(found), "agrees": None}
+
+
+def short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:300]
+
 
 #: Heads of the queries, of the keys, and their size: those of a Llama of 8 billions.
 HEADS = (32, 8, 128)

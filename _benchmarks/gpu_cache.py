@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from gpu_attention import bind, kernel_in, plain_session, with_log
-from gpu_rows import Row, note, short, within
-from gpu_types import parse
+from gpu_attention import Row, bind, kernel_in, note, parse, plain_session, short, with_log, within
 
 PAST, CAPACITY = 128, 256
 #: Heads of the queries, of the keys, and their size: the decoder of the page, then a Llama.

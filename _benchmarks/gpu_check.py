@@ -14,8 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,10 +21,8 @@ from typing import Any, NamedTuple
 import command
 
 ROOT = Path(__file__).resolve().parent.parent
-TOTAL_S = 18 * 60
-ARCHIVE_BYTES = 15 * 2**20
+SLICE_S = 18 * 60
 LOG_BYTES = 200_000
-_LEAST_S = 10  # a step that has less time left is not started
 _SLOWER = 4  # a CPU that several tests share
 _FOLDERS = """from ortmeter.runtime.providers import nvidia_folders
 print(*nvidia_folders(), sep=":")"""
@@ -89,22 +85,21 @@ def tests_on_cuda() -> list[str]:
 
 
 def main() -> None:
-    """Run the steps that are missing, then write the report and the archive."""
+    """Run the steps that are missing, then write the report."""
     build = ROOT / "build" / "gpu-check"
-    given = command.options(__doc__, out=build, seconds=float(TOTAL_S), quick=False)
+    given = command.options(__doc__, out=build, seconds=float(SLICE_S), quick=False)
     out, steps = given.out.resolve(), all_steps(quick=given.quick)
     run_steps(steps, out, seconds=given.seconds, quick=given.quick)
     steps = [step for step in steps if is_needed(step, out)]
     (out / "report.md").write_text(report(steps, out), encoding="utf-8")
-    left_out = ", ".join(write_archive(out)) or "no"
     missing = ", ".join(step.name for step in steps if read(out, step.name) is None) or "nothing"
-    print(f"report: {out / 'report.md'}\narchive: {out / 'gpu-check.zip'}")
+    print(f"report: {out / 'report.md'}")
     print(f"to commit: cp -r {out / 'results'}/. _doc/results/")
-    print(f"not run yet: {missing}. Too large: {left_out}")
+    print(f"not run yet: {missing}")
 
 
 def run_steps(steps: list[Step], out: Path, *, seconds: float, quick: bool = False) -> None:
-    """Run what has no result, within *seconds* for this call and `TOTAL_S` for all of them."""
+    """Run what has no result, within *seconds*."""
     for folder in ("steps", "logs", "results"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + seconds
@@ -114,11 +109,9 @@ def run_steps(steps: list[Step], out: Path, *, seconds: float, quick: bool = Fal
         if cuda_is_missing(out):
             print("the probe failed, see the report: nothing else is run")
             return
-        left = TOTAL_S - sum(result["seconds"] for result in results(out))
-        wanted = step.limit_s * (_SLOWER if quick else 1)
-        limit = min(wanted, left)
-        if limit < min(wanted, _LEAST_S) or limit > end - time.monotonic():
-            continue  # another slice has the time, or none
+        limit = step.limit_s * (_SLOWER if quick else 1)
+        if limit > end - time.monotonic():
+            continue  # another slice has the time
         print(f"{step.name}: at most {limit:.0f} s", flush=True)
         result = run_step(step, out, limit, quick=quick)
         print(f"    {result['status']}, {result['seconds']:.0f} s", flush=True)
@@ -242,24 +235,6 @@ def _line(row: dict[str, Any]) -> str:
     verdict = {True: "as expected", False: "**differs**", None: ""}[row["agrees"]]
     cells = (str(row[key]).replace("|", "/") for key in ("case", "expected", "found"))
     return f"| {' | '.join(cells)} | {verdict} |".replace("\n", " ")
-
-
-def write_archive(out: Path, limit: int = ARCHIVE_BYTES) -> list[str]:
-    """Put everything in one file below *limit* bytes; return what was left out, logs first."""
-    place = {"report.md": 0, "steps": 1, "results": 2, "logs": 3}
-    files = [file for file in sorted(out.rglob("*")) if file.is_file() and file.suffix != ".zip"]
-    names = {file: file.relative_to(out) for file in files}
-    files.sort(key=lambda file: (place.get(names[file].parts[0], 4), file.stat().st_size))
-    left_out, size = [], 0
-    with zipfile.ZipFile(out / "gpu-check.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in files:
-            more = len(zlib.compress(file.read_bytes())) + 2 * len(str(names[file])) + 200
-            if size + more > limit:
-                left_out.append(str(names[file]))
-                continue
-            size += more
-            archive.write(file, names[file])
-    return left_out
 
 
 if __name__ == "__main__":

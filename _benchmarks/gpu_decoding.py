@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from gpu_attention import bind, plain_session
-from gpu_rows import Row, note, short, within
+from gpu_attention import Row, bind, note, plain_session, short, within
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 import ortmeter

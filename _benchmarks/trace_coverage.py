@@ -11,11 +11,9 @@ core 0. What runs beside it is started in a shell: for ``same-core`` and ``neigh
 is itself stopped for half of each tenth of a second.
 ``python _benchmarks/trace_coverage.py --trials 60 --workers 2``: add trials to
 ``results/trace_coverage.jsonl`` until each of the 27 cells of a trace has so many.
-``python _benchmarks/trace_coverage.py --report``: the table; 1 if a trace holds less than 98.5%.
 """
 
 import itertools
-import sys
 import time
 import timeit
 from collections.abc import Callable, Sequence
@@ -159,31 +157,8 @@ def run(trials: int, workers: int) -> None:
     lines.add_all(KEPT, try_cell, lines.missing(done, cells, trials, CHUNK), workers)
 
 
-def report() -> int:
-    """Print a line per trace, ratio, time of a call and difference of sessions."""
-    kept, rows = lines.read(KEPT), []
-    for cell, own in sorted(lines.grouped(kept, *CELL).items()):
-        counts = lines.total(own)
-        row = dict(zip(CELL, cell, strict=True))
-        row["held"] = f"{counts['held'] / max(counts['intervals'], 1):.1%}"
-        row["found"] = f"{counts['apart'] / counts['trials']:.1%}"
-        row["undecided"] = f"{counts['undecided'] / counts['trials']:.1%}"
-        medians = {key: np.median([line[key] or 0 for line in own]) for key in ("half", "seconds")}
-        rows.append(row | medians)
-    command.show(rows)
-    pooled = {name: lines.total(own) for (name,), own in lines.grouped(kept, "trace").items()}
-    for name, counts in pooled.items():
-        print(f"{name}: {counts['held'] / counts['intervals']:.2%} of {counts['intervals']} hold")
-    return sum(counts["held"] < LEAST * counts["intervals"] for counts in pooled.values())
-
-
-LEAST = 0.985  # share of the intervals that must hold the ratio
-
-
 if __name__ == "__main__":
-    asked = command.options(__doc__, record="", seconds=40.0, trials=200, workers=1, report=False)
-    if asked.report:
-        sys.exit(report() > 0)
+    asked = command.options(__doc__, record="", seconds=40.0, trials=200, workers=1)
     if asked.record:
         record(asked.record, asked.seconds)
     else:

@@ -11,11 +11,11 @@ beyond the minimum effect.
 ``--kind`` chooses one: ``in turn``; ``runs``, a candidate against the samples of another run,
 between which the machine moved, and its reference workload moved with it; ``builds``, ratios
 measured in several builds, of which some move much more than others from one to the next.
-``--report``: the table; 1 if a case holds the ratio in less than 98% or is wrong in more than 1%.
+``methodology_table.py --cases``: which cases hold the ratio in less than 98%, or are wrong in more
+than 1%.
 """
 
 import itertools
-import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from unittest import mock
@@ -25,7 +25,6 @@ import lines
 import numpy as np
 from numpy.random import Generator
 from scipy.signal import lfilter
-from scipy.stats import binom
 
 from ortmeter.timing import Comparison, Measurement, measure
 from ortmeter.timing.builds import TYPICAL, between_builds
@@ -251,33 +250,6 @@ def run(kinds: Sequence[str], trials: int, workers: int) -> None:
     lines.add_all(KEPT, try_some, tasks, workers)
 
 
-def report() -> int:
-    """Print one line per case and ratio."""
-    rows = []
-    for (kind, _), own in sorted(lines.grouped(lines.read(KEPT), "kind", "case").items()):
-        counts, first = lines.total(own), own[0]
-        trials, given = counts["trials"], max(counts["intervals"], 1)
-        # Beyond what luck gives once in a hundred cases.
-        few = binom.cdf(counts["held"], given, 0.98) < 0.01
-        row = {"kind": kind, "case": first["name"]}
-        kept = ("sessions", "effect", "processes", "repeat", "ratio")
-        row |= {name: first.get(name, "") for name in kept}
-        row |= {name: f"{counts[name] / given:.2%}" for name in ("held", "wrong")}
-        row |= {"decided": f"{counts['decided'] / trials:.1%}", "none": f"{1 - given / trials:.1%}"}
-        halves = [line["half"] for line in own if line["half"] is not None]
-        row |= {"half-width": round(np.median(halves or [np.nan]), 3), "trials": trials}
-        failed = few or binom.sf(counts["wrong"] - 1, given, 0.01) < 0.01
-        rows.append(row | {"": "FAILS" if failed else ""})
-    command.show(rows)
-    failures = sum(row[""] == "FAILS" for row in rows)
-    print(f"{failures} of {len(rows)} cases hold less than 98% or are wrong in more than 1%")
-    return failures
-
-
 if __name__ == "__main__":
-    asked = command.options(
-        __doc__, trials=200, workers=1, kind=("all kinds", *KINDS), report=False
-    )
-    if asked.report:
-        sys.exit(report() > 0)
+    asked = command.options(__doc__, trials=200, workers=1, kind=("all kinds", *KINDS))
     run([asked.kind] if asked.kind in KINDS else [*KINDS], asked.trials, asked.workers)

@@ -5,13 +5,11 @@ use, each repeated. Where a known answer can be made, its ratio is asked for: a 
 
 ``python _benchmarks/ways_aa.py --runs 12 [--only profile] [--minutes 30]``: add runs to
 ``results/ways_aa.jsonl`` until each way has so many.
-``python _benchmarks/ways_aa.py --report``: the table of what the file has.
 """
 
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import command
@@ -200,16 +198,6 @@ WAYS: dict[str, Callable[[bytes, int], _Found]] = {
 }
 
 
-def report(file: Path) -> None:
-    """Print a line per way and model."""
-    rows = []
-    for key, own in lines.grouped(lines.read(file), "way", "model", "what").items():
-        row = dict(zip(("way", "model", "what"), key, strict=True)) | {"runs": len(own)}
-        row |= {name: sum(line[name] for line in own) for name in ("wrong", "undecided")}
-        rows.append(row | lines.spread(own))
-    command.show(rows)
-
-
 def run(given: Any) -> None:
     """Add the runs that are missing."""
     done = {(line["way"], line["model"], line["run"]) for line in lines.read(given.out)}
@@ -230,5 +218,4 @@ def run(given: Any) -> None:
 
 if __name__ == "__main__":
     out = lines.RESULTS / "ways_aa.jsonl"
-    asked = command.options(__doc__, runs=12, only="", minutes=600.0, out=out, report=False)
-    report(asked.out) if asked.report else run(asked)
+    run(command.options(__doc__, runs=12, only="", minutes=600.0, out=out))
