@@ -126,7 +126,6 @@ nightly: $(NIGHTLY)/.installed ## compare the ONNX Runtime of INDEX_URL with the
 	mkdir -p $(NIGHTLY)-results && rm -f $(NIGHTLY)-results/tests.xml
 	-$(NIGHTLY)/bin/python -m pytest $(SHARED) $(FAST) $(FLOOR_SKIPS:%=--ignore-glob="*/%*") --junitxml $(NIGHTLY)-results/tests.xml $(TESTS)
 	$(NIGHTLY)/bin/ortmeter operators --runtime onnxruntime,installed $(CASES:%=--filter %) --json > $(NIGHTLY)-results/operators.json
-	$(NIGHTLY)/bin/python _benchmarks/reports.py > $(NIGHTLY)-results/reports.txt
 	$(NIGHTLY)/bin/python _benchmarks/nightly.py $(NIGHTLY)-results
 test-site: html ## run the tests of the built site
 	$(PYTEST) -m "site and not long and not browser"

@@ -24,8 +24,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SLICE_S = 18 * 60
 LOG_BYTES = 200_000
 _SLOWER = 4  # a CPU that several tests share
-_FOLDERS = """from ortmeter.runtime.providers import nvidia_folders
-print(*nvidia_folders(), sep=":")"""
 
 
 class Step(NamedTuple):
@@ -44,8 +42,7 @@ class Step(NamedTuple):
 
 #: By value: what does not fit in the time left is listed at the end.
 CHECKS = (
-    Step("probe", 60, "CUDA works, without LD_LIBRARY_PATH"),
-    Step("probe_again", 60, "CUDA works, with LD_LIBRARY_PATH on the libraries of torch"),
+    Step("probe", 60, "CUDA works"),
     Step("cached_attention", 60, "GroupQueryAttention with a cache is right in each kernel"),
     Step("tests", 240, "every test marked cuda passes"),
     Step("kernels", 60, "nodes run where the table of CUDA kernels says"),
@@ -90,7 +87,6 @@ def main() -> None:
     given = command.options(__doc__, out=build, seconds=float(SLICE_S), quick=False)
     out, steps = given.out.resolve(), all_steps(quick=given.quick)
     run_steps(steps, out, seconds=given.seconds, quick=given.quick)
-    steps = [step for step in steps if is_needed(step, out)]
     (out / "report.md").write_text(report(steps, out), encoding="utf-8")
     missing = ", ".join(step.name for step in steps if read(out, step.name) is None) or "nothing"
     print(f"report: {out / 'report.md'}")
@@ -104,9 +100,10 @@ def run_steps(steps: list[Step], out: Path, *, seconds: float, quick: bool = Fal
         (out / folder).mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + seconds
     for step in steps:
-        if read(out, step.name) is not None or not is_needed(step, out):
+        if read(out, step.name) is not None:
             continue
-        if cuda_is_missing(out):
+        probe = read(out, "probe")
+        if probe is not None and not agrees(probe):
             print("the probe failed, see the report: nothing else is run")
             return
         limit = step.limit_s * (_SLOWER if quick else 1)
@@ -152,45 +149,19 @@ def run_step(step: Step, out: Path, limit: float, *, quick: bool) -> dict[str, A
 
 
 def _environment(out: Path, *, quick: bool) -> dict[str, str]:
-    """Environment of a step: where records go, where the libraries are if the probe missed them."""
     found = {**os.environ, "MPLBACKEND": "agg", "ORTMETER_RESULTS": str(out / "results")}
-    found |= {"ORTMETER_FAST": "1"} if quick else {}
-    probe = read(out, "probe")
-    if probe is not None and not agrees(probe):
-        called = [sys.executable, "-c", _FOLDERS]
-        folders = subprocess.run(called, capture_output=True, text=True, check=False).stdout
-        known = filter(None, [folders.strip(), found.get("LD_LIBRARY_PATH")])
-        found["LD_LIBRARY_PATH"] = ":".join(known)
-    return found
+    return found | ({"ORTMETER_FAST": "1"} if quick else {})
 
 
-def is_needed(step: Step, out: Path) -> bool:
-    """Whether a step tells something: the second probe does when the first one failed."""
-    return step.name != "probe_again" or not agrees(read(out, "probe"))
-
-
-def cuda_is_missing(out: Path) -> bool:
-    """Whether both probes failed."""
-    probe, again = read(out, "probe"), read(out, "probe_again")
-    return again is not None and not agrees(again) and not agrees(probe)
-
-
-def agrees(result: dict[str, Any] | None) -> bool:
+def agrees(result: dict[str, Any]) -> bool:
     """Whether a step ended and found what was expected."""
-    if result is None or result["status"] != "done":
-        return False
-    return all(row["agrees"] is not False for row in result["rows"])
+    return result["status"] == "done" and all(row["agrees"] is not False for row in result["rows"])
 
 
 def read(out: Path, name: str) -> dict[str, Any] | None:
     """Read what a step found, None when it was not run."""
     file = out / "steps" / f"{name}.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
-
-
-def results(out: Path) -> list[dict[str, Any]]:
-    """Read what all the steps found."""
-    return [json.loads(f.read_text(encoding="utf-8")) for f in (out / "steps").glob("*.json")]
 
 
 def read_rows(file: Path) -> Iterator[dict[str, Any]]:

@@ -162,7 +162,7 @@ def main() -> None:
     """Run a step and write each row as it comes."""
     given = command.options(__doc__, "step_and_file", quick=False)
     name, file = given.step_and_file
-    step = {step.__name__: step for step in STEPS}[name.removesuffix("_again")]
+    step = {step.__name__: step for step in STEPS}[name]
     load_cuda_libraries()
     if given.quick:
         torch.set_num_threads(1)

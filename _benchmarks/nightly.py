@@ -1,11 +1,14 @@
 """Say what changed since the last run of `make nightly`: tests that fail, operators that differ.
 
 Reads ``tests.xml`` (pytest) and ``operators.json`` (``ortmeter operators --json``) in a folder, and
-``findings.json``, which the last run left there. Writes it again and, if anything changed,
+``findings.json``, which the last run left there. Runs the script of each report of `_doc/reports`:
+a report that is mended need not be filed. Writes the findings again and, if anything changed,
 ``changes.md``, the text of an issue.
 """
 
 import json
+import re
+import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -14,6 +17,10 @@ from xml.etree import ElementTree as ET
 
 CLAIMS = ("faster", "slower")
 LIMIT = 100  # lines of a list: an issue is read
+REPORTS = Path(__file__).parents[1] / "_doc" / "reports"
+PATIENCE_S = 120
+TIME = re.compile(r"([\d.]+) us\n")
+SLOWER = 2  # times
 
 
 def failed_tests(report: Path) -> set[str]:
@@ -42,6 +49,19 @@ def operator_findings(report: dict[str, Any]) -> set[str]:
     return found
 
 
+def is_mended(report: Path) -> bool:
+    """Run the script of a report: its second answer should be like the first one.
+
+    What answers with a time is mended when the second one is not twice the first one.
+    """
+    (script,) = re.findall(r"```python\n(.*?)```", report.read_text(encoding="utf-8"), re.DOTALL)
+    limits = {"input": script, "text": True, "timeout": PATIENCE_S}
+    printed = subprocess.check_output([sys.executable, "-I", "-"], **limits)
+    _, expected, got, _ = re.split(r"onnxruntime .*:\n", printed)
+    times = [float(text) for text in TIME.findall(expected + got)]
+    return times[1] < SLOWER * times[0] if times else expected == got
+
+
 def changes(before: set[str], now: set[str]) -> str:
     """Write what is new and what is over, as Markdown, or nothing."""
     parts = []
@@ -57,6 +77,7 @@ def main(folder: Path) -> None:
     """Compare a run with the one before."""
     operators = json.loads((folder / "operators.json").read_text(encoding="utf-8"))
     now = failed_tests(folder / "tests.xml") | operator_findings(operators)
+    now |= {f"report {file.name} is mended" for file in REPORTS.glob("*.md") if is_mended(file)}
     kept, text = folder / "findings.json", folder / "changes.md"
     before = set(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else set()
     text.unlink(missing_ok=True)

@@ -7,14 +7,12 @@ records are in ``FOLDER/<build>``; builds that are there are not made again.
 
 Ratios are those of each candidate over the first one. *One build* compares the intervals of two
 builds; *joined* compares the interval of all but the last build with that of the last, both with
-the variance between builds. A change is beyond the noise when it is larger than the half-width of
-the interval of the difference. Verdicts are those of the answers and predictions.
+the variance between builds. Verdicts are those of the answers and predictions.
 """
 
 import collections
 import dataclasses
 import itertools
-import math
 import os
 import random
 import subprocess
@@ -100,31 +98,21 @@ def is_disjoint(where: str, one: Estimate, other: Estimate) -> bool:
     return found
 
 
-def half(one: Estimate) -> float:
-    """Half-width of the interval, of the logarithm."""
-    return math.log(one.high / one.low) / 2
-
-
-def count_ratios(builds: Sequence[Record], tally: collections.Counter[str]) -> list[float]:
-    """Count how ratios move from a build to the next; return by how much."""
+def count_ratios(builds: Sequence[Record], tally: collections.Counter[str]) -> None:
+    """Count the intervals of builds that have nothing in common."""
     found = list(ratios(builds))
     between = between_builds([alone(g, pair, TYPICAL) for g in groups] for _, groups, pair in found)
-    moved = []
     for where, groups, pair in found:
         each = [alone(group, pair) for group in groups]
         if any(one.interval is None for one in each):
             tally["without interval"] += 1
             continue
         for one, other in itertools.combinations(each, 2):
-            moved.append(abs(math.log(one.value / other.value)))
-            beyond = moved[-1] > math.hypot(half(one), half(other))
-            disjoint = is_disjoint(where, one, other)
-            tally.update({"pairs": 1, "disjoint": disjoint, "beyond": beyond})
+            tally.update({"pairs": 1, "disjoint": is_disjoint(where, one, other)})
         *before, last = each
         joined, final = over_builds(before, between), over_builds([last], between)
         apart = is_disjoint(f"joined, {where}", joined, final)
         tally.update({"joined": 1, "joined, disjoint": apart})
-    return moved
 
 
 def verdicts(record: Record) -> Mapping[str, str]:
@@ -163,11 +151,10 @@ def concluded(page: str, builds: Sequence[Record]) -> list[Mapping[str, str]]:
 def report(pages: Sequence[str], folders: Sequence[Path]) -> None:
     """Print, page by page and for all of them, what does not repeat."""
     tallies = {name: collections.Counter() for name in KINDS}
-    moved: list[float] = []
     for page in pages:
         builds = [record for folder in folders for record in load_records(page, folder)]
         print(page, flush=True)
-        moved += count_ratios(builds, tallies["ratios"])
+        count_ratios(builds, tallies["ratios"])
         single, joined = [verdicts(record) for record in builds], concluded(page, builds)
         count_verdicts(single, tallies["one build"])
         print("  with the builds before:")
@@ -179,8 +166,6 @@ def report(pages: Sequence[str], folders: Sequence[Path]) -> None:
     print()
     for name, tally in tallies.items():
         print(f"{name}: " + ", ".join(f"{what} {n}" for what, n in tally.items()))
-    change = np.expm1(moved)
-    print(f"change: median {np.median(change):.1%}, 90th percentile {np.quantile(change, 0.9):.1%}")
 
 
 def main() -> None:

@@ -26,8 +26,9 @@ def errors(**found):
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, monkeypatch):
     """Run the script on planted reports; return the text of the issue, or None."""
+    monkeypatch.setattr(nightly, "REPORTS", tmp_path)
 
     def run(tests, *sections):
         text = f"<testsuites><testsuite>{tests}</testsuite></testsuites>"
@@ -82,6 +83,21 @@ def test_a_change_is_told_once_and_again_when_it_is_over(run, tests, sections, f
 )
 def test_what_is_no_claim_opens_no_issue(run, sections):
     assert run(PASSES, *sections) is None
+
+
+@pytest.mark.parametrize(
+    ("printed", "is_mended"),
+    [
+        (("[1]", "[2]", "[1]"), False),
+        (("[1]", "[1]", "[1]"), True),
+        (("10 us", "31.5 us", "12 us"), False),
+        (("10 us", "9.5 us", "12 us"), True),
+    ],
+)
+def test_a_report_that_is_mended_is_told(printed, is_mended, run, tmp_path):
+    lines = "\n".join(f"print('onnxruntime 1.33.0, a:\\n{one}')" for one in printed)
+    (tmp_path / "a.md").write_text(f"# Title\n\n```python\n{lines}\n```\n", encoding="utf-8")
+    assert ("- report a.md is mended\n" in (run(PASSES) or "")) is is_mended
 
 
 def test_an_issue_stays_readable():

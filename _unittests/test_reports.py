@@ -1,7 +1,6 @@
-"""Reports that are ready to be filed: their form, their scripts, and what a nightly run says."""
+"""Reports that are ready to be filed: their form and their scripts."""
 
 import ast
-import importlib
 import re
 from pathlib import Path
 
@@ -29,12 +28,6 @@ def answers(printed):
     return parts[::3], parts[1::3], [answer.strip(" `\n") for answer in parts[2::3]]
 
 
-@pytest.fixture
-def reports(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "_benchmarks")
-    return importlib.import_module("reports")
-
-
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.stem)
 def test_a_report_is_ready_to_file(report):
     """Its script runs by itself, and shows what the report says with the release that it names."""
@@ -57,19 +50,3 @@ def test_a_report_is_ready_to_file(report):
     else:
         assert expected == meanwhile != got
     assert answers(run_script(script, Release("installed")))[1] == labels[-3:]
-
-
-@pytest.mark.parametrize(
-    ("printed", "expected"),
-    [
-        (("[1]", "[2]", "[1]"), "still there"),
-        (("[1]", "[1]", "[1]"), "mended"),
-        (("10 us", "31.5 us", "12 us"), "still there"),
-        (("10 us", "9.5 us", "12 us"), "mended"),
-    ],
-)
-def test_a_nightly_run_says_which_reports_are_mended(printed, expected, reports, tmp_path):
-    lines = "\n".join(f"print('onnxruntime 1.33.0, a:\\n{one}')" for one in printed)
-    report = tmp_path / "a.md"
-    report.write_text(f"# Title\n\n```python\n{lines}\n```\n", encoding="utf-8")
-    assert reports.verdict(report) == expected
