@@ -23,10 +23,8 @@ _BESIDE = re.compile(r'setting="(\w+\.py)"|^from (\w+) import', flags=re.MULTILI
 
 def code_lines(tree: ast.Module, source: str) -> set[int]:
     """Return the lines that hold code."""
-    alone = (node for node in ast.walk(tree) if isinstance(node, ast.Expr))
-    texts = {
-        line for node in alone if isinstance(node.value, ast.Constant) for line in _lines(node)
-    }
+    alone = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    texts = {line for node in alone if isinstance(node, ast.Constant) for line in _lines(node)}
     lines = enumerate(source.splitlines(), start=1)
     return {
         number
