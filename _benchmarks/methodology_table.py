@@ -56,12 +56,8 @@ def drawn() -> Iterator[Row]:
         for (processes,), group in lines.grouped(power, "processes").items():
             text = f"a ratio of 1.10, sessions that differ by 2%, {processes} processes: faster"
             counts, by = lines.total(group), lines.made_by(power)
-            yield (
-                text,
-                f"{counts['trials']:,} trials",
-                f"{share(counts, 'right', 'trials'):.0%}",
-                by,
-            )
+            right = f"{share(counts, 'right', 'trials'):.0%}"
+            yield text, f"{counts['trials']:,} trials", right, by
 
 
 def measured() -> Iterator[Row]:

@@ -184,14 +184,9 @@ def measure_einsum() -> Iterator[Ratio]:
         quiet |= {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_THREAD_TIMEOUT": "4"}
         rows = command.fresh(__file__, "--einsum", threads, **quiet)
         cores = f"einsum, {threads} thread{'s' * (threads > 1)}"
-        for what, kept, goal in (
-            (
-                "two operands",
-                [r for r in rows if r["operands"] == 2],
-                1.05 if threads == 1 else 1.3,
-            ),
-            ("three or more", [r for r in rows if r["operands"] > 2], 2.0),
-        ):
+        goals = {"two operands": 1.05 if threads == 1 else 1.3, "three or more": 2.0}
+        for what, goal in goals.items():
+            kept = [row for row in rows if (row["operands"] == 2) == (what == "two operands")]
             mean = gmean([row[EINSUM] / row["ortmeter"] for row in kept])
             yield Ratio(f"{cores}, {what}", EINSUM, mean, "geometric mean", goal)
         # Below 3 µs, a difference is one of calls.
@@ -219,11 +214,8 @@ def measure_calls() -> Iterator[Ratio]:
     model = onnx.parser.parse_model(f"{text} {{ {chain} }}")
     tensors = {name: torch.ones(4) for name in ("r0", "c")}
     arrays = {name: value.numpy() for name, value in tensors.items()}
-    ours, torch_peer, reference = (
-        Evaluator(model),
-        TorchOnnxEvaluator(model),
-        ReferenceEvaluator(model),
-    )
+    ours, torch_peer = Evaluator(model), TorchOnnxEvaluator(model)
+    reference = ReferenceEvaluator(model)
     functions: dict[str, Callable[[], object]] = {
         "ortmeter": lambda: ours.run(None, tensors),
         "onnx-diagnostic": lambda: torch_peer.run(None, tensors),
@@ -259,7 +251,7 @@ def measure_calls() -> Iterator[Ratio]:
 
 
 class Llama(NamedTuple):
-    """Dimensions of a model and of its inputs, and how transformers computes the attention."""
+    """Dimensions of a model and of its inputs, how attention is computed, goals by peer."""
 
     hidden: int
     heads: int
@@ -267,6 +259,7 @@ class Llama(NamedTuple):
     layers: int
     length: int
     attention: str
+    goals: Mapping[str, float]
 
     def build(self) -> tuple[Callable[..., torch.Tensor], list[torch.Tensor]]:
         """Build a model, as a function of the tokens, and draw these."""
@@ -287,13 +280,8 @@ class Llama(NamedTuple):
 
 OURS = "default+onnxruntime"
 LLAMAS = {
-    "Llama, hidden 1024": Llama(1024, 16, 2816, 2, 256, "sdpa"),
-    "Llama, hidden 4096": Llama(4096, 32, 1024, 1, 1024, "eager"),
-}
-GOALS = {
-    ("Llama, hidden 1024", "inductor"): 1.05,
-    ("Llama, hidden 4096", "eager"): 3.5,
-    ("Llama, hidden 4096", "inductor"): 2.0,
+    "Llama, hidden 1024": Llama(1024, 16, 2816, 2, 256, "sdpa", {"inductor": 1.05}),
+    "Llama, hidden 4096": Llama(4096, 32, 1024, 1, 1024, "eager", {"eager": 3.5, "inductor": 2.0}),
 }
 ROUNDS = 3  # processes of each way
 
@@ -322,7 +310,7 @@ def measure_backend() -> Iterator[Ratio]:
     ways = [OURS, "eager", "inductor"]
     with tempfile.TemporaryDirectory() as cache:
         variables = dict.fromkeys(("ORTMETER_CACHE", "TORCHINDUCTOR_CACHE_DIR"), cache)
-        for case in LLAMAS:
+        for case, model in LLAMAS.items():
             found: dict[str, list[list[float]]] = {way: [] for way in ways}
             for _, way in itertools.product(range(ROUNDS), ways):
                 found[way].append(command.fresh(__file__, "--llama", case, way, **variables))
@@ -331,7 +319,7 @@ def measure_backend() -> Iterator[Ratio]:
             results = Comparison(Measurement(w, s, isolated=True) for w, s in isolated.items())
             for peer in ways[1:]:
                 claim = results.speedup(peer, OURS)
-                yield Ratio(case, peer, claim.ratio, claim.brackets, GOALS.get((case, peer)))
+                yield Ratio(case, peer, claim.ratio, claim.brackets, model.goals.get(peer))
 
 
 def measure_start() -> Iterator[Ratio]:
