@@ -119,7 +119,9 @@ def run_step(step: Step, out: Path, limit: float, *, quick: bool) -> dict[str, A
     log = out / "logs" / f"{step.name}.log"
     _rows(out, step.name).unlink(missing_ok=True)  # of a step that was interrupted
     begun = time.monotonic()
-    called, environment = step.arguments(out, quick=quick), _environment(out, quick=quick)
+    called = step.arguments(out, quick=quick)
+    environment = {**os.environ, "MPLBACKEND": "agg", "ORTMETER_RESULTS": str(out / "results")}
+    environment |= {"ORTMETER_FAST": "1"} if quick else {}
     with log.open("wb") as stream:
         writes = {"stdout": stream, "stderr": subprocess.STDOUT, "start_new_session": True}
         child = subprocess.Popen(called, cwd=ROOT, env=environment, **writes)
@@ -146,11 +148,6 @@ def run_step(step: Step, out: Path, limit: float, *, quick: bool) -> dict[str, A
     temporary.replace(temporary.with_suffix(".json"))
     _rows(out, step.name).unlink(missing_ok=True)
     return result
-
-
-def _environment(out: Path, *, quick: bool) -> dict[str, str]:
-    found = {**os.environ, "MPLBACKEND": "agg", "ORTMETER_RESULTS": str(out / "results")}
-    return found | ({"ORTMETER_FAST": "1"} if quick else {})
 
 
 def agrees(result: dict[str, Any]) -> bool:
