@@ -162,19 +162,10 @@ def code_cells(page):
     _, blocks = split_code_and_text_blocks(str(page))
     for kind, content, *_ in blocks:
         if kind == "code":
-            tree = ast.parse(content)
-            left = {
-                line
-                for node in ast.walk(tree)
-                if isinstance(node, ast.Import | ast.ImportFrom)
-                or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-                for line in range(node.lineno, node.end_lineno + 1)
-            }
-            yield [
-                line
-                for number, line in enumerate(content.splitlines(), start=1)
-                if line.strip() and not line.strip().startswith("#") and number not in left
-            ]
+            tree, lines = ast.parse(content), content.splitlines()
+            imports = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+            left = {line for n in imports for line in range(n.lineno, n.end_lineno + 1)}
+            yield [lines[n - 1] for n in sorted(page_code.code_lines(tree, content) - left)]
 
 
 @each_page

@@ -2,13 +2,12 @@ import json
 
 import numpy as np
 import pytest
-from fakes import ENOUGH_S
 
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.providers import Provider
-from ortmeter.timing import SpawnSpec, measure
+from ortmeter.timing import SpawnSpec
 from ortmeter.timing.candidates import function_candidate, model_variants, session_candidate
 
 MATMUL = """<ir_version: 11, opset_import: ["": 23]>
@@ -45,17 +44,6 @@ def test_a_recipe_refers_to_a_file_instead_of_copying_it(tmp_path):
     spawn_spec = session_candidate(path, FEEDS, provider="cpu").spawn_spec(folder)
     assert spawn_spec.arguments["model"] == str(path)
     assert not list(folder.glob("*.onnx"))
-
-
-def test_fresh_processes_measure_the_same_work():
-    ways = {
-        name: session_candidate(MATMUL, FEEDS, bound=bound, provider=Provider("cpu"))
-        for name, bound in {"bound": True, "run": False}.items()
-    }
-    limits = {"repeat": 3, "warmup": 1, "precision": None, "budget_s": ENOUGH_S}
-    results = measure(ways, processes=2, **limits)
-    assert [m.seconds.shape for m in results.values()] == [(2, 6 * 3)] * 2
-    assert list(results) == ["bound", "run"]
 
 
 def test_a_fresh_process_does_not_probe_again(tmp_path, monkeypatch):

@@ -6,11 +6,10 @@ import time
 
 import numpy as np
 import pytest
-from fakes import ENOUGH_S, FakeClock
+from fakes import FakeClock
 
 from ortmeter.runtime.cpu import usable_cores
-from ortmeter.timing import Candidate, Measurement, loop, measure, measure_each
-from ortmeter.timing.candidates import function_candidate
+from ortmeter.timing import Candidate, Measurement, loop, measure
 from ortmeter.timing.drift import STEADY, drift
 
 
@@ -68,28 +67,6 @@ def test_a_control_beside_a_candidate_of_the_same_name(clock):
     found = clock.time(measure, mine, repeat=3, precision=None, reference_workload=True)
     assert found["control"].median == pytest.approx(2e-3)
     assert found.reference_workload.median == pytest.approx(3e-3)
-
-
-def build():
-    return lambda: None
-
-
-@pytest.mark.slow
-def test_processes_keep_their_controls():
-    groups = {n: {"a": function_candidate(build)} for n in (1, 2)}
-    found = measure_each(
-        groups,
-        axis="n",
-        processes=2,
-        repeat=3,
-        warmup=1,
-        precision=None,
-        budget_s=ENOUGH_S,
-        reference_workload=True,
-    )
-    for group in found.values():
-        assert group.reference_workload.seconds.shape == group["a"].seconds.shape == (2, 6 * 3)
-        assert group.reference_workload.median > 0
 
 
 # In a process that has no other threads than those of the products.

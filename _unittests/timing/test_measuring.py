@@ -42,65 +42,57 @@ def candidate(target, **arguments):
     return Candidate(lambda: None, spawn_spec=lambda folder: SpawnSpec(target, arguments))
 
 
-def test_each_process_builds_the_candidates_of_all_groups(module, tmp_path):
-    folder = tmp_path / "pids"
-    folder.mkdir()
-    a = candidate(f"{module}:build", seconds=1e-3, folder=str(folder))
-    results = measure_each(
-        {1: {"a": a}, 2: {"a": a, "b": a}},
-        axis="n",
-        processes=2,
-        repeat=3,
-        warmup=1,
-        precision=None,
-        budget_s=ENOUGH_S,
-    )
-    assert {m.seconds.shape for group in results.values() for m in group.values()} == {(2, 6 * 3)}
-    assert results[2]["b"].flop == 5.0
-    assert results[1]["a"].median >= 1e-3
-    pids = {int(file.name) for file in folder.iterdir()}
-    assert len(pids) == 2  # a process for all the groups, not one for each
-    assert os.getpid() not in pids
+class Builds:
+    """Candidates that fresh processes build, and when each process did."""
 
+    def __init__(self, module, folder):
+        self.module, self.folder = module, folder / "builds"
 
-def test_candidates_are_built_in_another_order_in_each_process(module, tmp_path):
-    names = ["a", "b", "c", "d"]
-    folders = {name: tmp_path / f"built {name}" for name in names}
-    for folder in folders.values():
-        folder.mkdir()
-    group = {n: candidate(f"{module}:build", seconds=0, folder=str(f)) for n, f in folders.items()}
-    limits = {"repeat": 1, "warmup": 1, "precision": None, "budget_s": ENOUGH_S}
-    results = measure(group, processes=4, **limits)
-    assert list(results) == names
-    built = {
-        name: {f.name: int(f.read_text().split()[0]) for f in folders[name].iterdir()}
-        for name in names
-    }
-    orders = [tuple(sorted(names, key=lambda n: built[n][pid])) for pid in built["a"]]
-    assert len(orders) == 4
-    assert len(set(orders)) > 1
+    def candidate(self, name, seconds=0):
+        folder = self.folder / name
+        folder.mkdir(parents=True)
+        return candidate(f"{self.module}:build", seconds=seconds, folder=str(folder))
 
-
-def test_candidates_apart_have_their_own_processes(module, tmp_path):
-    names = ["a", "b"]
-    folders = {(key, name): tmp_path / f"{key}{name}" for key in (1, 2) for name in names}
-    for folder in folders.values():
-        folder.mkdir()
-    groups = {
-        key: {
-            n: candidate(f"{module}:build", seconds=0, folder=str(folders[key, n])) for n in names
+    def times(self):
+        """Return the first time by name of candidate, then by process."""
+        return {
+            folder.name: {int(f.name): int(f.read_text().split()[0]) for f in folder.iterdir()}
+            for folder in self.folder.iterdir()
         }
-        for key in (1, 2)
-    }
-    limits = {"repeat": 3, "warmup": 1, "precision": None, "budget_s": ENOUGH_S}
-    found = measure_each(
-        groups, axis="n", processes=2, isolated=True, reference_workload=True, **limits
-    )
-    built = {
-        key: [(file.stat().st_mtime_ns, file.name) for file in folder.iterdir()]
-        for key, folder in folders.items()
-    }
-    pids = [int(pid) for files in built.values() for _, pid in files]
+
+
+@pytest.fixture
+def builds(module, tmp_path):
+    return Builds(module, tmp_path)
+
+
+LIMITS = {"repeat": 3, "warmup": 1, "precision": None, "budget_s": ENOUGH_S}
+
+
+def test_each_process_builds_the_candidates_of_all_groups_in_another_order(builds):
+    group = {name: builds.candidate(name, 1e-3 if name == "a" else 0) for name in "abcd"}
+    groups = {1: group, 2: {"a": group["a"]}}
+    found = measure_each(groups, axis="n", processes=4, reference_workload=True, **LIMITS)
+    assert list(found[1]) == [*"abcd"]
+    measured = [m for g in found.values() for m in (*g.values(), g.reference_workload)]
+    assert {m.seconds.shape for m in measured} == {(4, 6 * 3)}
+    assert all(g.reference_workload.median > 0 for g in found.values())
+    assert found[2]["a"].flop == 5.0
+    assert found[2]["a"].median >= 1e-3
+    times = builds.times()
+    assert len(times["a"]) == 4  # a process for all the groups, not one for each
+    assert os.getpid() not in times["a"]
+    orders = {tuple(sorted("abcd", key=lambda n: times[n][pid])) for pid in times["a"]}
+    assert len(orders) > 1
+
+
+def test_candidates_apart_have_their_own_processes(builds):
+    names = ["a", "b"]
+    groups = {key: {n: builds.candidate(f"{key}{n}") for n in names} for key in (1, 2)}
+    options = {"isolated": True, "reference_workload": True, **LIMITS}
+    found = measure_each(groups, axis="n", processes=2, **options)
+    times = builds.times()
+    pids = [pid for each in times.values() for pid in each]
     assert len(pids) == len({*pids, os.getpid()}) - 1 == 8  # 2 groups, 2 candidates, 2 processes
     for key, group in found.items():
         assert list(group) == names
@@ -108,8 +100,8 @@ def test_candidates_apart_have_their_own_processes(module, tmp_path):
         assert group.reference_workload.seconds.shape == (2, 2 * 6 * 3)  # beside each candidate
         assert group.how == "each alone in 2 processes of 6 times 3 rounds, back to back"
         assert group.speedup("a", "b").how == "2 processes each"
-        turns = [name for _, name in sorted((t, n) for n in names for t, _ in built[key, n])]
-        assert [sorted(turns[i : i + 2]) for i in (0, 2)] == [names] * 2
+        turns = sorted((time, n) for n in names for time in times[f"{key}{n}"].values())
+        assert [sorted(n for _, n in turns[i : i + 2]) for i in (0, 2)] == [names] * 2
 
 
 def test_candidates_apart_need_several_processes(module):

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from percentile_coverage import queue
 from scipy import stats
-from scipy.signal import lfilter
+from verdict_coverage import correlated
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing import Comparison, Measurement
@@ -17,13 +18,6 @@ from ortmeter.timing.percentiles import (
 )
 
 TRIALS = 200
-
-
-def correlated(rng, count, correlation):
-    """Normal samples whose neighbours are correlated, of unit variance."""
-    steps = rng.standard_normal(count) * np.sqrt(1 - correlation**2)
-    steps[0] = rng.standard_normal()
-    return lfilter([1.0], [1.0, -correlation], steps)
 
 
 def held(draw, true):
@@ -62,21 +56,15 @@ def test_fewer_samples_have_no_interval():
 )
 def test_intervals_hold_the_percentile_of_correlated_samples(count, correlation):
     true = stats.norm.ppf(np.array(LEVELS) / 100)
-    wrong, found = held(lambda rng: correlated(rng, count, correlation), true)
+    wrong, found = held(lambda rng: correlated(rng, count, 1.0, correlation), true)
     assert wrong.max() <= 0.025
     assert found.min() >= 0.95 or (count, correlation) != (1000, 0.0)
 
 
 def test_intervals_hold_the_percentiles_of_a_queue():
     """Latencies of M/M/1 are exponential: the true percentiles are known."""
-
-    def draw(rng):
-        between, service = rng.exponential(1 / 0.5, 8000), rng.exponential(1, 8000)
-        walk = np.cumsum(service - between)
-        wait = np.concatenate([[0.0], walk - np.minimum.accumulate(np.minimum(walk, 0))])
-        return (wait[:-1] + service)[500:]
-
-    wrong, found = held(draw, stats.expon(scale=1 / 0.5).ppf(np.array(LEVELS) / 100))
+    true = stats.expon(scale=1 / 0.5).ppf(np.array(LEVELS) / 100)
+    wrong, found = held(lambda rng: queue(rng, 7500, 0.5), true)
     assert wrong.max() <= 0.03
     assert found[:3].min() >= 0.95
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.signal import lfilter
+from verdict_coverage import correlated
 
 from ortmeter.timing import Comparison, Measurement, comparison, speedup
 from ortmeter.timing.processes import processes_needed
@@ -17,13 +17,6 @@ from ortmeter.timing.statistics import (
 )
 
 TRIALS = 400
-
-
-def correlated(rng, rounds, correlation):
-    """Normal noise whose neighbours are correlated, of unit variance."""
-    steps = rng.standard_normal(rounds) * np.sqrt(1 - correlation**2)
-    steps[0] = rng.standard_normal()
-    return lfilter([1.0], [1.0, -correlation], steps)
 
 
 def covers(draw):
@@ -98,8 +91,8 @@ def test_the_effect_of_processes_is_covered(processes):
 @pytest.mark.parametrize(("correlation", "rounds"), [(0.0, 100), (0.5, 100), (0.8, 200)])
 def test_correlated_samples_of_one_process_are_covered(correlation, rounds):
     def draw(rng):
-        shared = 0.1 * correlated(rng, rounds, 0.9)
-        own = [0.08 * correlated(rng, rounds, correlation) for _ in range(2)]
+        shared = correlated(rng, rounds, 0.1, 0.9)
+        own = [correlated(rng, rounds, 0.08, correlation) for _ in range(2)]
         return np.exp(shared + np.array(own))[:, None, :]
 
     assert covers(draw) >= 0.975

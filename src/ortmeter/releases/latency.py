@@ -21,7 +21,7 @@ from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.loop import measure_here
 from ortmeter.timing.measurement import Candidate
-from ortmeter.timing.processes import collect, measure_isolated
+from ortmeter.timing.processes import collect, measure_isolated, share_budget
 from ortmeter.timing.statistics import PROCESSES
 
 __all__ = ["ReleaseClaims", "ReleaseResults", "compare_releases", "measure_releases"]
@@ -103,20 +103,15 @@ def measure_releases(
         if not able:
             raise ModelError("no release runs this model. " + ". ".join(tried.left_out.values()))
 
+        def measure(i: int, name: str, budget: float) -> Comparison:
+            ask = functools.partial(_measure_once, question=questions[name], repeat=repeat, seed=i)
+            if len(able[name]) == 1 or not spins(variants[name].settings):
+                return ask(able[name], budget)
+            alone = {one.name: functools.partial(ask, [one]) for one in able[name]}
+            return measure_isolated(alone, budget_s=budget, seed=i)
+
         def run(i: int, names: Sequence[str], budget: float) -> Mapping[str, Comparison]:
-            deadline = time.perf_counter() + budget
-            found: dict[str, Comparison] = {}
-            for rank, name in enumerate(names):
-                share = max(deadline - time.perf_counter(), 0.0) / (len(names) - rank)
-                asked = functools.partial(
-                    _measure_once, question=questions[name], repeat=repeat, seed=i
-                )
-                if len(able[name]) > 1 and spins(variants[name].settings):
-                    alone = {one.name: functools.partial(asked, [one]) for one in able[name]}
-                    found[name] = measure_isolated(alone, budget_s=share, seed=i)
-                else:
-                    found[name] = asked(able[name], share)
-            return found
+            return share_budget(names, budget, functools.partial(measure, i))
 
         comparisons = collect(
             list(able),

@@ -17,7 +17,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing.comparison import Comparison, Comparisons
 from ortmeter.timing.loop import as_candidate, measure_here
 from ortmeter.timing.measurement import Candidate, Measurement, SpawnSpec
-from ortmeter.timing.processes import collect, measure_isolated
+from ortmeter.timing.processes import collect, measure_isolated, share_budget
 from ortmeter.timing.statistics import MIN_PROCESSES
 
 if TYPE_CHECKING:
@@ -177,11 +177,9 @@ def measure_each(
         return Comparisons(_measure_in_processes(groups, options, **limits), axis)
     options |= {"precision": precision, "seed": seed}
     prepared = {k: {n: as_candidate(c) for n, c in g.items()} for k, g in groups.items()}
-    deadline = time.perf_counter() + budget_s
-    results: dict[Any, Comparison] = {}
-    for key, group in prepared.items():
-        share = max(deadline - time.perf_counter(), 0.0) / (len(groups) - len(results))
-        results[key] = measure_here(group, budget_s=share, **options)
+    results = share_budget(
+        list(groups), budget_s, lambda key, s: measure_here(prepared[key], budget_s=s, **options)
+    )
     return Comparisons(results, axis)
 
 
@@ -235,16 +233,14 @@ def _measure_in_processes(
         def alone(i: int, spawn_specs: dict[str, SpawnSpec], budget: float) -> Comparison:
             return ask(i, [spawn_specs], budget)[0]
 
+        def apart(i: int, key: _Key, budget: float) -> Comparison:
+            each = {n: functools.partial(alone, i, {n: r}) for n, r in tasks[key].items()}
+            return measure_isolated(each, budget_s=budget, seed=seed + i)
+
         def run(i: int, keys: Sequence[_Key], budget: float) -> Mapping[_Key, Comparison]:
             if not isolated:
                 return dict(zip(keys, ask(i, [tasks[key] for key in keys], budget), strict=True))
-            ends = time.perf_counter() + budget
-            found = {}
-            for rank, key in enumerate(keys):
-                share = max(ends - time.perf_counter(), 0.0) / (len(keys) - rank)
-                each = {n: functools.partial(alone, i, {n: r}) for n, r in tasks[key].items()}
-                found[key] = measure_isolated(each, budget_s=share, seed=seed + i)
-            return found
+            return share_budget(keys, budget, functools.partial(apart, i))
 
         return collect(list(groups), run, **limits)
 

@@ -23,6 +23,18 @@ _Key = TypeVar("_Key")
 _Results = Mapping[_Key, Mapping[str, Measurement]]
 
 
+def share_budget(
+    keys: Sequence[_Key], budget_s: float, measure: Callable[[_Key, float], Comparison]
+) -> dict[_Key, Comparison]:
+    """Measure one after the other, each with its part of the seconds that are left."""
+    ends = time.perf_counter() + budget_s
+    found: dict[_Key, Comparison] = {}
+    for key in keys:
+        share = max(ends - time.perf_counter(), 0.0) / (len(keys) - len(found))
+        found[key] = measure(key, share)
+    return found
+
+
 def measure_isolated(
     candidates: Mapping[str, Callable[[float], Comparison]], *, budget_s: float, seed: int
 ) -> Comparison:
@@ -30,11 +42,8 @@ def measure_isolated(
 
     Each one is a function of the seconds that it may take, which measures it in a fresh process.
     """
-    ends = time.perf_counter() + budget_s
-    parts: dict[str, Comparison] = {}
-    for name in np.random.default_rng(seed).permutation(list(candidates)).tolist():
-        share = max(ends - time.perf_counter(), 0.0) / (len(candidates) - len(parts))
-        parts[name] = candidates[name](share)
+    order = np.random.default_rng(seed).permutation(list(candidates)).tolist()
+    parts = share_budget(order, budget_s, lambda name, share: candidates[name](share))
     references = [part.reference_workload for part in parts.values() if part.reference_workload]
     both = _cut([*(parts[name][name] for name in candidates), *references])
     measured, references = both[: len(candidates)], both[len(candidates) :]
