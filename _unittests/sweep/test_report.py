@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from sweep_samples import failure, group, outcome, report_of
 
-from ortmeter.cli.report import Report
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 
@@ -108,14 +107,3 @@ def test_a_page_without_measurements_has_no_part():
     found = report_of(outcome({"errors": 3}))
     assert found.table.empty
     assert found.parts() == report_of().parts() == []
-
-
-def test_the_report_of_the_command_line_takes_the_parts(report):
-    document = Report("sweep")
-    for title, items in report.parts():
-        document.add(title, *items)
-    document.conclude(*report.conclusion)
-    text = " ".join(document.to_text().split())
-    assert "2 of 5 tasks have no result: 1 failed, 1 did not run" in text
-    rows = document.to_dict()["sections"][0]["tables"][0]
-    assert {r["verdict"] for r in rows} >= {"baseline", "faster", "slower"}
