@@ -7,12 +7,12 @@ import itertools
 import os
 import pkgutil
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from _ext.api import public_modules, public_names
+from processes import run_python
 
 import ortmeter
 
@@ -96,13 +96,8 @@ def test_public_functions_have_an_example():
 def _import_apart(code, folder, **variables):
     kept = {name: text for name, text in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     folders = dict.fromkeys(("TMPDIR", "HOME", "XDG_CACHE_HOME"), str(folder))
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**kept, **folders, **variables},
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
+    done = run_python("-c", code, env={**kept, **folders, **variables}, check=True)
+    return done.stdout.strip()
 
 
 def test_onnxruntime_leaves_no_identifier_behind_after_an_import_of_the_package(tmp_path):
@@ -135,7 +130,5 @@ def test_imports_are_light():
     """In one process: each import adds to those before."""
     steps = [f"{code}\nfound.append([m for m in {no!r} if m in sys.modules])" for code, no in LIGHT]
     check = "\n".join(["import sys", "found = []", *steps, "print(found)"])
-    child = subprocess.run(
-        [sys.executable, "-W", "error", "-c", check], check=True, capture_output=True, text=True
-    )
+    child = run_python("-W", "error", "-c", check, check=True)
     assert child.stdout.strip() == str([[]] * len(LIGHT))

@@ -1,8 +1,8 @@
 import runpy
-import subprocess
 import sys
 
 import pytest
+from processes import run_python
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.study.args import Param, command_line, get_parsed_args
@@ -23,15 +23,8 @@ LARGE = "config=large (4096), threads=1"
 
 def start(folder, *command, **variables):
     """Run Python on *command* in *folder*; return its exit code, output and errors."""
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        env={"PYTHONPATH": str(folder), "HOME": str(folder), "IPYTHONDIR": str(folder)} | variables,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    own = dict.fromkeys(("PYTHONPATH", "HOME", "IPYTHONDIR"), str(folder)) | variables
+    done = run_python(*command, cwd=folder, env=own, timeout=60)
     return done.returncode, done.stdout.strip(), done.stderr.strip()
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import psutil
 import pytest
+from processes import run_python
 
 import ortmeter
 from ortmeter import child as children
@@ -268,9 +269,7 @@ def test_a_child_imports_what_its_parent_imports(tmp_path):
     script = "import msgspec, sys; sys.path *= 2  # each folder twice\n"
     script += "from ortmeter.child import child_command as c; print(c('print_path'))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    told = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
+    told = run_python("-c", script, env=environment, check=True)
     (tmp_path / "print_path.py").write_text(
         "import fractions, msgspec\ndef main(): print(fractions.__file__, msgspec.__file__)"
     )

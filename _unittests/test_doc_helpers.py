@@ -3,7 +3,6 @@
 import ast
 import importlib
 import re
-import subprocess
 import sys
 import warnings
 import zipfile
@@ -23,6 +22,7 @@ from _ext import (
     wheel,
 )
 from docutils.utils.math import MathError
+from processes import run_python
 from sphinx.errors import ConfigError, ExtensionError
 
 import ortmeter
@@ -155,9 +155,7 @@ def test_make_asks_for_the_extras_of_a_page(tmp_path):
     page.write_text("import lightgbm\n")
     script = Path(notebook.__file__).with_name("extras.py")
     # As make does, before anything is installed.
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", script, page], capture_output=True, text=True, check=True
-    )
+    done = run_python("-I", "-S", script, page, check=True)
     assert done.stdout == "pages,learn\n"
 
 

@@ -5,13 +5,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import nbformat
 import pytest
+from processes import run_python
 
 import ortmeter
 
@@ -113,14 +112,9 @@ class Site:
         runs = self.root / "runs.txt"
         runs.write_text("", encoding="utf-8")
         kept = {name: value for name, value in os.environ.items() if "ORTMETER" not in name}
+        own = kept | {"RUNS": str(runs), "ORTMETER_PROVIDER": "cpu"} | variables
         options = ["-nW", "-d", self.root / "doctrees", self.doc, self.out]
-        done = subprocess.run(
-            [sys.executable, "-m", "sphinx", *options],
-            env=kept | {"RUNS": str(runs), "ORTMETER_PROVIDER": "cpu"} | variables,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_python("-m", "sphinx", *options, env=own)
         self.log = done.stdout + done.stderr
         return done.returncode, runs.read_text(encoding="utf-8").split()
 

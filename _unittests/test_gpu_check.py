@@ -1,7 +1,5 @@
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import fake_cuda
@@ -10,7 +8,7 @@ import gpu_cache
 import gpu_check
 import numpy as np
 import pytest
-from processes import wait_for_end
+from processes import run_python, wait_for_end
 
 import ortmeter
 
@@ -120,14 +118,7 @@ def test_the_kernel_that_ran_is_read_in_what_native_code_writes():
 def run_with_cuda(folder, *command):
     """Run Python in a process that has CUDA; return what it wrote and what the device was told."""
     log = folder / "cuda.log"
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=ROOT,
-        env=fake_cuda.environment(folder, log),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(*command, cwd=ROOT, env=fake_cuda.environment(folder, log))
     assert done.returncode == 0, done.stderr
     return done.stdout, fake_cuda.read_log(log)
 

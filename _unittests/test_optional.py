@@ -1,11 +1,11 @@
 import itertools
 import json
-import subprocess
 import sys
 
 import onnxruntime
 import pytest
 from _ext.api import public_modules
+from processes import run_python
 
 from ortmeter.errors import MissingDependencyError, OrtMeterError
 from ortmeter.optional import import_optional, lazy
@@ -102,13 +102,7 @@ MODULES = ["ortmeter", *itertools.chain(*public_modules().values())]
 def told():
     """What is said without any extra, by the name or the call that needs one."""
     asked = {"absent": ABSENT, "modules": MODULES, "calls": list(CALLS)}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", PROGRAM, input=json.dumps(asked))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -1,14 +1,13 @@
 """The command of each page runs as it is printed, on a model of the reader."""
 
 import shlex
-import subprocess
-import sys
 
 import numpy as np
 import onnx
 import pytest
 import verdicts
 from page_runner import EXAMPLES, parse
+from processes import run_python
 
 PAGES = verdicts.pages()
 
@@ -81,12 +80,6 @@ def test_the_command_of_a_page_runs(page, folder):
     if "--runtime" in options:
         pytest.skip("releases are installed from a registry")
     shorter = SHORTER.get(name, [])
-    done = subprocess.run(
-        [sys.executable, "-m", program, name, *options, *shorter],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-m", program, name, *options, *shorter, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "Conclusion" in done.stdout

@@ -8,7 +8,6 @@ import math
 import os
 import re
 import runpy
-import subprocess
 import sys
 
 import fake_cuda
@@ -19,6 +18,7 @@ from _ext.api import public_modules
 from _ext.notebook import make_notebook, said_by
 from markdown_it import MarkdownIt
 from page_runner import EXAMPLES
+from processes import run_python
 from sphinx_gallery.py_source_parser import split_code_and_text_blocks
 
 PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
@@ -44,14 +44,8 @@ def run_script(page, folder, *arguments, flags=("-W", "error"), **environment):
     temporary.mkdir(exist_ok=True)
     # What torch compiles is kept for all tests, or beside what a page may leave.
     kept = {"TORCHINDUCTOR_CACHE_DIR": f"{temporary}-inductor", **os.environ}
-    return subprocess.run(
-        [sys.executable, *flags, str(page), *arguments],
-        cwd=folder,
-        env={**kept, "MPLBACKEND": "agg", "TMPDIR": str(temporary), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    own = {**kept, "MPLBACKEND": "agg", "TMPDIR": str(temporary), **environment}
+    return run_python(*flags, page, *arguments, cwd=folder, env=own)
 
 
 def told(stderr):

@@ -1,15 +1,13 @@
 """Follow the README: its code runs as it is written."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import onnx
 import onnx.parser
 import pytest
 import yaml
+from processes import run_python
 
 import ortmeter
 
@@ -25,14 +23,8 @@ def test_the_example_measures_a_model_of_the_reader(tmp_path):
     script = tmp_path / "example.py"
     script.write_text(re.sub(r"^ {3}", "", code, flags=re.MULTILINE))
     onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "model.onnx")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
-        cwd=tmp_path,
-        env={**os.environ, "ORTMETER_CACHE": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    cache = {"ORTMETER_CACHE": str(tmp_path)}
+    done = run_python("-W", "error", script, cwd=tmp_path, variables=cache, check=True)
     assert re.search(
         r"all is .* than optim|all and optimization=none are within|between optim", done.stdout
     )

@@ -1,12 +1,12 @@
 import itertools
 import os
-import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
 from fakes import FakeClock
+from processes import run_python
 
 from ortmeter.runtime.cpu import usable_cores
 from ortmeter.timing import Candidate, Measurement, loop, measure
@@ -87,9 +87,8 @@ for product in (make_reference().function, lambda: large @ large):
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_the_product_wakes_no_other_thread():
     """A product on several threads would be disturbed by the threads of a session."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", WAKES]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    variables = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = run_python("-c", WAKES, variables=variables, check=True)
     assert done.stdout.split() == ["True", str(usable_cores() == 1)]
 
 

@@ -2,6 +2,7 @@ import os
 
 import pytest
 from fakes import ENOUGH_S
+from processes import run_python
 
 from ortmeter import child
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
@@ -149,10 +150,5 @@ def test_a_function_of_a_page_travels_as_source(tmp_path):
         "found = ortmeter.measure(candidates, processes=2, **limits)\n"
         "print(found['sum'].seconds.shape)\n"
     )
-    import subprocess
-    import sys
-
-    done = subprocess.run(
-        [sys.executable, page], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
+    done = run_python(page, cwd=tmp_path)
     assert done.stdout.split("\n")[0] == "(2, 18)", done.stderr
