@@ -72,11 +72,17 @@ def test_candidates_of_a_group_make_as_many_calls_within_reason():
     assert found["c"].number == 2  # 20 ms
 
 
+def measure_one(seconds, **options):
+    """Measure a candidate alone, whose calls last so long."""
+    clock = FakeClock()
+    call = clock.candidate("a", seconds)
+    (m,) = clock.time(measure, {"a": call}, precision=None, **options).values()
+    return m
+
+
 @pytest.mark.parametrize(("duration", "number"), [(1e-3, 1), (1e-5, 5), (3e-6, 17)])
 def test_short_calls_are_grouped(duration, number):
-    clock = FakeClock()
-    call = clock.candidate("a", duration)
-    (m,) = clock.time(measure, {"a": call}, repeat=3, precision=None).values()
+    m = measure_one(duration, repeat=3)
     assert m.number == pytest.approx(number, abs=1)
     assert m.median == pytest.approx(duration)
 
@@ -84,11 +90,8 @@ def test_short_calls_are_grouped(duration, number):
 @pytest.mark.parametrize("calls", [10, 15])
 def test_an_interruption_does_not_end_the_calibration(calls):
     """The first sample, of one call, follows the warm-up; the next one has ten."""
-    clock = FakeClock()
     interrupted = [*[2e-6] * calls, 5e-3, *[2e-6] * 10_000]
-    call = clock.candidate("a", interrupted)
-    (m,) = clock.time(measure, {"a": call}, repeat=3, warmup=10, precision=None).values()
-    assert m.number == pytest.approx(25, abs=1)
+    assert measure_one(interrupted, repeat=3, warmup=10).number == pytest.approx(25, abs=1)
 
 
 def test_a_call_that_takes_no_time_ends(monkeypatch):
@@ -98,25 +101,17 @@ def test_a_call_that_takes_no_time_ends(monkeypatch):
 
 
 def test_the_warm_up_lasts_until_times_are_stable_and_stays_apart():
-    clock = FakeClock()
     slow_start = [30.0, 0.1, 0.05, 0.03, 0.02, 0.015, 0.012, *[0.01] * 500]
-    call = clock.candidate("a", slow_start)
-    options = {"repeat": 5, "precision": None, "budget_s": 100}
-    (m,) = clock.time(measure, {"a": call}, **options).values()
+    m = measure_one(slow_start, repeat=5, budget_s=100)
     assert m.warmup[0] == pytest.approx(30)
     assert m.median == pytest.approx(0.01)
     assert m.seconds.max() == pytest.approx(0.01)
 
 
 def test_the_warm_up_is_bounded():
-    clock = FakeClock()
     never_stable = (1e-6 * 2**i for i in range(10_000))
-    call = clock.candidate("a", never_stable)
-    (m,) = clock.time(measure, {"a": call}, repeat=1, precision=None).values()
-    assert sum(m.warmup[1:-1]) < 1
-    call = clock.candidate("b", 1e-3)
-    (m,) = clock.time(measure, {"b": call}, repeat=1, warmup=4, precision=None).values()
-    assert len(m.warmup) == 4
+    assert sum(measure_one(never_stable, repeat=1).warmup[1:-1]) < 1
+    assert len(measure_one(1e-3, repeat=1, warmup=4).warmup) == 4
 
 
 def noisy(noise, *, correlation=0.0, **options):
