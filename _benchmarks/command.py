@@ -40,6 +40,6 @@ def fresh(*command: object, **variables: str) -> Any:
 
 
 def show(rows: Any, title: str = "") -> None:
-    """Print rows as a table."""
-    table = pd.DataFrame(rows)
+    """Print rows as a table, numbers with three decimals."""
+    table = pd.DataFrame(rows).round(3)
     print(*([title] if title else []), table.to_string(index=False), sep="\n", flush=True)

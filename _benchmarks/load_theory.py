@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 import command
 import numpy as np
-import pandas as pd
 from scipy import stats
 
 from ortmeter.workloads.load import Load, Point, measure_load
@@ -57,7 +56,7 @@ def main() -> int:
         low, high = stats.t.interval(0.99, len(waits) - 1, waits.mean(), stats.sem(waits))
         row = {"rho": rho, "mean wait (services)": waits.mean(), "low": low, "high": high}
         rows.append(row | {"theory": theory.mean()})
-    command.show(pd.DataFrame(rows).round(3))
+    command.show(rows)
     return sum(not row["low"] <= row["theory"] <= row["high"] for row in rows)
 
 

@@ -8,7 +8,6 @@ interleaved, or in fresh processes taken in turn. A ratio of one processor misle
 import functools
 import itertools
 import json
-import math
 import os
 import subprocess
 import sys
@@ -358,9 +357,9 @@ def main() -> None:
     else:
         for part in given.parts or PARTS:
             found = list(PARTS[part]())
-            missed = [r for r in found if r.goal and not math.isnan(r.goal) and r.ratio < r.goal]
+            missed = [r for r in found if r.goal and r.ratio < r.goal]
             title = f"\n{part}, {environment().hardware}: {len(missed)} below the goal"
-            command.show([r._replace(ratio=round(r.ratio, 3)) for r in found], title)
+            command.show(found, title)
 
 
 if __name__ == "__main__":
