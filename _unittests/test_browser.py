@@ -258,23 +258,6 @@ def test_the_front_page_filters_by_topic(browser):
         assert all("accuracy" in card.inner_text() for card in shown)
 
 
-# That each page has its files is a test of the site.
-@pytest.mark.parametrize("path", GALLERY[::10])
-def test_downloads_are_the_published_files(browser, served, path):
-    stem = Path(path).stem
-    with Visit(browser, served, path) as visit:
-        links = visit.page.locator(f"article a[href*='_downloads/'][href*='{stem}.']")
-        suffixes = set()
-        for link in links.all():
-            with visit.page.expect_download() as started:
-                link.click()
-            name = started.value.suggested_filename
-            (published,) = SITE.glob(f"_downloads/*/{name}")
-            assert Path(started.value.path()).read_bytes() == published.read_bytes()
-            suffixes.add(Path(name).suffix)
-        assert suffixes == {".py", ".ipynb", ".zip"}
-
-
 @pytest.mark.parametrize(
     ("words", "target"),
     [
