@@ -2,7 +2,7 @@
 
 Reads ``tests.xml`` (pytest) and ``operators.json`` (``ortmeter operators --json``) in a folder, and
 ``findings.json``, which the last run left there. Runs the script of each report of `_doc/reports`:
-a report that is mended need not be filed. Writes the findings again and, if anything changed,
+a report that is fixed need not be filed. Writes the findings again and, if anything changed,
 ``changes.md``, the text of an issue.
 """
 
@@ -49,10 +49,10 @@ def operator_findings(report: dict[str, Any]) -> set[str]:
     return found
 
 
-def is_mended(report: Path) -> bool:
+def is_fixed(report: Path) -> bool:
     """Run the script of a report: its second answer should be like the first one.
 
-    What answers with a time is mended when the second one is not twice the first one.
+    What answers with a time is fixed when the second one is not twice the first one.
     """
     (script,) = re.findall(r"```python\n(.*?)```", report.read_text(encoding="utf-8"), re.DOTALL)
     limits = {"input": script, "text": True, "timeout": PATIENCE_S}
@@ -77,7 +77,7 @@ def main(folder: Path) -> None:
     """Compare a run with the one before."""
     operators = json.loads((folder / "operators.json").read_text(encoding="utf-8"))
     now = failed_tests(folder / "tests.xml") | operator_findings(operators)
-    now |= {f"report {file.name} is mended" for file in REPORTS.glob("*.md") if is_mended(file)}
+    now |= {f"report {file.name} is fixed" for file in REPORTS.glob("*.md") if is_fixed(file)}
     kept, text = folder / "findings.json", folder / "changes.md"
     before = set(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else set()
     text.unlink(missing_ok=True)

@@ -86,7 +86,7 @@ def test_what_is_no_claim_opens_no_issue(run, sections):
 
 
 @pytest.mark.parametrize(
-    ("printed", "is_mended"),
+    ("printed", "is_fixed"),
     [
         (("[1]", "[2]", "[1]"), False),
         (("[1]", "[1]", "[1]"), True),
@@ -94,10 +94,10 @@ def test_what_is_no_claim_opens_no_issue(run, sections):
         (("10 us", "9.5 us", "12 us"), True),
     ],
 )
-def test_a_report_that_is_mended_is_told(printed, is_mended, run, tmp_path):
+def test_a_report_that_is_fixed_is_told(printed, is_fixed, run, tmp_path):
     lines = "\n".join(f"print('onnxruntime 1.33.0, a:\\n{one}')" for one in printed)
     (tmp_path / "a.md").write_text(f"# Title\n\n```python\n{lines}\n```\n", encoding="utf-8")
-    assert ("- report a.md is mended\n" in (run(PASSES) or "")) is is_mended
+    assert ("- report a.md is fixed\n" in (run(PASSES) or "")) is is_fixed
 
 
 def test_an_issue_stays_readable():
