@@ -304,6 +304,24 @@ def script_command(script: Path, python: Path | None = None) -> list[str]:
     return [str(python), "-I", child_main.__file__, str(script)]
 
 
+@contextmanager
+def process_group(command: Sequence[str], **options: Any) -> Iterator["subprocess.Popen[Any]"]:
+    """Start a program that reads nothing; it is killed at the end, with all that it started."""
+    options |= {"stdin": subprocess.DEVNULL, "start_new_session": True}
+    with subprocess.Popen(command, **options) as process:  # noqa: S603 - no shell
+        try:
+            yield process
+        finally:
+            kill_group(process)
+
+
+def kill_group(process: "subprocess.Popen[Any]") -> None:
+    """Kill a process of :func:`process_group`, and what it started."""
+    with suppress(OSError, AttributeError):  # all have ended; Windows has no groups
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+
+
 def output_of(*command: str) -> str | None:
     """Run a program of the system, return what it printed, None when it failed or is missing."""
     try:

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -25,7 +24,7 @@ import onnxruntime
 from ortmeter.attribution.alignment import in_words, relative
 from ortmeter.attribution.intermediates import refuse_too_large
 from ortmeter.attribution.reduction import Reduced, reduce_model
-from ortmeter.child import ChildError
+from ortmeter.child import ChildError, process_group
 from ortmeter.cli.bisect import decide_slowdown, prepare_all
 from ortmeter.cli.execution import SUCCESS, USAGE
 from ortmeter.cli.inputs import add_feeds, make_feeds
@@ -518,20 +517,12 @@ def _command(condition: Condition, spec: SessionSpec) -> Answer:
     command = [w.replace("{model}", model).replace("{inputs}", inputs) for w in words]
     null = subprocess.DEVNULL
     try:
-        process = subprocess.Popen(  # noqa: S603 - what the reader typed, no shell
-            command, stdin=null, stdout=null, stderr=null, start_new_session=True
-        )
+        with process_group(command, stdout=null, stderr=null) as process:  # what the reader typed
+            code = process.wait(condition.timeout_s)
     except OSError as error:
         return False, str(error)
-    try:
-        code = process.wait(condition.timeout_s)
     except subprocess.TimeoutExpired:
         return False, f"no answer within {condition.timeout_s:g} s"
-    finally:
-        process.kill()
-        with suppress(OSError, AttributeError):  # what it started; Windows has no groups
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
     return code == 0, f"exit code {code}"
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import numpy as np
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from ortmeter.child import kill_group, process_group
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, without_password
 from ortmeter.files import cache_folder, write_atomically
 from ortmeter.runtime.providers import Provider
@@ -285,27 +285,20 @@ def _run_installer(command: Sequence[str], what: str, folder: Path) -> list[str]
     lines: list[str] = []
     late: list[str] = []
 
-    def kill() -> None:
-        if process.poll() is None and hasattr(os, "killpg"):  # with the pip that pip starts
-            os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-
     def give_up() -> None:
         late.append(f"no registry of packages answered within {_ANSWER_S:g} s")
-        kill()
+        kill_group(process)  # with the pip that pip starts
 
     with (
         tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary,
-        subprocess.Popen(  # noqa: S603 - requirements were checked, no shell
+        process_group(
             command,
             cwd=folder,  # uv obeys a file of the current folder
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
             env={**os.environ, **limits, "TMPDIR": temporary},
-            start_new_session=True,
         ) as process,
     ):
         silence = threading.Timer(_ANSWER_S, give_up)
@@ -318,7 +311,6 @@ def _run_installer(command: Sequence[str], what: str, folder: Path) -> list[str]
             code = process.wait()
         finally:
             silence.cancel()
-            kill()
     if code:
         reason = " ".join(late or _errors(lines)) or f"exit code {code}"
         raise OrtMeterError(f"{what} for {_PYTHON}: {textwrap.shorten(reason, _LONGEST)}")

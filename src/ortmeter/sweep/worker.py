@@ -16,7 +16,7 @@ from pathlib import Path
 
 import ortmeter
 from ortmeter import child_main
-from ortmeter.child import child_command, killed_by
+from ortmeter.child import child_command, killed_by, process_group
 from ortmeter.errors import OrtMeterError
 from ortmeter.machine.environment import environment
 from ortmeter.runtime.digests import digest
@@ -138,26 +138,15 @@ def _run_page(job: Job, machine: str, lock: int, deadline: float) -> Attempt:
         variables |= {LOCK_VARIABLE: str(folder / "machine.lock"), "TMPDIR": str(folder)}
         python, *rest = child_command(child_main.__name__, script, *job.arguments, "--record")
         # What was written before a crash is kept, and a crash says where.
-        process = subprocess.Popen(  # noqa: S603 - the page that is asked for
-            [python, "-u", "-X", "faulthandler", *rest],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=work,
-            env=variables,
-            pass_fds=(lock,),
-            start_new_session=True,
-        )
-        try:
+        command = [python, "-u", "-X", "faulthandler", *rest]
+        options = {"stdout": output, "stderr": subprocess.STDOUT, "cwd": work, "env": variables}
+        with process_group(command, pass_fds=(lock,), **options) as process:
             with _guard(process.pid):
                 # Ten times a second: Popen.wait with a timeout wakes up more often.
                 while process.poll() is None and time.monotonic() < deadline:
                     time.sleep(_POLL_S)
-        finally:
             is_late = process.poll() is None
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # what the page started goes with it
-            code = process.wait()
+        code = process.wait()
         output.seek(max(output.seek(0, os.SEEK_END) - MAX_OUTPUT, 0))
         text = output.read(MAX_OUTPUT).decode(errors="replace")
         if is_late:
