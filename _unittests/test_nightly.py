@@ -28,7 +28,7 @@ def errors(**found):
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Run the script on planted reports; return the text of the issue, or None."""
-    monkeypatch.setattr(nightly, "REPORTS", tmp_path)
+    monkeypatch.setattr(nightly, "REPORTS", tmp_path / "reports")
 
     def run(tests, *sections):
         text = f"<testsuites><testsuite>{tests}</testsuite></testsuites>"
@@ -96,7 +96,10 @@ def test_what_is_no_claim_opens_no_issue(run, sections):
 )
 def test_a_report_that_is_fixed_is_told(printed, is_fixed, run, tmp_path):
     lines = "\n".join(f"print('onnxruntime 1.33.0, a:\\n{one}')" for one in printed)
-    (tmp_path / "a.md").write_text(f"# Title\n\n```python\n{lines}\n```\n", encoding="utf-8")
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "a.md").write_text(
+        f"# Title\n\n```python\n{lines}\n```\n", encoding="utf-8"
+    )
     assert ("- report a.md is fixed\n" in (run(PASSES) or "")) is is_fixed
 
 
