@@ -45,6 +45,7 @@ def _ratio(ours, theirs):
 
 
 RULES = {"noisy": noisy, "swapped": swapped, "equal": equal, "drawn": drawn}
+RULES |= {f"drawn {seed}": drawn for seed in range(4, 8)}
 
 #: Tables of times, by page and path: places and processes, which are columns. A candidate is a
 #: column, or a row where a column names it.
@@ -65,7 +66,19 @@ def planters_of(record):
         name: Plant(rule, np.random.default_rng(rank), tables).of
         for rank, (name, rule) in enumerate(RULES.items())
     }
-    return found | OWN.get(record.page, {})
+    return found | {"mirrored": mirrored} | OWN.get(record.page, {})
+
+
+def mirrored(data):
+    """Give the largest number of each column of a table the place of the least, and so on."""
+    if isinstance(data, dict):
+        return {name: mirrored(value) for name, value in data.items()}
+    if not isinstance(data, pd.DataFrame):
+        return data
+    table = data.copy()
+    for name in table.select_dtypes("number"):
+        table[name] = table[name].max() + table[name].min() - table[name]
+    return table
 
 
 @dataclasses.dataclass
@@ -183,22 +196,7 @@ def slow(compared, **factors):
     return Comparison(found, compared.stopped, reference_workload=compared.reference_workload)
 
 
-def level(compared, medians):
-    """Give these medians to the candidates, and little noise."""
-    return Comparison(
-        dataclasses.replace(m, seconds=medians[m.name] * (m.seconds / m.median) ** 0.02)
-        for m in compared.values()
-    )
-
-
 # What only one page has: a planted sample is a function of its data.
-
-
-def no_way_round(data):
-    """What to do meanwhile is wrong too."""
-    if "errors" not in data:  # all the cases were timed, no result was compared
-        return data
-    return data | {"errors": data["errors"].assign(largest=1e6)}
 
 
 def two_optimizers(data):
@@ -213,37 +211,12 @@ def cheap_products(data):
     return data | {"kernels": kernels.assign(**{"products (ms)": kernels["products (ms)"] / 20})}
 
 
-def cheap_copies(data):
-    return data | {"split": data["split"].assign(copies=data["split"]["copies"].min())}
-
-
-ORDER = "order bntsh"  # which the search of the record chose
-
-
-def starts_late(data):
-    """First results of packed weights that take ten times longer."""
-    group = data["times"]["first result"]
-    names = [name for name in group if name.endswith((": plain", ": external"))]
-    groups = {**data["times"], "first result": slow(group, **dict.fromkeys(names, 10.0))}
-    return data | {"times": Comparisons(groups, data["times"].axis)}
-
-
-def _of_unpacked(data, session):
+def read_at_once(data):
+    """The session reads all the weights, 200 MiB."""
     name = f"{data['largest']}: external unpacked"
     own = data["memory"][name]
     rest = own["session"][1:] if isinstance(own["session"], tuple | list) else ()
-    return data | {"memory": {**data["memory"], name: {**own, "session": (session, *rest)}}}
-
-
-def steady_runs(data):
-    """No change moves a bit, of any model or mean; no addition is lost."""
-    tables = {
-        name: data[name].assign(distinct=1, differing=0, difference=0.0, error=np.nan)
-        for name in ("operators", "whole")
-    }
-    additions = {name: row | {"wrong runs": 0} for name, row in data["additions"].items()}
-    means = data["libraries"].assign(**{"spread": 0.0, "other threads": 0.0})
-    return data | tables | {"additions": additions, "libraries": means}
+    return data | {"memory": {**data["memory"], name: {**own, "session": (200.0, *rest)}}}
 
 
 def moving_runs(data):
@@ -280,90 +253,6 @@ def full_batches_do_not_wait(data):
     return data | {"opened": data["opened"] | {"full batch": waits, "what waits": full}}
 
 
-def opposite_decisions(data):
-    """Decisions that were kept are lost, and the other way round; all files are as large."""
-    facts = data["facts"].copy()
-    facts["size (MiB)"] = facts["size (MiB)"].max()
-    if "same (%)" in facts:
-        facts["same (%)"] = 100 - facts["same (%)"]
-    return data | {"facts": facts}
-
-
-def costly_patterns(data):
-    found = data["found"].copy()
-    rows = found["candidate"] == "no memory pattern"
-    found.loc[rows, "memory (MiB)"] *= 0.5
-    found.loc[rows, "seconds"] *= 1.5
-    return data | {"found": found}
-
-
-def given_back(data):
-    """The last run has a third of the memory, and trimming does nothing."""
-    found = data["found"].copy()
-    last = found["run"] == str(pd.to_numeric(found["run"], errors="coerce").max().astype(int))
-    found.loc[last, "memory (MiB)"] /= 3
-    found.loc[found["run"] == "trimmed", "memory (MiB)"] += 50
-    return data | {"found": found}
-
-
-def beside_torch(factor):
-    def plant(data):
-        if "times" not in data:  # products alone were measured
-            return data
-        times = data["times"].copy()
-        times[[name for name in times if name.startswith("onnxruntime")]] *= factor
-        return data | {"times": times}
-
-    return plant
-
-
-def far_errors(data):
-    """OpenVINO errs a lot, provider and package."""
-    changed = data["facts"].copy()
-    changed.loc[["OpenVINO", "openvino, as it is"], "error"] = 0.5
-    return data | {"facts": changed}
-
-
-def slow_stops(data):
-    """Alone, threads that stop spinning when a run ends are twice as slow."""
-    if "latency" not in data:
-        return data
-    name = f"alone, {data['threads']} threads, stop"
-    slowed = {
-        pause: dataclasses.replace(m, seconds=2 * m.seconds)
-        for pause, m in data["latency"][name].items()
-    }
-    return data | {"latency": data["latency"] | {name: slowed}}
-
-
-def opposite_memory(data):
-    """What is shared is copied, what is copied is shared."""
-    return data | {"memory": data["mib"] - data["memory"].clip(upper=data["mib"])}
-
-
-def slow_packing(data):
-    """Each run packs, of one row too."""
-    medians = {"in the model": 0.01, "external unpacked": 0.02, "external prepacked": 0.01}
-    groups = {name: level(group, medians) for name, group in data["times"].items()}
-    return data | {"times": Comparisons(groups, data["times"].axis)}
-
-
-def slower_last(data):
-    """One Gemm loses with the last size, where it differs most."""
-    groups = dict(data["results"])
-    last = max(groups)
-    groups[last] = slow(groups[last], **{"one Gemm (constant)": 3.0})
-    return data | {"results": Comparisons(groups, data["results"].axis)}
-
-
-def exchanged_quota(data):
-    """As many threads as the quota take the times of one per core, and the other way round."""
-    if "rows" not in data:
-        return data
-    other = {data["host"]: data["ours"], data["ours"]: data["host"]}
-    return data | {"rows": data["rows"].assign(setting=data["rows"]["setting"].map(other))}
-
-
 def raced(data):
     """The race found ratios half as high, with narrow intervals."""
     ratio = 0.5 * data["tried"]["times better"]
@@ -371,25 +260,10 @@ def raced(data):
     return data | {"tried": tried}
 
 
-def lost_tokens(data):
-    """Weights of 8 bits change the largest logit at every position."""
-    facts = data["facts"].copy()
-    facts.loc["8 bits, dynamic", "other tokens"] = 1.0
-    return data | {"facts": facts}
-
-
 OWN = {
-    "plot_broken": {"no way round": no_way_round, "two optimizers": two_optimizers},
+    "plot_broken": {"two optimizers": two_optimizers},
     "plot_custom_backend_llama_102": {"cheap products": cheap_products},
-    "plot_decoding": {"lost tokens": lost_tokens},
-    "plot_einsum_decomposition": {
-        "cheap copies": cheap_copies,
-        "fast order": lambda data: data | {"measured": slow(data["measured"], **{ORDER: 0.4})},
-    },
-    "plot_first_result": {
-        "read at once": lambda data: _of_unpacked(data, 200.0),
-        "starts late": starts_late,
-    },
+    "plot_first_result": {"read at once": read_at_once},
     "plot_kmeans_profiling": {
         "large products": lambda data: (
             data | {"operators": slow(data["operators"], Gemm=20.0), "floor": 100 * data["floor"]}
@@ -397,33 +271,16 @@ OWN = {
     },
     "plot_layer_norm_discrepancies": {"exchanged": exchanged, "same bits": same_bits},
     "plot_load": {"full batches do not wait": full_batches_do_not_wait},
-    "plot_low_precision": {"opposite decisions": opposite_decisions},
-    "plot_memory": {"costly patterns": costly_patterns, "given back": given_back},
-    "plot_op_gemm2_cuda": {"slower last": slower_last},
-    "plot_operators_torch": {"slower": beside_torch(3.0), "faster": beside_torch(1 / 3)},
     "plot_optimizers": {
         "all fused": lambda data: data | {"facts": data["facts"].assign(fused="3 Attention")},
     },
-    "plot_parallelized_reduction": {"steady": steady_runs, "moving": moving_runs},
+    "plot_parallelized_reduction": {"moving": moving_runs},
     "plot_profiling": {
-        "fused": lambda data: data | {"measured": slow(data["measured"], fused=0.5)},
         "slow kernels": lambda data: (
             data | {"nodes": data["nodes"].assign(median=2 * data["nodes"]["median"])}
         ),
     },
-    "plot_providers": {"far errors": far_errors},
-    "plot_python_cost": {
-        "slow calls": lambda data: data | {"times": slow(data["times"], **{"session.run": 9.0})},
-    },
-    "plot_shared_weights": {"opposite": opposite_memory, "slow packing": slow_packing},
-    "plot_threads": {
-        "slow stops": slow_stops,
-        "exchanged": exchanged_quota,
-    },
-    "plot_trees": {
-        "none change": lambda data: data | {"changes": 0 * data["changes"]},
-        "all change": lambda data: data | {"changes": data["changes"].assign(change=9)},
-    },
+    "plot_trees": {"none change": lambda data: data | {"changes": 0 * data["changes"]}},
     "plot_tune": {
         "race half": raced,
         "one setting": lambda data: data | {"searched": data["searched"].assign(set="bound")},
