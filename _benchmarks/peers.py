@@ -2,7 +2,8 @@
 
 ``python _benchmarks/peers.py`` measures every part, ``peers.py einsum backend`` some of them. Each
 line is a ratio: what the peer takes over what we take, so that larger is better; candidates are
-interleaved, or in fresh processes taken in turn. A ratio of one processor misleads.
+interleaved, or in fresh processes taken in turn. What is found replaces the lines of this machine
+in ``results/peers.jsonl``: a ratio of one processor misleads.
 """
 
 import functools
@@ -13,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 import timeit
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
 import command
+import lines
 import numpy as np
 import onnx
 import onnx.parser
@@ -26,7 +28,6 @@ import torch
 from scipy.stats import gmean
 
 import ortmeter
-from ortmeter.machine.environment import environment
 from ortmeter.runtime.models import sample_transformer
 
 
@@ -345,8 +346,20 @@ PARTS = {
 }
 
 
+FILE = lines.RESULTS / "peers.jsonl"
+
+
+def keep(part: str, found: Sequence[Ratio]) -> None:
+    """Replace the lines of a part on this machine."""
+    machine = lines.where()["machine"]
+    others = [x for x in lines.read(FILE) if (x["part"], x["machine"]) != (part, machine)]
+    FILE.write_text("".join(json.dumps(line) + "\n" for line in others))
+    for ratio in found:
+        lines.add(FILE, {"part": part, **ratio._asdict(), "ratio": round(ratio.ratio, 3)})
+
+
 def main() -> None:
-    """Measure the parts that are asked for, print their ratios."""
+    """Measure the parts that are asked for, print their ratios, keep them."""
     given = command.options(__doc__, "parts", einsum=0, llama=False)
     if given.einsum:
         torch.set_num_threads(given.einsum)
@@ -357,8 +370,9 @@ def main() -> None:
     else:
         for part in given.parts or PARTS:
             found = list(PARTS[part]())
+            keep(part, found)
             missed = [r for r in found if r.goal and r.ratio < r.goal]
-            title = f"\n{part}, {environment().hardware}: {len(missed)} below the goal"
+            title = f"\n{part}, {lines.where()['machine']}: {len(missed)} below the goal"
             command.show(found, title)
 
 
