@@ -147,7 +147,7 @@ def compare_einsum(equation: str, dimensions: str, threads: int) -> dict[str, An
     """Measure an equation in this process, whose threads do not spin."""
     import opt_einsum
 
-    from ortmeter.einsum import einsum_model, optimize_einsum
+    from ortmeter.einsum import decompose_einsum, einsum_model, optimize_einsum
 
     told = [part.split() for part in dimensions.split(",")]
     of = {letter: int(size) for letters, size in told for letter in letters}
@@ -158,8 +158,7 @@ def compare_einsum(equation: str, dimensions: str, threads: int) -> dict[str, An
     feeds = {node.name: x for node, x in zip(first.get_inputs(), operands, strict=True)}
     path = opt_einsum.contract_expression(equation, *(a.shape for a in operands))
     tensors = [torch.from_numpy(a) for a in operands]
-    plan = functools.partial(optimize_einsum, by="cost", provider="cpu", threads=threads)
-    seconds = timeit.timeit(lambda: plan(equation, *operands), number=1)
+    seconds = timeit.timeit(lambda: decompose_einsum(equation, *operands), number=1)
     fastest = optimize_einsum(equation, *operands, provider="cpu", threads=threads).model
     ours = ortmeter.make_session(fastest, provider="cpu", threads=threads)
     functions = {

@@ -1,6 +1,9 @@
 """Candidates of an equation: what they compute, which ones there are."""
 
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -75,3 +78,20 @@ def test_orders_are_drawn_when_there_are_too_many():
     assert orders[0] == orders[1] != orders[2]
     assert 120 <= len(set(orders[0])) <= 240
     assert all(sorted(order) == sorted("abcdefghi") for order in orders[0])
+
+
+def test_the_candidates_are_the_same_in_every_process():
+    code = (
+        "from ortmeter.einsum.parse import read_operands;"
+        "from ortmeter.einsum.search import list_candidates;"
+        "operands = read_operands('bi,ijk,bk->bj', ((4, 6), (6, 5, 7), (4, 7)), None);"
+        "print([(c.name, c.cost, c.plan.steps) for c in list_candidates(operands)])"
+    )
+    told = {
+        subprocess.check_output(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, text=True
+        )
+        for seed in ("1", "2")
+    }
+    assert len(told) == 1
+    assert "decomposed" in told.pop()

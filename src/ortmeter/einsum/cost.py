@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from ortmeter.einsum.parse import Operands
 from ortmeter.einsum.steps import Step
@@ -41,7 +41,7 @@ class StepSeconds(NamedTuple):
 def estimate_steps(operands: Operands, steps: Sequence[Step], *, threads: int = 1) -> StepSeconds:
     """Estimate the time of steps; products use all the threads, moves do not."""
     itemsize = operands.dtype.itemsize
-    known: dict[str, Any] = dict(zip(operands.names, operands.shapes, strict=True))
+    known = dict(zip(operands.names, operands.shapes, strict=True))
     total = saved = 0.0
     for step in steps:
         inputs = [known[name] for name in step.inputs]
@@ -61,7 +61,7 @@ def estimate_einsum(operands: Operands) -> float:
     moves count as much as the operations.
     """
     inputs, output = operands.equation.inputs, operands.equation.output
-    count, itemsize = operands.weight, operands.dtype.itemsize
+    count, itemsize = operands.count, operands.dtype.itemsize
     left, total = set(inputs[0]), _EINSUM
     for rank, letters in enumerate(inputs[1:], 1):
         kept, shared = set(output).union(*inputs[rank + 1 :]), left & set(letters)
@@ -75,7 +75,7 @@ def estimate_einsum(operands: Operands) -> float:
 
 
 def _seconds(step: Step, inputs: Sequence[tuple[int, ...]], itemsize: int, threads: int) -> float:
-    output = cast("tuple[int, ...]", step.shape)
+    output = step.shape
     moved = (sum(map(math.prod, inputs)) + math.prod(output)) * itemsize * _BYTE
     match step.kind:
         case "reshape":
@@ -83,7 +83,7 @@ def _seconds(step: Step, inputs: Sequence[tuple[int, ...]], itemsize: int, threa
         case "transpose":
             return transpose_seconds(inputs[0], step.where, itemsize)
         case "matmul":
-            depth = (step.flop or 0) / max(2 * math.prod(output), 1)
+            depth = step.flop / max(2 * math.prod(output), 1)
             return max(moved, product_seconds(output, depth, itemsize) / threads)
         case "reduce_sum":
             shape = inputs[0]

@@ -14,16 +14,13 @@ import numpy as np
 from ortmeter.dtypes import DTypeLike, numpy_dtype
 from ortmeter.errors import InvalidArgumentError
 
-Dim: TypeAlias = int | str | None
-Shape: TypeAlias = tuple[Dim, ...]
+Shape: TypeAlias = tuple[int, ...]
 #: Each axis of a tensor is the letters that were merged into it; none has size 1.
 Axes: TypeAlias = tuple[str, ...]
 
 _TEXT = re.compile(r"(?:\.{3}|[A-Za-z, ])*(?:->(?:\.{3}|[A-Za-z ])*)?")
 # What ONNX Runtime sums and multiplies as NumPy does.
 _FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")]
-# What stands for an unknown size where orders of magnitude are compared.
-_TYPICAL = 16
 
 
 class EinsumError(InvalidArgumentError):
@@ -63,8 +60,8 @@ class Equation:
 
 
 @functools.lru_cache(1024)
-def parse_equation(equation: str, ranks: tuple[int | None, ...]) -> Equation:
-    """Read what :func:`numpy.einsum` accepts; a rank is None where no ellipsis needs it."""
+def parse_equation(equation: str, ranks: tuple[int, ...]) -> Equation:
+    """Read what :func:`numpy.einsum` accepts, for operands of these ranks."""
     from opt_einsum.parser import parse_einsum_input
 
     if rest := _TEXT.sub("", equation, count=1):
@@ -84,17 +81,11 @@ def parse_equation(equation: str, ranks: tuple[int | None, ...]) -> Equation:
     shapes = []
     for term, rank in zip(terms, ranks, strict=True):
         letters, more = len(term.replace("...", "")), " or more" * ("..." in term)
-        if rank is None and more:
+        if rank < letters or (rank > letters and not more):
             raise EinsumError(
-                f"the shape of {term!r} is needed to know how many dimensions '...' stands for",
-                equation,
+                f"{term!r} has {letters} letters{more}, its array has {rank} dimensions", equation
             )
-        known = letters if rank is None else rank
-        if known < letters or (known > letters and not more):
-            raise EinsumError(
-                f"{term!r} has {letters} letters{more}, its array has {known} dimensions", equation
-            )
-        shapes.append((1,) * known)
+        shapes.append((1,) * rank)
     try:
         inputs, output, _ = parse_einsum_input((equation, *shapes), shapes=True)
     except ValueError as cause:
@@ -118,7 +109,7 @@ class Operands:
     equation: Equation
     shapes: tuple[Shape, ...]
     dtype: np.dtype[Any]
-    size_of: Mapping[str, Dim] = field(compare=False)
+    size_of: Mapping[str, int] = field(compare=False)
     stretched: tuple[str, ...] = field(compare=False)
 
     @property
@@ -127,74 +118,47 @@ class Operands:
 
     @property
     def is_empty(self) -> bool:
-        """Whether a size is known to be 0."""
+        """Whether a size is 0."""
         return 0 in self.size_of.values()
 
-    @functools.cached_property
-    def weights(self) -> dict[str, int]:
-        """Sizes of the letters, those that are not known being typical ones."""
-        return {x: y if isinstance(y, int) else _TYPICAL for x, y in self.size_of.items()}
-
-    @functools.cached_property
-    def _unknown(self) -> set[str]:
-        return {letter for letter, size in self.size_of.items() if not isinstance(size, int)}
-
     def shape(self, axes: Axes) -> Shape:
-        return tuple(self.size_of[x] if len(x) == 1 else self.count(x) for x in axes)
+        return tuple(map(self.count, axes))
 
-    def count(self, letters: str) -> int | None:
-        """Elements of a tensor with these letters, None when a size is not known."""
-        if self._unknown.isdisjoint(letters):
-            return self.weight(letters)
-        return 0 if 0 in {self.size_of[letter] for letter in letters} else None
-
-    def weight(self, letters: Iterable[str]) -> int:
-        """Elements of a tensor with these letters, sizes that are not known being typical ones."""
-        return math.prod(map(self.weights.__getitem__, letters))
+    def count(self, letters: Iterable[str]) -> int:
+        """Elements of a tensor with these letters."""
+        return math.prod(map(self.size_of.__getitem__, letters))
 
 
 def read_operands(
     equation: str, shapes_or_operands: tuple[Any, ...], dtype: DTypeLike | None
 ) -> Operands:
-    """Read an equation and its operands; without any, their ranks are those of the equation."""
+    """Read an equation and its operands, or their shapes."""
     if not isinstance(equation, str):  # the other form of numpy.einsum
         raise InvalidArgumentError(
             f"equation={reprlib.repr(equation)}. Accepted: a str such as 'ij,jk->ik'"
         )
-    given = shapes_or_operands or (None,) * (equation.count(",") + 1)
-    shapes = [_shape(operand) for operand in given]
-    parsed = parse_equation(equation, tuple(None if s is None else len(s) for s in shapes))
-    known = tuple(
-        (None,) * len(letters) if shape is None else shape
-        for letters, shape in zip(parsed.inputs, shapes, strict=True)
-    )
-    kind = _dtype(given) if dtype is None else numpy_dtype(dtype)
-    computes = len(known) > 1 or not set(parsed.inputs[0]) <= set(parsed.output)
+    shapes = tuple(map(_shape, shapes_or_operands))
+    parsed = parse_equation(equation, tuple(map(len, shapes)))
+    kind = _dtype(shapes_or_operands) if dtype is None else numpy_dtype(dtype)
+    computes = len(shapes) > 1 or not set(parsed.inputs[0]) <= set(parsed.output)
     if computes and kind not in _FLOATS:
         raise EinsumError(
             f"it multiplies or sums its operands, and their type is {kind.name}. Accepted: "
             "float16, float32, float64, and any type where elements are only moved",
             equation,
         )
-    return Operands(parsed, known, kind, *_letter_sizes(parsed, known))
+    return Operands(parsed, shapes, kind, *_letter_sizes(parsed, shapes))
 
 
-def _shape(operand: Any) -> Shape | None:
-    if operand is None:
-        return None
-    if isinstance(operand, np.ndarray):
-        return tuple(operand.shape)
+def _shape(operand: Any) -> Shape:
     if isinstance(operand, int | float | complex):
         return ()
     shape = getattr(operand, "shape", operand)
     try:
-        if isinstance(shape, str):
-            raise TypeError("a name is not a shape")
-        return tuple(d if d is None or isinstance(d, str) else _size(d) for d in shape)
+        return tuple(map(_size, shape))
     except TypeError as cause:
         raise InvalidArgumentError(
-            f"{operand!r} is neither an array nor a shape. Accepted in a shape: integers from 0, "
-            "names, None"
+            f"{operand!r} is neither an array nor a shape. Accepted in a shape: integers from 0"
         ) from cause
 
 
@@ -215,38 +179,33 @@ def _dtype(operands: Sequence[Any]) -> np.dtype[Any]:
 
 def _letter_sizes(
     equation: Equation, shapes: Sequence[Shape]
-) -> tuple[dict[str, Dim], tuple[str, ...]]:
-    """Find the size of every letter: known sizes win over symbolic ones, those over unknown ones.
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Find the size of every letter, and for each operand the letters along which it is stretched.
 
-    Sizes that are not known are supposed to be equal: only a known 1 is stretched, along letters
-    that are returned for each operand.
+    Only a 1 is stretched.
     """
-    sizes: dict[str, Dim] = {}
-    owned: list[dict[str, Dim]] = []
+    sizes: dict[str, int] = {}
+    owned: list[dict[str, int]] = []
     for letters, shape in zip(equation.inputs, shapes, strict=True):
-        own: dict[str, Dim] = {}
+        own: dict[str, int] = {}
         for letter, size in zip(letters, shape, strict=True):
             # Along a diagonal nothing is stretched.
-            own[letter] = _unify(equation, letter, own.get(letter, size), size)
+            _check_sizes(equation, letter, own.setdefault(letter, size), size)
         for letter, size in own.items():
-            known = sizes.get(letter, size)
-            if known in {1, size}:
+            if sizes.get(letter, 1) == 1:
                 sizes[letter] = size
             elif size != 1:
-                sizes[letter] = _unify(equation, letter, known, size)
+                _check_sizes(equation, letter, sizes[letter], size)
         owned.append(own)
     return sizes, tuple(
         "".join(x for x, size in own.items() if size == 1 != sizes[x]) for own in owned
     )
 
 
-def _unify(equation: Equation, letter: str, known: Dim, size: Dim) -> Dim:
-    if isinstance(known, int) and isinstance(size, int) and known != size:
+def _check_sizes(equation: Equation, letter: str, known: int, size: int) -> None:
+    if known != size:
         what = repr(letter) if letter in equation.text else "a dimension of '...'"
         raise EinsumError(
             f"{what} has sizes {known} and {size}. Accepted: equal sizes, or 1 in another operand",
             equation.text,
         )
-    if isinstance(known, int) or size is None:
-        return known
-    return size if isinstance(size, int) or known is None else known

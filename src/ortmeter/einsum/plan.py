@@ -85,12 +85,12 @@ def _costs(
     operands: Operands,
 ) -> tuple[Callable[[str, str], float], Callable[[Layout, str, str], float]]:
     """Return the functions that estimate the seconds of a move, and of a product with its moves."""
-    weight, size = operands.weight, operands.weights.__getitem__
+    count, size = operands.count, operands.size_of.__getitem__
     itemsize = operands.dtype.itemsize
 
     def move(source: str, wanted: str, swapped: str = "", byte: float = 0.0) -> float:
         if source in {wanted, swapped}:
-            return 0.0 if source == wanted else _SWAP + weight(source) * itemsize * byte
+            return 0.0 if source == wanted else _SWAP + count(source) * itemsize * byte
         places = tuple(map(source.index, wanted))
         return LAUNCH + transpose_seconds(tuple(map(size, source)), places, itemsize)
 
@@ -102,7 +102,7 @@ def _costs(
             moves = move(left, _sorted(set(left), batch)) + move(right, _sorted(set(right), batch))
             shapes = ([size(x) if x in y else 1 for x in batch] for y in (left, right))
             return moves + spans_seconds(*shapes)
-        *shape, depth = map(weight, (batch, rows, columns, summed))
+        *shape, depth = map(count, (batch, rows, columns, summed))
         return (
             move(left, batch + rows + summed, batch + summed + rows, _ABSORBED)
             + move(right, batch + summed + columns, batch + columns + summed)
@@ -156,7 +156,6 @@ def _sorted(letters: Collection[str], order: str) -> str:
     return "".join(letter for letter in order if letter in letters)
 
 
-Path: TypeAlias = Sequence[Sequence[int]]
 _KEPT = 1024  # plans, and steps of equations whatever their sizes
 
 
@@ -182,14 +181,14 @@ class EinsumPlan:
         return self.operands.equation.text
 
     @property
-    def flop(self) -> int | None:
-        """Number of operations, None if a size is unknown."""
-        return _total([step.flop for step in self.steps])
+    def flop(self) -> int:
+        """Number of operations."""
+        return sum(step.flop for step in self.steps)
 
     @property
-    def bytes_moved(self) -> int | None:
-        """Bytes read and written by all the steps, None if a size is unknown."""
-        return _total([step.bytes_moved for step in self.steps])
+    def bytes_moved(self) -> int:
+        """Bytes read and written by all the steps."""
+        return sum(step.bytes_moved for step in self.steps)
 
     def to_onnx(self, opset: int = 18, *, contrib: bool = False) -> onnx.ModelProto:
         """Make the model that executes the steps.
@@ -197,7 +196,7 @@ class EinsumPlan:
         Parameters
         ----------
         opset : int
-            Version of the ONNX operators, at least 15.
+            Version of the ONNX operators, at least 14.
         contrib : bool
             Fuse transposes and products into ``com.microsoft.FusedMatMul``, which only ONNX Runtime
             supports.
@@ -212,11 +211,6 @@ class EinsumPlan:
         ------
         InvalidArgumentError
             The opset is not available.
-
-        Notes
-        -----
-        A size of 0 must be known when the model is made. Otherwise ONNX Runtime may reject a
-        reshape, or a fused product, of an empty operand.
 
         Examples
         --------
@@ -261,8 +255,7 @@ def decompose_einsum(
     equation : str
         Equation, as in :func:`numpy.einsum`.
     *shapes_or_operands : tuple or array
-        Shape of each operand, or the operand. A dimension is an int, a str if it is symbolic, or
-        None if it is unknown. Without shapes, the ranks come from the equation.
+        Shape of each operand, or the operand.
     order : str, optional
         Order of all the letters of the equation inside the products; the dimensions of an ellipsis
         have letters that it lacks, which ``str(plan.operands.equation)`` shows. By default, each
@@ -284,11 +277,6 @@ def decompose_einsum(
     InvalidArgumentError
         A shape or *order* does not match the equation, or the operands have different types.
 
-    Notes
-    -----
-    Unknown sizes with the same letter are assumed to be equal: an operand is broadcast along a
-    dimension only if its size is known to be 1.
-
     Examples
     --------
     >>> plan = decompose_einsum("bij,bkj->bik", (2, 3, 4), (2, 5, 4))
@@ -305,14 +293,9 @@ def make_plan(
     operands: Operands,
     *,
     order: str | None = None,
-    path: tuple[tuple[int, ...], ...] | None = None,
     elementwise: bool = False,
 ) -> EinsumPlan:
-    """Plan an equation that was read; *elementwise* makes no product of matrices.
-
-    *path* has the positions of the operands to multiply at each step: they are removed from the
-    list and their product is appended, as in :func:`numpy.einsum_path`.
-    """
+    """Plan an equation that was read; *elementwise* makes no product of matrices."""
     parsed, stretched = operands.equation, operands.stretched
     letters = "".join(sorted(set().union(*parsed.inputs)))
     if order is not None and sorted(order) != list(letters):
@@ -320,7 +303,7 @@ def make_plan(
             f"order={order!r} is not a permutation of its letters, {letters!r}", parsed.text
         )
     inputs = _prepared_letters(parsed, stretched)
-    products = _list_products(path or _find_path(inputs, operands), len(inputs))
+    products = _list_products(_find_path(inputs, operands), len(inputs))
     layouts = choose_layouts(inputs, products, operands, order=order, elementwise=elementwise)
     steps = _build_steps(parsed, stretched, products, tuple(layouts.items()))
     return EinsumPlan(operands, tuple(with_sizes(step, operands) for step in steps))
@@ -366,17 +349,17 @@ def _prepare(builder: StepBuilder, equation: Equation) -> list[Tensor]:
     return tensors
 
 
-def _find_path(inputs: Sequence[str], operands: Operands) -> Path:
+def _find_path(inputs: Sequence[str], operands: Operands) -> Sequence[Sequence[int]]:
     """Find in which order to multiply operands, as opt_einsum does."""
     if len(inputs) <= 2:  # noqa: PLR2004 - there is nothing to choose
         return [tuple(range(len(inputs)))]
     from opt_einsum.paths import auto
 
     output = frozenset(operands.equation.output)
-    return [*auto([frozenset(letters) for letters in inputs], output, operands.weights)]
+    return [*auto([frozenset(letters) for letters in inputs], output, operands.size_of)]
 
 
-def _list_products(path: Path, count: int) -> tuple[tuple[int, int], ...]:
+def _list_products(path: Sequence[Sequence[int]], count: int) -> tuple[tuple[int, int], ...]:
     """List the pairs that a path multiplies: operands have numbers from 0, results from *count*."""
     products: list[tuple[int, int]] = []
     numbers = list(range(count))
@@ -427,8 +410,3 @@ def _matrix(builder: StepBuilder, tensor: Tensor, batch: str, rows: Axes, column
         return builder.transpose(tensor, (*batch, above, beside))
     tensor = builder.transpose(tensor, tuple(batch + above + beside))
     return builder.reshape(tensor, (*batch, *rows, *columns))
-
-
-def _total(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None

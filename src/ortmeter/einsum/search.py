@@ -1,12 +1,12 @@
-"""The models of an equation that differ, and the fastest one, by estimated cost or by time."""
+"""The models of an equation that differ, and the fastest one."""
 
 import functools
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -30,7 +30,6 @@ from ortmeter.timing.statistics import is_faster_more_often
 #: Name of the candidate that is the operator alone.
 PLAIN = "Einsum"
 _MOST_ORDERS = 120
-_ALL_PATHS = 4  # operands
 _LARGER = 8  # times the operands: what a product element by element may write
 
 
@@ -77,17 +76,15 @@ class EinsumCandidate:
 
 
 def list_candidates(
-    operands: Operands, *, every_order: bool = True, threads: int = 1, seed: int = 0
+    operands: Operands, *, threads: int = 1, seed: int = 0
 ) -> list[EinsumCandidate]:
     """Write the models that differ, the most promising first; one of them is the plain Einsum.
 
     ONNX Runtime may compute the plain Einsum wrongly, or not survive it: it is then left out.
-    Without *every_order*, only the plan chooses the order, which is a hundred times shorter.
     """
     plain = make_plan(operands)
     distinct: dict[object, EinsumCandidate] = {}
-    orders = distinct_orders(operands, np.random.default_rng(seed)) if every_order else []
-    for planned in _plans(plain, orders):
+    for planned in _plans(plain, distinct_orders(operands, np.random.default_rng(seed))):
         for candidate in _variants(planned, threads):
             key = (candidate.plan.steps, candidate.contrib, candidate.split)
             distinct.setdefault(key, candidate)
@@ -142,29 +139,13 @@ def _groups(operands: Operands) -> tuple[str, ...]:
 
 
 def _plans(plain: EinsumPlan, orders: Sequence[str]) -> Iterator[EinsumCandidate]:
-    """Plans of each order and, if there are some, of each path; their cost is not known yet."""
+    """Plans of each order, and those that choose their order; their cost is not known yet."""
     operands = plain.operands
     for order in orders:
         yield EinsumCandidate(f"order {order}", make_plan(operands, order=order), 0.0, order)
     yield EinsumCandidate("decomposed", plain, 0.0)
-    for path in _paths(len(operands.shapes)) if orders else ():
-        name = ", ".join(f"{i} {j}" for i, j in path)
-        yield EinsumCandidate(f"path {name}", make_plan(operands, path=path), 0.0)
     if _suits_elements(operands):
         yield EinsumCandidate("product, then sum", make_plan(operands, elementwise=True), 0.0)
-
-
-def _paths(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """List paths: all of them up to four operands, else from left to right and from right to left.
-
-    A product goes to the end of the list of operands.
-    """
-    if count > _ALL_PATHS:
-        yield ((0, 1), *((0, left) for left in range(count - 2, 0, -1)))
-        yield tuple((i - 1, i) for i in range(count - 1, 0, -1))
-    elif count > 2:  # noqa: PLR2004 - two operands have one path
-        pairs = [itertools.combinations(range(left), 2) for left in range(count, 1, -1)]
-        yield from itertools.product(*pairs)
 
 
 def _suits_elements(operands: Operands) -> bool:
@@ -173,8 +154,8 @@ def _suits_elements(operands: Operands) -> bool:
     if len(inputs) != 2:  # noqa: PLR2004 - one product
         return False
     summed = "".join(set(inputs[0]) & set(inputs[1]) - set(output))
-    elements = operands.count(output + summed) or 0
-    largest = max(math.prod(shape) for shape in operands.shapes)  # type: ignore[arg-type]
+    elements = operands.count(output + summed)
+    largest = max(map(math.prod, operands.shapes))
     return bool(summed) and elements <= _LARGER * largest
 
 
@@ -197,37 +178,13 @@ def _variants(candidate: EinsumCandidate, threads: int) -> Iterator[EinsumCandid
 _Run: TypeAlias = Callable[[], None]
 
 _START_SHARE = 0.4  # of the budget, after which no model is started
+_END_SHARE = 0.9  # of the budget, at the end of the comparison
+_FINALISTS, _ROUNDS = 12, 30
 _RUNS_AROUND = 3  # warm-up and calibration of measure
 _WARM_RUNS, _WARM_S = 8, 0.05
 _HOPELESS = 2.0  # times the best
 _COSTLY = 100.0  # times the lowest estimate: such a model may fill the memory
 _SAMPLE_S = 2e-4  # a sample of measure lasts as long, at least
-
-
-@dataclass(frozen=True)
-class Race:
-    """Times of the models that ran, a single sample for those that were left early.
-
-    The finalists were compared until the end; those without a kernel were refused for a reason.
-    """
-
-    measured: Mapping[str, Measurement] = field(default_factory=dict)
-    finalists: tuple[str, ...] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def winner(self) -> str:
-        """Finalist of the lowest first quartile, since what disturbs a machine only adds time.
-
-        The plain Einsum is preferred to one that does not pass a sign test on paired rounds, unless
-        it takes twice the time.
-        """
-        finalists = {name: self.measured[name] for name in self.finalists}
-        best = min(finalists.values(), key=lambda timed: timed.quartiles[0])
-        plain = finalists.get(PLAIN, best)
-        if plain.quartiles[0] > _HOPELESS * best.quartiles[0]:
-            return best.name
-        return best.name if is_faster_more_often(best.seconds, plain.seconds) else plain.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,11 +195,10 @@ class EinsumSearch:
     ----------
     candidates : tuple of EinsumCandidate
         All candidates, the lowest estimated cost first.
-    best : EinsumCandidate
-        By cost, the candidate of lowest cost. By time, the finalist with the lowest first quartile,
-        since disturbances of a machine only add time, if it is shown to be faster than ``Einsum``.
-    race : Race
-        Times, none for a search by cost.
+    measured : mapping of str to Measurement
+        Times of the candidates that ran, a single sample for those that were left early.
+    finalists : tuple of str
+        Names of those that were compared until the end.
     seconds : float
         Duration of the search.
 
@@ -250,15 +206,30 @@ class EinsumSearch:
     --------
     >>> import numpy as np
     >>> a, b = np.ones((4, 5), np.float32), np.ones((6, 5), np.float32)
-    >>> search = optimize_einsum("ij,kj->ik", a, b, by="cost", provider="cpu")
-    >>> [node.op_type for node in search.model.graph.node]
-    ['FusedMatMul']
+    >>> search = optimize_einsum("ij,kj->ik", a, b, budget=0.2, provider="cpu")
+    >>> search.best.name in search.finalists, [x.name for x in search.model.graph.input]
+    (True, ['X0', 'X1'])
     """
 
     candidates: tuple[EinsumCandidate, ...]
-    best: EinsumCandidate
-    race: Race
+    measured: Mapping[str, Measurement]
+    finalists: tuple[str, ...]
     seconds: float
+
+    @property
+    def best(self) -> EinsumCandidate:
+        """The finalist of the lowest first quartile, since what disturbs a machine only adds time.
+
+        ``Einsum`` is preferred to one that does not pass a sign test on paired rounds, unless it
+        takes twice the time.
+        """
+        finalists = {name: self.measured[name] for name in self.finalists}
+        best = min(finalists.values(), key=lambda timed: timed.quartiles[0])
+        plain = finalists.get(PLAIN, best)
+        is_slow = plain.quartiles[0] > _HOPELESS * best.quartiles[0]
+        is_kept = not (is_slow or is_faster_more_often(best.seconds, plain.seconds))
+        name = plain.name if is_kept else best.name
+        return next(candidate for candidate in self.candidates if candidate.name == name)
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -281,18 +252,15 @@ class EinsumSearch:
         return frame.sort_values([*ascending], ascending=[*ascending.values()], ignore_index=True)
 
     def __str__(self) -> str:
-        count = len(self.candidates)
-        text = f"{self.best.plan.equation}: {self.best.name} among {count} candidates"
-        measured = self.race.measured
-        if not measured:
-            return f"{text}, estimated {format_seconds(self.best.cost)}"
+        best = self.best
         return (
-            f"{text}, {len(measured)} timed in {format_seconds(self.seconds)}: "
-            f"median {format_seconds(measured[self.best.name].median)}"
+            f"{best.plan.equation}: {best.name} among {len(self.candidates)} candidates, "
+            f"{len(self.measured)} timed in {format_seconds(self.seconds)}: "
+            f"median {format_seconds(self.measured[best.name].median)}"
         )
 
     def _row(self, candidate: EinsumCandidate) -> dict[str, Any]:
-        timed = self.race.measured.get(candidate.name)
+        timed = self.measured.get(candidate.name)
         q1, q3 = (np.nan, np.nan) if timed is None else timed.quartiles
         return {
             "candidate": candidate.name,
@@ -305,27 +273,29 @@ class EinsumSearch:
             "q1": q1,
             "q3": q3,
             "rounds": 0 if timed is None else timed.repeat,
-            "finalist": candidate.name in self.race.finalists,
+            "finalist": candidate.name in self.finalists,
         }
 
 
 def optimize_einsum(
     equation: str,
     *operands: Any,
-    by: str = "time",
     budget: float = 2.0,
     seed: int = 0,
     provider: str | Provider = "auto",
     threads: int = 1,
 ) -> EinsumSearch:
-    """Find the fastest model of an equation for given operands.
+    """Find the fastest model of an equation for given operands, by running it.
 
     The candidates are the plain ``Einsum``, unless ONNX Runtime may compute it wrongly, see
     :func:`~ortmeter.einsum.einsum_model`; decompositions with every order of the letters that
-    gives a different graph; decompositions with other paths, for three operands or more; and an
-    element-wise product followed by a sum. Each has variants with transposes fused into the
-    products, and with slow transposes replaced by two fast ones. An estimate of their cost ranks
-    them.
+    gives a different graph; and an element-wise product followed by a sum. Each has variants with
+    transposes fused into the products, and with slow transposes replaced by two fast ones.
+
+    An estimate of their cost ranks them. The most promising ones run, then the fastest ones are
+    interleaved. None runs that is estimated to take a hundred times the quickest decomposition, not
+    even ``Einsum``. Where nothing can be timed, :func:`~ortmeter.einsum.decompose_einsum` chooses
+    by the estimate alone.
 
     Parameters
     ----------
@@ -333,12 +303,8 @@ def optimize_einsum(
         Equation, as in :func:`numpy.einsum`.
     *operands : array or tuple of int
         Operands, or shapes of float32 operands.
-    by : {"time", "cost"}
-        ``"cost"`` returns the candidate of lowest estimated cost, without running any. ``"time"``
-        runs the most promising candidates, then interleaves the fastest ones. None runs that
-        is estimated to take a hundred times the quickest decomposition, not even ``Einsum``.
     budget : float
-        Maximum seconds of a search by time, if single runs are shorter.
+        Maximum seconds of the search, if single runs are shorter.
     seed : int
         Seed of the choice of orders if there are too many, of operands given by their shapes, and
         of the order of the samples.
@@ -348,68 +314,46 @@ def optimize_einsum(
     Returns
     -------
     EinsumSearch
-        The candidates and the best model. A search by cost is the same on every machine; a search
-        by time compares the same candidates in the same order.
+        The candidates and the best model. Two searches compare the same candidates in the same
+        order.
 
     Raises
     ------
     EinsumError
         As for :func:`~ortmeter.einsum.decompose_einsum`.
     InvalidArgumentError
-        *by*, *budget* or *threads* has a value that is not accepted, or a shape is unknown.
+        *budget* or *threads* has a value that is not accepted.
     ModelError
         ONNX Runtime cannot run any candidate.
 
     Examples
     --------
-    >>> search = optimize_einsum("ij,jk->ik", (8, 8), (8, 8), by="cost", provider="cpu")
-    >>> search.best.name
-    'decomposed'
+    >>> search = optimize_einsum("ij,jk->ik", (8, 8), (8, 8), budget=0.2, provider="cpu")
+    >>> search.best in search.candidates
+    True
     """
-    if by not in {"time", "cost"} or not budget > 0 or threads < 0:
+    if not budget > 0 or threads < 0:
         raise InvalidArgumentError(
-            f"by={by!r}, budget={budget}, threads={threads}. Accepted: by='time' or 'cost', a "
-            "positive budget, threads from 0"
+            f"budget={budget}, threads={threads}. Accepted: a positive budget, threads from 0"
         )
     begin = time.perf_counter()
     read = read_operands(equation, operands, None)
-    if not operands or not all(isinstance(size, int) for shape in read.shapes for size in shape):
-        raise InvalidArgumentError(
-            f"{equation!r} has operands of shapes {read.shapes}. Accepted: operands, or known "
-            "shapes"
-        )
-    candidates = list_candidates(read, every_order=by == "time", threads=threads, seed=seed)
-    times, best = Race(), candidates[0]
-    provider = resolve_provider(provider)
-    if by == "time":
-        plain = [c for c in candidates if not c.decomposed]
-        rng = np.random.default_rng(seed)
-        drawn = [
-            rng.standard_normal(x).astype(read.dtype) if isinstance(x, tuple | list) else x
-            for x in operands
-        ]
-        times = race(
-            {c.name: c for c in [best, *plain, *candidates]},
-            drawn,
-            provider=provider,
-            budget_s=budget - (time.perf_counter() - begin),
-            seed=seed,
-        )
-        best = next(c for c in candidates if c.name == times.winner)
+    candidates = list_candidates(read, threads=threads, seed=seed)
+    plain = [c for c in candidates if not c.decomposed]
+    rng = np.random.default_rng(seed)
+    drawn = [
+        rng.standard_normal(x).astype(read.dtype) if isinstance(x, tuple | list) else x
+        for x in operands
+    ]
+    measured, finalists = race(
+        {c.name: c for c in [candidates[0], *plain, *candidates]},
+        drawn,
+        provider=resolve_provider(provider),
+        budget_s=budget - (time.perf_counter() - begin),
+        seed=seed,
+    )
     seconds = time.perf_counter() - begin
-    return EinsumSearch(tuple(candidates), best, times, seconds)
-
-
-class _Stage(NamedTuple):
-    """A comparison of the fastest models."""
-
-    most: int  # models
-    rounds: int
-    share: float  # of the budget, at its end
-    precision: float | None  # half-width of the intervals at which it may end before
-
-
-_STAGES = (_Stage(24, 7, 0.6, None), _Stage(6, 30, 0.9, 0.02))
+    return EinsumSearch(tuple(candidates), measured, finalists, seconds)
 
 
 def race(
@@ -419,8 +363,8 @@ def race(
     provider: Provider,
     budget_s: float,
     seed: int,
-) -> Race:
-    """Run models, most promising first, and compare the fastest ones more and more precisely.
+) -> tuple[dict[str, Measurement], tuple[str, ...]]:
+    """Run models, most promising first, and compare the fastest ones; return times and finalists.
 
     The first one runs whatever the budget; the plain Einsum is compared until the end, unless it
     takes twice the time of another one. A model whose estimated cost is far above the lowest, even
@@ -429,43 +373,41 @@ def race(
     import_optional("onnxruntime", "cpu", "gpu")
     begin = time.perf_counter()
     runs: dict[str, _Run] = {}
-    measured: dict[str, Measurement] = {}
-    refused: dict[str, str] = {}
+    shortest: dict[str, float] = {}
+    refused: list[str] = []
     lowest = min((c.cost for c in candidates.values() if c.decomposed), default=math.inf)
     for name, candidate in follow(candidates.items(), "models"):
         if runs and candidate.cost > _COSTLY * lowest > 0:
             continue
         # The next one may be as fast as the fastest so far.
-        next_s = 2 * min((timed.median for timed in measured.values()), default=0.0)
+        next_s = 2 * min(shortest.values(), default=0.0)
         if runs and time.perf_counter() - begin + next_s > _START_SHARE * budget_s:
             break
         try:
             session = make_session(candidate.model, provider=provider, threads=candidate.threads)
             names = [node.name for node in session.get_inputs()]
             run = BoundSession(session, dict(zip(names, operands, strict=True))).run
-            measured[name] = Measurement(name, np.array([[_shortest(run)]]))
+            shortest[name] = _shortest(run)
         except (OrtMeterError, onnx.shape_inference.InferenceError) as error:
-            refused[name] = str(error)
+            refused.append(str(error))
             continue
         runs[name] = run
     if not runs:
-        raise ModelError("; ".join(refused.values()))
-    finalists = tuple(runs)
-    for stage in _STAGES:
-        left = begin + stage.share * budget_s - time.perf_counter()
-        chosen = _promising(measured, finalists, stage, left)
-        if len(chosen) < 2:  # noqa: PLR2004 - nothing to compare
-            break
-        finalists = chosen
-        measured |= measure(
-            {name: runs[name] for name in chosen},
-            repeat=stage.rounds,
-            warmup=1,
-            precision=stage.precision,
-            budget_s=left,
-            seed=seed,
-        )
-    return Race(measured, finalists, refused)
+        raise ModelError("; ".join(refused))
+    measured = {name: Measurement(name, np.array([[s]])) for name, s in shortest.items()}
+    left = begin + _END_SHARE * budget_s - time.perf_counter()
+    finalists = _promising(shortest, left)
+    if len(finalists) < 2:  # noqa: PLR2004 - nothing to compare
+        return measured, tuple(runs)
+    measured |= measure(
+        {name: runs[name] for name in finalists},
+        repeat=_ROUNDS,
+        warmup=1,
+        precision=0.02,
+        budget_s=left,
+        seed=seed,
+    )
+    return measured, finalists
 
 
 def _shortest(run: _Run) -> float:
@@ -481,17 +423,11 @@ def _shortest(run: _Run) -> float:
     return best
 
 
-def _promising(
-    measured: Mapping[str, Measurement], names: Sequence[str], stage: _Stage, left_s: float
-) -> tuple[str, ...]:
+def _promising(shortest: Mapping[str, float], left_s: float) -> tuple[str, ...]:
     """Choose the plain Einsum and the fastest, as many as can be compared in the time left."""
-    quartile = {name: measured[name].quartiles[0] for name in names}
-    hopeful = [x for x in names if quartile[x] <= _HOPELESS * min(quartile.values())]
-    chosen: list[str] = []
-    spent = 0.0
-    for name in sorted(hopeful, key=lambda name: (name != PLAIN, quartile[name])):
-        spent += (stage.rounds + _RUNS_AROUND) * max(quartile[name], _SAMPLE_S)
-        if len(chosen) == stage.most or spent > left_s:
-            break
-        chosen.append(name)
-    return tuple(chosen)
+    limit = _HOPELESS * min(shortest.values())
+    hopeful = [name for name, seconds in shortest.items() if seconds <= limit]
+    hopeful.sort(key=lambda name: (name != PLAIN, shortest[name]))
+    times = [(_ROUNDS + _RUNS_AROUND) * max(shortest[name], _SAMPLE_S) for name in hopeful]
+    count = sum(spent <= left_s for spent in itertools.accumulate(times))
+    return tuple(hopeful[: min(count, _FINALISTS)])

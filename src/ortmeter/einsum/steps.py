@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ortmeter.einsum.parse import Axes, Operands, Shape
 
@@ -24,12 +24,12 @@ class Step:
         Axes of each input: the letters merged in each axis, none for an axis of size 1.
     axes : tuple of str
         Axes of the output.
-    shape : tuple of int, str or None
+    shape : tuple of int
         Shape of the output.
-    flop : int or None
-        Operations, counted as in :mod:`ortmeter.operators.costs`; None when a size is not known.
-    bytes_moved : int or None
-        Bytes read and written, none by a reshape; None when a size is not known.
+    flop : int
+        Operations, counted as in :mod:`ortmeter.operators.costs`.
+    bytes_moved : int
+        Bytes read and written, none by a reshape.
     where : tuple of int
         Permutation of a transpose, axes that a reduce_sum removes, first of the two adjacent axes
         of a diagonal.
@@ -41,8 +41,8 @@ class Step:
     input_axes: tuple[Axes, ...]
     axes: Axes
     shape: Shape
-    flop: int | None
-    bytes_moved: int | None
+    flop: int
+    bytes_moved: int
     where: tuple[int, ...] = ()
 
     @property
@@ -168,27 +168,24 @@ class StepBuilder:
         name = result_name(root, axes, self._steps)
         read = tuple(tensor.axes for tensor in inputs)
         names = tuple(tensor.name for tensor in inputs)
-        self._steps[name] = Step(kind, names, name, read, axes, (), None, None, where)
+        self._steps[name] = Step(kind, names, name, read, axes, (), 0, 0, where)
         return Tensor(name, root, axes)
 
 
 def with_sizes(step: Step, operands: Operands) -> Step:
     """Write the shape of a step, and what it costs."""
-    count = operands.count
     kind, names, name, read, axes, _, flop, moved, where = vars(step).values()
-    counts: list[Any] = [count("".join(a)) for a in (*read, axes)]
-    if None not in counts:
-        *inputs, out = counts
-        if kind == "diagonal":
-            inputs = [out]
-        moved = 0 if kind == "reshape" else (sum(inputs) + out) * operands.dtype.itemsize
-        flop = 0
-        if kind == "reduce_sum":
-            flop = max(inputs[0] - out, 0)
-        elif kind == "mul":
-            flop = out
-        elif kind == "matmul":
-            flop = 2 * out * (count(read[0][-1]) or 0)
+    *inputs, out = (operands.count("".join(a)) for a in (*read, axes))
+    if kind == "diagonal":
+        inputs = [out]
+    if kind != "reshape":
+        moved = (sum(inputs) + out) * operands.dtype.itemsize
+    if kind == "reduce_sum":
+        flop = max(inputs[0] - out, 0)
+    elif kind == "mul":
+        flop = out
+    elif kind == "matmul":
+        flop = 2 * out * operands.count(read[0][-1])
     return Step(kind, names, name, read, axes, operands.shape(axes), flop, moved, where)
 
 
