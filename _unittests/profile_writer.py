@@ -26,10 +26,9 @@ def kernel_event(
     inputs=(("float", (2,)),),
     outputs=(("float", (2,)),),
     provider="CPUExecutionProvider",
-    memory=MEMORY,
 ):
     """Event of a kernel in the recent format: every value is a text but the types and shapes."""
-    sizes = {"parameter_size": 0, "activation_size": 8, "output_size": 8, **memory}
+    sizes = {"parameter_size": 0, "activation_size": 8, "output_size": 8, **MEMORY}
     args = {
         "op_name": op,
         "provider": provider,
