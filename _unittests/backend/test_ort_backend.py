@@ -164,20 +164,3 @@ def test_tensors_on_two_devices_are_explained():
     with pytest.warns(FallbackWarning, match="on cpu, cuda"):
         compiled(backend, lambda x: (x.cuda() * 2).cpu())
     assert "on cpu, cuda" in backend.fallbacks[0].reason
-
-
-def test_a_model_calls_operators_of_a_library_of_the_caller():
-    library = pytest.importorskip("onnxruntime_extensions").get_library_path()
-    symbolic = torch._dynamo.dont_skip_tracing(torch.onnx.ops.symbolic_multi_out)
-
-    def split(x):
-        options = {"dtypes": [x.dtype] * 2, "shapes": [x.shape] * 2, "version": 1}
-        negative, positive = symbolic("ai.onnx.contrib::NegPos", (x,), **options)
-        return positive - 2 * negative
-
-    backend = OrtBackend("none", custom_ops=[library], fallback=False)
-    torch.testing.assert_close(compiled(backend, split), X.clamp(min=0) - 2 * X.clamp(max=0))
-    assert backend.graphs[0].operators["ai.onnx.contrib.NegPos"] == 1
-    torch.compiler.reset()
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="ai.onnx.contrib"):
-        compiled(OrtBackend("none", fallback=False), split)

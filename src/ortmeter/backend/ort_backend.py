@@ -1,7 +1,6 @@
 """The backend of torch.compile."""
 
 import inspect
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,10 +38,6 @@ class OrtBackend:
         Threads inside an operator, on CPU. By default ``torch.get_num_threads()``.
     tf32 : bool
         Let CUDA round the operands of float32 products to TF32.
-    custom_ops : sequence of path
-        Libraries of operators for ONNX Runtime. A model calls them with
-        ``torch.onnx.ops.symbolic("domain::Operator", ...)``, which dynamo traces after
-        ``torch._dynamo.dont_skip_tracing``.
 
     Attributes
     ----------
@@ -101,7 +96,6 @@ class OrtBackend:
         provider: str | None = None,
         threads: int | None = None,
         tf32: bool = False,
-        custom_ops: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         if threads is not None and threads < 0:
             raise InvalidArgumentError(
@@ -113,7 +107,6 @@ class OrtBackend:
             provider=None if provider is None else resolve_provider(provider),
             threads=threads,
             tf32=tf32,
-            custom_ops=tuple(custom_ops),
         )
         self._fallback = fallback
         self.graphs: list[CompiledGraph] = []

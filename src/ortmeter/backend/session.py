@@ -1,6 +1,5 @@
 """A graph of dynamo on ONNX Runtime: a session for each set of weights that it is called with."""
 
-import os
 import threading
 import time
 from collections import Counter
@@ -46,7 +45,6 @@ class Settings:
     provider: Provider | None
     threads: int | None
     tf32: bool
-    custom_ops: tuple[str | os.PathLike[str], ...]
 
 
 class GraphRunner:
@@ -251,7 +249,6 @@ def build_program(
         tf32=settings.tf32,
         initializers=values,
         stream=None if stream is None else stream.cuda_stream,
-        custom_ops=settings.custom_ops,
     )
     _check_outputs(session, exported)
     record = CompiledGraph(
