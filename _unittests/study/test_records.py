@@ -15,7 +15,6 @@ from ortmeter.evidence import Prediction
 from ortmeter.machine.environment import Gpu, environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.records import (
-    SCHEMA,
     Record,
     load,
     load_records,
@@ -233,15 +232,6 @@ def test_a_record_keeps_the_processor_and_how_fast_it_was():
     assert again.origin["machine"] == environment().hardware
     with pytest.raises(RecordError, match="pace"):
         Record.from_dict({**json.loads(made.to_json()), "pace": -1.0})
-
-
-def test_the_schema_is_a_schema():
-    import jsonschema
-
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    jsonschema.validate(json.loads(planted().to_json()), SCHEMA)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**json.loads(planted().to_json()), "more": 1}, SCHEMA)
 
 
 RESULTS = Path(__file__).parents[2] / "_doc" / "results" / "amd-epyc-2-cores"

@@ -19,7 +19,7 @@ from ortmeter.files import write_atomically
 from ortmeter.machine.environment import Environment, environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.args import Arguments
-from ortmeter.study.encoding import Count, Kind, MappingValue, encode
+from ortmeter.study.encoding import Count, MappingValue, encode
 from ortmeter.study.rendering import Answer, Shown, fold
 from ortmeter.timing import Comparison, Comparisons
 from ortmeter.timing.comparison import join_builds
@@ -28,7 +28,7 @@ from ortmeter.timing.drift import pace
 if TYPE_CHECKING:
     from ortmeter.study.claims import Judged
 
-__all__ = ["SCHEMA", "Record", "load", "load_records", "record", "replay"]
+__all__ = ["Record", "load", "load_records", "record", "replay"]
 
 #: Where the records are, unless a folder is given.
 FOLDER_VARIABLE = "ORTMETER_RESULTS"
@@ -382,19 +382,6 @@ class _File(
     def __post_init__(self) -> None:
         if "provider" not in self.configuration:
             raise ValueError("the configuration has no 'provider'")
-
-
-def _schema() -> dict[str, Any]:
-    (schema, _), kinds = msgspec.json.schema_components(
-        [_File, Kind], ref_template="#/$defs/{name}"
-    )
-    title = "What a page of ortmeter measured on a machine"
-    draft = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": draft, "title": title, **schema, "$defs": kinds}
-
-
-#: Schema of the files (draft 2020-12).
-SCHEMA = _schema()
 
 
 def _find_comparisons(
