@@ -31,12 +31,6 @@ BLINDNESS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def colours(ax):
     """Return the colour of each container: of its point, or of its first bar."""
     first = (box.lines[0] if hasattr(box, "lines") else box[0] for box in ax.containers)

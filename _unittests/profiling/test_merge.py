@@ -1,9 +1,7 @@
-import re
 import statistics
 from collections import defaultdict
 
 import numpy as np
-import onnxruntime as ort
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -167,39 +165,6 @@ def test_a_node_that_is_removed_does_not_shift_the_others(tmp_path):
     table = merge_profiles(baseline, candidate).set_index("name_baseline")
     assert table["side"].to_dict() == {"a": "baseline only", "b": "both"}
     assert table.loc["b", "median_candidate"] == 6
-
-
-BRANCHES = """<ir_version: 10, opset_import: ["": 21]>
-g (float[n] X) => (float[n] A, float[n] B, float[n] C) {
-  [a] A = Exp(X)  [b] B = Exp(X)  [c] C = Exp(X) }"""
-
-
-def test_a_session_that_executes_branches_in_parallel(tmp_path):
-    """Three nodes of the same kind, which the executor does not start in the order of the graph."""
-    options = ort.SessionOptions()
-    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
-    options.inter_op_num_threads = 2
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.enable_profiling = True
-    options.profile_file_prefix = str(tmp_path / "parallel")
-    session = ort.InferenceSession(
-        load_model(BRANCHES).SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    feeds = {"X": np.zeros(4, np.float32)}
-    for _ in range(5):
-        session.run(None, feeds)
-    parallel = read_profile(session.end_profiling())
-    # The same graph, of other names, in sequence.
-    other = re.sub(r"\[([abc])\]", r"[new_\1]", BRANCHES)
-    sequential = profile(
-        other, feeds, provider="cpu", optimization="none", repeat=4, overhead=False
-    )
-    table = merge_profiles(parallel, sequential).sort_values("rank")
-    assert table["name_baseline"].tolist() == ["a", "b", "c"]
-    assert table["name_candidate"].tolist() == ["new_a", "new_b", "new_c"]
-    totals = parallel.steady.astype({"name": str}).groupby("name")["self_duration"].sum()
-    assert table["total_baseline"].tolist() == totals.tolist()
-    assert table["calls_baseline"].tolist() == [4, 4, 4]
 
 
 def model(domain):

@@ -28,7 +28,7 @@ import ortmeter
 from ortmeter.machine.peaks import Peaks, measured_peaks
 from ortmeter.observatory.bounds import weight_bounds
 from ortmeter.observatory.reference import reference
-from ortmeter.plotting import comparison_plot, profile_notes, timeline_plot
+from ortmeter.plotting import comparison_plot, profile_notes
 from ortmeter.profiling import ProfileCheck, profile_together
 from ortmeter.runtime.models import sample_cnn
 from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_frame
@@ -331,11 +331,6 @@ study.conclude(claims)
 # How this was computed
 # ---------------------
 #
-# The plot shows one run of the blocked network. Between the bars, no kernel runs.
-
-timeline_plot(after, title=f"One run, {BLOCKED}, {provider.label}", caption=legend)
-
-# %%
 # *Raw tables* has each node and the nodes as written that it replaces.
 
 study.appendix({AS_WRITTEN: model}, nodes=matched)

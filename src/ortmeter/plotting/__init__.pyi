@@ -18,6 +18,3 @@ from .profile import (
 from .profile import (
     profile_notes as profile_notes,
 )
-from .profile import (
-    timeline_plot as timeline_plot,
-)

@@ -34,8 +34,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 #: Colour of what is no data, as far from white as from the near black of dark pages (4 to 1).
 GREY = "#767676"
-OTHER = "other"
-US_PER_MS = 1e3
+_US_PER_MS = 1e3
 _SMALL = 0.01  # share of a total
 _SHORT_NAME = 18  # letters: three of them fit side by side
 
@@ -265,14 +264,14 @@ def group_small(frame: "pd.DataFrame", columns: list[str]) -> "pd.DataFrame":
     if np.count_nonzero(small) < 2:  # noqa: PLR2004 - a group
         return frame.iloc[order]
     other = frame.iloc[order[small]][columns].sum(min_count=1)
-    label = f"{OTHER} ({np.count_nonzero(small)})"
+    label = f"other ({np.count_nonzero(small)})"
     shown: pd.DataFrame = pd.concat([frame.iloc[order[~small]], other.to_frame(label).T])
     return shown
 
 
 def choose_unit(microseconds: np.ndarray) -> tuple[float, str]:
     """Choose the unit of durations: the factor and the name."""
-    return (1 / US_PER_MS, "ms") if np.nanmax(microseconds) >= US_PER_MS else (1.0, "µs")
+    return (1 / _US_PER_MS, "ms") if np.nanmax(microseconds) >= _US_PER_MS else (1.0, "µs")
 
 
 def node_label(op: str, name: str) -> str:
