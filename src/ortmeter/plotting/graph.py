@@ -6,7 +6,6 @@ A model is untrusted input: every text taken from it goes through :func:`clean`.
 import contextlib
 import dataclasses
 import html
-import itertools
 import math
 import re
 import textwrap
@@ -71,7 +70,7 @@ def draw_model(
     model: ModelLike,
     *,
     title: str | None = None,
-    notes: Mapping[str | int, NodeNote] | None = None,
+    notes: Mapping[str, NodeNote] | None = None,
 ) -> Drawing:
     """Draw a model.
 
@@ -86,8 +85,7 @@ def draw_model(
     title : str, optional
         Title of the drawing, the name of the graph by default.
     notes : dict of NodeNote, optional
-        Notes by name of node, or by index in the main graph. A name has priority over an index. If
-        several nodes share a name, all of them get the note.
+        Notes by name of node. If several nodes share a name, all of them get the note.
 
     Returns
     -------
@@ -104,8 +102,8 @@ def draw_model(
     Examples
     --------
     >>> text = '''<ir_version: 10, opset_import: ["": 21]>
-    ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
-    >>> draw_model(text, notes={0: NodeNote("0.3 ms", share=1.0)})
+    ... g (float[n] X) => (float[n] Y) { [abs] Y = Abs(X) }'''
+    >>> draw_model(text, notes={"abs": NodeNote("0.3 ms", share=1.0)})
     Drawing(title='g')
     """
     graph = load_model(model).graph
@@ -116,13 +114,11 @@ def draw_model(
         raise InvalidArgumentError(
             f"A model of {operators.total()} nodes is not drawn. Accepted: up to {MAX_NODES} nodes"
         )
+    names = {node.name for node in walk_nodes(graph.node)} - {""}
+    if unknown := [name for name in notes or {} if name not in names]:
+        raise InvalidArgumentError(f"Notes are given for {unknown!r}, which no node is named")
     writer = _Writer(notes or {})
-    writer.graph(graph, _Scope(ChainMap(), ChainMap(), ChainMap()), range(len(graph.node)))
-    if unknown := [key for key in writer.notes if key not in writer.noted]:
-        raise InvalidArgumentError(
-            f"Notes are given for {unknown!r}: a key is the name of a node, or the index of one of "
-            f"the {len(graph.node)} nodes of the main graph"
-        )
+    writer.graph(graph, _Scope(ChainMap(), ChainMap(), ChainMap()))
     dot = "\n".join([_HEADER, *writer.boxes, *writer.edges, "}", ""])
     title = clean(title or graph.name or "model")
     counts = [f"{count} {shorten(operator)}" for operator, count in operators.most_common(8)]
@@ -150,14 +146,13 @@ class _Scope:
 class _Writer:
     """Collects the boxes, the edges and the tooltips of a graph and of its subgraphs."""
 
-    def __init__(self, notes: Mapping[str | int, NodeNote]) -> None:
+    def __init__(self, notes: Mapping[str, NodeNote]) -> None:
         self.notes = notes
-        self.noted: set[str | int] = set()
         self.boxes: list[str] = []
         self.edges: list[str] = []
         self.elements: dict[str, Element] = {}
 
-    def graph(self, graph: onnx.GraphProto, scope: _Scope, indices: Iterable[int | None]) -> None:
+    def graph(self, graph: onnx.GraphProto, scope: _Scope) -> None:
         """Write a graph; every name is known before it is used, whatever the order of the nodes."""
         for info in (*graph.input, *graph.value_info, *graph.output):
             scope.types[info.name] = _type_text(info.type)
@@ -168,15 +163,10 @@ class _Writer:
         identifiers = [self._new("node", "") for _ in graph.node]
         for identifier, node in zip(identifiers, graph.node, strict=True):
             scope.boxes.update(dict.fromkeys(filter(None, node.output), identifier))
-        for identifier, node, index in zip(identifiers, graph.node, indices, strict=False):
-            self._node(identifier, node, self._note(node.name, index), scope)
+        for identifier, node in zip(identifiers, graph.node, strict=True):
+            self._node(identifier, node, self.notes.get(node.name, NodeNote()), scope)
         for info in graph.output:
             self._output(info.name, scope)
-
-    def _note(self, name: str, index: int | None) -> NodeNote:
-        keys = [key for key in (name, index) if key not in {"", None} and key in self.notes]
-        self.noted.update(keys)
-        return self.notes[keys[0]] if keys else NodeNote()
 
     def _node(self, identifier: str, node: onnx.NodeProto, note: NodeNote, scope: _Scope) -> None:
         self.elements[identifier] = Element("node", _node_tooltip(node, scope, note))
@@ -197,7 +187,7 @@ class _Writer:
             f'subgraph cluster_{identifier} {{ id="{identifier}"; style="dashed,rounded";'
         )
         self.boxes.append(f"label={_label([title])};")
-        self.graph(body, scope, itertools.repeat(None))
+        self.graph(body, scope)
         self.boxes.append("}")
         inside = next(
             key for key in list(self.elements)[first:] if self.elements[key].kind in _FILLS

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ortmeter.profiling import Profile
 
 
-def profile_notes(profile: "Profile") -> dict[str | int, NodeNote]:
+def profile_notes(profile: "Profile") -> dict[str, NodeNote]:
     """Make the notes of the nodes of a graph for :func:`~ortmeter.plotting.draw_model`.
 
     Parameters
