@@ -71,7 +71,7 @@ def einsum_model(
     writer.node("Einsum", operands.names, "Y", equation=str(parsed))
     # The inference of shapes does not know that a size of 1 is broadcast.
     stretched = "".join(operands.stretched)
-    shape = [x if x in stretched else operands.size_of[x] for x in parsed.output]
+    shape: list[int | str] = [x if x in stretched else operands.size_of[x] for x in parsed.output]
     return writer.model(opset, shape)
 
 
