@@ -12,7 +12,7 @@ from ortmeter.study.args import Param, get_parsed_args
 
 args = get_parsed_args(
     "plot_x",
-    config=Param("small", choices={"small": (256,), "large": (4096,)}, sequence=int),
+    config=Param("small", choices={"small": (256,), "large": (4096,)}),
     threads=Param(1, env="ORTMETER_THREADS"),
 )
 print(args)

@@ -6,7 +6,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.study.args import Param, get_parsed_args
 
 SIZES = {"small": (256, 512, 1024), "large": [4096, 8192]}
-CONFIG = Param("small", fast="8,16", choices=SIZES, sequence=int, help="sizes")
+CONFIG = Param("small", fast="8,16", choices=SIZES, help="sizes")
 
 
 @pytest.fixture(autouse=True)
@@ -48,21 +48,18 @@ VALUES = [
     (Param(4, fast=None), ["--p", "none"], None),
     # two numeric types make floats
     (Param(1, fast=0.5), [], 1.0),
-    # sequences: inferred from the default, or declared
+    # sequences
     ((256, 512), [], (256, 512)),
     ([256, 512], ["--p", "1, 2,3"], (1, 2, 3)),
     ((0.5, 1), ["--p", "2"], (2.0,)),
-    (Param((1, 2), sequence=float), [], (1.0, 2.0)),
-    (Param(None, sequence=int), ["--p", "3"], (3,)),
     # choices by name, by value, or else a sequence
     (CONFIG, ["--p", "large"], (4096, 8192)),
     (CONFIG, ["--p", "3"], (3,)),
     (Param((4096, 8192), choices=SIZES), [], (4096, 8192)),
     (Param(1, choices={"a": 1, "b": 10}), ["--p", "10"], 10),
     (Param(0.001, choices=(0.001, 0.01)), ["--p", "1e-2"], 0.01),
-    (Param("a", choices=("a", "b"), sequence=str), ["--p", "c,d"], ("c", "d")),
     (Param("f", choices={"f": max, "g": min}), ["--p", "g"], min),
-    (Param("auto", choices={"auto": None, "s": [8]}, sequence=int), [], None),
+    (Param("auto", choices={"auto": None, "s": [8]}), [], None),
     # minimum, pattern
     (Param((0, 1), minimum=0), ["--p", "0"], (0,)),
     (Param(("8x2",), pattern=r"\d+x\d+"), ["--p", "16x4, 1x1"], ("16x4", "1x1")),
@@ -121,7 +118,7 @@ def test_hyphens_and_underscores(option, joined):
         (Param("small", fast="x", choices=SIZES), [], "fast default of --p: got 'x', expected sm"),
         (Param("small", full="x", choices=SIZES), [], "full default of --p: got 'x', expected sm"),
         ((256, 0), [], "default of --p: got '256,0', expected integers >= 1"),
-        (Param((), sequence=int), [], "default of --p: got ''"),
+        (Param(()), [], "default of --p: got ''"),
     ],
 )
 def test_refused_value(declared, args, message):
@@ -238,7 +235,7 @@ def test_help(capsys, monkeypatch, fast):
         "num_layers": Param(7, help="50% of %s"),
         "provider": Param("auto", env="ORTMETER_PROVIDER"),
         "flag": False,
-        "odd": Param("[(x) %", choices={"[(x) %": (1,)}, sequence=int, help="% [(x"),
+        "odd": Param("[(x) %", choices={"[(x) %": (1,)}, help="% [(x"),
         "empty": Param("", help="\t"),
     }
     with pytest.raises(SystemExit) as stop:

@@ -49,7 +49,7 @@ study = Study(
     "plot_op_gemm2_cuda",
     "One big Gemm or two smaller?",
     command="ortmeter bench model.onnx one.onnx",
-    config=Param("small", fast="16,32", choices=SIZES, sequence=int, help="matrix sizes"),
+    config=Param("small", fast="16,32", choices=SIZES, help="matrix sizes"),
     itype=Param(1, choices=(1, 10, 16), help="1 float32, 10 float16, 16 bfloat16"),
     threads=Param(1, minimum=0, help="threads of an operator, 0: onnxruntime chooses"),
     repeat=Param(12, fast=5, minimum=1, help="samples in each process"),

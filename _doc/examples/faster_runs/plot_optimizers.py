@@ -44,7 +44,7 @@ study = Study(
     "plot_optimizers",
     "Which graph optimizer makes my model faster, and why is attention not fused?",
     command="ortmeter bench model.onnx --rewrite none,onnxslim --cold",
-    models=Param("ViT TorchScript", full=(*EXPORTS, "text detector"), sequence=str, help="models"),
+    models=Param(("ViT TorchScript",), full=(*EXPORTS, "text detector"), help="models"),
     tools=Param(("onnxslim", *FUSING), full=SIMPLE + FUSING, help="tools to run before a session"),
     processes=Param(5, fast=1, full=10, minimum=1, help="fresh processes that measure"),
     budget=Param(8.0, fast=0.4, full=100.0, help="seconds to measure runs, then sessions"),

@@ -42,8 +42,8 @@ study = Study(
     "plot_python_cost",
     "What does Python cost around a run?",
     command="ortmeter bench model.onnx",
-    sizes=Param("1,1000,100000", fast="1,1000", sequence=int, help="floats of an input"),
-    pairs=Param("1,10,50", fast="1,10", sequence=int, help="numbers of inputs, and of outputs"),
+    sizes=Param((1, 1000, 100_000), fast=(1, 1000), help="floats of an input"),
+    pairs=Param((1, 10, 50), fast=(1, 10), help="numbers of inputs, and of outputs"),
     processes=Param(8, fast=1, full=20, minimum=1, help="fresh processes that measure"),
     budget=Param(9.0, fast=1.0, full=60.0, help="seconds to measure"),
 )

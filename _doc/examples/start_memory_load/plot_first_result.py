@@ -61,7 +61,7 @@ study = Study(
     "plot_first_result",
     "Where does the time go before the first result?",
     command="ortmeter bench model.onnx --cold --shorten",
-    sizes=Param("1,50", fast="1", full="1,100", sequence=int, help="MiB of weights"),
+    sizes=Param((1, 50), fast=(1,), full=(1, 100), help="MiB of weights"),
     layers=Param(28, fast=1, minimum=1, help="layers of the transformer"),
     processes=Param(8, fast=1, full=15, minimum=1, help="fresh processes of each candidate"),
     budget=Param(15.0, fast=2.0, full=240.0, help="seconds to measure"),

@@ -55,7 +55,6 @@ study = Study(
     sequences=Param(
         ("fixed", "random", "one large"),
         full=("fixed", "growing", "cycling", "random", "one large"),
-        sequence=str,
         pattern="fixed|growing|cycling|random|one large",
         help="sequences of batches, with fixed, random and one large",
     ),

@@ -44,7 +44,7 @@ study = Study(
     "plot_shapes",
     "Fixed or dynamic shapes?",
     command="ortmeter bench model.onnx fixed.onnx --shape X=1x3x144x144",
-    models=Param(("ViT",), full=("CNN", "BERT", "ViT", "OCR"), sequence=str, help="models"),
+    models=Param(("ViT",), full=("CNN", "BERT", "ViT", "OCR"), help="models"),
     processes=Param(3, fast=1, full=6, minimum=1, help="fresh processes that measure"),
     budget=Param(4.0, fast=0.3, full=40.0, help="seconds to time runs, turns, sessions"),
 )

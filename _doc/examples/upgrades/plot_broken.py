@@ -46,7 +46,7 @@ study = Study(
     "plot_broken",
     "What is broken in this release of ONNX Runtime?",
     command="ortmeter bench model.onnx --runtime 1.31.1,1.32.0",
-    releases=Param(FEW, full=RELEASES, sequence=str, help="the last one is judged"),
+    releases=Param(FEW, full=RELEASES, help="the last one is judged"),
     processes=Param(2, fast=1, full=10, minimum=1, help="sets of fresh processes in a pass"),
 )
 args, provider = study.args, study.provider

@@ -50,9 +50,7 @@ class Param:
         Default if the parameter ``record`` is true: a record may take longer than a build.
     choices : collection or mapping of names to values, optional
         Accepted values, given by name or by value. The name is displayed, the page gets the value.
-    sequence : int, float or str, optional
-        Type of the elements of a sequence, written ``256,512``. With `choices`, any other text is
-        read as a sequence.
+        If the values are sequences, any other text, such as ``256,512``, is read as a sequence.
     help : str
         Text for the command line and for the table in a notebook.
     env : str, optional
@@ -65,7 +63,7 @@ class Param:
 
     Examples
     --------
-    >>> sizes = Param("small", choices={"small": (256, 512), "large": (4096,)}, sequence=int)
+    >>> sizes = Param("small", choices={"small": (256, 512), "large": (4096,)})
     >>> get_parsed_args("plot_x", args=[], config=sizes).config
     (256, 512)
     >>> get_parsed_args("plot_x", args=["--config", "8,16"], config=sizes).config
@@ -76,7 +74,6 @@ class Param:
     fast: Any = ...
     full: Any = ...
     choices: Collection[Any] | None = None
-    sequence: type[int] | type[float] | type[str] | None = None
     help: str = ""
     env: str | None = None
     minimum: float | None = None
@@ -104,10 +101,10 @@ class _Declaration:
         self.choices = _named(param)
         defaults = [d for d in (param.default, param.fast, param.full) if d is not ...]
         examples = list(self.choices.values()) or defaults
-        self.kind = param.sequence or _kind_of(examples)
-        self.many = bool(param.sequence) or any(isinstance(v, list | tuple) for v in examples)
+        self.kind = _kind_of(examples)
+        self.many = any(isinstance(v, list | tuple) for v in examples)
         self.optional = any(v is None for v in (*defaults, *examples))
-        self.closed = bool(self.choices) and not param.sequence
+        self.closed = bool(self.choices) and not self.many
         least = 1 if self.many and self.kind is int else -math.inf
         self.minimum = least if param.minimum is None else param.minimum
         self.default = self._read_default(param.default, "default")
@@ -202,16 +199,10 @@ def _as_text(value: Any) -> str:
 
 
 def _named(param: Param) -> dict[str, Any]:
-    """Return the choices by name; where sequences are accepted, every choice is one."""
+    """Return the choices by name."""
     choices = param.choices or {}
     pairs = choices if isinstance(choices, Mapping) else {_as_text(v): v for v in choices}
-    return {str(name): _as_choice(value, param) for name, value in pairs.items()}
-
-
-def _as_choice(value: Any, param: Param) -> Any:
-    if isinstance(value, list | tuple):
-        return tuple(value)
-    return value if value is None or param.sequence is None else (value,)
+    return {str(name): tuple(v) if isinstance(v, list) else v for name, v in pairs.items()}
 
 
 def _kind_of(values: list[Any]) -> type:
