@@ -159,26 +159,6 @@ def test_one_graph_serves_sequences_of_any_length(name):
         assert_kernels(compiled, ANY_LENGTH[name])
 
 
-def test_a_layer_of_llama_becomes_a_few_nodes():
-    model, inputs = ARCHITECTURES["llama"].build("eager", layers=1, use_cache=False)
-    (compiled,) = compile_and_run(model, inputs)
-    assert_agreement(compiled)
-    nodes = [graph.node_count for (graph,) in compiled.graphs.values()]
-    assert nodes[0] > 200
-    assert nodes[1:] == [26, 19]
-    (graph,) = compiled.graphs[FUSED]
-    assert graph.operators == {
-        "com.microsoft.FusedMatMul": 7,
-        "RMSNormalization": 3,
-        "RotaryEmbedding": 2,
-        "Add": 2,
-        "Mul": 2,
-        "Gather": 1,
-        "Attention": 1,
-        "Sigmoid": 1,
-    }
-
-
 @pytest.mark.slow
 def test_a_window_of_any_length_stays_a_mask():
     model, inputs = ARCHITECTURES["mistral"].build("sdpa", layers=1, use_cache=False)
