@@ -63,6 +63,7 @@ legend = f"float32 on {provider.label}, every dimension is {args.size}"
 # letters.
 
 x, z = np.random.default_rng(0).standard_normal((2, *[args.size] * 4), dtype=np.float32)
+feeds = {"X0": x, "X1": z}
 decomposed = decompose_einsum(EQUATION, x, z)
 written = decompose_einsum(EQUATION, x, z, order="bsnht")
 ortmeter.draw_model(decomposed.to_onnx(), title=f"{EQUATION}, decomposed")
@@ -96,7 +97,7 @@ models[PERMUTED] = einsum_model(EQUATION.translate(LETTERS), x, z)
 expected = np.einsum(EQUATION, x.astype(np.float64), z.astype(np.float64))
 bound = matmul_error_bound(z.swapaxes(1, 2), x.transpose(0, 2, 3, 1), dtype="float32")
 for name, model in models.items():
-    (got,) = ortmeter.make_session(model, provider=provider).run(None, decomposed.feeds(x, z))
+    (got,) = ortmeter.make_session(model, provider=provider).run(None, feeds)
     assert (np.abs(got - expected) <= bound).all(), f"{name} exceeds its error bound"
 
 # %%
@@ -108,7 +109,7 @@ for name, model in models.items():
 
 groups = {}
 for threads in searches:
-    options = {"feeds": decomposed.feeds(x, z), "provider": provider, "threads": threads}
+    options = {"feeds": feeds, "provider": provider, "threads": threads}
     groups[threads] = {k: ortmeter.session_candidate(m, **options) for k, m in models.items()}
 limits = {"repeat": 8, "processes": args.processes, "budget_s": args.budget}
 measured = ortmeter.measure_each(groups, axis="threads", **limits)
@@ -160,7 +161,7 @@ study.show(latencies, folded=True)
 # launches of kernels.
 
 variants = {role: {"model": models[roles[role]]} for role in (BEST, WRITTEN, WORST)}
-profiles = profile_together(variants, feeds=decomposed.feeds(x, z), provider=provider, repeat=40)
+profiles = profile_together(variants, feeds=feeds, provider=provider, repeat=40)
 nodes = concat({role: ran.by_node() for role, ran in profiles.items()}, names=["order"])
 nodes = nodes[["name", "op", "median", "gb_per_s"]].droplevel(1)
 nodes.columns = ["node", "operator", MEDIAN, "GB/s"]

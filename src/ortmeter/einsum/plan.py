@@ -13,7 +13,6 @@ from ortmeter.einsum.cost import LAUNCH, product_seconds, spans_seconds, transpo
 from ortmeter.einsum.emit import emit_model
 from ortmeter.einsum.parse import Axes, EinsumError, Equation, Operands, read_operands
 from ortmeter.einsum.steps import Step, StepBuilder, Tensor, with_sizes
-from ortmeter.errors import FeedError
 
 # A product may read an operand whose rows and columns are swapped. It costs nothing for the second
 # operand, which is packed anyway, and so many seconds per byte for the first one.
@@ -220,26 +219,6 @@ class EinsumPlan:
         ['Transpose', 'MatMul']
         """
         return emit_model(self.operands, self.steps, opset=opset, contrib=contrib)
-
-    def feeds(self, *operands: Any) -> dict[str, Any]:
-        """Name the operands as the inputs of the model.
-
-        Parameters
-        ----------
-        *operands : array
-            One per operand of the equation.
-
-        Raises
-        ------
-        FeedError
-            The number of operands is wrong.
-        """
-        names = self.operands.names
-        if len(operands) != len(names):
-            raise FeedError(
-                f"{self.equation!r} has {len(names)} operands, {len(operands)} were given"
-            )
-        return dict(zip(names, operands, strict=True))
 
 
 def decompose_einsum(
