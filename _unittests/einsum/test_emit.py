@@ -7,7 +7,7 @@ import onnx.checker
 import onnx.helper
 import onnx.reference
 import pytest
-from einsum_cases import CASES, EQUATIONS, assert_same, operands_of, oracle
+from einsum_cases import EQUATIONS, assert_same, operands_of, oracle
 from hypothesis import strategies as st
 
 from ortmeter import make_session
@@ -15,7 +15,6 @@ from ortmeter.dtypes import numpy_dtype
 from ortmeter.einsum import EinsumError, decompose_einsum, einsum_model
 from ortmeter.einsum.emit import emit_model
 from ortmeter.einsum.parse import parse_equation
-from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.sessions import optimized_model
 
 ATTENTION = "bsnh,btnh->bnts"
@@ -192,24 +191,6 @@ def test_moves_take_every_type(dtype):
         got = refer(model, [operand])
         assert got.dtype == dtype
         np.testing.assert_array_equal(got, np.einsum("iij->ji", operand))
-
-
-@pytest.mark.parametrize("opset", [14, 18, 21, 23])
-@pytest.mark.parametrize(("equation", "shapes"), [CASES["diagonal"][-1], (ATTENTION, SHAPES)])
-def test_every_opset_from_14(equation, shapes, opset):
-    operands = operands_of(shapes)
-    model = decompose_einsum(equation, *shapes).to_onnx(opset=opset)
-    assert model.opset_import[0].version == opset
-    assert_same(run(model, operands), oracle(equation, operands))
-
-
-@pytest.mark.parametrize("opset", [13, 10**6])
-def test_other_opsets_are_refused(opset):
-    plan = decompose_einsum(ATTENTION, *SHAPES)
-    with pytest.raises(InvalidArgumentError, match=rf"opset={opset}\. Accepted: 14 to"):
-        plan.to_onnx(opset=opset)
-    with pytest.raises(InvalidArgumentError, match=rf"opset={opset}\. Accepted: 14 to"):
-        einsum_model(ATTENTION, *SHAPES, opset=opset)
 
 
 @pytest.mark.parametrize(

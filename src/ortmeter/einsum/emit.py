@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.checker
-import onnx.defs
 import onnx.helper
 import onnx.numpy_helper
 
@@ -15,9 +14,8 @@ from ortmeter.dtypes import DTypeLike, onnx_type
 from ortmeter.einsum.cost import Split, split_transpose
 from ortmeter.einsum.parse import Operands, read_operands
 from ortmeter.einsum.steps import Step, absorb_transposes
-from ortmeter.errors import InvalidArgumentError
 
-_FIRST_OPSET = 14  # Reshape has allowzero since this one
+_OPSET = 18  # the nodes are the same from 14, where Reshape has allowzero
 _CONTRIB = "com.microsoft"
 _END = 2**63 - 1
 
@@ -26,7 +24,6 @@ def einsum_model(
     equation: str,
     *shapes_or_operands: Any,
     dtype: DTypeLike | None = None,
-    opset: int = 18,
 ) -> onnx.ModelProto:
     """Make a model with a single node, ``Einsum``.
 
@@ -41,13 +38,11 @@ def einsum_model(
         As for :func:`~ortmeter.einsum.decompose_einsum`.
     dtype : dtype, optional
         Type of the elements, by default that of the operands, or float32 for shapes.
-    opset : int
-        Version of the ONNX operators, at least 14.
 
     Returns
     -------
     onnx.ModelProto
-        A checked model with the inputs ``X0``, ``X1``, ... and the output ``Y``.
+        A checked model at opset 18, with the inputs ``X0``, ``X1``, ... and the output ``Y``.
 
     Raises
     ------
@@ -55,7 +50,7 @@ def einsum_model(
         The equation is not valid or does not suit the operands, or it sums or multiplies another
         type than float16, float32 and float64.
     InvalidArgumentError
-        The operands have several types, or the opset is not available.
+        The operands have several types.
 
     Examples
     --------
@@ -72,14 +67,13 @@ def einsum_model(
     # The inference of shapes does not know that a size of 1 is broadcast.
     stretched = "".join(operands.stretched)
     shape: list[int | str] = [x if x in stretched else operands.size_of[x] for x in parsed.output]
-    return writer.model(opset, shape)
+    return writer.model(shape)
 
 
 def emit_model(
     operands: Operands,
     steps: Sequence[Step],
     *,
-    opset: int = 18,
     contrib: bool = False,
     split: bool = False,
 ) -> onnx.ModelProto:
@@ -92,7 +86,7 @@ def emit_model(
         writer.step(step, split=split)
     if not steps:
         writer.node("Identity", ["X0"], "Y")
-    return writer.model(opset, operands.shape(tuple(operands.equation.output)))
+    return writer.model(operands.shape(tuple(operands.equation.output)))
 
 
 class _Writer:
@@ -121,14 +115,11 @@ class _Writer:
         self._constants[name] = onnx.numpy_helper.from_array(np.array(values, np.int64), name)
         return name
 
-    def model(self, opset: int, shape: Sequence[int | str]) -> onnx.ModelProto:
+    def model(self, shape: Sequence[int | str]) -> onnx.ModelProto:
         """Make the model of a result of this shape, and check it; a name is for any size."""
-        last = onnx.defs.onnx_opset_version()
-        if not _FIRST_OPSET <= opset <= last:
-            raise InvalidArgumentError(f"opset={opset}. Accepted: {_FIRST_OPSET} to {last}")
         tensors = zip((*self._operands.names, "Y"), (*self._operands.shapes, shape), strict=True)
         *inputs, output = (self._info(name, own) for name, own in tensors)
-        opsets = [onnx.helper.make_opsetid("", opset)]
+        opsets = [onnx.helper.make_opsetid("", _OPSET)]
         if any(node.domain == _CONTRIB for node in self._nodes.values()):
             opsets.append(onnx.helper.make_opsetid(_CONTRIB, 1))
         graph = onnx.helper.make_graph(

@@ -189,13 +189,11 @@ class EinsumPlan:
         """Bytes read and written by all the steps."""
         return sum(step.bytes_moved for step in self.steps)
 
-    def to_onnx(self, opset: int = 18, *, contrib: bool = False) -> onnx.ModelProto:
+    def to_onnx(self, *, contrib: bool = False) -> onnx.ModelProto:
         """Make the model that executes the steps.
 
         Parameters
         ----------
-        opset : int
-            Version of the ONNX operators, at least 14.
         contrib : bool
             Fuse transposes and products into ``com.microsoft.FusedMatMul``, which only ONNX Runtime
             supports.
@@ -203,13 +201,8 @@ class EinsumPlan:
         Returns
         -------
         onnx.ModelProto
-            A checked model with the inputs ``X0``, ``X1``, ... and the output ``Y``. The same plan
-            gives the same model.
-
-        Raises
-        ------
-        InvalidArgumentError
-            The opset is not available.
+            A checked model at opset 18, with the inputs ``X0``, ``X1``, ... and the output ``Y``.
+            The same plan gives the same model.
 
         Examples
         --------
@@ -218,7 +211,7 @@ class EinsumPlan:
         >>> [node.op_type for node in model.graph.node]
         ['Transpose', 'MatMul']
         """
-        return emit_model(self.operands, self.steps, opset=opset, contrib=contrib)
+        return emit_model(self.operands, self.steps, contrib=contrib)
 
 
 def decompose_einsum(
