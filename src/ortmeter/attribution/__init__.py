@@ -12,7 +12,6 @@ from ortmeter.attribution.changes import Change
 from ortmeter.attribution.matching import Result
 from ortmeter.attribution.nonfinite import NonFinite
 from ortmeter.attribution.optimizers import (
-    OptimizerEffect,
     OptimizerExplanation,
     explain_optimization,
 )
@@ -25,7 +24,6 @@ __all__ = [
     "Alignment",
     "Change",
     "NonFinite",
-    "OptimizerEffect",
     "OptimizerExplanation",
     "Reduced",
     "Result",

@@ -24,22 +24,6 @@ _LEVELS = ("basic", "extended", "layout", "all")
 
 
 @dataclass(frozen=True)
-class OptimizerEffect:
-    """An optimizer of ONNX Runtime that changes the outputs.
-
-    Parameters
-    ----------
-    name : str
-        Name in ONNX Runtime, which ``optimization.disable_specified_optimizers`` takes.
-    level : str
-        Level that enables it.
-    """
-
-    name: str
-    level: str
-
-
-@dataclass(frozen=True)
 class OptimizerExplanation:
     """Graph optimizations responsible for a discrepancy.
 
@@ -49,9 +33,11 @@ class OptimizerExplanation:
         Outputs at each level up to the requested one, compared with the unoptimized ones.
     level : str or None
         First level whose outputs differ, None if all give the same.
-    optimizers : tuple of OptimizerEffect
-        Minimal set: without them the outputs are the unoptimized ones, and with any of them they
-        are not. Empty when the levels do not differ, or when the search had no time to end.
+    optimizers : mapping of str to str
+        Minimal set, each one with the level that enables it: without them the outputs are the
+        unoptimized ones, and with any of them they are not. Empty when the levels do not differ, or
+        when the search had no time to end. ``optimization.disable_specified_optimizers`` takes
+        their names.
     remaining : Discrepancy
         Outputs without them, compared with the unoptimized ones.
     repeated : Discrepancy
@@ -64,7 +50,7 @@ class OptimizerExplanation:
 
     levels: Mapping[str, ModelDiff]
     level: str | None
-    optimizers: tuple[OptimizerEffect, ...]
+    optimizers: Mapping[str, str]
     remaining: Discrepancy
     repeated: Discrepancy
     n_candidates: int
@@ -93,7 +79,7 @@ class OptimizerExplanation:
                 f"{since}, but none of the {self.n_candidates} optimizers that can be disabled is "
                 "responsible"
             )
-        named = ", ".join(f"{o.name} ({o.level})" for o in self.optimizers)
+        named = ", ".join(f"{name} ({level})" for name, level in self.optimizers.items())
         told, rest = ("changes", "it") if len(self.optimizers) == 1 else ("change", "them")
         unoptimized = "the outputs are the same as without optimization"
         left = str(self.remaining) if differing(self.remaining) else unoptimized
@@ -173,7 +159,7 @@ def explain_optimization(
     }
     level = next((name for name, got in outputs.items() if not search.same(got)), None)
     repeated = search.apart(search.run(level="none"))
-    effects: tuple[OptimizerEffect, ...] = ()
+    responsible: dict[str, str] = {}
     undecided: tuple[str, ...] = ()
     remaining = search.apart(outputs[optimization])
     candidates: Sequence[Optimizer] = ()
@@ -184,9 +170,8 @@ def explain_optimization(
         remaining = search.apart(search.run(names))
         if search.is_late:
             undecided, responsible = tuple(names), {}
-        effects = tuple(OptimizerEffect(name, since) for name, since in responsible.items())
     return OptimizerExplanation(
-        levels, level, effects, remaining, repeated, len(candidates), undecided
+        levels, level, responsible, remaining, repeated, len(candidates), undecided
     )
 
 
