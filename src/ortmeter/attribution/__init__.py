@@ -8,7 +8,6 @@ it, ``nonfinite`` the nodes that make NaN and infinities.
 """
 
 from ortmeter.attribution.alignment import Aligned, Alignment, align
-from ortmeter.attribution.changes import Change
 from ortmeter.attribution.matching import Result
 from ortmeter.attribution.nonfinite import NonFinite
 from ortmeter.attribution.optimizers import (
@@ -22,7 +21,6 @@ from ortmeter.attribution.session import explain_session
 __all__ = [
     "Aligned",
     "Alignment",
-    "Change",
     "NonFinite",
     "OptimizerExplanation",
     "Reduced",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from ortmeter.attribution.changes import Change, find_changes
+from ortmeter.attribution.changes import find_changes
 from ortmeter.attribution.entering import enter_branches
 from ortmeter.attribution.intermediates import really_computed, results_of, run_exposed
 from ortmeter.attribution.matching import Result, match
@@ -74,8 +74,8 @@ class Alignment:
     reordered : tuple of Aligned
         Results that are far apart while all that is computed from them agrees: a product in another
         order. They are not in `pairs`.
-    changes : tuple of Change
-        Initializers and attributes that differ, the largest change first.
+    changes : tuple of str
+        Initializers and attributes that differ, one sentence each, the largest change first.
     outputs : ModelDiff or None
         Outputs of the sessions whose intermediate results are read.
     """
@@ -85,7 +85,7 @@ class Alignment:
     n_got: int
     tolerance: Tolerance
     reordered: tuple[Aligned, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[str, ...] = ()
     outputs: ModelDiff | None = None
 
     @property

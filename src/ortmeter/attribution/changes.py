@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,32 +22,16 @@ from ortmeter.evaluator.node import (
 #: Names of results of two models that stand for the same.
 _Pairs: TypeAlias = Iterable[tuple[str, str]]
 
+#: A sentence, after the largest difference over the largest value; infinite where none says it.
+_Change: TypeAlias = tuple[float, str]
+
 _LISTED = 8  # values
-
-
-@dataclass(frozen=True)
-class Change:
-    """An initializer, or an attribute of a node, that differs by more than a rounding.
-
-    Parameters
-    ----------
-    text : str
-        What differs, a sentence.
-    size : float
-        Largest difference over the largest value; infinite where no number says it.
-    """
-
-    text: str
-    size: float
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def find_changes(
     expected: onnx.ModelProto, got: onnx.ModelProto, results: _Pairs
-) -> tuple[Change, ...]:
-    """List the initializers and the attributes that differ, the largest change first.
+) -> tuple[str, ...]:
+    """Say which initializers and attributes differ by more than a rounding, the largest first.
 
     Initializers are paired by name, and by rank among the inputs of nodes that are paired: those
     of one operator whose results, or names, are the same.
@@ -65,7 +48,7 @@ def find_changes(
     named = {node.proto.name: node for node in sides[1] if node.proto.name}
     partner = dict(results)
     shared = [(name, name) for name in values[0] if name in values[1]]
-    found: list[Change] = []
+    found: list[_Change] = []
     for node in sides[0]:
         names = [partner[name] for name in node.proto.output if name in partner]
         other = writer.get(names[0]) if names else named.get(node.proto.name)
@@ -79,10 +62,10 @@ def find_changes(
         for first, second in dict.fromkeys(shared)
         if (change := _values_apart((first, second), values[0][first], values[1][second]))
     )
-    return tuple(sorted(found, key=lambda change: change.size, reverse=True))
+    return tuple(text for _, text in sorted(found, key=lambda change: change[0], reverse=True))
 
 
-def _attributes_apart(node: Node, other: Node) -> Iterator[Change]:
+def _attributes_apart(node: Node, other: Node) -> Iterator[_Change]:
     first, second = (_attributes(one) for one in (node, other))
     for name in dict.fromkeys((*first, *second)):
         old, new = first.get(name), second.get(name)
@@ -92,7 +75,7 @@ def _attributes_apart(node: Node, other: Node) -> Iterator[Change]:
         if not (is_cast or np.array_equal(np.asarray(old), np.asarray(new))):
             where = " / ".join(dict.fromkeys((node.label, other.label)))
             told = f"{name} of {where} ({node.operator}) is {_text(new)} instead of {_text(old)}"
-            yield Change(told, math.inf)
+            yield math.inf, told
 
 
 def _attributes(node: Node) -> Mapping[str, Any]:
@@ -115,7 +98,7 @@ def _text(value: Any) -> str:
     return str(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
-def _values_apart(names: tuple[str, str], *constants: Any) -> Change | None:
+def _values_apart(names: tuple[str, str], *constants: Any) -> _Change | None:
     """Compare two constants, unless one is not the other rounded: int8, transposed, elsewhere."""
     try:
         first, second = (
@@ -145,4 +128,4 @@ def _values_apart(names: tuple[str, str], *constants: Any) -> Change | None:
         told += f" has {where}, and {error.n_over} of {error.n} values differ"
     largest = error.ranked("abs")
     size = float(largest / error.largest) if error.largest else math.inf
-    return Change(f"initializer {told}", size)
+    return size, f"initializer {told}"

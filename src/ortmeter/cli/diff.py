@@ -427,7 +427,7 @@ def _tell_alignment(report: Report, aligned: Alignment, names: tuple[str, str], 
     """Say where two graphs part: what differs in them, the first results that do, the growth."""
     if aligned.changes:
         more = len(aligned.changes) - _CHANGES
-        named = "; ".join(map(str, aligned.changes[:_CHANGES]))
+        named = "; ".join(aligned.changes[:_CHANGES])
         report.conclude(f"{names[1]}: {named}{f'; {more} more changes' if more > 0 else ''}")
     report.conclude(f"{aligned}.")
     if aligned.first is None:
