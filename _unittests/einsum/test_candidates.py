@@ -94,4 +94,4 @@ def test_the_candidates_are_the_same_in_every_process():
         for seed in ("1", "2")
     }
     assert len(told) == 1
-    assert "decomposed" in told.pop()
+    assert "order bijk" in told.pop()
