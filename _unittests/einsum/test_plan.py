@@ -67,6 +67,16 @@ def test_each_step_computes_its_subscripts(equation, shapes):
         assert_same(got, expected.reshape(step.shape), step.subscripts)
 
 
+@pytest.mark.parametrize(("equation", "shapes"), CASES["many operands"])
+def test_any_path_computes_the_same(equation, shapes):
+    operands = operands_of(shapes)
+    count = len(shapes)
+    paths = [[(0, 1)] * (count - 1), [(1, 0)] * (count - 1), [tuple(range(count))]]
+    for path in paths:
+        plan = make_plan(read_operands(equation, shapes, None), path=tuple(path))
+        assert_same(results_of(plan, operands)["Y"], oracle(equation, operands), path)
+
+
 def test_the_path_is_that_of_opt_einsum():
     equation, shapes = "ab,bc,cd->ad", [(50, 2), (2, 50), (50, 2)]
     plan = decompose_einsum(equation, *shapes)

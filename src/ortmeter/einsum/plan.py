@@ -265,9 +265,14 @@ def make_plan(
     operands: Operands,
     *,
     order: str | None = None,
+    path: tuple[tuple[int, ...], ...] | None = None,
     elementwise: bool = False,
 ) -> EinsumPlan:
-    """Plan an equation that was read; *elementwise* makes no product of matrices."""
+    """Plan an equation that was read; *elementwise* makes no product of matrices.
+
+    *path* has the positions of the operands to multiply at each step: they are removed from the
+    list and their product is appended, as in :func:`numpy.einsum_path`.
+    """
     parsed, stretched = operands.equation, operands.stretched
     letters = "".join(sorted(set().union(*parsed.inputs)))
     if order is not None and sorted(order) != list(letters):
@@ -275,7 +280,7 @@ def make_plan(
             f"order={order!r} is not a permutation of its letters, {letters!r}", parsed.text
         )
     inputs = _prepared_letters(parsed, stretched)
-    products = _list_products(_find_path(inputs, operands), len(inputs))
+    products = _list_products(path or _find_path(inputs, operands), len(inputs))
     layouts = choose_layouts(inputs, products, operands, order=order, elementwise=elementwise)
     steps = _build_steps(parsed, stretched, products, tuple(layouts.items()))
     return EinsumPlan(operands, tuple(with_sizes(step, operands) for step in steps))

@@ -30,6 +30,7 @@ from ortmeter.timing.statistics import is_faster_more_often
 #: Name of the candidate that is the operator alone.
 PLAIN = "Einsum"
 _MOST_ORDERS = 120
+_ALL_PATHS = 4  # operands
 _LARGER = 8  # times the operands: what a product element by element may write
 
 
@@ -139,13 +140,29 @@ def _groups(operands: Operands) -> tuple[str, ...]:
 
 
 def _plans(plain: EinsumPlan, orders: Sequence[str]) -> Iterator[EinsumCandidate]:
-    """Plans of each order, and those that choose their order; their cost is not known yet."""
+    """Plans of each order, then of each path; their cost is not known yet."""
     operands = plain.operands
     for order in orders:
         yield EinsumCandidate(f"order {order}", make_plan(operands, order=order), 0.0, order)
     yield EinsumCandidate("decomposed", plain, 0.0)
+    for path in _paths(len(operands.shapes)):
+        name = ", ".join(f"{i} {j}" for i, j in path)
+        yield EinsumCandidate(f"path {name}", make_plan(operands, path=path), 0.0)
     if _suits_elements(operands):
         yield EinsumCandidate("product, then sum", make_plan(operands, elementwise=True), 0.0)
+
+
+def _paths(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """List paths: all of them up to four operands, else from left to right and from right to left.
+
+    A product goes to the end of the list of operands.
+    """
+    if count > _ALL_PATHS:
+        yield ((0, 1), *((0, left) for left in range(count - 2, 0, -1)))
+        yield tuple((i - 1, i) for i in range(count - 1, 0, -1))
+    elif count > 2:  # noqa: PLR2004 - two operands have one path
+        pairs = [itertools.combinations(range(left), 2) for left in range(count, 1, -1)]
+        yield from itertools.product(*pairs)
 
 
 def _suits_elements(operands: Operands) -> bool:
@@ -289,8 +306,9 @@ def optimize_einsum(
 
     The candidates are the plain ``Einsum``, unless ONNX Runtime may compute it wrongly, see
     :func:`~ortmeter.einsum.einsum_model`; decompositions with every order of the letters that
-    gives a different graph; and an element-wise product followed by a sum. Each has variants with
-    transposes fused into the products, and with slow transposes replaced by two fast ones.
+    gives a different graph; decompositions with other paths, for three operands or more; and an
+    element-wise product followed by a sum. Each has variants with transposes fused into the
+    products, and with slow transposes replaced by two fast ones.
 
     An estimate of their cost ranks them. The most promising ones run, then the fastest ones are
     interleaved. None runs that is estimated to take a hundred times the quickest decomposition, not
