@@ -81,7 +81,9 @@ def register(parser: ArgumentParser) -> None:
         "--provider", default="auto", help="auto (the default), cpu, cuda, or several: cpu,cuda"
     )
     group.add_argument(
-        "--threads", help="threads per operator, or several: 1,2 (1; 1,2 with --report)"
+        "--threads",
+        type=thread_count,
+        help="threads per operator (1; 1, then 2, with --report)",
     )
     group = parser.add_argument_group("measurement")
     group.add_argument(
@@ -120,8 +122,8 @@ def run(options: Namespace, report: Report) -> str | int | None:
     if options.fusions and options.repro is not None:
         case = FusionCase.parse(options.repro)
         return fusions.write(report, case, _candidates(options)[0], options.report)
-    threads = options.threads or ("1,2" if options.report else "1")
-    options.threads = split("--threads", threads, thread_count)
+    usual = [1, 2] if options.report else [1]
+    options.threads = usual if options.threads is None else [options.threads]
     cases, left_out = _cases(options)
     if options.repro is not None:
         return _script_of_case(options, report, cases)

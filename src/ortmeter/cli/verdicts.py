@@ -43,11 +43,9 @@ _CLAIMED = ("faster", "slower")
 def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix) -> None:
     """Fill the report with the times of the candidates, and with verdicts if there are several."""
     names = [candidate.name for candidate in candidates]
-    counts = list(matrix.times.index.unique("threads"))
-    place = {count: f", {_threads(count)}" if len(counts) > 1 else "" for count in counts}
     if len(names) > 1:
         cells = compare_cells(matrix.times, names, min_effect=_EFFECT)
-        report.conclude(*_sentences(cells, names, matrix, place))
+        report.conclude(*_sentences(cells, names, matrix))
         slower = claimed(cells, names[-1], "slower")
         if len(slower) and all(c.script is None for c in candidates):  # torch has no script
             case = slower.index.get_level_values("case")[0]
@@ -57,17 +55,11 @@ def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix)
             f"{names[1]} compared with {names[0]}" if is_pair else "Compared with the best before"
         )
         plots = [partial(_plot, cells, report)] if cells["verdict"].isin(_CLAIMED).any() else []
-        for count in counts:
-            own = cells[cells.index.get_level_values("threads") == count]
-            table = _cells_table(own, several=not is_pair)
-            report.add(f"{beside}{place[count]}", *plots, table)
-            plots.clear()  # it has all the numbers of threads
+        report.add(beside, *plots, _cells_table(cells, several=not is_pair))
     else:
         report.conclude(_slowest(matrix, names[0]))
-    for count in counts:
-        times = matrix.times.xs(count, level="threads")[names]
-        medians = times.groupby(level="case", sort=False).median()
-        report.add(f"Median time of a run (µs){place[count]}", medians)
+    medians = matrix.times[names].groupby(level="case", sort=False).median()
+    report.add("Median time of a run (µs)", medians)
     versions = [{"candidate": name, **matrix.versions[name]} for name in names]
     report.add("Candidates", pd.DataFrame(versions))
     if matrix.absent:
@@ -76,12 +68,8 @@ def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix)
         report.conclude(f"{len(absent)} absent: the table has the reasons.")
 
 
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count or 'all'} threads"
-
-
 def _sentences(
-    cells: pd.DataFrame, names: Sequence[str], matrix: Matrix, place: Mapping[int, str]
+    cells: pd.DataFrame, names: Sequence[str], matrix: Matrix
 ) -> Iterator[str | Speedup]:
     """Say what the last candidate lost and won, then what the control says."""
     *others, last = names
@@ -99,11 +87,11 @@ def _sentences(
     else:
         yield _nothing(tested, last, before, matrix.times)
     for moved, word in ((lost, "slower"), (won, "faster")):
-        told = moved.reset_index().drop_duplicates("case").head(_TOLD).to_dict("records")
+        told = moved.reset_index().head(_TOLD).to_dict("records")
         for row in told:
             since = {} if row["since"] == last else {"since": row["since"]}
             speed = Estimate(row["speedup"], row["low"], row["high"])
-            where = {"case": f"{in_words(row['case'])}{place[row['threads']]}", **since}
+            where = {"case": in_words(row["case"]), **since}
             yield Speedup(last, row["baseline"], speed, where)
         if len(moved) > len(told):
             yield f"{len(moved) - len(told)} more {word}: the tables have them."
@@ -169,7 +157,7 @@ def _is_small(cells: pd.DataFrame) -> "pd.Series[bool]":
 def _plot(cells: pd.DataFrame, report: Report) -> "Figure":
     named = cells.rename(in_words, level="case")
     frame = named.reset_index().rename(columns={"case": "row", "candidate": "column"})
-    frame["panel"] = frame["threads"].map(_threads)
+    frame["panel"] = ["1 thread" if n == 1 else f"{n or 'all'} threads" for n in frame["threads"]]
     return change_map(
         frame, title="Speedup over the best candidate before", caption=report.machine.cpu
     )
