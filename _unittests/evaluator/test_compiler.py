@@ -246,20 +246,6 @@ def test_an_empty_scan_has_the_declared_type():
     assert (got.dtype, got.shape) == (np.float16, (2, 0))
 
 
-def test_a_sequence_is_mapped_with_outer_names():
-    text = f"""{HEAD} g (seq(float[n]) S, float K) => (seq(float[n]) T) {{
-    T = SequenceMap (S) <body = b (float[n] s) => (float[n] t) {{ t = Mul(s, K) }}> }}"""
-    values = [VECTOR, VECTOR[:2], VECTOR[:0]]
-    (got,) = Evaluator(text).run(None, {"S": values, "K": np.float32(3)})
-    assert len(got) == len(values)
-    for value, mapped in zip(values, got, strict=True):
-        np.testing.assert_array_equal(mapped, value * 3)
-    (got,) = Evaluator(text).run(
-        None, {"S": [torch.ones(2), torch.zeros(1)], "K": torch.tensor(3.0)}
-    )
-    assert [value.tolist() for value in got] == [[3, 3], [0]]
-
-
 def test_kernels_are_replaced_in_bodies():
     text, feeds = MODELS["nested if"]
     seen = []

@@ -295,21 +295,6 @@ def _make_scan(node: Node, bodies: dict[str, Body], memory: Memory) -> Kernel:
     return batched if node.opset < 9 else run  # noqa: PLR2004 - has no batch since
 
 
-def _make_sequence_map(node: Node, bodies: dict[str, Body], _memory: Memory) -> Kernel:
-    body, n_inputs = bodies["body"], len(node.proto.input)
-
-    def run(sequence: Any, *inputs: Any) -> tuple[Any, ...]:
-        call = body.bind(inputs[n_inputs - 1 :])
-        others = inputs[: n_inputs - 1]
-        results = [
-            call([item, *(value[i] if isinstance(value, list) else value for value in others)])
-            for i, item in enumerate(sequence)
-        ]
-        return tuple([result[k] for result in results] for k in range(len(body.graph.output)))
-
-    return run
-
-
 def _stacked(
     rows: Sequence[Any], declared: onnx.ValueInfoProto, memory: Memory, axis: int = 0
 ) -> Any:
@@ -328,5 +313,4 @@ _CONTROL_FLOW: dict[str, Callable[[Node, dict[str, Body], Memory], Kernel]] = {
     "If": _make_if,
     "Loop": _make_loop,
     "Scan": _make_scan,
-    "SequenceMap": _make_sequence_map,
 }
