@@ -130,6 +130,7 @@ ODD = {
     ("Einsum", "infinity"): "the sum of terms that overflow depends on their order",
     ("Gelu", "NaN"): "torch multiplies an infinity by 0",
     ("Gelu", "infinity"): "torch doubles the largest number",
+    ("MatMulInteger", "NaN"): "NaN to integers is not specified",
     ("HardSwish", "infinity"): "torch multiplies the largest number by 6",
     ("InstanceNormalization", "NaN"): "the mean of the largest numbers does not overflow",
     ("MaxPool", "NaN"): "NaN wins: others depend on the position",

@@ -4,13 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.operators.costs import activation
 from ortmeter.operators.counts import Count, Work, reduction
-from ortmeter.operators.late import Array, Tensor, TensorFunction, functional, torch
-from ortmeter.operators.registry import MICROSOFT, definition, family, kernel, maker
+from ortmeter.operators.late import Tensor, TensorFunction, functional, torch
+from ortmeter.operators.registry import MICROSOFT, family, kernel, maker
 from ortmeter.operators.roundings import mean, sum_of_products
 from ortmeter.operators.tensors import refused
 
@@ -50,7 +48,6 @@ declare_pool("GlobalMaxPool", cost=reduction(terms=1, results=-1), is_exact=True
 declare_pool("GlobalAveragePool", cost=reduction(terms=1, results=0), bound=mean)
 declare_pool("MaxUnpool", is_exact=True)
 declare_pool("Col2Im GlobalLpPool LpPool")
-declare_pool("NhwcMaxPool", domain=MICROSOFT, is_exact=True)
 
 
 def _of_rank(name: str, rank: int) -> TensorFunction:
@@ -302,23 +299,3 @@ kernel("GlobalMaxPool")(lambda x: torch.amax(x, _spatial(x), keepdim=True))
 kernel("GlobalLpPool", since=2)(
     lambda x, *, p=2: torch.linalg.vector_norm(x, p, _spatial(x), keepdim=True)
 )
-
-
-def windows(x: Array, shape: Sequence[int], pads: Sequence[int], strides: Sequence[int]) -> Array:
-    """List the windows of images; NaN beyond their borders."""
-    rank = len(shape)
-    sides = pads or [0] * 2 * rank
-    around = [(0, 0), (0, 0), *zip(sides[:rank], sides[rank:], strict=True)]
-    padded = np.pad(x.astype(np.float64), around, constant_values=np.nan)
-    views = np.lib.stride_tricks.sliding_window_view(padded, tuple(shape), (*range(2, 2 + rank),))
-    steps = (slice(None, None, step) for step in strides or [1] * rank)
-    kept = views[:, :, *steps]
-    return kept.reshape((*kept.shape[: x.ndim], -1))
-
-
-@definition("NhwcMaxPool")
-def _max_pool_of_rows(
-    x: Array, *, kernel_shape: Sequence[int], pads: Sequence[int] = (), strides: Sequence[int] = ()
-) -> Array:
-    largest = np.nanmax(windows(np.moveaxis(x, -1, 1), kernel_shape, pads, strides), -1)
-    return np.asarray(np.moveaxis(largest, 1, -1), x.dtype)

@@ -104,7 +104,6 @@ declare("Dropout", kind="other", is_exact=True)
 declare = family("normalization", domain=MICROSOFT)
 declare("SkipLayerNormalization", cost=_normalization_flop(6, skip=True))
 declare("SkipSimplifiedLayerNormalization", cost=_normalization_flop(4, skip=True))
-declare("EmbedLayerNormalization")
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
@@ -248,26 +247,16 @@ def _batch_normalization(
 stand_in("Dropout")(lambda *_inputs, **_: lambda x, *_others: x)
 
 
-def _define_layer_norm(x: Array, scale: Array, bias: Array | float | None, epsilon: float) -> Array:
-    centred = x - x.mean(-1, keepdims=True)
-    normalized = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + epsilon)
-    return np.asarray(normalized * scale + (0 if bias is None else bias))
-
-
 @definition("SkipLayerNormalization")
 def _skip_layer_norm(*inputs: Any, epsilon: float = 1e-12) -> Array:
     x, skip, scale, beta, bias = (*inputs, None, None)[:5]
-    return _define_layer_norm(x + skip + (0 if bias is None else bias), scale, beta, epsilon)
+    total = x + skip + (0 if bias is None else bias)
+    centred = total - total.mean(-1, keepdims=True)
+    normalized = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + epsilon)
+    return np.asarray(normalized * scale + (0 if beta is None else beta))
 
 
 @definition("SkipSimplifiedLayerNormalization")
 def _skip_rms_norm(x: Array, skip: Array, scale: Array, *, epsilon: float = 1e-12) -> Array:
     total = x + skip
     return np.asarray(total / np.sqrt(np.square(total).mean(-1, keepdims=True) + epsilon) * scale)
-
-
-@definition("EmbedLayerNormalization")
-def _embed_layer_norm(*inputs: Array, epsilon: float = 1e-12) -> tuple[Array, Array]:
-    ids, segments, words, places, kinds, scale, bias = inputs
-    total = words[ids] + places[: ids.shape[1]] + kinds[segments]
-    return _define_layer_norm(total, scale, bias, epsilon), np.zeros(len(ids), np.int32)

@@ -1,7 +1,5 @@
 """Products of matrices and what is computed from square ones."""
 
-from typing import Any
-
 import numpy as np
 
 from ortmeter.operators.costs import activation
@@ -37,7 +35,6 @@ declare("Trilu", kind="movement", cost=nothing, is_exact=True)
 declare = family("matrix product", domain=MICROSOFT)
 declare("FusedMatMul", cost=_matmul_flop, bound=sum_of_products, cpu_types="f32 f64")
 declare("FusedGemm", cost=_gemm_flop)
-declare("CDist Inverse", kind="other")
 
 direct("MatMul", "matmul", since=1)
 direct("Det", "linalg.det", since=11)
@@ -98,19 +95,3 @@ def product_of(a: Array, b: Array, *, alpha: float = 1, transA: int = 0, transB:
         for array, swapped in ((a, transA), (b, transB))
     )
     return np.asarray(alpha * (a @ b))
-
-
-@definition("FusedGemm")
-def _fused_gemm(a: Array, b: Array, c: Array, *, activation: str, **options: Any) -> Array:
-    if activation != "Relu":
-        raise NotImplementedError(activation)
-    return np.asarray(np.maximum(product_of(a, b, **options) + c, 0))
-
-
-@definition("CDist")
-def _distances(a: Array, b: Array, *, metric: str = "sqeuclidean") -> Array:
-    squares = np.square(a[:, None] - b[None]).sum(-1)
-    return np.sqrt(squares) if metric == "euclidean" else np.asarray(squares)
-
-
-definition("Inverse")(np.linalg.inv)

@@ -1,12 +1,11 @@
 """Linear quantization, by tensor, by axis or by block, and products of quantized matrices."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.operators.convolution import windows
 from ortmeter.operators.late import Array, Dtype, Tensor, special, torch
 from ortmeter.operators.products import product_of
 from ortmeter.operators.registry import MICROSOFT, definition, family, kernel
@@ -37,13 +36,13 @@ declare("QLinearConv", kind="convolution")
 
 declare = family("elementwise", domain=MICROSOFT, is_quantized=True, bound=_off_by_one)
 declare("QLinearAdd QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearWhere QuantizeLinear")
-declare("DynamicQuantizeMatMul QGemm", kind="matrix product")
+declare("QGemm", kind="matrix product")
 declare("QLinearConv", kind="convolution")
 declare("QLinearConcat", kind="movement")
 declare("QLinearSoftmax", kind="attention")
-declare("QLinearAveragePool QLinearGlobalAveragePool QLinearReduceMean", kind="other")
+declare("QLinearGlobalAveragePool QLinearReduceMean", kind="other")
 
-family("matrix product", domain=MICROSOFT)("MatMulIntegerToFloat MatMulNBits")
+family("matrix product", domain=MICROSOFT)("MatMulNBits")
 for _domain in ("", MICROSOFT):
     family("elementwise")("DequantizeLinear", domain=_domain, bound=once)
 
@@ -136,25 +135,6 @@ def _quantize(y: Array, scale: Array, zero: Array) -> Array:
     return np.asarray(np.clip(np.rint(y / scale) + zero, info.min, info.max), zero.dtype)
 
 
-@definition("DynamicQuantizeMatMul")
-def _dynamic_matmul(
-    x: Array, w: Array, scale: Array, zero: Array, bias: Array | float = 0
-) -> Array:
-    """Quantize the rows as DynamicQuantizeLinear does, in float32."""
-    rows = x.astype(np.float32)
-    low, high = np.minimum(rows.min(), 0), np.maximum(rows.max(), 0)
-    step = np.asarray((high - low) / np.float32(255))
-    middle = np.clip(np.rint(-low / step), 0, 255).astype(np.uint8)
-    codes = _quantize(rows, step, middle)
-    return np.asarray(_dequantize(codes, step, middle) @ _dequantize(w, scale, zero) + bias)
-
-
-@definition("MatMulIntegerToFloat")
-def _integer_matmul(*inputs: Array) -> Array:
-    x, w, x_scale, w_scale, x_zero, w_zero, bias = inputs
-    return np.asarray(_dequantize(x, x_scale, x_zero) @ _dequantize(w, w_scale, w_zero) + bias)
-
-
 @definition("QGemm")
 def _q_gemm(*inputs: Array, transB: int = 0) -> Array:
     x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = inputs
@@ -179,12 +159,6 @@ def _mean_of_images(x: Array, *, channels_last: int = 0) -> Array:
     return np.asarray(x.mean(axes, keepdims=True))
 
 
-def _average_pool(
-    x: Array, *, kernel_shape: Sequence[int], pads: Sequence[int] = (), strides: Sequence[int] = ()
-) -> Array:
-    return np.asarray(np.nanmean(windows(x, kernel_shape, pads, strides), axis=-1))
-
-
 def _q_softmax(x: Array, *, axis: int = -1, opset: int = 13) -> Array:
     if opset < 13:  # noqa: PLR2004 - from there it normalizes one axis
         raise NotImplementedError("opset < 13")
@@ -199,7 +173,6 @@ def _q_concat(scale: Array, zero: Array, *inputs: Array, axis: int = 0) -> Array
 
 definition("QLinearAdd")(_on_floats(np.add, 2))
 definition("QLinearMul")(_on_floats(np.multiply, 2))
-definition("QLinearAveragePool")(_on_floats(_average_pool))
 definition("QLinearGlobalAveragePool")(_on_floats(_mean_of_images))
 definition("QLinearSigmoid")(_on_floats(lambda x: special.expit(x)))  # noqa: PLW0108 - imported then
 definition("QLinearSoftmax")(_on_floats(_q_softmax))

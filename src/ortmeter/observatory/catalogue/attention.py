@@ -34,37 +34,6 @@ _STANDARD = (
 )  # fmt: skip
 
 
-def _linear(variant: str, rows: int, more: str = "", read: str = "") -> Case:
-    """Write 8 heads of 64 elements, whose state is a matrix, for *rows* new rows."""
-    rule = variant.partition(" of ")[0].replace(" ", "_")
-    return Case(
-        "LinearAttention",
-        "Y, PS = LinearAttention<q_num_heads = 8, kv_num_heads = 8, "
-        f'update_rule = "{rule}">(Q, K, V{read})',
-        f"T[1,{rows},512] Q, T[1,{rows},512] K, T[1,{rows},512] V{more}", variant,
-        outputs="T Y, T[1,8,64,64] PS", opset=27,
-    )  # fmt: skip
-
-
-# ONNX Runtime runs opset 27 from 1.32 on.
-_RECURRENT = (
-    _linear("linear of 64 rows", 64),
-    _linear("gated of 64 rows", 64, ", T[1,64,8] D = -0.125", ", , D"),
-    _linear(
-        "gated delta of one row", 1, ", T[1,8,64,64] S, T[1,1,8] D, T[1,1,8] B = positive",
-        ", S, D, B",
-    ),
-    call(
-        "CausalConvWithState", "T[1,512,64] X, T[512,1,4] W*, T[512] B*", "64 rows",
-        outputs="T Y, T[1,512,3] PS", opset=27,
-    ),
-    call(
-        'CausalConvWithState<activation = "silu">',
-        "T[1,512,1] X, T[512,1,4] W*, T[512] B*, T[1,512,3] S", "silu of one row",
-        outputs="T[1,512,1] Y, T PS", opset=27,
-    ),
-)  # fmt: skip
-
 _ANGLES = "T[128,32] C* = unit, T[128,32] S* = unit"
 _ROTATED = f"T[1,8,64,64] X, {_ANGLES}, i64[1,64] I = below 128"
 _CONTRIB = f"T[1,8,64,64] X, i64[1,64] I = below 128, {_ANGLES}"
@@ -106,12 +75,6 @@ _CONTRIBUTED = (
         "com.microsoft.Attention<num_heads = 4>", "T[1,32,256] X, T[256,768] W*, T[768] B*",
         "contrib with its products", outputs="T[1,32,256] Y",
     ),
-    Case(
-        "EmbedLayerNormalization",
-        "Y, M = com.microsoft.EmbedLayerNormalization(I, J, W, P, Q, G, B)",
-        "i32[1,128] I = below 1000, i32[1,128] J = below 2, T[1000,256] W*, T[128,256] P*, "
-        "T[2,256] Q*, T[256] G*, T[256] B*",
-    ),
 )  # fmt: skip
 
 _TWO, _SCALE = "T[1,128,512] X, T[1,128,512] Z", "T[512] S*"
@@ -126,4 +89,4 @@ _SUMS = (
     ),
 )  # fmt: skip
 
-CASES = (*_STANDARD, *_RECURRENT, *_ROTARY, *_CONTRIBUTED, *_SUMS)
+CASES = (*_STANDARD, *_ROTARY, *_CONTRIBUTED, *_SUMS)

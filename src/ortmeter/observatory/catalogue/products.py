@@ -58,9 +58,6 @@ _EINSUM = (
 
 _FUSED = (
     call("com.microsoft.FusedMatMul<transB = 1, alpha = 0.125>", _BATCHES, "transB"),
-    call('com.microsoft.FusedGemm<activation = "Relu", transB = 1>', _LINEAR, "Relu"),
-    call('com.microsoft.CDist<metric = "euclidean">', "T[256,32] X, T[64,32] Z", "euclidean"),
-    call("com.microsoft.Inverse", "T[64,8,8] X"),
     call("Det", "T[64,8,8] X"),
     call("DFT<axis = 1>", "T[8,256,1] X", "256 points", opset=17),
     call(

@@ -69,12 +69,11 @@ _PRODUCTS = (
     call("QLinearMatMul", _linear("1,512", "512,512"), "one row", "u8"),
     call("MatMulInteger", f"{_DOT}, T[] ZX", "by a constant", "u8", "i32 Y"),
     call("MatMulInteger", "T[64,256] X, T[256,256] Z, T[] ZX", "by a variable", "u8", "i32 Y"),
-    call(
-        "com.microsoft.DynamicQuantizeMatMul", f"{_DOT}, f32[] SW, i8[] ZW, f32[256] B*", "64 rows"
-    ),
-    call(
-        "com.microsoft.MatMulIntegerToFloat",
-        f"{_DOT}, f32[] SX, f32[] SW, T[] ZX, i8[] ZW, f32[256] B*", "64 rows", "u8", "f32 Y",
+    Case(
+        "MatMulInteger",
+        "Q, R, Z = DynamicQuantizeLinear(X) P = MatMulInteger(Q, W, Z, ZW) F = Cast<to = 1>(P) "
+        "S = Mul(R, SW) U = Mul(F, S) Y = Add(U, B)",
+        f"{_DOT}, f32[] SW, i8[] ZW, f32[256] B*", "of a dynamic product",
     ),
     Case(
         "QGemm", "Y = com.microsoft.QGemm<transB = 1>(X, SX, ZX, W, SW, ZW, C, SY, ZY)",
@@ -150,10 +149,6 @@ _ELEMENTWISE = (
     _two("QLinearAdd", "same", _IMAGES),
     _two("QLinearAdd", "scalar", "1"),
     _two("QLinearMul", "same", _IMAGES),
-    call(
-        f"com.microsoft.QLinearAveragePool<kernel_shape = [3,3], {_SAME}>",
-        f"T[{_IMAGES}] X, {_ENDS}", "3x3", "u8",
-    ),
     call(_AVERAGE, f"T[1,256,14,14] X, {_ends(1 / 32, 1 / 256)}", type="u8"),
     call("com.microsoft.QLinearSigmoid", f"T[{_IMAGES}] X, {_SIGMOID}", type="u8"),
     call(_SOFTMAX, f"T[128,64] X, {_ends(1 / 128, 1 / 2048, ' = 0')}", "last axis", "u8"),
@@ -162,10 +157,6 @@ _ELEMENTWISE = (
         "QLinearConcat",
         "Y = com.microsoft.QLinearConcat<axis = 1>(SY, ZY, X, SX, ZX, A, SY, ZY)",
         f"T[{_IMAGES}] X, T[{_IMAGES}] A, {_ENDS}", "channels", "u8",
-    ),
-    call(
-        "com.microsoft.NhwcMaxPool<kernel_shape = [3,3], strides = [2,2]>", "T[1,28,28,64] X",
-        "3x3", "u8",
     ),
 )  # fmt: skip
 
