@@ -32,7 +32,6 @@ import torch
 from pandas import DataFrame, concat
 
 import ortmeter
-from ortmeter.discrepancy.summation import orders
 from ortmeter.observatory.bits import AGAIN, ELSEWHERE, compare_bits
 from ortmeter.observatory.case import in_words
 from ortmeter.observatory.catalogue import catalogue
@@ -203,7 +202,9 @@ def with_torch(rows, threads):
 
 def move_mean(run, values):
     """Return how far other threads and another order move a mean (ulp)."""
-    rows, ulp = values[orders(values, args.orders, rng)], np.spacing(np.abs(values).mean())
+    ascending, ulp = np.sort(values), np.spacing(np.abs(values).mean())
+    drawn = [rng.permutation(values) for _ in range(args.orders - 2)]
+    rows = np.stack([ascending, ascending[::-1], *drawn])
     one, several = run(rows, 1), run(rows, count)
     np.testing.assert_allclose(several, values.mean(dtype="d"), rtol=0, atol=values.size**0.5 * ulp)
     return {"other threads": np.abs(several - one).max() / ulp, "spread": np.ptp(several) / ulp}

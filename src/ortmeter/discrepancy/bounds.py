@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.discrepancy.summation import check_finite, check_terms
 from ortmeter.dtypes import DTypeLike, float_info, short_name, unit_roundoff
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy
@@ -92,7 +91,7 @@ def matmul_error_bound(
         raise InvalidArgumentError(
             f"The operands have types {a.dtype} and {b.dtype}: one type is expected"
         )
-    check_finite(a, b)
+    _check_finite(a, b)
     accumulate = _accumulator(a.dtype)
     converted = tf32 and short_name(a.dtype) == "f32"
     tensor_cores = converted or unit_roundoff(a.dtype) > unit_roundoff("float32")
@@ -173,11 +172,15 @@ def layer_norm_error_bound(
     >>> bound.shape, bool((shifted > 1000 * bound).all())
     ((64,), True)
     """
-    values = check_terms(values)
+    values = as_numpy(values)
+    float_info(values.dtype)  # refuses what is not a floating-point type
+    if values.ndim == 0:
+        raise InvalidArgumentError(f"{values} has no axis to sum. Accepted: shape (..., n)")
+    _check_finite(values)
     accumulate = _accumulator(values.dtype)
     x, n = values.astype(np.float64), values.shape[-1]
     scale, bias = (as_numpy(operand).astype(np.float64) for operand in (scale, bias))
-    check_finite(scale, bias)
+    _check_finite(scale, bias)
     mean, mean_error = (array[..., None] for array in _mean(values, accumulate))
     u, tiny = unit_roundoff(accumulate), _tiny(accumulate)
 
@@ -228,3 +231,9 @@ def _tiny(dtype: DTypeLike) -> float:
 def _roundings(count: int, u: float) -> float:
     """Return (1 + u)**count - 1; the cap avoids an overflow, long after digits are lost."""
     return math.expm1(min(count * math.log1p(u), 100.0))
+
+
+def _check_finite(*arrays: np.ndarray) -> None:
+    """Refuse NaN and infinities; ml_dtypes has no isfinite for every type."""
+    if not all(np.isfinite(array.astype(np.float64)).all() for array in arrays):
+        raise InvalidArgumentError("The values hold NaN or infinities: finite ones are expected")
