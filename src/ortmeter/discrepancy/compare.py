@@ -34,8 +34,8 @@ def max_diff(
         Tested output, of the same structure; a list matches a tuple. The element type of each array
         defines its ulp.
     tolerance : Tolerance, optional
-        Tolerance; elements beyond it are counted, and its
-        :meth:`~ortmeter.discrepancy.Tolerance.check` uses the count.
+        Tolerance; elements beyond it are counted, for its
+        :meth:`~ortmeter.discrepancy.Tolerance.check`.
     on_mismatch : {"raise", "report"}
         What to do if structures or shapes differ: raise, or list these places in `differences` and
         compare the rest.

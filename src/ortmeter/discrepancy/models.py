@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from sys import float_info
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
-
-_WIDEST = Tolerance(atol=float_info.max)
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,10 @@ class ModelDiff:
     @property
     def verdicts(self) -> dict[str, Verdict]:
         """Whether each output is within the tolerance, and why not."""
-        tolerance = self.tolerance or _WIDEST
-        return {label: tolerance.check(diff) for label, diff in self.outputs.items()}
+        return {
+            label: self.tolerance.check(diff) if self.tolerance else Verdict(tuple(diff.mismatches))
+            for label, diff in self.outputs.items()
+        }
 
     @property
     def passed(self) -> bool:
