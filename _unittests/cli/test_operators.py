@@ -5,7 +5,6 @@ import json
 import re
 import timeit
 from contextlib import nullcontext, redirect_stdout
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -160,10 +159,7 @@ def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
         (["--provider", "rocm"], "provider='rocm' is not known. Accepted: auto, cpu, cuda"),
         (["--model", "no.onnx"], "Model 'no.onnx' cannot be read: No such file"),
         (["--runtime", "a,a,", "--filter", "zzz"], "--filter: got 'zzz'"),
-        (["--bisect", "--runtime", "1.26..1.32"], "of a wrong fusion: add --fusions, or use ortme"),
-        (["--bisect", "--fusions", "--list"], "--bisect needs releases: remove --list"),
-        (["--bisect", "--fusions", "--repro", PRELU], "--bisect needs releases: remove"),
-        (["--bisect", "--fusions", "--provider", "cpu,cpu"], "--provider: got 'cpu,cpu'"),
+        (["--provider", "cpu,cpu"], "--provider: got 'cpu,cpu'"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(options, message, capsys):
@@ -572,22 +568,6 @@ def test_fusions_that_are_wrong_come_first(monkeypatch, capsys):
     # The installed release leaves what is no transposition of a matrix.
     assert re.match(r"0 of the \d+ optimizers and rules of the installed onnxruntime fired", third)
     assert "fired on 0 of 3 patterns" in third
-
-
-def test_a_search_says_since_which_release_a_fusion_is_wrong(monkeypatch, capsys):
-    row = {"case": PERM, "what": "value", "told": "Y[0] is 1", "since": "1.32", "disable": ""}
-    found = pd.DataFrame([{**row, "candidates": "1.32"}])
-    monkeypatch.setattr(judging.FusionJudge, "survey", lambda *_: found)
-    wrong = SimpleNamespace(what="value", told="Y[0] is 1")
-    monkeypatch.setattr(
-        judging.FusionJudge, "wrong", lambda _, case, name: wrong if name >= "1.28" else None
-    )
-    names = ["1.26", "1.28", "1.30", "1.32"]
-    monkeypatch.setattr(operators.bisect, "list_releases", lambda *_: [*map(Release, names)])
-    asked = ["--fusions", "--filter", "gemmtransposefusion perm=", "--runtime", "1.26..1.32"]
-    told, _ = report_of(capsys, *asked, "--bisect")
-    since = "is wrong since 1.28: value, Y[0] is 1 (4 environments of 4 releases)."
-    assert told[0] == f"{PERM} {since}"
 
 
 @pytest.mark.parametrize("other", [["--against", "torch"], ["--values", "edge"]])
