@@ -1,10 +1,12 @@
 """Optimized sessions beside unoptimized ones; stand-ins on NumPy have what is planted wrong."""
 
 import json
+import sys
 
 import numpy as np
 import onnxruntime
 import pytest
+from numpy_candidates import Processes, candidate
 
 from ortmeter.observatory.fusions.judging import (
     FusionJudge,
@@ -15,48 +17,35 @@ from ortmeter.observatory.fusions.variations import FusionCase
 from ortmeter.observatory.matrix import RuntimeCandidate
 from ortmeter.releases.environments import INSTALLED, parse_release
 
-SCRIPT = """
-import json, os, sys
-import numpy as np
-
-def plain(X, w, b):
-    return X @ w + b
-
-def fused(X, w, b):
-    return FUSED
-
-for line in sys.stdin:
-    question = json.loads(line)
-    arguments = question["arguments"]
-    told = {"answer": None}
-    if question["do"] == "open":
-        with np.load(arguments["arrays"]) as file:
-            feeds = {name: file[key] for name, key in arguments["feeds"].items()}
-        level = arguments["attributes"]["graph_optimization_level"][1]
-        disabled = arguments["session_config"].get("optimization.disable_specified_optimizers", "")
-        is_fused = level == "ORT_ENABLE_ALL" and "GemmTransposeFusion" not in disabled
-    else:
-        try:
-            np.savez(arguments["file"], (fused if is_fused else plain)(**feeds))
-            told = {"answer": {"Y": "arr_0"}}
-        except Exception as error:
-            told = {"error": f"fused: {error!r}"}
-    print(json.dumps(told), flush=True)
-"""
 INPUTS = ("w is an input", "b is an input")
 CASE = FusionCase("GemmTransposeFusion", ("A perm=[0,1]", *INPUTS))
 NAME = CASE.name
 
 
+def plain(x, w, b):
+    return x @ w + b
+
+
+def transposed(x, w, b):
+    return x.T @ w + b
+
+
 @pytest.fixture
-def stand_in(tmp_path):
+def stand_in(monkeypatch):
     """Make what runs a case, unoptimized as it should be, and fused as a function says."""
+    functions = {}
 
-    def make(fused: str, name: str = "a") -> RuntimeCandidate:
-        script = tmp_path / f"{name}.py"
-        script.write_text(SCRIPT.replace("FUSED", fused))
-        return RuntimeCandidate(name, parse_release(INSTALLED), script)
+    def outputs(_judge, variant, names):
+        is_fused = variant.settings["optimization"] == "all"
+        is_fused &= "GemmTransposeFusion" not in str(variant.settings)
+        ran = {name: candidate(name, functions[name] if is_fused else plain) for name in names}
+        return Processes(ran).outputs(variant)
 
+    def make(fused, name="a"):
+        functions[name] = fused
+        return RuntimeCandidate(name, parse_release(INSTALLED))
+
+    monkeypatch.setattr(FusionJudge, "outputs", outputs)
     return make
 
 
@@ -67,12 +56,12 @@ def judge(*candidates, folder=None):
 @pytest.mark.parametrize(
     ("fused", "what", "told"),
     [
-        ("X.T @ w + b", "value", "Y[3, 0] is "),
-        ("(X @ w + b)[None]", "shape", "Y has the shape [1, 4, 4], expected [4, 4]"),
-        ("(X @ w + b).astype(np.float64)", "type", "Y is float64, not float32"),
-        ("np.where(X @ w > 1, np.nan, X @ w + b)", "value", " is nan, expected "),
-        ("feeds['other']", "fails", "KeyError"),
-        ("os.abort()", "dies", "SIGABRT"),
+        (transposed, "value", "Y[3, 0] is "),
+        (lambda *x: plain(*x)[None], "shape", "Y has the shape [1, 4, 4], expected [4, 4]"),
+        (lambda *x: plain(*x).astype(np.float64), "type", "Y is float64, not float32"),
+        (lambda x, w, b: np.where(x @ w > 1, np.nan, x @ w + b), "value", " is nan, expected "),
+        (lambda *_: {}["other"], "fails", "'other'"),
+        (lambda *_: sys.exit(3), "dies", "its process stopped"),
     ],
 )
 def test_what_a_fusion_changes_is_found(fused, what, told, stand_in):
@@ -91,7 +80,12 @@ def test_what_a_fusion_changes_is_found(fused, what, told, stand_in):
 
 
 @pytest.mark.parametrize(
-    "fused", ["X @ w + b", "(X @ w + b) * np.float32(1 + 2e-7)", "(X[:, ::-1] @ w[::-1]) + b"]
+    "fused",
+    [
+        plain,
+        lambda *x: plain(*x) * np.float32(1 + 2e-7),
+        lambda x, w, b: plain(x[:, ::-1], w[::-1], b),
+    ],
 )
 def test_what_roundings_explain_is_none(fused, stand_in):
     with judge(stand_in(fused)) as asked:
@@ -100,20 +94,20 @@ def test_what_roundings_explain_is_none(fused, stand_in):
 
 def test_an_error_of_a_kernel_is_none_of_an_optimizer(stand_in):
     """Both are wrong in the same way, or the optimized one is the right one."""
-    transposed = FusionCase("GemmTransposeFusion", INPUTS)
-    with judge(stand_in("X @ w + b"), stand_in("X.T @ w + b", "b")) as asked:
-        assert asked.wrong(transposed, "a") is None
-        assert asked.wrong(transposed, "b") is None
+    case = FusionCase("GemmTransposeFusion", INPUTS)
+    with judge(stand_in(plain), stand_in(transposed, "b")) as asked:
+        assert asked.wrong(case, "a") is None
+        assert asked.wrong(case, "b") is None
 
 
 def test_changes_that_are_not_needed_are_undone(stand_in):
     more = FusionCase(CASE.pattern, ("opset 13", "nodes of one name", *CASE.changes))
-    with judge(stand_in("X.T @ w + b")) as asked:
+    with judge(stand_in(transposed)) as asked:
         assert asked.smallest(asked.wrong(more, "a"), "a").case == NAME
 
 
 def test_a_survey_is_resumed_and_says_since_when(stand_in, tmp_path):
-    old, new = stand_in("X @ w + b"), stand_in("X.T @ w + b", "b")
+    old, new = stand_in(plain), stand_in(transposed, "b")
     again = FusionCase(CASE.pattern, ("opset 13", *CASE.changes))
     with judge(old, new, folder=tmp_path) as asked:
         rows = asked.survey([CASE, again])
@@ -127,7 +121,7 @@ def test_a_survey_is_resumed_and_says_since_when(stand_in, tmp_path):
     assert len(lines) == len({*map(tuple, lines)})
     with kept.open("a") as file:
         file.write(json.dumps(["b", "a line that was cut", {}])[:-3])
-    with judge(old, stand_in("X @ w + b", "b"), folder=tmp_path) as asked:
+    with judge(old, stand_in(plain, "b"), folder=tmp_path) as asked:
         assert asked.wrong(CASE, "b").told == row["told"]
         assert asked.wrong(FusionCase(CASE.pattern, ("opset 14", *CASE.changes)), "b") is None
 
