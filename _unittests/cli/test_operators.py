@@ -32,6 +32,7 @@ from ortmeter.runtime.providers import Provider
 PRELU = next(name for name in catalogue() if name.startswith("PRelu-per-channel"))
 SMALL = "Relu-f32-L1"  # the cheapest one
 ISSUE = ["--report", "--repro", PRELU, "--runtime", "a,b"]
+RIGHT = ["--report", "--repro", "NotWhereFusion", "--runtime", "a,b"]
 ONES = {"PRelu": 1.0, "Exp": 1.0}
 
 
@@ -160,6 +161,9 @@ def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
         (["--model", "no.onnx"], "Model 'no.onnx' cannot be read: No such file"),
         (["--runtime", "a,a,", "--filter", "zzz"], "--filter: got 'zzz'"),
         (["--provider", "cpu,cpu"], "--provider: got 'cpu,cpu'"),
+        (["--fusions", "--against", "torch"], "--fusions has models of its own: remove --against"),
+        (["--fusions", "--values", "edge"], "--fusions has models of its own: remove --values"),
+        (["--fusions", *RIGHT], "NotWhereFusion is right with b: there is nothing to report"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(options, message, capsys):
@@ -568,18 +572,6 @@ def test_fusions_that_are_wrong_come_first(monkeypatch, capsys):
     # The installed release leaves what is no transposition of a matrix.
     assert re.match(r"0 of the \d+ optimizers and rules of the installed onnxruntime fired", third)
     assert "fired on 0 of 3 patterns" in third
-
-
-@pytest.mark.parametrize("other", [["--against", "torch"], ["--values", "edge"]])
-def test_fusions_take_no_other_question(other, capsys):
-    told = refused(capsys, "operators", "--fusions", *other)
-    assert f"--fusions has models of its own: remove {other[0]}" in told
-
-
-def test_a_fusion_that_is_right_is_not_reported(capsys):
-    asked = ["--fusions", "--report", "--repro", "NotWhereFusion", "--runtime", "a,b"]
-    told = refused(capsys, "operators", *asked)
-    assert "NotWhereFusion is right with b: there is nothing to report" in told
 
 
 def test_the_issue_of_a_fusion_names_the_optimizer(monkeypatch, capsys):

@@ -10,7 +10,6 @@ from ortmeter.observatory.accuracy import (
     accuracy_changes,
     comparable_errors,
     measure_errors,
-    not_judged,
     out_of_bound,
     told_error,
 )
@@ -107,13 +106,3 @@ def test_accuracy_changes(ulp, largest, expected):
 )
 def test_what_no_rounding_explains_is_told(row, told):
     assert told_error({"mismatched": 0, "differing": 0.5, "judges": "a", **row}) == told
-
-
-def test_what_is_drawn_or_not_agreed_on_is_blamed_on_nobody():
-    index = pd.MultiIndex.from_product([["a", "b", "c"], ["1.30"]], names=["case", "candidate"])
-    judges = ["", "judges disagree, x and y", "x and y agree"]
-    errors = pd.DataFrame({"reference": ["drawn", "float64", "float64"], "judges": judges}, index)
-    assert not_judged(errors) == {
-        "a": "its values are drawn, so there is nothing to compare",
-        "b": "judges disagree, x and y",
-    }

@@ -6,7 +6,6 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.observatory.case import Case, call, expand
-from ortmeter.runtime.providers import Provider
 
 _ABS = Case("Abs", "Y = Abs(X)", "T[64] X")
 
@@ -123,13 +122,6 @@ def test_the_domains_and_opset_are_imported():
         ("com.microsoft", "QuickGelu")
     ]
     assert [opset.domain for opset in _ABS.model().opset_import] == [""]
-
-
-def test_a_prepared_case_runs():
-    variant = _ABS.prepared(Provider("cpu"), threads=1)
-    session = variant.session()
-    variant.call(session)()
-    np.testing.assert_array_equal(session.run(None, _ABS.feeds())[0], np.abs(_ABS.feeds()["X"]))
 
 
 def test_a_call_is_a_case_of_one_node_and_expand_gives_it_several_types():
