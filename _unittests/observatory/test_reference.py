@@ -45,7 +45,6 @@ def test_what_nothing_defines_has_no_reference():
         g (float[2] X) => (float[2] Y) { Y = unknown.Mul(X) }""")
     found = reference(model, {"X": X[:2]})
     assert (found.kind, found.outputs) == ("none", {})
-    assert "unknown.Mul" in found.reason
 
 
 @pytest.mark.parametrize("call", ["RandomNormalLike(X)", "Dropout(X, half, yes)"])
@@ -54,4 +53,3 @@ def test_what_is_drawn_has_no_reference(call):
         g (float[5] X) => (float[5] Y) <float half = {{0.5}}, bool yes = {{1}}> {{ Y = {call} }}""")
     found = reference(model, {"X": X})
     assert (found.kind, found.outputs) == ("drawn", {})
-    assert found.reason == f"{call.partition('(')[0]} draws its values"

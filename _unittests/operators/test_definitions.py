@@ -23,7 +23,7 @@ def test_onnxruntime_agrees_with_the_definition(name):
     case = catalogue()[name]
     variant = case.prepared(resolve_provider("cpu"))
     judge = Judge(variant)
-    assert judge.reference.kind in {"float64", "float32", "same type"}, judge.reference.reason
+    assert judge.reference.kind in {"float64", "float32", "same type"}
     assert judge.reference.kind == "float64" or name not in CASES
     try:
         session = make_session(variant.model, provider="cpu")
