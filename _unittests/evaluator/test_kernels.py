@@ -66,12 +66,6 @@ def test_a_refusal_leads_to_the_next_source_once_per_type(picky):
     assert picky.count(torch.float32) == 3
 
 
-def test_everyone_may_refuse(picky):
-    model = one_node("Neg", [np.float16])
-    with pytest.raises(ModelError, match=r"Neg.*of opset 18 on f16\[2\]. torch: float32 only"):
-        Evaluator(model, sources=("torch",)).run(None, {"x0": np.ones(2, np.float16)})
-
-
 @pytest.mark.parametrize("text", ["this does not support that", "not implemented"])
 def test_an_error_of_a_kernel_is_not_a_refusal_whatever_its_text(monkeypatch, text):
     def fail(x):
@@ -81,13 +75,6 @@ def test_an_error_of_a_kernel_is_not_a_refusal_whatever_its_text(monkeypatch, te
     evaluator = Evaluator(one_node("Neg", [np.float32]))
     with pytest.raises(ModelError, match=f"torch kernel of node 'node'.*{text}"):
         evaluator.run(None, {"x0": np.ones(2, np.float32)})
-
-
-def test_what_torch_declares_as_not_implemented_leads_to_the_next_source():
-    evaluator = Evaluator(one_node("Cast", [np.float32], 21, to=onnx.TensorProto.INT4))
-    (got,) = evaluator.run(None, {"x0": np.float32([1, -2])})
-    assert got.astype(np.int8).tolist() == [1, -2]
-    assert source_of(evaluator) != "torch"
 
 
 def test_an_attribute_that_a_kernel_does_not_know_is_refused(monkeypatch):

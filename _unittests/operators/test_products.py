@@ -21,7 +21,6 @@ PRODUCTS = [
     case("Gemm", 13, floats(0, 4), floats(4, 5), floats(5)),
     case("MatMul", 13, floats(3, 0), floats(0, 4)),
     case("MatMul", 13, integers("i4", -9, 9, 3, 4), integers("i4", -9, 9, 4, 2)),
-    case("Det", 11, floats(2, 3, 3)),
 ]
 
 
