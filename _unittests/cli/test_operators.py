@@ -91,9 +91,10 @@ def one_case(monkeypatch):
     monkeypatch.setattr(operators, "catalogue", lambda: {SMALL: catalogue()[SMALL]})
 
 
-def times(**medians):
+def times(threads=(1,), **medians):
     """Draw times (µs) around medians by candidate and case."""
-    index = pd.MultiIndex.from_product([[1], range(2), range(10), ["PRelu", "Exp"]], names=ROWS)
+    axes = [threads, range(2), range(10), list(next(iter(medians.values())))]
+    index = pd.MultiIndex.from_product(axes, names=ROWS)
     rng = np.random.default_rng(0)
     columns = {name.replace("_", "."): values for name, values in medians.items()}
     last = list(columns)[-1]
@@ -183,15 +184,10 @@ def slower(monkeypatch):
     def give(ratio, bound, judges=""):
         def measure_cases(candidates, cases, **options):
             asked.update(cases=list(cases), **options)
-            axes = [options["threads"], range(2), range(5), list(cases)]
-            index = pd.MultiIndex.from_product(axes, names=ROWS)
-            names = [one.name for one in candidates]
-            drawn = {
-                name: np.random.default_rng(rank).uniform(0.99, 1.01, len(index)) * times
-                for rank, (name, times) in enumerate(zip(names, (10, 10 * ratio), strict=True))
-            }
-            versions = {name: {"onnxruntime": "9.9"} for name in names}
-            return Matrix(pd.DataFrame(drawn, index), {}, versions)
+            old, new = (one.name for one in candidates)
+            medians = {old: dict.fromkeys(cases, 10), new: dict.fromkeys(cases, 10 * ratio)}
+            versions = {name: {"onnxruntime": "9.9"} for name in medians}
+            return Matrix(pd.DataFrame(times(options["threads"], **medians)), {}, versions)
 
         def measure_errors(candidates, cases, **_):
             assert list(cases) == [asked["cases"][0]]

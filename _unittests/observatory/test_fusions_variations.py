@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from ortmeter.errors import InvalidArgumentError
@@ -31,33 +30,6 @@ def test_variations_are_valid_and_their_names_make_them_again(sample):
         ) == case.model().SerializeToString(deterministic=True)
         for name, array in case.feeds().items():
             np.testing.assert_array_equal(again.feeds()[name], array)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("GemmTransposeFusion | A perm=[0,1]", lambda x, w, b: x @ w + b),
-        ("GemmTransposeFusion | Y inputs 0 and 1 exchanged", lambda x, w, b: w @ x.T + b),
-        ("GemmTransposeFusion | b has the shape [4,1] | opset 13", lambda x, w, b: x.T @ w + b),
-        ("GemmTransposeFusion | A is used twice", lambda x, w, b: x.T @ w + b),
-        ("GemmTransposeFusion | in If", lambda x, w, b: x.T @ w + b),
-        ("GemmTransposeFusion | in Loop", lambda x, w, b: np.stack([x.T @ w + b] * 2)),
-        ("GemmTransposeFusion | f64 | free sizes", lambda x, w, b: x.T @ w + b),
-    ],
-)
-def test_what_a_change_means(name, expected):
-    case = FusionCase.parse(name)
-    weights = {
-        n: one.draw(n, case.draft.kind)
-        for n, one in case.draft.operands.items()
-        if one.role != "input"
-    }
-    (x,) = (array for n, array in case.feeds().items() if n == "X")
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(case.model().SerializeToString(), options)
-    got = session.run(None, case.feeds())[0]
-    np.testing.assert_allclose(got, expected(x, weights["w"], weights["b"]), rtol=1e-5)
 
 
 def test_axes_are_an_attribute_or_an_input():
