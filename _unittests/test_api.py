@@ -113,16 +113,31 @@ def test_telemetry_is_on_when_the_user_says_so(tmp_path):
     assert _import_apart(code, tmp_path, ORT_DISABLE_TELEMETRY="0") == "0"
 
 
+OPERATORS = """
+from ortmeter.operators import known_operators
+from ortmeter.operators.counts import Work
+from ortmeter.operators.kinds import kind_of
+work = Work([(2, 3)] * 4, (2, 3), {"kernel_shape": [1]})
+for one in known_operators():
+    one.bound, one.definition, kind_of(one.name), one.cost and one.cost(work)
+"""
+EVALUATOR = """
+from ortmeter.evaluator import Evaluator
+model = '<ir_version: 10, opset_import: ["": 18]> g (float X) => (float Y) { Y = Neg(X) }'
+Evaluator(model, sources=("ort", "reference")).run(None, {"X": __import__("numpy").float32(1)})
+"""
 # What is imported, one after the other, and what is not loaded then.
 LIGHT = [
     ("import ortmeter", (*HEAVY, "numpy", "onnx")),
     # reading the arguments of a page, comparing two arrays, timing a function
     ("from ortmeter.study.args import get_parsed_args", (*HEAVY, "numpy", "onnx")),
     ("from ortmeter import max_diff; max_diff(1.0, 1.0)", HEAVY),
+    (OPERATORS, (*HEAVY, "scipy")),
     ("from ortmeter.study.records import record", HEAVY),
     ("import ortmeter.dtypes as d; d.short_name('f32')", HEAVY),
     ("from ortmeter.runtime.sessions import make_session", ("torch", "pandas", "matplotlib")),
     ("from ortmeter.runtime.iobinding import BoundSession", ("torch", "matplotlib")),
+    (EVALUATOR, ("torch", "matplotlib")),
 ]
 
 

@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import ml_dtypes
 import numpy as np
 import onnx
@@ -293,20 +290,6 @@ def test_external_data_is_read(tmp_path):
     unloaded = onnx.load(path, load_external_data=False)
     with pytest.raises(ModelError, match="'two' cannot be read"):
         Evaluator(unloaded)
-
-
-def test_torch_is_loaded_by_those_who_use_it():
-    code = f"""
-import sys
-import numpy as np
-from ortmeter.evaluator import Evaluator
-feeds = {{"X": np.ones(2, np.float32), "Y": np.ones(2, np.float32)}}
-Evaluator('''{TEXT}''', sources=("ort", "reference")).run(None, feeds)
-print([name for name in ("torch", "matplotlib") if name in sys.modules])"""
-    child = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], check=True, capture_output=True, text=True
-    )
-    assert child.stdout.strip() == "[]"
 
 
 @pytest.mark.cuda

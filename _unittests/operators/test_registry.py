@@ -1,8 +1,6 @@
 """Tests of the table of operators: one entry each, opsets, defaults of attributes, refusals."""
 
 import inspect
-import subprocess
-import sys
 
 import numpy as np
 import onnx.defs
@@ -19,24 +17,6 @@ KERNELS = {
     for operator in known_operators()
     for since, function in operator.kernels.items()
 }
-
-
-LIGHT = """
-import sys
-from ortmeter.operators import known_operators
-from ortmeter.operators.counts import Work
-from ortmeter.operators.kinds import kind_of
-work = Work([(2, 3)] * 4, (2, 3), {"kernel_shape": [1]})
-facets = [(o.bound, o.definition, kind_of(o.name)) for o in known_operators()]
-flop = [operator.cost(work) for operator in known_operators() if operator.cost]
-heavy = {"torch", "scipy", "pandas", "onnxruntime"}
-print(len(facets) > 200, len(flop) > 80, heavy & set(sys.modules))
-"""
-
-
-def test_what_is_asked_of_an_operator_imports_no_torch_but_for_its_kernels():
-    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True)
-    assert done.stdout == "True True set()\n"
 
 
 def test_an_operator_is_declared_once_and_has_a_kind():
