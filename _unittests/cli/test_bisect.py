@@ -101,6 +101,7 @@ def model(tmp_path):
     return save(tmp_path / "wave.onnx", "(float[8] X) => (float[8] Y) { Y = Sin(X) }")
 
 
+@pytest.mark.parametrize("command", ["bench", "operators"])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -110,8 +111,9 @@ def model(tmp_path):
         (["--bisect"], "Accepted: a range, 1.20.1..1.32.0, with --bisect"),
     ],
 )
-def test_a_range_and_a_search_go_together(options, message, model, capsys):
-    assert message in refused(capsys, "bench", model, *options)
+def test_a_range_and_a_search_go_together(command, options, message, model, capsys):
+    given = [model] if command == "bench" else ["--fusions", "--filter", "gemmtransposefusion"]
+    assert message in refused(capsys, command, *given, *options)
 
 
 def test_bench_compares_the_ends_then_searches(model, monkeypatch, capsys):

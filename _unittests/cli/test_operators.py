@@ -5,6 +5,7 @@ import json
 import re
 import timeit
 from contextlib import nullcontext, redirect_stdout
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -165,6 +166,9 @@ def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
         (["--fusions", "--against", "torch"], "--fusions has models of its own: remove --against"),
         (["--fusions", "--values", "edge"], "--fusions has models of its own: remove --values"),
         (["--fusions", *RIGHT], "NotWhereFusion is right with b: there is nothing to report"),
+        (["--bisect", "--runtime", "1.26..1.32"], "of a wrong fusion: add --fusions, or use ortme"),
+        (["--bisect", "--fusions", "--list"], "--bisect needs releases: remove --list"),
+        (["--bisect", "--fusions", "--repro", PRELU], "--bisect needs releases: remove"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(options, message, capsys):
@@ -568,6 +572,22 @@ def test_fusions_that_are_wrong_come_first(monkeypatch, capsys):
     # The installed release leaves what is no transposition of a matrix.
     assert re.match(r"0 of the \d+ optimizers and rules of the installed onnxruntime fired", third)
     assert "fired on 0 of 3 patterns" in third
+
+
+def test_a_search_says_since_which_release_a_fusion_is_wrong(monkeypatch, capsys):
+    row = {"case": PERM, "what": "value", "told": "Y[0] is 1", "since": "1.32", "disable": ""}
+    found = pd.DataFrame([{**row, "candidates": "1.32"}])
+    monkeypatch.setattr(judging.FusionJudge, "survey", lambda *_: found)
+    wrong = SimpleNamespace(what="value", told="Y[0] is 1")
+    monkeypatch.setattr(
+        judging.FusionJudge, "wrong", lambda _, case, name: wrong if name >= "1.28" else None
+    )
+    names = ["1.26", "1.28", "1.30", "1.32"]
+    monkeypatch.setattr(operators.bisect, "list_releases", lambda *_: [*map(Release, names)])
+    asked = ["--fusions", "--filter", "gemmtransposefusion perm=", "--runtime", "1.26..1.32"]
+    told, _ = report_of(capsys, *asked, "--bisect")
+    since = "is wrong since 1.28: value, Y[0] is 1 (4 environments of 4 releases)."
+    assert told[0] == f"{PERM} {since}"
 
 
 def test_the_issue_of_a_fusion_names_the_optimizer(monkeypatch, capsys):

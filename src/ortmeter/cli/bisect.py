@@ -25,13 +25,18 @@ _LOOKS = (PROCESSES, 2 * PROCESSES, 4 * PROCESSES)
 _ERROR = 0.01 / 8
 
 
-def add_options(parser: ArgumentParser) -> None:
+def add_options(
+    parser: ArgumentParser,
+    title: str = "search, with --runtime 1.20.1..1.32.0",
+    effect: str = "it is slow, or its outputs are worse",
+) -> None:
     """Declare the options of a search."""
-    parser.add_argument_group("search, with --runtime 1.20.1..1.32.0").add_argument(
+    group = parser.add_argument_group(title)
+    group.add_argument(
         "--bisect",
         action="store_true",
         help="compare the two, then halve the releases of the registry between them until the one "
-        "since which it is slow, or its outputs are worse; exit with 2 when none is found",
+        f"since which {effect}; exit with 2 when none is found",
     )
 
 
@@ -51,6 +56,7 @@ def read_releases(
     options: Namespace, providers: Iterable[Provider]
 ) -> tuple[list[Release], list[Release]]:
     """List the releases to compare, and those of the range to search with its ends, if any."""
+    default = "cuda" if any(one.on_cuda for one in providers) else "cpu"
     found = re.fullmatch(rf"{_VERSION}\.\.{_VERSION}", options.runtime or "")
     if (found is not None) != options.bisect:
         raise InvalidArgumentError(
@@ -58,19 +64,9 @@ def read_releases(
             "--bisect; another value without it"
         )
     if found:
-        between = list_releases(found[1], found[2], _package(providers))
+        between = list_releases(found[1], found[2], default)
         return [between[0], between[-1]], between
-    return parse_releases(options.runtime, providers), []
-
-
-def parse_releases(text: str, providers: Iterable[Provider]) -> list[Release]:
-    """Read a list of releases."""
-    package = _package(providers)
-    return [parse_release(one, package) for one in split("--runtime", text)]
-
-
-def _package(providers: Iterable[Provider]) -> str:
-    return "cuda" if any(one.on_cuda for one in providers) else "cpu"
+    return [parse_release(text, default) for text in split("--runtime", options.runtime)], []
 
 
 def prepare_all(program: str, releases: Iterable[Release]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import onnx.printer
 import onnxruntime
 
+from ortmeter.cli import bisect
 from ortmeter.cli.report import Report
 from ortmeter.errors import OrtMeterError
 from ortmeter.evidence import plural
@@ -18,6 +19,7 @@ from ortmeter.observatory.fusions.variations import FusionCase
 from ortmeter.observatory.issue import run_script, write_wrong_fusion
 from ortmeter.observatory.matrix import RuntimeCandidate
 from ortmeter.observatory.repro import head_of_script
+from ortmeter.releases.environments import Release
 
 _TOLD = 5  # findings in the conclusion
 _SCRIPT = """\
@@ -39,8 +41,11 @@ for label, level, disabled in (
 
 
 def fill(
-    report: Report, cases: Sequence[FusionCase], candidates: Sequence[RuntimeCandidate]
-) -> None:
+    report: Report,
+    cases: Sequence[FusionCase],
+    candidates: Sequence[RuntimeCandidate],
+    span: Sequence[Release],
+) -> int | None:
     """Fill the report with wrong results, and with the optimizers that fired."""
     last = candidates[-1].name
     with FusionJudge(candidates, cache_folder("fusions")) as judge:
@@ -62,6 +67,19 @@ def fill(
         f"the installed onnxruntime fired on {len(fired)} of {len(coverage)} patterns."
     )
     report.add("Optimizers of the installed onnxruntime", coverage)
+    if not span:
+        return None
+    began = now[now["since"] == last]["case"]
+    return bisect.fill("ortmeter operators", report, span, map(_question, began))
+
+
+def _question(case: str) -> bisect.Onset:
+    def change(release: Release) -> str:
+        with FusionJudge([RuntimeCandidate(release.name, release)]) as judge:
+            found = judge.wrong(FusionCase.parse(case), release.name)
+        return f"{found.what}, {found.told}" if found else ""
+
+    return bisect.ask_outputs(f"{case} is wrong", change)
 
 
 def write(

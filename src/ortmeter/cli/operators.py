@@ -28,7 +28,7 @@ from ortmeter.observatory.matrix import Interrupted, Matrix, RuntimeCandidate, m
 from ortmeter.observatory.nodes import NodeCase, node_cases
 from ortmeter.observatory.repro import AnyCase, repro_script
 from ortmeter.observatory.torch_candidate import find_obstacle, torch_candidate
-from ortmeter.releases.environments import INSTALLED
+from ortmeter.releases.environments import INSTALLED, Release
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.candidates import SessionSpec
@@ -73,6 +73,9 @@ def register(parser: ArgumentParser) -> None:
         metavar="RELEASE,RELEASE",
         help="releases of ONNX Runtime, oldest first, as in ortmeter bench (installed)",
     )
+    bisect.add_options(
+        parser, "search, with --fusions and --runtime 1.20.1..1.32.0", "a result is wrong"
+    )
     group.add_argument("--against", choices=[_TORCH], help="torch runs the same cases, first")
     group.add_argument(
         "--provider", default="auto", help="auto (the default), cpu, cuda, or several: cpu,cuda"
@@ -113,12 +116,12 @@ def register(parser: ArgumentParser) -> None:
     )
 
 
-def run(options: Namespace, report: Report) -> str | None:
+def run(options: Namespace, report: Report) -> str | int | None:
     """Fill the report with times, verdicts and errors, or return what ``--repro`` prints."""
     _refuse(options)
     if options.fusions and options.repro is not None:
         case = FusionCase.parse(options.repro)
-        return fusions.write(report, case, _candidates(options), options.report)
+        return fusions.write(report, case, _candidates(options)[0], options.report)
     usual = [1, 2] if options.report else [1]
     options.threads = usual if options.threads is None else [options.threads]
     cases, left_out = _cases(options)
@@ -129,28 +132,28 @@ def run(options: Namespace, report: Report) -> str | None:
         obstacles = {name: find_obstacle(case) for name, case in cases.items()}
         left_out |= {name: why for name, why in obstacles.items() if why}
         cases = {name: case for name, case in cases.items() if not obstacles[name]}
+    code = None
     if options.list:
         report.conclude(f"{plural(len(cases), 'case')}.")
         report.add("Cases", _case_table(cases))
     elif cases:
-        _run_cases(options, report, cases)
+        code = _run_cases(options, report, cases)
     if left_out:
         what = "node" if options.models else "case"
         report.conclude(f"{plural(len(left_out), what)} left out, see the reasons.")
         report.add("Left out", Rows((what, "reason"), tuple(left_out.items())))
-    return None
+    return code
 
 
-def _run_cases(options: Namespace, report: Report, cases: Mapping[str, Any]) -> None:
-    candidates = _candidates(options)
+def _run_cases(options: Namespace, report: Report, cases: Mapping[str, Any]) -> int | None:
+    candidates, span = _candidates(options)
     if options.fusions:
-        fusions.fill(report, list(cases.values()), candidates)
-        return
+        return fusions.fill(report, list(cases.values()), candidates, span)
     where = candidates[0].provider or resolve_provider("cpu")
     least = options.threads[0]
     if options.edges:
         verdicts.fill_edges(report, candidates, cases, where, least)
-        return
+        return None
     specs = {name: case.prepared(where, least) for name, case in cases.items()}
     try:
         matrix = _matrix(options, report, candidates, specs)
@@ -161,6 +164,7 @@ def _run_cases(options: Namespace, report: Report, cases: Mapping[str, Any]) -> 
     if options.models:
         report.add("Nodes", _case_table(cases))
     verdicts.fill_errors(report, candidates, specs)
+    return None
 
 
 def _matrix(
@@ -186,6 +190,7 @@ def _refuse(options: Namespace) -> None:
     """Refuse options that would have no effect."""
     names = {"edges": "--values", "models": "--model"}
     for option, why, others in (
+        ("bisect", "needs releases", ("list", "repro")),
         ("fusions", "has models of its own", ("models", "edges", "against")),
         ("edges", "is for the cases of the catalogue", ("models",)),
         ("repro", "prints a script, or an issue, only", ("list", "json", "html")),
@@ -194,6 +199,13 @@ def _refuse(options: Namespace) -> None:
         if getattr(options, option) and given:
             told = f"{names.get(option, f'--{option}')} {why}"
             raise InvalidArgumentError(f"{told}: remove {', '.join(given)}")
+    if options.bisect and not options.fusions:
+        raise InvalidArgumentError(
+            "--bisect searches for the release of a wrong fusion: add --fusions, or use ortmeter "
+            "bench MODEL --bisect"
+        )
+    if options.bisect and len(_providers(options)) > 1:
+        raise InvalidArgumentError(f"--provider {options.provider}: --bisect needs one")
     fits = options.repro is not None and "," in options.runtime and not options.against
     if options.report and not (fits and "," not in options.provider):
         raise InvalidArgumentError(
@@ -256,7 +268,7 @@ def _script_of_case(options: Namespace, report: Report, cases: Mapping[str, AnyC
             f"--repro: case {options.repro!r} is not known. Accepted: a name of --list"
         )
     providers = _providers(options)
-    releases = bisect.parse_releases(options.runtime, providers)
+    releases, _ = bisect.read_releases(options, providers)
     script = repro_script(
         cases[options.repro],
         provider=providers[0],
@@ -269,7 +281,7 @@ def _script_of_case(options: Namespace, report: Report, cases: Mapping[str, AnyC
 def _issue(options: Namespace, report: Report, cases: Mapping[str, AnyCase], script: str) -> str:
     """Measure a case, those of its operator, and the whole model; write what an issue says."""
     name, (where,) = options.repro, _providers(options)
-    candidates = _candidates(options)
+    candidates, _ = _candidates(options)
     alike = {name: cases[name]}
     alike |= {key: case for key, case in cases.items() if case.op == cases[name].op}
     remarks = [
@@ -322,17 +334,18 @@ def _providers(options: Namespace) -> list[Provider]:
     return split("--provider", options.provider, resolve_provider)
 
 
-def _candidates(options: Namespace) -> list[RuntimeCandidate]:
-    """List what runs the cases, torch first, in environments that are made."""
+def _candidates(options: Namespace) -> tuple[list[RuntimeCandidate], list[Release]]:
+    """List what runs the cases, torch first, in environments that are made; the range to search."""
     providers = _providers(options)
-    releases = bisect.parse_releases(options.runtime, providers)
+    releases, span = bisect.read_releases(options, providers)
     runners = [torch_candidate()] if options.against else []
     bisect.prepare_all("ortmeter operators", releases)
     runners += [RuntimeCandidate(release.name, release) for release in releases]
     several = len(providers) > 1
-    return [
+    candidates = [
         dataclasses.replace(
             runner, name=f"{runner.name}{f' {provider}' * several}", provider=provider
         )
         for runner, provider in itertools.product(runners, providers)
     ]
+    return candidates, span
