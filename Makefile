@@ -138,7 +138,7 @@ publish: ## put dist/html into the published site of SITE, at the address SITE_U
 lint: install ## check style, types and layers
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports
 bench: install ## time our functions and those of the peers, in at most 15 minutes
-	$(BIN)/python _benchmarks/peers.py
+	$(BIN)/python _benchmarks/peers.py && $(BIN)/python _benchmarks/peers.py --write
 notebooks: html ## put the notebooks of the site into dist/notebooks
 	$(BIN)/python -m zipfile -e _doc/auto_examples/auto_examples_jupyter.zip dist/notebooks
 serve: html ## serve the site on http://127.0.0.1:8000

@@ -1,14 +1,17 @@
-"""How many times faster than its peers: one table, in at most 15 minutes.
+"""How many times faster than its peers: one table, by machine, in at most 15 minutes.
 
 ``python _benchmarks/peers.py`` measures every part, ``peers.py einsum backend`` some of them. Each
 line is a ratio: what the peer takes over what we take, so that larger is better; candidates are
 interleaved, or in fresh processes taken in turn. What is found replaces the lines of this machine
-in ``results/peers.jsonl``: a ratio of one processor misleads.
+in ``results/peers.jsonl``, and ``--write`` makes the table of the documentation from all machines:
+a ratio of one processor misleads.
 """
 
+import csv
 import functools
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -29,6 +32,8 @@ from scipy.stats import gmean
 
 import ortmeter
 from ortmeter.runtime.models import sample_transformer
+
+TABLE = Path(__file__).parents[1] / "_doc" / "peers.csv"
 
 
 class Ratio(NamedTuple):
@@ -213,8 +218,11 @@ def measure_calls() -> Iterator[Ratio]:
     model = onnx.parser.parse_model(f"{text} {{ {chain} }}")
     tensors = {name: torch.ones(4) for name in ("r0", "c")}
     arrays = {name: value.numpy() for name, value in tensors.items()}
-    ours, torch_peer = Evaluator(model), TorchOnnxEvaluator(model)
-    reference = ReferenceEvaluator(model)
+    ours, torch_peer, reference = (
+        Evaluator(model),
+        TorchOnnxEvaluator(model),
+        ReferenceEvaluator(model),
+    )
     functions: dict[str, Callable[[], object]] = {
         "ortmeter": lambda: ours.run(None, tensors),
         "onnx-diagnostic": lambda: torch_peer.run(None, tensors),
@@ -250,7 +258,7 @@ def measure_calls() -> Iterator[Ratio]:
 
 
 class Llama(NamedTuple):
-    """Dimensions of a model and of its inputs, how attention is computed, goals by peer."""
+    """Dimensions of a model and of its inputs, and how transformers computes the attention."""
 
     hidden: int
     heads: int
@@ -258,7 +266,6 @@ class Llama(NamedTuple):
     layers: int
     length: int
     attention: str
-    goals: Mapping[str, float]
 
     def build(self) -> tuple[Callable[..., torch.Tensor], list[torch.Tensor]]:
         """Build a model, as a function of the tokens, and draw these."""
@@ -276,11 +283,43 @@ class Llama(NamedTuple):
         tokens = torch.randint(1024, (2, self.length))
         return lambda given: model(given, use_cache=False).last_hidden_state, [tokens]
 
+    def products(self) -> Callable[[], object]:
+        """Make a session of the matrix products that the layers cannot avoid, nothing else."""
+        rows, head = 2 * self.length, self.hidden // self.heads
+        of, square = (2, self.heads), (self.hidden, self.hidden)
+        shapes = {"X": (rows, self.hidden), "M": (rows, self.mlp)}
+        shapes |= {"Q": (*of, self.length, head), "K": (*of, head, self.length)}
+        shapes |= {"P": (*of, self.length, self.length), "V": (*of, self.length, head)}
+        own = dict.fromkeys(("query", "key", "value", "output"), square)
+        own |= dict.fromkeys(("gate", "up"), (self.hidden, self.mlp))
+        own |= {"down": (self.mlp, self.hidden)}
+        layers = range(self.layers)
+        weights = {f"{name}{i}": shape for i in layers for name, shape in own.items()}
+        pairs = {w: ("M" if w.startswith("down") else "X", w) for w in weights}
+        pairs |= {f"scores{i}": ("Q", "K") for i in layers}
+        pairs |= {f"context{i}": ("P", "V") for i in layers}
+        inputs = ", ".join(f"float{[*shape]} {n}" for n, shape in (shapes | weights).items())
+        outputs = ", ".join(f"float[] {name}_out" for name in pairs)
+        nodes = " ".join(f"{name}_out = MatMul({a}, {b})" for name, (a, b) in pairs.items())
+        model = onnx.parser.parse_model(
+            f'<ir_version: 11, opset_import: ["": 23]> g ({inputs}) => ({outputs}) {{ {nodes} }}'
+        )
+        rng = np.random.default_rng(0)
+        arrays = {n: rng.standard_normal(s, np.float32) / 32 for n, s in (shapes | weights).items()}
+        model = ortmeter.freeze_inputs(model, {name: arrays.pop(name) for name in weights})
+        threads = torch.get_num_threads()
+        return ortmeter.session_candidate(model, arrays, provider="cpu", threads=threads).function
 
-OURS = "default+onnxruntime"
+
+PRODUCTS, OURS = "its matrix products alone", "default+onnxruntime"
 LLAMAS = {
-    "Llama, hidden 1024": Llama(1024, 16, 2816, 2, 256, "sdpa", {"inductor": 1.05}),
-    "Llama, hidden 4096": Llama(4096, 32, 1024, 1, 1024, "eager", {"eager": 3.5, "inductor": 2.0}),
+    "Llama, hidden 1024": Llama(1024, 16, 2816, 2, 256, "sdpa"),
+    "Llama, hidden 4096": Llama(4096, 32, 1024, 1, 1024, "eager"),
+}
+GOALS = {
+    ("Llama, hidden 1024", "inductor"): 1.05,
+    ("Llama, hidden 4096", "eager"): 3.5,
+    ("Llama, hidden 4096", "inductor"): 2.0,
 }
 ROUNDS = 3  # processes of each way
 
@@ -294,7 +333,9 @@ def run_llama(case: str, way: str) -> list[float]:
     function, inputs = LLAMAS[case].build()
     with torch.no_grad():
         run: Callable[[], object] = functools.partial(function, *inputs)
-        if way != "eager":
+        if way == PRODUCTS:
+            run = LLAMAS[case].products()
+        elif way != "eager":
             backend: Any = OrtBackend(OURS, fallback=False) if way == OURS else way
             compiled = torch.compile(function, backend=backend)
             compiled(*inputs)
@@ -306,10 +347,10 @@ def measure_backend() -> Iterator[Ratio]:
     """Run two Llamas by torch.compile, processes in turn: threads that spin would take cores."""
     from ortmeter.timing import Comparison, Measurement
 
-    ways = [OURS, "eager", "inductor"]
+    ways = [OURS, "eager", "inductor", PRODUCTS]
     with tempfile.TemporaryDirectory() as cache:
         variables = dict.fromkeys(("ORTMETER_CACHE", "TORCHINDUCTOR_CACHE_DIR"), cache)
-        for case, model in LLAMAS.items():
+        for case in LLAMAS:
             found: dict[str, list[list[float]]] = {way: [] for way in ways}
             for _, way in itertools.product(range(ROUNDS), ways):
                 found[way].append(command.fresh(__file__, "--llama", case, way, **variables))
@@ -318,21 +359,23 @@ def measure_backend() -> Iterator[Ratio]:
             results = Comparison(Measurement(w, s, isolated=True) for w, s in isolated.items())
             for peer in ways[1:]:
                 claim = results.speedup(peer, OURS)
-                yield Ratio(case, peer, claim.ratio, claim.brackets, model.goals.get(peer))
+                yield Ratio(case, peer, claim.ratio, claim.brackets, GOALS.get((case, peer)))
 
 
 def measure_start() -> Iterator[Ratio]:
     """Start commands in fresh processes."""
     bench = ["-m", "ortmeter", "bench", "model.onnx", "--dim", "batch=1", "--processes", "1"]
-    commands = {"--help": (["-m", "ortmeter", "--help"], 0.2), "bench": (bench, 0.9)}
+    commands = {
+        "ortmeter --help": (["-m", "ortmeter", "--help"], 0.2),
+        "ortmeter bench --processes 1": (bench, 0.9),
+    }
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         onnx.save(sample_transformer(layers=1, width=64), Path(folder) / "model.onnx")
         run = functools.partial(subprocess.run, cwd=folder, capture_output=True, check=True)
-        for name, (called, goal) in commands.items():
-            start = functools.partial(run, [sys.executable, *called])
-            seconds = float(np.median(timeit.repeat(start, number=1, repeat=9)))
-            what = f"ortmeter {name}"
-            yield Ratio(what, f"{goal} s", goal / seconds, f"{seconds:.2f} s", 1.0)
+        calls = {n: functools.partial(run, [sys.executable, *c]) for n, (c, _) in commands.items()}
+        for name, seconds in command.in_turn(calls, 9).median().items():
+            goal = commands[str(name)][1]
+            yield Ratio(str(name), f"{goal} s", goal / seconds, f"{seconds:.2f} s", 1.0)
 
 
 PARTS = {
@@ -343,8 +386,6 @@ PARTS = {
     "backend": measure_backend,
     "start": measure_start,
 }
-
-
 FILE = lines.RESULTS / "peers.jsonl"
 
 
@@ -357,22 +398,39 @@ def keep(part: str, found: Sequence[Ratio]) -> None:
         lines.add(FILE, {"part": part, **ratio._asdict(), "ratio": round(ratio.ratio, 3)})
 
 
+def write_table() -> None:
+    """Write the ratios of every machine side by side."""
+    kept = lines.read(FILE)
+    machines = list(dict.fromkeys(line["machine"] for line in kept))
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for line in kept:
+        row = rows.setdefault((line["what"], line["peer"]), {"goal": f"{line['goal'] or ''}"})
+        row[line["machine"]] = f"{line['ratio']:.2f} {line['interval']}".strip()
+    with TABLE.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["What", "Times faster than", "Goal", *machines])
+        for key, row in rows.items():
+            writer.writerow([*key, row["goal"], *(row.get(name, "") for name in machines)])
+
+
 def main() -> None:
     """Measure the parts that are asked for, print their ratios, keep them."""
-    given = command.options(__doc__, "parts", einsum=0, llama=False)
+    given = command.options(__doc__, "parts", write=False, einsum=0, llama=False)
     if given.einsum:
         torch.set_num_threads(given.einsum)
         rows = [compare_einsum(*told, given.einsum) for told in EQUATIONS.items()]
         print(json.dumps(rows))
     elif given.llama:
         print(json.dumps(run_llama(*given.parts)))
+    elif given.write:
+        write_table()
     else:
         for part in given.parts or PARTS:
             found = list(PARTS[part]())
             keep(part, found)
-            missed = [r for r in found if r.goal and r.ratio < r.goal]
+            missed = [r for r in found if r.goal and not math.isnan(r.goal) and r.ratio < r.goal]
             title = f"\n{part}, {lines.where()['machine']}: {len(missed)} below the goal"
-            command.show(found, title)
+            command.show([r._replace(ratio=round(r.ratio, 3)) for r in found], title)
 
 
 if __name__ == "__main__":
