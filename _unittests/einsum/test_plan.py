@@ -29,6 +29,11 @@ def results_of(plan, operands):
     return {**feeds, **dict(zip(names, found, strict=True))}
 
 
+def run(plan, operands):
+    (got,) = onnx.reference.ReferenceEvaluator(plan.to_onnx()).run(None, plan.feeds(*operands))
+    return got
+
+
 def spelled(step):
     """The step as an equation of numpy.einsum, one letter for each axis."""
     if step.kind == "diagonal":  # of two axes, even when a letter is there three times

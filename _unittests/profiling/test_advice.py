@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import onnx
 import pytest
+from claim_samples import compare_ratio
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from profile_writer import kernel_event, run_event, write
 
@@ -14,6 +15,8 @@ from ortmeter.runtime.placement import PlacementWarning
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 RNG = np.random.default_rng(0)
+FASTER = compare_ratio("changed", "as it is", 1.5, (1.4, 1.6))
+SLOWER = compare_ratio("changed", "as it is", 0.7, (0.6, 0.8))
 
 
 def normal(*shape):
@@ -38,6 +41,22 @@ def advice(made, feeds, **settings):
 def no_bound(monkeypatch):
     """Another process may make any node look short beside the others."""
     monkeypatch.setattr(checks, "LEAST_SHARE", 0)
+
+
+@pytest.fixture
+def trials(monkeypatch):
+    """Replace the measurement of what is advised by a claim, and keep what was asked."""
+    asked = []
+
+    def answer(claim):
+        def gain(facts, changed):
+            asked.append(changed)
+            return claim
+
+        monkeypatch.setattr("ortmeter.profiling.findings.gain", gain)
+        return asked
+
+    return answer
 
 
 def test_a_product_has_nothing_to_advise():
@@ -118,24 +137,35 @@ def in_parts(more="", last=""):
     return model(PARTS.format(more=more, last=last), **numbers)
 
 
-def test_activations_in_parts_are_told_with_what_writes_them():
-    found = advice(in_parts(), {"X": normal(64, 64)})["activations in parts"]
+@pytest.mark.parametrize("claim", [FASTER, SLOWER, None])
+def test_activations_in_parts_are_rewritten_when_that_is_faster(trials, claim):
+    asked = trials(claim)
+    found = advice(in_parts(), {"X": normal(64, 64)}).get("activations in parts")
+    (changed,) = asked
+    assert [node.op_type for node in changed.graph.node] == ["HardSigmoid", "Mul", "Gelu"]
+    if claim is SLOWER:
+        assert found is None
+        return
     assert "1 HardSwish written as Add, Clip, Div, Mul: ONNX Runtime does not" in found.evidence
     assert "1 Gelu written as" in found.evidence
+    assert ("With --rewrite patterns: 1.50 times faster" in found.evidence) == (claim is FASTER)
     assert "HardSigmoid and Mul (opset 6), Gelu (com.microsoft)" in found.advice
     assert len(found.nodes) == 9
     assert found.share > 0.5
 
 
-def test_activations_that_are_read_inside_are_told_with_the_reader():
+def test_activations_that_are_read_inside_are_told_with_the_reader(trials):
+    asked = trials(FASTER)
     made = in_parts(", float[64, 64] N, float[64, 64] G", "N = Neg (B)")
     found = advice(made, {"X": normal(64, 64)})["activations in parts"]
+    assert asked == []
     assert "'B', inside of it, is read by 'Neg_9'" in found.evidence
     assert "'G', inside of it, is an output of the model" in found.evidence
     assert found.advice.startswith("let another node compute what is read outside")
 
 
-def test_an_activation_that_onnx_runtime_fuses_is_not_told():
+def test_an_activation_that_onnx_runtime_fuses_is_not_told(trials):
+    trials(FASTER)
     made = in_parts()
     gelu, root = made.graph.node[5], made.graph.initializer[4]
     gelu.op_type, root.raw_data = "Div", np.float32(2**0.5).tobytes()

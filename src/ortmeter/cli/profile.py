@@ -88,7 +88,7 @@ def _profile(options: Namespace, report: Report, model: Path) -> None:
         )
     else:
         _report_operators(report, profile, options.top)
-        _advise(report, advise(profile, feeds=feeds[model]))
+        _advise(report, advise(profile, feeds=feeds[model], **settings))
         report.conclude(f"{profile!r}.", *profile.caveats)
     _place_beside_bench(report, profile)
     report.add("Inputs", inputs_table(options, feeds))

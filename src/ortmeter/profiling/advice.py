@@ -7,7 +7,7 @@ the nodes that it is about.
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import onnx
@@ -17,17 +17,19 @@ import pandas as pd
 from ortmeter.errors import OrtMeterError
 from ortmeter.evidence import plural
 from ortmeter.operators import find_operator
-from ortmeter.profiling.findings import Advice, Facts, count
+from ortmeter.profiling.findings import Advice, Facts, count, trial
 from ortmeter.profiling.fusions import NearMiss, find_near_misses
 from ortmeter.profiling.graph import STANDARD
 from ortmeter.profiling.quantization import CONVERSIONS, REASONS, float_operators
 from ortmeter.profiling.record import Profile
+from ortmeter.profiling.run import Settings
 from ortmeter.runtime.arrays import as_numpy, is_array
 from ortmeter.runtime.graphs import constant_tensors, with_intermediate_outputs
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.patterns import Match, Pattern, find_patterns
 from ortmeter.runtime.placement import NodeAssignment, enumerate_some, without_kernel
+from ortmeter.runtime.rewriting import rewrite_model
 from ortmeter.runtime.sessions import make_session
 
 #: Findings that could save less are left out.
@@ -46,6 +48,7 @@ def advise(
     profile: Profile,
     *,
     feeds: Mapping[str, Any] | None = None,
+    **settings: Unpack[Settings],
 ) -> tuple[Advice, ...]:
     """Say what could make a model faster, from its profile.
 
@@ -54,7 +57,9 @@ def advise(
     profile : Profile
         A profile with its graphs; without them, only what the times tell is checked.
     feeds : mapping of str to array, optional
-        Inputs of the model, to look for denormal numbers.
+        Inputs of the model, to look for denormal numbers and to time what is advised.
+    **settings
+        Those of the session, as :func:`~ortmeter.profiling.profile` takes them.
 
     Returns
     -------
@@ -73,7 +78,7 @@ def advise(
     >>> [(finding.topic, finding.nodes) for finding in found]
     [('layout', ('Transpose_0',))]
     """
-    facts = Facts(profile, feeds)
+    facts = Facts(profile, feeds, settings)
     if facts.nodes.empty:
         return ()
     findings = [finding for check in CHECKS for finding in check(facts)]
@@ -190,7 +195,7 @@ def _fusions(facts: Facts) -> Iterator[Advice]:
 
 
 def _patterns(facts: Facts) -> Iterator[Advice]:
-    """Activations in forms that ONNX Runtime has no rule for, in one finding."""
+    """Activations in forms that ONNX Runtime has no rule for, in one finding: one trial."""
     original = facts.profile.original
     if original is None or facts.profile.devices:
         return
@@ -208,11 +213,14 @@ def _patterns(facts: Facts) -> Iterator[Advice]:
         told.append(f"{len(matches)} {pattern.name} written as {ops}: {why}")
     rows = facts.named([n.name for group in alike.values() for m in group for n in m.nodes])
     made = dict.fromkeys(pattern for pattern, obstacle in alike if not obstacle)
+    gained: str | None = ""
     advice = "let another node compute what is read outside, then bench --rewrite none,patterns"
     if made:
+        gained = trial(facts, "--rewrite patterns", rewrite_model(original, "patterns"))
         written = ", ".join(f"{' and '.join(p.becomes)} ({p.since})" for p in made)
         advice = f"bench --rewrite none,patterns, which writes {written}"
-    yield facts.finding("activations in parts", rows, "; ".join(told), advice)
+    if gained is not None:
+        yield facts.finding("activations in parts", rows, "; ".join(told) + gained, advice)
 
 
 def _launches(facts: Facts) -> Iterator[Advice]:

@@ -1,14 +1,23 @@
-"""Pieces of advice, and what the checks that give them read."""
+"""Pieces of advice, what the checks that give them read, and trials of what they advise."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
 import pandas as pd
 
+from ortmeter.errors import OrtMeterError
+from ortmeter.evidence import Speedup
 from ortmeter.profiling.record import Profile
+from ortmeter.profiling.run import Settings
+from ortmeter.timing import measure
+from ortmeter.timing.candidates import SessionSpec
+from ortmeter.timing.statistics import MIN_ROUNDS
+
+_TRIAL_S = 4.0
+_FIRST_LOOK = 10
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,7 @@ class Facts:
 
     profile: Profile
     feeds: Mapping[str, Any] | None
+    settings: Settings = field(default_factory=Settings)
 
     @functools.cached_property
     def nodes(self) -> pd.DataFrame:
@@ -90,6 +100,38 @@ class Facts:
     def finding(self, topic: str, rows: pd.DataFrame, evidence: str, advice: str) -> Advice:
         names = tuple(rows["name"].astype(str))
         return Advice(topic, names, evidence, advice, float(rows["share"].sum()), self.of)
+
+
+def trial(facts: Facts, how: str, changed: onnx.ModelProto) -> str | None:
+    """Say what a change brings: empty when it cannot be measured, None when it is no gain."""
+    if (claim := gain(facts, changed)) is None:
+        return ""
+    helps = claim.verdict == "faster" or (claim.verdict == "undecided" and (claim.ratio or 0) > 1)
+    return f". With {how}: {claim.effect}" if helps else None
+
+
+def gain(facts: Facts, changed: onnx.ModelProto) -> Speedup | None:
+    """Measure the changed model beside what it is, on the CPU.
+
+    None without inputs, or when the model cannot run so.
+    """
+    model, feeds = facts.profile.original, facts.feeds
+    if model is None or feeds is None:
+        return None
+    common: dict[str, Any] = {**facts.settings, "provider": "cpu"}
+    run_config = common.pop("run_config", {})
+    plain = SessionSpec(model, feeds, common, run_config)
+    other = SessionSpec(changed, feeds, common, run_config)
+    try:
+        calls = {"as it is": plain.candidate(), "changed": other.candidate()}
+        # A few rounds show that most changes bring nothing.
+        for repeat in (_FIRST_LOOK, MIN_ROUNDS):
+            measured = measure(calls, repeat=repeat, precision=None, budget_s=_TRIAL_S)
+            if (measured.speedups()[-1].ratio or 0) <= 1:
+                break
+    except OrtMeterError:
+        return None
+    return measured.speedups()[-1]
 
 
 def count(rows: pd.DataFrame) -> str:
