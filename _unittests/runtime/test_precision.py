@@ -7,7 +7,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from commands import behind_constants, parse
 from fakes import OVERFLOWS
 from onnx.reference import ReferenceEvaluator
 
@@ -35,6 +34,23 @@ def test_a_converted_model_is_close_to_float64(name):
     error = np.sqrt(np.mean((got - expected) ** 2) / np.mean(expected**2))
     least, most = (1e-5, 1e-3) if name == "float16" else (1e-3, 0.2 if "4 bits" in name else 0.04)
     assert least < error < most
+
+
+def test_what_a_calibration_warns_of_is_counted(capfd):
+    onnxruntime.set_default_logger_severity(2)  # whatever a test before it asked for
+    model = onnx.ModelProto()
+    model.CopyFrom(MODEL)
+    model.graph.initializer.add(name="unused", data_type=1, dims=[1], float_data=[1])  # no word
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n" if value.name == "A0" else ""
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 3
+    with pytest.warns(UserWarning, match=r"^ONNX Runtime warned: 30 like .Expected shape") as told:
+        convert_precision(model, "QDQ U8S8", [FEEDS] * 30)
+    assert len(told) == 1
+    assert "W:onnxruntime" not in capfd.readouterr().err
+    with precision.silenced():
+        os.write(2, b"one\ntwo")
+    assert capfd.readouterr().err == "one\ntwo"  # which is no warning
 
 
 @pytest.mark.parametrize(
@@ -116,13 +132,26 @@ def test_what_is_not_accepted_is_refused():
         convert_precision("no model", "float16")
 
 
+HEAD = '<ir_version: 8, opset_import: ["": {}]>'
 RNG = np.random.default_rng(1)
 W, SQUARE = (RNG.standard_normal((64, 64)).astype(np.float32) for _ in range(2))
 TO_8_BITS = [n for n in PRECISIONS if n != "float16"]
 
 
 def written(text, opset=17, **weights):
-    return parse(f'<ir_version: 8, opset_import: ["": {opset}]> {text}', **weights)
+    model = onnx.parser.parse_model(f"{HEAD.format(opset)} {text}")
+    for name, array in weights.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    return model
+
+
+def behind_constants(model):
+    for tensor in model.graph.initializer:
+        model.graph.node.insert(
+            0, onnx.helper.make_node("Constant", [], [tensor.name], value=tensor)
+        )
+    del model.graph.initializer[:]
+    return model
 
 
 def error_of(model, name, expected, feeds=FEEDS):
@@ -318,20 +347,13 @@ def test_what_divides_by_more_than_float16_has_stays_in_float32():
     assert error_of(model, "float16", expected, feeds)[1] < 2e-3
 
 
-def test_the_log_of_the_tools_is_silent_and_comes_back(caplog, capfd):
-    onnxruntime.set_default_logger_severity(2)  # whatever a test before it asked for
-    before, model = logging.root.manager.disable, onnx.ModelProto()
-    model.CopyFrom(MODEL)
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_param = "n" if value.name == "A0" else ""
-    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 3  # of which a session warns
+def test_the_log_of_the_tools_is_silent_and_comes_back(caplog):
+    before = logging.root.manager.disable
     with caplog.at_level(logging.INFO):
-        convert_precision(model, "QDQ U8S8", [FEEDS])
+        convert_precision(MODEL, "QDQ U8S8", [FEEDS])
         assert caplog.messages == []
         logging.getLogger().warning("back")
-    os.write(2, b"there")
     assert caplog.messages == ["back"]
-    assert capfd.readouterr().err == "there"
     assert logging.root.manager.disable == before
 
 

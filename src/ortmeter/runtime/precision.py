@@ -7,6 +7,7 @@ import io
 import itertools
 import logging
 import os
+import re
 import tempfile
 import warnings
 from collections import Counter
@@ -44,6 +45,8 @@ from ortmeter.runtime.sessions import make_session
 __all__ = ["PRECISIONS", "convert_precision", "cpu_instructions"]
 
 _Samples: TypeAlias = Sequence[Mapping[str, np.ndarray]]
+# Of a warning: the line of the source, and the first sentence.
+_WARNED = re.compile(rb"\[W:onnxruntime:[^,]*, (\S+) [^]]*\] (.*?)(?:\. |\.?\x1b|\.?$)")
 _BLOCK = 32  # weights that share a scale
 #: Operators that compute with what is quantized already.
 _QUANTIZED = {"ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger"}
@@ -345,22 +348,35 @@ def _vector_biases(graph: onnx.GraphProto, ranks: Iterator[int]) -> None:
 def silenced() -> Iterator[None]:
     """Silence the tools, which advise in the log what most models do not need.
 
-    Their sessions warn on the standard error, once per weight and once per sample.
+    Their sessions warn on the standard error, once per weight: that is one warning here.
     """
-    before, null = logging.root.manager.disable, os.open(os.devnull, os.O_WRONLY)
+    before = logging.root.manager.disable
     try:
         stderr = os.dup(2)
     except OSError:  # closed
-        stderr = os.dup(null)
+        stderr = os.open(os.devnull, os.O_WRONLY)
     logging.disable(logging.WARNING)
-    os.dup2(null, 2)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(null)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        finally:
+            logging.disable(before)
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            log.seek(0)
+            lines = log.read().splitlines(keepends=True)
+    kinds: dict[bytes, list[str]] = {}
+    for line in lines:
+        if b"Removing initializer" in line:  # of the tools: a model has none that is not used
+            continue
+        if found := _WARNED.search(line):
+            kinds.setdefault(found[1], []).append(found[2].decode(errors="replace"))
+        else:
+            os.write(2, line)
+    if kinds:
+        told = (f"{len(texts)} like {texts[0]!r}" for texts in kinds.values())
+        warnings.warn(f"ONNX Runtime warned: {'; '.join(told)}", stacklevel=4)
 
 
 def _to_half(model: onnx.ModelProto, _samples: _Samples) -> onnx.ModelProto:
