@@ -6,7 +6,7 @@ import pytest
 
 import ortmeter
 from ortmeter.attribution import align, explain_session
-from ortmeter.attribution.entering import enter_branches
+from ortmeter.attribution.entering import enter_bodies
 from ortmeter.runtime.iobinding import run_session
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
@@ -23,6 +23,12 @@ NESTED = f"""{HEADER} g (bool C, float[4] X) => (float[4] Y, float[4] W) {{
     [tanh] Y = Tanh(Z) }}""".replace("A1", "A0").replace(
     "[abs]", "A0 = Constant<value_float = 1.0>() [abs]"
 )
+LOOP = f"""{HEADER} g (int64 N, float[2] X) => (float[2] Y, float[k, 2] rows) <bool go = {{1}}> {{
+    [loop] Y, rows = Loop(N, go, X) <body = b (int64 i, bool on, float[2] a)
+        => (bool stay, float[2] next, float[2] row) <float[1] half = {{0.5}}> {{
+        [cast] f = Cast<to = 1>(i)  [add] s = Add(a, f)  [mul] next = Mul(s, half)
+        [sin] row = Sin(next)  [sum] t = ReduceSum<keepdims = 0>(next)
+        [limit] most = Constant<value_float = 3.0>()  [less] stay = Less(t, most) }}> }}"""
 
 
 def ran(model, feeds):
@@ -32,7 +38,7 @@ def ran(model, feeds):
 def check(text, feeds):
     """Enter the model, and check that it gives what the model gives; return the new nodes."""
     proto = onnx.parser.parse_model(text)
-    entered = enter_branches(proto, feeds, provider="cpu")
+    entered = enter_bodies(proto, feeds, provider="cpu")
     onnx.checker.check_model(entered, full_check=True)
     expected, got = ran(proto, feeds), ran(entered, feeds)
     assert list(expected) == list(got)
@@ -49,14 +55,23 @@ def test_the_branch_that_is_taken(condition):
     assert not {"outer", "inner"}.intersection(nodes)
 
 
+@pytest.mark.parametrize(("count", "ran"), [(1, 1), (3, 3), (100, 4)])
+def test_the_iterations_of_a_loop(count, ran):
+    nodes = check(LOOP, {"N": np.array(count), "X": np.float32([0.1, -1])})
+    assert [n for n in nodes if n.startswith("add")] == [
+        f"add of iteration {i}" for i in range(ran)
+    ]
+
+
 def test_what_is_not_entered_stays():
     text = f"""{HEADER} g (int64 N, float[2] X, float[n, 2] A) => (float[2] Y, float[2] Z) {{
         [scan] Y = Scan(X, A) <num_scan_inputs = 1, body = b (float[2] s, float[2] a)
             => (float[2] t) {{ t = Add(s, a) }}>
-        [loop] Z = Loop(N, , X) <body = b (int64 i, bool on, float[2] s)
+        [long] Z = Loop(N, , X) <body = b (int64 i, bool on, float[2] s)
             => (bool stay, float[2] t) {{ stay = Identity(on) t = Sin(s) }}> }}"""
-    feeds = {"N": np.array(3), "X": np.float32([1, 2]), "A": np.ones((5, 2), np.float32)}
-    assert check(text, feeds) == ["scan", "loop"]
+    feeds = {"N": np.array(2501), "X": np.float32([1, 2]), "A": np.ones((5, 2), np.float32)}
+    assert check(text, feeds) == ["scan", "long"]
+    assert check(LOOP, {"N": np.array(0), "X": np.float32([0.1, -1])}) == ["loop"]
 
 
 def test_a_loop_in_a_branch_and_names_in_both():
@@ -72,7 +87,7 @@ def test_a_loop_in_a_branch_and_names_in_both():
     for condition in (True, False):
         nodes = check(text, {"C": np.array(condition), "X": np.float32([2, -3])})
         assert not {"if", "again"}.intersection(nodes)
-        assert ("L (2)" in nodes) == condition  # Loop, then Neg
+        assert ("B2 of iteration 1" in nodes) == condition
 
 
 def test_the_node_of_a_branch_whose_error_is_the_largest():

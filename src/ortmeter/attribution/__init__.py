@@ -2,7 +2,7 @@
 
 ``session`` compares an evaluator with a session: ``search`` bisects their nodes. ``optimizers``
 finds the graph optimizations that change the outputs of a session, ``alignment`` where two graphs
-part (``matching`` pairs the results that ``intermediates`` reads, ``entering`` opens branches,
+part (``matching`` pairs the results that ``intermediates`` reads, ``entering`` opens bodies,
 ``changes`` compares initializers and attributes), ``reduction`` the smallest model that still shows
 it, ``nonfinite`` the nodes that make NaN and infinities.
 """

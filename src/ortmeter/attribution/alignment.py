@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 from ortmeter.attribution.changes import find_changes
-from ortmeter.attribution.entering import enter_branches
+from ortmeter.attribution.entering import enter_bodies
 from ortmeter.attribution.intermediates import really_computed, results_of, run_exposed
 from ortmeter.attribution.matching import Result, match
 from ortmeter.attribution.result import differing
@@ -183,7 +183,7 @@ def align(
     given = feeds_of_each([expected, got], feeds)
 
     def ran(model: ModelLike, arrays: Mapping[str, Any]) -> tuple[Any, Any, list[Result]]:
-        entered = enter_branches(load_model(model), arrays, **session)
+        entered = enter_bodies(load_model(model), arrays, **session)
         values = run_exposed(entered, arrays, **session)
         return entered, values, results_of(entered, really_computed(entered, values, **session))
 

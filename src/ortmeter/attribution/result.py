@@ -112,7 +112,8 @@ class SessionExplanation:
         First nodes that make a value that is not finite from finite inputs, and NaN from
         infinities, when outputs have one or where another value is expected.
     graph : onnx.ModelProto or None
-        The nodes that are explained: those of the model, and what its If run instead.
+        The nodes that are explained: those of the model, and what its If and Loop run
+        instead.
     """
 
     nodes: tuple[SessionNode, ...]

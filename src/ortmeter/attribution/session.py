@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from ortmeter.attribution.entering import enter_branches
+from ortmeter.attribution.entering import enter_bodies
 from ortmeter.attribution.intermediates import run_exposed
 from ortmeter.attribution.nonfinite import NonFinite, first_non_finite, made_non_finite
 from ortmeter.attribution.result import (
@@ -103,8 +103,8 @@ def explain_session(
     others the expected kernels. Such outputs differ from those for another k by the effect of the
     nodes in between: groups are split, the largest effect first, until there is one node in each.
     Effects add up to the whole discrepancy. Nodes without an error of their own, or that no output
-    needs, are not searched. A group whose nodes cancel each other has a small effect. Each If is
-    replaced by the branch that it takes.
+    needs, are not searched. A group whose nodes cancel each other has a small effect. If and Loop
+    are replaced by the nodes that they run.
 
     The intermediate results of the session are in memory at once, in its own types.
 
@@ -125,7 +125,7 @@ def explain_session(
         raise InvalidArgumentError(f"budget_s={budget_s!r}. Accepted: a finite number >= 0")
     session["provider"] = device = resolve_provider(provider)
     outputs = run_session(make_session(model, **session), feeds)
-    proto = enter_branches(load_model(model), feeds, **session)
+    proto = enter_bodies(load_model(model), feeds, **session)
     ran = optimized_model(proto, **session).graph.node
     exposed = run_exposed(proto, feeds, {n for node in ran for n in node.output}, **session)
     walk = _SessionWalk(proto, feeds, expected, device, sources)
