@@ -26,9 +26,10 @@ def kernel_event(
     inputs=(("float", (2,)),),
     outputs=(("float", (2,)),),
     provider="CPUExecutionProvider",
+    memory=MEMORY,
 ):
     """Event of a kernel in the recent format: every value is a text but the types and shapes."""
-    sizes = {"parameter_size": 0, "activation_size": 8, "output_size": 8, **MEMORY}
+    sizes = {"parameter_size": 0, "activation_size": 8, "output_size": 8, **memory}
     args = {
         "op_name": op,
         "provider": provider,

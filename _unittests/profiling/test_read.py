@@ -13,6 +13,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.profiling import merge_profiles, read_profile
 from ortmeter.profiling.read import (
     NO_RUN,
+    SIZES,
     Event,
     iterations,
     parents,
@@ -57,11 +58,22 @@ def test_a_recorded_profile_matches_plain_python(recorded, models, name):
     assert outside["name"].tolist() == ["model_loading_array", "session_initialization"]
 
 
+def test_memory_of_a_recorded_profile(recorded):
+    source = json.loads(recorded["if"].read_text("utf-8"))
+    args = [e["args"] for e in source if e["cat"] == "Node"]
+    events = read_profile(recorded["if"]).events.sort_index()
+    for column, key in {"in_use": "mem_bytes_in_use", "arena_held": "mem_arena_held"}.items():
+        assert Counter(events[column]) == Counter(int(a[key]) for a in args)
+
+
 def test_both_formats_give_the_same_times(tmp_path):
     new = read_profile(write(tmp_path / "new.json", two_runs()))
     old = read_profile(write(tmp_path / "old.json", as_old_format(two_runs())))
-    assert old.events.equals(new.events)
+    memory = list(new.events.columns[-3:])
+    assert old.events.drop(columns=memory).equals(new.events.drop(columns=memory))
     assert old.events.dtypes.equals(new.events.dtypes)
+    assert old.events[memory].isna().all(axis=None)
+    assert new.events[memory].notna().all(axis=None)
 
 
 CHROME = [{"cat": "cpu_op", "name": "aten::mm", "ph": "X", "ts": 1.5, "dur": 2.5, "pid": 1}]
@@ -94,7 +106,7 @@ def test_runs_without_any_kernel_are_accepted(tmp_path):
     profile = read_profile(write(tmp_path / "p.json", events))
     assert len(profile.events) == 0
     assert profile.unexplained == 1
-    assert len(profile.by_operator()) == len(profile.by_node()) == 0
+    assert len(profile.by_operator()) == len(profile.by_node()) == len(profile.memory()) == 0
     assert np.all(profile.by_iteration()["unexplained"] == 1)
 
 
@@ -147,6 +159,7 @@ COLUMNS = {
     **dict.fromkeys(("output_types", "output_shapes"), "object"),
     "signature": "category",
     **dict.fromkeys(("parameter_size", "activation_size", "output_size"), "Int64"),
+    **dict.fromkeys(("in_use", "in_use_peak", "arena_held"), "Int64"),
 }
 
 
@@ -312,7 +325,9 @@ def test_a_missing_file_is_refused(tmp_path):
         read_profile(tmp_path / "none.json")
 
 
-def test_the_index_of_a_node_had_another_name(tmp_path):
+def test_what_is_not_recorded_is_absent(tmp_path):
     old = as_old_format([kernel_event("x", 1, 1, index=3)])
     found = read_profile(write(tmp_path / "old.json", [*old, run_event(1, 5)])).events
+    assert [name for name in SIZES if found[name].isna().all()] == list(SIZES)[3:]
+    assert found["activation_size"].tolist() == [8]
     assert found["node_index"].tolist() == [3]

@@ -95,7 +95,7 @@ def test_external_data_is_found_beside_the_model(tmp_path):
     onnx.save_model(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
     found = profile(path, {"X": np.ones(2, np.float32)}, provider="cpu", repeat=1, overhead=False)
     assert found.by_node()["name"].tolist() == ["Mul_0"]
-    assert set(found.events["parameter_size"]) == {8}
+    assert found.memory()["parameter_size"].tolist() == [8]
 
 
 @pytest.mark.parametrize("optimization", ["none", "all"])
@@ -113,8 +113,7 @@ def test_every_kernel_of_the_sample_is_found_in_the_graph_that_ran(optimization)
     # What the profile counts as parameters are the initializers of the node.
     sizes = {t.name: onnx.numpy_helper.to_array(t).nbytes for t in found.model.graph.initializer}
     expected = {name: sum(sizes.get(i, 0) for i in node.input) for name, node in by_name.items()}
-    known = found.events.groupby("name", observed=True)["parameter_size"].max()
-    assert known.to_dict() == expected
+    assert found.memory().set_index("name")["parameter_size"].to_dict() == expected
     assert table["flop"].notna().all()
 
 

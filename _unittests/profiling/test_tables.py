@@ -32,6 +32,7 @@ def test_by_operator(tmp_path):
         assert [row["q1"], row["q3"]] == np.percentile(steady, [25, 75]).tolist()
         assert row["total"] == sum(steady)
         assert row["mean"] == pytest.approx(statistics.mean(steady))
+        assert row["first"] == nodes * durations[op][0]
         assert row["share"] == pytest.approx(row["median"] / (6 + 4))
     assert table.index.tolist() == ["Exp", "Add"]
 
@@ -82,7 +83,16 @@ def test_a_node_of_the_first_run_only_has_no_median(tmp_path):
     events[0]["ts"] = 58
     table = read_profile(write(tmp_path / "p.json", events)).by_node().set_index("name")
     assert np.isnan(table.loc["rare", "median"])
-    assert table.loc["rare", ["calls", "total"]].tolist() == [0, 0]
+    assert table.loc["rare", ["calls", "total", "first"]].tolist() == [0, 0, 2]
+
+
+def test_memory(tmp_path):
+    memory = {"mem_arena_held": 100, "mem_bytes_in_use": 500}
+    events = two_runs()
+    events[2] = kernel_event("first", 41, 10, op="Exp", memory=memory)
+    table = read_profile(write(tmp_path / "p.json", events)).memory().set_index("name")
+    assert table.loc["first", ["in_use", "arena_held"]].tolist() == [1024, 4096]
+    assert table.index.tolist() == ["first", "second"]
 
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
@@ -149,9 +159,10 @@ def test_without_a_model_nothing_is_invented(tmp_path):
     assert table["origin"].tolist() == [(), ()]
 
 
-def test_nodes_of_a_body_are_told_by_their_parent(recorded, models):
+def test_inclusive_time_holds_the_body(recorded, models):
     table = read_profile(recorded["loop"], model=models["loop"]).by_node().set_index("name")
     inside = table[table["parent"] == "repeat"]
+    assert table.loc["repeat", "inclusive"] >= table.loc["repeat", "median"]
     assert table["share"].sum() == pytest.approx(1)
     assert inside["calls"].tolist() == [3, 3, 3]
 

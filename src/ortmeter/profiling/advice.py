@@ -264,8 +264,7 @@ def _denormals(facts: Facts) -> Iterator[Advice]:
     original = facts.profile.original
     if original is None:
         return
-    largest = facts.profile.events.groupby("name", observed=True)["output_size"].max()
-    sizes = largest.sum(min_count=1)
+    sizes = facts.profile.memory()["output_size"].sum()
     size = None if pd.isna(sizes) else int(sizes)
     shares = denormal_tensors(original, facts.feeds, size)
     touched = {

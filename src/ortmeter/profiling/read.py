@@ -43,6 +43,9 @@ class _Arguments(msgspec.Struct, gc=False):
     parameter_size: int | None = None
     activation_size: int | None = None
     output_size: int | None = None
+    in_use: int | None = msgspec.field(default=None, name="mem_bytes_in_use")
+    in_use_peak: int | None = msgspec.field(default=None, name="mem_in_use_peak")
+    arena_held: int | None = msgspec.field(default=None, name="mem_arena_held")
 
 
 class Event(msgspec.Struct, gc=False):

@@ -78,9 +78,13 @@ class Profile:
         ``parameter_size``   Int64     bytes of the inputs that are initializers
         ``activation_size``  Int64     bytes of the other inputs
         ``output_size``      Int64     bytes of the outputs
+        ``in_use``           Int64     bytes that the allocator of the node gave out, after it
+        ``in_use_peak``      Int64     largest ``in_use`` since the session exists
+        ``arena_held``       Int64     bytes that the arena took from the system, after it
         ==================== ========= =========================================================
 
-        Sizes that were not recorded are missing.
+        Sizes that were not recorded are missing: the three memory columns in files written before
+        they existed.
     session_events : pandas.DataFrame
         All other events: runs (``model_run``), executors, kernels timed by a device, and in a file
         the start-up (``model_loading...``, ``session_initialization``).
@@ -165,7 +169,8 @@ class Profile:
             One row per operator, domain and provider, slowest first: ``op``, ``domain``,
             ``provider``, ``nodes`` (distinct nodes), ``calls`` (kernels per run), ``median``,
             ``q1``, ``q3`` (µs per run, bodies not counted twice), ``mean`` (µs per run),
-            ``total`` (µs, all steady runs), ``share`` (of the sum of the medians, from 0 to 1).
+            ``total`` (µs, all steady runs), ``first`` (µs in the first run), ``share`` (of
+            the sum of the medians, from 0 to 1).
         """
         return tables.by_operator(self._kernels, self.by_iteration())
 
@@ -177,8 +182,8 @@ class Profile:
         pandas.DataFrame
             One row per node, in the order of the first execution: ``name``, ``op``, ``domain``,
             ``node_index``, ``provider``, ``parent``, ``signature``, the columns of
-            :meth:`by_operator` from ``calls`` to ``share``, ``origin`` (tuple of the names of the
-            original nodes, empty if unknown),
+            :meth:`by_operator` from ``calls`` to ``share``, ``inclusive`` (median µs per run, body
+            included), ``origin`` (tuple of the names of the original nodes, empty if unknown),
             ``flop``, ``bytes`` (of one run, see :func:`~ortmeter.operators.costs.node_cost`),
             ``gflop_per_s``, ``gb_per_s`` (on the CPU). Values that need the graph are missing
             without it.
@@ -198,6 +203,18 @@ class Profile:
             (share of the duration outside of any kernel, from 0 to 1), ``steady`` (bool).
         """
         return tables.by_iteration(self._kernels, self._runs, self.warmup)
+
+    def memory(self) -> pd.DataFrame:
+        """Describe the memory of each node.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per node, in the order of the first execution: ``name``, ``op``, ``parent``, and
+            the largest (bytes) ``parameter_size``, ``activation_size``, ``output_size``,
+            ``in_use``, ``in_use_peak``, ``arena_held``. Values that the file lacks are missing.
+        """
+        return tables.memory(self._kernels)
 
     @property
     def unexplained(self) -> float:

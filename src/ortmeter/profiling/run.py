@@ -67,7 +67,7 @@ def profile(
     overhead: bool = True,
     **settings: Unpack[Settings],
 ) -> Profile:
-    """Run a model and record its kernels: start, duration, types and shapes.
+    """Run a model and record its kernels: start, duration, types, shapes and memory.
 
     Two sessions with the same settings are interleaved. One records its runs, in a temporary
     folder, and saves its optimized graph. The other one measures the latency without recording. To

@@ -19,7 +19,10 @@ _Shape: TypeAlias = tuple[int, ...]
 NODE = ["name", "op", "domain", "node_index", "provider", "parent"]
 #: Columns of types and of shapes, and of bytes.
 TENSORS = ("input_types", "input_shapes", "output_types", "output_shapes")
-SIZES = ("parameter_size", "activation_size", "output_size")
+SIZES = (
+    *("parameter_size", "activation_size", "output_size"),
+    *("in_use", "in_use_peak", "arena_held"),
+)
 CPU = "CPUExecutionProvider"
 _OPERATOR = ["op", "domain", "provider"]
 _MEASURES = {"median": 0.5, "q1": 0.25, "q3": 0.75}
@@ -46,6 +49,7 @@ def by_node(
     codes = number(events, NODE)
     table = first_rows(events, codes)[[*NODE, "signature"]].join(_times(events, codes, runs))
     steady = _is_steady(events, runs)
+    table["inclusive"] = _per_run(events, codes, steady, "duration").groupby(level=0).median()
     matched = [None] * len(table) if model is None else find_nodes(table, model)
     known = find_origins(model, original) if model and original else {}
     table["origin"] = [known.get(node.node.name, ()) if node else () for node in matched]
@@ -77,6 +81,13 @@ def by_iteration(events: pd.DataFrame, runs: pd.DataFrame, warmup: int) -> pd.Da
     )
 
 
+def memory(events: pd.DataFrame) -> pd.DataFrame:
+    """Describe the memory of each node."""
+    codes = number(events, NODE)
+    largest = events.groupby(codes)[[*SIZES]].max()
+    return first_rows(events, codes)[["name", "op", "parent"]].join(largest)
+
+
 def number(events: pd.DataFrame, columns: Sequence[str]) -> Ints:
     """Number the distinct rows of some columns in the order in which they come."""
     groups = events.groupby(list(columns), observed=True, dropna=False, sort=False)
@@ -92,22 +103,31 @@ def first_rows(events: pd.DataFrame, codes: Ints) -> pd.DataFrame:
 def _times(events: pd.DataFrame, codes: Ints, runs: pd.DataFrame) -> pd.DataFrame:
     """Statistics of the time of each number, in µs, over the steady runs."""
     index = pd.RangeIndex(int(codes.max(initial=-1)) + 1)
-    steady = _is_steady(events, runs)
+    steady, runs_of = _is_steady(events, runs), events["iteration"].to_numpy()
+    first = np.isin(runs_of, runs["iteration"].to_numpy()[:1])
     time, count = events["self_duration"], int(runs["steady"].sum())
     total = _sum(codes[steady], time[steady], len(index))
-    runs_of = events["iteration"].to_numpy()[steady]
-    per_run = time[steady].groupby([codes[steady], runs_of]).sum().groupby(level=0)
+    per_run = _per_run(events, codes, steady, "self_duration").groupby(level=0)
     columns = {
         "calls": np.bincount(codes[steady], minlength=len(index)) / count,
         **{name: per_run.quantile(level) for name, level in _MEASURES.items()},
         "mean": total / count,
         "total": total,
+        "first": time[first].groupby(codes[first]).sum(),
     }
     table = pd.DataFrame(columns, index=index)
-    table = table.astype(dict.fromkeys(_MEASURES, "float64"))
+    table = table.astype(dict.fromkeys((*_MEASURES, "first"), "float64"))
     # Shares of medians: in a sum, a run that the machine interrupted would count.
     medians = table["median"].fillna(0)
     return table.assign(share=medians / max(medians.sum(), 1))
+
+
+def _per_run(
+    events: pd.DataFrame, codes: Ints, steady: npt.NDArray[np.bool_], column: str
+) -> "pd.Series[float]":
+    """Sum a column over each number and each steady run."""
+    chosen = events[column][steady]
+    return chosen.groupby([codes[steady], events["iteration"].to_numpy()[steady]]).sum()
 
 
 def _is_steady(events: pd.DataFrame, runs: pd.DataFrame) -> npt.NDArray[np.bool_]:
