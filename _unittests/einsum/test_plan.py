@@ -268,6 +268,16 @@ def test_choices_that_do_not_suit_the_equation_are_refused(arguments, error, mes
         decompose_einsum("ij,jk->ik", (2, 3), (3, 4), **arguments)
 
 
+def test_free_sizes_have_no_cost():
+    plan = decompose_einsum("bsnh,nhd->bsd", ("batch", None, 4, 5), (4, 5, 6))
+    assert (plan.flop, plan.bytes_moved) == (None, None)
+    assert [step.shape for step in plan.steps] == [("batch", "s", 20), (20, 6), ("batch", "s", 6)]
+    merged = decompose_einsum("bsd,bse->de", ("batch", None, 4), ("batch", None, 5)).steps[0]
+    assert merged.shape == (None, 4)
+    chains = [decompose_einsum("ab,bc,cd,de->ea", *known) for known in ([], [(16, 16)] * 4)]
+    assert len({tuple(step.subscripts for step in plan.steps) for plan in chains}) == 1
+
+
 def test_operands_have_one_type():
     with pytest.raises(InvalidArgumentError, match="several types: float32, float64"):
         decompose_einsum("i,i->", np.ones(2, np.float32), np.ones(2))

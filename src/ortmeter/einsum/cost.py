@@ -83,7 +83,7 @@ def _seconds(step: Step, inputs: Sequence[tuple[int, ...]], itemsize: int, threa
         case "transpose":
             return transpose_seconds(inputs[0], step.where, itemsize)
         case "matmul":
-            depth = step.flop / max(2 * math.prod(output), 1)
+            depth = (step.flop or 0) / max(2 * math.prod(output), 1)
             return max(moved, product_seconds(output, depth, itemsize) / threads)
         case "reduce_sum":
             shape = inputs[0]

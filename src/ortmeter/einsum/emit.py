@@ -12,10 +12,10 @@ import onnx.numpy_helper
 
 from ortmeter.dtypes import DTypeLike, onnx_type
 from ortmeter.einsum.cost import Split, split_transpose
-from ortmeter.einsum.parse import Operands, read_operands
+from ortmeter.einsum.parse import Dim, Operands, read_operands
 from ortmeter.einsum.steps import Step, absorb_transposes
 
-_OPSET = 18  # the nodes are the same from 14, where Reshape has allowzero
+_OPSET = 18  # the nodes are the same from 15, where Shape has start
 _CONTRIB = "com.microsoft"
 _END = 2**63 - 1
 
@@ -65,9 +65,8 @@ def einsum_model(
     # nor does it sort the letters of an implicit result as NumPy does.
     writer.node("Einsum", operands.names, "Y", equation=str(parsed))
     # The inference of shapes does not know that a size of 1 is broadcast.
-    stretched = "".join(operands.stretched)
-    shape: list[int | str] = [x if x in stretched else operands.size_of[x] for x in parsed.output]
-    return writer.model(shape)
+    names = {x: x for x in "".join(operands.stretched)} | dict(operands.free)
+    return writer.model([names.get(x, operands.size_of[x]) for x in parsed.output])
 
 
 def emit_model(
@@ -115,7 +114,7 @@ class _Writer:
         self._constants[name] = onnx.numpy_helper.from_array(np.array(values, np.int64), name)
         return name
 
-    def model(self, shape: Sequence[int | str]) -> onnx.ModelProto:
+    def model(self, shape: Sequence[Dim]) -> onnx.ModelProto:
         """Make the model of a result of this shape, and check it; a name is for any size."""
         tensors = zip((*self._operands.names, "Y"), (*self._operands.shapes, shape), strict=True)
         *inputs, output = (self._info(name, own) for name, own in tensors)
@@ -139,7 +138,7 @@ class _Writer:
         onnx.checker.check_model(model, full_check=True)
         return model
 
-    def _info(self, name: str, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
+    def _info(self, name: str, shape: Sequence[Dim]) -> onnx.ValueInfoProto:
         return onnx.helper.make_tensor_value_info(name, self._kind, shape)
 
     def step(self, step: Step, *, split: bool) -> None:
@@ -153,8 +152,9 @@ class _Writer:
                 self._reshape(step, inputs[0], output)
             case "transpose":
                 shape = tuple(step.shape[step.where.index(axis)] for axis in range(len(step.where)))
-                halves = split_transpose(shape, step.where, self._operands.dtype.itemsize)
-                if halves is None or not split:
+                size = self._operands.dtype.itemsize
+                halves = split_transpose(shape, step.where, size) if split else None
+                if halves is None:
                     self.node("Transpose", inputs, output, perm=step.where)
                 else:
                     self._split_transpose(halves, step, inputs[0], output)
@@ -173,18 +173,21 @@ class _Writer:
         """Merge two axes of size n: their diagonal is every (n + 1)th element."""
         (axis,) = step.where
         letter, size = step.axes[axis], step.shape[axis]
-        merged = replace(
-            step,
-            axes=(*step.axes[:axis], letter * 2, *step.axes[axis + 1 :]),
-            shape=(*step.shape[:axis], size * size, *step.shape[axis + 1 :]),
-        )
+        axes = (*step.axes[:axis], letter * 2, *step.axes[axis + 1 :])
         flat = f"{output}_merged"
-        self._reshape(merged, source, flat)
+        # An inferred size would accept a matrix that is not square.
+        merged = replace(step, axes=axes, shape=self._operands.shape(axes))
+        self._reshape(merged, source, flat, infer=False)
         bounds = [
             self.constant(role, [value])
-            for role, value in (("start", 0), ("end", _END), ("axis", axis), ("stride", size + 1))
+            for role, value in (("start", 0), ("end", _END), ("axis", axis))
         ]
-        self.node("Slice", [flat, *bounds], output)
+        if isinstance(size, int):
+            stride = self.constant("stride", [size + 1])
+        else:
+            terms = [self._size(letter), self.constant("one", [1])]
+            stride = self.node("Add", terms, f"stride_{letter}")
+        self.node("Slice", [flat, *bounds, stride], output)
 
     def _split_transpose(self, split: Split, step: Step, source: str, output: str) -> None:
         """Write two transpositions.
@@ -204,15 +207,47 @@ class _Writer:
         if merges:
             self.node("Reshape", [second, self.constant("shape", step.shape)], output)
 
-    def _reshape(self, step: Step, source: str, output: str) -> None:
+    def _reshape(self, step: Step, source: str, output: str, *, infer: bool = True) -> None:
+        """Write a reshape of any free sizes, even 0: its shape is a constant if it can be."""
         before, after = step.input_axes[0], step.axes
         added = [i for i, letters in enumerate(after) if not letters]
         removed = [i for i, letters in enumerate(before) if not letters]
+        cuts = ["".join(before[:i]) for i in range(len(before) + 1)]
+        is_free = infer and not any(isinstance(size, int) for size in step.shape)
         if [x for x in before if x] == [x for x in after if x] and not (added and removed):
             axes = self.constant("axes", added or removed)
             self.node("Unsqueeze" if added else "Squeeze", [source, axes], output)
+        elif is_free and len(after) == 2 and after[0] in cuts:  # noqa: PLR2004 - a matrix
+            self.node("Flatten", [source], output, axis=cuts.index(after[0]))
         else:
-            # Otherwise a zero means a copy of the size of the same axis.
-            options = {"allowzero": 1} if 0 in step.shape else {}
-            shape = self.constant("shape", step.shape)
-            self.node("Reshape", [source, shape], output, **options)
+            shape, allowzero = self._target(step, infer=infer)
+            self.node("Reshape", [source, shape], output, **{"allowzero": 1} if allowzero else {})
+
+    def _target(self, step: Step, *, infer: bool) -> tuple[str, bool]:
+        """Return the name of the shape of a reshape, and whether its zeros are sizes."""
+        before, after, empty = step.input_axes[0], step.axes, 0 in step.shape
+        free = [i for i, size in enumerate(step.shape) if not isinstance(size, int)]
+        moved = [i for i in free if before[i : i + 1] != after[i : i + 1]]
+        if free and (empty or (moved and (len(free) > 1 or not infer))):
+            name = "_".join(("shape", *(letters or "1" for letters in after)))
+            return self.node("Concat", [*map(self._size, after)], name, axis=0), True
+        # Without a known zero, a zero copies the size of the same axis; -1 would not, beside it.
+        inferred = -1 if moved else 0
+        target = [inferred if i in free else size for i, size in enumerate(step.shape)]
+        return self.constant("shape", target), empty
+
+    def _size(self, letters: str) -> str:
+        """Return the name of a vector of one integer, the size of an axis."""
+        operands = self._operands
+        if not operands.is_free(letters):
+            return self.constant("shape", [operands.count(letters)])
+        if len(letters) > 1:
+            factors = [self._size(letters[:-1]), self._size(letters[-1])]
+            return self.node("Mul", factors, f"size_{letters}")
+        inputs = zip(operands.names, operands.equation.inputs, operands.stretched, strict=True)
+        source, axis = next(
+            (name, own.index(letters))
+            for name, own, stretched in inputs
+            if letters in own and letters not in stretched
+        )
+        return self.node("Shape", [source], f"size_{letters}", start=axis, end=axis + 1)

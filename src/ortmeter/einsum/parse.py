@@ -14,13 +14,16 @@ import numpy as np
 from ortmeter.dtypes import DTypeLike, numpy_dtype
 from ortmeter.errors import InvalidArgumentError
 
-Shape: TypeAlias = tuple[int, ...]
+Dim: TypeAlias = int | str | None
+#: Integers, names of sizes that are free, None where nothing names a free size.
+Shape: TypeAlias = tuple[Any, ...]
 #: Each axis of a tensor is the letters that were merged into it; none has size 1.
 Axes: TypeAlias = tuple[str, ...]
 
 _TEXT = re.compile(r"(?:\.{3}|[A-Za-z, ])*(?:->(?:\.{3}|[A-Za-z ])*)?")
 # What ONNX Runtime sums and multiplies as NumPy does.
 _FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")]
+_TYPICAL = 16  # stands for a free size where costs are compared
 
 
 class EinsumError(InvalidArgumentError):
@@ -102,14 +105,15 @@ def parse_equation(equation: str, ranks: tuple[int, ...]) -> Equation:
 class Operands:
     """What an equation is applied to: shapes of the operands, and their type.
 
-    The size of every letter, and for each operand the letters along which its 1 is stretched,
-    follow from the shapes.
+    The size of every letter, the names of those whose size is free, and for each operand the
+    letters along which its 1 is stretched, follow from the shapes.
     """
 
     equation: Equation
     shapes: tuple[Shape, ...]
     dtype: np.dtype[Any]
-    size_of: Mapping[str, int] = field(compare=False)
+    size_of: Mapping[str, int] = field(compare=False)  # a typical one where it is free
+    free: Mapping[str, str] = field(compare=False)
     stretched: tuple[str, ...] = field(compare=False)
 
     @property
@@ -118,26 +122,37 @@ class Operands:
 
     @property
     def is_empty(self) -> bool:
-        """Whether a size is 0."""
+        """Whether a size is known to be 0."""
         return 0 in self.size_of.values()
 
+    def is_free(self, letters: Iterable[str]) -> bool:
+        return not self.free.keys().isdisjoint(letters)
+
     def shape(self, axes: Axes) -> Shape:
-        return tuple(map(self.count, axes))
+        return tuple(self.free.get(x) if self.is_free(x) else self.count(x) for x in axes)
 
     def count(self, letters: Iterable[str]) -> int:
-        """Elements of a tensor with these letters."""
+        """Elements of a tensor with these letters, if free sizes are typical ones."""
         return math.prod(map(self.size_of.__getitem__, letters))
 
 
 def read_operands(
     equation: str, shapes_or_operands: tuple[Any, ...], dtype: DTypeLike | None
 ) -> Operands:
-    """Read an equation and its operands, or their shapes."""
+    """Read an equation and its operands, or their shapes; without any, all sizes are free."""
     if not isinstance(equation, str):  # the other form of numpy.einsum
         raise InvalidArgumentError(
             f"equation={reprlib.repr(equation)}. Accepted: a str such as 'ij,jk->ik'"
         )
-    shapes = tuple(map(_shape, shapes_or_operands))
+    if shapes_or_operands:
+        shapes = tuple(map(_shape, shapes_or_operands))
+    elif "..." in equation:
+        raise EinsumError(
+            "shapes are needed to know how many dimensions '...' stands for", equation
+        )
+    else:
+        terms = equation.replace(" ", "").partition("->")[0].split(",")
+        shapes = tuple((None,) * len(term) for term in terms)
     parsed = parse_equation(equation, tuple(map(len, shapes)))
     kind = _dtype(shapes_or_operands) if dtype is None else numpy_dtype(dtype)
     computes = len(shapes) > 1 or not set(parsed.inputs[0]) <= set(parsed.output)
@@ -147,7 +162,15 @@ def read_operands(
             "float16, float32, float64, and any type where elements are only moved",
             equation,
         )
-    return Operands(parsed, shapes, kind, *_letter_sizes(parsed, shapes))
+    sizes, stretched = _letter_sizes(parsed, shapes)
+    known = {x: size if isinstance(size, int) else _TYPICAL for x, size in sizes.items()}
+    free = {x: size or x for x, size in sizes.items() if not isinstance(size, int)}
+    # A size that one operand tells is that of all of them: ONNX Runtime then checks it.
+    told = tuple(
+        tuple(1 if x in ones else free.get(x, known[x]) for x in letters)
+        for letters, ones in zip(parsed.inputs, stretched, strict=True)
+    )
+    return Operands(parsed, told, kind, known, free, stretched)
 
 
 def _shape(operand: Any) -> Shape:
@@ -155,14 +178,19 @@ def _shape(operand: Any) -> Shape:
         return ()
     shape = getattr(operand, "shape", operand)
     try:
+        if isinstance(shape, str):
+            raise TypeError("a name is not a shape")
         return tuple(map(_size, shape))
     except TypeError as cause:
         raise InvalidArgumentError(
-            f"{operand!r} is neither an array nor a shape. Accepted in a shape: integers from 0"
+            f"{operand!r} is neither an array nor a shape. Accepted in a shape: integers from 0, "
+            "names, None"
         ) from cause
 
 
-def _size(dimension: Any) -> int:
+def _size(dimension: Any) -> Dim:
+    if dimension is None or isinstance(dimension, str):
+        return dimension
     size = operator.index(dimension)
     if size < 0:
         raise TypeError(f"{size} is negative")
@@ -179,33 +207,35 @@ def _dtype(operands: Sequence[Any]) -> np.dtype[Any]:
 
 def _letter_sizes(
     equation: Equation, shapes: Sequence[Shape]
-) -> tuple[dict[str, int], tuple[str, ...]]:
+) -> tuple[dict[str, Dim], tuple[str, ...]]:
     """Find the size of every letter, and for each operand the letters along which it is stretched.
 
-    Only a 1 is stretched.
+    Only a known 1 is stretched: free sizes of a letter are supposed to be equal.
     """
-    sizes: dict[str, int] = {}
-    owned: list[dict[str, int]] = []
+    sizes: dict[str, Dim] = {}
+    owned: list[dict[str, Dim]] = []
     for letters, shape in zip(equation.inputs, shapes, strict=True):
-        own: dict[str, int] = {}
+        own: dict[str, Dim] = {}
         for letter, size in zip(letters, shape, strict=True):
             # Along a diagonal nothing is stretched.
-            _check_sizes(equation, letter, own.setdefault(letter, size), size)
+            own[letter] = _join_sizes(equation, letter, own.get(letter, size), size)
         for letter, size in own.items():
             if sizes.get(letter, 1) == 1:
                 sizes[letter] = size
             elif size != 1:
-                _check_sizes(equation, letter, sizes[letter], size)
+                sizes[letter] = _join_sizes(equation, letter, sizes[letter], size)
         owned.append(own)
     return sizes, tuple(
         "".join(x for x, size in own.items() if size == 1 != sizes[x]) for own in owned
     )
 
 
-def _check_sizes(equation: Equation, letter: str, known: int, size: int) -> None:
-    if known != size:
+def _join_sizes(equation: Equation, letter: str, known: Dim, size: Dim) -> Dim:
+    """Return the more precise of two sizes: a number, then a name."""
+    if isinstance(known, int) and isinstance(size, int) and known != size:
         what = repr(letter) if letter in equation.text else "a dimension of '...'"
         raise EinsumError(
             f"{what} has sizes {known} and {size}. Accepted: equal sizes, or 1 in another operand",
             equation.text,
         )
+    return min(known, size, key=lambda x: (not isinstance(x, int), x is None))

@@ -180,14 +180,14 @@ class EinsumPlan:
         return self.operands.equation.text
 
     @property
-    def flop(self) -> int:
-        """Number of operations."""
-        return sum(step.flop for step in self.steps)
+    def flop(self) -> int | None:
+        """Number of operations, None if a size is free."""
+        return _total([step.flop for step in self.steps])
 
     @property
-    def bytes_moved(self) -> int:
-        """Bytes read and written by all the steps."""
-        return sum(step.bytes_moved for step in self.steps)
+    def bytes_moved(self) -> int | None:
+        """Bytes read and written by all the steps, None if a size is free."""
+        return _total([step.bytes_moved for step in self.steps])
 
     def to_onnx(self, *, contrib: bool = False) -> onnx.ModelProto:
         """Make the model that executes the steps.
@@ -227,7 +227,8 @@ def decompose_einsum(
     equation : str
         Equation, as in :func:`numpy.einsum`.
     *shapes_or_operands : tuple or array
-        Shape of each operand, or the operand.
+        Shape of each operand, or the operand. A dimension is an int, or a name or None if the model
+        leaves it free. Without shapes, all the dimensions are free.
     order : str, optional
         Order of all the letters of the equation inside the products; the dimensions of an ellipsis
         have letters that it lacks, which ``str(plan.operands.equation)`` shows. By default, each
@@ -249,6 +250,15 @@ def decompose_einsum(
     InvalidArgumentError
         A shape or *order* does not match the equation, or the operands have different types.
 
+    Notes
+    -----
+    Free sizes of a letter are assumed to be equal, and to be 16 when orders are compared. An
+    operand is broadcast along a dimension only if its size is known to be 1. To choose the order
+    by time, search at typical sizes with :func:`~ortmeter.einsum.optimize_einsum`.
+
+    A size of 0 that is summed must be known: ONNX Runtime 1.31 fuses the transpose of a batch of
+    matrices into their product, and then does not write the result.
+
     Examples
     --------
     >>> plan = decompose_einsum("bij,bkj->bik", (2, 3, 4), (2, 5, 4))
@@ -256,6 +266,9 @@ def decompose_einsum(
     ['bkj->bjk', 'bij,bjk->bik']
     >>> plan.flop
     240
+    >>> free = decompose_einsum("bsnh,nhd->bsd", ("batch", None, 12, 64), (12, 64, 768))
+    >>> free.steps[-1].shape
+    ('batch', 's', 768)
     """
     return make_plan(read_operands(equation, shapes_or_operands, dtype), order=order)
 
@@ -387,3 +400,8 @@ def _matrix(builder: StepBuilder, tensor: Tensor, batch: str, rows: Axes, column
         return builder.transpose(tensor, (*batch, above, beside))
     tensor = builder.transpose(tensor, tuple(batch + above + beside))
     return builder.reshape(tensor, (*batch, *rows, *columns))
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

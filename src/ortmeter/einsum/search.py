@@ -340,7 +340,7 @@ def optimize_einsum(
     EinsumError
         As for :func:`~ortmeter.einsum.decompose_einsum`.
     InvalidArgumentError
-        *budget* or *threads* has a value that is not accepted.
+        *budget* or *threads* has a value that is not accepted, or a size is free.
     ModelError
         ONNX Runtime cannot run any candidate.
 
@@ -356,6 +356,11 @@ def optimize_einsum(
         )
     begin = time.perf_counter()
     read = read_operands(equation, operands, None)
+    if read.free or not operands:
+        raise InvalidArgumentError(
+            f"{equation!r} has operands of shapes {read.shapes}. Accepted: operands, or shapes "
+            "without free sizes"
+        )
     candidates = list_candidates(read, threads=threads, seed=seed)
     plain = [c for c in candidates if not c.decomposed]
     rng = np.random.default_rng(seed)

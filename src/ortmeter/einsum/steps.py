@@ -24,12 +24,12 @@ class Step:
         Axes of each input: the letters merged in each axis, none for an axis of size 1.
     axes : tuple of str
         Axes of the output.
-    shape : tuple of int
-        Shape of the output.
-    flop : int
-        Operations, counted as in :mod:`ortmeter.operators.costs`.
-    bytes_moved : int
-        Bytes read and written, none by a reshape.
+    shape : tuple of int, str or None
+        Shape of the output: free sizes have their names, those that are merged have none.
+    flop : int or None
+        Operations, counted as in :mod:`ortmeter.operators.costs`; None when a size is free.
+    bytes_moved : int or None
+        Bytes read and written, none by a reshape; None when a size is free.
     where : tuple of int
         Permutation of a transpose, axes that a reduce_sum removes, first of the two adjacent axes
         of a diagonal.
@@ -41,8 +41,8 @@ class Step:
     input_axes: tuple[Axes, ...]
     axes: Axes
     shape: Shape
-    flop: int
-    bytes_moved: int
+    flop: int | None
+    bytes_moved: int | None
     where: tuple[int, ...] = ()
 
     @property
@@ -175,6 +175,9 @@ class StepBuilder:
 def with_sizes(step: Step, operands: Operands) -> Step:
     """Write the shape of a step, and what it costs."""
     kind, names, name, read, axes, _, flop, moved, where = vars(step).values()
+    shape = operands.shape(axes)
+    if operands.is_free("".join(map("".join, (*read, axes)))):
+        return replace(step, shape=shape, flop=None, bytes_moved=None)
     *inputs, out = (operands.count("".join(a)) for a in (*read, axes))
     if kind == "diagonal":
         inputs = [out]
@@ -186,7 +189,7 @@ def with_sizes(step: Step, operands: Operands) -> Step:
         flop = out
     elif kind == "matmul":
         flop = 2 * out * operands.count(read[0][-1])
-    return Step(kind, names, name, read, axes, operands.shape(axes), flop, moved, where)
+    return Step(kind, names, name, read, axes, shape, flop, moved, where)
 
 
 def absorb_transposes(
