@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import pytest
 from commands import refused, report_of, save, tables_of
+from matplotlib import pyplot as plt
 
 import ortmeter
 from ortmeter.cli import main, tune
-from ortmeter.cli.report import Rows
 from ortmeter.evidence import Estimate, Speedup
 from ortmeter.machine.preflight import Counters, Preflight
 from ortmeter.runtime.models import sample_cnn
@@ -29,6 +29,7 @@ from ortmeter.tuning.files import write_session
 from ortmeter.tuning.race import AGAIN, DEFAULT, LATE, TUNED, Confirmation, Race
 from ortmeter.tuning.space import Change, Setup, apply
 from ortmeter.tuning.tuner import SHARED
+from ortmeter.workloads.startup import Phase
 
 ARENA = Change("arena", "it keeps", "no pattern", {"session_options": {"enable_mem_pattern": 0}})
 QUIET = Preflight((), (), (), Counters(*[None] * 7))
@@ -47,7 +48,7 @@ def raced(sample):
     return Race(None, {}, default=[sample] * 3, logs={AGAIN: [0.01, -0.01, 0.0]})
 
 
-def plant(monkeypatch, seconds, *, machine=QUIET, more=(), confirms=True):
+def plant(monkeypatch, seconds, *, machine=QUIET, more=(), starts=None, confirms=True):
     """Let the search find these times of a run: of the default, its copy, and one change."""
     rng = np.random.default_rng(0)
 
@@ -63,10 +64,9 @@ def plant(monkeypatch, seconds, *, machine=QUIET, more=(), confirms=True):
         tried = {one.name: one for one in (setup, *(Setup(spec, *fields) for fields in more))}
         chosen, race = setup if done.is_win else Setup(spec), raced(1.234e-3)
         done = done if confirms else None
-        return Tuning(spec, chosen, "p50", done, race, tried, machine, 8, 60.0)
+        return Tuning(spec, chosen, "p50", done, race, tried, starts or {}, machine, 8, 60.0)
 
     monkeypatch.setattr(tune, "tune", found)
-    monkeypatch.setattr(tune.cold, "memory_table", lambda specs: Rows(("of",), tuple(zip(specs))))
 
 
 @pytest.fixture
@@ -102,7 +102,6 @@ def test_a_win_is_the_first_sentence_and_is_written(monkeypatch, capsys, file, t
     made = runpy.run_path(str(folder / "session.py"))["session"]
     assert made.get_session_options().enable_mem_pattern is False
     assert list(records.load(folder / "samples.json").data["comparison"]) == [DEFAULT, TUNED]
-    assert "Memory of a fresh process" in out
     assert (folder / "report.html").read_bytes().startswith(b"<!doctype html>")
 
 
@@ -130,7 +129,7 @@ def test_the_defaults_are_kept_where_nothing_is_won(monkeypatch, capsys, file, t
 def test_the_time_of_the_default_has_the_unit_of_its_objective(objective, sample, told):
     default = SessionSpec("", {}, {})
     setup = Setup(default)
-    found = Tuning(default, setup, objective, None, raced(sample), {}, QUIET, 8, 60.0)
+    found = Tuning(default, setup, objective, None, raced(sample), {}, {}, QUIET, 8, 60.0)
     assert str(found).startswith(f"Keep the defaults {told}: no candidate was 1.03 times ")
 
 
@@ -144,6 +143,29 @@ def test_the_control_is_explained(monkeypatch, capsys, file, tmp_path, confirms)
         assert told.count("Two equal sessions of the default, a control, differed by a factor") == 1
         assert "what they differ by is noise." in told
     assert ("default again (A/A)" in out) == confirms
+
+
+def test_what_speed_costs_is_a_table_and_a_figure(monkeypatch, capsys, file, tmp_path):
+    starts = {DEFAULT: Phase(0.2, 40.0, 50.0), ARENA.name: Phase(0.1, 50.0, None)}
+    plant(monkeypatch, (1.0, 1.0, 0.8), starts=starts)
+    found = report_of(capsys, "tune", file, "--output", tmp_path / "tuned")
+    default, tuned = (list(row.values()) for row in tables_of(found)["What speed costs"][0])
+    assert default == [DEFAULT, 1.0, 0.0, 50.0, 200.0]
+    # The speed was confirmed, not raced; the system did not tell the memory.
+    assert tuned == [ARENA.name, pytest.approx(1.25, rel=0.01), 0.0, None, 100.0]
+    assert '<img alt="What speed costs' in (tmp_path / "tuned" / "report.html").read_text()
+
+
+def test_the_figure_has_a_panel_for_each_cost():
+    rows = [(DEFAULT, 1.0, 0.0, 50.0, 200.0), ("fast", 1.2, 1e-3, np.nan, 100.0)]
+    figure = tune._costs_plot(rows)
+    assert [ax.get_ylabel() for ax in figure.axes] == ["error", "memory (MiB)", "start (ms)"]
+    assert {ax.get_xlabel() for ax in figure.axes} == {"times better"}
+    assert [ax.get_yscale() for ax in figure.axes] == ["symlog", "linear", "linear"]
+    drawn = [[tuple(c.lines[0].get_xydata()[0]) for c in ax.containers] for ax in figure.axes]
+    assert drawn[0] == [(1.0, 0.0), (1.2, 1e-3)]
+    assert drawn[2] == [(1.0, 200.0), (1.2, 100.0)]
+    plt.close(figure)
 
 
 GELU = """<ir_version: 10, opset_import: ["": 21]>
@@ -225,7 +247,8 @@ def test_what_was_found_for_another_model_is_not_replaced(monkeypatch, capsys, f
     onnx.save(sample_cnn(size=16), other)
     code, _, error = run(capsys, "tune", other, "--output", folder)
     assert (code, (folder / "session.json").read_bytes()) == (2, before)
-    assert "was found for another model. Use --output FOLDER, or --force" in " ".join(error.split())
+    told = "has the result of another model. Use another --output, or --force"
+    assert told in " ".join(error.split())
     assert run(capsys, "tune", other, "--output", folder, "--force")[0] == 0
     assert (folder / "session.json").read_bytes() != before
 

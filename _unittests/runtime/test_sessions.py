@@ -268,6 +268,12 @@ def test_code_of_a_run_gives_its_options(tmp_path, monkeypatch):
     assert got.tolist() == [1, 2]
 
 
+def test_code_for_another_provider_names_its_device_and_its_options():
+    code = session_code(provider=Provider("cuda", 1), provider_options={"use_tf32": 0})
+    options = '("CUDAExecutionProvider", {"device_id": "1", "use_tf32": 0})'
+    assert code.endswith(f'options, providers=[{options}, "CPUExecutionProvider"])')
+
+
 def test_a_setting_that_has_no_code_is_refused():
     with pytest.raises(InvalidArgumentError, match="enable_mem_pattern='maybe'"):
         session_code(session_options={"enable_mem_pattern": "maybe"})

@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
@@ -49,7 +51,11 @@ def test_the_script_runs_from_anywhere_and_sets_what_was_chosen(tmp_path, defaul
         "import runpy, numpy\n"
         f"made = runpy.run_path({str(tmp_path / 'tuned' / 'session.py')!r})\n"
         "options = made['session'].get_session_options()\n"
-        "print(made['run']({'X': numpy.float32([[1, -2, 3, -4]])})[0].tolist(),\n"
+        "array = numpy.zeros((1, 4), numpy.float32)\n"
+        "binding = made['bind']({'X': array})\n"
+        "array[:] = [1, -2, 3, -4]\n"
+        "made['session'].run_with_iobinding(binding)\n"
+        "print(binding.get_outputs()[0].numpy().tolist(),\n"
         "      options.intra_op_num_threads, options.enable_cpu_mem_arena,\n"
         "      options.get_session_config_entry('session.disable_prepacking'))"
     )
@@ -99,6 +105,19 @@ def test_another_provider_is_that_of_the_chosen_session_alone(tmp_path, default,
     found = {name: str(spec.settings["provider"]) for name, spec in specs.items()}
     assert found == {"default": "cpu", "tuned": "cuda"}
     assert "CUDAExecutionProvider" in (tmp_path / "tuned" / "session.py").read_text()
+
+
+def test_the_file_says_where_and_on_what_it_was_measured(tmp_path, default):
+    write(tmp_path / "tuned", apply(default, CHANGES), default)
+    kept = json.loads((tmp_path / "tuned" / "session.json").read_text())
+    assert (kept["io_binding"], kept["provider"], kept["default_provider"]) == (True, "cpu", "cpu")
+    assert kept["versions"]["onnxruntime"].startswith(onnxruntime.__version__)
+    assert re.search(r", \d+ cores?$", kept["machine"])
+    other = dataclasses.replace(default, feeds={"X": 2 * FEEDS["X"]})
+    write(tmp_path / "other", Setup(other), other)
+    found = json.loads((tmp_path / "other" / "session.json").read_text())
+    same = [found[name] == kept[name] for name in ("model_digest", "inputs_digest")]
+    assert same == [True, False]
 
 
 def test_another_model_is_refused(tmp_path, default):
@@ -152,15 +171,17 @@ def test_a_journal_that_is_none_is_left_out(tmp_path, text):
     assert json.loads(file.read_text())["key"] == "key"
 
 
-def test_a_key_tells_inputs_and_questions_apart(default):
-    keys = {
-        key_of(default, [FEEDS], ["p50"]),
-        key_of(default, [FEEDS], ["p99"]),
-        key_of(default, [{"X": 2 * FEEDS["X"]}], ["p50"]),
-        key_of(dataclasses.replace(default, model=TEXT), [FEEDS], ["p50"]),
-    }
-    assert len(keys) == 4
-    assert key_of(default, [FEEDS], ["p50"]) in keys
+def test_a_key_tells_inputs_and_questions_apart(default, tmp_path):
+    text, feeds = TEXT.replace("Abs", "Neg"), {"X": 2 * FEEDS["X"]}
+    settings = {**default.settings, "threads": 1}
+    others = ({}, {"model": text}, {"feeds": feeds}, {"settings": settings})
+
+    def key(asked, **changed):
+        return key_of([dataclasses.replace(default, **changed).spawn_spec(tmp_path)], asked)
+
+    keys = {key(asked, **changed) for asked in ("p50", "p99") for changed in others}
+    assert len(keys) == 8
+    assert key("p50") in keys
 
 
 def command(code):

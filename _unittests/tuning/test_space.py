@@ -8,7 +8,7 @@ import ortmeter
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.settings import DEFAULT
 from ortmeter.timing.candidates import SessionSpec
-from ortmeter.tuning.space import TRIES, Change, apply, fix_shapes, list_changes
+from ortmeter.tuning.space import TRIES, Change, apply, list_changes
 
 CPU = Provider("cpu")
 TEXT = (
@@ -79,5 +79,7 @@ def test_models_are_made_of_one_another_and_before_settings_change():
 def test_fixed_shapes_give_the_same_outputs():
     model = onnx.parser.parse_model(TEXT)
     feeds = {"X": np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)}
-    fixed = fix_shapes(model, {"X": [3, 4]})
+    (change,) = [one for one in list_changes(CPU, 1, "p50", ["shapes"]) if one.model == "shapes"]
+    fixed = apply(SessionSpec(model, feeds, default().settings), [change]).spec.model
+    assert fixed.graph.output[0].type.tensor_type.shape.dim[0].dim_value == 3
     assert ortmeter.diff(model, fixed, feeds).outputs["Y"].abs == 0

@@ -191,6 +191,25 @@ def test_a_budget_of_a_minute_holds_on_a_busy_machine(monkeypatch):
     assert planted.search.best != DEFAULT
 
 
+def test_fresh_starts_are_those_of_the_default_and_of_what_is_faster(monkeypatch):
+    planted = Planted(0, "quiet", {f"axis{rank}=1": 1.1 for rank in range(10)})
+    planted.run(monkeypatch)
+    phase = Phase(0.1, 5.0, 6.0)
+    monkeypatch.setattr(tuner, "start_once", lambda _: planted.work(1.0) and {RESULT: phase})
+    found = planted.search.starts()
+    assert list(found)[:2] == [DEFAULT, planted.search.best]
+    assert 2 < len(found) <= 7
+    assert all(planted.search.tried[name].outcome == "faster" for name in [*found][1:])
+    planted.search.budget_s = planted.elapsed + 2.5
+    assert len(planted.search.starts()) == 3  # the others begin too late
+
+
+def test_fresh_starts_are_not_measured_where_nothing_is_faster(monkeypatch):
+    planted = Planted(0, "quiet", {"level=2": 0.8})
+    planted.run(monkeypatch)
+    assert planted.search.starts() == {}
+
+
 def test_what_needs_idle_cores_is_not_judged_on_a_shared_machine(monkeypatch):
     planted = Planted(0, "quiet", {"threads=1": 1.3, "arena=0": 1.0})
     threads = dataclasses.replace(planted.search.changes[0], quiet=True)

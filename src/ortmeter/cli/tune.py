@@ -5,18 +5,18 @@ import os
 import re
 import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ortmeter.cli import baseline, cold
+from ortmeter.cli import baseline
 from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import number, split
 from ortmeter.cli.report import Code, Report, Rows
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting.latency import speedup_plot
+from ortmeter.plotting import axes
 from ortmeter.runtime.feeds import write_feeds
 from ortmeter.runtime.loading import load_model, write_model
 from ortmeter.study.writer import enumerate_items
@@ -30,7 +30,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _MIB = {"memory:MB": 1e6 / 2**20, "memory:MiB": 1, "memory:GB": 1e9 / 2**20, "memory:GiB": 1024}
 _JOURNAL, _PAGE, _SAMPLES = "journal.json", "report.html", "samples.json"
 _ASKED = ("objective", "max_error", "metric", "at_least", "memory_limit", "provider", "cores")
-_PLOTTED = 12  # candidates
+_COSTS = ("candidate", "times better", "error", "memory (MiB)", "start (ms)")
 
 
 def register(parser: ArgumentParser) -> None:
@@ -52,8 +52,7 @@ def register(parser: ArgumentParser) -> None:
     limit = _quantity(_MIB, "memory:500MB or memory:1GiB")
     add("--limit", dest="memory_limit", metavar="memory:500MB", type=limit, help=told)
     add("--provider", default="cpu", help="where the default runs (cpu)")
-    told = "use so many cores; the default has as many threads then"
-    add("--cores", type=number(1), help=told)
+    add("--cores", type=number(1), help="use so many cores; the default has as many threads then")
     told = f"time of the search, in s, m or h ({BUDGET_S / 60:g}m); Ctrl-C ends it and confirms "
     told += "the best so far; the same command goes on from there"
     duration = _quantity(_SECONDS, "seconds, or 10m, or 1h")
@@ -89,21 +88,28 @@ def run(options: Namespace, report: Report) -> int:
         journal.unlink(missing_ok=True)
     elif files.is_of_another(folder, model):
         raise InvalidArgumentError(
-            f"{folder} has what was found for another model. Use --output FOLDER, or --force to "
-            "replace it"
+            f"{folder} has the result of another model. Use another --output, or --force to replace"
         )
     tell(f"ortmeter tune: about {options.budget_s:.0f} s; Ctrl-C confirms the best so far")
     folder.mkdir(parents=True, exist_ok=True)
     asked = {name: getattr(options, name) for name in (*_ASKED, "budget_s", "seed")}
     tries = split("--try", options.tries) if options.tries else ()
     found = tune(model, samples, tries=tries, journal=journal, **asked)
-    _tell(report, found)
+    result = {**found.measured, "answer": str(found)}
+    session = files.write_session(folder, found.setup, found.default, result)
+    _tell(report, found, session)
     _add_tables(report, found)
     wrong = enumerate(tried for tried in found.tried.values() if tried.feeds)
     if commands := [_diff_command(found, one, folder / f"refused-{i}") for i, one in wrong]:
         report.add("Commands that show what was refused", Code("\n".join(commands)))
     report.add("Inputs", inputs_table(options, {model: samples[0]}))
-    _write(options, report, found, folder)
+    if found.confirmation is not None and found.setup.changes:
+        specs = files.session_specs(files.read_session(folder / files.SESSION), samples[0])
+        kept = baseline.KeptSamples(folder / _SAMPLES, options.provider, force=True)
+        kept.begin(specs).finish(report, found.confirmation.comparison.select(specs))
+    report.add(files.SCRIPT, Code((folder / files.SCRIPT).read_text(encoding="utf-8")))
+    report.save(folder / _PAGE, overwrite=True)
+    report.conclude(f"{folder} has {enumerate_items(sorted(p.name for p in folder.iterdir()))}")
     return 0
 
 
@@ -117,27 +123,23 @@ def _samples(options: Namespace, model: Path) -> list[Any]:
     return [make_feeds(Namespace(**vars(options) | one), [model])[model] for one in asked]
 
 
-def _tell(report: Report, found: Tuning) -> None:
+def _tell(report: Report, found: Tuning, session: files.Session) -> None:
     """Say what to set, what was refused and why, and what was not judged."""
-    tried, default, chosen = found.tried, found.default, found.setup.changes
-    settings = ", ".join(f"{name}={value}" for name, value in default.settings.items())
+    tried, chosen = found.tried, found.setup.changes
+    settings = ", ".join(f"{name}={value}" for name, value in found.default.settings.items())
     report.session = f"the default is onnxruntime.InferenceSession(path): {settings}"
     report.preflight["during"] = found.machine
     report.measurement = found.measured
     report.conclude(str(found), *(f"{change.name}: {change.reason}" for change in chosen))
     if any(change.axis == "shapes" for change in chosen):
-        shapes = [
-            f"{n} of {'x'.join(map(str, a.shape))}" for n, a in default.feeds.items() if a.shape
-        ]
-        report.conclude(f"the model that was written takes {enumerate_items(shapes)} only")
+        report.conclude(f"the written model takes {enumerate_items(session.inputs['shape'])} only")
     for name, one in tried.items():
         if one.feeds or (one.outcome == "faster" and one.not_chosen):
             report.conclude(f"{name}: {one.told}")
     for why in (SHARED, LATE):
         out = [one for one in tried.values() if one.outcome == why]
-        names = [one.changes[0].axis if why == SHARED else one.name for one in out]
-        if names:
-            report.conclude(f"{why}: {enumerate_items(list(dict.fromkeys(names)))}")
+        if names := dict.fromkeys(o.changes[0].axis if why == SHARED else o.name for o in out):
+            report.conclude(f"{why}: {enumerate_items([*names])}")
     if chosen and found.objective in {"memory", "start"}:
         report.conclude("its latency was not compared: ortmeter bench --config does")
     if found.interrupted:
@@ -150,7 +152,7 @@ def _tell(report: Report, found: Tuning) -> None:
 
 
 def _add_tables(report: Report, found: Tuning) -> None:
-    """Add what was confirmed, and what became of each candidate."""
+    """Add what was confirmed, what speed costs, and what became of each candidate."""
     if (done := found.confirmation) is not None:
         medians = [in_unit(found.objective, one.median)[0] for one in done.comparison.values()]
         ratios = ["", done.again.interval, done.speedup.interval]
@@ -158,13 +160,33 @@ def _add_tables(report: Report, found: Tuning) -> None:
         unit = "{objective} ({unit})".format_map(found.measured)
         head = ("fresh processes", unit, "times better [99%]")
         report.add("Confirmation", Rows(head, tuple(confirmed)), found.control)
+    costs = []
+    for name, phase in found.starts.items():
+        one = found.tried.get(name, Setup(found.default, error=0.0))
+        ratio = done.speedup.ratio if done and name == done.winner else one.ratio or 1.0
+        costs.append((name, ratio, one.error, phase.peak or math.nan, 1e3 * phase.seconds))
+    if costs:
+        report.add("What speed costs", Rows(_COSTS, tuple(costs)), partial(_costs_plot, costs))
     ranked = sorted(found.tried.values(), key=lambda one: -one.ratio)
-    single = [one.speedup for one in ranked if len(one.changes) == 1]  # short names
-    claims = [claim for claim in single if claim and claim.has_interval][:_PLOTTED]
-    plot = partial(speedup_plot, claims, title="Candidates compared with the default")
     rows = [(one.name, one.interval, one.error, one.told) for one in ranked]
     columns = ("candidate", "times better [99%]", "error", "outcome")
-    report.add("Candidates", Rows(columns, tuple(rows)), *([plot] if claims else []))
+    report.add("Candidates", Rows(columns, tuple(rows)))
+
+
+def _costs_plot(costs: Iterable[tuple[Any, ...]]) -> Any:
+    """Draw each cost of a candidate against its speed, in a panel of its own."""
+    figure = axes.new_figure(4.2)
+    names, ratios, *values = zip(*costs, strict=True)
+    panels = figure.subplots(1, len(values), sharex=True)
+    panels[0].set_yscale("symlog", linthresh=1e-9)
+    for ax, label, column in zip(panels, _COSTS[2:], values, strict=True):
+        for ratio, value, style in zip(ratios, column, axes.series_styles(names), strict=True):
+            ax.errorbar([ratio], [value], clip_on=False, **style)
+        ax.set(xlabel=_COSTS[1], ylabel=label, ylim=(0, 1.05 * ax.get_ylim()[1]))
+        axes.paint(ax)
+    figure.suptitle("What speed costs, lower is better", color=axes.GREY)
+    axes.add_legend(panels[0], list(names))
+    return figure
 
 
 def _diff_command(found: Tuning, wrong: Setup, stem: Path) -> str:
@@ -182,18 +204,3 @@ def _diff_command(found: Tuning, wrong: Setup, stem: Path) -> str:
         else:
             options += [option, str(value)]
     return shlex.join(["ortmeter", "diff", *models, *options])
-
-
-def _write(options: Namespace, report: Report, found: Tuning, folder: Path) -> None:
-    """Write the model, the session, the samples of its confirmation, and the page."""
-    result = {**found.measured, "answer": str(found)}
-    session = files.write_session(folder, found.setup, found.default, result)
-    if (done := found.confirmation) is not None and found.setup.changes:
-        specs = files.session_specs(files.read_session(folder / files.SESSION), found.default.feeds)
-        report.add("Memory of a fresh process", cold.memory_table(specs))
-        kept = baseline.KeptSamples(folder / _SAMPLES, options.provider, force=True)
-        kept.begin(specs).finish(report, done.comparison.select(specs))
-    report.add(files.SCRIPT, Code((folder / files.SCRIPT).read_text(encoding="utf-8")))
-    report.save(folder / _PAGE, overwrite=True)
-    written = [files.SESSION, files.SCRIPT, *[files.MODEL] * (session.model == files.MODEL), _PAGE]
-    report.conclude(f"wrote {folder}: {enumerate_items(written)}")

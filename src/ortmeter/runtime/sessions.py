@@ -240,8 +240,8 @@ def session_code(
         Configuration entries of a run.
     **settings
         Of :func:`make_session`: ``threads``, ``optimization``, ``spinning``, ``session_options``,
-        ``session_config`` or ``provider_options``. What is not given keeps the default of ONNX
-        Runtime.
+        ``session_config``, ``provider`` (resolved) or ``provider_options``. What is not given keeps
+        the default of ONNX Runtime.
 
     Returns
     -------
@@ -270,8 +270,10 @@ def session_code(
     config = dict(settings.get("session_config") or {})
     config |= spinning_config(settings["spinning"]) if "spinning" in settings else {}
     lines += [f"options.add_session_config_entry({n!r}, {str(v)!r})" for n, v in config.items()]
-    asked = settings.get("provider_options")
-    more = f', providers=[("CUDAExecutionProvider", {dict(asked)})]' if asked else ""
+    provider, more = settings.get("provider", Provider("cpu")), ""
+    if not provider.is_cpu:
+        asked = {**provider.options, **(settings.get("provider_options") or {})}
+        more = f", providers={[(provider.execution_provider, asked), 'CPUExecutionProvider']}"
     lines.append(f'session = onnxruntime.InferenceSession("{model}", options{more})')
     if run_config:
         lines.append("run_options = onnxruntime.RunOptions()")

@@ -24,6 +24,7 @@ from ortmeter.runtime.providers import resolve_provider
 from ortmeter.runtime.sessions import session_code
 from ortmeter.runtime.settings import DEFAULT as PLAIN
 from ortmeter.timing.candidates import SessionSpec
+from ortmeter.timing.measurement import SpawnSpec
 from ortmeter.tuning.race import DEFAULT, TUNED
 from ortmeter.tuning.space import Setup
 from ortmeter.tuning.waves import ALWAYS
@@ -32,15 +33,17 @@ SESSION, SCRIPT, MODEL = "session.json", "session.py", "model.onnx"
 _FEW = 8  # integers that are written
 _RUN = '''
 
-def run(feeds):
-    """Run the session on inputs, a mapping of names to arrays, bound before the run."""
+def bind(feeds):
+    """Bind inputs by name, once. session.run_with_iobinding(binding) fills binding.get_outputs().
+
+    On CPU, write inputs into the same contiguous arrays. Elsewhere or for other shapes, bind again.
+    """
     binding = session.io_binding()
     for name, array in feeds.items():
         binding.bind_cpu_input(name, array)
     for output in session.get_outputs():
         binding.bind_output(output.name)
-    session.run_with_iobinding(binding)
-    return binding.copy_outputs_to_cpu()
+    return binding
 '''
 
 
@@ -49,13 +52,17 @@ class Session(msgspec.Struct, kw_only=True):
 
     default: str
     model: str
-    provider: str  # of the default
+    provider: str
+    default_provider: str
     threads: int  # of the default, 0 for as many as there are cores
     settings: dict[str, Any]  # what differs from the default
     io_binding: bool
     changes: list[dict[str, str]]
     inputs: dict[str, list[str]]  # as the options --shape and --value take them
     model_digest: str
+    inputs_digest: str
+    versions: dict[str, str]
+    machine: str
     result: dict[str, Any]
 
 
@@ -86,17 +93,17 @@ def write_session(
         file = original
     if file == folder / MODEL:
         write_model(load_model(spec.model), file)
-    given = {**default.settings, "provider": str(default.settings["provider"])}
-    settings = {**spec.settings, "provider": str(spec.settings["provider"])}
+    plain, settings = dict(default.settings), dict(spec.settings)
     arrays = {name: as_numpy(value) for name, value in spec.feeds.items()}
     few = {n: a for n, a in arrays.items() if a.dtype.kind in "iub" and a.size <= _FEW}
-    inside = folder.resolve()
+    machine, inside = environment(), folder.resolve()
     found = Session(
         default=Path(os.path.relpath(original, inside)).as_posix(),
         model=Path(os.path.relpath(file, inside)).as_posix(),
-        provider=given["provider"],
-        threads=given["threads"],
-        settings={name: v for name, v in settings.items() if v != given.get(name)},
+        provider=str(settings.pop("provider")),
+        default_provider=str(plain.pop("provider")),
+        threads=plain["threads"],
+        settings={name: v for name, v in settings.items() if v != plain.get(name)},
         io_binding=spec.bound,
         changes=[{"axis": c.axis, "set": c.name, "reason": c.reason} for c in setup.changes],
         inputs={
@@ -104,6 +111,9 @@ def write_session(
             "value": [f"{n}={json.dumps(a.tolist())}" for n, a in few.items()],
         },
         model_digest=model_digest(original),
+        inputs_digest=digest(map(content, arrays.values())),
+        versions=dict(machine.packages),
+        machine=machine.hardware,
         result=dict(result),
     )
     text = json.dumps(msgspec.to_builtins(found), indent=2) + "\n"
@@ -153,15 +163,12 @@ def is_of_another(folder: Path, model: Path) -> bool:
 
 def session_specs(found: Session, feeds: Mapping[str, Any]) -> dict[str, SessionSpec]:
     """Return the default, and what was chosen if it differs, to be measured on these inputs."""
-
-    def spec(model: str, changed: Mapping[str, Any], *, bound: bool) -> SessionSpec:
-        settings = {**PLAIN, "provider": found.provider, "threads": found.threads, **changed}
-        settings["provider"] = resolve_provider(settings["provider"])
-        return SessionSpec(Path(model), feeds, settings, bound=bound)
-
-    specs = {DEFAULT: spec(found.default, {}, bound=False)}
+    default, chosen = map(resolve_provider, (found.default_provider, found.provider))
+    plain = {**PLAIN, "threads": found.threads, "provider": default}
+    specs = {DEFAULT: SessionSpec(Path(found.default), feeds, plain, bound=False)}
     if found.changes:
-        specs[TUNED] = spec(found.model, found.settings, bound=found.io_binding)
+        settings = {**plain, "provider": chosen, **found.settings}
+        specs[TUNED] = SessionSpec(Path(found.model), feeds, settings, bound=found.io_binding)
     return specs
 
 
@@ -169,26 +176,20 @@ def _script(found: Session) -> str:
     """Write the session as plain onnxruntime, which finds its model from anywhere."""
     where = f"str(Path(__file__).resolve().parent / {found.model!r})"
     settings = {**({"threads": found.threads} if found.threads else {}), **found.settings}
-    provider = resolve_provider(settings.pop("provider", found.provider))
-    code = session_code("MODEL", **settings).replace('"MODEL"', where)
-    if not provider.is_cpu:
-        names = [provider.execution_provider, "CPUExecutionProvider"]
-        code = code.replace(f"{where}, options", f"{where}, options, providers={names!r}")
+    provider = resolve_provider(found.provider)
+    code = session_code("MODEL", provider=provider, **settings).replace('"MODEL"', where)
     told = ", ".join(change["set"] for change in found.changes) or "the defaults"
     told += f", on {plural(found.threads, 'core')}" if found.threads else ""
     head = f'"""Session chosen by ortmeter tune: {told}."""\n\nfrom pathlib import Path\n\n'
     return f"{head}{code}\n{_RUN if found.io_binding else ''}"
 
 
-def key_of(default: SessionSpec, samples: Sequence[Any], asked: object) -> str:
-    """Identify a search: its model, inputs, questions, machine and versions."""
-    model, machine = default.model, environment()
-    if is_path(model):
-        own = model_digest(Path(model))
-    else:
-        own = digest([load_model(model).SerializeToString()])
-    fed = [digest(content(as_numpy(value)) for value in feeds.values()) for feeds in samples]
-    known = own, fed, asked, machine.identity, sorted(machine.packages.items())
+def key_of(references: Sequence[SpawnSpec], asked: object) -> str:
+    """Identify a search: its model, settings, inputs, questions, machine and versions."""
+    machine, given = environment(), [reference.arguments for reference in references]
+    fed = digest(Path(file).read_bytes() for one in given for file in one["feeds"].values())
+    measured = model_digest(Path(given[0]["model"])), given[0]["settings"], fed
+    known = measured, asked, machine.identity, sorted(machine.packages.items())
     return digest([repr(known).encode()])
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import Any, Self
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -101,38 +101,33 @@ class Guard(ExitStack):
         Inputs, those that calibrated nothing first.
     held_out : int
         How many calibrated nothing.
-
-    Raises
-    ------
-    ModelError
-        The default does not run, or two runs of it differ: nothing could be compared.
     """
 
     def __init__(self, default: SessionSpec, samples: Sequence[_Feeds], held_out: int) -> None:
         super().__init__()
         self.folder = Path(self.enter_context(TemporaryDirectory(prefix="ortmeter-")))
-        self._plain, self._samples = default, samples
-        self._held_out = held_out
+        self._plain, self._samples, self._held_out = default, samples, held_out
         self._child: Child | None = None
-        #: Inputs that the default takes: the samples, then others.
-        self.fed: list[_Feeds] = []
-        self._default: list[SpawnSpec] = []
+        #: The default on each of the inputs that it takes: the samples, then others.
+        self.references: list[SpawnSpec] = []
 
-    def __enter__(self) -> Self:
-        with ExitStack() as failing:
-            failing.push(self)
-            for feeds in [*self._samples, *vary_feeds(self._plain.model, self._samples)]:
-                default = self._write(replace(self._plain, feeds=feeds))
-                try:
-                    self._ask(refer_here, default=default)
-                except OrtMeterError as error:
-                    if len(self.fed) < len(self._samples):
-                        raise ModelError(_NO_REFERENCE + first_line(error)) from error
-                    continue  # an edge that the model does not take
-                self.fed.append(feeds)
-                self._default.append(default)
-            failing.pop_all()
-        return self
+    def refer(self) -> None:
+        """Run the default on each of the inputs, before a candidate is examined.
+
+        Raises
+        ------
+        ModelError
+            It does not run on a sample, or two runs differ: nothing could be compared.
+        """
+        for feeds in [*self._samples, *vary_feeds(self._plain.model, self._samples)]:
+            reference = self._write(replace(self._plain, feeds=feeds))
+            try:
+                self._ask(refer_here, default=reference)
+            except OrtMeterError as error:
+                if len(self.references) < len(self._samples):
+                    raise ModelError(_NO_REFERENCE + first_line(error)) from error
+                continue  # an edge that the model does not take
+            self.references.append(reference)
 
     def examine(self, setup: Setup) -> Setup:
         """Compare a candidate with the default.
@@ -147,15 +142,15 @@ class Guard(ExitStack):
         Setup
             The same with its error, and why it is refused, if it is.
         """
-        count = len(self.fed) if setup.is_exact else self._held_out
+        count = len(self.references) if setup.is_exact else self._held_out
         if any(change.axis == "shapes" for change in setup.changes):  # it takes no others
             count = min(count, len(self._samples))
         try:
-            asked = {"candidate": self._write(setup.spec), "default": self._default[:count]}
+            asked = {"candidate": self._write(setup.spec), "default": self.references[:count]}
             error, reason, rank = self._ask(examine_here, **asked, is_exact=setup.is_exact)
         except (OrtMeterError, MemoryError) as failure:
             return replace(setup, outcome=f"fails: {first_line(failure)}", error=math.inf)
-        feeds = None if rank is None else self.fed[rank]
+        feeds = None if rank is None else self.references[rank].build().feeds
         return replace(setup, outcome=reason, error=error, feeds=feeds)
 
     def _write(self, spec: SessionSpec) -> SpawnSpec:
@@ -202,16 +197,11 @@ class _Reference:
 _references: dict[str, _Reference] = {}
 
 
-def _reference(default: SpawnSpec) -> _Reference:
+def refer_here(default: SpawnSpec) -> None:
+    """Run the default on one of its inputs, if it was not run: the child's part."""
     key = repr(default.arguments["feeds"])
     if key not in _references:
         _references[key] = _Reference(default.build())
-    return _references[key]
-
-
-def refer_here(default: SpawnSpec) -> None:
-    """Run the default on one of its inputs: the child's part."""
-    _reference(default)
 
 
 def examine_here(
@@ -224,7 +214,8 @@ def examine_here(
     spec: SessionSpec = candidate.build()
     session, worst = spec.session(), 0.0
     for rank, plain in enumerate(default):
-        reference = _reference(plain)
+        refer_here(plain)
+        reference = _references[repr(plain.arguments["feeds"])]
         expected, feeds = reference.outputs, reference.spec.feeds
         try:
             got = run_session(session, feeds, bound=spec.bound)

@@ -74,12 +74,11 @@ class Race:
         self.logs[AGAIN].append(float(np.median(default - again)))
         for name in self.running:
             own = np.log(found[name])
-            pair = [float(np.median(copy - own)) for copy in (default, again)]
-            self.logs.setdefault(name, []).append(sum(pair) / 2)
+            logs = [float(np.median(copy - own)) for copy in (default, again)]
+            self.logs.setdefault(name, []).append(sum(logs) / 2)
         self.left |= {name: "" for name in self.running if name in self.asides}
         self.default += found[DEFAULT]
-        known = {name: self.estimate(name).interval for name in self.running}
-        ends = {name: interval for name, interval in known.items() if interval}
+        ends = {name: pair for name in self.running if (pair := self.estimate(name).interval)}
         for name, (_, high) in ends.items():
             if high < _WORTH:
                 self.left[name] = "slower" if high < 1 else "no gain"
@@ -150,8 +149,7 @@ class Race:
 
     def winner(self, sizes: Mapping[str, int]) -> str:
         """Return the best candidate that gains enough; of those about as fast, the simplest."""
-        names = [name for name in sizes if name not in self.left and self.logs.get(name)]
-        known = {name: self.estimate(name).value for name in names}
+        known = {name: self.estimate(name).value for name in self.running}
         most = max(known.values(), default=0.0)
         if most < LEAST_GAIN:
             return DEFAULT

@@ -15,8 +15,7 @@ import onnx
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup
-from ortmeter.runtime.inputs import declared_inputs
-from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.precision import PRECISIONS, convert_precision
 from ortmeter.runtime.providers import Provider, resolve_provider, usable_providers
 from ortmeter.runtime.rewriting import rewrite_model
@@ -221,41 +220,15 @@ def apply(default: SessionSpec, changes: Sequence[Change], samples: Sequence[Any
 
 def _made(spec: SessionSpec, how: str, samples: Sequence[Any]) -> onnx.ModelProto:
     if how == "shapes":
-        return fix_shapes(spec.model, {n: np.shape(value) for n, value in spec.feeds.items()})
+        from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
+
+        fixed = onnx.ModelProto()
+        fixed.CopyFrom(load_model(spec.model))
+        for name, value in spec.feeds.items():
+            make_input_shape_fixed(fixed.graph, name, [*np.shape(value)])
+        return fixed
     if how == "optimized":
         return optimized_model(spec.model, **spec.settings)
     if how in PRECISIONS:
         return convert_precision(spec.model, how, samples)
     return rewrite_model(spec.model, how)
-
-
-def fix_shapes(model: ModelLike, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
-    """Return the model with these sizes of its inputs, wherever their names stand.
-
-    Parameters
-    ----------
-    model : ModelProto, bytes, path or text
-        See :func:`~ortmeter.runtime.loading.load_model`. It is not modified.
-    shapes : mapping of str to sequence of int
-        By input.
-
-    Returns
-    -------
-    onnx.ModelProto
-        Its inputs have no free dimension.
-
-    Examples
-    --------
-    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
-    ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
-    >>> fixed = fix_shapes(text, {"X": [3]})
-    >>> [info.type.tensor_type.shape.dim[0].dim_value for info in fixed.graph.output]
-    [3]
-    """
-    from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
-
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(load_model(model))
-    for one in declared_inputs(fixed):
-        make_input_shape_fixed(fixed.graph, one.name, [*shapes[one.name]])
-    return fixed

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from ortmeter.tuning.guard import Guard, first_line
 from ortmeter.tuning.race import DEFAULT, LATE, LEAST_GAIN, Confirmation, Race, confirm, run_race
 from ortmeter.tuning.space import Change, Setup, apply, list_changes
 from ortmeter.tuning.waves import OBJECTIVES, time_wave
-from ortmeter.workloads.startup import RESULT, start_once
+from ortmeter.workloads.startup import RESULT, Phase, start_once
 
 _Feeds = Mapping[str, Any]
 
@@ -38,6 +38,7 @@ _CHECK, _SCREEN, _COMBINE, _CONFIRM = 0.35, 0.6, 0.75, 0.95
 _LEAST = 3  # candidates, whatever the budget
 _WAVE, _SHORTEST_S = 0.06, 1.0  # of a wave: share of the budget, and seconds
 _PLANNED, _MOST = 6, 12  # waves of a confirmation: planned, and at most
+_STARTED = 6  # candidates
 DRAWN = 4  # samples, where inputs are drawn and a conversion is calibrated
 _HELD_OUT = 3  # one of so many
 
@@ -63,6 +64,9 @@ class Tuning:
         The last race.
     tried : mapping of str to Setup
         What became of each candidate, by name.
+    starts : mapping of str to Phase
+        Seconds and memory (MiB) of a fresh process until its first result: of the default, of the
+        best candidate and of others that are faster, where there was time.
     machine : Preflight
         What others did meanwhile.
     checks : int
@@ -79,6 +83,7 @@ class Tuning:
     confirmation: Confirmation | None
     race: Race
     tried: Mapping[str, Setup]
+    starts: Mapping[str, Phase]
     machine: Preflight
     checks: int
     seconds: float
@@ -209,9 +214,7 @@ def tune(
         raise InvalidArgumentError("cores: this system does not let a process choose its cores")
     if (metric is None) != (at_least is None):
         raise InvalidArgumentError("--metric (metric=) and --at-least (at_least=) go together")
-    asked: dict[str, Any] = {"objective": objective, "budget_s": budget_s, "seed": seed}
-    asked |= {"max_error": max_error, "memory_limit": memory_limit}
-    asked |= {"metric": metric, "at_least": at_least}
+    asked = objective, budget_s, seed, max_error, memory_limit, metric, at_least
     resolved = resolve_provider(provider)
     with ExitStack() as stack:
         if cores is not None:
@@ -231,11 +234,12 @@ def tune(
         plain = {**PLAIN, "threads": cores or 0, "provider": resolved}
         default = SessionSpec(model, samples[0], plain, bound=False)
         machine = preflight(cores or 0, resolved)
-        key = key_of(default, samples, [*asked.items(), sorted(tries), cores])
         guard = stack.enter_context(Guard(default, samples, len(samples) - len(calibrating)))
+        guard.refer()
+        key = key_of(guard.references, (*asked, sorted(tries), cores))
         changes = list_changes(resolved, usable_cores(), objective, tries)
         kept = Journal(journal or guard.folder / "journal.json", key)
-        search = _Search(guard, default, changes, calibrating, kept, machine.is_shared, **asked)
+        search = _Search(guard, default, changes, calibrating, kept, machine.is_shared, *asked)
         search.check()
         interrupted = search.race()
         confirmation, setup = search.confirm(), Setup(default)
@@ -244,9 +248,9 @@ def tune(
             if setup.spec.model is not model:  # its file goes with the folder
                 spec = replace(setup.spec, model=load_model(setup.spec.model))
                 setup = replace(setup, spec=spec)
-        after = preflight(cores or 0, resolved, since=machine)
-        known = search.last, search.tried, after, len(guard.fed), search.spent, interrupted
-        return Tuning(default, setup, objective, confirmation, *known)
+        known = confirmation, search.last, search.tried, search.starts()
+        told = preflight(cores or 0, resolved, since=machine), len(guard.references), search.spent
+        return Tuning(default, setup, objective, *known, *told, interrupted)
 
 
 @dataclass
@@ -314,6 +318,17 @@ class _Search:
         until = _CONFIRM * self.budget_s
         timer = partial(self._time, until, self.journal.rank + _PLANNED)
         return confirm(timer, self.best, lambda count: count < _MOST and self.spent < until)
+
+    def starts(self) -> dict[str, Phase]:
+        """Measure fresh starts of the default, the best and what else is faster, in time."""
+        ranked = sorted(self.tried.values(), key=lambda one: (one.name != self.best, -one.ratio))
+        faster = [one for one in ranked if one.outcome == "faster" or one.name == self.best]
+        found = {}
+        for one in [Setup(self.default), *faster[:_STARTED]] if faster else ():
+            if self.spent < self.budget_s:
+                with suppress(OrtMeterError):
+                    found[one.name] = start_once(one.spec)[RESULT]
+        return found
 
     def _run(self, axes: Mapping[str, str], share: float) -> Race:
         until = share * self.budget_s

@@ -165,8 +165,7 @@ class _Turn:
 
     def _side_by_side(self) -> float:
         """Return the seconds per run of as many callers as there are cores."""
-        callers = usable_cores()
-        start = time.perf_counter()
+        callers, start = usable_cores(), time.perf_counter()
         with ThreadPoolExecutor(callers) as pool:
             done = list(pool.map(lambda _: len(self.run(1000, 0.2)), range(callers)))
         spent = time.perf_counter() - start
