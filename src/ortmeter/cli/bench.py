@@ -18,7 +18,7 @@ from ortmeter.cli.inputs import add_feeds, inputs_table, make_feeds
 from ortmeter.cli.options import CLOSE, add_session, number, session_axes
 from ortmeter.cli.report import Report, Rows, speedup_rows
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.evidence import Speedup, plural, rounded
+from ortmeter.evidence import Speedup, plural
 from ortmeter.plotting.latency import latency_plot
 from ortmeter.runtime.digests import content, digest
 from ortmeter.runtime.optimizers import without
@@ -28,6 +28,7 @@ from ortmeter.study.writer import enumerate_items, rank
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.bench import BUDGET_S, measure_variants, why_isolated
 from ortmeter.timing.candidates import SessionSpec, model_variants
+from ortmeter.timing.comparison import latency_row
 from ortmeter.timing.drift import drift
 from ortmeter.timing.percentiles import MISSING, RUNS_OF_P99, percentile_rows, why_missing
 from ortmeter.timing.processes import processes_needed
@@ -308,13 +309,9 @@ def _report_latencies(
 
 def _latency_row(measured: Measurement) -> dict[str, Any]:
     """Write a row of the table of latencies; the cost of a switch may be unknown."""
-    q1, q3 = (rounded(1e3 * value) for value in measured.quartiles)
     cost = measured.switch_cost
     return {
-        "candidate": measured.name,
-        "median (ms)": rounded(1e3 * measured.median),
-        "q1 (ms)": q1,
-        "q3 (ms)": q3,
+        **latency_row(measured, "ms"),
         "runs/s": 1 / measured.median,
         **({} if cost is None else {"switch cost (ms)": 1e3 * cost}),
     }

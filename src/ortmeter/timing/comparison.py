@@ -472,15 +472,24 @@ def _range(numbers: set[int]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def _row(measured: Measurement, unit: str) -> dict[str, Any]:
+def latency_row(measured: Measurement, unit: str) -> dict[str, Any]:
+    """Write the latencies of a candidate, to four significant digits except in seconds."""
     q1, q3 = measured.quartiles
     times = {"median": measured.median, "q1": q1, "q3": q3}
+    cells = {f"{name} ({unit})": value * UNITS[unit] for name, value in times.items()}
+    return {"candidate": measured.name, **_shown(cells, unit)}
+
+
+def _row(measured: Measurement, unit: str) -> dict[str, Any]:
     work = {"GFLOP/s": measured.gflop_per_s, "GB/s": measured.gb_per_s}
-    numbers = {f"{name} ({unit})": value * UNITS[unit] for name, value in times.items()} | work
     return {
-        "candidate": measured.name,
-        **(numbers if unit == "s" else {n: rounded(value) for n, value in numbers.items()}),
+        **latency_row(measured, unit),
+        **_shown(work, unit),
         "processes": measured.processes,
         "rounds": measured.repeat,
         "calls": measured.number,
     }
+
+
+def _shown(cells: dict[str, Any], unit: str) -> dict[str, Any]:
+    return cells if unit == "s" else {name: rounded(value) for name, value in cells.items()}
