@@ -1,4 +1,4 @@
-"""What measurements tell: numbers with intervals, comparisons of three outcomes, what is said.
+"""What measurements tell: numbers with intervals, comparisons with verdicts, findings.
 
 Nothing here measures; :mod:`ortmeter.study.writer` lists several comparisons in one sentence.
 """
