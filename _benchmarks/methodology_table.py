@@ -2,7 +2,7 @@
 
 ``python _benchmarks/methodology_table.py`` reads what ``verdict_coverage.py``,
 ``trace_coverage.py``, ``real_aa.py`` and ``ways_aa.py`` keep in ``_benchmarks/results``, and writes
-``_doc/methodology_coverage.csv``, which ``_doc/methodology.rst`` shows. No number is typed.
+``_doc/methodology_coverage.csv``, which ``_doc/methodology_details.rst`` shows. No number is typed.
 ``--cases`` prints a line per case of each file; 1 if one FAILS: it holds the ratio in less than 98%
 or is wrong in more than 1%, beyond what luck gives once in a hundred cases.
 """
@@ -51,7 +51,7 @@ def drawn() -> Iterator[Row]:
         if what == KINDS["builds"]:
             alone = [share(c, "alone", "trials") for c in cases]
             ends = f"{min(alone):.0%} to {max(alone):.0%}"
-            yield f"{what}: that of one build does", trials, ends, by
+            yield f"{what}: the interval of one build holds the ratio", trials, ends, by
         power = [line for line in own if line["ratio"] == 1.1 and line.get("sessions") == 0.02]
         for (processes,), group in lines.grouped(power, "processes").items():
             text = f"a ratio of 1.10, sessions that differ by 2%, {processes} processes: faster"
