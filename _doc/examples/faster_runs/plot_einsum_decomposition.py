@@ -45,7 +45,7 @@ study = Study(
     size=Param(20, fast=6, minimum=2, help="every dimension"),
     threads=Param(usable_cores(), minimum=1, help="threads of the second measurement, 1: none"),
     processes=Param(10, fast=1, minimum=1, help="fresh processes that measure"),
-    budget=Param(10.0, fast=0.5, minimum=0.01, help="seconds to measure, a fifth of it to search"),
+    budget=Param(10.0, fast=0.5, minimum=0.01, help="seconds to measure; each search adds a fifth"),
 )
 args, provider = study.args, study.provider
 EQUATION, EINSUM, FUSED = "bsnh,btnh->bnts", "Einsum", "FusedMatMul"

@@ -52,7 +52,7 @@ study = Study(
     config=Param("small", fast="16,32", choices=SIZES, help="matrix sizes"),
     itype=Param(1, choices=(1, 10, 16), help="1 float32, 10 float16, 16 bfloat16"),
     threads=Param(1, minimum=0, help="threads of an operator, 0: onnxruntime chooses"),
-    repeat=Param(12, fast=5, minimum=1, help="samples in each process"),
+    repeat=Param(12, fast=5, minimum=1, help="rounds of each set of sessions"),
     processes=Param(10, fast=1, minimum=1, help="fresh processes that measure"),
     budget=Param(12.0, fast=2.0, full=20.0, help="seconds to measure all sizes in all processes"),
 )

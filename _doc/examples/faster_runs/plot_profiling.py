@@ -41,7 +41,7 @@ study = Study(
     size=Param(112, fast=16, minimum=2, help="height and width of the image, even"),
     threads=Param(1, minimum=0, help="threads of an operator, 0 lets onnxruntime choose"),
     runs=Param(51, fast=5, full=101, minimum=2, help="runs of a profile, the first one apart"),
-    repeat=Param(12, fast=5, minimum=1, help="samples in each process"),
+    repeat=Param(12, fast=5, minimum=1, help="rounds of each set of sessions"),
     processes=Param(10, fast=1, minimum=1, help="fresh processes that measure"),
     budget=Param(9.0, fast=1.0, full=15.0, help="seconds to measure, all processes together"),
 )

@@ -101,7 +101,7 @@ assert np.allclose(one, several, atol=1e-4)
 # random order. Each fresh process gives one number per session.
 #
 # The transformer runs alone, after a pause, right *after* another session of its process, and
-# *beside* another process that runs it every ten milliseconds. Both sessions have the same
+# *beside* another process that runs it, then pauses ten milliseconds. Both sessions have the same
 # settings. The CPU time covers a pause and the run that follows it.
 
 SPINNING = {"spin": "on", "stop": "during-run", "sleep": "off"}

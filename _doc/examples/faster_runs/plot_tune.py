@@ -309,6 +309,6 @@ study.conclude(claims, setting="tune_model.py")
 # ---------------------
 #
 # The intervals of the race are moderated t intervals at 99%, since all candidates share one
-# estimate of the variance. Those of the last comparison are Student's, over processes.
+# estimate of the variance. :ref:`l-method-interval` explains those of the last comparison.
 
 study.appendix(tried=study.data.tried)

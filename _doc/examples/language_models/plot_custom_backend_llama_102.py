@@ -5,7 +5,7 @@ What does each level of fusion bring to a small Llama?
 ======================================================
 
 :class:`~ortmeter.backend.OrtBackend` compiles a torch model for ONNX Runtime. It first rewrites the
-graph, at one of four levels. Each level adds rules to the previous one and leaves fewer nodes.
+graph, at one of three levels. Each level adds rules to the previous one and leaves fewer nodes.
 How much faster does each level make one layer of a Llama? How much of the speedup over eager torch
 needs no rule at all?
 

@@ -103,8 +103,7 @@ show(table(errors.nlargest(3, ORT), "The largest errors, relative to the largest
 #
 # *onnxruntime* has its inputs and outputs bound, *session.run* takes arrays and returns new ones.
 # *inductor* is the default of ``torch.compile``, which only full runs of this page measure. All
-# candidates are interleaved in fresh processes; each process is a sample. On CUDA, each run waits
-# for the device.
+# candidates are interleaved in fresh processes. On CUDA, each run waits for the device.
 
 
 def make_candidates(name, feeds):

@@ -284,8 +284,8 @@ study.conclude(claims)
 
 # %%
 # The traffic would predict the speedup if every kernel moved data at the same rate. The CPU kernel
-# of ``Sum`` adds the matrices two by two, which moves as much as two ``Add``. The one of CUDA reads
-# all three at once. ``ortmeter profile`` shows what each kernel takes.
+# of ``Sum`` adds the matrices two by two, which moves as much as two ``Add``. On CUDA, it reads all
+# three at once. ``ortmeter profile`` shows what each kernel takes.
 #
 # What this page does not cover
 # -----------------------------

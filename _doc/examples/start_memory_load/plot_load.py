@@ -61,7 +61,7 @@ cores = min(usable_cores(), 4)
 # Two networks
 # ------------
 #
-# The weights of the dense network take 512 MiB on a CPU, more than the caches of most. The weights
+# The weights of the dense network take 528 MiB on a CPU, more than the caches of most. The weights
 # of the convolutions fit in a cache.
 
 LEAST_WEIGHTS = {"cpu": 2**29, "cuda": 2**28}  # bytes
@@ -90,8 +90,8 @@ for name, terms in {DENSE: 2048, IMAGES: 32 * 3 * 3}.items():
 # Three ways to use the cores
 # ---------------------------
 #
-# *One call* at a time uses all the cores for its operators. With *callers*, as many threads as
-# cores call one session, whose operators use one thread. With *sessions*, each caller has its own
+# *One call* at a time uses all the cores, four at most, for its operators. With *callers*, as many
+# threads call one session, whose operators use one thread. With *sessions*, each caller has its own
 # session, and its own copy of the weights. Threads that wait for work stop spinning when a run ends
 # (``spinning="during-run"``, the default of ``make_session``), so they do not slow the next run.
 
@@ -112,7 +112,7 @@ def make_points(name, batches):
 
 # %%
 # Each caller calls again as soon as it has its result. The points are interleaved, ten turns each,
-# in random order. The largest batch of images is an eighth of the largest dense one.
+# in random order. The largest batch of images is an eighth of the largest dense one, at least 8.
 
 points = {}
 for name, largest in ((DENSE, args.batch), (IMAGES, max(args.batch // 8, 8))):
