@@ -234,11 +234,11 @@ CLAIMS = {"faster", "slower"}
 BASELINE = "a baseline of the same model: a difference is claimed"
 QUESTIONS: Mapping[str, tuple[str, set[str], bool, str]] = {
     "copies": ("copies: a difference is claimed", CLAIMS, False, "at most 1%"),
-    "+8.5%": ("8.5% of more nodes are found", set(), False, "at least 90%"),
-    "+3.3%": ("3.3% of more nodes are found", set(), False, "at least 50%"),
+    "+8.5%": ("8.5% of more work is found", set(), False, "at least 90%"),
+    "+3.3%": ("3.3% of more work is found", set(), False, "at least 50%"),
     "factor 1.2": ("a factor of 1.2 is undecided", {"undecided"}, True, "at most 10%"),
     "baseline": (BASELINE, CLAIMS, False, "none"),
-    "alone": ("a latency is 3% away beside three other models", {"apart"}, False, "none"),
+    "alone": ("beside three other models, a latency is 3% away", {"apart"}, False, "none"),
     "one process": ("copies in one process: a difference is claimed", CLAIMS, False, ""),
 }
 
