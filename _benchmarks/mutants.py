@@ -25,7 +25,15 @@ from typing import NamedTuple
 import command
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("src", "_unittests", "_doc/_ext", "_doc/results", "pyproject.toml", "_benchmarks")
+COPIED = (
+    "src",
+    "_unittests",
+    "_benchmarks",
+    "_doc/_ext",
+    "_doc/api",
+    "_doc/results",
+    "pyproject.toml",
+)
 EXAMPLES = "_unittests/test_api.py::test_examples_give_what_they_say[{}]"
 LONGEST_S = 180  # the tests of a package take 30 s
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
