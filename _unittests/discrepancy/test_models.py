@@ -99,6 +99,13 @@ def test_sizes_and_names_of_each_model():
         ortmeter.diff(*texts, [*feeds, {}])
 
 
+def test_the_output_with_the_most_mismatches_is_the_worst():
+    expected = {name: np.ones(4, np.float32) for name in "ABC"}
+    values = {"A": [np.nan, 1, 1, 9], "B": [np.nan, np.inf, np.inf, 1], "C": [1, 1, np.inf, np.inf]}
+    found = compare_outputs(expected, {name: np.float32(row) for name, row in values.items()})
+    assert list(found.outputs) == ["B", "C", "A"]
+
+
 def test_without_a_tolerance_only_what_none_accepts_is_a_difference():
     expected = {"Y": np.float32([1, 2]), "Z": np.float32([1, 2])}
     large, nan, longer = np.float32([9, 2]), np.float32([np.nan, 2]), np.float32([1, 2, 3])

@@ -47,6 +47,14 @@ def test_the_variance_is_that_of_the_builds_not_of_the_processes():
         assert np.sqrt(between_builds(ratios)) == pytest.approx(moves, rel=0.4)
 
 
+def test_one_ratio_that_moves_much_hardly_counts_for_the_others():
+    rng = np.random.default_rng(0)
+    ratios = [estimates(drawn(rng, 1.2, 0.02, builds=4)) for _ in range(40)]
+    between = between_builds(ratios)
+    ratios.append(estimates(drawn(rng, 1.2, 0.5, builds=4)))
+    assert between_builds(ratios) < 1.3 * between
+
+
 def test_without_a_second_build_the_variance_is_what_the_site_saw():
     rng = np.random.default_rng(0)
     alone = [estimates(drawn(rng, 1.2, 0.1, builds=1)) for _ in range(9)]
