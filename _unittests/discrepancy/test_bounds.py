@@ -274,18 +274,20 @@ def test_another_formula_is_seen(change):
     assert change != "one element" or np.flatnonzero(beyond).tolist() == [7]
 
 
-def test_formula_of_normalizations():
+@pytest.mark.parametrize("epsilon", [1e-5, 2.0])
+def test_formula_of_normalizations(epsilon):
     """The first order that the documentation gives."""
     x, scale, bias = draw_row("normal", 500, "float32")
     wide = x.astype(float)
     u, n = 2.0**-24, x.size
-    mu, sigma2 = wide.mean(), wide.var() + 1e-5
+    mu, sigma2 = wide.mean(), wide.var() + epsilon
     of_mean = (n - 1) * u * np.abs(wide).mean() + 3 * u * abs(mu)
     of_variance = (n + 7) * u * ((wide**2).mean() + mu**2) + 2 * abs(mu) * of_mean
     spread = of_mean + of_variance / (2 * sigma2) * np.abs(wide - mu)
     spread += 8 * u * (np.abs(wide) + abs(mu))
     expected = scale / np.sqrt(sigma2) * spread + 8 * u * np.abs(bias)
-    bound = layer_norm_error_bound(x, dtype="float32", scale=scale, bias=bias)
+    options = {"epsilon": epsilon, "scale": scale, "bias": bias}
+    bound = layer_norm_error_bound(x, dtype="float32", **options)
     np.testing.assert_allclose(bound, expected, rtol=1e-3)
 
 
