@@ -282,7 +282,7 @@ def test_formula_of_normalizations(epsilon):
     u, n = 2.0**-24, x.size
     mu, sigma2 = wide.mean(), wide.var() + epsilon
     of_mean = (n - 1) * u * np.abs(wide).mean() + 3 * u * abs(mu)
-    of_variance = (n + 7) * u * ((wide**2).mean() + mu**2) + 2 * abs(mu) * of_mean
+    of_variance = (n + 7) * u * ((wide**2).mean() + mu**2) + 2 * abs(mu) * of_mean + 2 * u * epsilon
     spread = of_mean + of_variance / (2 * sigma2) * np.abs(wide - mu)
     spread += 8 * u * (np.abs(wide) + abs(mu))
     expected = scale / np.sqrt(sigma2) * spread + 8 * u * np.abs(bias)

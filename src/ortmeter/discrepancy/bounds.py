@@ -159,10 +159,10 @@ def layer_norm_error_bound(
         + 8 u (|x| + |\mu|) \right) + 8 u |bias|
 
     where :math:`\sigma^2 = v + \epsilon`, :math:`\Delta_\mu = (n + 2) u \overline{|x|}` and
-    :math:`\Delta_v = (n + 7) u (\overline{x^2} + \mu^2) + 2 |\mu| \Delta_\mu`, computed with the
-    products of these terms. A mean that is large compared with the standard deviation loses digits.
-    The error of Welford's update has the same form (Chan) and is checked by tests, not derived. The
-    bound does not cover overflow.
+    :math:`\Delta_v = (n + 7) u (\overline{x^2} + \mu^2) + 2 |\mu| \Delta_\mu + 2 u \epsilon`,
+    computed with the products of these terms. A mean that is large compared with the standard
+    deviation loses digits. The error of Welford's update has the same form (Chan) and is checked by
+    tests, not derived. The bound does not cover overflow.
 
     Examples
     --------
