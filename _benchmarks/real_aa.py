@@ -266,6 +266,8 @@ def summary(kept: list[dict]) -> list[tuple[str, str, str, str]]:
             found = f"{count(its, verdicts)} of {len(its)}"
             rows.append((f"{what}{model}", where or "quiet", found, goal))
         if base == "copies":
+            unknown = f"{count(own, {'undecided'})} of {len(own)}"
+            rows.append(("copies: undecided", where or "quiet", unknown, ""))
             seconds = f"{np.median([line['seconds'] for line in own]):.0f} s"
             rows.append(("copies: median time of a run", where or "quiet", seconds, ""))
     return rows
