@@ -117,3 +117,22 @@ def test_the_folders_of_the_cache_are_private(tmp_path, monkeypatch, mask):
     (tmp_path / "file").touch()
     with pytest.raises(OrtMeterError, match="the folder of the kernels cannot be used"):
         cache_folder("kernels")
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="permissions of POSIX")
+def test_a_folder_that_others_can_write_into_runs_no_code(tmp_path, monkeypatch):
+    monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path))
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels").chmod(0o777)
+    with pytest.raises(OrtMeterError, match="others can write into it"):
+        cache_folder("kernels")
+
+
+def test_a_folder_that_another_process_makes_meanwhile_is_taken(tmp_path, monkeypatch):
+    def make_first(path, mode):
+        os.mkdir(path, mode)  # noqa: PTH102 - not the method that is replaced
+        raise FileExistsError
+
+    monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path))
+    monkeypatch.setattr(Path, "mkdir", make_first)
+    assert cache_folder("kernels").is_dir()

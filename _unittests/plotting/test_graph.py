@@ -138,6 +138,31 @@ def test_texts():
     assert description.startswith("mlp: graph of 5 nodes (1 MatMul, 1 Relu")
 
 
+def test_other_attributes_and_constants():
+    values = oh.make_tensor("", onnx.TensorProto.FLOAT, [1], [0.5])
+    places = oh.make_tensor("", onnx.TensorProto.INT64, [1], [2])
+    sparse = oh.make_sparse_tensor(values, places, [7])
+    held = oh.make_sparse_tensor(oh.make_tensor("S", 1, [1], [0.5]), places, [3])
+    nodes = [
+        oh.make_node("Constant", [], ["C"], value=values),
+        oh.make_node("Constant", [], ["D"], sparse_value=sparse),
+        oh.make_node("Many", ["S"], ["E"], "", domain="own", **{f"a{i:02}": 0 for i in range(99)}),
+        oh.make_node("Sum", ["C", "D", "E"], ["Y"]),
+    ]
+    reference = onnx.AttributeProto(name="axis", ref_attr_name="of_function")
+    nodes[-1].attribute.append(reference)
+    output = onnx.ValueInfoProto(name="Y", type=onnx.TypeProto())  # its type is unknown
+    graph = oh.make_graph(nodes, "g", [], [output], sparse_initializer=[held])
+    drawing = draw_model(oh.make_model(graph))
+    found = sorted(texts(drawing, "node"))
+    assert found[0] == ["Constant", "sparse_value=(sparse tensor)"]
+    assert found[1] == ["Constant", "value=f32[1] = [0.5]"]
+    assert "S sparse [3]" in found[2]
+    assert "more" in " ".join(found[2])
+    assert found[3] == ["Sum", "axis=@of_function"]
+    assert texts(drawing, "output") == [["output Y"]]
+
+
 def test_domain_and_subgraphs():
     drawing = draw_model(IF)
     assert ["FastGelu", "com.microsoft"] in texts(drawing, "node")

@@ -144,11 +144,14 @@ def test_shapes_that_change_have_their_own_cost(tmp_path, planted_cost):
     assert np.isnan(table.loc["clip", "flop"])
 
 
-def test_tensors_that_cannot_be_placed_have_no_cost(tmp_path, planted_cost):
+@pytest.mark.parametrize("recorded", ["none", "too many", "not at all"])
+def test_tensors_that_cannot_be_placed_have_no_cost(tmp_path, planted_cost, recorded):
     found = events()
     for event in found:
         if event["name"].startswith("product"):
-            event["args"]["input_type_shape"] = []  # a sequence is not described
+            tensors = event["args"].pop("input_type_shape")
+            if recorded != "not at all":  # a sequence is not described
+                event["args"]["input_type_shape"] = 2 * tensors if recorded == "too many" else []
     table = read_profile(write(tmp_path / "p.json", found), model=TEXT).by_node()
     assert table["flop"].isna().all()
 

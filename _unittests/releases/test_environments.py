@@ -236,6 +236,9 @@ def test_releases_that_cannot_be_listed_say_why(uv, monkeypatch):
     told = "onnxruntime-gpu: its releases cannot be listed for Python .*: ERROR: there is no"
     with pytest.raises(OrtMeterError, match=told):
         list_releases("1.31.1", "1.32.0", "cuda")
+    uv("print('nothing that is known')")
+    with pytest.raises(OrtMeterError, match="cannot be listed: pip names none"):
+        list_releases("1.31.1", "1.32.0", "cuda")
 
 
 def test_the_answer_of_the_pip_that_is_installed_is_read(tmp_path, cache, monkeypatch):

@@ -10,9 +10,16 @@ from commands import save
 from processes import run_python
 
 from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
+from ortmeter.runtime import sessions
 from ortmeter.runtime.placement import node_assignment
 from ortmeter.runtime.providers import Provider
-from ortmeter.runtime.sessions import make_session, optimized_model, session_code, session_provider
+from ortmeter.runtime.sessions import (
+    graph_digest,
+    make_session,
+    optimized_model,
+    session_code,
+    session_provider,
+)
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n, n] X) => (float[n, n] Y) { Z = Identity(X)  Y = MatMul(Z, X) }"""
@@ -277,3 +284,13 @@ def test_code_for_another_provider_names_its_device_and_its_options():
 def test_a_setting_that_has_no_code_is_refused():
     with pytest.raises(InvalidArgumentError, match="enable_mem_pattern='maybe'"):
         session_code(session_options={"enable_mem_pattern": "maybe"})
+
+
+def test_the_digest_of_a_graph_is_that_of_what_runs(monkeypatch):
+    digest = graph_digest(onnx.parser.parse_model(TEXT), provider="cpu")
+    renamed = TEXT.replace("g (", "another (")
+    assert graph_digest(onnx.parser.parse_model(renamed), provider="cpu") == digest != ""
+    other = TEXT.replace("MatMul(Z, X)", "Add(Z, X)")
+    assert graph_digest(onnx.parser.parse_model(other), provider="cpu") != digest
+    monkeypatch.setattr(sessions, "_LARGEST_DIGESTED", 1)
+    assert graph_digest(onnx.parser.parse_model(TEXT), provider="cpu") == ""

@@ -239,6 +239,12 @@ def test_the_peak_of_an_earlier_phase_is_not_counted(
     assert (tmp_path / "clear_refs").read_text() == "5"
 
 
+def test_phases_together_have_no_memory_where_one_has_none():
+    phases = [cold.Phase(1.0, 2.0, 3.0), cold.Phase(2.0, 1.0, 4.0)]
+    assert cold._together(phases) == cold.Phase(3.0, 3.0, 6.0)
+    assert cold._together([*phases, cold.Phase(1.0, None, None)]) == cold.Phase(4.0, None, None)
+
+
 @pytest.mark.parametrize("text", [None, "VmRSS:\n", "VmRSS: many kB\nVmHWM: 1 kB\n"])
 def test_a_system_that_does_not_tell_memory(tmp_path, monkeypatch, text):
     monkeypatch.setattr(cold, "_MEMORY", tmp_path / "missing" if text is None else tmp_path)
