@@ -60,7 +60,7 @@ SITE_VERSION ?= dev
 # What needs Sphinx, the cases of the latest onnx, long lists of cases, large models.
 FLOOR_SKIPS := test_doc_ test_api test_optional test_page_custom_backend_101 test_pages test_browser test_built_site test_wheel test_node_tests operators/test_a operators/test_convolution operators/test_[eimnpqrs] test_cuda_kernels test_levels test_catalogue test_reference test_rules test_architectures test_own_models backend/kernels
 # What is not the helper that pages use: its branches are counted apart.
-STUDIES := */attribution/*,*/backend/*,*/cli/*,*/einsum/*,*/evaluator/*,*/observatory/*,*/operators/*,*/sweep/*
+STUDIES := */attribution/*,*/backend/*,*/cli/*,*/einsum/*,*/evaluator/*,*/observatory/*,*/operators/*,*/sweep/*,*/tuning/*
 # A file, or a page, stays in one process: what is expensive is made once.
 SHARED = -n $(WORKERS) --no-loadscope-reorder
 PYTEST = $(BIN)/python -m pytest $(SHARED)
