@@ -26,7 +26,15 @@ def test_rounds_are_interleaved_in_a_shuffled_order_that_the_seed_decides():
     assert rounds(0) == rounds(0) != rounds(1)
 
 
-@pytest.mark.parametrize("costs", [(0.3,), (0.79, 0.38, 0.03), (0.9, 0.5, 0.3, 0.2, *[0.1] * 5)])
+@pytest.mark.parametrize(
+    "costs",
+    [
+        (0.3,),
+        (0.79, 0.38, 0.03),
+        (0.9, 0.5, 0.3, 0.2, 0.1),
+        (0.9, 0.5, 0.3, 0.2, *[0.1] * 5),  # longer than what is left out at least
+    ],
+)
 @pytest.mark.parametrize("duration", [3e-6, 1.2e-4, 2.4e-4, 1.5e-3])
 def test_the_cost_of_a_switch_is_apart(costs, duration):
     """Without it, a sample of two calls of one session is slower than one of three."""

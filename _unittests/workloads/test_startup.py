@@ -240,9 +240,9 @@ def test_the_peak_of_an_earlier_phase_is_not_counted(
 
 
 def test_phases_together_have_no_memory_where_one_has_none():
-    phases = [cold.Phase(1.0, 2.0, 3.0), cold.Phase(2.0, 1.0, 4.0)]
-    assert cold._together(phases) == cold.Phase(3.0, 3.0, 6.0)
-    assert cold._together([*phases, cold.Phase(1.0, None, None)]) == cold.Phase(4.0, None, None)
+    phases = [Phase(1.0, 2.0, 3.0), Phase(2.0, 1.0, 4.0)]
+    assert cold._together(phases) == Phase(3.0, 3.0, 6.0)
+    assert cold._together([*phases, Phase(1.0, None, None)]) == Phase(4.0, None, None)
 
 
 @pytest.mark.parametrize("text", [None, "VmRSS:\n", "VmRSS: many kB\nVmHWM: 1 kB\n"])

@@ -32,12 +32,12 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
     Returns
     -------
     Speedup
-        The ratio, its interval and the verdict. The interval is over processes (3 or more), each
-        with several sets of sessions (that of Hodges and Lehmann) or with one (Student's), or over
-        batches of rounds of one process (100 rounds or more; Student's, widened by how far two
-        sessions of one model differ: 1.1%, one standard deviation). With fewer samples, or if the
-        interval contains 1 and is wider than ten times the ratio, there is no interval and the
-        verdict is undecided.
+        The ratio, its interval and the verdict. Over 3 processes or more, the interval is that of
+        Hodges and Lehmann where each has several sets of sessions, and Student's where it has one.
+        In one process of 100 rounds or more, it is Student's over batches of rounds, widened by how
+        far two sessions of one model differ: 1.1%, one standard deviation. With fewer samples, or
+        if the interval contains 1 and is wider than ten times the ratio, there is no interval and
+        the verdict is undecided.
 
     Raises
     ------
