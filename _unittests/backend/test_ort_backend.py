@@ -1,6 +1,9 @@
+import functools
 import importlib.metadata
+import inspect
 import sys
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -15,6 +18,7 @@ from ortmeter.errors import (
     ProviderUnavailableError,
 )
 from ortmeter.runtime.providers import usable_providers
+from ortmeter.timing import SpawnSpec, measuring
 
 X = torch.arange(12.0).reshape(3, 4)
 
@@ -119,6 +123,22 @@ def test_the_model_of_a_graph_has_no_large_weight_and_no_path():
     assert len(model.graph.input) == 2
     assert backend.graphs[0].weight_bytes == layer.weight.nbytes
     assert b".py" not in model.SerializeToString()
+
+
+def compile_linear():
+    model = nn.Linear(2, 2).requires_grad_(False)
+    run = torch.compile(model, backend=OrtBackend(fallback=False), fullgraph=True)
+    return functools.partial(run, torch.ones(1, 2))
+
+
+def test_models_of_one_class_are_compiled_for_each_set_of_sessions():
+    """Torch compiles a function eight times, then runs it without, or stops with *fullgraph*."""
+    text = "import functools, torch\nfrom torch import nn\n"
+    text += "from ortmeter.backend import OrtBackend\n" + inspect.getsource(compile_linear)
+    made = {"text": text, "name": "compile_linear", "arguments": {}}
+    specs = {name: SpawnSpec("source", made) for name in "ab"}
+    rng = np.random.default_rng(0)
+    assert len(measuring.measure_sets(specs, 60.0, 0.0, rng, repeat=1)) == 6
 
 
 def test_a_provider_that_does_not_work_is_refused():

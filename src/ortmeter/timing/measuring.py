@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -313,6 +314,8 @@ def measure_sets(
         seed = int(rng.integers(2**31))
         sets.append(measure_here(candidates, budget_s=left, seed=seed, before=before, **options))
         del candidates  # its memory is free for the next one
+        if "torch._dynamo" in sys.modules:  # it stops after eight compilations of one function
+            sys.modules["torch"].compiler.reset()
         now = time.perf_counter()
         enough = len(sets) >= _SETS and (repeat or now - begin >= least_s)
         if enough or 2 * now - begin - start > budget_s:
