@@ -234,6 +234,13 @@ def test_a_record_keeps_the_processor_and_how_fast_it_was():
         Record.from_dict({**json.loads(made.to_json()), "pace": -1.0})
 
 
+def test_a_record_of_different_numbers_of_calls_is_marked():
+    both = Comparison([PAIR["a"], dataclasses.replace(PAIR["b"], number=10)])
+    old = dataclasses.replace(planted(), data={"size": Comparisons({256: both}, "size")})
+    assert old.origin["date"] == f"{old.date:%Y-%m-%d}, measured before the correction"
+    assert planted().origin["date"] == f"{old.date:%Y-%m-%d}"
+
+
 RESULTS = Path(__file__).parents[2] / "_doc" / "results" / "amd-epyc-2-cores"
 SHORT = [file for file in sorted(RESULTS.rglob("*.json")) if file.stat().st_size < 200_000]
 

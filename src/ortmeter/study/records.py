@@ -175,12 +175,14 @@ class Record:
 
     @property
     def origin(self) -> dict[str, str]:
-        """Machine, its identity, provider and date."""
+        """Machine, its identity, provider and date, marked where ratios have no interval for it."""
+        groups = [group.values() for _, _, group in self.comparisons()]
+        unlike = any(len({m.number for m in group if not m.isolated}) > 1 for group in groups)
         return {
             "machine": self.environment.hardware,
             "identity": self.environment.identity,
             "provider": self.configuration["provider"],
-            "date": f"{self.date:%Y-%m-%d}",
+            "date": f"{self.date:%Y-%m-%d}" + ", measured before the correction" * unlike,
         }
 
     def save(

@@ -37,7 +37,8 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
         In one process of 100 rounds or more, it is Student's over batches of rounds, widened by how
         far two sessions of one model differ: 1.1%, one standard deviation. With fewer samples, or
         if the interval contains 1 and is wider than ten times the ratio, there is no interval and
-        the verdict is undecided.
+        the verdict is undecided. So it is for samples of different numbers of calls, taken in turn,
+        which records have from before November 28, 2026.
 
     Raises
     ------
@@ -62,6 +63,8 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
     how = f"{processes} processes" if processes > 1 else "in one process"
     how = f"{how} each" if isolated else how
     log, half = log_ratio(baseline, candidate, confidence)
+    if not isolated and baseline.number != candidate.number:
+        half = None  # more calls of one followed a switch than of the other
     if half is not None and processes == 1:  # rounds of one process are not those of another
         half = None if isolated else math.hypot(half, student(math.inf, confidence) * SESSIONS)
     return Speedup(candidate.name, baseline.name, exponential(log, half, confidence, how))
