@@ -20,8 +20,8 @@ Reader = Callable[[int, int], np.ndarray]
 """Reads the elements between two positions of the flat array."""
 
 # Elements compared at once. Between two operations a thread waits for the interpreter, about as
-# long as a short operation takes: these last tens of microseconds, in arrays of 1 MiB.
-_LENGTH = 1 << 17
+# long as a short operation takes: these last tens of microseconds, in arrays of 2 MiB.
+_LENGTH = 1 << 18
 _LENGTH_WITHOUT_BUFFERS = 1 << 15
 
 _LONG = {"i64", "u64"}

@@ -24,7 +24,7 @@ from ortmeter.runtime.cpu import usable_cores
 THRESHOLDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 
 _EXPONENT = 0x7FF << 52  # bits of the exponent of a float64; 0x7FF is twice its bias, plus one
-_MAX_THREADS = 8  # of 5 MiB at most
+_MAX_THREADS = 8  # of 10 MiB at most
 
 
 @dataclass
