@@ -219,6 +219,8 @@ def test_machines_of_one_name_are_told_apart_by_their_processor():
     assert (machine_name(same), same.identity) == (machine_name(one), one.identity)
     assert len({machine_name(machine) for machine in (one, *others)}) == 1 + len(others)
     assert "generation unknown" in dataclasses.replace(one, processor={}).hardware
+    masked = dataclasses.replace(one, processor={**PROCESSOR, "instructions": "AVX2, AMX"})
+    assert masked.hardware == "AMD EPYC (family 25, model 17, stepping 1), 2 cores"
     partly = dataclasses.replace(one, processor={"family": "25"})  # as a file may say
     assert partly.hardware == "AMD EPYC (family 25), 2 cores"
     assert machine_name(partly).startswith("amd-epyc-25-2-cores-")

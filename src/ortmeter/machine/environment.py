@@ -92,11 +92,16 @@ class Environment:
 
     @property
     def _named_generation(self) -> str:
-        """Name of the generation, with what is hidden of it; its numbers if it has no name."""
+        """Name of the generation, with what is hidden of it; its numbers if it has no name.
+
+        A virtual machine may give the numbers of a generation that lacks instructions it has.
+        """
+        shown = {*self.processor.get("instructions", "").split(", ")}
+        shown &= {name for known in _generations() for name in known.instructions}
         for known in _generations():
             numbers = {"family": known.family, "model": self.generation.get("model")}
-            if self.generation.items() >= numbers.items() and numbers["model"] in known.models:
-                shown = self.processor.get("instructions", "").split(", ")
+            is_one = self.generation.items() >= numbers.items() and numbers["model"] in known.models
+            if is_one and shown <= {*known.instructions}:
                 hidden = [name for name in known.instructions if name not in shown]
                 return f"{known.name}, {' and '.join(hidden)} disabled" if hidden else known.name
         return _generation_text(self.generation)
