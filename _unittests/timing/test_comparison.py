@@ -60,17 +60,14 @@ def test_candidates_measured_apart_are_not_compared_round_by_round():
     assert claim.how == "in one process each"
 
 
-@pytest.mark.parametrize("isolated", [False, True])
-def test_different_numbers_of_calls_decide_nothing_unless_candidates_are_alone(isolated):
+@pytest.mark.parametrize("kept", [{"isolated": True}, {"settling": 5}, {}])
+def test_different_numbers_of_calls_decide_nothing_where_switches_are_timed(kept):
     """In turn, a sample of one call follows a switch, and most of ten calls do not."""
     found, numbers = planted(a=2.0, b=1.0), {"a": 1, "b": 10}
-    pair = [
-        dataclasses.replace(found[name], number=number, isolated=isolated)
-        for name, number in numbers.items()
-    ]
+    pair = [dataclasses.replace(found[n], number=number, **kept) for n, number in numbers.items()]
     claim = speedup(*pair)
     assert claim.ratio == pytest.approx(2, rel=0.02)
-    assert claim.verdict == ("faster" if isolated else "undecided")
+    assert claim.verdict == ("faster" if kept else "undecided")
 
 
 def test_an_interval_that_says_nothing_is_none():

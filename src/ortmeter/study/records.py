@@ -22,7 +22,7 @@ from ortmeter.study.args import Arguments
 from ortmeter.study.encoding import Count, MappingValue, encode
 from ortmeter.study.rendering import Answer, Shown, fold
 from ortmeter.timing import Comparison, Comparisons
-from ortmeter.timing.comparison import join_builds
+from ortmeter.timing.comparison import is_uneven, join_builds
 from ortmeter.timing.drift import pace
 
 if TYPE_CHECKING:
@@ -176,13 +176,12 @@ class Record:
     @property
     def origin(self) -> dict[str, str]:
         """Machine, its identity, provider and date, marked where ratios have no interval for it."""
-        groups = [group.values() for _, _, group in self.comparisons()]
-        unlike = any(len({m.number for m in group if not m.isolated}) > 1 for group in groups)
+        uneven = any(is_uneven([*group.values()]) for _, _, group in self.comparisons())
         return {
             "machine": self.environment.hardware,
             "identity": self.environment.identity,
             "provider": self.configuration["provider"],
-            "date": f"{self.date:%Y-%m-%d}" + ", measured before the correction" * unlike,
+            "date": f"{self.date:%Y-%m-%d}" + ", measured before the correction" * uneven,
         }
 
     def save(

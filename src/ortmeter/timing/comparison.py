@@ -19,6 +19,13 @@ from ortmeter.timing.measurement import Measurement
 from ortmeter.timing.statistics import MIN_PROCESSES, SESSIONS, exponential, student
 
 
+def is_uneven(measured: Sequence[Measurement]) -> bool:
+    """Say whether more calls of one followed a switch than of another, in each sample."""
+    if any(m.isolated or m.settling for m in measured):
+        return False
+    return len({m.number for m in measured}) > 1
+
+
 def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float = 0.99) -> Speedup:
     """Compare two measurements taken by the same call of :func:`~ortmeter.timing.measure`.
 
@@ -37,8 +44,8 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
         In one process of 100 rounds or more, it is Student's over batches of rounds, widened by how
         far two sessions of one model differ: 1.1%, one standard deviation. With fewer samples, or
         if the interval contains 1 and is wider than ten times the ratio, there is no interval and
-        the verdict is undecided. So it is for samples of different numbers of calls, taken in turn,
-        which records have from before November 28, 2026.
+        the verdict is undecided. So it is for samples of different numbers of calls, taken in turn
+        without settling calls, which records have from before November 28, 2026.
 
     Raises
     ------
@@ -63,8 +70,8 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
     how = f"{processes} processes" if processes > 1 else "in one process"
     how = f"{how} each" if isolated else how
     log, half = log_ratio(baseline, candidate, confidence)
-    if not isolated and baseline.number != candidate.number:
-        half = None  # more calls of one followed a switch than of the other
+    if is_uneven([baseline, candidate]):
+        half = None
     if half is not None and processes == 1:  # rounds of one process are not those of another
         half = None if isolated else math.hypot(half, student(math.inf, confidence) * SESSIONS)
     return Speedup(candidate.name, baseline.name, exponential(log, half, confidence, how))
