@@ -159,7 +159,7 @@ def load_graph(graph):
 
 
 many = {"axis": "batch", "processes": args.processes}
-calls = {"repeat": 50, "precision": None, "sync": device, "budget_s": 30.0 * args.processes}
+calls = {"repeat": 50, "precision": None, "sync": device, "budget_s": 45.0 * args.processes}
 results = ortmeter.measure_each(candidates, **calls, **many)
 first, turns = eager[args.batch[0]], range(args.compilations)
 taken = DataFrame({n: compile_model(n, first)[1] for n in names[1:]} for _ in turns)
