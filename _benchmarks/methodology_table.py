@@ -70,7 +70,9 @@ def measured() -> Iterator[Row]:
     for what, where, found, goal in real_aa.summary(kept):
         if "disturbed" not in where:
             yield what, f"{where}; must be {goal}" if goal else where, found, lines.made_by(kept)
-    for (way, what), own in lines.grouped(lines.read("ways_aa"), "way", "what").items():
+    each = {"measure_operators": "each operator"}
+    ways = [{**line, "what": each.get(line["way"], line["what"])} for line in lines.read("ways_aa")]
+    for (way, what), own in lines.grouped(ways, "way", "what").items():
         wrong = f"{sum(line['wrong'] for line in own)}"
         yield f"{way}, {what}: wrong", f"{len(own)} comparisons", wrong, lines.made_by(own)
 
