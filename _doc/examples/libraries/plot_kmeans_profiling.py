@@ -237,8 +237,7 @@ def find_longest(times, op):
 
 def claims(data):
     """On a CPU, label {points:,} points with the KMeans of scikit-learn: on {threads}, it is
-    faster than ONNX Runtime [cpu]. On a GPU that holds the points, label them with ONNX
-    Runtime: it is faster than scikit-learn on {threads} of the CPU [gpu].
+    faster than ONNX Runtime [cpu].
 
     Otherwise:
 
@@ -255,6 +254,7 @@ def claims(data):
     - With {few} features, the matrix product takes less than half of the kernel time [half]
     - With {wide} features, the share of the product is larger [grows]
     - ONNX Runtime takes more than twice the least time to find the labels [least]
+    - On a GPU that holds the points, it is faster than scikit-learn on {threads} of the CPU [gpu]
     """
     few, wide = data.operators.values()
     found = {
