@@ -126,7 +126,7 @@ class Plant:
             noise = _ratio(factors * medians, medians[:1])
             if all(isinstance(one, Measurement) for one in group):
                 return [
-                    dataclasses.replace(one, seconds=samples[0] * own[:, None])
+                    _taken(one, samples[0] * own[:, None])
                     for one, own in zip(group, noise, strict=True)
                 ]
         return [_multiply(one, own) for one, own in zip(group, factors, strict=True)]
@@ -170,9 +170,14 @@ def _samples(one):
     return np.array([[1 / (turn.requests_per_s or 1)] for turn in one.turns])
 
 
+def _taken(one, seconds):
+    """Replace the samples by some that follow settling calls, whatever their number of calls."""
+    return dataclasses.replace(one, seconds=seconds, settling=max(one.settling, 1))
+
+
 def _multiply(one, factors):
     if isinstance(one, Measurement):
-        return dataclasses.replace(one, seconds=one.seconds * factors[:, None])
+        return _taken(one, one.seconds * factors[:, None])
     turns = []
     for turn, factor in zip(one.turns, factors, strict=True):
         # With a rate, requests arrive when they did; a caller waits for its result.

@@ -63,9 +63,9 @@ def test_an_installed_release_alone_decides_nothing(page):
 
 def test_without_its_releases_the_page_shows_its_record(monkeypatch):
     monkeypatch.setenv("ORTMETER_RESULTS", str(EXAMPLES.parent / "results"))
-    records = load_records("plot_providers")
+    record = max(load_records("plot_providers"), key=lambda one: one.date)
     study = run_page.__wrapped__("plot_providers")["study"]
-    assert study.here.to_json() in {record.to_json() for record in records}
+    assert study.here.to_json() == record.to_json()
 
 
 def test_the_setting_opens_the_provider(monkeypatch):

@@ -1,6 +1,4 @@
-import functools
 import importlib.metadata
-import inspect
 import sys
 
 import numpy as np
@@ -18,7 +16,8 @@ from ortmeter.errors import (
     ProviderUnavailableError,
 )
 from ortmeter.runtime.providers import usable_providers
-from ortmeter.timing import SpawnSpec, measuring
+from ortmeter.timing import measuring
+from ortmeter.timing.candidates import function_candidate
 
 X = torch.arange(12.0).reshape(3, 4)
 
@@ -126,17 +125,21 @@ def test_the_model_of_a_graph_has_no_large_weight_and_no_path():
 
 
 def compile_linear():
+    import functools
+
+    import torch
+    from torch import nn
+
+    from ortmeter.backend import OrtBackend
+
     model = nn.Linear(2, 2).requires_grad_(False)
     run = torch.compile(model, backend=OrtBackend(fallback=False), fullgraph=True)
     return functools.partial(run, torch.ones(1, 2))
 
 
 def test_models_of_one_class_are_compiled_for_each_set_of_sessions():
-    """Torch compiles a function eight times, then runs it without, or stops with *fullgraph*."""
-    text = "import functools, torch\nfrom torch import nn\n"
-    text += "from ortmeter.backend import OrtBackend\n" + inspect.getsource(compile_linear)
-    made = {"text": text, "name": "compile_linear", "arguments": {}}
-    specs = {name: SpawnSpec("source", made) for name in "ab"}
+    """After eight compilations of a function, torch runs it eagerly, or stops with *fullgraph*."""
+    specs = dict.fromkeys("ab", function_candidate(compile_linear).spawn_spec(None))
     rng = np.random.default_rng(0)
     assert len(measuring.measure_sets(specs, 60.0, 0.0, rng, repeat=1)) == 6
 

@@ -208,7 +208,7 @@ study.show(latencies, folded=True)
 
 def claims(data):
     """On a GPU, at size {last}, join two Gemms of constant weights that share an input and feed
-    one Concat: one is faster [gpu].
+    one Concat: one Gemm is faster [gpu].
 
     Otherwise:
 

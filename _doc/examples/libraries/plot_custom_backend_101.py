@@ -262,7 +262,7 @@ def find_paid(data, batch, calls):
 def claims(data):
     """Compile a small MLP with OrtBackend on a CPU at batch {many}: it is faster than eager
     torch, and compiling pays off within 1,000 calls [large]. At batch {few}, compile it if you
-    make at least 100,000 calls: it is faster than eager torch, and compiling pays off [small].
+    make at least 50,000 calls: it is faster than eager torch, and compiling pays off [small].
 
     Otherwise:
 
@@ -285,7 +285,7 @@ def claims(data):
     cpu = data.provider == "CPU"
     return {
         "large": find_paid(data, many, 1_000) if cpu else None,
-        "small": find_paid(data, few, 100_000) if cpu else None,
+        "small": find_paid(data, few, 50_000) if cpu else None,
         "inductor": data.results.speedup(INDUCTOR, OURS).at_least(1.05),
         "generated": data.results.speedup(EAGER, INDUCTOR).are("faster"),
         "compiled": data.results[few].speedups(EAGER).at_least(1),

@@ -254,7 +254,8 @@ def claims(data):
     - With {few} features, the matrix product takes less than half of the kernel time [half]
     - With {wide} features, the share of the product is larger [grows]
     - ONNX Runtime takes more than twice the least time to find the labels [least]
-    - On a GPU that holds the points, it is faster than scikit-learn on {threads} of the CPU [gpu]
+    - On a GPU that holds the points, ONNX Runtime is faster than scikit-learn on {threads} of the
+      CPU [gpu]
     """
     few, wide = data.operators.values()
     found = {

@@ -175,7 +175,7 @@ class Record:
 
     @property
     def origin(self) -> dict[str, str]:
-        """Machine, its identity, provider and date, marked where ratios have no interval for it."""
+        """Machine, its identity, provider and date, which tells samples that decide nothing."""
         uneven = any(is_uneven([*group.values()]) for _, _, group in self.comparisons())
         return {
             "machine": self.environment.hardware,

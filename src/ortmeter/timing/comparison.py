@@ -20,7 +20,7 @@ from ortmeter.timing.statistics import MIN_PROCESSES, SESSIONS, exponential, stu
 
 
 def is_uneven(measured: Sequence[Measurement]) -> bool:
-    """Say whether more calls of one followed a switch than of another, in each sample."""
+    """Say whether the share of calls that follow a switch differs from one to another."""
     if any(m.isolated or m.settling for m in measured):
         return False
     return len({m.number for m in measured}) > 1
@@ -44,8 +44,8 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
         In one process of 100 rounds or more, it is Student's over batches of rounds, widened by how
         far two sessions of one model differ: 1.1%, one standard deviation. With fewer samples, or
         if the interval contains 1 and is wider than ten times the ratio, there is no interval and
-        the verdict is undecided. So it is for samples of different numbers of calls, taken in turn
-        without settling calls, which records have from before November 28, 2026.
+        the verdict is undecided. The same holds for samples of different numbers of calls, taken in
+        turn without settling calls: records from before November 28, 2026 have such samples.
 
     Raises
     ------
@@ -70,8 +70,6 @@ def speedup(baseline: Measurement, candidate: Measurement, *, confidence: float 
     how = f"{processes} processes" if processes > 1 else "in one process"
     how = f"{how} each" if isolated else how
     log, half = log_ratio(baseline, candidate, confidence)
-    if is_uneven([baseline, candidate]):
-        half = None
     if half is not None and processes == 1:  # rounds of one process are not those of another
         half = None if isolated else math.hypot(half, student(math.inf, confidence) * SESSIONS)
     return Speedup(candidate.name, baseline.name, exponential(log, half, confidence, how))
@@ -447,7 +445,8 @@ def log_ratio(
     """Estimate the logarithm of the ratio, and the half-width of its interval, if there is one."""
     rows, by_ranks = (baseline.rows, candidate.rows), baseline.sets > 1
     log, half = statistics.log_ratio(*rows, confidence, by_ranks=by_ranks)
-    return log, None if by_ranks and baseline.processes < MIN_PROCESSES else half
+    too_few = by_ranks and baseline.processes < MIN_PROCESSES
+    return log, None if too_few or is_uneven([baseline, candidate]) else half
 
 
 def _beside(measured: list[Measurement]) -> list[Measurement]:
